@@ -1,0 +1,19 @@
+# libonnxruntime_ep_tenon.so: everything of provider/ and what it needs, two exported symbols.
+
+if(NOT TARGET tenon_provider)
+  return()
+endif()
+
+# The provider's objects go in directly, since nothing inside refers to the two entry points.
+add_library(onnxruntime_ep_tenon SHARED cmake/glibc_floor.c $<TARGET_OBJECTS:tenon_provider>)
+set_target_properties(onnxruntime_ep_tenon PROPERTIES
+  LINKER_LANGUAGE CXX
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/plugin.map")
+target_link_libraries(onnxruntime_ep_tenon PRIVATE tenon_provider)
+target_link_options(onnxruntime_ep_tenon PRIVATE
+  "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map" LINKER:--exclude-libs,ALL)
+
+if(NOT TENON_SANITIZE)
+  target_link_options(onnxruntime_ep_tenon PRIVATE -static-libstdc++ LINKER:--gc-sections
+    LINKER:--no-undefined LINKER:--as-needed $<$<CONFIG:Release>:LINKER:-s>)
+endif()

@@ -1,0 +1,41 @@
+# What every target of the project is compiled with.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# NDEBUG stays out: a failed assert in a release build is a bug report, not a wrong number.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g0")
+set(CMAKE_C_FLAGS_RELEASE "-O2 -g0")
+
+find_program(TENON_CCACHE ccache)
+if(TENON_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER "${TENON_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TENON_CCACHE}")
+endif()
+
+add_compile_options(-Wall -Wextra -Wpedantic -Werror -ffunction-sections -fdata-sections)
+include_directories("${PROJECT_SOURCE_DIR}")
+
+# gold exports two libstdc++ symbols in spite of the version script; lld and bfd do not, and lld
+# links LLVM in well under a second.
+find_program(TENON_LLD ld.lld)
+if(TENON_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+if(TENON_SANITIZE)
+  add_compile_options(-fsanitize=${TENON_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${TENON_SANITIZE})
+endif()
