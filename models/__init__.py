@@ -1,0 +1,1 @@
+"""Model generators, the quantiser, and the means to judge a result."""
