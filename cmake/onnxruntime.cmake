@@ -2,12 +2,10 @@
 # tenon::onnxruntime_headers; nothing links the runtime itself.
 
 find_path(TENON_ONNXRUNTIME_INCLUDE_DIR onnxruntime_c_api.h
-  HINTS "$ENV{ONNXRUNTIME_ROOT}/include" "${PROJECT_SOURCE_DIR}/.deps/onnxruntime-headers"
-  PATH_SUFFIXES onnxruntime onnxruntime/core/session core/session
-  NO_CMAKE_FIND_ROOT_PATH)
+  PATHS "${PROJECT_SOURCE_DIR}/.deps/onnxruntime-headers" NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 if(NOT TENON_ONNXRUNTIME_INCLUDE_DIR)
   message(FATAL_ERROR "onnxruntime_c_api.h was not found: run scripts/setup.sh, which fetches ONNX "
-    "Runtime's headers into .deps/, or set ONNXRUNTIME_ROOT to an unpacked release")
+    "Runtime's headers into .deps/onnxruntime-headers")
 endif()
 
 add_library(tenon_onnxruntime_headers INTERFACE)

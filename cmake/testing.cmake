@@ -43,4 +43,4 @@ endfunction()
 # The newest runtime lives in the virtual environment, the oldest supported one in .deps.
 file(GLOB TENON_TEST_RUNTIMES
   "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
-  "${PROJECT_SOURCE_DIR}/.deps/ort-*/onnxruntime/capi/libonnxruntime.so.*")
+  "${PROJECT_SOURCE_DIR}/.deps/onnxruntime-1*/onnxruntime/capi/libonnxruntime.so.*")
