@@ -1,0 +1,345 @@
+"""The quantiser: float weights become codes and scales in ONNX's own standard spelling.
+
+    nvfp4          scale(f8) , global(f32) --DQ--> scale(f32)
+                   codes(f4) [N,K] , scale --DQ axis=-1 block 16--> [N,K] --Transpose--> MatMul
+    mxfp8, mxfp4   codes [N,K] , scale(e8m0) --DQ axis=-1 block 32--> [N,K] --Transpose--> MatMul
+    int4           codes [K,N] , scale [K/32,N] --DQ axis=0 block 32--> [K,N] --> MatMul
+    fp8            codes [K,N] , scale [] --DQ--> [K,N] --> MatMul
+
+Gemm takes [N,K] through transB=1 and needs no Transpose.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from . import rewrite
+from .number_formats import FORMATS, NumberFormat, Quantized, quantize, relative_error
+
+_FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# An embedding table below this many elements costs accuracy and saves nothing.
+_SMALLEST_TABLE = 1 << 20
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class LayerReport:
+    """What happened to one weight: quantised with this error, or left with this reason."""
+
+    node: str
+    op: str
+    weight: str
+    shape: tuple[int, ...]
+    quantized: bool
+    error: float = 0.0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    reason: str = ""
+
+
+@dataclass
+class QuantizeReport:
+    format: str
+    activations: str
+    layers: list[LayerReport] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    @property
+    def quantized_layers(self) -> list[LayerReport]:
+        return [layer for layer in self.layers if layer.quantized]
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+@dataclass
+class _Site:
+    """A node that reads a constant matrix, and how it reads it."""
+
+    node: onnx.NodeProto
+    tensor: onnx.TensorProto
+    stored_transposed: bool = False  # the tensor holds [N,K]
+
+
+def quantize_file(
+    source: Path,
+    target: Path,
+    format: str,
+    activations: str = "f32",
+    embeddings: bool = False,
+    exclude: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> QuantizeReport:
+    """Reads a float model, writes the quantised one, tells what was done layer by layer."""
+    source, target = Path(source), Path(target)
+    model = rewrite.load_without_data(source)
+    model, report = quantize_model(
+        model, format, activations, embeddings, exclude, progress, folder=source.parent
+    )
+    report.files = [str(p) for p in rewrite.save_model(model, target, source.parent)]
+    report.bytes_before = _bytes_on_disk(source, rewrite.load_without_data(source))
+    report.bytes_after = sum(Path(p).stat().st_size for p in report.files)
+    return report
+
+
+def quantize_model(
+    model: onnx.ModelProto,
+    format: str,
+    activations: str = "f32",
+    embeddings: bool = False,
+    exclude: Sequence[str] = (),
+    progress: Progress | None = None,
+    folder: Path = Path("."),
+) -> tuple[onnx.ModelProto, QuantizeReport]:
+    """As quantize_file, in memory. The model given is left as it was."""
+    fmt = _look_up("format", format, FORMATS)
+    activation_type = _look_up("activations", activations, rewrite.ACTIVATIONS)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    model = rewrite.raise_opset(copy, fmt.opset)
+    report = QuantizeReport(format, activations)
+    work = _Quantizer(model, fmt, activation_type, folder)
+    sites = work.find_sites(embeddings, exclude, report)
+    for index, site in enumerate(sites):
+        if progress:
+            progress(index, len(sites), site.node.name)
+        report.layers.append(work.rewrite(site))
+    if progress:
+        progress(len(sites), len(sites), "")
+    work.finish()
+    return model, report
+
+
+def _look_up(what: str, name: str, table: dict):
+    if name not in table:
+        raise rewrite.RewriteError(f"unknown {what} '{name}'; one of: {', '.join(table)}")
+    return table[name]
+
+
+class _Quantizer:
+    def __init__(self, model: onnx.ModelProto, fmt: NumberFormat, activation: int, folder: Path):
+        self.model = model
+        self.graph = model.graph
+        self.format = fmt
+        self.activation = activation
+        self.folder = folder
+        self.new_nodes: dict[str, list[onnx.NodeProto]] = {}
+        self.kept: set[str] = set()
+        self.done: dict[tuple[str, bool], tuple[str, LayerReport]] = {}
+
+    def find_sites(self, embeddings: bool, exclude, report: QuantizeReport) -> list[_Site]:
+        constants = {t.name: t for t in self.graph.initializer}
+        producers = {name: node for node in self.graph.node for name in node.output}
+        sites = []
+        for node in self.graph.node:
+            site, reason = _site_of(node, constants, producers, embeddings)
+            if site is None and not reason:
+                continue
+            if any(fnmatch.fnmatch(node.name, pattern) for pattern in exclude):
+                reason = "excluded by name"
+            reason = reason or self._why_not(site)
+            if reason:
+                weight = site.tensor if site else None
+                report.layers.append(_left_out(node, weight, reason))
+            else:
+                sites.append(site)
+        return sites
+
+    def _why_not(self, site: _Site) -> str:
+        if site.tensor.data_type not in _FLOAT_TYPES:
+            return "its weight is no float tensor"
+        shape = tuple(site.tensor.dims)
+        if len(shape) != 2:
+            return f"its weight has rank {len(shape)}, not 2"
+        depth = shape[1] if site.stored_transposed else shape[0]
+        if self.format.block and depth % self.format.block:
+            return f"K={depth} is not divisible by the block of {self.format.block}"
+        return ""
+
+    def rewrite(self, site: _Site) -> LayerReport:
+        key = (site.tensor.name, site.node.op_type == "Gather")
+        if key not in self.done:
+            try:
+                self.done[key] = self._quantize_tensor(site)
+            except ValueError as error:
+                return _left_out(site.node, site.tensor, str(error))
+        value, layer = self.done[key]
+        self._connect(site, value)
+        return LayerReport(**{**asdict(layer), "node": site.node.name, "op": site.node.op_type})
+
+    def _quantize_tensor(self, site: _Site) -> tuple[str, LayerReport]:
+        """Codes and scales as constants, the DequantizeLinear nodes; returns their last value."""
+        array = rewrite.read_tensor(site.tensor, self.folder)
+        rows = array if site.stored_transposed else array.T  # [N,K]: blocks along K
+        quantized = quantize(np.ascontiguousarray(rows), self.format, self._scale_dtype())
+        error = relative_error(rows, quantized.dequantize(np.float32))
+        emit = self._emit_n_major if self._n_major(site) else self._emit_k_major
+        value = emit(site, site.tensor.name, quantized)
+        layer = LayerReport(
+            node=site.node.name, op=site.node.op_type, weight=site.tensor.name,
+            shape=tuple(array.shape), quantized=True, error=error,
+            bytes_before=array.nbytes, bytes_after=quantized.bytes,
+        )  # fmt: skip
+        return value, layer
+
+    def _scale_dtype(self):
+        return helper.tensor_dtype_to_np_dtype(self.activation)
+
+    def _n_major(self, site: _Site) -> bool:
+        """int4 and fp8 keep [K,N] for products; a table of rows is always read along rows."""
+        return self.format.name not in ("int4", "fp8") or site.node.op_type == "Gather"
+
+    def _emit_n_major(self, site: _Site, base: str, quantized: Quantized) -> str:
+        nodes: list[onnx.NodeProto] = []
+        codes = self._constant(f"{base}/codes", quantized.codes)
+        scale = self._constant(f"{base}/scale", quantized.scales)
+        value = f"{base}/dequantized"
+        attributes = {"axis": -1, "block_size": self.format.block} if self.format.block else {}
+        if self.format.has_global_scale:
+            overall = self._constant(f"{base}/global_scale", np.asarray(quantized.global_scale))
+            widened = f"{base}/scale_dequantized"
+            nodes.append(_dequantize([scale, overall], widened))
+            nodes.append(_dequantize([codes, widened], value, **attributes))
+            if self.activation != TensorProto.FLOAT:
+                cast = f"{base}/cast"
+                nodes.append(helper.make_node("Cast", [value], [cast], cast, to=self.activation))
+                value = cast
+        else:
+            if self.format.name.startswith("mx"):
+                attributes["output_dtype"] = self.activation
+            nodes.append(_dequantize([codes, scale], value, **attributes))
+        self._insert_before(site.node, nodes)
+        return value
+
+    def _emit_k_major(self, site: _Site, base: str, quantized: Quantized) -> str:
+        codes = self._constant(f"{base}/codes", np.ascontiguousarray(quantized.codes.T))
+        scale = self._constant(f"{base}/scale", np.ascontiguousarray(quantized.scales.T))
+        value = f"{base}/dequantized"
+        attributes = {"axis": 0, "block_size": self.format.block} if self.format.block else {}
+        self._insert_before(site.node, [_dequantize([codes, scale], value, **attributes)])
+        return value
+
+    def _connect(self, site: _Site, value: str) -> None:
+        node, n_major = site.node, self._n_major(site)
+        if node.op_type == "Gather":
+            node.input[0] = value
+            return
+        if node.op_type == "Gemm":
+            _set_attribute(node, "transB", int(n_major))
+        elif n_major:
+            turned = f"{node.name or node.output[0]}/weight"
+            transpose = helper.make_node("Transpose", [value], [turned], turned, perm=[1, 0])
+            self._insert_before(node, [transpose])
+            value = turned
+        node.input[1] = value
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        self.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+        self.kept.add(name)
+        return name
+
+    def _insert_before(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
+        self.new_nodes.setdefault(node.output[0], []).extend(nodes)
+        self.kept.update(n.name for n in nodes)
+
+    def finish(self) -> None:
+        """Puts the new nodes before their first reader, drops what nobody reads any more."""
+        ordered = []
+        for node in self.graph.node:
+            ordered += self.new_nodes.get(node.output[0], []) if node.output else []
+            ordered.append(node)
+        del self.graph.node[:]
+        self.graph.node.extend(ordered)
+        _drop_unread(self.graph)
+        if self.activation != TensorProto.FLOAT:
+            self._load_floats()
+            rewrite.convert_activations(self.model, self.activation, self.kept)
+
+    def _load_floats(self) -> None:
+        for tensor in self.graph.initializer:
+            outside = tensor.data_location == TensorProto.EXTERNAL
+            if outside and tensor.data_type == TensorProto.FLOAT:
+                array = rewrite.read_tensor(tensor, self.folder)
+                tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def _site_of(node, constants, producers, embeddings: bool) -> tuple[_Site | None, str]:
+    """The weight that a node reads, or why it has none; ("None", "") is no candidate at all."""
+    if node.op_type == "Gather" and embeddings:
+        tensor = constants.get(node.input[0])
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        if tensor is None or tensor.data_type not in _FLOAT_TYPES or axis != 0:
+            return None, ""
+        if math.prod(tensor.dims) < _SMALLEST_TABLE:
+            return None, "the table is too small to be worth it"
+        return _Site(node, tensor, stored_transposed=True), ""
+    if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx"):
+        return None, ""
+    tensor = constants.get(node.input[1])
+    if tensor is not None:
+        turned = any(a.name == "transB" and a.i for a in node.attribute)
+        return _Site(node, tensor, stored_transposed=turned), ""
+    through = producers.get(node.input[1])
+    if node.op_type == "MatMul" and through is not None and through.op_type == "Transpose":
+        tensor = constants.get(through.input[0])
+        perm = next((list(a.ints) for a in through.attribute if a.name == "perm"), [1, 0])
+        if tensor is not None and perm == [1, 0]:
+            return _Site(node, tensor, stored_transposed=True), ""
+    if node.input[0] in constants:
+        return None, "its constant side is the left one"
+    return None, ""
+
+
+def _left_out(node: onnx.NodeProto, tensor, reason: str) -> LayerReport:
+    weight = tensor.name if tensor is not None else ""
+    shape = tuple(tensor.dims) if tensor is not None else ()
+    return LayerReport(node.name, node.op_type, weight, shape, quantized=False, reason=reason)
+
+
+def _dequantize(inputs: list[str], output: str, **attributes) -> onnx.NodeProto:
+    return helper.make_node("DequantizeLinear", inputs, [output], name=output, **attributes)
+
+
+def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
+    for attribute in list(node.attribute):
+        if attribute.name == name:
+            node.attribute.remove(attribute)
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Removes the float weights that were replaced, and the Transposes that only fed them."""
+    while True:
+        read = {name for inner in rewrite.graphs_of(graph) for n in inner.node for name in n.input}
+        read |= {value.name for value in graph.output}
+        read |= {value.name for inner in rewrite.graphs_of(graph) for value in inner.output}
+        dead = [n for n in graph.node
+                if n.op_type == "Transpose" and not any(o in read for o in n.output)]  # fmt: skip
+        if not dead:
+            break
+        for node in dead:
+            graph.node.remove(node)
+    gone = {t.name for t in graph.initializer if t.name not in read}
+    for tensors in (graph.initializer, graph.input):
+        for tensor in [t for t in tensors if t.name in gone]:
+            tensors.remove(tensor)
+
+
+def _bytes_on_disk(path: Path, model: onnx.ModelProto) -> int:
+    beside = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in beside)
