@@ -1,0 +1,19 @@
+// SHA-256, the one content hash: kernels are told apart by it and files are checked with it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tenon {
+
+using Digest = std::array<uint8_t, 32>;
+
+Digest sha256(std::span<const std::byte> bytes);
+Digest sha256(std::string_view text);
+std::string hex(const Digest& digest);
+
+}  // namespace tenon

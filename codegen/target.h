@@ -1,0 +1,32 @@
+// What code is generated for: a plain, printable description. Nothing here touches a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tenon::codegen {
+
+enum class HostArch { kX86_64, kAArch64 };
+
+struct HostTarget {
+  HostArch arch{};
+  std::string name;                   // "Intel(R) Xeon(R) …" or what the system says
+  std::vector<std::string> features;  // LLVM names, present ones only, sorted: "avx512f", "dotprod"
+  int vector_bits = 128;              // widest vectors worth using
+  int vector_registers = 16;
+  int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
+  int threads = 1;                    // cores that this process may use
+
+  bool has(const std::string& feature) const;
+  int lanes_f32() const { return vector_bits / 32; }
+  std::string text() const;
+};
+
+// The machine that we run on, from CPUID or AT_HWCAP (LLVM's own detection is wrong on virtual
+// aarch64 machines). TENON_HOST_FEATURES=avx2 (or avx512f, neon, …) caps it for tests.
+HostTarget detect_host();
+// Named targets for tests and cross compiling: "x86_64-avx2", "x86_64-avx512", "aarch64-neon", ….
+HostTarget host_target(const std::string& name);
+
+}  // namespace tenon::codegen

@@ -1,0 +1,96 @@
+// Writes tile kernels. Operations are appended where the builder stands; `loop` and `branch` take
+// the inside as a function. Checks types as it goes (InternalError names the op).
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+struct Access {
+  ValueId buffer = kNone;
+  ValueId offset = kNone;           // in elements
+  std::vector<ValueId> strides;     // one per tile dimension; empty: contiguous row-major
+  std::vector<ValueId> extents;     // one per tile dimension, kNone = whole; empty: whole
+};
+
+class Builder {
+ public:
+  explicit Builder(std::string kernel_name);
+
+  ValueId buffer(std::string name, DType dtype);
+  ValueId index_parameter(std::string name);
+
+  // Indices. Constants fold, so callers need not care.
+  ValueId task();
+  ValueId index(int64_t value);
+  ValueId add(ValueId a, ValueId b);  // indices or tiles: one name for one idea
+  ValueId sub(ValueId a, ValueId b);
+  ValueId mul(ValueId a, ValueId b);
+  ValueId div(ValueId a, ValueId b);
+  ValueId rem(ValueId a, ValueId b);
+  ValueId min(ValueId a, ValueId b);
+  ValueId max(ValueId a, ValueId b);
+  ValueId less(ValueId a, ValueId b);   // indices: bool[]; tiles: bool tile
+  ValueId equal(ValueId a, ValueId b);
+  ValueId select(ValueId condition, ValueId a, ValueId b);
+  ValueId index_from(ValueId scalar_tile);
+
+  ValueId constant(DType dtype, double value, std::vector<int> shape = {});
+  ValueId integer_constant(DType dtype, int64_t value, std::vector<int> shape = {});
+  ValueId splat(ValueId scalar, std::vector<int> shape);
+  ValueId from_index(ValueId index, DType dtype);
+  ValueId iota(DType dtype, std::vector<int> shape, int axis);
+
+  ValueId unary(Fn fn, ValueId x);
+  ValueId encode(Fn fn, ValueId x, bool saturate);
+  ValueId binary(Fn fn, ValueId a, ValueId b);
+  ValueId fma(ValueId a, ValueId b, ValueId c);
+  ValueId compare(Fn fn, ValueId a, ValueId b);
+  ValueId cast(ValueId x, DType dtype);
+  ValueId bitcast(ValueId x, DType dtype);
+  ValueId broadcast(ValueId x, std::vector<int> shape);
+  ValueId reshape(ValueId x, std::vector<int> shape);
+  ValueId transpose(ValueId x);
+  ValueId slice(ValueId x, std::vector<int64_t> offsets, std::vector<int> shape);
+  ValueId concat(std::span<const ValueId> parts, int axis);
+  ValueId reduce(Fn fn, ValueId x, int axis);
+  ValueId lookup(ValueId table, ValueId codes);
+  ValueId dot(ValueId acc, ValueId a, ValueId b);
+  ValueId dot_i8(ValueId acc, ValueId a, ValueId b);
+  // A rank-1 tile holding these numbers (tables, permutations), kept as constants in the code.
+  ValueId table(DType dtype, const std::vector<double>& values);
+
+  ValueId alloc(DType dtype, int64_t elements);
+  ValueId load(const Access& from, std::vector<int> shape, double fill = 0);
+  void store(const Access& to, ValueId value);
+  ValueId gather(ValueId buffer, ValueId offset, ValueId indices, ValueId mask = kNone,
+                 double fill = 0);
+  void scatter(ValueId buffer, ValueId offset, ValueId indices, ValueId value,
+               ValueId mask = kNone);
+  void prefetch(ValueId buffer, ValueId offset);
+
+  using LoopBody = std::function<std::vector<ValueId>(ValueId counter, std::span<const ValueId>)>;
+  std::vector<ValueId> loop(ValueId lo, ValueId hi, ValueId step, std::vector<ValueId> initial,
+                            const LoopBody& body);
+  using BranchBody = std::function<std::vector<ValueId>()>;
+  std::vector<ValueId> branch(ValueId condition, const BranchBody& then_body,
+                              const BranchBody& else_body = {});
+
+  const Type& type(ValueId value) const;
+  Kernel finish();  // verified; throws InternalError
+
+ private:
+  ValueId define(Type type);
+  ValueId emit(Operation operation, Type result);
+  Operation& append(Operation operation);
+  Kernel kernel_;
+  std::vector<Region*> open_;  // innermost last
+};
+
+}  // namespace tenon::codegen

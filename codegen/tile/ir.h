@@ -1,0 +1,154 @@
+// The tile IR: structured SSA over small tiles with static shapes. One Kernel is one launch.
+//
+// A kernel is run once per task: `task` (an index in [0, tasks)) names its share of the work. Values
+// are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an element
+// type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed in bool,
+// integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as bytes and are
+// taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
+//
+// Memory is reached only through buffers (kernel parameters, or scratch made by `alloc`) with an
+// element offset and one stride per tile dimension. A load or store may carry an extent per
+// dimension: lanes at or past it are not touched and read as `fill`. Edges of a problem are always
+// expressed so, never by padding a tensor.
+//
+// Text form, one op a line (text.h):
+//   kernel @row_sum(%x: buffer<f32>, %y: buffer<f32>, %n: index) {
+//     %0 = task : index
+//     %1 = index.mul %0, %n : index
+//     %2 = constant 0.0 : f32[16]
+//     %3 = for %4 = 0 to %n step 16 carry(%5 = %2) {
+//       %6 = index.add %1, %4 : index
+//       %7 = index.sub %n, %4 : index
+//       %8 = load %x[%6] strides(1) extents(%7) fill 0.0 : f32[16]
+//       %9 = add %5, %8 : f32[16]
+//       yield %9
+//     } : f32[16]
+//     %10 = reduce.add %3 axis 0 : f32[]
+//     store %y[%0], %10 : f32[]
+//   }
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace tenon::codegen {
+
+using ValueId = int32_t;
+inline constexpr ValueId kNone = -1;
+
+struct Type {
+  enum class Kind : uint8_t { kIndex, kTile, kBuffer } kind = Kind::kIndex;
+  DType dtype = DType::kUndefined;  // element type of a tile or buffer
+  std::vector<int> shape;           // of a tile: rank 0, 1 or 2
+
+  static Type index() { return {}; }
+  static Type tile(DType dtype, std::vector<int> shape = {}) {
+    return {Kind::kTile, dtype, std::move(shape)};
+  }
+  static Type buffer(DType dtype) { return {Kind::kBuffer, dtype, {}}; }
+  bool operator==(const Type&) const = default;
+  int64_t elements() const;
+};
+
+enum class Op : uint8_t {
+  // Indices.
+  kTask,           // the task number
+  kIndexConstant,  // attribute: integer
+  kIndexAdd, kIndexSub, kIndexMul,
+  kIndexDiv, kIndexRem,              // of non-negative numbers
+  kIndexMin, kIndexMax,
+  kIndexLess, kIndexEqual,           // index x index -> tile bool[]
+  kIndexSelect,                      // bool[], index, index -> index
+  kIndexFromTile,                    // integer tile of rank 0 -> index
+  // Making tiles.
+  kConstant,   // attribute: number (or integer for integer types), splat
+  kSplat,      // tile[] -> any shape
+  kFromIndex,  // index -> integer or float tile[]
+  kIota,       // 0, 1, 2 … along `axis`
+  // Elementwise: operands have one shape; see Fn.
+  kUnary, kBinary, kTernary,
+  kCompare,    // -> bool tile
+  kSelect,     // bool, x, y
+  kCast,       // numeric conversion to the result's dtype; floats to integers truncate
+  kBitcast,    // same width
+  // Shapes.
+  kBroadcast,  // size-1 (or missing leading) dimensions are repeated to the result's shape
+  kReshape,    // same elements in row-major order
+  kTranspose,  // rank 2
+  kSlice,      // static offsets per dimension in `integers`; size from the result's shape
+  kConcat,     // along `axis`
+  kReduce,     // Fn add, mul, min, max, and, or along `axis` (dropped from the shape)
+  // Tables and dots.
+  kLookup,     // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
+               // of which only the low 4 (8) bits count
+  kDot,        // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order)
+  kDotI8,      // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8: exact, no saturation
+  // Memory.
+  kAlloc,      // scratch of `integer` elements, 64-byte aligned, private to the task
+  kLoad,       // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
+  kStore,      // buffer, offset, value, strides…, extents…
+  kGather,     // buffer, offset, integer tile of element indices, bool mask or kNone; fill
+  kScatter,    // buffer, offset, integer tile of element indices, value, bool mask or kNone
+  kPrefetch,   // buffer, offset: a hint
+  // Control. Regions hold their own ops; the last is kYield.
+  kFor,        // lo, hi, step, initial values…; region args: counter, carried…
+  kIf,         // bool[]; regions: then, else; results from both yields
+  kYield,
+};
+
+enum class Fn : uint8_t {
+  kNone,
+  // unary
+  kNeg, kAbs, kNot, kSqrt, kRsqrt, kReciprocal, kFloor, kCeil, kTrunc, kRound /* half to even */,
+  kExp, kExp2, kLog, kLog2, kSin, kCos, kTan, kTanh, kErf, kAsin, kAcos, kAtan, kSinh, kCosh,
+  kAsinh, kAcosh, kAtanh, kIsNan, kIsInf, kSign,
+  kDecodeF8E4M3FN, kDecodeF8E4M3FNUZ, kDecodeF8E5M2, kDecodeF8E5M2FNUZ, kDecodeF8E8M0,
+  kDecodeF4E2M1,   // u8 codes -> f32, exact
+  kEncodeF8E4M3FN, kEncodeF8E4M3FNUZ, kEncodeF8E5M2, kEncodeF8E5M2FNUZ, kEncodeF8E8M0,
+  kEncodeF4E2M1,   // f32 -> u8 codes, nearest even; attribute `integer`: 1 saturates, 0 does not
+  // binary
+  kAdd, kSub, kMul, kDiv, kRem /* sign of the dividend */, kMod /* sign of the divisor */,
+  kMin, kMax /* NaN wins */, kPow, kAtan2, kAnd, kOr, kXor, kShiftLeft, kShiftRight,
+  // ternary
+  kFma,
+  // compare
+  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual,
+};
+
+struct Operation;
+
+struct Region {
+  std::vector<ValueId> arguments;
+  std::vector<Operation> operations;
+};
+
+struct Operation {
+  Op op{};
+  Fn fn = Fn::kNone;
+  std::vector<ValueId> operands;  // kNone where optional
+  std::vector<ValueId> results;
+  double number = 0;              // kConstant of a float type, fill of kLoad and kGather
+  int64_t integer = 0;            // kIndexConstant, kConstant of an integer type, size of kAlloc …
+  int axis = 0;
+  std::vector<int64_t> integers;  // kSlice
+  std::vector<Region> regions;
+};
+
+struct Parameter {
+  std::string name;
+  Type type;  // a buffer or an index
+};
+
+// Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)
+// with the buffers and indices in parameter order; runs tasks [first, last).
+struct Kernel {
+  std::string name;
+  std::vector<Parameter> parameters;  // parameter i is value i
+  std::vector<Type> types;            // of every value
+  Region body;
+};
+
+}  // namespace tenon::codegen

@@ -1,0 +1,98 @@
+// The fused ops, as typed views of nodes: what matching makes and kernels/ lowers.
+//
+// A fusion stays an ordinary node (op, inputs, attributes, body), so that it prints and parses like
+// any other; `from(node)` gives the typed view and `to_node()` writes it back.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon::ir {
+
+inline constexpr std::string_view kScaledDot = "tenon::ScaledDot";
+inline constexpr std::string_view kAttention = "tenon::Attention";
+inline constexpr std::string_view kLoop = "tenon::Loop";
+inline constexpr std::string_view kDynamicQuantize = "tenon::DynamicQuantize";
+
+// How the elements of one side of a dot are scaled:
+//   real(k, n) = (element(k, n) - zero_point) * scale
+// Blocks run along K. `scale` has the operand's layout with K divided by `block` (rounded up).
+struct BlockScale {
+  ValueId scale = kNoValue;       // f32, f16, bf16, f8e4m3fn or f8e8m0; kNoValue: unscaled
+  ValueId zero_point = kNoValue;  // the operand's type or a float; kNoValue: 0 (see `zero_offset`)
+  int64_t block = 0;              // elements of K per scale; 0: one scale for all of K
+  bool per_channel = true;        // false: one scale for the whole operand
+  int64_t zero_offset = 0;        // constant zero point where none is given (MatMulNBits: 8, 128)
+  // The scale is stored as another type's code (uint8 holding e4m3 or e8m0): that type.
+  DType scale_type = DType::kUndefined;
+  bool operator==(const BlockScale&) const = default;
+};
+
+// y[..., m, n] = epilogue(alpha * sum_k real(a)[..., m, k] * real(b)[..., k, n] + bias[n])
+//
+//   a ──[(a - zero) * scale_a]──┐
+//                               dot ── * alpha ── + bias ── body (pointwise, residual, cast) ── y
+//   b ──[(b - zero) * scale_b]──┘
+//
+// Plain MatMul and Gemm are the same op with no scales. Node inputs, in order:
+//   a, b, a.scale, a.zero_point, b.scale, b.zero_point, alpha, bias, then the body's extra operands.
+// `alpha` is a scalar f32 value (global scales live here, never in the block scales).
+// The body, where present, takes (dot result, extra operands…) and gives the node's outputs.
+struct ScaledDot {
+  ValueId a = kNoValue, b = kNoValue;
+  BlockScale scale_a, scale_b;
+  ValueId alpha = kNoValue;      // runtime or constant scalar f32
+  float alpha_constant = 1.0f;   // multiplies on top
+  ValueId bias = kNoValue;       // [N] or broadcastable to the result; beta already folded in
+  bool a_k_first = false;        // a is [..., K, M] (Gemm transA)
+  bool b_k_last = false;         // b is [..., N, K] (a transposed weight, Gemm transB)
+  // b's element type where the stored tensor hides it (MatMulNBits and contrib FP4 keep nibbles in
+  // uint8), and its logical dims [N, K] or [K, N].
+  DType b_type = DType::kUndefined;
+  std::vector<int64_t> b_dims;
+  int accuracy_level = 0;        // MatMulNBits': 4 allows int8 activations
+  DType result = DType::kUndefined;  // type of the dot's result before the body
+  std::vector<ValueId> extra;    // operands of the body after the dot's own result
+
+  static ScaledDot from(const Node& node);
+  void write_to(Node& node) const;  // op, inputs and attributes; body and outputs are the caller's
+};
+
+// y = softmax(softcap(scale * q kᵀ) + mask) v, heads side by side.
+//
+// q, k, v: [B, H, S, D] each, given by strides, so that the transposes and reshapes around an
+// attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
+// means that heads are packed in the last dim of a 3-D tensor.
+// Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks.
+// Node outputs: y, present_k, present_v (kNoValue where not asked for).
+struct Attention {
+  ValueId q = kNoValue, k = kNoValue, v = kNoValue;
+  ValueId mask = kNoValue;        // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
+  ValueId past_k = kNoValue, past_v = kNoValue;
+  ValueId kv_lengths = kNoValue;  // i32/i64 [B]: valid keys of each batch row
+  ValueId sinks = kNoValue;       // [H]: one extra logit per head in the denominator
+  int64_t q_heads = 0, kv_heads = 0;
+  std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
+  float scale = 0.0f;             // 0: 1/sqrt(D)
+  float softcap = 0.0f;           // 0: none
+  bool causal = false;            // bottom-right aligned: key j visible to query i if j - i <= Sk - Sq
+  bool causal_top_left = false;   // j <= i (+ past length), ONNX Attention-23/24 without a cache
+  int64_t left_window = -1, right_window = -1;  // -1: unlimited
+
+  static Attention from(const Node& node);
+  void write_to(Node& node) const;
+};
+
+// A pointwise / reduction / data-movement region: one kernel, no intermediate in memory.
+//
+// The body holds primitive ops only (graph_partitioner/ir/primitives.h lists them). One iteration
+// domain covers the region: every value in the body is the domain with some axes of size 1
+// (broadcast or reduced, keepdims), up to the movement ops (Transpose, Slice, Expand, Gather, …)
+// that stand between an input and its first use.
+bool is_loop(const Node& node);
+
+}  // namespace tenon::ir

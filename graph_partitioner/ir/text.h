@@ -1,0 +1,29 @@
+// Print and parse: the language of golden tests, dumps and bug reports. parse(print(g)) prints the
+// same text again.
+//
+//   graph main {
+//     input %x: f32[batch,128]
+//     const %w: f4e2m1[64,128] = hex:3f20…            (long ones: `= sha256:… bytes:4096`)
+//     %y: f32[batch,64] = MatMul@13(%x, %w) {alpha=1.0, axes=[0,1]} name="m" sources=[3]
+//     output %y
+//   }
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon::ir {
+
+struct PrintOptions {
+  size_t inline_constant_bytes = 256;  // longer constants print as a digest, and parse as zeros
+  bool sources = false;
+};
+
+std::string print(const Graph& graph, const PrintOptions& options = {});
+std::string print(const Graph& graph, const Node& node, const PrintOptions& options = {});
+// Throws UserError with line and column.
+Graph parse(std::string_view text);
+
+}  // namespace tenon::ir

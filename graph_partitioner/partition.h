@@ -1,0 +1,40 @@
+// From an imported graph to claims: which imported nodes go into which partition, and why the
+// others do not.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/support.h"
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon {
+
+// "Can you run this fused node?": provider/ passes the selector's answer in.
+using SupportsFn = std::function<Support(const ir::Graph&, const ir::Node&)>;
+
+struct PartitionOptions {
+  bool claim_all = false;                   // claim partitions that gain nothing, too
+  std::vector<std::string> exclude_ops;     // "Softmax", "com.microsoft::MatMulNBits"
+  std::vector<std::string> exclude_nodes;   // node names
+};
+
+struct LeftOut {
+  int source = 0;      // imported node id
+  std::string reason;
+};
+
+struct Partition {
+  std::vector<int> sources;  // imported node ids, sorted: convex, and disjoint from the others'
+};
+
+struct Partitioning {
+  std::vector<Partition> partitions;
+  std::vector<LeftOut> left_out;  // every node in no partition, once
+};
+
+Partitioning partition(const ir::Graph& imported, const SupportsFn& supports,
+                       const PartitionOptions& options);
+
+}  // namespace tenon

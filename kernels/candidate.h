@@ -1,0 +1,27 @@
+// One way to run one kind of fused node. All candidates have this one signature; selector.cc holds
+// the ordered tables.
+#pragma once
+
+#include <string_view>
+
+#include "base/support.h"
+#include "codegen/target.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/lowered.h"
+
+namespace tenon::kernels {
+
+enum class Precision { kExact, kInt8 };  // kInt8: activations of block-scaled dots may be int8
+
+struct Settings {
+  codegen::HostTarget host;
+  Precision precision = Precision::kExact;
+};
+
+struct Candidate {
+  std::string_view name;
+  Support (*supports)(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
+  Lowered (*lower)(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,57 @@
+// A compiled partition: launches, constants and a memory plan. Immutable once built; run() may be
+// called from many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/compile.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/candidate.h"
+#include "kernels/selector.h"
+
+namespace tenon::kernels {
+
+// What one Run brings along. The provider implements it over an OrtKernelContext.
+class RunContext {
+ public:
+  virtual ~RunContext() = default;
+  struct Input {
+    const void* data = nullptr;
+    std::span<const int64_t> dims;
+  };
+  virtual Input input(size_t index) = 0;
+  virtual void* output(size_t index, std::span<const int64_t> dims) = 0;
+  // Runs fn(first, last) over [0, total) on the runtime's threads; `batches` is a hint.
+  virtual void parallel_for(int64_t total, int64_t batches,
+                            const std::function<void(int64_t, int64_t)>& fn) = 0;
+};
+
+// One line of the report.
+struct FusionReport {
+  std::string name, kind, problem;
+  std::vector<int> sources;
+  Choice choice;
+};
+
+class Executable {
+ public:
+  // `fused`: what fuse() made of the partition's graph. Throws UserError when a node has no
+  // candidate (naming it), which a prior supports() would have told.
+  static std::unique_ptr<Executable> build(ir::Graph fused, const Settings& settings,
+                                           const codegen::StageSink& sink = {});
+  virtual ~Executable() = default;
+
+  // Throws UserError when an input's shape contradicts the graph.
+  virtual void run(RunContext& context) = 0;
+
+  virtual const std::vector<FusionReport>& fusions() const = 0;
+  virtual size_t weight_bytes() const = 0;  // constants as stored in the model
+  virtual size_t packed_bytes() const = 0;  // constants as kept
+};
+
+}  // namespace tenon::kernels

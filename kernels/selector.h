@@ -1,0 +1,33 @@
+// Read first: which candidate runs a fused node, and why the others do not.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/candidate.h"
+
+namespace tenon::kernels {
+
+struct Verdict {
+  std::string_view candidate;
+  Support support;
+};
+
+struct Choice {
+  const Candidate* chosen = nullptr;  // null: nobody can; `reason()` says why
+  std::vector<Verdict> verdicts;      // in table order, up to and including those after the winner
+  std::string reason() const;
+};
+
+// Candidates for this op, best first; empty for an op that no table knows.
+std::span<const Candidate> candidates(std::string_view op);
+
+Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
+
+// select() as the partitioner's question. Ops that need no kernel (Reshape and other views) are
+// supported without a candidate.
+Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
+bool is_view(const ir::Node& node);  // output is the input's bytes under another shape
+
+}  // namespace tenon::kernels
