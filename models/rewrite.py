@@ -20,7 +20,10 @@ _EXTERNAL_THRESHOLD = 1024
 _LARGEST_SINGLE_FILE = 1_800_000_000
 
 # Same attributes, other meaning: version_converter must rewrite these.
-_MEANING_CHANGED = {"GroupNormalization": 21, "Split": 18}
+_MEANING_CHANGED = {"GroupNormalization": 21}
+# Took their axes as an attribute until opset 17.
+_REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+               "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare"}  # fmt: skip
 
 
 class RewriteError(ValueError):
@@ -54,6 +57,7 @@ def raise_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The same model at `opset` or above; never lowers one."""
     current = default_opset(model)
     if current < opset:
+        _modernise(model, current, opset)
         obstacle = _first_incompatible(model, current, opset)
         if obstacle is None:
             for entry in model.opset_import:
@@ -63,6 +67,28 @@ def raise_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             model = _convert_version(model, opset, obstacle)
     model.ir_version = max(model.ir_version, ir_version_for(opset))
     return model
+
+
+def _modernise(model: onnx.ModelProto, current: int, opset: int) -> None:
+    """Rewrites the two changes of opset 18 that nearly every older export meets."""
+    if not 13 <= current < 18 <= opset:
+        return
+    for graph in graphs_of(model.graph):
+        for node in graph.node:
+            if node.op_type in _REDUCTIONS and len(node.input) == 1:
+                _move_axes_to_input(graph, node)
+            elif node.op_type == "Split" and len(node.input) == 1:
+                node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
+
+
+def _move_axes_to_input(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
+    for attribute in list(node.attribute):
+        if attribute.name == "axes":
+            name = f"{node.output[0]}/axes"
+            axes = np.asarray(attribute.ints, np.int64)
+            graph.initializer.append(numpy_helper.from_array(axes, name))
+            node.input.append(name)
+            node.attribute.remove(attribute)
 
 
 def _first_incompatible(model: onnx.ModelProto, current: int, opset: int) -> str | None:
