@@ -1,0 +1,46 @@
+# The front door. Everything else is in scripts/ and CMakePresets.json.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.PHONY: help setup build demo test test-sanitizers bench wheel bundle lint format clean
+
+PLUGIN := build/release/lib/libonnxruntime_ep_tenon.so
+TIMED := scripts/timed.sh
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## install and fetch what is missing
+	@$(TIMED) "Set up" scripts/setup.sh
+
+build: setup  ## build the plugin and install the Python package into .venv
+	@$(TIMED) "Build" scripts/build.sh release
+	@$(TIMED) "Install into .venv" scripts/install_editable.sh $(PLUGIN)
+
+demo: build  ## quantise a sentence encoder to NVFP4 and run it; leaves build/demo/index.html
+	@$(TIMED) "Demo" .venv/bin/tenon demo --out build/demo
+
+test: build  ## run every test that this machine can run
+	@scripts/test.sh
+
+test-sanitizers: setup  ## unit and provider tests under ASan and UBSan, concurrent ones under TSan
+	@scripts/test_sanitizers.sh
+
+bench: build  ## the speed table against ONNX Runtime's CPU provider, into build/bench
+	@$(TIMED) "Benchmark" .venv/bin/python -m onnxruntime_ep_tenon bench --suite --out build/bench
+
+wheel: build  ## the Python wheel for this machine's architecture, into dist/
+	@$(TIMED) "Wheel" scripts/make_wheel.sh build/release
+
+bundle: setup  ## one file for a GPU machine: x86_64 plugin, package, tests and ./run, into dist/
+	@$(TIMED) "Bundle" scripts/make_bundle.sh
+
+lint:  ## formatting, shell and Python checks; clang-tidy with TIDY=1
+	@scripts/setup.sh --lint >/dev/null
+	@scripts/lint.sh
+
+format:  ## rewrite all sources in the project's style
+	@scripts/setup.sh --lint >/dev/null
+	@scripts/lint.sh --fix
+
+clean:  ## remove build results; keeps .deps and .venv, which setup fetched
+	rm -rf build dist

@@ -1,0 +1,8 @@
+#!/bin/bash
+# Configures a preset and builds it: build.sh <preset> [ninja targets...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=$1
+shift
+cmake --preset "$preset" --log-level=WARNING >/dev/null
+ninja -C "build/$preset" "$@"

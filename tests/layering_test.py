@@ -1,0 +1,132 @@
+"""Who may include whom: the table below against every #include line, and files of readable size."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_LINES = 700
+NOT_OURS = {".git", ".deps", ".venv", "build", "dist"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
+
+# Folder -> prefixes of the project's own headers that it may include.
+MAY_INCLUDE = {
+    "base": ("base/",),
+    "graph_partitioner": ("base/", "graph_partitioner/"),
+    "codegen": ("base/", "codegen/"),
+    "kernels": ("base/", "graph_partitioner/ir/", "codegen/", "kernels/"),
+    "distributed": ("base/", "graph_partitioner/ir/", "kernels/", "distributed/"),
+    "provider": (
+        "base/",
+        "graph_partitioner/",
+        "codegen/",
+        "kernels/",
+        "distributed/",
+        "provider/",
+    ),
+}
+
+# Third-party headers by first path component or file name -> the only places that may include them.
+ONLY_IN = {
+    r"llvm(-c)?/": ("codegen/llvm/",),
+    r"onnxruntime_": ("provider/", "tests/provider/"),
+    r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": ("kernels/", "distributed/"),
+    r"gloo/": ("distributed/",),
+    r"(gtest|gmock)/": ("tests/",),
+    r"nlohmann/": ("provider/", "kernels/", "tests/"),
+}
+
+
+def sources() -> list[Path]:
+    """Every file of the project, less what a build or the set-up leaves behind."""
+    folders = (path for path in ROOT.iterdir() if path.is_dir() and path.name not in NOT_OURS)
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(ROOT) for path in files if "__pycache__" not in path.parts)
+
+
+def cpp_sources() -> list[Path]:
+    return [path for path in sources() if path.suffix in (".h", ".cc", ".c")]
+
+
+def includes(path: Path) -> list[tuple[int, str, str]]:
+    """(line number, '<' or '"', header) for each #include line."""
+    text = (ROOT / path).read_text()
+    matches = ((number, INCLUDE.match(line)) for number, line in enumerate(text.splitlines(), 1))
+    return [(number, match[1], match[2]) for number, match in matches if match]
+
+
+def violations_of_own_layers(path: Path) -> list[str]:
+    allowed = MAY_INCLUDE.get(path.parts[0])
+    if allowed is None:
+        return []
+    found = []
+    for number, quote, header in includes(path):
+        if quote == '"' and not header.startswith(allowed):
+            found.append(f'{path}:{number}: "{header}" is not under any of {", ".join(allowed)}')
+        if header.startswith("kernels/reference/") and not path.match("kernels/reference/*"):
+            found.append(f'{path}:{number}: "{header}" belongs to tests only')
+    return found
+
+
+def violations_of_third_party(path: Path) -> list[str]:
+    found = []
+    for number, quote, header in includes(path):
+        for pattern, places in ONLY_IN.items():
+            if quote == "<" and re.match(pattern, header) and not str(path).startswith(places):
+                found.append(f"{path}:{number}: <{header}> may be included only in {places}")
+    return found
+
+
+def test_folders_include_only_the_layers_below_them():
+    found = [line for path in cpp_sources() for line in violations_of_own_layers(path)]
+    assert not found, "\n".join(found)
+
+
+def test_third_party_headers_stay_behind_their_folder():
+    found = [line for path in cpp_sources() for line in violations_of_third_party(path)]
+    assert not found, "\n".join(found)
+
+
+def test_llvm_stays_out_of_headers_that_others_see():
+    inside = "codegen/llvm/"
+    leaks = [
+        f'{path}:{number}: "{header}"'
+        for path in cpp_sources()
+        if path.suffix == ".h" and not str(path).startswith(inside)
+        for number, _, header in includes(path)
+        if header.startswith("llvm")
+    ]
+    assert not leaks, "LLVM belongs in .cc files and codegen/llvm:\n" + "\n".join(leaks)
+
+
+def test_the_ep_header_is_never_included_directly():
+    direct = [
+        f"{path}:{number}"
+        for path in cpp_sources()
+        for number, _, header in includes(path)
+        if header == "onnxruntime_ep_c_api.h"
+    ]
+    assert not direct, f"onnxruntime_c_api.h includes it at the right place already: {direct}"
+
+
+def test_no_file_is_longer_than_a_reader_bears():
+    code = {".h", ".cc", ".c", ".py", ".sh", ".cmake"}
+    long = {
+        str(path): count
+        for path in sources()
+        if path.suffix in code
+        and (count := len((ROOT / path).read_text().splitlines())) > MAX_LINES
+    }
+    assert not long, f"over {MAX_LINES} lines, split by subject: {long}"
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_INCLUDE) + ["models", "python"])
+def test_folder_has_a_short_readme(folder):
+    if not any(path.parts[0] == folder for path in sources()):
+        pytest.skip(f"{folder}/ is not there yet")
+    readme = ROOT / folder / "README.md"
+    assert readme.exists(), (
+        f"{folder}/README.md should say what comes in, what goes out, what to read"
+    )
+    assert len(readme.read_text().splitlines()) <= 20
