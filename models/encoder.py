@@ -39,7 +39,9 @@ def find_weights_folder(search: list[Path] | None = None) -> Path | None:
     spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if spec is not None and spec.origin:
         candidates.append(Path(spec.origin).parent / "model")
-    candidates.append(Path(".deps/models") / WEIGHTS_PACKAGE / "model")
+    tree = Path(__file__).resolve().parent.parent
+    unpacked = tree / ".deps/models" / WEIGHTS_PACKAGE.replace("_", "-") / WEIGHTS_PACKAGE
+    candidates.append(unpacked / "model")
     for folder in candidates:
         if (folder / "model.safetensors").is_file():
             return folder

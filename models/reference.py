@@ -1,0 +1,292 @@
+"""Whole models in float64: the judge of what a provider computed.
+
+Weights are the already quantised ones, so quantisation error is no part of the comparison.
+Operators come from onnx.reference; those it lacks, or computes in float32, are written here.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from .number_formats import expand_blocks
+from .rewrite import graphs_of
+
+_WIDE = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_WIDE_NUMPY = tuple(np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16))
+
+
+def evaluate(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The model's outputs; float ones are float64."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    for graph in graphs_of(wide.graph):
+        _widen(graph)
+    evaluator = ReferenceEvaluator(wide, new_ops=_OPERATORS)
+    return evaluator.run(None, {name: _wide_array(value) for name, value in inputs.items()})
+
+
+def _wide_array(value: np.ndarray) -> np.ndarray:
+    value = np.asarray(value)
+    return value.astype(np.float64) if value.dtype in _WIDE_NUMPY else value
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    """float32, float16 and bfloat16 become float64, in constants and in types named by nodes."""
+    for tensor in graph.initializer:
+        if tensor.data_type in _WIDE:
+            tensor.CopyFrom(_wide_tensor(tensor))
+    for node in graph.node:
+        for attribute in node.attribute:
+            holds_tensor = attribute.type == AttributeProto.TENSOR
+            if holds_tensor and attribute.t.data_type in _WIDE:
+                attribute.t.CopyFrom(_wide_tensor(attribute.t))
+            elif attribute.name in ("to", "dtype", "output_dtype") and attribute.i in _WIDE:
+                attribute.i = TensorProto.DOUBLE
+    for value in [*graph.input, *graph.output, *graph.value_info]:
+        if value.type.tensor_type.elem_type in _WIDE:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def _wide_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return numpy_helper.from_array(_wide_array(numpy_helper.to_array(tensor)), tensor.name)
+
+
+def _attribute(node: onnx.NodeProto, name: str, default):
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return helper.get_attribute_value(attribute)
+    return default
+
+
+def dequantize(codes, scale, zero=None, axis: int = 1, block: int = 0) -> np.ndarray:
+    """DequantizeLinear in float64: per tensor, per axis or in blocks along an axis."""
+    values, scale = _as_double(codes), _as_double(scale)
+    zero = _as_double(zero) if zero is not None else np.zeros_like(scale)
+    if scale.ndim == 1 and scale.size > 1 and not block:
+        shape = [1] * values.ndim
+        shape[axis] = scale.size
+        scale, zero = scale.reshape(shape), zero.reshape(shape)
+    elif block and scale.ndim:
+        count = values.shape[axis]
+        scale = np.repeat(scale, block, axis).take(range(count), axis)
+        zero = np.repeat(zero, block, axis).take(range(count), axis)
+    elif scale.size == 1:
+        scale, zero = scale.reshape(()), zero.reshape(())
+    return (values - zero) * scale
+
+
+def _as_double(array) -> np.ndarray:
+    # int4 of ml_dtypes goes to float64 only by way of int8.
+    array = np.asarray(array)
+    if array.dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)):
+        array = array.astype(np.int8)
+    return array.astype(np.float64)
+
+
+class _ByNode(OpRun):
+    """An operator that reads its attributes from the node itself: no schema is needed."""
+
+    def get(self, name: str, default):
+        return _attribute(self.onnx_node, name, default)
+
+    def run(self, *inputs, **_):
+        result = self.compute(*inputs)
+        return result if isinstance(result, tuple) else (result,)
+
+    def _run(self, *_inputs):
+        raise NotImplementedError
+
+
+class DequantizeLinear(_ByNode):
+    op_domain = ""
+
+    def compute(self, codes, scale, zero=None):
+        return dequantize(codes, scale, zero, self.get("axis", 1), self.get("block_size", 0))
+
+
+class LayerNormalization(_ByNode):
+    op_domain = ""
+
+    def compute(self, x, scale, bias=None):
+        axes = tuple(range(self.get("axis", -1) % x.ndim, x.ndim))
+        mean = x.mean(axes, keepdims=True)
+        spread = np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + self.get("epsilon", 1e-5))
+        result = (x - mean) / spread * scale
+        return result if bias is None else result + bias
+
+
+class RMSNormalization(_ByNode):
+    op_domain = ""
+
+    def compute(self, x, scale):
+        axes = tuple(range(self.get("axis", -1) % x.ndim, x.ndim))
+        mean_square = np.square(x).mean(axes, keepdims=True)
+        return x / np.sqrt(mean_square + self.get("epsilon", 1e-5)) * scale
+
+
+class SimplifiedLayerNormalization(RMSNormalization):
+    pass
+
+
+class MatMulNBits(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, a, packed, scales, zero_points=None, _g_idx=None, bias=None):
+        bits, n, k = self.get("bits", 4), self.get("N", 0), self.get("K", 0)
+        block = self.get("block_size", 32)
+        codes = unpack_bits(packed, bits).reshape(n, -1)[:, :k].astype(np.float64)
+        scales = np.asarray(scales, np.float64).reshape(n, -1)
+        if zero_points is None:
+            zero = np.full_like(scales, 2 ** (bits - 1))
+        elif zero_points.dtype == np.uint8:
+            zero = unpack_bits(zero_points.reshape(n, -1), bits)[:, : scales.shape[1]]
+        else:
+            zero = zero_points.reshape(n, -1)
+        weights = dequantize(codes, scales, zero.astype(np.float64), axis=1, block=block)
+        result = a @ weights.T
+        return result if bias is None else result + bias
+
+
+class MatMulBlockQuantizedFp4Weight(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, a, packed, scale, overall, *rest):
+        codes = unpack_bits(packed, 4).view(ml_dtypes.float4_e2m1fn)
+        steps = _as_double(scale.view(ml_dtypes.float8_e4m3fn)) * float(np.ravel(overall)[0])
+        result = a @ (_as_double(codes) * expand_blocks(steps, codes.shape)).T
+        bias = rest[1] if len(rest) > 1 else None
+        return result if bias is None else result + bias
+
+
+class MatMulBlockQuantizedFp8Weight(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, a, codes, scale, _a_scale=None, bias=None):
+        weights = dequantize(codes, scale, axis=1, block=self.get("block_size", 128))
+        result = a @ weights.T
+        return result if bias is None else result + bias
+
+
+class TRT_MXFP8DequantizeLinear(_ByNode):  # noqa: N801 - the operator's own name
+    op_domain = "trt"
+
+    def compute(self, codes, scale):
+        powers = scale.view(ml_dtypes.float8_e8m0fnu)
+        return dequantize(codes, powers, None, self.get("axis", -1), self.get("block_size", 32))
+
+
+class TRT_FP4DynamicQuantize(_ByNode):  # noqa: N801
+    op_domain = "trt"
+
+    def compute(self, x, overall):
+        blocks = x.reshape(*x.shape[:-1], -1, self.get("block_size", 16))
+        overall = float(np.ravel(overall)[0])
+        peaks = np.abs(blocks).max(-1)
+        scale = np.clip(peaks / 6 / overall, 0, 448).astype(ml_dtypes.float8_e4m3fn)
+        step = _as_double(scale) * overall
+        step = np.where(step > 0, step, 1)[..., None]
+        codes = np.clip(blocks / step, -6, 6).astype(ml_dtypes.float4_e2m1fn)
+        return codes.reshape(x.shape), scale
+
+
+class TRT_MXFP8DynamicQuantize(_ByNode):  # noqa: N801
+    op_domain = "trt"
+
+    def compute(self, x):
+        blocks = x.reshape(*x.shape[:-1], -1, self.get("block_size", 32))
+        fraction, exponent = np.frexp(np.abs(blocks).max(-1) / 448)
+        exponent = np.where(fraction > 0.5, exponent, exponent - 1)
+        scale = np.clip(exponent + 127, 0, 254).astype(np.uint8)
+        step = _as_double(scale.view(ml_dtypes.float8_e8m0fnu))[..., None]
+        codes = np.clip(blocks / step, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        return codes.reshape(x.shape), scale
+
+
+class GroupQueryAttention(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, query, key, value, past_key, past_value, seqlens_k, _total, cos=None,
+                sin=None, *_):  # fmt: skip
+        heads, kv_heads = self.get("num_heads", 0), self.get("kv_num_heads", 0)
+        q, k, v = (split_heads(t, h) for t, h in
+                   ((query, heads), (key, kv_heads), (value, kv_heads)))  # fmt: skip
+        length, past = q.shape[2], past_key.shape[2]
+        if self.get("do_rotary", 0):
+            # Positions follow from the lengths: seqlens_k is the last position of each row.
+            positions = np.asarray(seqlens_k).reshape(-1, 1) + 1 - length + np.arange(length)
+            interleaved = self.get("rotary_interleaved", 0)
+            q, k = (rotate(t, cos[positions], sin[positions], interleaved) for t in (q, k))
+        present_k = np.concatenate([past_key, k], 2)
+        present_v = np.concatenate([past_value, v], 2)
+        scale = self.get("scale", 0.0) or 1 / np.sqrt(q.shape[-1])
+        result = causal_attention(q, present_k, present_v, scale, past, self.get("softcap", 0.0),
+                                  self.get("local_window_size", -1))  # fmt: skip
+        return join_heads(result), present_k, present_v
+
+
+def split_heads(x: np.ndarray, heads: int) -> np.ndarray:
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+
+def join_heads(x: np.ndarray) -> np.ndarray:
+    batch, heads, length, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: int = 0) -> np.ndarray:
+    """Rotary embedding of [B,H,S,D] by tables [B,S,R/2]; what lies past R stays as it is."""
+    cos, sin = np.asarray(cos)[:, None], np.asarray(sin)[:, None]
+    width = 2 * cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    else:
+        first, second = np.split(turned, 2, -1)
+    a, b = first * cos - second * sin, second * cos + first * sin
+    both = np.stack([a, b], -1).reshape(turned.shape) if interleaved else np.concatenate([a, b], -1)
+    return np.concatenate([both, rest], -1)
+
+
+def causal_attention(q, k, v, scale, past, softcap=0.0, window=-1) -> np.ndarray:
+    """softmax(q k^T) v with shared key heads; a query sees `past` keys and those up to itself."""
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    scores = scale * (q @ k.swapaxes(-1, -2))
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    at = np.arange(q.shape[2])[:, None] + past
+    to = np.arange(k.shape[2])[None, :]
+    allowed = to <= at
+    if window > 0:
+        allowed &= to > at - window
+    scores = np.where(allowed, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def unpack_bits(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The inverse of packing: 2, 4 or 8 bit codes along the last axis, lowest bits first."""
+    shifts = (np.arange(8 // bits) * bits).astype(np.uint8)
+    codes = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return codes.reshape(*packed.shape[:-1], -1)
+
+
+_OPERATORS = [
+    DequantizeLinear,
+    LayerNormalization,
+    RMSNormalization,
+    SimplifiedLayerNormalization,
+    MatMulNBits,
+    MatMulBlockQuantizedFp4Weight,
+    MatMulBlockQuantizedFp8Weight,
+    TRT_MXFP8DequantizeLinear,
+    TRT_FP4DynamicQuantize,
+    TRT_MXFP8DynamicQuantize,
+    GroupQueryAttention,
+]

@@ -1,0 +1,71 @@
+"""How far a right answer may lie from the float64 one, and why.
+
+The reference works on the same quantised weights, so no bound here pays for quantisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+# Half the distance between 1 and the next number: one rounding's largest relative error.
+UNIT_ROUNDOFF = {
+    np.dtype(np.float64): 2.0**-53,
+    np.dtype(np.float32): 2.0**-24,
+    np.dtype(np.float16): 2.0**-11,
+    np.dtype(ml_dtypes.bfloat16): 2.0**-8,
+}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element passes within absolute + relative * |reference|; the whole within rms."""
+
+    absolute: float
+    relative: float
+    rms: float  # of the error, over the rms of the reference
+    why: str
+
+
+# One operator that rounds once or twice: a few units in the last place.
+ELEMENTWISE = Tolerance(1e-6, 1e-6, 1e-6, "float32 arithmetic, transcendentals within 8 ULP")
+
+# A whole float32 model: each layer adds its own rounding, norms bring the size back to one.
+MODEL_F32 = Tolerance(2e-5, 1e-4, 2e-5, "float32 sums of a few hundred terms, some ten layers deep")
+
+# 16-bit activations round after every operator; softmax and norms accumulate in float32.
+MODEL_F16 = Tolerance(5e-3, 5e-3, 4e-3, "one rounding of 2^-11 per operator, some ten layers deep")
+MODEL_BF16 = Tolerance(4e-2, 4e-2, 3e-2, "one rounding of 2^-8 per operator, some ten layers deep")
+
+ATTENTION_F16 = Tolerance(5e-3, 5e-3, 4e-3, "the bound of others' grouped-attention tests")
+ATTENTION_BF16 = Tolerance(1e-2, 1e-2, 1e-2, "the bound of others' grouped-attention tests")
+
+# Activations rounded to 8 bits by the user's own wish: 1/254 of the row's peak per element.
+INT8_ACTIVATIONS = Tolerance(5e-2, 5e-2, 2e-2, "activations rounded to int8, one scale per block")
+
+MODEL = {
+    np.dtype(np.float64): MODEL_F32,
+    np.dtype(np.float32): MODEL_F32,
+    np.dtype(np.float16): MODEL_F16,
+    np.dtype(ml_dtypes.bfloat16): MODEL_BF16,
+}
+
+
+def for_model(dtype: np.dtype) -> Tolerance:
+    """The bound of a whole model whose activations have this type; integers must be equal."""
+    exact = Tolerance(0, 0, 0, "integers and booleans have one right answer")
+    return MODEL.get(np.dtype(dtype), exact)
+
+
+def dot_bound(x: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Element-wise bound of x [M,K] times weights [K,N] with float32 accumulation.
+
+    Errors of a sum grow with the sum of magnitudes, not with the result: an absolute bound
+    that fits large outputs lets wrong small ones pass.
+    """
+    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    magnitudes = np.abs(x) @ np.abs(weights)
+    rounding = 0.0 if np.dtype(dtype) == np.float32 else 2 * UNIT_ROUNDOFF[np.dtype(dtype)]
+    return rounding * np.abs(x @ weights) + np.sqrt(x.shape[-1]) * 2.0**-22 * magnitudes

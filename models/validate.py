@@ -1,0 +1,75 @@
+"""Compares what a provider computed with what should have come out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from .tolerances import Tolerance, for_model
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One output's comparison; `problem` is empty when it passed."""
+
+    name: str
+    ok: bool
+    largest_error: float
+    rms_error: float
+    problem: str = ""
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def compare(
+    name: str, result: np.ndarray, reference: np.ndarray, tolerance: Tolerance | None = None
+) -> Verdict:
+    result, reference = np.asarray(result), np.asarray(reference)
+    if result.shape != reference.shape:
+        problem = f"expected shape {list(reference.shape)}, got {list(result.shape)}"
+        return Verdict(name, False, np.inf, np.inf, problem)
+    if result.dtype.kind in "USO":
+        same = bool(np.array_equal(result, reference))
+        return Verdict(name, same, 0.0, 0.0, "" if same else "the strings differ")
+    tolerance = tolerance or for_model(result.dtype)
+    got, wanted = result.astype(np.float64), reference.astype(np.float64)
+    if problem := _special_values_differ(got, wanted):
+        return Verdict(name, False, np.inf, np.inf, problem)
+    finite = np.isfinite(wanted)
+    got, wanted = got[finite], wanted[finite]
+    if got.size == 0:
+        return Verdict(name, True, 0.0, 0.0)
+    return _judge(name, got, wanted, tolerance)
+
+
+def _special_values_differ(got: np.ndarray, wanted: np.ndarray) -> str:
+    if not np.array_equal(np.isnan(got), np.isnan(wanted)):
+        return f"NaN at {np.isnan(got).sum()} places, expected at {np.isnan(wanted).sum()}"
+    infinite = np.isinf(wanted)
+    if not np.array_equal(np.isinf(got), infinite) or np.any(got[infinite] != wanted[infinite]):
+        return f"Inf at {np.isinf(got).sum()} places, expected at {infinite.sum()}"
+    return ""
+
+
+def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Verdict:
+    error = np.abs(got - wanted)
+    size = np.sqrt(np.mean(np.square(wanted)))
+    rms = float(np.sqrt(np.mean(np.square(error))) / size) if size > 0 else float(error.max())
+    largest = float(error.max())
+    excess = error - (tolerance.absolute + tolerance.relative * np.abs(wanted))
+    problem = ""
+    if np.any(excess > 0):
+        worst = int(np.argmax(excess))
+        problem = (
+            f"{np.count_nonzero(excess > 0)} of {error.size} elements are out of bounds; "
+            f"the worst is {got[worst]:.6g}, expected {wanted[worst]:.6g}"
+        )
+    elif rms > tolerance.rms and largest > tolerance.absolute:
+        problem = f"rms error {rms:.2e} is above {tolerance.rms:.0e}"
+    return Verdict(name, not problem, largest, rms, problem)
+
+
+def compare_all(names, results, references, tolerance: Tolerance | None = None) -> list[Verdict]:
+    return [compare(n, r, w, tolerance) for n, r, w in zip(names, results, references, strict=True)]
