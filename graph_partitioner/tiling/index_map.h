@@ -96,9 +96,10 @@ struct LoopTiling {
 // - movement ops stand only between an input and the region; a body of movement only is legal;
 // - every region value has, per domain axis, the domain's size or 1 (or a size that may be either,
 //   known at run time: broadcast(a, b));
-// - all reductions reduce the same axes, with keepdims=1, and their operand has the domain's size there;
-// - an output has the domain's size along every axis, or 1 along reduced ones: no element is written
-//   by two points of the domain.
+// - all reductions reduce the same axes, with keepdims=1, and their operand has the domain's size
+//   there;
+// - an output has the domain's size along every axis, or along all but the reduced axes and 1 there:
+//   no element is written by two points of the domain.
 LoopTiling analyze(const ir::Graph& body);
 
 // Position of a value's axis among the domain's axes (right-aligned).
