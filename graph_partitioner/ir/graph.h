@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct Tensor {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<const void> owner;
+  // Digest of the true bytes where a text left them out: `data` is zeros then.
+  std::string stands_for;
 
   int64_t elements() const;
   static std::shared_ptr<const Tensor> copy(DType dtype, std::vector<int64_t> dims,
@@ -88,6 +91,7 @@ struct Node {
   std::string text(std::string_view attribute, std::string_view otherwise) const;
   std::vector<int64_t> integers(std::string_view attribute) const;
   std::vector<float> numbers(std::string_view attribute) const;
+  std::vector<std::string> texts(std::string_view attribute) const;
   TensorPtr tensor(std::string_view attribute) const;
 };
 
@@ -113,14 +117,16 @@ class Graph {
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& outputs() const { return outputs_; }
   bool is_output(ValueId id) const;
+  bool is_input(ValueId id) const;
 
   const Node* producer(ValueId id) const;            // null for inputs, constants and kNoValue
   std::vector<NodeId> consumers(ValueId id) const;   // live nodes, in order, each once
   bool has_one_use(ValueId id) const;                // one consuming input slot, not an output
   ValueId find(std::string_view name) const;         // kNoValue when absent
+  void rename(ValueId id, std::string name);         // picks another name when this one is taken
 
   // Every use of `from` (node inputs and graph outputs) becomes `to`. Where `from` is a graph
-  // output its name moves along.
+  // output its name moves along, unless `to` is a graph input, a constant or another output.
   void replace_uses(ValueId from, ValueId to);
   void remove_node(NodeId id);          // its outputs must have no uses left
   int remove_dead_nodes();              // nodes none of whose outputs is used; returns how many
@@ -131,6 +137,10 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<NodeId> order_;
   std::vector<ValueId> inputs_, outputs_;
+  std::unordered_map<std::string, ValueId> by_name_;
+
+  std::string free_name(std::string wanted) const;
+  void set_producer(NodeId id);
 };
 
 // a ∪ b, sorted.

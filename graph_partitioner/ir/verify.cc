@@ -1,0 +1,134 @@
+#include "graph_partitioner/ir/verify.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "graph_partitioner/ir/fusions.h"
+
+namespace tenon::ir {
+namespace {
+
+std::string describe(const Node& node) { return fmt::format("node '{}' ({})", node.name, node.op); }
+
+Support verify_tensor(const Value& value) {
+  const Tensor& tensor = *value.constant;
+  if (tensor.dtype != value.dtype) {
+    return Support::no(fmt::format("constant '{}' is {} but its bytes are {}", value.name,
+                                   name(value.dtype), name(tensor.dtype)));
+  }
+  if (!value.shape || *value.shape != make_shape(tensor.dims)) {
+    return Support::no(fmt::format("constant '{}' does not have its tensor's shape", value.name));
+  }
+  if (bit_width(tensor.dtype) != 0 &&
+      tensor.bytes != storage_bytes(tensor.dtype, tensor.elements())) {
+    return Support::no(fmt::format("constant '{}' has {} bytes, its shape needs {}", value.name,
+                                   tensor.bytes, storage_bytes(tensor.dtype, tensor.elements())));
+  }
+  return Support::yes();
+}
+
+Support verify_values(const Graph& graph) {
+  std::unordered_set<std::string> names;
+  for (ValueId id = 0; id < static_cast<ValueId>(graph.value_count()); ++id) {
+    const Value& value = graph.value(id);
+    if (!names.insert(value.name).second || graph.find(value.name) != id) {
+      return Support::no(fmt::format("two values are named '{}'", value.name));
+    }
+    if (value.constant && value.producer != kNoNode) {
+      return Support::no(fmt::format("constant '{}' also has a producer", value.name));
+    }
+    if (value.constant) {
+      if (Support tensor = verify_tensor(value); !tensor) return tensor;
+    }
+    if (value.elements && value.shape && is_static(*value.shape) &&
+        element_count(*value.shape) != Dim(static_cast<int64_t>(value.elements->size()))) {
+      return Support::no(fmt::format("'{}' has {} elements but shape {}", value.name,
+                                     value.elements->size(), text(*value.shape)));
+    }
+  }
+  return Support::yes();
+}
+
+// How many inputs the body of `node` takes; its outputs always pair with the node's.
+size_t body_inputs(const Node& node) {
+  if (node.is(kScaledDot)) return 1 + ScaledDot::from(node).extra.size();
+  return node.inputs.size();
+}
+
+Support verify_body(const Node& node) {
+  if (node.body->inputs().size() != body_inputs(node)) {
+    return Support::no(fmt::format("{}: its body takes {} inputs, expected {}", describe(node),
+                                   node.body->inputs().size(), body_inputs(node)));
+  }
+  if (node.body->outputs().size() != node.outputs.size()) {
+    return Support::no(fmt::format("{}: its body gives {} outputs, expected {}", describe(node),
+                                   node.body->outputs().size(), node.outputs.size()));
+  }
+  Support body = verify(*node.body);
+  if (!body) body.reason = fmt::format("{}, body: {}", describe(node), body.reason);
+  return body;
+}
+
+class Order {
+ public:
+  explicit Order(const Graph& graph) : graph_(graph), written_(graph.value_count(), 0) {}
+
+  Support verify() {
+    for (ValueId id : graph_.inputs()) {
+      if (graph_.value(id).producer != kNoNode) {
+        return Support::no(fmt::format("input '{}' has a producer", graph_.value(id).name));
+      }
+      written_[id] = 1;
+    }
+    for (ValueId id = 0; id < static_cast<ValueId>(graph_.value_count()); ++id) {
+      if (graph_.value(id).is_constant()) written_[id] = 1;
+    }
+    for (NodeId id : graph_.order()) {
+      if (Support node = verify_node(id); !node) return node;
+    }
+    for (ValueId id : graph_.outputs()) {
+      if (!written_[id]) {
+        return Support::no(fmt::format("output '{}' is never written", graph_.value(id).name));
+      }
+    }
+    return Support::yes();
+  }
+
+ private:
+  Support verify_node(NodeId id) {
+    const Node& node = graph_.node(id);
+    for (ValueId input : node.inputs) {
+      if (input != kNoValue && !written_[input]) {
+        return Support::no(fmt::format("{} reads '{}' before it is written", describe(node),
+                                       graph_.value(input).name));
+      }
+    }
+    for (ValueId output : node.outputs) {
+      if (output == kNoValue) continue;
+      if (written_[output] || graph_.value(output).producer != id) {
+        return Support::no(fmt::format("{} writes '{}', which is written elsewhere too",
+                                       describe(node), graph_.value(output).name));
+      }
+      written_[output] = 1;
+    }
+    if (!std::is_sorted(node.sources.begin(), node.sources.end()) ||
+        std::adjacent_find(node.sources.begin(), node.sources.end()) != node.sources.end()) {
+      return Support::no(fmt::format("{}: sources must be sorted and unique", describe(node)));
+    }
+    return node.body ? verify_body(node) : Support::yes();
+  }
+
+  const Graph& graph_;
+  std::vector<char> written_;
+};
+
+}  // namespace
+
+Support verify(const Graph& graph) {
+  if (Support values = verify_values(graph); !values) return values;
+  return Order(graph).verify();
+}
+
+}  // namespace tenon::ir
