@@ -3,6 +3,7 @@
 // A Dim is kept in a normal form (a sum of products of atoms), so that two dims that are equal as
 // polynomials compare equal: `s*12*32` == `384*s`, `(b*s*384)/384` == `b*s`. Atoms are symbols and
 // what does not divide or compare statically: floordiv, ceildiv, mod, min, max, broadcast.
+// Symbols stand for sizes: they are never negative, and min(s,0) folds to 0.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class Dim {
   void collect_symbols(std::vector<std::string>& into) const;
   Dim substitute(const std::function<std::optional<Dim>(std::string_view)>& replacement) const;
 
-  // `384`, `batch`, `2*batch*seq+1`, `floordiv(seq,16)`; parse(text()) == *this.
+  // `384`, `batch`, `2*batch*seq+1`, `floordiv(seq,16)`; a symbol that is no plain word is quoted:
+  // `'past + 1'`. parse(text()) == *this.
   std::string text() const;
   static Dim parse(std::string_view text);
 
@@ -80,5 +82,6 @@ Shape contiguous_strides(const Shape& shape);
 // nullopt when two fixed dims neither match nor are 1.
 std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b);
 std::string text(const Shape& shape);  // "[batch,128,384]"
+Shape parse_shape(std::string_view text);  // the inverse; throws UserError with the column
 
 }  // namespace tenon

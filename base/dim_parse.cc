@@ -1,0 +1,140 @@
+#include <cctype>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/dim_expression.h"
+#include "base/error.h"
+
+namespace tenon {
+namespace {
+
+// sum     = ["-"] product {("+" | "-") product}
+// product = factor {"*" factor}
+// factor  = number | symbol | 'quoted symbol' | function "(" sum {"," sum} ")" | "(" sum ")"
+class DimParser {
+ public:
+  explicit DimParser(std::string_view text) : text_(text) {}
+
+  Dim whole() {
+    const Dim dim = sum();
+    if (skip_spaces(); at_ != text_.size()) fail("an operator or the end");
+    return dim;
+  }
+
+  Shape whole_shape() {
+    Shape shape;
+    expect('[');
+    if (!accept(']')) {
+      do shape.push_back(sum());
+      while (accept(','));
+      expect(']');
+    }
+    if (skip_spaces(); at_ != text_.size()) fail("the end");
+    return shape;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view expected) const {
+    const std::string found = at_ < text_.size() ? fmt::format("'{}'", text_[at_]) : "the end";
+    throw UserError(fmt::format("dimension \"{}\": expected {} at column {}, got {}", text_, expected,
+                                at_ + 1, found));
+  }
+
+  void skip_spaces() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+
+  bool accept(char c) {
+    skip_spaces();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char c) {
+    if (!accept(c)) fail(fmt::format("'{}'", c));
+  }
+
+  Dim sum() {
+    Dim result = accept('-') ? Dim(-1) * product() : product();
+    while (true) {
+      if (accept('+')) {
+        result = result + product();
+      } else if (accept('-')) {
+        result = result - product();
+      } else {
+        return result;
+      }
+    }
+  }
+
+  Dim product() {
+    Dim result = factor();
+    while (accept('*')) result = result * factor();
+    return result;
+  }
+
+  Dim factor() {
+    skip_spaces();
+    if (accept('(')) {
+      const Dim inner = sum();
+      expect(')');
+      return inner;
+    }
+    if (accept('\'')) return Dim::symbol(quoted());
+    const char c = at_ < text_.size() ? text_[at_] : '\0';
+    if (std::isdigit(static_cast<unsigned char>(c))) return number();
+    if (std::isalpha(static_cast<unsigned char>(c)) || c == '_') return name_or_function();
+    fail("a number, a symbol or '('");
+  }
+
+  Dim number() {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (error != std::errc()) fail("a number within 64 bits");
+    at_ = static_cast<size_t>(end - text_.data());
+    return value;
+  }
+
+  std::string quoted() {
+    std::string symbol;
+    while (at_ < text_.size() && text_[at_] != '\'') {
+      if (text_[at_] == '\\') ++at_;
+      if (at_ < text_.size()) symbol += text_[at_++];
+    }
+    if (at_ == text_.size()) fail("a closing quote");
+    ++at_;
+    return symbol;
+  }
+
+  Dim name_or_function() {
+    const size_t start = at_;
+    const auto continues = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+    };
+    while (at_ < text_.size() && continues(text_[at_])) ++at_;
+    const std::string_view name = text_.substr(start, at_ - start);
+    const std::optional<AtomKind> function = parse_function_name(name);
+    if (!function) return Dim::symbol(std::string(name));
+    std::vector<Dim> arguments;
+    expect('(');
+    do arguments.push_back(sum());
+    while (accept(','));
+    expect(')');
+    const size_t least = *function == AtomKind::kUnlessOne ? 1 : 2;
+    if (arguments.size() < least) fail(fmt::format("{} arguments of {}", least, name));
+    return DimAlgebra::apply(*function, arguments);
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Dim Dim::parse(std::string_view text) { return DimParser(text).whole(); }
+
+Shape parse_shape(std::string_view text) { return DimParser(text).whole_shape(); }
+
+}  // namespace tenon
