@@ -16,9 +16,13 @@ foreach(group IN ITEMS ${TENON_TEST_GROUPS} concurrent)
 endforeach()
 
 # The newest runtime lives in the virtual environment, the oldest supported one beside it.
-file(GLOB TENON_TEST_RUNTIMES
-  "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
-  "${PROJECT_SOURCE_DIR}/.deps/onnxruntime-1*/onnxruntime/capi/libonnxruntime.so.*")
+set(runtime_folders "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages"
+  "${PROJECT_SOURCE_DIR}/.deps/onnxruntime-1*")
+if(CMAKE_CROSSCOMPILING)
+  set(runtime_folders "${CMAKE_FIND_ROOT_PATH}/onnxruntime")
+endif()
+list(TRANSFORM runtime_folders APPEND "/onnxruntime/capi/libonnxruntime.so.*")
+file(GLOB TENON_TEST_RUNTIMES ${runtime_folders})
 
 function(tenon_register_test test_name labels program environment)
   add_test(NAME ${test_name}

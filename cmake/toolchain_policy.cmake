@@ -29,9 +29,10 @@ add_compile_options(-Wall -Wextra -Wpedantic -Werror -ffunction-sections -fdata-
 include_directories("${PROJECT_SOURCE_DIR}")
 
 # gold exports two libstdc++ symbols in spite of the version script; lld and bfd do not, and lld
-# links LLVM in well under a second.
-find_program(TENON_LLD ld.lld)
-if(TENON_LLD)
+# links LLVM in well under a second. A cross compiler usually knows bfd only.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=lld TENON_HAVE_LLD)
+if(TENON_HAVE_LLD)
   add_link_options(-fuse-ld=lld)
 endif()
 

@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
 shift
-cmake --preset "$preset" --log-level=WARNING >/dev/null
+cmake --preset "$preset" --no-warn-unused-cli --log-level=WARNING >/dev/null
 ninja -C "build/$preset" "$@"

@@ -66,9 +66,11 @@ ensure_package_lists() {
 
 minor_of_headers() { sed -nE 's/^#define ORT_API_VERSION ([0-9]+).*/\1/p' "$1/onnxruntime_c_api.h" 2>/dev/null; }
 
+# link_headers <folder> <licence text>; wheels carry the licence, since inline code comes from there.
 link_headers() {
   rm -rf .deps/onnxruntime-headers
   ln -s "$1" .deps/onnxruntime-headers
+  cp "$2" .deps/onnxruntime-headers.license
   note "using $1"
 }
 
@@ -80,13 +82,14 @@ fetch_headers() {
   floor=${pinned%%[+-]*}
   ensure_package_lists
   for suite in experimental sid testing; do
-    version=$(scripts/fetch_debian.sh "$architecture" "$suite" --versions libonnxruntime-dev | sort -V)
+    version=$(scripts/fetch_debian.sh "$architecture" "$suite" --versions libonnxruntime-dev | sort -V || true)
     if grep -qxF "$pinned" <<<"$version"; then version=$pinned; else version=$(tail -1 <<<"$version"); fi
     if [ -n "$version" ] && dpkg --compare-versions "$version" ge "$floor"; then
       note "fetching libonnxruntime-dev $version from Debian $suite"
       rm -rf .deps/headers-package .deps/onnxruntime-headers
       scripts/fetch_debian.sh "$architecture" "$suite" .deps/headers-package "libonnxruntime-dev=$version"
       mv .deps/headers-package/usr/include/onnxruntime .deps/onnxruntime-headers
+      cp .deps/headers-package/usr/share/doc/libonnxruntime-dev/copyright .deps/onnxruntime-headers.license
       rm -rf .deps/headers-package
       return
     fi
@@ -102,11 +105,11 @@ provide_headers() {
     [ -n "$(minor_of_headers "$ONNXRUNTIME_ROOT/include")" ] ||
       fail "ONNXRUNTIME_ROOT=$ONNXRUNTIME_ROOT holds no include/onnxruntime_c_api.h"
     [ "$(readlink .deps/onnxruntime-headers || true)" = "$ONNXRUNTIME_ROOT/include" ] ||
-      link_headers "$ONNXRUNTIME_ROOT/include"
-  elif [ -n "$(minor_of_headers .deps/onnxruntime-headers)" ]; then
+      link_headers "$ONNXRUNTIME_ROOT/include" "$ONNXRUNTIME_ROOT/LICENSE"
+  elif [ -f .deps/onnxruntime-headers.license ]; then
     note "headers of ONNX Runtime 1.$(minor_of_headers .deps/onnxruntime-headers) are there"
   elif [ "$(minor_of_headers $installed || echo 0)" -ge "$floor" ] 2>/dev/null; then
-    link_headers $installed
+    link_headers $installed /usr/share/doc/libonnxruntime-dev/copyright
   else
     fetch_headers
   fi
@@ -175,6 +178,10 @@ provide_sysroot() {
   rm -rf "$sysroot"
   # shellcheck disable=SC2046  # one word per package is meant
   scripts/fetch_debian.sh "$debian" bookworm "$sysroot" $(names_of sysroot)
+  # The runtime of that architecture, for the provider tests under emulation.
+  .venv/bin/pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+    --platform "manylinux_2_27_$gnu" --platform "manylinux_2_28_$gnu" \
+    --target "$sysroot/onnxruntime" "$(requirements_of python | grep '^onnxruntime==')"
   requirements_of sysroot >"$sysroot/tenon-requirements"
 }
 

@@ -1,0 +1,44 @@
+"""The wheel as `make wheel` packs it: its tag, the library, and the licences that travel along."""
+
+import platform
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LICENSED_PARTS = ["Tenon", "llvm-19-dev", "libstdc++-12-dev", "zlib1g-dev", "libzstd-dev"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    build = ROOT / "build/release"
+    if not (build / "lib/libonnxruntime_ep_tenon.so").exists():
+        pytest.skip("build/release is not built")
+    output = tmp_path_factory.mktemp("wheel")
+    subprocess.run([ROOT / "scripts/make_wheel.sh", build, output], check=True)
+    (path,) = output.glob("*.whl")
+    return path
+
+
+def test_tag_says_any_python_and_the_glibc_that_is_checked(wheel):
+    version_and_tag = wheel.stem.removeprefix("onnxruntime_ep_tenon-")
+    assert version_and_tag.endswith(f"-py3-none-manylinux_2_34_{platform.machine()}")
+    wheel_info = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/WHEEL"))
+    assert "Root-Is-Purelib: false" in zipfile.ZipFile(wheel).read(wheel_info).decode()
+
+
+def test_holds_package_library_and_licences(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {"__init__.py", "__main__.py", "libonnxruntime_ep_tenon.so", "models/encoder.py"}
+    expected |= {f"licenses/{part}.txt" for part in LICENSED_PARTS}
+    missing = {name for name in expected if f"onnxruntime_ep_tenon/{name}" not in names}
+    assert not missing
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_declares_the_command(wheel):
+    archive = zipfile.ZipFile(wheel)
+    entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "tenon = onnxruntime_ep_tenon" in archive.read(entry_points).decode()
