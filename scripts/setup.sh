@@ -178,10 +178,10 @@ provide_sysroot() {
   rm -rf "$sysroot"
   # shellcheck disable=SC2046  # one word per package is meant
   scripts/fetch_debian.sh "$debian" bookworm "$sysroot" $(names_of sysroot)
-  # The runtime of that architecture, for the provider tests under emulation.
+  # The oldest supported runtime, for the provider tests: 1.31.1 dies under emulation as it is loaded.
   .venv/bin/pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
     --platform "manylinux_2_27_$gnu" --platform "manylinux_2_28_$gnu" \
-    --target "$sysroot/onnxruntime" "$(requirements_of python | grep '^onnxruntime==')"
+    --target "$sysroot/onnxruntime" "$(requirements_of beside | grep '^onnxruntime==')"
   requirements_of sysroot >"$sysroot/tenon-requirements"
 }
 
