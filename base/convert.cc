@@ -1,9 +1,11 @@
 #include "base/convert.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "base/error.h"
 
@@ -78,8 +80,9 @@ uint32_t round_magnitude(const FloatFormat& format, double magnitude) {
 }
 
 uint32_t encode_float(const FloatFormat& format, double value, bool saturate) {
-  if (std::isnan(value)) return format.nan;
   const uint32_t sign = std::signbit(value) ? 1u << (format.bits - 1) : 0;
+  // With no NaN to give, NaN becomes a zero of the other sign.
+  if (std::isnan(value)) return format.always_saturates ? format.nan ^ sign : format.nan;
   uint32_t code = std::isinf(value) ? ~0u : round_magnitude(format, std::fabs(value));
   if (code > format.largest) {
     const bool clamp = format.always_saturates || (format.may_saturate && saturate);
@@ -178,6 +181,19 @@ uint64_t encode(DType dtype, double value, EncodeRule rule) {
     case DType::kString: refuse(dtype);
     default: return encode_integer(dtype, value);
   }
+}
+
+uint64_t quantize(DType dtype, double scaled, double zero_point, EncodeRule rule) {
+  // The zero point of an 8-bit float is 0 and never added: -0 stays -0.
+  if (!is_integer(dtype)) {
+    return encode(dtype, dtype == DType::kF4E2M1 ? scaled + zero_point : scaled, rule);
+  }
+  const int bits = bit_width(dtype);
+  const double lowest = is_signed(dtype) ? -std::ldexp(1.0, bits - 1) : 0.0;
+  const double highest = std::ldexp(1.0, is_signed(dtype) ? bits - 1 : bits) - 1;
+  const double shifted = std::nearbyint(scaled) + zero_point;
+  if (!(shifted > lowest)) return encode(dtype, lowest);
+  return encode(dtype, std::min(shifted, highest));
 }
 
 uint64_t load_code(DType dtype, const void* data, int64_t index) {

@@ -22,6 +22,9 @@ struct EncodeRule {
 double decode(DType dtype, uint64_t code);
 // Floats follow `rule`; integers saturate or wrap as ONNX's Cast does for that type.
 uint64_t encode(DType dtype, double value, EncodeRule rule = {});
+// The last step of QuantizeLinear, from x / scale: integers round half to even, add the zero point
+// and clamp (NaN becomes the lowest); floats are encoded.
+uint64_t quantize(DType dtype, double scaled, double zero_point, EncodeRule rule = {});
 
 // Element `index` of a packed or plain array.
 uint64_t load_code(DType dtype, const void* data, int64_t index);

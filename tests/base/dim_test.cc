@@ -1,0 +1,171 @@
+#include <limits>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/shape.h"
+
+namespace tenon {
+namespace {
+
+const Dim b = Dim::symbol("b"), s = Dim::symbol("s"), t = Dim::symbol("t");
+
+TEST(Dim, EqualPolynomialsAreEqual) {
+  EXPECT_EQ(s * 12 * 32, 384 * s);
+  EXPECT_EQ((b + s) * (b - s), b * b - s * s);
+  EXPECT_EQ(b + s - b, s);
+  EXPECT_EQ((s - s), Dim(0));
+  EXPECT_FALSE(b == s);
+  EXPECT_FALSE(s == Dim(3));
+}
+
+TEST(Dim, ExactDivisionsCancel) {
+  EXPECT_EQ(floor_div(b * s * 384, 384), b * s);
+  EXPECT_EQ(floor_div(b * s * 384, b * s), Dim(384));
+  EXPECT_EQ(floor_div(b * s * 384 + 2 * b * b, 2 * b), 192 * s + b);
+  EXPECT_EQ(floor_div((s + t) * 64 * b, s + t), 64 * b);
+  EXPECT_EQ(ceil_div(32 * s, 16), 2 * s);
+  EXPECT_EQ(ceil_div(b * s, s), b);
+  EXPECT_EQ(mod(b * s * 384, 16), Dim(0));
+  EXPECT_EQ(mod(16 * s + 5, 16), Dim(5));
+}
+
+TEST(Dim, InexactDivisionsHaveOneSpelling) {
+  EXPECT_EQ(floor_div(6 * s, 4).text(), "floordiv(s,2)+s");
+  EXPECT_EQ(floor_div(s + 33, 16).text(), "floordiv(s+1,16)+2");
+  EXPECT_EQ(floor_div(s - 1, 16).text(), "floordiv(s+15,16)-1");
+  EXPECT_EQ(ceil_div(s, 16), floor_div(s + 15, 16));
+  EXPECT_EQ(floor_div(floor_div(s, 4), 2), floor_div(s, 8));
+  EXPECT_EQ(floor_div(b, s).text(), "floordiv(b,s)");
+  EXPECT_EQ(floor_div(b + 5 * s, s).text(), "floordiv(b,s)+5");
+}
+
+TEST(Dim, ComparisonsFoldWhereSizesDecide) {
+  EXPECT_EQ(min(s, s + 1), s);
+  EXPECT_EQ(max(s, s + 1), s + 1);
+  EXPECT_EQ(min(s, 0), Dim(0));
+  EXPECT_EQ(max(0, s), s);
+  EXPECT_EQ(min(s, std::numeric_limits<int64_t>::max()), s);
+  EXPECT_EQ(max(s, std::numeric_limits<int64_t>::min()), s);
+  EXPECT_EQ(min(2 * s, s), s);
+  EXPECT_EQ(min(s, 5).text(), "min(5,s)");
+  EXPECT_EQ(min(5, s), min(s, 5));
+  EXPECT_EQ(min(min(s, 5), 3), min(s, 3));
+  EXPECT_EQ(max(max(s, t), s), max(t, s));
+  EXPECT_EQ(max(0, min(s, 5)), min(s, 5));
+}
+
+TEST(Dim, BroadcastFoldsWhereDecidable) {
+  EXPECT_EQ(broadcast(s, 1), s);
+  EXPECT_EQ(broadcast(s, s), s);
+  EXPECT_EQ(broadcast(5, s), Dim(5));
+  EXPECT_EQ(broadcast(0, s), Dim(0));
+  EXPECT_EQ(broadcast(broadcast(s, t), s), broadcast(t, s));
+  EXPECT_EQ(broadcast(broadcast(s, t), 7), Dim(7));
+  EXPECT_THROW(broadcast(3, 4), UserError);
+}
+
+TEST(Dim, StridesVanishWhereADimTurnsOutToBeOne) {
+  EXPECT_EQ(stride_unless_one(1, 7), Dim(0));
+  EXPECT_EQ(stride_unless_one(3, 7), Dim(7));
+  const Dim stride = stride_unless_one(s, 4 * t);
+  const auto with_s = [](int64_t value) {
+    return [value](std::string_view symbol) { return symbol == "s" ? value : 10; };
+  };
+  EXPECT_EQ(stride.evaluate(with_s(1)), 0);
+  EXPECT_EQ(stride.evaluate(with_s(2)), 40);
+  EXPECT_EQ(stride.evaluate(with_s(0)), 40);
+}
+
+TEST(Dim, EvaluatesAndReportsWhatIsWrong) {
+  const auto lookup = [](std::string_view symbol) -> int64_t {
+    if (symbol == "b") return 3;
+    if (symbol == "s") return 7;
+    throw InternalError("unknown symbol");
+  };
+  EXPECT_EQ((2 * b * s + 1).evaluate(lookup), 43);
+  EXPECT_EQ(floor_div(s, b).evaluate(lookup), 2);
+  EXPECT_EQ(ceil_div(s, b).evaluate(lookup), 3);
+  EXPECT_EQ(mod(b - s, 3).evaluate(lookup), 2);
+  EXPECT_THROW(t.evaluate(lookup), InternalError);
+  EXPECT_THROW(broadcast(b, s).evaluate(lookup), UserError);
+  EXPECT_THROW(floor_div(s, b - 3).evaluate(lookup), UserError);
+  const auto huge = [](std::string_view) { return int64_t{1} << 40; };
+  EXPECT_THROW((b * s).evaluate(huge), UserError);
+}
+
+TEST(Dim, SubstitutesAndFoldsAgain) {
+  const Dim dim = floor_div(b * s, 16) + max(t, s);
+  const auto fix = [](std::string_view symbol) -> std::optional<Dim> {
+    if (symbol == "s") return Dim(32);
+    return std::nullopt;
+  };
+  EXPECT_EQ(dim.substitute(fix).text(), "2*b+max(32,t)");
+  std::vector<std::string> symbols;
+  dim.collect_symbols(symbols);
+  EXPECT_EQ(symbols.size(), 3u);
+}
+
+TEST(Dim, TextIsReadable) {
+  EXPECT_EQ((2 * b * s + 1).text(), "2*b*s+1");
+  EXPECT_EQ((Dim(1) - s).text(), "-s+1");
+  EXPECT_EQ(Dim(-4).text(), "-4");
+  EXPECT_EQ(Dim::symbol("past + 1").text(), "'past + 1'");
+  EXPECT_EQ(Dim::symbol("min").text(), "'min'");
+  EXPECT_EQ(Dim::symbol("it's").text(), "'it\\'s'");
+  EXPECT_THROW(Dim::parse("2*"), UserError);
+  EXPECT_THROW(Dim::parse("min(1)"), UserError);
+  EXPECT_THROW(Dim::parse("99999999999999999999"), UserError);
+  EXPECT_THROW(Dim::parse("'open"), UserError);
+  EXPECT_THROW(Dim::parse(""), UserError);
+}
+
+// Builds a dim and its value side by side from random operations.
+struct Sample {
+  Dim dim;
+  int64_t value;
+};
+
+Sample random_sample(std::mt19937& random, int depth) {
+  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  if (depth == 0) {
+    const int which = pick(4);
+    if (which == 0) return {b, 3};
+    if (which == 1) return {s, 7};
+    if (which == 2) return {t, 1};
+    const int64_t constant = pick(20);
+    return {constant, constant};
+  }
+  const Sample x = random_sample(random, depth - 1), y = random_sample(random, depth - 1);
+  const auto floor_of = [](int64_t n, int64_t d) { return n / d - (n % d != 0 && (n < 0) != (d < 0)); };
+  switch (pick(8)) {
+    case 0: return {x.dim + y.dim, x.value + y.value};
+    case 1: return {x.dim - y.dim, x.value - y.value};
+    case 2: return {x.dim * y.dim, x.value * y.value};
+    case 3: return {min(x.dim, y.dim), std::min(x.value, y.value)};
+    case 4: return {max(x.dim, y.dim), std::max(x.value, y.value)};
+    case 5: return y.value == 0 ? x : Sample{floor_div(x.dim, y.dim), floor_of(x.value, y.value)};
+    case 6: return y.value == 0 ? x : Sample{ceil_div(x.dim, y.dim), -floor_of(-x.value, y.value)};
+    default:
+      return y.value == 0 ? x : Sample{mod(x.dim, y.dim), x.value - y.value * floor_of(x.value, y.value)};
+  }
+}
+
+TEST(Dim, RandomExpressionsKeepTheirValueAndTheirText) {
+  const auto lookup = [](std::string_view symbol) -> int64_t {
+    return symbol == "b" ? 3 : symbol == "s" ? 7 : 1;
+  };
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Sample sample = random_sample(random, 3);
+    ASSERT_EQ(sample.dim.evaluate(lookup), sample.value) << sample.dim.text();
+    ASSERT_EQ(Dim::parse(sample.dim.text()), sample.dim) << sample.dim.text();
+    const auto all = [&](std::string_view symbol) { return std::optional<Dim>(lookup(symbol)); };
+    ASSERT_EQ(sample.dim.substitute(all), Dim(sample.value)) << sample.dim.text();
+  }
+}
+
+}  // namespace
+}  // namespace tenon
