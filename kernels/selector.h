@@ -29,5 +29,6 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
 // supported without a candidate.
 Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
 bool is_view(const ir::Node& node);  // output is the input's bytes under another shape
+bool is_shape_value(const ir::Node& node);  // known from shapes alone: written by the host
 
 }  // namespace tenon::kernels

@@ -1,0 +1,15 @@
+// Compiles the kernels of a program: equal ones once, on several threads.
+#pragma once
+
+#include <vector>
+
+#include "codegen/compile.h"
+#include "kernels/program.h"
+
+namespace tenon::kernels {
+
+// kernels[i] belongs to program.launches[i]; fills in `function` there and keeps the code alive.
+void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+                      const codegen::StageSink& sink, Program& program);
+
+}  // namespace tenon::kernels

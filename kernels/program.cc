@@ -1,0 +1,233 @@
+#include "kernels/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "kernels/compile_launches.h"
+#include "kernels/selector.h"
+
+namespace tenon::kernels {
+namespace {
+
+Dim storage_bytes_of(const ir::Value& value) {
+  return ceil_div(element_count(*value.shape) * Dim(bit_width(value.dtype)), Dim(8));
+}
+
+std::string display_name(const ir::Graph& graph, const ir::Node& node) {
+  if (!node.name.empty()) return node.name;
+  for (ir::ValueId output : node.outputs) {
+    if (output != ir::kNoValue) return graph.value(output).name;
+  }
+  return node.op;
+}
+
+std::string problem_text(const ir::Graph& graph, const ir::Node& node) {
+  const auto list = [&](const std::vector<ir::ValueId>& values) {
+    std::string joined;
+    for (ir::ValueId id : values) {
+      if (!joined.empty()) joined += ", ";
+      if (id == ir::kNoValue) {
+        joined += "-";
+        continue;
+      }
+      const ir::Value& value = graph.value(id);
+      joined += fmt::format("{}{}", name(value.dtype), value.shape ? text(*value.shape) : "[?]");
+    }
+    return joined;
+  };
+  return fmt::format("({}) -> ({})", list(node.inputs), list(node.outputs));
+}
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const ir::Graph& graph, const Settings& settings)
+      : graph_(graph), settings_(settings), program_(graph) {}
+
+  Program build(const codegen::StageSink& sink) {
+    require_known_sizes();
+    join_views();
+    place_outputs();
+    for (ir::NodeId id : graph_.order()) add_node(graph_.node(id));
+    copy_shared_outputs();
+    compile_launches(std::move(kernels_), settings_.host, sink, program_);
+    return std::move(program_);
+  }
+
+ private:
+  void require_known_sizes() {
+    for (ir::ValueId id : graph_.inputs()) {
+      program_.inputs.push_back({graph_.value(id).name, graph_.value(id).shape});
+    }
+    for (ir::ValueId id : graph_.outputs()) {
+      const ir::Value& value = graph_.value(id);
+      if (!value.shape) {
+        throw UserError(fmt::format("the rank of output '{}' is not known", value.name));
+      }
+      program_.outputs.push_back(*value.shape);
+    }
+  }
+
+  // Values that are the same bytes get one root: the value that owns them.
+  void join_views() {
+    root_.resize(graph_.value_count());
+    for (size_t id = 0; id < root_.size(); ++id) root_[id] = static_cast<ir::ValueId>(id);
+    for (ir::NodeId id : graph_.order()) {
+      const ir::Node& node = graph_.node(id);
+      if (is_view(node)) root_[node.output(0)] = root_[node.input(0)];
+    }
+  }
+
+  // A computed value that leaves the graph is computed right into the caller's buffer.
+  void place_outputs() {
+    slot_of_.assign(graph_.value_count(), kUnplaced);
+    for (size_t index = 0; index < graph_.inputs().size(); ++index) {
+      slot_of_[graph_.inputs()[index]] = add_slot({Slot::Kind::kInput, index, {}, 0, 0, 0});
+    }
+    for (size_t index = 0; index < graph_.outputs().size(); ++index) {
+      const size_t slot = add_slot({Slot::Kind::kOutput, index, {}, 0, 0, 0});
+      program_.output_slots.push_back(slot);
+      const ir::ValueId root = root_[graph_.outputs()[index]];
+      if (graph_.producer(root) != nullptr && slot_of_[root] == kUnplaced) slot_of_[root] = slot;
+    }
+  }
+
+  void copy_shared_outputs() {
+    for (size_t index = 0; index < graph_.outputs().size(); ++index) {
+      const ir::ValueId output = graph_.outputs()[index];
+      const size_t from = slot_of(output), to = program_.output_slots[index];
+      if (from == to) continue;
+      program_.output_copies.push_back({from, to, storage_bytes_of(graph_.value(output))});
+      touch(from);
+    }
+  }
+
+  void add_node(const ir::Node& node) {
+    if (is_view(node)) return;
+    if (is_shape_value(node)) return add_shape_value(node);
+    Choice choice = select(graph_, node, settings_);
+    const std::string shown = display_name(graph_, node);
+    if (choice.chosen == nullptr) {
+      throw UserError(fmt::format("node '{}' ({}): {}", shown, node.op, choice.reason()));
+    }
+    Lowered lowered = choice.chosen->lower(graph_, node, settings_);
+    program_.fusions.push_back(
+        {shown, node.op, problem_text(graph_, node), node.sources, std::move(choice)});
+    count_constants(node);
+
+    std::vector<size_t> packed, scratch;
+    for (PackedConstant& constant : lowered.packed) {
+      program_.packed_bytes += constant.bytes;
+      packed.push_back(add_slot({Slot::Kind::kConstant, 0, constant.data, 0, 0, 0}));
+    }
+    for (const Dim& bytes : lowered.scratch) {
+      scratch.push_back(add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
+    }
+    for (Launch& launch : lowered.launches) add_launch(launch, shown, packed, scratch);
+  }
+
+  void add_launch(Launch& launch, const std::string& node, const std::vector<size_t>& packed,
+                  const std::vector<size_t>& scratch) {
+    CompiledLaunch compiled;
+    compiled.node = node;
+    compiled.indices = std::move(launch.indices);
+    compiled.tasks = launch.tasks;
+    compiled.task_cost = launch.task_cost;
+    for (const BufferArgument& argument : launch.buffers) {
+      const size_t slot = argument.kind == BufferArgument::Kind::kValue    ? slot_of(argument.id)
+                          : argument.kind == BufferArgument::Kind::kPacked ? packed.at(argument.id)
+                                                                           : scratch.at(argument.id);
+      touch(slot);
+      compiled.slots.push_back(slot);
+    }
+    for (const IndexCheck& check : launch.checks) {
+      const ir::Value& value = graph_.value(check.value);
+      const size_t slot = slot_of(check.value);
+      touch(slot);
+      compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check.bound});
+    }
+    kernels_.push_back(std::move(launch.kernel));
+    program_.launches.push_back(std::move(compiled));
+  }
+
+  void add_shape_value(const ir::Node& node) {
+    const ir::Value& value = graph_.value(node.output(0));
+    ShapeWrite write;
+    write.slot = slot_of(node.output(0));
+    write.dtype = value.dtype;
+    const auto found = node.attributes.find("dims");
+    const auto* dims = found == node.attributes.end()
+                           ? nullptr
+                           : std::get_if<std::vector<std::string>>(&found->second);
+    if (dims != nullptr) {
+      for (const std::string& dim : *dims) write.elements.push_back(Dim::parse(dim));
+    }
+    program_.slots[write.slot].first = 0;
+    program_.shape_writes.push_back(std::move(write));
+  }
+
+  void count_constants(const ir::Node& node) {
+    for (ir::ValueId id : node.inputs) {
+      if (id == ir::kNoValue || !graph_.value(id).is_constant()) continue;
+      if (counted_.insert(id).second) program_.weight_bytes += graph_.value(id).constant->bytes;
+    }
+  }
+
+  // The bytes of a constant outlive the model that brought them: kept where somebody owns them,
+  // copied otherwise.
+  size_t keep_constant(const ir::Value& value) {
+    const ir::Tensor& tensor = *value.constant;
+    program_.packed_bytes += tensor.bytes;
+    std::shared_ptr<const void> data;
+    if (tensor.owner != nullptr) {
+      data = std::shared_ptr<const void>(value.constant, tensor.data);
+    } else {
+      auto copy = aligned_bytes(tensor.bytes);
+      if (tensor.bytes > 0) std::memcpy(copy.get(), tensor.data, tensor.bytes);
+      data = std::shared_ptr<const void>(copy, copy.get());
+    }
+    return add_slot({Slot::Kind::kConstant, 0, std::move(data), 0, 0, 0});
+  }
+
+  size_t slot_of(ir::ValueId id) {
+    const ir::ValueId root = root_.at(id);
+    if (slot_of_[root] != kUnplaced) return slot_of_[root];
+    const ir::Value& value = graph_.value(root);
+    if (value.is_constant()) return slot_of_[root] = keep_constant(value);
+    if (!value.shape) {
+      throw UserError(fmt::format("the rank of value '{}' is not known", value.name));
+    }
+    return slot_of_[root] = add_slot({Slot::Kind::kArena, 0, {}, storage_bytes_of(value),
+                                      next_launch(), next_launch()});
+  }
+
+  // The launch being added (or what follows the last one) uses the slot.
+  void touch(size_t slot) { program_.slots[slot].last = next_launch(); }
+  int next_launch() const { return static_cast<int>(program_.launches.size()); }
+  size_t add_slot(Slot slot) {
+    program_.slots.push_back(std::move(slot));
+    return program_.slots.size() - 1;
+  }
+
+  static constexpr size_t kUnplaced = static_cast<size_t>(-1);
+  const ir::Graph& graph_;
+  const Settings& settings_;
+  Program program_;
+  std::vector<ir::ValueId> root_;
+  std::vector<size_t> slot_of_;
+  std::vector<codegen::Kernel> kernels_;  // one per launch
+  std::set<ir::ValueId> counted_;
+};
+
+}  // namespace
+
+Program make_program(const ir::Graph& fused, const Settings& settings,
+                     const codegen::StageSink& sink) {
+  return ProgramBuilder(fused, settings).build(sink);
+}
+
+}  // namespace tenon::kernels

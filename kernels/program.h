@@ -1,0 +1,83 @@
+// A partition as the executable keeps it: compiled launches over numbered storage slots, with every
+// size still an expression over the graph's symbols.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "codegen/compile.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/candidate.h"
+#include "kernels/executable.h"
+#include "kernels/symbol_binding.h"
+
+namespace tenon::kernels {
+
+// Where the bytes of a value are. Views share the slot of what they look at.
+struct Slot {
+  enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena } kind{};
+  size_t index = 0;                  // of the graph's input or output
+  std::shared_ptr<const void> data;  // kConstant
+  Dim bytes;                         // kArena
+  int first = 0, last = 0;           // kArena: launches during which the bytes matter
+};
+
+struct CheckedIndices {
+  size_t slot = 0;
+  DType dtype{};
+  Dim count, bound;
+};
+
+struct CompiledLaunch {
+  codegen::HostFunction function = nullptr;
+  std::vector<size_t> slots;
+  std::vector<Dim> indices;
+  Dim tasks, task_cost;
+  std::vector<CheckedIndices> checks;
+  std::string node;  // for messages
+};
+
+// A value known from shapes alone (tenon::ShapeValue), written before the first launch.
+struct ShapeWrite {
+  size_t slot = 0;
+  DType dtype{};
+  std::vector<Dim> elements;
+};
+
+// A graph output that is another value's bytes.
+struct OutputCopy {
+  size_t from = 0, to = 0;  // slots
+  Dim bytes;
+};
+
+struct InputShape {
+  std::string name;
+  std::optional<Shape> shape;
+};
+
+struct Program {
+  SymbolBinding binding;
+  std::vector<InputShape> inputs;
+  std::vector<Shape> outputs;
+  std::vector<Slot> slots;
+  std::vector<size_t> output_slots;  // one per graph output
+  std::vector<CompiledLaunch> launches;
+  std::vector<ShapeWrite> shape_writes;
+  std::vector<OutputCopy> output_copies;
+  std::vector<std::shared_ptr<codegen::HostCode>> code;
+  std::vector<FusionReport> fusions;
+  size_t weight_bytes = 0, packed_bytes = 0;
+
+  explicit Program(const ir::Graph& graph) : binding(graph) {}
+};
+
+// Selects, lowers and compiles every node of `fused`. Throws UserError naming a node that nobody
+// can run.
+Program make_program(const ir::Graph& fused, const Settings& settings,
+                     const codegen::StageSink& sink);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,81 @@
+#include "kernels/selector.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "kernels/symbol_binding.h"
+
+namespace tenon::kernels {
+namespace {
+
+struct Table {
+  std::string_view op;
+  std::span<const Candidate> candidates;  // best first
+};
+
+constexpr std::array<Table, 0> kTables{};
+
+// Every size must follow from the inputs, or no Run could tell how much to compute.
+Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
+  const SymbolBinding binding(graph);
+  for (const auto* values : {&node.inputs, &node.outputs}) {
+    for (ir::ValueId id : *values) {
+      if (id == ir::kNoValue) continue;
+      const ir::Value& value = graph.value(id);
+      if (!value.shape) {
+        return Support::no(fmt::format("the rank of '{}' is not known before Run", value.name));
+      }
+      if (Support answer = binding.covers(*value.shape); !answer) {
+        return Support::no(fmt::format("shape {} of '{}': {}", text(*value.shape), value.name,
+                                       answer.reason));
+      }
+    }
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+std::string Choice::reason() const {
+  if (verdicts.empty()) return "no kernel knows this op";
+  std::string joined;
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.support) continue;
+    if (!joined.empty()) joined += "; ";
+    joined += fmt::format("{}: {}", verdict.candidate, verdict.support.reason);
+  }
+  return joined;
+}
+
+std::span<const Candidate> candidates(std::string_view op) {
+  const auto found = std::find_if(kTables.begin(), kTables.end(),
+                                  [&](const Table& table) { return table.op == op; });
+  return found == kTables.end() ? std::span<const Candidate>{} : found->candidates;
+}
+
+Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  Choice choice;
+  const auto table = candidates(node.op);
+  if (table.empty()) return choice;
+  const Support sizes = has_known_sizes(graph, node);
+  for (const Candidate& candidate : table) {
+    Support answer = sizes ? candidate.supports(graph, node, settings) : sizes;
+    if (answer && choice.chosen == nullptr) choice.chosen = &candidate;
+    choice.verdicts.push_back({candidate.name, std::move(answer)});
+  }
+  return choice;
+}
+
+Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  if (is_view(node) || is_shape_value(node)) return has_known_sizes(graph, node);
+  const Choice choice = select(graph, node, settings);
+  return choice.chosen != nullptr ? Support::yes() : Support::no(choice.reason());
+}
+
+bool is_view(const ir::Node& node) { return node.is("Reshape"); }
+
+bool is_shape_value(const ir::Node& node) { return node.is("tenon::ShapeValue"); }
+
+}  // namespace tenon::kernels

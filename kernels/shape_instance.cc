@@ -1,0 +1,129 @@
+#include "kernels/shape_instance.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "kernels/memory_plan.h"
+
+namespace tenon::kernels {
+namespace {
+
+// Waking the runtime's threads costs several microseconds: less work than this stays with the
+// caller, and no batch is smaller than the second number.
+constexpr double kInlineNanoseconds = 20e3;
+constexpr double kBatchNanoseconds = 5e3;
+constexpr int64_t kBatchesPerThread = 4;
+
+int64_t count_batches(int64_t tasks, int64_t task_cost, int threads) {
+  const double total = static_cast<double>(tasks) * static_cast<double>(task_cost);
+  if (threads <= 1 || tasks <= 1 || total < kInlineNanoseconds) return 1;
+  const auto affordable = static_cast<int64_t>(std::min(total / kBatchNanoseconds, 1e9));
+  return std::max<int64_t>(1, std::min({tasks, affordable, kBatchesPerThread * threads}));
+}
+
+class Instantiation {
+ public:
+  Instantiation(const Program& program, std::span<const int64_t> symbols)
+      : program_(program), instance_(std::make_shared<ShapeInstance>()) {
+    instance_->symbols.assign(symbols.begin(), symbols.end());
+  }
+
+  std::shared_ptr<const ShapeInstance> build(int threads) {
+    for (const InputShape& input : program_.inputs) {
+      instance_->inputs.push_back(input.shape ? dims(*input.shape) : std::vector<int64_t>{});
+    }
+    for (const Shape& output : program_.outputs) instance_->outputs.push_back(dims(output));
+    for (const CompiledLaunch& launch : program_.launches) size_launch(launch, threads);
+    for (const ShapeWrite& write : program_.shape_writes) {
+      instance_->shape_writes.push_back(dims(write.elements));
+    }
+    for (const OutputCopy& copy : program_.output_copies) {
+      instance_->copies.push_back({copy.from, copy.to, number(copy.bytes)});
+    }
+    place_buffers();
+    return std::move(instance_);
+  }
+
+ private:
+  int64_t number(const Dim& dim) const {
+    return program_.binding.evaluate(dim, instance_->symbols);
+  }
+
+  std::vector<int64_t> dims(const std::vector<Dim>& shape) const {
+    std::vector<int64_t> result;
+    for (const Dim& dim : shape) result.push_back(number(dim));
+    return result;
+  }
+
+  void size_launch(const CompiledLaunch& launch, int threads) {
+    ShapeInstance::LaunchSize size;
+    size.tasks = number(launch.tasks);
+    size.batches = count_batches(size.tasks, number(launch.task_cost), threads);
+    size.first_index = instance_->indices.size();
+    for (const Dim& index : launch.indices) instance_->indices.push_back(number(index));
+    for (const CheckedIndices& check : launch.checks) {
+      const ShapeInstance::Check sized{check.slot, check.dtype, number(check.count),
+                                       number(check.bound)};
+      const Slot& slot = program_.slots[check.slot];
+      if (slot.kind == Slot::Kind::kConstant) {
+        check_indices(slot.data.get(), sized, launch.node);  // once is enough
+      } else {
+        size.checks.push_back(sized);
+      }
+    }
+    instance_->launches.push_back(std::move(size));
+  }
+
+  void place_buffers() {
+    std::vector<Lifetime> lifetimes;
+    std::vector<size_t> planned;
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      const Slot& described = program_.slots[slot];
+      if (described.kind != Slot::Kind::kArena) continue;
+      planned.push_back(slot);
+      lifetimes.push_back({described.first, described.last, number(described.bytes)});
+    }
+    const MemoryPlan plan = plan_memory(lifetimes);
+    instance_->offsets.assign(program_.slots.size(), -1);
+    for (size_t i = 0; i < planned.size(); ++i) instance_->offsets[planned[i]] = plan.offsets[i];
+    instance_->arena_bytes = plan.bytes;
+  }
+
+  const Program& program_;
+  std::shared_ptr<ShapeInstance> instance_;
+};
+
+template <typename Integer>
+void check_range(const Integer* data, const ShapeInstance::Check& check, const std::string& node) {
+  Integer low = 0, high = -1;
+  for (int64_t i = 0; i < check.count; ++i) {
+    low = std::min(low, data[i]);
+    high = std::max(high, data[i]);
+  }
+  if (low >= -check.bound && high < check.bound) return;
+  throw UserError(fmt::format("node '{}': index {} is outside [{}, {})", node,
+                              low < -check.bound ? low : high, -check.bound, check.bound));
+}
+
+}  // namespace
+
+std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
+                                                 std::span<const int64_t> symbols, int threads) {
+  return Instantiation(program, symbols).build(threads);
+}
+
+void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node) {
+  if (check.dtype == DType::kI32) {
+    check_range(static_cast<const int32_t*>(data), check, node);
+  } else if (check.dtype == DType::kI64) {
+    check_range(static_cast<const int64_t*>(data), check, node);
+  } else {
+    throw InternalError(fmt::format("node '{}': indices of type {} cannot be checked", node,
+                                    name(check.dtype)));
+  }
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,48 @@
+// A program at one tuple of symbol values: every size is a number. Built once per tuple, then read
+// only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/program.h"
+
+namespace tenon::kernels {
+
+struct ShapeInstance {
+  struct Check {
+    size_t slot = 0;
+    DType dtype{};
+    int64_t count = 0, bound = 0;
+  };
+  struct LaunchSize {
+    int64_t tasks = 0;
+    int64_t batches = 1;  // 1: run on the calling thread
+    size_t first_index = 0;
+    std::vector<Check> checks;
+  };
+  struct Copy {
+    size_t from = 0, to = 0;
+    int64_t bytes = 0;
+  };
+
+  std::vector<int64_t> symbols;
+  std::vector<std::vector<int64_t>> inputs, outputs;  // dims
+  std::vector<LaunchSize> launches;
+  std::vector<int64_t> indices;                       // of all launches, one after the other
+  std::vector<std::vector<int64_t>> shape_writes;     // elements
+  std::vector<Copy> copies;
+  std::vector<int64_t> offsets;                       // per slot; -1 outside the arena
+  int64_t arena_bytes = 0;
+};
+
+// Throws UserError when the sizes contradict each other or overflow.
+std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
+                                                 std::span<const int64_t> symbols, int threads);
+
+// Every index in [-bound, bound), else a UserError that names the node.
+void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node);
+
+}  // namespace tenon::kernels
