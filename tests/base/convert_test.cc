@@ -50,6 +50,7 @@ TEST(Convert, QuantizeSaturatesBeyondEveryInteger) {
   EXPECT_EQ(quantize(DType::kI4, -1e30, 0), 8u);
   EXPECT_EQ(quantize(DType::kU8, 2.5, 0), 2u);
   EXPECT_EQ(quantize(DType::kI8, std::nan(""), -2), 0x80u);
+  EXPECT_EQ(quantize(DType::kF4E2M1, 1.0, 0.5), 3u);
 }
 
 TEST(Convert, SmallestAndLargestScalesDecodeExactly) {

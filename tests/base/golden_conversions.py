@@ -137,8 +137,7 @@ def main():
                 continue
             write_cast(folder, name, onnx_type, bits, samples, rule, saturate=saturate)
             if name in QUANTIZED_FLOATS:
-                zeros = (0.0, 1.5) if name == "f4e2m1" else (0.0,)
-                write_quantize(folder, name, onnx_type, dtype, bits, samples, zeros, saturate)
+                write_quantize(folder, name, onnx_type, dtype, bits, samples, (0.0,), saturate)
     for name, (onnx_type, dtype, bits) in INTEGERS.items():
         if bits <= 16:
             all_values(dtype, bits).tofile(folder / f"decode.{name}")
