@@ -13,7 +13,3 @@ add_library(tenon::onnxruntime_headers ALIAS tenon_onnxruntime_headers)
 target_include_directories(tenon_onnxruntime_headers SYSTEM INTERFACE "${TENON_ONNXRUNTIME_INCLUDE_DIR}")
 # Without this every translation unit would ask the linker for OrtGetApiBase.
 target_compile_definitions(tenon_onnxruntime_headers INTERFACE ORT_API_MANUAL_INIT)
-
-file(STRINGS "${PROJECT_SOURCE_DIR}/MIN_ONNXRUNTIME_VERSION" TENON_MIN_ONNXRUNTIME_VERSION LIMIT_COUNT 1)
-target_compile_definitions(tenon_onnxruntime_headers INTERFACE
-  TENON_VERSION="${PROJECT_VERSION}" TENON_MIN_ONNXRUNTIME_VERSION="${TENON_MIN_ONNXRUNTIME_VERSION}")

@@ -4,8 +4,8 @@ if(NOT TARGET tenon_provider)
   return()
 endif()
 
-# The provider's objects go in directly, since nothing inside refers to the two entry points.
-add_library(onnxruntime_ep_tenon SHARED cmake/glibc_floor.c $<TARGET_OBJECTS:tenon_provider>)
+# tenon_provider is an OBJECT library: from an archive nobody would pull in the two entry points.
+add_library(onnxruntime_ep_tenon SHARED cmake/glibc_floor.c)
 set_target_properties(onnxruntime_ep_tenon PROPERTIES
   LINKER_LANGUAGE CXX
   LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/plugin.map")
