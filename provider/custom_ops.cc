@@ -1,0 +1,184 @@
+#include "provider/custom_ops.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "provider/api.h"
+#include "provider/guard.h"
+#include "provider/names.h"
+
+namespace tenon::provider {
+namespace {
+
+using Type = ONNXTensorElementDataType;
+constexpr Type kAny = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+constexpr Type kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+constexpr Type kHalf = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+constexpr Type kBFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+constexpr Type kByte = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+constexpr Type kInt4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4;
+constexpr Type kFp4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1;
+constexpr Type kFp8 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN;
+constexpr Type kE8M0 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0;
+
+// How a dim of an output follows from the first input's.
+enum class OutputShape { kSame, kBlocks /* last dim divided by block_size */ };
+
+struct Output {
+  Type type;  // kAny: the type that attribute `output_dtype` names, f32 without it
+  OutputShape shape;
+};
+
+struct Schema {
+  const char* name;
+  std::vector<Type> inputs;
+  std::vector<Output> outputs;
+};
+
+// Several rows of one name are alternatives by input type.
+std::vector<Schema> trt_schemas() {
+  std::vector<Schema> rows;
+  for (const Type x : {kFloat, kHalf, kBFloat}) {
+    rows.push_back({"TRT_FP4DynamicQuantize", {x, kFloat},
+                    {{kFp4, OutputShape::kSame}, {kFp8, OutputShape::kBlocks}}});
+    rows.push_back({"TRT_MXFP8DynamicQuantize", {x},
+                    {{kFp8, OutputShape::kSame}, {kByte, OutputShape::kBlocks}}});
+    rows.push_back({"TRT_FP8QuantizeLinear", {x, x}, {{kFp8, OutputShape::kSame}}});
+    rows.push_back({"TRT_FP8DequantizeLinear", {kFp8, x}, {{x, OutputShape::kSame}}});
+    rows.push_back({"TRT_INT4QuantizeLinear", {x, x}, {{kInt4, OutputShape::kSame}}});
+    rows.push_back({"TRT_INT4DequantizeLinear", {kInt4, x}, {{x, OutputShape::kSame}}});
+    rows.push_back({"DequantizeLinear", {kInt4, x}, {{x, OutputShape::kSame}}});
+  }
+  for (const Type scale : {kByte, kE8M0}) {
+    rows.push_back({"TRT_MXFP8DequantizeLinear", {kFp8, scale}, {{kAny, OutputShape::kSame}}});
+  }
+  return rows;
+}
+
+const OrtApi& api() { return *runtime().api; }
+
+}  // namespace
+
+struct CustomOp : OrtCustomOp {
+  explicit CustomOp(Schema row) : OrtCustomOp{}, schema(std::move(row)) { fill_callbacks(); }
+
+  void fill_callbacks();
+  void infer(OrtShapeInferContext& context) const;
+
+  Schema schema;
+};
+
+namespace {
+
+const Schema& schema_of(const OrtCustomOp* op) { return static_cast<const CustomOp*>(op)->schema; }
+
+int64_t attribute(const OrtShapeInferContext& context, const char* name, int64_t otherwise) {
+  const OrtOpAttr* found = nullptr;
+  if (OrtStatus* status = api().ShapeInferContext_GetAttribute(&context, name, &found)) {
+    api().ReleaseStatus(status);
+    return otherwise;
+  }
+  int64_t value = otherwise;
+  size_t size = 0;
+  check(api().ReadOpAttr(found, ORT_OP_ATTR_INT, &value, sizeof(value), &size));
+  return value;
+}
+
+// ONNX's TensorProto numbering, as the attribute has it.
+Type output_dtype(int64_t onnx_type) {
+  switch (onnx_type) {
+    case 10: return kHalf;
+    case 16: return kBFloat;
+    default: return kFloat;
+  }
+}
+
+}  // namespace
+
+void CustomOp::infer(OrtShapeInferContext& context) const {
+  OrtTensorTypeAndShapeInfo* input = nullptr;
+  check(api().ShapeInferContext_GetInputTypeShape(&context, 0, &input));
+  size_t rank = 0;
+  check(api().GetDimensionsCount(input, &rank));
+  std::vector<int64_t> dims(rank);
+  std::vector<const char*> names(rank);
+  if (rank > 0) {
+    check(api().GetDimensions(input, dims.data(), rank));
+    check(api().GetSymbolicDimensions(input, names.data(), rank));
+  }
+  const int64_t block = attribute(context, "block_size", 0);
+  const Type wanted = output_dtype(attribute(context, "output_dtype", 1));
+  for (size_t i = 0; i < schema.outputs.size(); ++i) {
+    std::vector<int64_t> out_dims = dims;
+    std::vector<const char*> out_names = names;
+    if (schema.outputs[i].shape == OutputShape::kBlocks && rank > 0 && block > 0) {
+      if (out_dims.back() >= 0) out_dims.back() = (out_dims.back() + block - 1) / block;
+      out_names.back() = "";
+    }
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    check(api().CreateTensorTypeAndShapeInfo(&info));
+    const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+        info, [](OrtTensorTypeAndShapeInfo* p) { api().ReleaseTensorTypeAndShapeInfo(p); });
+    check(api().SetTensorElementType(
+        info, schema.outputs[i].type == kAny ? wanted : schema.outputs[i].type));
+    if (rank > 0) {
+      check(api().SetDimensions(info, out_dims.data(), rank));
+      check(api().SetSymbolicDimensions(info, out_names.data(), rank));
+    }
+    check(api().ShapeInferContext_SetOutputTypeShape(&context, i, info));
+  }
+}
+
+void CustomOp::fill_callbacks() {
+  version = runtime().version;
+  GetName = [](const OrtCustomOp* op) { return schema_of(op).name; };
+  GetExecutionProviderType = [](const OrtCustomOp*) { return kProviderName; };
+  GetInputType = [](const OrtCustomOp* op, size_t i) { return schema_of(op).inputs[i]; };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return schema_of(op).inputs.size(); };
+  GetOutputType = [](const OrtCustomOp* op, size_t i) { return schema_of(op).outputs[i].type; };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return schema_of(op).outputs.size(); };
+  GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
+  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
+  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 0; };
+  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  GetEndVersion = [](const OrtCustomOp*) { return INT32_MAX; };
+  CreateKernelV2 = [](const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*,
+                      void** kernel) -> OrtStatus* {
+    *kernel = nullptr;
+    return nullptr;
+  };
+  KernelComputeV2 = [](void*, OrtKernelContext*) -> OrtStatus* {
+    return make_status(ORT_NOT_IMPLEMENTED,
+                       "a trt:: op runs only as part of a Tenon partition; `tenon explain` tells "
+                       "why this node was not claimed");
+  };
+  KernelDestroy = [](void*) {};
+  InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatus* {
+    return guarded([&] { static_cast<const CustomOp*>(op)->infer(*context); });
+  };
+}
+
+CustomOps::CustomOps() {
+  OrtCustomOpDomain* domain = nullptr;
+  check(api().CreateCustomOpDomain("trt", &domain));
+  domains_.push_back(domain);
+  for (Schema& row : trt_schemas()) {
+    ops_.push_back(std::make_unique<CustomOp>(std::move(row)));
+    check(api().CustomOpDomain_Add(domain, ops_.back().get()));
+  }
+}
+
+CustomOps::~CustomOps() {
+  for (OrtCustomOpDomain* domain : domains_) api().ReleaseCustomOpDomain(domain);
+}
+
+void CustomOps::copy_domains(OrtCustomOpDomain** into, size_t count) const {
+  std::copy_n(domains_.begin(), std::min(count, domains_.size()), into);
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,30 @@
+// Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`), registered with
+// typed outputs so that such models load. They are placeholders: the nodes are always claimed, and
+// a session in which one is not fails at Run with that reason.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <memory>
+#include <vector>
+
+namespace tenon::provider {
+
+struct CustomOp;
+
+class CustomOps {
+ public:
+  CustomOps();
+  ~CustomOps();
+  CustomOps(const CustomOps&) = delete;
+  CustomOps& operator=(const CustomOps&) = delete;
+
+  size_t domain_count() const { return domains_.size(); }
+  void copy_domains(OrtCustomOpDomain** into, size_t count) const;
+
+ private:
+  std::vector<std::unique_ptr<CustomOp>> ops_;  // the domains point at them
+  std::vector<OrtCustomOpDomain*> domains_;
+};
+
+}  // namespace tenon::provider

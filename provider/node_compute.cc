@@ -1,0 +1,158 @@
+#include "provider/node_compute.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "provider/api.h"
+#include "provider/guard.h"
+
+namespace tenon::provider {
+namespace {
+
+const OrtApi& api() { return *runtime().api; }
+
+std::vector<std::string> names(const std::vector<const OrtValueInfo*>& values) {
+  std::vector<std::string> result;
+  for (const OrtValueInfo* value : values) {
+    const char* name = "";
+    if (value != nullptr) check(api().GetValueInfoName(value, &name));
+    result.emplace_back(name);
+  }
+  return result;
+}
+
+std::vector<std::string> input_names(const OrtNode& node) {
+  size_t count = 0;
+  check(api().Node_GetNumInputs(&node, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  if (count > 0) check(api().Node_GetInputs(&node, values.data(), count));
+  return names(values);
+}
+
+std::vector<std::string> output_names(const OrtNode& node) {
+  size_t count = 0;
+  check(api().Node_GetNumOutputs(&node, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  if (count > 0) check(api().Node_GetOutputs(&node, values.data(), count));
+  return names(values);
+}
+
+size_t index_of(const std::vector<std::string>& names, const std::string& name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    throw InternalError(fmt::format("the fused node has no value named '{}'", name));
+  }
+  return static_cast<size_t>(found - names.begin());
+}
+
+std::vector<size_t> indices_of(const std::vector<std::string>& all,
+                               const std::vector<std::string>& wanted) {
+  std::vector<size_t> indices;
+  for (const std::string& name : wanted) indices.push_back(index_of(all, name));
+  return indices;
+}
+
+class Context final : public kernels::RunContext {
+ public:
+  Context(OrtKernelContext& context, const std::vector<size_t>& inputs,
+          const std::vector<size_t>& outputs)
+      : context_(context), inputs_(inputs), outputs_(outputs) {}
+
+  Input input(size_t index) override {
+    const OrtValue* value = nullptr;
+    check(api().KernelContext_GetInput(&context_, inputs_[index], &value));
+    if (value == nullptr) throw UserError(fmt::format("input {} is missing", index));
+    ONNXTensorElementDataType type{};
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    check(api().GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    Input result;
+    check(api().GetTensorData(value, &result.data));
+    result.dims = {dims, rank};
+    return result;
+  }
+
+  void* output(size_t index, std::span<const int64_t> dims) override {
+    OrtValue* value = nullptr;
+    check(api().KernelContext_GetOutput(&context_, outputs_[index], dims.data(), dims.size(),
+                                        &value));
+    void* data = nullptr;
+    check(api().GetTensorMutableData(value, &data));
+    return data;
+  }
+
+  void parallel_for(int64_t total, int64_t batches,
+                    const std::function<void(int64_t, int64_t)>& fn) override {
+    Job job{&fn, total, std::clamp<int64_t>(batches, 1, std::max<int64_t>(total, 1))};
+    const auto run_batch = [](void* user, size_t batch) {
+      const Job& work = *static_cast<Job*>(user);
+      const auto b = static_cast<int64_t>(batch);
+      (*work.fn)(work.total * b / work.batches, work.total * (b + 1) / work.batches);
+    };
+    check(api().KernelContext_ParallelFor(&context_, run_batch, static_cast<size_t>(job.batches),
+                                          0, &job));
+  }
+
+ private:
+  struct Job {
+    const std::function<void(int64_t, int64_t)>* fn;
+    int64_t total, batches;
+  };
+  OrtKernelContext& context_;
+  const std::vector<size_t>& inputs_;
+  const std::vector<size_t>& outputs_;
+};
+
+}  // namespace
+
+NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node)
+    : OrtNodeComputeInfo{}, executable_(std::move(compiled.executable)) {
+  const std::vector<std::string> node_inputs = input_names(fused_node);
+  inputs_ = indices_of(node_inputs, compiled.input_names);
+  outputs_ = indices_of(output_names(fused_node), compiled.output_names);
+  for (CompiledPartition::Default& value : compiled.defaults) {
+    defaults_.push_back({index_of(node_inputs, value.name), value.name, value.value,
+                         std::make_unique<std::atomic<const void*>>(nullptr)});
+  }
+
+  ort_version_supported = runtime().version;
+  CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) -> OrtStatus* {
+    *state = nullptr;
+    return nullptr;
+  };
+  Compute = [](OrtNodeComputeInfo* info, void*, OrtKernelContext* context) -> OrtStatus* {
+    return guarded([&] { static_cast<NodeCompute*>(info)->compute(*context); });
+  };
+  ReleaseState = [](OrtNodeComputeInfo*, void*) {};
+}
+
+void NodeCompute::compute(OrtKernelContext& context) {
+  check_defaults(context);
+  Context run(context, inputs_, outputs_);
+  executable_->run(run);
+}
+
+void NodeCompute::check_defaults(OrtKernelContext& context) const {
+  for (const Default& expected : defaults_) {
+    const OrtValue* value = nullptr;
+    check(api().KernelContext_GetInput(&context, expected.input, &value));
+    const void* data = nullptr;
+    if (value != nullptr) check(api().GetTensorData(value, &data));
+    if (data == nullptr || data == expected.verified->load(std::memory_order_relaxed)) continue;
+    size_t bytes = 0;
+    check(api().GetTensorSizeInBytes(value, &bytes));
+    if (bytes != expected.value->bytes ||
+        std::memcmp(data, expected.value->data, bytes) != 0) {
+      throw UserError(fmt::format(
+          "input '{}' has a default value that Tenon packed when the session was created; feeding "
+          "another value is not supported: leave it out, or make it an input without a default",
+          expected.name));
+    }
+    expected.verified->store(data, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,35 @@
+// Runs an executable for the runtime: OrtKernelContext in, launches out.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "provider/compile.h"
+
+namespace tenon::provider {
+
+class NodeCompute : public OrtNodeComputeInfo {
+ public:
+  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node);
+
+ private:
+  // A packed default arrives again at every Run: refuse when it is not the default any more.
+  struct Default {
+    size_t input = 0;
+    std::string name;
+    ir::TensorPtr value;
+    std::unique_ptr<std::atomic<const void*>> verified;  // the runtime's own copy, once seen equal
+  };
+
+  void compute(OrtKernelContext& context);
+  void check_defaults(OrtKernelContext& context) const;
+
+  std::unique_ptr<kernels::Executable> executable_;
+  std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
+  std::vector<Default> defaults_;
+};
+
+}  // namespace tenon::provider

@@ -1,0 +1,124 @@
+#include "provider/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace tenon::provider {
+namespace {
+
+struct Option {
+  std::string_view key;
+  std::string_view accepts;  // as an error message puts it
+  std::function<bool(Options&, const std::string&)> set;  // false: not a valid value
+  std::function<std::string(const Options&)> get;
+};
+
+Option choice(std::string_view key, std::string Options::*field, std::string_view accepts) {
+  auto set = [=](Options& options, const std::string& value) {
+    for (size_t begin = 0; begin <= accepts.size();) {
+      const size_t end = std::min(accepts.find(" | ", begin), accepts.size());
+      if (accepts.substr(begin, end - begin) == value) return options.*field = value, true;
+      begin = end + 3;
+    }
+    return false;
+  };
+  return {key, accepts, set, [=](const Options& options) { return options.*field; }};
+}
+
+Option text(std::string_view key, std::string Options::*field, std::string_view accepts) {
+  auto set = [=](Options& options, const std::string& value) {
+    options.*field = value;
+    return !value.empty();
+  };
+  return {key, accepts, set, [=](const Options& options) { return options.*field; }};
+}
+
+Option flag(std::string_view key, bool Options::*field) {
+  auto set = [=](Options& options, const std::string& value) {
+    if (value != "0" && value != "1") return false;
+    options.*field = value == "1";
+    return true;
+  };
+  return {key, "0 | 1", set, [=](const Options& options) { return options.*field ? "1" : "0"; }};
+}
+
+Option list(std::string_view key, std::vector<std::string> Options::*field,
+            std::string_view accepts) {
+  auto set = [=](Options& options, const std::string& value) {
+    (options.*field).clear();
+    for (size_t begin = 0; begin < value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      if (end > begin) (options.*field).push_back(value.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return true;
+  };
+  auto get = [=](const Options& options) {
+    return fmt::format("{}", fmt::join(options.*field, ","));
+  };
+  return {key, accepts, set, get};
+}
+
+Option device_id() {
+  auto set = [](Options& options, const std::string& value) {
+    const char* end = value.data() + value.size();
+    auto [next, error] = std::from_chars(value.data(), end, options.device_id);
+    return error == std::errc{} && next == end && options.device_id == 0;
+  };
+  return {"device_id", "0 (this machine's CPU)", set,
+          [](const Options& options) { return std::to_string(options.device_id); }};
+}
+
+// Alphabetical: the order in error messages and in docs/options.md.
+const std::vector<Option>& table() {
+  static const auto* const options = new std::vector<Option>{
+      choice("claim", &Options::claim, "gainful | all"),
+      device_id(),
+      text("dump_dir", &Options::dump_dir, "a folder"),
+      list("exclude_nodes", &Options::exclude_nodes, "node names, separated by commas"),
+      list("exclude_ops", &Options::exclude_ops, "op types, separated by commas"),
+      choice("precision_mode", &Options::precision_mode, "exact | int8"),
+      text("report_file", &Options::report_file, "a file name"),
+      flag("require_full_claim", &Options::require_full_claim),
+      choice("target", &Options::target, "auto | cpu"),
+  };
+  return *options;
+}
+
+[[noreturn]] void refuse_key(const std::string& key) {
+  std::vector<std::string_view> keys;
+  for (const Option& option : table()) keys.push_back(option.key);
+  throw UserError(fmt::format("unknown provider option '{}'; valid options are: {}", key,
+                              fmt::join(keys, ", ")));
+}
+
+}  // namespace
+
+Options parse_options(const std::map<std::string, std::string>& entries) {
+  Options options;
+  for (const auto& [key, value] : entries) {
+    const auto option = std::ranges::find(table(), key, &Option::key);
+    if (option == table().end()) refuse_key(key);
+    if (!option->set(options, value)) {
+      throw UserError(fmt::format("provider option {}='{}' is not valid; it takes: {}", key, value,
+                                  option->accepts));
+    }
+  }
+  return options;
+}
+
+std::map<std::string, std::string> effective(const Options& options) {
+  std::map<std::string, std::string> values;
+  for (const Option& option : table()) values[std::string(option.key)] = option.get(options);
+  return values;
+}
+
+}  // namespace tenon::provider

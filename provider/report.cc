@@ -1,0 +1,116 @@
+#include "provider/report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "provider/api.h"
+
+namespace tenon::provider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names) {
+  Json nodes = Json::array();
+  for (const int source : fusion.sources) nodes.push_back(node_names.at(source));
+  Json candidates = Json::array();
+  for (const kernels::Verdict& verdict : fusion.choice.verdicts) {
+    candidates.push_back({{"name", verdict.candidate},
+                          {"ok", verdict.support.ok},
+                          {"reason", verdict.support.reason}});
+  }
+  const auto* chosen = fusion.choice.chosen;
+  return {{"name", fusion.name},       {"kind", fusion.kind},
+          {"nodes", nodes},            {"problem", fusion.problem},
+          {"chosen", chosen != nullptr ? chosen->name : ""}, {"candidates", candidates}};
+}
+
+Json to_json(const PartitionReport& partition) {
+  Json fusions = Json::array();
+  for (const auto& fusion : partition.fusions) {
+    fusions.push_back(to_json(fusion, partition.node_names));
+  }
+  return {{"name", partition.name},
+          {"nodes", partition.nodes},
+          {"inputs", partition.inputs},
+          {"outputs", partition.outputs},
+          {"weight_bytes", partition.weight_bytes},
+          {"packed_bytes", partition.packed_bytes},
+          {"compile_ms", partition.compile_ms},
+          {"fusions", fusions}};
+}
+
+Json to_json(const GraphReport& graph) {
+  Json partitions = Json::array();
+  for (const auto& partition : graph.partitions) partitions.push_back(to_json(partition));
+  Json left_out = Json::array();
+  for (const auto& node : graph.left_out) {
+    left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
+  }
+  return {{"name", graph.name},
+          {"nodes", graph.nodes},
+          {"claimed", graph.claimed},
+          {"partitions", partitions},
+          {"left_out", left_out}};
+}
+
+}  // namespace
+
+PartitionReport& Report::partition_of(const std::string& node) {
+  for (GraphReport& graph : graphs) {
+    for (PartitionReport& partition : graph.partitions) {
+      if (std::ranges::find(partition.nodes, node) != partition.nodes.end()) return partition;
+    }
+  }
+  throw InternalError(fmt::format("node '{}' was compiled but never claimed", node));
+}
+
+std::string Report::summary(const GraphReport& graph) const {
+  std::string text = fmt::format("[Tenon EP] {}: {} of {} nodes in {} partition{}",
+                                 graph.name.empty() ? "graph" : graph.name, graph.claimed,
+                                 graph.nodes, graph.partitions.size(),
+                                 graph.partitions.size() == 1 ? "" : "s");
+  if (!graph.left_out.empty()) {
+    const auto& first = graph.left_out.front();
+    text += fmt::format("; {} left to other providers, the first: {} '{}' ({})",
+                        graph.left_out.size(), first.op, first.node, first.reason);
+  }
+  return text;
+}
+
+std::string Report::json() const {
+  Json graph_list = Json::array();
+  for (const GraphReport& graph : graphs) graph_list.push_back(to_json(graph));
+  const Json document = {
+      {"schema", 1},
+      {"provider", "TenonExecutionProvider"},
+      {"version", TENON_VERSION},
+      {"runtime", runtime().release},
+      {"device", {{"kind", "cpu"}, {"name", host.name}, {"features", host.features}}},
+      {"options", effective(options)},
+      {"graphs", graph_list}};
+  // A model's names may hold any bytes: replace what is not UTF-8 instead of failing.
+  return document.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+void Report::write() const {
+  if (options.report_file.empty()) return;
+  const std::string temporary = fmt::format("{}.{}.tmp", options.report_file, getpid());
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file << json() << '\n';
+  file.close();
+  if (!file || std::rename(temporary.c_str(), options.report_file.c_str()) != 0) {
+    std::remove(temporary.c_str());
+    throw UserError(fmt::format(
+        "report_file '{}' cannot be written: check that its folder exists and is writable",
+        options.report_file));
+  }
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,48 @@
+// What was claimed, what was not and why, which kernel runs each fusion: one value, filled by
+// GetCapability and Compile, written as JSON to `report_file` after each.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codegen/target.h"
+#include "kernels/executable.h"
+#include "provider/options.h"
+
+namespace tenon::provider {
+
+struct PartitionReport {
+  std::string name;
+  std::vector<std::string> nodes, inputs, outputs;
+  size_t weight_bytes = 0, packed_bytes = 0;
+  double compile_ms = 0;
+  std::vector<kernels::FusionReport> fusions;
+  std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
+};
+
+struct GraphReport {
+  std::string name;
+  int nodes = 0, claimed = 0;
+  std::vector<PartitionReport> partitions;
+  struct LeftOut {
+    std::string node, op, reason;
+  };
+  std::vector<LeftOut> left_out;
+};
+
+struct Report {
+  codegen::HostTarget host;
+  Options options;
+  std::vector<GraphReport> graphs;
+
+  // The partition that claimed this node. Throws InternalError when none did.
+  PartitionReport& partition_of(const std::string& node);
+  // "[Tenon EP] main: 96 of 98 nodes in 1 partition; left out: If (a reason)"
+  std::string summary(const GraphReport& graph) const;
+  std::string json() const;
+  // Published by rename. Throws UserError when the file cannot be written.
+  void write() const;
+};
+
+}  // namespace tenon::provider
