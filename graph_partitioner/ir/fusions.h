@@ -21,6 +21,8 @@ inline constexpr std::string_view kDynamicQuantize = "tenon::DynamicQuantize";
 // How the elements of one side of a dot are scaled:
 //   real(k, n) = (element(k, n) - zero_point) * scale
 // Blocks run along K. `scale` has the operand's layout with K divided by `block` (rounded up).
+// One scale per channel (block 0) is N elements of any shape, one for all (per_channel false) is one.
+// A zero point that hides nibbles in uint8 starts a new byte in each row, as MatMulNBits stores it.
 struct BlockScale {
   ValueId scale = kNoValue;       // f32, f16, bf16, f8e4m3fn or f8e8m0; kNoValue: unscaled
   ValueId zero_point = kNoValue;  // the operand's type or a float; kNoValue: 0 (see `zero_offset`)
@@ -68,7 +70,17 @@ struct ScaledDot {
 // attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
 // means that heads are packed in the last dim of a 3-D tensor.
 // Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks.
-// Node outputs: y, present_k, present_v (kNoValue where not asked for).
+// Node outputs: y, present_k, present_v (kNoValue where not asked for; only with a past).
+//
+// Which keys a query sees, for batch row b, with S keys in k and P in past_k (0 without):
+//   length(b) = kv_lengths[b], else P + S           keys that count
+//   past(b)   = P, or with kv_lengths and a past: max(0, kv_lengths[b] - S)
+// The keys are past's first past(b) rows, then k's at row past(b); present holds them, [B, H, rows, D],
+// and zeros after them (what was there before, where present is past's own buffer). Without
+// kv_lengths that is Concat(past, k). Query i stands at
+//   position(b, i) = i + past(b), or where `causal` is set i + length(b) - Sq
+// and sees key j when j < length(b), j <= position (causal, causal_top_left),
+// position - j <= left_window and j - position <= right_window. A query that sees no key gives 0.
 struct Attention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   ValueId mask = kNoValue;        // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
@@ -79,8 +91,8 @@ struct Attention {
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
   float scale = 0.0f;             // 0: 1/sqrt(D)
   float softcap = 0.0f;           // 0: none
-  bool causal = false;            // bottom-right aligned: key j visible to query i if j - i <= Sk - Sq
-  bool causal_top_left = false;   // j <= i (+ past length), ONNX Attention-23/24 without a cache
+  bool causal = false;            // bottom-right aligned: the last query sees the last key
+  bool causal_top_left = false;   // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited
 
   static Attention from(const Node& node);
