@@ -1,0 +1,47 @@
+// Writes a tile kernel and its launch side by side, so that parameters and arguments always pair.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codegen/tile/builder.h"
+#include "kernels/lowered.h"
+
+namespace tenon::kernels {
+
+class LaunchWriter {
+ public:
+  explicit LaunchWriter(std::string kernel_name) : builder(std::move(kernel_name)) {}
+
+  codegen::ValueId buffer(std::string name, DType dtype, BufferArgument argument) {
+    launch_.buffers.push_back(argument);
+    return builder.buffer(std::move(name), dtype);
+  }
+
+  // A known dim becomes a constant in the code; a symbolic one an index parameter, once.
+  codegen::ValueId index(const Dim& dim) {
+    if (dim.is_constant()) return builder.index(dim.value());
+    const auto [entry, fresh] = indices_.try_emplace(dim.text(), codegen::kNone);
+    if (fresh) {
+      entry->second = builder.index_parameter("d" + std::to_string(launch_.indices.size()));
+      launch_.indices.push_back(dim);
+    }
+    return entry->second;
+  }
+
+  Launch finish(Dim tasks, Dim task_cost) {
+    launch_.kernel = builder.finish();
+    launch_.tasks = std::move(tasks);
+    launch_.task_cost = std::move(task_cost);
+    return std::move(launch_);
+  }
+
+  codegen::Builder builder;
+
+ private:
+  Launch launch_;
+  std::map<std::string, codegen::ValueId> indices_;
+};
+
+}  // namespace tenon::kernels
