@@ -49,11 +49,23 @@ def _emit_attention(g: GraphBuilder, x: str, layer: int, shape: DecoderShape, ra
     present = [g.output(f"present_{part}_{layer}", FLOAT, grown) for part in ("key", "value")]
     attended, *_ = g.node(
         "GroupQueryAttention",
-        [query, key, value, past_key, past_value, "seqlens_k", "total_sequence_length",
-         g.parameter("rotary.cos", cos), g.parameter("rotary.sin", sin)],
+        [
+            query,
+            key,
+            value,
+            past_key,
+            past_value,
+            "seqlens_k",
+            "total_sequence_length",
+            g.parameter("rotary.cos", cos),
+            g.parameter("rotary.sin", sin),
+        ],
         outputs=[f"{name}.context", *present],
-        domain=MICROSOFT, num_heads=shape.heads, kv_num_heads=shape.kv_heads, do_rotary=1,
-    )  # fmt: skip
+        domain=MICROSOFT,
+        num_heads=shape.heads,
+        kv_num_heads=shape.kv_heads,
+        do_rotary=1,
+    )
     output = g.parameter(f"{name}.output", weights(random, shape.hidden, shape.hidden))
     return g.node("MatMul", [attended, output])
 
@@ -69,14 +81,21 @@ def build_decoder(shape: DecoderShape | None = None, seed: int = 0) -> onnx.Mode
 
     def norm(value: str, name: str) -> str:
         scale = (1 + 0.1 * random.standard_normal(shape.hidden)).astype(np.float32)
-        return g.node("SimplifiedLayerNormalization", [value, g.parameter(name, scale)],
-                      axis=-1, epsilon=1e-6)  # fmt: skip
+        return g.node(
+            "SimplifiedLayerNormalization", [value, g.parameter(name, scale)], axis=-1, epsilon=1e-6
+        )
 
     for layer in range(shape.layers):
         attended = _emit_attention(g, norm(x, f"layer.{layer}.norm_1"), layer, shape, random)
         x = g.node("Add", [x, attended])
-        inner = emit_gated_mlp(g, norm(x, f"layer.{layer}.norm_2"), f"layer.{layer}.mlp",
-                               shape.hidden, shape.feed_forward, random)  # fmt: skip
+        inner = emit_gated_mlp(
+            g,
+            norm(x, f"layer.{layer}.norm_2"),
+            f"layer.{layer}.mlp",
+            shape.hidden,
+            shape.feed_forward,
+            random,
+        )
         x = g.node("Add", [x, inner])
     g.node("Identity", [x], outputs=["y"])
     g.output("y", FLOAT, ["batch", "sequence", shape.hidden])

@@ -160,9 +160,7 @@ class _EncoderGraph:
         )
         words = g.node("Gather", [self.weight("embeddings.word_embeddings.weight"), ids])
         kinds = g.node("Gather", [self.weight("embeddings.token_type_embeddings.weight"), types])
-        places = g.node(
-            "Gather", [self.weight("embeddings.position_embeddings.weight"), positions]
-        )
+        places = g.node("Gather", [self.weight("embeddings.position_embeddings.weight"), positions])
         total = g.node("Add", [g.node("Add", [words, kinds]), places])
         return self.norm("embeddings.LayerNorm", total)
 
@@ -229,12 +227,11 @@ class _EncoderGraph:
         """Mean over the tokens that the mask keeps, then unit length."""
         g = self.graph
         g.scope("/pooling")
-        wide = g.node("Expand", [g.node("Unsqueeze", [mask, g.integers(-1)]),
-                                 g.node("Shape", [hidden])])
-        kept = g.node("Cast", [wide], to=FLOAT)
-        total = g.node(
-            "ReduceSum", [g.node("Mul", [hidden, kept]), g.integers(1)], keepdims=0
+        wide = g.node(
+            "Expand", [g.node("Unsqueeze", [mask, g.integers(-1)]), g.node("Shape", [hidden])]
         )
+        kept = g.node("Cast", [wide], to=FLOAT)
+        total = g.node("ReduceSum", [g.node("Mul", [hidden, kept]), g.integers(1)], keepdims=0)
         count = g.node("ReduceSum", [kept, g.integers(1)], keepdims=0)
         count = g.node("Clip", [count, g.constant("least_count", np.float32(1e-9))])
         mean = g.node("Div", [total, count])
@@ -252,9 +249,7 @@ def build_encoder(
     return _EncoderGraph(weights if weights is not None else seeded_weights(shape), shape).build()
 
 
-SMALL = EncoderShape(
-    layers=2, hidden=64, heads=4, feed_forward=128, vocabulary=200, positions=64
-)
+SMALL = EncoderShape(layers=2, hidden=64, heads=4, feed_forward=128, vocabulary=200, positions=64)
 
 
 def random_tokens(

@@ -41,18 +41,47 @@ class NumberFormat:
 FORMATS: dict[str, NumberFormat] = {
     f.name: f
     for f in (
-        NumberFormat("nvfp4", ml_dtypes.float4_e2m1fn, 6.0, 16, ml_dtypes.float8_e4m3fn, 23,
-                     "4-bit floats, an e4m3 scale per 16, one float32 scale per tensor"),
-        NumberFormat("mxfp8", ml_dtypes.float8_e4m3fn, 448.0, 32, ml_dtypes.float8_e8m0fnu, 24,
-                     "8-bit floats, a power-of-two scale per 32"),
-        NumberFormat("mxfp4", ml_dtypes.float4_e2m1fn, 6.0, 32, ml_dtypes.float8_e8m0fnu, 24,
-                     "4-bit floats, a power-of-two scale per 32"),
-        NumberFormat("int4", ml_dtypes.int4, 7.0, 32, np.float32, 21,
-                     "4-bit integers, a float scale per 32"),
-        NumberFormat("fp8", ml_dtypes.float8_e4m3fn, 448.0, 0, np.float32, 19,
-                     "8-bit floats, one scale per tensor"),
+        NumberFormat(
+            "nvfp4",
+            ml_dtypes.float4_e2m1fn,
+            6.0,
+            16,
+            ml_dtypes.float8_e4m3fn,
+            23,
+            "4-bit floats, an e4m3 scale per 16, one float32 scale per tensor",
+        ),
+        NumberFormat(
+            "mxfp8",
+            ml_dtypes.float8_e4m3fn,
+            448.0,
+            32,
+            ml_dtypes.float8_e8m0fnu,
+            24,
+            "8-bit floats, a power-of-two scale per 32",
+        ),
+        NumberFormat(
+            "mxfp4",
+            ml_dtypes.float4_e2m1fn,
+            6.0,
+            32,
+            ml_dtypes.float8_e8m0fnu,
+            24,
+            "4-bit floats, a power-of-two scale per 32",
+        ),
+        NumberFormat(
+            "int4", ml_dtypes.int4, 7.0, 32, np.float32, 21, "4-bit integers, a float scale per 32"
+        ),
+        NumberFormat(
+            "fp8",
+            ml_dtypes.float8_e4m3fn,
+            448.0,
+            0,
+            np.float32,
+            19,
+            "8-bit floats, one scale per tensor",
+        ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -91,9 +120,7 @@ def encode(values: np.ndarray, fmt: NumberFormat) -> np.ndarray:
     return np.clip(values, -fmt.largest, fmt.largest).astype(fmt.element)
 
 
-def quantize(
-    weights: np.ndarray, fmt: NumberFormat, scale_dtype: type = np.float32
-) -> Quantized:
+def quantize(weights: np.ndarray, fmt: NumberFormat, scale_dtype: type = np.float32) -> Quantized:
     """Quantises a matrix along its last axis. `scale_dtype` is used where scales are floats."""
     weights = np.asarray(weights)
     largest = float(np.max(np.abs(weights), initial=0.0).astype(np.float32))
@@ -171,8 +198,11 @@ _SCALE_RULES: dict[str, Callable] = {
 
 
 def _is_nibble(dtype: np.dtype) -> bool:
-    return dtype in (np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.int4),
-                     np.dtype(ml_dtypes.uint4))  # fmt: skip
+    return dtype in (
+        np.dtype(ml_dtypes.float4_e2m1fn),
+        np.dtype(ml_dtypes.int4),
+        np.dtype(ml_dtypes.uint4),
+    )
 
 
 def relative_error(exact: np.ndarray, approximate: np.ndarray) -> float:

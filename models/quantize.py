@@ -186,10 +186,15 @@ class _Quantizer:
         emit = self._emit_n_major if self._n_major(site) else self._emit_k_major
         value = emit(site, site.tensor.name, quantized)
         layer = LayerReport(
-            node=site.node.name, op=site.node.op_type, weight=site.tensor.name,
-            shape=tuple(array.shape), quantized=True, error=error,
-            bytes_before=array.nbytes, bytes_after=quantized.bytes,
-        )  # fmt: skip
+            node=site.node.name,
+            op=site.node.op_type,
+            weight=site.tensor.name,
+            shape=tuple(array.shape),
+            quantized=True,
+            error=error,
+            bytes_before=array.nbytes,
+            bytes_after=quantized.bytes,
+        )
         return value, layer
 
     def _scale_dtype(self):
@@ -323,8 +328,11 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
         read = {name for inner in rewrite.graphs_of(graph) for n in inner.node for name in n.input}
         read |= {value.name for value in graph.output}
         read |= {value.name for inner in rewrite.graphs_of(graph) for value in inner.output}
-        dead = [n for n in graph.node
-                if n.op_type == "Transpose" and not any(o in read for o in n.output)]  # fmt: skip
+        dead = [
+            n
+            for n in graph.node
+            if n.op_type == "Transpose" and not any(o in read for o in n.output)
+        ]
         if not dead:
             break
         for node in dead:

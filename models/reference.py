@@ -210,11 +210,13 @@ class TRT_MXFP8DynamicQuantize(_ByNode):  # noqa: N801
 class GroupQueryAttention(_ByNode):
     op_domain = "com.microsoft"
 
-    def compute(self, query, key, value, past_key, past_value, seqlens_k, _total, cos=None,
-                sin=None, *_):  # fmt: skip
+    def compute(
+        self, query, key, value, past_key, past_value, seqlens_k, _total, cos=None, sin=None, *_
+    ):
         heads, kv_heads = self.get("num_heads", 0), self.get("kv_num_heads", 0)
-        q, k, v = (split_heads(t, h) for t, h in
-                   ((query, heads), (key, kv_heads), (value, kv_heads)))  # fmt: skip
+        q, k, v = (
+            split_heads(t, h) for t, h in ((query, heads), (key, kv_heads), (value, kv_heads))
+        )
         length, past = q.shape[2], past_key.shape[2]
         if self.get("do_rotary", 0):
             # Positions follow from the lengths: seqlens_k is the last position of each row.
@@ -224,8 +226,15 @@ class GroupQueryAttention(_ByNode):
         present_k = np.concatenate([past_key, k], 2)
         present_v = np.concatenate([past_value, v], 2)
         scale = self.get("scale", 0.0) or 1 / np.sqrt(q.shape[-1])
-        result = causal_attention(q, present_k, present_v, scale, past, self.get("softcap", 0.0),
-                                  self.get("local_window_size", -1))  # fmt: skip
+        result = causal_attention(
+            q,
+            present_k,
+            present_v,
+            scale,
+            past,
+            self.get("softcap", 0.0),
+            self.get("local_window_size", -1),
+        )
         return join_heads(result), present_k, present_v
 
 

@@ -22,8 +22,17 @@ _LARGEST_SINGLE_FILE = 1_800_000_000
 # Same attributes, other meaning: version_converter must rewrite these.
 _MEANING_CHANGED = {"GroupNormalization": 21}
 # Took their axes as an attribute until opset 17.
-_REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
-               "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare"}  # fmt: skip
+_REDUCTIONS = {
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSumSquare",
+}
 
 
 class RewriteError(ValueError):
@@ -150,8 +159,14 @@ def _convert_version(model: onnx.ModelProto, opset: int, obstacle: str) -> onnx.
 # Inputs that stay float32 whatever the activations are.
 _FLOAT32_INPUTS = {"Resize": (1, 2), "Upsample": (1,)}
 # Attributes that name the type of an output.
-_TYPE_ATTRIBUTES = {"Cast": "to", "RandomNormal": "dtype", "RandomUniform": "dtype",
-                    "RandomNormalLike": "dtype", "RandomUniformLike": "dtype", "EyeLike": "dtype"}  # fmt: skip
+_TYPE_ATTRIBUTES = {
+    "Cast": "to",
+    "RandomNormal": "dtype",
+    "RandomUniform": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniformLike": "dtype",
+    "EyeLike": "dtype",
+}
 
 
 def convert_activations(model: onnx.ModelProto, to: int, keep: set[str]) -> None:
@@ -224,8 +239,9 @@ def _cast_at_the_border(graph: onnx.GraphProto, to: int) -> None:
                 if name == value.name:
                     node.output[index] = inner
         _rename_uses(graph, value.name, inner)
-        last.append(helper.make_node("Cast", [inner], [value.name], f"{inner}/cast",
-                                     to=TensorProto.FLOAT))  # fmt: skip
+        last.append(
+            helper.make_node("Cast", [inner], [value.name], f"{inner}/cast", to=TensorProto.FLOAT)
+        )
     nodes = [*first, *graph.node, *last]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -305,9 +321,7 @@ def _move_data_out(tensors, location: str, target: Path, source_folder: Path) ->
             file.write(loaded.raw_data)
             size = len(loaded.raw_data)
             tensor.ClearField("raw_data")
-            onnx.external_data_helper.set_external_data(
-                _emptied(tensor), location, offset, size
-            )
+            onnx.external_data_helper.set_external_data(_emptied(tensor), location, offset, size)
 
 
 def _emptied(tensor: onnx.TensorProto) -> onnx.TensorProto:

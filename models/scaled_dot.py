@@ -96,9 +96,11 @@ def _nvfp4_dequantized(g: GraphBuilder, problem: Problem, as_input: bool) -> str
         ],
     )
     return g.node(
-        "DequantizeLinear", [g.constant("W_codes", q.codes, as_input), scale],
-        axis=-1, block_size=16,
-    )  # fmt: skip
+        "DequantizeLinear",
+        [g.constant("W_codes", q.codes, as_input), scale],
+        axis=-1,
+        block_size=16,
+    )
 
 
 def _nvfp4_weights_as_inputs(g, x, problem):
@@ -130,8 +132,9 @@ def _fp8_contrib(g, x, problem):
     return g.node(
         "MatMulBlockQuantizedFp8Weight",
         [x, g.parameter("B", codes), g.parameter("B_scale", scale)],
-        domain=MICROSOFT, block_size=block,
-    )  # fmt: skip
+        domain=MICROSOFT,
+        block_size=block,
+    )
 
 
 def _mxfp8_tensorrt(g, x, problem):
@@ -139,8 +142,11 @@ def _mxfp8_tensorrt(g, x, problem):
     weight = g.node(
         "TRT_MXFP8DequantizeLinear",
         [g.parameter("W_codes", q.codes), g.parameter("W_scale", q.scales.view(np.uint8))],
-        domain=TENSORRT, axis=-1, block_size=32, output_dtype=problem.activations,
-    )  # fmt: skip
+        domain=TENSORRT,
+        axis=-1,
+        block_size=32,
+        output_dtype=problem.activations,
+    )
     turned = g.node("Transpose", [weight], perm=[1, 0])
     return g.node("MatMul", [x, turned])
 
@@ -168,8 +174,9 @@ def _int4_n_major(g, x, problem):
     weight = g.node(
         "DequantizeLinear",
         [g.parameter("W_codes", codes.astype(ml_dtypes.int4)), g.parameter("W_scale", scale)],
-        axis=-1, block_size=32,
-    )  # fmt: skip
+        axis=-1,
+        block_size=32,
+    )
     return g.node("MatMul", [x, g.node("Transpose", [weight], perm=[1, 0])])
 
 
@@ -182,8 +189,9 @@ def _uint4_k_major(g, x, problem):
             g.parameter("W_scale", scale.T),
             g.parameter("W_zero", zero.T.astype(ml_dtypes.uint4)),
         ],
-        axis=0, block_size=32,
-    )  # fmt: skip
+        axis=0,
+        block_size=32,
+    )
     return g.node("MatMul", [x, weight])
 
 
@@ -215,9 +223,15 @@ def _matmul_nbits(bits: int, zero_points: bool, accuracy_level: int = 0):
         if zero_points:
             inputs.append(g.parameter("zero_points", pack_bits(zero.astype(np.uint8), bits)))
         return g.node(
-            "MatMulNBits", inputs, domain=MICROSOFT, K=problem.k, N=problem.n, bits=bits,
-            block_size=block, accuracy_level=accuracy_level,
-        )  # fmt: skip
+            "MatMulNBits",
+            inputs,
+            domain=MICROSOFT,
+            K=problem.k,
+            N=problem.n,
+            bits=bits,
+            block_size=block,
+            accuracy_level=accuracy_level,
+        )
 
     return emit
 
@@ -238,9 +252,14 @@ def _fp8_with_activations(g, x, problem):
 def _nvfp4_dynamic(g, x, problem):
     scale = g.parameter("x_scale", np.asarray(4 / (6 * 448), np.float32))
     codes, block_scale = g.node(
-        "TRT_FP4DynamicQuantize", [x, scale], outputs=2,
-        domain=TENSORRT, axis=-1, block_size=16, scale_type=TensorProto.FLOAT8E4M3FN,
-    )  # fmt: skip
+        "TRT_FP4DynamicQuantize",
+        [x, scale],
+        outputs=2,
+        domain=TENSORRT,
+        axis=-1,
+        block_size=16,
+        scale_type=TensorProto.FLOAT8E4M3FN,
+    )
     widened = g.node("DequantizeLinear", [block_scale, scale])
     restored = g.node("DequantizeLinear", [codes, widened], axis=-1, block_size=16)
     weight = _nvfp4_dequantized(g, problem, as_input=False)
@@ -249,13 +268,22 @@ def _nvfp4_dynamic(g, x, problem):
 
 def _mxfp8_dynamic(g, x, problem):
     codes, scale = g.node(
-        "TRT_MXFP8DynamicQuantize", [x], outputs=2,
-        domain=TENSORRT, axis=-1, block_size=32, output_dtype=TensorProto.FLOAT8E4M3FN,
-    )  # fmt: skip
+        "TRT_MXFP8DynamicQuantize",
+        [x],
+        outputs=2,
+        domain=TENSORRT,
+        axis=-1,
+        block_size=32,
+        output_dtype=TensorProto.FLOAT8E4M3FN,
+    )
     restored = g.node(
-        "TRT_MXFP8DequantizeLinear", [codes, scale],
-        domain=TENSORRT, axis=-1, block_size=32, output_dtype=problem.activations,
-    )  # fmt: skip
+        "TRT_MXFP8DequantizeLinear",
+        [codes, scale],
+        domain=TENSORRT,
+        axis=-1,
+        block_size=32,
+        output_dtype=problem.activations,
+    )
     return _mxfp8_tensorrt(g, restored, problem)
 
 

@@ -1,0 +1,27 @@
+"""Tenon: an ONNX Runtime plugin execution provider for block-quantised models.
+
+import onnxruntime_ep_tenon as tenon
+
+session = tenon.create_session("model.onnx")
+outputs = session.run(None, inputs)
+"""
+
+from .library import (
+    LibraryNotFoundError,
+    get_ep_name,
+    get_ep_names,
+    get_library_path,
+    minimum_runtime_version,
+)
+from .session import create_session, devices, register
+
+__all__ = [
+    "LibraryNotFoundError",
+    "create_session",
+    "devices",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "minimum_runtime_version",
+    "register",
+]

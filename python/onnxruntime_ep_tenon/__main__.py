@@ -1,0 +1,60 @@
+"""The command `tenon`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from .inputs import InputError
+from .requirements import MissingPackageError
+
+_COMMANDS = ("doctor", "demo", "explain", "run", "quantize", "bench")
+
+# What a person can put right: said in one line, without a traceback.
+_USER_ERRORS = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    InputError,
+    MissingPackageError,
+    ImportError,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tenon", description="Run block-quantised ONNX models in ONNX Runtime."
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        module = importlib.import_module(f".commands.{name}", __package__)
+        subparser = subparsers.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    chosen = parser.parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if not _is_users(error):
+            raise
+        print(f"tenon: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _is_users(error: Exception) -> bool:
+    """Bad files, missing packages, and whatever ONNX Runtime says about a model."""
+    if isinstance(error, _USER_ERRORS):
+        return True
+    module = type(error).__module__
+    return module.startswith(("onnxruntime.capi", "onnxruntime_ep_tenon")) or (
+        isinstance(error, (RuntimeError, ValueError))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module per subcommand of `tenon`: SUMMARY, add_arguments(parser), run(arguments)."""

@@ -1,0 +1,76 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got '{text}'")
+    return key, value
+
+
+def name_and_number(text: str) -> tuple[str, int]:
+    key, value = key_and_value(text)
+    if not value.isdigit():
+        raise argparse.ArgumentTypeError(f"expected NAME=NUMBER, got '{text}'")
+    return key, int(value)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="an ONNX model file")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu, gpu, gpu:1 (default: auto)")
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        type=key_and_value,
+        action="append",
+        default=[],
+        help="a provider option, e.g. precision_mode=int8; may be given again",
+    )
+    parser.add_argument("--threads", type=int, default=0, help="threads (default: all)")
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        metavar="NAME=FILE",
+        type=key_and_value,
+        action="append",
+        default=[],
+        help="take this input from a .npy file; the others are random",
+    )
+    parser.add_argument(
+        "--dim",
+        metavar="NAME=NUMBER",
+        type=name_and_number,
+        action="append",
+        default=[],
+        help="the size of a named dimension, e.g. sequence=128",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument(
+        "--max-int",
+        type=int,
+        default=1,
+        help="largest random integer, e.g. a vocabulary's size - 1",
+    )
+
+
+def session_options(threads: int):
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    if threads:
+        settings.intra_op_num_threads = threads
+    settings.log_severity_level = 3
+    return settings

@@ -1,0 +1,129 @@
+"""What Tenon takes of a model, with which kernels, and why it leaves the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from .. import console
+from ..report import Report, session_with_report
+from ..requirements import require
+from . import arguments
+
+SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
+
+
+def add_arguments(parser) -> None:
+    arguments.add_model(parser)
+    arguments.add_session(parser)
+    parser.add_argument("--svg", metavar="FILE", help="draw the graph as SVG")
+    parser.add_argument("--html", metavar="FILE", help="write drawing and tables as one page")
+    parser.add_argument(
+        "--candidates", action="store_true", help="also list the kernels that lost, and why"
+    )
+    arguments.add_json(parser)
+
+
+def run(args) -> int:
+    settings = arguments.session_options(args.threads)
+    _, report = session_with_report(args.model, args.device, settings, **dict(args.option))
+    if args.json:
+        console.print_json(report.data)
+    else:
+        _print(report, args)
+    title = f"{Path(args.model).name}: {report.coverage}"
+    if args.svg or args.html:
+        from .. import drawing
+
+        onnx = require("onnx", "to draw a graph")
+        picture = drawing.svg(onnx.load(args.model, load_external_data=False), report, title)
+        if args.svg:
+            Path(args.svg).write_text(picture, encoding="utf-8")
+        if args.html:
+            write_page(Path(args.html), title, report, picture)
+    return 0
+
+
+def partition_rows(report: Report) -> list[tuple]:
+    return [
+        (
+            part["name"],
+            len(part.get("nodes", [])),
+            len(part.get("inputs", [])),
+            len(part.get("outputs", [])),
+            len(part.get("fusions", [])),
+            console.size(part.get("weight_bytes", 0)),
+            console.size(part.get("packed_bytes", 0)),
+            f"{part.get('compile_ms', 0):.1f} ms",
+        )
+        for part in report.partitions
+    ]
+
+
+PARTITION_COLUMNS = [
+    "partition",
+    "nodes",
+    "inputs",
+    "outputs",
+    "fusions",
+    "weights",
+    "packed",
+    "compiled in",
+]
+FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
+REASON_COLUMNS = ["nodes", "operator", "left because"]
+
+
+def fusion_rows(report: Report) -> list[tuple]:
+    """Equal fusions are counted, in the order in which they first appear."""
+    counts = Counter((f["kind"], f.get("problem", ""), f.get("chosen", "")) for f in report.fusions)
+    return [(count, *key) for key, count in counts.items()]
+
+
+def reason_rows(report: Report) -> list[tuple]:
+    return [(count, op, reason) for op, reason, count in report.reasons()]
+
+
+def _print(report: Report, args) -> None:
+    device = report.data.get("device", {})
+    console.say(f"{args.model}: Tenon claims {report.coverage}.")
+    console.say(
+        f"device: {device.get('kind', '?')} {device.get('name', '')} "
+        f"({' '.join(device.get('features', []))})"
+    )
+    if report.partitions:
+        console.heading("Partitions")
+        console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
+        console.heading("Fusions")
+        console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    if args.candidates:
+        console.heading("Candidates")
+        rows = {
+            (
+                f["kind"],
+                c["name"],
+                "chosen" if c["name"] == f.get("chosen") else ("possible" if c["ok"] else "no"),
+                c.get("reason", ""),
+            )
+            for f in report.fusions
+            for c in f.get("candidates", [])
+        }
+        console.table(["fusion", "kernel", "verdict", "reason"], sorted(rows))
+    if report.left_out:
+        console.heading("Left to other providers")
+        console.table(REASON_COLUMNS, reason_rows(report), right=(0,))
+
+
+def write_page(path: Path, title: str, report: Report, picture: str) -> None:
+    from ..pages import Page
+
+    page = Page(title)
+    page.drawing(picture)
+    page.heading("Partitions")
+    page.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
+    page.heading("Fusions")
+    page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    if report.left_out:
+        page.heading("Left to other providers")
+        page.table(REASON_COLUMNS, reason_rows(report), right=(0,))
+    page.write(path)

@@ -1,0 +1,108 @@
+"""Inputs for a model that came without any: random ones, or files that the user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .requirements import require
+
+_NUMPY_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    **{
+        f"tensor({t})": t
+        for t in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+}
+_SMALL_TYPES = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(float8e8m0)": "float8_e8m0fnu",
+    "tensor(float4e2m1)": "float4_e2m1fn",
+    "tensor(int4)": "int4",
+    "tensor(uint4)": "uint4",
+}
+
+# What an unnamed or unset dimension becomes.
+_DEFAULT_DIMENSION = {"batch": 1, "batch_size": 1, "N": 1, "sequence": 32, "sequence_length": 32}
+
+
+class InputError(ValueError):
+    """An input cannot be made or read; the text says which and what to give."""
+
+
+def dtype_of(type_name: str) -> np.dtype:
+    if type_name in _NUMPY_TYPES:
+        return np.dtype(_NUMPY_TYPES[type_name])
+    if type_name in _SMALL_TYPES:
+        module = require("ml_dtypes", f"for inputs of type {type_name}")
+        return np.dtype(getattr(module, _SMALL_TYPES[type_name]))
+    raise InputError(f"inputs of type {type_name} cannot be made; give one with --input NAME=FILE")
+
+
+def shape_of(declared, dimensions: dict[str, int]) -> list[int]:
+    """Fixed dimensions stay; named ones come from the user, else from a small default."""
+    shape = []
+    for size in declared:
+        if isinstance(size, int) and size > 0:
+            shape.append(size)
+        else:
+            name = str(size or "")
+            shape.append(dimensions.get(name, _DEFAULT_DIMENSION.get(name, 1)))
+    return shape
+
+
+def random_input(name: str, type_name: str, shape, seed: int, largest_integer: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    dtype = dtype_of(type_name)
+    if "mask" in name and dtype.kind in "iu":
+        return np.ones(shape, dtype)
+    if dtype.kind == "b":
+        return random.random(shape) < 0.5
+    if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
+        return (
+            random.integers(0, largest_integer + 1, shape)
+            .astype(np.int8 if dtype.name in ("int4", "uint4") else dtype)
+            .astype(dtype)
+        )
+    if dtype.name == "float8_e8m0fnu":
+        return np.exp2(random.integers(-4, 5, shape)).astype(dtype)
+    return random.standard_normal(shape).astype(np.float32).astype(dtype)
+
+
+def make_inputs(
+    session,
+    dimensions: dict[str, int] | None = None,
+    files: dict[str, str] | None = None,
+    seed: int = 0,
+    largest_integer: int = 1,
+) -> dict[str, np.ndarray]:
+    """One array per input that the session asks for."""
+    files = files or {}
+    wanted = session.get_inputs()
+    unknown = set(files) - {value.name for value in wanted}
+    if unknown:
+        names = ", ".join(value.name for value in wanted)
+        raise InputError(f"the model has no input '{sorted(unknown)[0]}'; it has: {names}")
+    result = {}
+    for index, value in enumerate(wanted):
+        if value.name in files:
+            result[value.name] = _load(files[value.name])
+        else:
+            shape = shape_of(value.shape, dimensions or {})
+            result[value.name] = random_input(
+                value.name, value.type, shape, seed + index, largest_integer
+            )
+    return result
+
+
+def _load(path: str) -> np.ndarray:
+    try:
+        return np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is no .npy file: {error}") from error

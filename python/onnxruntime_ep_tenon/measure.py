@@ -1,0 +1,85 @@
+"""Timing: sessions side by side in one process, turn by turn, medians."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call: the median and the spread around it."""
+
+    name: str
+    median: float
+    fast: float  # tenth percentile
+    slow: float  # ninetieth percentile
+    calls: int
+
+    def as_dict(self) -> dict:
+        return {
+            "name": self.name,
+            "median_s": self.median,
+            "p10_s": self.fast,
+            "p90_s": self.slow,
+            "calls": self.calls,
+        }
+
+
+def timed(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def side_by_side(
+    calls: dict[str, Callable[[], object]], seconds: float = 2.0, at_least: int = 5
+) -> list[Timing]:
+    """Times each call in short turns, so that a slow spell of the machine hits all alike."""
+    for call in calls.values():
+        for _ in range(2):
+            call()
+    # A turn lasts about 20 ms: long enough to get past ONNX Runtime's waking threads.
+    turns = {name: max(1, int(0.02 / max(timed(call), 1e-6))) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    begin = time.perf_counter()
+    while True:
+        for name, call in calls.items():
+            samples[name] += [timed(call) for _ in range(turns[name])]
+        enough = min(len(times) for times in samples.values()) >= at_least
+        if enough and time.perf_counter() - begin > seconds * len(calls):
+            break
+    return [_summarise(name, times) for name, times in samples.items()]
+
+
+def _summarise(name: str, times: list[float]) -> Timing:
+    fast, median, slow = np.percentile(times, (10, 50, 90))
+    return Timing(name, float(median), float(fast), float(slow), len(times))
+
+
+def read_bandwidth(megabytes: int = 512) -> float:
+    """Bytes per second that this process can read from memory, all threads together."""
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    count = os.cpu_count() or 1
+    data = np.ones(megabytes * 1024 * 1024 // 8, np.float64)
+    parts = np.array_split(data, count)
+    with ThreadPoolExecutor(count) as pool:
+
+        def read() -> float:
+            return timed(lambda: list(pool.map(np.max, parts)))
+
+        read()
+        return data.nbytes / min(read() for _ in range(5))
+
+
+def fma_peak(size: int = 2048) -> float:
+    """Float operations per second of numpy's matrix product: what the machine can reach."""
+    a = np.ones((size, size), np.float32)
+    b = np.ones((size, size), np.float32)
+    np.dot(a, b)
+    return 2 * size**3 / min(timed(lambda: np.dot(a, b)) for _ in range(5))

@@ -1,0 +1,58 @@
+"""PNG plots. matplotlib is imported here only, and only when a plot is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .requirements import require
+
+
+def bars(
+    path: Path, title: str, unit: str, groups: list[str], series: dict[str, list[float]]
+) -> None:
+    """Groups of bars side by side, one colour per series, the value over each bar."""
+    require("matplotlib", "to draw plots")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(1.6 + 1.9 * len(groups), 3.8))
+    width = 0.8 / len(series)
+    for number, (name, values) in enumerate(series.items()):
+        places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
+        drawn = axes.bar(places, values, width, label=name)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=8)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylabel(unit)
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(y=0.15)
+    if len(series) > 1:
+        axes.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def scatter(path: Path, title: str, labels: tuple[str, str], series: dict[str, tuple]) -> None:
+    """Points around the diagonal: how near one set of numbers is to another."""
+    require("matplotlib", "to draw plots")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(4.6, 4.4))
+    for name, (across, up) in series.items():
+        axes.plot(across, up, "o", markersize=5, alpha=0.75, label=name)
+    low, high = axes.get_xlim()
+    axes.plot([low, high], [low, high], "-", color="#bbbbbb", linewidth=1, zorder=0)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

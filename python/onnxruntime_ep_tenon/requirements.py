@@ -1,0 +1,25 @@
+"""Optional packages: asked for where they are used, with a message that says what to install."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+
+class MissingPackageError(ImportError):
+    """An optional package is not installed; the text says how to get it."""
+
+
+def require(name: str, purpose: str):
+    """The module, or an error that a person can act on."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the package '{name.split('.')[0]}' is needed {purpose}: "
+            "pip install 'onnxruntime-ep-tenon[tools]'"
+        ) from error
+
+
+def has(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,115 @@
+"""Registering the plugin with ONNX Runtime, and opening sessions that use it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
+
+_registration = threading.Lock()
+
+
+def _onnxruntime():
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            f"onnxruntime is not installed: pip install 'onnxruntime>={minimum_runtime_version()}'"
+        ) from error
+    return onnxruntime
+
+
+def register() -> None:
+    """Makes the provider known to ONNX Runtime in this process; calling it again is harmless."""
+    ort = _onnxruntime()
+    if version_tuple(ort.__version__) < version_tuple(minimum_runtime_version()):
+        raise RuntimeError(
+            f"onnxruntime {ort.__version__} is too old for Tenon: it needs at least "
+            f"{minimum_runtime_version()}. pip install --upgrade onnxruntime"
+        )
+    with _registration:
+        if not _devices_of(ort):
+            ort.register_execution_provider_library(PROVIDER, get_library_path())
+
+
+def _devices_of(ort) -> list:
+    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+def devices() -> list:
+    """The OrtEpDevices that Tenon offers on this machine, best first."""
+    register()
+    return sorted(_devices_of(_onnxruntime()), key=lambda d: _kind(d) == "cpu")
+
+
+def _kind(device) -> str:
+    return device.device.type.name.lower()
+
+
+def _choose(wanted: str | int) -> object:
+    offered = devices()
+    if not offered:
+        raise RuntimeError("Tenon offers no device here; `tenon doctor` says why")
+    if wanted == "auto":
+        return offered[0]
+    if isinstance(wanted, int):
+        if 0 <= wanted < len(offered):
+            return offered[wanted]
+    else:
+        kind, _, index = wanted.partition(":")
+        fitting = [device for device in offered if _kind(device) == kind]
+        if fitting and (not index or (index.isdigit() and int(index) < len(fitting))):
+            return fitting[int(index or 0)]
+    names = ", ".join(f"{i}: {_kind(device)}" for i, device in enumerate(offered))
+    raise ValueError(
+        f"device {wanted!r} is not there. Tenon offers {names}; "
+        "say 'auto', a kind such as 'cpu', or a number."
+    )
+
+
+def create_session(model, device="auto", session_options=None, **options):
+    """An onnxruntime.InferenceSession whose first provider is Tenon.
+
+    model            path, bytes, or an onnx.ModelProto
+    device           'auto', 'cpu', 'gpu', 'gpu:1', or an index into devices()
+    session_options  onnxruntime.SessionOptions; Tenon is added to them
+    options          Tenon's provider options, e.g. precision_mode='int8'
+
+    An error in Tenon is raised: ONNX Runtime's own habit of retrying on the CPU is switched off.
+    """
+    ort = _onnxruntime()
+    chosen = _choose(device)
+    settings = session_options if session_options is not None else ort.SessionOptions()
+    settings.add_provider_for_devices([chosen], _as_strings(options))
+    return ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
+
+
+def _loadable(model) -> str | bytes:
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no model file at {path}")
+        return str(path)
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model)
+    if hasattr(model, "SerializeToString"):
+        return model.SerializeToString()
+    raise TypeError(f"model must be a path, bytes or an onnx.ModelProto, not {type(model)}")
+
+
+def _as_strings(options: dict) -> dict[str, str]:
+    return {key: _as_string(key, value) for key, value in options.items()}
+
+
+def _as_string(key: str, value) -> str:
+    """Provider options travel as text: True is 1, a list is comma-separated."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, (str, int, float, os.PathLike)):
+        return str(value)
+    if isinstance(value, Sequence):
+        return ",".join(_as_string(key, item) for item in value)
+    raise TypeError(f"option {key} must be text, a number or a list of them, not {type(value)}")

@@ -1,0 +1,219 @@
+"""The project's own table of cases: what is timed, against what, and the bar it should reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import console
+from .commands.arguments import session_options
+from .commands.bench import caller
+from .measure import fma_peak, read_bandwidth, side_by_side, timed
+from .requirements import has, require
+from .session import create_session
+
+_SIZE = 4096
+
+
+@dataclass
+class Row:
+    case: str
+    tenon: float
+    other: float
+    bar: str
+    met: bool | None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.tenon / self.other
+
+
+def run_suite(args) -> int:
+    require("onnx", "to build the benchmark's models")
+    say = (lambda *_: None) if args.json else console.say
+    say("measuring the machine ...")
+    bandwidth, peak = read_bandwidth(), fma_peak()
+    say(f"read bandwidth {bandwidth / 1e9:.1f} GB/s, matrix product {peak / 1e9:.0f} GFLOP/s")
+    rows: list[Row] = []
+    for case in _CASES:
+        say(f"{case.__doc__.strip()} ...")
+        rows += case(args, bandwidth, peak)
+    result = {
+        "read_bandwidth_bytes_s": bandwidth,
+        "matrix_product_flop_s": peak,
+        "rows": [{**row.__dict__, "ratio": row.ratio} for row in rows],
+    }
+    if args.out:
+        _write(Path(args.out), result, rows)
+    if args.json:
+        console.print_json(result)
+    else:
+        _print(rows)
+    return 0
+
+
+def _print(rows: list[Row]) -> None:
+    verdict = {True: "met", False: "MISSED", None: ""}
+    console.heading("Against ONNX Runtime's CPU provider, same run, same threads")
+    console.table(
+        ["case", "tenon", "other", "ratio", "bar", "", "note"],
+        [
+            (
+                r.case,
+                console.duration(r.tenon),
+                console.duration(r.other),
+                f"{r.ratio:.2f}",
+                r.bar,
+                verdict[r.met],
+                r.note,
+            )
+            for r in rows
+        ],
+        right=(1, 2, 3),
+    )
+
+
+def _write(folder: Path, result: dict, rows: list[Row]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
+    if has("matplotlib"):
+        from . import plots
+
+        names = [row.case.replace(", ", "\n") for row in rows]
+        series = {"Tenon over ONNX Runtime's CPU provider": [row.ratio for row in rows]}
+        plots.bars(folder / "bench.png", "time, 1 = the CPU provider", "ratio", names, series)
+
+
+def _pair(model, inputs, args, other=None, **options) -> tuple[float, float]:
+    """Median seconds of the model on Tenon, and of it or another one on the CPU provider."""
+    import onnxruntime
+
+    ours = create_session(model, session_options=session_options(args.threads), **options)
+    theirs = onnxruntime.InferenceSession(
+        (other or model).SerializeToString(),
+        session_options(args.threads),
+        providers=["CPUExecutionProvider"],
+    )
+    timings = side_by_side(
+        {"tenon": caller(ours, inputs), "cpu": caller(theirs, inputs)}, args.seconds
+    )
+    return timings[0].median, timings[1].median
+
+
+def _stacked_nbits(rows: int, copies: int, accuracy_level: int):
+    """Several 4-bit products of one input: together too large for the caches."""
+    from .models.builder import FLOAT, GraphBuilder
+
+    random = np.random.default_rng(0)
+    blocks = _SIZE // 32
+    g = GraphBuilder("stacked", 21, ("com.microsoft",))
+    x = g.input("x", FLOAT, [rows, _SIZE])
+    for copy in range(copies):
+        codes = random.integers(0, 256, (_SIZE, blocks, 16), np.uint8)
+        scales = (random.random((_SIZE, blocks)) * 0.01).astype(np.float32)
+        y = g.output(f"y{copy}", FLOAT, [rows, _SIZE])
+        g.node(
+            "MatMulNBits",
+            [x, g.parameter(f"B{copy}", codes), g.parameter(f"scales{copy}", scales)],
+            outputs=[y],
+            domain="com.microsoft",
+            K=_SIZE,
+            N=_SIZE,
+            bits=4,
+            block_size=32,
+            accuracy_level=accuracy_level,
+        )
+    return g.model(check=False), {"x": random.standard_normal((rows, _SIZE)).astype(np.float32)}
+
+
+def _dots(args, bandwidth: float, peak: float) -> list[Row]:
+    """4-bit products, 4096 x 4096"""
+    rows = []
+    weight_bytes = _SIZE * _SIZE // 2 + _SIZE * _SIZE // 32 * 4
+    for m, copies, level, bar in (
+        (1, 8, 0, 0.4),
+        (1, 8, 4, 1.1),
+        (128, 2, 0, 0.9),
+        (128, 2, 4, 1.2),
+    ):
+        model, inputs = _stacked_nbits(m, copies, level)
+        precision = "exact" if level == 0 else "int8"
+        ours, theirs = _pair(model, inputs, args, precision_mode=precision)
+        ours, theirs = ours / copies, theirs / copies
+        met = ours <= bar * theirs
+        text = f"<= {bar}"
+        if m == 1 and level == 0:
+            met = met or ours <= 1.2 * weight_bytes / bandwidth
+            text += " or 1.2 of read time"
+        share = (
+            f"{weight_bytes / bandwidth / ours:.0%} of read bandwidth"
+            if m == 1
+            else f"{2 * m * _SIZE**2 / peak / ours:.0%} of matrix peak"
+        )
+        rows.append(Row(f"4-bit dot M={m}, {precision}", ours, theirs, text, met, share))
+    return rows
+
+
+def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
+    """the sentence encoder in NVFP4, 128 tokens"""
+    from .models import encoder
+    from .models.quantize import quantize_model
+
+    shape = encoder.EncoderShape()
+    plain = encoder.build_encoder(encoder.load_weights(encoder.find_weights_folder(), shape))
+    packed, _ = quantize_model(plain, "nvfp4")
+    rows = []
+    for batch in (1, 8):
+        inputs = encoder.random_tokens(batch, 128)
+        ours, theirs = _pair(packed, inputs, args, other=plain)
+        rows.append(
+            Row(
+                f"encoder NVFP4, batch {batch}",
+                ours,
+                theirs,
+                "<= 1.0",
+                ours <= theirs,
+                "against the f32 model",
+            )
+        )
+    created = min(timed(lambda: create_session(packed)) for _ in range(2))
+    rows.append(
+        Row(
+            "encoder session creation",
+            created,
+            2.0,
+            "<= 2 s",
+            created <= 2.0,
+            "other: the bar itself",
+        )
+    )
+    return rows
+
+
+def _overhead(args, _bandwidth: float, _peak: float) -> list[Row]:
+    """overhead of a Run"""
+    from .models.builder import FLOAT, GraphBuilder
+
+    g = GraphBuilder("one_node", 17)
+    g.node("Add", [g.input("a", FLOAT, [8]), g.input("b", FLOAT, [8])], outputs=["c"])
+    g.output("c", FLOAT, [8])
+    inputs = {name: np.ones(8, np.float32) for name in "ab"}
+    ours, theirs = _pair(g.model(), inputs, args, claim="all")
+    return [
+        Row(
+            "Run of one node",
+            ours,
+            theirs,
+            "<= +5 us",
+            ours - theirs <= 5e-6,
+            f"{(ours - theirs) * 1e6:+.1f} us",
+        )
+    ]
+
+
+_CASES: tuple[Callable, ...] = (_dots, _encoder, _overhead)

@@ -1,0 +1,91 @@
+"""Tensors of any ONNX type in and out of a session, as raw bytes where numpy has no such type."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from .requirements import require
+
+# ONNX element types that onnxruntime cannot hand to numpy: number, ml_dtypes name, bits.
+_RAW_TYPES = {
+    16: ("bfloat16", 16),
+    17: ("float8_e4m3fn", 8),
+    18: ("float8_e4m3fnuz", 8),
+    19: ("float8_e5m2", 8),
+    20: ("float8_e5m2fnuz", 8),
+    21: ("uint4", 4),
+    22: ("int4", 4),
+    23: ("float4_e2m1fn", 4),
+    24: ("float8_e8m0fnu", 8),
+    25: ("uint2", 2),
+    26: ("int2", 2),
+}
+
+
+def _raw_type_of(dtype: np.dtype) -> tuple[int, int] | None:
+    for number, (name, bits) in _RAW_TYPES.items():
+        if dtype.name == name:
+            return number, bits
+    return None
+
+
+def to_ort_value(array: np.ndarray):
+    """An OrtValue holding a copy of the array."""
+    import onnxruntime
+
+    raw = _raw_type_of(array.dtype)
+    if raw is None:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.array(array, order="C"))
+    number, bits = raw
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), number)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if bits < 8:
+        data = _pack(data, bits)
+    if data.size:
+        ctypes.memmove(value.data_ptr(), data.ctypes.data, data.size)
+    return value
+
+
+def from_ort_value(value) -> np.ndarray:
+    """The tensor as an array; types outside numpy come back as ml_dtypes ones."""
+    number = value.element_type() if value.is_tensor() else None
+    if number not in _RAW_TYPES:
+        return value.numpy()
+    name, bits = _RAW_TYPES[number]
+    dtype = np.dtype(getattr(require("ml_dtypes", f"to read {name} tensors"), name))
+    shape = tuple(value.shape())
+    count = int(np.prod(shape))
+    stored = np.empty((count * bits + 7) // 8, np.uint8)
+    if stored.size:
+        ctypes.memmove(stored.ctypes.data, value.data_ptr(), stored.size)
+    if bits == 16:
+        return stored.view(dtype).reshape(shape)
+    codes = _unpack(stored, bits, count) if bits < 8 else stored
+    if name in ("int4", "int2"):
+        # ml_dtypes keeps one sign-extended value per byte.
+        shift = 8 - bits
+        codes = ((codes << shift).view(np.int8) >> shift).view(np.uint8)
+    return codes.view(dtype).reshape(shape)
+
+
+def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    per_byte = 8 // bits
+    codes = np.pad(codes & np.uint8(2**bits - 1), (0, -codes.size % per_byte))
+    shifts = (np.arange(per_byte) * bits).astype(np.uint8)
+    packed = np.bitwise_or.reduce(codes.reshape(-1, per_byte) << shifts, axis=1)
+    return np.ascontiguousarray(packed.astype(np.uint8))
+
+
+def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    shifts = (np.arange(8 // bits) * bits).astype(np.uint8)
+    codes = (packed[:, None] >> shifts) & np.uint8(2**bits - 1)
+    return codes.reshape(-1)[:count]
+
+
+def run(session, inputs: dict[str, np.ndarray], outputs: list[str] | None = None) -> list:
+    """session.run for inputs and outputs of any tensor type."""
+    names = outputs or [output.name for output in session.get_outputs()]
+    feed = {name: to_ort_value(np.asarray(value)) for name, value in inputs.items()}
+    return [from_ort_value(value) for value in session.run_with_ort_values(names, feed)]
