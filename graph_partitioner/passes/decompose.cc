@@ -1,0 +1,74 @@
+#include "graph_partitioner/passes/decompose.h"
+
+#include <array>
+#include <unordered_map>
+
+#include "graph_partitioner/passes/decompose/rules.h"
+
+namespace tenon {
+namespace {
+
+using decomposition::Emitter;
+using decomposition::NamedRule;
+using decomposition::Results;
+using decomposition::Rule;
+
+const std::unordered_map<std::string_view, Rule>& rules_by_op() {
+  static const auto* const table = [] {
+    auto* rules = new std::unordered_map<std::string_view, Rule>;
+    const auto families = std::to_array<std::span<const NamedRule>>({
+        decomposition::activation_rules(),
+        decomposition::normalization_rules(),
+        decomposition::softmax_rules(),
+        decomposition::quantization_rules(),
+        decomposition::movement_rules(),
+        decomposition::position_rules(),
+        decomposition::variadic_rules(),
+    });
+    for (const auto family : families) {
+      for (const NamedRule& rule : family) rules->emplace(rule.op, rule.rule);
+    }
+    return rules;
+  }();
+  return *table;
+}
+
+void replace_outputs(ir::Graph& graph, Emitter& emit, const ir::Node& node, Results results) {
+  for (size_t i = 0; i < results.size() && i < node.outputs.size(); ++i) {
+    const ir::ValueId old = node.outputs[i];
+    if (old == ir::kNoValue || results[i] == ir::kNoValue) continue;
+    const ir::ValueId result = emit.cast(results[i], graph.value(old).dtype);
+    if (!graph.value(result).shape) graph.value(result).shape = graph.value(old).shape;
+    graph.replace_uses(old, result);
+  }
+}
+
+// Every output that somebody reads has a result that a node computes: a graph output keeps its name
+// only then.
+bool is_complete(const ir::Graph& graph, const Emitter& emit, const ir::Node& node,
+                 const Results& results) {
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (!emit.is_used(node.outputs[i])) continue;
+    if (i >= results.size() || results[i] == ir::kNoValue) return false;
+    if (graph.is_output(node.outputs[i]) && graph.producer(results[i]) == nullptr) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void decompose(ir::Graph& graph) {
+  const std::vector<ir::NodeId> order = graph.order();
+  for (const ir::NodeId id : order) {
+    const auto found = rules_by_op().find(graph.node(id).op);
+    if (found == rules_by_op().end()) continue;
+    const ir::Node node = graph.node(id);
+    Emitter emit(graph, id);
+    Results results = found->second(emit, node);
+    if (results.empty() || !is_complete(graph, emit, node, results)) continue;
+    replace_outputs(graph, emit, node, std::move(results));
+  }
+  graph.remove_dead_nodes();
+}
+
+}  // namespace tenon
