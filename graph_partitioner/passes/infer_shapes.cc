@@ -1,0 +1,108 @@
+#include "graph_partitioner/passes/infer_shapes.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "graph_partitioner/passes/shape_rules/rule.h"
+
+namespace tenon {
+
+using ir::kNoValue;
+
+namespace {
+
+using RuleMap = std::unordered_map<std::string_view, void (*)(NodeFacts&)>;
+
+RuleMap join(std::initializer_list<std::span<const ShapeRule>> tables) {
+  RuleMap map;
+  for (const auto& table : tables) {
+    for (const ShapeRule& rule : table) map.emplace(rule.op, rule.infer);
+  }
+  return map;
+}
+
+void apply(const RuleMap& rules, NodeFacts& facts) {
+  const auto rule = rules.find(facts.node().op);
+  if (rule == rules.end()) return;
+  try {
+    rule->second(facts);
+  } catch (const UserError&) {
+    // A size that overflows or an attribute of the wrong type: the shape stays unknown, so that
+    // nothing of ours claims the node and the runtime reports it.
+  }
+}
+
+}  // namespace
+
+ShapeInference::ShapeInference(ir::Graph& graph) : graph_(graph) {
+  for (ir::ValueId input : graph.inputs()) {
+    if (!graph.value(input).shape) continue;
+    for (const Dim& dim : *graph.value(input).shape) dim.collect_symbols(input_symbols_);
+  }
+  std::sort(input_symbols_.begin(), input_symbols_.end());
+}
+
+bool ShapeInference::is_bound(const Dim& dim) const {
+  std::vector<std::string> symbols;
+  dim.collect_symbols(symbols);
+  return std::all_of(symbols.begin(), symbols.end(), [&](const std::string& symbol) {
+    return std::binary_search(input_symbols_.begin(), input_symbols_.end(), symbol);
+  });
+}
+
+void ShapeInference::merge_shape(ir::ValueId id, const Shape& inferred) const {
+  std::optional<Shape>& given = graph_.value(id).shape;
+  if (!given) {
+    given = inferred;
+    return;
+  }
+  if (given->size() != inferred.size()) {
+    given.reset();
+    return;
+  }
+  for (size_t i = 0; i < inferred.size(); ++i) {
+    Dim& known = (*given)[i];
+    if (known == inferred[i]) continue;
+    if (known.is_constant() && inferred[i].is_constant()) {
+      given.reset();
+      return;
+    }
+    if (known.is_constant()) continue;
+    if (inferred[i].is_constant() || is_bound(inferred[i]) || !is_bound(known)) known = inferred[i];
+  }
+}
+
+void ShapeInference::infer(ir::NodeId id) {
+  static const RuleMap shape_rules =
+      join({pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(),
+            dot_shape_rules(), attention_shape_rules(), window_shape_rules(),
+            quantize_shape_rules()});
+  static const RuleMap rules_of_elements = join({element_rules()});
+
+  const ir::Node& node = graph_.node(id);
+  NodeFacts facts(graph_, node);
+  apply(shape_rules, facts);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != kNoValue && facts.shapes()[i]) {
+      merge_shape(node.outputs[i], *facts.shapes()[i]);
+    }
+  }
+  apply(rules_of_elements, facts);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == kNoValue || !facts.new_elements()[i]) continue;
+    ir::Value& value = graph_.value(node.outputs[i]);
+    const auto count = static_cast<int64_t>(facts.new_elements()[i]->size());
+    if (value.shape && element_count(*value.shape).is(count)) {
+      value.elements = facts.new_elements()[i];
+    }
+  }
+}
+
+void infer_shapes(ir::Graph& graph) {
+  ShapeInference inference(graph);
+  for (ir::NodeId id : graph.order()) inference.infer(id);
+}
+
+}  // namespace tenon

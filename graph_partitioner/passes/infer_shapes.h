@@ -1,0 +1,34 @@
+// Shapes of every value, and the elements of small integer tensors as dims, by our own rules.
+//
+// Why: the runtime often does not know a shape, sometimes not even a rank, and names dims that no
+// input has. Kernels need every dim as an expression over the dims of the graph's inputs.
+// Why here: before anything looks at shapes, and again after passes that write new nodes.
+//
+// What the runtime gave is kept where it knows more (a number beats an expression, a dim of the
+// inputs beats a dim that no input has). Two numbers that contradict each other leave the shape
+// unknown; data-dependent shapes stay unknown; nothing here throws because of what a model contains.
+#pragma once
+
+#include <memory>
+
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon {
+
+void infer_shapes(ir::Graph& graph);
+
+// Node by node, for passes that change values on the way (fold_constants).
+class ShapeInference {
+ public:
+  explicit ShapeInference(ir::Graph& graph);
+  void infer(ir::NodeId node);
+
+ private:
+  void merge_shape(ir::ValueId value, const Shape& inferred) const;
+  bool is_bound(const Dim& dim) const;
+
+  ir::Graph& graph_;
+  std::vector<std::string> input_symbols_;  // sorted
+};
+
+}  // namespace tenon

@@ -1,0 +1,289 @@
+// Ops that rearrange, repeat or create elements.
+#include <algorithm>
+#include <cmath>
+
+#include "base/convert.h"
+#include "graph_partitioner/passes/shape_rules/rule.h"
+
+namespace tenon {
+namespace {
+
+void transpose(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  std::vector<int64_t> perm = facts.node().integers("perm");
+  if (perm.empty()) {
+    for (size_t i = shape->size(); i-- > 0;) perm.push_back(static_cast<int64_t>(i));
+  }
+  if (perm.size() != shape->size()) return;
+  Shape result;
+  for (int64_t from : perm) {
+    const auto axis = normal_axis(from, shape->size());
+    if (!axis) return;
+    result.push_back((*shape)[*axis]);
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+// 0 copies the input's dim, -1 takes what is left.
+void reshape(NodeFacts& facts) {
+  const auto target = facts.elements(1);
+  const Shape* shape = facts.shape(0);
+  if (!target) return;
+  const bool zero_copies = facts.node().integer("allowzero", 0) == 0;
+  Shape result;
+  std::optional<size_t> rest;
+  for (size_t i = 0; i < target->size(); ++i) {
+    const Dim& dim = (*target)[i];
+    if (dim.is(-1)) {
+      if (rest) return;
+      rest = i;
+      result.emplace_back(1);
+    } else if (dim.is(0) && zero_copies) {
+      if (!shape || i >= shape->size()) return;
+      result.push_back((*shape)[i]);
+    } else if (never_negative(dim)) {
+      result.push_back(dim);
+    } else {
+      return;
+    }
+  }
+  if (rest && !shape) return;
+  if (rest) {
+    const Dim others = element_count(result);
+    if (others.is(0)) return;
+    result[*rest] = floor_div(element_count(*shape), others);
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void flatten(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  int64_t axis = facts.node().integer("axis", 1);
+  if (axis < 0) axis += static_cast<int64_t>(shape->size());
+  if (axis < 0 || axis > static_cast<int64_t>(shape->size())) return;
+  const auto cut = shape->begin() + axis;
+  facts.set_shape(0, {element_count(Shape(shape->begin(), cut)),
+                      element_count(Shape(cut, shape->end()))});
+}
+
+void squeeze(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  std::vector<int64_t> axes;
+  if (facts.node().has("axes") || facts.has_input(1)) {
+    const auto known = facts.integers_from("axes", 1);
+    if (!known) return;
+    axes = *known;
+  } else {
+    if (!is_static(*shape)) return;
+    for (size_t i = 0; i < shape->size(); ++i) {
+      if ((*shape)[i].is(1)) axes.push_back(static_cast<int64_t>(i));
+    }
+  }
+  const auto gone = normal_axes(axes, shape->size());
+  if (!gone) return;
+  Shape result;
+  for (size_t i = 0; i < shape->size(); ++i) {
+    if (!std::binary_search(gone->begin(), gone->end(), i)) result.push_back((*shape)[i]);
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void unsqueeze(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const auto axes = facts.integers_from("axes", 1);
+  if (!shape || !axes) return;
+  const size_t rank = shape->size() + axes->size();
+  const auto added = normal_axes(*axes, rank);
+  if (!added || added->size() != axes->size()) return;
+  Shape result;
+  size_t from = 0;
+  for (size_t i = 0; i < rank; ++i) {
+    const bool is_new = std::binary_search(added->begin(), added->end(), i);
+    result.push_back(is_new ? Dim(1) : (*shape)[from]);
+    from += is_new ? 0 : 1;
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void expand(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const auto target = facts.elements(1);
+  if (!shape || !target) return;
+  if (auto result = broadcast_all({*shape, *target})) facts.set_shape(0, *result);
+}
+
+void tile(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const auto repeats = facts.elements(1);
+  if (!shape || !repeats || repeats->size() != shape->size()) return;
+  Shape result;
+  for (size_t i = 0; i < shape->size(); ++i) result.push_back((*shape)[i] * (*repeats)[i]);
+  facts.set_shape(0, std::move(result));
+}
+
+void concat(NodeFacts& facts) {
+  const Shape* first = facts.shape(0);
+  if (!first) return;
+  const auto axis = normal_axis(facts.node().integer("axis", 0), first->size());
+  if (!axis) return;
+  Shape result = *first;
+  for (size_t i = 1; i < facts.input_count(); ++i) {
+    const Shape* next = facts.shape(i);
+    if (!next || next->size() != result.size()) return;
+    for (size_t d = 0; d < result.size(); ++d) {
+      if (d == *axis) {
+        result[d] = result[d] + (*next)[d];
+      } else if ((*next)[d].is_constant()) {
+        result[d] = (*next)[d];
+      }
+    }
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void depth_to_space(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const int64_t block = facts.node().integer("blocksize", 0);
+  if (!shape || shape->size() != 4 || block <= 0) return;
+  facts.set_shape(0, {(*shape)[0], floor_div((*shape)[1], block * block), (*shape)[2] * block,
+                      (*shape)[3] * block});
+}
+
+void space_to_depth(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const int64_t block = facts.node().integer("blocksize", 0);
+  if (!shape || shape->size() != 4 || block <= 0) return;
+  facts.set_shape(0, {(*shape)[0], (*shape)[1] * (block * block), floor_div((*shape)[2], block),
+                      floor_div((*shape)[3], block)});
+}
+
+void block_expand(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape || facts.given_shape(0)) return;
+  const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
+  if (!axis) return;
+  Shape result = *shape;
+  result[*axis] = result[*axis] * facts.node().integer("block", 1);
+  facts.set_shape(0, std::move(result));
+}
+
+void shape_of(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  const auto rank = static_cast<int64_t>(shape->size());
+  const auto clamped = [&](int64_t index) {
+    return std::clamp<int64_t>(index < 0 ? index + rank : index, 0, rank);
+  };
+  const int64_t start = clamped(facts.node().integer("start", 0));
+  const int64_t end = clamped(facts.node().integer("end", rank));
+  facts.set_shape(0, {std::max<int64_t>(end - start, 0)});
+}
+
+void scalar(NodeFacts& facts) { facts.set_shape(0, {}); }
+
+void constant_of_shape(NodeFacts& facts) {
+  const auto target = facts.elements(0);
+  if (target && std::all_of(target->begin(), target->end(), never_negative)) {
+    facts.set_shape(0, *target);
+  }
+}
+
+void constant(NodeFacts& facts) {
+  const ir::Node& node = facts.node();
+  const auto length = [](const auto& list) { return Shape{static_cast<int64_t>(list.size())}; };
+  if (auto tensor = node.has("value") ? node.tensor("value") : nullptr) {
+    facts.set_shape(0, make_shape(tensor->dims));
+  } else if (node.has("value_ints")) {
+    facts.set_shape(0, length(node.integers("value_ints")));
+  } else if (node.has("value_floats")) {
+    facts.set_shape(0, length(node.numbers("value_floats")));
+  } else if (node.has("value_int") || node.has("value_float")) {
+    facts.set_shape(0, {});
+  }
+}
+
+void range(NodeFacts& facts) {
+  const auto start = facts.elements(0), limit = facts.elements(1), delta = facts.elements(2);
+  if (start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1) {
+    const Dim& step = delta->front();
+    if (!step.is_constant() || step.is(0)) return;
+    const Dim span = step.value() > 0 ? limit->front() - start->front()
+                                      : start->front() - limit->front();
+    return facts.set_shape(0, {max(ceil_div(span, std::abs(step.value())), 0)});
+  }
+  const auto first = facts.constant(0), last = facts.constant(1), by = facts.constant(2);
+  if (!first || !last || !by || first->elements() != 1 || last->elements() != 1 ||
+      by->elements() != 1) {
+    return;
+  }
+  const double step = load_element(by->dtype, by->data, 0);
+  const double span = load_element(last->dtype, last->data, 0) -
+                      load_element(first->dtype, first->data, 0);
+  const double count = std::ceil(span / step);
+  if (count < 1e12) facts.set_shape(0, {static_cast<int64_t>(std::max(count, 0.0))});
+}
+
+// Sizes from input `sizes`, or scales (constants) from input `scales`.
+void resize_by(NodeFacts& facts, size_t scales, size_t sizes) {
+  const Shape* shape = facts.shape(0);
+  if (!shape || facts.node().has("axes") ||
+      facts.node().text("keep_aspect_ratio_policy", "stretch") != "stretch") {
+    return;
+  }
+  if (const auto target = facts.elements(sizes); target && target->size() == shape->size()) {
+    return facts.set_shape(0, *target);
+  }
+  const auto factors = facts.constant(scales);
+  if (!factors || factors->elements() != static_cast<int64_t>(shape->size())) return;
+  Shape result;
+  for (size_t i = 0; i < shape->size(); ++i) {
+    const double factor = load_element(factors->dtype, factors->data, static_cast<int64_t>(i));
+    const Dim& dim = (*shape)[i];
+    if (factor == std::floor(factor) && factor >= 1 && factor < 1e6) {
+      result.push_back(dim * static_cast<int64_t>(factor));
+    } else if (dim.is_constant()) {
+      result.emplace_back(static_cast<int64_t>(std::floor(static_cast<double>(dim.value()) * factor)));
+    } else {
+      return;
+    }
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void resize(NodeFacts& facts) {
+  if (facts.node().since_version == 10) return resize_by(facts, 1, SIZE_MAX);
+  resize_by(facts, 2, 3);
+}
+
+void upsample(NodeFacts& facts) { resize_by(facts, 1, SIZE_MAX); }
+
+constexpr ShapeRule kRules[] = {
+    {"Concat", concat},
+    {"Constant", constant},
+    {"ConstantOfShape", constant_of_shape},
+    {"DepthToSpace", depth_to_space},
+    {"Expand", expand},
+    {"Flatten", flatten},
+    {"Range", range},
+    {"Reshape", reshape},
+    {"Resize", resize},
+    {"Shape", shape_of},
+    {"Size", scalar},
+    {"SpaceToDepth", space_to_depth},
+    {"Squeeze", squeeze},
+    {"Tile", tile},
+    {"Transpose", transpose},
+    {"Unsqueeze", unsqueeze},
+    {"Upsample", upsample},
+    {"tenon::BlockExpand", block_expand},
+    {"tenon::DimValue", scalar},
+};
+
+}  // namespace
+
+std::span<const ShapeRule> movement_shape_rules() { return kRules; }
+
+}  // namespace tenon

@@ -1,0 +1,173 @@
+#include "graph_partitioner/passes/shape_rules/rule.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/convert.h"
+
+namespace tenon {
+
+using ir::kNoValue;
+
+const Shape* NodeFacts::shape(size_t index) const {
+  const ir::ValueId id = node_.input(index);
+  if (id == kNoValue || !graph_.value(id).shape) return nullptr;
+  return &*graph_.value(id).shape;
+}
+
+DType NodeFacts::dtype(size_t index) const {
+  const ir::ValueId id = node_.input(index);
+  return id == kNoValue ? DType::kUndefined : graph_.value(id).dtype;
+}
+
+DType NodeFacts::output_dtype(size_t index) const {
+  const ir::ValueId id = node_.output(index);
+  return id == kNoValue ? DType::kUndefined : graph_.value(id).dtype;
+}
+
+const Shape* NodeFacts::given_shape(size_t output) const {
+  const ir::ValueId id = node_.output(output);
+  if (id == kNoValue || !graph_.value(id).shape) return nullptr;
+  return &*graph_.value(id).shape;
+}
+
+ir::TensorPtr NodeFacts::constant(size_t index) const {
+  const ir::ValueId id = node_.input(index);
+  if (id == kNoValue || !graph_.value(id).is_constant()) return nullptr;
+  return graph_.value(id).constant;
+}
+
+std::optional<std::vector<Dim>> NodeFacts::elements(size_t index) const {
+  const ir::ValueId id = node_.input(index);
+  if (id == kNoValue) return std::nullopt;
+  const ir::Value& value = graph_.value(id);
+  if (value.elements) return value.elements;
+  return value.is_constant() ? integer_elements(*value.constant) : std::nullopt;
+}
+
+std::optional<std::vector<Dim>> integer_elements(const ir::Tensor& tensor) {
+  const bool countable = is_integer(tensor.dtype) || tensor.dtype == DType::kBool;
+  if (!countable || tensor.elements() > static_cast<int64_t>(kMaxElements)) return std::nullopt;
+  std::vector<Dim> result;
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    result.emplace_back(load_integer(tensor.dtype, tensor.data, i));
+  }
+  return result;
+}
+
+std::optional<std::vector<int64_t>> NodeFacts::integers(size_t index) const {
+  const auto dims = elements(index);
+  if (!dims || !is_static(*dims)) return std::nullopt;
+  return static_dims(*dims);
+}
+
+std::optional<std::vector<int64_t>> NodeFacts::integers_from(std::string_view name,
+                                                             size_t index) const {
+  if (node_.has(name)) return node_.integers(name);
+  return integers(index);
+}
+
+void NodeFacts::set_shape(size_t output, Shape shape) {
+  if (output < shapes_.size()) shapes_[output] = std::move(shape);
+}
+
+void NodeFacts::set_elements(size_t output, std::vector<Dim> elements) {
+  if (output < elements_.size() && elements.size() <= kMaxElements) {
+    elements_[output] = std::move(elements);
+  }
+}
+
+std::optional<size_t> normal_axis(int64_t axis, size_t rank) {
+  const auto signed_rank = static_cast<int64_t>(rank);
+  if (axis < -signed_rank || axis >= signed_rank) return std::nullopt;
+  return static_cast<size_t>(axis < 0 ? axis + signed_rank : axis);
+}
+
+std::optional<std::vector<size_t>> normal_axes(const std::vector<int64_t>& axes, size_t rank) {
+  std::vector<size_t> result;
+  for (int64_t axis : axes) {
+    const auto normal = normal_axis(axis, rank);
+    if (!normal) return std::nullopt;
+    result.push_back(*normal);
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+bool never_negative(const Dim& dim) { return max(dim, 0) == dim; }
+
+namespace {
+
+// clamped(s) <= s, and clamped(1) == 1: broadcast with s it is s or 1, and never less than s = 1.
+bool is_clamp_of(const Dim& clamped, const Dim& dim) {
+  std::vector<std::string> symbols;
+  clamped.collect_symbols(symbols);
+  if (symbols.size() != 1 || !(Dim::symbol(symbols[0]) == dim)) return false;
+  const Dim at_one = clamped.substitute([](std::string_view) { return Dim(1); });
+  return at_one.is(1) && min(clamped, dim) == clamped;
+}
+
+std::optional<Dim> broadcast_dims(const Dim& a, const Dim& b) {
+  if (a == b || b.is(1)) return a;
+  if (a.is(1)) return b;
+  if (a.is_constant() && b.is_constant()) return std::nullopt;
+  if (is_clamp_of(a, b)) return b;
+  if (is_clamp_of(b, a)) return a;
+  return broadcast(a, b);
+}
+
+}  // namespace
+
+std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes) {
+  Shape result;
+  for (const Shape& shape : shapes) {
+    Shape wide = result.size() >= shape.size() ? result : shape;
+    const Shape& narrow = result.size() >= shape.size() ? shape : result;
+    const size_t shift = wide.size() - narrow.size();
+    for (size_t i = 0; i < narrow.size(); ++i) {
+      const auto dim = broadcast_dims(wide[shift + i], narrow[i]);
+      if (!dim) return std::nullopt;
+      wide[shift + i] = *dim;
+    }
+    result = std::move(wide);
+  }
+  return result;
+}
+
+namespace {
+
+// An index of a slice, counted from the front and clamped to [low, high].
+std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low, const Dim& high) {
+  // Exporters write "to the end" as a number near the largest integer.
+  constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
+  if (index.is_constant() && index.value() >= kHuge) return high;
+  if (index.is_constant() && index.value() <= -kHuge) return low;
+  if (index.is_constant()) {
+    const Dim from_front = index.value() < 0 ? dim + index : index;
+    return max(low, min(from_front, high));
+  }
+  if (never_negative(index)) return max(low, min(index, high));
+  // -s counts from the end unless s is 0 at run time, which no model means.
+  if (never_negative(Dim(0) - index - 1)) return max(low, min(dim + index, high));
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
+                                        const Dim& dim) {
+  if (step == 0) return std::nullopt;
+  const bool forward = step > 0;
+  const Dim low = forward ? Dim(0) : Dim(-1);
+  const Dim high = forward ? dim : dim - 1;
+  // Walking backwards, a start past the end is clamped to the last element, never before the first.
+  const auto from = slice_bound(start, dim, Dim(0), high);
+  const auto to = slice_bound(end, dim, low, high);
+  if (!from || !to) return std::nullopt;
+  const Dim span = forward ? *to - *from : *from - *to;
+  const Dim size = forward ? ceil_div(span, step) : ceil_div(span, -step);
+  return SliceExtent{*from, max(size, 0)};
+}
+
+}  // namespace tenon

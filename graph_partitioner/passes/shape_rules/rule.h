@@ -1,0 +1,82 @@
+// What a shape rule sees and sets. A rule that lacks a fact returns without setting anything.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon {
+
+class NodeFacts {
+ public:
+  NodeFacts(const ir::Graph& graph, const ir::Node& node)
+      : graph_(graph), node_(node), shapes_(node.outputs.size()), elements_(node.outputs.size()) {}
+
+  const ir::Node& node() const { return node_; }
+  size_t input_count() const { return node_.inputs.size(); }
+  bool has_input(size_t index) const { return node_.input(index) != ir::kNoValue; }
+  const Shape* shape(size_t index) const;  // null: unknown or absent
+  DType dtype(size_t index) const;
+  DType output_dtype(size_t index) const;
+  const Shape* given_shape(size_t output) const;  // what the output has already
+  // Elements of an integer tensor: a small constant's, or what shape arithmetic knows.
+  std::optional<std::vector<Dim>> elements(size_t index) const;
+  std::optional<std::vector<int64_t>> integers(size_t index) const;
+  ir::TensorPtr constant(size_t index) const;
+  // The list in attribute `name`, or else in input `index`; nullopt when neither is known.
+  std::optional<std::vector<int64_t>> integers_from(std::string_view name, size_t index) const;
+
+  void set_shape(size_t output, Shape shape);
+  void set_elements(size_t output, std::vector<Dim> elements);
+  const std::vector<std::optional<Shape>>& shapes() const { return shapes_; }
+  const std::vector<std::optional<std::vector<Dim>>>& new_elements() const { return elements_; }
+
+ private:
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  std::vector<std::optional<Shape>> shapes_;
+  std::vector<std::optional<std::vector<Dim>>> elements_;
+};
+
+struct ShapeRule {
+  std::string_view op;
+  void (*infer)(NodeFacts&);
+};
+
+// One table per family of ops; infer_shapes.cc joins them.
+std::span<const ShapeRule> pointwise_shape_rules();
+std::span<const ShapeRule> movement_shape_rules();
+std::span<const ShapeRule> slicing_shape_rules();
+std::span<const ShapeRule> dot_shape_rules();
+std::span<const ShapeRule> attention_shape_rules();
+std::span<const ShapeRule> window_shape_rules();  // convolution, pooling, recurrent
+std::span<const ShapeRule> quantize_shape_rules();
+// Rules that set elements, run after the op's shape rule.
+std::span<const ShapeRule> element_rules();
+
+// Tensors longer than this are data, not shapes.
+inline constexpr size_t kMaxElements = 256;
+
+std::optional<std::vector<Dim>> integer_elements(const ir::Tensor& tensor);
+
+// 0 <= axis < rank, counted from the end where negative; nullopt when out of range.
+std::optional<size_t> normal_axis(int64_t axis, size_t rank);
+// Sorted, unique and non-negative; nullopt when one is out of range.
+std::optional<std::vector<size_t>> normal_axes(const std::vector<int64_t>& axes, size_t rank);
+// Symbols stand for sizes: a dim without a way below 0.
+bool never_negative(const Dim& dim);
+// nullopt where two fixed dims clash. Knows that a clamped dim, min(s, 512), broadcast with s can
+// only be s.
+std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes);
+
+// What [start:end:step] means on an axis of size `dim`: where it begins and how many it takes.
+struct SliceExtent {
+  Dim start, size;
+};
+std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
+                                        const Dim& dim);
+
+}  // namespace tenon

@@ -1,0 +1,178 @@
+// Ops that pick elements: slices, splits, gathers, padding.
+#include <algorithm>
+
+#include "graph_partitioner/passes/shape_rules/rule.h"
+
+namespace tenon {
+namespace {
+
+void slice(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  const auto as_dims = [](const std::vector<int64_t>& list) { return make_shape(list); };
+  const bool attributes = facts.node().has("starts");
+  const auto starts = attributes ? as_dims(facts.node().integers("starts")) : facts.elements(1);
+  const auto ends = attributes ? as_dims(facts.node().integers("ends")) : facts.elements(2);
+  if (!starts || !ends || starts->size() != ends->size()) return;
+  std::vector<int64_t> axes, steps(starts->size(), 1);
+  for (size_t i = 0; i < starts->size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (facts.node().has("axes") || facts.has_input(3)) {
+    const auto known = facts.integers_from("axes", 3);
+    if (!known || known->size() != starts->size()) return;
+    axes = *known;
+  }
+  if (facts.has_input(4)) {
+    const auto known = facts.integers(4);
+    if (!known || known->size() != starts->size()) return;
+    steps = *known;
+  }
+  Shape result = *shape;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = normal_axis(axes[i], shape->size());
+    if (!axis) return;
+    const auto extent = slice_extent((*starts)[i], (*ends)[i], steps[i], (*shape)[*axis]);
+    if (!extent) return;
+    result[*axis] = extent->size;
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void split(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
+  if (!axis) return;
+  const size_t count = facts.node().outputs.size();
+  std::vector<Dim> sizes;
+  if (facts.node().has("split")) {
+    sizes = make_shape(facts.node().integers("split"));
+  } else if (facts.has_input(1)) {
+    const auto known = facts.elements(1);
+    if (!known) return;
+    sizes = *known;
+  } else {
+    const Dim& dim = (*shape)[*axis];
+    const Dim chunk = ceil_div(dim, static_cast<int64_t>(count));
+    sizes.assign(count, chunk);
+    sizes.back() = dim - chunk * static_cast<int64_t>(count - 1);
+  }
+  if (sizes.size() != count) return;
+  for (size_t i = 0; i < count; ++i) {
+    Shape result = *shape;
+    result[*axis] = sizes[i];
+    facts.set_shape(i, std::move(result));
+  }
+}
+
+void gather(NodeFacts& facts) {
+  const Shape* data = facts.shape(0);
+  const Shape* indices = facts.shape(1);
+  if (!data || !indices) return;
+  const auto axis = normal_axis(facts.node().integer("axis", 0), data->size());
+  if (!axis) return;
+  Shape result(data->begin(), data->begin() + static_cast<std::ptrdiff_t>(*axis));
+  result.insert(result.end(), indices->begin(), indices->end());
+  result.insert(result.end(), data->begin() + static_cast<std::ptrdiff_t>(*axis) + 1, data->end());
+  facts.set_shape(0, std::move(result));
+}
+
+void like_indices(NodeFacts& facts) {
+  if (facts.shape(1)) facts.set_shape(0, *facts.shape(1));
+}
+
+void gather_nd(NodeFacts& facts) {
+  const Shape* data = facts.shape(0);
+  const Shape* indices = facts.shape(1);
+  if (!data || !indices || indices->empty() || !indices->back().is_constant()) return;
+  const int64_t skipped = facts.node().integer("batch_dims", 0) + indices->back().value();
+  if (skipped < 0 || skipped > static_cast<int64_t>(data->size())) return;
+  Shape result(indices->begin(), indices->end() - 1);
+  result.insert(result.end(), data->begin() + skipped, data->end());
+  facts.set_shape(0, std::move(result));
+}
+
+void pad(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  const auto pads = facts.node().has("pads")
+                        ? std::optional(make_shape(facts.node().integers("pads")))
+                        : facts.elements(1);
+  if (!pads) return;
+  std::vector<int64_t> axes;
+  for (size_t i = 0; i < shape->size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (facts.has_input(3)) {
+    const auto known = facts.integers(3);
+    if (!known) return;
+    axes = *known;
+  }
+  if (pads->size() != 2 * axes.size()) return;
+  Shape result = *shape;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = normal_axis(axes[i], shape->size());
+    if (!axis) return;
+    result[*axis] = result[*axis] + (*pads)[i] + (*pads)[axes.size() + i];
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void top_k(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const auto count = facts.node().has("k")
+                         ? std::optional(std::vector<Dim>{facts.node().integer("k", 0)})
+                         : facts.elements(1);
+  if (!shape || !count || count->size() != 1) return;
+  const auto axis = normal_axis(facts.node().integer("axis", -1), shape->size());
+  if (!axis) return;
+  Shape result = *shape;
+  result[*axis] = count->front();
+  facts.set_shape(0, result);
+  facts.set_shape(1, result);
+}
+
+void one_hot(NodeFacts& facts) {
+  const Shape* indices = facts.shape(0);
+  const auto depth = facts.elements(1);
+  if (!indices || !depth || depth->size() != 1) return;
+  const auto axis = normal_axis(facts.node().integer("axis", -1), indices->size() + 1);
+  if (!axis) return;
+  Shape result = *indices;
+  result.insert(result.begin() + static_cast<std::ptrdiff_t>(*axis), depth->front());
+  facts.set_shape(0, std::move(result));
+}
+
+// Packed uint8 data holds two 4-bit elements along the quantised (last) axis.
+void gather_block_quantized(NodeFacts& facts) {
+  const Shape* data = facts.shape(0);
+  const Shape* indices = facts.shape(1);
+  if (!data || data->empty() || !indices) return;
+  const auto axis = normal_axis(facts.node().integer("gather_axis", 0), data->size());
+  if (!axis) return;
+  Shape unpacked = *data;
+  const int64_t bits = facts.node().integer("bits", 4);
+  if (facts.dtype(0) == DType::kU8 && bits > 0 && bits < 8) {
+    unpacked.back() = unpacked.back() * (8 / bits);
+  }
+  Shape result(unpacked.begin(), unpacked.begin() + static_cast<std::ptrdiff_t>(*axis));
+  result.insert(result.end(), indices->begin(), indices->end());
+  result.insert(result.end(), unpacked.begin() + static_cast<std::ptrdiff_t>(*axis) + 1,
+                unpacked.end());
+  facts.set_shape(0, std::move(result));
+}
+
+constexpr ShapeRule kRules[] = {
+    {"Gather", gather},
+    {"GatherElements", like_indices},
+    {"GatherND", gather_nd},
+    {"OneHot", one_hot},
+    {"Pad", pad},
+    {"Slice", slice},
+    {"Split", split},
+    {"TopK", top_k},
+    {"com.microsoft::GatherBlockQuantized", gather_block_quantized},
+};
+
+}  // namespace
+
+std::span<const ShapeRule> slicing_shape_rules() { return kRules; }
+
+}  // namespace tenon

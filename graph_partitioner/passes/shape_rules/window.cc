@@ -1,0 +1,155 @@
+// Sliding windows (convolution, pooling) and recurrent layers.
+#include <string>
+
+#include "graph_partitioner/passes/shape_rules/rule.h"
+
+namespace tenon {
+namespace {
+
+// Attributes of a window over `rank` spatial axes, defaults filled in.
+struct Window {
+  std::vector<int64_t> kernel, strides, dilations, pads_begin, pads_end;
+  std::string auto_pad;
+};
+
+std::optional<Window> window_of(const ir::Node& node, std::vector<int64_t> kernel) {
+  const size_t rank = kernel.size();
+  Window window;
+  window.kernel = std::move(kernel);
+  window.strides = node.integers("strides");
+  window.dilations = node.integers("dilations");
+  window.auto_pad = node.text("auto_pad", "NOTSET");
+  std::vector<int64_t> pads = node.integers("pads");
+  if (window.strides.empty()) window.strides.assign(rank, 1);
+  if (window.dilations.empty()) window.dilations.assign(rank, 1);
+  if (pads.empty() || window.auto_pad == "VALID") pads.assign(2 * rank, 0);
+  if (window.strides.size() != rank || window.dilations.size() != rank || pads.size() != 2 * rank) {
+    return std::nullopt;
+  }
+  for (int64_t stride : window.strides) {
+    if (stride <= 0) return std::nullopt;
+  }
+  window.pads_begin.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(rank));
+  window.pads_end.assign(pads.begin() + static_cast<std::ptrdiff_t>(rank), pads.end());
+  return window;
+}
+
+Dim windows_along(const Dim& dim, const Window& window, size_t axis) {
+  if (window.auto_pad == "SAME_UPPER" || window.auto_pad == "SAME_LOWER") {
+    return ceil_div(dim, window.strides[axis]);
+  }
+  const int64_t reach = window.dilations[axis] * (window.kernel[axis] - 1) + 1;
+  const int64_t padding = window.pads_begin[axis] + window.pads_end[axis];
+  return floor_div(dim + (padding - reach), window.strides[axis]) + 1;
+}
+
+// The kernel's spatial dims, from the attribute or from the weight [M, C/g, k...].
+std::optional<std::vector<int64_t>> kernel_dims(NodeFacts& facts, const Shape& weight) {
+  const std::vector<int64_t> named = facts.node().integers("kernel_shape");
+  if (!named.empty()) return named;
+  const Shape spatial(weight.begin() + 2, weight.end());
+  if (!is_static(spatial)) return std::nullopt;
+  return static_dims(spatial);
+}
+
+void convolution(NodeFacts& facts, size_t weight_input) {
+  const Shape* input = facts.shape(0);
+  const Shape* weight = facts.shape(weight_input);
+  if (!input || !weight || input->size() < 3 || weight->size() != input->size()) return;
+  const auto kernel = kernel_dims(facts, *weight);
+  if (!kernel || kernel->size() != input->size() - 2) return;
+  const auto window = window_of(facts.node(), *kernel);
+  if (!window) return;
+  Shape result{(*input)[0], (*weight)[0]};
+  for (size_t i = 0; i < kernel->size(); ++i) {
+    result.push_back(windows_along((*input)[2 + i], *window, i));
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+void conv(NodeFacts& facts) { convolution(facts, 1); }
+void qlinear_conv(NodeFacts& facts) { convolution(facts, 3); }
+
+void conv_transpose(NodeFacts& facts) {
+  const Shape* input = facts.shape(0);
+  const Shape* weight = facts.shape(1);
+  if (!input || !weight || input->size() < 3 || weight->size() != input->size()) return;
+  const ir::Node& node = facts.node();
+  if (node.has("output_shape") || node.text("auto_pad", "NOTSET") != "NOTSET") return;
+  const auto kernel = kernel_dims(facts, *weight);
+  if (!kernel || kernel->size() != input->size() - 2) return;
+  const auto window = window_of(node, *kernel);
+  if (!window) return;
+  std::vector<int64_t> extra = node.integers("output_padding");
+  if (extra.empty()) extra.assign(kernel->size(), 0);
+  if (extra.size() != kernel->size()) return;
+  Shape result{(*input)[0], (*weight)[1] * node.integer("group", 1)};
+  for (size_t i = 0; i < kernel->size(); ++i) {
+    const int64_t reach = window->dilations[i] * ((*kernel)[i] - 1) + 1;
+    const int64_t padding = window->pads_begin[i] + window->pads_end[i];
+    result.push_back(((*input)[2 + i] - 1) * window->strides[i] + (extra[i] + reach - padding));
+  }
+  facts.set_shape(0, std::move(result));
+}
+
+// With ceil_mode the last window depends on where it starts: the runtime's word is taken.
+void pool(NodeFacts& facts) {
+  const Shape* input = facts.shape(0);
+  if (!input || input->size() < 3 || facts.node().integer("ceil_mode", 0) != 0) return;
+  const auto window = window_of(facts.node(), facts.node().integers("kernel_shape"));
+  if (!window || window->kernel.size() != input->size() - 2) return;
+  Shape result{(*input)[0], (*input)[1]};
+  for (size_t i = 0; i < window->kernel.size(); ++i) {
+    result.push_back(windows_along((*input)[2 + i], *window, i));
+  }
+  facts.set_shape(0, result);
+  facts.set_shape(1, result);
+}
+
+void global_pool(NodeFacts& facts) {
+  const Shape* input = facts.shape(0);
+  if (!input || input->size() < 2) return;
+  Shape result(input->size(), Dim(1));
+  result[0] = (*input)[0];
+  result[1] = (*input)[1];
+  facts.set_shape(0, std::move(result));
+}
+
+// Y [S, D, B, H], Y_h and Y_c [D, B, H]; layout 1 puts the batch first.
+void recurrent(NodeFacts& facts) {
+  const Shape* input = facts.shape(0);
+  const int64_t hidden = facts.node().integer("hidden_size", 0);
+  if (!input || input->size() != 3 || hidden <= 0) return;
+  const int64_t directions = facts.node().text("direction", "forward") == "bidirectional" ? 2 : 1;
+  const bool batch_first = facts.node().integer("layout", 0) != 0;
+  const Dim& length = (*input)[batch_first ? 1 : 0];
+  const Dim& batch = (*input)[batch_first ? 0 : 1];
+  const Shape last = batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
+  facts.set_shape(0, batch_first ? Shape{batch, length, directions, hidden}
+                                 : Shape{length, directions, batch, hidden});
+  facts.set_shape(1, last);
+  facts.set_shape(2, last);
+}
+
+constexpr ShapeRule kRules[] = {
+    {"AveragePool", pool},
+    {"Conv", conv},
+    {"ConvInteger", conv},
+    {"ConvTranspose", conv_transpose},
+    {"GRU", recurrent},
+    {"GlobalAveragePool", global_pool},
+    {"GlobalLpPool", global_pool},
+    {"GlobalMaxPool", global_pool},
+    {"LSTM", recurrent},
+    {"LpPool", pool},
+    {"MaxPool", pool},
+    {"QLinearConv", qlinear_conv},
+    {"RNN", recurrent},
+    {"com.microsoft::FusedConv", conv},
+};
+
+}  // namespace
+
+std::span<const ShapeRule> window_shape_rules() { return kRules; }
+
+}  // namespace tenon
