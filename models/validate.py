@@ -56,7 +56,8 @@ def _special_values_differ(got: np.ndarray, wanted: np.ndarray) -> str:
 def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Verdict:
     error = np.abs(got - wanted)
     size = np.sqrt(np.mean(np.square(wanted)))
-    rms = float(np.sqrt(np.mean(np.square(error))) / size) if size > 0 else float(error.max())
+    error_rms = np.sqrt(np.mean(np.square(error)))
+    rms = float(error_rms / size) if size > 0 else float(error_rms)
     largest = float(error.max())
     excess = error - (tolerance.absolute + tolerance.relative * np.abs(wanted))
     problem = ""
@@ -66,7 +67,8 @@ def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance)
             f"{np.count_nonzero(excess > 0)} of {error.size} elements are out of bounds; "
             f"the worst is {got[worst]:.6g}, expected {wanted[worst]:.6g}"
         )
-    elif rms > tolerance.rms and largest > tolerance.absolute:
+    elif error_rms > tolerance.rms * size + 0.1 * tolerance.absolute:
+        # A tenth of the absolute bound, so that outputs near zero are not judged by their noise.
         problem = f"rms error {rms:.2e} is above {tolerance.rms:.0e}"
     return Verdict(name, not problem, largest, rms, problem)
 

@@ -1,0 +1,35 @@
+"""What several test files share: the plugin when it is built, and which runtime is in use."""
+
+from __future__ import annotations
+
+import onnxruntime
+import onnxruntime_ep_tenon as tenon
+import pytest
+from onnxruntime_ep_tenon.library import version_tuple
+
+RUNTIME = version_tuple(onnxruntime.__version__)
+
+
+def runtime_at_least(version: str) -> bool:
+    return RUNTIME >= version_tuple(version)
+
+
+def plugin_is_built() -> bool:
+    try:
+        tenon.get_library_path()
+    except tenon.LibraryNotFoundError:
+        return False
+    return True
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "plugin: needs the built plugin library")
+
+
+def pytest_collection_modifyitems(items):
+    if plugin_is_built():
+        return
+    absent = pytest.mark.skip(reason="the plugin library is not built")
+    for item in items:
+        if item.get_closest_marker("plugin"):
+            item.add_marker(absent)

@@ -1,0 +1,118 @@
+"""The float64 judge, checked against stock ONNX Runtime wherever that can run the model."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import runtime_at_least
+from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, reference, validate
+from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
+from onnxruntime_ep_tenon.models.tolerances import Tolerance, dot_bound
+
+# No CPU kernel, or a stock optimiser that breaks on it: only a plugin runs these.
+WITHOUT_CPU_KERNEL = {
+    "nvfp4", "mxfp8", "mxfp4", "nvfp4_weights_as_inputs", "nvfp4_gemm", "nvfp4_contrib",
+    "nvfp4_dynamic", "mxfp8_tensorrt", "mxfp8_dynamic", "fp8_contrib", "fp8_with_activations",
+}  # fmt: skip
+# Stock ONNX Runtime turns these into products with int8 activations unless told not to.
+LOSSY = {"matmul_4bits_int8"}
+
+
+def stock(model, inputs):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, inputs)
+
+
+def agree(model, inputs):
+    for verdict in validate.compare_all(
+        [value.name for value in model.graph.output],
+        stock(model, inputs),
+        reference.evaluate(model, inputs),
+    ):
+        assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("form", sorted(set(form_names()) - WITHOUT_CPU_KERNEL - LOSSY))
+def test_products_agree_with_stock(form):
+    if form == "matmul_2bits" and not runtime_at_least("1.25.0"):
+        pytest.skip("this runtime's MatMulNBits has no 2-bit weights")
+    problem = Problem(bias=True)
+    agree(build_scaled_dot(form, problem), problem.inputs(5))
+
+
+@pytest.mark.parametrize("form", sorted(form_names()))
+def test_every_form_is_near_the_float_product(form):
+    allowed = FORMS[form].activations if form in FORMS else (1,)
+    problem = Problem(n=32, k=64, activations=allowed[0])
+    inputs = problem.inputs(4)
+    exact = inputs["x"].astype(np.float64) @ problem.weights().T.astype(np.float64)
+    if form == "int4_pre_scaled":
+        exact = (inputs["x"] * (1 + np.arange(64) % 3 / 4)) @ problem.weights().T
+    result = reference.evaluate(build_scaled_dot(form, problem), inputs)[0]
+    error = np.sqrt(np.mean((result - exact) ** 2) / np.mean(exact**2))
+    assert error < (0.75 if form == "matmul_2bits" else 0.25)
+
+
+@pytest.mark.parametrize("form", attention.FORMS)
+def test_attention_agrees_with_stock(form):
+    model = attention.build_attention(form)
+    agree(model, attention.inputs_for(model, queries=4, keys=4))
+
+
+@pytest.mark.parametrize("activation", mlp.ACTIVATIONS)
+def test_gated_mlp_agrees_with_stock(activation):
+    x = np.random.default_rng(0).standard_normal((2, 3, 64)).astype(np.float32)
+    agree(mlp.build_gated_mlp(activation=activation), {"x": x})
+
+
+@pytest.mark.parametrize(("sequence", "past"), [(1, 7), (5, 0), (1, 0)])
+def test_decoder_agrees_with_stock(sequence, past):
+    shape = decoder.DecoderShape(layers=2)
+    agree(decoder.build_decoder(shape), decoder.inputs_for(shape, 1, sequence, past))
+
+
+def test_encoder_agrees_with_stock():
+    agree(encoder.build_encoder(shape=encoder.SMALL), encoder.random_tokens(3, 9, 200))
+
+
+def test_a_wrong_element_is_found():
+    good = np.linspace(-1, 1, 100)
+    bad = good.astype(np.float32)
+    assert validate.compare("y", bad, good).ok
+    bad[50] += 1e-3
+    verdict = validate.compare("y", bad, good)
+    assert not verdict.ok and "1 of 100" in verdict.problem
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_nan_and_inf_must_be_where_they_belong(special):
+    reference_values = np.array([1.0, special, 3.0])
+    assert validate.compare("y", reference_values.copy(), reference_values).ok
+    assert not validate.compare("y", np.array([1.0, 2.0, 3.0]), reference_values).ok
+    assert not validate.compare("y", reference_values, np.array([1.0, 2.0, 3.0])).ok
+
+
+def test_shapes_must_be_equal():
+    assert "shape" in validate.compare("y", np.zeros((2, 3)), np.zeros((3, 2))).problem
+
+
+def test_integers_must_be_equal():
+    assert validate.compare("y", np.array([1, 2]), np.array([1, 2])).ok
+    assert not validate.compare("y", np.array([1, 2]), np.array([1, 3])).ok
+
+
+def test_the_rms_gate_finds_many_small_errors():
+    tolerance = Tolerance(1e-2, 0, 1e-4, "for this test")
+    good = np.ones(100)
+    one = good.copy()
+    one[0] += 0.009
+    assert validate.compare("y", one, good, tolerance).ok
+    verdict = validate.compare("y", good + 0.009, good, tolerance)
+    assert not verdict.ok and "rms" in verdict.problem
+
+
+def test_the_dot_bound_scales_with_the_magnitudes():
+    x, w = np.ones((1, 64)), np.ones((64, 1))
+    assert dot_bound(10 * x, w, np.float32) == pytest.approx(10 * dot_bound(x, w, np.float32))
+    assert dot_bound(x, w, np.float16) > dot_bound(x, w, np.float32)
