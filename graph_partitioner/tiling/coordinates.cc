@@ -247,8 +247,8 @@ class Walk {
     }
     while (next < outer.size() && outer[next].is(1)) ++next;
     if (next != outer.size()) {
-      throw Unsupported{fmt::format("Reshape from {} to {} is no mere change of rank", text(inner),
-                                    text(outer))};
+      throw Unsupported{
+          fmt::format("Reshape from {} to {} is no mere change of rank", text(inner), text(outer))};
     }
     return result;
   }

@@ -39,10 +39,10 @@ struct BlockTerm {
 // `indices`; a negative one counts from the end: index < 0 ? index + bound : index.
 struct GatherTerm {
   ir::ValueId indices = ir::kNoValue;
-  Dim indices_offset;                  // element of `indices`: offset + strides·x + blocks
-  std::vector<Dim> indices_strides;    // one per domain axis
+  Dim indices_offset;                // element of `indices`: offset + strides·x + blocks
+  std::vector<Dim> indices_strides;  // one per domain axis
   std::vector<BlockTerm> indices_blocks;
-  Dim bound;                           // every index must lie in [-bound, bound)
+  Dim bound;  // every index must lie in [-bound, bound)
   Dim step = 1;
   Dim offset;
   int64_t divisor = 1;
@@ -69,10 +69,10 @@ struct Access {
   ir::ValueId value = ir::kNoValue;  // what the region's ops name: the end of the movement chain
   ir::ValueId input = ir::kNoValue;  // the body input or constant at the chain's start
   Dim offset;                        // in elements
-  std::vector<Dim> strides;          // one per domain axis; 0 where the element does not depend on it
+  std::vector<Dim> strides;  // one per domain axis; 0 where the element does not depend on it
   std::vector<BlockTerm> blocks;
   std::vector<GatherTerm> gathers;
-  std::vector<Guard> guards;         // outermost first: the first that fails decides
+  std::vector<Guard> guards;  // outermost first: the first that fails decides
 };
 
 // A result: element Σ strides[axis] * x_axis of the contiguous output tensor. A reduced value has
@@ -83,7 +83,7 @@ struct Store {
 };
 
 struct LoopTiling {
-  Support support;                   // why the body is no legal loop; the rest is empty then
+  Support support;  // why the body is no legal loop; the rest is empty then
   Shape domain;
   std::vector<int> reduced_axes;     // sorted; empty for a pointwise loop
   std::vector<Access> accesses;      // in order of first use
@@ -98,7 +98,8 @@ struct LoopTiling {
 //   known at run time: broadcast(a, b));
 // - all reductions reduce the same axes, with keepdims=1, and their operand has the domain's size
 //   there;
-// - an output has the domain's size along every axis, or along all but the reduced axes and 1 there:
+// - an output has the domain's size along every axis, or along all but the reduced axes and 1
+// there:
 //   no element is written by two points of the domain.
 LoopTiling analyze(const ir::Graph& body);
 

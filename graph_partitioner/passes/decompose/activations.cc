@@ -51,9 +51,7 @@ ValueId with_bias(Emitter& emit, const Node& node) {
   return emit.binary("Add", x, emit.widen(node.input(1)));
 }
 
-Results relu(Emitter& emit, const Node& node) {
-  return {emit.binary("Max", node.input(0), 0.0)};
-}
+Results relu(Emitter& emit, const Node& node) { return {emit.binary("Max", node.input(0), 0.0)}; }
 
 Results leaky_relu(Emitter& emit, const Node& node) {
   const ValueId x = emit.widen(node.input(0));

@@ -100,9 +100,7 @@ ValueId Emitter::where(ValueId condition, ValueId yes, ValueId no) {
   return emit(std::move(node), dtype(yes), broadcast({condition, yes, no}));
 }
 
-ValueId Emitter::cast(ValueId x, DType to) {
-  return dtype(x) == to ? x : cast(x, to, {});
-}
+ValueId Emitter::cast(ValueId x, DType to) { return dtype(x) == to ? x : cast(x, to, {}); }
 
 ValueId Emitter::cast(ValueId x, DType to, std::map<std::string, ir::Attribute> attributes) {
   Node node;

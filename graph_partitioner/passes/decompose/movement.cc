@@ -84,7 +84,8 @@ Results pad(Emitter& emit, const Node& node) {
   }
   if (mode == "constant") {
     const bool zero = node.input(2) == kNoValue;
-    const ValueId fill = zero ? emit.scalar_like(node.input(0), 0.0) : emit.reshape(node.input(2), {});
+    const ValueId fill =
+        zero ? emit.scalar_like(node.input(0), 0.0) : emit.reshape(node.input(2), {});
     return {emit.pad(node.input(0), pads.begin, fill, padded)};
   }
   if (mode != "edge" && mode != "reflect" && mode != "wrap") return {};
@@ -107,8 +108,8 @@ Results depth_to_space(Emitter& emit, const Node& node) {
   const Dim c = floor_div((*shape)[1], Dim(size * size));
   const bool depth_first = node.text("mode", "DCR") == "DCR";
   const Shape split = depth_first ? Shape{n, size, size, c, h, w} : Shape{n, c, size, size, h, w};
-  const std::vector<int64_t> perm = depth_first ? std::vector<int64_t>{0, 3, 4, 1, 5, 2}
-                                                : std::vector<int64_t>{0, 1, 4, 2, 5, 3};
+  const std::vector<int64_t> perm =
+      depth_first ? std::vector<int64_t>{0, 3, 4, 1, 5, 2} : std::vector<int64_t>{0, 1, 4, 2, 5, 3};
   const ValueId moved = emit.transpose(emit.reshape(node.input(0), split), perm);
   return {emit.reshape(moved, {n, c, h * size, w * size})};
 }

@@ -90,8 +90,8 @@ Residual add_residual(Emitter& emit, const Node& node, size_t bias) {
   Residual residual;
   residual.axes = trailing_axes(emit, node);
   if (residual.axes.empty()) return residual;
-  residual.sum = emit.binary("Add", stash(emit, node, node.input(0)),
-                             stash(emit, node, node.input(1)));
+  residual.sum =
+      emit.binary("Add", stash(emit, node, node.input(0)), stash(emit, node, node.input(1)));
   if (node.input(bias) != kNoValue) {
     residual.sum = emit.binary("Add", residual.sum, stash(emit, node, node.input(bias)));
   }
@@ -122,8 +122,8 @@ Dim product(const Shape& shape, size_t first) {
   return result;
 }
 
-// [N, C, …] -> [N, groups, C/groups, rest]: a group's elements are the last two axes. Scale and bias
-// have one element per channel, before opset 21 one per group.
+// [N, C, …] -> [N, groups, C/groups, rest]: a group's elements are the last two axes. Scale and
+// bias have one element per channel, before opset 21 one per group.
 Results group_norm(Emitter& emit, const Node& node) {
   const auto shape = emit.shape(node.input(0));
   const auto scale_shape = emit.shape(node.input(1));
@@ -148,8 +148,7 @@ Results group_norm(Emitter& emit, const Node& node) {
 Results instance_norm(Emitter& emit, const Node& node) {
   const auto shape = emit.shape(node.input(0));
   if (!shape || shape->size() < 2) return {};
-  const ValueId flat =
-      emit.reshape(node.input(0), {(*shape)[0], (*shape)[1], product(*shape, 2)});
+  const ValueId flat = emit.reshape(node.input(0), {(*shape)[0], (*shape)[1], product(*shape, 2)});
   const Centred norm =
       standardize(emit, stash(emit, node, flat), {2}, node.number("epsilon", 1e-5f));
   const Shape own{(*shape)[1], 1};

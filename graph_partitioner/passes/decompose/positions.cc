@@ -16,8 +16,8 @@ Results trilu(Emitter& emit, const Node& node) {
   const ValueId x = node.input(0);
   const auto shape = emit.shape(x);
   if (!shape || shape->size() < 2) return {};
-  const ValueId k = node.input(1) == kNoValue ? emit.scalar(DType::kI64, 0.0)
-                                              : emit.reshape(node.input(1), {});
+  const ValueId k =
+      node.input(1) == kNoValue ? emit.scalar(DType::kI64, 0.0) : emit.reshape(node.input(1), {});
   const bool upper = node.integer("upper", 1) != 0;
   const ValueId kept =
       emit.compare(upper ? "GreaterOrEqual" : "LessOrEqual", diagonal(emit, *shape), k);
@@ -58,8 +58,8 @@ Results one_hot(Emitter& emit, const Node& node) {
   line[*axis] = (*shape)[*axis];
   const ValueId index = emit.cast(emit.reshape(node.input(0), split), DType::kI64);
   const ValueId depth = emit.dim_value((*shape)[*axis], DType::kI64);
-  const ValueId wrapped = emit.where(emit.compare("Less", index, 0.0),
-                                     emit.binary("Add", index, depth), index);
+  const ValueId wrapped =
+      emit.where(emit.compare("Less", index, 0.0), emit.binary("Add", index, depth), index);
   const ValueId here = emit.compare("Equal", wrapped, emit.position(line, *axis));
   const ValueId off = emit.slice(node.input(2), {0}, {1}, {1});
   const ValueId on = emit.slice(node.input(2), {1}, {1}, {1});

@@ -8,8 +8,8 @@ namespace {
 
 // ONNX's numbers of element types that attributes name.
 DType element_type(int64_t onnx_number) {
-  constexpr auto kTypes = std::to_array<std::pair<int64_t, DType>>({
-      {1, DType::kF32}, {10, DType::kF16}, {11, DType::kF64}, {16, DType::kBF16}});
+  constexpr auto kTypes = std::to_array<std::pair<int64_t, DType>>(
+      {{1, DType::kF32}, {10, DType::kF16}, {11, DType::kF64}, {16, DType::kBF16}});
   for (const auto& [number, type] : kTypes) {
     if (number == onnx_number) return type;
   }
@@ -157,8 +157,8 @@ Results fp4_dynamic_quantize(Emitter& emit, const Node& node) {
   const ValueId wanted = emit.binary("Div", emit.binary("Div", blocks.largest, 6.0), global);
   const ValueId scale = emit.cast(wanted, DType::kF8E4M3FN, {{"saturate", int64_t{1}}});
   const ValueId real_scale = emit.binary("Mul", emit.cast(scale, DType::kF32), global);
-  const ValueId codes = emit.quantize(scaled_down(emit, blocks.x, real_scale), kNoValue,
-                                      DType::kF4E2M1, true);
+  const ValueId codes =
+      emit.quantize(scaled_down(emit, blocks.x, real_scale), kNoValue, DType::kF4E2M1, true);
   return {emit.reshape(codes, blocks.shape), emit.reshape(scale, blocks.scale_shape)};
 }
 
@@ -167,8 +167,8 @@ Results mxfp8_dynamic_quantize(Emitter& emit, const Node& node) {
   const Blocks blocks = split_blocks(emit, node, 32);
   if (blocks.x == kNoValue) return {};
   const ValueId wanted = emit.binary("Div", blocks.largest, 448.0);
-  const ValueId scale =
-      emit.cast(wanted, DType::kF8E8M0, {{"round_mode", std::string("up")}, {"saturate", int64_t{1}}});
+  const ValueId scale = emit.cast(wanted, DType::kF8E8M0,
+                                  {{"round_mode", std::string("up")}, {"saturate", int64_t{1}}});
   const ValueId ratio = emit.binary("Div", blocks.x, emit.cast(scale, DType::kF32));
   const ValueId codes = emit.quantize(ratio, kNoValue, DType::kF8E4M3FN, true);
   const ValueId stored = emit.reshape(scale, blocks.scale_shape);
@@ -213,7 +213,9 @@ Results gather_block_quantized(Emitter& emit, const Node& node) {
     if (zero == kNoValue) return {};
     // An odd number of blocks leaves a part of the last byte unused.
     const size_t rank = shape->size();
-    if (packed) zero = emit.slice(zero, std::vector<Dim>(rank, 0), std::vector<int64_t>(rank, 1), *scale_shape);
+    if (packed)
+      zero =
+          emit.slice(zero, std::vector<Dim>(rank, 0), std::vector<int64_t>(rank, 1), *scale_shape);
     x = emit.binary("Sub", x, picked(zero));
   } else if (packed) {
     x = emit.binary("Sub", x, static_cast<double>(int64_t{1} << (bits - 1)));

@@ -1,0 +1,216 @@
+#include "graph_partitioner/passes/fuse_epilogues.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/primitives.h"
+#include "graph_partitioner/passes/region.h"
+
+namespace tenon {
+namespace {
+
+using ir::Graph;
+using ir::kNoValue;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+// An epilogue runs in the registers that the dot leaves free.
+constexpr size_t kMostNodes = 32;
+constexpr size_t kMostOperands = 6;
+
+bool has_epilogue_type(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
+         dtype == DType::kBool;
+}
+
+class Epilogue {
+ public:
+  Epilogue(const Graph& graph, NodeId dot)
+      : graph_(graph), uses_(graph), dot_(dot), result_(graph.node(dot).output(0)) {
+    find_descendants();
+  }
+
+  // Nodes to take in, in topological order, and the one value that leaves them.
+  struct Region {
+    std::vector<NodeId> nodes;
+    ValueId output = kNoValue;
+  };
+
+  Region find() {
+    Region best;
+    if (uses_.is_output(result_)) return best;
+    std::set<ValueId> inside{result_};
+    std::vector<NodeId> nodes;
+    for (const NodeId id : graph_.order()) {
+      if (nodes.size() == kMostNodes) break;
+      if (!descendants_.contains(id) || !fits(graph_.node(id), inside)) continue;
+      nodes.push_back(id);
+      inside.insert(graph_.node(id).output(0));
+      const std::vector<ValueId> leaving = escaping(nodes);
+      if (leaving.size() == 1 && operands(nodes) <= kMostOperands) best = {nodes, leaving[0]};
+    }
+    return best;
+  }
+
+ private:
+  void find_descendants() {
+    std::vector<NodeId> open{dot_};
+    while (!open.empty()) {
+      const NodeId id = open.back();
+      open.pop_back();
+      for (const ValueId output : graph_.node(id).outputs) {
+        if (output == kNoValue) continue;
+        for (const NodeId user : uses_.of(output)) {
+          if (descendants_.insert(user).second) open.push_back(user);
+        }
+      }
+    }
+  }
+
+  bool fits(const Node& node, const std::set<ValueId>& inside) const {
+    const ir::Primitive* primitive = ir::find_primitive(node.op);
+    if (primitive == nullptr || primitive->kind != ir::PrimitiveClass::kPointwise) return false;
+    const ir::Value& output = graph_.value(node.output(0));
+    if (!has_epilogue_type(output.dtype) || output.shape != graph_.value(result_).shape) {
+      return false;
+    }
+    bool follows = false;
+    for (const ValueId operand : node.inputs) {
+      if (inside.contains(operand)) {
+        follows = true;
+      } else if (operand == kNoValue || !is_ready(operand)) {
+        return false;
+      }
+    }
+    return follows;
+  }
+
+  // Available before the dot runs, and readable beside its result.
+  bool is_ready(ValueId operand) const {
+    const ir::Value& value = graph_.value(operand);
+    if (!has_epilogue_type(value.dtype) || !value.shape) return false;
+    return value.producer == ir::kNoNode || !descendants_.contains(value.producer);
+  }
+
+  std::vector<ValueId> escaping(const std::vector<NodeId>& nodes) const {
+    std::vector<ValueId> written{result_};
+    for (const NodeId id : nodes) written.push_back(graph_.node(id).output(0));
+    std::vector<ValueId> result;
+    for (const ValueId value : written) {
+      const auto& users = uses_.of(value);
+      const bool leaves = std::any_of(users.begin(), users.end(), [&](NodeId user) {
+        return std::find(nodes.begin(), nodes.end(), user) == nodes.end();
+      });
+      if (leaves || uses_.is_output(value)) result.push_back(value);
+    }
+    return result;
+  }
+
+  size_t operands(const std::vector<NodeId>& nodes) const {
+    std::set<ValueId> outside;
+    std::set<NodeId> inside(nodes.begin(), nodes.end());
+    for (const NodeId id : nodes) {
+      for (const ValueId operand : graph_.node(id).inputs) {
+        const ir::Value& value = graph_.value(operand);
+        const bool scalar = value.is_constant() && value.constant->elements() == 1;
+        if (operand != result_ && !inside.contains(value.producer) && !scalar) {
+          outside.insert(operand);
+        }
+      }
+    }
+    return outside.size();
+  }
+
+  const Graph& graph_;
+  Uses uses_;
+  NodeId dot_;
+  ValueId result_;
+  std::set<NodeId> descendants_;
+};
+
+// The vector that a first Add of [N] (or [1, …, N]) brings, kNoValue when it is something else.
+ValueId bias_operand(const Graph& graph, const Node& add, ValueId result) {
+  if (!add.is("Add")) return kNoValue;
+  const ValueId bias = add.input(0) == result ? add.input(1) : add.input(0);
+  const ir::Value& value = graph.value(bias);
+  const Shape& shape = *graph.value(result).shape;
+  if (bias == result || !value.is_constant() || value.dtype != graph.value(result).dtype ||
+      value.shape->empty() || shape.empty() || !(value.shape->back() == shape.back())) {
+    return kNoValue;
+  }
+  const bool vector = std::all_of(value.shape->begin(), value.shape->end() - 1,
+                                  [](const Dim& dim) { return dim.is(1); });
+  return vector ? bias : kNoValue;
+}
+
+// Add(dot, constant [N]) with no other reader of the dot becomes the dot's own bias.
+bool take_bias(Graph& graph, NodeId id) {
+  const ValueId result = graph.node(id).output(0);
+  if (graph.node(id).body || graph.node(id).outputs.size() != 1 || !graph.has_one_use(result)) {
+    return false;
+  }
+  ir::ScaledDot dot = ir::ScaledDot::from(graph.node(id));
+  const NodeId user = graph.consumers(result).front();
+  if (dot.bias != kNoValue || !graph.value(result).shape) return false;
+  const Node add = graph.node(user);
+  ValueId bias = bias_operand(graph, add, result);
+  if (bias == kNoValue || graph.value(add.output(0)).shape != graph.value(result).shape) {
+    return false;
+  }
+  const ir::TensorPtr tensor = graph.value(bias).constant;
+  if (tensor->dims.size() > 1) {
+    ir::Tensor flat = *tensor;
+    flat.dims = {tensor->dims.back()};
+    bias = graph.add_constant(graph.value(bias).name,
+                              std::make_shared<const ir::Tensor>(std::move(flat)));
+  }
+  dot.bias = bias;
+  Node fused = graph.node(id);
+  dot.write_to(fused);
+  fused.outputs = add.outputs;
+  fused.sources = ir::merge_sources(fused.sources, add.sources);
+  replace_nodes(graph, {id, user}, std::move(fused));
+  return true;
+}
+
+bool take_region(Graph& graph, NodeId id) {
+  const Node node = graph.node(id);
+  if (node.body || node.outputs.size() != 1 || !graph.value(node.output(0)).shape) return false;
+  const Epilogue::Region region = Epilogue(graph, id).find();
+  if (region.nodes.empty()) return false;
+  Outlined outlined = outline(graph, region.nodes, {node.output(0)}, {region.output});
+  ir::ScaledDot dot = ir::ScaledDot::from(node);
+  if (dot.result == DType::kUndefined) dot.result = graph.value(node.output(0)).dtype;
+  dot.extra.assign(outlined.inputs.begin() + 1, outlined.inputs.end());
+  Node fused = node;
+  dot.write_to(fused);
+  fused.outputs = {region.output};
+  fused.sources = ir::merge_sources(fused.sources, outlined.sources);
+  fused.body = std::move(outlined.body);
+  std::vector<NodeId> replaced{id};
+  replaced.insert(replaced.end(), region.nodes.begin(), region.nodes.end());
+  replace_nodes(graph, replaced, std::move(fused));
+  return true;
+}
+
+template <typename Fn>
+void for_each_dot(Graph& graph, Fn&& fuse) {
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    if (!graph.node(id).is(ir::kScaledDot) || !fuse(graph, id)) continue;
+    graph.remove_dead_nodes();
+    graph.sort_topologically();
+  }
+}
+
+}  // namespace
+
+void fuse_epilogues(Graph& graph) {
+  graph.remove_dead_nodes();
+  for_each_dot(graph, take_bias);
+  for_each_dot(graph, take_region);
+}
+
+}  // namespace tenon
