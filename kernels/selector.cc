@@ -1,10 +1,11 @@
 #include "kernels/selector.h"
 
-#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/fusions.h"
+#include "kernels/llvm/scaled_dot.h"
 #include "kernels/symbol_binding.h"
 
 namespace tenon::kernels {
@@ -15,7 +16,12 @@ struct Table {
   std::span<const Candidate> candidates;  // best first
 };
 
-constexpr std::array<Table, 0> kTables{};
+// Rows are read at the call, never by static constructors.
+std::array<Table, 1> tables() {
+  return {{
+      {ir::kScaledDot, scaled_dot_candidates()},
+  }};
+}
 
 // Every size must follow from the inputs, or no Run could tell how much to compute.
 Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
@@ -50,9 +56,10 @@ std::string Choice::reason() const {
 }
 
 std::span<const Candidate> candidates(std::string_view op) {
-  const auto found = std::find_if(kTables.begin(), kTables.end(),
-                                  [&](const Table& table) { return table.op == op; });
-  return found == kTables.end() ? std::span<const Candidate>{} : found->candidates;
+  for (const Table& table : tables()) {
+    if (table.op == op) return table.candidates;
+  }
+  return {};
 }
 
 Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {

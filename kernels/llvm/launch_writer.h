@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "codegen/tile/builder.h"
 #include "kernels/lowered.h"
 
@@ -19,15 +20,22 @@ class LaunchWriter {
     return builder.buffer(std::move(name), dtype);
   }
 
-  // A known dim becomes a constant in the code; a symbolic one an index parameter, once.
+  // Parameters come before everything else: each symbolic dim that the code will use is declared
+  // first. A known dim needs no parameter.
+  void declare(const Dim& dim) {
+    if (dim.is_constant()) return;
+    const auto [entry, fresh] = indices_.try_emplace(dim.text(), codegen::kNone);
+    if (!fresh) return;
+    entry->second = builder.index_parameter("d" + std::to_string(launch_.indices.size()));
+    launch_.indices.push_back(dim);
+  }
+
+  // A known dim becomes a constant in the code, a declared one its parameter.
   codegen::ValueId index(const Dim& dim) {
     if (dim.is_constant()) return builder.index(dim.value());
-    const auto [entry, fresh] = indices_.try_emplace(dim.text(), codegen::kNone);
-    if (fresh) {
-      entry->second = builder.index_parameter("d" + std::to_string(launch_.indices.size()));
-      launch_.indices.push_back(dim);
-    }
-    return entry->second;
+    const auto declared = indices_.find(dim.text());
+    if (declared == indices_.end()) throw InternalError("undeclared dim " + dim.text());
+    return declared->second;
   }
 
   Launch finish(Dim tasks, Dim task_cost) {

@@ -1,0 +1,234 @@
+#include "kernels/llvm/scaled_dot.h"
+
+#include <array>
+
+#include "kernels/llvm/scaled_dot/dense_rows.h"
+#include "kernels/llvm/scaled_dot/gemm.h"
+#include "kernels/llvm/scaled_dot/gemv.h"
+#include "kernels/llvm/scaled_dot/packed_weight.h"
+#include "kernels/llvm/scaled_dot/runtime_panel.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::kNone;
+using codegen::ValueId;
+
+// Rough nanoseconds for one multiply-add of a task and for one decoded weight.
+constexpr double kNsPerMac = 0.02, kNsPerCode = 0.08;
+
+Support supports_any(const ir::Graph& graph, const ir::Node& node,
+                     const DescribedScaledDot& described) {
+  if (!described.support) return described.support;
+  const ScaledDotProblem& problem = described.problem;
+  if (problem.y_type != DType::kF32 && problem.y_type != DType::kF16 &&
+      problem.y_type != DType::kBF16) {
+    return Support::no("dots are computed in f32; the result is " + std::string(name(problem.y_type)));
+  }
+  if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
+  return Epilogue::supports(graph, node, problem);
+}
+
+// 1 where there is exactly one row, 0 otherwise: picks a launch by giving it tasks.
+Dim is_one(const Dim& rows) { return max(Dim(0), min(Dim(1), 2 - rows)) * min(rows, 1); }
+
+struct WeightBuffers {
+  BufferArgument elements, scales, zeros;
+};
+
+WeightBuffers keep(Lowered& lowered, PackedWeight packed) {
+  const auto add = [&](PackedConstant constant) {
+    lowered.packed.push_back(std::move(constant));
+    return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
+  };
+  WeightBuffers buffers;
+  buffers.elements = add(std::move(packed.elements));
+  if (packed.scales.bytes > 0) buffers.scales = add(std::move(packed.scales));
+  if (packed.zeros.bytes > 0) buffers.zeros = add(std::move(packed.zeros));
+  return buffers;
+}
+
+WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
+                            const WeightBuffers& buffers) {
+  WeightReader reader{layout, kNone, kNone, kNone};
+  reader.elements = writer.buffer("weight", layout.plain() ? DType::kF32 : DType::kU32,
+                                  buffers.elements);
+  if (layout.scale_type != DType::kUndefined) {
+    reader.scales = writer.buffer("scales", storage_type(layout.scale_type), buffers.scales);
+  }
+  if (layout.zero_type != DType::kUndefined) {
+    reader.zeros = writer.buffer("zeros", layout.zero_type, buffers.zeros);
+  }
+  return reader;
+}
+
+// Decodes and scales rows [first, first + count) of a panel into scratch.
+Panel decode_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
+                   const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
+  const WeightLayout& layout = weight.layout;
+  const int columns = layout.columns, per_word = layout.per_word();
+  const int64_t unit = std::min(layout.block, plan.k_block);  // both start on whole units
+  b.loop(b.index(0), count, b.index(unit), {}, [&](ValueId at, auto) {
+    const ValueId block = b.div(b.add(first, at), b.index(layout.block));
+    const bool scaled = layout.scale_type != DType::kUndefined;
+    const Tile scale = scaled ? weight.load_scale(b, task.panel, block) : kNone;
+    const bool shifted = layout.zero_type != DType::kUndefined;
+    const Tile zero = shifted ? weight.load_zero(b, task.panel, block) : kNone;
+    // A last block of K shorter than the unit ends with `count`.
+    const ValueId end = b.min(b.add(at, b.index(unit)), count);
+    b.loop(at, end, b.index(per_word), {}, [&](ValueId k, auto) {
+      const Tile words =
+          weight.load_words(b, task.panel, b.div(b.add(first, k), b.index(per_word)));
+      for (int j = 0; j < per_word; ++j) {
+        Tile value = weight.decode(b, words, j);
+        if (shifted) value = b.sub(value, zero);
+        if (scaled) value = b.mul(value, scale);
+        b.store({scratch, b.mul(b.add(k, b.index(j)), b.index(columns)), {}, {}}, value);
+      }
+      return std::vector<ValueId>{};
+    });
+    return std::vector<ValueId>{};
+  });
+  return {scratch, b.index(0)};
+}
+
+Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
+                   const GemmPlan& plan, BufferArgument a, const WeightLayout& layout,
+                   const WeightBuffers& buffers) {
+  LaunchWriter writer("dot_rows");
+  GemmHooks hooks;
+  hooks.a = writer.buffer("a", DType::kF32, a);
+  const WeightReader weight = declare_weight(writer, layout, buffers);
+  Epilogue epilogue(writer, graph, node, problem, layout.columns);
+  declare_gemm(writer, plan);
+  Builder& b = writer.builder;
+  hooks.a_offset = [&](const GemmTask&) { return b.index(0); };
+  hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
+    if (!layout.plain()) return decode_panel(b, weight, plan, task, first, count, scratch);
+    const ValueId row = b.add(b.mul(task.panel, b.index(layout.k)), first);
+    return Panel{weight.elements, b.mul(row, b.index(layout.columns))};
+  };
+  emit_gemm(writer, plan, hooks, epilogue);
+  const double per_row = kNsPerMac * static_cast<double>(layout.k * layout.columns);
+  return writer.finish(plan.tasks(), min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
+}
+
+Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
+                   BufferArgument a, const WeightLayout& layout, const WeightBuffers& buffers) {
+  LaunchWriter writer("dot_row");
+  const ValueId a_buffer = writer.buffer("a", DType::kF32, a);
+  const WeightReader weight = declare_weight(writer, layout, buffers);
+  Epilogue epilogue(writer, graph, node, problem, layout.columns);
+  emit_gemv(writer, weight, a_buffer, epilogue);
+  const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
+  return writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
+}
+
+Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                       const ScaledDotProblem& problem, const WeightLayout& layout) {
+  Lowered lowered;
+  const BufferArgument a = dense_rows(graph, problem, lowered);
+  const WeightBuffers buffers = keep(lowered, pack_weight(graph, problem, layout));
+  GemmPlan plan = plan_gemm(problem, settings.host);
+  plan.rows = problem.rows;
+  if (layout.plain()) {
+    lowered.launches.push_back(gemm_launch(graph, node, problem, plan, a, layout, buffers));
+  } else {
+    if (!is_one(problem.rows).is(0)) {
+      lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers));
+    }
+    if (!is_one(problem.rows).is(1)) {
+      Launch launch = gemm_launch(graph, node, problem, plan, a, layout, buffers);
+      launch.tasks = launch.tasks * (1 - is_one(problem.rows));
+      lowered.launches.push_back(std::move(launch));
+    }
+  }
+  lowered.replaced_constants.push_back(problem.dot.b);
+  for (const ir::ValueId id : {problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
+    if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
+  }
+  return lowered;
+}
+
+Support supports_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_any(graph, node, described); !answer) return answer;
+  if (!described.problem.b_constant) return Support::no("b is no constant matrix");
+  const int columns = MicroTile::for_host(settings.host).columns;
+  return packed_layout(graph, described.problem, columns).support;
+}
+
+Lowered lower_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  return lower_constant(graph, node, settings, problem,
+                        packed_layout(graph, problem, columns).layout);
+}
+
+Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_any(graph, node, described); !answer) return answer;
+  const ScaledDotProblem& problem = described.problem;
+  if (!problem.b_constant) return Support::no("b is no constant matrix");
+  if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
+    return Support::no(std::string(name(problem.b_type)) + " weights do not fit f32");
+  }
+  for (const ir::ValueId id : {problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
+    if (id != ir::kNoValue && !graph.value(id).is_constant()) {
+      return Support::no("the weight's scales are not constant");
+    }
+  }
+  return Support::yes();
+}
+
+Lowered lower_plain(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  return lower_constant(graph, node, settings, problem, plain_layout(problem, columns));
+}
+
+Support supports_runtime(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_any(graph, node, described); !answer) return answer;
+  return supports_runtime_panel(graph, described.problem);
+}
+
+Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  Lowered lowered;
+  const BufferArgument a = dense_rows(graph, problem, lowered);
+  GemmPlan plan = plan_gemm(problem, settings.host);
+  plan.batches = element_count(problem.batch);
+  plan.rows = problem.m;
+
+  LaunchWriter writer("dot_runtime");
+  GemmHooks hooks;
+  hooks.a = writer.buffer("a", DType::kF32, a);
+  RuntimePanel panel(writer, graph, problem);
+  Epilogue epilogue(writer, graph, node, problem, plan.tile.columns);
+  declare_gemm(writer, plan);
+  hooks.a_offset = [&](const GemmTask& task) { return panel.a_offset(task.batch); };
+  hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
+    return panel.read(task, first, count, scratch, plan.tile.columns);
+  };
+  panel.begin();
+  emit_gemm(writer, plan, hooks, epilogue);
+  const Dim macs = min(plan.rows, plan.row_block) * plan.k * plan.tile.columns;
+  lowered.launches.push_back(
+      writer.finish(plan.tasks(), ceil_div(macs, static_cast<int64_t>(1 / kNsPerMac))));
+  return lowered;
+}
+
+}  // namespace
+
+std::span<const Candidate> scaled_dot_candidates() {
+  static constexpr std::array<Candidate, 3> table = {{
+      {"packed", supports_packed, lower_packed},
+      {"plain", supports_plain, lower_plain},
+      {"runtime", supports_runtime, lower_runtime},
+  }};
+  return table;
+}
+
+}  // namespace tenon::kernels

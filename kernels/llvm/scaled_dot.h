@@ -1,0 +1,16 @@
+// Candidates for tenon::ScaledDot on the host, best first.
+//
+//   packed   a constant weight in 2, 4 or 8 bits, kept so and decoded in registers
+//   plain    a constant weight expanded to f32 once
+//   runtime  b arrives at Run (a product of activations, or a weight without a constant value)
+#pragma once
+
+#include <span>
+
+#include "kernels/candidate.h"
+
+namespace tenon::kernels {
+
+std::span<const Candidate> scaled_dot_candidates();
+
+}  // namespace tenon::kernels

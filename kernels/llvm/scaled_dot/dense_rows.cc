@@ -1,0 +1,123 @@
+#include "kernels/llvm/scaled_dot/dense_rows.h"
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int kLanes = 16;
+
+DType scale_type_of(const ir::Graph& graph, const ir::BlockScale& scale) {
+  return scale.scale_type != DType::kUndefined ? scale.scale_type
+                                               : graph.value(scale.scale).dtype;
+}
+
+// Decoded elements at i64 element numbers, whatever their width.
+Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements, Tile mask) {
+  if (!is_packed(dtype)) {
+    return decode_tile(b, b.gather(buffer, b.index(0), elements, mask), dtype);
+  }
+  const int bits = bit_width(dtype);
+  const auto number = [&](int64_t value) { return b.integer_constant(DType::kI64, value, {kLanes}); };
+  const Tile byte = b.div(elements, number(8 / bits));
+  const Tile shift = b.mul(b.rem(elements, number(8 / bits)), number(bits));
+  const Tile raw = b.gather(buffer, b.index(0), byte, mask);
+  const Tile code = b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, raw, b.cast(shift, DType::kU8)),
+                             b.integer_constant(DType::kU8, (1 << bits) - 1, {kLanes}));
+  return decode_tile(b, code, dtype);
+}
+
+Tile gather_f32(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements, Tile mask) {
+  return b.cast(gather_numbers(b, buffer, dtype, elements, mask), DType::kF32);
+}
+
+}  // namespace
+
+Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  if (Support type = supports_type(problem.a_type); !type) return type;
+  const bool scaled = problem.dot.scale_a.scale != ir::kNoValue;
+  if (!scaled && !has_float_rows(problem.a_type)) {
+    return Support::no("the left operand is not a float and has no scale");
+  }
+  if (scaled && problem.dot.scale_a.per_channel && problem.dot.a_k_first) {
+    return Support::no("a transposed left operand with block scales");
+  }
+  if (scaled) {
+    if (Support type = supports_type(scale_type_of(graph, problem.dot.scale_a)); !type) return type;
+  }
+  return Support::yes();
+}
+
+bool has_float_rows(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
+         is_small_float(dtype);
+}
+
+BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem,
+                          Lowered& lowered) {
+  const ir::ScaledDot& dot = problem.dot;
+  const ir::BlockScale& scale = dot.scale_a;
+  const bool scaled = scale.scale != ir::kNoValue;
+  if (problem.a_type == DType::kF32 && !scaled && !dot.a_k_first) {
+    return BufferArgument::value(dot.a);
+  }
+  const Dim batches = element_count(problem.a_batch);
+  const Dim rows = batches * problem.m;
+  const auto id = static_cast<int32_t>(lowered.scratch.size());
+  lowered.scratch.push_back(rows * problem.k * 4);
+
+  LaunchWriter writer("dense_rows");
+  codegen::Builder& b = writer.builder;
+  const ValueId a = writer.buffer("a", storage_type(problem.a_type), BufferArgument::value(dot.a));
+  const ValueId out = writer.buffer("rows", DType::kF32, BufferArgument::scratch(id));
+  const bool has_zero = scaled && scale.zero_point != ir::kNoValue;
+  const DType scale_type = scaled ? scale_type_of(graph, scale) : DType::kUndefined;
+  const ValueId scales = scaled ? writer.buffer("scales", storage_type(scale_type),
+                                                BufferArgument::value(scale.scale)) : kNone;
+  const DType zero_type = has_zero ? graph.value(scale.zero_point).dtype : DType::kUndefined;
+  const ValueId zeros = has_zero ? writer.buffer("zeros", storage_type(zero_type),
+                                                 BufferArgument::value(scale.zero_point)) : kNone;
+  writer.declare(problem.m);
+  writer.declare(problem.k);
+  const Dim blocks = scale.block > 0 ? ceil_div(problem.k, scale.block) : Dim(1);
+  writer.declare(blocks);
+
+  const ValueId row = b.task();
+  const ValueId k = writer.index(problem.k), m = writer.index(problem.m);
+  b.loop(b.index(0), k, b.index(kLanes), {}, [&](ValueId first, auto) {
+    const ValueId left = b.sub(k, first);
+    const auto splat = [&](ValueId index) {
+      return b.splat(b.from_index(index, DType::kI64), {kLanes});
+    };
+    const Tile column = b.add(splat(first), b.iota(DType::kI64, {kLanes}, 0));
+    const Tile mask = b.compare(Fn::kLess, column, splat(k));
+    Tile element = b.add(splat(b.mul(row, k)), column);
+    if (dot.a_k_first) {
+      const ValueId base = b.add(b.mul(b.div(row, m), b.mul(k, m)), b.rem(row, m));
+      element = b.add(splat(base), b.mul(column, splat(m)));
+    }
+    Tile value = gather_f32(b, a, problem.a_type, element, mask);
+    if (scaled) {
+      Tile at = b.integer_constant(DType::kI64, 0, {kLanes});
+      if (scale.per_channel) {
+        at = splat(b.mul(row, writer.index(blocks)));
+        if (scale.block > 0) {
+          at = b.add(at, b.div(column, b.integer_constant(DType::kI64, scale.block, {kLanes})));
+        }
+      }
+      if (has_zero) value = b.sub(value, gather_f32(b, zeros, zero_type, at, mask));
+      value = b.mul(value, gather_f32(b, scales, scale_type, at, mask));
+    }
+    b.store({out, b.add(b.mul(row, k), first), {}, {left}}, value);
+    return std::vector<ValueId>{};
+  });
+  lowered.launches.push_back(writer.finish(rows, problem.k));
+  return BufferArgument::scratch(id);
+}
+
+}  // namespace tenon::kernels

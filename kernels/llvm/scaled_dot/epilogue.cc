@@ -1,0 +1,224 @@
+#include "kernels/llvm/scaled_dot/epilogue.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "base/convert.h"
+#include "kernels/llvm/pointwise.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::kNone;
+using codegen::ValueId;
+
+Shape result_shape(const ScaledDotProblem& problem) {
+  Shape shape = problem.batch;
+  shape.push_back(problem.m);
+  shape.push_back(problem.n);
+  return shape;
+}
+
+std::optional<float> constant_alpha(const ir::Graph& graph, const ir::ScaledDot& dot) {
+  if (dot.alpha == ir::kNoValue) return dot.alpha_constant;
+  const ir::Value& alpha = graph.value(dot.alpha);
+  if (!alpha.is_constant()) return std::nullopt;
+  return dot.alpha_constant *
+         static_cast<float>(load_element(alpha.dtype, alpha.constant->data, 0));
+}
+
+Support check_operand(const ir::Graph& graph, ir::ValueId id, const Shape& result) {
+  const ir::Value& value = graph.value(id);
+  if (Support type = supports_type(value.dtype); !type) return type;
+  if (is_packed(value.dtype)) return Support::no("an epilogue operand is narrower than a byte");
+  if (!value.shape || value.shape->size() > result.size()) {
+    return Support::no(fmt::format("'{}' does not broadcast to the result", value.name));
+  }
+  const Shape& shape = *value.shape;
+  const size_t shift = result.size() - shape.size();
+  if (!shape.empty() && !shape.back().is(1) && !(shape.back() == result.back())) {
+    return Support::no(fmt::format("'{}' may or may not repeat along N", value.name));
+  }
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis].is(1) || shape[axis] == result[axis + shift]) continue;
+    if (!broadcast_shapes({shape[axis]}, {result[axis + shift]})) {
+      return Support::no(fmt::format("'{}' does not broadcast to the result", value.name));
+    }
+  }
+  return Support::yes();
+}
+
+Support check_body(const ir::Graph& body) {
+  for (const ir::NodeId id : body.order()) {
+    const ir::Node& node = body.node(id);
+    if (Support answer = supports_pointwise(body, node); !answer) return answer;
+    for (const ir::ValueId input : node.inputs) {
+      if (input == ir::kNoValue || !body.value(input).is_constant()) continue;
+      if (body.value(input).constant->elements() != 1) {
+        return Support::no("a constant inside the epilogue is not a single number");
+      }
+    }
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
+                           const ScaledDotProblem& problem) {
+  const Shape result = result_shape(problem);
+  for (const ir::ValueId output : node.outputs) {
+    const ir::Value& value = graph.value(output);
+    if (Support type = supports_type(value.dtype); !type) return type;
+    if (is_packed(value.dtype)) return Support::no("results narrower than a byte are not stored");
+  }
+  if (problem.dot.bias != ir::kNoValue) {
+    if (Support answer = check_operand(graph, problem.dot.bias, result); !answer) return answer;
+  }
+  for (const ir::ValueId extra : problem.dot.extra) {
+    if (Support answer = check_operand(graph, extra, result); !answer) return answer;
+  }
+  return node.body ? check_body(*node.body) : Support::yes();
+}
+
+Epilogue::Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
+                   const ScaledDotProblem& problem, int columns)
+    : writer_(writer), b_(writer.builder), graph_(graph), node_(node), problem_(problem),
+      result_(result_shape(problem)), columns_(columns) {
+  const ir::ScaledDot& dot = problem.dot;
+  if (!constant_alpha(graph, dot)) {
+    alpha_buffer_ = writer.buffer("alpha", storage_type(graph.value(dot.alpha).dtype),
+                                  BufferArgument::value(dot.alpha));
+  }
+  if (dot.bias != ir::kNoValue) bias_ = declare_operand("bias", dot.bias);
+  for (size_t i = 0; i < dot.extra.size(); ++i) {
+    extra_.push_back(declare_operand(fmt::format("operand{}", i), dot.extra[i]));
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    outputs_.push_back(writer.buffer(fmt::format("y{}", i),
+                                     storage_type(graph.value(node.outputs[i]).dtype),
+                                     BufferArgument::value(node.outputs[i])));
+  }
+  for (const Dim& dim : result_) writer.declare(dim);
+  for (const Operand& operand : extra_) {
+    for (const Dim& stride : operand.strides) writer.declare(stride);
+  }
+  if (bias_) {
+    for (const Dim& stride : bias_->strides) writer.declare(stride);
+  }
+}
+
+Epilogue::Operand Epilogue::declare_operand(const std::string& name, ir::ValueId id) {
+  const ir::Value& value = graph_.value(id);
+  Operand operand;
+  operand.dtype = value.dtype;
+  operand.buffer = writer_.buffer(name, storage_type(value.dtype), BufferArgument::value(id));
+  const Shape strides = contiguous_strides(*value.shape);
+  const size_t shift = result_.size() - value.shape->size();
+  operand.strides.assign(result_.size(), Dim(0));
+  operand.follows_rows = shift == 0;
+  operand.repeats_rows = true;
+  for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+    const Dim& dim = (*value.shape)[axis];
+    operand.strides[axis + shift] = stride_unless_one(dim, strides[axis]);
+    if (axis + 1 == value.shape->size()) continue;
+    operand.follows_rows = operand.follows_rows && dim == result_[axis];
+    operand.repeats_rows = operand.repeats_rows && dim.is(1);
+  }
+  return operand;
+}
+
+void Epilogue::begin() {
+  if (const auto alpha = constant_alpha(graph_, problem_.dot)) {
+    if (*alpha != 1.0f) alpha_ = b_.constant(DType::kF32, *alpha, {columns_});
+    return;
+  }
+  const DType dtype = graph_.value(problem_.dot.alpha).dtype;
+  const Tile value = decode_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), dtype);
+  const Tile scaled = b_.mul(b_.cast(value, DType::kF32),
+                             b_.constant(DType::kF32, problem_.dot.alpha_constant));
+  alpha_ = b_.splat(scaled, {columns_});
+}
+
+ValueId Epilogue::row_offset(const Operand& operand, ValueId row) {
+  if (operand.repeats_rows) return b_.index(0);
+  const size_t last = result_.size() - 1;
+  if (operand.follows_rows) {
+    // Rows are as long as the result's, or one element.
+    const bool wide = !operand.strides[last].is(0);
+    return wide ? b_.mul(row, writer_.index(result_[last])) : row;
+  }
+  ValueId offset = b_.index(0);
+  for (size_t axis = last; axis-- > 0;) {
+    const ValueId size = writer_.index(result_[axis]);
+    const ValueId coordinate = axis == 0 ? row : b_.rem(row, size);
+    offset = b_.add(offset, b_.mul(coordinate, writer_.index(operand.strides[axis])));
+    if (axis > 0) row = b_.div(row, size);
+  }
+  return offset;
+}
+
+Tile Epilogue::load(const Operand& operand, ValueId row, ValueId column, ValueId extent) {
+  const ValueId offset = row_offset(operand, row);
+  if (operand.strides.back().is(0)) {
+    const Tile one = decode_tile(b_, b_.load({operand.buffer, offset, {}, {}}, {}), operand.dtype);
+    return b_.splat(one, {columns_});
+  }
+  const Tile codes =
+      b_.load({operand.buffer, b_.add(offset, column), {}, {extent}}, {columns_});
+  return decode_tile(b_, codes, operand.dtype);
+}
+
+void Epilogue::emit(ValueId row, ValueId column, ValueId extent, Tile sums) {
+  if (alpha_ != kNone) sums = b_.mul(sums, alpha_);
+  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, row, column, extent), DType::kF32));
+  if (node_.body == nullptr) {
+    store(0, row, column, extent, encode_tile(b_, sums, graph_.value(node_.outputs[0]).dtype));
+    return;
+  }
+  std::vector<Tile> inputs = {sums};
+  for (const Operand& operand : extra_) inputs.push_back(load(operand, row, column, extent));
+  const std::vector<Tile> results = emit_body(inputs);
+  for (size_t i = 0; i < results.size(); ++i) store(i, row, column, extent, results[i]);
+}
+
+// Codes of the body's outputs.
+std::vector<Tile> Epilogue::emit_body(const std::vector<Tile>& inputs) {
+  const ir::Graph& body = *node_.body;
+  std::map<ir::ValueId, Tile> numbers, codes;
+  for (size_t i = 0; i < inputs.size(); ++i) numbers[body.inputs()[i]] = inputs[i];
+  const auto operand = [&](ir::ValueId id) {
+    if (id == ir::kNoValue) return kNone;
+    const ir::Value& value = body.value(id);
+    if (!value.is_constant()) return numbers.at(id);
+    return constant_tile(b_, value.dtype, value.constant->data, 0, {columns_});
+  };
+  for (const ir::NodeId id : body.order()) {
+    const ir::Node& node = body.node(id);
+    std::vector<Tile> operands;
+    for (const ir::ValueId input : node.inputs) operands.push_back(operand(input));
+    const ir::ValueId output = node.outputs[0];
+    if (makes_codes(node)) {
+      codes[output] = emit_codes(b_, body, node, operands);
+      numbers[output] = decode_tile(b_, codes[output], body.value(output).dtype);
+    } else {
+      numbers[output] = emit_pointwise(b_, body, node, operands);
+    }
+  }
+  std::vector<Tile> results;
+  for (const ir::ValueId output : body.outputs()) {
+    const auto known = codes.find(output);
+    results.push_back(known != codes.end()
+                          ? known->second
+                          : encode_tile(b_, operand(output), body.value(output).dtype));
+  }
+  return results;
+}
+
+void Epilogue::store(size_t output, ValueId row, ValueId column, ValueId extent, Tile codes) {
+  const ValueId offset = b_.add(b_.mul(row, writer_.index(problem_.n)), column);
+  b_.store({outputs_[output], offset, {}, {extent}}, codes);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,59 @@
+// What happens to a row of accumulators: alpha, bias, the fusion's body, rounding, the store.
+#pragma once
+
+#include <vector>
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/scaled_dot/problem.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+
+class Epilogue {
+ public:
+  static Support supports(const ir::Graph& graph, const ir::Node& node,
+                          const ScaledDotProblem& problem);
+
+  // Adds the operands' buffers and dims to the kernel's parameters.
+  Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
+           const ScaledDotProblem& problem, int columns);
+
+  // Scalars that every row uses; called once, at the top of the kernel.
+  void begin();
+  // `row` counts over all batches, `column` is the first of `columns`; lanes at or past `extent`
+  // (kNone: none) are not stored.
+  void emit(codegen::ValueId row, codegen::ValueId column, codegen::ValueId extent, Tile sums);
+
+ private:
+  // An operand that broadcasts to the result: row-major strides, 0 where it repeats.
+  struct Operand {
+    codegen::ValueId buffer = codegen::kNone;
+    DType dtype{};
+    std::vector<Dim> strides;  // one per result axis
+    bool follows_rows = false;  // same leading dims as the result: the row number is enough
+    bool repeats_rows = false;  // the same for every row
+  };
+
+  Operand declare_operand(const std::string& name, ir::ValueId value);
+  Tile load(const Operand& operand, codegen::ValueId row, codegen::ValueId column,
+            codegen::ValueId extent);
+  codegen::ValueId row_offset(const Operand& operand, codegen::ValueId row);
+  std::vector<Tile> emit_body(const std::vector<Tile>& inputs);
+  void store(size_t output, codegen::ValueId row, codegen::ValueId column, codegen::ValueId extent,
+             Tile codes);
+
+  LaunchWriter& writer_;
+  codegen::Builder& b_;
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const ScaledDotProblem& problem_;
+  Shape result_;  // batch…, m, n
+  int columns_;
+  codegen::ValueId alpha_buffer_ = codegen::kNone;
+  Tile alpha_ = codegen::kNone;  // f32[columns]; kNone: 1
+  std::optional<Operand> bias_;
+  std::vector<Operand> extra_;
+  std::vector<codegen::ValueId> outputs_;
+};
+
+}  // namespace tenon::kernels

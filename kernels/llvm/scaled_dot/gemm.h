@@ -1,0 +1,55 @@
+// The dot skeleton for several rows: one task computes `row_block` rows of one panel of columns.
+//
+//   sums[rows][columns] = 0
+//   for kc in K by k_block:
+//     panel[k_block][columns] = b as f32, dequantised           (the hook)
+//     for each micro tile of rows: sums += a[rows, kc…] x panel
+//   epilogue(sums)
+//
+// A panel is decoded once per task and used by all its rows; panel and sums stay in L1.
+#pragma once
+
+#include <functional>
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/scaled_dot/epilogue.h"
+#include "kernels/llvm/scaled_dot/micro_tile.h"
+
+namespace tenon::kernels {
+
+struct GemmPlan {
+  MicroTile tile;
+  int64_t row_block = 0;  // rows of one task, a multiple of the tallest micro tile
+  int64_t k_block = 0;    // k decoded at once; whole blocks of scales
+  Dim batches = 1, rows;  // rows of one batch
+  Dim n, k;
+  Dim tasks() const { return batches * ceil_div(rows, row_block) * panels(); }
+  Dim panels() const { return ceil_div(n, tile.columns); }
+};
+
+GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& host);
+
+struct GemmTask {
+  codegen::ValueId batch, panel;
+};
+
+// Rows of b in f32, [k][columns].
+struct Panel {
+  codegen::ValueId buffer, offset;
+};
+
+struct GemmHooks {
+  codegen::ValueId a = codegen::kNone;                                 // f32 rows
+  std::function<codegen::ValueId(const GemmTask&)> a_offset;           // of a batch's first row
+  // Makes rows [first, first + count) of the panel readable; `scratch` has room for k_block rows.
+  std::function<Panel(const GemmTask&, codegen::ValueId first, codegen::ValueId count,
+                      codegen::ValueId scratch)> panel;
+};
+
+// Parameters must be declared before; `epilogue` stores.
+void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hooks,
+               Epilogue& epilogue);
+// Declares the dims that emit_gemm uses.
+void declare_gemm(LaunchWriter& writer, const GemmPlan& plan);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,69 @@
+#include "kernels/llvm/scaled_dot/gemv.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::kNone;
+using codegen::ValueId;
+
+// Chains of additions that run side by side: one would wait for itself.
+constexpr int kChains = 2;
+
+// sums[chain] += a[k…] * codes of one word
+std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, ValueId panel,
+                           ValueId word, Tile zero, std::vector<Tile> sums) {
+  const int per_word = weight.layout.per_word(), columns = weight.layout.columns;
+  const Tile words = weight.load_words(b, panel, word);
+  const ValueId k = b.mul(word, b.index(per_word));
+  for (int j = 0; j < per_word; ++j) {
+    Tile value = weight.decode(b, words, j);
+    if (zero != kNone) value = b.sub(value, zero);
+    const Tile x = b.splat(b.load({a, b.add(k, b.index(j)), {}, {}}, {}), {columns});
+    Tile& sum = sums[j % kChains];
+    sum = b.fma(x, value, sum);
+  }
+  return sums;
+}
+
+}  // namespace
+
+void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epilogue& epilogue) {
+  Builder& b = writer.builder;
+  const WeightLayout& layout = weight.layout;
+  const std::vector<int> shape = {layout.columns};
+  const ValueId panel = b.task();
+  const int64_t words = layout.block / layout.per_word();
+  epilogue.begin();
+
+  const auto block_sum = [&](ValueId block) {
+    const Tile zero = layout.zero_type != DType::kUndefined ? weight.load_zero(b, panel, block)
+                                                            : kNone;
+    const ValueId first = b.mul(block, b.index(words));
+    std::vector<Tile> sums(kChains, b.constant(DType::kF32, 0, shape));
+    if (words <= 4) {
+      for (int64_t w = 0; w < words; ++w) {
+        sums = add_word(b, weight, a, panel, b.add(first, b.index(w)), zero, std::move(sums));
+      }
+    } else {
+      sums = b.loop(b.index(0), b.index(words), b.index(1), sums, [&](ValueId w, auto carried) {
+        return add_word(b, weight, a, panel, b.add(first, w), zero,
+                        {carried.begin(), carried.end()});
+      });
+    }
+    return b.add(sums[0], sums[1]);
+  };
+  const Tile total = b.loop(
+      b.index(0), b.index(layout.blocks()), b.index(1), {b.constant(DType::kF32, 0, shape)},
+      [&](ValueId block, auto carried) -> std::vector<ValueId> {
+        const Tile sum = block_sum(block);
+        if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};
+        return {b.fma(sum, weight.load_scale(b, panel, block), carried[0])};
+      })[0];
+
+  const ValueId column = b.mul(panel, b.index(layout.columns));
+  const bool whole = layout.n % layout.columns == 0;
+  epilogue.emit(b.index(0), column, whole ? kNone : b.sub(b.index(layout.n), column), total);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,23 @@
+// The register tile of a dot on a host: rows of a times columns of b, sized so that the
+// accumulators, one row of b and a broadcast of a fill the registers without spilling.
+#pragma once
+
+#include <vector>
+
+#include "codegen/target.h"
+
+namespace tenon::kernels {
+
+struct MicroTile {
+  int columns = 0;           // width of a packed panel, a power of two
+  std::vector<int> heights;  // rows at once: the first as often as it fits, then the smaller ones
+  int k_step = 4;            // k per trip of the inner loop
+
+  static MicroTile for_host(const codegen::HostTarget& host) {
+    if (host.vector_bits >= 512) return {32, {12, 4, 1}};        // 24 accumulators of 32
+    if (host.vector_registers >= 32) return {16, {6, 2, 1}};     // NEON: 24 of 32
+    return {16, {6, 2, 1}};                                      // AVX2: 12 of 16
+  }
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,307 @@
+#include "kernels/llvm/scaled_dot/packed_weight.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/convert.h"
+#include "base/thread_pool.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::ValueId;
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
+  if (scale.scale == ir::kNoValue) return DType::kUndefined;
+  return scale.scale_type != DType::kUndefined ? scale.scale_type
+                                               : graph.value(scale.scale).dtype;
+}
+
+bool has_type(DType dtype, std::initializer_list<DType> types) {
+  for (const DType type : types) {
+    if (type == dtype) return true;
+  }
+  return false;
+}
+
+// Reads scales and zero points by (k block, column), whatever their layout in the file.
+class ScaleReader {
+ public:
+  ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
+              DType type)
+      : tensor_(graph.value(value).constant), type_(type), problem_(problem) {
+    blocks_ = problem.dot.scale_b.per_channel
+                  ? ceil_of(problem.k.value(), problem.block()) : 1;
+    // Packed zero points pad each column's row of blocks to whole bytes.
+    const bool padded = is_packed(type_) && tensor_->dtype == DType::kU8;
+    row_ = padded ? ceil_of(blocks_ * bit_width(type_), 8) * 8 / bit_width(type_) : blocks_;
+  }
+
+  uint64_t code(int64_t block, int64_t column) const {
+    return load_code(type_, tensor_->data, index(block, column));
+  }
+  double number(int64_t block, int64_t column) const {
+    return load_element(type_, tensor_->data, index(block, column));
+  }
+
+ private:
+  int64_t index(int64_t block, int64_t column) const {
+    if (!problem_.dot.scale_b.per_channel) return 0;
+    return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;
+  }
+
+  ir::TensorPtr tensor_;
+  DType type_;
+  const ScaledDotProblem& problem_;
+  int64_t blocks_ = 0, row_ = 0;
+};
+
+PackedConstant allocate(size_t bytes) {
+  PackedConstant constant{aligned_bytes(bytes), bytes};
+  std::memset(constant.data.get(), 0, bytes);
+  return constant;
+}
+
+int64_t element_index(const ScaledDotProblem& problem, int64_t k, int64_t n) {
+  return problem.dot.b_k_last ? n * problem.k.value() + k : k * problem.n.value() + n;
+}
+
+// Four bytes of a row of K are one word as they stand.
+bool words_are_contiguous(const ScaledDotProblem& problem, const WeightLayout& layout) {
+  return problem.dot.b_k_last && layout.k % layout.per_word() == 0;
+}
+
+void pack_words(const std::byte* source, const ScaledDotProblem& problem,
+                const WeightLayout& layout, int64_t panel, uint32_t* out) {
+  const int64_t first = panel * layout.columns;
+  const int64_t words = layout.k / layout.per_word();
+  for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
+    if (words_are_contiguous(problem, layout)) {
+      const std::byte* row = source + (first + c) * words * 4;
+      for (int64_t w = 0; w < words; ++w) std::memcpy(&out[w * layout.columns + c], row + 4 * w, 4);
+      continue;
+    }
+    for (int64_t k = 0; k < layout.k; ++k) {
+      const uint64_t code =
+          load_code(layout.element, source, element_index(problem, k, first + c));
+      out[k / layout.per_word() * layout.columns + c] |=
+          static_cast<uint32_t>(code << (k % layout.per_word() * layout.bits));
+    }
+  }
+}
+
+// Dequantises exactly as ONNX does: (q - zero) * scale in f32.
+void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
+                const WeightLayout& layout, int64_t panel, float* out) {
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  const std::byte* source = graph.value(problem.dot.b).constant->data;
+  std::optional<ScaleReader> scales, zeros;
+  if (scale.scale != ir::kNoValue) {
+    scales.emplace(graph, problem, scale.scale, stored_scale_type(graph, scale));
+  }
+  if (scale.zero_point != ir::kNoValue) {
+    const DType type = graph.value(scale.zero_point).dtype;
+    const bool codes = type == DType::kU8 && is_packed(problem.b_type);
+    zeros.emplace(graph, problem, scale.zero_point, codes ? problem.b_type : type);
+  }
+  const int64_t first = panel * layout.columns;
+  const int64_t block = problem.block();
+  for (int64_t k = 0; k < layout.k; ++k) {
+    for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
+      const int64_t index = element_index(problem, k, first + c);
+      auto value = static_cast<float>(load_element(problem.b_type, source, index));
+      const double zero = zeros ? zeros->number(k / block, first + c)
+                                : static_cast<double>(scale.zero_offset);
+      value -= static_cast<float>(zero);
+      if (scales) value *= static_cast<float>(scales->number(k / block, first + c));
+      out[k * layout.columns + c] = value;
+    }
+  }
+}
+
+PackedConstant pack_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
+                           const WeightLayout& layout) {
+  const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
+  const int64_t count = layout.panels * layout.blocks() * layout.columns;
+  PackedConstant packed = allocate(storage_bytes(layout.scale_type, count));
+  for (int64_t panel = 0; panel < layout.panels; ++panel) {
+    for (int64_t block = 0; block < layout.blocks(); ++block) {
+      const int64_t base = (panel * layout.blocks() + block) * layout.columns;
+      for (int64_t c = 0; c < layout.columns && panel * layout.columns + c < layout.n; ++c) {
+        store_code(layout.scale_type, packed.data.get(), base + c,
+                   reader.code(block, panel * layout.columns + c));
+      }
+    }
+  }
+  return packed;
+}
+
+PackedConstant pack_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
+                          const WeightLayout& layout) {
+  const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
+  const bool codes = type == DType::kU8 && is_packed(problem.b_type);
+  const ScaleReader reader(graph, problem, problem.dot.scale_b.zero_point,
+                           codes ? problem.b_type : type);
+  const int64_t count = layout.panels * layout.blocks() * layout.columns;
+  PackedConstant packed = allocate(storage_bytes(layout.zero_type, count));
+  for (int64_t panel = 0; panel < layout.panels; ++panel) {
+    for (int64_t block = 0; block < layout.blocks(); ++block) {
+      const int64_t base = (panel * layout.blocks() + block) * layout.columns;
+      for (int64_t c = 0; c < layout.columns && panel * layout.columns + c < layout.n; ++c) {
+        store_element(layout.zero_type, packed.data.get(), base + c,
+                      reader.number(block, panel * layout.columns + c));
+      }
+    }
+  }
+  return packed;
+}
+
+WeightLayout base_layout(const ScaledDotProblem& problem, int columns) {
+  WeightLayout layout;
+  layout.columns = columns;
+  layout.n = problem.n.value();
+  layout.k = problem.k.value();
+  layout.panels = ceil_of(layout.n, columns);
+  layout.block = problem.block();
+  return layout;
+}
+
+}  // namespace
+
+LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& problem, int columns) {
+  const auto refuse = [](std::string why) { return LayoutAnswer{Support::no(std::move(why)), {}}; };
+  const DType element = problem.b_type;
+  if (!has_type(element, {DType::kF4E2M1, DType::kI4, DType::kU4, DType::kI2, DType::kU2,
+                          DType::kI8, DType::kU8, DType::kF8E4M3FN, DType::kF8E5M2})) {
+    return refuse(fmt::format("{} weights have no packed form", name(element)));
+  }
+  WeightLayout layout = base_layout(problem, columns);
+  layout.element = element;
+  layout.bits = bit_width(element);
+  layout.zero_offset = problem.dot.scale_b.zero_offset;
+  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  if (layout.k % layout.per_word() != 0 || layout.block % layout.per_word() != 0 ||
+      layout.k % layout.block != 0) {
+    return refuse(fmt::format("K={} in blocks of {} is not whole words of {} codes", layout.k,
+                              layout.block, layout.per_word()));
+  }
+  const auto constant = [&](ir::ValueId id) {
+    return id == ir::kNoValue || graph.value(id).is_constant();
+  };
+  if (!constant(problem.dot.scale_b.scale) || !constant(problem.dot.scale_b.zero_point)) {
+    return refuse("the weight's scales are not constant");
+  }
+  if (layout.scale_type != DType::kUndefined &&
+      !has_type(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
+                                    DType::kF8E5M2, DType::kF8E8M0})) {
+    return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
+  }
+  if (problem.dot.scale_b.zero_point != ir::kNoValue) {
+    const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
+    layout.zero_type =
+        has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
+  }
+  return {Support::yes(), layout};
+}
+
+WeightLayout plain_layout(const ScaledDotProblem& problem, int columns) {
+  WeightLayout layout = base_layout(problem, columns);
+  layout.element = DType::kF32;
+  layout.block = layout.k;
+  return layout;
+}
+
+PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem,
+                         const WeightLayout& layout) {
+  PackedWeight packed{layout, {}, {}, {}};
+  const int64_t words = layout.k / layout.per_word() * layout.columns;  // of one panel
+  packed.elements = allocate(static_cast<size_t>(layout.panels * words) * 4);
+  const std::byte* source = graph.value(problem.dot.b).constant->data;
+  parallel_for_each(layout.panels, [&](int64_t panel) {
+    std::byte* out = packed.elements.data.get() + panel * words * 4;
+    if (layout.plain()) {
+      pack_plain(graph, problem, layout, panel, reinterpret_cast<float*>(out));
+    } else {
+      pack_words(source, problem, layout, panel, reinterpret_cast<uint32_t*>(out));
+    }
+  });
+  if (layout.scale_type != DType::kUndefined) packed.scales = pack_scales(graph, problem, layout);
+  if (layout.zero_type != DType::kUndefined) packed.zeros = pack_zeros(graph, problem, layout);
+  return packed;
+}
+
+// ---- what the kernels read
+
+ValueId WeightReader::load_words(Builder& b, ValueId panel, ValueId word) const {
+  const int64_t words = layout.k / layout.per_word();
+  const ValueId row = b.add(b.mul(panel, b.index(words)), word);
+  return b.load({elements, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns});
+}
+
+namespace {
+
+// Numbers of the 16 codes; types of fewer bits repeat, so that no mask is needed.
+std::vector<double> code_table(const WeightLayout& layout) {
+  std::vector<double> values(16);
+  for (uint64_t code = 0; code < 16; ++code) {
+    const uint64_t own = code & ((uint64_t{1} << layout.bits) - 1);
+    values[code] = decode(layout.element, own) - static_cast<double>(layout.zero_offset);
+  }
+  return values;
+}
+
+Fn decode_function(DType dtype) {
+  switch (dtype) {
+    case DType::kF8E4M3FN: return Fn::kDecodeF8E4M3FN;
+    case DType::kF8E5M2: return Fn::kDecodeF8E5M2;
+    case DType::kF8E8M0: return Fn::kDecodeF8E8M0;
+    default: return Fn::kNone;
+  }
+}
+
+}  // namespace
+
+ValueId WeightReader::decode(Builder& b, ValueId words, int j) const {
+  const std::vector<int> shape = {layout.columns};
+  const auto shifted = [&](Fn direction, ValueId value, int by) {
+    const DType type = b.type(value).dtype;
+    return by == 0 ? value : b.binary(direction, value, b.integer_constant(type, by, shape));
+  };
+  const int shift = j * layout.bits;
+  if (layout.bits <= 4) {
+    return b.lookup(b.table(DType::kF32, code_table(layout)),
+                    shifted(Fn::kShiftRight, words, shift));
+  }
+  ValueId value = codegen::kNone;
+  if (layout.element == DType::kI8) {
+    const ValueId top = b.bitcast(shifted(Fn::kShiftLeft, words, 24 - shift), DType::kI32);
+    value = b.cast(shifted(Fn::kShiftRight, top, 24), DType::kF32);
+  } else {
+    const ValueId code = b.cast(shifted(Fn::kShiftRight, words, shift), DType::kU8);
+    const Fn function = decode_function(layout.element);
+    value = function == Fn::kNone ? b.cast(code, DType::kF32) : b.unary(function, code);
+  }
+  if (layout.zero_offset == 0) return value;
+  return b.sub(value, b.constant(DType::kF32, static_cast<double>(layout.zero_offset), shape));
+}
+
+ValueId WeightReader::load_scale(Builder& b, ValueId panel, ValueId block) const {
+  const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
+  const ValueId raw =
+      b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns});
+  const Fn function = decode_function(layout.scale_type);
+  return function == Fn::kNone ? b.cast(raw, DType::kF32) : b.unary(function, raw);
+}
+
+ValueId WeightReader::load_zero(Builder& b, ValueId panel, ValueId block) const {
+  const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
+  return b.cast(b.load({zeros, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns}),
+                DType::kF32);
+}
+
+}  // namespace tenon::kernels
