@@ -1,0 +1,15 @@
+// One table of rules per family of spellings; normalize.cc applies them all.
+#pragma once
+
+#include <span>
+
+#include "graph_partitioner/passes/rewrite.h"
+
+namespace tenon::normalization {
+
+std::span<const NamedRewrite> view_rules();
+std::span<const NamedRewrite> reduction_rules();
+std::span<const NamedRewrite> opset_rules();
+std::span<const NamedRewrite> quantizer_rules();
+
+}  // namespace tenon::normalization

@@ -1,0 +1,69 @@
+// One node being replaced: what a rule reads, and the ways in which it may leave.
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/passes/decompose/emitter.h"
+
+namespace tenon {
+
+using Attributes = std::map<std::string, ir::Attribute>;
+
+// Symbols that the graph's inputs bind: only such dims can be evaluated at run time.
+std::set<std::string> input_symbols(const ir::Graph& graph);
+
+class Rewrite {
+ public:
+  Rewrite(ir::Graph& graph, ir::NodeId id, const std::set<std::string>& symbols)
+      : emit(graph, id), graph_(graph), id_(id), node_(graph.node(id)), symbols_(symbols) {}
+
+  decomposition::Emitter emit;  // writes nodes in front of this one
+
+  ir::Graph& graph() { return graph_; }
+  ir::NodeId id() const { return id_; }
+  const ir::Node& node() const { return node_; }  // as it was when the rule began
+  ir::ValueId input(size_t index) const { return node_.input(index); }
+  ir::ValueId output(size_t index = 0) const { return node_.output(index); }
+  bool has_input(size_t index) const { return input(index) != ir::kNoValue; }
+  bool is_used(size_t output) const { return emit.is_used(node_.output(output)); }
+  DType dtype(ir::ValueId id) const { return graph_.value(id).dtype; }
+  // The shape where every dim is known or bound by an input; nullopt otherwise.
+  std::optional<Shape> shape(ir::ValueId id) const;
+  bool is_bound(const Dim& dim) const;
+  // axis with negative ones counted from the end; nullopt when out of range.
+  std::optional<int64_t> axis(int64_t given, const Shape& shape) const;
+
+  // Sources of another node that dissolves into what is written from here on.
+  void absorb(const std::vector<int>& sources);
+  // The node changes and keeps its outputs.
+  void become(std::string op, std::vector<ir::ValueId> inputs, Attributes attributes = {});
+  void set_shape(size_t output, Shape shape);
+  // Every use of an output reads `by` instead. False where a graph output would lose its producer.
+  bool replace(size_t output, ir::ValueId by);
+
+ private:
+  void hand_sources_on(ir::ValueId old, ir::NodeId producer);
+
+  ir::Graph& graph_;
+  ir::NodeId id_;
+  ir::Node node_;
+  const std::set<std::string>& symbols_;
+};
+
+// True when the graph changed.
+using RewriteRule = bool (*)(Rewrite&);
+struct NamedRewrite {
+  std::string_view op;
+  RewriteRule rule;
+};
+
+// One visit of every node with the rule for its op; dead nodes are gone afterwards.
+bool apply_rules(ir::Graph& graph, std::span<const std::span<const NamedRewrite>> families);
+
+}  // namespace tenon
