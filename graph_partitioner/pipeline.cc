@@ -36,6 +36,9 @@
 #ifdef TENON_HAS_FUSE_LOOPS
 #include "graph_partitioner/passes/fuse_loops.h"
 #endif
+#ifdef TENON_HAS_SINK_MOVEMENT
+#include "graph_partitioner/passes/sink_movement.h"
+#endif
 #ifdef TENON_HAS_SEPARATE_OUTPUTS
 #include "graph_partitioner/passes/separate_outputs.h"
 #endif
@@ -81,6 +84,9 @@ constexpr Pass kPasses[] = {
 #endif
 #ifdef TENON_HAS_FUSE_EPILOGUES
     {"fuse_epilogues", fuse_epilogues},
+#endif
+#ifdef TENON_HAS_SINK_MOVEMENT
+    {"sink_movement", sink_movement},
 #endif
 #ifdef TENON_HAS_FUSE_LOOPS
     {"fuse_loops", fuse_loops},

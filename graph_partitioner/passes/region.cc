@@ -32,6 +32,7 @@ class Outliner {
   }
 
   void add_input(ValueId outer) {
+    if (inside_.contains(outer)) return;
     const ir::Value& value = graph_.value(outer);
     ir::Value inner;
     inner.name = value.name;
@@ -84,6 +85,13 @@ Outlined outline(const Graph& graph, const std::vector<NodeId>& nodes,
   Outlined result;
   Outliner outliner(graph, result);
   for (const ValueId input : first_inputs) outliner.add_input(input);
+  // Indices stay in memory, where they are checked before the kernel runs.
+  for (const NodeId id : nodes) {
+    const Node& node = graph.node(id);
+    if (node.is("Gather") && graph.producer(node.input(1)) == nullptr) {
+      outliner.add_input(node.input(1));
+    }
+  }
   for (const NodeId id : nodes) outliner.add_node(graph.node(id));
   for (const ValueId output : outputs) outliner.add_output(output);
   return result;
