@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "kernels/llvm/attention.h"
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/symbol_binding.h"
 
@@ -17,8 +18,9 @@ struct Table {
 };
 
 // Rows are read at the call, never by static constructors.
-std::array<Table, 1> tables() {
+std::array<Table, 2> tables() {
   return {{
+      {ir::kAttention, attention_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
   }};
 }

@@ -1,0 +1,48 @@
+#include "kernels/llvm/attention.h"
+
+#include <array>
+#include <limits>
+
+#include "kernels/llvm/attention/key_cache.h"
+#include "kernels/llvm/attention/one_pass.h"
+#include "kernels/llvm/attention/problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+Support supports_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  const AttentionProblem& problem = described.problem;
+  if (problem.depth > kMaxDepth || problem.value_depth > kMaxDepth) {
+    return Support::no("heads are larger than " + std::to_string(kMaxDepth));
+  }
+  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
+    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
+  };
+  if (!same_type(problem.attention.past_k, problem.attention.k) ||
+      !same_type(problem.attention.past_v, problem.attention.v)) {
+    return Support::no("the cache has another type than the new keys");
+  }
+  return Support::yes();
+}
+
+Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const AttentionProblem problem = describe_attention(graph, node).problem;
+  Lowered lowered;
+  const KeyRows keys = key_rows(graph, node, problem, 0, lowered);
+  const KeyRows values = key_rows(graph, node, problem, 1, lowered);
+  lowered.launches.push_back(one_pass_launch(graph, node, problem, keys, values, settings.host));
+  return lowered;
+}
+
+}  // namespace
+
+std::span<const Candidate> attention_candidates() {
+  static constexpr std::array<Candidate, 1> table = {{
+      {"one_pass", supports_one_pass, lower_one_pass},
+  }};
+  return table;
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,320 @@
+#include "kernels/llvm/attention/one_pass.h"
+
+#include <limits>
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int64_t kKeyBlock = 48;  // a multiple of the tallest micro tiles
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+using Nothing = std::vector<ValueId>;
+
+class OnePass {
+ public:
+  OnePass(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+          const KeyRows& keys, const KeyRows& values, const MicroTile& tile)
+      : graph_(graph), node_(node), problem_(problem), attention_(problem.attention), tile_(tile),
+        key_strides_(keys.strides), value_strides_(values.strides), lanes_(tile.columns),
+        writer_("attention"), b_(writer_.builder) {
+    declare(keys.buffer, values.buffer);
+  }
+
+  Launch emit() {
+    locate_task();
+    load_queries();
+    walk_keys();
+    store_result();
+    const Dim tasks = problem_.batch * attention_.q_heads * ceil_div(problem_.queries, lanes_);
+    const int64_t per_key = (problem_.depth + problem_.value_depth) * lanes_ / 40 + 1;
+    return writer_.finish(tasks, problem_.all_keys * per_key);
+  }
+
+ private:
+  void declare(BufferArgument keys, BufferArgument values) {
+    const auto value_buffer = [&](const char* name, ir::ValueId id) {
+      return id == ir::kNoValue ? kNone
+                                : writer_.buffer(name, storage_type(graph_.value(id).dtype),
+                                                 BufferArgument::value(id));
+    };
+    q_ = value_buffer("q", attention_.q);
+    k_ = writer_.buffer("k", DType::kF32, keys);
+    v_ = writer_.buffer("v", DType::kF32, values);
+    mask_ = value_buffer("mask", attention_.mask);
+    lengths_ = value_buffer("lengths", attention_.kv_lengths);
+    sinks_ = value_buffer("sinks", attention_.sinks);
+    y_ = value_buffer("y", node_.outputs[0]);
+    for (const HeadStrides* strides : {&problem_.q, &key_strides_, &value_strides_, &problem_.y}) {
+      for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
+        writer_.declare(dim);
+      }
+    }
+    for (const Dim& dim : {problem_.queries, problem_.keys, problem_.past, problem_.all_keys,
+                           problem_.mask_batch, problem_.mask_head, problem_.mask_query,
+                           problem_.mask_key, ceil_div(problem_.queries, lanes_)}) {
+      writer_.declare(dim);
+    }
+  }
+
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+  Tile f32(double value) { return b_.constant(DType::kF32, value, {lanes_}); }
+  ValueId scratch_row(ValueId row) { return b_.mul(row, b_.index(lanes_)); }
+
+  ValueId head_offset(const HeadStrides& strides, ValueId head) {
+    return b_.add(b_.mul(batch_, dim(strides.batch)), b_.mul(head, dim(strides.head)));
+  }
+
+  void locate_task() {
+    const ValueId blocks = dim(ceil_div(problem_.queries, lanes_));
+    const ValueId heads = b_.index(attention_.q_heads);
+    const ValueId rest = b_.div(b_.task(), blocks);
+    first_query_ = b_.mul(b_.rem(b_.task(), blocks), b_.index(lanes_));
+    head_ = b_.rem(rest, heads);
+    batch_ = b_.div(rest, heads);
+    kv_head_ = b_.div(head_, b_.index(problem_.group()));
+    queries_left_ = b_.sub(dim(problem_.queries), first_query_);
+
+    length_ = dim(problem_.all_keys);
+    past_ = dim(problem_.past);
+    if (lengths_ != kNone) {
+      const ValueId given = b_.index_from(b_.load({lengths_, batch_, {}, {}}, {}));
+      length_ = b_.max(b_.index(0), b_.min(given, length_));
+      if (problem_.has_past()) {
+        past_ = b_.max(b_.index(0), b_.sub(length_, dim(problem_.keys)));
+      }
+    }
+    // Position of query 0 among the keys.
+    origin_ = attention_.causal ? b_.sub(length_, dim(problem_.queries)) : past_;
+  }
+
+  void load_queries() {
+    queries_ = b_.alloc(DType::kF32, problem_.depth * lanes_);
+    sums_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
+    scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
+    const ValueId base = b_.add(head_offset(problem_.q, head_),
+                                b_.mul(first_query_, dim(problem_.q.row)));
+    const DType dtype = graph_.value(attention_.q).dtype;
+    b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
+      const ValueId at = b_.add(base, b_.mul(d, dim(problem_.q.column)));
+      const Tile codes = b_.load({q_, at, {dim(problem_.q.row)}, {queries_left_}}, {lanes_});
+      const Tile scaled = b_.mul(decode_tile(b_, codes, dtype), f32(problem_.scale));
+      b_.store({queries_, scratch_row(d), {}, {}}, scaled);
+      return Nothing{};
+    });
+    b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
+      b_.store({sums_, scratch_row(d), {}, {}}, f32(0));
+      return Nothing{};
+    });
+  }
+
+  // The keys that some query of this block can see.
+  std::pair<ValueId, ValueId> key_range() {
+    ValueId first = b_.index(0), last = length_;
+    const ValueId last_query =
+        b_.add(first_query_, b_.sub(b_.min(b_.index(lanes_), queries_left_), b_.index(1)));
+    if (attention_.causal || attention_.causal_top_left || attention_.right_window >= 0) {
+      const int64_t ahead = attention_.causal || attention_.causal_top_left
+                                ? 0 : attention_.right_window;
+      const ValueId end = b_.add(b_.add(origin_, last_query), b_.index(ahead + 1));
+      last = b_.max(b_.index(0), b_.min(last, end));
+    }
+    if (attention_.left_window >= 0) {
+      const ValueId begin = b_.sub(b_.add(origin_, first_query_), b_.index(attention_.left_window));
+      first = b_.max(b_.index(0), b_.min(begin, last));
+    }
+    return {first, last};
+  }
+
+  void walk_keys() {
+    const auto [first, last] = key_range();
+    Tile maximum = f32(kMinusInfinity), denominator = f32(0);
+    if (sinks_ != kNone) {
+      const DType dtype = graph_.value(attention_.sinks).dtype;
+      const Tile sink = decode_tile(b_, b_.load({sinks_, head_, {}, {}}, {}), dtype);
+      maximum = b_.splat(b_.cast(sink, DType::kF32), {lanes_});
+      denominator = f32(1);
+    }
+    const auto results = b_.loop(
+        first, last, b_.index(kKeyBlock), {maximum, denominator},
+        [&](ValueId key, auto carried) -> std::vector<ValueId> {
+          const ValueId count = b_.min(b_.index(kKeyBlock), b_.sub(last, key));
+          multiply_queries(key, count);
+          const Tile highest = mask_scores(key, count, carried[0]);
+          // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+          const Tile none = b_.compare(Fn::kEqual, highest, f32(kMinusInfinity));
+          const Tile base = b_.select(none, f32(0), highest);
+          const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
+          const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
+          multiply_values(key, count, correction);
+          return {highest, total};
+        });
+    denominator_ = results[1];
+  }
+
+  // Runs `body(row, height)` over [0, count) in micro tiles, tallest first.
+  template <typename Body>
+  void for_micro_tiles(ValueId count, const Body& body) {
+    ValueId done = b_.index(0);
+    for (const int height : tile_.heights) {
+      const ValueId tiles = b_.div(b_.sub(count, done), b_.index(height));
+      const ValueId end = b_.add(done, b_.mul(tiles, b_.index(height)));
+      b_.loop(done, end, b_.index(height), {}, [&](ValueId row, auto) {
+        body(row, height);
+        return Nothing{};
+      });
+      done = end;
+    }
+  }
+
+  // acc += left[height, k] x right[k, lanes] for k in [0, count).
+  Tile accumulate(Tile acc, int height, ValueId count, ValueId left, ValueId left_offset,
+                  ValueId row_stride, ValueId k_stride, ValueId right) {
+    const auto trip = [&](ValueId at, Tile sum, int step) {
+      const Tile a = b_.load({left, b_.add(left_offset, b_.mul(at, k_stride)),
+                              {row_stride, k_stride}, {}}, {height, step});
+      return b_.dot(sum, a, b_.load({right, scratch_row(at), {}, {}}, {step, lanes_}));
+    };
+    const int step = tile_.k_step;
+    const ValueId even = b_.mul(b_.div(count, b_.index(step)), b_.index(step));
+    acc = b_.loop(b_.index(0), even, b_.index(step), {acc}, [&](ValueId at, auto carried) {
+      return std::vector<ValueId>{trip(at, carried[0], step)};
+    })[0];
+    return b_.loop(even, count, b_.index(1), {acc}, [&](ValueId at, auto carried) {
+      return std::vector<ValueId>{trip(at, carried[0], 1)};
+    })[0];
+  }
+
+  void multiply_queries(ValueId key, ValueId count) {
+    const ValueId base = b_.add(head_offset(key_strides_, kv_head_),
+                                b_.mul(key, dim(key_strides_.row)));
+    for_micro_tiles(count, [&](ValueId row, int height) {
+      const ValueId offset = b_.add(base, b_.mul(row, dim(key_strides_.row)));
+      const Tile zero = b_.constant(DType::kF32, 0, {height, lanes_});
+      const Tile scores = accumulate(zero, height, b_.index(problem_.depth), k_, offset,
+                                     dim(key_strides_.row), dim(key_strides_.column), queries_);
+      b_.store({scores_, scratch_row(row), {}, {}}, scores);
+    });
+  }
+
+  // Adds the mask, hides keys that a query may not see; returns the new maximum.
+  Tile mask_scores(ValueId key, ValueId count, Tile maximum) {
+    return b_.loop(b_.index(0), count, b_.index(1), {maximum},
+                   [&](ValueId row, auto carried) -> std::vector<ValueId> {
+      Tile score = b_.load({scores_, scratch_row(row), {}, {}}, {lanes_});
+      if (attention_.softcap > 0) {
+        const Tile cap = f32(attention_.softcap);
+        score = b_.mul(b_.unary(Fn::kTanh, b_.div(score, cap)), cap);
+      }
+      score = hide(add_mask(score, b_.add(key, row)), b_.add(key, row));
+      b_.store({scores_, scratch_row(row), {}, {}}, score);
+      return {b_.max(carried[0], score)};
+    })[0];
+  }
+
+  Tile add_mask(Tile score, ValueId key) {
+    if (mask_ == kNone) return score;
+    ValueId offset = b_.add(b_.mul(batch_, dim(problem_.mask_batch)),
+                            b_.mul(head_, dim(problem_.mask_head)));
+    offset = b_.add(offset, b_.mul(first_query_, dim(problem_.mask_query)));
+    offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
+    Tile value;
+    if (problem_.mask_query.is(0)) {
+      value = b_.splat(b_.load({mask_, offset, {}, {}}, {}), {lanes_});
+    } else {
+      value = b_.load({mask_, offset, {dim(problem_.mask_query)}, {queries_left_}}, {lanes_});
+    }
+    if (problem_.mask_type == DType::kBool) return b_.select(value, score, f32(kMinusInfinity));
+    return b_.add(score, decode_tile(b_, value, problem_.mask_type));
+  }
+
+  Tile hide(Tile score, ValueId key) {
+    const bool causal = attention_.causal || attention_.causal_top_left;
+    if (!causal && attention_.left_window < 0 && attention_.right_window < 0) return score;
+    const auto splat = [&](ValueId index) {
+      return b_.splat(b_.from_index(index, DType::kI32), {lanes_});
+    };
+    // key - position of the query in each lane
+    const Tile lane = b_.iota(DType::kI32, {lanes_}, 0);
+    const Tile distance = b_.sub(splat(b_.sub(key, b_.add(origin_, first_query_))), lane);
+    const auto limit = [&](Fn outside, int64_t bound) {
+      const Tile hidden =
+          b_.compare(outside, distance, b_.integer_constant(DType::kI32, bound, {lanes_}));
+      score = b_.select(hidden, f32(kMinusInfinity), score);
+    };
+    if (causal) limit(Fn::kGreater, 0);
+    if (!causal && attention_.right_window >= 0) limit(Fn::kGreater, attention_.right_window);
+    if (attention_.left_window >= 0) limit(Fn::kLess, -attention_.left_window);
+    return score;
+  }
+
+  Tile exponentiate(ValueId count, Tile base, Tile total) {
+    return b_.loop(b_.index(0), count, b_.index(1), {total},
+                   [&](ValueId row, auto carried) -> std::vector<ValueId> {
+      const codegen::Access at{scores_, scratch_row(row), {}, {}};
+      const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
+      b_.store(at, p);
+      return {b_.add(carried[0], p)};
+    })[0];
+  }
+
+  void multiply_values(ValueId key, ValueId count, Tile correction) {
+    const ValueId base = b_.add(head_offset(value_strides_, kv_head_),
+                                b_.mul(key, dim(value_strides_.row)));
+    for_micro_tiles(b_.index(problem_.value_depth), [&](ValueId d, int height) {
+      const codegen::Access at{sums_, scratch_row(d), {}, {}};
+      const Tile scale = b_.broadcast(correction, {height, lanes_});
+      const Tile before = b_.mul(b_.load(at, {height, lanes_}), scale);
+      const ValueId offset = b_.add(base, b_.mul(d, dim(value_strides_.column)));
+      b_.store(at, accumulate(before, height, count, v_, offset, dim(value_strides_.column),
+                              dim(value_strides_.row), scores_));
+    });
+  }
+
+  void store_result() {
+    const Tile nothing = b_.compare(Fn::kEqual, denominator_, f32(0));
+    const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), denominator_));
+    const ValueId base = b_.add(head_offset(problem_.y, head_),
+                                b_.mul(first_query_, dim(problem_.y.row)));
+    const DType dtype = graph_.value(node_.outputs[0]).dtype;
+    b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
+      const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor);
+      const ValueId at = b_.add(base, b_.mul(d, dim(problem_.y.column)));
+      b_.store({y_, at, {dim(problem_.y.row)}, {queries_left_}}, encode_tile(b_, value, dtype));
+      return Nothing{};
+    });
+  }
+
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const AttentionProblem& problem_;
+  const ir::Attention& attention_;
+  const MicroTile& tile_;
+  const HeadStrides key_strides_, value_strides_;
+  int lanes_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId q_ = kNone, k_ = kNone, v_ = kNone, mask_ = kNone, lengths_ = kNone, sinks_ = kNone,
+          y_ = kNone;
+  ValueId batch_ = kNone, head_ = kNone, kv_head_ = kNone, first_query_ = kNone,
+          queries_left_ = kNone, length_ = kNone, past_ = kNone, origin_ = kNone;
+  ValueId queries_ = kNone, sums_ = kNone, scores_ = kNone;  // scratch
+  Tile denominator_ = kNone;
+};
+
+}  // namespace
+
+Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
+                       const AttentionProblem& problem, const KeyRows& keys, const KeyRows& values,
+                       const codegen::HostTarget& host) {
+  const MicroTile tile = MicroTile::for_host(host);
+  return OnePass(graph, node, problem, keys, values, tile).emit();
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,26 @@
+// The attention skeleton: one pass over the keys, scores never leave L1.
+//
+// Lanes are queries. A task takes a block of queries of one head:
+//   qᵀ[D][queries]                    once, transposed
+//   for blocks of keys:
+//     sᵀ[keys][queries] = k x qᵀ      scaled, capped, masked
+//     new maximum, pᵀ = exp(sᵀ - maximum), denominator
+//     oᵀ[D][queries] = oᵀ * exp(old maximum - new) + vᵀ x pᵀ
+//   y = (oᵀ / denominator)ᵀ
+// Both products broadcast elements of k and v as they lie in memory; the softmax works along rows of
+// the tile, so that no step needs a sum across lanes.
+#pragma once
+
+#include "kernels/llvm/attention/key_cache.h"
+#include "kernels/llvm/attention/problem.h"
+#include "kernels/llvm/scaled_dot/micro_tile.h"
+
+namespace tenon::kernels {
+
+inline constexpr int64_t kMaxDepth = 512;
+
+Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
+                       const AttentionProblem& problem, const KeyRows& keys, const KeyRows& values,
+                       const codegen::HostTarget& host);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,134 @@
+#include "kernels/llvm/attention/problem.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace tenon::kernels {
+namespace {
+
+struct HeadDims {
+  Dim batch, rows, columns;
+  HeadStrides strides;
+};
+
+// Sizes and strides of a tensor that holds `heads` heads in this layout.
+std::optional<HeadDims> head_dims(const ir::Value& value, std::string_view layout, int64_t heads) {
+  if (!value.shape) return std::nullopt;
+  const Shape& s = *value.shape;
+  HeadDims dims;
+  if (layout == "bs(hd)") {
+    if (s.size() != 3 || !s[2].is_constant() || s[2].value() % heads != 0) return std::nullopt;
+    dims = {s[0], s[1], s[2].value() / heads, {}};
+    dims.strides = {s[1] * s[2], dims.columns, s[2], 1};
+    return dims;
+  }
+  if (s.size() != 4) return std::nullopt;
+  if (layout == "bhsd") {
+    dims = {s[0], s[2], s[3], {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}};
+  } else if (layout == "bshd") {
+    dims = {s[0], s[1], s[3], {s[1] * s[2] * s[3], s[3], s[2] * s[3], 1}};
+  } else if (layout == "bhds") {
+    dims = {s[0], s[3], s[2], {s[1] * s[2] * s[3], s[2] * s[3], 1, s[3]}};
+  } else {
+    return std::nullopt;
+  }
+  return dims;
+}
+
+Support describe_mask(const ir::Graph& graph, AttentionProblem& problem) {
+  if (problem.attention.mask == ir::kNoValue) return Support::yes();
+  const ir::Value& mask = graph.value(problem.attention.mask);
+  problem.mask_type = mask.dtype;
+  if (mask.dtype != DType::kBool && mask.dtype != DType::kF32 && mask.dtype != DType::kF16 &&
+      mask.dtype != DType::kBF16) {
+    return Support::no(fmt::format("a mask of type {}", name(mask.dtype)));
+  }
+  if (!mask.shape || mask.shape->size() > 4) return Support::no("a mask of unknown rank");
+  const Shape strides = contiguous_strides(*mask.shape);
+  const Shape wanted = {problem.batch, Dim(problem.attention.q_heads), problem.queries,
+                        problem.all_keys};
+  Dim* const targets[] = {&problem.mask_batch, &problem.mask_head, &problem.mask_query,
+                          &problem.mask_key};
+  const size_t shift = 4 - mask.shape->size();
+  for (size_t axis = 0; axis < mask.shape->size(); ++axis) {
+    const Dim& dim = (*mask.shape)[axis];
+    if (dim.is_constant() && wanted[axis + shift].is_constant() && !dim.is(1) &&
+        !(dim == wanted[axis + shift])) {
+      return Support::no(fmt::format("the mask {} does not broadcast to {}", text(*mask.shape),
+                                     text(wanted)));
+    }
+    *targets[axis + shift] = stride_unless_one(dim, strides[axis]);
+  }
+  return Support::yes();
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+}  // namespace
+
+std::string AttentionProblem::text() const {
+  std::string result = fmt::format("{} heads of {}", attention.q_heads, depth);
+  if (attention.kv_heads != attention.q_heads) result += fmt::format(" on {}", attention.kv_heads);
+  result += fmt::format(", queries {}, keys {}", queries.text(), all_keys.text());
+  if (attention.mask != ir::kNoValue) result += ", mask";
+  if (attention.causal || attention.causal_top_left) result += ", causal";
+  return result;
+}
+
+DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& node) {
+  DescribedAttention result;
+  AttentionProblem& problem = result.problem;
+  problem.attention = ir::Attention::from(node);
+  const ir::Attention& attention = problem.attention;
+  const auto refuse = [&](std::string why) {
+    result.support = Support::no(std::move(why));
+    return result;
+  };
+  if (attention.q_heads <= 0 || attention.kv_heads <= 0 ||
+      attention.q_heads % attention.kv_heads != 0) {
+    return refuse(fmt::format("{} query heads on {} key heads", attention.q_heads,
+                              attention.kv_heads));
+  }
+  const auto q = head_dims(graph.value(attention.q), attention.q_layout, attention.q_heads);
+  const auto k = head_dims(graph.value(attention.k), attention.k_layout, attention.kv_heads);
+  const auto v = head_dims(graph.value(attention.v), attention.v_layout, attention.kv_heads);
+  const auto y = head_dims(graph.value(node.outputs[0]), attention.y_layout, attention.q_heads);
+  if (!q || !k || !v || !y) return refuse("an operand does not have the layout that was matched");
+  if (!q->columns.is_constant() || !v->columns.is_constant()) {
+    return refuse("the size of a head is not fixed");
+  }
+  for (const ir::ValueId id : {attention.q, attention.k, attention.v, node.outputs[0]}) {
+    if (!is_float(graph.value(id).dtype)) {
+      return refuse(fmt::format("attention over {}", name(graph.value(id).dtype)));
+    }
+  }
+  problem.batch = q->batch;
+  problem.queries = q->rows;
+  problem.keys = k->rows;
+  problem.all_keys = problem.keys;
+  problem.depth = q->columns.value();
+  problem.value_depth = v->columns.value();
+  problem.q = q->strides;
+  problem.k = k->strides;
+  problem.v = v->strides;
+  problem.y = y->strides;
+  problem.scale = attention.scale != 0 ? attention.scale
+                                       : 1.0f / std::sqrt(static_cast<float>(problem.depth));
+  if (problem.has_past()) {
+    const ir::Value& past = graph.value(attention.past_k);
+    if (!past.shape || past.shape->size() != 4) return refuse("a cache of unknown rank");
+    problem.past = (*past.shape)[2];
+    problem.all_keys = problem.past + problem.keys;
+    // A cache that is written in place keeps its size.
+    if (node.output(1) != ir::kNoValue && graph.value(node.output(1)).shape) {
+      problem.all_keys = (*graph.value(node.output(1)).shape)[2];
+    }
+  }
+  result.support = describe_mask(graph, problem);
+  return result;
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,38 @@
+// A tenon::Attention as numbers: sizes and strides of every operand.
+#pragma once
+
+#include <string>
+
+#include "base/support.h"
+#include "graph_partitioner/ir/fusions.h"
+
+namespace tenon::kernels {
+
+// Where element (b, h, s, d) of an operand lies, in elements.
+struct HeadStrides {
+  Dim batch, head, row, column;
+};
+
+struct AttentionProblem {
+  ir::Attention attention;
+  Dim batch, queries, keys;  // keys: of k alone
+  Dim past;                  // rows of past_k; 0 without one
+  Dim all_keys;              // rows that a query may see: past + keys, or the cache's rows
+  int64_t depth = 0, value_depth = 0;  // D of q and k, of v
+  HeadStrides q, k, v, y;
+  float scale = 1;
+  DType mask_type = DType::kUndefined;
+  Dim mask_batch, mask_head, mask_query, mask_key;  // strides; 0 where the mask repeats
+
+  bool has_past() const { return attention.past_k != ir::kNoValue; }
+  int64_t group() const { return attention.q_heads / attention.kv_heads; }
+  std::string text() const;  // "12 heads of 32, queries seq, keys seq, mask"
+};
+
+struct DescribedAttention {
+  Support support;
+  AttentionProblem problem;
+};
+DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& node);
+
+}  // namespace tenon::kernels
