@@ -84,7 +84,14 @@ def create_session(model, device="auto", session_options=None, **options):
     chosen = _choose(device)
     settings = session_options if session_options is not None else ort.SessionOptions()
     settings.add_provider_for_devices([chosen], _as_strings(options))
-    return ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
+    try:
+        return ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
+    except Exception as error:
+        if "already been registered" in str(error):
+            raise ValueError(
+                "these session_options already hold Tenon: make new SessionOptions per session"
+            ) from error
+        raise
 
 
 def _loadable(model) -> str | bytes:
