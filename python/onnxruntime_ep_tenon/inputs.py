@@ -60,8 +60,11 @@ def shape_of(declared, dimensions: dict[str, int]) -> list[int]:
 def random_input(name: str, type_name: str, shape, seed: int, largest_integer: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     dtype = dtype_of(type_name)
+    # What these inputs mean to every encoder: attend to all tokens, all of one segment.
     if "mask" in name and dtype.kind in "iu":
         return np.ones(shape, dtype)
+    if "token_type" in name and dtype.kind in "iu":
+        return np.zeros(shape, dtype)
     if dtype.kind == "b":
         return random.random(shape) < 0.5
     if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
