@@ -1,11 +1,14 @@
 // Writes tile kernels. Operations are appended where the builder stands; `loop` and `branch` take
-// the inside as a function. Checks types as it goes (InternalError names the op).
+// the inside as a function. Checks types as it goes (InternalError names the op). Elementwise
+// operations splat tiles of rank 0 to the shape of the others.
 #pragma once
 
 #include <functional>
-#include <initializer_list>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "codegen/tile/ir.h"
@@ -14,9 +17,9 @@ namespace tenon::codegen {
 
 struct Access {
   ValueId buffer = kNone;
-  ValueId offset = kNone;           // in elements
-  std::vector<ValueId> strides;     // one per tile dimension; empty: contiguous row-major
-  std::vector<ValueId> extents;     // one per tile dimension, kNone = whole; empty: whole
+  ValueId offset = kNone;             // in elements
+  std::vector<ValueId> strides = {};  // one per tile dimension; empty: contiguous row-major
+  std::vector<ValueId> extents = {};  // one per tile dimension, kNone = whole; empty: whole
 };
 
 class Builder {
@@ -83,14 +86,28 @@ class Builder {
                               const BranchBody& else_body = {});
 
   const Type& type(ValueId value) const;
+  // Appends an operation as it is, with fresh results of these types: for passes that copy kernels.
+  std::vector<ValueId> append(Operation operation, std::vector<Type> results);
+
   Kernel finish();  // verified; throws InternalError
 
  private:
   ValueId define(Type type);
   ValueId emit(Operation operation, Type result);
-  Operation& append(Operation operation);
+  ValueId index_binary(Op op, ValueId a, ValueId b);
+  ValueId elementwise(Op op, Fn fn, std::vector<ValueId> operands, DType result);
+  void check_operands(const Operation& operation) const;
+  std::optional<int64_t> constant_index(ValueId value) const;
+  Region collect(std::vector<ValueId> arguments,
+                 const std::function<std::vector<ValueId>()>& inside);
+
   Kernel kernel_;
-  std::vector<Region*> open_;  // innermost last
+  // Index constants and the task number: made once, at the head of the body.
+  std::vector<Operation> prologue_;
+  std::map<int64_t, ValueId> index_constants_;
+  std::unordered_map<ValueId, int64_t> index_values_;
+  ValueId task_ = kNone;
+  std::vector<Region> open_;  // innermost last
 };
 
 }  // namespace tenon::codegen

@@ -30,6 +30,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -64,7 +66,8 @@ enum class Op : uint8_t {
   kIndexSelect,                      // bool[], index, index -> index
   kIndexFromTile,                    // integer tile of rank 0 -> index
   // Making tiles.
-  kConstant,   // attribute: number (or integer for integer types), splat
+  kConstant,   // attribute: number (or integer for integer types and bool), splat; a non-empty
+               // `integers` is a rank-1 table instead, one entry each (floats: the bits of a double)
   kSplat,      // tile[] -> any shape
   kFromIndex,  // index -> integer or float tile[]
   kIota,       // 0, 1, 2 … along `axis`
@@ -85,7 +88,10 @@ enum class Op : uint8_t {
   kLookup,     // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
                // of which only the low 4 (8) bits count
   kDot,        // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order)
-  kDotI8,      // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8: exact, no saturation
+  kDotI8,      // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
+               // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
+               // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
+               // [k/4][n][4] and a loop over k/4 takes one such group at a time.
   // Memory.
   kAlloc,      // scratch of `integer` elements, 64-byte aligned, private to the task
   kLoad,       // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
@@ -118,6 +124,14 @@ enum class Fn : uint8_t {
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual,
 };
 
+// Words of the text form: "index.add", "load"; "add", "decode_f4e2m1".
+std::string_view name(Op op);
+std::string_view name(Fn fn);
+
+// Bounds that verify() holds kernels to, so that code size and stack use stay sane.
+inline constexpr int64_t kMaxTileElements = 1 << 14;
+inline constexpr int64_t kMaxScratchBytes = 256 << 10;  // all kAlloc of a kernel together
+
 struct Operation;
 
 struct Region {
@@ -128,13 +142,13 @@ struct Region {
 struct Operation {
   Op op{};
   Fn fn = Fn::kNone;
-  std::vector<ValueId> operands;  // kNone where optional
-  std::vector<ValueId> results;
-  double number = 0;              // kConstant of a float type, fill of kLoad and kGather
-  int64_t integer = 0;            // kIndexConstant, kConstant of an integer type, size of kAlloc …
+  std::vector<ValueId> operands = {};  // kNone where optional
+  std::vector<ValueId> results = {};
+  double number = 0;                   // kConstant of a float type, fill of kLoad and kGather
+  int64_t integer = 0;                 // kIndexConstant, kConstant of an integer type, size of kAlloc …
   int axis = 0;
-  std::vector<int64_t> integers;  // kSlice
-  std::vector<Region> regions;
+  std::vector<int64_t> integers = {};  // kSlice, kConstant
+  std::vector<Region> regions = {};
 };
 
 struct Parameter {

@@ -1,0 +1,168 @@
+// Tile kernel to LLVM IR for the host. LLVM's own headers stay in the .cc files.
+//
+// A tile becomes LLVM values called pieces: rank 0 is a scalar, rank 1 one vector, rank 2 one vector
+// per row; rows of at most kPackedRow elements are packed into one vector, so that [m,1] and [n,4]
+// tiles do not fall apart. Control flow and carried tiles are SSA from the start.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "codegen/target.h"
+#include "codegen/tile/ir.h"
+
+namespace llvm {
+class Function;
+class IRBuilderBase;
+class Module;
+class Type;
+class Value;
+}  // namespace llvm
+
+namespace tenon::codegen {
+
+inline constexpr int kPackedRow = 4;
+
+// libm functions that f64 tiles and `rem` call, one lane at a time.
+struct LibmFunction {
+  Fn fn;
+  const char* name;
+  int arguments;
+  void* address;
+};
+std::span<const LibmFunction> libm_functions();
+
+class HostEmitter {
+ public:
+  HostEmitter(const Kernel& kernel, const HostTarget& target, llvm::Module& module,
+              llvm::IRBuilderBase& ir);
+  llvm::Function* run();
+
+ private:
+  using Value = llvm::Value;
+  using Tile = std::vector<llvm::Value*>;
+
+  // emit_host.cc: the function, regions, control flow, indices
+  void region(const Region& region);
+  void operation(const Operation& op);
+  void index_operation(const Operation& op);
+  void for_loop(const Operation& op);
+  void if_else(const Operation& op);
+  std::vector<ValueId> yielded(const Region& region) const;
+  void survey(const Region& region);
+  void hoist_allocs(const Region& region);
+
+  const Type& type(ValueId id) const { return kernel_.types[id]; }
+  const Tile& tile(ValueId id) const { return values_[id]; }
+  Value* single(ValueId id) const { return values_[id][0]; }
+
+  // emit_pieces.cc: how tiles lie in LLVM values
+  llvm::Type* element_type(DType dtype) const;  // in registers: bool is i1, f16 and bf16 are i16
+  llvm::Type* memory_type(DType dtype) const;   // in memory: bool is a byte
+  llvm::Type* vector_of(llvm::Type* element, int lanes) const;
+  llvm::Type* piece_type(const Type& type) const;
+  Tile splat_pieces(Value* scalar, const Type& type);
+  std::vector<Value*> rows(const Tile& tile, const Type& type);
+  Value* flat(const Tile& tile, const Type& type);
+  Tile from_rows(std::vector<Value*> rows, const Type& type);
+  Tile from_flat(Value* flat, const Type& type);
+  Value* subvector(Value* vector, int first, int count);
+  Value* join(std::vector<Value*> parts);
+  Value* lane(Value* vector, int64_t index);
+  Value* index_constant(int64_t value);
+  Value* constant_element(DType dtype, double number, int64_t integer);
+
+  // emit_shapes.cc
+  void make_tile(const Operation& op);
+  void shape_operation(const Operation& op);
+  Tile broadcast(const Operation& op);
+  Tile slice(const Operation& op);
+  Tile concat(const Operation& op);
+  Tile transpose(const Operation& op);
+  std::vector<Value*> transpose_square(std::vector<Value*> rows, int size);
+  Tile reduce(const Operation& op);
+  Value* reduce_lanes(Fn fn, DType dtype, Value* vector);
+
+  // emit_elementwise.cc
+  void elementwise(const Operation& op);
+  Value* unary(Fn fn, DType dtype, Value* x);
+  Value* binary(Fn fn, DType dtype, Value* a, Value* b);
+  Value* divide(Fn fn, DType dtype, Value* a, Value* b);
+  Value* shift(Fn fn, DType dtype, Value* a, Value* amount);
+  Value* extremum(Fn fn, DType dtype, Value* a, Value* b);
+  Value* compare(Fn fn, DType dtype, Value* a, Value* b);
+  Value* call_libm(Fn fn, std::span<Value* const> arguments);
+
+  // emit_casts.cc
+  Value* cast(DType from, DType to, Value* x);
+  Value* float_to_float(DType from, DType to, Value* x);
+  Value* f32_to_bf16(Value* x);
+  Value* f64_to_f32_odd(Value* x);
+  Value* float_to_integer(DType from, DType to, Value* x);
+
+  // emit_memory.cc
+  void memory_operation(const Operation& op);
+  struct Access {
+    DType dtype{};
+    Value* base = nullptr;  // of element (0, 0)
+    std::vector<Value*> strides, extents;
+  };
+  Access access(const Operation& op, size_t first_stride, size_t rank);
+  Tile load(const Operation& op);
+  void store(const Operation& op);
+  Value* load_row(const Access& access, Value* base, Value* stride, Value* extent, Value* enabled,
+                  int lanes, Value* fill);
+  void store_row(const Access& access, Value* base, Value* stride, Value* extent, Value* enabled,
+                 Value* value);
+  Value* element_pointer(DType dtype, Value* base, Value* offset);
+  Value* row_pointer(const Access& access, int64_t row);
+  Value* load_scalar(DType dtype, Value* pointer);
+  Value* lane_mask(Value* extent, int lanes, Value* enabled);
+  Value* row_enabled(Value* extent, int64_t row);
+  Value* pointer_vector(DType dtype, Value* base, Value* offsets);
+  Value* from_memory(DType dtype, Value* loaded);
+  Value* to_memory(DType dtype, Value* value);
+  bool is_constant(Value* value, int64_t expected) const;
+  bool is_contiguous(const Access& access, const std::vector<int>& shape) const;
+  void gather(const Operation& op);
+  void scatter(const Operation& op);
+
+  // emit_lookup.cc
+  void lookup(const Operation& op);
+  Value* lookup_piece(DType dtype, Value* table, Value* codes);
+  Value* lookup_in_memory(DType dtype, Value* table, Value* codes);
+  // Runs `chunk` on `lanes` codes at a time.
+  Value* in_chunks(Value* codes, int lanes, const std::function<Value*(Value*)>& chunk);
+  Value* permute_words(Value* table, Value* codes);
+  Value* permute_bytes(Value* table, Value* codes);
+
+  // emit_dots.cc
+  void plan_dot_operands(const Region& region);
+  void dot(const Operation& op);
+  void dot_i8(const Operation& op);
+  Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
+  Value* group_of_row(ValueId a, Value* words, int row, int group);
+  Value* groups_of_lanes(Value* words, int lanes, int group);
+  Value* four_bytes(Value* acc, Value* a, bool a_signed, Value* b);
+  Value* four_bytes_x86(Value* acc, Value* a, bool a_signed, Value* b);
+  Value* four_bytes_neon(Value* acc, Value* a, bool a_signed, Value* b);
+  Value* four_bytes_anywhere(Value* acc, Value* a, bool a_signed, Value* b);
+
+  const Kernel& kernel_;
+  const HostTarget& target_;
+  llvm::Module& module_;
+  llvm::IRBuilderBase& ir_;
+  llvm::Function* function_ = nullptr;
+  Value* task_ = nullptr;
+  std::vector<Tile> values_;
+  std::vector<int> uses_;
+  std::unordered_map<ValueId, int64_t> index_values_;  // of kIndexConstant
+  // Loads that a dot reads element by element, so that they become broadcasts from memory.
+  std::unordered_map<ValueId, const Operation*> folded_loads_;
+};
+
+}  // namespace tenon::codegen

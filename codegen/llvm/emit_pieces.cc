@@ -1,0 +1,139 @@
+// How tiles lie in LLVM values: pieces, rows and flat vectors.
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <numeric>
+
+#include "base/convert.h"
+#include "base/error.h"
+#include "codegen/llvm/emit_host.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+bool has_packed_rows(const Type& type) {
+  return type.shape.size() == 2 && type.shape[1] <= kPackedRow;
+}
+
+}  // namespace
+
+llvm::Type* HostEmitter::element_type(DType dtype) const {
+  switch (dtype) {
+    case DType::kBool: return ir_.getInt1Ty();
+    case DType::kF32: return ir_.getFloatTy();
+    case DType::kF64: return ir_.getDoubleTy();
+    default: return ir_.getIntNTy(static_cast<unsigned>(bit_width(dtype)));
+  }
+}
+
+llvm::Type* HostEmitter::memory_type(DType dtype) const {
+  return dtype == DType::kBool ? ir_.getInt8Ty() : element_type(dtype);
+}
+
+llvm::Type* HostEmitter::vector_of(llvm::Type* element, int lanes) const {
+  return llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes));
+}
+
+llvm::Type* HostEmitter::piece_type(const Type& type) const {
+  llvm::Type* element = element_type(type.dtype);
+  if (type.shape.empty()) return element;
+  return vector_of(element, has_packed_rows(type) ? static_cast<int>(type.elements())
+                                                  : type.shape.back());
+}
+
+HostEmitter::Tile HostEmitter::splat_pieces(Value* scalar, const Type& type) {
+  if (type.shape.empty()) return {scalar};
+  auto* vector = llvm::cast<llvm::FixedVectorType>(piece_type(type));
+  Value* piece = ir_.CreateVectorSplat(vector->getNumElements(), scalar);
+  bool one_piece = type.shape.size() == 1 || has_packed_rows(type);
+  return Tile(one_piece ? 1 : static_cast<size_t>(type.shape[0]), piece);
+}
+
+std::vector<llvm::Value*> HostEmitter::rows(const Tile& tile, const Type& type) {
+  if (!has_packed_rows(type)) return tile;
+  std::vector<Value*> out;
+  for (int row = 0; row < type.shape[0]; ++row) {
+    out.push_back(subvector(tile[0], row * type.shape[1], type.shape[1]));
+  }
+  return out;
+}
+
+HostEmitter::Tile HostEmitter::from_rows(std::vector<Value*> rows, const Type& type) {
+  if (has_packed_rows(type)) return {join(std::move(rows))};
+  return rows;
+}
+
+llvm::Value* HostEmitter::flat(const Tile& tile, const Type& type) {
+  if (type.shape.empty()) return ir_.CreateVectorSplat(1, tile[0]);
+  return tile.size() == 1 ? tile[0] : join(tile);
+}
+
+HostEmitter::Tile HostEmitter::from_flat(Value* flat, const Type& type) {
+  if (type.shape.empty()) return {lane(flat, 0)};
+  if (type.shape.size() == 1 || has_packed_rows(type)) return {flat};
+  Tile out;
+  for (int row = 0; row < type.shape[0]; ++row) {
+    out.push_back(subvector(flat, row * type.shape[1], type.shape[1]));
+  }
+  return out;
+}
+
+llvm::Value* HostEmitter::subvector(Value* vector, int first, int count) {
+  auto* type = llvm::cast<llvm::FixedVectorType>(vector->getType());
+  if (first == 0 && static_cast<unsigned>(count) == type->getNumElements()) return vector;
+  std::vector<int> lanes(static_cast<size_t>(count));
+  std::iota(lanes.begin(), lanes.end(), first);
+  return ir_.CreateShuffleVector(vector, lanes);
+}
+
+// Pairwise, so that the widths double and LLVM sees plain register concatenation.
+llvm::Value* HostEmitter::join(std::vector<Value*> parts) {
+  auto width = [](Value* v) {
+    return llvm::cast<llvm::FixedVectorType>(v->getType())->getNumElements();
+  };
+  while (parts.size() > 1) {
+    std::vector<Value*> joined;
+    for (size_t i = 0; i + 1 < parts.size(); i += 2) {
+      unsigned left = width(parts[i]), right = width(parts[i + 1]), wide = std::max(left, right);
+      std::vector<int> lanes;
+      for (unsigned k = 0; k < left; ++k) lanes.push_back(static_cast<int>(k));
+      for (unsigned k = 0; k < right; ++k) lanes.push_back(static_cast<int>(wide + k));
+      // A shuffle takes vectors of one width: lanes past a narrower one are never read.
+      auto widened = [&](Value* v) {
+        std::vector<int> padded(wide, -1);
+        std::iota(padded.begin(), padded.begin() + width(v), 0);
+        return width(v) == wide ? v : ir_.CreateShuffleVector(v, padded);
+      };
+      joined.push_back(
+          ir_.CreateShuffleVector(widened(parts[i]), widened(parts[i + 1]), lanes));
+    }
+    if (parts.size() % 2 == 1) joined.push_back(parts.back());
+    parts = std::move(joined);
+  }
+  return parts[0];
+}
+
+llvm::Value* HostEmitter::lane(Value* vector, int64_t index) {
+  if (!vector->getType()->isVectorTy()) return vector;
+  return ir_.CreateExtractElement(vector, static_cast<uint64_t>(index));
+}
+
+llvm::Value* HostEmitter::index_constant(int64_t value) {
+  return ir_.getInt64(static_cast<uint64_t>(value));
+}
+
+llvm::Value* HostEmitter::constant_element(DType dtype, double number, int64_t integer) {
+  switch (dtype) {
+    case DType::kF32: return llvm::ConstantFP::get(ir_.getContext(),
+                                                   llvm::APFloat(static_cast<float>(number)));
+    case DType::kF64: return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(number));
+    case DType::kF16: case DType::kBF16: return ir_.getInt16(
+        static_cast<uint16_t>(encode(dtype, number, {.saturate = false})));
+    case DType::kBool: return ir_.getInt1(integer != 0);
+    default:
+      return llvm::ConstantInt::get(element_type(dtype), static_cast<uint64_t>(integer));
+  }
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,468 @@
+#include "codegen/tile/verify.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace tenon::codegen {
+
+namespace {
+
+bool is_computed(DType dtype) {
+  if (dtype == DType::kBool) return true;
+  if (is_small_float(dtype) || is_packed(dtype)) return false;
+  return is_integer(dtype) || is_floating(dtype);
+}
+
+bool is_numeric(DType dtype) { return is_computed(dtype) && dtype != DType::kBool; }
+bool is_float(DType dtype) { return is_computed(dtype) && is_floating(dtype); }
+bool is_bitwise(DType dtype) { return dtype == DType::kBool || is_integer(dtype); }
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+bool between(Fn fn, Fn first, Fn last) { return fn >= first && fn <= last; }
+
+// The element types that a function takes.
+bool takes(Fn fn, DType dtype) {
+  switch (fn) {
+    case Fn::kNot: case Fn::kAnd: case Fn::kOr: case Fn::kXor:
+      return is_bitwise(dtype);
+    case Fn::kShiftLeft: case Fn::kShiftRight:
+      return is_integer(dtype);
+    case Fn::kNeg: case Fn::kAbs: case Fn::kSign:
+    case Fn::kAdd: case Fn::kSub: case Fn::kMul: case Fn::kDiv: case Fn::kRem: case Fn::kMod:
+    case Fn::kMin: case Fn::kMax: case Fn::kPow:
+      return is_numeric(dtype);
+    case Fn::kEqual: case Fn::kNotEqual:
+      return true;
+    case Fn::kLess: case Fn::kLessEqual: case Fn::kGreater: case Fn::kGreaterEqual:
+      return is_numeric(dtype);
+    default:
+      break;
+  }
+  if (between(fn, Fn::kDecodeF8E4M3FN, Fn::kDecodeF4E2M1)) return dtype == DType::kU8;
+  if (between(fn, Fn::kEncodeF8E4M3FN, Fn::kEncodeF4E2M1)) return dtype == DType::kF32;
+  return is_float(dtype);  // the real functions and fma
+}
+
+DType unary_result(Fn fn, DType dtype) {
+  if (between(fn, Fn::kDecodeF8E4M3FN, Fn::kDecodeF4E2M1)) return DType::kF32;
+  if (between(fn, Fn::kEncodeF8E4M3FN, Fn::kEncodeF4E2M1)) return DType::kU8;
+  if (fn == Fn::kIsNan || fn == Fn::kIsInf) return DType::kBool;
+  return dtype;
+}
+
+// Checks one operation; the first broken rule ends it.
+class TypeChecker {
+ public:
+  TypeChecker(const Operation& operation, std::span<const Type> types)
+      : op_(operation), types_(types) {}
+
+  Support run() {
+    try {
+      check();
+    } catch (const Broken& broken) {
+      return Support::no(fmt::format("{}: {}", word(), broken.why));
+    }
+    return Support::yes();
+  }
+
+ private:
+  struct Broken {
+    std::string why;
+  };
+
+  std::string_view word() const { return op_.fn == Fn::kNone ? name(op_.op) : name(op_.fn); }
+
+  template <typename... Args>
+  static void require(bool holds, fmt::format_string<Args...> why, Args&&... args) {
+    if (!holds) throw Broken{fmt::format(why, std::forward<Args>(args)...)};
+  }
+
+  const Type& operand(size_t i) const {
+    require(i < op_.operands.size(), "operand {} is missing", i);
+    ValueId id = op_.operands[i];
+    require(id >= 0 && static_cast<size_t>(id) < types_.size(), "operand {} is no value", i);
+    return types_[id];
+  }
+  const Type& result(size_t i = 0) const {
+    require(i < op_.results.size(), "result {} is missing", i);
+    return types_[op_.results[i]];
+  }
+  bool absent(size_t i) const { return i < op_.operands.size() && op_.operands[i] == kNone; }
+
+  void counts(size_t operands, size_t results) const {
+    require(op_.operands.size() == operands, "expected {} operands, got {}", operands,
+            op_.operands.size());
+    require(op_.results.size() == results, "expected {} results, got {}", results,
+            op_.results.size());
+  }
+  void is_index(size_t i) const {
+    require(operand(i).kind == Type::Kind::kIndex, "operand {} must be an index, is {}", i,
+            text(operand(i)));
+  }
+  const Type& tile(size_t i) const {
+    require(operand(i).kind == Type::Kind::kTile, "operand {} must be a tile, is {}", i,
+            text(operand(i)));
+    return operand(i);
+  }
+  const Type& buffer(size_t i) const {
+    require(operand(i).kind == Type::Kind::kBuffer, "operand {} must be a buffer, is {}", i,
+            text(operand(i)));
+    return operand(i);
+  }
+  void same(const Type& expected, const Type& got, std::string_view what) const {
+    require(expected == got, "{} must be {}, is {}", what, text(expected), text(got));
+  }
+  void well_formed(const Type& type) const {
+    if (type.kind == Type::Kind::kIndex) return;
+    require(is_computed(type.dtype), "{} cannot be computed with; use bytes and decode_*",
+            tenon::name(type.dtype));
+    if (type.kind == Type::Kind::kBuffer) return;
+    require(type.shape.size() <= 2, "{} has rank above 2", text(type));
+    for (int size : type.shape) require(size > 0, "{} has an empty dimension", text(type));
+    require(type.elements() <= kMaxTileElements, "{} has more than {} elements", text(type),
+            kMaxTileElements);
+  }
+
+  void check();
+  void check_index_op();
+  void check_constant();
+  void check_elementwise();
+  void check_shape_op();
+  void check_broadcast();
+  void check_slice();
+  void check_concat();
+  void check_reduce();
+  void check_table_or_dot();
+  void check_dot();
+  void check_dot_i8();
+  void check_memory();
+  void check_access(size_t first, const Type& shape);
+  void check_for();
+
+  const Operation& op_;
+  std::span<const Type> types_;
+};
+
+void TypeChecker::check() {
+  for (ValueId id : op_.results) {
+    require(id >= 0 && static_cast<size_t>(id) < types_.size(), "a result has no type");
+    well_formed(types_[id]);
+  }
+  switch (op_.op) {
+    case Op::kTask: case Op::kIndexConstant:
+    case Op::kIndexAdd: case Op::kIndexSub: case Op::kIndexMul: case Op::kIndexDiv:
+    case Op::kIndexRem: case Op::kIndexMin: case Op::kIndexMax: case Op::kIndexLess:
+    case Op::kIndexEqual: case Op::kIndexSelect: case Op::kIndexFromTile:
+      return check_index_op();
+    case Op::kConstant: case Op::kSplat: case Op::kFromIndex: case Op::kIota:
+      return check_constant();
+    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: case Op::kSelect:
+    case Op::kCast: case Op::kBitcast:
+      return check_elementwise();
+    case Op::kBroadcast: case Op::kReshape: case Op::kTranspose: case Op::kSlice:
+    case Op::kConcat: case Op::kReduce:
+      return check_shape_op();
+    case Op::kLookup: case Op::kDot: case Op::kDotI8:
+      return check_table_or_dot();
+    case Op::kAlloc: case Op::kLoad: case Op::kStore: case Op::kGather: case Op::kScatter:
+    case Op::kPrefetch:
+      return check_memory();
+    case Op::kFor:
+      return check_for();
+    case Op::kIf:
+      require(op_.operands.size() == 1, "takes one condition");
+      same(Type::tile(DType::kBool), operand(0), "the condition");
+      require(op_.regions.size() == 2, "needs two regions");
+      return;
+    case Op::kYield:
+      for (size_t i = 0; i < op_.operands.size(); ++i) operand(i);
+      return;
+  }
+}
+
+void TypeChecker::check_index_op() {
+  switch (op_.op) {
+    case Op::kTask: case Op::kIndexConstant:
+      counts(0, 1);
+      break;
+    case Op::kIndexLess: case Op::kIndexEqual:
+      counts(2, 1);
+      is_index(0), is_index(1);
+      return same(Type::tile(DType::kBool), result(), "the result");
+    case Op::kIndexSelect:
+      counts(3, 1);
+      same(Type::tile(DType::kBool), operand(0), "the condition");
+      is_index(1), is_index(2);
+      break;
+    case Op::kIndexFromTile:
+      counts(1, 1);
+      require(tile(0).shape.empty() && is_integer(tile(0).dtype),
+              "operand must be an integer tile of rank 0, is {}", text(operand(0)));
+      break;
+    default:
+      counts(2, 1);
+      is_index(0), is_index(1);
+  }
+  same(Type::index(), result(), "the result");
+}
+
+void TypeChecker::check_constant() {
+  require(op_.results.size() == 1 && result().kind == Type::Kind::kTile, "the result is one tile");
+  switch (op_.op) {
+    case Op::kConstant:
+      counts(0, 1);
+      if (op_.integers.empty()) return;
+      require(result().shape.size() == 1 &&
+                  result().shape[0] == static_cast<int>(op_.integers.size()),
+              "a table of {} entries cannot be {}", op_.integers.size(), text(result()));
+      return;
+    case Op::kSplat:
+      counts(1, 1);
+      require(tile(0).shape.empty(), "operand must have rank 0, is {}", text(operand(0)));
+      return same(Type::tile(operand(0).dtype, result().shape), result(), "the result");
+    case Op::kFromIndex:
+      counts(1, 1);
+      is_index(0);
+      require(result().shape.empty() && is_numeric(result().dtype),
+              "the result must be a number of rank 0, is {}", text(result()));
+      return;
+    default:  // kIota
+      counts(0, 1);
+      require(is_numeric(result().dtype), "cannot count in {}", text(result()));
+      require(op_.axis >= 0 && op_.axis < static_cast<int>(result().shape.size()),
+              "axis {} is outside {}", op_.axis, text(result()));
+  }
+}
+
+void TypeChecker::check_elementwise() {
+  require(op_.results.size() == 1, "expected 1 result, got {}", op_.results.size());
+  const Type& first = tile(0);
+  if (op_.fn != Fn::kNone) {
+    require(takes(op_.fn, first.dtype), "does not take {}", text(first));
+  }
+  switch (op_.op) {
+    case Op::kUnary:
+      counts(1, 1);
+      require(between(op_.fn, Fn::kNeg, Fn::kEncodeF4E2M1), "is not unary");
+      return same(Type::tile(unary_result(op_.fn, first.dtype), first.shape), result(),
+                  "the result");
+    case Op::kBinary:
+      counts(2, 1);
+      require(between(op_.fn, Fn::kAdd, Fn::kShiftRight), "is not binary");
+      same(first, operand(1), "operand 1");
+      return same(first, result(), "the result");
+    case Op::kTernary:
+      counts(3, 1);
+      require(op_.fn == Fn::kFma, "is not ternary");
+      same(first, operand(1), "operand 1");
+      same(first, operand(2), "operand 2");
+      return same(first, result(), "the result");
+    case Op::kCompare:
+      counts(2, 1);
+      require(between(op_.fn, Fn::kEqual, Fn::kGreaterEqual), "is not a comparison");
+      same(first, operand(1), "operand 1");
+      return same(Type::tile(DType::kBool, first.shape), result(), "the result");
+    case Op::kSelect:
+      counts(3, 1);
+      same(Type::tile(DType::kBool, result().shape), first, "the condition");
+      same(tile(1), operand(2), "operand 2");
+      return same(operand(1), result(), "the result");
+    case Op::kCast:
+      counts(1, 1);
+      return same(Type::tile(result().dtype, first.shape), result(), "the result");
+    default:  // kBitcast
+      counts(1, 1);
+      same(Type::tile(result().dtype, first.shape), result(), "the result");
+      require(is_numeric(first.dtype) && is_numeric(result().dtype) &&
+                  bit_width(first.dtype) == bit_width(result().dtype),
+              "{} and {} differ in width", text(first), text(result()));
+  }
+}
+
+void TypeChecker::check_shape_op() {
+  if (op_.op == Op::kConcat) return check_concat();
+  counts(1, 1);
+  const Type& from = tile(0);
+  require(result().kind == Type::Kind::kTile && result().dtype == from.dtype,
+          "{} cannot become {}", text(from), text(result()));
+  switch (op_.op) {
+    case Op::kBroadcast:
+      return check_broadcast();
+    case Op::kReshape:
+      return require(from.elements() == result().elements(), "{} and {} differ in size",
+                     text(from), text(result()));
+    case Op::kTranspose:
+      require(from.shape.size() == 2, "needs rank 2, got {}", text(from));
+      return same(Type::tile(from.dtype, {from.shape[1], from.shape[0]}), result(), "the result");
+    case Op::kSlice:
+      return check_slice();
+    default:
+      return check_reduce();
+  }
+}
+
+void TypeChecker::check_broadcast() {
+  const Type &from = operand(0), &to = result();
+  require(from.shape.size() <= to.shape.size(), "{} has a lower rank than {}", text(to),
+          text(from));
+  size_t missing = to.shape.size() - from.shape.size();
+  for (size_t d = 0; d < from.shape.size(); ++d) {
+    require(from.shape[d] == 1 || from.shape[d] == to.shape[missing + d],
+            "{} does not broadcast to {}", text(from), text(to));
+  }
+}
+
+void TypeChecker::check_slice() {
+  const Type &from = operand(0), &to = result();
+  require(to.shape.size() == from.shape.size() && op_.integers.size() == from.shape.size(),
+          "needs an offset and a size for each dimension of {}", text(from));
+  for (size_t d = 0; d < from.shape.size(); ++d) {
+    require(op_.integers[d] >= 0 && op_.integers[d] + to.shape[d] <= from.shape[d],
+            "offset {} and size {} leave {}", op_.integers[d], to.shape[d], text(from));
+  }
+}
+
+void TypeChecker::check_concat() {
+  require(!op_.operands.empty() && op_.results.size() == 1, "needs parts and one result");
+  Type expected = tile(0);
+  require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
+          "axis {} is outside {}", op_.axis, text(expected));
+  int along = 0;
+  for (size_t i = 0; i < op_.operands.size(); ++i) {
+    Type part = tile(i);
+    along += part.shape.size() == expected.shape.size() ? part.shape[op_.axis] : 0;
+    if (part.shape.size() == expected.shape.size()) {
+      part.shape[op_.axis] = expected.shape[op_.axis];
+    }
+    same(expected, part, fmt::format("part {} (but for axis {})", i, op_.axis));
+  }
+  expected.shape[op_.axis] = along;
+  same(expected, result(), "the result");
+}
+
+void TypeChecker::check_reduce() {
+  Type expected = operand(0);
+  constexpr Fn kReducers[] = {Fn::kAdd, Fn::kMul, Fn::kMin, Fn::kMax, Fn::kAnd, Fn::kOr};
+  require(std::ranges::count(kReducers, op_.fn) == 1, "is not a reduction");
+  require(takes(op_.fn, expected.dtype), "does not take {}", text(expected));
+  require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
+          "axis {} is outside {}", op_.axis, text(expected));
+  expected.shape.erase(expected.shape.begin() + op_.axis);
+  same(expected, result(), "the result");
+}
+
+void TypeChecker::check_table_or_dot() {
+  if (op_.op == Op::kDot) return check_dot();
+  if (op_.op == Op::kDotI8) return check_dot_i8();
+  counts(2, 1);
+  const Type& table = tile(0);
+  require(table.shape == std::vector{16} || table.shape == std::vector{256},
+          "the table must have 16 or 256 entries, is {}", text(table));
+  require(is_integer(tile(1).dtype), "codes must be integers, are {}", text(operand(1)));
+  same(Type::tile(table.dtype, operand(1).shape), result(), "the result");
+}
+
+void TypeChecker::check_dot() {
+  counts(3, 1);
+  const Type &acc = tile(0), &a = tile(1), &b = tile(2);
+  require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
+              a.shape[0] == acc.shape[0] && b.shape[1] == acc.shape[1] &&
+              a.shape[1] == b.shape[0],
+          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", text(acc), text(a), text(b));
+  require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,
+          "cannot accumulate in {}", text(acc));
+  for (const Type* side : {&a, &b}) {
+    require(side->dtype == acc.dtype || (acc.dtype == DType::kF32 && is_half(side->dtype)),
+            "{} cannot be multiplied into {}", text(*side), text(acc));
+  }
+  same(acc, result(), "the result");
+}
+
+void TypeChecker::check_dot_i8() {
+  counts(3, 1);
+  const Type &acc = tile(0), &a = tile(1), &b = tile(2);
+  require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
+              a.shape[0] == acc.shape[0] && b.shape[0] == acc.shape[1] &&
+              a.shape[1] == b.shape[1] && a.shape[1] % 4 == 0,
+          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [n,k] with k a multiple of 4", text(acc),
+          text(a), text(b));
+  require(acc.dtype == DType::kI32 && (a.dtype == DType::kU8 || a.dtype == DType::kI8) &&
+              b.dtype == DType::kI8,
+          "element types must be i32 + (u8 or i8) * i8");
+  same(acc, result(), "the result");
+}
+
+// Strides, then extents, one of each per dimension.
+void TypeChecker::check_access(size_t first, const Type& value) {
+  size_t rank = value.shape.size();
+  require(op_.operands.size() == first + 2 * rank, "needs a stride and an extent per dimension");
+  for (size_t d = 0; d < rank; ++d) {
+    is_index(first + d);
+    if (!absent(first + rank + d)) is_index(first + rank + d);
+  }
+}
+
+void TypeChecker::check_memory() {
+  if (op_.op == Op::kAlloc) {
+    counts(0, 1);
+    require(result().kind == Type::Kind::kBuffer, "the result must be a buffer");
+    int64_t bytes = (bit_width(result().dtype) + 7) / 8;
+    require(op_.integer > 0 && op_.integer <= kMaxScratchBytes / bytes,
+            "{} elements of {} are outside 1 … {} bytes", op_.integer,
+            tenon::name(result().dtype), kMaxScratchBytes);
+    return;
+  }
+  DType dtype = buffer(0).dtype;
+  is_index(1);
+  switch (op_.op) {
+    case Op::kLoad:
+      require(op_.results.size() == 1, "expected 1 result");
+      same(Type::tile(dtype, result().shape), result(), "the result");
+      return check_access(2, result());
+    case Op::kStore:
+      require(op_.results.empty(), "has no results");
+      same(Type::tile(dtype, tile(2).shape), operand(2), "the value");
+      return check_access(3, operand(2));
+    case Op::kGather: case Op::kScatter: {
+      bool gather = op_.op == Op::kGather;
+      counts(gather ? 4 : 5, gather ? 1 : 0);
+      require(is_integer(tile(2).dtype), "indices must be integers, are {}", text(operand(2)));
+      same(Type::tile(dtype, operand(2).shape), gather ? result() : operand(3),
+           gather ? "the result" : "the value");
+      size_t mask = gather ? 3 : 4;
+      if (absent(mask)) return;
+      return same(Type::tile(DType::kBool, operand(2).shape), operand(mask), "the mask");
+    }
+    default:  // kPrefetch
+      return counts(2, 0);
+  }
+}
+
+void TypeChecker::check_for() {
+  require(op_.operands.size() == 3 + op_.results.size(),
+          "needs lo, hi, step and an initial value per result");
+  for (size_t i = 0; i < 3; ++i) is_index(i);
+  for (size_t i = 0; i < op_.results.size(); ++i) {
+    require(operand(3 + i).kind != Type::Kind::kBuffer, "a buffer cannot be carried");
+    same(operand(3 + i), result(i), "a result");
+  }
+  require(op_.regions.size() == 1, "needs one region");
+}
+
+}  // namespace
+
+std::string text(const Type& type) {
+  switch (type.kind) {
+    case Type::Kind::kIndex: return "index";
+    case Type::Kind::kBuffer: return fmt::format("buffer<{}>", tenon::name(type.dtype));
+    default: return fmt::format("{}[{}]", tenon::name(type.dtype), fmt::join(type.shape, ","));
+  }
+}
+
+Support check_types(const Operation& operation, std::span<const Type> types) {
+  return TypeChecker(operation, types).run();
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,53 @@
+#include "codegen/tile/ir.h"
+
+#include <array>
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr std::array kOpNames = std::to_array<std::string_view>({
+    "task",          "index.constant", "index.add",   "index.sub",    "index.mul",
+    "index.div",     "index.rem",      "index.min",   "index.max",    "index.less",
+    "index.equal",   "index.select",   "index.from_tile",
+    "constant",      "splat",          "from_index",  "iota",
+    "unary",         "binary",         "ternary",     "compare",      "select",
+    "cast",          "bitcast",
+    "broadcast",     "reshape",        "transpose",   "slice",        "concat",
+    "reduce",
+    "lookup",        "dot",            "dot_i8",
+    "alloc",         "load",           "store",       "gather",       "scatter",
+    "prefetch",
+    "for",           "if",             "yield",
+});
+static_assert(kOpNames.size() == static_cast<size_t>(Op::kYield) + 1);
+
+constexpr std::array kFnNames = std::to_array<std::string_view>({
+    "none",
+    "neg",   "abs",   "not",   "sqrt",  "rsqrt", "reciprocal", "floor", "ceil", "trunc", "round",
+    "exp",   "exp2",  "log",   "log2",  "sin",   "cos",  "tan",  "tanh", "erf",
+    "asin",  "acos",  "atan",  "sinh",  "cosh",  "asinh", "acosh", "atanh",
+    "is_nan", "is_inf", "sign",
+    "decode_f8e4m3fn", "decode_f8e4m3fnuz", "decode_f8e5m2", "decode_f8e5m2fnuz",
+    "decode_f8e8m0",   "decode_f4e2m1",
+    "encode_f8e4m3fn", "encode_f8e4m3fnuz", "encode_f8e5m2", "encode_f8e5m2fnuz",
+    "encode_f8e8m0",   "encode_f4e2m1",
+    "add",   "sub",   "mul",   "div",   "rem",   "mod",  "min",  "max",  "pow",  "atan2",
+    "and",   "or",    "xor",   "shift_left", "shift_right",
+    "fma",
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+});
+static_assert(kFnNames.size() == static_cast<size_t>(Fn::kGreaterEqual) + 1);
+
+}  // namespace
+
+std::string_view name(Op op) { return kOpNames.at(static_cast<size_t>(op)); }
+std::string_view name(Fn fn) { return kFnNames.at(static_cast<size_t>(fn)); }
+
+int64_t Type::elements() const {
+  int64_t count = 1;
+  for (int size : shape) count *= size;
+  return count;
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,197 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <cmath>
+#include <unordered_map>
+
+#include "codegen/tile/text.h"
+#include "codegen/tile/verify.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+// The shortest text that reads back as the same number, always recognisable as a float.
+std::string number_text(double value) {
+  if (std::isnan(value)) return "nan";
+  std::string digits = fmt::format("{}", value);
+  return digits.find_first_of(".enf") == std::string::npos ? digits + ".0" : digits;
+}
+
+class Printer {
+ public:
+  explicit Printer(const Kernel& kernel) : kernel_(kernel) {}
+
+  std::string run() {
+    std::vector<std::string> parameters;
+    for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
+      const Parameter& parameter = kernel_.parameters[i];
+      names_[static_cast<ValueId>(i)] = "%" + parameter.name;
+      parameters.push_back(fmt::format("%{}: {}", parameter.name, text(parameter.type)));
+    }
+    out_ = fmt::format("kernel @{}({}) {{\n", kernel_.name, fmt::join(parameters, ", "));
+    indent_ = 1;
+    print(kernel_.body);
+    return out_ + "}\n";
+  }
+
+ private:
+  void print(const Region& region) {
+    for (const Operation& operation : region.operations) print(operation);
+  }
+
+  void print(const Operation& op);
+  void print_for(const Operation& op);
+  void print_if(const Operation& op);
+  std::string words(const Operation& op);
+  std::string access(const Operation& op, size_t first, size_t rank) const;
+
+  void line(std::string_view content) {
+    out_ += std::string(2 * indent_, ' ');
+    out_ += content;
+    out_ += '\n';
+  }
+  const std::string& define(ValueId id) { return names_[id] = fmt::format("%{}", next_++); }
+  std::string define_all(const std::vector<ValueId>& ids) {
+    std::vector<std::string> names;
+    for (ValueId id : ids) names.push_back(define(id));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  std::string use(ValueId id) const { return id == kNone ? "_" : names_.at(id); }
+  std::string use_all(const std::vector<ValueId>& ids, size_t first = 0) const {
+    std::vector<std::string> names;
+    for (size_t i = first; i < ids.size(); ++i) names.push_back(use(ids[i]));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  std::string types(const std::vector<ValueId>& ids) const {
+    std::vector<std::string> names;
+    for (ValueId id : ids) names.push_back(text(kernel_.types[id]));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  const Kernel& kernel_;
+  std::unordered_map<ValueId, std::string> names_;
+  std::string out_;
+  int indent_ = 0, next_ = 0;
+};
+
+std::string Printer::access(const Operation& op, size_t first, size_t rank) const {
+  std::vector<ValueId> strides(op.operands.begin() + first, op.operands.begin() + first + rank);
+  std::vector<ValueId> extents(op.operands.begin() + first + rank, op.operands.end());
+  std::string out;
+  if (rank > 0) out += fmt::format(" strides({})", use_all(strides));
+  bool whole = std::ranges::all_of(extents, [](ValueId id) { return id == kNone; });
+  if (whole) return out;
+  out += fmt::format(" extents({})", use_all(extents));
+  if (op.op == Op::kLoad) out += " fill " + number_text(op.number);
+  return out;
+}
+
+// The operation without results and types.
+std::string Printer::words(const Operation& op) {
+  switch (op.op) {
+    case Op::kConstant: {
+      bool real = is_floating(kernel_.types[op.results[0]].dtype);
+      if (op.integers.empty()) {
+        return fmt::format("constant {}", real ? number_text(op.number) : fmt::format("{}", op.integer));
+      }
+      std::vector<std::string> entries;
+      for (int64_t entry : op.integers) {
+        entries.push_back(real ? number_text(std::bit_cast<double>(entry))
+                               : fmt::format("{}", entry));
+      }
+      return fmt::format("constant [{}]", fmt::join(entries, ", "));
+    }
+    case Op::kIota:
+      return fmt::format("iota axis {}", op.axis);
+    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: {
+      bool encodes = op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1;
+      return fmt::format("{} {}{}", name(op.fn), use_all(op.operands),
+                         encodes && op.integer ? " saturate" : "");
+    }
+    case Op::kSlice:
+      return fmt::format("slice {} offsets({})", use(op.operands[0]), fmt::join(op.integers, ", "));
+    case Op::kConcat:
+      return fmt::format("concat {} axis {}", use_all(op.operands), op.axis);
+    case Op::kReduce:
+      return fmt::format("reduce.{} {} axis {}", name(op.fn), use(op.operands[0]), op.axis);
+    case Op::kAlloc:
+      return fmt::format("alloc {}", op.integer);
+    case Op::kLoad:
+      return fmt::format("load {}[{}]{}", use(op.operands[0]), use(op.operands[1]),
+                         access(op, 2, kernel_.types[op.results[0]].shape.size()));
+    case Op::kStore:
+      return fmt::format("store {}[{}], {}{}", use(op.operands[0]), use(op.operands[1]),
+                         use(op.operands[2]),
+                         access(op, 3, kernel_.types[op.operands[2]].shape.size()));
+    case Op::kGather:
+      return fmt::format("gather {}[{}], {}{}", use(op.operands[0]), use(op.operands[1]),
+                         use_all(op.operands, 2),
+                         op.operands[3] == kNone ? "" : " fill " + number_text(op.number));
+    case Op::kScatter:
+      return fmt::format("scatter {}[{}], {}", use(op.operands[0]), use(op.operands[1]),
+                         use_all(op.operands, 2));
+    case Op::kPrefetch:
+      return fmt::format("prefetch {}[{}]", use(op.operands[0]), use(op.operands[1]));
+    default:
+      if (op.operands.empty()) return std::string(name(op.op));
+      return fmt::format("{} {}", name(op.op), use_all(op.operands));
+  }
+}
+
+void Printer::print(const Operation& op) {
+  // Index constants stand inline where they are used.
+  if (op.op == Op::kIndexConstant) {
+    names_[op.results[0]] = fmt::format("{}", op.integer);
+    return;
+  }
+  if (op.op == Op::kFor) return print_for(op);
+  if (op.op == Op::kIf) return print_if(op);
+  std::string content = words(op);
+  if (!op.results.empty()) {
+    content = fmt::format("{} = {} : {}", define_all(op.results), content, types(op.results));
+  } else if (op.op == Op::kStore) {
+    content += fmt::format(" : {}", text(kernel_.types[op.operands[2]]));
+  } else if (op.op == Op::kScatter) {
+    content += fmt::format(" : {}", text(kernel_.types[op.operands[3]]));
+  }
+  line(content);
+}
+
+void Printer::print_for(const Operation& op) {
+  std::string head = op.results.empty() ? "" : define_all(op.results) + " = ";
+  const Region& body = op.regions[0];
+  head += fmt::format("for {} = {} to {} step {}", define(body.arguments[0]), use(op.operands[0]),
+                      use(op.operands[1]), use(op.operands[2]));
+  std::vector<std::string> carried;
+  for (size_t i = 1; i < body.arguments.size(); ++i) {
+    carried.push_back(
+        fmt::format("{} = {}", define(body.arguments[i]), use(op.operands[2 + i])));
+  }
+  if (!carried.empty()) head += fmt::format(" carry({})", fmt::join(carried, ", "));
+  line(head + " {");
+  ++indent_;
+  print(body);
+  --indent_;
+  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+}
+
+void Printer::print_if(const Operation& op) {
+  std::string head = op.results.empty() ? "" : define_all(op.results) + " = ";
+  line(fmt::format("{}if {} {{", head, use(op.operands[0])));
+  ++indent_;
+  print(op.regions[0]);
+  --indent_;
+  line("} else {");
+  ++indent_;
+  print(op.regions[1]);
+  --indent_;
+  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+}
+
+}  // namespace
+
+std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
+
+}  // namespace tenon::codegen
