@@ -1,0 +1,253 @@
+// ONNX Attention-23 and -24.
+//
+//   q, k, v: [B,H,S,D], or [B,S,H*D] with q_num_heads and kv_num_heads
+//   present = Concat(past, new);  mask: bool keeps where true, float is added
+//   causal: query i sees key j when j <= i + past length; with nonpad_kv_seqlen (24: the cache is
+//   the caller's, k holds all of it) when j <= i + nonpad_kv_seqlen[b] - Sq
+//
+// Asked for its scores (qk_matmul_output) it is written out, since no fused kernel keeps them.
+#include <cmath>
+#include <limits>
+
+#include "graph_partitioner/passes/attention_forms/forms.h"
+
+namespace tenon::attention_forms {
+namespace {
+
+using ir::kNoValue;
+using ir::ValueId;
+
+enum Input { kQ, kK, kV, kMask, kPastK, kPastV, kLengths };
+enum Output { kY, kPresentK, kPresentV, kScores };
+
+struct Form {
+  bool packed_heads = false;  // three dims
+  int64_t q_heads = 0, kv_heads = 0;
+  Dim queries, new_keys, keys;
+};
+
+std::optional<Form> read_form(Rewrite& r) {
+  const auto q = r.shape(r.input(kQ)), k = r.shape(r.input(kK)), v = r.shape(r.input(kV));
+  if (!q || !k || !v || q->size() != k->size() || q->size() != v->size()) return std::nullopt;
+  Form form;
+  form.packed_heads = q->size() == 3;
+  if (form.packed_heads) {
+    form.q_heads = r.node().integer("q_num_heads", 0);
+    form.kv_heads = r.node().integer("kv_num_heads", 0);
+  } else if (q->size() == 4 && (*q)[1].is_constant() && (*k)[1].is_constant()) {
+    form.q_heads = (*q)[1].value();
+    form.kv_heads = (*k)[1].value();
+  }
+  if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
+    return std::nullopt;
+  }
+  const size_t sequence = form.packed_heads ? 1 : 2;
+  form.queries = (*q)[sequence];
+  form.new_keys = form.keys = (*k)[sequence];
+  if (r.has_input(kPastK)) {
+    const auto past = r.shape(r.input(kPastK));
+    if (!past || past->size() != 4) return std::nullopt;
+    form.keys = form.keys + (*past)[2];
+  }
+  return form;
+}
+
+// From 24 on a mask may be shorter than the keys; the rest is hidden.
+ValueId mask_for(Rewrite& r, const Form& form) {
+  const ValueId mask = r.input(kMask);
+  if (mask == kNoValue || r.node().since_version == 23) return mask;
+  return pad_mask(r, mask, form.keys);
+}
+
+// Without a past the present is k itself: a view, or its transpose.
+bool present_without_past(Rewrite& r, const Form& form) {
+  const ValueId presents[] = {kK, kV};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!r.is_used(kPresentK + i)) continue;
+    const ValueId given = r.input(presents[i]);
+    ValueId present = given;
+    if (form.packed_heads) {
+      present = split_heads(r, given, form.kv_heads);
+    } else {
+      ir::Node view;
+      view.op = "Reshape";
+      view.inputs = {given};
+      present = r.emit.emit(std::move(view), r.dtype(given), r.shape(given));
+    }
+    if (!r.replace(kPresentK + i, present)) return false;
+  }
+  return true;
+}
+
+ir::Attention fused(Rewrite& r, const Form& form) {
+  const ir::Node& node = r.node();
+  const bool causal = node.integer("is_causal", 0) != 0;
+  ir::Attention attention;
+  attention.q = r.input(kQ);
+  attention.k = r.input(kK);
+  attention.v = r.input(kV);
+  attention.mask = mask_for(r, form);
+  attention.past_k = r.input(kPastK);
+  attention.past_v = r.input(kPastV);
+  attention.kv_lengths = r.input(kLengths);
+  attention.q_heads = form.q_heads;
+  attention.kv_heads = form.kv_heads;
+  if (form.packed_heads) {
+    attention.q_layout = attention.k_layout = attention.v_layout = attention.y_layout = "bs(hd)";
+  }
+  attention.scale = node.number("scale", 0.0f);
+  attention.softcap = node.number("softcap", 0.0f);
+  attention.causal = causal && r.has_input(kLengths);
+  attention.causal_top_left = causal && !r.has_input(kLengths);
+  attention.left_window = node.integer("left_window_size", -1);
+  attention.right_window = node.integer("right_window_size", -1);
+  return attention;
+}
+
+// --- written out ---
+
+ValueId four_dims(Rewrite& r, ValueId x, const Form& form, int64_t heads) {
+  return form.packed_heads ? split_heads(r, x, heads) : x;
+}
+
+// Heads of k and v as often as queries share them.
+ValueId repeat_heads(Rewrite& r, ValueId x, const Form& form) {
+  const int64_t group = form.q_heads / form.kv_heads;
+  if (group == 1) return x;
+  const Shape s = *r.graph().value(x).shape;
+  const ValueId one = r.emit.reshape(x, {s[0], s[1], 1, s[2], s[3]});
+  const ValueId wide = r.emit.expand(one, {s[0], s[1], group, s[2], s[3]});
+  return r.emit.reshape(wide, {s[0], form.q_heads, s[2], s[3]});
+}
+
+ValueId dot(Rewrite& r, ValueId a, ValueId b, bool b_k_last, double alpha, Shape shape) {
+  ir::ScaledDot product;
+  product.a = a;
+  product.b = b;
+  product.b_k_last = b_k_last;
+  product.alpha_constant = static_cast<float>(alpha);
+  product.result = r.dtype(a);
+  ir::Node node;
+  product.write_to(node);
+  return r.emit.emit(std::move(node), r.dtype(a), std::move(shape));
+}
+
+// true where query i may see key j: [1,1,Sq,Sk], or [B,1,Sq,Sk] with lengths.
+ValueId visible(Rewrite& r, const Form& form) {
+  const bool causal = r.node().integer("is_causal", 0) != 0;
+  ValueId keep = kNoValue;
+  const auto both = [&](ValueId more) {
+    keep = keep == kNoValue ? more : r.emit.compare("And", keep, more);
+  };
+  const ValueId key = r.emit.position({1, 1, 1, form.keys}, 3);
+  ValueId lengths = kNoValue;
+  if (r.has_input(kLengths)) {
+    const Shape batch = *r.graph().value(r.input(kLengths)).shape;
+    lengths = r.emit.cast(r.emit.reshape(r.input(kLengths), {batch[0], 1, 1, 1}), DType::kI64);
+    both(r.emit.compare("Less", key, lengths));
+  }
+  if (causal) {
+    const ValueId query = r.emit.position({1, 1, form.queries, 1}, 2);
+    const ValueId offset =
+        lengths == kNoValue
+            ? r.emit.dim_value(form.keys - form.new_keys, DType::kI64)
+            : r.emit.binary("Sub", lengths, r.emit.dim_value(form.queries, DType::kI64));
+    both(r.emit.compare("LessOrEqual", key, r.emit.binary("Add", query, offset)));
+  }
+  return keep;
+}
+
+ValueId softcapped(Rewrite& r, ValueId scores) {
+  const float cap = r.node().number("softcap", 0.0f);
+  if (cap <= 0.0f) return scores;
+  return r.emit.binary("Mul", r.emit.unary("Tanh", r.emit.binary("Div", scores, cap)), cap);
+}
+
+ValueId masked(Rewrite& r, ValueId scores, const Form& form) {
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  const DType dtype = r.dtype(scores);
+  if (const ValueId mask = mask_for(r, form); mask != kNoValue) {
+    const bool keeps = r.dtype(mask) == DType::kBool;
+    scores = r.emit.binary("Add", scores, keeps ? additive_mask(r, mask, dtype, kHidden) : mask);
+  }
+  if (const ValueId keep = visible(r, form); keep != kNoValue) {
+    scores = r.emit.binary("Add", scores, additive_mask(r, keep, dtype, kHidden));
+  }
+  return scores;
+}
+
+// Rows without a key are 0, not NaN.
+ValueId softmax(Rewrite& r, ValueId scores) {
+  ir::Node node;
+  node.op = "Softmax";
+  node.inputs = {scores};
+  node.attributes["axis"] = int64_t{3};
+  const Shape shape = *r.graph().value(scores).shape;
+  const ValueId plain = r.emit.emit(std::move(node), r.dtype(scores), shape);
+  const ValueId best = r.emit.reduce("ReduceMax", scores, {3});
+  const ValueId empty =
+      r.emit.compare("Equal", best, -std::numeric_limits<double>::infinity());
+  return r.emit.where(empty, r.emit.scalar_like(plain, 0.0), plain);
+}
+
+double scale_of(Rewrite& r, const Dim& head_size) {
+  const float given = r.node().number("scale", 0.0f);
+  return given != 0.0f ? given : 1.0 / std::sqrt(static_cast<double>(head_size.value()));
+}
+
+bool written_out(Rewrite& r, const Form& form) {
+  const int64_t mode = r.node().integer("qk_matmul_output_mode", 0);
+  const ValueId q = four_dims(r, r.input(kQ), form, form.q_heads);
+  ValueId k = four_dims(r, r.input(kK), form, form.kv_heads);
+  ValueId v = four_dims(r, r.input(kV), form, form.kv_heads);
+  const Shape shape = *r.graph().value(q).shape;
+  if (!shape[3].is_constant() || mode < 0 || mode > 3) return false;
+  if (r.has_input(kPastK)) {
+    k = concat(r, {r.input(kPastK), k}, 2);
+    v = concat(r, {r.input(kPastV), v}, 2);
+    if (r.is_used(kPresentK) && !r.replace(kPresentK, k)) return false;
+    if (r.is_used(kPresentV) && !r.replace(kPresentV, v)) return false;
+  } else if (!present_without_past(r, form)) {
+    return false;
+  }
+  const Shape square = {shape[0], form.q_heads, form.queries, form.keys};
+  const ValueId raw = dot(r, q, repeat_heads(r, k, form), true, scale_of(r, shape[3]), square);
+  const ValueId capped = softcapped(r, raw);
+  const ValueId biased = masked(r, capped, form);
+  const ValueId weights = softmax(r, biased);
+  const ValueId stages[] = {raw, capped, biased, weights};
+  if (!r.replace(kScores, stages[mode])) return false;
+  const ValueId values = repeat_heads(r, v, form);
+  const Dim value_size = r.graph().value(v).shape->back();
+  ValueId y = dot(r, weights, values, false, 1.0, {shape[0], form.q_heads, form.queries, value_size});
+  if (form.packed_heads) {
+    y = r.emit.transpose(y, {0, 2, 1, 3});
+    y = r.emit.reshape(y, {shape[0], form.queries, value_size * form.q_heads});
+  }
+  return r.replace(kY, y);
+}
+
+bool onnx_attention(Rewrite& r) {
+  const auto form = read_form(r);
+  if (!form || r.has_input(kPastK) != r.has_input(kPastV)) return false;
+  if (r.has_input(kMask) && !r.shape(r.input(kMask))) return false;
+  if (r.is_used(kScores)) return written_out(r, *form);
+  ir::Attention attention = fused(r, *form);
+  std::vector<ValueId> outputs = {r.output(kY)};
+  if (r.has_input(kPastK)) {
+    outputs.push_back(used_output(r, kPresentK));
+    outputs.push_back(used_output(r, kPresentV));
+  } else if (!present_without_past(r, *form)) {
+    return false;
+  }
+  write(r, attention, std::move(outputs));
+  return true;
+}
+
+constexpr NamedRewrite kRules[] = {{"Attention", onnx_attention}};
+
+}  // namespace
+
+std::span<const NamedRewrite> onnx_forms() { return kRules; }
+
+}  // namespace tenon::attention_forms

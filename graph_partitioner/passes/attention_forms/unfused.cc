@@ -1,0 +1,222 @@
+// Attention as exporters write it:
+//
+//   q ──[scale]──┐
+//                dot ── scores.h ── Softmax(-1) ──[NaN to 0]──[Cast]── dot ──[Transpose]── y
+//   k ──[scale]──┘                                           v ──┘
+//
+// Both products are plain tenon::ScaledDots; tensor_trace.h tells how far q, k and v dissolve.
+// Scores and probabilities must be nobody else's.
+#include "graph_partitioner/passes/attention_forms/forms.h"
+#include "graph_partitioner/passes/attention_forms/scores.h"
+#include "graph_partitioner/passes/attention_forms/tensor_trace.h"
+#include "graph_partitioner/pattern.h"
+
+namespace tenon::attention_forms {
+namespace {
+
+using ir::Graph;
+using ir::kNoValue;
+using ir::Node;
+using ir::ScaledDot;
+using ir::ValueId;
+
+// Two tensors multiplied as they stand.
+std::optional<ScaledDot> plain_dot(const Node& node) {
+  if (!node.is(ir::kScaledDot) || node.body) return std::nullopt;
+  ScaledDot dot = ScaledDot::from(node);
+  const bool plain = dot.scale_a == ir::BlockScale{} && dot.scale_b == ir::BlockScale{} &&
+                     dot.alpha == kNoValue && dot.bias == kNoValue && !dot.a_k_first &&
+                     dot.b_type == DType::kUndefined;
+  return plain ? std::optional(dot) : std::nullopt;
+}
+
+struct Probabilities {
+  ValueId scores = kNoValue;  // the softmax's input
+  std::vector<int> sources;
+};
+
+std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
+  const Pattern softmax = op("Softmax", {any("scores")}, "softmax");
+  // Rows without a key: exporters turn the NaN into 0, which tenon::Attention gives anyway.
+  const Pattern guarded = op("Where", {op("IsNaN", {softmax}), constant("zero"), softmax}, "guarded");
+  const Pattern pattern = optional("Cast", either(guarded, softmax));
+  Match match;
+  if (!pattern(graph, value, match) || !graph.has_one_use(value)) return std::nullopt;
+  if (match["zero"] != kNoValue && scalar_constant(graph, match["zero"]) != 0.0) return std::nullopt;
+  if (match["guarded"] == kNoValue && !graph.has_one_use(match["softmax"])) return std::nullopt;
+  const Node& node = *graph.producer(match["softmax"]);
+  const auto& shape = graph.value(match["scores"]).shape;
+  if (!shape) return std::nullopt;
+  const auto last = static_cast<int64_t>(shape->size()) - 1;
+  const bool flattens = node.since_version > 0 && node.since_version < 13;
+  const auto axis = decomposition::normal_axis(node.integer("axis", flattens ? 1 : -1), shape);
+  if (axis != last) return std::nullopt;
+  return Probabilities{match["scores"], match.sources};
+}
+
+// A tensor of any rank as the four dims that tenon::Attention wants, by a view at most.
+struct FourDims {
+  ValueId value = kNoValue;
+  Shape shape;
+};
+
+// [B*H, S, D] was [B, H, S, D] before a view, or is [B*H, 1, S, D]; [S, D] is [1, 1, S, D].
+std::optional<FourDims> as_four_dims(Rewrite& r, ValueId value) {
+  const auto shape = r.shape(value);
+  if (!shape || shape->size() < 2) return std::nullopt;
+  if (shape->size() == 4) return FourDims{value, *shape};
+  const Node* view = r.graph().producer(value);
+  if (shape->size() == 3 && view != nullptr && view->is("Reshape")) {
+    const auto before = r.shape(view->input(0));
+    if (before && before->size() == 4 &&
+        *shape == Shape{(*before)[0] * (*before)[1], (*before)[2], (*before)[3]}) {
+      return FourDims{view->input(0), *before};
+    }
+  }
+  Dim batch = 1;
+  for (size_t i = 0; i + 2 < shape->size(); ++i) batch = batch * (*shape)[i];
+  return FourDims{value, {batch, 1, (*shape)[shape->size() - 2], shape->back()}};
+}
+
+// What the two products and the softmax between them amount to.
+struct Found {
+  ScaledDot first, second;
+  Scores scores;
+  FourDims q, k, v;
+  size_t rank = 4;  // of the scores
+  std::vector<int> sources;
+};
+
+// The dims fit, heads and head sizes are numbers.
+bool is_attention(const Found& found) {
+  const Shape &q = found.q.shape, &k = found.k.shape, &v = found.v.shape;
+  const Dim& k_size = k[found.first.b_k_last ? 3 : 2];
+  if (!q[3].is_constant() || !(k_size == q[3]) || !v[3].is_constant()) return false;
+  return q[1].is_constant() && q[1] == k[1] && q[1] == v[1] && q[0] == k[0] && q[0] == v[0];
+}
+
+// A mask as it broadcasts with scores of four dims.
+std::optional<Shape> mask_shape(Rewrite& r, ValueId mask, const Found& found) {
+  const auto own = r.shape(mask);
+  if (!own || found.rank == 4 || own->size() <= 2) return own;
+  const Shape& q = found.q.shape;
+  if (own->size() != 3) return std::nullopt;
+  if ((*own)[0].is(1)) return Shape{1, 1, (*own)[1], (*own)[2]};
+  if (!((*own)[0] == q[0] * q[1])) return std::nullopt;
+  return Shape{q[0], q[1], (*own)[1], (*own)[2]};
+}
+
+bool masks_fit(Rewrite& r, const Found& found) {
+  for (const ValueId mask : found.scores.added) {
+    if (!mask_shape(r, mask, found)) return false;
+  }
+  for (const Hidden& hidden : found.scores.hidden) {
+    if (!mask_shape(r, hidden.condition, found)) return false;
+  }
+  return true;
+}
+
+std::optional<Found> find_attention(Rewrite& r) {
+  Found found;
+  const auto second = plain_dot(r.node());
+  if (!second || second->b_k_last || second->alpha_constant != 1.0f) return std::nullopt;
+  const auto probabilities = trace_softmax(r.graph(), second->a);
+  if (!probabilities) return std::nullopt;
+  const auto scores = trace_scores(r.graph(), probabilities->scores);
+  if (!scores) return std::nullopt;
+  const Node& product = r.graph().node(scores->dot);
+  const auto first = plain_dot(product);
+  if (!first) return std::nullopt;
+  const auto q = as_four_dims(r, first->a), k = as_four_dims(r, first->b),
+             v = as_four_dims(r, second->b);
+  const auto rank = r.shape(second->a);
+  if (!q || !k || !v || !rank || !r.shape(r.output())) return std::nullopt;
+  found = {*first, *second, *scores, *q, *k, *v, rank->size(), probabilities->sources};
+  found.sources = ir::merge_sources(found.sources, scores->sources);
+  found.sources = ir::merge_sources(found.sources, product.sources);
+  if (!is_attention(found) || !masks_fit(r, found)) return std::nullopt;
+  return found;
+}
+
+ValueId combined_mask(Rewrite& r, const Found& found) {
+  Scores scores = found.scores;
+  for (ValueId& mask : scores.added) mask = r.emit.reshape(mask, *mask_shape(r, mask, found));
+  for (Hidden& hidden : scores.hidden) {
+    hidden.condition = r.emit.reshape(hidden.condition, *mask_shape(r, hidden.condition, found));
+  }
+  return write_mask(r, scores, r.dtype(r.output()));
+}
+
+ir::Attention attention_of(Rewrite& r, const Found& found) {
+  const auto traced = [&](const FourDims& operand, const std::string& layout,
+                          const std::vector<std::string>& allowed) {
+    return trace_tensor(r, r.emit.reshape(operand.value, operand.shape), layout, allowed);
+  };
+  TensorTrace q = traced(found.q, "bhsd", {"bhsd", "bshd"});
+  const std::string k_layout = found.first.b_k_last ? "bhsd" : "bhds";
+  TensorTrace k = traced(found.k, k_layout, {"bhsd", "bshd", "bhds"});
+  TensorTrace v = traced(found.v, "bhsd", {"bhsd", "bshd"});
+  if (v.scale != 1.0 || k.heads != v.heads) {  // as they stand, then
+    k = untraced(r.emit.reshape(found.k.value, found.k.shape), k_layout);
+    v = untraced(r.emit.reshape(found.v.value, found.v.shape), "bhsd");
+  }
+  for (const TensorTrace* trace : {&q, &k, &v}) r.absorb(trace->sources);
+  ir::Attention attention;
+  attention.q = materialize(r, q);
+  attention.k = materialize(r, k);
+  attention.v = materialize(r, v);
+  attention.q_layout = q.layout;
+  attention.k_layout = k.layout;
+  attention.v_layout = v.layout;
+  attention.q_heads = found.q.shape[1].value();
+  attention.kv_heads = k.heads != 0 ? k.heads : attention.q_heads;
+  attention.scale = static_cast<float>(found.scores.scale * q.scale * k.scale *
+                                       found.first.alpha_constant);
+  attention.softcap = static_cast<float>(found.scores.softcap);
+  attention.mask = combined_mask(r, found);
+  return attention;
+}
+
+// The Transpose that alone reads y and turns [B,H,S,D] into [B,S,H,D] dissolves into a layout.
+bool take_output_transpose(Rewrite& r) {
+  Graph& graph = r.graph();
+  const ValueId y = r.output();
+  if (!graph.has_one_use(y)) return false;
+  const ir::NodeId reader = graph.consumers(y).front();
+  const Node& node = graph.node(reader);
+  if (!node.is("Transpose") || node.integers("perm") != std::vector<int64_t>{0, 2, 1, 3}) return false;
+  const ValueId turned = node.output(0);
+  r.absorb(node.sources);
+  graph.value(y).shape = graph.value(turned).shape;
+  graph.replace_uses(turned, y);
+  graph.remove_node(reader);
+  return true;
+}
+
+bool match_unfused(Rewrite& r) {
+  const auto found = find_attention(r);
+  if (!found) return false;
+  r.absorb(found->sources);
+  ir::Attention attention = attention_of(r, *found);
+  if (found->rank != 4) {
+    Shape four = found->q.shape;
+    four[3] = found->v.shape[3];
+    ir::Node node;
+    attention.write_to(node);
+    r.become("Reshape", {r.emit.emit(std::move(node), r.dtype(r.output()), std::move(four))});
+    return true;
+  }
+  if (take_output_transpose(r)) attention.y_layout = "bshd";
+  write(r, attention, {r.output()});
+  return true;
+}
+
+constexpr NamedRewrite kRules[] = {
+    {ir::kScaledDot, match_unfused},
+};
+
+}  // namespace
+
+std::span<const NamedRewrite> unfused_forms() { return kRules; }
+
+}  // namespace tenon::attention_forms
