@@ -6,6 +6,7 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/llvm/attention.h"
+#include "kernels/llvm/loop.h"
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/symbol_binding.h"
 
@@ -18,9 +19,10 @@ struct Table {
 };
 
 // Rows are read at the call, never by static constructors.
-std::array<Table, 2> tables() {
+std::array<Table, 3> tables() {
   return {{
       {ir::kAttention, attention_candidates()},
+      {ir::kLoop, loop_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
   }};
 }
