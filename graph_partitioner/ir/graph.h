@@ -103,6 +103,7 @@ class Graph {
   ValueId add_constant(std::string name, TensorPtr tensor);
   ValueId add_input(Value value);
   void add_output(ValueId value) { outputs_.push_back(value); }
+  void set_output(size_t index, ValueId value) { outputs_.at(index) = value; }
   // Sets the producer of the outputs. Appends; `insert_before` keeps topological order in passes.
   NodeId add_node(Node node);
   NodeId insert_before(NodeId position, Node node);

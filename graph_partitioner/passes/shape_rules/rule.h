@@ -79,4 +79,11 @@ struct SliceExtent {
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
                                         const Dim& dim);
 
+// All axes of a Slice node: [starts : : steps] taking `sizes` elements.
+struct SliceRegion {
+  Shape starts, sizes;
+  std::vector<int64_t> steps;
+};
+std::optional<SliceRegion> slice_region(const NodeFacts& facts);
+
 }  // namespace tenon

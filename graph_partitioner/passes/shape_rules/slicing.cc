@@ -7,34 +7,7 @@ namespace tenon {
 namespace {
 
 void slice(NodeFacts& facts) {
-  const Shape* shape = facts.shape(0);
-  if (!shape) return;
-  const auto as_dims = [](const std::vector<int64_t>& list) { return make_shape(list); };
-  const bool attributes = facts.node().has("starts");
-  const auto starts = attributes ? as_dims(facts.node().integers("starts")) : facts.elements(1);
-  const auto ends = attributes ? as_dims(facts.node().integers("ends")) : facts.elements(2);
-  if (!starts || !ends || starts->size() != ends->size()) return;
-  std::vector<int64_t> axes, steps(starts->size(), 1);
-  for (size_t i = 0; i < starts->size(); ++i) axes.push_back(static_cast<int64_t>(i));
-  if (facts.node().has("axes") || facts.has_input(3)) {
-    const auto known = facts.integers_from("axes", 3);
-    if (!known || known->size() != starts->size()) return;
-    axes = *known;
-  }
-  if (facts.has_input(4)) {
-    const auto known = facts.integers(4);
-    if (!known || known->size() != starts->size()) return;
-    steps = *known;
-  }
-  Shape result = *shape;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = normal_axis(axes[i], shape->size());
-    if (!axis) return;
-    const auto extent = slice_extent((*starts)[i], (*ends)[i], steps[i], (*shape)[*axis]);
-    if (!extent) return;
-    result[*axis] = extent->size;
-  }
-  facts.set_shape(0, std::move(result));
+  if (auto region = slice_region(facts)) facts.set_shape(0, std::move(region->sizes));
 }
 
 void split(NodeFacts& facts) {
@@ -172,6 +145,41 @@ constexpr ShapeRule kRules[] = {
 };
 
 }  // namespace
+
+std::optional<SliceRegion> slice_region(const NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return std::nullopt;
+  const bool attributes = facts.node().has("starts");
+  const auto list = [&](std::string_view name, size_t input) {
+    return attributes ? std::optional(make_shape(facts.node().integers(name)))
+                      : facts.elements(input);
+  };
+  const auto starts = list("starts", 1), ends = list("ends", 2);
+  if (!starts || !ends || starts->size() != ends->size()) return std::nullopt;
+  std::vector<int64_t> axes, steps(starts->size(), 1);
+  for (size_t i = 0; i < starts->size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (facts.node().has("axes") || facts.has_input(3)) {
+    const auto known = facts.integers_from("axes", 3);
+    if (!known || known->size() != starts->size()) return std::nullopt;
+    axes = *known;
+  }
+  if (facts.has_input(4)) {
+    const auto known = facts.integers(4);
+    if (!known || known->size() != starts->size()) return std::nullopt;
+    steps = *known;
+  }
+  SliceRegion region{Shape(shape->size(), 0), *shape, std::vector<int64_t>(shape->size(), 1)};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = normal_axis(axes[i], shape->size());
+    if (!axis) return std::nullopt;
+    const auto extent = slice_extent((*starts)[i], (*ends)[i], steps[i], (*shape)[*axis]);
+    if (!extent) return std::nullopt;
+    region.starts[*axis] = extent->start;
+    region.sizes[*axis] = extent->size;
+    region.steps[*axis] = steps[i];
+  }
+  return region;
+}
 
 std::span<const ShapeRule> slicing_shape_rules() { return kRules; }
 

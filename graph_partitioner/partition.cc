@@ -1,0 +1,273 @@
+#include "graph_partitioner/partition.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "graph_partitioner/ir/extract.h"
+#include "graph_partitioner/passes/form_partitions.h"
+#include "graph_partitioner/passes/infer_shapes.h"
+#include "graph_partitioner/passes/partition_cost.h"
+#include "graph_partitioner/pipeline.h"
+
+namespace tenon {
+namespace {
+
+using ir::kNoValue;
+
+// Rounds of "drop what does not fit, group again" before whole groups are dropped.
+constexpr int kMaxRounds = 16;
+
+bool must_not_cross(DType dtype) { return is_small_float(dtype) || is_packed(dtype); }
+
+std::string label(const ir::Node& node) {
+  return node.name.empty() ? node.op : fmt::format("'{}' ({})", node.name, node.op);
+}
+
+class Partitioner {
+ public:
+  Partitioner(const ir::Graph& imported, const SupportsFn& supports, const PartitionOptions& options)
+      : graph_(imported), supports_(supports), options_(options) {
+    for (size_t i = 0; i < graph_.order().size(); ++i) {
+      const ir::Node& node = at(i);
+      if (node.sources.size() != 1) {
+        throw InternalError(fmt::format("imported node {} must have one source", label(node)));
+      }
+      position_.emplace(node.sources[0], i);
+    }
+    reasons_.resize(graph_.order().size());
+  }
+
+  Partitioning run() {
+    find_host_evaluated();
+    refuse_excluded();
+    refuse_unsupported_whole();
+    settle();
+    drop_without_gain();
+    return result();
+  }
+
+ private:
+  const ir::Node& at(size_t position) const { return graph_.node(graph_.order()[position]); }
+  int source(size_t position) const { return at(position).sources[0]; }
+  bool claimable(size_t position) const { return reasons_[position].empty(); }
+
+  // The first reason is the best: later ones follow from it. True when it is news.
+  bool refuse(size_t position, const std::string& reason) {
+    if (!claimable(position)) return false;
+    reasons_[position] = reason.empty() ? "not supported" : reason;
+    return true;
+  }
+
+  // Nodes whose results are dims: the executable writes them itself wherever somebody reads them, so
+  // a consumer that is left out is no reason to leave them out.
+  void find_host_evaluated() {
+    ir::Graph inferred = graph_;
+    infer_shapes(inferred);
+    host_evaluated_.assign(reasons_.size(), 0);
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      const auto& outputs = at(i).outputs;
+      host_evaluated_[i] = std::all_of(outputs.begin(), outputs.end(), [&](ir::ValueId id) {
+        return id == kNoValue || inferred.value(id).elements.has_value();
+      });
+    }
+  }
+
+  void refuse_excluded() {
+    const auto listed = [](const std::vector<std::string>& list, const std::string& word) {
+      return std::find(list.begin(), list.end(), word) != list.end();
+    };
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      const ir::Node& node = at(i);
+      if (listed(options_.exclude_ops, node.op)) {
+        refuse(i, fmt::format("excluded by the option exclude_ops ({})", node.op));
+      } else if (listed(options_.exclude_nodes, node.name)) {
+        refuse(i, "excluded by the option exclude_nodes");
+      } else if (const char* kind = foreign_kind(node)) {
+        refuse(i, fmt::format("{} are not tensors of numbers", kind));
+      }
+    }
+  }
+
+  const char* foreign_kind(const ir::Node& node) const {
+    for (const auto* list : {&node.inputs, &node.outputs}) {
+      for (ir::ValueId id : *list) {
+        if (id == kNoValue) continue;
+        if (graph_.value(id).dtype == DType::kString) return "strings";
+        if (graph_.value(id).dtype == DType::kUndefined) return "sequences, maps and optionals";
+      }
+    }
+    return nullptr;
+  }
+
+  // A refused node must not be matched into its neighbours, so it goes in under a name of no op.
+  void refuse_unsupported_whole() {
+    ir::Graph whole = graph_;
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      if (!claimable(i)) whole.node(graph_.order()[i]).op = "left_out::" + at(i).op;
+    }
+    std::vector<size_t> everything(reasons_.size());
+    for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
+    check(std::move(whole), everything, &together_);
+  }
+
+  // Fuses `part` and refuses the imported nodes of every fused node that nothing can run; true when
+  // that changed something. `together` gets the positions that each fused node stands for.
+  bool check(ir::Graph part, const std::vector<size_t>& members,
+             std::vector<std::vector<size_t>>* together = nullptr) {
+    ir::Graph fused;
+    try {
+      fused = fuse(std::move(part));
+    } catch (const std::exception& error) {
+      return refuse_all(members, fmt::format("could not be compiled: {}", error.what()));
+    }
+    bool changed = false;
+    for (ir::NodeId id : fused.order()) {
+      const ir::Node& node = fused.node(id);
+      const std::vector<size_t> stands_for = positions(node.sources);
+      if (together && stands_for.size() > 1) together->push_back(stands_for);
+      const Support support = ask(fused, node);
+      if (!support) changed |= refuse_fused(node, stands_for, members, support.reason);
+    }
+    return changed;
+  }
+
+  Support ask(const ir::Graph& fused, const ir::Node& node) const {
+    try {
+      return supports_(fused, node);
+    } catch (const std::exception& error) {
+      return Support::no(error.what());
+    }
+  }
+
+  bool refuse_fused(const ir::Node& node, const std::vector<size_t>& stands_for,
+                    const std::vector<size_t>& members, const std::string& why) {
+    const bool alone = stands_for.size() == 1 && at(stands_for[0]).op == node.op;
+    const std::string reason = alone ? why : fmt::format("{}: {}", node.op, why);
+    bool changed = false;
+    for (size_t position : stands_for) {
+      if (!host_evaluated_[position]) changed |= refuse(position, reason);
+    }
+    if (changed) return true;
+    if (!stands_for.empty()) return refuse_all(stands_for, reason);
+    return refuse_all(members, reason);  // nobody's node: the part as a whole does not run
+  }
+
+  bool refuse_all(const std::vector<size_t>& members, const std::string& reason) {
+    bool changed = false;
+    for (size_t position : members) changed |= refuse(position, reason);
+    return changed;
+  }
+
+  std::vector<size_t> positions(const std::vector<int>& sources) const {
+    std::vector<size_t> result;
+    for (int id : sources) {
+      const auto found = position_.find(id);
+      if (found != position_.end()) result.push_back(found->second);
+    }
+    return result;
+  }
+
+  std::vector<int> sources_of(const std::vector<size_t>& members) const {
+    std::vector<int> sources;
+    for (size_t position : members) sources.push_back(source(position));
+    std::sort(sources.begin(), sources.end());
+    return sources;
+  }
+
+  void group() {
+    std::vector<char> claimed(reasons_.size());
+    for (size_t i = 0; i < claimed.size(); ++i) claimed[i] = claimable(i);
+    grouping_ = form_partitions(graph_, claimed, together_);
+  }
+
+  // Groups, and each group cut out and fused by itself, until every part runs on its own.
+  void settle() {
+    for (int round = 0;; ++round) {
+      group();
+      if (refuse_illegal_cuts()) continue;
+      const bool one_group_is_all =
+          grouping_.groups.size() == 1 && grouping_.groups[0].size() == reasons_.size();
+      if (one_group_is_all) return;
+      bool changed = false;
+      for (const auto& members : grouping_.groups) {
+        const bool misfit = check(ir::extract(graph_, sources_of(members)), members);
+        if (misfit && round >= kMaxRounds) {
+          refuse_all(members, "its neighbours do not settle into a partition that runs");
+        }
+        changed |= misfit;
+      }
+      if (!changed) return;
+    }
+  }
+
+  // A small float or sub-byte tensor between two nodes stays inside one partition or outside all.
+  bool refuse_illegal_cuts() {
+    bool changed = false;
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      for (ir::ValueId input : at(i).inputs) {
+        if (input == kNoValue || !must_not_cross(graph_.value(input).dtype)) continue;
+        const ir::Node* producer = graph_.producer(input);
+        if (!producer) continue;
+        const size_t from = position_.at(producer->sources[0]);
+        const bool inside = claimable(from) && claimable(i) &&
+                            grouping_.level[from] == grouping_.level[i];
+        if (inside) continue;
+        const std::string what = fmt::format("the {} tensor '{}' must not cross a partition's border",
+                                             name(graph_.value(input).dtype),
+                                             graph_.value(input).name);
+        changed |= refuse(from, fmt::format("{}, and {} is elsewhere", what, label(at(i))));
+        changed |= refuse(i, fmt::format("{}, and {} is elsewhere", what, label(*producer)));
+      }
+    }
+    return changed;
+  }
+
+  void drop_without_gain() {
+    if (options_.claim_all) return;
+    for (const auto& members : grouping_.groups) {
+      const Support gain = gain_of(ir::extract(graph_, sources_of(members)));
+      if (!gain) refuse_all(members, gain.reason);
+    }
+  }
+
+  static Support gain_of(const ir::Graph& cut) {
+    try {
+      return is_gainful(cut, fuse(cut));
+    } catch (const std::exception& error) {
+      return Support::no(fmt::format("could not be compiled: {}", error.what()));
+    }
+  }
+
+  Partitioning result() const {
+    Partitioning partitioning;
+    for (const auto& members : grouping_.groups) {
+      if (claimable(members.front())) partitioning.partitions.push_back({sources_of(members)});
+    }
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      if (!claimable(i)) partitioning.left_out.push_back({source(i), reasons_[i]});
+    }
+    return partitioning;
+  }
+
+  const ir::Graph& graph_;
+  const SupportsFn& supports_;
+  const PartitionOptions& options_;
+  std::map<int, size_t> position_;              // by source
+  std::vector<std::string> reasons_;            // by position; empty: claimable
+  std::vector<char> host_evaluated_;            // by position
+  std::vector<std::vector<size_t>> together_;   // positions fused into one node
+  Grouping grouping_;
+};
+
+}  // namespace
+
+Partitioning partition(const ir::Graph& imported, const SupportsFn& supports,
+                       const PartitionOptions& options) {
+  return Partitioner(imported, supports, options).run();
+}
+
+}  // namespace tenon

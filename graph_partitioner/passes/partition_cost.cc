@@ -1,0 +1,81 @@
+#include "graph_partitioner/passes/partition_cost.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/primitives.h"
+
+namespace tenon {
+namespace {
+
+constexpr std::string_view kWithoutStockKernel[] = {
+    "com.microsoft::MatMulBlockQuantizedFp4Weight",
+    "com.microsoft::MatMulBlockQuantizedFp8Weight",
+};
+
+bool lacks_stock_kernel(const ir::Node& node) {
+  return node.op.rfind("trt::", 0) == 0 ||
+         std::find(std::begin(kWithoutStockKernel), std::end(kWithoutStockKernel), node.op) !=
+             std::end(kWithoutStockKernel);
+}
+
+bool computes(const ir::Graph& body) {
+  return std::any_of(body.order().begin(), body.order().end(), [&](ir::NodeId id) {
+    const ir::Primitive* primitive = ir::find_primitive(body.node(id).op);
+    return primitive && primitive->kind != ir::PrimitiveClass::kMovement;
+  });
+}
+
+// Sources of a loop that stand for arithmetic in the imported graph, not for views or shapes.
+size_t computing_sources(const ir::Graph& cut, const ir::Node& loop) {
+  constexpr std::string_view kMoves[] = {"Reshape",   "Transpose", "Slice",  "Squeeze", "Unsqueeze",
+                                         "Flatten",   "Expand",    "Gather", "Split",   "Concat",
+                                         "Identity",  "Shape",     "Size",   "Tile",    "Pad",
+                                         "Constant",  "Range",     "Cast",   "ConstantOfShape"};
+  size_t count = 0;
+  for (ir::NodeId id : cut.order()) {
+    const ir::Node& node = cut.node(id);
+    const bool moves = std::find(std::begin(kMoves), std::end(kMoves), node.op) != std::end(kMoves);
+    const bool listed = std::any_of(node.sources.begin(), node.sources.end(), [&](int source) {
+      return std::binary_search(loop.sources.begin(), loop.sources.end(), source);
+    });
+    count += listed && !moves ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+bool only_we_can_run(const ir::Graph& cut) {
+  const auto is_rare = [&](ir::ValueId id) {
+    if (id == ir::kNoValue) return false;
+    const DType dtype = cut.value(id).dtype;
+    return is_small_float(dtype) || is_packed(dtype);
+  };
+  return std::any_of(cut.order().begin(), cut.order().end(), [&](ir::NodeId id) {
+    const ir::Node& node = cut.node(id);
+    return lacks_stock_kernel(node) ||
+           std::any_of(node.inputs.begin(), node.inputs.end(), is_rare) ||
+           std::any_of(node.outputs.begin(), node.outputs.end(), is_rare);
+  });
+}
+
+Support is_gainful(const ir::Graph& cut, const ir::Graph& fused) {
+  if (only_we_can_run(cut)) return Support::yes();
+  size_t most = 0;
+  for (ir::NodeId id : fused.order()) {
+    const ir::Node& node = fused.node(id);
+    if (node.is(ir::kScaledDot) || node.is(ir::kAttention)) return Support::yes();
+    if (node.body && computes(*node.body)) most = std::max(most, computing_sources(cut, node));
+  }
+  if (most >= kFewestFusedOps) return Support::yes();
+  return Support::no(fmt::format(
+      "claiming it would gain nothing: no product, no attention, and at most {} arithmetic ops in "
+      "one loop ({} pay off); claim=all claims it all the same",
+      most, kFewestFusedOps));
+}
+
+}  // namespace tenon
