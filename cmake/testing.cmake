@@ -4,8 +4,9 @@
 # cases). The group is the CTest label, and the target tests-<group> builds a whole group. Sources
 # with a case named *Concurrent* also join the group `concurrent`, which ThreadSanitizer runs.
 #
-# Provider tests run once per ONNX Runtime that scripts/setup.sh brought, and find two libraries in
-# the environment: TENON_LIBRARY_PATH (the plugin) and TENON_TEST_ONNXRUNTIME (the runtime to dlopen).
+# Provider and error tests run once per ONNX Runtime that scripts/setup.sh brought, and find two
+# libraries in the environment: TENON_LIBRARY_PATH (the plugin) and TENON_TEST_ONNXRUNTIME (the
+# runtime to dlopen).
 
 find_package(GTest REQUIRED)
 
@@ -52,7 +53,7 @@ function(tenon_test name)
     add_dependencies(tests-${label} ${name})
   endforeach()
 
-  if(NOT arg_GROUP STREQUAL "provider")
+  if(NOT arg_GROUP MATCHES "^(provider|error)$")
     tenon_register_test(${name} "${labels}" ${name} "")
     return()
   endif()

@@ -1,0 +1,215 @@
+// Provider options as a user passes them: what each does, and the errors of bad ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+#include "quantized_weight.h"
+
+namespace tenon::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+using Json = nlohmann::json;
+
+std::string product_model() {
+  const Nvfp4Weight weight(32, 64);
+  Graph graph("product");
+  graph.input("x", kFloat, {"M", 64});
+  weight.add_to(graph, "w");
+  graph.node("MatMul", {"x", "w"}, {"h"}).node("Relu", {"h"}, {"y"});
+  graph.output("y", kFloat, {"M", 32});
+  return model(graph);
+}
+
+// A product and two ops that no provider but the CPU's runs.
+std::string partly_claimable_model() {
+  const Nvfp4Weight weight(32, 64);
+  Graph graph("partly");
+  graph.input("x", kFloat, {"M", 64});
+  weight.add_to(graph, "w");
+  graph.node("MatMul", {"x", "w"}, {"h"});
+  graph.node("Cast", {"h"}, {"text"}, {{{"to", int64_t{kString}}}});
+  graph.node("Cast", {"text"}, {"y"}, {{{"to", int64_t{kFloat}}}}).output("y", kFloat, {"M", 32});
+  return model(graph);
+}
+
+std::string pointwise_model() {
+  Graph graph;
+  graph.input("x", kFloat, {"M"}).node("Neg", {"x"}, {"y"}).output("y", kFloat, {"M"});
+  return model(graph);
+}
+
+Json report_of(const std::string& bytes, Options options) {
+  const TemporaryFolder folder;
+  options["report_file"] = folder.path("report.json");
+  const Session session(bytes, options);
+  Json report = Json::parse(read_file(folder.path("report.json")));
+  // Published by rename: nothing else stays behind.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+  return report;
+}
+
+TEST(Options, UnknownKeyListsTheValidOnes) {
+  const std::string message =
+      error_of([] { Session(product_model(), {{"no_such_option", "1"}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("no_such_option"), HasSubstr("valid options"),
+                             HasSubstr("precision_mode"), HasSubstr("report_file")));
+}
+
+struct BadValue {
+  const char *key, *value, *accepts;
+};
+
+class BadValues : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValues, NameTheOptionTheValueAndWhatIsValid) {
+  const auto [key, value, accepts] = GetParam();
+  const std::string message = error_of([&] { Session(product_model(), {{key, value}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr(key), HasSubstr(value), HasSubstr(accepts)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, BadValues,
+                         ::testing::Values(BadValue{"claim", "some", "gainful | all"},
+                                           BadValue{"precision_mode", "float7", "exact | int8"},
+                                           BadValue{"target", "toaster", "auto | cpu"},
+                                           BadValue{"require_full_claim", "perhaps", "0 | 1"},
+                                           BadValue{"device_id", "7", "0"},
+                                           BadValue{"device_id", "zero", "0"},
+                                           BadValue{"dump_dir", "", "a folder"},
+                                           BadValue{"report_file", "", "a file name"}));
+
+TEST(Options, TwoDevicesInOneSessionAreRefusedWithAdvice) {
+  const std::string message =
+      error_of([] { Session(product_model(), {}, {.device_copies = 2}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("2 devices"), HasSubstr("one process per device")));
+}
+
+TEST(Options, OneNodePartitionsAreClaimedOnlyWhenAskedFor) {
+  EXPECT_EQ(Session(pointwise_model()).claimed_nodes(), 0U);
+  EXPECT_EQ(Session(pointwise_model(), {{"claim", "all"}}).claimed_nodes(), 1U);
+}
+
+TEST(Options, RequireFullClaimNamesWhatWasLeft) {
+  const std::string message =
+      error_of([] { Session(partly_claimable_model(), {{"require_full_claim", "1"}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("require_full_claim"), HasSubstr("Cast"), HasSubstr("text")));
+  EXPECT_EQ(Session(product_model(), {{"require_full_claim", "1"}}).claimed_nodes(), 5U);
+}
+
+TEST(Options, RequireFullClaimIsMetByANodeThatGainsNothing) {
+  // Asking for everything wins over "gains nothing".
+  const std::string message =
+      error_of([] { Session(pointwise_model(), {{"require_full_claim", "1"}}); });
+  EXPECT_THAT(message, HasSubstr("claim=all"));
+}
+
+TEST(Options, ExcludedOpsAndNodesAreLeftOutWithThatReason) {
+  for (const auto& [key, value] : {std::pair{"exclude_ops", "Relu"}, {"exclude_nodes", "y"}}) {
+    const Json report = report_of(product_model(), {{"claim", "all"}, {key, value}});
+    const Json& left_out = report["graphs"][0]["left_out"];
+    ASSERT_EQ(left_out.size(), 1U) << report.dump(2);
+    EXPECT_EQ(left_out[0]["node"], "y");
+    EXPECT_EQ(left_out[0]["op"], "Relu");
+    EXPECT_THAT(left_out[0]["reason"].get<std::string>(), HasSubstr(key));
+  }
+}
+
+TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
+  const Json report = report_of(partly_claimable_model(), {});
+  EXPECT_EQ(report["schema"], 1);
+  EXPECT_EQ(report["provider"], kTenon);
+  EXPECT_EQ(report["runtime"], api_base().GetVersionString());
+  EXPECT_EQ(report["device"]["kind"], "cpu");
+  EXPECT_FALSE(report["device"]["features"].empty());
+  EXPECT_EQ(report["options"]["claim"], "gainful");
+
+  ASSERT_EQ(report["graphs"].size(), 1U);
+  const Json& graph = report["graphs"][0];
+  EXPECT_EQ(graph["name"], "partly");
+  EXPECT_EQ(graph["nodes"], 6);
+  EXPECT_EQ(graph["claimed"], 4);
+  ASSERT_EQ(graph["left_out"].size(), 2U);
+  for (const Json& left : graph["left_out"]) EXPECT_FALSE(left["reason"].get<std::string>().empty());
+
+  ASSERT_EQ(graph["partitions"].size(), 1U);
+  const Json& partition = graph["partitions"][0];
+  EXPECT_EQ(partition["inputs"], Json({"x"}));
+  EXPECT_EQ(partition["outputs"], Json({"h"}));
+  EXPECT_EQ(partition["nodes"].size(), 4U);
+  EXPECT_EQ(partition["weight_bytes"], 32 * 64 / 2 + 32 * 4 + 4);
+  EXPECT_GT(partition["packed_bytes"], 0);
+  ASSERT_EQ(partition["fusions"].size(), 1U);
+  const Json& fusion = partition["fusions"][0];
+  EXPECT_EQ(fusion["kind"], "scaled_dot");
+  EXPECT_FALSE(fusion["chosen"].get<std::string>().empty());
+  EXPECT_THAT(fusion["nodes"], Contains("h"));
+  EXPECT_FALSE(fusion["candidates"].empty());
+}
+
+TEST(Report, OneLineInTheLogSumsUp) {
+  take_log();
+  const Session session(partly_claimable_model(), {}, {.log_level = ORT_LOGGING_LEVEL_INFO});
+  EXPECT_THAT(take_log(), Contains(AllOf(HasSubstr("[Tenon EP] partly: 4 of 6 nodes in 1 partition"),
+                                         HasSubstr("Cast"))));
+}
+
+TEST(Report, AnUnwritableFileIsAnErrorAndLeavesNothing) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("absent/report.json");
+  const std::string message =
+      error_of([&] { Session(product_model(), {{"report_file", file}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("report_file"), HasSubstr(file), HasSubstr("writable")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Report, AFolderInItsPlaceIsAnErrorAndLeavesNothing) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path("report.json"));
+  const std::string message =
+      error_of([&] { Session(product_model(), {{"report_file", folder.path("report.json")}}); });
+  EXPECT_THAT(message, HasSubstr("report_file"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(Dump, WritesEveryStageOfGraphAndKernels) {
+  const TemporaryFolder folder;
+  const Session session(product_model(), {{"dump_dir", folder.path("dump")}});
+  std::string graphs, kernels;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path("dump"))) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".graph.txt")) graphs += name + " ";
+    if (name.find(".llvm") != std::string::npos || name.find(".tile") != std::string::npos) {
+      kernels += name + " ";
+    }
+  }
+  EXPECT_THAT(graphs, AllOf(HasSubstr("imported"), HasSubstr("match_scaled_dot"),
+                            HasSubstr("fuse_epilogues")));
+  EXPECT_THAT(kernels, AllOf(HasSubstr(".tile."), HasSubstr(".llvm.")));
+}
+
+TEST(Dump, AFolderThatCannotBeMadeIsAnError) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("file")) << "in the way";
+  const std::string message =
+      error_of([&] { Session(product_model(), {{"dump_dir", folder.path("file/dump")}}); });
+  EXPECT_THAT(message, HasSubstr("dump_dir"));
+}
+
+TEST(Options, AFailedSessionLeavesTheNextOneWorking) {
+  error_of([] { Session("nonsense"); });
+  error_of([] { Session(product_model(), {{"no_such_option", "1"}}); });
+  const Session session(product_model());
+  EXPECT_THAT(session.run({{"x", filled({2, 64}, 1)}}).at(0).dims, ElementsAre(2, 32));
+}
+
+}  // namespace
+}  // namespace tenon::testing
