@@ -22,14 +22,18 @@ struct BufferArgument {
   static BufferArgument scratch(int32_t id) { return {Kind::kScratch, id}; }
 };
 
-// Indices that become addresses are checked before the launch: every element of `value` (i32 or i64)
-// must lie in [-bound, bound). Otherwise Run fails with the node's name.
+// Indices that become addresses are checked before the launch: elements `first`, `first + step`, …
+// of `value` (i32 or i64) must lie in [-bound, bound), or in [0, bound) where negative ones do not
+// count from the end. Otherwise Run fails with the node's name.
 struct IndexCheck {
   ir::ValueId value = ir::kNoValue;
   Dim bound;
+  int64_t first = 0, step = 1;
+  bool from_end = true;
 };
 
 // One launch. Buffers and indices pair with the kernel's parameters of each kind, in order.
+// Two buffers may be the same memory: a scatter reads what it adds to.
 struct Launch {
   codegen::Kernel kernel;
   std::vector<BufferArgument> buffers;

@@ -148,7 +148,7 @@ class ProgramBuilder {
       const ir::Value& value = graph_.value(check.value);
       const size_t slot = slot_of(check.value);
       touch(slot);
-      compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check.bound});
+      compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
     }
     kernels_.push_back(std::move(launch.kernel));
     program_.launches.push_back(std::move(compiled));

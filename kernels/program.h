@@ -29,7 +29,8 @@ struct Slot {
 struct CheckedIndices {
   size_t slot = 0;
   DType dtype{};
-  Dim count, bound;
+  Dim count;  // elements of the tensor
+  IndexCheck check;
 };
 
 struct CompiledLaunch {

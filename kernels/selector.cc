@@ -6,8 +6,12 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/llvm/attention.h"
+#include "kernels/llvm/concat.h"
+#include "kernels/llvm/gather.h"
 #include "kernels/llvm/loop.h"
 #include "kernels/llvm/scaled_dot.h"
+#include "kernels/llvm/scatter.h"
+#include "kernels/llvm/tensor_scatter.h"
 #include "kernels/symbol_binding.h"
 
 namespace tenon::kernels {
@@ -19,11 +23,17 @@ struct Table {
 };
 
 // Rows are read at the call, never by static constructors.
-std::array<Table, 3> tables() {
+std::array<Table, 9> tables() {
   return {{
       {ir::kAttention, attention_candidates()},
       {ir::kLoop, loop_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
+      {"Concat", concat_candidates()},
+      {"GatherElements", gather_elements_candidates()},
+      {"GatherND", gather_nd_candidates()},
+      {"ScatterElements", scatter_elements_candidates()},
+      {"ScatterND", scatter_nd_candidates()},
+      {"TensorScatter", tensor_scatter_candidates()},
   }};
 }
 

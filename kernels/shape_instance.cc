@@ -64,10 +64,12 @@ class Instantiation {
     size.batches = count_batches(size.tasks, number(launch.task_cost), threads);
     size.first_index = instance_->indices.size();
     for (const Dim& index : launch.indices) instance_->indices.push_back(number(index));
-    for (const CheckedIndices& check : launch.checks) {
-      const ShapeInstance::Check sized{check.slot, check.dtype, number(check.count),
-                                       number(check.bound)};
-      const Slot& slot = program_.slots[check.slot];
+    for (const CheckedIndices& indices : launch.checks) {
+      const int64_t bound = number(indices.check.bound);
+      const ShapeInstance::Check sized{
+          indices.slot, indices.dtype,       number(indices.count), indices.check.from_end ? -bound : 0,
+          bound,        indices.check.first, indices.check.step};
+      const Slot& slot = program_.slots[indices.slot];
       if (slot.kind == Slot::Kind::kConstant) {
         check_indices(slot.data.get(), sized, launch.node);  // once is enough
       } else {
@@ -99,13 +101,13 @@ class Instantiation {
 template <typename Integer>
 void check_range(const Integer* data, const ShapeInstance::Check& check, const std::string& node) {
   Integer low = 0, high = -1;
-  for (int64_t i = 0; i < check.count; ++i) {
+  for (int64_t i = check.first; i < check.count; i += check.step) {
     low = std::min(low, data[i]);
     high = std::max(high, data[i]);
   }
-  if (low >= -check.bound && high < check.bound) return;
+  if (low >= check.lowest && high < check.bound) return;
   throw UserError(fmt::format("node '{}': index {} is outside [{}, {})", node,
-                              low < -check.bound ? low : high, -check.bound, check.bound));
+                              low < check.lowest ? low : high, check.lowest, check.bound));
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ struct ShapeInstance {
   struct Check {
     size_t slot = 0;
     DType dtype{};
-    int64_t count = 0, bound = 0;
+    int64_t count = 0;
+    int64_t lowest = 0, bound = 0;  // [lowest, bound)
+    int64_t first = 0, step = 1;
   };
   struct LaunchSize {
     int64_t tasks = 0;
@@ -42,7 +44,7 @@ struct ShapeInstance {
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
                                                  std::span<const int64_t> symbols, int threads);
 
-// Every index in [-bound, bound), else a UserError that names the node.
+// Every index in range, else a UserError that names the node.
 void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node);
 
 }  // namespace tenon::kernels

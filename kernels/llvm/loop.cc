@@ -108,7 +108,7 @@ class ProblemMaker {
     for (const IndexCheck& check : problem_.checks) {
       if (check.value == argument.id && check.bound == term.bound) return;
     }
-    problem_.checks.push_back({argument.id, term.bound});
+    problem_.checks.push_back({.value = argument.id, .bound = term.bound});
   }
 
   const ir::Graph& graph_;

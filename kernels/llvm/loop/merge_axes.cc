@@ -38,6 +38,7 @@ std::set<int> named_axes(const LoopProblem& problem) {
     }
   }
   for (const auto& [node, axis] : problem.positions) axes.insert(axis);
+  if (problem.ordered_axis >= 0) axes.insert(problem.ordered_axis);
   return axes;
 }
 
@@ -125,6 +126,7 @@ class AxisMerger {
       }
     }
     for (auto& [node, position] : problem_.positions) position -= position > axis;
+    problem_.ordered_axis -= problem_.ordered_axis > axis;
     std::set<int> named;
     for (int name : named_) named.insert(name - (name > axis));
     named_ = std::move(named);

@@ -30,6 +30,8 @@ struct LoopProblem {
   std::vector<LoopStore> stores;
   std::vector<ir::NodeId> region;       // pointwise and reduction nodes, in order
   std::map<ir::ValueId, BufferArgument> buffers;  // of the body values that are read from memory
+  // Points along this axis may write the same element: they run one after the other, in one task.
+  int ordered_axis = -1;
   std::map<ir::NodeId, int> positions;  // domain axis of each tenon::Position in the region
   std::vector<IndexCheck> checks;
 

@@ -58,6 +58,7 @@ int suitability(const tiling::Access& access, int axis) {
 int choose_vector_axis(const LoopProblem& problem) {
   int best = -1, best_score = -1;
   for (int axis = 0; axis < static_cast<int>(problem.domain.size()); ++axis) {
+    if (axis == problem.ordered_axis) continue;
     int score = 0;
     for (const tiling::Access& load : problem.loads) {
       if (!problem.is_baked(load.input)) score += suitability(load, axis);
@@ -123,6 +124,7 @@ class Scheduler {
   // Sub-byte elements are stored a byte at a time, so each row must begin with a whole one.
   bool needs_flat_lanes() const {
     if (!problem_.reduced_axes.empty() || problem_.domain.empty()) return false;
+    if (problem_.ordered_axis >= 0) return false;
     return std::any_of(problem_.stores.begin(), problem_.stores.end(), [&](const LoopStore& store) {
       return !is_byte_aligned(store.place, schedule_.vector_axis,
                               problem_.body->value(store.value).dtype);
@@ -138,7 +140,10 @@ class Scheduler {
       if (schedule_.is_vector(axis)) continue;
       (problem_.is_reduced(axis) ? schedule_.reduced_axes : schedule_.outer_axes).push_back(axis);
     }
-    if (!schedule_.outer_axes.empty()) {
+    if (problem_.ordered_axis >= 0) {
+      schedule_.row_axis = problem_.ordered_axis;
+      std::erase(schedule_.outer_axes, schedule_.row_axis);
+    } else if (!schedule_.outer_axes.empty()) {
       schedule_.row_axis = schedule_.outer_axes.back();
       schedule_.outer_axes.pop_back();
     }
@@ -204,8 +209,10 @@ class Scheduler {
     Dim rows = 1;
     if (schedule_.row_axis >= 0) {
       const Dim& size = problem_.domain[schedule_.row_axis];
-      schedule_.row_chunk = max(Dim(1), floor_div(Dim(elements), max(row_elements, Dim(1))));
-      schedule_.row_chunks = ceil_div(size, schedule_.row_chunk);
+      const bool together = schedule_.row_axis == problem_.ordered_axis;
+      schedule_.row_chunk =
+          together ? size : max(Dim(1), floor_div(Dim(elements), max(row_elements, Dim(1))));
+      schedule_.row_chunks = together ? Dim(1) : ceil_div(size, schedule_.row_chunk);
       rows = min(size, schedule_.row_chunk);
     }
     Dim outer = 1;

@@ -1,0 +1,127 @@
+#include "kernels/llvm/tensor_scatter.h"
+
+#include <array>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "kernels/llvm/index_tuples.h"
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/loop/emitter.h"
+#include "kernels/llvm/loop/movement.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::kNone;
+
+// Cache [batch, middle, length, row] and update [batch, middle, added, row]: the axes between the
+// batch and the sequence, and those after the sequence, are walked as one each.
+struct Problem {
+  Dim batch, middle, length, added, row;
+  bool circular = false;
+
+  static Problem from(const ir::Graph& graph, const ir::Node& node) {
+    const Shape& cache = *graph.value(node.input(0)).shape;
+    const Shape& update = *graph.value(node.input(1)).shape;
+    const size_t axis = checked_axis(node.integer("axis", -2), cache.size());
+    if (axis == 0) throw UserError("the sequence cannot be the batch axis");
+    if (update.size() != cache.size()) throw UserError("update and cache differ in rank");
+    const auto count = [&](size_t first, size_t last) {
+      return element_count(Shape(cache.begin() + static_cast<std::ptrdiff_t>(first),
+                                 cache.begin() + static_cast<std::ptrdiff_t>(last)));
+    };
+    const std::string mode = node.text("mode", "linear");
+    if (mode != "linear" && mode != "circular") throw UserError(fmt::format("mode '{}'", mode));
+    return {cache[0],      count(1, axis), cache[axis], update[axis], count(axis + 1, cache.size()),
+            mode == "circular"};
+  }
+};
+
+constexpr int kLanes = 32;
+
+// The row in tiles, the last one with an extent.
+void copy_row(codegen::Builder& b, codegen::Access to, codegen::Access from, Tile length) {
+  const Tile to_first = to.offset, from_first = from.offset;
+  b.loop(b.index(0), length, b.index(kLanes), {}, [&](Tile at, std::span<const Tile>) {
+    to.offset = b.add(to_first, at);
+    from.offset = b.add(from_first, at);
+    to.strides = from.strides = {b.index(1)};
+    to.extents = from.extents = {b.sub(length, at)};
+    b.store(to, b.load(from, {kLanes}));
+    return std::vector<Tile>{};
+  });
+}
+
+// One task per (batch, middle).
+Launch write_rows(const ir::Graph& graph, const ir::Node& node) {
+  const Problem problem = Problem::from(graph, node);
+  const DType type = storage_type(graph.value(node.input(0)).dtype);
+  const ir::ValueId positions = node.input(2);
+  LaunchWriter writer("tensor_scatter");
+  codegen::Builder& b = writer.builder;
+  const Tile cache = writer.buffer("cache", type, BufferArgument::value(node.output(0)));
+  const Tile update = writer.buffer("update", type, BufferArgument::value(node.input(1)));
+  const Tile starts = positions == ir::kNoValue
+                          ? kNone
+                          : writer.buffer("starts", graph.value(positions).dtype,
+                                          BufferArgument::value(positions));
+  for (const Dim& dim : {problem.middle, problem.length, problem.added, problem.row}) {
+    writer.declare(dim);
+  }
+  const Tile batch = b.div(b.task(), writer.index(problem.middle));
+  const Tile start =
+      starts == kNone ? b.index(0) : b.index_from(b.load({starts, batch, {}, {}}, {}));
+  const Tile length = writer.index(problem.length), row = writer.index(problem.row);
+  const Tile added = writer.index(problem.added);
+  b.loop(b.index(0), added, b.index(1), {}, [&](Tile step, std::span<const Tile>) {
+    Tile position = b.add(start, step);
+    if (problem.circular) position = b.rem(position, length);
+    const Tile to = b.mul(b.add(b.mul(b.task(), length), position), row);
+    const Tile from = b.mul(b.add(b.mul(b.task(), added), step), row);
+    copy_row(b, {cache, to, {}, {}}, {update, from, {}, {}}, row);
+    return std::vector<Tile>{};
+  });
+  Launch launch = writer.finish(problem.batch * problem.middle,
+                                floor_div(problem.added * problem.row, Dim(8)) + Dim(20));
+  if (positions != ir::kNoValue) {
+    const Dim bound = problem.circular ? Dim(std::numeric_limits<int32_t>::max())
+                                       : problem.length - problem.added + Dim(1);
+    launch.checks.push_back({.value = positions, .bound = bound, .from_end = false});
+  }
+  return launch;
+}
+
+Support supports_tensor_scatter(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DType type = graph.value(node.input(0)).dtype;
+  if (Support answer = supports_type(type); !answer) return answer;
+  if (is_packed(type)) return Support::no(fmt::format("rows of {} share bytes", name(type)));
+  try {
+    if (node.input(2) != ir::kNoValue) require_indices(graph, node.input(2));
+    Problem::from(graph, node);
+    return Support::yes();
+  } catch (const UserError& error) {
+    return Support::no(error.what());
+  }
+}
+
+Lowered lower_tensor_scatter(const ir::Graph& graph, const ir::Node& node,
+                             const Settings& settings) {
+  Lowered lowered;
+  lowered.launches.push_back(
+      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings.host));
+  lowered.launches.push_back(write_rows(graph, node));
+  return lowered;
+}
+
+}  // namespace
+
+std::span<const Candidate> tensor_scatter_candidates() {
+  static constexpr std::array<Candidate, 1> table = {
+      {{"copy_then_write", supports_tensor_scatter, lower_tensor_scatter}}};
+  return table;
+}
+
+}  // namespace tenon::kernels

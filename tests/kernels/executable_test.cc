@@ -1,0 +1,215 @@
+#include "kernels/executable.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/error.h"
+#include "run_graph.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr std::string_view kAddThenDouble = R"(
+graph main {
+  input %x: f32[n,m]
+  input %y: f32[n,m]
+  %s: f32[n,m] = tenon::Loop(%x, %y) body {
+    input %a: f32[n,m]
+    input %b: f32[n,m]
+    %c: f32[n,m] = Add(%a, %b)
+    output %c
+  }
+  %v: f32[n*m] = Reshape(%s)
+  %d: f32[n*m] = tenon::Loop(%v) body {
+    input %a: f32[n*m]
+    %c: f32[n*m] = Add(%a, %a)
+    output %c
+  }
+  output %d
+}
+)";
+
+std::vector<HostTensor> ramp_inputs(int64_t n, int64_t m) {
+  return {HostTensor::from(DType::kF32, {n, m}, [](int64_t i) { return static_cast<double>(i); }),
+          HostTensor::from(DType::kF32, {n, m}, [](int64_t i) { return 0.5 * static_cast<double>(i); })};
+}
+
+std::vector<double> tripled_ramp(int64_t count) {
+  std::vector<double> expected;
+  for (int64_t i = 0; i < count; ++i) expected.push_back(3.0 * static_cast<double>(i));
+  return expected;
+}
+
+TEST(Executable, RunsLaunchesInOrderThroughAView) {
+  const TestGraph graph(kAddThenDouble);
+  const auto outputs = graph.run(ramp_inputs(3, 37));
+  EXPECT_EQ(outputs[0].dims, (std::vector<int64_t>{111}));
+  expect_near(outputs[0].numbers(), tripled_ramp(111));
+}
+
+TEST(Executable, EveryShapeOfOneGraphRuns) {
+  const TestGraph graph(kAddThenDouble);
+  for (int64_t n : {1, 2, 7, 0, 130}) {
+    for (int64_t m : {1, 3, 64, 100, 1000}) {
+      const auto outputs = graph.run(ramp_inputs(n, m));
+      expect_near(outputs[0].numbers(), tripled_ramp(n * m));
+    }
+  }
+}
+
+TEST(Executable, MoreShapesThanTheCacheHolds) {
+  const TestGraph graph(kAddThenDouble);
+  for (int round = 0; round < 2; ++round) {
+    for (int64_t n = 1; n <= 80; ++n) {
+      expect_near(graph.run(ramp_inputs(n, 3))[0].numbers(), tripled_ramp(n * 3));
+    }
+  }
+}
+
+TEST(Executable, LargeLaunchesUseTheRuntimesThreads) {
+  const TestGraph graph(kAddThenDouble);
+  TestContext large(graph.graph, ramp_inputs(1000, 1000));
+  graph.executable->run(large);
+  EXPECT_GE(large.parallel_calls, 1);
+  expect_near(large.take_outputs()[0].numbers(), tripled_ramp(1'000'000));
+
+  TestContext small(graph.graph, ramp_inputs(2, 8));
+  graph.executable->run(small);
+  EXPECT_EQ(small.parallel_calls, 0) << "waking threads costs more than 16 elements";
+}
+
+TEST(Executable, ContradictoryShapesAreRefusedByName) {
+  const TestGraph graph(kAddThenDouble);
+  auto inputs = ramp_inputs(3, 4);
+  inputs[1].dims = {4, 3};
+  try {
+    graph.run(std::move(inputs));
+    FAIL() << "expected an error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("'y'"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("[4,3]"), std::string::npos) << error.what();
+  }
+  auto flat = ramp_inputs(3, 4);
+  flat[0].dims = {12};
+  EXPECT_THROW(graph.run(std::move(flat)), UserError);
+}
+
+TEST(Executable, SymbolsAreSolvedFromSumsAndMultiples) {
+  const auto outputs = run_graph(R"(
+graph main {
+  input %x: f32[2*n+1]
+  %d: i64[2] = tenon::ShapeValue() {dims=["n", "2*n+1"]}
+  %y: f32[2*n+1] = tenon::Loop(%x) body {
+    input %a: f32[2*n+1]
+    %c: f32[2*n+1] = Neg(%a)
+    output %c
+  }
+  output %d
+  output %y
+}
+)", {HostTensor::of(DType::kF32, {7}, {1, 2, 3, 4, 5, 6, 7})});
+  expect_near(outputs[0].numbers(), {3, 7});
+  expect_near(outputs[1].numbers(), {-1, -2, -3, -4, -5, -6, -7});
+}
+
+TEST(Executable, OutputsThatAliasAreCopied) {
+  const auto outputs = run_graph(R"(
+graph main {
+  input %x: f32[n]
+  const %k: f32[2] = hex:0000803f00000040
+  %v: f32[1,n] = Reshape(%x)
+  %y: f32[n] = tenon::Loop(%x) body {
+    input %a: f32[n]
+    %c: f32[n] = Neg(%a)
+    output %c
+  }
+  %w: f32[n,1] = Reshape(%y)
+  output %v
+  output %y
+  output %w
+  output %y
+  output %k
+}
+)", {HostTensor::of(DType::kF32, {3}, {1, 2, 3})});
+  expect_near(outputs[0].numbers(), {1, 2, 3});
+  EXPECT_EQ(outputs[0].dims, (std::vector<int64_t>{1, 3}));
+  expect_near(outputs[1].numbers(), {-1, -2, -3});
+  expect_near(outputs[2].numbers(), {-1, -2, -3});
+  EXPECT_EQ(outputs[2].dims, (std::vector<int64_t>{3, 1}));
+  expect_near(outputs[3].numbers(), {-1, -2, -3});
+  expect_near(outputs[4].numbers(), {1, 2});
+}
+
+TEST(Executable, UnknownOpsAreRefusedByName) {
+  const ir::Graph graph = ir::parse(R"(
+graph main {
+  input %x: f32[3]
+  %y: f32[3] = Mystery(%x) name="the_node"
+  output %y
+}
+)");
+  try {
+    Executable::build(graph, test_settings());
+    FAIL() << "expected an error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("the_node"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Executable, IndicesOutOfRangeFailTheRun) {
+  const TestGraph graph(R"(
+graph main {
+  input %t: f32[4,2]
+  input %i: i64[n]
+  %y: f32[n,2] = tenon::Loop(%t, %i) name="lookup" body {
+    input %a: f32[4,2]
+    input %b: i64[n]
+    %c: f32[n,2] = Gather(%a, %b) {axis=0}
+    output %c
+  }
+  output %y
+}
+)");
+  const auto table = HostTensor::from(DType::kF32, {4, 2}, [](int64_t i) { return static_cast<double>(i); });
+  const auto good = graph.run({table, HostTensor::of(DType::kI64, {3}, {3, 0, -2})});
+  expect_near(good[0].numbers(), {6, 7, 0, 1, 4, 5});
+  for (double bad : {4.0, -5.0}) {
+    try {
+      graph.run({table, HostTensor::of(DType::kI64, {2}, {0, bad})});
+      FAIL() << "expected an error";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("lookup"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Executable, ReportNamesEachFusion) {
+  const TestGraph graph(kAddThenDouble);
+  const auto& fusions = graph.executable->fusions();
+  ASSERT_EQ(fusions.size(), 2u);
+  EXPECT_EQ(fusions[0].kind, "tenon::Loop");
+  ASSERT_NE(fusions[0].choice.chosen, nullptr);
+  EXPECT_NE(fusions[0].problem.find("f32[n,m]"), std::string::npos) << fusions[0].problem;
+}
+
+TEST(ExecutableConcurrent, ManyRunsOfDifferentShapesAtOnce) {
+  const TestGraph graph(kAddThenDouble);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < 40; ++i) {
+        const int64_t n = 1 + (i + t) % 9, m = 3 + (i * t) % 50;
+        const auto got = graph.run(ramp_inputs(n, m))[0].numbers();
+        if (got != tripled_ramp(n * m)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace tenon::kernels

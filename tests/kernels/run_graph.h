@@ -1,0 +1,137 @@
+// Runs a graph given as text through an Executable: inputs as plain numbers, outputs likewise.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/convert.h"
+#include "base/dtype.h"
+#include "codegen/target.h"
+#include "graph_partitioner/ir/text.h"
+#include "kernels/executable.h"
+
+namespace tenon::kernels {
+
+struct HostTensor {
+  DType dtype{};
+  std::vector<int64_t> dims;
+  std::vector<std::byte> bytes;
+
+  int64_t elements() const {
+    int64_t count = 1;
+    for (int64_t dim : dims) count *= dim;
+    return count;
+  }
+  std::vector<double> numbers() const {
+    std::vector<double> result;
+    for (int64_t i = 0; i < elements(); ++i) result.push_back(load_element(dtype, bytes.data(), i));
+    return result;
+  }
+  static HostTensor of(DType dtype, std::vector<int64_t> dims, const std::vector<double>& values) {
+    HostTensor tensor{dtype, std::move(dims), {}};
+    tensor.bytes.resize(storage_bytes(dtype, tensor.elements()));
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      store_element(dtype, tensor.bytes.data(), i, values[i % values.size()]);
+    }
+    return tensor;
+  }
+  static HostTensor from(DType dtype, std::vector<int64_t> dims,
+                         const std::function<double(int64_t)>& value) {
+    HostTensor tensor{dtype, std::move(dims), {}};
+    tensor.bytes.resize(storage_bytes(dtype, tensor.elements()));
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      store_element(dtype, tensor.bytes.data(), i, value(i));
+    }
+    return tensor;
+  }
+};
+
+// Outputs have guard bytes behind them and are poisoned before the run.
+class TestContext final : public RunContext {
+ public:
+  static constexpr size_t kGuard = 256;
+
+  TestContext(const ir::Graph& graph, std::vector<HostTensor> inputs) : inputs_(std::move(inputs)) {
+    for (ir::ValueId id : graph.outputs()) outputs_.push_back({graph.value(id).dtype, {}, {}});
+  }
+
+  Input input(size_t index) override { return {inputs_[index].bytes.data(), inputs_[index].dims}; }
+
+  void* output(size_t index, std::span<const int64_t> dims) override {
+    HostTensor& output = outputs_[index];
+    output.dims.assign(dims.begin(), dims.end());
+    output.bytes.assign(storage_bytes(output.dtype, output.elements()) + kGuard, std::byte{0xa5});
+    return output.bytes.data();
+  }
+
+  // In three uneven ranges, last first, as a runtime may.
+  void parallel_for(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& fn) override {
+    ++parallel_calls;
+    const int64_t third = total / 3;
+    fn(third * 2, total);
+    fn(0, third);
+    fn(third, third * 2);
+  }
+
+  std::vector<HostTensor> take_outputs() {
+    for (HostTensor& output : outputs_) {
+      const size_t size = output.bytes.size() - kGuard;
+      for (size_t i = size; i < output.bytes.size(); ++i) {
+        EXPECT_EQ(output.bytes[i], std::byte{0xa5}) << "a kernel wrote past its output";
+      }
+      output.bytes.resize(size);
+    }
+    return std::move(outputs_);
+  }
+
+  int parallel_calls = 0;
+
+ private:
+  std::vector<HostTensor> inputs_;
+  std::vector<HostTensor> outputs_;
+};
+
+inline Settings test_settings() {
+  Settings settings;
+  settings.host = codegen::detect_host();
+  settings.host.threads = 4;
+  return settings;
+}
+
+struct TestGraph {
+  ir::Graph graph;
+  std::unique_ptr<Executable> executable;
+
+  explicit TestGraph(std::string_view text)
+      : graph(ir::parse(text)), executable(Executable::build(graph, test_settings())) {}
+
+  std::vector<HostTensor> run(std::vector<HostTensor> inputs) const {
+    TestContext context(graph, std::move(inputs));
+    executable->run(context);
+    return context.take_outputs();
+  }
+};
+
+inline std::vector<HostTensor> run_graph(std::string_view text, std::vector<HostTensor> inputs) {
+  return TestGraph(text).run(std::move(inputs));
+}
+
+inline void expect_near(const std::vector<double>& got, const std::vector<double>& expected,
+                        double tolerance = 0) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      EXPECT_TRUE(std::isnan(got[i])) << "element " << i;
+    } else {
+      ASSERT_NEAR(got[i], expected[i], tolerance * (1 + std::abs(expected[i]))) << "element " << i;
+    }
+  }
+}
+
+}  // namespace tenon::kernels
