@@ -316,6 +316,8 @@ class Importer {
 
 }  // namespace
 
+ImportedGraph import_graph(const OrtGraph& graph) { return Importer(graph).run(); }
+
 DType dtype_of(ONNXTensorElementDataType type) {
   switch (type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return DType::kF32;
