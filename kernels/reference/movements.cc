@@ -11,6 +11,13 @@ namespace {
 
 Outputs identity(const Call& call) { return {call.input(0)}; }
 
+// Inference keeps every element.
+Outputs dropout(const Call& call) {
+  ReferenceTensor mask = ReferenceTensor::zeros(DType::kBool, call.input(0).dims);
+  std::fill(mask.integers.begin(), mask.integers.end(), 1);
+  return {call.input(0), std::move(mask)};
+}
+
 Outputs transpose(const Call& call) {
   const ReferenceTensor& x = call.input(0);
   std::vector<int64_t> perm = call.node.integers("perm");
@@ -297,7 +304,7 @@ Outputs trilu(const Call& call) {
 
 constexpr auto kOps = std::to_array<OpEntry>({
     {"Identity", identity},
-    {"Dropout", identity},
+    {"Dropout", dropout},
     {"Transpose", transpose},
     {"tenon::Slice", slice_primitive},
     {"Slice", slice},

@@ -27,8 +27,20 @@ Outputs size(const Call& call) {
 }
 
 Outputs constant(const Call& call) {
-  if (const ir::TensorPtr tensor = call.node.tensor("value")) return {ReferenceTensor::from(*tensor)};
-  throw UserError("the reference knows Constant with a tensor only");
+  const ir::Node& node = call.node;
+  if (node.has("value")) return {ReferenceTensor::from(*node.tensor("value"))};
+  if (node.has("value_float")) {
+    return {ReferenceTensor::of(DType::kF32, {}, {node.number("value_float", 0)})};
+  }
+  if (node.has("value_int")) return {integer_tensor(DType::kI64, {}, {node.integer("value_int", 0)})};
+  if (node.has("value_ints")) {
+    const std::vector<int64_t> values = node.integers("value_ints");
+    return {integer_tensor(DType::kI64, {static_cast<int64_t>(values.size())}, values)};
+  }
+  if (!node.has("value_floats")) throw UserError("the reference knows Constants of numbers only");
+  const std::vector<float> values = node.numbers("value_floats");
+  return {ReferenceTensor::of(DType::kF32, {static_cast<int64_t>(values.size())},
+                              std::vector<double>(values.begin(), values.end()))};
 }
 
 Outputs constant_of_shape(const Call& call) {

@@ -4,6 +4,12 @@
 #include "base/error.h"
 
 namespace tenon::kernels::reference {
+namespace {
+
+// Small floats hold codes already; their infinities stay what they are.
+constexpr EncodeRule kKeep{false, RoundMode::kNearestEven};
+
+}  // namespace
 
 int64_t element_count(const std::vector<int64_t>& dims) {
   int64_t count = 1;
@@ -96,7 +102,7 @@ void ReferenceTensor::copy_element(int64_t index, const ReferenceTensor& from, i
 std::vector<std::byte> ReferenceTensor::bytes() const {
   std::vector<std::byte> packed(storage_bytes(dtype, elements()));
   for (int64_t i = 0; i < elements(); ++i) {
-    const uint64_t code = is_real() ? encode(dtype, reals[static_cast<size_t>(i)])
+    const uint64_t code = is_real() ? encode(dtype, reals[static_cast<size_t>(i)], kKeep)
                                     : static_cast<uint64_t>(integers[static_cast<size_t>(i)]);
     store_code(dtype, packed.data(), i, code);
   }
@@ -105,7 +111,7 @@ std::vector<std::byte> ReferenceTensor::bytes() const {
 
 ReferenceTensor ReferenceTensor::rounded() const {
   ReferenceTensor tensor = *this;
-  for (double& real : tensor.reals) real = decode(dtype, encode(dtype, real));
+  for (double& real : tensor.reals) real = decode(dtype, encode(dtype, real, kKeep));
   return tensor;
 }
 
