@@ -1,5 +1,6 @@
-// Conversions between element types. Floats to integers truncate and saturate; NaN becomes 0.
+// Conversions between element types, bit for bit those of base/convert.h.
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include "codegen/llvm/emit_host.h"
 
@@ -77,11 +78,56 @@ llvm::Value* HostEmitter::f64_to_f32_odd(Value* x) {
   return ir_.CreateBitCast(odd, f32);
 }
 
+// Through i32 for the narrow types and i64 for the others; out of range is the smallest of those.
 llvm::Value* HostEmitter::float_to_integer(DType from, DType to, Value* x) {
   if (from != DType::kF64) x = float_to_float(from, DType::kF32, x);
-  llvm::Type* target = x->getType()->getWithNewType(element_type(to));
-  auto id = is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat;
-  return ir_.CreateIntrinsic(id, {target, x->getType()}, {x});
+  bool wide = to == DType::kI64 || to == DType::kU64 || to == DType::kU32;
+  Value* integer = truncate_to(wide ? 64 : 32, x);
+  if (to == DType::kU64) {  // the upper half of the range
+    llvm::Type* type = x->getType();
+    Value* above = ir_.CreateFCmpOGE(x, llvm::ConstantFP::get(type, 0x1p63));
+    Value* fits = ir_.CreateAnd(above, ir_.CreateFCmpOLT(x, llvm::ConstantFP::get(type, 0x1p64)));
+    Value* safe = ir_.CreateSelect(fits, x, llvm::Constant::getNullValue(type));
+    integer = ir_.CreateSelect(fits, ir_.CreateFPToUI(safe, integer->getType()), integer);
+  }
+  return ir_.CreateTrunc(integer, x->getType()->getWithNewType(element_type(to)));
+}
+
+llvm::Value* HostEmitter::truncate_to(int bits, Value* x) {
+  llvm::Type* type = x->getType();
+  if (bits == 32 && target_.arch == HostArch::kX86_64 && type->getScalarType()->isFloatTy() &&
+      type->isVectorTy()) {
+    return truncate_to_i32_x86(x);
+  }
+  llvm::Type* target = type->getWithNewType(ir_.getIntNTy(static_cast<unsigned>(bits)));
+  double limit = bits == 32 ? 0x1p31 : 0x1p63;
+  // The last number that truncates to the smallest integer lies up to 1 below it.
+  bool has_fraction = bits == 32 && type->getScalarType()->isDoubleTy();
+  Value* low = has_fraction ? ir_.CreateFCmpOGT(x, llvm::ConstantFP::get(type, -limit - 1))
+                            : ir_.CreateFCmpOGE(x, llvm::ConstantFP::get(type, -limit));
+  Value* fits = ir_.CreateAnd(low, ir_.CreateFCmpOLT(x, llvm::ConstantFP::get(type, limit)));
+  Value* safe = ir_.CreateSelect(fits, x, llvm::Constant::getNullValue(type));
+  auto smallest = llvm::APInt::getSignedMinValue(static_cast<unsigned>(bits));
+  return ir_.CreateSelect(fits, ir_.CreateFPToSI(safe, target),
+                          llvm::ConstantInt::get(target, smallest));
+}
+
+// vcvttps2dq gives the smallest integer by itself; as an intrinsic it is defined for all inputs.
+llvm::Value* HostEmitter::truncate_to_i32_x86(Value* x) {
+  int lanes = static_cast<int>(
+      llvm::cast<llvm::FixedVectorType>(x->getType())->getNumElements());
+  int width = lanes > 8 && target_.has("avx512f") ? 16 : lanes > 4 ? 8 : 4;
+  return in_chunks(x, width, [&](Value* chunk) -> Value* {
+    if (width == 4) return ir_.CreateIntrinsic(llvm::Intrinsic::x86_sse2_cvttps2dq, {}, {chunk});
+    if (width == 8) {
+      return ir_.CreateIntrinsic(llvm::Intrinsic::x86_avx_cvtt_ps2dq_256, {}, {chunk});
+    }
+    constexpr int kCurrentDirection = 4;  // truncation does not depend on the rounding mode
+    Value* nothing = llvm::Constant::getNullValue(vector_of(ir_.getInt32Ty(), 16));
+    return ir_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_cvttps2dq_512, {},
+                               {chunk, nothing, ir_.getInt16(0xffff),
+                                ir_.getInt32(kCurrentDirection)});
+  });
 }
 
 }  // namespace tenon::codegen

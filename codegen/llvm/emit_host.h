@@ -73,6 +73,8 @@ class HostEmitter {
   Value* subvector(Value* vector, int first, int count);
   Value* join(std::vector<Value*> parts);
   Value* lane(Value* vector, int64_t index);
+  // Runs `chunk` on `lanes` lanes at a time, as instructions of a fixed width need it.
+  Value* in_chunks(Value* vector, int lanes, const std::function<Value*(Value*)>& chunk);
   Value* index_constant(int64_t value);
   Value* constant_element(DType dtype, double number, int64_t integer);
 
@@ -103,6 +105,8 @@ class HostEmitter {
   Value* f32_to_bf16(Value* x);
   Value* f64_to_f32_odd(Value* x);
   Value* float_to_integer(DType from, DType to, Value* x);
+  Value* truncate_to(int bits, Value* x);
+  Value* truncate_to_i32_x86(Value* x);
 
   // emit_memory.cc
   void memory_operation(const Operation& op);
@@ -135,8 +139,6 @@ class HostEmitter {
   void lookup(const Operation& op);
   Value* lookup_piece(DType dtype, Value* table, Value* codes);
   Value* lookup_in_memory(DType dtype, Value* table, Value* codes);
-  // Runs `chunk` on `lanes` codes at a time.
-  Value* in_chunks(Value* codes, int lanes, const std::function<Value*(Value*)>& chunk);
   Value* permute_words(Value* table, Value* codes);
   Value* permute_bytes(Value* table, Value* codes);
 

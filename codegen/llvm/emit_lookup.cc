@@ -4,8 +4,6 @@
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
-#include <numeric>
-
 #include "codegen/llvm/emit_host.h"
 
 namespace tenon::codegen {
@@ -37,19 +35,6 @@ llvm::Value* HostEmitter::lookup_piece(DType dtype, Value* table, Value* codes) 
   if (small && bit_width(dtype) == 32) return permute_words(table, codes);
   if (small && bit_width(dtype) == 8) return permute_bytes(table, codes);
   return lookup_in_memory(dtype, table, codes);
-}
-
-llvm::Value* HostEmitter::in_chunks(Value* codes, int lanes,
-                                    const std::function<Value*(Value*)>& chunk) {
-  int count = lanes_of(codes);
-  std::vector<Value*> parts;
-  for (int first = 0; first < count; first += lanes) {
-    std::vector<int> order(static_cast<size_t>(lanes), -1);
-    std::iota(order.begin(), order.begin() + std::min(lanes, count - first), first);
-    bool whole = first == 0 && count == lanes;
-    parts.push_back(chunk(whole ? codes : ir_.CreateShuffleVector(codes, order)));
-  }
-  return subvector(join(std::move(parts)), 0, count);
 }
 
 // Sixteen 32-bit entries, codes as u32.

@@ -119,6 +119,20 @@ llvm::Value* HostEmitter::lane(Value* vector, int64_t index) {
   return ir_.CreateExtractElement(vector, static_cast<uint64_t>(index));
 }
 
+llvm::Value* HostEmitter::in_chunks(Value* vector, int lanes,
+                                    const std::function<Value*(Value*)>& chunk) {
+  int count = static_cast<int>(
+      llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
+  std::vector<Value*> parts;
+  for (int first = 0; first < count; first += lanes) {
+    std::vector<int> order(static_cast<size_t>(lanes), -1);
+    std::iota(order.begin(), order.begin() + std::min(lanes, count - first), first);
+    bool whole = first == 0 && count == lanes;
+    parts.push_back(chunk(whole ? vector : ir_.CreateShuffleVector(vector, order)));
+  }
+  return subvector(join(std::move(parts)), 0, count);
+}
+
 llvm::Value* HostEmitter::index_constant(int64_t value) {
   return ir_.getInt64(static_cast<uint64_t>(value));
 }

@@ -1,7 +1,207 @@
 #include "codegen/passes/expand_math.h"
 
+#include <utility>
+
+#include "codegen/passes/math_f32.h"
+#include "codegen/passes/small_floats.h"
+
 namespace tenon::codegen {
 
-Kernel expand_math(const Kernel& kernel) { return kernel; }
+namespace {
+
+struct UnaryExpansion {
+  Fn fn;
+  Expr (*expand)(Expr);
+};
+
+constexpr UnaryExpansion kUnaryF32[] = {
+    {Fn::kExp, exp_f32},     {Fn::kExp2, exp2_f32},   {Fn::kLog, log_f32},
+    {Fn::kLog2, log2_f32},   {Fn::kSin, sin_f32},     {Fn::kCos, cos_f32},
+    {Fn::kTan, tan_f32},     {Fn::kTanh, tanh_f32},   {Fn::kErf, erf_f32},
+    {Fn::kAsin, asin_f32},   {Fn::kAcos, acos_f32},   {Fn::kAtan, atan_f32},
+    {Fn::kSinh, sinh_f32},   {Fn::kCosh, cosh_f32},   {Fn::kAsinh, asinh_f32},
+    {Fn::kAcosh, acosh_f32}, {Fn::kAtanh, atanh_f32},
+};
+
+Expr sign(Expr x) {
+  Expr positive = select(x > 0, 1, x);  // 0 and NaN stay
+  return is_signed(x.dtype()) ? select(x < 0, -1, positive) : positive;
+}
+
+// Remainder with the sign of the divisor.
+Expr modulo(Expr a, Expr b) {
+  Expr r = a.apply(Fn::kRem, b);
+  if (is_floating(a.dtype())) {
+    Expr zero = select(b < 0, -0.0, b.like(0.0));
+    return select(r == 0, zero, select((r < 0) ^ (b < 0), r + b, r));
+  }
+  if (!is_signed(a.dtype())) return r;
+  return select((r != 0) & ((r ^ b) < 0), r + b, r);
+}
+
+// Squaring, one bit of the exponent after the other; wraps like any integer product.
+Expr integer_power(Expr base, Expr exponent) {
+  int width = bit_width(base.dtype());
+  Expr result = base.like(1), square = base;
+  for (int bit = 0; bit < width; ++bit) {
+    result = select(((exponent >> bit) & 1) != 0, result * square, result);
+    square = square * square;
+  }
+  if (!is_signed(base.dtype())) return result;
+  // 1 / base^n: a fraction, unless the base is 1 or -1.
+  Expr inverse = select((base == -1) & ((exponent & 1) != 0), -1, base.like(1));
+  Expr has_inverse = (base == 1) | (base == -1);
+  return select(exponent < 0, select(has_inverse, inverse, base.like(0)), result);
+}
+
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+// Copies a kernel, replacing operations on the way.
+class Rewriter {
+ public:
+  explicit Rewriter(const Kernel& kernel)
+      : kernel_(kernel), b_(kernel.name), renamed_(kernel.types.size(), kNone) {}
+
+  Kernel run() {
+    for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
+      const Parameter& parameter = kernel_.parameters[i];
+      renamed_[i] = parameter.type.kind == Type::Kind::kBuffer
+                        ? b_.buffer(parameter.name, parameter.type.dtype)
+                        : b_.index_parameter(parameter.name);
+    }
+    visit(kernel_.body);
+    return b_.finish();
+  }
+
+ private:
+  Expr expr(ValueId id) { return {b_, id}; }
+  ValueId renamed(ValueId id) const { return id == kNone ? kNone : renamed_[id]; }
+
+  // What the region yields.
+  std::vector<ValueId> visit(const Region& region) {
+    for (const Operation& operation : region.operations) {
+      if (operation.op == Op::kYield) return map(operation.operands);
+      visit(operation);
+    }
+    return {};
+  }
+
+  std::vector<ValueId> map(const std::vector<ValueId>& ids) const {
+    std::vector<ValueId> out;
+    for (ValueId id : ids) out.push_back(renamed(id));
+    return out;
+  }
+
+  void visit(const Operation& op);
+  void visit_loop(const Operation& op);
+  void visit_branch(const Operation& op);
+  ValueId elementwise(const Operation& op, std::vector<ValueId> operands);
+  ValueId unary(const Operation& op, ValueId x);
+  ValueId binary(const Operation& op, ValueId x, ValueId y);
+  ValueId in_f32(const Operation& op, std::vector<ValueId> operands);
+  ValueId copy(Operation op, std::vector<ValueId> operands, DType dtype);
+
+  const Kernel& kernel_;
+  Builder b_;
+  std::vector<ValueId> renamed_;
+};
+
+void Rewriter::visit(const Operation& op) {
+  switch (op.op) {
+    case Op::kTask: renamed_[op.results[0]] = b_.task(); return;
+    case Op::kIndexConstant: renamed_[op.results[0]] = b_.index(op.integer); return;
+    case Op::kFor: return visit_loop(op);
+    case Op::kIf: return visit_branch(op);
+    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: case Op::kReduce:
+      renamed_[op.results[0]] = elementwise(op, map(op.operands));
+      return;
+    default: break;
+  }
+  Operation same = op;
+  same.operands = map(op.operands);
+  same.results.clear();
+  std::vector<Type> types;
+  for (ValueId id : op.results) types.push_back(kernel_.types[id]);
+  std::vector<ValueId> results = b_.append(std::move(same), std::move(types));
+  for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
+}
+
+void Rewriter::visit_loop(const Operation& op) {
+  const Region& body = op.regions[0];
+  std::vector<ValueId> operands = map(op.operands);
+  std::vector<ValueId> results = b_.loop(
+      operands[0], operands[1], operands[2], {operands.begin() + 3, operands.end()},
+      [&](ValueId counter, std::span<const ValueId> carried) {
+        renamed_[body.arguments[0]] = counter;
+        for (size_t i = 0; i < carried.size(); ++i) renamed_[body.arguments[1 + i]] = carried[i];
+        return visit(body);
+      });
+  for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
+}
+
+void Rewriter::visit_branch(const Operation& op) {
+  std::vector<ValueId> results = b_.branch(
+      renamed(op.operands[0]), [&] { return visit(op.regions[0]); },
+      [&] { return visit(op.regions[1]); });
+  for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
+}
+
+ValueId Rewriter::elementwise(const Operation& op, std::vector<ValueId> operands) {
+  DType dtype = b_.type(operands[0]).dtype;
+  if (is_half(dtype)) return in_f32(op, std::move(operands));
+  if (op.op == Op::kUnary) return unary(op, operands[0]);
+  if (op.op == Op::kBinary) return binary(op, operands[0], operands[1]);
+  return copy(op, std::move(operands), dtype);
+}
+
+// The operation on other operands, whose type is `dtype`.
+ValueId Rewriter::copy(Operation op, std::vector<ValueId> operands, DType dtype) {
+  Type result = kernel_.types[op.results[0]];
+  if (is_half(result.dtype)) result.dtype = dtype;
+  op.operands = std::move(operands);
+  op.results.clear();
+  return b_.append(std::move(op), {std::move(result)})[0];
+}
+
+ValueId Rewriter::in_f32(const Operation& op, std::vector<ValueId> operands) {
+  for (ValueId& operand : operands) operand = b_.cast(operand, DType::kF32);
+  ValueId result = elementwise(op, std::move(operands));
+  DType wanted = kernel_.types[op.results[0]].dtype;
+  return is_half(wanted) ? b_.cast(result, wanted) : result;
+}
+
+ValueId Rewriter::unary(const Operation& op, ValueId id) {
+  Expr x = expr(id);
+  switch (op.fn) {
+    case Fn::kReciprocal: return (1.0 / x).id();
+    case Fn::kRsqrt: return (1.0 / sqrt(x)).id();
+    case Fn::kSign: return sign(x).id();
+    default: break;
+  }
+  if (op.fn >= Fn::kDecodeF8E4M3FN && op.fn <= Fn::kDecodeF4E2M1) {
+    return decode_small_float(op.fn, x).id();
+  }
+  if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
+    return encode_small_float(op.fn, x, encode_rule(op.integer)).id();
+  }
+  for (const UnaryExpansion& row : kUnaryF32) {
+    if (row.fn == op.fn && x.dtype() == DType::kF32) return row.expand(x).id();
+  }
+  return copy(op, {id}, x.dtype());
+}
+
+ValueId Rewriter::binary(const Operation& op, ValueId a, ValueId b) {
+  Expr x = expr(a), y = expr(b);
+  bool f32 = x.dtype() == DType::kF32;
+  if (op.fn == Fn::kMod) return modulo(x, y).id();
+  if (op.fn == Fn::kPow && is_integer(x.dtype())) return integer_power(x, y).id();
+  if (op.fn == Fn::kPow && f32) return pow_f32(x, y).id();
+  if (op.fn == Fn::kAtan2 && f32) return atan2_f32(x, y).id();
+  return copy(op, {a, b}, x.dtype());
+}
+
+}  // namespace
+
+Kernel expand_math(const Kernel& kernel) { return Rewriter(kernel).run(); }
 
 }  // namespace tenon::codegen

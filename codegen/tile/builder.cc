@@ -242,7 +242,11 @@ ValueId Builder::unary(Fn fn, ValueId x) {
 }
 
 ValueId Builder::encode(Fn fn, ValueId x, bool saturate) {
-  return emit({.op = Op::kUnary, .fn = fn, .operands = {x}, .integer = saturate ? 1 : 0},
+  return encode(fn, x, EncodeRule{.saturate = saturate});
+}
+
+ValueId Builder::encode(Fn fn, ValueId x, EncodeRule rule) {
+  return emit({.op = Op::kUnary, .fn = fn, .operands = {x}, .integer = encode_attribute(rule)},
               Type::tile(DType::kU8, type(x).shape));
 }
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/convert.h"
 #include "codegen/tile/ir.h"
 
 namespace tenon::codegen {
@@ -52,6 +53,7 @@ class Builder {
 
   ValueId unary(Fn fn, ValueId x);
   ValueId encode(Fn fn, ValueId x, bool saturate);
+  ValueId encode(Fn fn, ValueId x, EncodeRule rule);
   ValueId binary(Fn fn, ValueId a, ValueId b);
   ValueId fma(ValueId a, ValueId b, ValueId c);
   ValueId compare(Fn fn, ValueId a, ValueId b);

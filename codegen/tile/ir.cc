@@ -44,6 +44,14 @@ static_assert(kFnNames.size() == static_cast<size_t>(Fn::kGreaterEqual) + 1);
 std::string_view name(Op op) { return kOpNames.at(static_cast<size_t>(op)); }
 std::string_view name(Fn fn) { return kFnNames.at(static_cast<size_t>(fn)); }
 
+int64_t encode_attribute(EncodeRule rule) {
+  return (rule.saturate ? 1 : 0) | static_cast<int64_t>(rule.round) << 1;
+}
+
+EncodeRule encode_rule(int64_t attribute) {
+  return {.saturate = (attribute & 1) != 0, .round = static_cast<RoundMode>(attribute >> 1)};
+}
+
 int64_t Type::elements() const {
   int64_t count = 1;
   for (int size : shape) count *= size;

@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/convert.h"
 #include "base/dtype.h"
 
 namespace tenon::codegen {
@@ -75,7 +76,8 @@ enum class Op : uint8_t {
   kUnary, kBinary, kTernary,
   kCompare,    // -> bool tile
   kSelect,     // bool, x, y
-  kCast,       // numeric conversion to the result's dtype; floats to integers truncate
+  kCast,       // numeric conversion to the result's dtype, as base/convert.h does it: floats to
+               // integers truncate, and what does not fit wraps or is the smallest integer
   kBitcast,    // same width
   // Shapes.
   kBroadcast,  // size-1 (or missing leading) dimensions are repeated to the result's shape
@@ -114,7 +116,7 @@ enum class Fn : uint8_t {
   kDecodeF8E4M3FN, kDecodeF8E4M3FNUZ, kDecodeF8E5M2, kDecodeF8E5M2FNUZ, kDecodeF8E8M0,
   kDecodeF4E2M1,   // u8 codes -> f32, exact
   kEncodeF8E4M3FN, kEncodeF8E4M3FNUZ, kEncodeF8E5M2, kEncodeF8E5M2FNUZ, kEncodeF8E8M0,
-  kEncodeF4E2M1,   // f32 -> u8 codes, nearest even; attribute `integer`: 1 saturates, 0 does not
+  kEncodeF4E2M1,   // f32 -> u8 codes, as base/convert.h does it; the rule is in `integer`
   // binary
   kAdd, kSub, kMul, kDiv, kRem /* sign of the dividend */, kMod /* sign of the divisor */,
   kMin, kMax /* NaN wins */, kPow, kAtan2, kAnd, kOr, kXor, kShiftLeft, kShiftRight,
@@ -127,6 +129,10 @@ enum class Fn : uint8_t {
 // Words of the text form: "index.add", "load"; "add", "decode_f4e2m1".
 std::string_view name(Op op);
 std::string_view name(Fn fn);
+
+// The rule of an encode_* as its attribute `integer`, and back. Only e8m0 has a rounding mode.
+int64_t encode_attribute(EncodeRule rule);
+EncodeRule encode_rule(int64_t attribute);
 
 // Bounds that verify() holds kernels to, so that code size and stack use stay sane.
 inline constexpr int64_t kMaxTileElements = 1 << 14;

@@ -290,7 +290,12 @@ void Parser::head(Operation& op, std::string_view word) {
     op.fn = fn->second;
     op.op = op_of(op.fn);
     uses(op.operands);
-    if (accept_word("saturate")) op.integer = 1;
+    if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
+      EncodeRule rule{.saturate = accept_word("saturate")};
+      if (accept_word("up")) rule.round = RoundMode::kUp;
+      if (accept_word("down")) rule.round = RoundMode::kDown;
+      op.integer = encode_attribute(rule);
+    }
     return;
   }
   auto found = ops_.find(word);

@@ -94,7 +94,7 @@ std::string Printer::words(const Operation& op) {
     case Op::kConstant: {
       bool real = is_floating(kernel_.types[op.results[0]].dtype);
       if (op.integers.empty()) {
-        return fmt::format("constant {}", real ? number_text(op.number) : fmt::format("{}", op.integer));
+        return "constant " + (real ? number_text(op.number) : fmt::format("{}", op.integer));
       }
       std::vector<std::string> entries;
       for (int64_t entry : op.integers) {
@@ -107,8 +107,11 @@ std::string Printer::words(const Operation& op) {
       return fmt::format("iota axis {}", op.axis);
     case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: {
       bool encodes = op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1;
-      return fmt::format("{} {}{}", name(op.fn), use_all(op.operands),
-                         encodes && op.integer ? " saturate" : "");
+      std::string rule;
+      if (encodes && encode_rule(op.integer).saturate) rule += " saturate";
+      if (encodes && encode_rule(op.integer).round == RoundMode::kUp) rule += " up";
+      if (encodes && encode_rule(op.integer).round == RoundMode::kDown) rule += " down";
+      return fmt::format("{} {}{}", name(op.fn), use_all(op.operands), rule);
     }
     case Op::kSlice:
       return fmt::format("slice {} offsets({})", use(op.operands[0]), fmt::join(op.integers, ", "));

@@ -1,8 +1,8 @@
-// Compiles one kernel for this machine and calls it: what most tests of codegen/ need.
+// Compiles kernels for this machine and calls them: what most tests of codegen/ need.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,5 +29,46 @@ class HostKernel {
   std::shared_ptr<HostCode> code_;
   HostFunction function_;
 };
+
+// Every level of instructions that this machine can run, so that no path goes untested.
+inline std::vector<HostTarget> runnable_targets() {
+  std::vector<HostTarget> out{detect_host()};
+  for (const char* name : {"x86_64-avx2", "x86_64-avxvnni", "x86_64-avx512", "x86_64-avx512vnni",
+                           "aarch64-neon", "aarch64-dotprod", "aarch64-i8mm"}) {
+    HostTarget target = host_target(name);
+    bool runs = target.arch == out[0].arch;
+    for (const std::string& feature : target.features) runs &= out[0].has(feature);
+    if (runs && target.features != out[0].features) out.push_back(target);
+  }
+  return out;
+}
+
+// Applies `compute` to tiles of `lanes` elements of the inputs, whose last tile is masked.
+inline Kernel map_kernel(const std::vector<DType>& inputs, DType output,
+                         const std::function<ValueId(Builder&, std::vector<ValueId>)>& compute,
+                         int lanes = 16) {
+  Builder b("map");
+  std::vector<ValueId> buffers;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    buffers.push_back(b.buffer("x" + std::to_string(i), inputs[i]));
+  }
+  ValueId y = b.buffer("y", output), n = b.index_parameter("n");
+  ValueId at = b.mul(b.task(), b.index(lanes)), left = b.sub(n, at);
+  std::vector<ValueId> tiles;
+  for (ValueId buffer : buffers) tiles.push_back(b.load({buffer, at, {}, {left}}, {lanes}));
+  b.store({y, at, {}, {left}}, compute(b, tiles));
+  return b.finish();
+}
+
+// Runs a map_kernel over as many elements as `out` has.
+template <typename Out>
+void run_map(const HostKernel& kernel, const std::vector<const void*>& inputs,
+             std::vector<Out>& out, int lanes = 16) {
+  std::vector<void*> buffers;
+  for (const void* input : inputs) buffers.push_back(const_cast<void*>(input));
+  buffers.push_back(out.data());
+  auto n = static_cast<int64_t>(out.size());
+  kernel(buffers, {n}, (n + lanes - 1) / lanes);
+}
 
 }  // namespace tenon::codegen

@@ -1,0 +1,12 @@
+// 4- and 8-bit floats as integer arithmetic, bit for bit what base/convert.h does.
+#pragma once
+
+#include "base/convert.h"
+#include "codegen/passes/expression.h"
+
+namespace tenon::codegen {
+
+Expr decode_small_float(Fn fn, Expr codes);
+Expr encode_small_float(Fn fn, Expr x, EncodeRule rule);
+
+}  // namespace tenon::codegen

@@ -1,0 +1,179 @@
+// Accuracy of the expanded functions over all exponents, against libm in f64.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "tests/codegen/host_kernel.h"
+
+namespace tenon::codegen {
+namespace {
+
+constexpr double kMaxUlp = 4;
+
+// Distance of `got` from the true value, in units of the last place of f32 there.
+double ulp_error(float got, double truth) {
+  float nearest = static_cast<float>(truth);
+  if (std::isnan(truth)) return std::isnan(got) ? 0 : 1e9;
+  if (std::isnan(got)) return 1e9;
+  if (std::isinf(nearest) || std::isinf(got)) {
+    // Rounding may go either way next to infinity.
+    if (nearest == got) return 0;
+    bool beside = std::fabs(truth) > 0x1.fffff0p127 && std::signbit(got) == std::signbit(truth) &&
+                  (std::isinf(got) || std::fabs(got) > 0x1.fffff0p127f);
+    return beside ? 1 : 1e9;
+  }
+  int exponent = std::max(nearest == 0 ? -126 : std::ilogb(nearest), -126);
+  return std::fabs(got - truth) / std::ldexp(1.0, exponent - 23);
+}
+
+struct Case {
+  Fn fn;
+  double (*truth)(double);
+  const char* name;
+};
+
+class MathTest : public testing::TestWithParam<Case> {};
+
+std::vector<float> all_exponents(uint32_t step) {
+  std::vector<float> values;
+  for (uint64_t bits = 0; bits <= 0xffffffff; bits += step) {
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  for (float special : {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 88.7228394f, -87.3365f,
+                        -103.97f, 0x1p-149f, 0x1.fffffep127f, 1.57079637f, 3.14159274f}) {
+    values.push_back(special);
+  }
+  for (float near_one = 0.5f; near_one < 2; near_one += 3e-6f) {
+    values.push_back(near_one);
+    values.push_back(-near_one);
+  }
+  return values;
+}
+
+TEST_P(MathTest, StaysWithinFourUlp) {
+  const Case& c = GetParam();
+  std::vector<float> x = all_exponents(5003);
+  for (const HostTarget& target : runnable_targets()) {
+    if (target.vector_bits == 512 && target.features != detect_host().features) continue;
+    HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
+                                 [&](Builder& b, std::vector<ValueId> in) {
+                                   return b.unary(c.fn, in[0]);
+                                 }),
+                      target);
+    std::vector<float> y(x.size());
+    run_map(kernel, {x.data()}, y);
+    double worst = 0;
+    float at = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      double error = ulp_error(y[i], c.truth(x[i]));
+      if (error > worst) worst = error, at = x[i];
+    }
+    EXPECT_LE(worst, kMaxUlp) << "at " << at << " on " << target.text();
+    RecordProperty("worst_ulp_times_1000", static_cast<int>(worst * 1000));
+  }
+}
+
+TEST_P(MathTest, KeepsSignsOfZero) {
+  const Case& c = GetParam();
+  HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
+                               [&](Builder& b, std::vector<ValueId> in) {
+                                 return b.unary(c.fn, in[0]);
+                               }));
+  std::vector<float> x{0.0f, -0.0f}, y(2);
+  run_map(kernel, {x.data()}, y);
+  for (int i = 0; i < 2; ++i) {
+    double truth = c.truth(x[i]);
+    if (truth != 0) continue;
+    EXPECT_EQ(std::signbit(y[i]), std::signbit(truth)) << c.name << " " << x[i];
+  }
+}
+
+TEST_P(MathTest, CallsLibmForF64) {
+  const Case& c = GetParam();
+  HostKernel kernel(map_kernel({DType::kF64}, DType::kF64,
+                               [&](Builder& b, std::vector<ValueId> in) {
+                                 return b.unary(c.fn, in[0]);
+                               }));
+  std::vector<double> x{0.1, 0.5, -0.7, 1.5, 3, -20, 1e10}, y(x.size());
+  run_map(kernel, {x.data()}, y);
+  for (size_t i = 0; i < x.size(); ++i) {
+    double truth = c.truth(x[i]);
+    if (std::isnan(truth)) {
+      EXPECT_TRUE(std::isnan(y[i])) << x[i];
+    } else {
+      EXPECT_DOUBLE_EQ(y[i], truth) << x[i];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Functions, MathTest,
+    testing::Values(Case{Fn::kExp, std::exp, "exp"}, Case{Fn::kExp2, std::exp2, "exp2"},
+                    Case{Fn::kLog, std::log, "log"}, Case{Fn::kLog2, std::log2, "log2"},
+                    Case{Fn::kSin, std::sin, "sin"}, Case{Fn::kCos, std::cos, "cos"},
+                    Case{Fn::kTan, std::tan, "tan"}, Case{Fn::kTanh, std::tanh, "tanh"},
+                    Case{Fn::kErf, std::erf, "erf"}, Case{Fn::kAsin, std::asin, "asin"},
+                    Case{Fn::kAcos, std::acos, "acos"}, Case{Fn::kAtan, std::atan, "atan"},
+                    Case{Fn::kSinh, std::sinh, "sinh"}, Case{Fn::kCosh, std::cosh, "cosh"},
+                    Case{Fn::kAsinh, std::asinh, "asinh"}, Case{Fn::kAcosh, std::acosh, "acosh"},
+                    Case{Fn::kAtanh, std::atanh, "atanh"}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+struct Pairs {
+  std::vector<float> a, b;
+};
+
+Pairs pairs() {
+  Pairs out;
+  uint32_t state = 12345;
+  auto next = [&] { return state = state * 1664525u + 1013904223u; };
+  for (int i = 0; i < 300000; ++i) {
+    float a = std::bit_cast<float>(next()), b = std::bit_cast<float>(next());
+    switch (i % 4) {
+      case 0: break;  // any two floats
+      case 1: a = std::fabs(std::fmod(a, 100.0f)), b = std::fmod(b, 50.0f); break;
+      case 2: a = 1 + a * 1e-40f, b = std::fmod(b, 1e6f); break;
+      default: a = std::fmod(a, 20.0f), b = std::trunc(std::fmod(b, 30.0f));
+    }
+    out.a.push_back(a);
+    out.b.push_back(b);
+  }
+  const float specials[] = {0.0f, -0.0f, 1, -1, 2, -2, 3, -3, 0.5f, -0.5f, INFINITY, -INFINITY, NAN};
+  for (float a : specials) {
+    for (float b : specials) out.a.push_back(a), out.b.push_back(b);
+  }
+  return out;
+}
+
+void expect_accurate(Fn fn, double (*truth)(double, double)) {
+  Pairs in = pairs();
+  for (const HostTarget& target : runnable_targets()) {
+    HostKernel kernel(map_kernel({DType::kF32, DType::kF32}, DType::kF32,
+                                 [&](Builder& b, std::vector<ValueId> x) {
+                                   return b.binary(fn, x[0], x[1]);
+                                 }),
+                      target);
+    std::vector<float> y(in.a.size());
+    run_map(kernel, {in.a.data(), in.b.data()}, y);
+    for (size_t i = 0; i < y.size(); ++i) {
+      double expected = truth(in.a[i], in.b[i]);
+      ASSERT_LE(ulp_error(y[i], expected), kMaxUlp)
+          << name(fn) << "(" << in.a[i] << ", " << in.b[i] << ") = " << y[i] << ", expected "
+          << expected;
+      if (expected == 0) {
+        ASSERT_EQ(std::signbit(y[i]), std::signbit(expected))
+            << name(fn) << "(" << in.a[i] << ", " << in.b[i] << ")";
+      }
+    }
+  }
+}
+
+TEST(BinaryMathTest, Pow) { expect_accurate(Fn::kPow, std::pow); }
+TEST(BinaryMathTest, Atan2) { expect_accurate(Fn::kAtan2, std::atan2); }
+TEST(BinaryMathTest, RemainderHasTheSignOfTheDividend) {
+  expect_accurate(Fn::kRem, std::fmod);
+}
+
+}  // namespace
+}  // namespace tenon::codegen
