@@ -153,21 +153,34 @@ std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low,
   return std::nullopt;
 }
 
+// A start past the end needs no clamp: nothing is taken then. The last k begin at dim - min(dim, k),
+// which leaves min(dim, k) as their number.
+std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
+  if (start.is_constant() && start.value() < 0) {
+    if (start.value() < -std::numeric_limits<int32_t>::max()) return Dim(0);
+    return dim - min(dim, -start.value());
+  }
+  if (never_negative(start)) return start;
+  return slice_bound(start, dim, 0, dim);
+}
+
 }  // namespace
 
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
                                         const Dim& dim) {
   if (step == 0) return std::nullopt;
-  const bool forward = step > 0;
-  const Dim low = forward ? Dim(0) : Dim(-1);
-  const Dim high = forward ? dim : dim - 1;
-  // Walking backwards, a start past the end is clamped to the last element, never before the first.
-  const auto from = slice_bound(start, dim, Dim(0), high);
-  const auto to = slice_bound(end, dim, low, high);
+  if (step > 0) {
+    const auto from = forward_start(start, dim);
+    const auto to = slice_bound(end, dim, 0, dim);
+    if (!from || !to) return std::nullopt;
+    return SliceExtent{*from, max(ceil_div(*to - *from, step), 0)};
+  }
+  // Walking backwards, a start past the end is clamped to the last element; an end may lie before
+  // the first one.
+  const auto from = slice_bound(start, dim, 0, dim - 1);
+  const auto to = slice_bound(end, dim, -1, dim - 1);
   if (!from || !to) return std::nullopt;
-  const Dim span = forward ? *to - *from : *from - *to;
-  const Dim size = forward ? ceil_div(span, step) : ceil_div(span, -step);
-  return SliceExtent{*from, max(size, 0)};
+  return SliceExtent{*from, max(ceil_div(*from - *to, -step), 0)};
 }
 
 }  // namespace tenon
