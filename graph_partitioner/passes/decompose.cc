@@ -1,9 +1,11 @@
 #include "graph_partitioner/passes/decompose.h"
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 
 #include "graph_partitioner/passes/decompose/rules.h"
+#include "graph_partitioner/passes/region.h"
 
 namespace tenon {
 namespace {
@@ -33,12 +35,18 @@ const std::unordered_map<std::string_view, Rule>& rules_by_op() {
   return *table;
 }
 
+// Nothing was written: the readers see an operand (Clip without bounds).
+bool is_passed_through(const ir::Node& node, ir::ValueId result) {
+  return std::find(node.inputs.begin(), node.inputs.end(), result) != node.inputs.end();
+}
+
 void replace_outputs(ir::Graph& graph, Emitter& emit, const ir::Node& node, Results results) {
   for (size_t i = 0; i < results.size() && i < node.outputs.size(); ++i) {
     const ir::ValueId old = node.outputs[i];
     if (old == ir::kNoValue || results[i] == ir::kNoValue) continue;
     const ir::ValueId result = emit.cast(results[i], graph.value(old).dtype);
     if (!graph.value(result).shape) graph.value(result).shape = graph.value(old).shape;
+    if (is_passed_through(node, result)) hand_to_readers(graph, old, node.sources);
     graph.replace_uses(old, result);
   }
 }

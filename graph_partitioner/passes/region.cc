@@ -103,4 +103,10 @@ void replace_nodes(Graph& graph, const std::vector<NodeId>& nodes, Node fused) {
   graph.insert_before(nodes.back(), std::move(fused));
 }
 
+void hand_to_readers(Graph& graph, ValueId value, const std::vector<int>& sources) {
+  for (const NodeId id : graph.consumers(value)) {
+    graph.node(id).sources = ir::merge_sources(graph.node(id).sources, sources);
+  }
+}
+
 }  // namespace tenon

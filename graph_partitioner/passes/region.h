@@ -39,4 +39,7 @@ Outlined outline(const ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
 // stands where the last of them stood; the caller removes the dead and mends the order.
 void replace_nodes(ir::Graph& graph, const std::vector<ir::NodeId>& nodes, ir::Node fused);
 
+// A node that dissolves lives on in the sources of those that read its result.
+void hand_to_readers(ir::Graph& graph, ir::ValueId value, const std::vector<int>& sources);
+
 }  // namespace tenon

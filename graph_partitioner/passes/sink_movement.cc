@@ -6,6 +6,7 @@
 
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/move.h"
+#include "graph_partitioner/passes/region.h"
 
 namespace tenon {
 namespace {
@@ -157,6 +158,7 @@ bool shorten_view(Graph& graph, NodeId id) {
   const ValueId from = node.input(0), to = node.output(0);
   const bool same = graph.value(from).shape && graph.value(from).shape == graph.value(to).shape;
   if (!same || graph.is_output(to)) return changed;
+  hand_to_readers(graph, to, node.sources);
   graph.replace_uses(to, from);
   return true;
 }
