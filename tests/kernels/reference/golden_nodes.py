@@ -82,19 +82,22 @@ def value_types(model):
     return {v.name: v.type.tensor_type.elem_type for v in values if v.type.HasField("tensor_type")}
 
 
-def node_text(node, opset, types, dims):
+def since_version(node, opset):
+    return onnx.defs.get_schema(node.op_type, opset[node.domain], node.domain).since_version
+
+
+def node_text(node, types, dims, version):
     def output(name):
         if not name:
             return "_"
         kind = NAMES.get(types.get(name, 0), "undefined")
         return f'%"{name}": {kind}[{dims[name]}]' if name in dims else f'%"{name}": {kind}[*]'
 
-    schema = onnx.defs.get_schema(node.op_type, opset[node.domain], node.domain)
     domain = f"{node.domain}::" if node.domain else ""
     inputs = ", ".join(f'%"{i}"' if i else "_" for i in node.input)
     attributes = ", ".join(f"{a.name}={attribute_text(a)}" for a in node.attribute)
     text = ", ".join(map(output, node.output))
-    text += f" = {domain}{node.op_type}@{schema.since_version}({inputs})"
+    text += f" = {domain}{node.op_type}@{version}({inputs})"
     return f"  {text} {{{attributes}}}" if attributes else f"  {text}"
 
 
@@ -123,7 +126,7 @@ def write_case(folder, case):
         lines.append(f'  const %"{tensor.name}": {form} = hex:{text}')
     dims = {v.name: ",".join(map(str, t.dims)) for v, t in zip(model.graph.output, outputs)}
     types = value_types(model)
-    lines += [node_text(n, opset, types, dims) for n in model.graph.node]
+    lines += [node_text(n, types, dims, since_version(n, opset)) for n in model.graph.node]
     lines += [f'  output %"{v.name}"' for v in model.graph.output]
     (folder / f"{case.name}.ir").write_text("\n".join(lines) + "\n}\n")
     for kind, tensors in (("in", inputs), ("out", outputs)):
