@@ -1,0 +1,171 @@
+// The golden texts of normalize and the matchers, judged: what the passes wrote computes what the
+// model said.
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/pipeline.h"
+#include "tests/graph_partitioner/equivalence.h"
+
+namespace tenon {
+namespace {
+
+struct Case {
+  std::string file, title, passes, graph;
+};
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.file << ": " << one.title; }
+
+std::vector<Case> read_cases(const std::string& file) {
+  std::ifstream stream("tests/golden/" + file + ".txt");
+  std::vector<Case> cases;
+  std::string line;
+  bool in_graph = false;
+  while (std::getline(stream, line)) {
+    if (line.rfind("CASE ", 0) == 0) {
+      cases.push_back({file, line.substr(5), "", ""});
+      in_graph = true;
+    } else if (line == "EXPECT") {
+      in_graph = false;
+    } else if (line.rfind("RUN ", 0) == 0) {
+      cases.back().passes = line.substr(4);
+    } else if (in_graph) {
+      cases.back().graph += line + "\n";
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* file : {"normalize", "match_scaled_dot", "match_attention", "match_rotary"}) {
+    const std::vector<Case> more = read_cases(file);
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  return cases;
+}
+
+// What is left alone needs no judge, and may be a model that has no result. com.microsoft::Attention
+// is compared with its spelling below.
+bool can_be_judged(const Case& one) {
+  return one.title.rfind("left alone", 0) != 0 &&
+         one.graph.find("com.microsoft::Attention@") == std::string::npos;
+}
+
+const testing::SymbolSizes kSizes = {{"b", 2}, {"m", 3}, {"s", 2}, {"t", 5}, {"p", 3}, {"n", 4}};
+const testing::SymbolSizes kOnes = {{"b", 1}, {"m", 1}, {"s", 1}, {"t", 1}, {"p", 2}, {"n", 3}};
+
+class Matchers : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Matchers, KeepTheResult) {
+  if (!can_be_judged(GetParam())) return;
+  const ir::Graph before = ir::parse(GetParam().graph);
+  ir::Graph after = before;
+  std::istringstream passes(GetParam().passes);
+  for (std::string pass; passes >> pass;) {
+    if (pass.rfind("--", 0) != 0) after = run_pass(pass, std::move(after));
+  }
+  testing::expect_equivalent(before, after, kSizes);
+  testing::expect_equivalent(before, after, kOnes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Matchers, ::testing::ValuesIn(all_cases()));
+
+// The whole pipeline on the same graphs.
+TEST_P(Matchers, FusedGraphKeepsTheResult) {
+  if (!can_be_judged(GetParam())) return;
+  const ir::Graph before = ir::parse(GetParam().graph);
+  testing::expect_equivalent(before, fuse(before), kSizes);
+}
+
+// Ops that the judge does not know, beside the same written with ops that it knows.
+struct Pair {
+  const char *name, *op, *spelled;
+};
+
+void PrintTo(const Pair& pair, std::ostream* out) { *out << pair.name; }
+
+class Spelled : public ::testing::TestWithParam<Pair> {};
+
+TEST_P(Spelled, GivesTheSame) {
+  ir::Graph matched = ir::parse(GetParam().op);
+  for (const char* pass : {"normalize", "match_scaled_dot", "match_attention"}) {
+    matched = run_pass(pass, std::move(matched));
+  }
+  EXPECT_EQ(testing::count_ops(matched, "tenon::Attention"), 1) << ir::print(matched);
+  testing::expect_equivalent(ir::parse(GetParam().spelled), matched, kSizes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Attention, Spelled,
+    ::testing::Values(
+        Pair{"PackedQueriesKeysAndValues",
+             R"(graph main {
+  input %x: f32[b,s,4,3,6]
+  %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%x) {num_heads=4}
+  output %y
+})",
+             R"(graph main {
+  input %x: f32[b,s,4,3,6]
+  %q1: f32[b,s,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","0","0"], steps=[1,1,1,1,1]}
+  %k1: f32[b,s,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","1","0"], steps=[1,1,1,1,1]}
+  %v1: f32[b,s,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","2","0"], steps=[1,1,1,1,1]}
+  %q: f32[b,s,24] = Reshape(%q1)
+  %k: f32[b,s,24] = Reshape(%k1)
+  %v: f32[b,s,24] = Reshape(%v1)
+  %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %k, %v) {num_heads=4}
+  output %y
+})"},
+        Pair{"PackedKeysAndValues",
+             R"(graph main {
+  input %q: f32[b,s,24]
+  input %x: f32[b,t,4,2,6]
+  %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %x) {num_heads=4}
+  output %y
+})",
+             R"(graph main {
+  input %q: f32[b,s,24]
+  input %x: f32[b,t,4,2,6]
+  %k1: f32[b,t,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","0","0"], steps=[1,1,1,1,1]}
+  %v1: f32[b,t,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","1","0"], steps=[1,1,1,1,1]}
+  %k: f32[b,t,24] = Reshape(%k1)
+  %v: f32[b,t,24] = Reshape(%v1)
+  %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %k, %v) {num_heads=4}
+  output %y
+})"},
+        Pair{"ProjectionWithMaskAndStackedCache",
+             R"(graph main {
+  input %x: f32[b,s,8]
+  input %w: f32[8,72]
+  input %c: f32[72]
+  input %keep: i32[b,p+s]
+  input %past: f32[2,b,4,p,6]
+  %y: f32[b,s,24], %present: f32[2,b,4,p+s,6] = com.microsoft::Attention@1(%x, %w, %c, %keep, %past) {num_heads=4, unidirectional=1}
+  output %y
+  output %present
+})",
+             R"(graph main {
+  input %x: f32[b,s,8]
+  input %w: f32[8,72]
+  input %c: f32[72]
+  input %keep: i32[b,p+s]
+  input %past: f32[2,b,4,p,6]
+  %xw: f32[b,s,72] = MatMul@13(%x, %w)
+  %all: f32[b,s,72] = Add@14(%xw, %c)
+  %q: f32[b,s,24], %k: f32[b,s,24], %v: f32[b,s,24] = Split@13(%all) {axis=2}
+  %pk1: f32[1,b,4,p,6], %pv1: f32[1,b,4,p,6] = Split@13(%past) {axis=0}
+  %pk: f32[b,4,p,6] = Reshape(%pk1)
+  %pv: f32[b,4,p,6] = Reshape(%pv1)
+  %y: f32[b,s,24], %nk: f32[b,4,p+s,6], %nv: f32[b,4,p+s,6] = com.microsoft::MultiHeadAttention@1(%q, %k, %v, _, %keep, _, %pk, %pv) {num_heads=4, unidirectional=1}
+  %nk1: f32[1,b,4,p+s,6] = Reshape(%nk)
+  %nv1: f32[1,b,4,p+s,6] = Reshape(%nv)
+  %present: f32[2,b,4,p+s,6] = Concat@13(%nk1, %nv1) {axis=0}
+  output %y
+  output %present
+})"}));
+
+}  // namespace
+}  // namespace tenon
