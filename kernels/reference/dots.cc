@@ -158,9 +158,10 @@ DotOperand activation(const ReferenceTensor& a) {
   return plain_operand(row, false);
 }
 
-Outputs finish_packed(const Call& call, const PackedWeight& weight, const ReferenceTensor& scale,
-                      const ReferenceTensor* zero, double alpha, size_t bias) {
-  ReferenceTensor y = dot(activation(call.input(0)),
+Outputs finish_packed(const Call& call, const ReferenceTensor& a, const PackedWeight& weight,
+                      const ReferenceTensor& scale, const ReferenceTensor* zero, double alpha,
+                      size_t bias) {
+  ReferenceTensor y = dot(activation(a),
                           packed_operand(weight, call.input(1), scale, zero), call.output_type());
   scale_all(y, alpha);
   if (call.has(bias)) add_broadcast(y, call.input(bias), 1);
@@ -174,23 +175,29 @@ Outputs matmul_nbits(const Call& call) {
                             call.node.integer("block_size", 0), type,
                             static_cast<double>(int64_t{1} << (bits - 1)), DType::kUndefined};
   if (call.has(4)) throw UserError("the reference does not know MatMulNBits with g_idx");
-  return finish_packed(call, weight, call.input(2), call.has(3) ? &call.input(3) : nullptr, 1, 5);
+  const ReferenceTensor* zero = call.has(3) ? &call.input(3) : nullptr;
+  return finish_packed(call, call.input(0), weight, call.input(2), zero, 1, 5);
 }
 
-// a, b (uint8 nibbles), block scales (uint8 e4m3), global scale, input scale?, bias?
+// a, b (uint8 nibbles), block scales (uint8 e4m3), global scale, input scale? (changes nothing), bias?
 Outputs matmul_fp4_weight(const Call& call) {
   const int64_t n = call.input(1).dims.at(0), k = call.input(1).dims.at(1) * 2;
   const PackedWeight weight{n, k, call.node.integer("block_size", 16), DType::kF4E2M1, 0,
                             DType::kF8E4M3FN};
-  return finish_packed(call, weight, call.input(2), nullptr, call.scalar(3, 1) * call.scalar(4, 1), 5);
+  return finish_packed(call, call.input(0), weight, call.input(2), nullptr, call.scalar(3, 1), 5);
 }
 
-// a, b (e4m3), block scales (f32), a scale?, bias?
+// a, b (e4m3), block scales (f32), a scale? (a goes through e4m3 and back), bias?
 Outputs matmul_fp8_weight(const Call& call) {
   const int64_t n = call.input(1).dims.at(0), k = call.input(1).dims.at(1);
   const PackedWeight weight{n, k, call.node.integer("block_size", 128), call.input(1).dtype, 0,
                             DType::kUndefined};
-  return finish_packed(call, weight, call.input(2), nullptr, call.scalar(3, 1), 4);
+  ReferenceTensor a = call.input(0);
+  const double step = call.scalar(3, 1);
+  for (int64_t i = 0; call.has(3) && i < a.elements(); ++i) {
+    a.set(i, decode(weight.type, encode(weight.type, a.number(i) / step)) * step);
+  }
+  return finish_packed(call, a, weight, call.input(2), nullptr, 1, 4);
 }
 
 // One side of a ScaledDot in its own layout, with a scale and a zero point per (row, block of k).
