@@ -67,6 +67,9 @@ constexpr Pass kPasses[] = {
 #ifdef TENON_HAS_SHAPE_ARITHMETIC
     {"shape_arithmetic", shape_arithmetic},
 #endif
+#ifdef TENON_HAS_NORMALIZE
+    {"normalize", normalize},
+#endif
 #ifdef TENON_HAS_MATCH_SCALED_DOT
     {"match_scaled_dot", match_scaled_dot},
 #endif

@@ -58,24 +58,25 @@ std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
 struct FourDims {
   ValueId value = kNoValue;
   Shape shape;
+  std::vector<int> sources;  // of a view that dissolves
 };
 
 // [B*H, S, D] was [B, H, S, D] before a view, or is [B*H, 1, S, D]; [S, D] is [1, 1, S, D].
 std::optional<FourDims> as_four_dims(Rewrite& r, ValueId value) {
   const auto shape = r.shape(value);
   if (!shape || shape->size() < 2) return std::nullopt;
-  if (shape->size() == 4) return FourDims{value, *shape};
+  if (shape->size() == 4) return FourDims{value, *shape, {}};
   const Node* view = r.graph().producer(value);
   if (shape->size() == 3 && view != nullptr && view->is("Reshape")) {
     const auto before = r.shape(view->input(0));
     if (before && before->size() == 4 &&
         *shape == Shape{(*before)[0] * (*before)[1], (*before)[2], (*before)[3]}) {
-      return FourDims{view->input(0), *before};
+      return FourDims{view->input(0), *before, view->sources};
     }
   }
   Dim batch = 1;
   for (size_t i = 0; i + 2 < shape->size(); ++i) batch = batch * (*shape)[i];
-  return FourDims{value, {batch, 1, (*shape)[shape->size() - 2], shape->back()}};
+  return FourDims{value, {batch, 1, (*shape)[shape->size() - 2], shape->back()}, {}};
 }
 
 // What the two products and the softmax between them amount to.
@@ -134,6 +135,9 @@ std::optional<Found> find_attention(Rewrite& r) {
   found = {*first, *second, *scores, *q, *k, *v, rank->size(), probabilities->sources};
   found.sources = ir::merge_sources(found.sources, scores->sources);
   found.sources = ir::merge_sources(found.sources, product.sources);
+  for (const FourDims* operand : {&found.q, &found.k, &found.v}) {
+    found.sources = ir::merge_sources(found.sources, operand->sources);
+  }
   if (!is_attention(found) || !masks_fit(r, found)) return std::nullopt;
   return found;
 }

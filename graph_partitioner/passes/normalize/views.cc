@@ -13,6 +13,14 @@ using ir::ValueId;
 
 bool drop(Rewrite& r) { return r.replace(0, r.input(0)); }
 
+// An input that is also an output keeps a node of its own: a view, which is a copy there.
+bool identity(Rewrite& r) {
+  if (drop(r)) return true;
+  if (!r.shape(r.input(0))) return false;
+  r.become("Reshape", {r.input(0)});
+  return true;
+}
+
 bool dropout(Rewrite& r) {
   if (r.is_used(1)) return false;
   const ValueId training = r.input(2);
@@ -160,7 +168,7 @@ bool gather_one(Rewrite& r) {
 }
 
 constexpr NamedRewrite kRules[] = {
-    {"Identity", drop},
+    {"Identity", identity},
     {"Dropout", dropout},
     {"Cast", cast},
     {"CastLike", cast},
