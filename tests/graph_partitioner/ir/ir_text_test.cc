@@ -1,0 +1,108 @@
+#include "graph_partitioner/ir/text.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "graph_partitioner/ir/verify.h"
+#include "tests/graph_partitioner/random_graph.h"
+
+namespace tenon::ir {
+namespace {
+
+TEST(IrText, RandomGraphsPrintAndParseBack) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Graph graph = testing::random_graph(random, 20);
+    ASSERT_TRUE(verify(graph).ok) << verify(graph).reason;
+    PrintOptions options;
+    options.sources = true;
+    const std::string text = print(graph, options);
+    Graph parsed;
+    ASSERT_NO_THROW(parsed = parse(text)) << text;
+    ASSERT_EQ(print(parsed, options), text);
+    ASSERT_TRUE(verify(parsed).ok) << verify(parsed).reason;
+  }
+}
+
+TEST(IrText, BodiesElementsAndDefaultsParseBack) {
+  const std::string text = R"(graph "two words" {
+  input %x: f32[batch,floordiv(seq+1,16)]
+  input %w: f32[1] = hex:0000803f
+  const %c: u4[3] = hex:210f
+  %s: i64[2] elements(batch,4*batch+1) = Shape@13(%x)
+  %y: f32[*], _ = tenon::Loop(%x, _) {axes=[0,1], dims=["batch"], empty=[], eps=1e-05, none=floats[], one=1.0, value=f16[] hex:003c} name="a \"b\"" body {
+    input %a: f32[batch]
+    input %b: f32[]
+    %r: f32[batch] = Exp(%a)
+    output %r
+    output %b
+  }
+  %"odd name": bool[] = Not(%c)
+  output %y
+  output %s
+}
+)";
+  const Graph graph = parse(text);
+  EXPECT_EQ(print(graph), text);
+  EXPECT_TRUE(graph.value(graph.find("w")).overridable);
+  EXPECT_TRUE(graph.value(graph.find("c")).is_constant());
+  EXPECT_FALSE(graph.value(graph.find("y")).shape.has_value());
+}
+
+TEST(IrText, LongConstantsPrintAsDigests) {
+  Graph graph;
+  graph.name = "main";
+  const std::vector<double> values(300, 1.0);
+  const ValueId w = graph.add_constant("w", Tensor::of(DType::kF32, {300}, values));
+  graph.add_output(w);
+  const std::string text = print(graph);
+  EXPECT_NE(text.find("sha256:"), std::string::npos) << text;
+  EXPECT_NE(text.find("bytes:1200"), std::string::npos) << text;
+  const Graph parsed = parse(text);
+  EXPECT_EQ(print(parsed), text) << "the digest stands for the bytes that were left out";
+  EXPECT_EQ(parsed.value(parsed.find("w")).constant->bytes, 1200u);
+}
+
+struct Mistake {
+  const char* text;
+  const char* expected;  // part of the message
+};
+
+class IrTextMistakes : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(IrTextMistakes, SayWhereAndWhat) {
+  try {
+    parse(GetParam().text);
+    FAIL() << "parsed";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(GetParam().expected), std::string::npos)
+        << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, IrTextMistakes,
+    ::testing::Values(
+        Mistake{"", "line 1, column 1: expected 'graph'"},
+        Mistake{"graph g {\n  input %x: f32[2]\n  %y: f32[2] = Relu(%z)\n}", "line 3"},
+        Mistake{"graph g {\n input %x: f33[2]\n}", "'f33' is none"},
+        Mistake{"graph g {\n input %x: f32[2]\n input %x: f32[2]\n}", "'x' is taken"},
+        Mistake{"graph g {\n const %x: f32[2] = hex:00\n}", "8 bytes"},
+        Mistake{"graph g {\n const %x: f32[2] = hex:0\n}", "even number"},
+        Mistake{"graph g {\n const %x: f32[n] = hex:00000000\n}", "fixed dims"},
+        Mistake{"graph g {\n input %x: f32[2\n", "']'"},
+        Mistake{"graph g {\n input %x: f32[2]\n %y: f32[] = Op(%x) {a=[1,2.0]}\n}", "one kind"},
+        Mistake{"graph g {\n input %x: f32[(]\n}", "expected"},
+        Mistake{"graph g {\n} more", "the end"}));
+
+TEST(IrText, CutTextsNeverCrash) {
+  std::mt19937 random(7);
+  const std::string text = print(testing::random_graph(random, 12));
+  for (size_t length = 0; length + 2 < text.size(); ++length) {
+    EXPECT_THROW(parse(text.substr(0, length)), UserError) << length;
+  }
+}
+
+}  // namespace
+}  // namespace tenon::ir

@@ -1,0 +1,84 @@
+#include "graph_partitioner/ir/verify.h"
+
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/ir/text.h"
+
+namespace tenon::ir {
+namespace {
+
+Graph valid() {
+  return parse(R"(graph main {
+    input %x: f32[2]
+    const %c: f32[2] = hex:0000803f0000803f
+    %a: f32[2] = Add(%x, %c)
+    %b: f32[2] = tenon::Loop(%a) body {
+      input %i: f32[2]
+      %o: f32[2] = Exp(%i)
+      output %o
+    }
+    output %b
+  })");
+}
+
+void expect_fault(const Graph& graph, const std::string& part) {
+  const Support support = verify(graph);
+  EXPECT_FALSE(support.ok);
+  EXPECT_NE(support.reason.find(part), std::string::npos) << support.reason;
+}
+
+TEST(IrVerify, AcceptsAValidGraph) { EXPECT_TRUE(verify(valid()).ok) << verify(valid()).reason; }
+
+TEST(IrVerify, FindsAValueReadBeforeItIsWritten) {
+  Graph graph = valid();
+  graph.node(graph.order()[0]).inputs[0] = graph.find("b");
+  expect_fault(graph, "before it is written");
+}
+
+TEST(IrVerify, FindsAValueWrittenTwice) {
+  Graph graph = valid();
+  Node again = graph.node(graph.order()[0]);
+  graph.add_node(again);
+  expect_fault(graph, "written elsewhere");
+}
+
+TEST(IrVerify, FindsTwoValuesOfOneName) {
+  Graph graph = valid();
+  graph.value(graph.find("a")).name = "x";
+  expect_fault(graph, "two values are named 'x'");
+}
+
+TEST(IrVerify, FindsUnsortedSources) {
+  Graph graph = valid();
+  graph.node(graph.order()[0]).sources = {2, 1};
+  expect_fault(graph, "sorted");
+}
+
+TEST(IrVerify, FindsAConstantOfAnotherShape) {
+  Graph graph = valid();
+  graph.value(graph.find("c")).shape = Shape{3};
+  expect_fault(graph, "shape");
+}
+
+TEST(IrVerify, FindsABodyThatDoesNotPair) {
+  Graph graph = valid();
+  graph.node(graph.order()[1]).inputs.push_back(graph.find("x"));
+  expect_fault(graph, "its body takes 1 inputs, expected 2");
+}
+
+TEST(IrVerify, FindsElementsThatContradictTheShape) {
+  Graph graph = valid();
+  graph.value(graph.find("a")).elements = std::vector<Dim>{1, 2, 3};
+  expect_fault(graph, "3 elements");
+}
+
+TEST(IrVerify, FindsAnOutputThatNobodyWrites) {
+  Graph graph = valid();
+  Value value;
+  value.name = "nobody";
+  graph.add_output(graph.add_value(value));
+  expect_fault(graph, "never written");
+}
+
+}  // namespace
+}  // namespace tenon::ir

@@ -1,0 +1,246 @@
+#include "graph_partitioner/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "graph_partitioner/ir/extract.h"
+#include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/primitives.h"
+#include "graph_partitioner/ir/text.h"
+#include "graph_partitioner/pipeline.h"
+#include "tests/graph_partitioner/random_graph.h"
+
+namespace tenon {
+namespace {
+
+// Like the selector: the fused ops and structural ones, as long as every shape is known.
+Support run_fused_ops(const ir::Graph& graph, const ir::Node& node) {
+  static const std::set<std::string, std::less<>> kOps = {
+      "tenon::ScaledDot", "tenon::Attention", "tenon::Loop", "Concat", "Reshape",
+      "tenon::ShapeValue"};
+  if (!kOps.count(node.op)) return Support::no("no candidate runs " + node.op);
+  if (node.is("Reshape") && node.inputs.size() != 1) return Support::no("its target is not known");
+  for (ir::ValueId output : node.outputs) {
+    if (output != ir::kNoValue && !graph.value(output).shape) return Support::no("unknown shape");
+  }
+  return Support::yes();
+}
+
+std::vector<int> everything(const ir::Graph& graph) {
+  std::vector<int> all;
+  for (ir::NodeId id : graph.order()) all.push_back(graph.node(id).sources[0]);
+  return all;
+}
+
+std::map<int, std::string> reasons(const Partitioning& partitioning) {
+  std::map<int, std::string> result;
+  for (const LeftOut& one : partitioning.left_out) result[one.source] = one.reason;
+  return result;
+}
+
+// x → MatMul(DQ(w)) → Relu → Mystery → Add 1 → Mul → MatMul(DQ(w2)); node 3 is nobody's.
+ir::Graph two_quantised_dots() {
+  const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
+  return ir::parse(R"(graph main {
+  input %x: f32[batch,16]
+  const %w1: f4e2m1[16,16] = hex:)" + zeros(128) + R"(
+  const %s1: f32[1,16] = hex:)" + zeros(64) + R"(
+  const %w2: f4e2m1[16,16] = hex:)" + zeros(128) + R"(
+  const %s2: f32[1,16] = hex:)" + zeros(64) + R"(
+  %d1: f32[16,16] = DequantizeLinear@23(%w1, %s1) {axis=0, block_size=16} sources=[0]
+  %m1: f32[batch,16] = MatMul@13(%x, %d1) sources=[1]
+  %r: f32[batch,16] = Relu@14(%m1) sources=[2]
+  %u: f32[batch,16] = Mystery@1(%r) name="who" sources=[3]
+  %d2: f32[16,16] = DequantizeLinear@23(%w2, %s2) {axis=0, block_size=16} sources=[4]
+  %m2: f32[batch,16] = MatMul@13(%u, %d2) sources=[5]
+  output %m2
+})");
+}
+
+TEST(Partition, AnUnknownOpSplitsAndWeightsFollowTheirProducts) {
+  const Partitioning got = partition(two_quantised_dots(), run_fused_ops, {});
+  ASSERT_EQ(got.partitions.size(), 2u);
+  EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(got.partitions[1].sources, (std::vector<int>{4, 5}));
+  ASSERT_EQ(got.left_out.size(), 1u);
+  EXPECT_EQ(got.left_out[0].source, 3);
+  EXPECT_EQ(got.left_out[0].reason, "no candidate runs Mystery");
+}
+
+TEST(Partition, ExcludedNodesSayWhichOption) {
+  PartitionOptions options;
+  options.exclude_ops = {"Relu"};
+  options.exclude_nodes = {"who"};
+  const auto why = reasons(partition(two_quantised_dots(), run_fused_ops, options));
+  EXPECT_EQ(why.at(2), "excluded by the option exclude_ops (Relu)");
+  EXPECT_EQ(why.at(3), "excluded by the option exclude_nodes");
+  EXPECT_EQ(why.size(), 2u);
+}
+
+TEST(Partition, AnExcludedDequantisationLeavesAPlainProduct) {
+  PartitionOptions options;
+  options.exclude_ops = {"DequantizeLinear"};
+  const Partitioning got = partition(two_quantised_dots(), run_fused_ops, options);
+  ASSERT_EQ(got.partitions.size(), 2u);
+  EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{1, 2}));
+}
+
+TEST(Partition, WhatGainsNothingIsLeftUnlessAllIsClaimed) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,16]
+    %t: f32[16,batch] = Transpose@13(%x) {perm=[1,0]} sources=[0]
+    %y: f32[16,batch] = Relu@14(%t) sources=[1]
+    output %y
+  })");
+  const Partitioning gainful = partition(graph, run_fused_ops, {});
+  EXPECT_TRUE(gainful.partitions.empty());
+  ASSERT_EQ(gainful.left_out.size(), 2u);
+  EXPECT_NE(gainful.left_out[0].reason.find("gain nothing"), std::string::npos);
+  PartitionOptions all;
+  all.claim_all = true;
+  const Partitioning claimed = partition(graph, run_fused_ops, all);
+  ASSERT_EQ(claimed.partitions.size(), 1u);
+  EXPECT_EQ(claimed.partitions[0].sources, (std::vector<int>{0, 1}));
+}
+
+TEST(Partition, WhatOnlyWeCanRunIsAlwaysKept) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f8e4m3fn[batch,16]
+    %y: f32[batch,16] = Cast@19(%x) {to=1} sources=[0]
+    output %y
+  })");
+  EXPECT_EQ(partition(graph, run_fused_ops, {}).partitions.size(), 1u);
+}
+
+TEST(Partition, LongPointwiseChainsGain) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,16]
+    %a: f32[batch,16] = Exp@13(%x) sources=[0]
+    %b: f32[batch,16] = Add@14(%a, %x) sources=[1]
+    %c: f32[batch,16] = Sqrt@13(%b) sources=[2]
+    %d: f32[batch,16] = Mul@14(%c, %x) sources=[3]
+    output %d
+  })");
+  EXPECT_EQ(partition(graph, run_fused_ops, {}).partitions.size(), 1u);
+}
+
+TEST(Partition, NoCutOnASmallFloatEdge) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,16]
+    %a: f8e4m3fn[batch,16] = Cast@19(%x) {to=17} sources=[0]
+    %b: f8e4m3fn[batch,16] = Mystery@1(%a) sources=[1]
+    %c: f32[batch,16] = Cast@19(%b) {to=1} sources=[2]
+    output %c
+  })");
+  PartitionOptions all;
+  all.claim_all = true;
+  const Partitioning got = partition(graph, run_fused_ops, all);
+  EXPECT_TRUE(got.partitions.empty());
+  const auto why = reasons(got);
+  EXPECT_EQ(why.at(1), "no candidate runs Mystery");
+  EXPECT_NE(why.at(0).find("f8e4m3fn"), std::string::npos) << why.at(0);
+  EXPECT_NE(why.at(2).find("must not cross"), std::string::npos) << why.at(2);
+}
+
+TEST(Partition, ShapesThatALeftOutNodeReadsToo) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,seq,8]
+    const %zero: i64[1] = hex:0000000000000000
+    const %tail: i64[1] = hex:ffffffffffffffff
+    %s: i64[3] = Shape@13(%x) sources=[0]
+    %b: i64[1] = Gather@13(%s, %zero) {axis=0} sources=[1]
+    %t: i64[2] = Concat@13(%b, %tail) {axis=0} sources=[2]
+    %y: f32[*] = Reshape@13(%x, %t) sources=[3]
+    %u: f32[*] = Mystery@1(%y, %t) sources=[4]
+    output %u
+  })");
+  PartitionOptions all;
+  all.claim_all = true;
+  const Partitioning got = partition(graph, run_fused_ops, all);
+  ASSERT_EQ(got.partitions.size(), 1u);
+  EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST(Partition, StringsAndSequencesAreLeftOut) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: string[2]
+    %y: string[2] = Identity@16(%x) sources=[0]
+    output %y
+  })");
+  const auto why = reasons(partition(graph, run_fused_ops, {}));
+  EXPECT_NE(why.at(0).find("strings"), std::string::npos);
+}
+
+TEST(Partition, AThrowingAnswerIsAReason) {
+  const SupportsFn throws = [](const ir::Graph&, const ir::Node&) -> Support {
+    throw std::runtime_error("boom");
+  };
+  const auto why = reasons(partition(two_quantised_dots(), throws, {}));
+  EXPECT_EQ(why.size(), 6u);
+  EXPECT_NE(why.at(3).find("boom"), std::string::npos);
+}
+
+// Pointwise graphs with ops that nobody runs strewn in: whatever comes out covers every node once,
+// and every partition runs when it is cut out.
+ir::Graph random_pointwise(std::mt19937& random, int nodes) {
+  constexpr const char* kUnary[] = {"Relu", "Exp", "Neg", "Mystery"};
+  ir::Graph graph;
+  const auto value = [](const std::string& name) {
+    ir::Value made;
+    made.name = name;
+    made.dtype = DType::kF32;
+    made.shape = Shape{Dim::symbol("batch"), 8};
+    return made;
+  };
+  std::vector<ir::ValueId> values{graph.add_input(value("x")), graph.add_input(value("y"))};
+  for (int i = 0; i < nodes; ++i) {
+    ir::Node node;
+    const bool binary = testing::pick(random, 0, 1) != 0;
+    node.op = binary ? "Add" : kUnary[testing::pick(random, 0, 3)];
+    node.since_version = 14;
+    node.sources = {i};
+    for (int k = 0; k < (binary ? 2 : 1); ++k) {
+      node.inputs.push_back(values[testing::pick(random, 0, static_cast<int64_t>(values.size()) - 1)]);
+    }
+    node.outputs = {graph.add_value(value("v"))};
+    values.push_back(node.outputs[0]);
+    graph.add_node(std::move(node));
+  }
+  graph.add_output(values.back());
+  return graph;
+}
+
+TEST(Partition, RandomGraphsAreCoveredOnceAndEveryPartRuns) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const ir::Graph graph = random_pointwise(random, 24);
+    PartitionOptions all;
+    all.claim_all = true;
+    const Partitioning got = partition(graph, run_fused_ops, all);
+    std::multiset<int> covered;
+    for (const LeftOut& one : got.left_out) {
+      covered.insert(one.source);
+      EXPECT_FALSE(one.reason.empty());
+    }
+    for (const Partition& part : got.partitions) {
+      covered.insert(part.sources.begin(), part.sources.end());
+      const ir::Graph fused = fuse(ir::extract(graph, part.sources));
+      for (ir::NodeId id : fused.order()) {
+        EXPECT_TRUE(run_fused_ops(fused, fused.node(id)).ok) << ir::print(fused);
+      }
+    }
+    const std::vector<int> all_nodes = everything(graph);
+    EXPECT_EQ(covered, std::multiset<int>(all_nodes.begin(), all_nodes.end()));
+    // Dead nodes aside, the only ones left out are those that nobody runs.
+    for (const LeftOut& one : got.left_out) {
+      EXPECT_EQ(graph.node(graph.order()[one.source]).op, "Mystery") << one.reason;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tenon
