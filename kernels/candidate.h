@@ -2,6 +2,7 @@
 // the ordered tables.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/support.h"
@@ -16,6 +17,7 @@ enum class Precision { kExact, kInt8 };  // kInt8: activations of block-scaled d
 struct Settings {
   codegen::HostTarget host;
   Precision precision = Precision::kExact;
+  std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
 };
 
 struct Candidate {

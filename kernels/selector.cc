@@ -83,6 +83,9 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   const Support sizes = has_known_sizes(graph, node);
   for (const Candidate& candidate : table) {
     Support answer = sizes ? candidate.supports(graph, node, settings) : sizes;
+    if (!settings.only_candidate.empty() && candidate.name != settings.only_candidate) {
+      answer = Support::no("another candidate was asked for");
+    }
     if (answer && choice.chosen == nullptr) choice.chosen = &candidate;
     choice.verdicts.push_back({candidate.name, std::move(answer)});
   }
@@ -95,7 +98,7 @@ Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& s
   return choice.chosen != nullptr ? Support::yes() : Support::no(choice.reason());
 }
 
-bool is_view(const ir::Node& node) { return node.is("Reshape"); }
+bool is_view(const ir::Node& node) { return node.is("Reshape") || node.is("tenon::Bitcast"); }
 
 bool is_shape_value(const ir::Node& node) { return node.is("tenon::ShapeValue"); }
 
