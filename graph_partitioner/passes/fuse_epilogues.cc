@@ -90,8 +90,19 @@ class Epilogue {
   // Available before the dot runs, and readable beside its result.
   bool is_ready(ValueId operand) const {
     const ir::Value& value = graph_.value(operand);
-    if (!has_epilogue_type(value.dtype) || !value.shape) return false;
+    if (!has_epilogue_type(value.dtype) || !value.shape || !is_aligned(*value.shape)) return false;
     return value.producer == ir::kNoNode || !descendants_.contains(value.producer);
+  }
+
+  // Every dim is the result's own or 1.
+  bool is_aligned(const Shape& operand) const {
+    const Shape& whole = *graph_.value(result_).shape;
+    if (operand.size() > whole.size()) return false;
+    for (size_t i = 1; i <= operand.size(); ++i) {
+      const Dim& dim = operand[operand.size() - i];
+      if (!dim.is(1) && !(dim == whole[whole.size() - i])) return false;
+    }
+    return true;
   }
 
   std::vector<ValueId> escaping(const std::vector<NodeId>& nodes) const {

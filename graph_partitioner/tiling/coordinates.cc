@@ -28,27 +28,6 @@ struct Unsupported {
   std::string reason;
 };
 
-// A tensor of size `from` read where the index runs over `to`.
-Coordinate fit(Coordinate index, const Dim& from, const Dim& to) {
-  if (from == to) return index;
-  if (from.is(1)) return {};
-  if (from.is_constant()) return index;
-  index.step = stride_unless_one(from, index.step);
-  index.offset = stride_unless_one(from, index.offset);
-  return index;
-}
-
-// Right-aligned, as ONNX broadcasts.
-Coordinates broadcast_to(const Coordinates& wide, const Shape& wide_shape, const Shape& shape) {
-  if (shape.size() > wide.size()) throw Unsupported{"Expand to a lower rank"};
-  const size_t missing = wide.size() - shape.size();
-  Coordinates result;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    result.push_back(fit(wide[axis + missing], shape[axis], wide_shape[axis + missing]));
-  }
-  return result;
-}
-
 // start + step * index, kept in the closed form.
 void slide(Coordinate& index, const Dim& start, int64_t step) {
   if (index.divisor == 1) {
@@ -63,6 +42,8 @@ void slide(Coordinate& index, const Dim& start, int64_t step) {
 class Walk {
  public:
   Walk(const Graph& body, const Shape& domain) : body_(body), domain_(domain) {}
+
+  const std::vector<Fit>& fits() const { return fits_; }
 
   Access run(ValueId value) {
     Access access;
@@ -90,6 +71,32 @@ class Walk {
     const auto& value = body_.value(id);
     if (!value.shape) throw Unsupported{fmt::format("the shape of {} is unknown", value.name)};
     return *value.shape;
+  }
+
+  // A tensor of size `from` read where the index runs over `to`.
+  Coordinate fit(Coordinate index, const Dim& from, const Dim& to) {
+    if (from == to) return index;
+    if (from.is(1)) return {};
+    if (from.is_constant() && to.is_constant()) {
+      throw Unsupported{
+          fmt::format("a size of {} where the loop runs over {}", from.text(), to.text())};
+    }
+    fits_.push_back({from, to});
+    if (from.is_constant()) return index;
+    index.step = stride_unless_one(from, index.step);
+    index.offset = stride_unless_one(from, index.offset);
+    return index;
+  }
+
+  // Right-aligned, as ONNX broadcasts.
+  Coordinates broadcast_to(const Coordinates& wide, const Shape& wide_shape, const Shape& shape) {
+    if (shape.size() > wide.size()) throw Unsupported{"Expand to a lower rank"};
+    const size_t missing = wide.size() - shape.size();
+    Coordinates result;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      result.push_back(fit(wide[axis + missing], shape[axis], wide_shape[axis + missing]));
+    }
+    return result;
   }
 
   Coordinates step_through(const Node& node, const Coordinates& indices) {
@@ -288,15 +295,18 @@ class Walk {
   const Shape& domain_;
   std::vector<GatherTerm> gathers_;
   std::vector<Guard> guards_;
+  std::vector<Fit> fits_;
 };
 
 }  // namespace
 
 AccessResult access_of(const Graph& body, ValueId value, const Shape& domain) {
   try {
-    return {Support::yes(), Walk(body, domain).run(value)};
+    Walk walk(body, domain);
+    Access access = walk.run(value);
+    return {Support::yes(), std::move(access), walk.fits()};
   } catch (const Unsupported& unsupported) {
-    return {Support::no(unsupported.reason), {}};
+    return {Support::no(unsupported.reason), {}, {}};
   }
 }
 

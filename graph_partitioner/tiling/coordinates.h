@@ -8,6 +8,7 @@ namespace tenon::tiling {
 struct AccessResult {
   Support support;
   Access access;
+  std::vector<Fit> fits;
 };
 
 // How the point x of `domain` reads `value`, which movement ops make of a body input or constant.

@@ -37,6 +37,7 @@ class Analysis {
       auto access = access_of(body_, load, tiling_.domain);
       if (!access.support) throw Illegal{access.support.reason};
       tiling_.accesses.push_back(std::move(access.access));
+      tiling_.fits.insert(tiling_.fits.end(), access.fits.begin(), access.fits.end());
     }
     return std::move(tiling_);
   }
@@ -87,13 +88,18 @@ class Analysis {
     tiling_.domain = std::move(*wider);
   }
 
+  // Every value flows into an output or a reduction, and there has the size that its operands
+  // broadcast to. Operands do not count: a shape known better than theirs is kept.
   void find_domain() {
-    for (const ValueId load : loads_) widen_domain(load);
+    for (const ValueId output : body_.outputs()) widen_domain(output);
     for (const NodeId id : tiling_.region) {
-      for (const ValueId output : body_.node(id).outputs) {
-        if (output != kNoValue) widen_domain(output);
-      }
+      const Node& node = body_.node(id);
+      if (is_reduction(node)) widen_domain(node.input(0));
     }
+  }
+
+  static bool is_reduction(const Node& node) {
+    return ir::find_primitive(node.op)->kind == PrimitiveClass::kReduction;
   }
 
   std::vector<int64_t> axes_of(const Node& node) const {
@@ -106,7 +112,7 @@ class Analysis {
     for (const NodeId id : tiling_.region) {
       const Node& node = body_.node(id);
       if (node.is("tenon::Position")) check_position(node);
-      if (ir::find_primitive(node.op)->kind != PrimitiveClass::kReduction) continue;
+      if (!is_reduction(node)) continue;
       std::vector<int> axes = reduced_domain_axes(node);
       if (first) tiling_.reduced_axes = axes;
       if (axes != tiling_.reduced_axes) {

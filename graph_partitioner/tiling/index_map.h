@@ -82,6 +82,12 @@ struct Store {
   std::vector<Dim> strides;
 };
 
+// Sizes that only a Run can compare: a tensor of `size` is read where the loop runs over `over`, so
+// `size` must be 1 or `over`; anything else is the caller's error.
+struct Fit {
+  Dim size, over;
+};
+
 struct LoopTiling {
   Support support;  // why the body is no legal loop; the rest is empty then
   Shape domain;
@@ -90,6 +96,7 @@ struct LoopTiling {
   std::vector<Store> stores;         // one per body output, in order
   std::vector<ir::NodeId> region;    // pointwise and reduction nodes, in order: what is computed
   std::vector<ir::NodeId> movement;  // the rest: dissolved into accesses
+  std::vector<Fit> fits;
 };
 
 // Rules that `support` speaks of, beyond the closed forms above:

@@ -255,6 +255,21 @@ TEST(IndexMap, BroadcastAtRunTimeZeroesTheStride) {
   EXPECT_EQ(rows.evaluate(with(1, 5)), 0);
 }
 
+// A shape that is known better than the operands' keeps its word; the Run checks it.
+TEST(IndexMap, OperandSizesThatAreNotEqualAreChecked) {
+  const LoopTiling tiling = tiling_of(R"(graph body {
+    input %x: f32[b,s]
+    input %y: f32[min(512,s)]
+    %z: f32[b,s] = Add(%x, %y)
+    output %z
+  })");
+  ASSERT_TRUE(tiling.support.ok) << tiling.support.reason;
+  EXPECT_EQ(text(tiling.domain), "[b,s]");
+  ASSERT_EQ(tiling.fits.size(), 1u);
+  EXPECT_EQ(tiling.fits[0].size.text(), "min(512,s)");
+  EXPECT_EQ(tiling.fits[0].over.text(), "s");
+}
+
 TEST(IndexMap, SoftmaxReducesOneAxis) {
   const LoopTiling tiling = tiling_of(R"(graph body {
     input %x: f32[b,s]
