@@ -99,21 +99,12 @@ bool never_negative(const Dim& dim) { return max(dim, 0) == dim; }
 
 namespace {
 
-// clamped(s) <= s, and clamped(1) == 1: broadcast with s it is s or 1, and never less than s = 1.
-bool is_clamp_of(const Dim& clamped, const Dim& dim) {
-  std::vector<std::string> symbols;
-  clamped.collect_symbols(symbols);
-  if (symbols.size() != 1 || !(Dim::symbol(symbols[0]) == dim)) return false;
-  const Dim at_one = clamped.substitute([](std::string_view) { return Dim(1); });
-  return at_one.is(1) && min(clamped, dim) == clamped;
-}
-
+// A symbolic clash stays in the expression: evaluating it at Run is what refuses sizes that do not
+// broadcast (a sequence longer than a position table) before a kernel would read past the end.
 std::optional<Dim> broadcast_dims(const Dim& a, const Dim& b) {
   if (a == b || b.is(1)) return a;
   if (a.is(1)) return b;
   if (a.is_constant() && b.is_constant()) return std::nullopt;
-  if (is_clamp_of(a, b)) return b;
-  if (is_clamp_of(b, a)) return a;
   return broadcast(a, b);
 }
 

@@ -68,8 +68,7 @@ std::optional<size_t> normal_axis(int64_t axis, size_t rank);
 std::optional<std::vector<size_t>> normal_axes(const std::vector<int64_t>& axes, size_t rank);
 // Symbols stand for sizes: a dim without a way below 0.
 bool never_negative(const Dim& dim);
-// nullopt where two fixed dims clash. Knows that a clamped dim, min(s, 512), broadcast with s can
-// only be s.
+// nullopt where two fixed dims clash.
 std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes);
 
 // What [start:end:step] means on an axis of size `dim`: where it begins and how many it takes.
