@@ -27,7 +27,8 @@ std::string product_model(const Nvfp4Weight& weight, bool weights_as_inputs = fa
 TEST(Claims, StockRuntimeRefusesNvfp4) {
   const Nvfp4Weight weight(32, 64);
   const std::string bytes = product_model(weight);
-  error_of([&] { Ort::Session(env(), bytes.data(), bytes.size(), Ort::SessionOptions{}); });
+  Ort::Env& environment = env();
+  error_of([&] { Ort::Session(environment, bytes.data(), bytes.size(), Ort::SessionOptions{}); });
 }
 
 TEST(Claims, Nvfp4ProductAgreesWithFloat64) {

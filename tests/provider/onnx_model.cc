@@ -31,10 +31,13 @@ std::string float32(int field, float value) {
 // The numbers of AttributeProto.AttributeType.
 enum AttributeType { kFloatAttribute = 1, kInt, kText, kTensor, kGraph, kFloats, kInts };
 
+// The runtime's numbers are ONNX's, but for the newest types.
+int64_t onnx_type(Type type) { return type == kE8M0 ? 24 : type; }
+
 std::string tensor_proto(const std::string& name, const Tensor& tensor) {
   std::string proto;
   for (const int64_t dim : tensor.dims) proto += number(1, dim);
-  return proto + number(2, tensor.type) + text(8, name) + text(9, tensor.bytes);
+  return proto + number(2, onnx_type(tensor.type)) + text(8, name) + text(9, tensor.bytes);
 }
 
 std::string value_info(const std::string& name, Type type, const std::vector<Dim>& dims) {
@@ -43,7 +46,7 @@ std::string value_info(const std::string& name, Type type, const std::vector<Dim
     const auto* size = std::get_if<int64_t>(&dim.size);
     shape += text(1, size != nullptr ? number(1, *size) : text(2, std::get<std::string>(dim.size)));
   }
-  const std::string tensor_type = number(1, type) + text(2, shape);
+  const std::string tensor_type = number(1, onnx_type(type)) + text(2, shape);
   return text(1, name) + text(2, text(1, tensor_type));
 }
 

@@ -149,7 +149,7 @@ TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
   EXPECT_GT(partition["packed_bytes"], 0);
   ASSERT_EQ(partition["fusions"].size(), 1U);
   const Json& fusion = partition["fusions"][0];
-  EXPECT_EQ(fusion["kind"], "scaled_dot");
+  EXPECT_EQ(fusion["kind"], "tenon::ScaledDot");
   EXPECT_FALSE(fusion["chosen"].get<std::string>().empty());
   EXPECT_THAT(fusion["nodes"], Contains("h"));
   EXPECT_FALSE(fusion["candidates"].empty());
