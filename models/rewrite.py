@@ -117,11 +117,13 @@ def _first_incompatible(model: onnx.ModelProto, current: int, opset: int) -> str
 def _why_incompatible(node: onnx.NodeProto, current: int, opset: int) -> str | None:
     if current < _MEANING_CHANGED.get(node.op_type, 0) <= opset:
         return f"its meaning changed in opset {_MEANING_CHANGED[node.op_type]}"
+    if not onnx.defs.has(node.op_type, ""):
+        return None  # ONNX Runtime's own, such as SimplifiedLayerNormalization: it has one version
     try:
         old = onnx.defs.get_schema(node.op_type, current, "")
         new = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
-        return "it has no schema"
+        return f"it has no schema in opset {opset}"
     if new.deprecated:
         return "it is deprecated"
     if old.since_version == new.since_version:

@@ -11,6 +11,8 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from .report import fusion_kind
+
 ROW, COLUMN, BOX_WIDTH, BOX_HEIGHT, MARGIN = 34, 122, 108, 20, 40
 _SWEEPS = 6
 
@@ -68,11 +70,11 @@ def _verdicts(report) -> dict[str, tuple[str, str, str]]:
             result[name] = ("#dfe8f0", edge, f"claimed: {partition['name']}")
         for fusion in partition.get("fusions", []):
             note = (
-                f"{partition['name']}, {fusion['kind']} {fusion['name']}\n"
+                f"{partition['name']}, {fusion_kind(fusion)} {fusion['name']}\n"
                 f"{fusion.get('problem', '')}\nkernel: {fusion.get('chosen', '')}"
             )
             for name in fusion.get("nodes", []):
-                result[name] = (colour_of(fusion["kind"]), edge, note)
+                result[name] = (colour_of(fusion_kind(fusion)), edge, note)
     for node in report.left_out:
         result[node["node"]] = (_LEFT_OUT, "#777777", f"left out: {node['reason']}")
     return result
@@ -167,7 +169,7 @@ def svg(model, report, title: str) -> str:
 def _legend(report) -> list[tuple[str, str]]:
     kinds = defaultdict(int)
     for fusion in report.fusions:
-        kinds[fusion["kind"]] += 1
+        kinds[fusion_kind(fusion)] += 1
     lines = [(colour_of(kind), f"{kind}: {count} fusions") for kind, count in sorted(kinds.items())]
     if report.left_out:
         lines.append((_LEFT_OUT, f"left to other providers: {len(report.left_out)} nodes"))

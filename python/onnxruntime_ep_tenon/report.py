@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ class Coverage:
         return f"{self.claimed} of {self.nodes} nodes in {self.partitions} partition{plural}"
 
 
+def fusion_kind(fusion: dict) -> str:
+    """The fusion's kind as people say it: tenon::ScaledDot is scaled_dot."""
+    name = fusion["kind"].split("::")[-1]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 @dataclass(frozen=True)
 class Report:
     """The JSON that the provider writes to report_file, with the questions people ask of it."""
@@ -47,6 +54,9 @@ class Report:
     @property
     def fusions(self) -> list[dict]:
         return [fusion for part in self.partitions for fusion in part.get("fusions", [])]
+
+    def kinds(self) -> set[str]:
+        return {fusion_kind(fusion) for fusion in self.fusions}
 
     @property
     def left_out(self) -> list[dict]:

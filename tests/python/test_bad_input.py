@@ -34,17 +34,19 @@ def test_truncated_models(keep):
 
 
 def test_corrupted_models_never_crash():
-    data = bytearray(build_scaled_dot("nvfp4", PROBLEM).SerializeToString())
+    """Any error is an answer; a dead process or an endless run is none."""
+    data = build_scaled_dot("nvfp4", PROBLEM).SerializeToString()
     random = np.random.default_rng(0)
+    refused = 0
     for _ in range(200):
         broken = bytearray(data)
         for place in random.integers(0, len(broken), 3):
             broken[place] = random.integers(0, 256)
         try:
-            session = open_session(bytes(broken))
-            session.run(None, PROBLEM.inputs(1))
-        except Exception as error:
-            assert str(error)
+            open_session(bytes(broken)).run(None, PROBLEM.inputs(1))
+        except Exception:
+            refused += 1
+    assert 0 < refused < 200
 
 
 def test_an_unknown_option_lists_the_valid_ones():

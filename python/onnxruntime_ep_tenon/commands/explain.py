@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from .. import console
-from ..report import Report, session_with_report
+from ..report import Report, fusion_kind, session_with_report
 from ..requirements import require
 from . import arguments
 
@@ -76,7 +76,9 @@ REASON_COLUMNS = ["nodes", "operator", "left because"]
 
 def fusion_rows(report: Report) -> list[tuple]:
     """Equal fusions are counted, in the order in which they first appear."""
-    counts = Counter((f["kind"], f.get("problem", ""), f.get("chosen", "")) for f in report.fusions)
+    counts = Counter(
+        (fusion_kind(f), f.get("problem", ""), f.get("chosen", "")) for f in report.fusions
+    )
     return [(count, *key) for key, count in counts.items()]
 
 
@@ -100,7 +102,7 @@ def _print(report: Report, args) -> None:
         console.heading("Candidates")
         rows = {
             (
-                f["kind"],
+                fusion_kind(f),
                 c["name"],
                 "chosen" if c["name"] == f.get("chosen") else ("possible" if c["ok"] else "no"),
                 c.get("reason", ""),
