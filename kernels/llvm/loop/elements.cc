@@ -53,6 +53,7 @@ Tile Elements::load(const tiling::Access& access) {
     if (packed) return load_packed(access, buffer, place, kNone);
     return b_.load({buffer, place.scalar, {}, {}}, {});
   }
+  if (schedule_.tile_rows > 1) return load_square(buffer, place);
   const Tile mask = access.guards.empty() ? kNone : load_mask(access);
   return packed ? load_packed(access, buffer, place, mask) : load_tile(buffer, place, mask);
 }
@@ -82,6 +83,19 @@ Tile Elements::load_tile(Tile buffer, const Place& place, Tile mask) {
   }
   if (mask == kNone) mask = places_.lane_mask();
   return b_.gather(buffer, place.scalar, places_.offsets_of(place), mask);
+}
+
+// Read along whichever direction has neighbours in memory.
+Tile Elements::load_square(Tile buffer, const Place& place) {
+  const Tile stride = writer_.index(place.stride), row_stride = writer_.index(place.row_stride);
+  if (place.row_stride.is(1) && !place.stride.is(1)) {
+    return b_.transpose(b_.load({buffer, place.scalar, {stride, row_stride},
+                                 {places_.extent(), places_.row_extent()}},
+                                {schedule_.lanes, schedule_.tile_rows}));
+  }
+  return b_.load({buffer, place.scalar, {row_stride, stride},
+                  {places_.row_extent(), places_.extent()}},
+                 {schedule_.tile_rows, schedule_.lanes});
 }
 
 // The one block term along the lanes where each block covers a whole part of a tile and nothing
@@ -174,7 +188,7 @@ void Elements::store(size_t store, Tile codes) {
   const LoopStore& target = problem_.stores[store];
   const Place place = places_.place_of(target.place);
   if (!place.is_scalar() && b_.type(codes).shape.empty()) {
-    codes = b_.splat(codes, {schedule_.lanes});
+    codes = b_.splat(codes, schedule_.tile_shape());
   }
   const int bits = bit_width(dtype_of(target.value));
   if (bits < 8) {
@@ -187,6 +201,11 @@ void Elements::store(size_t store, Tile codes) {
 void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
   if (place.is_scalar()) {
     b_.store({buffer, place.scalar, {}, {}}, codes);
+  } else if (schedule_.tile_rows > 1) {
+    b_.store({buffer, place.scalar,
+              {writer_.index(place.row_stride), writer_.index(place.stride)},
+              {places_.row_extent(), places_.extent()}},
+             codes);
   } else if (place.lanes == kNone) {
     b_.store({buffer, place.scalar, {writer_.index(place.stride)}, {places_.extent()}}, codes);
   } else {

@@ -35,6 +35,7 @@ class Elements {
   Tile load_mask(const tiling::Access& access);
   Tile load_guarded_scalar(const tiling::Access& access, Tile buffer, const Place& place);
   Tile load_tile(Tile buffer, const Place& place, Tile mask);
+  Tile load_square(Tile buffer, const Place& place);
   const tiling::BlockTerm* small_block(const tiling::Access& access) const;
   Tile load_small_blocks(const tiling::Access& access, const tiling::BlockTerm& block, Tile buffer);
   Tile load_packed(const tiling::Access& access, Tile buffer, const Place& place, Tile mask);

@@ -45,12 +45,14 @@ class LoopEmitter {
   auto in_scope(const Inside& inside) {
     memo_.emplace_back();
     code_memo_.emplace_back();
+    reciprocals_.emplace_back();
     places_.enter_scope();
     struct Leave {
       LoopEmitter& emitter;
       ~Leave() {
         emitter.memo_.pop_back();
         emitter.code_memo_.pop_back();
+        emitter.reciprocals_.pop_back();
         emitter.places_.leave_scope();
       }
     } leave{*this};
@@ -130,10 +132,30 @@ class LoopEmitter {
     if (schedule_.row_axis < 0) return emit_row(vector_chunk);
     const auto [first, last] = range(row_chunk, schedule_.row_chunk, schedule_.row_chunks,
                                      problem_.domain[schedule_.row_axis]);
+    if (schedule_.tile_rows > 1) return emit_squares(first, last, vector_chunk);
     loop_over(schedule_.row_axis, first, last, {}, [&](std::span<const Tile>) {
       emit_row(vector_chunk);
       return Carried{};
     });
+  }
+
+  void emit_squares(Tile first, Tile last, Tile vector_chunk) {
+    const Tile step = b_.index(schedule_.tile_rows);
+    const auto at = [&](Tile row, Tile extent) {
+      return in_scope([&] {
+        places_.open(schedule_.row_axis, row);
+        places_.set_row_extent(extent);
+        emit_row(vector_chunk);
+        places_.set_row_extent(kNone);
+        places_.close(schedule_.row_axis);
+        return Carried{};
+      });
+    };
+    const Tile whole_end = b_.sub(last, b_.rem(b_.sub(last, first), step));
+    b_.loop(first, whole_end, step, {},
+            [&](Tile row, std::span<const Tile>) { return at(row, kNone); });
+    if (mod(problem_.domain[schedule_.row_axis], Dim(schedule_.tile_rows)).is(0)) return;
+    b_.branch(b_.less(whole_end, last), [&] { return at(whole_end, b_.sub(last, whole_end)); });
   }
 
   void emit_row(Tile vector_chunk) {
@@ -176,7 +198,7 @@ class LoopEmitter {
       const ir::Node& node = body_.node(id);
       const bool lanes = vector_is_reduced() || depends_on_lanes(node.input(0));
       reducers.push_back({b_, node, compute_type(body_.value(node.input(0)).dtype),
-                          lanes ? lane_shape() : std::vector<int>{},
+                          lanes ? schedule_.tile_shape() : std::vector<int>{},
                           writer_.index(reduced_count())});
       for (Tile tile : reducers.back().start()) initial.push_back(tile);
     }
@@ -297,6 +319,8 @@ class LoopEmitter {
       const ir::Node& node = body_.node(id);
       if (!is_reduction(node) && is_settled(node.output(0)) && operands_known(node)) {
         number(node.output(0));
+      } else if (divides_by_sum(node) && find(memo_, node.input(1)) != kNone) {
+        reciprocal(node.input(1));
       }
     }
   }
@@ -312,13 +336,8 @@ class LoopEmitter {
 
   bool depends_on_lanes(ir::ValueId id) const {
     const AxisSet axes = schedule_.dependence.at(id);
-    if (schedule_.flat) return axes != 0;
+    if (schedule_.flat || schedule_.tile_rows > 1) return axes != 0;
     return schedule_.vector_axis >= 0 && (axes >> schedule_.vector_axis & 1) != 0;
-  }
-
-  std::vector<int> lane_shape() const {
-    return schedule_.flat || schedule_.vector_axis >= 0 ? std::vector<int>{schedule_.lanes}
-                                                        : std::vector<int>{};
   }
 
   using Scopes = std::vector<std::map<ir::ValueId, Tile>>;
@@ -344,7 +363,33 @@ class LoopEmitter {
     if (node->is("tenon::Position")) return position(*node);
     if (node->is("tenon::DimValue")) return dim_value(*node);
     if (makes_codes(*node)) return decode_tile(b_, codes(id), body_.value(id).dtype);
+    if (divides_by_sum(*node)) return b_.mul(number(node->input(0)), reciprocal(node->input(1)));
     return emit_pointwise(b_, body_, *node, operands(*node));
+  }
+
+  // Softmax and the norms divide a row by a sum, or the root of one, that rounding has touched
+  // already: one reciprocal per row instead of a division per element.
+  bool divides_by_sum(const ir::Node& node) const {
+    if (!node.is("Div") || depends_on_lanes(node.input(1)) || !depends_on_lanes(node.input(0)) ||
+        !is_floating(compute_type(body_.value(node.output(0)).dtype))) {
+      return false;
+    }
+    const ir::Node* divisor = body_.producer(node.input(1));
+    if (divisor == nullptr) return false;
+    return divisor->is("ReduceSum") || (divisor->is("Sqrt") && has_sum(divisor->input(0)));
+  }
+
+  bool has_sum(ir::ValueId id) const {
+    const ir::Node* node = body_.producer(id);
+    if (node == nullptr || problem_.find_load(id) != nullptr) return false;
+    if (node->is("ReduceSum") || node->is("ReduceMean")) return true;
+    return std::any_of(node->inputs.begin(), node->inputs.end(),
+                       [&](ir::ValueId input) { return input != ir::kNoValue && has_sum(input); });
+  }
+
+  Tile reciprocal(ir::ValueId id) {
+    if (const Tile known = find(reciprocals_, id); known != kNone) return known;
+    return reciprocals_.back()[id] = b_.unary(codegen::Fn::kReciprocal, number(id));
   }
 
   std::vector<Tile> operands(const ir::Node& node) {
@@ -435,7 +480,7 @@ class LoopEmitter {
     const auto stash = schedule_.stashes.find(id);
     if (stash->second.store >= 0) return elements_.load_back(stash->second.store);
     const bool lanes = depends_on_lanes(id);
-    return b_.load(scratch_access(id, lanes), lanes ? lane_shape() : std::vector<int>{});
+    return b_.load(scratch_access(id, lanes), lanes ? schedule_.tile_shape() : std::vector<int>{});
   }
 
   codegen::Access scratch_access(ir::ValueId id, bool lanes) {
@@ -466,7 +511,7 @@ class LoopEmitter {
   codegen::Builder& b_;
   Places places_;
   Elements elements_;
-  Scopes memo_, code_memo_;
+  Scopes memo_, code_memo_, reciprocals_;
   std::map<ir::ValueId, Tile> scratch_;
   size_t stage_ = 0;  // being emitted
 };

@@ -124,6 +124,7 @@ void Places::add_axis(Place& place, int axis, const Dim& stride) {
   if (schedule_.flat) return add_lanes(place, scale_lanes(coordinates_[axis], stride));
   place.scalar = b_.add(place.scalar, b_.mul(coordinates_[axis], number(stride)));
   if (schedule_.is_vector(axis)) place.stride = stride;
+  if (schedule_.tile_rows > 1 && axis == schedule_.row_axis) place.row_stride = stride;
 }
 
 void Places::add_block(Place& place, const tiling::BlockTerm& block) {
@@ -216,7 +217,7 @@ bool Places::walks_flat(const tiling::Access& access) const {
 
 Place Places::place_of(const tiling::Access& access, const tiling::BlockTerm* without) {
   if (schedule_.flat && walks_flat(access)) {
-    return {b_.add(flat_first_, number(access.offset)), 1, kNone};
+    return {b_.add(flat_first_, number(access.offset)), 1, kNone, 0};
   }
   Place place = sum(access.offset, access.strides, access.blocks, without);
   for (const tiling::GatherTerm& term : access.gathers) add_gather(place, term);

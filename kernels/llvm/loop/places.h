@@ -11,13 +11,16 @@
 
 namespace tenon::kernels {
 
-// Lane i reads element  scalar + stride * i + lanes[i].
+// Lane i reads element  scalar + stride * i + lanes[i]; in row r of a square, row_stride * r further.
 struct Place {
   Tile scalar = codegen::kNone;  // index
   Dim stride;
   Tile lanes = codegen::kNone;   // i64 tile
+  Dim row_stride;
 
-  bool is_scalar() const { return lanes == codegen::kNone && stride.is(0); }
+  bool is_scalar() const {
+    return lanes == codegen::kNone && stride.is(0) && row_stride.is(0);
+  }
 };
 
 class Places {
@@ -40,6 +43,9 @@ class Places {
   // Lanes at or past the extent are outside the domain; kNone: all are inside.
   void set_extent(Tile extent) { extent_ = extent; }
   Tile extent() const { return extent_; }
+  // The same for the rows of a square.
+  void set_row_extent(Tile extent) { row_extent_ = extent; }
+  Tile row_extent() const { return row_extent_; }
   Tile lane_mask();                 // bool tile, kNone where all lanes are inside
   Tile lane_numbers();              // 0, 1, 2 … as i64
   Tile coordinate(int axis) const { return coordinates_.at(axis); }
@@ -80,7 +86,7 @@ class Places {
   AxisSet open_ = 0;
   std::vector<Tile> coordinates_;  // index; i64 tile in flat lanes
   Tile flat_first_ = codegen::kNone;
-  Tile extent_ = codegen::kNone;
+  Tile extent_ = codegen::kNone, row_extent_ = codegen::kNone;
   std::map<ir::ValueId, Tile> buffers_;
   std::vector<std::map<const tiling::GatherTerm*, Place>> gathered_;
 };

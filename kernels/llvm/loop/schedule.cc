@@ -19,6 +19,8 @@ constexpr int64_t kGatherPicoseconds = 500;
 // A task should last a few microseconds: enough to hide its start, little enough to balance.
 constexpr int64_t kTaskPicoseconds = 4'000'000;
 constexpr int64_t kMinTaskElements = 256, kMaxTaskElements = 16384;
+// Length of a turned row that one task covers: each step along it touches another page.
+constexpr int64_t kTurnedElements = 128;
 
 AxisSet bit(int axis) { return AxisSet{1} << axis; }
 
@@ -104,6 +106,25 @@ int64_t access_picoseconds(const tiling::Access& access, int vector_axis) {
   return picked ? kGatherPicoseconds : kAccessPicoseconds;
 }
 
+bool is_plain_along(const LoopProblem& problem, int axis) {
+  const auto is_named = [&](const auto& position) { return position.second == axis; };
+  if (std::any_of(problem.positions.begin(), problem.positions.end(), is_named)) return false;
+  const auto is_plain = [&](const tiling::Access& access) {
+    return !is_complex_along(access, axis) && access.guards.empty();
+  };
+  return std::all_of(problem.loads.begin(), problem.loads.end(), is_plain) &&
+         std::all_of(problem.stores.begin(), problem.stores.end(),
+                     [&](const LoopStore& store) { return is_plain(store.place); });
+}
+
+bool has_packed_elements(const LoopProblem& problem) {
+  const auto packed = [&](ir::ValueId id) { return is_packed(problem.body->value(id).dtype); };
+  return std::any_of(problem.loads.begin(), problem.loads.end(),
+                     [&](const tiling::Access& load) { return packed(load.input); }) ||
+         std::any_of(problem.stores.begin(), problem.stores.end(),
+                     [&](const LoopStore& store) { return packed(store.value); });
+}
+
 class Scheduler {
  public:
   Scheduler(const LoopProblem& problem, const codegen::HostTarget& target)
@@ -115,6 +136,7 @@ class Scheduler {
     if (schedule_.flat) schedule_.vector_axis = -1;
     order_axes();
     choose_lanes();
+    choose_squares();
     split_tasks();
     plan_stages(problem_, schedule_);
     return std::move(schedule_);
@@ -176,6 +198,39 @@ class Scheduler {
     }
   }
 
+  // The axis along which a load reads neighbours while the lanes do not; -1: none.
+  int turned_axis() const {
+    for (const tiling::Access& load : problem_.loads) {
+      const Dim& stride = load.strides[schedule_.vector_axis];
+      if (problem_.is_baked(load.input) || stride.is(0) || stride.is(1)) continue;
+      for (int axis = 0; axis < static_cast<int>(problem_.domain.size()); ++axis) {
+        if (!schedule_.is_vector(axis) && load.strides[axis].is(1)) return axis;
+      }
+    }
+    return -1;
+  }
+
+  void choose_squares() {
+    if (schedule_.flat || schedule_.vector_axis < 0 || problem_.ordered_axis >= 0 ||
+        !problem_.reduced_axes.empty() || has_packed_elements(problem_)) {
+      return;
+    }
+    const int size = target_.vector_bits / 8 / std::max(4, widest_bytes(problem_));
+    const int axis = turned_axis();
+    const auto is_long = [&](const Dim& dim) { return !dim.is_constant() || dim.value() >= size / 2; };
+    if (axis < 0 || size < 4 || !is_long(problem_.domain[axis]) || !is_long(schedule_.vector_size) ||
+        !is_plain_along(problem_, axis) || !is_plain_along(problem_, schedule_.vector_axis)) {
+      return;
+    }
+    if (region_picoseconds(problem_) > 10 * kCheapPicoseconds) return;
+    schedule_.lanes = schedule_.tile_rows = size;
+    if (schedule_.row_axis == axis) return;
+    std::replace(schedule_.outer_axes.begin(), schedule_.outer_axes.end(), axis,
+                 schedule_.row_axis);
+    std::sort(schedule_.outer_axes.begin(), schedule_.outer_axes.end());
+    schedule_.row_axis = axis;
+  }
+
   int64_t element_picoseconds() const {
     int64_t cost = region_picoseconds(problem_) * 16 / std::max(1, target_.lanes_f32());
     for (const tiling::Access& load : problem_.loads) {
@@ -185,6 +240,10 @@ class Scheduler {
       cost += access_picoseconds(store.place, schedule_.vector_axis);
     }
     return std::max<int64_t>(cost, 1);
+  }
+
+  Dim whole_tiles(const Dim& rows) const {
+    return ceil_div(rows, Dim(schedule_.tile_rows)) * Dim(schedule_.tile_rows);
   }
 
   void split_tasks() {
@@ -201,17 +260,18 @@ class Scheduler {
         (schedule_.vector_axis >= 0 && !problem_.is_reduced(schedule_.vector_axis));
     if (vector_kept) {
       const Dim& size = schedule_.vector_size;
-      const bool one_chunk = size.is_constant() && size.value() <= 2 * elements;
-      schedule_.vector_chunk = one_chunk ? size : Dim(elements);
-      schedule_.vector_chunks = one_chunk ? Dim(1) : ceil_div(size, Dim(elements));
-      row_elements = row_elements * (one_chunk ? size : min(size, Dim(elements)));
+      const int64_t length = schedule_.tile_rows > 1 ? kTurnedElements : elements;
+      const bool one_chunk = size.is_constant() && size.value() <= 2 * length;
+      schedule_.vector_chunk = one_chunk ? size : Dim(length);
+      schedule_.vector_chunks = one_chunk ? Dim(1) : ceil_div(size, Dim(length));
+      row_elements = row_elements * (one_chunk ? size : min(size, Dim(length)));
     }
     Dim rows = 1;
     if (schedule_.row_axis >= 0) {
       const Dim& size = problem_.domain[schedule_.row_axis];
       const bool together = schedule_.row_axis == problem_.ordered_axis;
-      schedule_.row_chunk =
-          together ? size : max(Dim(1), floor_div(Dim(elements), max(row_elements, Dim(1))));
+      const Dim rows_wanted = floor_div(Dim(elements), max(row_elements, Dim(1)));
+      schedule_.row_chunk = together ? size : whole_tiles(max(Dim(1), rows_wanted));
       schedule_.row_chunks = together ? Dim(1) : ceil_div(size, schedule_.row_chunk);
       rows = min(size, schedule_.row_chunk);
     }
@@ -228,6 +288,11 @@ class Scheduler {
 };
 
 }  // namespace
+
+std::vector<int> LoopSchedule::tile_shape() const {
+  if (!flat && vector_axis < 0) return {};
+  return tile_rows > 1 ? std::vector<int>{tile_rows, lanes} : std::vector<int>{lanes};
+}
 
 AxisSet axes_of(const tiling::GatherTerm& term) {
   return axes_of_sum(term.indices_strides, term.indices_blocks);

@@ -31,6 +31,9 @@ struct LoopSchedule {
   int vector_axis = -1;  // -1: the domain is a single point, or flat
   int lanes = 1;         // elements of a tile; a power of two
   int row_axis = -1;     // kept; -1: none but the vector axis
+  // Where a load walks along the row axis and a store along the vector axis, tiles are squares that
+  // turn in registers: this many rows at a time. 1: a tile is one row.
+  int tile_rows = 1;
   std::vector<int> outer_axes;    // kept, slowest first
   std::vector<int> reduced_axes;  // in loop order; the vector axis last if it is reduced
 
@@ -47,6 +50,8 @@ struct LoopSchedule {
   std::map<ir::ValueId, Stash> stashes;
 
   bool is_vector(int axis) const { return axis == vector_axis; }
+  // Shape of a tile of numbers: one number, a row of lanes, or a square.
+  std::vector<int> tile_shape() const;
 };
 
 // Axes that an element read or written by `access` depends on.
