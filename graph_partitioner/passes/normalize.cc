@@ -12,6 +12,7 @@ void normalize(ir::Graph& graph) {
       normalization::reduction_rules(),
       normalization::opset_rules(),
       normalization::quantizer_rules(),
+      normalization::einsum_rules(),
   });
   // One spelling may lead to another (a com.microsoft op to an ONNX op of an older form).
   constexpr int kMostRounds = 8;

@@ -138,7 +138,7 @@ std::optional<Found> find_attention(Rewrite& r) {
   for (const FourDims* operand : {&found.q, &found.k, &found.v}) {
     found.sources = ir::merge_sources(found.sources, operand->sources);
   }
-  if (!is_attention(found) || !masks_fit(r, found)) return std::nullopt;
+  if (found.scores.scale == 0.0 || !is_attention(found) || !masks_fit(r, found)) return std::nullopt;
   return found;
 }
 

@@ -20,7 +20,9 @@ ValueId number(Rewrite& r, std::string_view attribute) {
 
 // Clip-6 has min and max as attributes.
 bool clip(Rewrite& r) {
-  if (!r.node().has("min") && !r.node().has("max")) return false;
+  if (!r.node().has("min") && !r.node().has("max")) {
+    return !r.has_input(1) && !r.has_input(2) && identity(r);
+  }
   r.become("Clip", {r.input(0), number(r, "min"), number(r, "max")});
   return true;
 }

@@ -11,5 +11,9 @@ std::span<const NamedRewrite> view_rules();
 std::span<const NamedRewrite> reduction_rules();
 std::span<const NamedRewrite> opset_rules();
 std::span<const NamedRewrite> quantizer_rules();
+std::span<const NamedRewrite> einsum_rules();
+
+// The first input stands for the output; a view of it where both are the graph's own.
+bool identity(Rewrite& r);
 
 }  // namespace tenon::normalization

@@ -13,20 +13,21 @@ using ir::ValueId;
 
 bool drop(Rewrite& r) { return r.replace(0, r.input(0)); }
 
-// An input that is also an output keeps a node of its own: a view, which is a copy there.
-bool identity(Rewrite& r) {
-  if (drop(r)) return true;
-  if (!r.shape(r.input(0))) return false;
-  r.become("Reshape", {r.input(0)});
-  return true;
-}
-
+// At inference everything is kept, and the mask says so.
 bool dropout(Rewrite& r) {
-  if (r.is_used(1)) return false;
   const ValueId training = r.input(2);
   if (training != kNoValue && scalar_constant(r.graph(), training) != 0.0) return false;
-  return drop(r);
+  if (r.is_used(1)) {
+    const auto shape = r.shape(r.input(0));
+    if (!shape || r.dtype(r.output(1)) != DType::kBool) return false;
+    r.replace(1, r.emit.expand(r.emit.scalar(DType::kBool, 1.0), *shape));
+  }
+  r.graph().node(r.id()).outputs.resize(1);
+  return identity(r);
 }
+
+// A chain of one.
+bool variadic(Rewrite& r) { return r.node().inputs.size() == 1 && identity(r); }
 
 bool cast(Rewrite& r) {
   if (r.dtype(r.input(0)) == r.dtype(r.output()) && drop(r)) return true;
@@ -179,9 +180,20 @@ constexpr NamedRewrite kRules[] = {
     {"Unsqueeze", shape_change},
     {"Split", split},
     {"Gather", gather_one},
+    {"Sum", variadic},
+    {"Mean", variadic},
+    {"Min", variadic},
+    {"Max", variadic},
 };
 
 }  // namespace
+
+bool identity(Rewrite& r) {
+  if (drop(r)) return true;
+  if (!r.shape(r.input(0))) return false;
+  r.become("Reshape", {r.input(0)});
+  return true;
+}
 
 std::span<const NamedRewrite> view_rules() { return kRules; }
 
