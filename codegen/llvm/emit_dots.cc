@@ -59,33 +59,42 @@ llvm::Value* HostEmitter::dot_a_element(ValueId a, const std::vector<Value*>& ro
 
 void HostEmitter::dot(const Operation& op) {
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
-  std::vector<Value*> out = rows(tile(op.operands[0]), acc), a_rows, b_rows;
   auto folded_b = folded_loads_.find(op.operands[2]);
+  std::vector<Tile> out = row_pieces(tile(op.operands[0]), acc), b_rows;
+  std::vector<Value*> a_rows;
   if (!folded_loads_.contains(op.operands[1])) a_rows = rows(tile(op.operands[1]), a);
-  if (folded_b == folded_loads_.end()) b_rows = rows(tile(op.operands[2]), b);
-  auto n = static_cast<unsigned>(acc.shape[1]);
+  if (folded_b == folded_loads_.end()) b_rows = row_pieces(tile(op.operands[2]), b);
   for (int k = 0; k < a.shape[1]; ++k) {
-    Value* row = nullptr;
+    Tile row;
     if (folded_b == folded_loads_.end()) {
       row = b_rows[static_cast<size_t>(k)];
     } else {
       Access from = access(*folded_b->second, 2, 2);
-      row = load_row(from, row_pointer(from, k), from.strides[1], nullptr, nullptr, b.shape[1],
-                     nullptr);
+      Line line = line_of(from, 1, row_pointer(from, k), nullptr, nullptr);
+      row = load_line(line, b.shape[1], nullptr);
+      if (has_packed_rows(b)) row = {join(row)};
     }
-    row = cast(b.dtype, acc.dtype, row);
+    for (Value*& piece : row) piece = cast(b.dtype, acc.dtype, piece);
     for (int m = 0; m < acc.shape[0]; ++m) {
       Value* scalar = dot_a_element(op.operands[1], a_rows, m, k);
-      Value* repeated = ir_.CreateVectorSplat(n, cast(a.dtype, acc.dtype, scalar));
-      Value*& sum = out[static_cast<size_t>(m)];
-      if (is_floating(acc.dtype)) {
-        sum = ir_.CreateIntrinsic(llvm::Intrinsic::fma, {sum->getType()}, {repeated, row, sum});
-      } else {
-        sum = ir_.CreateAdd(sum, ir_.CreateMul(repeated, row));
-      }
+      multiply_add(acc.dtype, out[static_cast<size_t>(m)], cast(a.dtype, acc.dtype, scalar), row);
     }
   }
-  values_[op.results[0]] = from_rows(std::move(out), acc);
+  values_[op.results[0]] = from_row_pieces(std::move(out), acc);
+}
+
+// sums += factor * row
+void HostEmitter::multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row) {
+  for (size_t p = 0; p < sums.size(); ++p) {
+    llvm::Type* type = sums[p]->getType();
+    Value* repeated = ir_.CreateVectorSplat(
+        llvm::cast<llvm::FixedVectorType>(type)->getNumElements(), factor);
+    if (is_floating(dtype)) {
+      sums[p] = ir_.CreateIntrinsic(llvm::Intrinsic::fma, {type}, {repeated, row[p], sums[p]});
+    } else {
+      sums[p] = ir_.CreateAdd(sums[p], ir_.CreateMul(repeated, row[p]));
+    }
+  }
 }
 
 // Four bytes a[row, 4 * group …] as one i32.
@@ -99,37 +108,52 @@ llvm::Value* HostEmitter::group_of_row(ValueId a, Value* words, int row, int gro
   return ir_.CreateAlignedLoad(ir_.getInt32Ty(), pointer, llvm::Align(1));
 }
 
-// Every lane's dword number `group`.
-llvm::Value* HostEmitter::groups_of_lanes(Value* words, int lanes, int group) {
-  int groups = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(words->getType())->getNumElements()) / lanes;
-  if (groups == 1) return words;
-  std::vector<int> order;
-  for (int i = 0; i < lanes; ++i) order.push_back(i * groups + group);
-  return ir_.CreateShuffleVector(words, order);
+// For each group, every lane's four bytes as an i32, in the pieces of a row of n lanes.
+std::vector<HostEmitter::Tile> HostEmitter::groups_of_lanes(ValueId b) {
+  const Type& t = type(b);
+  int lanes = t.shape[0], groups = t.shape[1] / 4;
+  if (groups == 1 && !has_packed_rows(Type::tile(DType::kI32, {1, lanes}))) {
+    Tile words;  // [n,4] is packed, in pieces four times as wide as those of n lanes
+    for (Value* piece : tile(b)) {
+      auto* bytes = llvm::cast<llvm::FixedVectorType>(piece->getType());
+      int count = static_cast<int>(bytes->getNumElements()) / 4;
+      words.push_back(ir_.CreateBitCast(piece, vector_of(ir_.getInt32Ty(), count)));
+    }
+    return {words};
+  }
+  Value* words = ir_.CreateBitCast(flat(tile(b), t), vector_of(ir_.getInt32Ty(), lanes * groups));
+  std::vector<Tile> out;
+  for (int group = 0; group < groups; ++group) {
+    std::vector<int> order;
+    for (int i = 0; i < lanes; ++i) order.push_back(i * groups + group);
+    Value* line = ir_.CreateShuffleVector(words, order);
+    out.push_back(lanes <= kPackedRow ? Tile{line} : from_lines({line}));
+  }
+  return out;
 }
 
 void HostEmitter::dot_i8(const Operation& op) {
-  const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
-  int m = acc.shape[0], n = acc.shape[1], groups = a.shape[1] / 4;
-  auto words_of = [&](ValueId id) {
-    const Type& t = type(id);
-    return ir_.CreateBitCast(flat(tile(id), t),
-                             vector_of(ir_.getInt32Ty(), static_cast<int>(t.elements() / 4)));
-  };
-  Value* a_words = folded_loads_.contains(op.operands[1]) ? nullptr : words_of(op.operands[1]);
-  Value* b_words = words_of(op.operands[2]);
-  std::vector<Value*> out = rows(tile(op.operands[0]), acc);
-  for (int group = 0; group < groups; ++group) {
-    Value* lanes = groups_of_lanes(b_words, b.shape[0], group);
-    for (int row = 0; row < m; ++row) {
-      Value* four = group_of_row(op.operands[1], a_words, row, group);
-      Value* repeated = ir_.CreateVectorSplat(static_cast<unsigned>(n), four);
-      Value*& sum = out[static_cast<size_t>(row)];
-      sum = four_bytes(sum, repeated, a.dtype == DType::kI8, lanes);
+  const Type &acc = type(op.operands[0]), &a = type(op.operands[1]);
+  bool a_signed = a.dtype == DType::kI8;
+  Value* a_words = nullptr;
+  if (!folded_loads_.contains(op.operands[1])) {
+    int words = static_cast<int>(a.elements() / 4);
+    a_words = ir_.CreateBitCast(flat(tile(op.operands[1]), a), vector_of(ir_.getInt32Ty(), words));
+  }
+  std::vector<Tile> out = row_pieces(tile(op.operands[0]), acc);
+  std::vector<Tile> groups = groups_of_lanes(op.operands[2]);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (int row = 0; row < acc.shape[0]; ++row) {
+      Value* four = group_of_row(op.operands[1], a_words, row, static_cast<int>(group));
+      Tile& sums = out[static_cast<size_t>(row)];
+      for (size_t p = 0; p < sums.size(); ++p) {
+        auto* piece = llvm::cast<llvm::FixedVectorType>(sums[p]->getType());
+        Value* repeated = ir_.CreateVectorSplat(piece->getNumElements(), four);
+        sums[p] = four_bytes(sums[p], repeated, a_signed, groups[group][p]);
+      }
     }
   }
-  values_[op.results[0]] = from_rows(std::move(out), acc);
+  values_[op.results[0]] = from_row_pieces(std::move(out), acc);
 }
 
 // acc[n] + the four products of the bytes in a[n] and b[n], in chunks as wide as the instruction.

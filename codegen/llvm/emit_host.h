@@ -1,8 +1,10 @@
 // Tile kernel to LLVM IR for the host. LLVM's own headers stay in the .cc files.
 //
-// A tile becomes LLVM values called pieces: rank 0 is a scalar, rank 1 one vector, rank 2 one vector
-// per row; rows of at most kPackedRow elements are packed into one vector, so that [m,1] and [n,4]
-// tiles do not fall apart. Control flow and carried tiles are SSA from the start.
+// A tile is a list of lines: rank 1 is one, rank 2 one per row; rows of at most kPackedRow elements
+// are packed into one line, so that [m,1] and [n,4] tiles do not fall apart. A line becomes LLVM
+// vectors called pieces, whose lanes are powers of two (48 = 32 + 16), since LLVM pads any other
+// width. Pieces depend on the shape alone, so elementwise operations go piece by piece. Control flow
+// and carried tiles are SSA from the start.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,15 @@ class Value;
 namespace tenon::codegen {
 
 inline constexpr int kPackedRow = 4;
+
+// Shape of the lines of a tile: how many there are, and how many lanes each has.
+struct LineShape {
+  int count = 1, lanes = 1;
+};
+LineShape line_shape(const Type& type);
+bool has_packed_rows(const Type& type);
+// 48 -> 32, 16
+std::vector<int> piece_widths(int lanes);
 
 // libm functions that f64 tiles and `rem` call, one lane at a time.
 struct LibmFunction {
@@ -64,12 +75,17 @@ class HostEmitter {
   llvm::Type* element_type(DType dtype) const;  // in registers: bool is i1, f16 and bf16 are i16
   llvm::Type* memory_type(DType dtype) const;   // in memory: bool is a byte
   llvm::Type* vector_of(llvm::Type* element, int lanes) const;
-  llvm::Type* piece_type(const Type& type) const;
   Tile splat_pieces(Value* scalar, const Type& type);
+  // Lines or rows as whole vectors, and back.
+  std::vector<Value*> lines(const Tile& tile, const Type& type);
   std::vector<Value*> rows(const Tile& tile, const Type& type);
   Value* flat(const Tile& tile, const Type& type);
+  Tile from_lines(const std::vector<Value*>& lines);
   Tile from_rows(std::vector<Value*> rows, const Type& type);
   Tile from_flat(Value* flat, const Type& type);
+  // Rows of a rank-2 tile in pieces, and back.
+  std::vector<Tile> row_pieces(const Tile& tile, const Type& type);
+  Tile from_row_pieces(std::vector<Tile> rows, const Type& type);
   Value* subvector(Value* vector, int first, int count);
   Value* join(std::vector<Value*> parts);
   Value* lane(Value* vector, int64_t index);
@@ -88,6 +104,7 @@ class HostEmitter {
   std::vector<Value*> transpose_square(std::vector<Value*> rows, int size);
   Tile reduce(const Operation& op);
   Value* reduce_lanes(Fn fn, DType dtype, Value* vector);
+  Value* reduce_line(Fn fn, DType dtype, std::span<Value* const> pieces);
 
   // emit_elementwise.cc
   void elementwise(const Operation& op);
@@ -118,10 +135,19 @@ class HostEmitter {
   Access access(const Operation& op, size_t first_stride, size_t rank);
   Tile load(const Operation& op);
   void store(const Operation& op);
-  Value* load_row(const Access& access, Value* base, Value* stride, Value* extent, Value* enabled,
-                  int lanes, Value* fill);
-  void store_row(const Access& access, Value* base, Value* stride, Value* extent, Value* enabled,
-                 Value* value);
+  // Part of a line: where it starts, and what bounds it.
+  struct Line {
+    DType dtype{};
+    Value *base = nullptr, *stride = nullptr;
+    Value *extent = nullptr, *enabled = nullptr;  // null: no bound
+  };
+  Line line_of(const Access& access, size_t dimension, Value* base, Value* extent, Value* enabled);
+  Line advanced(const Line& line, int lanes);
+  Tile load_line(Line line, int lanes, Value* fill);
+  void store_line(Line line, std::span<Value* const> pieces);
+  Value* load_piece(const Line& line, int lanes, Value* fill);
+  void store_piece(const Line& line, Value* value);
+  std::vector<Line> lines_of(const Access& access, const std::vector<int>& shape);
   Value* element_pointer(DType dtype, Value* base, Value* offset);
   Value* row_pointer(const Access& access, int64_t row);
   Value* load_scalar(DType dtype, Value* pointer);
@@ -131,7 +157,7 @@ class HostEmitter {
   Value* from_memory(DType dtype, Value* loaded);
   Value* to_memory(DType dtype, Value* value);
   bool is_constant(Value* value, int64_t expected) const;
-  bool is_contiguous(const Access& access, const std::vector<int>& shape) const;
+  Value* strided_offsets(Value* stride, int lanes);
   void gather(const Operation& op);
   void scatter(const Operation& op);
 
@@ -145,10 +171,11 @@ class HostEmitter {
   // emit_dots.cc
   void plan_dot_operands(const Region& region);
   void dot(const Operation& op);
+  void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
   void dot_i8(const Operation& op);
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
   Value* group_of_row(ValueId a, Value* words, int row, int group);
-  Value* groups_of_lanes(Value* words, int lanes, int group);
+  std::vector<Tile> groups_of_lanes(ValueId b);
   Value* four_bytes(Value* acc, Value* a, bool a_signed, Value* b);
   Value* four_bytes_x86(Value* acc, Value* a, bool a_signed, Value* b);
   Value* four_bytes_neon(Value* acc, Value* a, bool a_signed, Value* b);

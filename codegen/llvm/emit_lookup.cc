@@ -18,13 +18,14 @@ int lanes_of(llvm::Value* vector) {
 
 void HostEmitter::lookup(const Operation& op) {
   DType dtype = type(op.results[0]).dtype, code = type(op.operands[1]).dtype;
+  Value* table = single(op.operands[0]);
   bool bytes = bit_width(dtype) == 8;
   Tile out;
   for (Value* codes : tile(op.operands[1])) {
     bool scalar = !codes->getType()->isVectorTy();
     if (scalar) codes = ir_.CreateVectorSplat(1, codes);
     Value* narrow = cast(code, bytes ? DType::kU8 : DType::kU32, codes);
-    Value* found = lookup_piece(dtype, single(op.operands[0]), narrow);
+    Value* found = lookup_piece(dtype, table, narrow);
     out.push_back(scalar ? lane(found, 0) : found);
   }
   values_[op.results[0]] = std::move(out);

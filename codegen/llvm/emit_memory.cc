@@ -103,58 +103,108 @@ llvm::Value* HostEmitter::pointer_vector(DType dtype, Value* base, Value* offset
   return ir_.CreateGEP(memory_type(dtype), base, offsets);
 }
 
-llvm::Value* HostEmitter::load_row(const Access& access, Value* base, Value* stride, Value* extent,
-                                   Value* enabled, int lanes, Value* fill) {
-  llvm::Type* element = memory_type(access.dtype);
-  llvm::Type* row = vector_of(element, lanes);
+HostEmitter::Line HostEmitter::line_of(const Access& access, size_t dimension, Value* base,
+                                       Value* extent, Value* enabled) {
+  return {access.dtype, base, access.strides[dimension], extent, enabled};
+}
+
+HostEmitter::Line HostEmitter::advanced(const Line& line, int lanes) {
+  Line next = line;
+  Value* offset = ir_.CreateNSWMul(line.stride, index_constant(lanes));
+  next.base = element_pointer(line.dtype, line.base, offset);
+  if (line.extent) next.extent = ir_.CreateNSWSub(line.extent, index_constant(lanes));
+  return next;
+}
+
+HostEmitter::Tile HostEmitter::load_line(Line line, int lanes, Value* fill) {
+  Tile out;
+  for (int width : piece_widths(lanes)) {
+    if (!out.empty()) {
+      auto* last = llvm::cast<llvm::FixedVectorType>(out.back()->getType());
+      line = advanced(line, static_cast<int>(last->getNumElements()));
+    }
+    out.push_back(load_piece(line, width, fill));
+  }
+  return out;
+}
+
+void HostEmitter::store_line(Line line, std::span<Value* const> pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0) {
+      auto* last = llvm::cast<llvm::FixedVectorType>(pieces[i - 1]->getType());
+      line = advanced(line, static_cast<int>(last->getNumElements()));
+    }
+    store_piece(line, pieces[i]);
+  }
+}
+
+llvm::Value* HostEmitter::load_piece(const Line& line, int lanes, Value* fill) {
+  llvm::Type* element = memory_type(line.dtype);
+  llvm::Type* vector = vector_of(element, lanes);
   auto count = static_cast<unsigned>(lanes);
-  Value* mask = lane_mask(extent, lanes, enabled);
+  Value* mask = lane_mask(line.extent, lanes, line.enabled);
   Value* loaded = nullptr;
-  if (is_constant(stride, 1)) {
+  if (is_constant(line.stride, 1)) {
     if (!mask) {
-      loaded = ir_.CreateAlignedLoad(row, base, alignment(element));
+      loaded = ir_.CreateAlignedLoad(vector, line.base, alignment(element));
     } else {
-      loaded = ir_.CreateMaskedLoad(row, base, alignment(element), mask,
+      loaded = ir_.CreateMaskedLoad(vector, line.base, alignment(element), mask,
                                     ir_.CreateVectorSplat(count, fill));
     }
-  } else if (is_constant(stride, 0) && !mask) {
+  } else if (is_constant(line.stride, 0) && !mask) {
     loaded = ir_.CreateVectorSplat(
-        count, ir_.CreateAlignedLoad(element, base, alignment(element)));
+        count, ir_.CreateAlignedLoad(element, line.base, alignment(element)));
   } else {
-    std::vector<uint64_t> positions(count);
-    std::iota(positions.begin(), positions.end(), uint64_t{0});
-    Value* iota = llvm::ConstantDataVector::get(ir_.getContext(), positions);
-    Value* offsets = ir_.CreateMul(iota, ir_.CreateVectorSplat(count, stride));
-    Value* pointers = pointer_vector(access.dtype, base, offsets);
-    loaded = ir_.CreateMaskedGather(row, pointers, alignment(element), mask,
-                                    ir_.CreateVectorSplat(count, fill));
+    Value* pointers = pointer_vector(line.dtype, line.base, strided_offsets(line.stride, lanes));
+    loaded = ir_.CreateMaskedGather(vector, pointers, alignment(element), mask,
+                                    fill ? ir_.CreateVectorSplat(count, fill) : nullptr);
   }
-  return from_memory(access.dtype, loaded);
+  return from_memory(line.dtype, loaded);
 }
 
-void HostEmitter::store_row(const Access& access, Value* base, Value* stride, Value* extent,
-                            Value* enabled, Value* value) {
-  llvm::Type* element = memory_type(access.dtype);
-  auto count = llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements();
-  Value* mask = lane_mask(extent, static_cast<int>(count), enabled);
-  value = to_memory(access.dtype, value);
-  if (!is_constant(stride, 1)) {
-    std::vector<uint64_t> positions(count);
-    std::iota(positions.begin(), positions.end(), uint64_t{0});
-    Value* iota = llvm::ConstantDataVector::get(ir_.getContext(), positions);
-    Value* offsets = ir_.CreateMul(iota, ir_.CreateVectorSplat(count, stride));
-    ir_.CreateMaskedScatter(value, pointer_vector(access.dtype, base, offsets),
-                            alignment(element), mask);
+void HostEmitter::store_piece(const Line& line, Value* value) {
+  llvm::Type* element = memory_type(line.dtype);
+  int lanes = static_cast<int>(
+      llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements());
+  Value* mask = lane_mask(line.extent, lanes, line.enabled);
+  value = to_memory(line.dtype, value);
+  if (!is_constant(line.stride, 1)) {
+    Value* pointers = pointer_vector(line.dtype, line.base, strided_offsets(line.stride, lanes));
+    ir_.CreateMaskedScatter(value, pointers, alignment(element), mask);
   } else if (mask) {
-    ir_.CreateMaskedStore(value, base, alignment(element), mask);
+    ir_.CreateMaskedStore(value, line.base, alignment(element), mask);
   } else {
-    ir_.CreateAlignedStore(value, base, alignment(element));
+    ir_.CreateAlignedStore(value, line.base, alignment(element));
   }
 }
 
-// Rows follow each other without a gap.
-bool HostEmitter::is_contiguous(const Access& access, const std::vector<int>& shape) const {
-  return is_constant(access.strides[1], 1) && is_constant(access.strides[0], shape[1]);
+llvm::Value* HostEmitter::strided_offsets(Value* stride, int lanes) {
+  std::vector<uint64_t> positions(static_cast<size_t>(lanes));
+  std::iota(positions.begin(), positions.end(), uint64_t{0});
+  Value* iota = llvm::ConstantDataVector::get(ir_.getContext(), positions);
+  return ir_.CreateMul(iota, ir_.CreateVectorSplat(static_cast<unsigned>(lanes), stride));
+}
+
+// The lines of a tile in memory, or its rows where packed rows do not lie in memory as one line.
+std::vector<HostEmitter::Line> HostEmitter::lines_of(const Access& access,
+                                                     const std::vector<int>& shape) {
+  if (shape.size() == 1) return {line_of(access, 0, access.base, access.extents[0], nullptr)};
+  if (shape[1] == 1) {
+    Value* enabled = row_enabled(access.extents[1], 0);
+    return {line_of(access, 0, access.base, access.extents[0], enabled)};
+  }
+  bool contiguous = is_constant(access.strides[1], 1) && is_constant(access.strides[0], shape[1]);
+  if (shape[1] <= kPackedRow && contiguous && !access.extents[1]) {
+    Value* extent = access.extents[0];
+    if (extent) extent = ir_.CreateNSWMul(extent, index_constant(shape[1]));
+    return {line_of(access, 1, access.base, extent, nullptr)};
+  }
+  std::vector<Line> out;
+  for (int row = 0; row < shape[0]; ++row) {
+    out.push_back(line_of(access, 1, row_pointer(access, row), access.extents[1],
+                          row_enabled(access.extents[0], row)));
+  }
+  return out;
 }
 
 HostEmitter::Tile HostEmitter::load(const Operation& op) {
@@ -164,57 +214,26 @@ HostEmitter::Tile HostEmitter::load(const Operation& op) {
   if (rank == 0) return {load_scalar(from.dtype, from.base)};
   Value* fill = constant_element(from.dtype, op.number, static_cast<int64_t>(op.number));
   fill = to_memory(from.dtype, fill);
-  if (rank == 1) {
-    return {load_row(from, from.base, from.strides[0], from.extents[0], nullptr, result.shape[0],
-                     fill)};
-  }
-  int m = result.shape[0], n = result.shape[1];
-  // Packed rows in one go, where they lie in memory as one vector.
-  if (n == 1) {
-    return {load_row(from, from.base, from.strides[0], from.extents[0],
-                     row_enabled(from.extents[1], 0), m, fill)};
-  }
-  if (n <= kPackedRow && is_contiguous(from, result.shape) && !from.extents[1]) {
-    Value* extent = from.extents[0];
-    if (extent) extent = ir_.CreateNSWMul(extent, index_constant(n));
-    return {load_row(from, from.base, from.strides[1], extent, nullptr, m * n, fill)};
-  }
-  std::vector<Value*> out;
-  for (int row = 0; row < m; ++row) {
-    out.push_back(load_row(from, row_pointer(from, row), from.strides[1], from.extents[1],
-                           row_enabled(from.extents[0], row), n, fill));
-  }
-  return from_rows(std::move(out), result);
+  std::vector<Line> lines = lines_of(from, result.shape);
+  int lanes = static_cast<int>(result.elements() / static_cast<int64_t>(lines.size()));
+  std::vector<Tile> out;
+  for (const Line& line : lines) out.push_back(load_line(line, lanes, fill));
+  return lines.size() == 1 ? out[0] : from_row_pieces(std::move(out), result);
 }
 
 void HostEmitter::store(const Operation& op) {
   const Type& value = type(op.operands[2]);
   const Tile& x = tile(op.operands[2]);
-  size_t rank = value.shape.size();
-  Access to = access(op, 3, rank);
-  if (rank == 0) {
+  Access to = access(op, 3, value.shape.size());
+  if (value.shape.empty()) {
     llvm::Type* element = memory_type(to.dtype);
     ir_.CreateAlignedStore(to_memory(to.dtype, x[0]), to.base, alignment(element));
     return;
   }
-  if (rank == 1) {
-    return store_row(to, to.base, to.strides[0], to.extents[0], nullptr, x[0]);
-  }
-  int m = value.shape[0], n = value.shape[1];
-  if (n == 1) {
-    return store_row(to, to.base, to.strides[0], to.extents[0], row_enabled(to.extents[1], 0),
-                     x[0]);
-  }
-  if (n <= kPackedRow && is_contiguous(to, value.shape) && !to.extents[1]) {
-    Value* extent = to.extents[0];
-    if (extent) extent = ir_.CreateNSWMul(extent, index_constant(n));
-    return store_row(to, to.base, to.strides[1], extent, nullptr, x[0]);
-  }
-  std::vector<Value*> in = rows(x, value);
-  for (int row = 0; row < m; ++row) {
-    store_row(to, row_pointer(to, row), to.strides[1], to.extents[1],
-              row_enabled(to.extents[0], row), in[static_cast<size_t>(row)]);
-  }
+  std::vector<Line> lines = lines_of(to, value.shape);
+  if (lines.size() == 1) return store_line(lines[0], x);
+  std::vector<Tile> in = row_pieces(x, value);
+  for (size_t row = 0; row < lines.size(); ++row) store_line(lines[row], from_lines(in[row]));
 }
 
 void HostEmitter::gather(const Operation& op) {

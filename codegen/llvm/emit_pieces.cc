@@ -2,6 +2,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 
+#include <bit>
 #include <numeric>
 
 #include "base/convert.h"
@@ -10,13 +11,25 @@
 
 namespace tenon::codegen {
 
-namespace {
-
 bool has_packed_rows(const Type& type) {
   return type.shape.size() == 2 && type.shape[1] <= kPackedRow;
 }
 
-}  // namespace
+LineShape line_shape(const Type& type) {
+  if (type.shape.size() < 2 || has_packed_rows(type)) {
+    return {1, static_cast<int>(type.elements())};
+  }
+  return {type.shape[0], type.shape[1]};
+}
+
+std::vector<int> piece_widths(int lanes) {
+  std::vector<int> widths;
+  while (lanes > 0) {
+    widths.push_back(static_cast<int>(std::bit_floor(static_cast<unsigned>(lanes))));
+    lanes -= widths.back();
+  }
+  return widths;
+}
 
 llvm::Type* HostEmitter::element_type(DType dtype) const {
   switch (dtype) {
@@ -35,48 +48,84 @@ llvm::Type* HostEmitter::vector_of(llvm::Type* element, int lanes) const {
   return llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes));
 }
 
-llvm::Type* HostEmitter::piece_type(const Type& type) const {
-  llvm::Type* element = element_type(type.dtype);
-  if (type.shape.empty()) return element;
-  return vector_of(element, has_packed_rows(type) ? static_cast<int>(type.elements())
-                                                  : type.shape.back());
-}
-
 HostEmitter::Tile HostEmitter::splat_pieces(Value* scalar, const Type& type) {
   if (type.shape.empty()) return {scalar};
-  auto* vector = llvm::cast<llvm::FixedVectorType>(piece_type(type));
-  Value* piece = ir_.CreateVectorSplat(vector->getNumElements(), scalar);
-  bool one_piece = type.shape.size() == 1 || has_packed_rows(type);
-  return Tile(one_piece ? 1 : static_cast<size_t>(type.shape[0]), piece);
+  LineShape lines = line_shape(type);
+  Tile line, out;
+  for (int width : piece_widths(lines.lanes)) {
+    line.push_back(ir_.CreateVectorSplat(static_cast<unsigned>(width), scalar));
+  }
+  for (int i = 0; i < lines.count; ++i) out.insert(out.end(), line.begin(), line.end());
+  return out;
+}
+
+std::vector<llvm::Value*> HostEmitter::lines(const Tile& tile, const Type& type) {
+  LineShape shape = line_shape(type);
+  size_t pieces = tile.size() / static_cast<size_t>(shape.count);
+  std::vector<Value*> out;
+  for (size_t first = 0; first < tile.size(); first += pieces) {
+    out.push_back(join({tile.begin() + first, tile.begin() + first + pieces}));
+  }
+  return out;
+}
+
+HostEmitter::Tile HostEmitter::from_lines(const std::vector<Value*>& lines) {
+  Tile out;
+  for (Value* line : lines) {
+    int first = 0;
+    auto lanes = llvm::cast<llvm::FixedVectorType>(line->getType())->getNumElements();
+    for (int width : piece_widths(static_cast<int>(lanes))) {
+      out.push_back(subvector(line, first, width));
+      first += width;
+    }
+  }
+  return out;
 }
 
 std::vector<llvm::Value*> HostEmitter::rows(const Tile& tile, const Type& type) {
-  if (!has_packed_rows(type)) return tile;
+  std::vector<Value*> all = lines(tile, type);
+  if (!has_packed_rows(type)) return all;
   std::vector<Value*> out;
   for (int row = 0; row < type.shape[0]; ++row) {
-    out.push_back(subvector(tile[0], row * type.shape[1], type.shape[1]));
+    out.push_back(subvector(all[0], row * type.shape[1], type.shape[1]));
   }
   return out;
 }
 
 HostEmitter::Tile HostEmitter::from_rows(std::vector<Value*> rows, const Type& type) {
-  if (has_packed_rows(type)) return {join(std::move(rows))};
-  return rows;
+  return has_packed_rows(type) ? from_lines({join(std::move(rows))}) : from_lines(rows);
+}
+
+std::vector<HostEmitter::Tile> HostEmitter::row_pieces(const Tile& tile, const Type& type) {
+  std::vector<Tile> out;
+  if (has_packed_rows(type)) {
+    for (Value* row : rows(tile, type)) out.push_back({row});
+    return out;
+  }
+  size_t pieces = tile.size() / static_cast<size_t>(type.shape[0]);
+  for (size_t first = 0; first < tile.size(); first += pieces) {
+    out.emplace_back(tile.begin() + first, tile.begin() + first + pieces);
+  }
+  return out;
+}
+
+HostEmitter::Tile HostEmitter::from_row_pieces(std::vector<Tile> rows, const Type& type) {
+  Tile out;
+  for (Tile& row : rows) out.insert(out.end(), row.begin(), row.end());
+  return has_packed_rows(type) ? from_lines({join(std::move(out))}) : out;
 }
 
 llvm::Value* HostEmitter::flat(const Tile& tile, const Type& type) {
   if (type.shape.empty()) return ir_.CreateVectorSplat(1, tile[0]);
-  return tile.size() == 1 ? tile[0] : join(tile);
+  return join(tile);
 }
 
 HostEmitter::Tile HostEmitter::from_flat(Value* flat, const Type& type) {
   if (type.shape.empty()) return {lane(flat, 0)};
-  if (type.shape.size() == 1 || has_packed_rows(type)) return {flat};
-  Tile out;
-  for (int row = 0; row < type.shape[0]; ++row) {
-    out.push_back(subvector(flat, row * type.shape[1], type.shape[1]));
-  }
-  return out;
+  LineShape shape = line_shape(type);
+  std::vector<Value*> out;
+  for (int i = 0; i < shape.count; ++i) out.push_back(subvector(flat, i * shape.lanes, shape.lanes));
+  return from_lines(out);
 }
 
 llvm::Value* HostEmitter::subvector(Value* vector, int first, int count) {

@@ -22,7 +22,7 @@ void HostEmitter::make_tile(const Operation& op) {
         entries.push_back(llvm::cast<llvm::Constant>(
             constant_element(result.dtype, std::bit_cast<double>(entry), entry)));
       }
-      out = {llvm::ConstantVector::get(entries)};
+      out = from_flat(llvm::ConstantVector::get(entries), result);
       return;
     }
     case Op::kSplat:
@@ -67,24 +67,27 @@ void HostEmitter::shape_operation(const Operation& op) {
 HostEmitter::Tile HostEmitter::broadcast(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
   const Tile& x = tile(op.operands[0]);
-  if (from.elements() == 1) {
-    Value* scalar = from.shape.empty() ? x[0] : lane(flat(x, from), 0);
-    return splat_pieces(scalar, to);
-  }
-  if (to.shape.size() == 1) return x;
+  if (from.elements() == 1) return splat_pieces(lane(x[0], 0), to);
+  if (to.shape.size() == 1 || from.shape == to.shape) return x;
   int m = to.shape[0], n = to.shape[1];
   bool one_row = from.shape.size() == 1 || from.shape[0] == 1;
+  if (one_row && !has_packed_rows(to)) {
+    Tile out;
+    for (int row = 0; row < m; ++row) out.insert(out.end(), x.begin(), x.end());
+    return out;
+  }
   std::vector<Value*> out;
   if (one_row) {
-    Value* row = from.shape.size() == 1 ? x[0] : rows(x, from)[0];
-    out.assign(static_cast<size_t>(m), row);
-  } else if (from.shape[1] == n) {
-    return x;
-  } else {  // one column: packed
-    for (int row = 0; row < m; ++row) {
-      out.push_back(ir_.CreateVectorSplat(static_cast<unsigned>(n), lane(x[0], row)));
-    }
+    out.assign(static_cast<size_t>(m), flat(x, from));
+    return from_rows(std::move(out), to);
   }
+  // One column, which is packed.
+  Value* column = flat(x, from);
+  Type row_type = Type::tile(to.dtype, {n});
+  std::vector<Tile> rows;
+  for (int row = 0; row < m; ++row) rows.push_back(splat_pieces(lane(column, row), row_type));
+  if (!has_packed_rows(to)) return from_row_pieces(std::move(rows), to);
+  for (Tile& row : rows) out.push_back(join(row));
   return from_rows(std::move(out), to);
 }
 
@@ -93,31 +96,41 @@ HostEmitter::Tile HostEmitter::slice(const Operation& op) {
   const Tile& x = tile(op.operands[0]);
   if (to.shape.empty()) return x;
   int column = static_cast<int>(op.integers.back()), columns = to.shape.back();
-  if (to.shape.size() == 1) return {subvector(x[0], column, columns)};
+  if (to.shape.size() == 1) return from_lines({subvector(flat(x, from), column, columns)});
+  auto first = static_cast<size_t>(op.integers[0]), count = static_cast<size_t>(to.shape[0]);
+  if (columns == from.shape[1] && !has_packed_rows(from)) {  // whole rows
+    std::vector<Tile> all = row_pieces(x, from);
+    return from_row_pieces({all.begin() + first, all.begin() + first + count}, to);
+  }
   std::vector<Value*> all = rows(x, from), out;
-  for (int row = 0; row < to.shape[0]; ++row) {
-    out.push_back(subvector(all[static_cast<size_t>(op.integers[0]) + row], column, columns));
+  for (size_t row = 0; row < count; ++row) {
+    out.push_back(subvector(all[first + row], column, columns));
   }
   return from_rows(std::move(out), to);
 }
 
 HostEmitter::Tile HostEmitter::concat(const Operation& op) {
   const Type& to = type(op.results[0]);
-  std::vector<std::vector<Value*>> parts;
-  for (ValueId id : op.operands) {
-    parts.push_back(to.shape.size() == 1 ? tile(id) : rows(tile(id), type(id)));
-  }
   std::vector<Value*> out;
-  if (to.shape.size() == 2 && op.axis == 0) {
-    for (auto& part : parts) out.insert(out.end(), part.begin(), part.end());
-    return from_rows(std::move(out), to);
+  if (to.shape.size() == 1) {
+    for (ValueId id : op.operands) out.insert(out.end(), tile(id).begin(), tile(id).end());
+    return from_lines({join(std::move(out))});
   }
+  if (op.axis == 0) {
+    std::vector<Tile> all;
+    for (ValueId id : op.operands) {
+      for (Tile& row : row_pieces(tile(id), type(id))) all.push_back(std::move(row));
+    }
+    return from_row_pieces(std::move(all), to);
+  }
+  std::vector<std::vector<Value*>> parts;
+  for (ValueId id : op.operands) parts.push_back(rows(tile(id), type(id)));
   for (size_t row = 0; row < parts[0].size(); ++row) {
     std::vector<Value*> across;
     for (auto& part : parts) across.push_back(part[row]);
     out.push_back(join(std::move(across)));
   }
-  return to.shape.size() == 1 ? out : from_rows(std::move(out), to);
+  return from_rows(std::move(out), to);
 }
 
 // size x size by log2(size) rounds of interleaving row i with row i + size/2.
@@ -173,44 +186,59 @@ HostEmitter::Tile HostEmitter::transpose(const Operation& op) {
 llvm::Value* HostEmitter::reduce_lanes(Fn fn, DType dtype, Value* vector) {
   int lanes = static_cast<int>(
       llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
-  while (lanes > 1) {
-    int half = lanes / 2;
-    Value* folded = binary(fn, dtype, subvector(vector, 0, half), subvector(vector, half, half));
-    if (lanes % 2 == 1) {
-      Value* odd = binary(fn, dtype, lane(folded, 0), lane(vector, lanes - 1));
-      folded = ir_.CreateInsertElement(folded, odd, uint64_t{0});
-    }
-    vector = folded;
-    lanes = half;
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    vector = binary(fn, dtype, subvector(vector, 0, half), subvector(vector, half, half));
   }
   return lane(vector, 0);
+}
+
+// Pieces are powers of two, the widest first: each is folded onto what is left of those before.
+llvm::Value* HostEmitter::reduce_line(Fn fn, DType dtype, std::span<Value* const> pieces) {
+  Value* left = pieces[0];
+  for (Value* piece : pieces.subspan(1)) {
+    auto width = [](Value* v) {
+      return static_cast<int>(llvm::cast<llvm::FixedVectorType>(v->getType())->getNumElements());
+    };
+    while (width(left) > width(piece)) {
+      int half = width(left) / 2;
+      left = binary(fn, dtype, subvector(left, 0, half), subvector(left, half, half));
+    }
+    left = binary(fn, dtype, left, piece);
+  }
+  return reduce_lanes(fn, dtype, left);
 }
 
 HostEmitter::Tile HostEmitter::reduce(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
   const Tile& x = tile(op.operands[0]);
-  if (from.shape.size() == 1) return {reduce_lanes(op.fn, from.dtype, x[0])};
-  if (from.shape[1] == 1) {  // packed: the column is one vector
+  if (from.shape.size() == 1) return {reduce_line(op.fn, from.dtype, x)};
+  if (from.shape[1] == 1) {  // packed: the column is one line
     if (op.axis == 1) return x;
-    return {ir_.CreateVectorSplat(1, reduce_lanes(op.fn, from.dtype, x[0]))};
+    return {ir_.CreateVectorSplat(1, reduce_line(op.fn, from.dtype, x))};
   }
-  std::vector<Value*> in = rows(x, from);
-  if (op.axis == 0) {
-    while (in.size() > 1) {  // a tree: shorter chains and smaller rounding errors
-      std::vector<Value*> next;
-      for (size_t i = 0; i + 1 < in.size(); i += 2) {
-        next.push_back(binary(op.fn, from.dtype, in[i], in[i + 1]));
-      }
-      if (in.size() % 2 == 1) next.push_back(in.back());
-      in = std::move(next);
+  std::vector<Tile> in = row_pieces(x, from);
+  if (op.axis == 1) {
+    Value* out = llvm::PoisonValue::get(vector_of(element_type(to.dtype), to.shape[0]));
+    for (size_t row = 0; row < in.size(); ++row) {
+      // A packed row of three is a piece that is no power of two.
+      Tile pieces = has_packed_rows(from) ? from_lines(in[row]) : in[row];
+      out = ir_.CreateInsertElement(out, reduce_line(op.fn, from.dtype, pieces), row);
     }
-    return in;
+    return from_lines({out});
   }
-  Value* out = llvm::PoisonValue::get(piece_type(to));
-  for (size_t row = 0; row < in.size(); ++row) {
-    out = ir_.CreateInsertElement(out, reduce_lanes(op.fn, from.dtype, in[row]), row);
+  while (in.size() > 1) {  // a tree: shorter chains and smaller rounding errors
+    std::vector<Tile> next;
+    for (size_t i = 0; i + 1 < in.size(); i += 2) {
+      Tile sum;
+      for (size_t p = 0; p < in[i].size(); ++p) {
+        sum.push_back(binary(op.fn, from.dtype, in[i][p], in[i + 1][p]));
+      }
+      next.push_back(std::move(sum));
+    }
+    if (in.size() % 2 == 1) next.push_back(in.back());
+    in = std::move(next);
   }
-  return {out};
+  return has_packed_rows(from) ? from_lines(in[0]) : in[0];
 }
 
 }  // namespace tenon::codegen
