@@ -25,7 +25,7 @@ _KIND_COLOURS = {
     "gather": "#e8d37a",
     "host": "#d9d9c3",
 }
-_LEFT_OUT, _REWRITTEN = "#c9c9c9", "#f4f4f4"
+_LEFT_OUT, _DISSOLVED, _REWRITTEN = "#c9c9c9", "#dfe8f0", "#f4f4f4"
 _PARTITION_EDGES = ("#1f4e79", "#7b3f00", "#2e6b2e", "#6a3d9a", "#a1282d", "#00696b")
 
 
@@ -67,7 +67,8 @@ def _verdicts(report) -> dict[str, tuple[str, str, str]]:
     for number, partition in enumerate(report.partitions):
         edge = _PARTITION_EDGES[number % len(_PARTITION_EDGES)]
         for name in partition.get("nodes", []):
-            result[name] = ("#dfe8f0", edge, f"claimed: {partition['name']}")
+            note = f"{partition['name']}, dissolved into its neighbours"
+            result[name] = (_DISSOLVED, edge, note)
         for fusion in partition.get("fusions", []):
             note = (
                 f"{partition['name']}, {fusion_kind(fusion)} {fusion['name']}\n"
@@ -173,6 +174,7 @@ def _legend(report) -> list[tuple[str, str]]:
     lines = [(colour_of(kind), f"{kind}: {count} fusions") for kind, count in sorted(kinds.items())]
     if report.left_out:
         lines.append((_LEFT_OUT, f"left to other providers: {len(report.left_out)} nodes"))
+    lines.append((_DISSOLVED, "claimed and dissolved into its neighbours: needs no kernel"))
     lines.append((_REWRITTEN, "folded or merged by ONNX Runtime before providers are asked"))
     return lines
 
