@@ -41,6 +41,8 @@ constexpr ShapeRule kRules[] = {
     {"trt::TRT_FP8QuantizeLinear", same},
     {"trt::TRT_INT4DequantizeLinear", same},
     {"trt::TRT_INT4QuantizeLinear", same},
+    {"trt::TRT_INT8DequantizeLinear", same},
+    {"trt::TRT_INT8QuantizeLinear", same},
     {"trt::TRT_MXFP8DequantizeLinear", same},
     {"trt::TRT_MXFP8DynamicQuantize", dynamic_block_quantize},
 };
