@@ -32,6 +32,12 @@ struct IndexCheck {
   bool from_end = true;
 };
 
+// Sizes that shapes alone do not make equal: `size` must be 1 or `over`, else Run fails with the
+// node's name.
+struct SizeCheck {
+  Dim size, over;
+};
+
 // One launch. Buffers and indices pair with the kernel's parameters of each kind, in order.
 // Two buffers may be the same memory: a scatter reads what it adds to.
 struct Launch {
@@ -54,6 +60,7 @@ struct PackedConstant {
 struct Lowered {
   std::vector<Launch> launches;
   std::vector<PackedConstant> packed;
+  std::vector<SizeCheck> sizes;
   std::vector<Dim> scratch;  // bytes of each temporary buffer, planned into the arena
   // Constants that packing replaced: the executable does not keep them.
   std::vector<ir::ValueId> replaced_constants;

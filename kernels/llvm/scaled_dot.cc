@@ -4,6 +4,7 @@
 
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gemm.h"
+#include "kernels/llvm/scaled_dot/gemm_int8.h"
 #include "kernels/llvm/scaled_dot/gemv.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
 #include "kernels/llvm/scaled_dot/runtime_panel.h"
@@ -16,7 +17,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 // Rough nanoseconds for one multiply-add of a task and for one decoded weight.
-constexpr double kNsPerMac = 0.02, kNsPerCode = 0.08;
+constexpr double kNsPerMac = 0.02, kNsPerInt8Mac = 0.007, kNsPerCode = 0.08;
 
 Support supports_any(const ir::Graph& graph, const ir::Node& node,
                      const DescribedScaledDot& described) {
@@ -49,11 +50,10 @@ WeightBuffers keep(Lowered& lowered, PackedWeight packed) {
   return buffers;
 }
 
-WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
+// The reader's scales and zero points; its elements are whoever's who reads them.
+WeightReader declare_scales(LaunchWriter& writer, const WeightLayout& layout,
                             const WeightBuffers& buffers) {
   WeightReader reader{layout, kNone, kNone, kNone};
-  reader.elements = writer.buffer("weight", layout.plain() ? DType::kF32 : DType::kU32,
-                                  buffers.elements);
   if (layout.scale_type != DType::kUndefined) {
     reader.scales = writer.buffer("scales", storage_type(layout.scale_type), buffers.scales);
   }
@@ -61,6 +61,23 @@ WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
     reader.zeros = writer.buffer("zeros", layout.zero_type, buffers.zeros);
   }
   return reader;
+}
+
+WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
+                            const WeightBuffers& buffers) {
+  const DType words = layout.plain() ? DType::kF32 : DType::kU32;
+  const ValueId elements = writer.buffer("weight", words, buffers.elements);
+  WeightReader reader = declare_scales(writer, layout, buffers);
+  reader.elements = elements;
+  return reader;
+}
+
+// The model's own copy of the weight is not needed beside the packed one.
+void replace_weight(const ScaledDotProblem& problem, Lowered& lowered) {
+  for (const ir::ValueId id : {problem.dot.b, problem.dot.scale_b.scale,
+                               problem.dot.scale_b.zero_point}) {
+    if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
+  }
 }
 
 // Decodes and scales rows [first, first + count) of a panel into scratch.
@@ -132,22 +149,23 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   const WeightBuffers buffers = keep(lowered, pack_weight(graph, problem, layout));
   GemmPlan plan = plan_gemm(problem, settings.host);
   plan.rows = problem.rows;
-  if (layout.plain()) {
-    lowered.launches.push_back(gemm_launch(graph, node, problem, plan, a, layout, buffers));
-  } else {
-    if (!is_one(problem.rows).is(0)) {
-      lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers));
-    }
-    if (!is_one(problem.rows).is(1)) {
-      Launch launch = gemm_launch(graph, node, problem, plan, a, layout, buffers);
-      launch.tasks = launch.tasks * (1 - is_one(problem.rows));
-      lowered.launches.push_back(std::move(launch));
-    }
+  const Dim one = is_one(problem.rows), several = 1 - one;
+  const bool one_row_kernel = !layout.plain() && !one.is(0);
+  if (one_row_kernel) {
+    lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers));
   }
-  lowered.replaced_constants.push_back(problem.dot.b);
-  for (const ir::ValueId id : {problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
-    if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
+  if (!one_row_kernel || !several.is(0)) {
+    BufferArgument rows = a;
+    // Where one row takes this kernel too, its rows must lie where they are.
+    if (one_row_kernel || several.is(1)) {
+      plan.row_distance = row_distance(problem);
+      if (!(plan.row_distance == problem.k)) rows = spread_rows(problem, a, several, lowered);
+    }
+    Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers);
+    if (one_row_kernel) launch.tasks = launch.tasks * several;
+    lowered.launches.push_back(std::move(launch));
   }
+  replace_weight(problem, lowered);
   return lowered;
 }
 
@@ -164,6 +182,48 @@ Lowered lower_packed(const ir::Graph& graph, const ir::Node& node, const Setting
   const int columns = MicroTile::for_host(settings.host).columns;
   return lower_constant(graph, node, settings, problem,
                         packed_layout(graph, problem, columns).layout);
+}
+
+Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node,
+                           const Settings& settings) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (!described.support) return described.support;
+  if (settings.precision != Precision::kInt8 && described.problem.dot.accuracy_level != 4) {
+    return Support::no("int8 activations are allowed by precision_mode=int8 or accuracy_level 4");
+  }
+  if (Support answer = supports_packed(graph, node, settings); !answer) return answer;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  return supports_int8(packed_layout(graph, described.problem, columns).layout, settings.host);
+}
+
+Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  const WeightLayout layout = packed_layout(graph, problem, columns).layout;
+  GemmPlan plan = plan_gemm_int8(plan_gemm(problem, settings.host), layout, settings.host);
+  plan.rows = problem.rows;
+
+  Lowered lowered;
+  const BufferArgument a = dense_rows(graph, problem, lowered);
+  const Int8Rows rows = int8_rows(problem, a, int8_unit(layout), layout.bits == 4, lowered);
+  const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
+  LaunchWriter writer("dot_int8");
+  Int8Buffers buffers;
+  buffers.codes = writer.buffer("codes", DType::kU8, rows.codes);
+  buffers.scales = writer.buffer("row_scales", DType::kF32, rows.scales);
+  buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
+  buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
+  const WeightReader weight = declare_scales(writer, layout, weights);
+  Epilogue epilogue(writer, graph, node, problem, columns);
+  declare_gemm(writer, plan);
+  emit_gemm_int8(writer, plan, weight, buffers, epilogue);
+  const double per_row = kNsPerInt8Mac * static_cast<double>(layout.k * columns);
+  const double decoding = kNsPerCode / 2 * static_cast<double>(layout.k * columns);
+  lowered.launches.push_back(writer.finish(
+      plan.tasks(), min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1) +
+                        static_cast<int64_t>(decoding)));
+  replace_weight(problem, lowered);
+  return lowered;
 }
 
 Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Settings&) {
@@ -223,7 +283,8 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
 }  // namespace
 
 std::span<const Candidate> scaled_dot_candidates() {
-  static constexpr std::array<Candidate, 3> table = {{
+  static constexpr std::array<Candidate, 4> table = {{
+      {"int8", supports_int8_rows, lower_int8},
       {"packed", supports_packed, lower_packed},
       {"plain", supports_plain, lower_plain},
       {"runtime", supports_runtime, lower_runtime},

@@ -120,4 +120,28 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
   return BufferArgument::scratch(id);
 }
 
+Dim row_distance(const ScaledDotProblem& problem) {
+  const bool aliases = problem.k.is_constant() && problem.k.value() % 1024 == 0;
+  return aliases ? problem.k + kLanes : problem.k;
+}
+
+BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, const Dim& several,
+                           Lowered& lowered) {
+  const int64_t k = problem.k.value(), distance = row_distance(problem).value();
+  lowered.scratch.push_back(several * problem.rows * distance * 4);
+  const auto target = BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+  LaunchWriter writer("spread_rows");
+  codegen::Builder& b = writer.builder;
+  const ValueId from = writer.buffer("a", DType::kF32, a);
+  const ValueId to = writer.buffer("rows", DType::kF32, target);
+  const ValueId source = b.mul(b.task(), b.index(k));
+  const ValueId goal = b.mul(b.task(), b.index(distance));
+  b.loop(b.index(0), b.index(k), b.index(kLanes), {}, [&](ValueId at, auto) {
+    b.store({to, b.add(goal, at)}, b.load({from, b.add(source, at)}, {kLanes}));
+    return std::vector<ValueId>{};
+  });
+  lowered.launches.push_back(writer.finish(problem.rows * several, k / 8));
+  return target;
+}
+
 }  // namespace tenon::kernels

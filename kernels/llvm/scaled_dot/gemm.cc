@@ -27,11 +27,11 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, Val
                      ValueId count) {
   Builder& b = writer.builder;
   const int columns = plan.tile.columns, step = plan.tile.k_step;
-  const ValueId k = writer.index(plan.k);
+  const ValueId distance = writer.index(plan.row_distance);
   const codegen::Access sums_at{sums, b.mul(row, b.index(columns)), {}, {}};
   const auto trip = [&](ValueId at, ValueId acc, int ks) {
     const ValueId left =
-        b.load({a, b.add(a_offset, at), {k, b.index(1)}, {}}, {height, ks});
+        b.load({a, b.add(a_offset, at), {distance, b.index(1)}, {}}, {height, ks});
     const ValueId right = b.load(
         {panel.buffer, b.add(panel.offset, b.mul(at, b.index(columns))), {}, {}}, {ks, columns});
     return b.dot(acc, left, right);
@@ -58,6 +58,7 @@ GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& h
   plan.k_block = choose_k_block(problem.has_scale_b() ? problem.dot.scale_b.block : 0);
   plan.n = problem.n;
   plan.k = problem.k;
+  plan.row_distance = problem.k;
   const int tallest = plan.tile.heights.front();
   plan.row_block = 192 / tallest * tallest;
   // Few panels: smaller blocks of rows keep all cores busy.
@@ -69,7 +70,7 @@ GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& h
 }
 
 void declare_gemm(LaunchWriter& writer, const GemmPlan& plan) {
-  for (const Dim& dim : {plan.rows, plan.n, plan.k, plan.panels(),
+  for (const Dim& dim : {plan.rows, plan.n, plan.k, plan.row_distance, plan.panels(),
                          ceil_div(plan.rows, plan.row_block)}) {
     writer.declare(dim);
   }
@@ -95,7 +96,8 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
     return std::vector<ValueId>{};
   });
 
-  const ValueId a_first = b.add(hooks.a_offset(task), b.mul(first_row, k));
+  const ValueId distance = writer.index(plan.row_distance);
+  const ValueId a_first = b.add(hooks.a_offset(task), b.mul(first_row, distance));
   b.loop(b.index(0), k, b.index(plan.k_block), {}, [&](ValueId kc, auto) {
     const ValueId count = b.min(b.index(plan.k_block), b.sub(k, kc));
     const Panel panel = hooks.panel(task, kc, count, scratch);
@@ -104,7 +106,7 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
       const ValueId tiles = b.div(b.sub(rows, done), b.index(height));
       const ValueId end = b.add(done, b.mul(tiles, b.index(height)));
       b.loop(done, end, b.index(height), {}, [&](ValueId row, auto) {
-        const ValueId a_offset = b.add(b.add(a_first, b.mul(row, k)), kc);
+        const ValueId a_offset = b.add(b.add(a_first, b.mul(row, distance)), kc);
         emit_micro_tile(writer, plan, height, hooks.a, a_offset, sums, row, panel, count);
         return std::vector<ValueId>{};
       });

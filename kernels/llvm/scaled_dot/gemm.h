@@ -23,6 +23,7 @@ struct GemmPlan {
   int64_t k_block = 0;    // k decoded at once; whole blocks of scales
   Dim batches = 1, rows;  // rows of one batch
   Dim n, k;
+  Dim row_distance;       // from one row of a to the next
   Dim tasks() const { return batches * ceil_div(rows, row_block) * panels(); }
   Dim panels() const { return ceil_div(n, tile.columns); }
 };

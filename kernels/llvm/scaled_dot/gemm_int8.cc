@@ -1,0 +1,241 @@
+#include "kernels/llvm/scaled_dot/gemm_int8.h"
+
+#include <fmt/format.h>
+
+#include "base/convert.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+using Nothing = std::vector<ValueId>;
+
+// e2m1 is a multiple of one half: bytes hold twice the number.
+double byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
+
+std::vector<double> byte_table(const WeightLayout& layout) {
+  std::vector<double> bytes(16);
+  for (uint64_t code = 0; code < 16; ++code) {
+    bytes[code] = (decode(layout.element, code) - static_cast<double>(layout.zero_offset)) /
+                  byte_scale(layout.element);
+  }
+  return bytes;
+}
+
+class Int8Gemm {
+ public:
+  Int8Gemm(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
+           const Int8Buffers& buffers)
+      : writer_(writer), b_(writer.builder), plan_(plan), weight_(weight),
+        layout_(weight.layout), buffers_(buffers), columns_(layout_.columns),
+        unit_(int8_unit(layout_)), units_(layout_.k / unit_) {}
+
+  void emit(Epilogue& epilogue) {
+    const int64_t block_units = plan_.k_block / unit_;
+    const ValueId panels = b_.index(layout_.panels);
+    panel_ = b_.rem(b_.task(), panels);
+    const ValueId first_row = b_.mul(b_.div(b_.task(), panels), b_.index(plan_.row_block));
+    const ValueId rows =
+        b_.min(b_.index(plan_.row_block), b_.sub(writer_.index(plan_.rows), first_row));
+    sums_ = b_.alloc(DType::kF32, plan_.row_block * columns_);
+    if (needs_decoding()) bytes_ = b_.alloc(DType::kI8, plan_.k_block * columns_);
+    weight_sums_ = b_.alloc(DType::kF32, block_units * columns_);
+    scales_ = b_.alloc(DType::kF32, block_units * columns_);
+    if (has_zeros()) zeros_ = b_.alloc(DType::kF32, block_units * columns_);
+    epilogue.begin();
+    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
+      b_.store({sums_, line(row)}, b_.constant(DType::kF32, 0, {columns_}));
+      return Nothing{};
+    });
+    const ValueId k = b_.index(layout_.k);
+    b_.loop(b_.index(0), k, b_.index(plan_.k_block), {}, [&](ValueId kc, auto) {
+      const ValueId count = b_.min(b_.index(plan_.k_block), b_.sub(k, kc));
+      const ValueId units = b_.div(count, b_.index(unit_));
+      b_.loop(b_.index(0), units, b_.index(1), {}, [&](ValueId u, auto) {
+        prepare_unit(kc, u);
+        return Nothing{};
+      });
+      multiply(first_row, rows, kc, units);
+      return Nothing{};
+    });
+    const ValueId column = b_.mul(panel_, b_.index(columns_));
+    const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
+    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
+      epilogue.emit(b_.add(first_row, row), column, extent, b_.load({sums_, line(row)}, {columns_}));
+      return Nothing{};
+    });
+  }
+
+ private:
+  bool needs_decoding() const { return layout_.element != DType::kI8; }
+  bool has_zeros() const { return layout_.zero_type != DType::kUndefined; }
+  ValueId line(ValueId row) { return b_.mul(row, b_.index(columns_)); }
+
+  // Byte group `group` (four k) of the panel, and where it begins.
+  std::pair<ValueId, ValueId> group_at(ValueId kc, ValueId group) {
+    if (needs_decoding()) return {bytes_, b_.mul(group, b_.index(4 * columns_))};
+    const ValueId first = b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(4));
+    return {buffers_.weight_bytes, b_.mul(b_.add(first, group), b_.index(4 * columns_))};
+  }
+
+  Tile load_group(ValueId kc, ValueId group) {
+    const auto [buffer, offset] = group_at(kc, group);
+    Tile bytes = b_.load({buffer, offset}, {4 * columns_});
+    if (b_.type(bytes).dtype != DType::kI8) bytes = b_.bitcast(bytes, DType::kI8);
+    return b_.reshape(bytes, {columns_, 4});
+  }
+
+  // Decodes a unit's codes to bytes; its scale, zero point and sum of bytes go beside them.
+  void prepare_unit(ValueId kc, ValueId u) {
+    const ValueId first = b_.mul(u, b_.index(unit_));  // k within the block
+    if (needs_decoding()) decode_unit(kc, first);
+    const Tile ones = b_.integer_constant(DType::kU8, 1, {1, 4});
+    Tile sum = b_.integer_constant(DType::kI32, 0, {1, columns_});
+    sum = b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {sum},
+                  [&](ValueId g, auto carried) -> std::vector<ValueId> {
+      const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
+      return {b_.dot_i8(carried[0], ones, load_group(kc, group))};
+    })[0];
+    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
+    const Tile excess = b_.mul(b_.cast(b_.reshape(sum, {columns_}), DType::kF32),
+                               b_.constant(DType::kF32, 128, {columns_}));
+    b_.store({weight_sums_, line(u)}, excess);
+    Tile scale = b_.constant(DType::kF32, byte_scale(layout_.element), {columns_});
+    if (layout_.scale_type != DType::kUndefined) {
+      scale = b_.mul(weight_.load_scale(b_, panel_, block), scale);
+    }
+    b_.store({scales_, line(u)}, scale);
+    if (has_zeros()) b_.store({zeros_, line(u)}, weight_.load_zero(b_, panel_, block));
+  }
+
+  void decode_unit(ValueId kc, ValueId first) {
+    const int bytes = 4 * columns_;
+    if (layout_.bits == 8) {  // u8: a byte less its zero point is a signed byte
+      b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {}, [&](ValueId g, auto) {
+        const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
+        const ValueId from = b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc),
+                                           b_.index(4)), group);
+        const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
+        const Tile flipped = b_.binary(Fn::kXor, raw, b_.integer_constant(DType::kU8, 128, {bytes}));
+        b_.store({bytes_, b_.mul(group, b_.index(bytes))}, b_.bitcast(flipped, DType::kI8));
+        return Nothing{};
+      });
+      return;
+    }
+    const Tile table = b_.table(DType::kI8, byte_table(layout_));
+    b_.loop(b_.index(0), b_.index(unit_ / 8), b_.index(1), {}, [&](ValueId w, auto) {
+      const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
+      const ValueId from = b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc),
+                                         b_.index(8)), word);
+      const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
+      const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
+      const Tile odd = b_.binary(Fn::kShiftRight, raw, b_.integer_constant(DType::kU8, 4, {bytes}));
+      const ValueId to = b_.mul(word, b_.index(2 * bytes));
+      b_.store({bytes_, to}, b_.lookup(table, even));
+      b_.store({bytes_, b_.add(to, b_.index(bytes))}, b_.lookup(table, odd));
+      return Nothing{};
+    });
+  }
+
+  void multiply(ValueId first_row, ValueId rows, ValueId kc, ValueId units) {
+    ValueId done = b_.index(0);
+    for (const int height : plan_.tile.heights) {
+      const ValueId tiles = b_.div(b_.sub(rows, done), b_.index(height));
+      const ValueId end = b_.add(done, b_.mul(tiles, b_.index(height)));
+      b_.loop(done, end, b_.index(height), {}, [&](ValueId row, auto) {
+        const codegen::Access at{sums_, line(row)};
+        Tile sums = b_.load(at, {height, columns_});
+        sums = b_.loop(b_.index(0), units, b_.index(1), {sums}, [&](ValueId u, auto carried) {
+          return std::vector<ValueId>{
+              add_unit(b_.add(first_row, row), kc, u, height, carried[0])};
+        })[0];
+        b_.store(at, sums);
+        return Nothing{};
+      });
+      done = end;
+    }
+  }
+
+  // A number per row, repeated along the columns.
+  Tile row_numbers(ValueId buffer, ValueId row, ValueId kc, ValueId u, int height) {
+    const ValueId unit = b_.add(b_.div(kc, b_.index(unit_)), u);
+    const ValueId at = b_.add(b_.mul(row, b_.index(units_)), unit);
+    const Tile column = b_.load({buffer, at, {b_.index(units_), b_.index(1)}}, {height, 1});
+    return b_.broadcast(column, {height, columns_});
+  }
+
+  Tile panel_numbers(ValueId scratch, ValueId u, int height) {
+    return b_.broadcast(b_.load({scratch, line(u)}, {columns_}), {height, columns_});
+  }
+
+  Tile add_unit(ValueId row, ValueId kc, ValueId u, int height, Tile sums) {
+    const ValueId k = b_.index(layout_.k);
+    const ValueId first = b_.add(kc, b_.mul(u, b_.index(unit_)));
+    const ValueId a_offset = b_.add(b_.mul(row, k), first);
+    Tile acc = b_.integer_constant(DType::kI32, 0, {height, columns_});
+    for (int64_t g = 0; g < unit_ / 4; ++g) {
+      const Tile a = b_.load({buffers_.codes, b_.add(a_offset, b_.index(4 * g)),
+                              {k, b_.index(1)}}, {height, 4});
+      const ValueId group = b_.add(b_.mul(u, b_.index(unit_ / 4)), b_.index(g));
+      acc = b_.dot_i8(acc, a, load_group(kc, group));
+    }
+    Tile t = b_.sub(b_.cast(acc, DType::kF32), panel_numbers(weight_sums_, u, height));
+    if (has_zeros()) {
+      const Tile code_sums = row_numbers(buffers_.sums, row, kc, u, height);
+      t = b_.sub(t, b_.mul(code_sums, panel_numbers(zeros_, u, height)));
+    }
+    t = b_.mul(t, panel_numbers(scales_, u, height));
+    return b_.fma(t, row_numbers(buffers_.scales, row, kc, u, height), sums);
+  }
+
+  LaunchWriter& writer_;
+  Builder& b_;
+  const GemmPlan& plan_;
+  const WeightReader& weight_;
+  const WeightLayout& layout_;
+  const Int8Buffers& buffers_;
+  const int columns_;
+  const int64_t unit_, units_;
+  ValueId panel_ = kNone;
+  ValueId sums_ = kNone, bytes_ = kNone, weight_sums_ = kNone, scales_ = kNone, zeros_ = kNone;
+};
+
+}  // namespace
+
+Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host) {
+  const DType element = layout.element;
+  const bool known = element == DType::kF4E2M1 || element == DType::kI4 || element == DType::kU4 ||
+                     element == DType::kI8 || (element == DType::kU8 && layout.zero_offset == 128);
+  if (!known) return Support::no(fmt::format("{} weights do not fit signed bytes", name(element)));
+  if (element == DType::kI8 && layout.zero_offset != 0) return Support::no("int8 with an offset");
+  if (layout.block % 8 != 0) return Support::no("blocks are not whole eights");
+  if (!host.has("avx2") && !host.has("dotprod")) {
+    return Support::no("this CPU has no byte products");
+  }
+  return Support::yes();
+}
+
+int64_t int8_unit(const WeightLayout& layout) {
+  for (int64_t unit = 128; unit > 8; unit -= 8) {
+    if (layout.block % unit == 0) return unit;
+  }
+  return 8;
+}
+
+GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
+                        const codegen::HostTarget& host) {
+  exact.tile.heights = host.vector_bits >= 512 ? std::vector<int>{6, 2, 1} : std::vector<int>{3, 1};
+  const int64_t unit = int8_unit(layout);
+  exact.k_block = std::max<int64_t>(unit, 512 / unit * unit);
+  return exact;
+}
+
+void emit_gemm_int8(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
+                    const Int8Buffers& buffers, Epilogue& epilogue) {
+  Int8Gemm(writer, plan, weight, buffers).emit(epilogue);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,33 @@
+// The dot skeleton with byte activations: integer sums within a unit of K, floats across units.
+//
+//   for kc in K by k_block:
+//     bytes[k/4][columns][4], weight sums, scales, zero points of the panel     decoded once
+//     for each micro tile of rows, for each unit:
+//       t = sum of (code + 128) * byte - 128 * weight sum - zero * code sum
+//       sums += t * scale of the weight * scale of the row
+//
+// The weight stays in the layout of the exact kernels (packed_weight.h).
+#pragma once
+
+#include "kernels/llvm/scaled_dot/gemm.h"
+#include "kernels/llvm/scaled_dot/int8_rows.h"
+#include "kernels/llvm/scaled_dot/packed_weight.h"
+
+namespace tenon::kernels {
+
+Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host);
+// K per activation scale: the weight's block, cut down to 128.
+int64_t int8_unit(const WeightLayout& layout);
+GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
+                        const codegen::HostTarget& host);
+
+struct Int8Buffers {
+  codegen::ValueId codes = codegen::kNone, scales = codegen::kNone, sums = codegen::kNone;  // rows
+  // The words of the weight as bytes.
+  codegen::ValueId weight_bytes = codegen::kNone;
+};
+
+void emit_gemm_int8(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
+                    const Int8Buffers& buffers, Epilogue& epilogue);
+
+}  // namespace tenon::kernels

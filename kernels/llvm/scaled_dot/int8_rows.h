@@ -1,0 +1,23 @@
+// Activations in bytes: each unit of K is scaled to ±127 and stored as code + 128, beside its scale
+// and the sum of its codes.
+//
+// A word of 4-bit weights splits into its even and its odd codes by one mask and one shift, so the
+// rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
+#pragma once
+
+#include "kernels/lowered.h"
+#include "kernels/llvm/scaled_dot/problem.h"
+
+namespace tenon::kernels {
+
+struct Int8Rows {
+  BufferArgument codes;   // u8 [rows][k]
+  BufferArgument scales;  // f32 [rows][k / unit]
+  BufferArgument sums;    // f32 [rows][k / unit], of the codes less 128
+};
+
+// `a`: f32 rows. Adds a launch and scratch to `lowered`.
+Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t unit,
+                   bool split_eights, Lowered& lowered);
+
+}  // namespace tenon::kernels
