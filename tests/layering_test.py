@@ -13,7 +13,13 @@ MAY_INCLUDE = {
     "base": ("base/",),
     "graph_partitioner": ("base/", "graph_partitioner/"),
     "codegen": ("base/", "codegen/"),
-    "kernels": ("base/", "graph_partitioner/ir/", "codegen/", "kernels/"),
+    "kernels": (
+        "base/",
+        "graph_partitioner/ir/",
+        "graph_partitioner/tiling/",
+        "codegen/",
+        "kernels/",
+    ),
     "distributed": ("base/", "graph_partitioner/ir/", "kernels/", "distributed/"),
     "provider": (
         "base/",

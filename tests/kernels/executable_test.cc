@@ -96,6 +96,33 @@ TEST(Executable, ContradictoryShapesAreRefusedByName) {
   EXPECT_THROW(graph.run(std::move(flat)), UserError);
 }
 
+// A table cut to min(4, n) rows is added to n rows: legal up to four of them.
+TEST(Executable, SizesThatOnlyARunCanCompareAreCompared) {
+  const TestGraph graph(R"(
+graph main {
+  input %x: f32[n]
+  input %t: f32[4]
+  %y: f32[n] = tenon::Loop(%x, %t) name="positions" body {
+    input %a: f32[n]
+    input %b: f32[4]
+    %c: f32[min(4,n)] = tenon::Slice(%b) {starts=["0"], steps=[1]}
+    %d: f32[n] = Add(%a, %c)
+    output %d
+  }
+  output %y
+}
+)");
+  const auto table = HostTensor::of(DType::kF32, {4}, {10, 20, 30, 40});
+  expect_near(graph.run({HostTensor::of(DType::kF32, {3}, {1, 2, 3}), table})[0].numbers(),
+              {11, 22, 33});
+  try {
+    graph.run({HostTensor::of(DType::kF32, {5}, {1, 2, 3, 4, 5}), table});
+    FAIL() << "expected an error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("positions"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Executable, SymbolsAreSolvedFromSumsAndMultiples) {
   const auto outputs = run_graph(R"(
 graph main {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "run_graph.h"
 
 namespace tenon::kernels {
@@ -43,6 +44,31 @@ graph main {
     }
     expect_near(z.numbers(), expected, 1e-6);
   }
+}
+
+// The declared shape says that y has s rows or one: the Run says whether that is so.
+TEST(Loop, SizesThatDoNotAgreeAreAnError) {
+  const TestGraph graph(R"(
+graph main {
+  input %x: f32[b,s]
+  input %y: f32[c]
+  %z: f32[b,s] = tenon::Loop(%x, %y) body {
+    input %p: f32[b,s]
+    input %q: f32[c]
+    %r: f32[b,s] = Add(%p, %q)
+    output %r
+  }
+  output %z
+}
+)");
+  const auto run = [&](int64_t columns, int64_t other) {
+    const auto result = graph.run({waves(DType::kF32, {2, columns}), waves(DType::kF32, {other})});
+    return result.size();
+  };
+  EXPECT_EQ(run(5, 1), 1u);
+  EXPECT_EQ(run(5, 5), 1u);
+  EXPECT_THROW(run(5, 3), UserError);
+  EXPECT_THROW(run(1, 3), UserError);
 }
 
 TEST(Loop, SoftmaxOfAnyRowLength) {
