@@ -86,15 +86,13 @@ Pattern op(std::string_view ops, std::vector<Pattern> inputs, std::string name) 
 }
 
 Pattern either(Pattern first, Pattern second) {
-  return [first = std::move(first), second = std::move(second)](
-             const ir::Graph& graph, ir::ValueId id, Match& match) {
+  return [first = std::move(first), second = std::move(second)](const ir::Graph& graph,
+                                                                ir::ValueId id, Match& match) {
     return first(graph, id, match) || second(graph, id, match);
   };
 }
 
-Pattern optional(std::string_view ops, Pattern inner) {
-  return either(op(ops, {inner}), inner);
-}
+Pattern optional(std::string_view ops, Pattern inner) { return either(op(ops, {inner}), inner); }
 
 std::optional<double> scalar_constant(const ir::Graph& graph, ir::ValueId id) {
   if (id == ir::kNoValue || !graph.value(id).is_constant()) return std::nullopt;

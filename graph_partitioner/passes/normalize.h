@@ -7,8 +7,8 @@
 // - Reductions have a sorted `axes` attribute and keepdims=1; L1, L2 and the like are sums.
 // - Attributes that became inputs are inputs; axes are non-negative; Cast takes its target from the
 //   output's type.
-// - Quantisers of every domain are QuantizeLinear and DequantizeLinear{axis, block_size, scale_type},
-//   where scale_type names the type that uint8 scales stand for.
+// - Quantisers of every domain are QuantizeLinear and DequantizeLinear with axis, block_size and
+//   scale_type, which names the type that uint8 scales stand for.
 //
 // Ops that are others put together (norms, activations, variadic sums) are `decompose`'s.
 #pragma once

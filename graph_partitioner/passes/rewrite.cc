@@ -92,8 +92,9 @@ bool apply_rules(ir::Graph& graph, std::span<const std::span<const NamedRewrite>
     if (!found->second(rewrite)) continue;
     changed = true;
     const std::vector<ir::ValueId> outputs = graph.node(id).outputs;
-    const bool is_live = std::any_of(outputs.begin(), outputs.end(),
-                                     [&](ir::ValueId output) { return rewrite.emit.is_used(output); });
+    const bool is_live = std::any_of(outputs.begin(), outputs.end(), [&](ir::ValueId output) {
+      return rewrite.emit.is_used(output);
+    });
     if (!is_live) graph.remove_node(id);
   }
   graph.remove_dead_nodes();

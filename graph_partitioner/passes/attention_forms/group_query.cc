@@ -1,6 +1,6 @@
 // com.microsoft::GroupQueryAttention, the attention of decoders.
 //
-//   q, k, v ──[RMS norm of each head]──[rotary at past + i]── Attention(past, lengths = seqlens_k + 1)
+//   q, k, v ──[RMS norm of heads]──[rotary at past + i]── Attention(past, seqlens_k + 1 keys)
 //
 // Keys land behind each row's own past; the cache is as long as past's buffer or the longest row.
 // q may hold k and v too. Quantised caches, windowed caches and score outputs stay as they are.
@@ -14,8 +14,22 @@ using ir::kNoValue;
 using ir::ValueId;
 
 enum Input {
-  kQ, kK, kV, kPastK, kPastV, kLengths, kTotal, kCos, kSin, kPositions, kBias, kSinks,
-  kScaleK, kScaleV, kNormQ, kNormK,
+  kQ,
+  kK,
+  kV,
+  kPastK,
+  kPastV,
+  kLengths,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSinks,
+  kScaleK,
+  kScaleV,
+  kNormQ,
+  kNormK,
 };
 
 struct Form {
@@ -80,7 +94,8 @@ Tensors read_tensors(Rewrite& r, const Form& form) {
             heads(r.input(kV), form.kv_heads)};
   }
   const ValueId all = heads(r.input(kQ), form.q_heads + 2 * form.kv_heads);
-  return {slice_axis(r, all, 2, 0, form.q_heads), slice_axis(r, all, 2, form.q_heads, form.kv_heads),
+  return {slice_axis(r, all, 2, 0, form.q_heads),
+          slice_axis(r, all, 2, form.q_heads, form.kv_heads),
           slice_axis(r, all, 2, form.q_heads + form.kv_heads, form.kv_heads)};
 }
 

@@ -191,7 +191,8 @@ std::optional<Cache> read_cache(Rewrite& r) {
 bool write_present(Rewrite& r, ValueId keys, ValueId values) {
   const Shape s = *r.graph().value(keys).shape;
   const Shape stacked = {1, s[0], s[1], s[2], s[3]};
-  return r.replace(1, concat(r, {r.emit.reshape(keys, stacked), r.emit.reshape(values, stacked)}, 0));
+  return r.replace(1,
+                   concat(r, {r.emit.reshape(keys, stacked), r.emit.reshape(values, stacked)}, 0));
 }
 
 bool projecting_attention(Rewrite& r) {

@@ -185,8 +185,7 @@ ValueId softmax(Rewrite& r, ValueId scores) {
   const Shape shape = *r.graph().value(scores).shape;
   const ValueId plain = r.emit.emit(std::move(node), r.dtype(scores), shape);
   const ValueId best = r.emit.reduce("ReduceMax", scores, {3});
-  const ValueId empty =
-      r.emit.compare("Equal", best, -std::numeric_limits<double>::infinity());
+  const ValueId empty = r.emit.compare("Equal", best, -std::numeric_limits<double>::infinity());
   return r.emit.where(empty, r.emit.scalar_like(plain, 0.0), plain);
 }
 
@@ -219,7 +218,8 @@ bool written_out(Rewrite& r, const Form& form) {
   if (!r.replace(kScores, stages[mode])) return false;
   const ValueId values = repeat_heads(r, v, form);
   const Dim value_size = r.graph().value(v).shape->back();
-  ValueId y = dot(r, weights, values, false, 1.0, {shape[0], form.q_heads, form.queries, value_size});
+  ValueId y =
+      dot(r, weights, values, false, 1.0, {shape[0], form.q_heads, form.queries, value_size});
   if (form.packed_heads) {
     y = r.emit.transpose(y, {0, 2, 1, 3});
     y = r.emit.reshape(y, {shape[0], form.queries, value_size * form.q_heads});

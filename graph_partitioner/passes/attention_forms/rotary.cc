@@ -8,12 +8,12 @@ namespace {
 using ir::kNoValue;
 using ir::ValueId;
 
-// [B, S, half] as it broadcasts with a head's half: [B, S, 1, half] or [B, 1, S, half], and a last 1
-// for interleaved pairs.
+// [B, S, half] as it broadcasts with a head's half: [B, S, 1, half] or [B, 1, S, half]; interleaved
+// pairs add a last dim of 1.
 ValueId aligned(Rewrite& r, ValueId angles, const Rotation& rotation, bool heads_first) {
   const Shape shape = *r.graph().value(angles).shape;
-  Shape to = heads_first ? Shape{shape[0], 1, shape[1], shape[2]}
-                         : Shape{shape[0], shape[1], 1, shape[2]};
+  Shape to =
+      heads_first ? Shape{shape[0], 1, shape[1], shape[2]} : Shape{shape[0], shape[1], 1, shape[2]};
   if (rotation.interleaved) to.push_back(1);
   return r.emit.reshape(angles, std::move(to));
 }
@@ -89,12 +89,14 @@ bool expand(Rewrite& r, const Arguments& given, int64_t heads) {
 }
 
 bool onnx_rotary(Rewrite& r) {
-  return expand(r, {r.input(0), r.input(1), r.input(2), r.input(3)}, r.node().integer("num_heads", 0));
+  return expand(r, {r.input(0), r.input(1), r.input(2), r.input(3)},
+                r.node().integer("num_heads", 0));
 }
 
 bool contrib_rotary(Rewrite& r) {
   const ir::Node& node = r.node();
-  if (node.integer("is_packed_batching", 0) != 0 || node.number("scale", 1.0f) != 1.0f) return false;
+  if (node.integer("is_packed_batching", 0) != 0 || node.number("scale", 1.0f) != 1.0f)
+    return false;
   int64_t heads = node.integer("num_heads", 0);
   const auto shape = r.shape(r.input(0)), table = r.shape(r.input(2));
   if (heads == 0 && shape && table && shape->back().is_constant() && table->back().is_constant()) {
@@ -120,8 +122,7 @@ ValueId rotate(Rewrite& r, ValueId x, const Rotation& rotation, bool heads_first
   const Shape shape = *r.graph().value(x).shape;
   const int64_t size = shape.back().value();
   if (size == rotation.width) return rotated(r, x, rotation, heads_first);
-  const ValueId turned =
-      rotated(r, slice_axis(r, x, 3, 0, rotation.width), rotation, heads_first);
+  const ValueId turned = rotated(r, slice_axis(r, x, 3, 0, rotation.width), rotation, heads_first);
   const ValueId rest = slice_axis(r, x, 3, rotation.width, size - rotation.width);
   return concat(r, {turned, rest}, 3);
 }

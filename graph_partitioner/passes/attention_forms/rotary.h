@@ -18,8 +18,8 @@ struct Rotation {
 };
 
 // Rows of [positions, width / 2] tables picked by [B or 1, S] positions.
-Rotation rotation_at(Rewrite& r, ir::ValueId cos_table, ir::ValueId sin_table, ir::ValueId positions,
-                     int64_t width, bool interleaved);
+Rotation rotation_at(Rewrite& r, ir::ValueId cos_table, ir::ValueId sin_table,
+                     ir::ValueId positions, int64_t width, bool interleaved);
 
 // x: [B, S, H, D], or [B, H, S, D] with heads_first.
 ir::ValueId rotate(Rewrite& r, ir::ValueId x, const Rotation& rotation, bool heads_first);

@@ -45,10 +45,10 @@ std::optional<Scores> trace_where(const Graph& graph, const Node& node, const Sc
 }
 
 std::optional<Scores> trace_softcap(const Graph& graph, ValueId value, Scores scores) {
-  const Pattern divided = op("Mul", {op("Tanh", {op("Div", {any("x"), constant("cap")})}),
-                                     constant("cap")});
-  const Pattern multiplied = op("Mul", {op("Tanh", {op("Mul", {any("x"), constant("inverse")})}),
-                                        constant("cap")});
+  const Pattern divided =
+      op("Mul", {op("Tanh", {op("Div", {any("x"), constant("cap")})}), constant("cap")});
+  const Pattern multiplied =
+      op("Mul", {op("Tanh", {op("Mul", {any("x"), constant("inverse")})}), constant("cap")});
   Match match;
   if (!divided(graph, value, match) && !multiplied(graph, value, match)) return std::nullopt;
   const double cap = *scalar_constant(graph, match["cap"]);

@@ -89,7 +89,8 @@ bool step_through_part(Rewrite& r, const Node& node, TensorTrace& trace) {
   Shape expected;  // only this one axis is cut
   for (const int64_t source : perm) expected.push_back((*packed)[source]);
   expected[*axis] = 1;
-  if (*cut != expected || std::any_of(steps.begin(), steps.end(), [](int64_t s) { return s != 1; })) {
+  if (*cut != expected ||
+      std::any_of(steps.begin(), steps.end(), [](int64_t s) { return s != 1; })) {
     return false;
   }
   const std::string letters =

@@ -2,8 +2,9 @@
 //
 //   x [B,S,H*D] ── Reshape [B,S,H,D] ── Transpose ── [Mul | Div by a number] ── dot
 //
-//   grouped heads:   k [B,Hk,S,D] ── Reshape [B,Hk,1,S,D] ── Expand [B,Hk,G,S,D] ── Reshape [B,Hk*G,S,D]
-//   packed:          qkv [B,S,3,H,D] ── Transpose [3,B,H,S,D] ── Slice one ── Reshape [B,H,S,D]
+//   groups:  k [B,G,S,D] ── Reshape [B,G,1,S,D] ── Expand [B,G,R,S,D] ── Reshape [B,G*R,S,D]
+//
+//   packed:  qkv [B,S,3,H,D] ── Transpose [3,B,H,S,D] ── Slice one ── Reshape [B,H,S,D]
 //
 // Transposes become a layout, numbers become part of the scale, repeated heads are read once.
 #pragma once

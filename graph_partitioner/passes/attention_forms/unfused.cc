@@ -38,11 +38,13 @@ struct Probabilities {
 std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
   const Pattern softmax = op("Softmax", {any("scores")}, "softmax");
   // Rows without a key: exporters turn the NaN into 0, which tenon::Attention gives anyway.
-  const Pattern guarded = op("Where", {op("IsNaN", {softmax}), constant("zero"), softmax}, "guarded");
+  const Pattern guarded =
+      op("Where", {op("IsNaN", {softmax}), constant("zero"), softmax}, "guarded");
   const Pattern pattern = optional("Cast", either(guarded, softmax));
   Match match;
   if (!pattern(graph, value, match) || !graph.has_one_use(value)) return std::nullopt;
-  if (match["zero"] != kNoValue && scalar_constant(graph, match["zero"]) != 0.0) return std::nullopt;
+  if (match["zero"] != kNoValue && scalar_constant(graph, match["zero"]) != 0.0)
+    return std::nullopt;
   if (match["guarded"] == kNoValue && !graph.has_one_use(match["softmax"])) return std::nullopt;
   const Node& node = *graph.producer(match["softmax"]);
   const auto& shape = graph.value(match["scores"]).shape;
@@ -138,7 +140,8 @@ std::optional<Found> find_attention(Rewrite& r) {
   for (const FourDims* operand : {&found.q, &found.k, &found.v}) {
     found.sources = ir::merge_sources(found.sources, operand->sources);
   }
-  if (found.scores.scale == 0.0 || !is_attention(found) || !masks_fit(r, found)) return std::nullopt;
+  if (found.scores.scale == 0.0 || !is_attention(found) || !masks_fit(r, found))
+    return std::nullopt;
   return found;
 }
 
@@ -174,8 +177,8 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   attention.v_layout = v.layout;
   attention.q_heads = found.q.shape[1].value();
   attention.kv_heads = k.heads != 0 ? k.heads : attention.q_heads;
-  attention.scale = static_cast<float>(found.scores.scale * q.scale * k.scale *
-                                       found.first.alpha_constant);
+  attention.scale =
+      static_cast<float>(found.scores.scale * q.scale * k.scale * found.first.alpha_constant);
   attention.softcap = static_cast<float>(found.scores.softcap);
   attention.mask = combined_mask(r, found);
   return attention;
@@ -188,7 +191,8 @@ bool take_output_transpose(Rewrite& r) {
   if (!graph.has_one_use(y)) return false;
   const ir::NodeId reader = graph.consumers(y).front();
   const Node& node = graph.node(reader);
-  if (!node.is("Transpose") || node.integers("perm") != std::vector<int64_t>{0, 2, 1, 3}) return false;
+  if (!node.is("Transpose") || node.integers("perm") != std::vector<int64_t>{0, 2, 1, 3})
+    return false;
   const ValueId turned = node.output(0);
   r.absorb(node.sources);
   graph.value(y).shape = graph.value(turned).shape;

@@ -35,8 +35,9 @@ std::string implied_result(const std::string& terms) {
 }
 
 std::optional<Equation> parse_equation(std::string text) {
-  text.erase(std::remove_if(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c); }),
-             text.end());
+  text.erase(
+      std::remove_if(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c); }),
+      text.end());
   const size_t arrow = text.find("->");
   const std::string left = text.substr(0, arrow);
   Equation equation;
@@ -54,7 +55,8 @@ std::optional<Equation> parse_equation(std::string text) {
     if (has_repeats(term)) return std::nullopt;
     labels += term;
   }
-  const bool plain = std::all_of(labels.begin(), labels.end(), [](unsigned char c) { return std::isalpha(c); });
+  const bool plain =
+      std::all_of(labels.begin(), labels.end(), [](unsigned char c) { return std::isalpha(c); });
   if (!plain || has_repeats(equation.result)) return std::nullopt;
   return equation;
 }
@@ -120,14 +122,13 @@ ValueId as_matrix(Rewrite& r, const Term& term, const std::string& batch, const 
 }
 
 Term product(Rewrite& r, const Term& a, const Term& b, const std::string& result) {
-  const std::string batch = select(result, [&](char label) {
-    return contains(a.labels, label) && contains(b.labels, label);
-  });
+  const std::string batch = select(
+      result, [&](char label) { return contains(a.labels, label) && contains(b.labels, label); });
   const std::string rows = select(a.labels, [&](char label) { return !contains(b.labels, label); });
-  const std::string columns = select(b.labels, [&](char label) { return !contains(a.labels, label); });
-  const std::string inner = select(a.labels, [&](char label) {
-    return contains(b.labels, label) && !contains(result, label);
-  });
+  const std::string columns =
+      select(b.labels, [&](char label) { return !contains(a.labels, label); });
+  const std::string inner = select(
+      a.labels, [&](char label) { return contains(b.labels, label) && !contains(result, label); });
   const ValueId left = as_matrix(r, a, batch, rows, inner);
   const ValueId right = as_matrix(r, b, batch, inner, columns);
   Shape matrix = *r.graph().value(left).shape, full;

@@ -169,21 +169,11 @@ bool gather_one(Rewrite& r) {
 }
 
 constexpr NamedRewrite kRules[] = {
-    {"Identity", identity},
-    {"Dropout", dropout},
-    {"Cast", cast},
-    {"CastLike", cast},
-    {"Transpose", transpose},
-    {"Reshape", reshape},
-    {"Flatten", shape_change},
-    {"Squeeze", shape_change},
-    {"Unsqueeze", shape_change},
-    {"Split", split},
-    {"Gather", gather_one},
-    {"Sum", variadic},
-    {"Mean", variadic},
-    {"Min", variadic},
-    {"Max", variadic},
+    {"Identity", identity},    {"Dropout", dropout},      {"Cast", cast},
+    {"CastLike", cast},        {"Transpose", transpose},  {"Reshape", reshape},
+    {"Flatten", shape_change}, {"Squeeze", shape_change}, {"Unsqueeze", shape_change},
+    {"Split", split},          {"Gather", gather_one},    {"Sum", variadic},
+    {"Mean", variadic},        {"Min", variadic},         {"Max", variadic},
 };
 
 }  // namespace

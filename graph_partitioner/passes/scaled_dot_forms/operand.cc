@@ -17,7 +17,9 @@ bool is_wide_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-bool is_code(DType dtype) { return is_small_float(dtype) || (is_integer(dtype) && bit_width(dtype) <= 8); }
+bool is_code(DType dtype) {
+  return is_small_float(dtype) || (is_integer(dtype) && bit_width(dtype) <= 8);
+}
 
 bool is_scale_type(DType dtype) {
   return is_wide_float(dtype) || dtype == DType::kF8E4M3FN || dtype == DType::kF8E8M0;
@@ -82,7 +84,8 @@ void split_global_scale(const Graph& graph, Operand& operand) {
   operand.sources = ir::merge_sources(operand.sources, node->sources);
 }
 
-std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand operand, Side side) {
+std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand operand,
+                                   Side side) {
   const ir::Value& codes = graph.value(node.input(0));
   if (!is_code(codes.dtype) || !codes.shape || codes.shape->size() < 2) return std::nullopt;
   // An integer activation is cheaper dequantised once than in every tile that reads it.

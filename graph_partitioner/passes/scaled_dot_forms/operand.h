@@ -1,4 +1,4 @@
-// One side of a dot, traced back through what an exporter puts between stored codes and the product.
+// One side of a dot, traced back through what exporters put between stored codes and the product.
 //
 //   NVFP4   scale f8 [N,K/16], global f32 ──DequantizeLinear──┐
 //           codes f4 [N,K] ───────────────────────────────────DequantizeLinear axis=-1 block 16

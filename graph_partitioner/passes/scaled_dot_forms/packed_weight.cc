@@ -1,8 +1,8 @@
 // Ops that carry their quantised weight themselves, stored [N, K] with nibbles hidden in uint8.
 //
-//   com.microsoft::MatMulNBits                    a, b u8 [N,blocks,bytes], scales, zeros?, -, bias?
-//   com.microsoft::MatMulBlockQuantizedFp4Weight  a, b u8 [N,K/2], scale u8 (e4m3), global, _, bias?
-//   com.microsoft::MatMulBlockQuantizedFp8Weight  a, b f8 [N,K], scale f32, a_scale?, bias?
+//   MatMulNBits                    a, b u8 [N,blocks,bytes], scales, zeros?, -, bias?
+//   MatMulBlockQuantizedFp4Weight  a, b u8 [N,K/2], scale u8 (e4m3), global, _, bias?
+//   MatMulBlockQuantizedFp8Weight  a, b f8 [N,K], scale f32, a_scale?, bias?
 #include "graph_partitioner/passes/scaled_dot_forms/forms.h"
 #include "graph_partitioner/passes/scaled_dot_forms/operand.h"
 
@@ -33,10 +33,14 @@ bool reads(Rewrite& r, ValueId a, int64_t k) {
 
 DType code_type(int64_t bits) {
   switch (bits) {
-    case 2: return DType::kU2;
-    case 4: return DType::kU4;
-    case 8: return DType::kU8;
-    default: return DType::kUndefined;
+    case 2:
+      return DType::kU2;
+    case 4:
+      return DType::kU4;
+    case 8:
+      return DType::kU8;
+    default:
+      return DType::kUndefined;
   }
 }
 
@@ -121,7 +125,8 @@ bool fp8_weight(Rewrite& r) {
   if (block <= 0 || !reads(r, r.input(0), k)) return false;
   if (!has_shape(r, r.input(2), {n, ceil_of(k, block)})) return false;
   if (r.has_input(3) && !has_elements(r, r.input(3), 1)) return false;
-  const Operand a = trace_operand(r.graph(), through_f8(r, r.input(0), r.input(3)), Side::kLeft, false);
+  const Operand a =
+      trace_operand(r.graph(), through_f8(r, r.input(0), r.input(3)), Side::kLeft, false);
   ScaledDot dot;
   dot.a = a.value;
   dot.scale_a = a.scale;

@@ -50,8 +50,9 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// What is left alone needs no judge, and may be a model that has no result. com.microsoft::Attention
-// and Einsum, which the judge does not know, have tests of their own below.
+// What is left alone needs no judge, and may be a model that has no result.
+// com.microsoft::Attention and Einsum, which the judge does not know, have tests of their own
+// below.
 bool can_be_judged(const Case& one) {
   return one.title.rfind("left alone", 0) != 0 &&
          one.graph.find("com.microsoft::Attention@") == std::string::npos &&
@@ -102,16 +103,14 @@ TEST_P(Spelled, GivesTheSame) {
   testing::expect_equivalent(ir::parse(GetParam().spelled), matched, kSizes);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Attention, Spelled,
-    ::testing::Values(
-        Pair{"PackedQueriesKeysAndValues",
-             R"(graph main {
+INSTANTIATE_TEST_SUITE_P(Attention, Spelled,
+                         ::testing::Values(Pair{"PackedQueriesKeysAndValues",
+                                                R"(graph main {
   input %x: f32[b,s,4,3,6]
   %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%x) {num_heads=4}
   output %y
 })",
-             R"(graph main {
+                                                R"(graph main {
   input %x: f32[b,s,4,3,6]
   %q1: f32[b,s,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","0","0"], steps=[1,1,1,1,1]}
   %k1: f32[b,s,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","1","0"], steps=[1,1,1,1,1]}
@@ -122,14 +121,14 @@ INSTANTIATE_TEST_SUITE_P(
   %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %k, %v) {num_heads=4}
   output %y
 })"},
-        Pair{"PackedKeysAndValues",
-             R"(graph main {
+                                           Pair{"PackedKeysAndValues",
+                                                R"(graph main {
   input %q: f32[b,s,24]
   input %x: f32[b,t,4,2,6]
   %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %x) {num_heads=4}
   output %y
 })",
-             R"(graph main {
+                                                R"(graph main {
   input %q: f32[b,s,24]
   input %x: f32[b,t,4,2,6]
   %k1: f32[b,t,4,1,6] = tenon::Slice(%x) {starts=["0","0","0","0","0"], steps=[1,1,1,1,1]}
@@ -139,8 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
   %y: f32[b,s,24] = com.microsoft::MultiHeadAttention@1(%q, %k, %v) {num_heads=4}
   output %y
 })"},
-        Pair{"ProjectionWithMaskAndStackedCache",
-             R"(graph main {
+                                           Pair{"ProjectionWithMaskAndStackedCache",
+                                                R"(graph main {
   input %x: f32[b,s,8]
   input %w: f32[8,72]
   input %c: f32[72]
@@ -150,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
   output %y
   output %present
 })",
-             R"(graph main {
+                                                R"(graph main {
   input %x: f32[b,s,8]
   input %w: f32[8,72]
   input %c: f32[72]
@@ -234,25 +233,24 @@ TEST_P(Einsum, IsTheSumOverItsLabels) {
   }
   std::vector<int64_t> dims;
   for (const char label : equation.result) dims.push_back(all.at(label));
-  const std::string text =
-      fmt::format("graph main {{\n{}  %y: f32[{}] = Einsum@12({}) {{equation=\"{}\"}}\n  output %y\n}}\n",
-                  header, fmt::join(dims, ","), operands, equation.text);
+  const std::string text = fmt::format(
+      "graph main {{\n{}  %y: f32[{}] = Einsum@12({}) {{equation=\"{}\"}}\n  output %y\n}}\n",
+      header, fmt::join(dims, ","), operands, equation.text);
   const ir::Graph graph = run_pass("normalize", ir::parse(text));
   EXPECT_EQ(testing::count_ops(graph, "Einsum"), 0) << ir::print(graph);
   testing::expect_equal(sum_over_labels(equation.terms, equation.result, sizes, inputs),
                         kernels::reference::evaluate(graph, inputs).front());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Equations, Einsum,
-    ::testing::Values(Equation{"bhid,bhjd->bhij", {"bhid", "bhjd"}, "bhij"},
-                      Equation{"bhij,bhjd->bihd", {"bhij", "bhjd"}, "bihd"},
-                      Equation{"ij,jd", {"ij", "jd"}, "di"},
-                      Equation{"i,j->ji", {"i", "j"}, "ji"},
-                      Equation{"bid,bid->", {"bid", "bid"}, ""},
-                      Equation{"bhid -> db", {"bhid"}, "db"},
-                      Equation{"bhid,bhjd->ihb", {"bhid", "bhjd"}, "ihb"},
-                      Equation{"bi,bi->bi", {"bi", "bi"}, "bi"}));
+INSTANTIATE_TEST_SUITE_P(Equations, Einsum,
+                         ::testing::Values(Equation{"bhid,bhjd->bhij", {"bhid", "bhjd"}, "bhij"},
+                                           Equation{"bhij,bhjd->bihd", {"bhij", "bhjd"}, "bihd"},
+                                           Equation{"ij,jd", {"ij", "jd"}, "di"},
+                                           Equation{"i,j->ji", {"i", "j"}, "ji"},
+                                           Equation{"bid,bid->", {"bid", "bid"}, ""},
+                                           Equation{"bhid -> db", {"bhid"}, "db"},
+                                           Equation{"bhid,bhjd->ihb", {"bhid", "bhjd"}, "ihb"},
+                                           Equation{"bi,bi->bi", {"bi", "bi"}, "bi"}));
 
 }  // namespace
 }  // namespace tenon
