@@ -127,6 +127,7 @@ class ProgramBuilder {
     for (const Dim& bytes : lowered.scratch) {
       scratch.push_back(add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
     }
+    for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
     for (Launch& launch : lowered.launches) add_launch(launch, shown, packed, scratch);
   }
 

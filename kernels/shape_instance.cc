@@ -35,6 +35,7 @@ class Instantiation {
     for (const InputShape& input : program_.inputs) {
       instance_->inputs.push_back(input.shape ? dims(*input.shape) : std::vector<int64_t>{});
     }
+    for (const NamedSizeCheck& named : program_.size_checks) check_sizes(named);
     for (const Shape& output : program_.outputs) instance_->outputs.push_back(dims(output));
     for (const CompiledLaunch& launch : program_.launches) size_launch(launch, threads);
     for (const ShapeWrite& write : program_.shape_writes) {
@@ -56,6 +57,15 @@ class Instantiation {
     std::vector<int64_t> result;
     for (const Dim& dim : shape) result.push_back(number(dim));
     return result;
+  }
+
+  void check_sizes(const NamedSizeCheck& named) const {
+    const int64_t size = number(named.check.size), over = number(named.check.over);
+    if (size == 1 || size == over) return;
+    throw UserError(fmt::format("node '{}': {} ({}) and {} ({}) do not broadcast: they differ and "
+                                "neither is 1",
+                                named.node, size, named.check.size.text(), over,
+                                named.check.over.text()));
   }
 
   void size_launch(const CompiledLaunch& launch, int threads) {

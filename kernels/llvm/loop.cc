@@ -42,6 +42,7 @@ class ProblemMaker {
     problem_.reduced_axes = tiling.reduced_axes;
     problem_.region = tiling.region;
     problem_.loads = tiling.accesses;
+    for (const tiling::Fit& fit : tiling.fits) lowered_.sizes.push_back({fit.size, fit.over});
     add_stores(tiling);
     add_positions(tiling);
     for (const tiling::Access& load : problem_.loads) add_buffers(load);
@@ -89,6 +90,9 @@ class ProblemMaker {
       return;
     }
     // A constant of the body alone.
+    if (!problem_.body->value(value).constant) {
+      throw UserError("Pad with a fill that the same loop computes");
+    }
     const ir::Tensor& tensor = *problem_.body->value(value).constant;
     PackedConstant constant{aligned_bytes(tensor.bytes), tensor.bytes};
     if (tensor.bytes > 0) std::memcpy(constant.data.get(), tensor.data, tensor.bytes);
