@@ -29,7 +29,8 @@ std::string label(const ir::Node& node) {
 
 class Partitioner {
  public:
-  Partitioner(const ir::Graph& imported, const SupportsFn& supports, const PartitionOptions& options)
+  Partitioner(const ir::Graph& imported, const SupportsFn& supports,
+              const PartitionOptions& options)
       : graph_(imported), supports_(supports), options_(options) {
     for (size_t i = 0; i < graph_.order().size(); ++i) {
       const ir::Node& node = at(i);
@@ -62,8 +63,8 @@ class Partitioner {
     return true;
   }
 
-  // Nodes whose results are dims: the executable writes them itself wherever somebody reads them, so
-  // a consumer that is left out is no reason to leave them out.
+  // Nodes whose results are dims: the executable writes them itself wherever somebody reads them,
+  // so a consumer that is left out is no reason to leave them out.
   void find_host_evaluated() {
     ir::Graph inferred = graph_;
     infer_shapes(inferred);
@@ -213,12 +214,12 @@ class Partitioner {
         const ir::Node* producer = graph_.producer(input);
         if (!producer) continue;
         const size_t from = position_.at(producer->sources[0]);
-        const bool inside = claimable(from) && claimable(i) &&
-                            grouping_.level[from] == grouping_.level[i];
+        const bool inside =
+            claimable(from) && claimable(i) && grouping_.level[from] == grouping_.level[i];
         if (inside) continue;
-        const std::string what = fmt::format("the {} tensor '{}' must not cross a partition's border",
-                                             name(graph_.value(input).dtype),
-                                             graph_.value(input).name);
+        const std::string what =
+            fmt::format("the {} tensor '{}' must not cross a partition's border",
+                        name(graph_.value(input).dtype), graph_.value(input).name);
         changed |= refuse(from, fmt::format("{}, and {} is elsewhere", what, label(at(i))));
         changed |= refuse(i, fmt::format("{}, and {} is elsewhere", what, label(*producer)));
       }
@@ -256,10 +257,10 @@ class Partitioner {
   const ir::Graph& graph_;
   const SupportsFn& supports_;
   const PartitionOptions& options_;
-  std::map<int, size_t> position_;              // by source
-  std::vector<std::string> reasons_;            // by position; empty: claimable
-  std::vector<char> host_evaluated_;            // by position
-  std::vector<std::vector<size_t>> together_;   // positions fused into one node
+  std::map<int, size_t> position_;             // by source
+  std::vector<std::string> reasons_;           // by position; empty: claimable
+  std::vector<char> host_evaluated_;           // by position
+  std::vector<std::vector<size_t>> together_;  // positions fused into one node
   Grouping grouping_;
 };
 

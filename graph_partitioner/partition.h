@@ -15,13 +15,13 @@ namespace tenon {
 using SupportsFn = std::function<Support(const ir::Graph&, const ir::Node&)>;
 
 struct PartitionOptions {
-  bool claim_all = false;                   // claim partitions that gain nothing, too
-  std::vector<std::string> exclude_ops;     // "Softmax", "com.microsoft::MatMulNBits"
-  std::vector<std::string> exclude_nodes;   // node names
+  bool claim_all = false;                  // claim partitions that gain nothing, too
+  std::vector<std::string> exclude_ops;    // "Softmax", "com.microsoft::MatMulNBits"
+  std::vector<std::string> exclude_nodes;  // node names
 };
 
 struct LeftOut {
-  int source = 0;      // imported node id
+  int source = 0;  // imported node id
   std::string reason;
 };
 

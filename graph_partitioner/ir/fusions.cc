@@ -34,8 +34,9 @@ DType dtype_attribute(const Node& node, std::string_view attribute) {
   if (written.empty()) return DType::kUndefined;
   const std::optional<DType> dtype = parse_dtype(written);
   if (!dtype) {
-    throw UserError(fmt::format("node '{}' ({}): attribute '{}' must name an element type, got '{}'",
-                                node.name, node.op, attribute, written));
+    throw UserError(
+        fmt::format("node '{}' ({}): attribute '{}' must name an element type, got '{}'", node.name,
+                    node.op, attribute, written));
   }
   return *dtype;
 }
@@ -94,8 +95,8 @@ ScaledDot ScaledDot::from(const Node& node) {
 void ScaledDot::write_to(Node& node) const {
   node.op = kScaledDot;
   node.since_version = 0;
-  std::vector<ValueId> inputs = {a,     b,   scale_a.scale, scale_a.zero_point, scale_b.scale,
-                                 scale_b.zero_point, alpha, bias};
+  std::vector<ValueId> inputs = {
+      a, b, scale_a.scale, scale_a.zero_point, scale_b.scale, scale_b.zero_point, alpha, bias};
   inputs.insert(inputs.end(), extra.begin(), extra.end());
   set_inputs(node, std::move(inputs));
   write_scale(node, "a", scale_a);

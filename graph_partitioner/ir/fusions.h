@@ -21,8 +21,9 @@ inline constexpr std::string_view kDynamicQuantize = "tenon::DynamicQuantize";
 // How the elements of one side of a dot are scaled:
 //   real(k, n) = (element(k, n) - zero_point) * scale
 // Blocks run along K. `scale` has the operand's layout with K divided by `block` (rounded up).
-// One scale per channel (block 0) is N elements of any shape, one for all (per_channel false) is one.
-// A zero point that hides nibbles in uint8 starts a new byte in each row, as MatMulNBits stores it.
+// One scale per channel (block 0) is N elements of any shape, one for all (per_channel false) is
+// one. A zero point that hides nibbles in uint8 starts a new byte in each row, as MatMulNBits
+// stores it.
 struct BlockScale {
   ValueId scale = kNoValue;       // f32, f16, bf16, f8e4m3fn or f8e8m0; kNoValue: unscaled
   ValueId zero_point = kNoValue;  // the operand's type or a float; kNoValue: 0 (see `zero_offset`)
@@ -41,24 +42,25 @@ struct BlockScale {
 //   b ──[(b - zero) * scale_b]──┘
 //
 // Plain MatMul and Gemm are the same op with no scales. Node inputs, in order:
-//   a, b, a.scale, a.zero_point, b.scale, b.zero_point, alpha, bias, then the body's extra operands.
+//   a, b, a.scale, a.zero_point, b.scale, b.zero_point, alpha, bias, then the body's extra
+//   operands.
 // `alpha` is a scalar f32 value (global scales live here, never in the block scales).
 // The body, where present, takes (dot result, extra operands…) and gives the node's outputs.
 struct ScaledDot {
   ValueId a = kNoValue, b = kNoValue;
   BlockScale scale_a, scale_b;
-  ValueId alpha = kNoValue;      // runtime or constant scalar f32
-  float alpha_constant = 1.0f;   // multiplies on top
-  ValueId bias = kNoValue;       // [N] or broadcastable to the result; beta already folded in
-  bool a_k_first = false;        // a is [..., K, M] (Gemm transA)
-  bool b_k_last = false;         // b is [..., N, K] (a transposed weight, Gemm transB)
+  ValueId alpha = kNoValue;     // runtime or constant scalar f32
+  float alpha_constant = 1.0f;  // multiplies on top
+  ValueId bias = kNoValue;      // [N] or broadcastable to the result; beta already folded in
+  bool a_k_first = false;       // a is [..., K, M] (Gemm transA)
+  bool b_k_last = false;        // b is [..., N, K] (a transposed weight, Gemm transB)
   // b's element type where the stored tensor hides it (MatMulNBits and contrib FP4 keep nibbles in
   // uint8), and its logical dims [N, K] or [K, N].
   DType b_type = DType::kUndefined;
   std::vector<int64_t> b_dims;
-  int accuracy_level = 0;        // MatMulNBits': 4 allows int8 activations
+  int accuracy_level = 0;            // MatMulNBits': 4 allows int8 activations
   DType result = DType::kUndefined;  // type of the dot's result before the body
-  std::vector<ValueId> extra;    // operands of the body after the dot's own result
+  std::vector<ValueId> extra;        // operands of the body after the dot's own result
 
   static ScaledDot from(const Node& node);
   void write_to(Node& node) const;  // op, inputs and attributes; body and outputs are the caller's
@@ -75,24 +77,24 @@ struct ScaledDot {
 // Which keys a query sees, for batch row b, with S keys in k and P in past_k (0 without):
 //   length(b) = kv_lengths[b], else P + S           keys that count
 //   past(b)   = P, or with kv_lengths and a past: max(0, kv_lengths[b] - S)
-// The keys are past's first past(b) rows, then k's at row past(b); present holds them, [B, H, rows, D],
-// and zeros after them (what was there before, where present is past's own buffer). Without
+// The keys are past's first past(b) rows, then k's at row past(b); present holds them, [B, H, rows,
+// D], and zeros after them (what was there before, where present is past's own buffer). Without
 // kv_lengths that is Concat(past, k). Query i stands at
 //   position(b, i) = i + past(b), or where `causal` is set i + length(b) - Sq
 // and sees key j when j < length(b), j <= position (causal, causal_top_left),
 // position - j <= left_window and j - position <= right_window. A query that sees no key gives 0.
 struct Attention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
-  ValueId mask = kNoValue;        // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
+  ValueId mask = kNoValue;  // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
   ValueId past_k = kNoValue, past_v = kNoValue;
   ValueId kv_lengths = kNoValue;  // i32/i64 [B]: valid keys of each batch row
   ValueId sinks = kNoValue;       // [H]: one extra logit per head in the denominator
   int64_t q_heads = 0, kv_heads = 0;
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
-  float scale = 0.0f;             // 0: 1/sqrt(D)
-  float softcap = 0.0f;           // 0: none
-  bool causal = false;            // bottom-right aligned: the last query sees the last key
-  bool causal_top_left = false;   // query i sees the past and k's first i + 1 keys
+  float scale = 0.0f;            // 0: 1/sqrt(D)
+  float softcap = 0.0f;          // 0: none
+  bool causal = false;           // bottom-right aligned: the last query sees the last key
+  bool causal_top_left = false;  // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited
 
   static Attention from(const Node& node);

@@ -102,8 +102,8 @@ std::string Graph::free_name(std::string wanted) const {
   if (!wanted.empty() && by_name_.count(wanted) == 0) return wanted;
   // The value count only grows, so most first guesses are free.
   for (size_t suffix = values_.size();; ++suffix) {
-    std::string candidate = wanted.empty() ? fmt::format("v{}", suffix)
-                                           : fmt::format("{}.{}", wanted, suffix);
+    std::string candidate =
+        wanted.empty() ? fmt::format("v{}", suffix) : fmt::format("{}.{}", wanted, suffix);
     if (by_name_.count(candidate) == 0) return candidate;
   }
 }
@@ -253,7 +253,8 @@ int Graph::remove_dead_nodes() {
 }
 
 void Graph::sort_topologically() {
-  // Kahn's algorithm that always takes the ready node that stood first, so a sorted graph stays put.
+  // Kahn's algorithm that always takes the ready node that stood first, so a sorted graph stays
+  // put.
   std::vector<size_t> position(nodes_.size(), 0);
   for (size_t i = 0; i < order_.size(); ++i) position[order_[i]] = i;
   std::vector<std::vector<size_t>> followers(order_.size());

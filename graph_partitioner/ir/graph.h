@@ -58,8 +58,8 @@ struct Value {
   DType dtype = DType::kUndefined;
   std::optional<Shape> shape;  // nullopt: even the rank is unknown
   NodeId producer = kNoNode;
-  TensorPtr constant;          // set for constants and for defaults of overridable inputs
-  bool overridable = false;    // a graph input with a default: `constant` may be replaced at Run
+  TensorPtr constant;        // set for constants and for defaults of overridable inputs
+  bool overridable = false;  // a graph input with a default: `constant` may be replaced at Run
   // Elements of a small integer tensor as dims, where shape arithmetic knows them.
   std::optional<std::vector<Dim>> elements;
 
@@ -120,18 +120,18 @@ class Graph {
   bool is_output(ValueId id) const;
   bool is_input(ValueId id) const;
 
-  const Node* producer(ValueId id) const;            // null for inputs, constants and kNoValue
-  std::vector<NodeId> consumers(ValueId id) const;   // live nodes, in order, each once
-  bool has_one_use(ValueId id) const;                // one consuming input slot, not an output
-  ValueId find(std::string_view name) const;         // kNoValue when absent
-  void rename(ValueId id, std::string name);         // picks another name when this one is taken
+  const Node* producer(ValueId id) const;           // null for inputs, constants and kNoValue
+  std::vector<NodeId> consumers(ValueId id) const;  // live nodes, in order, each once
+  bool has_one_use(ValueId id) const;               // one consuming input slot, not an output
+  ValueId find(std::string_view name) const;        // kNoValue when absent
+  void rename(ValueId id, std::string name);        // picks another name when this one is taken
 
   // Every use of `from` (node inputs and graph outputs) becomes `to`. Where `from` is a graph
   // output its name moves along, unless `to` is a graph input, a constant or another output.
   void replace_uses(ValueId from, ValueId to);
-  void remove_node(NodeId id);          // its outputs must have no uses left
-  int remove_dead_nodes();              // nodes none of whose outputs is used; returns how many
-  void sort_topologically();            // throws InternalError on a cycle
+  void remove_node(NodeId id);  // its outputs must have no uses left
+  int remove_dead_nodes();      // nodes none of whose outputs is used; returns how many
+  void sort_topologically();    // throws InternalError on a cycle
 
  private:
   std::vector<Value> values_;

@@ -258,8 +258,8 @@ class Parser {
     if (scan_.accept("strings[]")) return std::vector<std::string>{};
     if (scan_.accept("[")) return list();
     const char first = scan_.peek();
-    const bool tensor = std::isalpha(static_cast<unsigned char>(first)) &&
-                        !scan_.accept("inf") && !scan_.accept("nan");
+    const bool tensor = std::isalpha(static_cast<unsigned char>(first)) && !scan_.accept("inf") &&
+                        !scan_.accept("nan");
     if (tensor) return tensor_attribute();
     if (first == 'i') return std::numeric_limits<float>::infinity();
     if (first == 'n') return std::numeric_limits<float>::quiet_NaN();
@@ -324,8 +324,8 @@ class Parser {
     auto parsed = std::make_shared<Tensor>(*Tensor::copy(dtype, std::move(dims), bytes));
     parsed->stands_for = digest;
     if (parsed->bytes != storage_bytes(dtype, parsed->elements())) {
-      scan_.fail(fmt::format("{} bytes of data before this",
-                             storage_bytes(dtype, parsed->elements())));
+      scan_.fail(
+          fmt::format("{} bytes of data before this", storage_bytes(dtype, parsed->elements())));
     }
     return parsed;
   }

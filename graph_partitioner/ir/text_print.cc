@@ -30,9 +30,7 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
-std::string word(std::string_view text) {
-  return is_bare(text) ? std::string(text) : quoted(text);
-}
+std::string word(std::string_view text) { return is_bare(text) ? std::string(text) : quoted(text); }
 
 // Always told apart from an integer: 1.0, 1e-05, inf, nan.
 std::string number(float value) {
@@ -102,13 +100,19 @@ class Printer {
     });
     text += fmt::format(" = {}", node.op);
     if (node.since_version != 0) text += fmt::format("@{}", node.since_version);
-    text += "(" + joined(node.inputs, ", ", [&](ValueId id) {
-      return id == kNoValue ? std::string("_") : "%" + word(graph.value(id).name);
-    }) + ")";
+    text += "(" +
+            joined(node.inputs, ", ",
+                   [&](ValueId id) {
+                     return id == kNoValue ? std::string("_") : "%" + word(graph.value(id).name);
+                   }) +
+            ")";
     if (!node.attributes.empty()) {
-      text += " {" + joined(node.attributes, ", ", [&](const auto& item) {
-        return fmt::format("{}={}", word(item.first), attribute(item.second));
-      }) + "}";
+      text += " {" +
+              joined(node.attributes, ", ",
+                     [&](const auto& item) {
+                       return fmt::format("{}={}", word(item.first), attribute(item.second));
+                     }) +
+              "}";
     }
     if (!node.name.empty()) text += " name=" + quoted(node.name);
     if (options_.sources && !node.sources.empty()) {
@@ -148,8 +152,8 @@ class Printer {
       return fmt::format("sha256:{} bytes:{}", hex(sha256(data)), tensor.bytes);
     }
     return "hex:" + joined(data, "", [](std::byte byte) {
-      return fmt::format("{:02x}", static_cast<unsigned>(byte));
-    });
+             return fmt::format("{:02x}", static_cast<unsigned>(byte));
+           });
   }
 
   std::string attribute(const Attribute& attribute) const {

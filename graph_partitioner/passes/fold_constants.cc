@@ -34,7 +34,8 @@ ir::TensorPtr from_elements(const ir::Value& value) {
 ir::TensorPtr from_constant_node(const ir::Node& node) {
   if (node.has("value")) return node.tensor("value");
   const auto list = [](DType dtype, const auto& values, std::vector<int64_t> dims) {
-    return ir::Tensor::of(dtype, std::move(dims), std::vector<double>(values.begin(), values.end()));
+    return ir::Tensor::of(dtype, std::move(dims),
+                          std::vector<double>(values.begin(), values.end()));
   };
   if (node.has("value_float")) {
     return list(DType::kF32, std::vector<float>{node.number("value_float", 0)}, {});
@@ -50,7 +51,8 @@ ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const 
   folding::Evaluate evaluate = folding::find_arithmetic(node.op);
   const size_t limit = evaluate ? kMaxFoldedBytes : kMaxMovedBytes;
   if (!evaluate) evaluate = folding::find_movement(node.op);
-  if (!evaluate || node.inputs.empty() || !result.shape || !is_static(*result.shape)) return nullptr;
+  if (!evaluate || node.inputs.empty() || !result.shape || !is_static(*result.shape))
+    return nullptr;
   if (!is_small(result.dtype, *result.shape, limit)) return nullptr;
   folding::Operands operands{node, {}, result.dtype, static_dims(*result.shape)};
   for (ir::ValueId input : node.inputs) {
@@ -78,7 +80,8 @@ ir::TensorPtr value_of(const ir::Graph& graph, const ir::Node& node, ir::ValueId
   }
 }
 
-void replace_by_constant(ir::Graph& graph, ir::NodeId id, ir::ValueId output, ir::TensorPtr tensor) {
+void replace_by_constant(ir::Graph& graph, ir::NodeId id, ir::ValueId output,
+                         ir::TensorPtr tensor) {
   for (ir::NodeId consumer : graph.consumers(output)) {
     ir::Node& taker = graph.node(consumer);
     taker.sources = ir::merge_sources(taker.sources, graph.node(id).sources);

@@ -75,10 +75,9 @@ void ShapeInference::merge_shape(ir::ValueId id, const Shape& inferred) const {
 }
 
 void ShapeInference::infer(ir::NodeId id) {
-  static const RuleMap shape_rules =
-      join({pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(),
-            dot_shape_rules(), attention_shape_rules(), window_shape_rules(),
-            quantize_shape_rules()});
+  static const RuleMap shape_rules = join(
+      {pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(), dot_shape_rules(),
+       attention_shape_rules(), window_shape_rules(), quantize_shape_rules()});
   static const RuleMap rules_of_elements = join({element_rules()});
 
   const ir::Node& node = graph_.node(id);

@@ -6,7 +6,8 @@
 //
 // What the runtime gave is kept where it knows more (a number beats an expression, a dim of the
 // inputs beats a dim that no input has). Two numbers that contradict each other leave the shape
-// unknown; data-dependent shapes stay unknown; nothing here throws because of what a model contains.
+// unknown; data-dependent shapes stay unknown; nothing here throws because of what a model
+// contains.
 #pragma once
 
 #include <memory>

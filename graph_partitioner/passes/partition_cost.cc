@@ -31,10 +31,10 @@ bool computes(const ir::Graph& body) {
 
 // Sources of a loop that stand for arithmetic in the imported graph, not for views or shapes.
 size_t computing_sources(const ir::Graph& cut, const ir::Node& loop) {
-  constexpr std::string_view kMoves[] = {"Reshape",   "Transpose", "Slice",  "Squeeze", "Unsqueeze",
-                                         "Flatten",   "Expand",    "Gather", "Split",   "Concat",
-                                         "Identity",  "Shape",     "Size",   "Tile",    "Pad",
-                                         "Constant",  "Range",     "Cast",   "ConstantOfShape"};
+  constexpr std::string_view kMoves[] = {
+      "Reshape", "Transpose", "Slice",  "Squeeze",  "Unsqueeze",      "Flatten", "Expand",
+      "Gather",  "Split",     "Concat", "Identity", "Shape",          "Size",    "Tile",
+      "Pad",     "Constant",  "Range",  "Cast",     "ConstantOfShape"};
   size_t count = 0;
   for (ir::NodeId id : cut.order()) {
     const ir::Node& node = cut.node(id);

@@ -1,11 +1,13 @@
 // Is a partition worth claiming?
 //
-// A claim costs a call out of the runtime and takes its ops away from tuned kernels. It pays off when
-// the partition holds one of:
-// - something that no stock kernel runs: an fp4, fp8 or e8m0 tensor, a sub-byte integer, an op of the
+// A claim costs a call out of the runtime and takes its ops away from tuned kernels. It pays off
+// when the partition holds one of:
+// - something that no stock kernel runs: an fp4, fp8 or e8m0 tensor, a sub-byte integer, an op of
+// the
 //   trt domain or a contrib op with block-scaled weights (must be kept: nobody else can);
 // - a product or an attention (ScaledDot, Attention);
-// - kFewestFusedOps or more imported ops that compute and share one loop: each op saved is a pass over
+// - kFewestFusedOps or more imported ops that compute and share one loop: each op saved is a pass
+// over
 //   memory saved.
 // Views, shape arithmetic, data movement and short pointwise chains alone gain nothing.
 #pragma once

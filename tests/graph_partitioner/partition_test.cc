@@ -18,9 +18,9 @@ namespace {
 
 // Like the selector: the fused ops and structural ones, as long as every shape is known.
 Support run_fused_ops(const ir::Graph& graph, const ir::Node& node) {
-  static const std::set<std::string, std::less<>> kOps = {
-      "tenon::ScaledDot", "tenon::Attention", "tenon::Loop", "Concat", "Reshape",
-      "tenon::ShapeValue"};
+  static const std::set<std::string, std::less<>> kOps = {"tenon::ScaledDot", "tenon::Attention",
+                                                          "tenon::Loop",      "Concat",
+                                                          "Reshape",          "tenon::ShapeValue"};
   if (!kOps.count(node.op)) return Support::no("no candidate runs " + node.op);
   if (node.is("Reshape") && node.inputs.size() != 1) return Support::no("its target is not known");
   for (ir::ValueId output : node.outputs) {
@@ -46,10 +46,14 @@ ir::Graph two_quantised_dots() {
   const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
   return ir::parse(R"(graph main {
   input %x: f32[batch,16]
-  const %w1: f4e2m1[16,16] = hex:)" + zeros(128) + R"(
-  const %s1: f32[1,16] = hex:)" + zeros(64) + R"(
-  const %w2: f4e2m1[16,16] = hex:)" + zeros(128) + R"(
-  const %s2: f32[1,16] = hex:)" + zeros(64) + R"(
+  const %w1: f4e2m1[16,16] = hex:)" +
+                   zeros(128) + R"(
+  const %s1: f32[1,16] = hex:)" +
+                   zeros(64) + R"(
+  const %w2: f4e2m1[16,16] = hex:)" +
+                   zeros(128) + R"(
+  const %s2: f32[1,16] = hex:)" +
+                   zeros(64) + R"(
   %d1: f32[16,16] = DequantizeLinear@23(%w1, %s1) {axis=0, block_size=16} sources=[0]
   %m1: f32[batch,16] = MatMul@13(%x, %d1) sources=[1]
   %r: f32[batch,16] = Relu@14(%m1) sources=[2]
@@ -203,7 +207,8 @@ ir::Graph random_pointwise(std::mt19937& random, int nodes) {
     node.since_version = 14;
     node.sources = {i};
     for (int k = 0; k < (binary ? 2 : 1); ++k) {
-      node.inputs.push_back(values[testing::pick(random, 0, static_cast<int64_t>(values.size()) - 1)]);
+      node.inputs.push_back(
+          values[testing::pick(random, 0, static_cast<int64_t>(values.size()) - 1)]);
     }
     node.outputs = {graph.add_value(value("v"))};
     values.push_back(node.outputs[0]);

@@ -31,15 +31,24 @@ inline ir::Value random_value(std::mt19937& random, std::string name) {
 
 inline ir::Attribute random_attribute(std::mt19937& random) {
   switch (pick(random, 0, 8)) {
-    case 0: return pick(random, -5, 5);
-    case 1: return std::uniform_real_distribution<float>(-1e3f, 1e3f)(random);
-    case 2: return std::string("quote\" back\\slash\nnew line");
-    case 3: return std::vector<int64_t>{1, -2, 3};
-    case 4: return std::vector<float>{1.0f, -0.1f, 1e-30f, std::numeric_limits<float>::infinity()};
-    case 5: return std::vector<std::string>{"a", "b c", ""};
-    case 6: return std::vector<float>{};
-    case 7: return std::vector<std::string>{};
-    default: return ir::Tensor::of(DType::kF16, {2}, {0.5, -3});
+    case 0:
+      return pick(random, -5, 5);
+    case 1:
+      return std::uniform_real_distribution<float>(-1e3f, 1e3f)(random);
+    case 2:
+      return std::string("quote\" back\\slash\nnew line");
+    case 3:
+      return std::vector<int64_t>{1, -2, 3};
+    case 4:
+      return std::vector<float>{1.0f, -0.1f, 1e-30f, std::numeric_limits<float>::infinity()};
+    case 5:
+      return std::vector<std::string>{"a", "b c", ""};
+    case 6:
+      return std::vector<float>{};
+    case 7:
+      return std::vector<std::string>{};
+    default:
+      return ir::Tensor::of(DType::kF16, {2}, {0.5, -3});
   }
 }
 

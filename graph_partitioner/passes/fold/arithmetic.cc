@@ -85,9 +85,7 @@ constexpr auto kUnary = std::to_array<Unary>({
 bool is_whole(DType dtype) { return is_integer(dtype) || dtype == DType::kBool; }
 
 // Unsigned 64-bit values do not order as signed ones.
-bool folds(DType dtype) {
-  return (is_whole(dtype) && dtype != DType::kU64) || is_floating(dtype);
-}
+bool folds(DType dtype) { return (is_whole(dtype) && dtype != DType::kU64) || is_floating(dtype); }
 
 uint64_t integer_code(DType dtype, int64_t value) {
   const int width = bit_width(dtype);
@@ -110,8 +108,8 @@ ir::TensorPtr evaluate_binary(const Operands& operands) {
   if (!is_whole(a.dtype)) {
     if (!op.real) return nullptr;
     return tensor_of_codes(operands.dtype, operands.dims, [&](int64_t i) {
-      const double value = op.real(load_element(a.dtype, a.data, at_a(i)),
-                                   load_element(b.dtype, b.data, at_b(i)));
+      const double value =
+          op.real(load_element(a.dtype, a.data, at_a(i)), load_element(b.dtype, b.data, at_b(i)));
       return encode(operands.dtype, value);
     });
   }
@@ -120,8 +118,8 @@ ir::TensorPtr evaluate_binary(const Operands& operands) {
     if (load_integer(b.dtype, b.data, i) == 0) return nullptr;
   }
   return tensor_of_codes(operands.dtype, operands.dims, [&](int64_t i) {
-    const int64_t value = op.integer(load_integer(a.dtype, a.data, at_a(i)),
-                                     load_integer(b.dtype, b.data, at_b(i)));
+    const int64_t value =
+        op.integer(load_integer(a.dtype, a.data, at_a(i)), load_integer(b.dtype, b.data, at_b(i)));
     return integer_code(operands.dtype, value);
   });
 }

@@ -21,7 +21,8 @@ using Evaluate = ir::TensorPtr (*)(const Operands&);  // null: cannot be told he
 Evaluate find_arithmetic(std::string_view op);
 Evaluate find_movement(std::string_view op);
 
-// The element of an operand of `dims` that stands at flat position `index` of the result, right-aligned.
+// The element of an operand of `dims` that stands at flat position `index` of the result,
+// right-aligned.
 class BroadcastIndex {
  public:
   BroadcastIndex(const std::vector<int64_t>& dims, const std::vector<int64_t>& result);

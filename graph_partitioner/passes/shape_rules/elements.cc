@@ -16,7 +16,8 @@ bool holds_elements(DType dtype) {
 }
 
 void set_if(NodeFacts& facts, std::optional<Elements> elements) {
-  if (elements && holds_elements(facts.output_dtype(0))) facts.set_elements(0, std::move(*elements));
+  if (elements && holds_elements(facts.output_dtype(0)))
+    facts.set_elements(0, std::move(*elements));
 }
 
 // Scalars and equal lengths; that is all that shape arithmetic broadcasts.
@@ -134,8 +135,8 @@ void slice(NodeFacts& facts) {
     if (!steps || steps->size() != 1) return;
     step = steps->front();
   }
-  const auto extent = slice_extent(starts->front(), ends->front(), step,
-                                   static_cast<int64_t>(data->size()));
+  const auto extent =
+      slice_extent(starts->front(), ends->front(), step, static_cast<int64_t>(data->size()));
   if (!extent) return;
   Elements picked;
   for (int64_t i = 0; i < extent->size.value(); ++i) {
@@ -190,8 +191,7 @@ void expand(NodeFacts& facts) {
 }
 
 void constant_of_shape(NodeFacts& facts) {
-  const ir::TensorPtr value =
-      facts.node().has("value") ? facts.node().tensor("value") : nullptr;
+  const ir::TensorPtr value = facts.node().has("value") ? facts.node().tensor("value") : nullptr;
   const auto element = value ? integer_elements(*value) : std::nullopt;
   if (element && element->size() == 1) fill(facts, element->front());
 }

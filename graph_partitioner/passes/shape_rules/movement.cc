@@ -64,8 +64,8 @@ void flatten(NodeFacts& facts) {
   if (axis < 0) axis += static_cast<int64_t>(shape->size());
   if (axis < 0 || axis > static_cast<int64_t>(shape->size())) return;
   const auto cut = shape->begin() + axis;
-  facts.set_shape(0, {element_count(Shape(shape->begin(), cut)),
-                      element_count(Shape(cut, shape->end()))});
+  facts.set_shape(
+      0, {element_count(Shape(shape->begin(), cut)), element_count(Shape(cut, shape->end()))});
 }
 
 void squeeze(NodeFacts& facts) {
@@ -210,8 +210,8 @@ void range(NodeFacts& facts) {
   if (start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1) {
     const Dim& step = delta->front();
     if (!step.is_constant() || step.is(0)) return;
-    const Dim span = step.value() > 0 ? limit->front() - start->front()
-                                      : start->front() - limit->front();
+    const Dim span =
+        step.value() > 0 ? limit->front() - start->front() : start->front() - limit->front();
     return facts.set_shape(0, {max(ceil_div(span, std::abs(step.value())), 0)});
   }
   const auto first = facts.constant(0), last = facts.constant(1), by = facts.constant(2);
@@ -220,8 +220,8 @@ void range(NodeFacts& facts) {
     return;
   }
   const double step = load_element(by->dtype, by->data, 0);
-  const double span = load_element(last->dtype, last->data, 0) -
-                      load_element(first->dtype, first->data, 0);
+  const double span =
+      load_element(last->dtype, last->data, 0) - load_element(first->dtype, first->data, 0);
   const double count = std::ceil(span / step);
   if (count < 1e12) facts.set_shape(0, {static_cast<int64_t>(std::max(count, 0.0))});
 }
@@ -245,7 +245,8 @@ void resize_by(NodeFacts& facts, size_t scales, size_t sizes) {
     if (factor == std::floor(factor) && factor >= 1 && factor < 1e6) {
       result.push_back(dim * static_cast<int64_t>(factor));
     } else if (dim.is_constant()) {
-      result.emplace_back(static_cast<int64_t>(std::floor(static_cast<double>(dim.value()) * factor)));
+      result.emplace_back(
+          static_cast<int64_t>(std::floor(static_cast<double>(dim.value()) * factor)));
     } else {
       return;
     }

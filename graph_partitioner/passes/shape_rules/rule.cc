@@ -144,8 +144,8 @@ std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low,
   return std::nullopt;
 }
 
-// A start past the end needs no clamp: nothing is taken then. The last k begin at dim - min(dim, k),
-// which leaves min(dim, k) as their number.
+// A start past the end needs no clamp: nothing is taken then. The last k begin at dim - min(dim,
+// k), which leaves min(dim, k) as their number.
 std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
   if (start.is_constant() && start.value() < 0) {
     if (start.value() < -std::numeric_limits<int32_t>::max()) return Dim(0);

@@ -124,7 +124,8 @@ void recurrent(NodeFacts& facts) {
   const bool batch_first = facts.node().integer("layout", 0) != 0;
   const Dim& length = (*input)[batch_first ? 1 : 0];
   const Dim& batch = (*input)[batch_first ? 0 : 1];
-  const Shape last = batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
+  const Shape last =
+      batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
   facts.set_shape(0, batch_first ? Shape{batch, length, directions, hidden}
                                  : Shape{length, directions, batch, hidden});
   facts.set_shape(1, last);

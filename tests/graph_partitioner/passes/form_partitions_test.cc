@@ -24,8 +24,8 @@ struct Edges {
   std::set<std::pair<size_t, size_t>> list;
 };
 
-// The graph with each group contracted to one node has no cycle. That is both: convex groups, and an
-// order between them.
+// The graph with each group contracted to one node has no cycle. That is both: convex groups, and
+// an order between them.
 bool contracted_graph_is_acyclic(const Edges& edges, const std::vector<std::vector<size_t>>& groups,
                                  size_t nodes) {
   std::vector<size_t> owner(nodes);

@@ -44,7 +44,8 @@ constexpr Op kOps[] = {
     {kX, "%y: f32[*] = Relu@14(%x)"},
     {"input %x: f32[b,s,4]\n input %z: f32[s,1]", "%y: f32[*] = Add@14(%x, %z)"},
     {"input %x: f32[b,s,4]\n input %z: f32[4]", "%y: f32[*] = Mul@14(%x, %z)"},
-    {"input %x: f32[b,1]\n input %z: f32[1,s]\n input %m: bool[]", "%y: f32[*] = Where@9(%m, %x, %z)"},
+    {"input %x: f32[b,1]\n input %z: f32[1,s]\n input %m: bool[]",
+     "%y: f32[*] = Where@9(%m, %x, %z)"},
     {kX, "%y: f32[*] = ReduceSum@13(%x, %last)"},
     {kX, "%y: f32[*] = ReduceMean@13(%x) {axes=[0,-1], keepdims=0}"},
     {kX, "%y: f32[*] = ReduceMax@13(%x)"},
@@ -76,7 +77,8 @@ constexpr Op kOps[] = {
     {"input %x: f32[b,s,4]\n input %w: f32[4,6]", "%y: f32[*] = MatMul@13(%x, %w)"},
     {"input %x: f32[4]\n input %w: f32[b,4,s]", "%y: f32[*] = MatMul@13(%x, %w)"},
     {"input %x: f32[b,1,s,4]\n input %w: f32[3,4,2]", "%y: f32[*] = MatMul@13(%x, %w)"},
-    {"input %x: f32[4,b]\n input %w: f32[s,4]", "%y: f32[*] = Gemm@13(%x, %w) {transA=1, transB=1}"},
+    {"input %x: f32[4,b]\n input %w: f32[s,4]",
+     "%y: f32[*] = Gemm@13(%x, %w) {transA=1, transB=1}"},
     {"input %x: f32[b,s,4]\n input %g: f32[4]",
      "%y: f32[*], %m: f32[*], %v: f32[*] = LayerNormalization@17(%x, %g) {axis=-1}"},
     {kX, "%y: f32[*] = Softmax@13(%x) {axis=-1}"},
@@ -144,8 +146,10 @@ TEST(InferShapes, NothingThrowsForWhatAModelContains) {
   };
   for (const char* node : kBroken) {
     SCOPED_TRACE(node);
-    ir::Graph graph = ir::parse(std::string("graph main {\n input %x: f32[b,s]\n"
-        "const %big: i64[2] = hex:ffffffffffffff7fffffffffffffff7f\n") + node + "\n output %y\n}");
+    ir::Graph graph =
+        ir::parse(std::string("graph main {\n input %x: f32[b,s]\n"
+                              "const %big: i64[2] = hex:ffffffffffffff7fffffffffffffff7f\n") +
+                  node + "\n output %y\n}");
     EXPECT_NO_THROW(infer_shapes(graph));
     EXPECT_NO_THROW(fold_constants(graph));
     EXPECT_NO_THROW(shape_arithmetic(graph));
