@@ -1,6 +1,7 @@
 // Loads and stores. Only what an extent allows is touched.
 #include <llvm/IR/IRBuilder.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "codegen/llvm/emit_host.h"
