@@ -83,7 +83,13 @@ def _value(data: bytes, kind: onnx.TypeProto):
 
 
 def family_of(model: onnx.ModelProto) -> str | None:
-    """The family when every node belongs to one, named after the first node's; else None."""
+    """The family when every node belongs to one, named after the first node's; else None.
+
+    Strings, sequences and optionals belong to no family: no kernel of Tenon's takes them.
+    """
+    values = [*model.graph.input, *model.graph.output]
+    if any(v.type.tensor_type.elem_type in (0, onnx.TensorProto.STRING) for v in values):
+        return None
     families = [_FAMILY_OF.get(node.op_type) for node in model.graph.node if not node.domain]
     if not families or len(families) != len(model.graph.node) or None in families:
         return None
