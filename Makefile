@@ -13,13 +13,14 @@ setup:  ## install and fetch what is missing
 	@$(TIMED) "Set up" scripts/setup.sh
 
 build: setup  ## build the plugin and install the Python package into .venv
-	@$(TIMED) "Build" scripts/build.sh release
+	@$(TIMED) "Build" scripts/build.sh release onnxruntime_ep_tenon
 	@$(TIMED) "Install into .venv" scripts/install_editable.sh $(PLUGIN)
 
 demo: build  ## quantise a sentence encoder to NVFP4 and run it; leaves build/demo/index.html
 	@$(TIMED) "Demo" .venv/bin/tenon demo --out build/demo
 
 test: build  ## run every test that this machine can run
+	@$(TIMED) "Build tests" scripts/build.sh release
 	@scripts/test.sh
 
 test-sanitizers: setup  ## unit and provider tests under ASan and UBSan, concurrent ones under TSan
