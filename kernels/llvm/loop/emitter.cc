@@ -11,17 +11,13 @@
 #include "kernels/llvm/loop/places.h"
 #include "kernels/llvm/loop/reducers.h"
 #include "kernels/llvm/loop/schedule.h"
+#include "kernels/llvm/loop/values.h"
 #include "kernels/llvm/pointwise.h"
 
 namespace tenon::kernels {
 namespace {
 
 using codegen::kNone;
-
-bool is_reduction(const ir::Node& node) {
-  const ir::Primitive* primitive = ir::find_primitive(node.op);
-  return primitive != nullptr && primitive->kind == ir::PrimitiveClass::kReduction;
-}
 
 class LoopEmitter {
  public:
@@ -32,34 +28,21 @@ class LoopEmitter {
         writer_(problem.name),
         b_(writer_.builder),
         places_(writer_, problem_, schedule_),
-        elements_(writer_, problem_, schedule_, places_) {}
+        elements_(writer_, problem_, schedule_, places_),
+        values_(writer_, problem_, schedule_, places_, elements_) {}
 
-  Launch run();
+  Launch run() {
+    declare_parameters();
+    values_.allocate_stashes();
+    values_.in_scope([&] { emit_task(); });
+    Launch launch = writer_.finish(schedule_.tasks, schedule_.task_cost);
+    launch.checks = problem_.checks;
+    return launch;
+  }
 
  private:
   using Carried = std::vector<Tile>;
   using TileBody = std::function<Carried(std::span<const Tile>)>;
-
-  // What is computed inside is forgotten afterwards.
-  template <typename Inside>
-  auto in_scope(const Inside& inside) {
-    memo_.emplace_back();
-    code_memo_.emplace_back();
-    reciprocals_.emplace_back();
-    places_.enter_scope();
-    struct Leave {
-      LoopEmitter& emitter;
-      ~Leave() {
-        emitter.memo_.pop_back();
-        emitter.code_memo_.pop_back();
-        emitter.reciprocals_.pop_back();
-        emitter.places_.leave_scope();
-      }
-    } leave{*this};
-    return inside();
-  }
-
-  // ---- parameters and scratch
 
   void declare_parameters() {
     elements_.declare_buffers();
@@ -79,21 +62,6 @@ class LoopEmitter {
     for (int axis : problem_.reduced_axes) count = count * problem_.domain[axis];
     return count;
   }
-
-  void allocate_stashes() {
-    for (const auto& [value, stash] : schedule_.stashes) {
-      if (stash.store >= 0) continue;
-      Dim elements = schedule_.lanes;
-      for (int axis : schedule_.reduced_axes) {
-        elements = elements * (schedule_.is_vector(axis)
-                                   ? ceil_div(schedule_.vector_size, Dim(schedule_.lanes))
-                                   : problem_.domain[axis]);
-      }
-      scratch_[value] = b_.alloc(compute_type(body_.value(value).dtype), elements.value());
-    }
-  }
-
-  // ---- the nest
 
   bool vector_is_reduced() const {
     return schedule_.vector_axis >= 0 && problem_.is_reduced(schedule_.vector_axis);
@@ -117,7 +85,7 @@ class LoopEmitter {
         places_.open(axis, take(problem_.domain[axis]));
       }
     }
-    hoist();
+    values_.hoist();
     emit_rows(row_chunk, vector_chunk);
   }
 
@@ -142,7 +110,7 @@ class LoopEmitter {
   void emit_squares(Tile first, Tile last, Tile vector_chunk) {
     const Tile step = b_.index(schedule_.tile_rows);
     const auto at = [&](Tile row, Tile extent) {
-      return in_scope([&] {
+      return values_.in_scope([&] {
         places_.open(schedule_.row_axis, row);
         places_.set_row_extent(extent);
         emit_row(vector_chunk);
@@ -170,7 +138,8 @@ class LoopEmitter {
   }
 
   void emit_stages() {
-    for (stage_ = 0; stage_ < schedule_.stages.size(); ++stage_) reduce_stage();
+    for (size_t stage = 0; stage < schedule_.stages.size(); ++stage) reduce_stage(stage);
+    values_.enter_stage(schedule_.stages.size());
     AxisSet reduced = 0;
     for (int axis : problem_.reduced_axes) reduced |= AxisSet{1} << axis;
     std::vector<size_t> whole;
@@ -178,25 +147,26 @@ class LoopEmitter {
       if (axes_of(problem_.stores[i].place) & reduced) {
         whole.push_back(i);
       } else {
-        elements_.store(i, codes(problem_.stores[i].value));
+        elements_.store(i, values_.codes(problem_.stores[i].value));
       }
     }
     if (whole.empty()) return;
     over_reduced_axes(0, {}, [&](std::span<const Tile>) {
       // All are read before any is written: an output may hold a stashed value.
       std::vector<Tile> results;
-      for (size_t i : whole) results.push_back(codes(problem_.stores[i].value));
+      for (size_t i : whole) results.push_back(values_.codes(problem_.stores[i].value));
       for (size_t i = 0; i < whole.size(); ++i) elements_.store(whole[i], results[i]);
       return Carried{};
     });
   }
 
-  void reduce_stage() {
+  void reduce_stage(size_t stage) {
+    values_.enter_stage(stage);
     std::vector<Reducer> reducers;
     Carried initial;
-    for (ir::NodeId id : schedule_.stages[stage_]) {
+    for (ir::NodeId id : schedule_.stages[stage]) {
       const ir::Node& node = body_.node(id);
-      const bool lanes = vector_is_reduced() || depends_on_lanes(node.input(0));
+      const bool lanes = vector_is_reduced() || values_.depends_on_lanes(node.input(0));
       reducers.push_back({b_, node, compute_type(body_.value(node.input(0)).dtype),
                           lanes ? schedule_.tile_shape() : std::vector<int>{},
                           writer_.index(reduced_count())});
@@ -208,22 +178,22 @@ class LoopEmitter {
       for (const Reducer& reducer : reducers) {
         const Accumulator so_far(carried.begin() + at, carried.begin() + at + reducer.width());
         at += reducer.width();
-        const Tile operand = number(reducer.node.input(0));
+        const Tile operand = values_.number(reducer.node.input(0));
         const Tile mask = vector_is_reduced() ? places_.lane_mask() : kNone;
         for (Tile tile : reducer.take(so_far, operand, reduced_position(reducer.node), mask)) {
           next.push_back(tile);
         }
       }
-      keep_stashes();
+      values_.keep_stashes();
       return next;
     });
     size_t at = 0;
     for (const Reducer& reducer : reducers) {
       const Accumulator total(totals.begin() + at, totals.begin() + at + reducer.width());
       at += reducer.width();
-      remember(reducer.node.output(0), reducer.finish(total, vector_is_reduced()));
+      values_.remember(reducer.node.output(0), reducer.finish(total, vector_is_reduced()));
     }
-    hoist();
+    values_.hoist();
   }
 
   Tile reduced_position(const ir::Node& node) {
@@ -234,7 +204,7 @@ class LoopEmitter {
 
   Carried over_reduced_axes(size_t depth, const Carried& carried, const TileBody& inside) {
     if (depth == schedule_.reduced_axes.size()) {
-      return in_scope([&] { return inside(carried); });
+      return values_.in_scope([&] { return inside(carried); });
     }
     const int axis = schedule_.reduced_axes[depth];
     const Tile size = writer_.index(problem_.domain[axis]);
@@ -249,9 +219,9 @@ class LoopEmitter {
                     const TileBody& inside) {
     return b_.loop(first, last, b_.index(1), carried,
                    [&](Tile counter, std::span<const Tile> now) {
-                     return in_scope([&] {
+                     return values_.in_scope([&] {
                        places_.open(axis, counter);
-                       hoist();
+                       values_.hoist();
                        Carried next = inside(now);
                        places_.close(axis);
                        return next;
@@ -287,14 +257,14 @@ class LoopEmitter {
   }
 
   Carried at_tile(Tile first, Tile extent, std::span<const Tile> carried, const TileBody& inside) {
-    return in_scope([&] {
+    return values_.in_scope([&] {
       places_.set_extent(extent);
       if (schedule_.flat) {
         places_.open_flat(first);
       } else {
         places_.open(schedule_.vector_axis, first);
       }
-      if (!schedule_.reduced_axes.empty() && !vector_is_reduced()) hoist();
+      if (!schedule_.reduced_axes.empty() && !vector_is_reduced()) values_.hoist();
       Carried next = inside(carried);
       if (schedule_.flat) {
         places_.close_flat();
@@ -306,204 +276,6 @@ class LoopEmitter {
     });
   }
 
-  // ---- values
-
-  // Values that every deeper point shares are computed here, once.
-  void hoist() {
-    for (const tiling::Access& load : problem_.loads) {
-      if (problem_.is_baked(load.input)) continue;
-      places_.hoist_gathers(load);
-      if (is_settled(load.value)) number(load.value);
-    }
-    for (ir::NodeId id : problem_.region) {
-      const ir::Node& node = body_.node(id);
-      if (!is_reduction(node) && is_settled(node.output(0)) && operands_known(node)) {
-        number(node.output(0));
-      } else if (divides_by_sum(node) && find(memo_, node.input(1)) != kNone) {
-        reciprocal(node.input(1));
-      }
-    }
-  }
-
-  bool is_settled(ir::ValueId id) const { return places_.is_open(schedule_.dependence.at(id)); }
-
-  // Results of reductions exist only after their stage.
-  bool operands_known(const ir::Node& node) const {
-    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId id) {
-      return id == ir::kNoValue || problem_.find_load(id) != nullptr || find(memo_, id) != kNone;
-    });
-  }
-
-  bool depends_on_lanes(ir::ValueId id) const {
-    const AxisSet axes = schedule_.dependence.at(id);
-    if (schedule_.flat || schedule_.tile_rows > 1) return axes != 0;
-    return schedule_.vector_axis >= 0 && (axes >> schedule_.vector_axis & 1) != 0;
-  }
-
-  using Scopes = std::vector<std::map<ir::ValueId, Tile>>;
-  static Tile find(const Scopes& scopes, ir::ValueId id) {
-    for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope) {
-      if (const auto found = scope->find(id); found != scope->end()) return found->second;
-    }
-    return kNone;
-  }
-  Tile remember(ir::ValueId id, Tile tile) { return memo_.back()[id] = tile; }
-
-  Tile number(ir::ValueId id) {
-    if (const Tile known = find(memo_, id); known != kNone) return known;
-    return remember(id, compute(id));
-  }
-
-  Tile compute(ir::ValueId id) {
-    if (const tiling::Access* load = problem_.find_load(id)) return load_number(*load);
-    if (const Tile stashed = read_stash(id); stashed != kNone) return stashed;
-    const ir::Node* node = body_.producer(id);
-    if (node == nullptr) throw InternalError("a loop value with no producer");
-    if (is_reduction(*node)) throw InternalError(fmt::format("{} is read too early", node->op));
-    if (node->is("tenon::Position")) return position(*node);
-    if (node->is("tenon::DimValue")) return dim_value(*node);
-    if (makes_codes(*node)) return decode_tile(b_, codes(id), body_.value(id).dtype);
-    if (divides_by_sum(*node)) return b_.mul(number(node->input(0)), reciprocal(node->input(1)));
-    return emit_pointwise(b_, body_, *node, operands(*node));
-  }
-
-  // Softmax and the norms divide a row by a sum, or the root of one, that rounding has touched
-  // already: one reciprocal per row instead of a division per element.
-  bool divides_by_sum(const ir::Node& node) const {
-    if (!node.is("Div") || depends_on_lanes(node.input(1)) || !depends_on_lanes(node.input(0)) ||
-        !is_floating(compute_type(body_.value(node.output(0)).dtype))) {
-      return false;
-    }
-    const ir::Node* divisor = body_.producer(node.input(1));
-    if (divisor == nullptr) return false;
-    return divisor->is("ReduceSum") || (divisor->is("Sqrt") && has_sum(divisor->input(0)));
-  }
-
-  bool has_sum(ir::ValueId id) const {
-    const ir::Node* node = body_.producer(id);
-    if (node == nullptr || problem_.find_load(id) != nullptr) return false;
-    if (node->is("ReduceSum") || node->is("ReduceMean")) return true;
-    return std::any_of(node->inputs.begin(), node->inputs.end(),
-                       [&](ir::ValueId input) { return input != ir::kNoValue && has_sum(input); });
-  }
-
-  Tile reciprocal(ir::ValueId id) {
-    if (const Tile known = find(reciprocals_, id); known != kNone) return known;
-    return reciprocals_.back()[id] = b_.unary(codegen::Fn::kReciprocal, number(id));
-  }
-
-  std::vector<Tile> operands(const ir::Node& node) {
-    std::vector<Tile> tiles;
-    for (ir::ValueId id : node.inputs) tiles.push_back(id == ir::kNoValue ? kNone : number(id));
-    return tiles;
-  }
-
-  // What memory will hold.
-  Tile codes(ir::ValueId id) {
-    if (const Tile known = find(code_memo_, id); known != kNone) return known;
-    return code_memo_.back()[id] = compute_codes(id);
-  }
-
-  Tile compute_codes(ir::ValueId id) {
-    const DType dtype = body_.value(id).dtype;
-    if (const tiling::Access* load = problem_.find_load(id)) {
-      const bool plain = load->guards.empty() && !problem_.is_baked(load->input);
-      return plain ? elements_.load(*load) : encode_tile(b_, number(id), dtype);
-    }
-    const ir::Node* node = body_.producer(id);
-    if (node != nullptr && makes_codes(*node) && !is_stashed(id)) {
-      return emit_codes(b_, body_, *node, operands(*node));
-    }
-    return encode_tile(b_, number(id), dtype);
-  }
-
-  Tile load_number(const tiling::Access& load) {
-    const DType dtype = body_.value(load.value).dtype;
-    if (problem_.is_baked(load.input)) return baked(load.input);
-    if (load.guards.empty()) return decode_tile(b_, codes(load.value), dtype);
-    Tile value = decode_tile(b_, elements_.load(load), dtype);
-    for (auto guard = load.guards.rbegin(); guard != load.guards.rend(); ++guard) {
-      const Tile parts[] = {places_.guard(*guard), value, fill(*guard)};
-      const std::vector<Tile> same = broadcast_operands(b_, parts);
-      value = b_.select(same[0], same[1], same[2]);
-    }
-    return value;
-  }
-
-  Tile baked(ir::ValueId id) {
-    const ir::Tensor& tensor = *body_.value(id).constant;
-    return constant_tile(b_, tensor.dtype, tensor.data, 0);
-  }
-
-  Tile fill(const tiling::Guard& guard) {
-    if (problem_.is_baked(guard.fill)) return baked(guard.fill);
-    tiling::Access scalar;
-    scalar.value = scalar.input = guard.fill;
-    scalar.strides.assign(problem_.domain.size(), Dim(0));
-    return decode_tile(b_, elements_.load(scalar), body_.value(guard.fill).dtype);
-  }
-
-  Tile position(const ir::Node& node) {
-    const auto id = std::find_if(problem_.positions.begin(), problem_.positions.end(),
-                                 [&](const auto& entry) { return &body_.node(entry.first) == &node; });
-    if (id == problem_.positions.end()) throw InternalError("a Position on no axis");
-    return b_.cast(places_.position(id->second), compute_type(body_.value(node.output(0)).dtype));
-  }
-
-  Tile dim_value(const ir::Node& node) {
-    return b_.from_index(writer_.index(Dim::parse(node.text("dim", "0"))),
-                         compute_type(body_.value(node.output(0)).dtype));
-  }
-
-  // ---- stashes
-
-  void keep_stashes() {
-    for (const auto& [value, stash] : schedule_.stashes) {
-      if (stash.stage != static_cast<int>(stage_)) continue;
-      const Tile numbers = number(value);
-      if (stash.store >= 0) {
-        elements_.keep(stash.store, numbers);
-      } else {
-        b_.store(scratch_access(value, !b_.type(numbers).shape.empty()), numbers);
-      }
-    }
-  }
-
-  // By an earlier stage.
-  bool is_stashed(ir::ValueId id) const {
-    const auto stash = schedule_.stashes.find(id);
-    return stash != schedule_.stashes.end() && stash->second.stage < static_cast<int>(stage_);
-  }
-
-  Tile read_stash(ir::ValueId id) {
-    if (!is_stashed(id)) return kNone;
-    const auto stash = schedule_.stashes.find(id);
-    if (stash->second.store >= 0) return elements_.load_back(stash->second.store);
-    const bool lanes = depends_on_lanes(id);
-    return b_.load(scratch_access(id, lanes), lanes ? schedule_.tile_shape() : std::vector<int>{});
-  }
-
-  codegen::Access scratch_access(ir::ValueId id, bool lanes) {
-    Tile place = b_.index(0);
-    for (int axis : schedule_.reduced_axes) {
-      if (schedule_.is_vector(axis)) continue;
-      place = b_.add(b_.mul(place, writer_.index(problem_.domain[axis])), places_.coordinate(axis));
-    }
-    if (vector_is_reduced()) {
-      const Dim padded =
-          ceil_div(schedule_.vector_size, Dim(schedule_.lanes)) * Dim(schedule_.lanes);
-      place = b_.add(b_.mul(place, b_.index(padded.value())),
-                     places_.coordinate(schedule_.vector_axis));
-    } else {
-      place = b_.mul(place, b_.index(schedule_.lanes));
-    }
-    codegen::Access access;
-    access.buffer = scratch_.at(id);
-    access.offset = place;
-    if (lanes) access.strides = {b_.index(1)};
-    return access;
-  }
-
   const LoopProblem& problem_;
   const ir::Graph& body_;
   const LoopSchedule schedule_;
@@ -511,19 +283,8 @@ class LoopEmitter {
   codegen::Builder& b_;
   Places places_;
   Elements elements_;
-  Scopes memo_, code_memo_, reciprocals_;
-  std::map<ir::ValueId, Tile> scratch_;
-  size_t stage_ = 0;  // being emitted
+  Values values_;
 };
-
-Launch LoopEmitter::run() {
-  declare_parameters();
-  allocate_stashes();
-  in_scope([&] { emit_task(); });
-  Launch launch = writer_.finish(schedule_.tasks, schedule_.task_cost);
-  launch.checks = problem_.checks;
-  return launch;
-}
 
 Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule) {
   for (const LoopStore& store : problem.stores) {

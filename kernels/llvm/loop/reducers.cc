@@ -83,6 +83,8 @@ Tile fit(codegen::Builder& b, Tile tile, const std::vector<int>& shape) {
 
 }  // namespace
 
+bool is_reduction(const ir::Node& node) { return find_rule(node.op) != nullptr; }
+
 bool needs_position(const ir::Node& node) { return node.is("ArgMax") || node.is("ArgMin"); }
 
 size_t Reducer::width() const { return needs_position(node) ? 2 : 1; }

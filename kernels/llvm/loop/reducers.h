@@ -29,6 +29,7 @@ struct Reducer {
   size_t width() const;  // tiles in the accumulator
 };
 
+bool is_reduction(const ir::Node& node);
 Support supports_reduction(const ir::Graph& body, const ir::Node& node);
 bool needs_position(const ir::Node& node);
 

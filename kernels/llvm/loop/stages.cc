@@ -4,17 +4,13 @@
 #include <functional>
 
 #include "graph_partitioner/ir/primitives.h"
+#include "kernels/llvm/loop/reducers.h"
 #include "kernels/llvm/tile_types.h"
 
 namespace tenon::kernels {
 namespace {
 
 constexpr int64_t kMaxStashBytes = 16 << 10;
-
-bool is_reduction(const ir::Node& node) {
-  const ir::Primitive* primitive = ir::find_primitive(node.op);
-  return primitive != nullptr && primitive->kind == ir::PrimitiveClass::kReduction;
-}
 
 class StagePlanner {
  public:
