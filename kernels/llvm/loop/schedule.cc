@@ -215,7 +215,8 @@ class Scheduler {
         !problem_.reduced_axes.empty() || has_packed_elements(problem_)) {
       return;
     }
-    const int size = target_.vector_bits / 8 / std::max(4, widest_bytes(problem_));
+    // Larger squares take three times as long to compile and are no faster.
+    const int size = std::min(8, target_.vector_bits / 8 / std::max(4, widest_bytes(problem_)));
     const int axis = turned_axis();
     const auto is_long = [&](const Dim& dim) { return !dim.is_constant() || dim.value() >= size / 2; };
     if (axis < 0 || size < 4 || !is_long(problem_.domain[axis]) || !is_long(schedule_.vector_size) ||
