@@ -18,7 +18,7 @@ _BEFORE_PROVIDERS = re.compile(
     r"Unsupported model IR version|is not a registered function/op|Unrecognized attribute"
     r"|under development and support for this is limited|Type Error|is till opset"
     r"|No opset import for domain|This is an invalid model|Failed to load model"
-    r"|is not implemented|ShapeInferenceError|TypeInferenceError",
+    r"|is not implemented|ShapeInferenceError|TypeInferenceError|Exception during loading",
 )
 _ROUNDING = {
     np.dtype(np.float16): 2e-3,
