@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from .builder import FLOAT, INT32, GraphBuilder
+from .builder import FLOAT, INT32, INT64, GraphBuilder
 from .mlp import emit_gated_mlp, weights
 
 MICROSOFT = "com.microsoft"
@@ -34,7 +34,7 @@ def rotary_tables(shape: DecoderShape) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _emit_attention(g: GraphBuilder, x: str, layer: int, shape: DecoderShape, random) -> str:
+def _emit_attention(g, x: str, lengths, layer: int, shape: DecoderShape, random) -> str:
     kv_width = shape.kv_heads * shape.head_size
     name = f"layer.{layer}.attention"
     query, key, value = (
@@ -55,8 +55,7 @@ def _emit_attention(g: GraphBuilder, x: str, layer: int, shape: DecoderShape, ra
             value,
             past_key,
             past_value,
-            "seqlens_k",
-            "total_sequence_length",
+            *lengths,
             g.parameter("rotary.cos", cos),
             g.parameter("rotary.sin", sin),
         ],
@@ -70,14 +69,22 @@ def _emit_attention(g: GraphBuilder, x: str, layer: int, shape: DecoderShape, ra
     return g.node("MatMul", [attended, output])
 
 
+def _emit_lengths(g: GraphBuilder) -> tuple[str, str]:
+    """The last position of each row and the longest total, from the mask, as exporters do it."""
+    mask = g.input("attention_mask", INT64, ["batch", "total"])
+    counts = g.node("ReduceSum", [mask, g.integers(1)], keepdims=0)
+    last = g.node("Sub", [counts, g.constant("one", np.int64(1))])
+    total = g.node("Gather", [g.node("Shape", [mask]), g.constant("axis", np.int64(1))])
+    return g.node("Cast", [last], to=INT32), g.node("Cast", [total], to=INT32)
+
+
 def build_decoder(shape: DecoderShape | None = None, seed: int = 0) -> onnx.ModelProto:
     """Embeddings in, hidden states and the grown cache out; quantise it for other formats."""
     shape = shape or DecoderShape()
     random = np.random.default_rng(seed)
     g = GraphBuilder("decoder", opset=21, domains=(MICROSOFT,))
     x = g.input("x", FLOAT, ["batch", "sequence", shape.hidden])
-    g.input("seqlens_k", INT32, ["batch"])
-    g.input("total_sequence_length", INT32, [])
+    lengths = _emit_lengths(g)
 
     def norm(value: str, name: str) -> str:
         scale = (1 + 0.1 * random.standard_normal(shape.hidden)).astype(np.float32)
@@ -86,7 +93,9 @@ def build_decoder(shape: DecoderShape | None = None, seed: int = 0) -> onnx.Mode
         )
 
     for layer in range(shape.layers):
-        attended = _emit_attention(g, norm(x, f"layer.{layer}.norm_1"), layer, shape, random)
+        attended = _emit_attention(
+            g, norm(x, f"layer.{layer}.norm_1"), lengths, layer, shape, random
+        )
         x = g.node("Add", [x, attended])
         inner = emit_gated_mlp(
             g,
@@ -110,8 +119,7 @@ def inputs_for(shape: DecoderShape, batch=1, sequence=1, past=7, seed=0) -> dict
 
     result = {
         "x": values(batch, sequence, shape.hidden),
-        "seqlens_k": np.full(batch, past + sequence - 1, np.int32),
-        "total_sequence_length": np.asarray(past + sequence, np.int32),
+        "attention_mask": np.ones((batch, past + sequence), np.int64),
     }
     for layer in range(shape.layers):
         for part in ("key", "value"):
