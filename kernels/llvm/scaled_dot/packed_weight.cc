@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/convert.h"
@@ -61,14 +62,40 @@ class ScaleReader {
   int64_t blocks_ = 0, row_ = 0;
 };
 
+// All bits but the sign.
+template <typename Bits>
+bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
+  const auto* first = reinterpret_cast<const Bits*>(tensor.data);
+  return std::any_of(first, first + tensor.elements(), [&](Bits bits) {
+    return static_cast<Bits>(bits << 1) == static_cast<Bits>(magnitude << 1);
+  });
+}
+
+bool contains_infinity(const ir::Tensor& tensor, DType type) {
+  switch (type) {
+    case DType::kF32: return contains_magnitude<uint32_t>(tensor, 0x7f800000);
+    case DType::kF16: return contains_magnitude<uint16_t>(tensor, 0x7c00);
+    case DType::kBF16: return contains_magnitude<uint16_t>(tensor, 0x7f80);
+    case DType::kF8E5M2: return contains_magnitude<uint8_t>(tensor, 0x7c);
+    default: return false;
+  }
+}
+
 PackedConstant allocate(size_t bytes) {
   PackedConstant constant{aligned_bytes(bytes), bytes};
   std::memset(constant.data.get(), 0, bytes);
   return constant;
 }
 
-int64_t element_index(const ScaledDotProblem& problem, int64_t k, int64_t n) {
-  return problem.dot.b_k_last ? n * problem.k.value() + k : k * problem.n.value() + n;
+// Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
+int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  if (problem.dot.b_dims.empty()) return problem.k.value();
+  const auto bits = static_cast<int64_t>(graph.value(problem.dot.b).constant->bytes) * 8;
+  return bits / bit_width(problem.b_type) / problem.n.value();
+}
+
+int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n) {
+  return problem.dot.b_k_last ? n * row + k : k * problem.n.value() + n;
 }
 
 // Four bytes of a row of K are one word as they stand.
@@ -88,7 +115,7 @@ void pack_words(const std::byte* source, const ScaledDotProblem& problem,
     }
     for (int64_t k = 0; k < layout.k; ++k) {
       const uint64_t code =
-          load_code(layout.element, source, element_index(problem, k, first + c));
+          load_code(layout.element, source, element_index(problem, layout.k, k, first + c));
       out[k / layout.per_word() * layout.columns + c] |=
           static_cast<uint32_t>(code << (k % layout.per_word() * layout.bits));
     }
@@ -110,10 +137,10 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
     zeros.emplace(graph, problem, scale.zero_point, codes ? problem.b_type : type);
   }
   const int64_t first = panel * layout.columns;
-  const int64_t block = problem.block();
+  const int64_t block = problem.block(), row = stored_row(graph, problem);
   for (int64_t k = 0; k < layout.k; ++k) {
     for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
-      const int64_t index = element_index(problem, k, first + c);
+      const int64_t index = element_index(problem, row, k, first + c);
       auto value = static_cast<float>(load_element(problem.b_type, source, index));
       const double zero = zeros ? zeros->number(k / block, first + c)
                                 : static_cast<double>(scale.zero_offset);
@@ -200,6 +227,11 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
       !has_type(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
                                     DType::kF8E5M2, DType::kF8E8M0})) {
     return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
+  }
+  // The sum of a block times infinity hides the NaN of 0 times infinity.
+  if (layout.scale_type != DType::kUndefined &&
+      contains_infinity(*graph.value(problem.dot.scale_b.scale).constant, layout.scale_type)) {
+    return refuse("a scale is infinite");
   }
   if (problem.dot.scale_b.zero_point != ir::kNoValue) {
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
