@@ -1,6 +1,6 @@
 // Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`), registered with
-// typed outputs so that such models load. They are placeholders: the nodes are always claimed, and
-// a session in which one is not fails at Run with that reason.
+// typed outputs so that such models load. They are placeholders for nodes that get claimed: a
+// session in which one is left out fails to load, after a warning with the reason.
 #pragma once
 
 #include <onnxruntime_c_api.h>

@@ -20,6 +20,8 @@ class Ep : public OrtEp {
 
  private:
   void get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support);
+  void keep(GraphReport graph);
+  std::optional<std::string> find_refusal() const;
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
   void log(OrtLoggingLevel level, const std::string& message) const;
@@ -31,7 +33,7 @@ class Ep : public OrtEp {
   Report report_;
   int partitions_ = 0;
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
-  // Compile.
+  // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;
 };
 

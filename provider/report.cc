@@ -62,9 +62,16 @@ Json to_json(const GraphReport& graph) {
 
 }  // namespace
 
+void Report::replace(GraphReport graph) {
+  std::erase_if(graphs, [&](const GraphReport& known) { return known.key == graph.key; });
+  graphs.push_back(std::move(graph));
+}
+
 PartitionReport& Report::partition_of(const std::string& node) {
   for (GraphReport& graph : graphs) {
     for (PartitionReport& partition : graph.partitions) {
+      // Bodies of control flow may use one name twice: those compiled already are not meant.
+      if (!partition.name.empty()) continue;
       if (std::ranges::find(partition.nodes, node) != partition.nodes.end()) return partition;
     }
   }

@@ -22,11 +22,13 @@ struct PartitionReport {
 };
 
 struct GraphReport {
+  std::string key;  // tells graphs of one name apart; not written
   std::string name;
   int nodes = 0, claimed = 0;
   std::vector<PartitionReport> partitions;
   struct LeftOut {
     std::string node, op, reason;
+    bool stranded = false;  // no stock provider has a kernel for it either
   };
   std::vector<LeftOut> left_out;
 };
@@ -36,6 +38,8 @@ struct Report {
   Options options;
   std::vector<GraphReport> graphs;
 
+  // The runtime asks again about a graph whose functions it inlined: the last answer counts.
+  void replace(GraphReport graph);
   // The partition that claimed this node. Throws InternalError when none did.
   PartitionReport& partition_of(const std::string& node);
   // "[Tenon EP] main: 96 of 98 nodes in 1 partition; left out: If (a reason)"
