@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "harness.h"
 #include "quantized_weight.h"
@@ -209,7 +210,16 @@ TEST(Shapes, AnInputThatContradictsTheGraphIsAnError) {
   EXPECT_EQ(session.run({{"x", filled({2, 3}, 1)}, {"y", filled({2, 3}, 1)}}).at(0).at(0), 2);
 }
 
-// cond ? x * W : x * W + 1, with W from the outer graph.
+std::map<std::string, int> claimed_per_graph(const std::string& report_file) {
+  std::map<std::string, int> claimed;
+  const auto report = nlohmann::json::parse(read_file(report_file));
+  for (const auto& graph : report["graphs"]) {
+    claimed[graph["name"]] = graph["claimed"];
+  }
+  return claimed;
+}
+
+// cond ? max(x * W, 0) : -(x * W), with W from the outer graph.
 TEST(ControlFlow, BodiesThatReadOuterValuesRun) {
   const Nvfp4Weight weight(16, 32);
   Graph yes("yes"), no("no");
@@ -222,7 +232,12 @@ TEST(ControlFlow, BodiesThatReadOuterValuesRun) {
   weight.add_to(graph, "w");
   graph.node("If", {"cond"}, {"r"}, {{{"then_branch", &yes}, {"else_branch", &no}}});
   graph.output("r", kFloat, {"M", 16});
-  const Session session(model(graph), {{"claim", "all"}});
+  const TemporaryFolder folder;
+  const Session session(model(graph),
+                        {{"claim", "all"}, {"report_file", folder.path("report.json")}});
+  // The weight's nodes in the main graph, two nodes in each body.
+  EXPECT_EQ(claimed_per_graph(folder.path("report.json")),
+            (std::map<std::string, int>{{"main", 3}, {"yes", 2}, {"no", 2}}));
 
   const Tensor x = random_floats({3, 32});
   const Product expected = multiply(x, weight);
@@ -246,7 +261,10 @@ TEST(ControlFlow, ALoopBodyIsClaimedAndCarriesItsState) {
   graph.input("start", kFloat, {4}).input("factor", kFloat, {}).input("trips", kInt64, {});
   graph.node("Loop", {"trips", "", "start"}, {"end"}, {{{"body", &body}}});
   graph.output("end", kFloat, {4});
-  const Session session(model(graph), {{"claim", "all"}});
+  const TemporaryFolder folder;
+  const Session session(model(graph),
+                        {{"claim", "all"}, {"report_file", folder.path("report.json")}});
+  EXPECT_GE(claimed_per_graph(folder.path("report.json")).at("body"), 2);
   const Tensor end = session
                          .run({{"start", filled({4}, 1)},
                                {"factor", filled({}, 2)},

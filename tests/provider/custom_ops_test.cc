@@ -57,6 +57,21 @@ INSTANTIATE_TEST_SUITE_P(OutputTypes, Mxfp8Dequantize,
                          ::testing::Values(OutputCase{kFloat, 1}, OutputCase{kHalf, 10},
                                            OutputCase{kBFloat, 16}));
 
+TEST(CustomOps, Mxfp8ScalesMayBeOfTheirOwnType) {
+  if (!runtime_at_least(27)) GTEST_SKIP() << "ONNX Runtime loads e8m0 scales from 1.27 on";
+  Graph graph;
+  graph.constant("codes", ones_fp8({2, 32}));
+  graph.constant("scales", {kE8M0, {2, 1}, {127, static_cast<char>(130)}});
+  graph.node("TRT_MXFP8DequantizeLinear", {"codes", "scales"}, {"w"},
+             trt({{"axis", -1}, {"block_size", 32}, {"output_dtype", 1}}));
+  graph.input("x", kFloat, {2, 32}).node("Mul", {"x", "w"}, {"y"});
+  graph.output("y", kFloat, {2, 32});
+  const Session session(model(graph), {{"claim", "all"}}, {.cpu_fallback = false});
+  const Tensor y = session.run({{"x", filled({2, 32}, 1)}}).at(0);
+  EXPECT_EQ(y.at(31), 1);
+  EXPECT_EQ(y.at(32), 8);
+}
+
 // Quantise and dequantise again: values that the format holds come back unchanged.
 TEST(CustomOps, Fp4DynamicQuantizeRoundTrips) {
   Graph graph;

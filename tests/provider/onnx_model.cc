@@ -128,17 +128,29 @@ Graph& Graph::node(const std::string& op, const std::vector<std::string>& inputs
   for (const Attribute& attribute : details.attributes) {
     proto += text(5, text(1, attribute.name) + std::visit(AttributeWriter{}, attribute.value));
   }
-  fields_ += text(1, proto + text(7, details.domain));
+  nodes_.push_back(proto + text(7, details.domain));
   return *this;
 }
 
-std::string Graph::bytes() const { return text(2, name_) + fields_; }
+std::string Graph::bytes() const {
+  std::string proto;
+  for (const std::string& node : nodes_) proto += text(1, node);
+  return proto + text(2, name_) + fields_;
+}
 
-std::string model(const Graph& graph, int opset, int ir_version) {
-  std::string proto = number(1, ir_version) + text(7, graph.bytes());
-  proto += text(8, number(2, opset));
-  for (const char* domain : {"trt", "com.microsoft"}) {
+std::string model(const Graph& graph, int opset, int ir_version,
+                  const std::vector<Function>& functions) {
+  const std::string default_opset = number(2, opset);
+  std::string proto = number(1, ir_version) + text(7, graph.bytes()) + text(8, default_opset);
+  for (const char* domain : {"trt", "com.microsoft", "local"}) {
     proto += text(8, text(1, domain) + number(2, 1));
+  }
+  for (const Function& function : functions) {
+    std::string fields = text(1, function.name) + text(10, "local") + text(9, default_opset);
+    for (const std::string& input : function.inputs) fields += text(4, input);
+    for (const std::string& output : function.outputs) fields += text(5, output);
+    for (const std::string& node : function.body.nodes()) fields += text(7, node);
+    proto += text(25, fields);
   }
   return proto;
 }

@@ -82,12 +82,23 @@ class Graph {
               const std::vector<std::string>& outputs, const NodeDetails& details = {});
 
   std::string bytes() const;  // a GraphProto
+  const std::vector<std::string>& nodes() const { return nodes_; }  // NodeProtos
 
  private:
   std::string name_, fields_;
+  std::vector<std::string> nodes_;
 };
 
-// A ModelProto. The opset of the domains "trt" and "com.microsoft" is always 1.
-std::string model(const Graph& graph, int opset = 23, int ir_version = 10);
+// A function of the model's own, in the domain "local": its nodes stand in `body`, which declares
+// neither inputs nor outputs.
+struct Function {
+  std::string name;
+  std::vector<std::string> inputs, outputs;
+  Graph body;
+};
+
+// A ModelProto. The opset of the domains "trt", "com.microsoft" and "local" is always 1.
+std::string model(const Graph& graph, int opset = 23, int ir_version = 10,
+                  const std::vector<Function>& functions = {});
 
 }  // namespace tenon::testing

@@ -123,6 +123,54 @@ TEST(Options, ExcludedOpsAndNodesAreLeftOutWithThatReason) {
   }
 }
 
+// The runtime asks before and after it inlines a model's functions: the second answer counts.
+std::string function_model() {
+  Graph body;
+  body.node("Neg", {"a"}, {"t"}).node("Abs", {"t"}, {"b"});
+  Graph graph("caller");
+  graph.input("x", kFloat, {"M"});
+  graph.node("Twice", {"x"}, {"h"}, {.domain = "local"});
+  graph.node("Twice", {"h"}, {"y"}, {.domain = "local"}).output("y", kFloat, {"M"});
+  return model(graph, 23, 10, {{"Twice", {"a"}, {"b"}, body}});
+}
+
+TEST(Report, CountsInlinedFunctionsOnce) {
+  const Json report = report_of(function_model(), {{"claim", "all"}});
+  ASSERT_EQ(report["graphs"].size(), 1U) << report.dump(2);
+  EXPECT_EQ(report["graphs"][0]["claimed"], 4);
+  EXPECT_TRUE(report["graphs"][0]["left_out"].empty());
+  EXPECT_EQ(report["graphs"][0]["partitions"][0]["fusions"].size(), 1U);
+}
+
+TEST(Options, RequireFullClaimIsMetByInlinedFunctions) {
+  const Session session(function_model(), {{"claim", "all"}, {"require_full_claim", "1"}});
+  EXPECT_EQ(session.run({{"x", filled({3}, -2)}}).at(0).at(2), 2);
+}
+
+TEST(Options, RequireFullClaimRefusesControlFlow) {
+  Graph yes("yes"), no("no");
+  yes.node("Neg", {"x"}, {"y_yes"}).output("y_yes", kFloat, {"M"});
+  no.node("Abs", {"x"}, {"y_no"}).output("y_no", kFloat, {"M"});
+  Graph graph;
+  graph.input("x", kFloat, {"M"}).input("cond", kBool, {});
+  graph.node("If", {"cond"}, {"y"}, {{{"then_branch", &yes}, {"else_branch", &no}}});
+  graph.output("y", kFloat, {"M"});
+  const std::string message = error_of([&] {
+    Session(model(graph), {{"claim", "all"}, {"require_full_claim", "1"}});
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("require_full_claim"), HasSubstr("If")));
+}
+
+TEST(Report, WarnsOfWhatNobodyElseRuns) {
+  take_log();
+  error_of([] {
+    Session(product_model(), {{"exclude_ops", "DequantizeLinear"}},
+            {.log_level = ORT_LOGGING_LEVEL_WARNING});
+  });
+  EXPECT_THAT(take_log(), Contains(AllOf(HasSubstr("DequantizeLinear 'w_f32' is left out"),
+                                         HasSubstr("exclude_ops"))));
+}
+
 TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
   const Json report = report_of(partly_claimable_model(), {});
   EXPECT_EQ(report["schema"], 1);
