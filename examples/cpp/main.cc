@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace {
@@ -20,8 +21,7 @@ namespace {
 void open_runtime(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  const auto get_base =
-      reinterpret_cast<const OrtApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
+  const auto get_base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
   if (get_base == nullptr) throw std::runtime_error(std::string(path) + " is no ONNX Runtime");
   const int minor = std::atoi(get_base()->GetVersionString() + 2);  // "1.31.1"
   Ort::InitApi(get_base()->GetApi(static_cast<uint32_t>(std::min(minor, ORT_API_VERSION))));
@@ -35,7 +35,8 @@ Ort::Session open_session(Ort::Env& env, const char* plugin, const char* model) 
     return std::string(device.EpName()) != "TenonExecutionProvider";
   });
   Ort::SessionOptions options;
-  options.AppendExecutionProvider_V2(env, {devices.at(0)}, {{"require_full_claim", "1"}});
+  const std::unordered_map<std::string, std::string> wishes = {{"require_full_claim", "1"}};
+  options.AppendExecutionProvider_V2(env, {devices.at(0)}, wishes);
   return {env, model, options};
 }
 
