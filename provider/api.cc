@@ -42,9 +42,10 @@ void negotiate(const OrtApiBase& base) {
   const Release found = parse_release(release_text);
   const Release floor = parse_release(TENON_MIN_ONNXRUNTIME_VERSION);
   if (found.minor < floor.minor || (found.minor == floor.minor && found.patch < floor.patch)) {
-    throw UserError(fmt::format(
-        "Tenon needs ONNX Runtime {} or newer, this process has {}: upgrade the onnxruntime package",
-        TENON_MIN_ONNXRUNTIME_VERSION, release_text));
+    throw UserError(
+        fmt::format("Tenon needs ONNX Runtime {} or newer, this process has {}: upgrade the "
+                    "onnxruntime package",
+                    TENON_MIN_ONNXRUNTIME_VERSION, release_text));
   }
   const auto version = std::min<uint32_t>(ORT_API_VERSION, static_cast<uint32_t>(found.minor));
   const OrtApi* api = base.GetApi(version);

@@ -30,7 +30,8 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
   std::vector<CompiledPartition::Default> defaults;
   for (const std::string& name : imported.assumed_defaults) {
     const ir::TensorPtr value = imported.graph.value(imported.graph.find(name)).constant;
-    defaults.push_back({name, ir::Tensor::copy(value->dtype, value->dims, {value->data, value->bytes})});
+    defaults.push_back(
+        {name, ir::Tensor::copy(value->dtype, value->dims, {value->data, value->bytes})});
   }
   return defaults;
 }
@@ -61,8 +62,8 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   report.fusions = result.executable->fusions();
   report.weight_bytes = result.executable->weight_bytes();
   report.packed_bytes = result.executable->packed_bytes();
-  report.compile_ms = std::chrono::duration<double, std::milli>(
-                          std::chrono::steady_clock::now() - start).count();
+  report.compile_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

@@ -27,7 +27,7 @@ Claims claim(const OrtGraph& graph, const Options& options, const kernels::Setti
 
 struct CompiledPartition {
   std::unique_ptr<kernels::Executable> executable;
-  std::vector<std::string> input_names;       // of the executable, in order
+  std::vector<std::string> input_names;  // of the executable, in order
   std::vector<std::string> output_names;
   // Defaults that were packed, with copies to compare with what Run brings.
   struct Default {

@@ -40,9 +40,11 @@ struct Schema {
 std::vector<Schema> trt_schemas() {
   std::vector<Schema> rows;
   for (const Type x : {kFloat, kHalf, kBFloat}) {
-    rows.push_back({"TRT_FP4DynamicQuantize", {x, kFloat},
+    rows.push_back({"TRT_FP4DynamicQuantize",
+                    {x, kFloat},
                     {{kFp4, OutputShape::kSame}, {kFp8, OutputShape::kBlocks}}});
-    rows.push_back({"TRT_MXFP8DynamicQuantize", {x},
+    rows.push_back({"TRT_MXFP8DynamicQuantize",
+                    {x},
                     {{kFp8, OutputShape::kSame}, {kByte, OutputShape::kBlocks}}});
     rows.push_back({"TRT_FP8QuantizeLinear", {x, x}, {{kFp8, OutputShape::kSame}}});
     rows.push_back({"TRT_FP8DequantizeLinear", {kFp8, x}, {{x, OutputShape::kSame}}});
@@ -88,9 +90,12 @@ int64_t attribute(const OrtShapeInferContext& context, const char* name, int64_t
 // ONNX's TensorProto numbering, as the attribute has it.
 Type output_dtype(int64_t onnx_type) {
   switch (onnx_type) {
-    case 10: return kHalf;
-    case 16: return kBFloat;
-    default: return kFloat;
+    case 10:
+      return kHalf;
+    case 16:
+      return kBFloat;
+    default:
+      return kFloat;
   }
 }
 

@@ -63,10 +63,10 @@ PassObserver Dump::observer() const {
 
 codegen::StageSink Dump::kernel_sink() const {
   if (writer_ == nullptr) return {};
-  return [writer = writer_](std::string_view kernel, std::string_view stage,
-                            std::string_view text) {
-    writer->write(fmt::format("{}.{}.txt", file_name(kernel), file_name(stage)), text);
-  };
+  return
+      [writer = writer_](std::string_view kernel, std::string_view stage, std::string_view text) {
+        writer->write(fmt::format("{}.{}.txt", file_name(kernel), file_name(stage)), text);
+      };
 }
 
 }  // namespace tenon::provider

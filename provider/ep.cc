@@ -136,8 +136,8 @@ Ep::Ep(Options options, const OrtLogger& logger)
 }
 
 void Ep::log(OrtLoggingLevel level, const std::string& message) const {
-  OrtStatus* status = runtime().api->Logger_LogMessage(&logger_, level, message.c_str(),
-                                                       ORT_FILE, __LINE__, "Tenon");
+  OrtStatus* status = runtime().api->Logger_LogMessage(&logger_, level, message.c_str(), ORT_FILE,
+                                                       __LINE__, "Tenon");
   if (status != nullptr) runtime().api->ReleaseStatus(status);
 }
 
@@ -198,10 +198,10 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
     const std::string name = fmt::format("tenon_{}", partitions_++);
     CompiledPartition compiled = provider::compile(*graphs[i], name, options_, settings_);
     report_.partition_of(compiled.report.nodes.front()) = compiled.report;
-    log(ORT_LOGGING_LEVEL_INFO, fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
-                                            compiled.report.nodes.size(),
-                                            compiled.report.fusions.size(),
-                                            compiled.report.compile_ms));
+    log(ORT_LOGGING_LEVEL_INFO,
+        fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
+                    compiled.report.nodes.size(), compiled.report.fusions.size(),
+                    compiled.report.compile_ms));
     computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i]);
   }
   report_.write();

@@ -30,7 +30,8 @@ KeyValuePairs make_pairs() {
 std::map<std::string, std::string> option_entries(const OrtSessionOptions& session_options) {
   OrtKeyValuePairs* raw = nullptr;
   check(runtime().api->GetSessionOptionsConfigEntries(&session_options, &raw));
-  const KeyValuePairs pairs{raw, [](OrtKeyValuePairs* p) { runtime().api->ReleaseKeyValuePairs(p); }};
+  const KeyValuePairs pairs{raw,
+                            [](OrtKeyValuePairs* p) { runtime().api->ReleaseKeyValuePairs(p); }};
   const char* const* keys = nullptr;
   const char* const* values = nullptr;
   size_t count = 0;

@@ -320,31 +320,56 @@ ImportedGraph import_graph(const OrtGraph& graph) { return Importer(graph).run()
 
 DType dtype_of(ONNXTensorElementDataType type) {
   switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return DType::kF32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return DType::kU8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8: return DType::kI8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return DType::kU16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16: return DType::kI16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return DType::kI32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return DType::kI64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING: return DType::kString;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL: return DType::kBool;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16: return DType::kF16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return DType::kF64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32: return DType::kU32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64: return DType::kU64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: return DType::kBF16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN: return DType::kF8E4M3FN;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ: return DType::kF8E4M3FNUZ;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2: return DType::kF8E5M2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ: return DType::kF8E5M2FNUZ;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4: return DType::kU4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4: return DType::kI4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1: return DType::kF4E2M1;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2: return DType::kU2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2: return DType::kI2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0: return DType::kF8E8M0;
-    default: return DType::kUndefined;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return DType::kF32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+      return DType::kU8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+      return DType::kI8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
+      return DType::kU16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+      return DType::kI16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return DType::kI32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return DType::kI64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
+      return DType::kString;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
+      return DType::kBool;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return DType::kF16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return DType::kF64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
+      return DType::kU32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
+      return DType::kU64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      return DType::kBF16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
+      return DType::kF8E4M3FN;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
+      return DType::kF8E4M3FNUZ;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
+      return DType::kF8E5M2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
+      return DType::kF8E5M2FNUZ;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:
+      return DType::kU4;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
+      return DType::kI4;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1:
+      return DType::kF4E2M1;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2:
+      return DType::kU2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2:
+      return DType::kI2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0:
+      return DType::kF8E8M0;
+    default:
+      return DType::kUndefined;
   }
 }
 

@@ -92,8 +92,8 @@ class Context final : public kernels::RunContext {
       const auto b = static_cast<int64_t>(batch);
       (*work.fn)(work.total * b / work.batches, work.total * (b + 1) / work.batches);
     };
-    check(api().KernelContext_ParallelFor(&context_, run_batch, static_cast<size_t>(job.batches),
-                                          0, &job));
+    check(api().KernelContext_ParallelFor(&context_, run_batch, static_cast<size_t>(job.batches), 0,
+                                          &job));
   }
 
  private:
@@ -144,8 +144,7 @@ void NodeCompute::check_defaults(OrtKernelContext& context) const {
     if (data == nullptr || data == expected.verified->load(std::memory_order_relaxed)) continue;
     size_t bytes = 0;
     check(api().GetTensorSizeInBytes(value, &bytes));
-    if (bytes != expected.value->bytes ||
-        std::memcmp(data, expected.value->data, bytes) != 0) {
+    if (bytes != expected.value->bytes || std::memcmp(data, expected.value->data, bytes) != 0) {
       throw UserError(fmt::format(
           "input '{}' has a default value that Tenon packed when the session was created; feeding "
           "another value is not supported: leave it out, or make it an input without a default",

@@ -16,7 +16,7 @@ namespace {
 
 struct Option {
   std::string_view key;
-  std::string_view accepts;  // as an error message puts it
+  std::string_view accepts;                               // as an error message puts it
   std::function<bool(Options&, const std::string&)> set;  // false: not a valid value
   std::function<std::string(const Options&)> get;
 };

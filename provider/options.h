@@ -9,9 +9,9 @@ namespace tenon::provider {
 
 struct Options {
   int device_id = 0;
-  std::string target = "auto";           // auto | cpu; must not contradict the chosen device
-  std::string precision_mode = "exact";  // exact | int8
-  std::string claim = "gainful";         // gainful | all
+  std::string target = "auto";             // auto | cpu; must not contradict the chosen device
+  std::string precision_mode = "exact";    // exact | int8
+  std::string claim = "gainful";           // gainful | all
   std::vector<std::string> exclude_ops;    // comma-separated op types
   std::vector<std::string> exclude_nodes;  // comma-separated node names
   bool require_full_claim = false;

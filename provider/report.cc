@@ -26,9 +26,12 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
                           {"reason", verdict.support.reason}});
   }
   const auto* chosen = fusion.choice.chosen;
-  return {{"name", fusion.name},       {"kind", fusion.kind},
-          {"nodes", nodes},            {"problem", fusion.problem},
-          {"chosen", chosen != nullptr ? chosen->name : ""}, {"candidates", candidates}};
+  return {{"name", fusion.name},
+          {"kind", fusion.kind},
+          {"nodes", nodes},
+          {"problem", fusion.problem},
+          {"chosen", chosen != nullptr ? chosen->name : ""},
+          {"candidates", candidates}};
 }
 
 Json to_json(const PartitionReport& partition) {
@@ -79,10 +82,9 @@ PartitionReport& Report::partition_of(const std::string& node) {
 }
 
 std::string Report::summary(const GraphReport& graph) const {
-  std::string text = fmt::format("[Tenon EP] {}: {} of {} nodes in {} partition{}",
-                                 graph.name.empty() ? "graph" : graph.name, graph.claimed,
-                                 graph.nodes, graph.partitions.size(),
-                                 graph.partitions.size() == 1 ? "" : "s");
+  std::string text = fmt::format(
+      "[Tenon EP] {}: {} of {} nodes in {} partition{}", graph.name.empty() ? "graph" : graph.name,
+      graph.claimed, graph.nodes, graph.partitions.size(), graph.partitions.size() == 1 ? "" : "s");
   if (!graph.left_out.empty()) {
     const auto& first = graph.left_out.front();
     text += fmt::format("; {} left to other providers, the first: {} '{}' ({})",

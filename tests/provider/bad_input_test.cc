@@ -39,8 +39,8 @@ Tensor run_scaled(const Tensor& scale) {
 
 TEST(BadInput, TruncatedModelsAreErrors) {
   const std::string bytes = scaled_model(filled({8, 4}, 1));
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{10}, size_t{100}, bytes.size() / 2,
-                            bytes.size() - 5}) {
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{10}, size_t{100}, bytes.size() / 2, bytes.size() - 5}) {
     SCOPED_TRACE(size);
     error_of([&] { Session(bytes.substr(0, size)); });
   }

@@ -149,8 +149,9 @@ TEST(Defaults, FeedingAnotherValueIsRefusedByNameAndTheSessionLives) {
   const Nvfp4Weight weight(32, 64);
   const Session session(product_model(weight, true), {}, kTenonAlone);
   const Tensor x = random_floats({2, 64});
-  const std::string message =
-      error_of([&] { session.run({{"x", x}, {"w_global", floats({1}, {2})}}); });
+  const std::string message = error_of([&] {
+    session.run({{"x", x}, {"w_global", floats({1}, {2})}});
+  });
   EXPECT_THAT(message, HasSubstr("w_global"));
   EXPECT_THAT(message, HasSubstr("default"));
   expect_product(session.run({{"x", x}}).at(0), multiply(x, weight), 64);
@@ -173,7 +174,8 @@ TEST(Shapes, ReducingNothingGivesTheNeutralElement) {
   graph.output("sum", kFloat, {"A"}).output("soft", kFloat, {"A", "B"});
   const Session session(model(graph), {{"claim", "all"}});
   EXPECT_EQ(session.claimed_nodes(), 2U);
-  for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{3, 0}, {0, 3}, {0, 0}}) {
+  for (const std::vector<int64_t>& dims :
+       std::vector<std::vector<int64_t>>{{3, 0}, {0, 3}, {0, 0}}) {
     const std::vector<Tensor> results = session.run({{"x", filled(dims, 1)}});
     EXPECT_EQ(results[0].dims, std::vector<int64_t>{dims[0]});
     for (int64_t i = 0; i < dims[0]; ++i) EXPECT_EQ(results[0].at(static_cast<size_t>(i)), 0);
@@ -193,7 +195,8 @@ TEST(Shapes, ChangeFromRunToRun) {
     ASSERT_THAT(z.dims, ElementsAre(b, a));
     for (int64_t i = 0; i < a; ++i) {
       for (int64_t j = 0; j < b; ++j) {
-        const double product = double{x.at(static_cast<size_t>(i * b + j))} * y.at(static_cast<size_t>(j));
+        const double product =
+            double{x.at(static_cast<size_t>(i * b + j))} * y.at(static_cast<size_t>(j));
         EXPECT_NEAR(z.at(static_cast<size_t>(j * a + i)), 1 / (1 + std::exp(-product)), 1e-6);
       }
     }
@@ -265,11 +268,10 @@ TEST(ControlFlow, ALoopBodyIsClaimedAndCarriesItsState) {
   const Session session(model(graph),
                         {{"claim", "all"}, {"report_file", folder.path("report.json")}});
   EXPECT_GE(claimed_per_graph(folder.path("report.json")).at("body"), 2);
-  const Tensor end = session
-                         .run({{"start", filled({4}, 1)},
-                               {"factor", filled({}, 2)},
-                               {"trips", int64s({}, {5})}})
-                         .at(0);
+  const Tensor end =
+      session
+          .run({{"start", filled({4}, 1)}, {"factor", filled({}, 2)}, {"trips", int64s({}, {5})}})
+          .at(0);
   EXPECT_EQ(end.at(3), 63);  // 1 -> 3 -> 7 -> 15 -> 31 -> 63
 }
 

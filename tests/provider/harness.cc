@@ -52,8 +52,7 @@ class ReleaseEnvironment : public ::testing::Environment {
  public:
   void TearDown() override { holder().reset(); }
 };
-const auto* const release_environment =
-    ::testing::AddGlobalTestEnvironment(new ReleaseEnvironment);
+const auto* const release_environment = ::testing::AddGlobalTestEnvironment(new ReleaseEnvironment);
 
 Ort::Value to_value(const Tensor& tensor) {
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
@@ -125,7 +124,8 @@ Session::Session(const std::string& model, const Options& options, const Setting
   }
   const std::vector<Ort::ConstEpDevice> devices(static_cast<size_t>(settings.device_copies),
                                                 tenon_devices(environment).at(0));
-  session_options.AppendExecutionProvider_V2(environment, devices, {options.begin(), options.end()});
+  session_options.AppendExecutionProvider_V2(environment, devices,
+                                             {options.begin(), options.end()});
   session_ = Ort::Session(environment, model.data(), model.size(), session_options);
   output_names_ = session_.GetOutputNames();
 }
@@ -165,8 +165,7 @@ size_t Session::claimed_nodes() const {
 std::vector<Type> Session::output_types() const {
   std::vector<Type> types;
   for (size_t i = 0; i < output_names_.size(); ++i) {
-    types.push_back(
-        session_.GetOutputTypeInfo(i).GetTensorTypeAndShapeInfo().GetElementType());
+    types.push_back(session_.GetOutputTypeInfo(i).GetTensorTypeAndShapeInfo().GetElementType());
   }
   return types;
 }

@@ -81,7 +81,7 @@ class Graph {
   Graph& node(const std::string& op, const std::vector<std::string>& inputs,
               const std::vector<std::string>& outputs, const NodeDetails& details = {});
 
-  std::string bytes() const;  // a GraphProto
+  std::string bytes() const;                                        // a GraphProto
   const std::vector<std::string>& nodes() const { return nodes_; }  // NodeProtos
 
  private:

@@ -52,8 +52,7 @@ void Nvfp4Weight::add_to(Graph& graph, const std::string& name, bool as_inputs) 
   graph.node("DequantizeLinear", {name + "_scales", name + "_global"}, {name + "_f32_scales"});
   graph.node("DequantizeLinear", {name + "_codes", name + "_f32_scales"}, {name + "_f32"},
              {{{"axis", -1}, {"block_size", 16}}});
-  graph.node("Transpose", {name + "_f32"}, {name},
-             {{{"perm", std::vector<int64_t>{1, 0}}}});
+  graph.node("Transpose", {name + "_f32"}, {name}, {{{"perm", std::vector<int64_t>{1, 0}}}});
 }
 
 Product multiply(const Tensor& x, const Nvfp4Weight& weight) {

@@ -59,8 +59,7 @@ Json report_of(const std::string& bytes, Options options) {
 }
 
 TEST(Options, UnknownKeyListsTheValidOnes) {
-  const std::string message =
-      error_of([] { Session(product_model(), {{"no_such_option", "1"}}); });
+  const std::string message = error_of([] { Session(product_model(), {{"no_such_option", "1"}}); });
   EXPECT_THAT(message, AllOf(HasSubstr("no_such_option"), HasSubstr("valid options"),
                              HasSubstr("precision_mode"), HasSubstr("report_file")));
 }
@@ -88,8 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Options, BadValues,
                                            BadValue{"report_file", "", "a file name"}));
 
 TEST(Options, TwoDevicesInOneSessionAreRefusedWithAdvice) {
-  const std::string message =
-      error_of([] { Session(product_model(), {}, {.device_copies = 2}); });
+  const std::string message = error_of([] { Session(product_model(), {}, {.device_copies = 2}); });
   EXPECT_THAT(message, AllOf(HasSubstr("2 devices"), HasSubstr("one process per device")));
 }
 
@@ -99,16 +97,19 @@ TEST(Options, OneNodePartitionsAreClaimedOnlyWhenAskedFor) {
 }
 
 TEST(Options, RequireFullClaimNamesWhatWasLeft) {
-  const std::string message =
-      error_of([] { Session(partly_claimable_model(), {{"require_full_claim", "1"}}); });
-  EXPECT_THAT(message, AllOf(HasSubstr("require_full_claim"), HasSubstr("Cast"), HasSubstr("text")));
+  const std::string message = error_of([] {
+    Session(partly_claimable_model(), {{"require_full_claim", "1"}});
+  });
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("require_full_claim"), HasSubstr("Cast"), HasSubstr("text")));
   EXPECT_EQ(Session(product_model(), {{"require_full_claim", "1"}}).claimed_nodes(), 5U);
 }
 
 TEST(Options, RequireFullClaimIsMetByANodeThatGainsNothing) {
   // Asking for everything wins over "gains nothing".
-  const std::string message =
-      error_of([] { Session(pointwise_model(), {{"require_full_claim", "1"}}); });
+  const std::string message = error_of([] {
+    Session(pointwise_model(), {{"require_full_claim", "1"}});
+  });
   EXPECT_THAT(message, HasSubstr("claim=all"));
 }
 
@@ -186,7 +187,8 @@ TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
   EXPECT_EQ(graph["nodes"], 6);
   EXPECT_EQ(graph["claimed"], 4);
   ASSERT_EQ(graph["left_out"].size(), 2U);
-  for (const Json& left : graph["left_out"]) EXPECT_FALSE(left["reason"].get<std::string>().empty());
+  for (const Json& left : graph["left_out"])
+    EXPECT_FALSE(left["reason"].get<std::string>().empty());
 
   ASSERT_EQ(graph["partitions"].size(), 1U);
   const Json& partition = graph["partitions"][0];
@@ -206,15 +208,15 @@ TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
 TEST(Report, OneLineInTheLogSumsUp) {
   take_log();
   const Session session(partly_claimable_model(), {}, {.log_level = ORT_LOGGING_LEVEL_INFO});
-  EXPECT_THAT(take_log(), Contains(AllOf(HasSubstr("[Tenon EP] partly: 4 of 6 nodes in 1 partition"),
-                                         HasSubstr("Cast"))));
+  EXPECT_THAT(take_log(),
+              Contains(AllOf(HasSubstr("[Tenon EP] partly: 4 of 6 nodes in 1 partition"),
+                             HasSubstr("Cast"))));
 }
 
 TEST(Report, AnUnwritableFileIsAnErrorAndLeavesNothing) {
   const TemporaryFolder folder;
   const std::string file = folder.path("absent/report.json");
-  const std::string message =
-      error_of([&] { Session(product_model(), {{"report_file", file}}); });
+  const std::string message = error_of([&] { Session(product_model(), {{"report_file", file}}); });
   EXPECT_THAT(message, AllOf(HasSubstr("report_file"), HasSubstr(file), HasSubstr("writable")));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
@@ -222,8 +224,9 @@ TEST(Report, AnUnwritableFileIsAnErrorAndLeavesNothing) {
 TEST(Report, AFolderInItsPlaceIsAnErrorAndLeavesNothing) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path("report.json"));
-  const std::string message =
-      error_of([&] { Session(product_model(), {{"report_file", folder.path("report.json")}}); });
+  const std::string message = error_of([&] {
+    Session(product_model(), {{"report_file", folder.path("report.json")}});
+  });
   EXPECT_THAT(message, HasSubstr("report_file"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
@@ -247,8 +250,9 @@ TEST(Dump, WritesEveryStageOfGraphAndKernels) {
 TEST(Dump, AFolderThatCannotBeMadeIsAnError) {
   const TemporaryFolder folder;
   std::ofstream(folder.path("file")) << "in the way";
-  const std::string message =
-      error_of([&] { Session(product_model(), {{"dump_dir", folder.path("file/dump")}}); });
+  const std::string message = error_of([&] {
+    Session(product_model(), {{"dump_dir", folder.path("file/dump")}});
+  });
   EXPECT_THAT(message, HasSubstr("dump_dir"));
 }
 
