@@ -132,7 +132,7 @@ ReferenceTensor append_rows(const ReferenceTensor* past, const ReferenceTensor& 
 // A mask that broadcasts to [B, H, Sq, Sk]; keys beyond a shorter mask are hidden.
 std::function<double(int64_t, int64_t, int64_t, int64_t)> mask_bias(const ReferenceTensor& mask) {
   return [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (mask.dims.back() != 1 && j >= mask.dims.back()) return kHidden;
+    if (!mask.dims.empty() && mask.dims.back() != 1 && j >= mask.dims.back()) return kHidden;
     const double value = mask.number(broadcast_index(mask.dims, {b, h, i, j}));
     return mask.dtype == DType::kBool ? (value != 0 ? 0.0 : kHidden) : value;
   };
@@ -179,7 +179,9 @@ Outputs fused_attention(const Call& call) {
   }
   if (call.has(kMask)) p.bias = mask_bias(call.input(kMask));
   p.sinks = optional_input(call, kSinks);
-  return {from_heads(attend(p), node.y_layout), p.k, p.v};
+  ReferenceTensor y = from_heads(attend(p), node.y_layout);
+  y.dtype = call.output_type();  // f32 sums may be asked for over f16 operands
+  return {std::move(y), p.k, p.v};
 }
 
 // ONNX 23 to 25.

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -62,7 +64,28 @@ std::vector<std::string> GoldenCases::names() const {
 }
 
 GoldenCase GoldenCases::load(const std::string& name) const {
-  GoldenCase golden{name, ir::parse(read(folder_ / (name + ".ir"))), {}, {}};
+  return complete(name, read(folder_ / (name + ".ir")));
+}
+
+GoldenCase GoldenCases::load_with_constants(const std::string& name) const {
+  std::istringstream lines(read(folder_ / (name + ".ir")));
+  std::string text;
+  int inputs = 0;
+  for (std::string line; std::getline(lines, line); text += line + "\n") {
+    constexpr std::string_view kInput = "  input ";
+    if (line.rfind(kInput, 0) != 0) continue;
+    if (const int index = inputs++; index > 0) {
+      line = fmt::format("  const {} = hex:", line.substr(kInput.size()));
+      for (const char byte : read(folder_ / fmt::format("{}.in{}", name, index))) {
+        line += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+      }
+    }
+  }
+  return complete(name, text);
+}
+
+GoldenCase GoldenCases::complete(const std::string& name, const std::string& text) const {
+  GoldenCase golden{name, ir::parse(text), {}, {}};
   for (size_t i = 0; i < golden.graph.inputs().size(); ++i) {
     const ir::Value& value = golden.graph.value(golden.graph.inputs()[i]);
     const std::string bytes = read(folder_ / fmt::format("{}.in{}", name, i));

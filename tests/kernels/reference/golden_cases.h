@@ -29,8 +29,11 @@ class GoldenCases {
   const std::string& missing() const { return missing_; }
   std::vector<std::string> names() const;  // sorted
   GoldenCase load(const std::string& name) const;
+  // The same with every input but the first as a constant, as weights, axes and shapes mostly are.
+  GoldenCase load_with_constants(const std::string& name) const;
 
  private:
+  GoldenCase complete(const std::string& name, const std::string& text) const;
   std::filesystem::path folder_;
   std::string missing_;
 };

@@ -1,0 +1,54 @@
+// Block-scaled dots of every form, with random operands.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/reference/tensor.h"
+
+namespace tenon::kernels {
+
+// How the weight of a dot is stored and scaled.
+struct DotForm {
+  std::string_view name;
+  DType element;
+  DType scale = DType::kUndefined;  // kUndefined: none
+  int64_t block = 0;                // 0: one scale for all of K
+  bool per_channel = true;
+  DType zero = DType::kUndefined;
+  bool k_last = true;               // b is [N, K]
+  bool as_bytes = false;            // elements, scale codes and zero points hide in uint8
+};
+
+std::span<const DotForm> dot_forms();
+
+struct DotSize {
+  int64_t n, k;
+};
+
+enum class DotEnd { kPlain, kBias, kAlpha, kBody };
+
+struct DotProblem {
+  DotForm form;
+  DType activation = DType::kF32;
+  DotSize size{};
+  DotEnd end = DotEnd::kPlain;
+  bool constant_weight = true;
+};
+
+// The dot as a graph of one node; a is [m, k] with m open.
+ir::Graph build_dot(const DotProblem& problem, std::mt19937& random);
+// Inputs of that graph for m rows.
+std::vector<reference::ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m,
+                                                   std::mt19937& random);
+
+// Random elements of a type that are neither NaN nor infinite, of moderate size.
+reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt19937& random,
+                                         double spread = 1);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,206 @@
+// Every candidate for a dot on every form that it supports, against float64 over the same operands.
+#include <cmath>
+#include <iostream>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "kernels/reference/dots.h"
+#include "kernels/reference/evaluate.h"
+#include "kernels/selector.h"
+#include "tests/conformance/judge.h"
+#include "tests/conformance/scaled_dot_problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr std::array<int64_t, 6> kRows{0, 1, 2, 7, 16, 33};
+constexpr std::array kSizes{DotSize{1, 32},   DotSize{5, 48},   DotSize{16, 64}, DotSize{31, 160},
+                            DotSize{64, 256}, DotSize{67, 200}, DotSize{130, 33}};
+
+// sum |a||b| of every element of the result: what the error of a dot is measured by.
+ReferenceTensor magnitudes(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
+  const ir::Node& node = graph.node(graph.order().front());
+  reference::Symbols symbols;
+  std::vector<ReferenceTensor> storage;
+  storage.reserve(node.inputs.size());
+  reference::Call call{graph, node, symbols, false, {}};
+  for (const ir::ValueId id : node.inputs) {
+    if (id == ir::kNoValue) {
+      call.inputs.push_back(nullptr);
+      continue;
+    }
+    const auto& all = graph.inputs();
+    const auto at = std::find(all.begin(), all.end(), id);
+    storage.push_back(at != all.end() ? inputs[static_cast<size_t>(at - all.begin())]
+                                      : ReferenceTensor::from(*graph.value(id).constant));
+    call.inputs.push_back(&storage.back());
+  }
+  reference::DotOperands operands = reference::scaled_dot_operands(call);
+  for (double& value : operands.a.real) value = std::fabs(value);
+  for (double& value : operands.b.real) value = std::fabs(value);
+  return reference::dot(operands.a, operands.b, DType::kF64);
+}
+
+Tolerance dot_tolerance(const DotProblem& problem, const ReferenceTensor& sums) {
+  const double per_sum = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
+  const double u = unit_roundoff(problem.activation);
+  return [=](size_t, int64_t index, double expected) {
+    return per_sum * sums.number(index) + u * std::fabs(expected) +
+           (problem.end == DotEnd::kPlain ? 0 : std::ldexp(1, -22));
+  };
+}
+
+std::string describe(const DotProblem& p) {
+  return std::string(p.form.name) + " " + std::string(name(p.activation)) + " n=" +
+         std::to_string(p.size.n) + " k=" + std::to_string(p.size.k) + " end=" +
+         std::to_string(static_cast<int>(p.end)) + (p.constant_weight ? "" : " runtime weight");
+}
+
+// A form whose blocks cannot hold this K is no problem at all.
+bool fits(const DotForm& form, const DotSize& size) {
+  if (form.as_bytes && is_floating(form.element)) return size.k % 2 == 0;
+  if (form.block == 0 || form.as_bytes) return true;
+  return size.k % form.block == 0 || form.k_last;
+}
+
+struct Coverage {
+  std::set<std::string> candidates, forms;
+  int runs = 0;
+};
+
+void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
+  std::mt19937 random(seed);
+  const ir::Graph graph = build_dot(problem, random);
+  const ir::Node& node = graph.node(graph.order().front());
+  for (const Candidate& candidate : candidates(ir::kScaledDot)) {
+    Settings settings = conformance_settings();
+    settings.only_candidate = candidate.name;
+    SCOPED_TRACE(std::string(candidate.name) + ": " + describe(problem) + " seed " + std::to_string(seed));
+    if (!select(graph, node, settings).chosen) continue;
+    coverage.candidates.emplace(candidate.name);
+    coverage.forms.emplace(problem.form.name);
+    const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+    for (const int64_t rows : kRows) {
+      const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
+      const std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);
+      const Tolerance tolerance = dot_tolerance(problem, magnitudes(graph, inputs));
+      EXPECT_EQ(disagreement(run(*executable, graph, inputs), expected, tolerance), "")
+          << rows << " rows";
+      ++coverage.runs;
+    }
+  }
+}
+
+TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
+  Coverage coverage;
+  unsigned seed = 1;
+  for (const DotForm& form : dot_forms()) {
+    for (const DType activation : {DType::kF32, DType::kF16, DType::kBF16}) {
+      // Each pair of form and type meets three of the sizes and ends; all meet all over the table.
+      for (unsigned i = 0; i < 3; ++i, ++seed) {
+        DotProblem problem{form, activation, kSizes[(seed * 3 + i) % kSizes.size()],
+                           static_cast<DotEnd>(seed % 4), seed % 5 != 0};
+        if (fits(form, problem.size)) judge(problem, seed, coverage);
+      }
+    }
+  }
+  std::cout << coverage.runs << " runs\n";
+  for (const Candidate& candidate : candidates(ir::kScaledDot)) {
+    if (candidate.name == "int8") continue;  // not exact: the next test
+    EXPECT_TRUE(coverage.candidates.contains(std::string(candidate.name)))
+        << candidate.name << " supports none of the problems";
+  }
+  for (const DotForm& form : dot_forms()) {
+    EXPECT_TRUE(coverage.forms.contains(std::string(form.name))) << "nobody supports " << form.name;
+  }
+}
+
+// |a| becomes half a step of int8 under the largest |a| of its row: the most that rounding takes away.
+ReferenceTensor int8_steps(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
+  std::vector<ReferenceTensor> steps = inputs;
+  const int64_t k = inputs[0].dims[1];
+  for (int64_t row = 0; row < inputs[0].dims[0]; ++row) {
+    double largest = 0;
+    for (int64_t i = 0; i < k; ++i) largest = std::max(largest, std::fabs(inputs[0].number(row * k + i)));
+    for (int64_t i = 0; i < k; ++i) steps[0].set(row * k + i, largest / 254);
+  }
+  return magnitudes(graph, steps);
+}
+
+TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
+  Settings settings = conformance_settings();
+  settings.precision = Precision::kInt8;
+  settings.only_candidate = "int8";
+  int built = 0;
+  for (const DotForm& form : dot_forms()) {
+    for (const DotSize& size : kSizes) {
+      const DotProblem problem{form, DType::kF32, size, DotEnd::kBias, true};
+      if (!fits(form, size)) continue;
+      SCOPED_TRACE(describe(problem));
+      std::mt19937 random(5);
+      const ir::Graph graph = build_dot(problem, random);
+      if (!select(graph, graph.node(graph.order().front()), settings).chosen) continue;
+      ++built;
+      const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+      for (const int64_t rows : kRows) {
+        const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
+        const Tolerance exact = dot_tolerance(problem, magnitudes(graph, inputs));
+        const ReferenceTensor steps = int8_steps(graph, inputs);
+        const Tolerance tolerance = [&](size_t output, int64_t index, double expected) {
+          return 1.01 * steps.number(index) + exact(output, index, expected);
+        };
+        EXPECT_EQ(disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
+                               tolerance), "") << rows << " rows";
+      }
+    }
+  }
+  if (built == 0) GTEST_SKIP() << "this machine has no int8 dot instructions";
+}
+
+// A scale of NaN, infinity or an end of e8m0 in one place.
+ReferenceTensor with_extremes(ReferenceTensor scale) {
+  const int64_t last = scale.elements() - 1;
+  scale.set(last / 2, NAN);
+  scale.set(last, scale.dtype == DType::kF8E8M0     ? std::ldexp(1, -127)
+                  : scale.dtype == DType::kF8E4M3FN ? 448
+                                                    : INFINITY);
+  if (scale.dtype == DType::kF8E8M0) scale.set(last - 1, std::ldexp(1, 100));
+  return scale;
+}
+
+// Where a dot is not finite, NaN and infinity are one: which of them comes out hangs on the order of
+// the sum.
+void merge_non_finite(std::vector<ReferenceTensor>& tensors) {
+  for (ReferenceTensor& tensor : tensors) {
+    for (double& real : tensor.reals) real = std::isfinite(real) ? real : NAN;
+  }
+}
+
+TEST(ConformanceScaledDot, ExtremeScales) {
+  for (const DotForm& form : dot_forms()) {
+    const DotProblem problem{form, DType::kF32, {16, 64}, DotEnd::kPlain, true};
+    if (form.scale == DType::kUndefined || form.as_bytes || !fits(form, problem.size)) continue;
+    SCOPED_TRACE(std::string(form.name));
+    std::mt19937 random(99);
+    ir::Graph graph = build_dot(problem, random);
+    ir::Value& scale = graph.value(graph.find("scale"));
+    const ReferenceTensor extreme = with_extremes(ReferenceTensor::from(*scale.constant));
+    const std::vector<std::byte> bytes = extreme.bytes();
+    scale.constant = ir::Tensor::copy(extreme.dtype, extreme.dims, bytes);
+    const std::unique_ptr<Executable> executable = Executable::build(graph, conformance_settings());
+    for (const int64_t rows : {1, 5}) {
+      const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
+      std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);
+      std::vector<ReferenceTensor> results = run(*executable, graph, inputs);
+      merge_non_finite(expected);
+      merge_non_finite(results);
+      const Tolerance tolerance = dot_tolerance(problem, magnitudes(graph, inputs));
+      EXPECT_EQ(disagreement(results, expected, tolerance), "") << rows << " rows";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tenon::kernels
