@@ -112,12 +112,12 @@ Panel decode_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
 
 Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
                    const GemmPlan& plan, BufferArgument a, const WeightLayout& layout,
-                   const WeightBuffers& buffers) {
+                   const WeightBuffers& buffers, Lowered& lowered) {
   LaunchWriter writer("dot_rows");
   GemmHooks hooks;
   hooks.a = writer.buffer("a", DType::kF32, a);
   const WeightReader weight = declare_weight(writer, layout, buffers);
-  Epilogue epilogue(writer, graph, node, problem, layout.columns);
+  Epilogue epilogue(writer, graph, node, problem, layout.columns, lowered);
   declare_gemm(writer, plan);
   Builder& b = writer.builder;
   hooks.a_offset = [&](const GemmTask&) { return b.index(0); };
@@ -132,11 +132,12 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
 }
 
 Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
-                   BufferArgument a, const WeightLayout& layout, const WeightBuffers& buffers) {
+                   BufferArgument a, const WeightLayout& layout, const WeightBuffers& buffers,
+                   Lowered& lowered) {
   LaunchWriter writer("dot_row");
   const ValueId a_buffer = writer.buffer("a", DType::kF32, a);
   const WeightReader weight = declare_weight(writer, layout, buffers);
-  Epilogue epilogue(writer, graph, node, problem, layout.columns);
+  Epilogue epilogue(writer, graph, node, problem, layout.columns, lowered);
   emit_gemv(writer, weight, a_buffer, epilogue);
   const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
   return writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
@@ -152,7 +153,7 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   const Dim one = is_one(problem.rows), several = 1 - one;
   const bool one_row_kernel = !layout.plain() && !one.is(0);
   if (one_row_kernel) {
-    lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers));
+    lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers, lowered));
   }
   if (!one_row_kernel || !several.is(0)) {
     BufferArgument rows = a;
@@ -161,7 +162,7 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
       plan.row_distance = row_distance(problem);
       if (!(plan.row_distance == problem.k)) rows = spread_rows(problem, a, several, lowered);
     }
-    Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers);
+    Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers, lowered);
     if (one_row_kernel) launch.tasks = launch.tasks * several;
     lowered.launches.push_back(std::move(launch));
   }
@@ -214,7 +215,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
   buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
   const WeightReader weight = declare_scales(writer, layout, weights);
-  Epilogue epilogue(writer, graph, node, problem, columns);
+  Epilogue epilogue(writer, graph, node, problem, columns, lowered);
   declare_gemm(writer, plan);
   emit_gemm_int8(writer, plan, weight, buffers, epilogue);
   const double per_row = kNsPerInt8Mac * static_cast<double>(layout.k * columns);
@@ -266,7 +267,7 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   GemmHooks hooks;
   hooks.a = writer.buffer("a", DType::kF32, a);
   RuntimePanel panel(writer, graph, problem);
-  Epilogue epilogue(writer, graph, node, problem, plan.tile.columns);
+  Epilogue epilogue(writer, graph, node, problem, plan.tile.columns, lowered);
   declare_gemm(writer, plan);
   hooks.a_offset = [&](const GemmTask& task) { return panel.a_offset(task.batch); };
   hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {

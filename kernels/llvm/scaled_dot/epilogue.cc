@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <map>
 
 #include "base/convert.h"
@@ -83,14 +84,11 @@ Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
 }
 
 Epilogue::Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-                   const ScaledDotProblem& problem, int columns)
+                   const ScaledDotProblem& problem, int columns, Lowered& lowered)
     : writer_(writer), b_(writer.builder), graph_(graph), node_(node), problem_(problem),
       result_(result_shape(problem)), columns_(columns) {
   const ir::ScaledDot& dot = problem.dot;
-  if (!constant_alpha(graph, dot)) {
-    alpha_buffer_ = writer.buffer("alpha", storage_type(graph.value(dot.alpha).dtype),
-                                  BufferArgument::value(dot.alpha));
-  }
+  declare_alpha(lowered);
   if (dot.bias != ir::kNoValue) bias_ = declare_operand("bias", dot.bias);
   for (size_t i = 0; i < dot.extra.size(); ++i) {
     extra_.push_back(declare_operand(fmt::format("operand{}", i), dot.extra[i]));
@@ -129,16 +127,29 @@ Epilogue::Operand Epilogue::declare_operand(const std::string& name, ir::ValueId
   return operand;
 }
 
-void Epilogue::begin() {
-  if (const auto alpha = constant_alpha(graph_, problem_.dot)) {
-    if (*alpha != 1.0f) alpha_ = b_.constant(DType::kF32, *alpha, {columns_});
-    return;
+void Epilogue::declare_alpha(Lowered& lowered) {
+  const ir::ScaledDot& dot = problem_.dot;
+  const auto constant = constant_alpha(graph_, dot);
+  if (!constant) {
+    alpha_type_ = graph_.value(dot.alpha).dtype;
+    alpha_factor_ = dot.alpha_constant;
+    alpha_buffer_ =
+        writer_.buffer("alpha", storage_type(alpha_type_), BufferArgument::value(dot.alpha));
+  } else if (*constant != 1.0f) {
+    PackedConstant packed{aligned_bytes(sizeof(float)), sizeof(float)};
+    std::memcpy(packed.data.get(), &*constant, sizeof(float));
+    lowered.packed.push_back(std::move(packed));
+    const auto id = static_cast<int32_t>(lowered.packed.size()) - 1;
+    alpha_buffer_ = writer_.buffer("alpha", DType::kF32, BufferArgument::packed(id));
   }
-  const DType dtype = graph_.value(problem_.dot.alpha).dtype;
-  const Tile value = decode_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), dtype);
-  const Tile scaled = b_.mul(b_.cast(value, DType::kF32),
-                             b_.constant(DType::kF32, problem_.dot.alpha_constant));
-  alpha_ = b_.splat(scaled, {columns_});
+}
+
+void Epilogue::begin() {
+  if (alpha_buffer_ == kNone) return;
+  Tile alpha = decode_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), alpha_type_);
+  alpha = b_.cast(alpha, DType::kF32);
+  if (alpha_factor_ != 1.0f) alpha = b_.mul(alpha, b_.constant(DType::kF32, alpha_factor_));
+  alpha_ = b_.splat(alpha, {columns_});
 }
 
 ValueId Epilogue::row_offset(const Operand& operand, ValueId row) {

@@ -14,9 +14,10 @@ class Epilogue {
   static Support supports(const ir::Graph& graph, const ir::Node& node,
                           const ScaledDotProblem& problem);
 
-  // Adds the operands' buffers and dims to the kernel's parameters.
+  // Adds the operands' buffers and dims to the kernel's parameters. A constant alpha is data, not
+  // code, so that layers that differ in it share a kernel: it goes into lowered.packed.
   Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-           const ScaledDotProblem& problem, int columns);
+           const ScaledDotProblem& problem, int columns, Lowered& lowered);
 
   // Scalars that every row uses; called once, at the top of the kernel.
   void begin();
@@ -34,6 +35,7 @@ class Epilogue {
     bool repeats_rows = false;  // the same for every row
   };
 
+  void declare_alpha(Lowered& lowered);
   Operand declare_operand(const std::string& name, ir::ValueId value);
   Tile load(const Operand& operand, codegen::ValueId row, codegen::ValueId column,
             codegen::ValueId extent);
@@ -49,7 +51,9 @@ class Epilogue {
   const ScaledDotProblem& problem_;
   Shape result_;  // batch…, m, n
   int columns_;
-  codegen::ValueId alpha_buffer_ = codegen::kNone;
+  codegen::ValueId alpha_buffer_ = codegen::kNone;  // kNone: 1
+  DType alpha_type_ = DType::kF32;
+  float alpha_factor_ = 1.0f;                       // on top of what the buffer holds
   Tile alpha_ = codegen::kNone;  // f32[columns]; kNone: 1
   std::optional<Operand> bias_;
   std::vector<Operand> extra_;
