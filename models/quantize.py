@@ -108,6 +108,7 @@ def quantize_model(
     copy.CopyFrom(model)
     model = rewrite.raise_opset(copy, fmt.opset)
     report = QuantizeReport(format, activations)
+    _constants_to_initializers(model.graph)
     work = _Quantizer(model, fmt, activation_type, folder)
     sites = work.find_sites(embeddings, exclude, report)
     for index, site in enumerate(sites):
@@ -303,6 +304,17 @@ def _site_of(node, constants, producers, embeddings: bool) -> tuple[_Site | None
     if node.input[0] in constants:
         return None, "its constant side is the left one"
     return None, ""
+
+
+def _constants_to_initializers(graph: onnx.GraphProto) -> None:
+    """Some exporters write weights as Constant nodes: one form of constant is enough to search."""
+    for node in [n for n in graph.node if n.op_type == "Constant" and not n.domain]:
+        value = node.attribute[0]
+        if value.name == "value" and value.t.data_location != TensorProto.EXTERNAL:
+            tensor = graph.initializer.add()
+            tensor.CopyFrom(value.t)
+            tensor.name = node.output[0]
+            graph.node.remove(node)
 
 
 def _left_out(node: onnx.NodeProto, tensor, reason: str) -> LayerReport:

@@ -84,11 +84,12 @@ def make_inputs(
     files: dict[str, str] | None = None,
     seed: int = 0,
     largest_integer: int = 1,
+    shapes: dict[str, list[int]] | None = None,
 ) -> dict[str, np.ndarray]:
     """One array per input that the session asks for."""
-    files = files or {}
+    files, shapes = files or {}, shapes or {}
     wanted = session.get_inputs()
-    unknown = set(files) - {value.name for value in wanted}
+    unknown = (set(files) | set(shapes)) - {value.name for value in wanted}
     if unknown:
         names = ", ".join(value.name for value in wanted)
         raise InputError(f"the model has no input '{sorted(unknown)[0]}'; it has: {names}")
@@ -97,7 +98,7 @@ def make_inputs(
         if value.name in files:
             result[value.name] = _load(files[value.name])
         else:
-            shape = shape_of(value.shape, dimensions or {})
+            shape = shapes.get(value.name) or shape_of(value.shape, dimensions or {})
             result[value.name] = random_input(
                 value.name, value.type, shape, seed + index, largest_integer
             )

@@ -157,6 +157,8 @@ def test_run_saves_what_it_read_and_wrote(nvfp4_model, tmp_path):
         (("--option", "no_such_option=1"), "no_such_option"),
         (("--device", "toaster"), "Tenon offers"),
         (("--dim", "batch=many"), "NAME=NUMBER"),
+        (("--shape", "input_ids=2,x"), "NAME=1,2,3"),
+        (("--shape", "nobody=2,3"), "has no input 'nobody'"),
     ],
 )
 def test_run_explains_bad_arguments(small_model, arguments, message):

@@ -88,6 +88,15 @@ def test_a_transpose_before_the_product_is_absorbed():
     assert [n.op_type for n in model.graph.node].count("Transpose") == 1
 
 
+def test_weights_of_constant_nodes_are_found():
+    plain = linear()
+    tensor = plain.graph.initializer.pop()
+    plain.graph.node.insert(0, helper.make_node("Constant", [], ["W"], value=tensor))
+    model, report = quantize.quantize_model(plain, "nvfp4")
+    assert len(report.quantized_layers) == 1
+    assert "Constant" not in [n.op_type for n in model.graph.node]
+
+
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize("name", ["nvfp4", "int4"])
 def test_gemm_keeps_its_meaning(name, trans_b):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..inputs import make_inputs
+
 
 def key_and_value(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
@@ -17,6 +19,14 @@ def name_and_number(text: str) -> tuple[str, int]:
     if not value.isdigit():
         raise argparse.ArgumentTypeError(f"expected NAME=NUMBER, got '{text}'")
     return key, int(value)
+
+
+def name_and_shape(text: str) -> tuple[str, list[int]]:
+    key, value = key_and_value(text)
+    sizes = value.split(",")
+    if not all(size.isdigit() for size in sizes):
+        raise argparse.ArgumentTypeError(f"expected NAME=1,2,3, got '{text}'")
+    return key, [int(size) for size in sizes]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +67,27 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the size of a named dimension, e.g. sequence=128",
     )
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=1,2,3",
+        type=name_and_shape,
+        action="append",
+        default=[],
+        help="the whole shape of an input, where its dimensions have no names",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
     parser.add_argument(
         "--max-int",
         type=int,
         default=1,
         help="largest random integer, e.g. a vocabulary's size - 1",
+    )
+
+
+def inputs_of(args, session) -> dict:
+    """The inputs that the shared arguments ask for."""
+    return make_inputs(
+        session, dict(args.dim), dict(args.input), args.seed, args.max_int, dict(args.shape)
     )
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from .. import console, tensors
-from ..inputs import make_inputs
 from ..measure import Timing, side_by_side
 from ..requirements import has
 from ..session import create_session
@@ -42,7 +41,7 @@ def run(args) -> int:
     if not sessions:
         raise RuntimeError("; ".join(f"{name}: {text}" for name, text in failures.items()))
     first = next(iter(sessions.values()))
-    inputs = make_inputs(first, dict(args.dim), dict(args.input), args.seed, args.max_int)
+    inputs = arguments.inputs_of(args, first)
     calls = {name: caller(session, inputs) for name, session in sessions.items()}
     timings = side_by_side(calls, args.seconds)
     result = _result(args, inputs, timings, failures)

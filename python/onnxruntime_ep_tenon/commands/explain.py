@@ -71,6 +71,7 @@ PARTITION_COLUMNS = [
     "compiled in",
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
+_LONGEST_PROBLEM = 120
 REASON_COLUMNS = ["nodes", "operator", "left because"]
 
 
@@ -79,7 +80,15 @@ def fusion_rows(report: Report) -> list[tuple]:
     counts = Counter(
         (fusion_kind(f), f.get("problem", ""), f.get("chosen", "")) for f in report.fusions
     )
-    return [(count, *key) for key, count in counts.items()]
+    return [
+        (count, kind, _shortened(problem), kernel)
+        for (kind, problem, kernel), count in counts.items()
+    ]
+
+
+def _shortened(text: str) -> str:
+    """Long symbolic shapes fill screens; --json has them whole."""
+    return text if len(text) <= _LONGEST_PROBLEM else text[: _LONGEST_PROBLEM - 1] + "…"
 
 
 def reason_rows(report: Report) -> list[tuple]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from .. import console, tensors
-from ..inputs import make_inputs
 from ..report import session_with_report
 from ..requirements import require
 from . import arguments
@@ -31,7 +30,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     settings = arguments.session_options(args.threads)
     session, report = session_with_report(args.model, args.device, settings, **dict(args.option))
-    inputs = make_inputs(session, dict(args.dim), dict(args.input), args.seed, args.max_int)
+    inputs = arguments.inputs_of(args, session)
     outputs = tensors.run(session, inputs)
     names = [output.name for output in session.get_outputs()]
     verdicts = _compare(args, inputs, names, outputs) if args.compare else []
