@@ -13,11 +13,13 @@
 #include "graph_partitioner/passes/fuse_epilogues.h"
 #include "graph_partitioner/passes/fuse_loops.h"
 #include "graph_partitioner/passes/infer_shapes.h"
+#include "graph_partitioner/passes/lift_views.h"
 #include "graph_partitioner/passes/match_attention.h"
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/normalize.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
+#include "graph_partitioner/passes/share_equal_values.h"
 #include "graph_partitioner/passes/sink_movement.h"
 
 namespace tenon {
@@ -41,6 +43,8 @@ constexpr Pass kPasses[] = {
     {"decompose", decompose},
     {"infer_shapes", infer_shapes},
     {"fold_constants", fold_constants},
+    {"share_equal_values", share_equal_values},
+    {"lift_views", lift_views},
     {"fuse_epilogues", fuse_epilogues},
     {"sink_movement", sink_movement},
     {"fuse_loops", fuse_loops},
