@@ -3,12 +3,42 @@
 #include <chrono>
 
 #include "graph_partitioner/pipeline.h"
+#include "provider/api.h"
 #include "provider/dump.h"
 
 namespace tenon::provider {
 
+namespace {
+
+// The op whose body this graph is; empty for a main graph.
+std::string owner_op(const OrtGraph& graph) {
+  const OrtNode* parent = nullptr;
+  check(runtime().api->Graph_GetParentNode(&graph, &parent));
+  const char* op = "";
+  if (parent != nullptr) check(runtime().api->Node_GetOperatorType(parent, &op));
+  return op;
+}
+
+Partitioning claim_nothing(const ir::Graph& graph, const std::string& reason) {
+  Partitioning result;
+  for (size_t i = 0; i < graph.order().size(); ++i) {
+    result.left_out.push_back({static_cast<int>(i), reason});
+  }
+  return result;
+}
+
+}  // namespace
+
 Claims claim(const OrtGraph& graph, const Options& options, const kernels::Settings& settings) {
   Claims claims{import_graph(graph), {}};
+  // Bodies of control flow stay what they are. Those of other ops (SequenceMap) are functions that
+  // the runtime inlines after claims were made, and then it does not know the fused node.
+  const std::string owner = owner_op(graph);
+  if (!owner.empty() && owner != "If" && owner != "Loop" && owner != "Scan") {
+    claims.partitioning = claim_nothing(
+        claims.imported.graph, "it stands in the body of " + owner + ", which the runtime inlines");
+    return claims;
+  }
   const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
     return kernels::supports(fused, node, settings);
   };
