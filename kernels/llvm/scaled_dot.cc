@@ -23,8 +23,10 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
                      const DescribedScaledDot& described) {
   if (!described.support) return described.support;
   const ScaledDotProblem& problem = described.problem;
+  const bool integer = problem.y_type == DType::kI32 && is_byte(problem.a_type) &&
+                       is_byte(problem.b_type);
   if (problem.y_type != DType::kF32 && problem.y_type != DType::kF16 &&
-      problem.y_type != DType::kBF16) {
+      problem.y_type != DType::kBF16 && !integer) {
     return Support::no("dots are computed in f32; the result is " + std::string(name(problem.y_type)));
   }
   if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
@@ -174,6 +176,7 @@ Support supports_packed(const ir::Graph& graph, const ir::Node& node, const Sett
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_any(graph, node, described); !answer) return answer;
   if (!described.problem.b_constant) return Support::no("b is no constant matrix");
+  if (described.problem.y_type == DType::kI32) return Support::no("the sums are integers");
   const int columns = MicroTile::for_host(settings.host).columns;
   return packed_layout(graph, described.problem, columns).support;
 }
@@ -232,6 +235,7 @@ Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Setti
   if (Support answer = supports_any(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
   if (!problem.b_constant) return Support::no("b is no constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
   if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
     return Support::no(std::string(name(problem.b_type)) + " weights do not fit f32");
   }
@@ -261,6 +265,7 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   const BufferArgument a = dense_rows(graph, problem, lowered);
   GemmPlan plan = plan_gemm(problem, settings.host);
   plan.batches = element_count(problem.batch);
+  plan.integer = problem.y_type == DType::kI32;
   plan.rows = problem.m;
 
   LaunchWriter writer("dot_runtime");

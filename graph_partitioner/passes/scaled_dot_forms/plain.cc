@@ -1,4 +1,4 @@
-// MatMul, Gemm and com.microsoft::FusedMatMul, over plain or dequantised operands.
+// MatMul, MatMulInteger, Gemm and com.microsoft::FusedMatMul, over plain or dequantised operands.
 #include "base/convert.h"
 #include "graph_partitioner/passes/scaled_dot_forms/forms.h"
 #include "graph_partitioner/passes/scaled_dot_forms/operand.h"
@@ -123,8 +123,32 @@ bool fused_mat_mul(Rewrite& r) {
   return true;
 }
 
+bool is_one_number(Rewrite& r, size_t input) {
+  const auto shape = r.shape(r.input(input));
+  return shape && is_static(*shape) && element_count(*shape).is(1);
+}
+
+// Bytes times bytes, summed in int32: a dot without scales whose operands have zero points.
+bool mat_mul_integer(Rewrite& r) {
+  const auto a_rank = rank(r, r.input(0)), b_rank = rank(r, r.input(1));
+  if (!a_rank || !b_rank || *a_rank < 2 || *b_rank < 2) return false;
+  for (const size_t zero_point : {2, 3}) {
+    if (r.has_input(zero_point) && !is_one_number(r, zero_point)) return false;
+  }
+  ScaledDot dot;
+  dot.a = r.input(0);
+  dot.b = r.input(1);
+  dot.scale_a.per_channel = dot.scale_b.per_channel = false;
+  if (r.has_input(2)) dot.scale_a.zero_point = r.input(2);
+  if (r.has_input(3)) dot.scale_b.zero_point = r.input(3);
+  dot.result = DType::kI32;
+  write(r, dot);
+  return true;
+}
+
 constexpr NamedRewrite kRules[] = {
     {"MatMul", mat_mul},
+    {"MatMulInteger", mat_mul_integer},
     {"Gemm", gemm},
     {"com.microsoft::FusedMatMul", fused_mat_mul},
     {"com.microsoft::TransposeMatMul", fused_mat_mul},

@@ -41,7 +41,8 @@ Tile gather_f32(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements,
 Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem) {
   if (Support type = supports_type(problem.a_type); !type) return type;
   const bool scaled = problem.dot.scale_a.scale != ir::kNoValue;
-  if (!scaled && !has_float_rows(problem.a_type)) {
+  const bool integer = problem.y_type == DType::kI32 && is_byte(problem.a_type);
+  if (!scaled && !integer && !has_float_rows(problem.a_type)) {
     return Support::no("the left operand is not a float and has no scale");
   }
   if (scaled && problem.dot.scale_a.per_channel && problem.dot.a_k_first) {
@@ -52,6 +53,8 @@ Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& prob
   }
   return Support::yes();
 }
+
+bool is_byte(DType dtype) { return dtype == DType::kU8 || dtype == DType::kI8; }
 
 bool has_float_rows(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
@@ -75,7 +78,7 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
   codegen::Builder& b = writer.builder;
   const ValueId a = writer.buffer("a", storage_type(problem.a_type), BufferArgument::value(dot.a));
   const ValueId out = writer.buffer("rows", DType::kF32, BufferArgument::scratch(id));
-  const bool has_zero = scaled && scale.zero_point != ir::kNoValue;
+  const bool has_zero = scale.zero_point != ir::kNoValue;
   const DType scale_type = scaled ? scale_type_of(graph, scale) : DType::kUndefined;
   const ValueId scales = scaled ? writer.buffer("scales", storage_type(scale_type),
                                                 BufferArgument::value(scale.scale)) : kNone;
@@ -102,7 +105,7 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
       element = b.add(splat(base), b.mul(column, splat(m)));
     }
     Tile value = gather_f32(b, a, problem.a_type, element, mask);
-    if (scaled) {
+    if (scaled || has_zero) {
       Tile at = b.integer_constant(DType::kI64, 0, {kLanes});
       if (scale.per_channel) {
         at = splat(b.mul(row, writer.index(blocks)));
@@ -111,7 +114,7 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
         }
       }
       if (has_zero) value = b.sub(value, gather_f32(b, zeros, zero_type, at, mask));
-      value = b.mul(value, gather_f32(b, scales, scale_type, at, mask));
+      if (scaled) value = b.mul(value, gather_f32(b, scales, scale_type, at, mask));
     }
     b.store({out, b.add(b.mul(row, k), first), {}, {left}}, value);
     return std::vector<ValueId>{};

@@ -8,6 +8,7 @@
 
 namespace tenon::kernels {
 
+bool is_byte(DType dtype);
 bool has_float_rows(DType dtype);  // floats that need no scale to be numbers
 
 Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem);

@@ -50,6 +50,18 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, Val
   b.store(sums_at, acc);
 }
 
+// totals += sums, sums = 0
+void add_to_totals(Builder& b, int columns, ValueId rows, ValueId sums, ValueId totals) {
+  b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
+    const codegen::Access at{sums, b.mul(row, b.index(columns))};
+    const codegen::Access total_at{totals, at.offset};
+    const ValueId block = b.cast(b.load(at, {columns}), DType::kI32);
+    b.store(total_at, b.add(b.load(total_at, {columns}), block));
+    b.store(at, b.constant(DType::kF32, 0, {columns}));
+    return std::vector<ValueId>{};
+  });
+}
+
 }  // namespace
 
 GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& host) {
@@ -90,9 +102,12 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
 
   const ValueId sums = b.alloc(DType::kF32, plan.row_block * columns);
   const ValueId scratch = b.alloc(DType::kF32, plan.k_block * columns);
+  const ValueId totals = plan.integer ? b.alloc(DType::kI32, plan.row_block * columns) : sums;
   epilogue.begin();
   b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-    b.store({sums, b.mul(row, b.index(columns)), {}, {}}, b.constant(DType::kF32, 0, {columns}));
+    const ValueId at = b.mul(row, b.index(columns));
+    b.store({sums, at}, b.constant(DType::kF32, 0, {columns}));
+    if (plan.integer) b.store({totals, at}, b.integer_constant(DType::kI32, 0, {columns}));
     return std::vector<ValueId>{};
   });
 
@@ -112,6 +127,7 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
       });
       done = end;
     }
+    if (plan.integer) add_to_totals(b, columns, rows, sums, totals);
     return std::vector<ValueId>{};
   });
 
@@ -120,7 +136,7 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
   const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
   const ValueId result_row = b.add(b.mul(task.batch, writer.index(plan.rows)), first_row);
   b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-    const ValueId sum = b.load({sums, b.mul(row, b.index(columns)), {}, {}}, {columns});
+    const ValueId sum = b.load({totals, b.mul(row, b.index(columns))}, {columns});
     epilogue.emit(b.add(result_row, row), column, extent, sum);
     return std::vector<ValueId>{};
   });

@@ -24,6 +24,8 @@ struct GemmPlan {
   Dim batches = 1, rows;  // rows of one batch
   Dim n, k;
   Dim row_distance;       // from one row of a to the next
+  // Operands are bytes: a block of K sums exactly in f32 (192 * 255 * 255 < 2^24), blocks in i32.
+  bool integer = false;
   Dim tasks() const { return batches * ceil_div(rows, row_block) * panels(); }
   Dim panels() const { return ceil_div(n, tile.columns); }
 };

@@ -14,7 +14,8 @@ Support supports_runtime_panel(const ir::Graph& graph, const ScaledDotProblem& p
   }
   const ir::BlockScale& scale = problem.dot.scale_b;
   if (scale.scale == ir::kNoValue) {
-    return has_float_rows(problem.b_type)
+    const bool integer = problem.y_type == DType::kI32 && is_byte(problem.b_type);
+    return integer || has_float_rows(problem.b_type)
                ? Support::yes() : Support::no("b is not a float and has no scale");
   }
   const auto& shape = graph.value(scale.scale).shape;
