@@ -92,7 +92,8 @@ bool goes_to_memory(const Graph& graph, const Uses& uses, const Node& node) {
   });
 }
 
-// Twins that nobody reads any more, and what led to them, live on in the sources of those that stay.
+// Twins that nobody reads any more, and what led to them, live on in the sources of those that
+// stay.
 void hand_on_sources(Graph& graph, ValueNumbers& numbers,
                      const std::unordered_map<int, NodeId>& first) {
   const std::vector<NodeId> before = graph.order();

@@ -7,6 +7,7 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/decompose.h"
+#include "graph_partitioner/passes/share_equal_values.h"
 #include "graph_partitioner/passes/sink_movement.h"
 #include "graph_partitioner/tiling/index_map.h"
 #include "tests/graph_partitioner/equivalence.h"
@@ -196,6 +197,7 @@ TEST(FuseLoops, RandomGraphsStayLegalAndEquivalent) {
     testing::RandomPrimitives random(seed);
     const ir::Graph before = random.grow(4 + static_cast<int>(seed % 20));
     ir::Graph after = before;
+    share_equal_values(after);
     sink_movement(after);
     expect_equivalent(before, after, random.sizes(), seed);
     fuse_loops(after);
