@@ -97,15 +97,18 @@ Outputs biased_gelu(const Call& call) {
   const ReferenceTensor& x = call.input(0);
   ReferenceTensor y = ReferenceTensor::zeros(x.dtype, x.dims);
   for_each_index(x.dims, [&](const Index& index, int64_t flat) {
-    const double bias = call.has(1) ? call.input(1).number(broadcast_index(call.input(1).dims, index)) : 0;
+    const double bias =
+        call.has(1) ? call.input(1).number(broadcast_index(call.input(1).dims, index)) : 0;
     y.set(flat, curve(x.number(flat) + bias));
   });
   return {std::move(y)};
 }
 
 Outputs clip(const Call& call) {
-  const double low = call.scalar(1, attribute(call, "min", -std::numeric_limits<double>::infinity()));
-  const double high = call.scalar(2, attribute(call, "max", std::numeric_limits<double>::infinity()));
+  const double low =
+      call.scalar(1, attribute(call, "min", -std::numeric_limits<double>::infinity()));
+  const double high =
+      call.scalar(2, attribute(call, "max", std::numeric_limits<double>::infinity()));
   return map(call, [=](double x) {
     const double raised = x < low ? low : x;
     return raised > high ? high : raised;

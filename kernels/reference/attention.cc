@@ -66,7 +66,8 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
   const double scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<double>(width));
   ReferenceTensor y = ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, value_width});
   if (scores) {
-    const ReferenceTensor blank = ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, keys});
+    const ReferenceTensor blank =
+        ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, keys});
     *scores = {blank, blank, blank, blank};
   }
   for_each_index({p.batch(), heads, queries}, [&](const Index& index, int64_t row_at) {
@@ -99,7 +100,8 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
       for (int64_t j = 0; j < keys; ++j) {
         const double weight = weights[static_cast<size_t>(j)];
         // A hidden key may hold anything, NaN too.
-        if (!hidden[static_cast<size_t>(j)]) sum += weight * p.v.number((kv_at + j) * value_width + d);
+        if (!hidden[static_cast<size_t>(j)])
+          sum += weight * p.v.number((kv_at + j) * value_width + d);
       }
       y.set(row_at * value_width + d, sum);
     }
@@ -229,7 +231,8 @@ ReferenceTensor head_range(const ReferenceTensor& x, int64_t first, int64_t coun
 // com.microsoft::GroupQueryAttention on float caches; always causal.
 Outputs group_query_attention(const Call& call) {
   enum { kQ, kK, kV, kPastK, kPastV, kSeqlens, kTotal, kCos, kSin, kPositions, kBias, kSink };
-  const int64_t heads = call.node.integer("num_heads", 0), kv_heads = call.node.integer("kv_num_heads", 0);
+  const int64_t heads = call.node.integer("num_heads", 0),
+                kv_heads = call.node.integer("kv_num_heads", 0);
   Problem p;
   ReferenceTensor k, v;
   if (call.has(kK)) {
@@ -253,7 +256,8 @@ Outputs group_query_attention(const Call& call) {
   }
   if (call.node.integer("do_rotary", 0) != 0) {
     const auto row = [&](int64_t b, int64_t s) {
-      if (call.has(kPositions)) return call.input(kPositions).integers.at(static_cast<size_t>(b * queries + s));
+      if (call.has(kPositions))
+        return call.input(kPositions).integers.at(static_cast<size_t>(b * queries + s));
       return past_rows[static_cast<size_t>(b)] + s;
     };
     const ReferenceTensor &cos = call.input(kCos), &sin = call.input(kSin);
@@ -279,7 +283,8 @@ Outputs group_query_attention(const Call& call) {
 
 ReferenceTensor plus_bias(const ReferenceTensor& x, const ReferenceTensor& bias, int64_t offset) {
   ReferenceTensor y = x;
-  for (int64_t i = 0; i < x.elements(); ++i) y.set(i, x.number(i) + bias.number(offset + i % x.dims[2]));
+  for (int64_t i = 0; i < x.elements(); ++i)
+    y.set(i, x.number(i) + bias.number(offset + i % x.dims[2]));
   return y;
 }
 
@@ -317,8 +322,10 @@ Outputs multi_head_attention(const Call& call) {
   const auto extra = call.has(kBias) ? mask_bias(call.input(kBias)) : nullptr;
   p.bias = [=](int64_t b, int64_t h, int64_t i, int64_t j) {
     double value = extra ? extra(b, h, i, j) : 0;
-    if (padding && padding->dims.size() == 1 && j >= padding->integers[static_cast<size_t>(b)]) value += filter;
-    if (padding && padding->dims.size() == 2 && padding->number(b * padding->dims[1] + j) == 0) value += filter;
+    if (padding && padding->dims.size() == 1 && j >= padding->integers[static_cast<size_t>(b)])
+      value += filter;
+    if (padding && padding->dims.size() == 2 && padding->number(b * padding->dims[1] + j) == 0)
+      value += filter;
     return value;
   };
   return {from_heads(attend(p), "bs(hd)"), p.k, p.v};

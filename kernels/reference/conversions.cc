@@ -43,12 +43,12 @@ ReferenceTensor reinterpret(const ReferenceTensor& x, DType to) {
 
 DType onnx_element_type(int64_t number) {
   constexpr auto kTypes = std::to_array<DType>(
-      {DType::kUndefined, DType::kF32,      DType::kU8,         DType::kI8,     DType::kU16,
-       DType::kI16,       DType::kI32,      DType::kI64,        DType::kString, DType::kBool,
-       DType::kF16,       DType::kF64,      DType::kU32,        DType::kU64,    DType::kUndefined,
-       DType::kUndefined, DType::kBF16,     DType::kF8E4M3FN,   DType::kF8E4M3FNUZ,
-       DType::kF8E5M2,    DType::kF8E5M2FNUZ, DType::kU4,       DType::kI4,     DType::kF4E2M1,
-       DType::kF8E8M0,    DType::kU2,       DType::kI2});
+      {DType::kUndefined,  DType::kF32,  DType::kU8,       DType::kI8,         DType::kU16,
+       DType::kI16,        DType::kI32,  DType::kI64,      DType::kString,     DType::kBool,
+       DType::kF16,        DType::kF64,  DType::kU32,      DType::kU64,        DType::kUndefined,
+       DType::kUndefined,  DType::kBF16, DType::kF8E4M3FN, DType::kF8E4M3FNUZ, DType::kF8E5M2,
+       DType::kF8E5M2FNUZ, DType::kU4,   DType::kI4,       DType::kF4E2M1,     DType::kF8E8M0,
+       DType::kU2,         DType::kI2});
   return number >= 0 && number < static_cast<int64_t>(kTypes.size())
              ? kTypes[static_cast<size_t>(number)]
              : DType::kUndefined;

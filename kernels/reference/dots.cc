@@ -55,8 +55,8 @@ DotOperand plain_operand(const ReferenceTensor& x, bool k_first) {
 }
 
 // Numpy's matmul: a vector stands for a matrix of one row or column, which the result drops again.
-ReferenceTensor matmul(const ReferenceTensor& a, const ReferenceTensor& b, bool trans_a, bool trans_b,
-                       DType result) {
+ReferenceTensor matmul(const ReferenceTensor& a, const ReferenceTensor& b, bool trans_a,
+                       bool trans_b, DType result) {
   ReferenceTensor left = a, right = b;
   if (a.dims.size() == 1) left.dims.insert(left.dims.begin(), 1);
   if (b.dims.size() == 1) right.dims.push_back(1);
@@ -105,7 +105,8 @@ Outputs matmul_integer(const Call& call) {
   });
   for_each_index(b.dims, [&](const Index& index, int64_t flat) {
     if (!call.has(3)) return;
-    b.set(flat, b.number(flat) - call.input(3).number(call.input(3).elements() == 1 ? 0 : index.back()));
+    b.set(flat,
+          b.number(flat) - call.input(3).number(call.input(3).elements() == 1 ? 0 : index.back()));
   });
   return {matmul(a, b, false, false, DType::kI32)};
 }
@@ -114,7 +115,9 @@ Outputs matmul_integer(const Call& call) {
 class PackedRows {
  public:
   PackedRows(const ReferenceTensor& x, DType type, int64_t rows)
-      : type_(type), bytes_(x.bytes()), row_(stored_elements(x, type) / std::max<int64_t>(rows, 1)) {}
+      : type_(type),
+        bytes_(x.bytes()),
+        row_(stored_elements(x, type) / std::max<int64_t>(rows, 1)) {}
   double at(int64_t row, int64_t column) const {
     return load_element(type_, bytes_.data(), row * row_ + column);
   }
@@ -142,7 +145,10 @@ DotOperand packed_operand(const PackedWeight& weight, const ReferenceTensor& b,
   const DType scale_type = weight.scale_type == DType::kUndefined ? scale.dtype : weight.scale_type;
   const PackedRows scales(scale, scale_type, weight.n);
   const bool packed_zero = zero && !zero->is_real();
-  const PackedRows zeros(zero ? *zero : b, packed_zero ? weight.type : zero ? zero->dtype : weight.type,
+  const PackedRows zeros(zero ? *zero : b,
+                         packed_zero ? weight.type
+                         : zero      ? zero->dtype
+                                     : weight.type,
                          weight.n);
   return arrange({weight.n, weight.k}, false, [&](int64_t, int64_t n, int64_t k) {
     const int64_t block = weight.block == 0 ? 0 : k / weight.block;
@@ -161,8 +167,8 @@ DotOperand activation(const ReferenceTensor& a) {
 Outputs finish_packed(const Call& call, const ReferenceTensor& a, const PackedWeight& weight,
                       const ReferenceTensor& scale, const ReferenceTensor* zero, double alpha,
                       size_t bias) {
-  ReferenceTensor y = dot(activation(a),
-                          packed_operand(weight, call.input(1), scale, zero), call.output_type());
+  ReferenceTensor y =
+      dot(activation(a), packed_operand(weight, call.input(1), scale, zero), call.output_type());
   scale_all(y, alpha);
   if (call.has(bias)) add_broadcast(y, call.input(bias), 1);
   return {std::move(y)};
@@ -171,27 +177,31 @@ Outputs finish_packed(const Call& call, const ReferenceTensor& a, const PackedWe
 Outputs matmul_nbits(const Call& call) {
   const int64_t bits = call.node.integer("bits", 4);
   const DType type = bits == 2 ? DType::kU2 : bits == 4 ? DType::kU4 : DType::kU8;
-  const PackedWeight weight{call.node.integer("N", 0), call.node.integer("K", 0),
-                            call.node.integer("block_size", 0), type,
-                            static_cast<double>(int64_t{1} << (bits - 1)), DType::kUndefined};
+  const PackedWeight weight{call.node.integer("N", 0),
+                            call.node.integer("K", 0),
+                            call.node.integer("block_size", 0),
+                            type,
+                            static_cast<double>(int64_t{1} << (bits - 1)),
+                            DType::kUndefined};
   if (call.has(4)) throw UserError("the reference does not know MatMulNBits with g_idx");
   const ReferenceTensor* zero = call.has(3) ? &call.input(3) : nullptr;
   return finish_packed(call, call.input(0), weight, call.input(2), zero, 1, 5);
 }
 
-// a, b (uint8 nibbles), block scales (uint8 e4m3), global scale, input scale? (changes nothing), bias?
+// a, b (uint8 nibbles), block scales (uint8 e4m3), global scale, input scale? (changes nothing),
+// bias?
 Outputs matmul_fp4_weight(const Call& call) {
   const int64_t n = call.input(1).dims.at(0), k = call.input(1).dims.at(1) * 2;
-  const PackedWeight weight{n, k, call.node.integer("block_size", 16), DType::kF4E2M1, 0,
-                            DType::kF8E4M3FN};
+  const PackedWeight weight{
+      n, k, call.node.integer("block_size", 16), DType::kF4E2M1, 0, DType::kF8E4M3FN};
   return finish_packed(call, call.input(0), weight, call.input(2), nullptr, call.scalar(3, 1), 5);
 }
 
 // a, b (e4m3), block scales (f32), a scale? (a goes through e4m3 and back), bias?
 Outputs matmul_fp8_weight(const Call& call) {
   const int64_t n = call.input(1).dims.at(0), k = call.input(1).dims.at(1);
-  const PackedWeight weight{n, k, call.node.integer("block_size", 128), call.input(1).dtype, 0,
-                            DType::kUndefined};
+  const PackedWeight weight{
+      n, k, call.node.integer("block_size", 128), call.input(1).dtype, 0, DType::kUndefined};
   ReferenceTensor a = call.input(0);
   const double step = call.scalar(3, 1);
   for (int64_t i = 0; call.has(3) && i < a.elements(); ++i) {
@@ -204,7 +214,8 @@ Outputs matmul_fp8_weight(const Call& call) {
 DotOperand scaled_operand(const ReferenceTensor& x, const ir::BlockScale& side,
                           const ReferenceTensor* scale, const ReferenceTensor* zero, bool k_first) {
   const Dims& dims = x.dims;
-  const int64_t rows = dims[dims.size() - (k_first ? 1 : 2)], k_size = dims[dims.size() - (k_first ? 2 : 1)];
+  const int64_t rows = dims[dims.size() - (k_first ? 1 : 2)],
+                k_size = dims[dims.size() - (k_first ? 2 : 1)];
   const int64_t blocks = side.block == 0 ? 1 : (k_size + side.block - 1) / side.block;
   const int64_t area = rows * k_size;
   // Scalars serve all, vectors one row each, and the rest follows the operand's layout.
@@ -216,7 +227,8 @@ DotOperand scaled_operand(const ReferenceTensor& x, const ir::BlockScale& side,
   };
   return arrange(dims, k_first, [&](int64_t batch, int64_t r, int64_t k) {
     const double code = x.number(batch * area + (k_first ? k * rows + r : r * k_size + k));
-    const double offset = zero ? parameter(*zero, batch, r, k) : static_cast<double>(side.zero_offset);
+    const double offset =
+        zero ? parameter(*zero, batch, r, k) : static_cast<double>(side.zero_offset);
     return (code - offset) * (scale ? parameter(*scale, batch, r, k) : 1);
   });
 }
@@ -238,27 +250,32 @@ DotOperands scaled_dot_operands(const Call& call) {
   };
   const auto side = [&](ir::ValueId id, const ir::BlockScale& scaling, bool k_first) {
     std::optional<ReferenceTensor> scale;
-    if (scaling.scale != ir::kNoValue) scale = as_scale_type(*operand(scaling.scale), scaling.scale_type);
-    return scaled_operand(*operand(id), scaling, scale ? &*scale : nullptr, operand(scaling.zero_point),
-                          k_first);
+    if (scaling.scale != ir::kNoValue)
+      scale = as_scale_type(*operand(scaling.scale), scaling.scale_type);
+    return scaled_operand(*operand(id), scaling, scale ? &*scale : nullptr,
+                          operand(scaling.zero_point), k_first);
   };
   DotOperands both;
   ReferenceTensor a = *operand(node.a);
   if (a.dims.size() == 1) a.dims.insert(a.dims.begin(), 1);
-  both.a = a.dims == operand(node.a)->dims
-               ? side(node.a, node.scale_a, node.a_k_first)
-               : plain_operand(a, false);
+  both.a = a.dims == operand(node.a)->dims ? side(node.a, node.scale_a, node.a_k_first)
+                                           : plain_operand(a, false);
   if (node.b_dims.empty()) {
     both.b = side(node.b, node.scale_b, !node.b_k_last);
     return both;
   }
   if (!node.b_k_last) throw UserError("packed weights of a ScaledDot must be [N, K]");
-  const PackedWeight weight{node.b_dims.at(0), node.b_dims.at(1), node.scale_b.block, node.b_type,
-                            static_cast<double>(node.scale_b.zero_offset), node.scale_b.scale_type};
+  const PackedWeight weight{node.b_dims.at(0),
+                            node.b_dims.at(1),
+                            node.scale_b.block,
+                            node.b_type,
+                            static_cast<double>(node.scale_b.zero_offset),
+                            node.scale_b.scale_type};
   const ReferenceTensor one = ReferenceTensor::of(
       DType::kF32, {weight.n}, std::vector<double>(static_cast<size_t>(weight.n), 1.0));
   const ReferenceTensor* scale = operand(node.scale_b.scale);
-  both.b = packed_operand(weight, *operand(node.b), scale ? *scale : one, operand(node.scale_b.zero_point));
+  both.b = packed_operand(weight, *operand(node.b), scale ? *scale : one,
+                          operand(node.scale_b.zero_point));
   return both;
 }
 

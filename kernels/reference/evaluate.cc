@@ -86,15 +86,16 @@ class Evaluation {
     }
     for (const ir::NodeId id : graph_.order()) run_node(graph_.node(id));
     Outputs results;
-    for (const ir::ValueId id : graph_.outputs()) results.push_back(*values_.at(static_cast<size_t>(id)));
+    for (const ir::ValueId id : graph_.outputs())
+      results.push_back(*values_.at(static_cast<size_t>(id)));
     return results;
   }
 
  private:
   void take_inputs(const std::vector<ReferenceTensor>& inputs) {
     if (inputs.size() > graph_.inputs().size()) {
-      throw InternalError(fmt::format("the graph takes {} inputs, got {}", graph_.inputs().size(),
-                                      inputs.size()));
+      throw InternalError(
+          fmt::format("the graph takes {} inputs, got {}", graph_.inputs().size(), inputs.size()));
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_dims(graph_.value(graph_.inputs()[i]), inputs[i].dims, symbols_);
@@ -105,7 +106,8 @@ class Evaluation {
   void run_node(const ir::Node& node) {
     const auto found = op_table().find(node.op);
     if (found == op_table().end()) {
-      throw UserError(fmt::format("the reference does not know {} (node '{}')", node.op, node.name));
+      throw UserError(
+          fmt::format("the reference does not know {} (node '{}')", node.op, node.name));
     }
     Call call{graph_, node, symbols_, options_.round_values, {}};
     for (const ir::ValueId id : node.inputs) {
@@ -123,14 +125,15 @@ class Evaluation {
 
   void store(const ir::Node& node, size_t index, Outputs& results) {
     if (index >= results.size() || results[index].dtype == DType::kUndefined) {
-      throw UserError(fmt::format("the reference does not compute output {} of {}", index, node.op));
+      throw UserError(
+          fmt::format("the reference does not compute output {} of {}", index, node.op));
     }
     const ir::Value& value = graph_.value(node.outputs[index]);
     ReferenceTensor& result = results[index];
     check_dims(value, result.dims, symbols_);
     if (value.dtype != DType::kUndefined && value.dtype != result.dtype) {
-      throw InternalError(fmt::format("value '{}' is declared as {}, but comes out as {}", value.name,
-                                      name(value.dtype), name(result.dtype)));
+      throw InternalError(fmt::format("value '{}' is declared as {}, but comes out as {}",
+                                      value.name, name(value.dtype), name(result.dtype)));
     }
     values_[static_cast<size_t>(node.outputs[index])] =
         options_.round_values ? result.rounded() : std::move(result);

@@ -18,8 +18,8 @@ struct EvaluateOptions {
   Symbols symbols;
 };
 
-// `inputs` pair with graph.inputs(). An overridable input may be left out at the end: its default is
-// taken. Throws UserError for an op that the reference does not know, and InternalError when a
+// `inputs` pair with graph.inputs(). An overridable input may be left out at the end: its default
+// is taken. Throws UserError for an op that the reference does not know, and InternalError when a
 // result's shape is not the one that the graph declares.
 std::vector<ReferenceTensor> evaluate(const ir::Graph& graph,
                                       const std::vector<ReferenceTensor>& inputs,

@@ -38,14 +38,16 @@ Outputs slice_primitive(const Call& call) {
   const ReferenceTensor& x = call.input(0);
   const auto* starts = std::get_if<std::vector<std::string>>(&call.node.attributes.at("starts"));
   const std::vector<int64_t> steps = call.node.integers("steps");
-  if (!starts || starts->size() != x.dims.size()) throw UserError("tenon::Slice needs a start per axis");
+  if (!starts || starts->size() != x.dims.size())
+    throw UserError("tenon::Slice needs a start per axis");
   Dims first;
   for (const std::string& text : *starts) first.push_back(call.value_of(Dim::parse(text)));
   return {remap(x, call.required_output_dims(), [&](const Index& index) {
     Index from(index.size());
     for (size_t i = 0; i < index.size(); ++i) {
       from[i] = first[i] + index[i] * (steps.empty() ? 1 : steps[i]);
-      if (from[i] < 0 || from[i] >= x.dims[i]) throw InternalError("tenon::Slice reads out of range");
+      if (from[i] < 0 || from[i] >= x.dims[i])
+        throw InternalError("tenon::Slice reads out of range");
     }
     return flat_index(x.dims, from);
   })};
@@ -98,8 +100,10 @@ Outputs block_expand(const Call& call) {
 
 Outputs pad_primitive(const Call& call) {
   const ReferenceTensor& x = call.input(0);
-  const auto* begins = std::get_if<std::vector<std::string>>(&call.node.attributes.at("pads_begin"));
-  if (!begins || begins->size() != x.dims.size()) throw UserError("tenon::Pad needs a pad per axis");
+  const auto* begins =
+      std::get_if<std::vector<std::string>>(&call.node.attributes.at("pads_begin"));
+  if (!begins || begins->size() != x.dims.size())
+    throw UserError("tenon::Pad needs a pad per axis");
   Dims before;
   for (const std::string& text : *begins) before.push_back(call.value_of(Dim::parse(text)));
   const auto source = [&](const Index& index) -> std::optional<int64_t> {
@@ -152,7 +156,8 @@ Outputs pad(const Call& call) {
 
 ReferenceTensor with_dims(const ReferenceTensor& x, Dims dims) {
   if (element_count(dims) != x.elements()) {
-    throw UserError(fmt::format("a reshape of {} elements gives {}", x.elements(), element_count(dims)));
+    throw UserError(
+        fmt::format("a reshape of {} elements gives {}", x.elements(), element_count(dims)));
   }
   ReferenceTensor y = x;
   y.dims = std::move(dims);
@@ -272,11 +277,13 @@ Outputs depth_to_space(const Call& call) {
   const int64_t block = call.node.integer("blocksize", 1);
   const bool channel_first = call.node.text("mode", "DCR") == "CRD";
   const int64_t channels = x.dims[1] / (block * block);
-  return {remap(x, {x.dims[0], channels, x.dims[2] * block, x.dims[3] * block}, [&](const Index& i) {
-    const int64_t part = i[2] % block * block + i[3] % block;
-    const int64_t channel = channel_first ? i[1] * block * block + part : part * channels + i[1];
-    return flat_index(x.dims, {i[0], channel, i[2] / block, i[3] / block});
-  })};
+  return {
+      remap(x, {x.dims[0], channels, x.dims[2] * block, x.dims[3] * block}, [&](const Index& i) {
+        const int64_t part = i[2] % block * block + i[3] % block;
+        const int64_t channel =
+            channel_first ? i[1] * block * block + part : part * channels + i[1];
+        return flat_index(x.dims, {i[0], channel, i[2] / block, i[3] / block});
+      })};
 }
 
 Outputs space_to_depth(const Call& call) {
@@ -285,8 +292,8 @@ Outputs space_to_depth(const Call& call) {
   const Dims dims{x.dims[0], channels * block * block, x.dims[2] / block, x.dims[3] / block};
   return {remap(x, dims, [&](const Index& i) {
     const int64_t part = i[1] / channels;
-    return flat_index(x.dims, {i[0], i[1] % channels, i[2] * block + part / block,
-                               i[3] * block + part % block});
+    return flat_index(
+        x.dims, {i[0], i[1] % channels, i[2] * block + part / block, i[3] * block + part % block});
   })};
 }
 

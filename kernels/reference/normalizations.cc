@@ -49,7 +49,8 @@ Normalized normalize(const ReferenceTensor& x, size_t axis, double epsilon, Cent
   }
   for_each_index(x.dims, [&](const Index& index, int64_t flat) {
     const int64_t row = view.size == 0 ? 0 : flat / view.size;
-    double value = (x.number(flat) - result.mean.number(row)) * result.inverse_deviation.number(row);
+    double value =
+        (x.number(flat) - result.mean.number(row)) * result.inverse_deviation.number(row);
     if (scale) value *= scale->number(broadcast_index(scale->dims, index));
     if (bias) value += bias->number(broadcast_index(bias->dims, index));
     result.y.set(flat, value);
@@ -170,14 +171,16 @@ Outputs mean_variance_normalization(const Call& call) {
   for (const std::vector<int64_t>& row : members) {
     const Moments m = moments(x, static_cast<int64_t>(row.size()),
                               [&](int64_t i) { return row[static_cast<size_t>(i)]; });
-    for (const int64_t flat : row) y.set(flat, (x.number(flat) - m.mean) / (std::sqrt(m.variance) + 1e-9));
+    for (const int64_t flat : row)
+      y.set(flat, (x.number(flat) - m.mean) / (std::sqrt(m.variance) + 1e-9));
   }
   return {std::move(y)};
 }
 
 Outputs lp_normalization(const Call& call) {
   const ReferenceTensor& x = call.input(0);
-  const AxisView view = axis_view(x.dims, normal_axis(call.node.integer("axis", -1), x.dims.size()));
+  const AxisView view =
+      axis_view(x.dims, normal_axis(call.node.integer("axis", -1), x.dims.size()));
   const bool squares = call.node.integer("p", 2) == 2;
   ReferenceTensor y = ReferenceTensor::zeros(x.dtype, x.dims);
   for (int64_t o = 0; o < view.outer; ++o) {

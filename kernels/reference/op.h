@@ -22,13 +22,14 @@ struct Call {
   const ir::Graph& graph;
   const ir::Node& node;
   const Symbols& symbols;
-  bool round_values = false;  // see EvaluateOptions
+  bool round_values = false;                   // see EvaluateOptions
   std::vector<const ReferenceTensor*> inputs;  // null: left out
 
   bool has(size_t index) const { return index < inputs.size() && inputs[index] != nullptr; }
   const ReferenceTensor& input(size_t index) const;  // throws UserError naming the node
   // The input's elements, or the attribute of the same meaning in older opsets.
-  std::optional<std::vector<int64_t>> integers(size_t input_index, std::string_view attribute) const;
+  std::optional<std::vector<int64_t>> integers(size_t input_index,
+                                               std::string_view attribute) const;
   double scalar(size_t input_index, double otherwise) const;
 
   // The graph's own word on an output; the type falls back to that of the first input.

@@ -42,7 +42,8 @@ Outputs binary(const Call& call) {
       y.set(i, real(a.number(ia), b.number(ib)));
     } else {
       const IntegerBinary fn = a.dtype == DType::kU64 ? u64 : integer;
-      y.set_integer(i, fn(a.integers[static_cast<size_t>(ia)], b.integers[static_cast<size_t>(ib)]));
+      y.set_integer(i,
+                    fn(a.integers[static_cast<size_t>(ia)], b.integers[static_cast<size_t>(ib)]));
     }
   });
   return {std::move(y)};
@@ -56,7 +57,8 @@ Order compare(const ReferenceTensor& a, int64_t ia, const ReferenceTensor& b, in
   };
   if (a.is_real()) return order(a.number(ia), b.number(ib));
   const int64_t x = a.integers[static_cast<size_t>(ia)], y = b.integers[static_cast<size_t>(ib)];
-  return a.dtype == DType::kU64 ? order(static_cast<uint64_t>(x), static_cast<uint64_t>(y)) : order(x, y);
+  return a.dtype == DType::kU64 ? order(static_cast<uint64_t>(x), static_cast<uint64_t>(y))
+                                : order(x, y);
 }
 
 template <Order first, Order second = first>

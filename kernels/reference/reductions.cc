@@ -96,7 +96,9 @@ int64_t smaller_integer(int64_t a, int64_t b) { return std::min(a, b); }
 double add_magnitude(double a, double b) { return a + std::fabs(b); }
 int64_t add_magnitude_integer(int64_t a, int64_t b) { return add_integers(a, std::abs(b)); }
 double add_square(double a, double b) { return a + b * b; }
-int64_t add_square_integer(int64_t a, int64_t b) { return add_integers(a, multiply_integers(b, b)); }
+int64_t add_square_integer(int64_t a, int64_t b) {
+  return add_integers(a, multiply_integers(b, b));
+}
 double divide_by_count(double x, int64_t count) { return x / static_cast<double>(count); }
 int64_t divide_integer_by_count(int64_t x, int64_t count) { return count == 0 ? 0 : x / count; }
 double root(double x, int64_t) { return std::sqrt(x); }
@@ -159,7 +161,8 @@ Outputs arg_extreme(const Call& call) {
       y.set_integer(o * view.inner + n, best);
     }
   }
-  if (call.node.integer("keepdims", 1) == 0) y.dims.erase(y.dims.begin() + static_cast<std::ptrdiff_t>(axis));
+  if (call.node.integer("keepdims", 1) == 0)
+    y.dims.erase(y.dims.begin() + static_cast<std::ptrdiff_t>(axis));
   return {std::move(y)};
 }
 

@@ -33,7 +33,8 @@ Outputs rotary(const Call& call, const Arguments& given) {
 }
 
 Outputs onnx_rotary(const Call& call) {
-  return rotary(call, {call.input(0), call.input(1), call.input(2), call.has(3) ? &call.input(3) : nullptr});
+  return rotary(
+      call, {call.input(0), call.input(1), call.input(2), call.has(3) ? &call.input(3) : nullptr});
 }
 
 Outputs contrib_rotary(const Call& call) {

@@ -27,13 +27,15 @@ Dims gathered_dims(const Dims& data, size_t axis, const Dims& indices) {
 }
 
 // The position in `data` that a gather along `axis` reads for the result's `index`.
-Index gathered_index(const Index& index, const Dims& data, size_t axis, const ReferenceTensor& indices) {
+Index gathered_index(const Index& index, const Dims& data, size_t axis,
+                     const ReferenceTensor& indices) {
   const size_t index_rank = indices.dims.size();
   Index pick(index.begin() + static_cast<std::ptrdiff_t>(axis),
              index.begin() + static_cast<std::ptrdiff_t>(axis + index_rank));
   Index from(index.begin(), index.begin() + static_cast<std::ptrdiff_t>(axis));
   from.push_back(index_at(indices, flat_index(indices.dims, pick), data[axis]));
-  from.insert(from.end(), index.begin() + static_cast<std::ptrdiff_t>(axis + index_rank), index.end());
+  from.insert(from.end(), index.begin() + static_cast<std::ptrdiff_t>(axis + index_rank),
+              index.end());
   return from;
 }
 
@@ -96,7 +98,8 @@ Outputs gather_nd(const Call& call) {
   const auto depth = static_cast<size_t>(indices.dims.back());
   const size_t lead = indices.dims.size() - 1;
   Dims dims(indices.dims.begin(), indices.dims.end() - 1);
-  dims.insert(dims.end(), data.dims.begin() + static_cast<std::ptrdiff_t>(batch + depth), data.dims.end());
+  dims.insert(dims.end(), data.dims.begin() + static_cast<std::ptrdiff_t>(batch + depth),
+              data.dims.end());
   return {remap(data, dims, [&](const Index& index) {
     Index pick(index.begin(), index.begin() + static_cast<std::ptrdiff_t>(lead));
     Index from(index.begin(), index.begin() + static_cast<std::ptrdiff_t>(batch));
@@ -137,7 +140,8 @@ Outputs scatter_nd(const Call& call) {
       const int64_t size = y.dims[static_cast<size_t>(i)];
       row = row * size + index_at(indices, s * depth + i, size);
     }
-    for (int64_t i = 0; i < slice; ++i) merge(y, row * slice + i, updates, s * slice + i, reduction);
+    for (int64_t i = 0; i < slice; ++i)
+      merge(y, row * slice + i, updates, s * slice + i, reduction);
   }
   return {std::move(y)};
 }

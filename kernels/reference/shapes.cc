@@ -16,10 +16,13 @@ ReferenceTensor integer_tensor(DType dtype, Dims dims, const std::vector<int64_t
 Outputs shape(const Call& call) {
   const Dims& dims = call.input(0).dims;
   const auto rank = static_cast<int64_t>(dims.size());
-  const auto clamp = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
+  const auto clamp = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
+  };
   const int64_t start = clamp(call.node.integer("start", 0));
   const int64_t end = std::max(start, clamp(call.node.integer("end", rank)));
-  return {integer_tensor(DType::kI64, {end - start}, Dims(dims.begin() + start, dims.begin() + end))};
+  return {
+      integer_tensor(DType::kI64, {end - start}, Dims(dims.begin() + start, dims.begin() + end))};
 }
 
 Outputs size(const Call& call) {
@@ -32,7 +35,8 @@ Outputs constant(const Call& call) {
   if (node.has("value_float")) {
     return {ReferenceTensor::of(DType::kF32, {}, {node.number("value_float", 0)})};
   }
-  if (node.has("value_int")) return {integer_tensor(DType::kI64, {}, {node.integer("value_int", 0)})};
+  if (node.has("value_int"))
+    return {integer_tensor(DType::kI64, {}, {node.integer("value_int", 0)})};
   if (node.has("value_ints")) {
     const std::vector<int64_t> values = node.integers("value_ints");
     return {integer_tensor(DType::kI64, {static_cast<int64_t>(values.size())}, values)};

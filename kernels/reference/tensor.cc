@@ -22,7 +22,8 @@ int64_t wrap_integer(DType dtype, int64_t value) {
   if (bits == 64) return value;
   const int shift = 64 - bits;
   const auto high = static_cast<uint64_t>(value) << shift;
-  return is_signed(dtype) ? static_cast<int64_t>(high) >> shift : static_cast<int64_t>(high >> shift);
+  return is_signed(dtype) ? static_cast<int64_t>(high) >> shift
+                          : static_cast<int64_t>(high >> shift);
 }
 
 ReferenceTensor ReferenceTensor::zeros(DType dtype, std::vector<int64_t> dims) {
@@ -52,7 +53,8 @@ ReferenceTensor ReferenceTensor::of(DType dtype, std::vector<int64_t> dims,
   return tensor;
 }
 
-ReferenceTensor ReferenceTensor::from_bytes(DType dtype, std::vector<int64_t> dims, const void* data) {
+ReferenceTensor ReferenceTensor::from_bytes(DType dtype, std::vector<int64_t> dims,
+                                            const void* data) {
   ReferenceTensor tensor = zeros(dtype, std::move(dims));
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     if (tensor.is_real()) {

@@ -1,5 +1,5 @@
-// Tensors of the judge: floats are kept as doubles, as computed, and never rounded to their own type
-// unless an op asks for it (Cast, Quantize).
+// Tensors of the judge: floats are kept as doubles, as computed, and never rounded to their own
+// type unless an op asks for it (Cast, Quantize).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ struct ReferenceTensor {
   std::vector<int64_t> integers;  // elements of an integer type or bool
 
   static ReferenceTensor zeros(DType dtype, std::vector<int64_t> dims);
-  static ReferenceTensor of(DType dtype, std::vector<int64_t> dims, const std::vector<double>& values);
+  static ReferenceTensor of(DType dtype, std::vector<int64_t> dims,
+                            const std::vector<double>& values);
   static ReferenceTensor from_bytes(DType dtype, std::vector<int64_t> dims, const void* data);
   static ReferenceTensor from(const ir::Tensor& tensor);
 

@@ -1,5 +1,5 @@
-// Compares base/convert with ml_dtypes and onnx.reference, whose tables golden_conversions.py writes
-// when the test starts.
+// Compares base/convert with ml_dtypes and onnx.reference, whose tables golden_conversions.py
+// writes when the test starts.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -93,8 +93,8 @@ TEST_F(ConvertGolden, EveryCodeDecodesAsInMlDtypes) {
       const double expected = as_double(table.words[code]);
       const double decoded = decode(table.dtype, code);
       const bool equal = std::isnan(expected) ? std::isnan(decoded)
-                                              : decoded == expected && std::signbit(decoded) ==
-                                                                           std::signbit(expected);
+                                              : decoded == expected &&
+                                                    std::signbit(decoded) == std::signbit(expected);
       ASSERT_TRUE(equal) << name(table.dtype) << " code " << code << ": " << decoded
                          << ", ml_dtypes says " << expected;
     }

@@ -138,17 +138,28 @@ Sample random_sample(std::mt19937& random, int depth) {
     return {constant, constant};
   }
   const Sample x = random_sample(random, depth - 1), y = random_sample(random, depth - 1);
-  const auto floor_of = [](int64_t n, int64_t d) { return n / d - (n % d != 0 && (n < 0) != (d < 0)); };
+  const auto floor_of = [](int64_t n, int64_t d) {
+    return n / d - (n % d != 0 && (n < 0) != (d < 0));
+  };
   switch (pick(8)) {
-    case 0: return {x.dim + y.dim, x.value + y.value};
-    case 1: return {x.dim - y.dim, x.value - y.value};
-    case 2: return {x.dim * y.dim, x.value * y.value};
-    case 3: return {min(x.dim, y.dim), std::min(x.value, y.value)};
-    case 4: return {max(x.dim, y.dim), std::max(x.value, y.value)};
-    case 5: return y.value == 0 ? x : Sample{floor_div(x.dim, y.dim), floor_of(x.value, y.value)};
-    case 6: return y.value == 0 ? x : Sample{ceil_div(x.dim, y.dim), -floor_of(-x.value, y.value)};
+    case 0:
+      return {x.dim + y.dim, x.value + y.value};
+    case 1:
+      return {x.dim - y.dim, x.value - y.value};
+    case 2:
+      return {x.dim * y.dim, x.value * y.value};
+    case 3:
+      return {min(x.dim, y.dim), std::min(x.value, y.value)};
+    case 4:
+      return {max(x.dim, y.dim), std::max(x.value, y.value)};
+    case 5:
+      return y.value == 0 ? x : Sample{floor_div(x.dim, y.dim), floor_of(x.value, y.value)};
+    case 6:
+      return y.value == 0 ? x : Sample{ceil_div(x.dim, y.dim), -floor_of(-x.value, y.value)};
     default:
-      return y.value == 0 ? x : Sample{mod(x.dim, y.dim), x.value - y.value * floor_of(x.value, y.value)};
+      return y.value == 0
+                 ? x
+                 : Sample{mod(x.dim, y.dim), x.value - y.value * floor_of(x.value, y.value)};
   }
 }
 

@@ -3,7 +3,7 @@
     golden_conversions.py OUTPUT_FOLDER
 
 decode.<dtype>            one float64 per code
-cast.<dtype>.<rule>       pairs of (float64 value, uint64 code); rule = saturate, wrap, or an e8m0 one
+cast.<dtype>.<rule>       pairs of (float64 value, uint64 code); rule = saturate, wrap or e8m0's
 quantize.<dtype>.<rule>   triples of (float64 x / scale, float64 zero point, uint64 code)
 """
 
@@ -99,8 +99,7 @@ def write_cast(folder, name, onnx_type, bits, samples, rule, **arguments):
 
 
 def reference_quantize(samples, zero_point, onnx_type, saturate):
-    node = helper.make_node(
-        "QuantizeLinear", ["x", "scale", "zero"], ["y"], saturate=int(saturate))
+    node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"], saturate=int(saturate))
     kinds = {"x": TensorProto.FLOAT, "scale": TensorProto.FLOAT, "zero": onnx_type}
     inputs = [helper.make_tensor_value_info(n, t, None) for n, t in kinds.items()]
     output = helper.make_tensor_value_info("y", onnx_type, None)
@@ -132,8 +131,16 @@ def main():
             rule = "saturate" if saturate else "wrap"
             if name == "f8e8m0":
                 for mode in ("nearest", "up", "down"):
-                    write_cast(folder, name, onnx_type, bits, samples, f"{rule}_{mode}",
-                               saturate=saturate, round_mode=mode)
+                    write_cast(
+                        folder,
+                        name,
+                        onnx_type,
+                        bits,
+                        samples,
+                        f"{rule}_{mode}",
+                        saturate=saturate,
+                        round_mode=mode,
+                    )
                 continue
             write_cast(folder, name, onnx_type, bits, samples, rule, saturate=saturate)
             if name in QUANTIZED_FLOATS:

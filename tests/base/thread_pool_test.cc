@@ -11,7 +11,8 @@ namespace {
 
 TEST(ThreadPoolConcurrent, RunsEachIndexOnce) {
   std::vector<std::atomic<int>> calls(1000);
-  parallel_for_each(1000, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; }, 4);
+  parallel_for_each(
+      1000, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; }, 4);
   for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
 }
 

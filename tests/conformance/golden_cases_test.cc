@@ -1,5 +1,6 @@
-// ONNX's node tests and the contrib cases through the passes and the kernels: what the passes make of a
-// graph evaluates to the stored result, and so do the kernels wherever they claim the whole graph.
+// ONNX's node tests and the contrib cases through the passes and the kernels: what the passes make
+// of a graph evaluates to the stored result, and so do the kernels wherever they claim the whole
+// graph.
 #include "tests/kernels/reference/golden_cases.h"
 
 #include <iostream>
@@ -22,12 +23,13 @@ struct Tally {
   std::map<std::string, int> left_out;  // reasons
 };
 
-// Stored results that hang on a rounding (a quantiser's ties) come out with values rounded as kernels
-// round them; all others without.
+// Stored results that hang on a rounding (a quantiser's ties) come out with values rounded as
+// kernels round them; all others without.
 std::string fused_disagreement(const GoldenCase& golden, const ir::Graph& fused) {
   const std::string exact = disagreement(golden, reference::evaluate(fused, golden.inputs));
   if (exact.empty()) return exact;
-  return disagreement(golden, reference::evaluate(fused, golden.inputs, {.round_values = true, .symbols = {}}));
+  return disagreement(
+      golden, reference::evaluate(fused, golden.inputs, {.round_values = true, .symbols = {}}));
 }
 
 // Whether the kernels ran it; else why not.
@@ -64,9 +66,10 @@ Tally judge_all(const GoldenCases& cases) {
       ADD_FAILURE() << error.what();
     }
   }
-  std::cout << tally.ran << " of " << tally.fused << " graphs run whole, " << tally.ran_with_constants
-            << " more with constants\n";
-  for (const auto& [reason, count] : tally.left_out) std::cout << "  " << count << "x " << reason << "\n";
+  std::cout << tally.ran << " of " << tally.fused << " graphs run whole, "
+            << tally.ran_with_constants << " more with constants\n";
+  for (const auto& [reason, count] : tally.left_out)
+    std::cout << "  " << count << "x " << reason << "\n";
   return tally;
 }
 

@@ -25,7 +25,8 @@ Support runs(const ir::Graph& fused, const Settings& settings) {
 std::vector<ReferenceTensor> run(Executable& executable, const ir::Graph& fused,
                                  const std::vector<ReferenceTensor>& inputs) {
   std::vector<HostTensor> bytes;
-  for (const ReferenceTensor& input : inputs) bytes.push_back({input.dtype, input.dims, input.bytes()});
+  for (const ReferenceTensor& input : inputs)
+    bytes.push_back({input.dtype, input.dims, input.bytes()});
   TestContext context(fused, std::move(bytes));
   executable.run(context);
   std::vector<ReferenceTensor> results;
@@ -37,11 +38,16 @@ std::vector<ReferenceTensor> run(Executable& executable, const ir::Graph& fused,
 
 double unit_roundoff(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return std::ldexp(1, -53);
-    case DType::kF32: return std::ldexp(1, -24);
-    case DType::kF16: return std::ldexp(1, -11);
-    case DType::kBF16: return std::ldexp(1, -8);
-    default: return 0;
+    case DType::kF64:
+      return std::ldexp(1, -53);
+    case DType::kF32:
+      return std::ldexp(1, -24);
+    case DType::kF16:
+      return std::ldexp(1, -11);
+    case DType::kBF16:
+      return std::ldexp(1, -8);
+    default:
+      return 0;
   }
 }
 
@@ -50,10 +56,14 @@ namespace {
 // The smallest step of a float type near zero.
 double smallest_step(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return std::ldexp(1, -149);
-    case DType::kF16: return std::ldexp(1, -24);
-    case DType::kBF16: return std::ldexp(1, -133);
-    default: return 0;
+    case DType::kF32:
+      return std::ldexp(1, -149);
+    case DType::kF16:
+      return std::ldexp(1, -24);
+    case DType::kBF16:
+      return std::ldexp(1, -133);
+    default:
+      return 0;
   }
 }
 
@@ -61,8 +71,10 @@ bool agree(DType dtype, double result, double expected, double rounded, double t
   if (std::isnan(rounded)) return std::isnan(result);
   if (result == rounded) return true;
   // Just below overflow either side of the edge is right.
-  const double allowed = tolerance + unit_roundoff(dtype) * std::fabs(expected) + smallest_step(dtype);
-  return std::isfinite(result) && std::isfinite(expected) && std::fabs(result - expected) <= allowed;
+  const double allowed =
+      tolerance + unit_roundoff(dtype) * std::fabs(expected) + smallest_step(dtype);
+  return std::isfinite(result) && std::isfinite(expected) &&
+         std::fabs(result - expected) <= allowed;
 }
 
 }  // namespace
@@ -81,7 +93,8 @@ std::string disagreement(const std::vector<ReferenceTensor>& results,
       const double allowed = tolerance(i, at, wanted);
       if (agree(result.dtype, number, wanted, rounded.number(at), allowed)) continue;
       if (wrong++ == 0) {
-        first = fmt::format("element {} is {:.9g}, expected {:.9g} +- {:.3g}", at, number, wanted, allowed);
+        first = fmt::format("element {} is {:.9g}, expected {:.9g} +- {:.3g}", at, number, wanted,
+                            allowed);
       }
     }
     if (wrong > 0) {

@@ -19,20 +19,21 @@ Settings conformance_settings();
 // Whether some kernel runs every node; the reason names the first that none does.
 Support runs(const ir::Graph& fused, const Settings& settings);
 
-// One Run with poisoned outputs and guard bytes behind them; a byte written past an output fails the
-// current test.
+// One Run with poisoned outputs and guard bytes behind them; a byte written past an output fails
+// the current test.
 std::vector<ReferenceTensor> run(Executable& executable, const ir::Graph& fused,
                                  const std::vector<ReferenceTensor>& inputs);
 
-// How far element `index` of output `output` may be from the reference, rounding to the output's own
-// type aside.
+// How far element `index` of output `output` may be from the reference, rounding to the output's
+// own type aside.
 using Tolerance = std::function<double(size_t output, int64_t index, double expected)>;
 
 // Empty when all agree. NaN and infinities must stand where the reference has them.
 std::string disagreement(const std::vector<ReferenceTensor>& results,
                          const std::vector<ReferenceTensor>& expected, const Tolerance& tolerance);
 
-// Half the distance between neighbouring values of a float type, relative to the value: 2^-24 for f32.
+// Half the distance between neighbouring values of a float type, relative to the value: 2^-24 for
+// f32.
 double unit_roundoff(DType dtype);
 
 }  // namespace tenon::kernels

@@ -19,27 +19,49 @@ constexpr auto kForms = std::to_array<DotForm>({
     {.name = "bf16", .element = DType::kBF16, .k_last = false},
     {.name = "nvfp4", .element = DType::kF4E2M1, .scale = DType::kF8E4M3FN, .block = 16},
     {.name = "nvfp4_f32_scale", .element = DType::kF4E2M1, .scale = DType::kF32, .block = 16},
-    {.name = "nvfp4_bytes", .element = DType::kF4E2M1, .scale = DType::kF8E4M3FN, .block = 16,
+    {.name = "nvfp4_bytes",
+     .element = DType::kF4E2M1,
+     .scale = DType::kF8E4M3FN,
+     .block = 16,
      .as_bytes = true},
     {.name = "mxfp4", .element = DType::kF4E2M1, .scale = DType::kF8E8M0, .block = 32},
     {.name = "mxfp8", .element = DType::kF8E4M3FN, .scale = DType::kF8E8M0, .block = 32},
     {.name = "mxfp8_e5m2", .element = DType::kF8E5M2, .scale = DType::kF8E8M0, .block = 32},
-    {.name = "fp8_tensor", .element = DType::kF8E4M3FN, .scale = DType::kF32, .per_channel = false,
+    {.name = "fp8_tensor",
+     .element = DType::kF8E4M3FN,
+     .scale = DType::kF32,
+     .per_channel = false,
      .k_last = false},
     {.name = "fp8_channel", .element = DType::kF8E4M3FN, .scale = DType::kF32},
     {.name = "fp8_block", .element = DType::kF8E4M3FN, .scale = DType::kF32, .block = 128},
-    {.name = "int4_k_major", .element = DType::kI4, .scale = DType::kF32, .block = 32, .k_last = false},
+    {.name = "int4_k_major",
+     .element = DType::kI4,
+     .scale = DType::kF32,
+     .block = 32,
+     .k_last = false},
     {.name = "int4_n_major", .element = DType::kI4, .scale = DType::kF16, .block = 32},
-    {.name = "uint4_zero", .element = DType::kU4, .scale = DType::kF32, .block = 32,
-     .zero = DType::kU4, .k_last = false},
+    {.name = "uint4_zero",
+     .element = DType::kU4,
+     .scale = DType::kF32,
+     .block = 32,
+     .zero = DType::kU4,
+     .k_last = false},
     {.name = "int8_channel", .element = DType::kI8, .scale = DType::kF32, .k_last = false},
     {.name = "uint8_zero", .element = DType::kU8, .scale = DType::kF32, .zero = DType::kU8},
     {.name = "nbits2", .element = DType::kU2, .scale = DType::kF32, .block = 32, .as_bytes = true},
     {.name = "nbits4", .element = DType::kU4, .scale = DType::kF32, .block = 32, .as_bytes = true},
-    {.name = "nbits4_zero", .element = DType::kU4, .scale = DType::kF32, .block = 32,
-     .zero = DType::kU4, .as_bytes = true},
-    {.name = "nbits4_float_zero", .element = DType::kU4, .scale = DType::kF32, .block = 32,
-     .zero = DType::kF32, .as_bytes = true},
+    {.name = "nbits4_zero",
+     .element = DType::kU4,
+     .scale = DType::kF32,
+     .block = 32,
+     .zero = DType::kU4,
+     .as_bytes = true},
+    {.name = "nbits4_float_zero",
+     .element = DType::kU4,
+     .scale = DType::kF32,
+     .block = 32,
+     .zero = DType::kF32,
+     .as_bytes = true},
     {.name = "nbits8", .element = DType::kU8, .scale = DType::kF32, .block = 64, .as_bytes = true},
 });
 
@@ -55,7 +77,8 @@ ReferenceTensor random_scale(DType dtype, std::vector<int64_t> dims, std::mt1993
   return scale;
 }
 
-ValueId add_operand(ir::Graph& graph, const char* name, const ReferenceTensor& tensor, bool constant) {
+ValueId add_operand(ir::Graph& graph, const char* name, const ReferenceTensor& tensor,
+                    bool constant) {
   if (constant) {
     const std::vector<std::byte> bytes = tensor.bytes();
     return graph.add_constant(name, ir::Tensor::copy(tensor.dtype, tensor.dims, bytes));
@@ -101,7 +124,8 @@ std::vector<int64_t> parameter_dims(const DotForm& form, int64_t n, int64_t k) {
   return form.k_last ? std::vector<int64_t>{n, blocks} : std::vector<int64_t>{blocks, n};
 }
 
-void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot, std::mt19937& random) {
+void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
+                std::mt19937& random) {
   const DotForm& form = problem.form;
   const auto [n, k] = problem.size;
   // MatMulNBits keeps whole blocks, the last one padded; FP4 rows end with K.
@@ -227,7 +251,8 @@ std::vector<ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m, std::
   for (const ir::ValueId id : graph.inputs()) {
     const ir::Value& value = graph.value(id);
     std::vector<int64_t> dims;
-    for (const Dim& dim : *value.shape) dims.push_back(dim.evaluate([&](std::string_view) { return m; }));
+    for (const Dim& dim : *value.shape)
+      dims.push_back(dim.evaluate([&](std::string_view) { return m; }));
     const bool scale = value.name == "scale";
     inputs.push_back(scale ? random_scale(value.dtype, dims, random)
                            : random_tensor(value.dtype, dims, random));

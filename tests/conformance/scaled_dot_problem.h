@@ -21,8 +21,8 @@ struct DotForm {
   int64_t block = 0;                // 0: one scale for all of K
   bool per_channel = true;
   DType zero = DType::kUndefined;
-  bool k_last = true;               // b is [N, K]
-  bool as_bytes = false;            // elements, scale codes and zero points hide in uint8
+  bool k_last = true;     // b is [N, K]
+  bool as_bytes = false;  // elements, scale codes and zero points hide in uint8
 };
 
 std::span<const DotForm> dot_forms();
@@ -48,7 +48,7 @@ std::vector<reference::ReferenceTensor> dot_inputs(const ir::Graph& graph, int64
                                                    std::mt19937& random);
 
 // Random elements of a type that are neither NaN nor infinite, of moderate size.
-reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt19937& random,
-                                         double spread = 1);
+reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims,
+                                         std::mt19937& random, double spread = 1);
 
 }  // namespace tenon::kernels

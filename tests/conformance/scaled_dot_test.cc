@@ -53,9 +53,10 @@ Tolerance dot_tolerance(const DotProblem& problem, const ReferenceTensor& sums) 
 }
 
 std::string describe(const DotProblem& p) {
-  return std::string(p.form.name) + " " + std::string(name(p.activation)) + " n=" +
-         std::to_string(p.size.n) + " k=" + std::to_string(p.size.k) + " end=" +
-         std::to_string(static_cast<int>(p.end)) + (p.constant_weight ? "" : " runtime weight");
+  return std::string(p.form.name) + " " + std::string(name(p.activation)) +
+         " n=" + std::to_string(p.size.n) + " k=" + std::to_string(p.size.k) +
+         " end=" + std::to_string(static_cast<int>(p.end)) +
+         (p.constant_weight ? "" : " runtime weight");
 }
 
 // A form whose blocks cannot hold this K is no problem at all.
@@ -77,7 +78,8 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
   for (const Candidate& candidate : candidates(ir::kScaledDot)) {
     Settings settings = conformance_settings();
     settings.only_candidate = candidate.name;
-    SCOPED_TRACE(std::string(candidate.name) + ": " + describe(problem) + " seed " + std::to_string(seed));
+    SCOPED_TRACE(std::string(candidate.name) + ": " + describe(problem) + " seed " +
+                 std::to_string(seed));
     if (!select(graph, node, settings).chosen) continue;
     coverage.candidates.emplace(candidate.name);
     coverage.forms.emplace(problem.form.name);
@@ -117,13 +119,15 @@ TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
   }
 }
 
-// |a| becomes half a step of int8 under the largest |a| of its row: the most that rounding takes away.
+// |a| becomes half a step of int8 under the largest |a| of its row: the most that rounding takes
+// away.
 ReferenceTensor int8_steps(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
   std::vector<ReferenceTensor> steps = inputs;
   const int64_t k = inputs[0].dims[1];
   for (int64_t row = 0; row < inputs[0].dims[0]; ++row) {
     double largest = 0;
-    for (int64_t i = 0; i < k; ++i) largest = std::max(largest, std::fabs(inputs[0].number(row * k + i)));
+    for (int64_t i = 0; i < k; ++i)
+      largest = std::max(largest, std::fabs(inputs[0].number(row * k + i)));
     for (int64_t i = 0; i < k; ++i) steps[0].set(row * k + i, largest / 254);
   }
   return magnitudes(graph, steps);
@@ -152,7 +156,9 @@ TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
           return 1.01 * steps.number(index) + exact(output, index, expected);
         };
         EXPECT_EQ(disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
-                               tolerance), "") << rows << " rows";
+                               tolerance),
+                  "")
+            << rows << " rows";
       }
     }
   }
@@ -170,8 +176,8 @@ ReferenceTensor with_extremes(ReferenceTensor scale) {
   return scale;
 }
 
-// Where a dot is not finite, NaN and infinity are one: which of them comes out hangs on the order of
-// the sum.
+// Where a dot is not finite, NaN and infinity are one: which of them comes out hangs on the order
+// of the sum.
 void merge_non_finite(std::vector<ReferenceTensor>& tensors) {
   for (ReferenceTensor& tensor : tensors) {
     for (double& real : tensor.reals) real = std::isfinite(real) ? real : NAN;

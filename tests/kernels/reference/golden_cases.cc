@@ -112,9 +112,10 @@ std::string disagreement(const GoldenCase& golden, const std::vector<ReferenceTe
     }
     const ReferenceTensor rounded = ours.rounded();
     for (int64_t at = 0; at < ours.elements(); ++at) {
-      const double stored = ours.is_real()
-                                ? load_element(ours.dtype, golden.outputs[i].data(), at)
-                                : static_cast<double>(load_integer(ours.dtype, golden.outputs[i].data(), at));
+      const double stored =
+          ours.is_real()
+              ? load_element(ours.dtype, golden.outputs[i].data(), at)
+              : static_cast<double>(load_integer(ours.dtype, golden.outputs[i].data(), at));
       if (!agree(ours.dtype, ours.number(at), rounded.number(at), stored)) {
         return fmt::format("output {} element {}: {}, stored {}", i, at, ours.number(at), stored);
       }

@@ -40,7 +40,8 @@ class GoldenCases {
 
 // Whether the reference knows every op of the graph, for inference.
 bool is_judged(const GoldenCase& golden);
-// How `results` differ from what is stored; empty when they agree within the stored type's rounding.
+// How `results` differ from what is stored; empty when they agree within the stored type's
+// rounding.
 std::string disagreement(const GoldenCase& golden, const std::vector<ReferenceTensor>& results);
 
 }  // namespace tenon::kernels::reference

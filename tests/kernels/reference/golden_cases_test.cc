@@ -1,5 +1,5 @@
-// Holds the reference to others' word: ONNX's stored node tests, and what ONNX Runtime's CPU provider
-// makes of the contrib ops.
+// Holds the reference to others' word: ONNX's stored node tests, and what ONNX Runtime's CPU
+// provider makes of the contrib ops.
 #include "tests/kernels/reference/golden_cases.h"
 
 #include <gtest/gtest.h>

@@ -17,15 +17,29 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 NAMES = {
-    TensorProto.BOOL: "bool", TensorProto.INT2: "i2", TensorProto.UINT2: "u2",
-    TensorProto.INT4: "i4", TensorProto.UINT4: "u4", TensorProto.INT8: "i8",
-    TensorProto.UINT8: "u8", TensorProto.INT16: "i16", TensorProto.UINT16: "u16",
-    TensorProto.INT32: "i32", TensorProto.UINT32: "u32", TensorProto.INT64: "i64",
-    TensorProto.UINT64: "u64", TensorProto.FLOAT4E2M1: "f4e2m1",
-    TensorProto.FLOAT8E4M3FN: "f8e4m3fn", TensorProto.FLOAT8E4M3FNUZ: "f8e4m3fnuz",
-    TensorProto.FLOAT8E5M2: "f8e5m2", TensorProto.FLOAT8E5M2FNUZ: "f8e5m2fnuz",
-    TensorProto.FLOAT8E8M0: "f8e8m0", TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16",
-    TensorProto.FLOAT: "f32", TensorProto.DOUBLE: "f64",
+    TensorProto.BOOL: "bool",
+    TensorProto.INT2: "i2",
+    TensorProto.UINT2: "u2",
+    TensorProto.INT4: "i4",
+    TensorProto.UINT4: "u4",
+    TensorProto.INT8: "i8",
+    TensorProto.UINT8: "u8",
+    TensorProto.INT16: "i16",
+    TensorProto.UINT16: "u16",
+    TensorProto.INT32: "i32",
+    TensorProto.UINT32: "u32",
+    TensorProto.INT64: "i64",
+    TensorProto.UINT64: "u64",
+    TensorProto.FLOAT4E2M1: "f4e2m1",
+    TensorProto.FLOAT8E4M3FN: "f8e4m3fn",
+    TensorProto.FLOAT8E4M3FNUZ: "f8e4m3fnuz",
+    TensorProto.FLOAT8E5M2: "f8e5m2",
+    TensorProto.FLOAT8E5M2FNUZ: "f8e5m2fnuz",
+    TensorProto.FLOAT8E8M0: "f8e8m0",
+    TensorProto.FLOAT16: "f16",
+    TensorProto.BFLOAT16: "bf16",
+    TensorProto.FLOAT: "f32",
+    TensorProto.DOUBLE: "f64",
 }
 
 
@@ -114,17 +128,20 @@ def write_case(folder, case):
     data = case / "test_data_set_0"
     inputs = [load(data / f"input_{i}.pb") for i in range(len(list(data.glob("input_*.pb"))))]
     outputs = [load(data / f"output_{i}.pb") for i in range(len(model.graph.output))]
-    if len(inputs) != len(model.graph.input) or any(n.type.HasField("sequence_type") or
-                                                    n.type.HasField("optional_type")
-                                                    for n in model.graph.input):
+    if len(inputs) != len(model.graph.input) or any(
+        n.type.HasField("sequence_type") or n.type.HasField("optional_type")
+        for n in model.graph.input
+    ):
         raise NoTextForm
     lines = ["graph case {"]
-    for value, tensor in zip(model.graph.input, inputs):
+    for value, tensor in zip(model.graph.input, inputs, strict=True):
         lines.append(f'  input %"{value.name}": {tensor_text(tensor)[0]}')
     for tensor in model.graph.initializer:
         form, text = tensor_text(tensor)
         lines.append(f'  const %"{tensor.name}": {form} = hex:{text}')
-    dims = {v.name: ",".join(map(str, t.dims)) for v, t in zip(model.graph.output, outputs)}
+    dims = {
+        v.name: ",".join(map(str, t.dims)) for v, t in zip(model.graph.output, outputs, strict=True)
+    }
     types = value_types(model)
     lines += [node_text(n, types, dims, since_version(n, opset)) for n in model.graph.node]
     lines += [f'  output %"{v.name}"' for v in model.graph.output]
