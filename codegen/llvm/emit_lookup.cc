@@ -34,7 +34,9 @@ void HostEmitter::lookup(const Operation& op) {
 llvm::Value* HostEmitter::lookup_piece(DType dtype, Value* table, Value* codes) {
   bool small = lanes_of(table) == 16;
   if (small && bit_width(dtype) == 32) return permute_words(table, codes);
-  if (small && bit_width(dtype) == 8) return permute_bytes(table, codes);
+  if (small && bit_width(dtype) == 8) {
+    return from_memory(dtype, permute_bytes(to_memory(dtype, table), codes));
+  }
   return lookup_in_memory(dtype, table, codes);
 }
 

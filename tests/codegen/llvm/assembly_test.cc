@@ -1,0 +1,120 @@
+// The instructions that hot loops stand on do come out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "tests/codegen/host_kernel.h"
+
+namespace tenon::codegen {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string assembly(const Kernel& kernel, const std::string& target) {
+  return compile_to_text(kernel, host_target(target), "asm");
+}
+
+bool is_x86() { return detect_host().arch == HostArch::kX86_64; }
+
+Kernel gemm(int m, int n) {
+  Builder b("gemm");
+  ValueId a = b.buffer("a", DType::kF32), panel = b.buffer("b", DType::kF32);
+  ValueId c = b.buffer("c", DType::kF32);
+  ValueId k = b.index_parameter("k"), stride = b.index_parameter("stride");
+  auto acc = b.loop(b.index(0), k, b.index(1), {b.constant(DType::kF32, 0, {m, n})},
+                    [&](ValueId i, std::span<const ValueId> in) -> std::vector<ValueId> {
+                      ValueId column = b.load({a, i, {stride, b.index(1)}, {}}, {m, 1});
+                      ValueId row = b.load({panel, b.mul(i, b.index(n))}, {1, n});
+                      return {b.dot(in[0], column, row)};
+                    });
+  b.store({c, b.index(0)}, acc[0]);
+  return b.finish();
+}
+
+Kernel lookup(DType dtype, DType code_type, int lanes) {
+  return map_kernel({code_type}, dtype, [&](Builder& b, std::vector<ValueId> x) {
+    std::vector<double> values;
+    for (int i = 0; i < 16; ++i) values.push_back(i * 3);
+    return b.lookup(b.table(dtype, values), x[0]);
+  }, lanes);
+}
+
+Kernel bytes() {
+  Builder b("bytes");
+  ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", DType::kU8);
+  ValueId w = b.buffer("w", DType::kI8);
+  ValueId sum = b.load({acc, b.index(0)}, {2, 16});
+  b.store({acc, b.index(0)}, b.dot_i8(sum, b.load({x, b.index(0)}, {2, 4}),
+                                      b.load({w, b.index(0)}, {16, 4})));
+  return b.finish();
+}
+
+// No spill: nothing is stored to the stack.
+void expect_no_vector_spills(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    bool stack = line.find("(%rsp)") != line.npos || line.find("[sp") != line.npos;
+    bool vector = line.find("vmov") != line.npos || line.find("str\tq") != line.npos;
+    EXPECT_FALSE(stack && vector) << line;
+  }
+}
+
+TEST(AssemblyTest, MicroKernelsMultiplyFromMemoryWithoutSpills) {
+  if (is_x86()) {
+    std::string wide = assembly(gemm(6, 64), "x86_64-avx512");
+    EXPECT_THAT(wide, HasSubstr("vfmadd231ps\t%zmm"));
+    EXPECT_THAT(wide, HasSubstr("vbroadcastss\t("));
+    expect_no_vector_spills(wide);
+    std::string narrow = assembly(gemm(6, 16), "x86_64-avx2");
+    EXPECT_THAT(narrow, HasSubstr("vfmadd231ps\t%ymm"));
+    EXPECT_THAT(narrow, Not(HasSubstr("zmm")));
+    expect_no_vector_spills(narrow);
+    return;
+  }
+  std::string neon = assembly(gemm(6, 16), "aarch64-neon");
+  EXPECT_THAT(neon, HasSubstr("fmla"));
+  expect_no_vector_spills(neon);
+}
+
+TEST(AssemblyTest, TablesStayInRegisters) {
+  if (is_x86()) {
+    EXPECT_THAT(assembly(lookup(DType::kF32, DType::kU32, 16), "x86_64-avx512"),
+                ContainsRegex("vperm(ps|d)"));
+    std::string avx2 = assembly(lookup(DType::kF32, DType::kU32, 8), "x86_64-avx2");
+    EXPECT_THAT(avx2, ContainsRegex("vperm(ps|d)"));
+    EXPECT_THAT(avx2, HasSubstr("vblendvps"));
+    EXPECT_THAT(assembly(lookup(DType::kI8, DType::kU8, 64), "x86_64-avx512"),
+                HasSubstr("vpshufb"));
+    return;
+  }
+  EXPECT_THAT(assembly(lookup(DType::kF32, DType::kU32, 16), "aarch64-neon"), HasSubstr("tbl\t"));
+  EXPECT_THAT(assembly(lookup(DType::kI8, DType::kU8, 16), "aarch64-neon"), HasSubstr("tbl\t"));
+}
+
+TEST(AssemblyTest, BytesUseTheDotInstructions) {
+  if (is_x86()) {
+    EXPECT_THAT(assembly(bytes(), "x86_64-avx512vnni"), HasSubstr("vpdpbusd"));
+    EXPECT_THAT(assembly(bytes(), "x86_64-avxvnni"), HasSubstr("vpdpbusd"));
+    std::string plain = assembly(bytes(), "x86_64-avx2");
+    EXPECT_THAT(plain, HasSubstr("vpmaddwd"));
+    EXPECT_THAT(plain, Not(HasSubstr("vpmaddubsw")));  // it saturates
+    return;
+  }
+  EXPECT_THAT(assembly(bytes(), "aarch64-i8mm"), HasSubstr("usdot"));
+  EXPECT_THAT(assembly(bytes(), "aarch64-dotprod"), HasSubstr("sdot"));
+}
+
+TEST(AssemblyTest, WholeLoadsCarryNoMasks) {
+  Builder b("copy");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
+  b.store({y, b.index(0)}, b.load({x, b.index(0)}, {16}));
+  std::string text = assembly(b.finish(), is_x86() ? "x86_64-avx512" : "aarch64-neon");
+  EXPECT_THAT(text, Not(HasSubstr("kmov")));
+  EXPECT_THAT(text, Not(HasSubstr("vpcmp")));
+}
+
+}  // namespace
+}  // namespace tenon::codegen

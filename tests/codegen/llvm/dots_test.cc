@@ -1,0 +1,213 @@
+// Dots and look-ups against plain loops, on every level of instructions that this machine has.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/convert.h"
+#include "tests/codegen/host_kernel.h"
+
+namespace tenon::codegen {
+namespace {
+
+struct Size {
+  int m, k, n;
+};
+
+constexpr Size kSizes[] = {{1, 1, 16}, {6, 1, 64}, {4, 3, 5}, {2, 8, 48}, {5, 2, 3}, {3, 4, 1},
+                           {1, 7, 33}, {8, 1, 24}};
+
+std::vector<float> numbers(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> out(count);
+  for (float& x : out) x = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 64;
+  return out;
+}
+
+// What the operation is defined as: one fma per k, in order.
+std::vector<float> expected_dot(const Size& s, const std::vector<float>& acc,
+                                const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> out = acc;
+  for (int i = 0; i < s.m; ++i) {
+    for (int j = 0; j < s.n; ++j) {
+      float& sum = out[i * s.n + j];
+      for (int k = 0; k < s.k; ++k) sum = std::fma(a[i * s.k + k], b[k * s.n + j], sum);
+    }
+  }
+  return out;
+}
+
+TEST(DotsTest, FloatsInOrder) {
+  for (const HostTarget& target : runnable_targets()) {
+    for (const Size& s : kSizes) {
+      for (bool folded : {true, false}) {
+        Builder b("dot");
+        ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
+        ValueId right = b.buffer("b", DType::kF32);
+        ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
+        ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
+        ValueId c = b.load({right, b.index(0)}, {s.k, s.n});
+        if (!folded) {  // a second use keeps the loads whole
+          a = b.add(a, b.constant(DType::kF32, 0));
+          c = b.add(c, b.constant(DType::kF32, 0));
+        }
+        b.store({acc, b.index(0)}, b.dot(sum, a, c));
+        HostKernel kernel(b.finish(), target);
+        auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
+        auto expected = expected_dot(s, z, x, y);
+        kernel({z.data(), x.data(), y.data()});
+        for (size_t i = 0; i < z.size(); ++i) {
+          ASSERT_EQ(z[i], expected[i]) << s.m << "x" << s.k << "x" << s.n << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(DotsTest, HalvesAndIntegers) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    Size s{3, 5, 20};
+    Builder b("dot");
+    ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
+    ValueId right = b.buffer("b", dtype);
+    ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
+    b.store({acc, b.index(0)}, b.dot(sum, b.load({left, b.index(0)}, {s.m, s.k}),
+                                     b.load({right, b.index(0)}, {s.k, s.n})));
+    HostKernel kernel(b.finish());
+    auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
+    std::vector<uint16_t> packed(y.size());
+    for (size_t i = 0; i < y.size(); ++i) {
+      packed[i] = static_cast<uint16_t>(encode(dtype, y[i]));
+      y[i] = static_cast<float>(decode(dtype, packed[i]));
+    }
+    auto expected = expected_dot(s, z, x, y);
+    kernel({z.data(), x.data(), packed.data()});
+    EXPECT_EQ(z, expected) << name(dtype);
+  }
+  Builder b("integers");
+  ValueId acc = b.buffer("acc", DType::kI32), left = b.buffer("a", DType::kI32);
+  b.store({acc, b.index(0)}, b.dot(b.load({acc, b.index(0)}, {2, 3}),
+                                   b.load({left, b.index(0)}, {2, 2}),
+                                   b.load({left, b.index(4)}, {2, 3})));
+  HostKernel kernel(b.finish());
+  std::vector<int32_t> z{1, 2, 3, 4, 5, 6}, a{1, 2, 3, 4, 10, 20, 30, 40, 50, 60};
+  kernel({z.data(), a.data()});
+  EXPECT_EQ(z, (std::vector<int32_t>{91, 122, 153, 194, 265, 336}));
+}
+
+TEST(DotsTest, LoadsDoNotMovePastStores) {
+  Builder b("order");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
+  ValueId a = b.load({x, b.index(0)}, {2, 2}), c = b.load({x, b.index(0)}, {2, 8});
+  b.store({x, b.index(0)}, b.constant(DType::kF32, 100, {16}));
+  b.store({y, b.index(0)}, b.dot(b.constant(DType::kF32, 0, {2, 8}), a, c));
+  HostKernel kernel(b.finish());
+  std::vector<float> in(16, 1), out(16);
+  kernel({in.data(), out.data()});
+  for (float value : out) EXPECT_EQ(value, 2);
+}
+
+TEST(DotsTest, StridedColumnsOfA) {
+  Builder b("strided");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
+  ValueId stride = b.index_parameter("stride");
+  ValueId a = b.load({x, b.index(1), {stride, b.index(3)}, {}}, {2, 2});
+  ValueId c = b.load({x, b.index(0)}, {2, 4});
+  b.store({y, b.index(0)}, b.dot(b.constant(DType::kF32, 0, {2, 4}), a, c));
+  HostKernel kernel(b.finish());
+  std::vector<float> in{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, out(8);
+  kernel({in.data(), out.data()}, {5});
+  // a = [[1, 4], [6, 9]], c = [[0 … 3], [4 … 7]]
+  EXPECT_EQ(out, (std::vector<float>{16, 21, 26, 31, 36, 51, 66, 81}));
+}
+
+TEST(DotsTest, BytesAreExact) {
+  const Size sizes[] = {{1, 4, 16}, {3, 4, 48}, {2, 8, 5}, {4, 4, 3}, {1, 12, 16}, {6, 4, 64}};
+  std::mt19937 random(5);
+  for (const HostTarget& target : runnable_targets()) {
+    for (const Size& s : sizes) {
+      for (DType a_type : {DType::kU8, DType::kI8}) {
+        for (bool folded : {true, false}) {
+          Builder b("bytes");
+          ValueId acc = b.buffer("acc", DType::kI32), left = b.buffer("a", a_type);
+          ValueId right = b.buffer("b", DType::kI8);
+          ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
+          ValueId c = b.load({right, b.index(0)}, {s.n, s.k});
+          if (!folded) {
+            a = b.binary(Fn::kXor, a, b.integer_constant(a_type, 0x55));
+            a = b.binary(Fn::kXor, a, b.integer_constant(a_type, 0x55));
+            c = b.reshape(b.load({right, b.index(0)}, {s.n * s.k}), {s.n, s.k});
+          }
+          ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
+          b.store({acc, b.index(0)}, b.dot_i8(sum, a, c));
+          HostKernel kernel(b.finish(), target);
+          std::vector<uint8_t> x(s.m * s.k);
+          std::vector<int8_t> y(s.n * s.k);
+          // Extremes first: pairs that saturate 16-bit sums.
+          for (auto& v : x) v = random() % 2 ? 255 : static_cast<uint8_t>(random());
+          for (auto& v : y) v = random() % 2 ? -128 : static_cast<int8_t>(random());
+          std::vector<int32_t> z(s.m * s.n, 7);
+          kernel({z.data(), x.data(), y.data()});
+          for (int i = 0; i < s.m; ++i) {
+            for (int j = 0; j < s.n; ++j) {
+              int32_t expected = 7;
+              for (int k = 0; k < s.k; ++k) {
+                uint8_t code = x[i * s.k + k];
+                int32_t value = a_type == DType::kU8 ? code : static_cast<int8_t>(code);
+                expected += value * y[j * s.k + k];
+              }
+              ASSERT_EQ(z[i * s.n + j], expected) << target.text() << " " << name(a_type);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void expect_lookup(DType dtype, int entries, DType code_type, bool constant, int lanes) {
+  std::vector<double> values;
+  for (int i = 0; i < entries; ++i) values.push_back(dtype == DType::kBool ? i % 3 == 0 : i % 100 + 1);
+  for (const HostTarget& target : runnable_targets()) {
+    Builder b("lookup");
+    ValueId table_buffer = b.buffer("table", dtype), codes = b.buffer("codes", code_type);
+    ValueId out = b.buffer("out", dtype);
+    ValueId table = constant ? b.table(dtype, values)
+                             : b.load({table_buffer, b.index(0)}, {entries});
+    std::vector<int> shape = lanes == 0 ? std::vector<int>{} : std::vector{lanes};
+    b.store({out, b.index(0)}, b.lookup(table, b.load({codes, b.index(0)}, shape)));
+    HostKernel kernel(b.finish(), target);
+    std::vector<uint64_t> table_data(entries), code_data(256), got(256);
+    for (int i = 0; i < entries; ++i) store_element(dtype, table_data.data(), i, values[i]);
+    // Bits above the code must not matter.
+    int count = std::max(1, lanes);
+    for (int i = 0; i < count; ++i) {
+      store_code(code_type, code_data.data(), i, static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15);
+    }
+    kernel({table_data.data(), code_data.data(), got.data()});
+    for (int i = 0; i < count; ++i) {
+      uint64_t code = load_code(code_type, code_data.data(), i) % entries;
+      ASSERT_EQ(load_element(dtype, got.data(), i), values[code])
+          << name(dtype) << " " << entries << " " << target.text();
+    }
+  }
+}
+
+TEST(LookupTest, EveryElementType) {
+  for (DType dtype : {DType::kBool, DType::kI8, DType::kU8, DType::kF16, DType::kBF16, DType::kF32,
+                      DType::kI32, DType::kI64, DType::kF64}) {
+    for (int entries : {16, 256}) {
+      expect_lookup(dtype, entries, DType::kU8, true, 37);
+      expect_lookup(dtype, entries, DType::kI32, false, 64);
+    }
+  }
+  expect_lookup(DType::kF32, 16, DType::kU32, true, 0);
+  expect_lookup(DType::kU8, 16, DType::kU32, true, 1);
+  expect_lookup(DType::kU8, 16, DType::kU8, false, 128);
+  expect_lookup(DType::kF32, 16, DType::kI64, true, 16);
+}
+
+}  // namespace
+}  // namespace tenon::codegen

@@ -1,0 +1,119 @@
+#include "codegen/tile/verify.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "codegen/tile/builder.h"
+
+namespace tenon::codegen {
+namespace {
+
+void expect_refused(const std::function<void(Builder&)>& write, std::string_view why) {
+  Builder b("k");
+  try {
+    write(b);
+    b.finish();
+    FAIL() << "accepted; expected: " << why;
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+  }
+}
+
+TEST(VerifyTest, RefusesWrongTypes) {
+  auto f32 = [](Builder& b, std::vector<int> shape) { return b.constant(DType::kF32, 0, shape); };
+  expect_refused([&](Builder& b) { b.binary(Fn::kAnd, f32(b, {4}), f32(b, {4})); },
+                 "does not take f32[4]");
+  expect_refused([&](Builder& b) { b.unary(Fn::kExp, b.constant(DType::kI32, 0, {4})); },
+                 "exp: does not take i32[4]");
+  expect_refused([&](Builder& b) { b.transpose(f32(b, {4})); }, "needs rank 2");
+  expect_refused([&](Builder& b) { b.slice(f32(b, {4}), {2}, {4}); }, "leave f32[4]");
+  expect_refused([&](Builder& b) { b.reshape(f32(b, {4}), {3}); }, "differ in size");
+  expect_refused([&](Builder& b) { b.broadcast(f32(b, {3}), {4}); }, "does not broadcast");
+  expect_refused([&](Builder& b) { b.bitcast(f32(b, {3}), DType::kI64); }, "differ in width");
+  expect_refused([&](Builder& b) { b.reduce(Fn::kSub, f32(b, {3}), 0); }, "not a reduction");
+  expect_refused([&](Builder& b) { b.reduce(Fn::kAdd, f32(b, {3}), 1); }, "axis 1 is outside");
+  expect_refused([&](Builder& b) { b.lookup(f32(b, {8}), b.constant(DType::kU8, 0, {4})); },
+                 "16 or 256 entries");
+  expect_refused([&](Builder& b) { b.dot(f32(b, {2, 4}), f32(b, {2, 3}), f32(b, {2, 4})); },
+                 "do not fit");
+  expect_refused([&](Builder& b) { b.constant(DType::kF8E4M3FN, 0, {4}); },
+                 "cannot be computed with");
+  expect_refused([&](Builder& b) { f32(b, {2, 2, 2}); }, "rank above 2");
+  expect_refused([&](Builder& b) { f32(b, {1 << 15}); }, "more than 16384 elements");
+  expect_refused([&](Builder& b) { b.add(b.index(1), f32(b, {})); }, "must be an index");
+}
+
+TEST(VerifyTest, RefusesBadMemory) {
+  expect_refused([](Builder& b) { b.alloc(DType::kF32, 1 << 20); }, "are outside 1");
+  expect_refused([](Builder& b) {
+    for (int i = 0; i < 3; ++i) b.alloc(DType::kF32, 30 << 10);
+  }, "scratch of the kernel exceeds");
+  expect_refused([](Builder& b) {
+    ValueId x = b.buffer("x", DType::kF32);
+    b.store({x, b.index(0)}, b.constant(DType::kI32, 0, {4}));
+  }, "the value must be f32[4]");
+  expect_refused([](Builder& b) {
+    ValueId x = b.buffer("x", DType::kF32);
+    b.load({x, b.index(0), {b.index(1)}, {}}, {4, 8});
+  }, "a stride and an extent per dimension");
+}
+
+TEST(VerifyTest, RefusesValuesOutsideTheirRegion) {
+  ValueId inside = kNone;
+  expect_refused([&](Builder& b) {
+    b.loop(b.index(0), b.index(4), b.index(1), {}, [&](ValueId, std::span<const ValueId>) {
+      inside = b.constant(DType::kF32, 1, {4});
+      return std::vector<ValueId>{};
+    });
+    b.unary(Fn::kNeg, inside);
+  }, "used where it is not defined");
+}
+
+TEST(VerifyTest, RefusesYieldsOfTheWrongType) {
+  expect_refused([&](Builder& b) {
+    b.loop(b.index(0), b.index(4), b.index(1), {b.constant(DType::kF32, 1, {4})},
+           [&](ValueId, std::span<const ValueId>) {
+             return std::vector<ValueId>{b.constant(DType::kF32, 1, {8})};
+           });
+  }, "yield: value 0 must be f32[4], is f32[8]");
+  expect_refused([&](Builder& b) {
+    b.branch(b.less(b.index(0), b.task()),
+             [&]() -> std::vector<ValueId> { return {b.index(1)}; }, {});
+  }, "yield: expected 1 values, got 0");
+}
+
+TEST(VerifyTest, RefusesBrokenKernels) {
+  Builder b("k");
+  ValueId x = b.buffer("x", DType::kF32);
+  b.store({x, b.index(0)}, b.constant(DType::kF32, 1, {4}));
+  Kernel kernel = b.finish();
+  ASSERT_TRUE(verify(kernel));
+
+  Kernel twice = kernel;
+  twice.body.operations.push_back(twice.body.operations[0]);
+  EXPECT_NE(verify(twice).reason.find("defined twice"), std::string::npos);
+
+  Kernel dangling = kernel;
+  dangling.body.operations.back().operands[0] = 99;
+  EXPECT_FALSE(verify(dangling));
+
+  Kernel yielding = kernel;
+  yielding.body.operations.push_back({.op = Op::kYield});
+  EXPECT_NE(verify(yielding).reason.find("yield"), std::string::npos);
+}
+
+TEST(BuilderTest, FoldsIndexConstants) {
+  Builder b("k");
+  ValueId n = b.index_parameter("n");
+  EXPECT_EQ(b.add(b.index(2), b.index(3)), b.index(5));
+  EXPECT_EQ(b.mul(n, b.index(1)), n);
+  EXPECT_EQ(b.add(b.index(0), n), n);
+  EXPECT_EQ(b.mul(b.index(0), n), b.index(0));
+  EXPECT_EQ(b.rem(n, b.index(1)), b.index(0));
+  EXPECT_EQ(b.div(b.index(7), b.index(2)), b.index(3));
+  EXPECT_EQ(b.min(b.index(7), b.index(2)), b.index(2));
+  EXPECT_EQ(b.task(), b.task());
+}
+
+}  // namespace
+}  // namespace tenon::codegen
