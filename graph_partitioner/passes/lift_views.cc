@@ -35,7 +35,8 @@ bool lift(Graph& graph, NodeId view_id) {
   const auto& from = graph.value(result).shape;
   const auto& to = graph.value(view.output(0)).shape;
   ScaledDot dot = ScaledDot::from(graph.node(dot_id));
-  if (!from || !to || from->empty() || to->empty() || !(from->back() == to->back()) ||
+  // A vector is no left operand of a dot.
+  if (!from || !to || from->empty() || to->size() < 2 || !(from->back() == to->back()) ||
       !has_free_rows(graph, graph.node(dot_id), dot)) {
     return false;
   }
