@@ -160,6 +160,8 @@ llvm::Value* HostEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
     return ir_.CreateBinaryIntrinsic(is_max ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum,
                                      a, b);
   }
+  // LLVM 19 takes max(|x|, 0) for max(x, 0) when it sees the fabs behind both comparisons.
+  a = ir_.CreateFreeze(a);
   // vmaxps returns its second operand when either is NaN, so only a NaN in `a` needs care.
   Value* a_wins = is_max ? ir_.CreateFCmpOGT(a, b) : ir_.CreateFCmpOLT(a, b);
   return ir_.CreateSelect(ir_.CreateFCmpUNO(a, a), a, ir_.CreateSelect(a_wins, a, b));

@@ -101,6 +101,8 @@ class HostEmitter {
   Tile slice(const Operation& op);
   Tile concat(const Operation& op);
   Tile transpose(const Operation& op);
+  Value* columns_of(const Tile& pieces, int first, int count);
+  Tile line_from_blocks(const std::vector<Value*>& blocks, int lanes);
   std::vector<Value*> transpose_square(std::vector<Value*> rows, int size);
   Tile reduce(const Operation& op);
   Value* reduce_lanes(Fn fn, DType dtype, Value* vector);

@@ -1,6 +1,7 @@
 // Making tiles and rearranging them.
 #include <llvm/IR/IRBuilder.h>
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 
@@ -152,24 +153,59 @@ std::vector<llvm::Value*> HostEmitter::transpose_square(std::vector<Value*> rows
   return rows;
 }
 
+// Lanes [first, first + count) of a line, padded at its end; `count` is a power of two.
+llvm::Value* HostEmitter::columns_of(const Tile& pieces, int first, int count) {
+  int start = 0;  // of the piece
+  for (Value* piece : pieces) {
+    int lanes = static_cast<int>(
+        llvm::cast<llvm::FixedVectorType>(piece->getType())->getNumElements());
+    if (first >= start && first + count <= start + lanes) {
+      return subvector(piece, first - start, count);
+    }
+    start += lanes;
+  }
+  Value* line = join(pieces);
+  auto* type = llvm::cast<llvm::FixedVectorType>(line->getType());
+  int total = static_cast<int>(type->getNumElements());
+  std::vector<int> lanes(static_cast<size_t>(count), -1);
+  for (int i = 0; i < count && first + i < total; ++i) lanes[static_cast<size_t>(i)] = first + i;
+  return ir_.CreateShuffleVector(line, lanes);
+}
+
+// A line of `lanes` from blocks of equal power-of-two width, the last of which may reach past it.
+HostEmitter::Tile HostEmitter::line_from_blocks(const std::vector<Value*>& blocks, int lanes) {
+  int width = static_cast<int>(
+      llvm::cast<llvm::FixedVectorType>(blocks[0]->getType())->getNumElements());
+  Tile out;
+  int first = 0;
+  for (int piece : piece_widths(lanes)) {
+    size_t block = static_cast<size_t>(first / width);
+    if (piece < width) {
+      out.push_back(subvector(blocks[block], first % width, piece));
+    } else {
+      out.push_back(join({blocks.begin() + block, blocks.begin() + block + piece / width}));
+    }
+    first += piece;
+  }
+  return out;
+}
+
+// In square blocks that fit the registers; what fills up the last ones is never read again.
 HostEmitter::Tile HostEmitter::transpose(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
-  int m = from.shape[0], n = from.shape[1], block = std::gcd(m, n);
-  block = block & -block;  // the largest power of two that divides both
-  if (block < 4) {
-    std::vector<int> order;
-    for (int64_t i = 0; i < to.elements(); ++i) {
-      order.push_back(static_cast<int>(i % m * n + i / m));
-    }
-    return from_flat(ir_.CreateShuffleVector(flat(tile(op.operands[0]), from), order), to);
-  }
-  std::vector<Value*> in = rows(tile(op.operands[0]), from);
-  std::vector<std::vector<Value*>> out(static_cast<size_t>(n));
+  int m = from.shape[0], n = from.shape[1];
+  if (m == 1 || n == 1) return from_flat(flat(tile(op.operands[0]), from), to);
+  int native = std::clamp(target_.vector_bits / bit_width(from.dtype), 4, 16);
+  int block = static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min({m, n, native}))));
+  std::vector<Tile> in = row_pieces(tile(op.operands[0]), from);
+  std::vector<std::vector<Value*>> out(static_cast<size_t>((n + block - 1) / block * block));
   for (int row = 0; row < m; row += block) {
     for (int column = 0; column < n; column += block) {
       std::vector<Value*> square;
       for (int i = 0; i < block; ++i) {
-        square.push_back(subvector(in[static_cast<size_t>(row + i)], column, block));
+        square.push_back(row + i < m
+                             ? columns_of(in[static_cast<size_t>(row + i)], column, block)
+                             : llvm::PoisonValue::get(square[0]->getType()));
       }
       square = transpose_square(std::move(square), block);
       for (int i = 0; i < block; ++i) {
@@ -177,9 +213,11 @@ HostEmitter::Tile HostEmitter::transpose(const Operation& op) {
       }
     }
   }
-  std::vector<Value*> joined;
-  for (auto& parts : out) joined.push_back(join(std::move(parts)));
-  return from_rows(std::move(joined), to);
+  std::vector<Tile> rows;
+  for (int column = 0; column < n; ++column) {
+    rows.push_back(line_from_blocks(out[static_cast<size_t>(column)], m));
+  }
+  return from_row_pieces(std::move(rows), to);
 }
 
 // Folds the upper half onto the lower until one lane is left.
