@@ -156,15 +156,14 @@ llvm::Value* HostEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
     if (is_signed(dtype)) return ir_.CreateBinaryIntrinsic(is_max ? smax : smin, a, b);
     return ir_.CreateBinaryIntrinsic(is_max ? umax : umin, a, b);
   }
-  if (target_.arch == HostArch::kAArch64) {
-    return ir_.CreateBinaryIntrinsic(is_max ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum,
-                                     a, b);
-  }
-  // LLVM 19 takes max(|x|, 0) for max(x, 0) when it sees the fabs behind both comparisons.
-  a = ir_.CreateFreeze(a);
-  // vmaxps returns its second operand when either is NaN, so only a NaN in `a` needs care.
-  Value* a_wins = is_max ? ir_.CreateFCmpOGT(a, b) : ir_.CreateFCmpOLT(a, b);
-  return ir_.CreateSelect(ir_.CreateFCmpUNO(a, a), a, ir_.CreateSelect(a_wins, a, b));
+  // The intrinsic, not selects: LLVM 19 turns selects for max(|x|, 0) into max(x, 0). Which zero wins is
+  // nobody's promise, and x86 needs three instructions then.
+  llvm::FastMathFlags flags;
+  flags.setNoSignedZeros();
+  llvm::IRBuilderBase::FastMathFlagGuard guard(ir_);
+  ir_.setFastMathFlags(flags);
+  return ir_.CreateBinaryIntrinsic(is_max ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a,
+                                   b);
 }
 
 llvm::Value* HostEmitter::compare(Fn fn, DType dtype, Value* a, Value* b) {
