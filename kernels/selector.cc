@@ -7,6 +7,7 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/concat.h"
+#include "kernels/llvm/cum_sum.h"
 #include "kernels/llvm/gather.h"
 #include "kernels/llvm/loop.h"
 #include "kernels/llvm/scaled_dot.h"
@@ -23,12 +24,13 @@ struct Table {
 };
 
 // Rows are read at the call, never by static constructors.
-std::array<Table, 9> tables() {
+std::array<Table, 10> tables() {
   return {{
       {ir::kAttention, attention_candidates()},
       {ir::kLoop, loop_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
       {"Concat", concat_candidates()},
+      {"CumSum", cum_sum_candidates()},
       {"GatherElements", gather_elements_candidates()},
       {"GatherND", gather_nd_candidates()},
       {"ScatterElements", scatter_elements_candidates()},

@@ -1,4 +1,4 @@
-// Concat, gathers and scatters: ops with a lowering of their own.
+// Concat, gathers, scatters and running sums: ops with a lowering of their own.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -136,6 +136,21 @@ graph main {
     expected.push_back(i + (row == 2 ? 2 : row == 0 ? 1 : 0));
   }
   expect_near(y.numbers(), expected);
+}
+
+TEST(CumSum, EitherAxisBothWays) {
+  const auto x = ramp(DType::kI64, {2, 3}, 1);
+  const auto text = [](const char* axis, const char* attributes) {
+    return std::string("graph main {\n input %x: i64[a,b]\n const %k: i64[] = hex:") + axis +
+           "00000000000000\n %y: i64[a,b] = CumSum(%x, %k) {" + attributes + "}\n output %y\n}\n";
+  };
+  expect_near(run_graph(text("01", "reverse=0"), {x})[0].numbers(), {1, 3, 6, 4, 9, 15});
+  expect_near(run_graph(text("00", "reverse=0"), {x})[0].numbers(), {1, 2, 3, 5, 7, 9});
+  expect_near(run_graph(text("01", "exclusive=1"), {x})[0].numbers(), {0, 1, 3, 0, 4, 9});
+  expect_near(run_graph(text("01", "reverse=1"), {x})[0].numbers(), {6, 5, 3, 15, 11, 6});
+  expect_near(run_graph(text("01", "exclusive=1, reverse=1"), {x})[0].numbers(), {5, 3, 0, 11, 6, 0});
+  const auto wide = run_graph(text("00", "reverse=0"), {ramp(DType::kI64, {3, 40})})[0].numbers();
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(wide[80 + i], i + (40 + i) + (80 + i));
 }
 
 TEST(TensorScatter, LinearAndCircular) {
