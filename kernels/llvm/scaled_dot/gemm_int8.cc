@@ -13,6 +13,8 @@ using codegen::kNone;
 using codegen::ValueId;
 using Nothing = std::vector<ValueId>;
 
+constexpr int64_t kRowsAhead = 32;  // words asked for ahead of their use: 4 KiB
+
 // e2m1 is a multiple of one half: bytes hold twice the number.
 double byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
 
@@ -130,6 +132,12 @@ class Int8Gemm {
       const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
       const ValueId from = b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc),
                                          b_.index(8)), word);
+      // One row of activations reads the weight as fast as memory gives it.
+      for (int line = 0; line < bytes; line += 64) {
+        b_.prefetch(buffers_.weight_bytes,
+                    b_.add(b_.mul(b_.add(from, b_.index(kRowsAhead)), b_.index(bytes)),
+                           b_.index(line)));
+      }
       const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
       const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
       const Tile odd = b_.binary(Fn::kShiftRight, raw, b_.integer_constant(DType::kU8, 4, {bytes}));

@@ -9,11 +9,15 @@ using codegen::ValueId;
 
 // Chains of additions that run side by side: one would wait for itself.
 constexpr int kChains = 2;
+// The hardware follows one stream too late for a loop this short: words are asked for 4 KiB ahead.
+constexpr int64_t kRowsAhead = 32;
+constexpr int64_t kBlocksAhead = 8;
 
 // sums[chain] += a[k…] * codes of one word
 std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, ValueId panel,
                            ValueId word, Tile zero, std::vector<Tile> sums) {
   const int per_word = weight.layout.per_word(), columns = weight.layout.columns;
+  weight.prefetch_words(b, panel, word, kRowsAhead);
   const Tile words = weight.load_words(b, panel, word);
   const ValueId k = b.mul(word, b.index(per_word));
   for (int j = 0; j < per_word; ++j) {
@@ -40,6 +44,7 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
     const Tile zero = layout.zero_type != DType::kUndefined ? weight.load_zero(b, panel, block)
                                                             : kNone;
     const ValueId first = b.mul(block, b.index(words));
+    weight.prefetch_scale(b, panel, block, kBlocksAhead);
     std::vector<Tile> sums(kChains, b.constant(DType::kF32, 0, shape));
     if (words <= 4) {
       for (int64_t w = 0; w < words; ++w) {

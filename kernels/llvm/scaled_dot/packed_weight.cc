@@ -275,6 +275,26 @@ ValueId WeightReader::load_words(Builder& b, ValueId panel, ValueId word) const 
   return b.load({elements, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns});
 }
 
+void WeightReader::prefetch_words(Builder& b, ValueId panel, ValueId word, int64_t ahead) const {
+  constexpr int kWordsPerLine = 16;
+  const int64_t words = layout.k / layout.per_word();
+  const ValueId row = b.add(b.add(b.mul(panel, b.index(words)), word), b.index(ahead));
+  const ValueId first = b.mul(row, b.index(layout.columns));
+  for (int line = 0; line < layout.columns; line += kWordsPerLine) {
+    b.prefetch(elements, b.add(first, b.index(line)));
+  }
+}
+
+void WeightReader::prefetch_scale(Builder& b, ValueId panel, ValueId block, int64_t ahead) const {
+  if (layout.scale_type == DType::kUndefined) return;
+  const int per_line = 64 * 8 / bit_width(layout.scale_type);
+  const ValueId row = b.add(b.add(b.mul(panel, b.index(layout.blocks())), block), b.index(ahead));
+  const ValueId first = b.mul(row, b.index(layout.columns));
+  for (int line = 0; line < layout.columns; line += per_line) {
+    b.prefetch(scales, b.add(first, b.index(line)));
+  }
+}
+
 namespace {
 
 // Numbers of the 16 codes; types of fewer bits repeat, so that no mask is needed.

@@ -54,6 +54,11 @@ struct WeightReader {
   // u32 words of k = per_word * word … of `columns` columns.
   codegen::ValueId load_words(codegen::Builder& b, codegen::ValueId panel,
                               codegen::ValueId word) const;
+  // Fetches the words that are `ahead` rows further into the caches; past a panel lies the next one.
+  void prefetch_words(codegen::Builder& b, codegen::ValueId panel, codegen::ValueId word,
+                      int64_t ahead) const;
+  void prefetch_scale(codegen::Builder& b, codegen::ValueId panel, codegen::ValueId block,
+                      int64_t ahead) const;
   // f32 values (zero_offset subtracted, not scaled) of code `j` of each word.
   codegen::ValueId decode(codegen::Builder& b, codegen::ValueId words, int j) const;
   codegen::ValueId load_scale(codegen::Builder& b, codegen::ValueId panel,
