@@ -51,6 +51,12 @@ void Places::open(int axis, Tile coordinate) {
   open_ |= AxisSet{1} << axis;
 }
 
+// A reduced axis of size 1 is not walked again by the stages that follow.
+Tile Places::coordinate(int axis) {
+  const Tile walked = coordinates_.at(axis);
+  return walked == kNone && problem_.domain[axis].is(1) ? b_.index(0) : walked;
+}
+
 void Places::close(int axis) {
   coordinates_[axis] = kNone;
   open_ &= ~(AxisSet{1} << axis);
@@ -105,14 +111,14 @@ Tile Places::scaled_coordinates(int axis, const Dim& step, const Dim& offset) {
   if (schedule_.flat) {
     return b_.add(scale_lanes(coordinates_[axis], step), splat_index(number(offset)));
   }
-  const Tile first = b_.add(b_.mul(coordinates_[axis], number(step)), number(offset));
+  const Tile first = b_.add(b_.mul(coordinate(axis), number(step)), number(offset));
   if (!schedule_.is_vector(axis)) return splat_index(first);
   return b_.add(scale_lanes(lane_numbers(), step), splat_index(first));
 }
 
 Tile Places::position(int axis) {
   return in_lanes(axis) ? scaled_coordinates(axis, 1, 0)
-                        : b_.from_index(coordinates_[axis], DType::kI64);
+                        : b_.from_index(coordinate(axis), DType::kI64);
 }
 
 void Places::add_lanes(Place& place, Tile lanes) {
@@ -122,7 +128,7 @@ void Places::add_lanes(Place& place, Tile lanes) {
 void Places::add_axis(Place& place, int axis, const Dim& stride) {
   if (stride.is(0)) return;
   if (schedule_.flat) return add_lanes(place, scale_lanes(coordinates_[axis], stride));
-  place.scalar = b_.add(place.scalar, b_.mul(coordinates_[axis], number(stride)));
+  place.scalar = b_.add(place.scalar, b_.mul(coordinate(axis), number(stride)));
   if (schedule_.is_vector(axis)) place.stride = stride;
   if (schedule_.tile_rows > 1 && axis == schedule_.row_axis) place.row_stride = stride;
 }
@@ -134,7 +140,7 @@ void Places::add_block(Place& place, const tiling::BlockTerm& block) {
                            block.divisor % schedule_.lanes == 0;
   if (!in_lanes(block.axis) || whole_tiles) {
     const Tile index =
-        b_.add(b_.mul(coordinates_[block.axis], number(block.step)), number(block.offset));
+        b_.add(b_.mul(coordinate(block.axis), number(block.step)), number(block.offset));
     place.scalar = b_.add(
         place.scalar, b_.mul(b_.div(index, b_.index(block.divisor)), number(block.stride)));
     return;
@@ -237,7 +243,7 @@ Tile Places::guard(const tiling::Guard& guard) {
       require(b_.compare(Fn::kLess, index, splat_index(number(bound.size))));
     } else {
       const Tile index =
-          b_.add(b_.mul(coordinates_[bound.axis], number(bound.step)), number(bound.offset));
+          b_.add(b_.mul(coordinate(bound.axis), number(bound.step)), number(bound.offset));
       require(b_.unary(Fn::kNot, b_.less(index, b_.index(0))));
       require(b_.less(index, number(bound.size)));
     }

@@ -11,16 +11,15 @@
 
 namespace tenon::kernels {
 
-// Lane i reads element  scalar + stride * i + lanes[i]; in row r of a square, row_stride * r further.
+// Lane i reads element  scalar + stride * i + lanes[i], in row r of a square row_stride * r
+// beyond that.
 struct Place {
   Tile scalar = codegen::kNone;  // index
   Dim stride;
-  Tile lanes = codegen::kNone;   // i64 tile
+  Tile lanes = codegen::kNone;  // i64 tile
   Dim row_stride;
 
-  bool is_scalar() const {
-    return lanes == codegen::kNone && stride.is(0) && row_stride.is(0);
-  }
+  bool is_scalar() const { return lanes == codegen::kNone && stride.is(0) && row_stride.is(0); }
 };
 
 class Places {
@@ -46,15 +45,15 @@ class Places {
   // The same for the rows of a square.
   void set_row_extent(Tile extent) { row_extent_ = extent; }
   Tile row_extent() const { return row_extent_; }
-  Tile lane_mask();                 // bool tile, kNone where all lanes are inside
-  Tile lane_numbers();              // 0, 1, 2 … as i64
-  Tile coordinate(int axis) const { return coordinates_.at(axis); }
+  Tile lane_mask();     // bool tile, kNone where all lanes are inside
+  Tile lane_numbers();  // 0, 1, 2 … as i64
+  Tile coordinate(int axis);
 
-  Tile position(int axis);          // i64: one number, or one per lane
+  Tile position(int axis);  // i64: one number, or one per lane
   // `without`: a block term of the access that the caller adds itself.
   Place place_of(const tiling::Access& access, const tiling::BlockTerm* without = nullptr);
-  Tile offsets_of(const Place& place);          // stride * i + lanes[i] as an i64 tile
-  Tile guard(const tiling::Guard& guard);       // bool: one, or one per lane
+  Tile offsets_of(const Place& place);     // stride * i + lanes[i] as an i64 tile
+  Tile guard(const tiling::Guard& guard);  // bool: one, or one per lane
 
   // Reads indices to gather by as soon as the axes that they depend on are open, not once a tile.
   void hoist_gathers(const tiling::Access& access);
