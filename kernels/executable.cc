@@ -135,7 +135,8 @@ class CompiledExecutable final : public Executable {
                                 expected.name, fmt::join(dims, ","), text(*expected.shape)));
   }
 
-  // Makes `state` fit its symbols: the arena and every pointer that does not change from Run to Run.
+  // Makes `state` fit its symbols: the arena and every pointer that does not change from Run to
+  // Run.
   void adopt(RunState& state) {
     state.instance.reset();
     auto instance = find_instance(state.symbols);

@@ -43,9 +43,8 @@ MemoryPlan plan_memory(std::span<const Lifetime> buffers) {
   // Large buffers first: they are the hardest to fit into holes.
   std::vector<size_t> by_size(buffers.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
-    return buffers[a].bytes > buffers[b].bytes;
-  });
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
 
   MemoryPlan plan;
   plan.offsets.assign(buffers.size(), 0);

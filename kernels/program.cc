@@ -139,9 +139,10 @@ class ProgramBuilder {
     compiled.tasks = launch.tasks;
     compiled.task_cost = launch.task_cost;
     for (const BufferArgument& argument : launch.buffers) {
-      const size_t slot = argument.kind == BufferArgument::Kind::kValue    ? slot_of(argument.id)
-                          : argument.kind == BufferArgument::Kind::kPacked ? packed.at(argument.id)
-                                                                           : scratch.at(argument.id);
+      const size_t slot = argument.kind == BufferArgument::Kind::kValue ? slot_of(argument.id)
+                          : argument.kind == BufferArgument::Kind::kPacked
+                              ? packed.at(argument.id)
+                              : scratch.at(argument.id);
       touch(slot);
       compiled.slots.push_back(slot);
     }
@@ -202,8 +203,8 @@ class ProgramBuilder {
     if (!value.shape) {
       throw UserError(fmt::format("the rank of value '{}' is not known", value.name));
     }
-    return slot_of_[root] = add_slot({Slot::Kind::kArena, 0, {}, storage_bytes_of(value),
-                                      next_launch(), next_launch()});
+    return slot_of_[root] = add_slot(
+               {Slot::Kind::kArena, 0, {}, storage_bytes_of(value), next_launch(), next_launch()});
   }
 
   // The launch being added (or what follows the last one) uses the slot.

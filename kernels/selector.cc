@@ -50,8 +50,8 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
         return Support::no(fmt::format("the rank of '{}' is not known before Run", value.name));
       }
       if (Support answer = binding.covers(*value.shape); !answer) {
-        return Support::no(fmt::format("shape {} of '{}': {}", text(*value.shape), value.name,
-                                       answer.reason));
+        return Support::no(
+            fmt::format("shape {} of '{}': {}", text(*value.shape), value.name, answer.reason));
       }
     }
   }

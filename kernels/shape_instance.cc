@@ -62,10 +62,10 @@ class Instantiation {
   void check_sizes(const NamedSizeCheck& named) const {
     const int64_t size = number(named.check.size), over = number(named.check.over);
     if (size == 1 || size == over) return;
-    throw UserError(fmt::format("node '{}': {} ({}) and {} ({}) do not broadcast: they differ and "
-                                "neither is 1",
-                                named.node, size, named.check.size.text(), over,
-                                named.check.over.text()));
+    throw UserError(
+        fmt::format("node '{}': {} ({}) and {} ({}) do not broadcast: they differ and "
+                    "neither is 1",
+                    named.node, size, named.check.size.text(), over, named.check.over.text()));
   }
 
   void size_launch(const CompiledLaunch& launch, int threads) {
@@ -76,9 +76,13 @@ class Instantiation {
     for (const Dim& index : launch.indices) instance_->indices.push_back(number(index));
     for (const CheckedIndices& indices : launch.checks) {
       const int64_t bound = number(indices.check.bound);
-      const ShapeInstance::Check sized{
-          indices.slot, indices.dtype,       number(indices.count), indices.check.from_end ? -bound : 0,
-          bound,        indices.check.first, indices.check.step};
+      const ShapeInstance::Check sized{indices.slot,
+                                       indices.dtype,
+                                       number(indices.count),
+                                       indices.check.from_end ? -bound : 0,
+                                       bound,
+                                       indices.check.first,
+                                       indices.check.step};
       const Slot& slot = program_.slots[indices.slot];
       if (slot.kind == Slot::Kind::kConstant) {
         check_indices(slot.data.get(), sized, launch.node);  // once is enough
@@ -133,8 +137,8 @@ void check_indices(const void* data, const ShapeInstance::Check& check, const st
   } else if (check.dtype == DType::kI64) {
     check_range(static_cast<const int64_t*>(data), check, node);
   } else {
-    throw InternalError(fmt::format("node '{}': indices of type {} cannot be checked", node,
-                                    name(check.dtype)));
+    throw InternalError(
+        fmt::format("node '{}': indices of type {} cannot be checked", node, name(check.dtype)));
   }
 }
 

@@ -33,10 +33,10 @@ struct ShapeInstance {
   std::vector<int64_t> symbols;
   std::vector<std::vector<int64_t>> inputs, outputs;  // dims
   std::vector<LaunchSize> launches;
-  std::vector<int64_t> indices;                       // of all launches, one after the other
-  std::vector<std::vector<int64_t>> shape_writes;     // elements
+  std::vector<int64_t> indices;                    // of all launches, one after the other
+  std::vector<std::vector<int64_t>> shape_writes;  // elements
   std::vector<Copy> copies;
-  std::vector<int64_t> offsets;                       // per slot; -1 outside the arena
+  std::vector<int64_t> offsets;  // per slot; -1 outside the arena
   int64_t arena_bytes = 0;
 };
 

@@ -61,7 +61,8 @@ Support SymbolBinding::covers(const Dim& dim) const {
   if (dim.is_constant()) return Support::yes();
   for (const std::string& name : symbols_of(dim)) {
     if (!bound(name)) {
-      return Support::no(fmt::format("size '{}' cannot be told from the shapes of the inputs", name));
+      return Support::no(
+          fmt::format("size '{}' cannot be told from the shapes of the inputs", name));
     }
   }
   return Support::yes();

@@ -25,8 +25,8 @@ LoopProblem gather_elements_problem(const ir::Graph& graph, const ir::Node& node
   tiling::Access place;
   place.strides = strides;
   place.strides[axis] = 0;
-  place.gathers.push_back(gather.gather_term(indices, 0, contiguous_strides(shape),
-                                             data_shape[axis], strides[axis]));
+  place.gathers.push_back(
+      gather.gather_term(indices, 0, contiguous_strides(shape), data_shape[axis], strides[axis]));
   gather.load(data, std::move(place));
   gather.store(data, node.output(0), gather.contiguous(shape));
   gather.check({.value = node.input(1), .bound = data_shape[axis]});

@@ -15,7 +15,7 @@ struct IndexTuples {
   std::vector<Dim> tuple_strides;  // of the data, per coordinate of a tuple
   std::vector<Dim> bounds;
   std::vector<IndexCheck> checks;
-  size_t tuple_axis = 0;           // first domain axis of the tuples
+  size_t tuple_axis = 0;  // first domain axis of the tuples
 
   tiling::Access place_in_data(const Movement& movement, ir::ValueId indices) const;
 };

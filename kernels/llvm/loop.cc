@@ -150,8 +150,7 @@ Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settin
 
 Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
-  lowered.launches.push_back(
-      emit_loop(ProblemMaker(graph, node, lowered).make(), settings.host));
+  lowered.launches.push_back(emit_loop(ProblemMaker(graph, node, lowered).make(), settings.host));
   return lowered;
 }
 

@@ -158,8 +158,8 @@ constexpr auto kRules = std::to_array<Entry>({
 });
 
 Rule find_rule(std::string_view op) {
-  const auto found =
-      std::find_if(kRules.begin(), kRules.end(), [&](const Entry& entry) { return entry.op == op; });
+  const auto found = std::find_if(kRules.begin(), kRules.end(),
+                                  [&](const Entry& entry) { return entry.op == op; });
   return found == kRules.end() ? nullptr : found->rule;
 }
 
@@ -192,7 +192,8 @@ std::vector<Tile> broadcast_operands(Builder& b, std::span<const Tile> operands)
   std::vector<Tile> result;
   for (Tile operand : operands) {
     if (operand != kNone && b.type(operand).shape != shape) {
-      operand = b.type(operand).shape.empty() ? b.splat(operand, shape) : b.broadcast(operand, shape);
+      operand =
+          b.type(operand).shape.empty() ? b.splat(operand, shape) : b.broadcast(operand, shape);
     }
     result.push_back(operand);
   }

@@ -53,8 +53,8 @@ LoopProblem scatter_elements_problem(const ir::Graph& graph, const ir::Node& nod
   tiling::Access place;
   place.strides = strides;
   place.strides[axis] = 0;
-  place.gathers.push_back(scatter.gather_term(indices, 0, contiguous_strides(shape),
-                                              data_shape[axis], strides[axis]));
+  place.gathers.push_back(
+      scatter.gather_term(indices, 0, contiguous_strides(shape), data_shape[axis], strides[axis]));
   scatter.check({.value = node.input(1), .bound = data_shape[axis]});
   scatter.keep_order_along(static_cast<int>(axis));
   return write_updates(scatter, node, updates, place, shape);

@@ -35,8 +35,9 @@ struct Problem {
     };
     const std::string mode = node.text("mode", "linear");
     if (mode != "linear" && mode != "circular") throw UserError(fmt::format("mode '{}'", mode));
-    return {cache[0],      count(1, axis), cache[axis], update[axis], count(axis + 1, cache.size()),
-            mode == "circular"};
+    return {
+        cache[0],          count(1, axis), cache[axis], update[axis], count(axis + 1, cache.size()),
+        mode == "circular"};
   }
 };
 
@@ -64,10 +65,10 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node) {
   codegen::Builder& b = writer.builder;
   const Tile cache = writer.buffer("cache", type, BufferArgument::value(node.output(0)));
   const Tile update = writer.buffer("update", type, BufferArgument::value(node.input(1)));
-  const Tile starts = positions == ir::kNoValue
-                          ? kNone
-                          : writer.buffer("starts", graph.value(positions).dtype,
-                                          BufferArgument::value(positions));
+  const Tile starts =
+      positions == ir::kNoValue
+          ? kNone
+          : writer.buffer("starts", graph.value(positions).dtype, BufferArgument::value(positions));
   for (const Dim& dim : {problem.middle, problem.length, problem.added, problem.row}) {
     writer.declare(dim);
   }

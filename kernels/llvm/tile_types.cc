@@ -55,8 +55,7 @@ Tile truncate(Builder& b, Tile x, DType to) {
   const Tile whole = b.unary(Fn::kTrunc, x);
   const Tile high = b.compare(Fn::kLess, whole, b.constant(from, limit, shape));
   const Tile low = b.compare(Fn::kGreaterEqual, whole, b.constant(from, -limit, shape));
-  const Tile lowest =
-      b.integer_constant(to, to == DType::kI32 ? INT32_MIN : INT64_MIN, shape);
+  const Tile lowest = b.integer_constant(to, to == DType::kI32 ? INT32_MIN : INT64_MIN, shape);
   return b.select(b.binary(Fn::kAnd, high, low), b.cast(whole, to), lowest);
 }
 
@@ -66,8 +65,8 @@ Tile float_to_u64(Builder& b, Tile x) {
   const double two_to_63 = std::ldexp(1.0, 63);
   const Tile above = b.compare(Fn::kGreaterEqual, x, b.constant(from, two_to_63, shape));
   const Tile below = b.compare(Fn::kLess, x, b.constant(from, 2 * two_to_63, shape));
-  const Tile folded = b.cast(truncate(b, b.sub(x, b.constant(from, two_to_63, shape)), DType::kI64),
-                             DType::kU64);
+  const Tile folded =
+      b.cast(truncate(b, b.sub(x, b.constant(from, two_to_63, shape)), DType::kI64), DType::kU64);
   const Tile top = b.integer_constant(DType::kU64, INT64_MIN, shape);
   return b.select(b.binary(Fn::kAnd, above, below), b.add(folded, top),
                   b.cast(truncate(b, x, DType::kI64), DType::kU64));
@@ -87,17 +86,20 @@ Tile cast_to_integer(Builder& b, Tile x, DType to) {
 // ONNX defines the cast to e8m0 on the bits of the float and ignores the sign.
 Tile encode_e8m0(Builder& b, Tile x, EncodeRule rule) {
   const std::vector<int> shape = b.type(x).shape;
-  const auto integer = [&](int64_t value) {
-    return b.integer_constant(DType::kI32, value, shape);
-  };
+  const auto integer = [&](int64_t value) { return b.integer_constant(DType::kI32, value, shape); };
   const Tile bits = b.bitcast(x, DType::kI32);
-  const Tile exponent = b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, bits, integer(23)), integer(255));
+  const Tile exponent =
+      b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, bits, integer(23)), integer(255));
   const Tile fraction = b.binary(Fn::kAnd, bits, integer(0x7fffff));
   const Tile finite = b.compare(Fn::kNotEqual, exponent, integer(255));
   Tile up = kNone;
   switch (rule.round) {
-    case RoundMode::kUp: up = b.compare(Fn::kNotEqual, fraction, integer(0)); break;
-    case RoundMode::kDown: up = b.compare(Fn::kNotEqual, fraction, fraction); break;
+    case RoundMode::kUp:
+      up = b.compare(Fn::kNotEqual, fraction, integer(0));
+      break;
+    case RoundMode::kDown:
+      up = b.compare(Fn::kNotEqual, fraction, fraction);
+      break;
     case RoundMode::kNearestEven: {
       const Tile tie = b.binary(Fn::kAnd, b.compare(Fn::kEqual, fraction, integer(0x400000)),
                                 b.compare(Fn::kGreater, exponent, integer(0)));
@@ -155,8 +157,8 @@ Tile encode_tile(Builder& b, Tile numbers, DType dtype) {
     return b.encode(format->encode, numbers, /*saturate=*/false);
   }
   if (!is_packed(dtype)) return numbers;
-  const Tile mask = b.integer_constant(DType::kI32, (1 << bit_width(dtype)) - 1,
-                                       b.type(numbers).shape);
+  const Tile mask =
+      b.integer_constant(DType::kI32, (1 << bit_width(dtype)) - 1, b.type(numbers).shape);
   return b.cast(b.binary(Fn::kAnd, numbers, mask), DType::kU8);
 }
 

@@ -1,9 +1,9 @@
 // How elements of every type live in memory and in tiles, and how they turn into each other.
 //
-//   memory --load--> codes --decode--> tile of the compute type --convert--> codes --store--> memory
+//   memory --load--> codes --decode--> numbers --cast--> codes --store--> memory
 //
 // Codes are what memory holds, one per lane; sub-byte types give one u8 lane per element. For types
-// that are computed as they are (f32, f64, integers of 8 bits and more, bool) codes are the numbers.
+// that are computed as they are (f32, f64, integers from 8 bits on, bool) codes are the numbers.
 #pragma once
 
 #include "base/convert.h"

@@ -33,7 +33,8 @@ graph main {
 
 std::vector<HostTensor> ramp_inputs(int64_t n, int64_t m) {
   return {HostTensor::from(DType::kF32, {n, m}, [](int64_t i) { return static_cast<double>(i); }),
-          HostTensor::from(DType::kF32, {n, m}, [](int64_t i) { return 0.5 * static_cast<double>(i); })};
+          HostTensor::from(DType::kF32, {n, m},
+                           [](int64_t i) { return 0.5 * static_cast<double>(i); })};
 }
 
 std::vector<double> tripled_ramp(int64_t count) {
@@ -136,7 +137,8 @@ graph main {
   output %d
   output %y
 }
-)", {HostTensor::of(DType::kF32, {7}, {1, 2, 3, 4, 5, 6, 7})});
+)",
+                                 {HostTensor::of(DType::kF32, {7}, {1, 2, 3, 4, 5, 6, 7})});
   expect_near(outputs[0].numbers(), {3, 7});
   expect_near(outputs[1].numbers(), {-1, -2, -3, -4, -5, -6, -7});
 }
@@ -159,7 +161,8 @@ graph main {
   output %y
   output %k
 }
-)", {HostTensor::of(DType::kF32, {3}, {1, 2, 3})});
+)",
+                                 {HostTensor::of(DType::kF32, {3}, {1, 2, 3})});
   expect_near(outputs[0].numbers(), {1, 2, 3});
   EXPECT_EQ(outputs[0].dims, (std::vector<int64_t>{1, 3}));
   expect_near(outputs[1].numbers(), {-1, -2, -3});
@@ -199,7 +202,8 @@ graph main {
   output %y
 }
 )");
-  const auto table = HostTensor::from(DType::kF32, {4, 2}, [](int64_t i) { return static_cast<double>(i); });
+  const auto table =
+      HostTensor::from(DType::kF32, {4, 2}, [](int64_t i) { return static_cast<double>(i); });
   const auto good = graph.run({table, HostTensor::of(DType::kI64, {3}, {3, 0, -2})});
   expect_near(good[0].numbers(), {6, 7, 0, 1, 4, 5});
   for (double bad : {4.0, -5.0}) {

@@ -33,7 +33,8 @@ class WarmContext final : public RunContext {
     }
     return output.bytes.data();
   }
-  void parallel_for(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& fn) override {
+  void parallel_for(int64_t total, int64_t,
+                    const std::function<void(int64_t, int64_t)>& fn) override {
     fn(0, total);
   }
   size_t traffic() const {
@@ -86,7 +87,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %b
   }
   output %y
-})", {waves(DType::kF32, {16})});
+})",
+          {waves(DType::kF32, {16})});
   measure("add with bias [b,s,384], 128 rows", R"(graph main {
   input %x: f32[b,s,384]
   input %v: f32[384]
@@ -97,7 +99,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %b
   }
   output %y
-})", {waves(DType::kF32, {1, 128, 384}), waves(DType::kF32, {384})});
+})",
+          {waves(DType::kF32, {1, 128, 384}), waves(DType::kF32, {384})});
   const std::string gelu = R"(
     %d: f32[r,1536] = Mul(%a, %k)
     %e: f32[r,1536] = Erf(%d)
@@ -117,7 +120,8 @@ TEST(LoopBenchmark, PrintTable) {
     input %half: f32[])" + gelu + R"(    output %h
   }
   output %y
-})", {waves(DType::kF32, {128, 1536})});
+})",
+          {waves(DType::kF32, {128, 1536})});
   measure("layer norm [128,384]", R"(graph main {
   input %x: f32[r,384]
   input %g: f32[384]
@@ -140,7 +144,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %p
   }
   output %y
-})", {waves(DType::kF32, {128, 384}), waves(DType::kF32, {384}), waves(DType::kF32, {384})});
+})",
+          {waves(DType::kF32, {128, 384}), waves(DType::kF32, {384}), waves(DType::kF32, {384})});
   measure("softmax [1536,128]", R"(graph main {
   input %x: f32[r,n]
   %y: f32[r,n] = tenon::Loop(%x) body {
@@ -153,7 +158,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %p
   }
   output %y
-})", {waves(DType::kF32, {1536, 128})});
+})",
+          {waves(DType::kF32, {1536, 128})});
   measure("transpose [128,12,32] to [12,128,32]", R"(graph main {
   input %x: f32[s,12,32]
   %y: f32[12,s,32] = tenon::Loop(%x) body {
@@ -162,7 +168,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %b
   }
   output %y
-})", {waves(DType::kF32, {128, 12, 32})});
+})",
+          {waves(DType::kF32, {128, 12, 32})});
   measure("transpose [1024,1024]", R"(graph main {
   input %x: f32[n,m]
   %y: f32[m,n] = tenon::Loop(%x) body {
@@ -171,7 +178,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %b
   }
   output %y
-})", {waves(DType::kF32, {1024, 1024})});
+})",
+          {waves(DType::kF32, {1024, 1024})});
   measure("embedding [30522,384], 128 tokens", R"(graph main {
   input %t: f32[30522,384]
   input %i: i64[b,s]
@@ -182,9 +190,10 @@ TEST(LoopBenchmark, PrintTable) {
     output %c
   }
   output %y
-})", {waves(DType::kF32, {30522, 384}), HostTensor::from(DType::kI64, {1, 128}, [](int64_t i) {
-        return static_cast<double>(i * 37 % 30522);
-      })});
+})",
+          {waves(DType::kF32, {30522, 384}), HostTensor::from(DType::kI64, {1, 128}, [](int64_t i) {
+             return static_cast<double>(i * 37 % 30522);
+           })});
   measure("dequantize nvfp4 [1024,1024]", R"(graph main {
   input %x: f4e2m1[1024,1024]
   input %s: f8e4m3fn[1024,64]
@@ -198,7 +207,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %g
   }
   output %y
-})", {waves(DType::kF4E2M1, {1024, 1024}), waves(DType::kF8E4M3FN, {1024, 64})});
+})",
+          {waves(DType::kF4E2M1, {1024, 1024}), waves(DType::kF8E4M3FN, {1024, 64})});
   measure("mean over rows [8,128,384]", R"(graph main {
   input %x: f32[b,s,384]
   %y: f32[b,1,384] = tenon::Loop(%x) body {
@@ -207,7 +217,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %m
   }
   output %y
-})", {waves(DType::kF32, {8, 128, 384})});
+})",
+          {waves(DType::kF32, {8, 128, 384})});
   measure("sum of [4000000]", R"(graph main {
   input %x: f32[n]
   %y: f32[1] = tenon::Loop(%x) body {
@@ -216,7 +227,8 @@ TEST(LoopBenchmark, PrintTable) {
     output %m
   }
   output %y
-})", {waves(DType::kF32, {4000000})});
+})",
+          {waves(DType::kF32, {4000000})});
 }
 
 }  // namespace

@@ -119,7 +119,8 @@ graph main {
   }
   output %y
 }
-)", {x})[0];
+)",
+                           {x})[0];
   const auto xs = x.numbers();
   std::vector<double> expected(350);
   for (int r = 0; r < 7; ++r) {
@@ -316,7 +317,9 @@ graph main {
   output %y
   output %z
 }
-)", {HostTensor::of(DType::kF32, {6}, {1, 2, 3, 4, 5, 6}), HostTensor::of(DType::kF32, {}, {50})});
+)",
+                                 {HostTensor::of(DType::kF32, {6}, {1, 2, 3, 4, 5, 6}),
+                                  HostTensor::of(DType::kF32, {}, {50})});
   expect_near(outputs[0].numbers(), {6, 5, 4, 3, 2, 1});
   expect_near(outputs[1].numbers(), {-50, -3, -4, -5, -6, -50});
 }
@@ -346,8 +349,9 @@ graph main {
   output %d
   output %e
 }
-)", {HostTensor::of(DType::kI32, {5}, {7, -7, 7, -7, 2}),
-     HostTensor::of(DType::kI32, {5}, {2, 2, -2, 3, 10})});
+)",
+                                 {HostTensor::of(DType::kI32, {5}, {7, -7, 7, -7, 2}),
+                                  HostTensor::of(DType::kI32, {5}, {2, 2, -2, 3, 10})});
   expect_near(outputs[0].numbers(), {3, -3, -3, -2, 0});
   expect_near(outputs[1].numbers(), {1, 1, -1, 2, 2});
   expect_near(outputs[2].numbers(), {1, -1, 1, -1, 2});
@@ -373,27 +377,31 @@ graph main {
   output %y
   output %z
 }
-)", {HostTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6})});
+)",
+                                 {HostTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6})});
   expect_near(outputs[0].numbers(), {1, 3, 3, 4, 5, 3});
   expect_near(outputs[1].numbers(), {0, 1, 2, 1, 2, 3});
 }
 
-// Nibbles with a scale per block: rows of odd and even length, blocks smaller and larger than tiles.
+// Nibbles with a scale per block: rows of odd and even length, blocks smaller and larger than
+// tiles.
 TEST(Loop, BlockDequantizationOfNibbles) {
   for (const auto& [n, block] : std::vector<std::pair<int64_t, int64_t>>{
            {64, 16}, {96, 32}, {160, 16}, {256, 128}, {15, 5}, {36, 6}}) {
     for (DType dtype : {DType::kI4, DType::kU4, DType::kF4E2M1}) {
       const std::string type(name(dtype)), size = std::to_string(n);
       const std::string blocks = std::to_string(n / block);
-      const std::string text = "graph main {\n input %x: " + type + "[r," + size +
-          "]\n input %s: f32[r," + blocks + "]\n %y: f32[r," + size + "] = tenon::Loop(%x, %s) body {\n"
-          " input %a: " + type + "[r," + size + "]\n input %b: f32[r," + blocks + "]\n" +
-          " %c: f32[r," + size + "] = Cast(%a)\n %d: f32[r," + size +
+      const std::string text =
+          "graph main {\n input %x: " + type + "[r," + size + "]\n input %s: f32[r," + blocks +
+          "]\n %y: f32[r," + size +
+          "] = tenon::Loop(%x, %s) body {\n"
+          " input %a: " +
+          type + "[r," + size + "]\n input %b: f32[r," + blocks + "]\n" + " %c: f32[r," + size +
+          "] = Cast(%a)\n %d: f32[r," + size +
           "] = tenon::BlockExpand(%b) {axis=1, block=" + std::to_string(block) + "}\n" +
           " %e: f32[r," + size + "] = Mul(%c, %d)\n output %e\n }\n output %y\n}\n";
-      const auto x = HostTensor::from(dtype, {5, n}, [](int64_t i) {
-        return static_cast<double>(i * 7 % 11 % 7);
-      });
+      const auto x = HostTensor::from(
+          dtype, {5, n}, [](int64_t i) { return static_cast<double>(i * 7 % 11 % 7); });
       const auto s = waves(DType::kF32, {5, n / block});
       const auto xs = x.numbers(), ss = s.numbers();
       std::vector<double> expected;
@@ -407,22 +415,23 @@ TEST(Loop, QuantizeToNibblesWithOddRows) {
   for (int64_t n : {7, 8, 33}) {
     for (DType dtype : {DType::kI4, DType::kU2, DType::kF4E2M1}) {
       const std::string type(name(dtype)), size = std::to_string(n);
-      const std::string text = "graph main {\n input %x: f32[r," + size + "]\n input %s: f32[" + size +
-          "]\n %y: " + type + "[r," + size + "] = tenon::Loop(%x, %s) body {\n" +
-          " input %a: f32[r," + size + "]\n input %b: f32[" + size + "]\n" +
-          " %c: f32[r," + size + "] = Mul(%a, %b)\n" +
-          " %d: " + type + "[r," + size + "] = tenon::Quantize(%c)\n output %d\n }\n output %y\n}\n";
+      const std::string text = "graph main {\n input %x: f32[r," + size + "]\n input %s: f32[" +
+                               size + "]\n %y: " + type + "[r," + size +
+                               "] = tenon::Loop(%x, %s) body {\n" + " input %a: f32[r," + size +
+                               "]\n input %b: f32[" + size + "]\n" + " %c: f32[r," + size +
+                               "] = Mul(%a, %b)\n" + " %d: " + type + "[r," + size +
+                               "] = tenon::Quantize(%c)\n output %d\n }\n output %y\n}\n";
       const auto x = waves(DType::kF32, {3, n});
       const auto s = HostTensor::of(DType::kF32, {n}, {1, 2, 0.5});
       const auto xs = x.numbers();
       std::vector<double> expected;
       for (int64_t i = 0; i < 3 * n; ++i) {
         const double scaled = static_cast<float>(xs[i]) * (std::vector{1.0, 2.0, 0.5}[i % n % 3]);
-        const uint64_t code = is_integer(dtype)
-                                  ? encode(dtype, std::clamp(std::nearbyint(scaled),
-                                                             dtype == DType::kU2 ? 0.0 : -8.0,
-                                                             dtype == DType::kU2 ? 3.0 : 7.0))
-                                  : encode(dtype, scaled);
+        const uint64_t code =
+            is_integer(dtype)
+                ? encode(dtype, std::clamp(std::nearbyint(scaled), dtype == DType::kU2 ? 0.0 : -8.0,
+                                           dtype == DType::kU2 ? 3.0 : 7.0))
+                : encode(dtype, scaled);
         expected.push_back(decode(dtype, code));
       }
       expect_near(run_graph(text, {x, s})[0].numbers(), expected);
@@ -431,18 +440,22 @@ TEST(Loop, QuantizeToNibblesWithOddRows) {
 }
 
 TEST(Loop, CastsAgreeWithTheScalarConversions) {
-  const std::vector<double> values{0, 1, -1, 0.5, 1.5, 2.5, -2.5, 3.7, 100, -100, 127.5, 255, 300, 448,
-                                   500, 57344, 65504, 70000, 1e6, -1e6, 3e9, -3e9, 1e19, 1e30, -1e30,
-                                   INFINITY, -INFINITY, NAN, 1e-3, 1e-8, 0.0078125, 6, 7};
+  const std::vector<double> values{
+      0,    1,    -1,    0.5,      1.5,       2.5,   -2.5,  3.7,  100,       -100, 127.5,
+      255,  300,  448,   500,      57344,     65504, 70000, 1e6,  -1e6,      3e9,  -3e9,
+      1e19, 1e30, -1e30, INFINITY, -INFINITY, NAN,   1e-3,  1e-8, 0.0078125, 6,    7};
   const int64_t n = static_cast<int64_t>(values.size());
-  for (DType to : {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32, DType::kU32,
-                   DType::kI64, DType::kU64, DType::kBool, DType::kI4, DType::kU4, DType::kF16,
-                   DType::kBF16, DType::kF64, DType::kF8E4M3FN, DType::kF8E5M2, DType::kF8E4M3FNUZ,
-                   DType::kF8E5M2FNUZ, DType::kF8E8M0, DType::kF4E2M1}) {
+  for (DType to :
+       {DType::kI8,     DType::kU8,         DType::kI16,        DType::kU16,    DType::kI32,
+        DType::kU32,    DType::kI64,        DType::kU64,        DType::kBool,   DType::kI4,
+        DType::kU4,     DType::kF16,        DType::kBF16,       DType::kF64,    DType::kF8E4M3FN,
+        DType::kF8E5M2, DType::kF8E4M3FNUZ, DType::kF8E5M2FNUZ, DType::kF8E8M0, DType::kF4E2M1}) {
     for (int saturate : {0, 1}) {
-      const std::string text = "graph main {\n input %x: f32[n]\n %y: " + std::string(name(to)) +
+      const std::string text =
+          "graph main {\n input %x: f32[n]\n %y: " + std::string(name(to)) +
           "[n] = tenon::Loop(%x) body {\n input %a: f32[n]\n %b: " + std::string(name(to)) +
-          "[n] = Cast(%a) {saturate=" + std::to_string(saturate) + "}\n output %b\n }\n output %y\n}\n";
+          "[n] = Cast(%a) {saturate=" + std::to_string(saturate) +
+          "}\n output %b\n }\n output %y\n}\n";
       const auto x = HostTensor::of(DType::kF32, {n}, values);
       const auto y = run_graph(text, {x})[0];
       const auto xs = x.numbers();
@@ -460,9 +473,11 @@ TEST(Loop, CastsAgreeWithTheScalarConversions) {
 }
 
 TEST(Loop, GatherOfADequantizedTable) {
-  const auto table = HostTensor::from(DType::kI8, {10, 24}, [](int64_t i) { return (i * 37) % 100 - 50; });
+  const auto table =
+      HostTensor::from(DType::kI8, {10, 24}, [](int64_t i) { return (i * 37) % 100 - 50; });
   const auto scale = waves(DType::kF32, {10, 3});
-  const auto outputs = run_graph(R"(
+  const auto outputs =
+      run_graph(R"(
 graph main {
   input %t: i8[10,24]
   input %s: f32[10,3]
@@ -480,7 +495,8 @@ graph main {
   }
   output %y
 }
-)", {table, scale, HostTensor::of(DType::kI64, {2, 2}, {3, 9, 0, -1})});
+)",
+                {table, scale, HostTensor::of(DType::kI64, {2, 2}, {3, 9, 0, -1})});
   std::vector<double> expected;
   for (int row : {3, 9, 0, 9}) {
     for (int i = 0; i < 24; ++i) {

@@ -40,7 +40,8 @@ graph main {
   %z: u4[2,10] = Concat(%x, %y) {axis=1}
   output %z
 }
-)", {ramp(DType::kU4, {2, 4}), ramp(DType::kU4, {2, 6}, 3)})[0];
+)",
+                           {ramp(DType::kU4, {2, 4}), ramp(DType::kU4, {2, 6}, 3)})[0];
   expect_near(z.numbers(), {0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14});
 }
 
@@ -52,14 +53,16 @@ graph main {
   %z: u4[2,6] = Concat(%x, %y) {axis=1}
   output %z
 }
-)"), UserError);
+)"),
+               UserError);
 }
 
 TEST(Gather, ElementsAlongEitherAxis) {
   const auto data = ramp(DType::kF32, {3, 3}, 1);
   const auto indices = HostTensor::of(DType::kI64, {2, 3}, {1, 2, 0, 2, -3, 0});
-  const std::string body = "graph main {\n input %x: f32[3,3]\n input %i: i64[2,3]\n"
-                           " %y: f32[2,3] = GatherElements(%x, %i) {axis=";
+  const std::string body =
+      "graph main {\n input %x: f32[3,3]\n input %i: i64[2,3]\n"
+      " %y: f32[2,3] = GatherElements(%x, %i) {axis=";
   const std::string tail = "}\n output %y\n}\n";
   expect_near(run_graph(body + "0" + tail, {data, indices})[0].numbers(), {4, 8, 3, 7, 2, 3});
   expect_near(run_graph(body + "1" + tail, {data, indices})[0].numbers(), {2, 3, 1, 6, 4, 4});
@@ -74,7 +77,8 @@ graph main {
   %y: i32[n,2] = GatherND(%x, %i)
   output %y
 }
-)", {data, HostTensor::of(DType::kI64, {2, 2}, {0, 1, 1, -2})})[0];
+)",
+                               {data, HostTensor::of(DType::kI64, {2, 2}, {0, 1, 1, -2})})[0];
   expect_near(plain.numbers(), {2, 3, 4, 5});
   const auto batched = run_graph(R"(
 graph main {
@@ -83,7 +87,8 @@ graph main {
   %y: i32[2,2] = GatherND(%x, %i) {batch_dims=1}
   output %y
 }
-)", {data, HostTensor::of(DType::kI64, {2, 1}, {1, 0})})[0];
+)",
+                                 {data, HostTensor::of(DType::kI64, {2, 1}, {1, 0})})[0];
   expect_near(batched.numbers(), {2, 3, 4, 5});
 }
 
@@ -107,9 +112,11 @@ TEST(Scatter, ElementsOverwriteAndAdd) {
   const auto indices = HostTensor::of(DType::kI64, {1, 3}, {1, 3, 1});
   const auto updates = HostTensor::of(DType::kF32, {1, 3}, {10, 20, 30});
   const auto text = [](const char* reduction) {
-    return std::string("graph main {\n input %x: f32[1,5]\n input %i: i64[1,3]\n"
-                       " input %u: f32[1,3]\n %y: f32[1,5] = ScatterElements(%x, %i, %u)"
-                       " {axis=1, reduction=\"") + reduction + "\"}\n output %y\n}\n";
+    return std::string(
+               "graph main {\n input %x: f32[1,5]\n input %i: i64[1,3]\n"
+               " input %u: f32[1,3]\n %y: f32[1,5] = ScatterElements(%x, %i, %u)"
+               " {axis=1, reduction=\"") +
+           reduction + "\"}\n output %y\n}\n";
   };
   const std::vector<HostTensor> inputs{data, indices, updates};
   expect_near(run_graph(text("none"), inputs)[0].numbers(), {1, 30, 3, 20, 5});
@@ -120,7 +127,8 @@ TEST(Scatter, ElementsOverwriteAndAdd) {
 }
 
 TEST(Scatter, RowsByTuples) {
-  const auto y = run_graph(R"(
+  const auto y =
+      run_graph(R"(
 graph main {
   input %x: f32[n,40]
   input %i: i64[k,1]
@@ -128,8 +136,9 @@ graph main {
   %y: f32[n,40] = ScatterND(%x, %i, %u) {reduction="add"}
   output %y
 }
-)", {ramp(DType::kF32, {4, 40}), HostTensor::of(DType::kI64, {3, 1}, {2, 0, 2}),
-     HostTensor::of(DType::kF32, {3, 40}, {1})})[0];
+)",
+                {ramp(DType::kF32, {4, 40}), HostTensor::of(DType::kI64, {3, 1}, {2, 0, 2}),
+                 HostTensor::of(DType::kF32, {3, 40}, {1})})[0];
   std::vector<double> expected;
   for (int i = 0; i < 160; ++i) {
     const int row = i / 40;
@@ -148,15 +157,17 @@ TEST(CumSum, EitherAxisBothWays) {
   expect_near(run_graph(text("00", "reverse=0"), {x})[0].numbers(), {1, 2, 3, 5, 7, 9});
   expect_near(run_graph(text("01", "exclusive=1"), {x})[0].numbers(), {0, 1, 3, 0, 4, 9});
   expect_near(run_graph(text("01", "reverse=1"), {x})[0].numbers(), {6, 5, 3, 15, 11, 6});
-  expect_near(run_graph(text("01", "exclusive=1, reverse=1"), {x})[0].numbers(), {5, 3, 0, 11, 6, 0});
+  expect_near(run_graph(text("01", "exclusive=1, reverse=1"), {x})[0].numbers(),
+              {5, 3, 0, 11, 6, 0});
   const auto wide = run_graph(text("00", "reverse=0"), {ramp(DType::kI64, {3, 40})})[0].numbers();
   for (int i = 0; i < 40; ++i) ASSERT_EQ(wide[80 + i], i + (40 + i) + (80 + i));
 }
 
 TEST(TensorScatter, LinearAndCircular) {
   const auto text = [](const char* mode) {
-    return std::string("graph main {\n input %c: f32[b,2,5,3]\n input %u: f32[b,2,s,3]\n"
-                       " input %w: i64[b]\n %y: f32[b,2,5,3] = TensorScatter(%c, %u, %w) {mode=\"") +
+    return std::string(
+               "graph main {\n input %c: f32[b,2,5,3]\n input %u: f32[b,2,s,3]\n"
+               " input %w: i64[b]\n %y: f32[b,2,5,3] = TensorScatter(%c, %u, %w) {mode=\"") +
            mode + "\"}\n output %y\n}\n";
   };
   const auto cache = HostTensor::of(DType::kF32, {2, 2, 5, 3}, {0});

@@ -37,16 +37,16 @@ class RandomLoop {
 
   // A graph of one Loop that only moves elements: exact for every type.
   ir::Graph movement() {
-    constexpr std::array kTypes{DType::kF32,    DType::kF16,       DType::kI64,    DType::kI8,
-                                DType::kF4E2M1, DType::kF8E4M3FN,  DType::kU4,     DType::kI4,
-                                DType::kU2,     DType::kBool,      DType::kF64,    DType::kBF16};
+    constexpr std::array kTypes{DType::kF32,    DType::kF16,      DType::kI64, DType::kI8,
+                                DType::kF4E2M1, DType::kF8E4M3FN, DType::kU4,  DType::kI4,
+                                DType::kU2,     DType::kBool,     DType::kF64, DType::kBF16};
     whole_only_ = true;
     outputs_.push_back(moved_input(pick_from(kTypes)));
     return finish();
   }
 
  private:
-  static constexpr std::array kInputTypes{DType::kF32, DType::kF32, DType::kF32, DType::kF16,
+  static constexpr std::array kInputTypes{DType::kF32, DType::kF32, DType::kF32,   DType::kF16,
                                           DType::kI8,  DType::kU4,  DType::kF8E5M2};
 
   int64_t pick(int64_t low, int64_t high) {
@@ -124,10 +124,14 @@ class RandomLoop {
       return id;
     }
     switch (pick(0, 3)) {
-      case 0: return transposed(dtype, shape, steps);
-      case 1: return sliced(dtype, shape, steps);
-      case 2: return repeated(dtype, shape, steps);
-      default: return padded(dtype, shape, steps);
+      case 0:
+        return transposed(dtype, shape, steps);
+      case 1:
+        return sliced(dtype, shape, steps);
+      case 2:
+        return repeated(dtype, shape, steps);
+      default:
+        return padded(dtype, shape, steps);
     }
   }
 
@@ -137,7 +141,8 @@ class RandomLoop {
     std::shuffle(perm.begin(), perm.end(), random_);
     Shape from(shape.size());
     for (size_t axis = 0; axis < shape.size(); ++axis) from[perm[axis]] = shape[axis];
-    return pointwise("Transpose", {move_to(dtype, from, steps - 1)}, dtype, shape, {{"perm", perm}});
+    return pointwise("Transpose", {move_to(dtype, from, steps - 1)}, dtype, shape,
+                     {{"perm", perm}});
   }
 
   ir::ValueId sliced(DType dtype, const Shape& shape, int steps) {

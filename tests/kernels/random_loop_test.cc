@@ -41,8 +41,7 @@ Case make_case(unsigned seed, const Make& make) {
   made.expected = reference::evaluate(
       made.graph, made.inputs,
       {.symbols = reference::Symbols(loop.sizes().begin(), loop.sizes().end())});
-  made.support =
-      supports(made.graph, made.graph.node(made.graph.order().front()), test_settings());
+  made.support = supports(made.graph, made.graph.node(made.graph.order().front()), test_settings());
   return made;
 }
 

@@ -71,7 +71,8 @@ class TestContext final : public RunContext {
   }
 
   // In three uneven ranges, last first, as a runtime may.
-  void parallel_for(int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& fn) override {
+  void parallel_for(int64_t total, int64_t,
+                    const std::function<void(int64_t, int64_t)>& fn) override {
     ++parallel_calls;
     const int64_t third = total / 3;
     fn(third * 2, total);

@@ -89,13 +89,13 @@ Tile Elements::load_tile(Tile buffer, const Place& place, Tile mask) {
 Tile Elements::load_square(Tile buffer, const Place& place) {
   const Tile stride = writer_.index(place.stride), row_stride = writer_.index(place.row_stride);
   if (place.row_stride.is(1) && !place.stride.is(1)) {
-    return b_.transpose(b_.load({buffer, place.scalar, {stride, row_stride},
-                                 {places_.extent(), places_.row_extent()}},
-                                {schedule_.lanes, schedule_.tile_rows}));
+    return b_.transpose(b_.load(
+        {buffer, place.scalar, {stride, row_stride}, {places_.extent(), places_.row_extent()}},
+        {schedule_.lanes, schedule_.tile_rows}));
   }
-  return b_.load({buffer, place.scalar, {row_stride, stride},
-                  {places_.row_extent(), places_.extent()}},
-                 {schedule_.tile_rows, schedule_.lanes});
+  return b_.load(
+      {buffer, place.scalar, {row_stride, stride}, {places_.row_extent(), places_.extent()}},
+      {schedule_.tile_rows, schedule_.lanes});
 }
 
 // The one block term along the lanes where each block covers a whole part of a tile and nothing
@@ -175,8 +175,9 @@ Tile Elements::load_packed(const tiling::Access& access, Tile buffer, const Plac
   const auto lanes = [&](int64_t value) {
     return b_.integer_constant(DType::kI64, value, {schedule_.lanes});
   };
-  const Tile element = b_.add(places_.offsets_of(place),
-                              b_.splat(b_.from_index(place.scalar, DType::kI64), {schedule_.lanes}));
+  const Tile element =
+      b_.add(places_.offsets_of(place),
+             b_.splat(b_.from_index(place.scalar, DType::kI64), {schedule_.lanes}));
   const Tile byte_number = b_.binary(Fn::kShiftRight, element, lanes(bits == 4 ? 1 : 2));
   const Tile within = b_.binary(Fn::kAnd, element, lanes(8 / bits - 1));
   const Tile shift = b_.cast(b_.mul(within, lanes(bits)), DType::kU8);
@@ -202,7 +203,8 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
   if (place.is_scalar()) {
     b_.store({buffer, place.scalar, {}, {}}, codes);
   } else if (schedule_.tile_rows > 1) {
-    b_.store({buffer, place.scalar,
+    b_.store({buffer,
+              place.scalar,
               {writer_.index(place.row_stride), writer_.index(place.stride)},
               {places_.row_extent(), places_.extent()}},
              codes);

@@ -129,8 +129,8 @@ class LoopEmitter {
   void emit_row(Tile vector_chunk) {
     const bool kept = schedule_.flat || (schedule_.vector_axis >= 0 && !vector_is_reduced());
     if (!kept) return emit_stages();
-    const auto [first, last] = range(vector_chunk, schedule_.vector_chunk, schedule_.vector_chunks,
-                                     schedule_.vector_size);
+    const auto [first, last] =
+        range(vector_chunk, schedule_.vector_chunk, schedule_.vector_chunks, schedule_.vector_size);
     tiles_over(first, last, {}, [&](std::span<const Tile>) {
       emit_stages();
       return Carried{};
@@ -217,16 +217,15 @@ class LoopEmitter {
 
   Carried loop_over(int axis, Tile first, Tile last, const Carried& carried,
                     const TileBody& inside) {
-    return b_.loop(first, last, b_.index(1), carried,
-                   [&](Tile counter, std::span<const Tile> now) {
-                     return values_.in_scope([&] {
-                       places_.open(axis, counter);
-                       values_.hoist();
-                       Carried next = inside(now);
-                       places_.close(axis);
-                       return next;
-                     });
-                   });
+    return b_.loop(first, last, b_.index(1), carried, [&](Tile counter, std::span<const Tile> now) {
+      return values_.in_scope([&] {
+        places_.open(axis, counter);
+        values_.hoist();
+        Carried next = inside(now);
+        places_.close(axis);
+        return next;
+      });
+    });
   }
 
   // Whole tiles in a loop, then one with an extent for what is left.
@@ -290,13 +289,12 @@ Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule
   for (const LoopStore& store : problem.stores) {
     const DType dtype = problem.body->value(store.value).dtype;
     if (!is_packed(dtype) || problem.domain.empty()) continue;
-    const bool whole = schedule.flat
-                           ? store.place.strides == contiguous_strides(problem.domain) &&
-                                 store.place.offset.is(0) && store.place.gathers.empty()
-                           : is_byte_aligned(store.place, schedule.vector_axis, dtype);
+    const bool whole = schedule.flat ? store.place.strides == contiguous_strides(problem.domain) &&
+                                           store.place.offset.is(0) && store.place.gathers.empty()
+                                     : is_byte_aligned(store.place, schedule.vector_axis, dtype);
     if (!whole) {
-      return Support::no(fmt::format("rows of the {} result do not begin at whole bytes",
-                                     name(dtype)));
+      return Support::no(
+          fmt::format("rows of the {} result do not begin at whole bytes", name(dtype)));
     }
   }
   return Support::yes();
@@ -307,7 +305,8 @@ Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule
 Support supports_problem(const LoopProblem& problem, const codegen::HostTarget& target) {
   if (problem.domain.size() > 60) return Support::no("more than 60 axes");
   for (const tiling::Access& load : problem.loads) {
-    if (Support answer = supports_type(problem.body->value(load.value).dtype); !answer) return answer;
+    if (Support answer = supports_type(problem.body->value(load.value).dtype); !answer)
+      return answer;
   }
   for (ir::NodeId id : problem.region) {
     const ir::Node& node = problem.body->node(id);

@@ -58,8 +58,7 @@ bool merges(const IndexSum& sum, int outer, const Dim& inner_size) {
   if (block == nullptr) return outer_stride == inner_stride * inner_size;
   const bool whole_blocks = block->step.is(1) && block->offset.is(0) && inner_stride.is(0) &&
                             mod(inner_size, Dim(block->divisor)).is(0);
-  return whole_blocks &&
-         outer_stride == block->stride * floor_div(inner_size, Dim(block->divisor));
+  return whole_blocks && outer_stride == block->stride * floor_div(inner_size, Dim(block->divisor));
 }
 
 class AxisMerger {

@@ -99,9 +99,9 @@ Tile Places::scale_lanes(Tile lanes, const Dim& factor) {
 Tile Places::divide_lanes(Tile lanes, int64_t divisor) {
   const auto unsigned_divisor = static_cast<uint64_t>(divisor);
   if (std::has_single_bit(unsigned_divisor)) {
-    return b_.binary(Fn::kShiftRight, lanes,
-                     b_.integer_constant(DType::kI64, std::countr_zero(unsigned_divisor),
-                                         {schedule_.lanes}));
+    return b_.binary(
+        Fn::kShiftRight, lanes,
+        b_.integer_constant(DType::kI64, std::countr_zero(unsigned_divisor), {schedule_.lanes}));
   }
   return b_.div(lanes, b_.integer_constant(DType::kI64, divisor, {schedule_.lanes}));
 }
@@ -141,8 +141,8 @@ void Places::add_block(Place& place, const tiling::BlockTerm& block) {
   if (!in_lanes(block.axis) || whole_tiles) {
     const Tile index =
         b_.add(b_.mul(coordinate(block.axis), number(block.step)), number(block.offset));
-    place.scalar = b_.add(
-        place.scalar, b_.mul(b_.div(index, b_.index(block.divisor)), number(block.stride)));
+    place.scalar =
+        b_.add(place.scalar, b_.mul(b_.div(index, b_.index(block.divisor)), number(block.stride)));
     return;
   }
   const Tile index = scaled_coordinates(block.axis, block.step, block.offset);
@@ -150,8 +150,7 @@ void Places::add_block(Place& place, const tiling::BlockTerm& block) {
 }
 
 Place Places::sum(const Dim& offset, const std::vector<Dim>& strides,
-                  const std::vector<tiling::BlockTerm>& blocks,
-                  const tiling::BlockTerm* without) {
+                  const std::vector<tiling::BlockTerm>& blocks, const tiling::BlockTerm* without) {
   Place place;
   place.scalar = number(offset);
   for (size_t axis = 0; axis < strides.size(); ++axis) {
@@ -183,10 +182,10 @@ Place Places::read_index(const tiling::GatherTerm& term) {
     index.scalar = b_.select(negative, b_.add(read, number(term.bound)), read);
     return index;
   }
-  Tile read = place.lanes == kNone
-                  ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}},
-                            {schedule_.lanes})
-                  : b_.gather(buffer, place.scalar, offsets_of(place), lane_mask());
+  Tile read =
+      place.lanes == kNone
+          ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}}, {schedule_.lanes})
+          : b_.gather(buffer, place.scalar, offsets_of(place), lane_mask());
   read = b_.cast(read, DType::kI64);
   const Tile negative =
       b_.compare(Fn::kLess, read, b_.integer_constant(DType::kI64, 0, {schedule_.lanes}));

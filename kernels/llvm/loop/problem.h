@@ -25,10 +25,10 @@ struct LoopProblem {
   std::string name;  // of the kernel
   std::shared_ptr<const ir::Graph> body;
   Shape domain;
-  std::vector<int> reduced_axes;        // sorted
+  std::vector<int> reduced_axes;  // sorted
   std::vector<tiling::Access> loads;
   std::vector<LoopStore> stores;
-  std::vector<ir::NodeId> region;       // pointwise and reduction nodes, in order
+  std::vector<ir::NodeId> region;                 // pointwise and reduction nodes, in order
   std::map<ir::ValueId, BufferArgument> buffers;  // of the body values that are read from memory
   // Points along this axis may write the same element: they run one after the other, in one task.
   int ordered_axis = -1;

@@ -61,8 +61,10 @@ Tile neutral_tile(codegen::Builder& b, Neutral neutral, DType type, const std::v
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool is_bool = type == DType::kBool;
   switch (neutral) {
-    case Neutral::kZero: return b.constant(type, 0, shape);
-    case Neutral::kOne: return b.constant(type, 1, shape);
+    case Neutral::kZero:
+      return b.constant(type, 0, shape);
+    case Neutral::kOne:
+      return b.constant(type, 1, shape);
     case Neutral::kLowest:
       return whole ? b.integer_constant(type, is_bool ? 0 : lowest_integer(type), shape)
                    : b.constant(type, -kInfinity, shape);
@@ -101,15 +103,15 @@ Accumulator Reducer::take(const Accumulator& so_far, Tile operand, Tile position
   const Rule& rule = rule_of(node);
   operand = fit(b, operand, shape);
   if (!needs_position(node)) {
-    if (mask != kNone) operand = b.select(mask, operand, neutral_tile(b, rule.neutral, type, shape));
+    if (mask != kNone)
+      operand = b.select(mask, operand, neutral_tile(b, rule.neutral, type, shape));
     return {b.binary(combiner(rule, type), so_far[0], operand)};
   }
   position = fit(b, position, shape);
   const bool last = node.integer("select_last_index", 0) != 0;
   const Fn better = node.is("ArgMax") ? (last ? Fn::kGreaterEqual : Fn::kGreater)
                                       : (last ? Fn::kLessEqual : Fn::kLess);
-  const Tile none_yet =
-      b.compare(Fn::kLess, so_far[1], b.integer_constant(DType::kI64, 0, shape));
+  const Tile none_yet = b.compare(Fn::kLess, so_far[1], b.integer_constant(DType::kI64, 0, shape));
   Tile wins = b.binary(Fn::kOr, b.compare(better, operand, so_far[0]), none_yet);
   if (mask != kNone) wins = b.binary(Fn::kAnd, wins, mask);
   return {b.select(wins, operand, so_far[0]), b.select(wins, position, so_far[1])};
@@ -144,7 +146,8 @@ Tile Reducer::finish(Accumulator accumulator, bool fold_lanes) const {
 
 Support supports_reduction(const ir::Graph& body, const ir::Node& node) {
   const Rule* rule = find_rule(node.op);
-  if (rule == nullptr) return Support::no(fmt::format("{} is no reduction that kernels know", node.op));
+  if (rule == nullptr)
+    return Support::no(fmt::format("{} is no reduction that kernels know", node.op));
   const DType type = body.value(node.input(0)).dtype;
   if (Support answer = supports_type(type); !answer) return answer;
   if (combiner(*rule, compute_type(type)) == Fn::kNone) {

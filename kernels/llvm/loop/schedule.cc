@@ -218,9 +218,12 @@ class Scheduler {
     // Larger squares take three times as long to compile and are no faster.
     const int size = std::min(8, target_.vector_bits / 8 / std::max(4, widest_bytes(problem_)));
     const int axis = turned_axis();
-    const auto is_long = [&](const Dim& dim) { return !dim.is_constant() || dim.value() >= size / 2; };
-    if (axis < 0 || size < 4 || !is_long(problem_.domain[axis]) || !is_long(schedule_.vector_size) ||
-        !is_plain_along(problem_, axis) || !is_plain_along(problem_, schedule_.vector_axis)) {
+    const auto is_long = [&](const Dim& dim) {
+      return !dim.is_constant() || dim.value() >= size / 2;
+    };
+    if (axis < 0 || size < 4 || !is_long(problem_.domain[axis]) ||
+        !is_long(schedule_.vector_size) || !is_plain_along(problem_, axis) ||
+        !is_plain_along(problem_, schedule_.vector_axis)) {
       return;
     }
     if (region_picoseconds(problem_) > 10 * kCheapPicoseconds) return;
@@ -249,16 +252,14 @@ class Scheduler {
 
   void split_tasks() {
     const int64_t cost = element_picoseconds();
-    const int64_t wanted =
-        std::clamp(kTaskPicoseconds / cost, kMinTaskElements, kMaxTaskElements);
+    const int64_t wanted = std::clamp(kTaskPicoseconds / cost, kMinTaskElements, kMaxTaskElements);
     const auto elements = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
 
     Dim reduced = 1;
     for (int axis : schedule_.reduced_axes) reduced = reduced * problem_.domain[axis];
     Dim row_elements = reduced;
-    const bool vector_kept =
-        schedule_.flat ||
-        (schedule_.vector_axis >= 0 && !problem_.is_reduced(schedule_.vector_axis));
+    const bool vector_kept = schedule_.flat || (schedule_.vector_axis >= 0 &&
+                                                !problem_.is_reduced(schedule_.vector_axis));
     if (vector_kept) {
       const Dim& size = schedule_.vector_size;
       const int64_t length = schedule_.tile_rows > 1 ? kTurnedElements : elements;

@@ -17,8 +17,8 @@ using AxisSet = uint64_t;  // bit per domain axis
 
 // A value of an earlier stage that later stages read back instead of computing it again.
 struct Stash {
-  int stage = 0;    // that computes it
-  int store = -1;   // whose output buffer holds it until the result overwrites it; -1: own scratch
+  int stage = 0;   // that computes it
+  int store = -1;  // whose output buffer holds it until the result overwrites it; -1: own scratch
 };
 
 // The nest, outermost first:
@@ -37,9 +37,9 @@ struct LoopSchedule {
   std::vector<int> outer_axes;    // kept, slowest first
   std::vector<int> reduced_axes;  // in loop order; the vector axis last if it is reduced
 
-  Dim vector_size;                // of the vector axis, or of the flat domain
-  Dim vector_chunk;               // range of it that one task covers, where it is kept
-  Dim row_chunk = 1;              // rows that one task covers
+  Dim vector_size;    // of the vector axis, or of the flat domain
+  Dim vector_chunk;   // range of it that one task covers, where it is kept
+  Dim row_chunk = 1;  // rows that one task covers
   Dim vector_chunks = 1, row_chunks = 1;
   Dim tasks, task_cost;
 

@@ -116,9 +116,8 @@ class StagePlanner {
       const bool whole = std::none_of(store.place.strides.begin(), store.place.strides.end(),
                                       [](const Dim& stride) { return stride.is(0); });
       const bool taken =
-          std::any_of(schedule_.stashes.begin(), schedule_.stashes.end(), [&](const auto& stash) {
-            return stash.second.store == static_cast<int>(i);
-          });
+          std::any_of(schedule_.stashes.begin(), schedule_.stashes.end(),
+                      [&](const auto& stash) { return stash.second.store == static_cast<int>(i); });
       if (whole && !taken && body_.value(store.value).dtype == DType::kF32) {
         return static_cast<int>(i);
       }

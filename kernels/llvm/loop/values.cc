@@ -163,8 +163,9 @@ Tile Values::fill(const tiling::Guard& guard) {
 }
 
 Tile Values::position(const ir::Node& node) {
-  const auto id = std::find_if(problem_.positions.begin(), problem_.positions.end(),
-                               [&](const auto& entry) { return &body_.node(entry.first) == &node; });
+  const auto id =
+      std::find_if(problem_.positions.begin(), problem_.positions.end(),
+                   [&](const auto& entry) { return &body_.node(entry.first) == &node; });
   if (id == problem_.positions.end()) throw InternalError("a Position on no axis");
   return b_.cast(places_.position(id->second), compute_type(body_.value(node.output(0)).dtype));
 }
@@ -209,10 +210,9 @@ codegen::Access Values::scratch_access(ir::ValueId id, bool lanes) {
     place = b_.add(b_.mul(place, writer_.index(problem_.domain[axis])), places_.coordinate(axis));
   }
   if (vector_reduced) {
-    const Dim padded =
-        ceil_div(schedule_.vector_size, Dim(schedule_.lanes)) * Dim(schedule_.lanes);
-    place = b_.add(b_.mul(place, b_.index(padded.value())),
-                   places_.coordinate(schedule_.vector_axis));
+    const Dim padded = ceil_div(schedule_.vector_size, Dim(schedule_.lanes)) * Dim(schedule_.lanes);
+    place =
+        b_.add(b_.mul(place, b_.index(padded.value())), places_.coordinate(schedule_.vector_axis));
   } else {
     place = b_.mul(place, b_.index(schedule_.lanes));
   }

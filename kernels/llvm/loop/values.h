@@ -1,5 +1,5 @@
-// Values of a loop's body at the point where the emitter stands: computed on demand, remembered while
-// they stay true.
+// Values of a loop's body at the point where the emitter stands: computed on demand, remembered
+// while they stay true.
 #pragma once
 
 #include <map>
