@@ -19,6 +19,8 @@ SENTENCES = [
 
 shape = encoder.EncoderShape()
 folder = encoder.find_weights_folder()
+if folder is None:
+    print("no trained weights are installed: seeded ones stand in, the numbers mean nothing")
 with tempfile.TemporaryDirectory() as work:
     plain, packed = Path(work) / "encoder.onnx", Path(work) / "encoder.nvfp4.onnx"
     onnx.save(encoder.build_encoder(encoder.load_weights(folder, shape)), plain)
