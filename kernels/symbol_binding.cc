@@ -20,6 +20,7 @@ std::vector<std::string> symbols_of(const Dim& dim) {
 
 // dim == factor * symbol + summand with numbers on both sides, or nothing.
 std::optional<SymbolBinding::Source> solve(const Dim& dim, const std::string& symbol) {
+  if (dim == Dim::symbol(symbol)) return SymbolBinding::Source{};
   const auto at = [&](int64_t value) {
     return dim.substitute([&](std::string_view name) -> std::optional<Dim> {
       if (name != symbol) return std::nullopt;
@@ -41,6 +42,7 @@ SymbolBinding::SymbolBinding(const ir::Graph& graph) {
     const auto& shape = graph.value(graph.inputs()[input]).shape;
     if (!shape) continue;
     for (size_t axis = 0; axis < shape->size(); ++axis) {
+      if ((*shape)[axis].is_constant()) continue;
       const std::vector<std::string> names = symbols_of((*shape)[axis]);
       if (names.size() != 1 || bound(names.front())) continue;
       auto source = solve((*shape)[axis], names.front());
