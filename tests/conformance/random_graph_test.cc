@@ -43,7 +43,7 @@ Tolerance rounding_noise(const RandomGraph& random, const std::vector<ReferenceT
       reference::evaluate(random.graph, inputs, {.round_values = true, .symbols = {}});
   std::vector<double> noise;
   for (size_t i = 0; i < exact.size(); ++i) {
-    const double step = random.rounds ? std::ldexp(1, -10) : std::ldexp(1, -20);
+    const double step = random.rounds ? std::ldexp(1, -10) : std::ldexp(1, -16);
     noise.push_back(32 * largest_difference(exact[i], rounded[i]) +
                     step * largest_magnitude(exact[i]) + std::ldexp(1, -22));
   }
