@@ -1,6 +1,6 @@
 #!/bin/bash
-# The unit and provider groups under AddressSanitizer and UndefinedBehaviorSanitizer, the concurrent
-# cases under ThreadSanitizer. Closes with one line: N passed, N failed, N skipped.
+# The unit, provider and error groups under AddressSanitizer and UndefinedBehaviorSanitizer, the
+# concurrent cases under ThreadSanitizer. Closes with one line: N passed, N failed, N skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -23,7 +23,7 @@ build_and_run() {
   done
 }
 
-build_and_run asan unit provider
+build_and_run asan unit provider error
 GTEST_FILTER='*Concurrent*' build_and_run tsan concurrent
 
 .venv/bin/python scripts/summarize_tests.py build/asan/test-results build/tsan/test-results

@@ -199,6 +199,7 @@ TEST(BadInput, E8m0CodesCoverTheWholeRange) {
 }
 
 TEST(BadInput, AbsurdDimensionsAreErrors) {
+  if (kAddressSanitizer) GTEST_SKIP() << "it ends the process where the runtime's allocator fails";
   Graph graph;
   graph.input("x", kFloat, {1}).constant("size", int64s({2}, {int64_t{1} << 40, 1 << 20}));
   graph.node("Expand", {"x", "size"}, {"big"}).node("Neg", {"big"}, {"y"});
@@ -207,6 +208,7 @@ TEST(BadInput, AbsurdDimensionsAreErrors) {
 }
 
 TEST(BadInput, DimensionsWhoseProductOverflowsAreErrors) {
+  if (kAddressSanitizer) GTEST_SKIP() << "it ends the process where the runtime's allocator fails";
   Graph graph;
   graph.input("x", kFloat, {1}).input("size", kInt64, {3});
   graph.node("Expand", {"x", "size"}, {"big"}).node("Neg", {"big"}, {"n"});

@@ -14,6 +14,14 @@ namespace tenon::testing {
 
 inline constexpr const char* kTenon = "TenonExecutionProvider";
 
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kAddressSanitizer = true, kSanitizer = true;
+#elif defined(__SANITIZE_THREAD__)
+inline constexpr bool kAddressSanitizer = false, kSanitizer = true;
+#else
+inline constexpr bool kAddressSanitizer = false, kSanitizer = false;
+#endif
+
 // The runtime at $TENON_TEST_ONNXRUNTIME, opened by name: nothing is linked against it.
 const OrtApiBase& api_base();
 bool runtime_at_least(int minor);  // 27: 1.27
