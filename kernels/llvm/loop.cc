@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/llvm/loop/emitter.h"
 #include "kernels/llvm/loop/problem.h"
+#include "kernels/llvm/loop/split_reduction.h"
 #include "kernels/symbol_binding.h"
 
 namespace tenon::kernels {
@@ -150,7 +151,10 @@ Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settin
 
 Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
-  lowered.launches.push_back(emit_loop(ProblemMaker(graph, node, lowered).make(), settings.host));
+  LoopProblem problem = ProblemMaker(graph, node, lowered).make();
+  for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
+    lowered.launches.push_back(emit_loop(part, settings.host));
+  }
   return lowered;
 }
 

@@ -229,6 +229,48 @@ graph main {
   expect_near(graph.run({x})[0].numbers(), expected, 1e-5);
 }
 
+// Few results of many elements: partial results first, so that threads have something to share.
+TEST(Loop, LongReductionsAreSplit) {
+  const TestGraph graph(R"(
+graph main {
+  input %x: f16[n]
+  input %s: f32[]
+  %y: f32[1], %z: f16[1], %w: f32[1] = tenon::Loop(%x, %s) body {
+    input %a: f16[n]
+    input %b: f32[]
+    %f: f32[n] = Cast(%a)
+    %q: f32[n] = Mul(%f, %b)
+    %m: f32[1] = ReduceMean(%q) {axes=[0]}
+    %t: f16[1] = ReduceMax(%a) {axes=[0]}
+    %r: f32[1] = Add(%m, %b)
+    %v: f32[1] = Sqrt(%r)
+    output %m
+    output %t
+    output %v
+  }
+  output %y
+  output %z
+  output %w
+}
+)");
+  for (int64_t n : {1, 100, 16384, 16385, 40000, 300000}) {
+    const auto x = waves(DType::kF16, {n});
+    const auto xs = x.numbers();
+    double mean = 0, top = -1e30;
+    for (double value : xs) {
+      mean += value * 20 / static_cast<double>(n);
+      top = std::max(top, value);
+    }
+    TestContext context(graph.graph, {x, HostTensor::of(DType::kF32, {}, {20})});
+    graph.executable->run(context);
+    EXPECT_EQ(context.parallel_calls > 0, n > 100000) << n;
+    const auto outputs = context.take_outputs();
+    expect_near(outputs[0].numbers(), {mean}, 1e-5);
+    expect_near(outputs[1].numbers(), {top});
+    expect_near(outputs[2].numbers(), {std::sqrt(mean + 20)}, 1e-5);
+  }
+}
+
 TEST(Loop, ReductionOfNothingGivesTheNeutralElement) {
   const TestGraph graph(R"(
 graph main {
