@@ -107,23 +107,36 @@ class LoopEmitter {
     });
   }
 
+  // Whole squares where both sides have enough left, squares with extents elsewhere: two copies of
+  // the code instead of four.
   void emit_squares(Tile first, Tile last, Tile vector_chunk) {
-    const Tile step = b_.index(schedule_.tile_rows);
-    const auto at = [&](Tile row, Tile extent) {
+    const auto [from, to] =
+        range(vector_chunk, schedule_.vector_chunk, schedule_.vector_chunks, schedule_.vector_size);
+    const Tile rows = b_.index(schedule_.tile_rows);
+    const TileBody square = [&](std::span<const Tile>) {
+      emit_stages();
+      return Carried{};
+    };
+    b_.loop(first, last, rows, {}, [&, from = from, to = to](Tile row, std::span<const Tile>) {
       return values_.in_scope([&] {
         places_.open(schedule_.row_axis, row);
-        places_.set_row_extent(extent);
-        emit_row(vector_chunk);
+        const Tile whole_end = b_.sub(to, b_.rem(b_.sub(to, from), b_.index(schedule_.lanes)));
+        const Tile rows_left = b_.sub(last, row);
+        const auto whole_squares = [&] {
+          full_tiles(from, whole_end, {}, square);
+          return Carried{whole_end};
+        };
+        const auto none = [&] { return Carried{from}; };
+        const Tile done = b_.branch(b_.less(rows_left, rows), none, whole_squares)[0];
+        places_.set_row_extent(rows_left);
+        b_.loop(done, to, b_.index(schedule_.lanes), {}, [&](Tile at, std::span<const Tile> now) {
+          return at_tile(at, b_.sub(to, at), now, square);
+        });
         places_.set_row_extent(kNone);
         places_.close(schedule_.row_axis);
         return Carried{};
       });
-    };
-    const Tile whole_end = b_.sub(last, b_.rem(b_.sub(last, first), step));
-    b_.loop(first, whole_end, step, {},
-            [&](Tile row, std::span<const Tile>) { return at(row, kNone); });
-    if (mod(problem_.domain[schedule_.row_axis], Dim(schedule_.tile_rows)).is(0)) return;
-    b_.branch(b_.less(whole_end, last), [&] { return at(whole_end, b_.sub(last, whole_end)); });
+    });
   }
 
   void emit_row(Tile vector_chunk) {
