@@ -23,11 +23,12 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
                      const DescribedScaledDot& described) {
   if (!described.support) return described.support;
   const ScaledDotProblem& problem = described.problem;
-  const bool integer = problem.y_type == DType::kI32 && is_byte(problem.a_type) &&
-                       is_byte(problem.b_type);
+  const bool integer =
+      problem.y_type == DType::kI32 && is_byte(problem.a_type) && is_byte(problem.b_type);
   if (problem.y_type != DType::kF32 && problem.y_type != DType::kF16 &&
       problem.y_type != DType::kBF16 && !integer) {
-    return Support::no("dots are computed in f32; the result is " + std::string(name(problem.y_type)));
+    return Support::no("dots are computed in f32; the result is " +
+                       std::string(name(problem.y_type)));
   }
   if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
   return Epilogue::supports(graph, node, problem);
@@ -76,8 +77,8 @@ WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
 
 // The model's own copy of the weight is not needed beside the packed one.
 void replace_weight(const ScaledDotProblem& problem, Lowered& lowered) {
-  for (const ir::ValueId id : {problem.dot.b, problem.dot.scale_b.scale,
-                               problem.dot.scale_b.zero_point}) {
+  for (const ir::ValueId id :
+       {problem.dot.b, problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
     if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
   }
 }
@@ -130,7 +131,8 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   };
   emit_gemm(writer, plan, hooks, epilogue);
   const double per_row = kNsPerMac * static_cast<double>(layout.k * layout.columns);
-  return writer.finish(plan.tasks(), min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
+  return writer.finish(plan.tasks(),
+                       min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
 }
 
 Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
@@ -188,8 +190,7 @@ Lowered lower_packed(const ir::Graph& graph, const ir::Node& node, const Setting
                         packed_layout(graph, problem, columns).layout);
 }
 
-Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node,
-                           const Settings& settings) {
+Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (!described.support) return described.support;
   if (settings.precision != Precision::kInt8 && described.problem.dot.accuracy_level != 4) {
