@@ -18,12 +18,12 @@ struct FloatFormat {
   int mantissa_bits;
   int bias;
   int bits;
-  uint32_t largest;      // code of the largest finite value
-  uint32_t infinity;     // 0: the type has none
-  uint32_t nan;          // what NaN encodes to, with its sign bit
-  bool negative_zero;    // false: the code of -0 is NaN (…FNUZ)
-  bool may_saturate;     // Cast's `saturate` speaks of the 8-bit types only
-  bool always_saturates; // no code to flee to
+  uint32_t largest;       // code of the largest finite value
+  uint32_t infinity;      // 0: the type has none
+  uint32_t nan;           // what NaN encodes to, with its sign bit
+  bool negative_zero;     // false: the code of -0 is NaN (…FNUZ)
+  bool may_saturate;      // Cast's `saturate` speaks of the 8-bit types only
+  bool always_saturates;  // no code to flee to
 };
 
 constexpr FloatFormat kF4E2M1Format{1, 1, 4, 0x7, 0, 0x8, true, false, true};
@@ -36,14 +36,22 @@ constexpr FloatFormat kBF16Format{7, 127, 16, 0x7f7f, 0x7f80, 0x7fc0, true, fals
 
 const FloatFormat* float_format(DType dtype) {
   switch (dtype) {
-    case DType::kF4E2M1: return &kF4E2M1Format;
-    case DType::kF8E4M3FN: return &kF8E4M3FNFormat;
-    case DType::kF8E4M3FNUZ: return &kF8E4M3FNUZFormat;
-    case DType::kF8E5M2: return &kF8E5M2Format;
-    case DType::kF8E5M2FNUZ: return &kF8E5M2FNUZFormat;
-    case DType::kF16: return &kF16Format;
-    case DType::kBF16: return &kBF16Format;
-    default: return nullptr;
+    case DType::kF4E2M1:
+      return &kF4E2M1Format;
+    case DType::kF8E4M3FN:
+      return &kF8E4M3FNFormat;
+    case DType::kF8E4M3FNUZ:
+      return &kF8E4M3FNUZFormat;
+    case DType::kF8E5M2:
+      return &kF8E5M2Format;
+    case DType::kF8E5M2FNUZ:
+      return &kF8E5M2FNUZFormat;
+    case DType::kF16:
+      return &kF16Format;
+    case DType::kBF16:
+      return &kBF16Format;
+    default:
+      return nullptr;
   }
 }
 
@@ -105,10 +113,15 @@ uint32_t encode_e8m0(double value, EncodeRule rule) {
   constexpr uint32_t kHalf = 0x400000;
   bool up = false;
   switch (rule.round) {
-    case RoundMode::kUp: up = fraction != 0; break;
-    case RoundMode::kDown: break;
+    case RoundMode::kUp:
+      up = fraction != 0;
+      break;
+    case RoundMode::kDown:
+      break;
     // A tie goes up, except below the smallest normal float.
-    case RoundMode::kNearestEven: up = fraction > kHalf || (fraction == kHalf && exponent > 0); break;
+    case RoundMode::kNearestEven:
+      up = fraction > kHalf || (fraction == kHalf && exponent > 0);
+      break;
   }
   if (up && exponent == kNaN - 1 && rule.saturate) return exponent;
   return exponent + (up ? 1 : 0);
@@ -152,16 +165,22 @@ double decode(DType dtype, uint64_t code) {
     return decode_float(*format, static_cast<uint32_t>(code));
   }
   switch (dtype) {
-    case DType::kBool: return (code & 0xff) != 0;
+    case DType::kBool:
+      return (code & 0xff) != 0;
     case DType::kF8E8M0:
       if ((code & 0xff) == 0xff) return std::numeric_limits<double>::quiet_NaN();
       return std::ldexp(1.0, static_cast<int>(code & 0xff) - 127);
-    case DType::kF32: return std::bit_cast<float>(static_cast<uint32_t>(code));
-    case DType::kF64: return std::bit_cast<double>(code);
-    case DType::kU64: return static_cast<double>(code);
+    case DType::kF32:
+      return std::bit_cast<float>(static_cast<uint32_t>(code));
+    case DType::kF64:
+      return std::bit_cast<double>(code);
+    case DType::kU64:
+      return static_cast<double>(code);
     case DType::kUndefined:
-    case DType::kString: refuse(dtype);
-    default: break;
+    case DType::kString:
+      refuse(dtype);
+    default:
+      break;
   }
   const int bits = bit_width(dtype);
   if (is_signed(dtype)) return static_cast<double>(sign_extend(code, bits));
@@ -173,13 +192,19 @@ uint64_t encode(DType dtype, double value, EncodeRule rule) {
     return encode_float(*format, value, rule.saturate);
   }
   switch (dtype) {
-    case DType::kBool: return value != 0;
-    case DType::kF8E8M0: return encode_e8m0(value, rule);
-    case DType::kF32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case DType::kF64: return std::bit_cast<uint64_t>(value);
+    case DType::kBool:
+      return value != 0;
+    case DType::kF8E8M0:
+      return encode_e8m0(value, rule);
+    case DType::kF32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case DType::kF64:
+      return std::bit_cast<uint64_t>(value);
     case DType::kUndefined:
-    case DType::kString: refuse(dtype);
-    default: return encode_integer(dtype, value);
+    case DType::kString:
+      refuse(dtype);
+    default:
+      return encode_integer(dtype, value);
   }
 }
 

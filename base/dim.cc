@@ -50,7 +50,9 @@ std::optional<Term> divide(const Term& a, const Term& b) {
 }
 
 std::string plain_or_quoted(std::string_view symbol) {
-  const auto starts_name = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; };
+  const auto starts_name = [](char c) {
+    return std::isalpha(static_cast<unsigned char>(c)) || c == '_';
+  };
   const auto continues_name = [&](char c) {
     return starts_name(c) || std::isdigit(static_cast<unsigned char>(c)) || c == '.';
   };
@@ -82,7 +84,8 @@ std::string text_of(const std::vector<Term>& terms) {
 }
 
 int64_t floor_divide(int64_t a, int64_t b) {
-  if (b == 0) throw UserError("a dimension is divided by zero: the model's shapes contradict each other");
+  if (b == 0)
+    throw UserError("a dimension is divided by zero: the model's shapes contradict each other");
   if (b == -1) return checked_mul(a, -1);
   return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
@@ -99,7 +102,8 @@ int64_t ceil_divide(int64_t a, int64_t b) {
 int64_t broadcast_values(int64_t a, int64_t b) {
   if (a == 1 || a == b) return b;
   if (b == 1) return a;
-  throw UserError(fmt::format("dimensions {} and {} do not broadcast: they differ and neither is 1", a, b));
+  throw UserError(
+      fmt::format("dimensions {} and {} do not broadcast: they differ and neither is 1", a, b));
 }
 
 // Symbols stand for sizes, which are never negative.
@@ -108,11 +112,14 @@ bool never_negative(const Dim& dim);
 bool never_negative(const Atom& atom) {
   switch (atom.kind) {
     case AtomKind::kSymbol:
-    case AtomKind::kUnlessOne: return true;
-    case AtomKind::kMax: return std::any_of(atom.arguments.begin(), atom.arguments.end(),
-                                            [](const Dim& d) { return never_negative(d); });
-    default: return std::all_of(atom.arguments.begin(), atom.arguments.end(),
-                                [](const Dim& d) { return never_negative(d); });
+    case AtomKind::kUnlessOne:
+      return true;
+    case AtomKind::kMax:
+      return std::any_of(atom.arguments.begin(), atom.arguments.end(),
+                         [](const Dim& d) { return never_negative(d); });
+    default:
+      return std::all_of(atom.arguments.begin(), atom.arguments.end(),
+                         [](const Dim& d) { return never_negative(d); });
   }
 }
 
@@ -195,7 +202,8 @@ Dim divided_by(const Dim& dim, int64_t divisor) {
 // The one atom that `dim` is, if it is one.
 const Atom* as_atom(const Dim& dim, AtomKind kind, std::vector<Term>& storage) {
   storage = DimAlgebra::terms(dim);
-  const bool one = storage.size() == 1 && storage[0].coefficient == 1 && storage[0].factors.size() == 1;
+  const bool one =
+      storage.size() == 1 && storage[0].coefficient == 1 && storage[0].factors.size() == 1;
   return one && storage[0].factors[0]->kind == kind ? storage[0].factors[0].get() : nullptr;
 }
 
@@ -210,7 +218,8 @@ std::vector<Dim> operands(AtomKind kind, const Dim& a, const Dim& b) {
       flat.push_back(side);
     }
   }
-  std::sort(flat.begin(), flat.end(), [](const Dim& x, const Dim& y) { return x.text() < y.text(); });
+  std::sort(flat.begin(), flat.end(),
+            [](const Dim& x, const Dim& y) { return x.text() < y.text(); });
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   return flat;
 }
@@ -238,14 +247,27 @@ int64_t evaluate_atom(const Atom& atom, const Dim::Lookup& lookup) {
   for (size_t i = 1; i < atom.arguments.size(); ++i) {
     const int64_t next = atom.arguments[i].evaluate(lookup);
     switch (atom.kind) {
-      case AtomKind::kFloorDiv: result = floor_divide(result, next); break;
-      case AtomKind::kCeilDiv: result = ceil_divide(result, next); break;
-      case AtomKind::kMod: result = floor_modulo(result, next); break;
-      case AtomKind::kMin: result = std::min(result, next); break;
-      case AtomKind::kMax: result = std::max(result, next); break;
-      case AtomKind::kBroadcast: result = broadcast_values(result, next); break;
+      case AtomKind::kFloorDiv:
+        result = floor_divide(result, next);
+        break;
+      case AtomKind::kCeilDiv:
+        result = ceil_divide(result, next);
+        break;
+      case AtomKind::kMod:
+        result = floor_modulo(result, next);
+        break;
+      case AtomKind::kMin:
+        result = std::min(result, next);
+        break;
+      case AtomKind::kMax:
+        result = std::max(result, next);
+        break;
+      case AtomKind::kBroadcast:
+        result = broadcast_values(result, next);
+        break;
       case AtomKind::kSymbol:
-      case AtomKind::kUnlessOne: break;
+      case AtomKind::kUnlessOne:
+        break;
     }
   }
   return result;
@@ -308,14 +330,27 @@ Dim DimAlgebra::apply(AtomKind kind, const std::vector<Dim>& arguments) {
   if (kind == AtomKind::kUnlessOne) return stride_unless_one(result, 1);
   for (size_t i = 1; i < arguments.size(); ++i) {
     switch (kind) {
-      case AtomKind::kFloorDiv: result = floor_div(result, arguments[i]); break;
-      case AtomKind::kCeilDiv: result = ceil_div(result, arguments[i]); break;
-      case AtomKind::kMod: result = mod(result, arguments[i]); break;
-      case AtomKind::kMin: result = min(result, arguments[i]); break;
-      case AtomKind::kMax: result = max(result, arguments[i]); break;
-      case AtomKind::kBroadcast: result = broadcast(result, arguments[i]); break;
+      case AtomKind::kFloorDiv:
+        result = floor_div(result, arguments[i]);
+        break;
+      case AtomKind::kCeilDiv:
+        result = ceil_div(result, arguments[i]);
+        break;
+      case AtomKind::kMod:
+        result = mod(result, arguments[i]);
+        break;
+      case AtomKind::kMin:
+        result = min(result, arguments[i]);
+        break;
+      case AtomKind::kMax:
+        result = max(result, arguments[i]);
+        break;
+      case AtomKind::kBroadcast:
+        result = broadcast(result, arguments[i]);
+        break;
       case AtomKind::kSymbol:
-      case AtomKind::kUnlessOne: throw InternalError("a symbol is no function");
+      case AtomKind::kUnlessOne:
+        throw InternalError("a symbol is no function");
     }
   }
   return result;
@@ -335,14 +370,17 @@ int64_t Dim::value() const {
   return constant_;
 }
 
-std::string Dim::text() const { return expression_ ? expression_->text : std::to_string(constant_); }
+std::string Dim::text() const {
+  return expression_ ? expression_->text : std::to_string(constant_);
+}
 
 int64_t Dim::evaluate(const Lookup& lookup) const {
   if (!expression_) return constant_;
   int64_t sum = 0;
   for (const Term& term : expression_->terms) {
     int64_t product = term.coefficient;
-    for (const AtomPtr& atom : term.factors) product = checked_mul(product, evaluate_atom(*atom, lookup));
+    for (const AtomPtr& atom : term.factors)
+      product = checked_mul(product, evaluate_atom(*atom, lookup));
     sum = checked_add(sum, product);
   }
   return sum;
@@ -369,7 +407,8 @@ Dim Dim::substitute(const std::function<std::optional<Dim>(std::string_view)>& r
         continue;
       }
       std::vector<Dim> arguments;
-      for (const Dim& argument : atom->arguments) arguments.push_back(argument.substitute(replacement));
+      for (const Dim& argument : atom->arguments)
+        arguments.push_back(argument.substitute(replacement));
       product = product * DimAlgebra::apply(atom->kind, arguments);
     }
     sum = sum + product;

@@ -11,7 +11,16 @@
 
 namespace tenon {
 
-enum class AtomKind : uint8_t { kSymbol, kFloorDiv, kCeilDiv, kMod, kMin, kMax, kBroadcast, kUnlessOne };
+enum class AtomKind : uint8_t {
+  kSymbol,
+  kFloorDiv,
+  kCeilDiv,
+  kMod,
+  kMin,
+  kMax,
+  kBroadcast,
+  kUnlessOne
+};
 
 // What a polynomial treats as one variable.
 struct Atom {

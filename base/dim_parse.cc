@@ -37,8 +37,8 @@ class DimParser {
  private:
   [[noreturn]] void fail(std::string_view expected) const {
     const std::string found = at_ < text_.size() ? fmt::format("'{}'", text_[at_]) : "the end";
-    throw UserError(fmt::format("dimension \"{}\": expected {} at column {}, got {}", text_, expected,
-                                at_ + 1, found));
+    throw UserError(fmt::format("dimension \"{}\": expected {} at column {}, got {}", text_,
+                                expected, at_ + 1, found));
   }
 
   void skip_spaces() {
@@ -91,7 +91,8 @@ class DimParser {
 
   Dim number() {
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    const auto [end, error] =
+        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (error != std::errc()) fail("a number within 64 bits");
     at_ = static_cast<size_t>(end - text_.data());
     return value;
