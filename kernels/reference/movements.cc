@@ -170,13 +170,16 @@ Outputs reshape(const Call& call) {
   if (!asked) return {with_dims(x, call.required_output_dims())};
   Dims dims = *asked;
   const bool zero_is_zero = call.node.integer("allowzero", 0) != 0;
-  int64_t known = 1;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (dims[i] == 0 && !zero_is_zero) dims[i] = x.dims.at(i);
-    if (dims[i] != -1) known *= dims[i];
+  // Dims that are copied cancel, so that an empty tensor's -1 is known too.
+  int64_t known = 1, left = 1;
+  for (size_t i = 0; i < std::max(dims.size(), x.dims.size()); ++i) {
+    const bool copied = i < dims.size() && dims[i] == 0 && !zero_is_zero;
+    if (copied) dims[i] = x.dims.at(i);
+    if (!copied && i < dims.size() && dims[i] != -1) known *= dims[i];
+    if (!copied && i < x.dims.size()) left *= x.dims[i];
   }
   for (int64_t& dim : dims) {
-    if (dim == -1) dim = known == 0 ? 0 : x.elements() / known;
+    if (dim == -1) dim = known == 0 ? 0 : left / known;
   }
   return {with_dims(x, dims)};
 }

@@ -188,11 +188,18 @@ class Builder {
     return keep(emit(kNormal[pick(kNormal.size())], {x.id}, {{"axis", axis}}), x.shape);
   }
 
+  // Large, so that a row of equal elements does not blow up its rounding.
+  static constexpr float kEpsilon = 0.01f;
+
   int layer_norm(const Known& x) {
     if (x.shape.empty() || !x.shape.back().is_constant()) return 0;
     const std::vector<int64_t> dims{x.shape.back().value()};
-    if (pick(2)) return keep(emit({"RMSNormalization", 23}, {x.id, reals(dims)}, {}), x.shape);
-    return keep(emit({"LayerNormalization", 17}, {x.id, reals(dims), reals(dims)}, {}), x.shape);
+    if (pick(2))
+      return keep(emit({"RMSNormalization", 23}, {x.id, reals(dims)}, {{"epsilon", kEpsilon}}),
+                  x.shape);
+    return keep(
+        emit({"LayerNormalization", 17}, {x.id, reals(dims), reals(dims)}, {{"epsilon", kEpsilon}}),
+        x.shape);
   }
 
   int transpose(const Known& x) {

@@ -68,7 +68,7 @@ void judge(unsigned seed, bool print, Tally& tally) {
   if (!support) ++tally.left_out[support.reason];
   tally.ran += support.ok;
   std::mt19937 values(seed);
-  for (const auto& [b, s] : {std::pair{2, 5}, std::pair{1, 17}, std::pair{3, 1}}) {
+  for (const auto& [b, s] : {std::pair{2, 5}, std::pair{1, 17}, std::pair{3, 1}, std::pair{0, 3}}) {
     SCOPED_TRACE("b=" + std::to_string(b) + " s=" + std::to_string(s));
     const std::vector<ReferenceTensor> inputs = random_inputs(random.graph, b, s, values);
     const std::vector<ReferenceTensor> exact = reference::evaluate(random.graph, inputs);
