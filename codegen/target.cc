@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <utility>
 
 #include "base/error.h"
 
@@ -30,8 +29,8 @@ struct Level {
 
 // What a processor of each kind is known to have; names as in LLVM.
 const std::map<std::string, Level>& levels() {
-  static const std::vector<std::string> kAvx2 = {
-      "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2", "ssse3"};
+  static const std::vector<std::string> kAvx2 = {"avx", "avx2", "bmi", "bmi2", "f16c", "fma",
+                                                 "lzcnt", "movbe", "popcnt", "sse4.2", "ssse3"};
   auto with = [](std::vector<std::string> base, std::initializer_list<const char*> more) {
     base.insert(base.end(), more.begin(), more.end());
     std::ranges::sort(base);
@@ -64,22 +63,17 @@ std::string level_names(HostArch arch) {
 constexpr HostArch kThisArch = HostArch::kX86_64;
 
 std::vector<std::string> detect_features() {
-  // The builtin takes literals only. It asks the operating system about wide registers as well.
-#define TENON_DETECT(name) {name, __builtin_cpu_supports(name) != 0}
-  __builtin_cpu_init();
-  const std::pair<const char*, bool> known[] = {
-      TENON_DETECT("avx"),      TENON_DETECT("avx2"),       TENON_DETECT("avx512bw"),
-      TENON_DETECT("avx512cd"), TENON_DETECT("avx512dq"),   TENON_DETECT("avx512f"),
-      TENON_DETECT("avx512vl"), TENON_DETECT("avx512vnni"), TENON_DETECT("avxvnni"),
-      TENON_DETECT("bmi"),      TENON_DETECT("bmi2"),       TENON_DETECT("f16c"),
-      TENON_DETECT("fma"),      TENON_DETECT("lzcnt"),      TENON_DETECT("movbe"),
-      TENON_DETECT("popcnt"),   TENON_DETECT("sse4.2"),     TENON_DETECT("ssse3"),
-  };
-#undef TENON_DETECT
   std::vector<std::string> found;
-  for (const auto& [feature, present] : known) {
-    if (present) found.emplace_back(feature);
-  }
+  __builtin_cpu_init();
+// The builtin takes literals only. It asks the operating system about wide registers as well.
+#define TENON_DETECT(name) \
+  if (__builtin_cpu_supports(name)) found.emplace_back(name);
+  TENON_DETECT("avx") TENON_DETECT("avx2") TENON_DETECT("avx512bw") TENON_DETECT("avx512cd")
+  TENON_DETECT("avx512dq") TENON_DETECT("avx512f") TENON_DETECT("avx512vl")
+  TENON_DETECT("avx512vnni") TENON_DETECT("avxvnni") TENON_DETECT("bmi") TENON_DETECT("bmi2")
+  TENON_DETECT("f16c") TENON_DETECT("fma") TENON_DETECT("lzcnt") TENON_DETECT("movbe")
+  TENON_DETECT("popcnt") TENON_DETECT("sse4.2") TENON_DETECT("ssse3")
+#undef TENON_DETECT
   // Kernels use 512-bit vectors of every element type, or none.
   bool whole = true;
   for (const std::string& feature : levels().at("avx512").features) {

@@ -6,8 +6,6 @@ namespace tenon::codegen {
 
 namespace {
 
-// In the order and grouping of the enums.
-// clang-format off
 constexpr std::array kOpNames = std::to_array<std::string_view>({
     "task",          "index.constant", "index.add",   "index.sub",    "index.mul",
     "index.div",     "index.rem",      "index.min",   "index.max",    "index.less",
@@ -40,7 +38,6 @@ constexpr std::array kFnNames = std::to_array<std::string_view>({
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
 });
 static_assert(kFnNames.size() == static_cast<size_t>(Fn::kGreaterEqual) + 1);
-// clang-format on
 
 }  // namespace
 

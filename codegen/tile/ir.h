@@ -1,10 +1,10 @@
 // The tile IR: structured SSA over small tiles with static shapes. One Kernel is one launch.
 //
-// A kernel is run once per task: `task` (an index in [0, tasks)) names its share of the work.
-// Values are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an
-// element type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed
-// in bool, integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as
-// bytes and are taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
+// A kernel is run once per task: `task` (an index in [0, tasks)) names its share of the work. Values
+// are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an element
+// type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed in bool,
+// integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as bytes and are
+// taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
 //
 // Memory is reached only through buffers (kernel parameters, or scratch made by `alloc`) with an
 // element offset and one stride per tile dimension. A load or store may carry an extent per
@@ -56,8 +56,6 @@ struct Type {
   int64_t elements() const;
 };
 
-// Related operations share a line.
-// clang-format off
 enum class Op : uint8_t {
   // Indices.
   kTask,           // the task number
@@ -127,7 +125,6 @@ enum class Fn : uint8_t {
   // compare
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual,
 };
-// clang-format on
 
 // Words of the text form: "index.add", "load"; "add", "decode_f4e2m1".
 std::string_view name(Op op);
@@ -153,8 +150,8 @@ struct Operation {
   Fn fn = Fn::kNone;
   std::vector<ValueId> operands = {};  // kNone where optional
   std::vector<ValueId> results = {};
-  double number = 0;    // kConstant of a float type, fill of kLoad and kGather
-  int64_t integer = 0;  // kIndexConstant, kConstant of an integer type, size of kAlloc …
+  double number = 0;                   // kConstant of a float type, fill of kLoad and kGather
+  int64_t integer = 0;                 // kIndexConstant, kConstant of an integer type, size of kAlloc …
   int axis = 0;
   std::vector<int64_t> integers = {};  // kSlice, kConstant
   std::vector<Region> regions = {};
