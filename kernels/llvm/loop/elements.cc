@@ -199,8 +199,15 @@ void Elements::store(size_t store, Tile codes) {
   }
 }
 
+// A guard makes a tile even of an axis of size 1, whose one element has no stride.
+bool Elements::is_one_element(const Place& place, Tile codes) const {
+  return place.is_scalar() && b_.type(codes).shape.empty();
+}
+
+Dim Elements::lane_stride(const Place& place) { return place.is_scalar() ? Dim(1) : place.stride; }
+
 void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
-  if (place.is_scalar()) {
+  if (is_one_element(place, codes)) {
     b_.store({buffer, place.scalar, {}, {}}, codes);
   } else if (schedule_.tile_rows > 1) {
     b_.store({buffer,
@@ -209,7 +216,7 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
               {places_.row_extent(), places_.extent()}},
              codes);
   } else if (place.lanes == kNone) {
-    b_.store({buffer, place.scalar, {writer_.index(place.stride)}, {places_.extent()}}, codes);
+    b_.store({buffer, place.scalar, {writer_.index(lane_stride(place))}, {places_.extent()}}, codes);
   } else {
     b_.scatter(buffer, place.scalar, places_.offsets_of(place), codes, places_.lane_mask());
   }
@@ -218,11 +225,11 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
 // Whole bytes only; lanes outside the domain become zero bits of the last one.
 void Elements::store_packed(Tile buffer, const Place& place, Tile codes, int bits) {
   const Tile count = b_.index(8 / bits);
-  if (place.is_scalar()) {
+  if (is_one_element(place, codes)) {
     b_.store({buffer, b_.div(place.scalar, count), {}, {}}, codes);
     return;
   }
-  if (place.lanes != kNone || !place.stride.is(1)) {
+  if (place.lanes != kNone || !lane_stride(place).is(1)) {
     throw InternalError("sub-byte elements can only be stored side by side");
   }
   Tile extent = places_.extent();

@@ -40,6 +40,8 @@ class Elements {
   Tile load_small_blocks(const tiling::Access& access, const tiling::BlockTerm& block, Tile buffer);
   Tile load_packed(const tiling::Access& access, Tile buffer, const Place& place, Tile mask);
   Tile unpack_bytes(Tile bytes, int bits);
+  bool is_one_element(const Place& place, Tile codes) const;
+  static Dim lane_stride(const Place& place);
   void store_tile(Tile buffer, const Place& place, Tile codes);
   void store_packed(Tile buffer, const Place& place, Tile codes, int bits);
   Tile shift_table(int bits);
