@@ -56,5 +56,20 @@ TEST(ConformanceRegression, PaddedAxisOfOneIsReadAgainAfterItsReduction) {
   })");
 }
 
+// One element behind a guard was stored as two lanes: past the end of the output.
+TEST(ConformanceRegression, OnePaddedElementIsStoredAlone) {
+  expect_right(R"(graph g {
+    input %x: f32[64]
+    %y: f32[1] = tenon::Loop(%x) body {
+      input %x: f32[64]
+      const %c: f32[] = hex:0000003f
+      %p: f32[67] = tenon::Pad(%x, %c) {pads_begin=["1"]}
+      %v: f32[1] = tenon::Slice(%p) {starts=["46"], steps=[1]}
+      output %v
+    }
+    output %y
+  })");
+}
+
 }  // namespace
 }  // namespace tenon::kernels
