@@ -216,7 +216,8 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
               {places_.row_extent(), places_.extent()}},
              codes);
   } else if (place.lanes == kNone) {
-    b_.store({buffer, place.scalar, {writer_.index(lane_stride(place))}, {places_.extent()}}, codes);
+    b_.store({buffer, place.scalar, {writer_.index(lane_stride(place))}, {places_.extent()}},
+             codes);
   } else {
     b_.scatter(buffer, place.scalar, places_.offsets_of(place), codes, places_.lane_mask());
   }
