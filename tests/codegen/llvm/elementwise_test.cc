@@ -15,16 +15,26 @@ namespace {
 
 template <typename T>
 constexpr DType kDType = DType::kUndefined;
-template <> constexpr DType kDType<int8_t> = DType::kI8;
-template <> constexpr DType kDType<uint8_t> = DType::kU8;
-template <> constexpr DType kDType<int16_t> = DType::kI16;
-template <> constexpr DType kDType<uint16_t> = DType::kU16;
-template <> constexpr DType kDType<int32_t> = DType::kI32;
-template <> constexpr DType kDType<uint32_t> = DType::kU32;
-template <> constexpr DType kDType<int64_t> = DType::kI64;
-template <> constexpr DType kDType<uint64_t> = DType::kU64;
-template <> constexpr DType kDType<float> = DType::kF32;
-template <> constexpr DType kDType<double> = DType::kF64;
+template <>
+constexpr DType kDType<int8_t> = DType::kI8;
+template <>
+constexpr DType kDType<uint8_t> = DType::kU8;
+template <>
+constexpr DType kDType<int16_t> = DType::kI16;
+template <>
+constexpr DType kDType<uint16_t> = DType::kU16;
+template <>
+constexpr DType kDType<int32_t> = DType::kI32;
+template <>
+constexpr DType kDType<uint32_t> = DType::kU32;
+template <>
+constexpr DType kDType<int64_t> = DType::kI64;
+template <>
+constexpr DType kDType<uint64_t> = DType::kU64;
+template <>
+constexpr DType kDType<float> = DType::kF32;
+template <>
+constexpr DType kDType<double> = DType::kF64;
 
 constexpr int kCount = 101;
 
@@ -82,19 +92,19 @@ class ElementwiseTest : public testing::Test {
   void binary(Fn fn, const std::function<T(T, T)>& truth) {
     std::vector<T> a = samples<T>(1), b = samples<T>(2), expected;
     for (int i = 0; i < kCount; ++i) expected.push_back(truth(a[i], b[i]));
-    expect<T>({kDType<T>, kDType<T>}, {a.data(), b.data()},
-              [&](Builder& builder, std::vector<ValueId> x) {
-                return builder.binary(fn, x[0], x[1]);
-              },
-              expected, codegen::name(fn), kDType<T>);
+    expect<T>(
+        {kDType<T>, kDType<T>}, {a.data(), b.data()},
+        [&](Builder& builder, std::vector<ValueId> x) { return builder.binary(fn, x[0], x[1]); },
+        expected, codegen::name(fn), kDType<T>);
   }
 
   void unary(Fn fn, const std::function<T(T)>& truth) {
     std::vector<T> a = samples<T>(3), expected;
     for (T x : a) expected.push_back(truth(x));
-    expect<T>({kDType<T>}, {a.data()},
-              [&](Builder& builder, std::vector<ValueId> x) { return builder.unary(fn, x[0]); },
-              expected, codegen::name(fn), kDType<T>);
+    expect<T>(
+        {kDType<T>}, {a.data()},
+        [&](Builder& builder, std::vector<ValueId> x) { return builder.unary(fn, x[0]); }, expected,
+        codegen::name(fn), kDType<T>);
   }
 
   void comparison(Fn fn, const std::function<bool(T, T)>& truth) {
@@ -102,20 +112,18 @@ class ElementwiseTest : public testing::Test {
     for (int i = 0; i < kCount; i += 3) b[i] = a[i];
     std::vector<uint8_t> expected;
     for (int i = 0; i < kCount; ++i) expected.push_back(truth(a[i], b[i]));
-    expect<uint8_t>({kDType<T>, kDType<T>}, {a.data(), b.data()},
-                    [&](Builder& builder, std::vector<ValueId> x) {
-                      return builder.compare(fn, x[0], x[1]);
-                    },
-                    expected, codegen::name(fn), DType::kBool);
+    expect<uint8_t>(
+        {kDType<T>, kDType<T>}, {a.data(), b.data()},
+        [&](Builder& builder, std::vector<ValueId> x) { return builder.compare(fn, x[0], x[1]); },
+        expected, codegen::name(fn), DType::kBool);
   }
 
   // Converts to `to` and compares bit patterns with base/convert.h.
   void cast_to(DType to) {
     std::vector<T> a = samples<T>(6);
     size_t width = storage_bytes(to, 1);
-    HostKernel kernel(map_kernel({kDType<T>}, to, [&](Builder& b, std::vector<ValueId> x) {
-      return b.cast(x[0], to);
-    }));
+    HostKernel kernel(map_kernel(
+        {kDType<T>}, to, [&](Builder& b, std::vector<ValueId> x) { return b.cast(x[0], to); }));
     std::vector<uint8_t> got(kCount * width);
     int64_t n = kCount;
     kernel({a.data(), got.data()}, {n}, (n + 15) / 16);
@@ -171,11 +179,16 @@ T wrap(auto compute, T a, T b) {
 
 TYPED_TEST(ElementwiseTest, Arithmetic) {
   using T = TypeParam;
-  this->binary(Fn::kAdd, [](T a, T b) { return wrap<T>([](auto x, auto y) { return x + y; }, a, b); });
-  this->binary(Fn::kSub, [](T a, T b) { return wrap<T>([](auto x, auto y) { return x - y; }, a, b); });
-  this->binary(Fn::kMul, [](T a, T b) { return wrap<T>([](auto x, auto y) { return x * y; }, a, b); });
-  this->unary(Fn::kNeg, [](T a) { return wrap<T>([](auto x, auto y) { return x - y; },
-                                                 std::is_floating_point_v<T> ? T(-0.0) : T(0), a); });
+  this->binary(Fn::kAdd,
+               [](T a, T b) { return wrap<T>([](auto x, auto y) { return x + y; }, a, b); });
+  this->binary(Fn::kSub,
+               [](T a, T b) { return wrap<T>([](auto x, auto y) { return x - y; }, a, b); });
+  this->binary(Fn::kMul,
+               [](T a, T b) { return wrap<T>([](auto x, auto y) { return x * y; }, a, b); });
+  this->unary(Fn::kNeg, [](T a) {
+    return wrap<T>([](auto x, auto y) { return x - y; },
+                   std::is_floating_point_v<T> ? T(-0.0) : T(0), a);
+  });
 }
 
 template <typename T>
@@ -234,21 +247,24 @@ TYPED_TEST(ElementwiseTest, Comparisons) {
 
 TYPED_TEST(ElementwiseTest, SignsAndSelection) {
   using T = TypeParam;
-  this->unary(Fn::kAbs, [](T a) { return a < 0 ? wrap<T>([](auto x, auto y) { return x - y; }, T(0), a) : a; });
+  this->unary(Fn::kAbs, [](T a) {
+    return a < 0 ? wrap<T>([](auto x, auto y) { return x - y; }, T(0), a) : a;
+  });
   this->unary(Fn::kSign, [](T a) { return a > 0 ? T(1) : a < 0 ? T(-1) : a; });
   std::vector<T> a = samples<T>(7), b = samples<T>(8), expected;
   for (int i = 0; i < kCount; ++i) expected.push_back(a[i] < b[i] ? a[i] : b[i]);
-  this->template expect<T>({kDType<T>, kDType<T>}, {a.data(), b.data()},
-                           [](Builder& builder, std::vector<ValueId> x) {
-                             return builder.select(builder.less(x[0], x[1]), x[0], x[1]);
-                           },
-                           expected, "select", kDType<T>);
+  this->template expect<T>(
+      {kDType<T>, kDType<T>}, {a.data(), b.data()},
+      [](Builder& builder, std::vector<ValueId> x) {
+        return builder.select(builder.less(x[0], x[1]), x[0], x[1]);
+      },
+      expected, "select", kDType<T>);
 }
 
 TYPED_TEST(ElementwiseTest, Casts) {
-  for (DType to : {DType::kBool, DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32,
-                   DType::kU32, DType::kI64, DType::kU64, DType::kF16, DType::kBF16, DType::kF32,
-                   DType::kF64}) {
+  for (DType to :
+       {DType::kBool, DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32, DType::kU32,
+        DType::kI64, DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     this->cast_to(to);
   }
 }
@@ -265,9 +281,8 @@ TYPED_TEST(ElementwiseTest, BitsOfIntegers) {
     this->binary(Fn::kShiftLeft, [&](T a, T b) {
       return in_range(b) ? static_cast<T>(static_cast<uint64_t>(a) << b) : T(0);
     });
-    this->binary(Fn::kShiftRight, [&](T a, T b) {
-      return in_range(b) ? static_cast<T>(a >> b) : T(0);
-    });
+    this->binary(Fn::kShiftRight,
+                 [&](T a, T b) { return in_range(b) ? static_cast<T>(a >> b) : T(0); });
   }
 }
 
@@ -305,16 +320,30 @@ TYPED_TEST(ElementwiseTest, RealFunctions) {
       for (T x : a) expected.push_back(fn == Fn::kIsNan ? std::isnan(x) : std::isinf(x));
       this->template expect<uint8_t>(
           {kDType<T>}, {a.data()},
-          [&](Builder& b, std::vector<ValueId> x) { return b.unary(fn, x[0]); }, expected,
-          name(fn), DType::kBool);
+          [&](Builder& b, std::vector<ValueId> x) { return b.unary(fn, x[0]); }, expected, name(fn),
+          DType::kBool);
     }
     std::vector<T> a = samples<T>(10), b = samples<T>(11), c = samples<T>(12), expected;
     for (int i = 0; i < kCount; ++i) expected.push_back(std::fma(a[i], b[i], c[i]));
-    this->template expect<T>({kDType<T>, kDType<T>, kDType<T>}, {a.data(), b.data(), c.data()},
-                             [](Builder& builder, std::vector<ValueId> x) {
-                               return builder.fma(x[0], x[1], x[2]);
-                             },
-                             expected, "fma", kDType<T>);
+    this->template expect<T>(
+        {kDType<T>, kDType<T>, kDType<T>}, {a.data(), b.data(), c.data()},
+        [](Builder& builder, std::vector<ValueId> x) { return builder.fma(x[0], x[1], x[2]); },
+        expected, "fma", kDType<T>);
+  }
+}
+
+// LLVM 19 takes the comparison in a max of selects for one of x itself.
+TEST(ExtremumTest, MaximumOfMagnitudeAndZero) {
+  std::vector<float> x{-3, -0.5f, 0, 2, -INFINITY}, y(x.size());
+  for (const HostTarget& target : runnable_targets()) {
+    HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
+                                 [](Builder& b, std::vector<ValueId> in) {
+                                   return b.max(b.unary(Fn::kAbs, in[0]),
+                                                b.constant(DType::kF32, 0));
+                                 }),
+                      target);
+    run_map(kernel, {x.data()}, y);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], std::fabs(x[i]));
   }
 }
 
