@@ -130,7 +130,7 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
     return Panel{weight.elements, b.mul(row, b.index(layout.columns))};
   };
   emit_gemm(writer, plan, hooks, epilogue);
-  const double per_row = kNsPerMac * static_cast<double>(layout.k * layout.columns);
+  const double per_row = kNsPerMac * static_cast<double>(layout.k * layout.columns * plan.group);
   return writer.finish(plan.tasks(),
                        min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
 }
@@ -207,6 +207,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   const WeightLayout layout = packed_layout(graph, problem, columns).layout;
   GemmPlan plan = plan_gemm_int8(plan_gemm(problem, settings.host), layout, settings.host);
   plan.rows = problem.rows;
+  plan.group = 1;
 
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
@@ -268,6 +269,7 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   plan.batches = element_count(problem.batch);
   plan.integer = problem.y_type == DType::kI32;
   plan.rows = problem.m;
+  plan.group = 1;
 
   LaunchWriter writer("dot_runtime");
   GemmHooks hooks;

@@ -42,12 +42,12 @@ def side_by_side(
     for call in calls.values():
         for _ in range(2):
             call()
-    # A turn lasts about 20 ms: long enough to get past ONNX Runtime's waking threads.
-    turns = {name: max(1, int(0.02 / max(timed(call), 1e-6))) for name, call in calls.items()}
+    turns = {name: max(3, int(0.02 / max(timed(call), 1e-6))) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
     while True:
         for name, call in calls.items():
+            call()  # wakes the threads that slept through the other's turn
             samples[name] += [timed(call) for _ in range(turns[name])]
         enough = min(len(times) for times in samples.values()) >= at_least
         if enough and time.perf_counter() - begin > seconds * len(calls):

@@ -136,8 +136,8 @@ def _dots(args, bandwidth: float, peak: float) -> list[Row]:
     rows = []
     weight_bytes = _SIZE * _SIZE // 2 + _SIZE * _SIZE // 32 * 4
     for m, copies, level, bar in (
-        (1, 8, 0, 0.4),
-        (1, 8, 4, 1.1),
+        (1, 24, 0, 0.4),
+        (1, 24, 4, 1.1),
         (128, 2, 0, 0.9),
         (128, 2, 4, 1.2),
     ):

@@ -13,8 +13,7 @@ using codegen::ValueId;
 constexpr int kLanes = 16;
 
 DType scale_type_of(const ir::Graph& graph, const ir::BlockScale& scale) {
-  return scale.scale_type != DType::kUndefined ? scale.scale_type
-                                               : graph.value(scale.scale).dtype;
+  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
 }
 
 // Decoded elements at i64 element numbers, whatever their width.
@@ -23,7 +22,9 @@ Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile eleme
     return decode_tile(b, b.gather(buffer, b.index(0), elements, mask), dtype);
   }
   const int bits = bit_width(dtype);
-  const auto number = [&](int64_t value) { return b.integer_constant(DType::kI64, value, {kLanes}); };
+  const auto number = [&](int64_t value) {
+    return b.integer_constant(DType::kI64, value, {kLanes});
+  };
   const Tile byte = b.div(elements, number(8 / bits));
   const Tile shift = b.mul(b.rem(elements, number(8 / bits)), number(bits));
   const Tile raw = b.gather(buffer, b.index(0), byte, mask);
@@ -80,11 +81,13 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
   const ValueId out = writer.buffer("rows", DType::kF32, BufferArgument::scratch(id));
   const bool has_zero = scale.zero_point != ir::kNoValue;
   const DType scale_type = scaled ? scale_type_of(graph, scale) : DType::kUndefined;
-  const ValueId scales = scaled ? writer.buffer("scales", storage_type(scale_type),
-                                                BufferArgument::value(scale.scale)) : kNone;
+  const ValueId scales =
+      scaled ? writer.buffer("scales", storage_type(scale_type), BufferArgument::value(scale.scale))
+             : kNone;
   const DType zero_type = has_zero ? graph.value(scale.zero_point).dtype : DType::kUndefined;
   const ValueId zeros = has_zero ? writer.buffer("zeros", storage_type(zero_type),
-                                                 BufferArgument::value(scale.zero_point)) : kNone;
+                                                 BufferArgument::value(scale.zero_point))
+                                 : kNone;
   writer.declare(problem.m);
   writer.declare(problem.k);
   const Dim blocks = scale.block > 0 ? ceil_div(problem.k, scale.block) : Dim(1);

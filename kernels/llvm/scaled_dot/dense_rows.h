@@ -3,8 +3,8 @@
 // M * K, the dot M * K * N.
 #pragma once
 
-#include "kernels/lowered.h"
 #include "kernels/llvm/scaled_dot/problem.h"
+#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 
@@ -16,8 +16,8 @@ Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& prob
 BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem,
                           Lowered& lowered);
 
-// Rows whose length is a multiple of 4 KiB fall on one set of the L1 cache and evict each other. The
-// distance at which rows should lie: K, or a cache line more.
+// Rows whose length is a multiple of 4 KiB fall on one set of the L1 cache and evict each other.
+// The distance at which rows should lie: K, or a cache line more.
 Dim row_distance(const ScaledDotProblem& problem);
 // A copy of f32 rows at that distance, made when `several` is 1 (there is more than one row).
 BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, const Dim& several,

@@ -85,8 +85,13 @@ Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
 
 Epilogue::Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
                    const ScaledDotProblem& problem, int columns, Lowered& lowered)
-    : writer_(writer), b_(writer.builder), graph_(graph), node_(node), problem_(problem),
-      result_(result_shape(problem)), columns_(columns) {
+    : writer_(writer),
+      b_(writer.builder),
+      graph_(graph),
+      node_(node),
+      problem_(problem),
+      result_(result_shape(problem)),
+      columns_(columns) {
   const ir::ScaledDot& dot = problem.dot;
   declare_alpha(lowered);
   if (dot.bias != ir::kNoValue) bias_ = declare_operand("bias", dot.bias);
@@ -176,8 +181,7 @@ Tile Epilogue::load(const Operand& operand, ValueId row, ValueId column, ValueId
     const Tile one = decode_tile(b_, b_.load({operand.buffer, offset, {}, {}}, {}), operand.dtype);
     return b_.splat(one, {columns_});
   }
-  const Tile codes =
-      b_.load({operand.buffer, b_.add(offset, column), {}, {extent}}, {columns_});
+  const Tile codes = b_.load({operand.buffer, b_.add(offset, column), {}, {extent}}, {columns_});
   return decode_tile(b_, codes, operand.dtype);
 }
 

@@ -30,7 +30,7 @@ class Epilogue {
   struct Operand {
     codegen::ValueId buffer = codegen::kNone;
     DType dtype{};
-    std::vector<Dim> strides;  // one per result axis
+    std::vector<Dim> strides;   // one per result axis
     bool follows_rows = false;  // same leading dims as the result: the row number is enough
     bool repeats_rows = false;  // the same for every row
   };
@@ -53,7 +53,7 @@ class Epilogue {
   int columns_;
   codegen::ValueId alpha_buffer_ = codegen::kNone;  // kNone: 1
   DType alpha_type_ = DType::kF32;
-  float alpha_factor_ = 1.0f;                       // on top of what the buffer holds
+  float alpha_factor_ = 1.0f;    // on top of what the buffer holds
   Tile alpha_ = codegen::kNone;  // f32[columns]; kNone: 1
   std::optional<Operand> bias_;
   std::vector<Operand> extra_;

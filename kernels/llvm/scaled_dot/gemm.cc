@@ -10,6 +10,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int64_t kTargetKBlock = 192;
+constexpr int64_t kMostPanels = 8;
 
 // The largest multiple of `unit` up to the target; a longer unit must be cut evenly.
 int64_t choose_k_block(int64_t unit) {
@@ -30,8 +31,7 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, Val
   const ValueId distance = writer.index(plan.row_distance);
   const codegen::Access sums_at{sums, b.mul(row, b.index(columns)), {}, {}};
   const auto trip = [&](ValueId at, ValueId acc, int ks) {
-    const ValueId left =
-        b.load({a, b.add(a_offset, at), {distance, b.index(1)}, {}}, {height, ks});
+    const ValueId left = b.load({a, b.add(a_offset, at), {distance, b.index(1)}, {}}, {height, ks});
     const ValueId right = b.load(
         {panel.buffer, b.add(panel.offset, b.mul(at, b.index(columns))), {}, {}}, {ks, columns});
     return b.dot(acc, left, right);
@@ -73,16 +73,16 @@ GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& h
   plan.row_distance = problem.k;
   const int tallest = plan.tile.heights.front();
   plan.row_block = 192 / tallest * tallest;
-  // Few panels: smaller blocks of rows keep all cores busy.
-  if (problem.n.is_constant() &&
-      (problem.n.value() + plan.tile.columns - 1) / plan.tile.columns < 2 * host.threads) {
-    plan.row_block = 48 / tallest * tallest;
-  }
+  if (!problem.n.is_constant()) return plan;
+  const int64_t panels = plan.panels().value();
+  // Few panels: smaller blocks of rows keep all cores busy. Many: they share what is read of a.
+  if (panels < 2 * host.threads) plan.row_block = 48 / tallest * tallest;
+  plan.group = std::clamp<int64_t>(panels / (4 * host.threads), 1, kMostPanels);
   return plan;
 }
 
 void declare_gemm(LaunchWriter& writer, const GemmPlan& plan) {
-  for (const Dim& dim : {plan.rows, plan.n, plan.k, plan.row_distance, plan.panels(),
+  for (const Dim& dim : {plan.rows, plan.n, plan.k, plan.row_distance, plan.panels(), plan.groups(),
                          ceil_div(plan.rows, plan.row_block)}) {
     writer.declare(dim);
   }
@@ -92,53 +92,71 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
                Epilogue& epilogue) {
   Builder& b = writer.builder;
   const int columns = plan.tile.columns;
-  const ValueId panels = writer.index(plan.panels());
+  const ValueId groups = writer.index(plan.groups());
   const ValueId blocks = writer.index(ceil_div(plan.rows, plan.row_block));
-  const ValueId block_number = b.div(b.task(), panels);
-  const GemmTask task{b.div(block_number, blocks), b.rem(b.task(), panels)};
+  const ValueId block_number = b.div(b.task(), groups);
+  const ValueId batch = b.div(block_number, blocks);
   const ValueId first_row = b.mul(b.rem(block_number, blocks), b.index(plan.row_block));
   const ValueId rows = b.min(b.index(plan.row_block), b.sub(writer.index(plan.rows), first_row));
+  const ValueId first_panel = b.mul(b.rem(b.task(), groups), b.index(plan.group));
   const ValueId k = writer.index(plan.k);
 
-  const ValueId sums = b.alloc(DType::kF32, plan.row_block * columns);
+  const ValueId sums = b.alloc(DType::kF32, plan.group * plan.row_block * columns);
   const ValueId scratch = b.alloc(DType::kF32, plan.k_block * columns);
   const ValueId totals = plan.integer ? b.alloc(DType::kI32, plan.row_block * columns) : sums;
   epilogue.begin();
-  b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-    const ValueId at = b.mul(row, b.index(columns));
-    b.store({sums, at}, b.constant(DType::kF32, 0, {columns}));
-    if (plan.integer) b.store({totals, at}, b.integer_constant(DType::kI32, 0, {columns}));
-    return std::vector<ValueId>{};
+  // body(panel's number, its first row in sums)
+  const auto each_panel = [&](const std::function<void(const GemmTask&, ValueId)>& body) {
+    if (plan.group == 1) return body({batch, first_panel}, b.index(0));
+    const ValueId count =
+        b.min(b.index(plan.group), b.sub(writer.index(plan.panels()), first_panel));
+    b.loop(b.index(0), count, b.index(1), {}, [&](ValueId i, auto) {
+      body({batch, b.add(first_panel, i)}, b.mul(i, b.index(plan.row_block)));
+      return std::vector<ValueId>{};
+    });
+  };
+  each_panel([&](const GemmTask&, ValueId first_sum) {
+    b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
+      const ValueId at = b.mul(b.add(first_sum, row), b.index(columns));
+      b.store({sums, at}, b.constant(DType::kF32, 0, {columns}));
+      if (plan.integer) b.store({totals, at}, b.integer_constant(DType::kI32, 0, {columns}));
+      return std::vector<ValueId>{};
+    });
   });
 
   const ValueId distance = writer.index(plan.row_distance);
-  const ValueId a_first = b.add(hooks.a_offset(task), b.mul(first_row, distance));
+  const ValueId a_first = b.add(hooks.a_offset({batch, first_panel}), b.mul(first_row, distance));
   b.loop(b.index(0), k, b.index(plan.k_block), {}, [&](ValueId kc, auto) {
     const ValueId count = b.min(b.index(plan.k_block), b.sub(k, kc));
-    const Panel panel = hooks.panel(task, kc, count, scratch);
-    ValueId done = b.index(0);
-    for (const int height : plan.tile.heights) {
-      const ValueId tiles = b.div(b.sub(rows, done), b.index(height));
-      const ValueId end = b.add(done, b.mul(tiles, b.index(height)));
-      b.loop(done, end, b.index(height), {}, [&](ValueId row, auto) {
-        const ValueId a_offset = b.add(b.add(a_first, b.mul(row, distance)), kc);
-        emit_micro_tile(writer, plan, height, hooks.a, a_offset, sums, row, panel, count);
-        return std::vector<ValueId>{};
-      });
-      done = end;
-    }
+    each_panel([&](const GemmTask& task, ValueId first_sum) {
+      const Panel panel = hooks.panel(task, kc, count, scratch);
+      ValueId done = b.index(0);
+      for (const int height : plan.tile.heights) {
+        const ValueId tiles = b.div(b.sub(rows, done), b.index(height));
+        const ValueId end = b.add(done, b.mul(tiles, b.index(height)));
+        b.loop(done, end, b.index(height), {}, [&](ValueId row, auto) {
+          const ValueId a_offset = b.add(b.add(a_first, b.mul(row, distance)), kc);
+          emit_micro_tile(writer, plan, height, hooks.a, a_offset, sums, b.add(first_sum, row),
+                          panel, count);
+          return std::vector<ValueId>{};
+        });
+        done = end;
+      }
+    });
     if (plan.integer) add_to_totals(b, columns, rows, sums, totals);
     return std::vector<ValueId>{};
   });
 
-  const ValueId column = b.mul(task.panel, b.index(columns));
   const bool whole = plan.n.is_constant() && plan.n.value() % columns == 0;
-  const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
-  const ValueId result_row = b.add(b.mul(task.batch, writer.index(plan.rows)), first_row);
-  b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-    const ValueId sum = b.load({totals, b.mul(row, b.index(columns))}, {columns});
-    epilogue.emit(b.add(result_row, row), column, extent, sum);
-    return std::vector<ValueId>{};
+  const ValueId result_row = b.add(b.mul(batch, writer.index(plan.rows)), first_row);
+  each_panel([&](const GemmTask& task, ValueId first_sum) {
+    const ValueId column = b.mul(task.panel, b.index(columns));
+    const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
+    b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
+      const ValueId at = b.mul(b.add(first_sum, row), b.index(columns));
+      epilogue.emit(b.add(result_row, row), column, extent, b.load({totals, at}, {columns}));
+      return std::vector<ValueId>{};
+    });
   });
 }
 

@@ -1,12 +1,14 @@
-// The dot skeleton for several rows: one task computes `row_block` rows of one panel of columns.
+// The dot skeleton for several rows: one task computes `row_block` rows of a few panels of columns.
 //
-//   sums[rows][columns] = 0
+//   sums[panel][rows][columns] = 0
 //   for kc in K by k_block:
-//     panel[k_block][columns] = b as f32, dequantised           (the hook)
-//     for each micro tile of rows: sums += a[rows, kc…] x panel
+//     for each panel of the task:
+//       scratch[k_block][columns] = b as f32, dequantised         (the hook)
+//       for each micro tile of rows: sums[panel] += a[rows, kc…] x scratch
 //   epilogue(sums)
 //
-// A panel is decoded once per task and used by all its rows; panel and sums stay in L1.
+// A panel is decoded once per task and used by all its rows from L1; a[rows, kc…] waits in L2 for
+// the task's next panel.
 #pragma once
 
 #include <functional>
@@ -21,12 +23,14 @@ struct GemmPlan {
   MicroTile tile;
   int64_t row_block = 0;  // rows of one task, a multiple of the tallest micro tile
   int64_t k_block = 0;    // k decoded at once; whole blocks of scales
+  int64_t group = 1;      // panels of one task
   Dim batches = 1, rows;  // rows of one batch
   Dim n, k;
-  Dim row_distance;       // from one row of a to the next
+  Dim row_distance;  // from one row of a to the next
   // Operands are bytes: a block of K sums exactly in f32 (192 * 255 * 255 < 2^24), blocks in i32.
   bool integer = false;
-  Dim tasks() const { return batches * ceil_div(rows, row_block) * panels(); }
+  Dim tasks() const { return batches * ceil_div(rows, row_block) * groups(); }
+  Dim groups() const { return ceil_div(panels(), group); }
   Dim panels() const { return ceil_div(n, tile.columns); }
 };
 
@@ -42,11 +46,12 @@ struct Panel {
 };
 
 struct GemmHooks {
-  codegen::ValueId a = codegen::kNone;                                 // f32 rows
-  std::function<codegen::ValueId(const GemmTask&)> a_offset;           // of a batch's first row
+  codegen::ValueId a = codegen::kNone;                        // f32 rows
+  std::function<codegen::ValueId(const GemmTask&)> a_offset;  // of a batch's first row
   // Makes rows [first, first + count) of the panel readable; `scratch` has room for k_block rows.
   std::function<Panel(const GemmTask&, codegen::ValueId first, codegen::ValueId count,
-                      codegen::ValueId scratch)> panel;
+                      codegen::ValueId scratch)>
+      panel;
 };
 
 // Parameters must be declared before; `epilogue` stores.

@@ -31,9 +31,15 @@ class Int8Gemm {
  public:
   Int8Gemm(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
            const Int8Buffers& buffers)
-      : writer_(writer), b_(writer.builder), plan_(plan), weight_(weight),
-        layout_(weight.layout), buffers_(buffers), columns_(layout_.columns),
-        unit_(int8_unit(layout_)), units_(layout_.k / unit_) {}
+      : writer_(writer),
+        b_(writer.builder),
+        plan_(plan),
+        weight_(weight),
+        layout_(weight.layout),
+        buffers_(buffers),
+        columns_(layout_.columns),
+        unit_(int8_unit(layout_)),
+        units_(layout_.k / unit_) {}
 
   void emit(Epilogue& epilogue) {
     const int64_t block_units = plan_.k_block / unit_;
@@ -66,7 +72,8 @@ class Int8Gemm {
     const ValueId column = b_.mul(panel_, b_.index(columns_));
     const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
     b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      epilogue.emit(b_.add(first_row, row), column, extent, b_.load({sums_, line(row)}, {columns_}));
+      epilogue.emit(b_.add(first_row, row), column, extent,
+                    b_.load({sums_, line(row)}, {columns_}));
       return Nothing{};
     });
   }
@@ -98,9 +105,9 @@ class Int8Gemm {
     Tile sum = b_.integer_constant(DType::kI32, 0, {1, columns_});
     sum = b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {sum},
                   [&](ValueId g, auto carried) -> std::vector<ValueId> {
-      const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
-      return {b_.dot_i8(carried[0], ones, load_group(kc, group))};
-    })[0];
+                    const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
+                    return {b_.dot_i8(carried[0], ones, load_group(kc, group))};
+                  })[0];
     const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
     const Tile excess = b_.mul(b_.cast(b_.reshape(sum, {columns_}), DType::kF32),
                                b_.constant(DType::kF32, 128, {columns_}));
@@ -118,10 +125,11 @@ class Int8Gemm {
     if (layout_.bits == 8) {  // u8: a byte less its zero point is a signed byte
       b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {}, [&](ValueId g, auto) {
         const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
-        const ValueId from = b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc),
-                                           b_.index(4)), group);
+        const ValueId from =
+            b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(4)), group);
         const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
-        const Tile flipped = b_.binary(Fn::kXor, raw, b_.integer_constant(DType::kU8, 128, {bytes}));
+        const Tile flipped =
+            b_.binary(Fn::kXor, raw, b_.integer_constant(DType::kU8, 128, {bytes}));
         b_.store({bytes_, b_.mul(group, b_.index(bytes))}, b_.bitcast(flipped, DType::kI8));
         return Nothing{};
       });
@@ -130,13 +138,13 @@ class Int8Gemm {
     const Tile table = b_.table(DType::kI8, byte_table(layout_));
     b_.loop(b_.index(0), b_.index(unit_ / 8), b_.index(1), {}, [&](ValueId w, auto) {
       const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
-      const ValueId from = b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc),
-                                         b_.index(8)), word);
+      const ValueId from =
+          b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(8)), word);
       // One row of activations reads the weight as fast as memory gives it.
       for (int line = 0; line < bytes; line += 64) {
-        b_.prefetch(buffers_.weight_bytes,
-                    b_.add(b_.mul(b_.add(from, b_.index(kRowsAhead)), b_.index(bytes)),
-                           b_.index(line)));
+        b_.prefetch(
+            buffers_.weight_bytes,
+            b_.add(b_.mul(b_.add(from, b_.index(kRowsAhead)), b_.index(bytes)), b_.index(line)));
       }
       const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
       const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
@@ -157,8 +165,7 @@ class Int8Gemm {
         const codegen::Access at{sums_, line(row)};
         Tile sums = b_.load(at, {height, columns_});
         sums = b_.loop(b_.index(0), units, b_.index(1), {sums}, [&](ValueId u, auto carried) {
-          return std::vector<ValueId>{
-              add_unit(b_.add(first_row, row), kc, u, height, carried[0])};
+          return std::vector<ValueId>{add_unit(b_.add(first_row, row), kc, u, height, carried[0])};
         })[0];
         b_.store(at, sums);
         return Nothing{};
@@ -185,8 +192,8 @@ class Int8Gemm {
     const ValueId a_offset = b_.add(b_.mul(row, k), first);
     Tile acc = b_.integer_constant(DType::kI32, 0, {height, columns_});
     for (int64_t g = 0; g < unit_ / 4; ++g) {
-      const Tile a = b_.load({buffers_.codes, b_.add(a_offset, b_.index(4 * g)),
-                              {k, b_.index(1)}}, {height, 4});
+      const Tile a = b_.load({buffers_.codes, b_.add(a_offset, b_.index(4 * g)), {k, b_.index(1)}},
+                             {height, 4});
       const ValueId group = b_.add(b_.mul(u, b_.index(unit_ / 4)), b_.index(g));
       acc = b_.dot_i8(acc, a, load_group(kc, group));
     }

@@ -9,9 +9,9 @@ using codegen::ValueId;
 
 // Chains of additions that run side by side: one would wait for itself.
 constexpr int kChains = 2;
-// The hardware follows one stream too late for a loop this short: words are asked for 4 KiB ahead.
-constexpr int64_t kRowsAhead = 32;
-constexpr int64_t kBlocksAhead = 8;
+// The hardware follows one stream too late for a loop this short: words are asked for 8 KiB ahead.
+constexpr int64_t kRowsAhead = 64;
+constexpr int64_t kBlocksAhead = 16;
 
 // sums[chain] += a[k…] * codes of one word
 std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, ValueId panel,
@@ -41,8 +41,8 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
   epilogue.begin();
 
   const auto block_sum = [&](ValueId block) {
-    const Tile zero = layout.zero_type != DType::kUndefined ? weight.load_zero(b, panel, block)
-                                                            : kNone;
+    const Tile zero =
+        layout.zero_type != DType::kUndefined ? weight.load_zero(b, panel, block) : kNone;
     const ValueId first = b.mul(block, b.index(words));
     weight.prefetch_scale(b, panel, block, kBlocksAhead);
     std::vector<Tile> sums(kChains, b.constant(DType::kF32, 0, shape));
@@ -58,13 +58,13 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
     }
     return b.add(sums[0], sums[1]);
   };
-  const Tile total = b.loop(
-      b.index(0), b.index(layout.blocks()), b.index(1), {b.constant(DType::kF32, 0, shape)},
-      [&](ValueId block, auto carried) -> std::vector<ValueId> {
-        const Tile sum = block_sum(block);
-        if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};
-        return {b.fma(sum, weight.load_scale(b, panel, block), carried[0])};
-      })[0];
+  const Tile total =
+      b.loop(b.index(0), b.index(layout.blocks()), b.index(1), {b.constant(DType::kF32, 0, shape)},
+             [&](ValueId block, auto carried) -> std::vector<ValueId> {
+               const Tile sum = block_sum(block);
+               if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};
+               return {b.fma(sum, weight.load_scale(b, panel, block), carried[0])};
+             })[0];
 
   const ValueId column = b.mul(panel, b.index(layout.columns));
   const bool whole = layout.n % layout.columns == 0;

@@ -47,13 +47,14 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t un
     const Tile largest = b.reduce(Fn::kMax, b.unary(Fn::kAbs, whole), 0);
     b.store({scales, out}, b.mul(largest, b.constant(DType::kF32, 1.0 / 127)));
     const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
-    const Tile inverse = b.select(empty, b.constant(DType::kF32, 0),
-                                  b.div(b.constant(DType::kF32, 127), largest));
+    const Tile inverse =
+        b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
     // Codes of part of the unit; returns their sum.
     const auto write = [&](const codegen::Access& source, const codegen::Access& target,
                            std::vector<int> shape) {
       const Tile code = b.unary(Fn::kRound, b.mul(b.load(source, shape), b.splat(inverse, shape)));
-      const Tile shifted = b.add(b.cast(code, DType::kI32), b.integer_constant(DType::kI32, 128, shape));
+      const Tile shifted =
+          b.add(b.cast(code, DType::kI32), b.integer_constant(DType::kI32, 128, shape));
       b.store(target, b.cast(shifted, DType::kU8));
       Tile sum = b.reduce(Fn::kAdd, code, 0);
       return shape.size() == 2 ? b.reduce(Fn::kAdd, sum, 0) : sum;

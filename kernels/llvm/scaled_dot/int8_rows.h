@@ -5,8 +5,8 @@
 // rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
 #pragma once
 
-#include "kernels/lowered.h"
 #include "kernels/llvm/scaled_dot/problem.h"
+#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 

@@ -19,8 +19,7 @@ int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
   if (scale.scale == ir::kNoValue) return DType::kUndefined;
-  return scale.scale_type != DType::kUndefined ? scale.scale_type
-                                               : graph.value(scale.scale).dtype;
+  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
 }
 
 bool has_type(DType dtype, std::initializer_list<DType> types) {
@@ -36,8 +35,7 @@ class ScaleReader {
   ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
               DType type)
       : tensor_(graph.value(value).constant), type_(type), problem_(problem) {
-    blocks_ = problem.dot.scale_b.per_channel
-                  ? ceil_of(problem.k.value(), problem.block()) : 1;
+    blocks_ = problem.dot.scale_b.per_channel ? ceil_of(problem.k.value(), problem.block()) : 1;
     // Packed zero points pad each column's row of blocks to whole bytes.
     const bool padded = is_packed(type_) && tensor_->dtype == DType::kU8;
     row_ = padded ? ceil_of(blocks_ * bit_width(type_), 8) * 8 / bit_width(type_) : blocks_;
@@ -73,11 +71,16 @@ bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
 
 bool contains_infinity(const ir::Tensor& tensor, DType type) {
   switch (type) {
-    case DType::kF32: return contains_magnitude<uint32_t>(tensor, 0x7f800000);
-    case DType::kF16: return contains_magnitude<uint16_t>(tensor, 0x7c00);
-    case DType::kBF16: return contains_magnitude<uint16_t>(tensor, 0x7f80);
-    case DType::kF8E5M2: return contains_magnitude<uint8_t>(tensor, 0x7c);
-    default: return false;
+    case DType::kF32:
+      return contains_magnitude<uint32_t>(tensor, 0x7f800000);
+    case DType::kF16:
+      return contains_magnitude<uint16_t>(tensor, 0x7c00);
+    case DType::kBF16:
+      return contains_magnitude<uint16_t>(tensor, 0x7f80);
+    case DType::kF8E5M2:
+      return contains_magnitude<uint8_t>(tensor, 0x7c);
+    default:
+      return false;
   }
 }
 
@@ -123,8 +126,8 @@ void pack_words(const std::byte* source, const ScaledDotProblem& problem,
 }
 
 // Dequantises exactly as ONNX does: (q - zero) * scale in f32.
-void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
-                const WeightLayout& layout, int64_t panel, float* out) {
+void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const WeightLayout& layout,
+                int64_t panel, float* out) {
   const ir::BlockScale& scale = problem.dot.scale_b;
   const std::byte* source = graph.value(problem.dot.b).constant->data;
   std::optional<ScaleReader> scales, zeros;
@@ -142,8 +145,8 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
     for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
       const int64_t index = element_index(problem, row, k, first + c);
       auto value = static_cast<float>(load_element(problem.b_type, source, index));
-      const double zero = zeros ? zeros->number(k / block, first + c)
-                                : static_cast<double>(scale.zero_offset);
+      const double zero =
+          zeros ? zeros->number(k / block, first + c) : static_cast<double>(scale.zero_offset);
       value -= static_cast<float>(zero);
       if (scales) value *= static_cast<float>(scales->number(k / block, first + c));
       out[k * layout.columns + c] = value;
@@ -235,8 +238,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   }
   if (problem.dot.scale_b.zero_point != ir::kNoValue) {
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
-    layout.zero_type =
-        has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
+    layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
   }
   return {Support::yes(), layout};
 }
@@ -309,10 +311,14 @@ std::vector<double> code_table(const WeightLayout& layout) {
 
 Fn decode_function(DType dtype) {
   switch (dtype) {
-    case DType::kF8E4M3FN: return Fn::kDecodeF8E4M3FN;
-    case DType::kF8E5M2: return Fn::kDecodeF8E5M2;
-    case DType::kF8E8M0: return Fn::kDecodeF8E8M0;
-    default: return Fn::kNone;
+    case DType::kF8E4M3FN:
+      return Fn::kDecodeF8E4M3FN;
+    case DType::kF8E5M2:
+      return Fn::kDecodeF8E5M2;
+    case DType::kF8E8M0:
+      return Fn::kDecodeF8E8M0;
+    default:
+      return Fn::kNone;
   }
 }
 

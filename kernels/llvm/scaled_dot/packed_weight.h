@@ -10,17 +10,17 @@
 #pragma once
 
 #include "codegen/tile/builder.h"
-#include "kernels/lowered.h"
 #include "kernels/llvm/scaled_dot/problem.h"
+#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 
 struct WeightLayout {
-  DType element{};                     // logical type of a code; kF32 when plain
+  DType element{};  // logical type of a code; kF32 when plain
   int bits = 32;
   int columns = 0;
   int64_t panels = 0, k = 0, n = 0;
-  int64_t block = 0;                   // k per scale; multiple of per_word; k when one for all
+  int64_t block = 0;                     // k per scale; multiple of per_word; k when one for all
   DType scale_type = DType::kUndefined;  // kUndefined: no scales
   DType zero_type = DType::kUndefined;   // kUndefined: none stored
   int64_t zero_offset = 0;
@@ -54,7 +54,8 @@ struct WeightReader {
   // u32 words of k = per_word * word … of `columns` columns.
   codegen::ValueId load_words(codegen::Builder& b, codegen::ValueId panel,
                               codegen::ValueId word) const;
-  // Fetches the words that are `ahead` rows further into the caches; past a panel lies the next one.
+  // Fetches the words that are `ahead` rows further into the caches; past a panel lies the next
+  // one.
   void prefetch_words(codegen::Builder& b, codegen::ValueId panel, codegen::ValueId word,
                       int64_t ahead) const;
   void prefetch_scale(codegen::Builder& b, codegen::ValueId panel, codegen::ValueId block,

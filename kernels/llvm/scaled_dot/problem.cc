@@ -22,7 +22,8 @@ Support check_scale_b(const ir::Graph& graph, const ScaledDotProblem& problem) {
     return Support::no("block scales need a fixed N and K");
   }
   const ir::Value& value = graph.value(scale.scale);
-  if (!value.shape || !is_static(*value.shape)) return Support::no("the scales have no fixed shape");
+  if (!value.shape || !is_static(*value.shape))
+    return Support::no("the scales have no fixed shape");
   const int64_t blocks = ceil_div(problem.k, problem.block()).value();
   const int64_t wanted = blocks * problem.n.value();
   if (element_count(*value.shape).value() != wanted) {
@@ -45,7 +46,8 @@ int64_t ScaledDotProblem::block() const {
 
 std::string ScaledDotProblem::text() const {
   std::string weight(name(b_type));
-  if (has_scale_b()) weight += dot.scale_b.block > 0 ? fmt::format(" block {}", dot.scale_b.block) : " scaled";
+  if (has_scale_b())
+    weight += dot.scale_b.block > 0 ? fmt::format(" block {}", dot.scale_b.block) : " scaled";
   return fmt::format("{} x {} [{},{}]{}, rows {}", name(a_type), weight, k.text(), n.text(),
                      b_constant ? "" : " at run time", rows.text());
 }
@@ -88,8 +90,8 @@ DescribedScaledDot describe_scaled_dot(const ir::Graph& graph, const ir::Node& n
   problem.b_constant = b.is_constant() && all_ones(problem.b_batch) && problem.n.is_constant() &&
                        problem.k.is_constant();
   problem.y_type = dot.result != DType::kUndefined ? dot.result
-                   : node.body ? node.body->value(node.body->inputs()[0]).dtype
-                               : graph.value(node.outputs[0]).dtype;
+                   : node.body                     ? node.body->value(node.body->inputs()[0]).dtype
+                                                   : graph.value(node.outputs[0]).dtype;
   result.support = check_scale_b(graph, problem);
   return result;
 }

@@ -11,13 +11,13 @@ namespace tenon::kernels {
 
 struct ScaledDotProblem {
   ir::ScaledDot dot;
-  Shape batch;       // of the result, broadcast
+  Shape batch;  // of the result, broadcast
   Shape a_batch, b_batch;
   Dim m, n, k;
-  Dim rows;          // batch * m where b has no batch of its own: one tall a
-  DType a_type{}, b_type{};   // logical element types
-  DType y_type{};             // of the dot's result, before the body
-  bool b_constant = false;    // and two-dimensional: it can be packed
+  Dim rows;                  // batch * m where b has no batch of its own: one tall a
+  DType a_type{}, b_type{};  // logical element types
+  DType y_type{};            // of the dot's result, before the body
+  bool b_constant = false;   // and two-dimensional: it can be packed
 
   bool has_scale_b() const { return dot.scale_b.scale != ir::kNoValue; }
   bool is_quantized_b() const;  // b's elements need decoding

@@ -16,7 +16,8 @@ Support supports_runtime_panel(const ir::Graph& graph, const ScaledDotProblem& p
   if (scale.scale == ir::kNoValue) {
     const bool integer = problem.y_type == DType::kI32 && is_byte(problem.b_type);
     return integer || has_float_rows(problem.b_type)
-               ? Support::yes() : Support::no("b is not a float and has no scale");
+               ? Support::yes()
+               : Support::no("b is not a float and has no scale");
   }
   const auto& shape = graph.value(scale.scale).shape;
   if (scale.per_channel || !shape || !element_count(*shape).is(1)) {

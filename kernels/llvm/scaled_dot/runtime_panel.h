@@ -28,7 +28,7 @@ class RuntimePanel {
   codegen::ValueId b_buffer_ = codegen::kNone;
   codegen::ValueId scale_buffer_ = codegen::kNone, zero_buffer_ = codegen::kNone;
   Tile scale_ = codegen::kNone, zero_ = codegen::kNone;  // f32[]
-  std::vector<Dim> a_strides_, b_strides_;  // per batch axis, in elements
+  std::vector<Dim> a_strides_, b_strides_;               // per batch axis, in elements
 };
 
 }  // namespace tenon::kernels

@@ -98,4 +98,7 @@ def session_options(threads: int):
     if threads:
         settings.intra_op_num_threads = threads
     settings.log_severity_level = 3
+    # A session's threads spin on after a Run, and would take the cores from the session whose
+    # turn comes next.
+    settings.add_session_config_entry("session.force_spinning_stop", "1")
     return settings
