@@ -81,7 +81,7 @@ Shape make_shape(const std::vector<int64_t>& dims);
 Shape contiguous_strides(const Shape& shape);
 // nullopt when two fixed dims neither match nor are 1.
 std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b);
-std::string text(const Shape& shape);  // "[batch,128,384]"
+std::string text(const Shape& shape);      // "[batch,128,384]"
 Shape parse_shape(std::string_view text);  // the inverse; throws UserError with the column
 
 }  // namespace tenon

@@ -1,5 +1,6 @@
 /* Debian 12's static libstdc++ takes arc4random from glibc 2.36 (std::random_device). This hidden
-   definition keeps the plugin loadable from glibc 2.34 on, which is what its wheel's tag promises. */
+   definition keeps the plugin loadable from glibc 2.34 on, which is what its wheel's tag promises.
+ */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@ struct HostTarget {
   int vector_bits = 128;              // widest vectors worth using
   int vector_registers = 16;
   int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
-  int threads = 1;                    // cores that this process may use
+  int threads = 1;  // cores that this process may use
 
   bool has(const std::string& feature) const;
   int lanes_f32() const { return vector_bits / 32; }

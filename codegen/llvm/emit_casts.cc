@@ -114,8 +114,7 @@ llvm::Value* HostEmitter::truncate_to(int bits, Value* x) {
 
 // vcvttps2dq gives the smallest integer by itself; as an intrinsic it is defined for all inputs.
 llvm::Value* HostEmitter::truncate_to_i32_x86(Value* x) {
-  int lanes = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(x->getType())->getNumElements());
+  int lanes = static_cast<int>(llvm::cast<llvm::FixedVectorType>(x->getType())->getNumElements());
   int width = lanes > 8 && target_.has("avx512f") ? 16 : lanes > 4 ? 8 : 4;
   return in_chunks(x, width, [&](Value* chunk) -> Value* {
     if (width == 4) return ir_.CreateIntrinsic(llvm::Intrinsic::x86_sse2_cvttps2dq, {}, {chunk});
@@ -124,9 +123,9 @@ llvm::Value* HostEmitter::truncate_to_i32_x86(Value* x) {
     }
     constexpr int kCurrentDirection = 4;  // truncation does not depend on the rounding mode
     Value* nothing = llvm::Constant::getNullValue(vector_of(ir_.getInt32Ty(), 16));
-    return ir_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_cvttps2dq_512, {},
-                               {chunk, nothing, ir_.getInt16(0xffff),
-                                ir_.getInt32(kCurrentDirection)});
+    return ir_.CreateIntrinsic(
+        llvm::Intrinsic::x86_avx512_mask_cvttps2dq_512, {},
+        {chunk, nothing, ir_.getInt16(0xffff), ir_.getInt32(kCurrentDirection)});
   });
 }
 

@@ -28,8 +28,8 @@ void HostEmitter::plan_dot_operands(const Region& region) {
   std::unordered_map<ValueId, const Operation*> loads;
   for (const Operation& op : region.operations) {
     if (has_effects(op)) loads.clear();
-    if (op.op == Op::kLoad && uses_[op.results[0]] == 1 &&
-        type(op.results[0]).shape.size() == 2 && is_whole(op, 2)) {
+    if (op.op == Op::kLoad && uses_[op.results[0]] == 1 && type(op.results[0]).shape.size() == 2 &&
+        is_whole(op, 2)) {
       loads[op.results[0]] = &op;
     }
     if (op.op != Op::kDot && op.op != Op::kDotI8) continue;
@@ -87,8 +87,8 @@ void HostEmitter::dot(const Operation& op) {
 void HostEmitter::multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row) {
   for (size_t p = 0; p < sums.size(); ++p) {
     llvm::Type* type = sums[p]->getType();
-    Value* repeated = ir_.CreateVectorSplat(
-        llvm::cast<llvm::FixedVectorType>(type)->getNumElements(), factor);
+    Value* repeated =
+        ir_.CreateVectorSplat(llvm::cast<llvm::FixedVectorType>(type)->getNumElements(), factor);
     if (is_floating(dtype)) {
       sums[p] = ir_.CreateIntrinsic(llvm::Intrinsic::fma, {type}, {repeated, row[p], sums[p]});
     } else {
@@ -181,8 +181,8 @@ llvm::Value* HostEmitter::four_bytes_x86(Value* acc, Value* a, bool a_signed, Va
   bool wide = llvm::cast<llvm::FixedVectorType>(words)->getNumElements() == 16;
   auto number = [](llvm::Type* type, uint32_t v) { return llvm::ConstantInt::get(type, v); };
   if (target_.has("avx512vnni") || (!wide && target_.has("avxvnni"))) {
-    auto id = wide ? llvm::Intrinsic::x86_avx512_vpdpbusd_512
-                   : llvm::Intrinsic::x86_avx512_vpdpbusd_256;
+    auto id =
+        wide ? llvm::Intrinsic::x86_avx512_vpdpbusd_512 : llvm::Intrinsic::x86_avx512_vpdpbusd_256;
     auto multiply = [&](Value* sum, Value* unsigned_bytes) {
       return ir_.CreateIntrinsic(id, {}, {sum, unsigned_bytes, b});
     };

@@ -56,14 +56,19 @@ void HostEmitter::elementwise(const Operation& op) {
     auto at = [&](size_t i) { return tile(op.operands[i])[p]; };
     auto compute = [&]() -> Value* {
       switch (op.op) {
-        case Op::kUnary: return unary(op.fn, dtype, at(0));
-        case Op::kBinary: return binary(op.fn, dtype, at(0), at(1));
+        case Op::kUnary:
+          return unary(op.fn, dtype, at(0));
+        case Op::kBinary:
+          return binary(op.fn, dtype, at(0), at(1));
         case Op::kTernary:
           return ir_.CreateIntrinsic(llvm::Intrinsic::fma, {at(0)->getType()},
                                      {at(0), at(1), at(2)});
-        case Op::kCompare: return compare(op.fn, dtype, at(0), at(1));
-        case Op::kSelect: return ir_.CreateSelect(at(0), at(1), at(2));
-        case Op::kCast: return cast(dtype, to, at(0));
+        case Op::kCompare:
+          return compare(op.fn, dtype, at(0), at(1));
+        case Op::kSelect:
+          return ir_.CreateSelect(at(0), at(1), at(2));
+        case Op::kCast:
+          return cast(dtype, to, at(0));
         default:  // kBitcast; registers hold f16 and bf16 as their bits already
           return ir_.CreateBitCast(at(0), at(0)->getType()->getWithNewType(element_type(to)));
       }
@@ -78,38 +83,60 @@ llvm::Value* HostEmitter::unary(Fn fn, DType dtype, Value* x) {
   llvm::Type* type = x->getType();
   auto call = [&](llvm::Intrinsic::ID id) { return ir_.CreateUnaryIntrinsic(id, x); };
   switch (fn) {
-    case Fn::kNeg: return real ? ir_.CreateFNeg(x) : ir_.CreateNeg(x);
-    case Fn::kNot: return ir_.CreateNot(x);
+    case Fn::kNeg:
+      return real ? ir_.CreateFNeg(x) : ir_.CreateNeg(x);
+    case Fn::kNot:
+      return ir_.CreateNot(x);
     case Fn::kAbs:
       if (real) return call(llvm::Intrinsic::fabs);
       if (!is_signed(dtype)) return x;
       return ir_.CreateIntrinsic(llvm::Intrinsic::abs, {type}, {x, ir_.getFalse()});
-    case Fn::kSqrt: return call(llvm::Intrinsic::sqrt);
-    case Fn::kFloor: return call(llvm::Intrinsic::floor);
-    case Fn::kCeil: return call(llvm::Intrinsic::ceil);
-    case Fn::kTrunc: return call(llvm::Intrinsic::trunc);
-    case Fn::kRound: return call(llvm::Intrinsic::roundeven);
-    case Fn::kIsNan: return ir_.CreateFCmpUNO(x, x);
+    case Fn::kSqrt:
+      return call(llvm::Intrinsic::sqrt);
+    case Fn::kFloor:
+      return call(llvm::Intrinsic::floor);
+    case Fn::kCeil:
+      return call(llvm::Intrinsic::ceil);
+    case Fn::kTrunc:
+      return call(llvm::Intrinsic::trunc);
+    case Fn::kRound:
+      return call(llvm::Intrinsic::roundeven);
+    case Fn::kIsNan:
+      return ir_.CreateFCmpUNO(x, x);
     case Fn::kIsInf:
       return ir_.CreateFCmpOEQ(call(llvm::Intrinsic::fabs), llvm::ConstantFP::getInfinity(type));
-    default: return call_libm(fn, std::array{x});
+    default:
+      return call_libm(fn, std::array{x});
   }
 }
 
 llvm::Value* HostEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
   bool real = is_floating(dtype);
   switch (fn) {
-    case Fn::kAdd: return real ? ir_.CreateFAdd(a, b) : ir_.CreateAdd(a, b);
-    case Fn::kSub: return real ? ir_.CreateFSub(a, b) : ir_.CreateSub(a, b);
-    case Fn::kMul: return real ? ir_.CreateFMul(a, b) : ir_.CreateMul(a, b);
-    case Fn::kDiv: return real ? ir_.CreateFDiv(a, b) : divide(fn, dtype, a, b);
-    case Fn::kRem: return real ? ir_.CreateFRem(a, b) : divide(fn, dtype, a, b);
-    case Fn::kMin: case Fn::kMax: return extremum(fn, dtype, a, b);
-    case Fn::kAnd: return ir_.CreateAnd(a, b);
-    case Fn::kOr: return ir_.CreateOr(a, b);
-    case Fn::kXor: return ir_.CreateXor(a, b);
-    case Fn::kShiftLeft: case Fn::kShiftRight: return shift(fn, dtype, a, b);
-    default: return call_libm(fn, std::array{a, b});
+    case Fn::kAdd:
+      return real ? ir_.CreateFAdd(a, b) : ir_.CreateAdd(a, b);
+    case Fn::kSub:
+      return real ? ir_.CreateFSub(a, b) : ir_.CreateSub(a, b);
+    case Fn::kMul:
+      return real ? ir_.CreateFMul(a, b) : ir_.CreateMul(a, b);
+    case Fn::kDiv:
+      return real ? ir_.CreateFDiv(a, b) : divide(fn, dtype, a, b);
+    case Fn::kRem:
+      return real ? ir_.CreateFRem(a, b) : divide(fn, dtype, a, b);
+    case Fn::kMin:
+    case Fn::kMax:
+      return extremum(fn, dtype, a, b);
+    case Fn::kAnd:
+      return ir_.CreateAnd(a, b);
+    case Fn::kOr:
+      return ir_.CreateOr(a, b);
+    case Fn::kXor:
+      return ir_.CreateXor(a, b);
+    case Fn::kShiftLeft:
+    case Fn::kShiftRight:
+      return shift(fn, dtype, a, b);
+    default:
+      return call_libm(fn, std::array{a, b});
   }
 }
 
@@ -156,8 +183,8 @@ llvm::Value* HostEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
     if (is_signed(dtype)) return ir_.CreateBinaryIntrinsic(is_max ? smax : smin, a, b);
     return ir_.CreateBinaryIntrinsic(is_max ? umax : umin, a, b);
   }
-  // The intrinsic, not selects: LLVM 19 turns selects for max(|x|, 0) into max(x, 0). Which zero wins is
-  // nobody's promise, and x86 needs three instructions then.
+  // The intrinsic, not selects: LLVM 19 turns selects for max(|x|, 0) into max(x, 0). Which zero
+  // wins is nobody's promise, and x86 needs three instructions then.
   llvm::FastMathFlags flags;
   flags.setNoSignedZeros();
   llvm::IRBuilderBase::FastMathFlagGuard guard(ir_);
@@ -191,8 +218,8 @@ llvm::Value* HostEmitter::compare(Fn fn, DType dtype, Value* a, Value* b) {
 llvm::Value* HostEmitter::call_libm(Fn fn, std::span<Value* const> arguments) {
   llvm::Type* type = arguments[0]->getType();
   if (!type->getScalarType()->isDoubleTy()) {
-    throw InternalError(fmt::format("kernel @{}: {} reached the host emitter unexpanded",
-                                    kernel_.name, name(fn)));
+    throw InternalError(
+        fmt::format("kernel @{}: {} reached the host emitter unexpanded", kernel_.name, name(fn)));
   }
   for (const LibmFunction& function : libm_functions()) {
     if (function.fn != fn) continue;

@@ -10,7 +10,11 @@ namespace tenon::codegen {
 
 HostEmitter::HostEmitter(const Kernel& kernel, const HostTarget& target, llvm::Module& module,
                          llvm::IRBuilderBase& ir)
-    : kernel_(kernel), target_(target), module_(module), ir_(ir), values_(kernel.types.size()),
+    : kernel_(kernel),
+      target_(target),
+      module_(module),
+      ir_(ir),
+      values_(kernel.types.size()),
       uses_(kernel.types.size()) {}
 
 // void kernel(ptr buffers, ptr indices, i64 first, i64 last): the body inside a loop over tasks.
@@ -18,8 +22,8 @@ llvm::Function* HostEmitter::run() {
   llvm::Type* pointer = ir_.getPtrTy();
   llvm::Type* i64 = ir_.getInt64Ty();
   auto* signature = llvm::FunctionType::get(ir_.getVoidTy(), {pointer, pointer, i64, i64}, false);
-  function_ = llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name,
-                                     module_);
+  function_ =
+      llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name, module_);
   auto& context = module_.getContext();
   auto* entry = llvm::BasicBlock::Create(context, "entry", function_);
   auto* body = llvm::BasicBlock::Create(context, "task", function_);
@@ -84,28 +88,59 @@ void HostEmitter::region(const Region& region) {
 
 void HostEmitter::operation(const Operation& op) {
   switch (op.op) {
-    case Op::kTask: case Op::kIndexConstant:
-    case Op::kIndexAdd: case Op::kIndexSub: case Op::kIndexMul: case Op::kIndexDiv:
-    case Op::kIndexRem: case Op::kIndexMin: case Op::kIndexMax: case Op::kIndexLess:
-    case Op::kIndexEqual: case Op::kIndexSelect: case Op::kIndexFromTile:
+    case Op::kTask:
+    case Op::kIndexConstant:
+    case Op::kIndexAdd:
+    case Op::kIndexSub:
+    case Op::kIndexMul:
+    case Op::kIndexDiv:
+    case Op::kIndexRem:
+    case Op::kIndexMin:
+    case Op::kIndexMax:
+    case Op::kIndexLess:
+    case Op::kIndexEqual:
+    case Op::kIndexSelect:
+    case Op::kIndexFromTile:
       return index_operation(op);
-    case Op::kConstant: case Op::kSplat: case Op::kFromIndex: case Op::kIota:
+    case Op::kConstant:
+    case Op::kSplat:
+    case Op::kFromIndex:
+    case Op::kIota:
       return make_tile(op);
-    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: case Op::kSelect:
-    case Op::kCast: case Op::kBitcast:
+    case Op::kUnary:
+    case Op::kBinary:
+    case Op::kTernary:
+    case Op::kCompare:
+    case Op::kSelect:
+    case Op::kCast:
+    case Op::kBitcast:
       return elementwise(op);
-    case Op::kBroadcast: case Op::kReshape: case Op::kTranspose: case Op::kSlice:
-    case Op::kConcat: case Op::kReduce:
+    case Op::kBroadcast:
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kSlice:
+    case Op::kConcat:
+    case Op::kReduce:
       return shape_operation(op);
-    case Op::kLookup: return lookup(op);
-    case Op::kDot: return dot(op);
-    case Op::kDotI8: return dot_i8(op);
-    case Op::kAlloc: case Op::kLoad: case Op::kStore: case Op::kGather: case Op::kScatter:
+    case Op::kLookup:
+      return lookup(op);
+    case Op::kDot:
+      return dot(op);
+    case Op::kDotI8:
+      return dot_i8(op);
+    case Op::kAlloc:
+    case Op::kLoad:
+    case Op::kStore:
+    case Op::kGather:
+    case Op::kScatter:
     case Op::kPrefetch:
       return memory_operation(op);
-    case Op::kFor: return for_loop(op);
-    case Op::kIf: return if_else(op);
-    case Op::kYield: return;  // read by the owner of the region
+    case Op::kFor:
+      return for_loop(op);
+    case Op::kIf:
+      return if_else(op);
+    case Op::kYield:
+      return;  // read by the owner of the region
   }
 }
 
@@ -113,20 +148,33 @@ void HostEmitter::index_operation(const Operation& op) {
   auto at = [&](size_t i) { return single(op.operands[i]); };
   auto compute = [&]() -> Value* {
     switch (op.op) {
-      case Op::kTask: return task_;
-      case Op::kIndexConstant: return index_constant(op.integer);
-      case Op::kIndexAdd: return ir_.CreateNSWAdd(at(0), at(1));
-      case Op::kIndexSub: return ir_.CreateNSWSub(at(0), at(1));
-      case Op::kIndexMul: return ir_.CreateNSWMul(at(0), at(1));
+      case Op::kTask:
+        return task_;
+      case Op::kIndexConstant:
+        return index_constant(op.integer);
+      case Op::kIndexAdd:
+        return ir_.CreateNSWAdd(at(0), at(1));
+      case Op::kIndexSub:
+        return ir_.CreateNSWSub(at(0), at(1));
+      case Op::kIndexMul:
+        return ir_.CreateNSWMul(at(0), at(1));
       // Both are known to be non-negative, and unsigned division by a constant is cheaper.
-      case Op::kIndexDiv: return ir_.CreateUDiv(at(0), at(1));
-      case Op::kIndexRem: return ir_.CreateURem(at(0), at(1));
-      case Op::kIndexMin: return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at(0), at(1));
-      case Op::kIndexMax: return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, at(0), at(1));
-      case Op::kIndexLess: return ir_.CreateICmpSLT(at(0), at(1));
-      case Op::kIndexEqual: return ir_.CreateICmpEQ(at(0), at(1));
-      case Op::kIndexSelect: return ir_.CreateSelect(at(0), at(1), at(2));
-      default: return cast(type(op.operands[0]).dtype, DType::kI64, at(0));  // kIndexFromTile
+      case Op::kIndexDiv:
+        return ir_.CreateUDiv(at(0), at(1));
+      case Op::kIndexRem:
+        return ir_.CreateURem(at(0), at(1));
+      case Op::kIndexMin:
+        return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at(0), at(1));
+      case Op::kIndexMax:
+        return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, at(0), at(1));
+      case Op::kIndexLess:
+        return ir_.CreateICmpSLT(at(0), at(1));
+      case Op::kIndexEqual:
+        return ir_.CreateICmpEQ(at(0), at(1));
+      case Op::kIndexSelect:
+        return ir_.CreateSelect(at(0), at(1), at(2));
+      default:
+        return cast(type(op.operands[0]).dtype, DType::kI64, at(0));  // kIndexFromTile
     }
   };
   values_[op.results[0]] = {compute()};

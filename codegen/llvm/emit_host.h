@@ -3,8 +3,8 @@
 // A tile is a list of lines: rank 1 is one, rank 2 one per row; rows of at most kPackedRow elements
 // are packed into one line, so that [m,1] and [n,4] tiles do not fall apart. A line becomes LLVM
 // vectors called pieces, whose lanes are powers of two (48 = 32 + 16), since LLVM pads any other
-// width. Pieces depend on the shape alone, so elementwise operations go piece by piece. Control flow
-// and carried tiles are SSA from the start.
+// width. Pieces depend on the shape alone, so elementwise operations go piece by piece. Control
+// flow and carried tiles are SSA from the start.
 #pragma once
 
 #include <cstdint>

@@ -66,15 +66,15 @@ llvm::Value* HostEmitter::permute_words(Value* table, Value* codes) {
   }
   std::vector<Value*> bytes;
   for (int quarter = 0; quarter < 4; ++quarter) {
-    bytes.push_back(ir_.CreateBitCast(subvector(floats, 4 * quarter, 4),
-                                      vector_of(ir_.getInt8Ty(), 16)));
+    bytes.push_back(
+        ir_.CreateBitCast(subvector(floats, 4 * quarter, 4), vector_of(ir_.getInt8Ty(), 16)));
   }
   return finish(in_chunks(codes, 4, [&](Value* c) {
     auto number = [&](uint32_t v) { return llvm::ConstantInt::get(c->getType(), v); };
     Value* entry = ir_.CreateAnd(c, number(15));
     Value* first = ir_.CreateMul(entry, number(0x04040404));
-    Value* order = ir_.CreateBitCast(ir_.CreateAdd(first, number(0x03020100)),
-                                     vector_of(ir_.getInt8Ty(), 16));
+    Value* order =
+        ir_.CreateBitCast(ir_.CreateAdd(first, number(0x03020100)), vector_of(ir_.getInt8Ty(), 16));
     Value* found = ir_.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_tbl4, {order->getType()},
                                        {bytes[0], bytes[1], bytes[2], bytes[3], order});
     return ir_.CreateBitCast(found, vector_of(ir_.getFloatTy(), 4));
@@ -96,8 +96,9 @@ llvm::Value* HostEmitter::permute_bytes(Value* table, Value* codes) {
             : width == 32 ? llvm::Intrinsic::x86_avx2_pshuf_b
                           : llvm::Intrinsic::x86_ssse3_pshuf_b_128;
   Value* repeated = join(std::vector<Value*>(static_cast<size_t>(width / 16), table));
-  return in_chunks(codes, width,
-                   [&](Value* c) { return ir_.CreateIntrinsic(id, {}, {repeated, c}); });
+  return in_chunks(codes, width, [&](Value* c) {
+    return ir_.CreateIntrinsic(id, {}, {repeated, c});
+  });
 }
 
 llvm::Value* HostEmitter::lookup_in_memory(DType dtype, Value* table, Value* codes) {
@@ -108,8 +109,8 @@ llvm::Value* HostEmitter::lookup_in_memory(DType dtype, Value* table, Value* cod
   } else {
     llvm::IRBuilderBase::InsertPointGuard guard(ir_);
     ir_.SetInsertPoint(&function_->getEntryBlock(), function_->getEntryBlock().begin());
-    place = ir_.CreateAlloca(to_memory(dtype, llvm::Constant::getNullValue(table->getType()))
-                                 ->getType());
+    place = ir_.CreateAlloca(
+        to_memory(dtype, llvm::Constant::getNullValue(table->getType()))->getType());
   }
   if (!llvm::isa<llvm::Constant>(place)) ir_.CreateStore(to_memory(dtype, table), place);
   uint64_t last = static_cast<uint64_t>(lanes_of(table)) - 1;
@@ -118,8 +119,8 @@ llvm::Value* HostEmitter::lookup_in_memory(DType dtype, Value* table, Value* cod
   llvm::Type* element = memory_type(dtype);
   Value* pointers = ir_.CreateGEP(element, place, entries);
   llvm::Align alignment(element->getScalarSizeInBits() / 8);
-  Value* found = ir_.CreateMaskedGather(codes->getType()->getWithNewType(element), pointers,
-                                        alignment);
+  Value* found =
+      ir_.CreateMaskedGather(codes->getType()->getWithNewType(element), pointers, alignment);
   return from_memory(dtype, found);
 }
 

@@ -23,13 +23,17 @@ bool HostEmitter::is_constant(Value* value, int64_t expected) const {
 
 void HostEmitter::memory_operation(const Operation& op) {
   switch (op.op) {
-    case Op::kAlloc: return;  // hoisted
+    case Op::kAlloc:
+      return;  // hoisted
     case Op::kLoad:
       if (!folded_loads_.contains(op.results[0])) values_[op.results[0]] = load(op);
       return;
-    case Op::kStore: return store(op);
-    case Op::kGather: return gather(op);
-    case Op::kScatter: return scatter(op);
+    case Op::kStore:
+      return store(op);
+    case Op::kGather:
+      return gather(op);
+    case Op::kScatter:
+      return scatter(op);
     default: {  // kPrefetch: read, keep in all levels, data
       DType dtype = type(op.operands[0]).dtype;
       Value* pointer = element_pointer(dtype, single(op.operands[0]), single(op.operands[1]));
@@ -153,8 +157,8 @@ llvm::Value* HostEmitter::load_piece(const Line& line, int lanes, Value* fill) {
                                     ir_.CreateVectorSplat(count, fill));
     }
   } else if (is_constant(line.stride, 0) && !mask) {
-    loaded = ir_.CreateVectorSplat(
-        count, ir_.CreateAlignedLoad(element, line.base, alignment(element)));
+    loaded =
+        ir_.CreateVectorSplat(count, ir_.CreateAlignedLoad(element, line.base, alignment(element)));
   } else {
     Value* pointers = pointer_vector(line.dtype, line.base, strided_offsets(line.stride, lanes));
     loaded = ir_.CreateMaskedGather(vector, pointers, alignment(element), mask,
@@ -165,8 +169,8 @@ llvm::Value* HostEmitter::load_piece(const Line& line, int lanes, Value* fill) {
 
 void HostEmitter::store_piece(const Line& line, Value* value) {
   llvm::Type* element = memory_type(line.dtype);
-  int lanes = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements());
+  int lanes =
+      static_cast<int>(llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements());
   Value* mask = lane_mask(line.extent, lanes, line.enabled);
   value = to_memory(line.dtype, value);
   if (!is_constant(line.stride, 1)) {

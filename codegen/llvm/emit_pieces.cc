@@ -34,10 +34,14 @@ std::vector<int> piece_widths(int lanes) {
 
 llvm::Type* HostEmitter::element_type(DType dtype) const {
   switch (dtype) {
-    case DType::kBool: return ir_.getInt1Ty();
-    case DType::kF32: return ir_.getFloatTy();
-    case DType::kF64: return ir_.getDoubleTy();
-    default: return ir_.getIntNTy(static_cast<unsigned>(bit_width(dtype)));
+    case DType::kBool:
+      return ir_.getInt1Ty();
+    case DType::kF32:
+      return ir_.getFloatTy();
+    case DType::kF64:
+      return ir_.getDoubleTy();
+    default:
+      return ir_.getIntNTy(static_cast<unsigned>(bit_width(dtype)));
   }
 }
 
@@ -125,7 +129,8 @@ HostEmitter::Tile HostEmitter::from_flat(Value* flat, const Type& type) {
   if (type.shape.empty()) return {lane(flat, 0)};
   LineShape shape = line_shape(type);
   std::vector<Value*> out;
-  for (int i = 0; i < shape.count; ++i) out.push_back(subvector(flat, i * shape.lanes, shape.lanes));
+  for (int i = 0; i < shape.count; ++i)
+    out.push_back(subvector(flat, i * shape.lanes, shape.lanes));
   return from_lines(out);
 }
 
@@ -155,8 +160,7 @@ llvm::Value* HostEmitter::join(std::vector<Value*> parts) {
         std::iota(padded.begin(), padded.begin() + width(v), 0);
         return width(v) == wide ? v : ir_.CreateShuffleVector(v, padded);
       };
-      joined.push_back(
-          ir_.CreateShuffleVector(widened(parts[i]), widened(parts[i + 1]), lanes));
+      joined.push_back(ir_.CreateShuffleVector(widened(parts[i]), widened(parts[i + 1]), lanes));
     }
     if (parts.size() % 2 == 1) joined.push_back(parts.back());
     parts = std::move(joined);
@@ -171,8 +175,8 @@ llvm::Value* HostEmitter::lane(Value* vector, int64_t index) {
 
 llvm::Value* HostEmitter::in_chunks(Value* vector, int lanes,
                                     const std::function<Value*(Value*)>& chunk) {
-  int count = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
+  int count =
+      static_cast<int>(llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
   std::vector<Value*> parts;
   for (int first = 0; first < count; first += lanes) {
     std::vector<int> order(static_cast<size_t>(lanes), -1);
@@ -189,12 +193,15 @@ llvm::Value* HostEmitter::index_constant(int64_t value) {
 
 llvm::Value* HostEmitter::constant_element(DType dtype, double number, int64_t integer) {
   switch (dtype) {
-    case DType::kF32: return llvm::ConstantFP::get(ir_.getContext(),
-                                                   llvm::APFloat(static_cast<float>(number)));
-    case DType::kF64: return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(number));
-    case DType::kF16: case DType::kBF16: return ir_.getInt16(
-        static_cast<uint16_t>(encode(dtype, number, {.saturate = false})));
-    case DType::kBool: return ir_.getInt1(integer != 0);
+    case DType::kF32:
+      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(static_cast<float>(number)));
+    case DType::kF64:
+      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(number));
+    case DType::kF16:
+    case DType::kBF16:
+      return ir_.getInt16(static_cast<uint16_t>(encode(dtype, number, {.saturate = false})));
+    case DType::kBool:
+      return ir_.getInt1(integer != 0);
     default:
       return llvm::ConstantInt::get(element_type(dtype), static_cast<uint64_t>(integer));
   }

@@ -36,8 +36,8 @@ void HostEmitter::make_tile(const Operation& op) {
       std::vector<llvm::Constant*> entries;
       int columns = result.shape.back();
       for (int64_t i = 0; i < result.elements(); ++i) {
-        int64_t position = op.axis + 1 == static_cast<int>(result.shape.size()) ? i % columns
-                                                                                 : i / columns;
+        int64_t position =
+            op.axis + 1 == static_cast<int>(result.shape.size()) ? i % columns : i / columns;
         entries.push_back(llvm::cast<llvm::Constant>(
             constant_element(result.dtype, static_cast<double>(position), position)));
       }
@@ -50,15 +50,20 @@ void HostEmitter::shape_operation(const Operation& op) {
   const Type& result = type(op.results[0]);
   auto compute = [&]() -> Tile {
     switch (op.op) {
-      case Op::kBroadcast: return broadcast(op);
+      case Op::kBroadcast:
+        return broadcast(op);
       case Op::kReshape: {
         const Type& from = type(op.operands[0]);
         return from_flat(flat(tile(op.operands[0]), from), result);
       }
-      case Op::kTranspose: return transpose(op);
-      case Op::kSlice: return slice(op);
-      case Op::kConcat: return concat(op);
-      default: return reduce(op);
+      case Op::kTranspose:
+        return transpose(op);
+      case Op::kSlice:
+        return slice(op);
+      case Op::kConcat:
+        return concat(op);
+      default:
+        return reduce(op);
     }
   };
   Tile out = compute();
@@ -157,8 +162,8 @@ std::vector<llvm::Value*> HostEmitter::transpose_square(std::vector<Value*> rows
 llvm::Value* HostEmitter::columns_of(const Tile& pieces, int first, int count) {
   int start = 0;  // of the piece
   for (Value* piece : pieces) {
-    int lanes = static_cast<int>(
-        llvm::cast<llvm::FixedVectorType>(piece->getType())->getNumElements());
+    int lanes =
+        static_cast<int>(llvm::cast<llvm::FixedVectorType>(piece->getType())->getNumElements());
     if (first >= start && first + count <= start + lanes) {
       return subvector(piece, first - start, count);
     }
@@ -174,8 +179,8 @@ llvm::Value* HostEmitter::columns_of(const Tile& pieces, int first, int count) {
 
 // A line of `lanes` from blocks of equal power-of-two width, the last of which may reach past it.
 HostEmitter::Tile HostEmitter::line_from_blocks(const std::vector<Value*>& blocks, int lanes) {
-  int width = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(blocks[0]->getType())->getNumElements());
+  int width =
+      static_cast<int>(llvm::cast<llvm::FixedVectorType>(blocks[0]->getType())->getNumElements());
   Tile out;
   int first = 0;
   for (int piece : piece_widths(lanes)) {
@@ -203,9 +208,8 @@ HostEmitter::Tile HostEmitter::transpose(const Operation& op) {
     for (int column = 0; column < n; column += block) {
       std::vector<Value*> square;
       for (int i = 0; i < block; ++i) {
-        square.push_back(row + i < m
-                             ? columns_of(in[static_cast<size_t>(row + i)], column, block)
-                             : llvm::PoisonValue::get(square[0]->getType()));
+        square.push_back(row + i < m ? columns_of(in[static_cast<size_t>(row + i)], column, block)
+                                     : llvm::PoisonValue::get(square[0]->getType()));
       }
       square = transpose_square(std::move(square), block);
       for (int i = 0; i < block; ++i) {
@@ -222,8 +226,8 @@ HostEmitter::Tile HostEmitter::transpose(const Operation& op) {
 
 // Folds the upper half onto the lower until one lane is left.
 llvm::Value* HostEmitter::reduce_lanes(Fn fn, DType dtype, Value* vector) {
-  int lanes = static_cast<int>(
-      llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
+  int lanes =
+      static_cast<int>(llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
   for (int half = lanes / 2; half > 0; half /= 2) {
     vector = binary(fn, dtype, subvector(vector, 0, half), subvector(vector, half, half));
   }

@@ -49,8 +49,7 @@ void define_callees(orc::LLJIT& linker) {
 // ORC links objects here; compiling is done by KernelModule.
 std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
   orc::LLJITBuilder builder;
-  builder.setJITTargetMachineBuilder(
-      orc::JITTargetMachineBuilder(llvm::Triple(triple_of(target))));
+  builder.setJITTargetMachineBuilder(orc::JITTargetMachineBuilder(llvm::Triple(triple_of(target))));
   builder.setPlatformSetUp(orc::setUpInactivePlatform);
   builder.setLinkProcessSymbolsByDefault(false);
   builder.setObjectLinkingLayerCreator(
@@ -58,8 +57,7 @@ std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
          const llvm::Triple&) -> llvm::Expected<std::unique_ptr<orc::ObjectLayer>> {
         return std::make_unique<orc::ObjectLinkingLayer>(session);
       });
-  std::unique_ptr<orc::LLJIT> linker =
-      check(builder.create(), "creating the linker for host code");
+  std::unique_ptr<orc::LLJIT> linker = check(builder.create(), "creating the linker for host code");
   define_callees(*linker);
   return linker;
 }
@@ -116,8 +114,10 @@ std::string host_text(const Kernel& kernel, const HostTarget& target, std::strin
   module.optimize();
   if (stage == "llvm.optimized") return module.llvm_text();
   if (stage == "asm") return module.assembly();
-  throw UserError(fmt::format("no stage is called '{}': choose tile, tile.expanded, llvm, "
-                              "llvm.optimized or asm", stage));
+  throw UserError(
+      fmt::format("no stage is called '{}': choose tile, tile.expanded, llvm, "
+                  "llvm.optimized or asm",
+                  stage));
 }
 
 }  // namespace tenon::codegen

@@ -81,14 +81,16 @@ std::string feature_string(const HostTarget& target) {
 
 void check_floor(const HostTarget& target) {
   if (target.arch != kLinkedBackend) {
-    throw UserError(fmt::format("this build of Tenon holds no code generator for {}",
-                                triple_of(target)));
+    throw UserError(
+        fmt::format("this build of Tenon holds no code generator for {}", triple_of(target)));
   }
   if (target.arch == HostArch::kAArch64) return;
   for (const char* feature : {"avx2", "fma", "f16c"}) {
     if (!target.has(feature)) {
-      throw UserError(fmt::format("Tenon needs an x86_64 processor with AVX2, FMA and F16C; '{}' "
-                                  "has no {}", target.name, feature));
+      throw UserError(
+          fmt::format("Tenon needs an x86_64 processor with AVX2, FMA and F16C; '{}' "
+                      "has no {}",
+                      target.name, feature));
     }
   }
 }
@@ -101,10 +103,9 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const HostTarget& target) {
   if (!backend) throw InternalError("LLVM has no backend: " + error);
   const char* cpu = target.arch == HostArch::kX86_64 ? "x86-64" : "generic";
   llvm::TargetOptions options;
-  return std::unique_ptr<llvm::TargetMachine>(
-      backend->createTargetMachine(triple, cpu, feature_string(target), options,
-                                   llvm::Reloc::PIC_, llvm::CodeModel::Small,
-                                   llvm::CodeGenOptLevel::Default, /*JIT=*/true));
+  return std::unique_ptr<llvm::TargetMachine>(backend->createTargetMachine(
+      triple, cpu, feature_string(target), options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+      llvm::CodeGenOptLevel::Default, /*JIT=*/true));
 }
 
 void set_attributes(llvm::Function& function, const HostTarget& target,
@@ -159,8 +160,8 @@ KernelModule::~KernelModule() = default;
 
 void KernelModule::check_diagnostics() const {
   if (!diagnostics_->errors.empty()) {
-    throw InternalError(fmt::format("kernel @{}: LLVM: {}", module_->getName().str(),
-                                    diagnostics_->errors));
+    throw InternalError(
+        fmt::format("kernel @{}: LLVM: {}", module_->getName().str(), diagnostics_->errors));
   }
 }
 

@@ -108,14 +108,25 @@ class Rewriter {
 
 void Rewriter::visit(const Operation& op) {
   switch (op.op) {
-    case Op::kTask: renamed_[op.results[0]] = b_.task(); return;
-    case Op::kIndexConstant: renamed_[op.results[0]] = b_.index(op.integer); return;
-    case Op::kFor: return visit_loop(op);
-    case Op::kIf: return visit_branch(op);
-    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: case Op::kReduce:
+    case Op::kTask:
+      renamed_[op.results[0]] = b_.task();
+      return;
+    case Op::kIndexConstant:
+      renamed_[op.results[0]] = b_.index(op.integer);
+      return;
+    case Op::kFor:
+      return visit_loop(op);
+    case Op::kIf:
+      return visit_branch(op);
+    case Op::kUnary:
+    case Op::kBinary:
+    case Op::kTernary:
+    case Op::kCompare:
+    case Op::kReduce:
       renamed_[op.results[0]] = elementwise(op, map(op.operands));
       return;
-    default: break;
+    default:
+      break;
   }
   Operation same = op;
   same.operands = map(op.operands);
@@ -129,13 +140,14 @@ void Rewriter::visit(const Operation& op) {
 void Rewriter::visit_loop(const Operation& op) {
   const Region& body = op.regions[0];
   std::vector<ValueId> operands = map(op.operands);
-  std::vector<ValueId> results = b_.loop(
-      operands[0], operands[1], operands[2], {operands.begin() + 3, operands.end()},
-      [&](ValueId counter, std::span<const ValueId> carried) {
-        renamed_[body.arguments[0]] = counter;
-        for (size_t i = 0; i < carried.size(); ++i) renamed_[body.arguments[1 + i]] = carried[i];
-        return visit(body);
-      });
+  std::vector<ValueId> results =
+      b_.loop(operands[0], operands[1], operands[2], {operands.begin() + 3, operands.end()},
+              [&](ValueId counter, std::span<const ValueId> carried) {
+                renamed_[body.arguments[0]] = counter;
+                for (size_t i = 0; i < carried.size(); ++i)
+                  renamed_[body.arguments[1 + i]] = carried[i];
+                return visit(body);
+              });
   for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
 }
 
@@ -173,10 +185,14 @@ ValueId Rewriter::in_f32(const Operation& op, std::vector<ValueId> operands) {
 ValueId Rewriter::unary(const Operation& op, ValueId id) {
   Expr x = expr(id);
   switch (op.fn) {
-    case Fn::kReciprocal: return (1.0 / x).id();
-    case Fn::kRsqrt: return (1.0 / sqrt(x)).id();
-    case Fn::kSign: return sign(x).id();
-    default: break;
+    case Fn::kReciprocal:
+      return (1.0 / x).id();
+    case Fn::kRsqrt:
+      return (1.0 / sqrt(x)).id();
+    case Fn::kSign:
+      return sign(x).id();
+    default:
+      break;
   }
   if (op.fn >= Fn::kDecodeF8E4M3FN && op.fn <= Fn::kDecodeF4E2M1) {
     return decode_small_float(op.fn, x).id();

@@ -32,9 +32,13 @@ class Expr {
 
   // Numbers become constants of this type. Integers keep every bit.
   template <std::floating_point T>
-  Expr operand(T value) const { return like(value); }
+  Expr operand(T value) const {
+    return like(value);
+  }
   template <std::integral T>
-  Expr operand(T value) const { return like_integer(dtype(), static_cast<int64_t>(value)); }
+  Expr operand(T value) const {
+    return like_integer(dtype(), static_cast<int64_t>(value));
+  }
   Expr operand(Expr value) const { return value; }
 
  private:
@@ -47,9 +51,11 @@ class Expr {
 template <typename T>
 concept Operand = std::floating_point<T> || std::integral<T> || std::same_as<T, Expr>;
 
-#define TENON_EXPR_BINARY(symbol, fn)                                          \
-  template <Operand T>                                                         \
-  Expr operator symbol(Expr a, T b) { return a.apply(fn, a.operand(b)); }
+#define TENON_EXPR_BINARY(symbol, fn) \
+  template <Operand T>                \
+  Expr operator symbol(Expr a, T b) { \
+    return a.apply(fn, a.operand(b)); \
+  }
 TENON_EXPR_BINARY(+, Fn::kAdd)
 TENON_EXPR_BINARY(-, Fn::kSub)
 TENON_EXPR_BINARY(*, Fn::kMul)
@@ -61,9 +67,11 @@ TENON_EXPR_BINARY(<<, Fn::kShiftLeft)
 TENON_EXPR_BINARY(>>, Fn::kShiftRight)
 #undef TENON_EXPR_BINARY
 
-#define TENON_EXPR_COMPARE(symbol, fn)                                         \
-  template <Operand T>                                                         \
-  Expr operator symbol(Expr a, T b) { return a.compare(fn, a.operand(b)); }
+#define TENON_EXPR_COMPARE(symbol, fn)  \
+  template <Operand T>                  \
+  Expr operator symbol(Expr a, T b) {   \
+    return a.compare(fn, a.operand(b)); \
+  }
 TENON_EXPR_COMPARE(==, Fn::kEqual)
 TENON_EXPR_COMPARE(!=, Fn::kNotEqual)
 TENON_EXPR_COMPARE(<, Fn::kLess)
@@ -73,9 +81,13 @@ TENON_EXPR_COMPARE(>=, Fn::kGreaterEqual)
 #undef TENON_EXPR_COMPARE
 
 template <std::floating_point T>
-Expr operator-(T a, Expr b) { return b.like(a) - b; }
+Expr operator-(T a, Expr b) {
+  return b.like(a) - b;
+}
 template <std::floating_point T>
-Expr operator/(T a, Expr b) { return b.like(a) / b; }
+Expr operator/(T a, Expr b) {
+  return b.like(a) / b;
+}
 inline Expr operator-(Expr a) { return a.apply(Fn::kNeg); }
 inline Expr operator!(Expr a) { return a.apply(Fn::kNot); }
 
@@ -98,16 +110,20 @@ Expr select(Expr condition, Expr yes, No no) {
   return {builder, builder.select(condition.id(), yes.id(), yes.operand(no).id())};
 }
 template <typename Yes>
-  requires(std::floating_point<Yes> || std::integral<Yes>)
-Expr select(Expr condition, Yes yes, Expr no) {
+requires(std::floating_point<Yes> || std::integral<Yes>) Expr
+    select(Expr condition, Yes yes, Expr no) {
   return select(condition, no.operand(yes), no);
 }
 
 // NaN stays NaN.
 template <Operand T>
-Expr at_least(Expr x, T bound) { return select(x < bound, bound, x); }
+Expr at_least(Expr x, T bound) {
+  return select(x < bound, bound, x);
+}
 template <Operand T>
-Expr at_most(Expr x, T bound) { return select(x > bound, bound, x); }
+Expr at_most(Expr x, T bound) {
+  return select(x > bound, bound, x);
+}
 
 // c[0] + c[1] x + c[2] x^2 + …
 inline Expr polynomial(Expr x, std::initializer_list<double> coefficients) {

@@ -96,8 +96,8 @@ Expr exp2_f32(Expr x) {
   Expr bounded = at_most(at_least(x, -151.0), 129.0);
   Expr shifted = bounded + kRounder;
   Expr r = bounded - (shifted - kRounder);
-  Expr q = polynomial(r, {0.693147182, 0.240226507, 0.0555032715, 0.00961800292, 0.00134005025,
-                          0.000154765716});
+  Expr q = polynomial(
+      r, {0.693147182, 0.240226507, 0.0555032715, 0.00961800292, 0.00134005025, 0.000154765716});
   return scale(fma(q, r, 1.0), shifted);  // q(r) = (2^r - 1) / r
 }
 
@@ -119,8 +119,8 @@ Expr log2_f32(Expr x) {
 
 Expr tanh_f32(Expr x) {
   Expr a = abs(x), square = x * x;
-  Expr p = polynomial(square, {-0.333332837, 0.133314908, -0.0537434965, 0.020650588,
-                               -0.00571704516});
+  Expr p =
+      polynomial(square, {-0.333332837, 0.133314908, -0.0537434965, 0.020650588, -0.00571704516});
   Expr near_zero = fma(a * square, p, a);  // p(s) = (tanh(x) / x - 1) / s, s = x^2
   Expr e = exp_normal(at_most(a * 2.0, 20.0));
   Expr far = 1.0 - 2.0 / (e + 1.0);
@@ -129,12 +129,12 @@ Expr tanh_f32(Expr x) {
 
 Expr erf_f32(Expr x) {
   Expr a = abs(x), square = x * x;
-  Expr p = polynomial(square, {0.128379166, -0.37612626, 0.112835996, -0.0268544238,
-                               0.00518949982, -0.000802055758, 7.88824545e-05});
+  Expr p = polynomial(square, {0.128379166, -0.37612626, 0.112835996, -0.0268544238, 0.00518949982,
+                               -0.000802055758, 7.88824545e-05});
   Expr near_zero = fma(a, p, a);  // p(x^2) = erf(x) / x - 1
-  Expr q = polynomial(at_most(a, 4.0),
-                      {-0.000183442986, 1.12955678, 0.633262634, 0.108372465, -0.0251789596,
-                       0.00419360772, -0.000439105614, 2.14960455e-05});
+  Expr q =
+      polynomial(at_most(a, 4.0), {-0.000183442986, 1.12955678, 0.633262634, 0.108372465,
+                                   -0.0251789596, 0.00419360772, -0.000439105614, 2.14960455e-05});
   Expr far = 1.0 - exp_normal(-q);  // q(t) = -log(erfc(t))
   return copy_sign(select(a < 0.9375, near_zero, far), x);
 }

@@ -37,8 +37,7 @@ Expr exp_f64(Expr x) {
   Expr r = fma(n, -kLn2Low, fma(n, -kLn2High, x));
   Expr p = polynomial(r, {0.50000000000000155, 0.16666666666609015, 0.041666666666476206,
                           0.0083333333720802191, 0.0013888888958879485, 0.00019841183522705056,
-                          2.4801476905777102e-05, 2.7635738813175739e-06,
-                          2.7636040116762522e-07});
+                          2.4801476905777102e-05, 2.7635738813175739e-06, 2.7636040116762522e-07});
   Expr power = ((shifted.bits(DType::kI64) << 52) + (int64_t{1023} << 52)).bits(DType::kF64);
   return fma(fma(p, r, 1.0), r, 1.0) * power;
 }
@@ -53,9 +52,9 @@ Expr log_from(Expr x, Expr excess) {
   Expr mantissa = ((moved & 0x000fffffffffffff) + kSqrtHalf).bits(DType::kF64);
   Expr f = select(exponent == 0.0, excess, mantissa - 1.0);
   Expr s = f / (f + 2.0), q = s * s;  // log(1 + f) = 2 atanh(s)
-  Expr p = polynomial(q, {0.33333333333333676, 0.1999999999970673, 0.14285714371342159,
-                          0.11111099270109659, 0.090917830813939671, 0.076570002797657757,
-                          0.073982393230671836});
+  Expr p = polynomial(
+      q, {0.33333333333333676, 0.1999999999970673, 0.14285714371342159, 0.11111099270109659,
+          0.090917830813939671, 0.076570002797657757, 0.073982393230671836});
   Expr twice = s + s;
   Expr result = fma(exponent, kLn2High + kLn2Low, fma(twice * q, p, twice));
   result = select(x == 0.0, -kInfinity, result);
@@ -135,9 +134,8 @@ Turned turn(Expr x) {
   Expr r = ((turns - (shifted - kRounder)) + rest) * (kPi / 2), q = r * r;
   Expr sine = polynomial(q, {-0.16666666666631341, 0.0083333333252249373, -0.00019841263796643895,
                              2.7555352021906448e-06, -2.4761227657201868e-08});
-  Expr cosine = polynomial(q, {0.041666666666601737, -0.0013888888878205532,
-                               2.4801580940938522e-05, -2.7555561468921735e-07,
-                               2.0647368741310731e-09});
+  Expr cosine = polynomial(q, {0.041666666666601737, -0.0013888888878205532, 2.4801580940938522e-05,
+                               -2.7555561468921735e-07, 2.0647368741310731e-09});
   return {shifted.bits(DType::kI64), fma(r * q, sine, r), fma(q * q, cosine, fma(q, -0.5, 1.0))};
 }
 

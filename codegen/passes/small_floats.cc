@@ -81,10 +81,16 @@ Expr encode_e8m0(Expr x, EncodeRule rule) {
   Expr exponent = bits >> 23, fraction = bits & 0x7fffff;
   Expr up = fraction > kHalf;
   switch (rule.round) {
-    case RoundMode::kUp: up = fraction != 0; break;
-    case RoundMode::kDown: up = fraction < 0; break;  // never
+    case RoundMode::kUp:
+      up = fraction != 0;
+      break;
+    case RoundMode::kDown:
+      up = fraction < 0;
+      break;  // never
     // A tie goes up, except below the smallest normal float.
-    case RoundMode::kNearestEven: up = up | ((fraction == kHalf) & (exponent > 0)); break;
+    case RoundMode::kNearestEven:
+      up = up | ((fraction == kHalf) & (exponent > 0));
+      break;
   }
   Expr last = exponent >= (rule.saturate ? 254 : 255);
   return select(up & !last, exponent + 1, exponent).as(DType::kU8);
@@ -114,8 +120,8 @@ Expr decode_small_float(Fn fn, Expr codes) {
   Expr wide = codes.as(DType::kU32);
   Expr magnitude = wide & 0x7f;
   // The exponent moved to f32's bias; a subnormal is its fraction times a power of two.
-  Expr normal = ((magnitude << (23 - format.mantissa)) + ((127 - format.bias) << 23))
-                    .bits(DType::kF32);
+  Expr normal =
+      ((magnitude << (23 - format.mantissa)) + ((127 - format.bias) << 23)).bits(DType::kF32);
   Expr subnormal = magnitude.bits(DType::kI32).as(DType::kF32) *
                    std::ldexp(1.0, 1 - format.bias - format.mantissa);
   Expr value = select(magnitude < (1 << format.mantissa), subnormal, normal);

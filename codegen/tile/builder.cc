@@ -16,14 +16,22 @@ namespace {
 // What an index operation makes of two constants.
 std::optional<int64_t> fold(Op op, int64_t a, int64_t b) {
   switch (op) {
-    case Op::kIndexAdd: return a + b;
-    case Op::kIndexSub: return a - b;
-    case Op::kIndexMul: return a * b;
-    case Op::kIndexDiv: return b == 0 ? std::nullopt : std::optional(a / b);
-    case Op::kIndexRem: return b == 0 ? std::nullopt : std::optional(a % b);
-    case Op::kIndexMin: return std::min(a, b);
-    case Op::kIndexMax: return std::max(a, b);
-    default: return std::nullopt;
+    case Op::kIndexAdd:
+      return a + b;
+    case Op::kIndexSub:
+      return a - b;
+    case Op::kIndexMul:
+      return a * b;
+    case Op::kIndexDiv:
+      return b == 0 ? std::nullopt : std::optional(a / b);
+    case Op::kIndexRem:
+      return b == 0 ? std::nullopt : std::optional(a % b);
+    case Op::kIndexMin:
+      return std::min(a, b);
+    case Op::kIndexMax:
+      return std::max(a, b);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -98,8 +106,7 @@ ValueId Builder::index(int64_t value) {
   if (is_new) {
     entry->second = define(Type::index());
     index_values_[entry->second] = value;
-    prologue_.push_back(
-        {.op = Op::kIndexConstant, .results = {entry->second}, .integer = value});
+    prologue_.push_back({.op = Op::kIndexConstant, .results = {entry->second}, .integer = value});
   }
   return entry->second;
 }
@@ -133,7 +140,8 @@ ValueId Builder::index_binary(Op op, ValueId a, ValueId b) {
     case Op::kIndexRem:
       if (right_one) return index(0);
       break;
-    case Op::kIndexMin: case Op::kIndexMax:
+    case Op::kIndexMin:
+    case Op::kIndexMax:
       if (a == b) return a;
       break;
     default:
@@ -142,10 +150,10 @@ ValueId Builder::index_binary(Op op, ValueId a, ValueId b) {
   return emit({.op = op, .operands = {a, b}}, Type::index());
 }
 
-#define TENON_TWO_WAYS(method, index_op, tile_fn)                                              \
-  ValueId Builder::method(ValueId a, ValueId b) {                                              \
-    return type(a).kind == Type::Kind::kIndex ? index_binary(index_op, a, b)                   \
-                                              : binary(tile_fn, a, b);                         \
+#define TENON_TWO_WAYS(method, index_op, tile_fn)                            \
+  ValueId Builder::method(ValueId a, ValueId b) {                            \
+    return type(a).kind == Type::Kind::kIndex ? index_binary(index_op, a, b) \
+                                              : binary(tile_fn, a, b);       \
   }
 TENON_TWO_WAYS(add, Op::kIndexAdd, Fn::kAdd)
 TENON_TWO_WAYS(sub, Op::kIndexSub, Fn::kSub)

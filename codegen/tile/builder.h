@@ -40,7 +40,7 @@ class Builder {
   ValueId rem(ValueId a, ValueId b);
   ValueId min(ValueId a, ValueId b);
   ValueId max(ValueId a, ValueId b);
-  ValueId less(ValueId a, ValueId b);   // indices: bool[]; tiles: bool tile
+  ValueId less(ValueId a, ValueId b);  // indices: bool[]; tiles: bool tile
   ValueId equal(ValueId a, ValueId b);
   ValueId select(ValueId condition, ValueId a, ValueId b);
   ValueId index_from(ValueId scalar_tile);

@@ -25,17 +25,34 @@ bool between(Fn fn, Fn first, Fn last) { return fn >= first && fn <= last; }
 // The element types that a function takes.
 bool takes(Fn fn, DType dtype) {
   switch (fn) {
-    case Fn::kNot: case Fn::kAnd: case Fn::kOr: case Fn::kXor:
+    case Fn::kNot:
+    case Fn::kAnd:
+    case Fn::kOr:
+    case Fn::kXor:
       return is_bitwise(dtype);
-    case Fn::kShiftLeft: case Fn::kShiftRight:
+    case Fn::kShiftLeft:
+    case Fn::kShiftRight:
       return is_integer(dtype);
-    case Fn::kNeg: case Fn::kAbs: case Fn::kSign:
-    case Fn::kAdd: case Fn::kSub: case Fn::kMul: case Fn::kDiv: case Fn::kRem: case Fn::kMod:
-    case Fn::kMin: case Fn::kMax: case Fn::kPow:
+    case Fn::kNeg:
+    case Fn::kAbs:
+    case Fn::kSign:
+    case Fn::kAdd:
+    case Fn::kSub:
+    case Fn::kMul:
+    case Fn::kDiv:
+    case Fn::kRem:
+    case Fn::kMod:
+    case Fn::kMin:
+    case Fn::kMax:
+    case Fn::kPow:
       return is_numeric(dtype);
-    case Fn::kEqual: case Fn::kNotEqual:
+    case Fn::kEqual:
+    case Fn::kNotEqual:
       return true;
-    case Fn::kLess: case Fn::kLessEqual: case Fn::kGreater: case Fn::kGreaterEqual:
+    case Fn::kLess:
+    case Fn::kLessEqual:
+    case Fn::kGreater:
+    case Fn::kGreaterEqual:
       return is_numeric(dtype);
     default:
       break;
@@ -151,22 +168,49 @@ void TypeChecker::check() {
     well_formed(types_[id]);
   }
   switch (op_.op) {
-    case Op::kTask: case Op::kIndexConstant:
-    case Op::kIndexAdd: case Op::kIndexSub: case Op::kIndexMul: case Op::kIndexDiv:
-    case Op::kIndexRem: case Op::kIndexMin: case Op::kIndexMax: case Op::kIndexLess:
-    case Op::kIndexEqual: case Op::kIndexSelect: case Op::kIndexFromTile:
+    case Op::kTask:
+    case Op::kIndexConstant:
+    case Op::kIndexAdd:
+    case Op::kIndexSub:
+    case Op::kIndexMul:
+    case Op::kIndexDiv:
+    case Op::kIndexRem:
+    case Op::kIndexMin:
+    case Op::kIndexMax:
+    case Op::kIndexLess:
+    case Op::kIndexEqual:
+    case Op::kIndexSelect:
+    case Op::kIndexFromTile:
       return check_index_op();
-    case Op::kConstant: case Op::kSplat: case Op::kFromIndex: case Op::kIota:
+    case Op::kConstant:
+    case Op::kSplat:
+    case Op::kFromIndex:
+    case Op::kIota:
       return check_constant();
-    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: case Op::kSelect:
-    case Op::kCast: case Op::kBitcast:
+    case Op::kUnary:
+    case Op::kBinary:
+    case Op::kTernary:
+    case Op::kCompare:
+    case Op::kSelect:
+    case Op::kCast:
+    case Op::kBitcast:
       return check_elementwise();
-    case Op::kBroadcast: case Op::kReshape: case Op::kTranspose: case Op::kSlice:
-    case Op::kConcat: case Op::kReduce:
+    case Op::kBroadcast:
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kSlice:
+    case Op::kConcat:
+    case Op::kReduce:
       return check_shape_op();
-    case Op::kLookup: case Op::kDot: case Op::kDotI8:
+    case Op::kLookup:
+    case Op::kDot:
+    case Op::kDotI8:
       return check_table_or_dot();
-    case Op::kAlloc: case Op::kLoad: case Op::kStore: case Op::kGather: case Op::kScatter:
+    case Op::kAlloc:
+    case Op::kLoad:
+    case Op::kStore:
+    case Op::kGather:
+    case Op::kScatter:
     case Op::kPrefetch:
       return check_memory();
     case Op::kFor:
@@ -184,10 +228,12 @@ void TypeChecker::check() {
 
 void TypeChecker::check_index_op() {
   switch (op_.op) {
-    case Op::kTask: case Op::kIndexConstant:
+    case Op::kTask:
+    case Op::kIndexConstant:
       counts(0, 1);
       break;
-    case Op::kIndexLess: case Op::kIndexEqual:
+    case Op::kIndexLess:
+    case Op::kIndexEqual:
       counts(2, 1);
       is_index(0), is_index(1);
       return same(Type::tile(DType::kBool), result(), "the result");
@@ -214,9 +260,9 @@ void TypeChecker::check_constant() {
     case Op::kConstant:
       counts(0, 1);
       if (op_.integers.empty()) return;
-      require(result().shape.size() == 1 &&
-                  result().shape[0] == static_cast<int>(op_.integers.size()),
-              "a table of {} entries cannot be {}", op_.integers.size(), text(result()));
+      require(
+          result().shape.size() == 1 && result().shape[0] == static_cast<int>(op_.integers.size()),
+          "a table of {} entries cannot be {}", op_.integers.size(), text(result()));
       return;
     case Op::kSplat:
       counts(1, 1);
@@ -285,14 +331,14 @@ void TypeChecker::check_shape_op() {
   if (op_.op == Op::kConcat) return check_concat();
   counts(1, 1);
   const Type& from = tile(0);
-  require(result().kind == Type::Kind::kTile && result().dtype == from.dtype,
-          "{} cannot become {}", text(from), text(result()));
+  require(result().kind == Type::Kind::kTile && result().dtype == from.dtype, "{} cannot become {}",
+          text(from), text(result()));
   switch (op_.op) {
     case Op::kBroadcast:
       return check_broadcast();
     case Op::kReshape:
-      return require(from.elements() == result().elements(), "{} and {} differ in size",
-                     text(from), text(result()));
+      return require(from.elements() == result().elements(), "{} and {} differ in size", text(from),
+                     text(result()));
     case Op::kTranspose:
       require(from.shape.size() == 2, "needs rank 2, got {}", text(from));
       return same(Type::tile(from.dtype, {from.shape[1], from.shape[0]}), result(), "the result");
@@ -368,8 +414,7 @@ void TypeChecker::check_dot() {
   counts(3, 1);
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
   require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
-              a.shape[0] == acc.shape[0] && b.shape[1] == acc.shape[1] &&
-              a.shape[1] == b.shape[0],
+              a.shape[0] == acc.shape[0] && b.shape[1] == acc.shape[1] && a.shape[1] == b.shape[0],
           "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", text(acc), text(a), text(b));
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,
           "cannot accumulate in {}", text(acc));
@@ -410,8 +455,8 @@ void TypeChecker::check_memory() {
     require(result().kind == Type::Kind::kBuffer, "the result must be a buffer");
     int64_t bytes = (bit_width(result().dtype) + 7) / 8;
     require(op_.integer > 0 && op_.integer <= kMaxScratchBytes / bytes,
-            "{} elements of {} are outside 1 … {} bytes", op_.integer,
-            tenon::name(result().dtype), kMaxScratchBytes);
+            "{} elements of {} are outside 1 … {} bytes", op_.integer, tenon::name(result().dtype),
+            kMaxScratchBytes);
     return;
   }
   DType dtype = buffer(0).dtype;
@@ -425,7 +470,8 @@ void TypeChecker::check_memory() {
       require(op_.results.empty(), "has no results");
       same(Type::tile(dtype, tile(2).shape), operand(2), "the value");
       return check_access(3, operand(2));
-    case Op::kGather: case Op::kScatter: {
+    case Op::kGather:
+    case Op::kScatter: {
       bool gather = op_.op == Op::kGather;
       counts(gather ? 4 : 5, gather ? 1 : 0);
       require(is_integer(tile(2).dtype), "indices must be integers, are {}", text(operand(2)));
@@ -455,9 +501,12 @@ void TypeChecker::check_for() {
 
 std::string text(const Type& type) {
   switch (type.kind) {
-    case Type::Kind::kIndex: return "index";
-    case Type::Kind::kBuffer: return fmt::format("buffer<{}>", tenon::name(type.dtype));
-    default: return fmt::format("{}[{}]", tenon::name(type.dtype), fmt::join(type.shape, ","));
+    case Type::Kind::kIndex:
+      return "index";
+    case Type::Kind::kBuffer:
+      return fmt::format("buffer<{}>", tenon::name(type.dtype));
+    default:
+      return fmt::format("{}[{}]", tenon::name(type.dtype), fmt::join(type.shape, ","));
   }
 }
 

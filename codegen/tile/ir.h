@@ -1,10 +1,10 @@
 // The tile IR: structured SSA over small tiles with static shapes. One Kernel is one launch.
 //
-// A kernel is run once per task: `task` (an index in [0, tasks)) names its share of the work. Values
-// are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an element
-// type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed in bool,
-// integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as bytes and are
-// taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
+// A kernel is run once per task: `task` (an index in [0, tasks)) names its share of the work.
+// Values are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an
+// element type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed
+// in bool, integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as
+// bytes and are taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
 //
 // Memory is reached only through buffers (kernel parameters, or scratch made by `alloc`) with an
 // element offset and one stride per tile dimension. A load or store may carry an extent per
@@ -60,25 +60,32 @@ enum class Op : uint8_t {
   // Indices.
   kTask,           // the task number
   kIndexConstant,  // attribute: integer
-  kIndexAdd, kIndexSub, kIndexMul,
-  kIndexDiv, kIndexRem,              // of non-negative numbers
-  kIndexMin, kIndexMax,
-  kIndexLess, kIndexEqual,           // index x index -> tile bool[]
-  kIndexSelect,                      // bool[], index, index -> index
-  kIndexFromTile,                    // integer tile of rank 0 -> index
+  kIndexAdd,
+  kIndexSub,
+  kIndexMul,
+  kIndexDiv,
+  kIndexRem,  // of non-negative numbers
+  kIndexMin,
+  kIndexMax,
+  kIndexLess,
+  kIndexEqual,     // index x index -> tile bool[]
+  kIndexSelect,    // bool[], index, index -> index
+  kIndexFromTile,  // integer tile of rank 0 -> index
   // Making tiles.
-  kConstant,   // attribute: number (or integer for integer types and bool), splat; a non-empty
-               // `integers` is a rank-1 table instead, one entry each (floats: the bits of a double)
-  kSplat,      // tile[] -> any shape
+  kConstant,  // attribute: number (or integer for integer types and bool), splat; a non-empty
+              // `integers` is a rank-1 table instead, one entry each (floats: the bits of a double)
+  kSplat,     // tile[] -> any shape
   kFromIndex,  // index -> integer or float tile[]
   kIota,       // 0, 1, 2 … along `axis`
   // Elementwise: operands have one shape; see Fn.
-  kUnary, kBinary, kTernary,
-  kCompare,    // -> bool tile
-  kSelect,     // bool, x, y
-  kCast,       // numeric conversion to the result's dtype, as base/convert.h does it: floats to
-               // integers truncate, and what does not fit wraps or is the smallest integer
-  kBitcast,    // same width
+  kUnary,
+  kBinary,
+  kTernary,
+  kCompare,  // -> bool tile
+  kSelect,   // bool, x, y
+  kCast,     // numeric conversion to the result's dtype, as base/convert.h does it: floats to
+             // integers truncate, and what does not fit wraps or is the smallest integer
+  kBitcast,  // same width
   // Shapes.
   kBroadcast,  // size-1 (or missing leading) dimensions are repeated to the result's shape
   kReshape,    // same elements in row-major order
@@ -87,43 +94,96 @@ enum class Op : uint8_t {
   kConcat,     // along `axis`
   kReduce,     // Fn add, mul, min, max, and, or along `axis` (dropped from the shape)
   // Tables and dots.
-  kLookup,     // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
-               // of which only the low 4 (8) bits count
-  kDot,        // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order)
-  kDotI8,      // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
-               // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
-               // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
-               // [k/4][n][4] and a loop over k/4 takes one such group at a time.
+  kLookup,  // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
+            // of which only the low 4 (8) bits count
+  kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order)
+  kDotI8,   // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
+            // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
+            // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
+            // [k/4][n][4] and a loop over k/4 takes one such group at a time.
   // Memory.
-  kAlloc,      // scratch of `integer` elements, 64-byte aligned, private to the task
-  kLoad,       // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
-  kStore,      // buffer, offset, value, strides…, extents…
-  kGather,     // buffer, offset, integer tile of element indices, bool mask or kNone; fill
-  kScatter,    // buffer, offset, integer tile of element indices, value, bool mask or kNone
-  kPrefetch,   // buffer, offset: a hint
+  kAlloc,     // scratch of `integer` elements, 64-byte aligned, private to the task
+  kLoad,      // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
+  kStore,     // buffer, offset, value, strides…, extents…
+  kGather,    // buffer, offset, integer tile of element indices, bool mask or kNone; fill
+  kScatter,   // buffer, offset, integer tile of element indices, value, bool mask or kNone
+  kPrefetch,  // buffer, offset: a hint
   // Control. Regions hold their own ops; the last is kYield.
-  kFor,        // lo, hi, step, initial values…; region args: counter, carried…
-  kIf,         // bool[]; regions: then, else; results from both yields
+  kFor,  // lo, hi, step, initial values…; region args: counter, carried…
+  kIf,   // bool[]; regions: then, else; results from both yields
   kYield,
 };
 
 enum class Fn : uint8_t {
   kNone,
   // unary
-  kNeg, kAbs, kNot, kSqrt, kRsqrt, kReciprocal, kFloor, kCeil, kTrunc, kRound /* half to even */,
-  kExp, kExp2, kLog, kLog2, kSin, kCos, kTan, kTanh, kErf, kAsin, kAcos, kAtan, kSinh, kCosh,
-  kAsinh, kAcosh, kAtanh, kIsNan, kIsInf, kSign,
-  kDecodeF8E4M3FN, kDecodeF8E4M3FNUZ, kDecodeF8E5M2, kDecodeF8E5M2FNUZ, kDecodeF8E8M0,
-  kDecodeF4E2M1,   // u8 codes -> f32, exact
-  kEncodeF8E4M3FN, kEncodeF8E4M3FNUZ, kEncodeF8E5M2, kEncodeF8E5M2FNUZ, kEncodeF8E8M0,
-  kEncodeF4E2M1,   // f32 -> u8 codes, as base/convert.h does it; the rule is in `integer`
+  kNeg,
+  kAbs,
+  kNot,
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kFloor,
+  kCeil,
+  kTrunc,
+  kRound /* half to even */,
+  kExp,
+  kExp2,
+  kLog,
+  kLog2,
+  kSin,
+  kCos,
+  kTan,
+  kTanh,
+  kErf,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kAsinh,
+  kAcosh,
+  kAtanh,
+  kIsNan,
+  kIsInf,
+  kSign,
+  kDecodeF8E4M3FN,
+  kDecodeF8E4M3FNUZ,
+  kDecodeF8E5M2,
+  kDecodeF8E5M2FNUZ,
+  kDecodeF8E8M0,
+  kDecodeF4E2M1,  // u8 codes -> f32, exact
+  kEncodeF8E4M3FN,
+  kEncodeF8E4M3FNUZ,
+  kEncodeF8E5M2,
+  kEncodeF8E5M2FNUZ,
+  kEncodeF8E8M0,
+  kEncodeF4E2M1,  // f32 -> u8 codes, as base/convert.h does it; the rule is in `integer`
   // binary
-  kAdd, kSub, kMul, kDiv, kRem /* sign of the dividend */, kMod /* sign of the divisor */,
-  kMin, kMax /* NaN wins */, kPow, kAtan2, kAnd, kOr, kXor, kShiftLeft, kShiftRight,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kRem /* sign of the dividend */,
+  kMod /* sign of the divisor */,
+  kMin,
+  kMax /* NaN wins */,
+  kPow,
+  kAtan2,
+  kAnd,
+  kOr,
+  kXor,
+  kShiftLeft,
+  kShiftRight,
   // ternary
   kFma,
   // compare
-  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
 };
 
 // Words of the text form: "index.add", "load"; "add", "decode_f4e2m1".
@@ -150,8 +210,8 @@ struct Operation {
   Fn fn = Fn::kNone;
   std::vector<ValueId> operands = {};  // kNone where optional
   std::vector<ValueId> results = {};
-  double number = 0;                   // kConstant of a float type, fill of kLoad and kGather
-  int64_t integer = 0;                 // kIndexConstant, kConstant of an integer type, size of kAlloc …
+  double number = 0;    // kConstant of a float type, fill of kLoad and kGather
+  int64_t integer = 0;  // kIndexConstant, kConstant of an integer type, size of kAlloc …
   int axis = 0;
   std::vector<int64_t> integers = {};  // kSlice, kConstant
   std::vector<Region> regions = {};

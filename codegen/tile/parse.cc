@@ -302,10 +302,18 @@ void Parser::head(Operation& op, std::string_view word) {
   if (found == ops_.end()) fail(fmt::format("no operation is called '{}'", word));
   op.op = found->second;
   switch (op.op) {
-    case Op::kTask: break;
-    case Op::kConstant: constant(op); break;
-    case Op::kIota: expect("axis"); op.axis = static_cast<int>(integer()); break;
-    case Op::kAlloc: op.integer = integer(); break;
+    case Op::kTask:
+      break;
+    case Op::kConstant:
+      constant(op);
+      break;
+    case Op::kIota:
+      expect("axis");
+      op.axis = static_cast<int>(integer());
+      break;
+    case Op::kAlloc:
+      op.integer = integer();
+      break;
     case Op::kSlice:
       op.operands.push_back(use());
       expect("offsets");
@@ -319,16 +327,29 @@ void Parser::head(Operation& op, std::string_view word) {
       expect("axis");
       op.axis = static_cast<int>(integer());
       break;
-    case Op::kLoad: place(op); access(op); break;
-    case Op::kStore: place(op); expect(","); op.operands.push_back(use()); access(op); break;
-    case Op::kGather: case Op::kScatter:
+    case Op::kLoad:
+      place(op);
+      access(op);
+      break;
+    case Op::kStore:
+      place(op);
+      expect(",");
+      op.operands.push_back(use());
+      access(op);
+      break;
+    case Op::kGather:
+    case Op::kScatter:
       place(op);
       expect(",");
       uses(op.operands);
       if (accept_word("fill")) op.number = number();
       break;
-    case Op::kPrefetch: place(op); break;
-    case Op::kFor: for_loop(op); break;
+    case Op::kPrefetch:
+      place(op);
+      break;
+    case Op::kFor:
+      for_loop(op);
+      break;
     case Op::kIf:
       op.operands.push_back(use());
       op.regions.push_back(region({}));
@@ -340,7 +361,8 @@ void Parser::head(Operation& op, std::string_view word) {
         uses(op.operands);
       }
       break;
-    default: uses(op.operands);
+    default:
+      uses(op.operands);
   }
 }
 

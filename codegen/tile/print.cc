@@ -106,7 +106,10 @@ std::string Printer::words(const Operation& op) {
     }
     case Op::kIota:
       return fmt::format("iota axis {}", op.axis);
-    case Op::kUnary: case Op::kBinary: case Op::kTernary: case Op::kCompare: {
+    case Op::kUnary:
+    case Op::kBinary:
+    case Op::kTernary:
+    case Op::kCompare: {
       bool encodes = op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1;
       std::string rule;
       if (encodes && encode_rule(op.integer).saturate) rule += " saturate";
@@ -170,8 +173,7 @@ void Printer::print_for(const Operation& op) {
                       use(op.operands[1]), use(op.operands[2]));
   std::vector<std::string> carried;
   for (size_t i = 1; i < body.arguments.size(); ++i) {
-    carried.push_back(
-        fmt::format("{} = {}", define(body.arguments[i]), use(op.operands[2 + i])));
+    carried.push_back(fmt::format("{} = {}", define(body.arguments[i]), use(op.operands[2 + i])));
   }
   if (!carried.empty()) head += fmt::format(" carry({})", fmt::join(carried, ", "));
   line(head + " {");

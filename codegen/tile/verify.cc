@@ -80,14 +80,14 @@ Support KernelVerifier::check_yield(const Region& region, const std::vector<Valu
   }
   const Operation& yield = region.operations.back();
   if (yield.operands.size() != results.size()) {
-    return Support::no(fmt::format("yield: expected {} values, got {}", results.size(),
-                                   yield.operands.size()));
+    return Support::no(
+        fmt::format("yield: expected {} values, got {}", results.size(), yield.operands.size()));
   }
   for (size_t i = 0; i < results.size(); ++i) {
     const Type &expected = kernel_.types[results[i]], &got = kernel_.types[yield.operands[i]];
     if (expected != got) {
-      return Support::no(fmt::format("yield: value {} must be {}, is {}", i, text(expected),
-                                     text(got)));
+      return Support::no(
+          fmt::format("yield: value {} must be {}, is {}", i, text(expected), text(got)));
     }
   }
   return Support::yes();
@@ -97,8 +97,8 @@ Support KernelVerifier::visit(const Operation& operation) {
   for (ValueId id : operation.operands) {
     if (id == kNone) continue;
     if (id < 0 || static_cast<size_t>(id) >= visible_.size() || !visible_[id]) {
-      return Support::no(fmt::format("{}: value {} is used where it is not defined",
-                                     name(operation.op), id));
+      return Support::no(
+          fmt::format("{}: value {} is used where it is not defined", name(operation.op), id));
     }
   }
   if (Support support = check_types(operation, kernel_.types); !support) return support;
@@ -106,8 +106,8 @@ Support KernelVerifier::visit(const Operation& operation) {
     DType dtype = kernel_.types[operation.results[0]].dtype;
     scratch_bytes_ += operation.integer * ((bit_width(dtype) + 7) / 8);
     if (scratch_bytes_ > kMaxScratchBytes) {
-      return Support::no(fmt::format("alloc: scratch of the kernel exceeds {} bytes",
-                                     kMaxScratchBytes));
+      return Support::no(
+          fmt::format("alloc: scratch of the kernel exceeds {} bytes", kMaxScratchBytes));
     }
   }
   std::vector<Type> arguments;

@@ -17,8 +17,8 @@ enum class PrimitiveClass {
 struct Primitive {
   std::string_view op;
   PrimitiveClass kind;
-  int inputs;           // number of tensor operands; -1: variadic
-  bool expensive;       // not worth computing twice (a transcendental)
+  int inputs;      // number of tensor operands; -1: variadic
+  bool expensive;  // not worth computing twice (a transcendental)
 };
 
 std::span<const Primitive> primitives();

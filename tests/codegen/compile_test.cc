@@ -46,8 +46,8 @@ void expect_row_sums(HostFunction function) {
   int64_t indices[] = {kColumns};
   function(buffers, indices, 0, kRows);
   for (int row = 0; row < kRows; ++row) {
-    EXPECT_EQ(y[row], std::accumulate(x.begin() + row * kColumns,
-                                      x.begin() + (row + 1) * kColumns, 0.0f));
+    EXPECT_EQ(y[row],
+              std::accumulate(x.begin() + row * kColumns, x.begin() + (row + 1) * kColumns, 0.0f));
   }
 }
 
@@ -133,11 +133,10 @@ TEST(CompileTest, ConcurrentCompilesDoNotMeet) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([t, &failures] {
       for (int i = 0; i < 3; ++i) {
-        Kernel kernel = map_kernel({DType::kF32}, DType::kF32,
-                                   [&](Builder& b, std::vector<ValueId> x) {
-                                     return b.add(b.unary(Fn::kTanh, x[0]),
-                                                  b.constant(DType::kF32, t));
-                                   });
+        Kernel kernel =
+            map_kernel({DType::kF32}, DType::kF32, [&](Builder& b, std::vector<ValueId> x) {
+              return b.add(b.unary(Fn::kTanh, x[0]), b.constant(DType::kF32, t));
+            });
         HostKernel compiled(kernel);
         std::vector<float> in(20, 0.0f), out(20);
         run_map(compiled, {in.data()}, out);

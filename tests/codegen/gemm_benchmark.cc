@@ -40,12 +40,11 @@ Kernel fma_chains(int lanes) {
   ValueId factor = b.load({y, b.index(0)}, {lanes});
   std::vector<ValueId> chains;
   for (int i = 0; i < kChains; ++i) chains.push_back(b.load({y, b.index(i)}, {lanes}));
-  chains = b.loop(b.index(0), n, b.index(1), chains,
-                  [&](ValueId, std::span<const ValueId> in) {
-                    std::vector<ValueId> out;
-                    for (ValueId chain : in) out.push_back(b.fma(chain, factor, factor));
-                    return out;
-                  });
+  chains = b.loop(b.index(0), n, b.index(1), chains, [&](ValueId, std::span<const ValueId> in) {
+    std::vector<ValueId> out;
+    for (ValueId chain : in) out.push_back(b.fma(chain, factor, factor));
+    return out;
+  });
   for (int i = 0; i < kChains; ++i) b.store({y, b.index(i * lanes)}, chains[i]);
   return b.finish();
 }
@@ -135,8 +134,9 @@ void report_nibbles(Meter& meter, const HostTarget& target, int n) {
   HostKernel kernel(nibbles(n), target);
   Aligned<uint32_t> w(static_cast<size_t>(kDepth / 8 * n), 0x76543210);
   Aligned<float> x(kDepth, 0.5f), y(64, 0.25f);
-  meter.report(fmt::format("nibbles {}", n), 2.0 * n * kDepth * kCalls,
-               [&] { kernel({w.data(), x.data(), y.data()}, {kDepth}, kCalls); });
+  meter.report(fmt::format("nibbles {}", n), 2.0 * n * kDepth * kCalls, [&] {
+    kernel({w.data(), x.data(), y.data()}, {kDepth}, kCalls);
+  });
 }
 
 void report(const HostTarget& target) {

@@ -17,8 +17,8 @@ namespace tenon::codegen {
 class HostKernel {
  public:
   explicit HostKernel(const Kernel& kernel, const HostTarget& target = detect_host())
-      : code_(compile_host(std::span(&kernel, 1), target)), function_(code_->function(kernel.name)) {
-  }
+      : code_(compile_host(std::span(&kernel, 1), target)),
+        function_(code_->function(kernel.name)) {}
 
   void operator()(const std::vector<void*>& buffers, const std::vector<int64_t>& indices = {},
                   int64_t tasks = 1) const {

@@ -21,8 +21,8 @@ void copy_row(codegen::Builder& b, int64_t depth, ValueId from, ValueId from_off
               ValueId from_stride, ValueId to, ValueId to_offset) {
   b.loop(b.index(0), b.index(depth), b.index(kLanes), {}, [&](ValueId at, auto) {
     const ValueId left = b.sub(b.index(depth), at);
-    const Tile codes = b.load({from, b.add(from_offset, b.mul(at, from_stride)), {from_stride},
-                               {left}}, {kLanes});
+    const Tile codes =
+        b.load({from, b.add(from_offset, b.mul(at, from_stride)), {from_stride}, {left}}, {kLanes});
     b.store({to, b.add(to_offset, at), {}, {left}}, codes);
     return std::vector<ValueId>{};
   });
@@ -38,9 +38,10 @@ Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem, ir
   const ValueId from_past = writer.buffer("past", storage_type(dtype), BufferArgument::value(past));
   const ValueId from_new = writer.buffer("new", storage_type(dtype), BufferArgument::value(fresh));
   const bool has_lengths = attention.kv_lengths != ir::kNoValue;
-  const ValueId lengths =
-      has_lengths ? writer.buffer("lengths", graph.value(attention.kv_lengths).dtype,
-                                  BufferArgument::value(attention.kv_lengths)) : kNone;
+  const ValueId lengths = has_lengths
+                              ? writer.buffer("lengths", graph.value(attention.kv_lengths).dtype,
+                                              BufferArgument::value(attention.kv_lengths))
+                              : kNone;
   const ValueId to = writer.buffer("present", storage_type(dtype), present);
   for (const Dim& dim : {problem.past, problem.keys, problem.all_keys, strides.batch, strides.head,
                          strides.row, strides.column}) {
@@ -58,8 +59,8 @@ Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem, ir
   // A length beyond the cache must not write past its end.
   kept = b.min(kept, b.max(b.index(0), b.sub(rows, fresh_rows)));
   const ValueId past_base = b.mul(b.task(), b.mul(writer.index(problem.past), width));
-  const ValueId new_base = b.add(b.mul(batch, writer.index(strides.batch)),
-                                 b.mul(head, writer.index(strides.head)));
+  const ValueId new_base =
+      b.add(b.mul(batch, writer.index(strides.batch)), b.mul(head, writer.index(strides.head)));
   const ValueId to_base = b.mul(b.task(), b.mul(rows, width));
   const auto to_row = [&](ValueId row) { return b.add(to_base, b.mul(row, width)); };
   b.loop(b.index(0), kept, b.index(1), {}, [&](ValueId row, auto) {
@@ -71,11 +72,10 @@ Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem, ir
              writer.index(strides.column), to, to_row(b.add(kept, row)));
     return std::vector<ValueId>{};
   });
-  b.loop(to_row(b.add(kept, fresh_rows)), to_row(rows), b.index(kLanes), {},
-         [&](ValueId at, auto) {
+  b.loop(to_row(b.add(kept, fresh_rows)), to_row(rows), b.index(kLanes), {}, [&](ValueId at, auto) {
     const DType type = storage_type(dtype);
-    const Tile zero = is_floating(type) ? b.constant(type, 0, {kLanes})
-                                        : b.integer_constant(type, 0, {kLanes});
+    const Tile zero =
+        is_floating(type) ? b.constant(type, 0, {kLanes}) : b.integer_constant(type, 0, {kLanes});
     b.store({to, at, {}, {b.sub(to_row(rows), at)}}, zero);
     return std::vector<ValueId>{};
   });
@@ -120,8 +120,9 @@ KeyRows key_rows(const ir::Graph& graph, const ir::Node& node, const AttentionPr
     const ir::ValueId past = which == 0 ? attention.past_k : attention.past_v;
     lowered.launches.push_back(
         append_launch(graph, problem, past, fresh, rows.strides, depth, dtype, target));
-    rows = {target, {attention.kv_heads * problem.all_keys * depth, problem.all_keys * depth,
-                     Dim(depth), 1}};
+    rows = {
+        target,
+        {attention.kv_heads * problem.all_keys * depth, problem.all_keys * depth, Dim(depth), 1}};
   }
   if (dtype != DType::kF32) {
     const BufferArgument f32 = add_scratch(lowered, elements * 4);

@@ -2,8 +2,8 @@
 // first (present = past, then the new rows, then zeros); 16-bit ones are converted.
 #pragma once
 
-#include "kernels/lowered.h"
 #include "kernels/llvm/attention/problem.h"
+#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 

@@ -21,9 +21,16 @@ class OnePass {
  public:
   OnePass(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
           const KeyRows& keys, const KeyRows& values, const MicroTile& tile)
-      : graph_(graph), node_(node), problem_(problem), attention_(problem.attention), tile_(tile),
-        key_strides_(keys.strides), value_strides_(values.strides), lanes_(tile.columns),
-        writer_("attention"), b_(writer_.builder) {
+      : graph_(graph),
+        node_(node),
+        problem_(problem),
+        attention_(problem.attention),
+        tile_(tile),
+        key_strides_(keys.strides),
+        value_strides_(values.strides),
+        lanes_(tile.columns),
+        writer_("attention"),
+        b_(writer_.builder) {
     declare(keys.buffer, values.buffer);
   }
 
@@ -98,8 +105,8 @@ class OnePass {
     queries_ = b_.alloc(DType::kF32, problem_.depth * lanes_);
     sums_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
-    const ValueId base = b_.add(head_offset(problem_.q, head_),
-                                b_.mul(first_query_, dim(problem_.q.row)));
+    const ValueId base =
+        b_.add(head_offset(problem_.q, head_), b_.mul(first_query_, dim(problem_.q.row)));
     const DType dtype = graph_.value(attention_.q).dtype;
     b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
       const ValueId at = b_.add(base, b_.mul(d, dim(problem_.q.column)));
@@ -120,8 +127,8 @@ class OnePass {
     const ValueId last_query =
         b_.add(first_query_, b_.sub(b_.min(b_.index(lanes_), queries_left_), b_.index(1)));
     if (attention_.causal || attention_.causal_top_left || attention_.right_window >= 0) {
-      const int64_t ahead = attention_.causal || attention_.causal_top_left
-                                ? 0 : attention_.right_window;
+      const int64_t ahead =
+          attention_.causal || attention_.causal_top_left ? 0 : attention_.right_window;
       const ValueId end = b_.add(b_.add(origin_, last_query), b_.index(ahead + 1));
       last = b_.max(b_.index(0), b_.min(last, end));
     }
@@ -141,20 +148,20 @@ class OnePass {
       maximum = b_.splat(b_.cast(sink, DType::kF32), {lanes_});
       denominator = f32(1);
     }
-    const auto results = b_.loop(
-        first, last, b_.index(kKeyBlock), {maximum, denominator},
-        [&](ValueId key, auto carried) -> std::vector<ValueId> {
-          const ValueId count = b_.min(b_.index(kKeyBlock), b_.sub(last, key));
-          multiply_queries(key, count);
-          const Tile highest = mask_scores(key, count, carried[0]);
-          // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
-          const Tile none = b_.compare(Fn::kEqual, highest, f32(kMinusInfinity));
-          const Tile base = b_.select(none, f32(0), highest);
-          const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
-          const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
-          multiply_values(key, count, correction);
-          return {highest, total};
-        });
+    const auto results =
+        b_.loop(first, last, b_.index(kKeyBlock), {maximum, denominator},
+                [&](ValueId key, auto carried) -> std::vector<ValueId> {
+                  const ValueId count = b_.min(b_.index(kKeyBlock), b_.sub(last, key));
+                  multiply_queries(key, count);
+                  const Tile highest = mask_scores(key, count, carried[0]);
+                  // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+                  const Tile none = b_.compare(Fn::kEqual, highest, f32(kMinusInfinity));
+                  const Tile base = b_.select(none, f32(0), highest);
+                  const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
+                  const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
+                  multiply_values(key, count, correction);
+                  return {highest, total};
+                });
     denominator_ = results[1];
   }
 
@@ -177,8 +184,9 @@ class OnePass {
   Tile accumulate(Tile acc, int height, ValueId count, ValueId left, ValueId left_offset,
                   ValueId row_stride, ValueId k_stride, ValueId right) {
     const auto trip = [&](ValueId at, Tile sum, int step) {
-      const Tile a = b_.load({left, b_.add(left_offset, b_.mul(at, k_stride)),
-                              {row_stride, k_stride}, {}}, {height, step});
+      const Tile a =
+          b_.load({left, b_.add(left_offset, b_.mul(at, k_stride)), {row_stride, k_stride}, {}},
+                  {height, step});
       return b_.dot(sum, a, b_.load({right, scratch_row(at), {}, {}}, {step, lanes_}));
     };
     const int step = tile_.k_step;
@@ -192,8 +200,8 @@ class OnePass {
   }
 
   void multiply_queries(ValueId key, ValueId count) {
-    const ValueId base = b_.add(head_offset(key_strides_, kv_head_),
-                                b_.mul(key, dim(key_strides_.row)));
+    const ValueId base =
+        b_.add(head_offset(key_strides_, kv_head_), b_.mul(key, dim(key_strides_.row)));
     for_micro_tiles(count, [&](ValueId row, int height) {
       const ValueId offset = b_.add(base, b_.mul(row, dim(key_strides_.row)));
       const Tile zero = b_.constant(DType::kF32, 0, {height, lanes_});
@@ -207,21 +215,21 @@ class OnePass {
   Tile mask_scores(ValueId key, ValueId count, Tile maximum) {
     return b_.loop(b_.index(0), count, b_.index(1), {maximum},
                    [&](ValueId row, auto carried) -> std::vector<ValueId> {
-      Tile score = b_.load({scores_, scratch_row(row), {}, {}}, {lanes_});
-      if (attention_.softcap > 0) {
-        const Tile cap = f32(attention_.softcap);
-        score = b_.mul(b_.unary(Fn::kTanh, b_.div(score, cap)), cap);
-      }
-      score = hide(add_mask(score, b_.add(key, row)), b_.add(key, row));
-      b_.store({scores_, scratch_row(row), {}, {}}, score);
-      return {b_.max(carried[0], score)};
-    })[0];
+                     Tile score = b_.load({scores_, scratch_row(row), {}, {}}, {lanes_});
+                     if (attention_.softcap > 0) {
+                       const Tile cap = f32(attention_.softcap);
+                       score = b_.mul(b_.unary(Fn::kTanh, b_.div(score, cap)), cap);
+                     }
+                     score = hide(add_mask(score, b_.add(key, row)), b_.add(key, row));
+                     b_.store({scores_, scratch_row(row), {}, {}}, score);
+                     return {b_.max(carried[0], score)};
+                   })[0];
   }
 
   Tile add_mask(Tile score, ValueId key) {
     if (mask_ == kNone) return score;
-    ValueId offset = b_.add(b_.mul(batch_, dim(problem_.mask_batch)),
-                            b_.mul(head_, dim(problem_.mask_head)));
+    ValueId offset =
+        b_.add(b_.mul(batch_, dim(problem_.mask_batch)), b_.mul(head_, dim(problem_.mask_head)));
     offset = b_.add(offset, b_.mul(first_query_, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
     Tile value;
@@ -257,16 +265,16 @@ class OnePass {
   Tile exponentiate(ValueId count, Tile base, Tile total) {
     return b_.loop(b_.index(0), count, b_.index(1), {total},
                    [&](ValueId row, auto carried) -> std::vector<ValueId> {
-      const codegen::Access at{scores_, scratch_row(row), {}, {}};
-      const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
-      b_.store(at, p);
-      return {b_.add(carried[0], p)};
-    })[0];
+                     const codegen::Access at{scores_, scratch_row(row), {}, {}};
+                     const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
+                     b_.store(at, p);
+                     return {b_.add(carried[0], p)};
+                   })[0];
   }
 
   void multiply_values(ValueId key, ValueId count, Tile correction) {
-    const ValueId base = b_.add(head_offset(value_strides_, kv_head_),
-                                b_.mul(key, dim(value_strides_.row)));
+    const ValueId base =
+        b_.add(head_offset(value_strides_, kv_head_), b_.mul(key, dim(value_strides_.row)));
     for_micro_tiles(b_.index(problem_.value_depth), [&](ValueId d, int height) {
       const codegen::Access at{sums_, scratch_row(d), {}, {}};
       const Tile scale = b_.broadcast(correction, {height, lanes_});
@@ -280,8 +288,8 @@ class OnePass {
   void store_result() {
     const Tile nothing = b_.compare(Fn::kEqual, denominator_, f32(0));
     const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), denominator_));
-    const ValueId base = b_.add(head_offset(problem_.y, head_),
-                                b_.mul(first_query_, dim(problem_.y.row)));
+    const ValueId base =
+        b_.add(head_offset(problem_.y, head_), b_.mul(first_query_, dim(problem_.y.row)));
     const DType dtype = graph_.value(node_.outputs[0]).dtype;
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
       const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor);

@@ -7,8 +7,8 @@
 //     new maximum, pᵀ = exp(sᵀ - maximum), denominator
 //     oᵀ[D][queries] = oᵀ * exp(old maximum - new) + vᵀ x pᵀ
 //   y = (oᵀ / denominator)ᵀ
-// Both products broadcast elements of k and v as they lie in memory; the softmax works along rows of
-// the tile, so that no step needs a sum across lanes.
+// Both products broadcast elements of k and v as they lie in memory; the softmax works along rows
+// of the tile, so that no step needs a sum across lanes.
 #pragma once
 
 #include "kernels/llvm/attention/key_cache.h"

@@ -55,8 +55,8 @@ Support describe_mask(const ir::Graph& graph, AttentionProblem& problem) {
     const Dim& dim = (*mask.shape)[axis];
     if (dim.is_constant() && wanted[axis + shift].is_constant() && !dim.is(1) &&
         !(dim == wanted[axis + shift])) {
-      return Support::no(fmt::format("the mask {} does not broadcast to {}", text(*mask.shape),
-                                     text(wanted)));
+      return Support::no(
+          fmt::format("the mask {} does not broadcast to {}", text(*mask.shape), text(wanted)));
     }
     *targets[axis + shift] = stride_unless_one(dim, strides[axis]);
   }
@@ -89,8 +89,8 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   };
   if (attention.q_heads <= 0 || attention.kv_heads <= 0 ||
       attention.q_heads % attention.kv_heads != 0) {
-    return refuse(fmt::format("{} query heads on {} key heads", attention.q_heads,
-                              attention.kv_heads));
+    return refuse(
+        fmt::format("{} query heads on {} key heads", attention.q_heads, attention.kv_heads));
   }
   const auto q = head_dims(graph.value(attention.q), attention.q_layout, attention.q_heads);
   const auto k = head_dims(graph.value(attention.k), attention.k_layout, attention.kv_heads);
@@ -115,8 +115,8 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   problem.k = k->strides;
   problem.v = v->strides;
   problem.y = y->strides;
-  problem.scale = attention.scale != 0 ? attention.scale
-                                       : 1.0f / std::sqrt(static_cast<float>(problem.depth));
+  problem.scale =
+      attention.scale != 0 ? attention.scale : 1.0f / std::sqrt(static_cast<float>(problem.depth));
   if (problem.has_past()) {
     const ir::Value& past = graph.value(attention.past_k);
     if (!past.shape || past.shape->size() != 4) return refuse("a cache of unknown rank");

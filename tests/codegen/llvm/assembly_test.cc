@@ -35,11 +35,14 @@ Kernel gemm(int m, int n) {
 }
 
 Kernel lookup(DType dtype, DType code_type, int lanes) {
-  return map_kernel({code_type}, dtype, [&](Builder& b, std::vector<ValueId> x) {
-    std::vector<double> values;
-    for (int i = 0; i < 16; ++i) values.push_back(i * 3);
-    return b.lookup(b.table(dtype, values), x[0]);
-  }, lanes);
+  return map_kernel(
+      {code_type}, dtype,
+      [&](Builder& b, std::vector<ValueId> x) {
+        std::vector<double> values;
+        for (int i = 0; i < 16; ++i) values.push_back(i * 3);
+        return b.lookup(b.table(dtype, values), x[0]);
+      },
+      lanes);
 }
 
 Kernel bytes() {
@@ -47,8 +50,8 @@ Kernel bytes() {
   ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", DType::kU8);
   ValueId w = b.buffer("w", DType::kI8);
   ValueId sum = b.load({acc, b.index(0)}, {2, 16});
-  b.store({acc, b.index(0)}, b.dot_i8(sum, b.load({x, b.index(0)}, {2, 4}),
-                                      b.load({w, b.index(0)}, {16, 4})));
+  b.store({acc, b.index(0)},
+          b.dot_i8(sum, b.load({x, b.index(0)}, {2, 4}), b.load({w, b.index(0)}, {16, 4})));
   return b.finish();
 }
 

@@ -39,9 +39,12 @@ TEST(ControlTest, NestedLoopsCarryTilesAndIndices) {
 TEST(ControlTest, CarriedValuesMayTradePlaces) {
   Builder b("swap");
   ValueId y = b.buffer("y", DType::kI32), n = b.index_parameter("n");
-  auto pair = b.loop(b.index(0), n, b.index(1),
-                     {b.integer_constant(DType::kI32, 1, {4}), b.integer_constant(DType::kI32, 2, {4})},
-                     [](ValueId, std::span<const ValueId> in) -> Values { return {in[1], in[0]}; });
+  auto pair =
+      b.loop(b.index(0), n, b.index(1),
+             {b.integer_constant(DType::kI32, 1, {4}), b.integer_constant(DType::kI32, 2, {4})},
+             [](ValueId, std::span<const ValueId> in) -> Values {
+               return {in[1], in[0]};
+             });
   b.store({y, b.index(0)}, pair[0]);
   HostKernel kernel(b.finish());
   std::vector<int32_t> out(4);
@@ -54,23 +57,25 @@ TEST(ControlTest, CarriedValuesMayTradePlaces) {
 TEST(ControlTest, BranchesYieldAndHaveEffects) {
   Builder b("branch");
   ValueId y = b.buffer("y", DType::kF32), n = b.index_parameter("n");
-  auto chosen = b.branch(b.less(n, b.index(10)),
-                         [&]() -> Values { return {b.constant(DType::kF32, 1, {5}), n}; },
-                         [&]() -> Values {
-                           auto inner = b.branch(
-                               b.equal(n, b.index(10)),
-                               [&]() -> Values { return {b.constant(DType::kF32, 2, {5})}; },
-                               [&]() -> Values { return {b.constant(DType::kF32, 3, {5})}; });
-                           return {inner[0], b.index(7)};
-                         });
+  auto chosen = b.branch(
+      b.less(n, b.index(10)),
+      [&]() -> Values {
+        return {b.constant(DType::kF32, 1, {5}), n};
+      },
+      [&]() -> Values {
+        auto inner = b.branch(
+            b.equal(n, b.index(10)), [&]() -> Values { return {b.constant(DType::kF32, 2, {5})}; },
+            [&]() -> Values { return {b.constant(DType::kF32, 3, {5})}; });
+        return {inner[0], b.index(7)};
+      });
   b.store({y, b.index(0)}, chosen[0]);
   b.branch(b.equal(chosen[1], b.index(7)), [&]() -> Values {
     b.store({y, b.index(5)}, b.constant(DType::kF32, 9));
     return {};
   });
   HostKernel kernel(b.finish());
-  for (auto [count, value, touched] : {std::tuple{3, 1, false}, {7, 1, true}, {10, 2, true},
-                                       {11, 3, true}}) {
+  for (auto [count, value, touched] :
+       {std::tuple{3, 1, false}, {7, 1, true}, {10, 2, true}, {11, 3, true}}) {
     std::vector<float> out(6, -1);
     kernel({out.data()}, {count});
     for (int i = 0; i < 5; ++i) EXPECT_EQ(out[i], value) << count;
@@ -83,8 +88,9 @@ TEST(ControlTest, IndexArithmetic) {
   ValueId y = b.buffer("y", DType::kI64), x = b.buffer("x", DType::kI32);
   ValueId p = b.index_parameter("p"), q = b.index_parameter("q");
   ValueId loaded = b.index_from(b.load({x, b.index(0)}, {}));
-  const Values results{b.add(p, q), b.sub(p, q), b.mul(p, q), b.div(p, q), b.rem(p, q),
-                       b.min(p, q), b.max(p, q), b.select(b.less(p, q), p, q), loaded, b.task()};
+  const Values results{b.add(p, q), b.sub(p, q), b.mul(p, q), b.div(p, q),
+                       b.rem(p, q), b.min(p, q), b.max(p, q), b.select(b.less(p, q), p, q),
+                       loaded,      b.task()};
   for (size_t i = 0; i < results.size(); ++i) {
     b.store({y, b.index(static_cast<int64_t>(i))}, b.from_index(results[i], DType::kI64));
   }

@@ -16,8 +16,8 @@ struct Size {
   int m, k, n;
 };
 
-constexpr Size kSizes[] = {{1, 1, 16}, {6, 1, 64}, {4, 3, 5}, {2, 8, 48}, {5, 2, 3}, {3, 4, 1},
-                           {1, 7, 33}, {8, 1, 24}};
+constexpr Size kSizes[] = {{1, 1, 16}, {6, 1, 64}, {4, 3, 5},  {2, 8, 48},
+                           {5, 2, 3},  {3, 4, 1},  {1, 7, 33}, {8, 1, 24}};
 
 std::vector<float> numbers(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -88,9 +88,9 @@ TEST(DotsTest, HalvesAndIntegers) {
   }
   Builder b("integers");
   ValueId acc = b.buffer("acc", DType::kI32), left = b.buffer("a", DType::kI32);
-  b.store({acc, b.index(0)}, b.dot(b.load({acc, b.index(0)}, {2, 3}),
-                                   b.load({left, b.index(0)}, {2, 2}),
-                                   b.load({left, b.index(4)}, {2, 3})));
+  b.store({acc, b.index(0)},
+          b.dot(b.load({acc, b.index(0)}, {2, 3}), b.load({left, b.index(0)}, {2, 2}),
+                b.load({left, b.index(4)}, {2, 3})));
   HostKernel kernel(b.finish());
   std::vector<int32_t> z{1, 2, 3, 4, 5, 6}, a{1, 2, 3, 4, 10, 20, 30, 40, 50, 60};
   kernel({z.data(), a.data()});
@@ -169,13 +169,14 @@ TEST(DotsTest, BytesAreExact) {
 
 void expect_lookup(DType dtype, int entries, DType code_type, bool constant, int lanes) {
   std::vector<double> values;
-  for (int i = 0; i < entries; ++i) values.push_back(dtype == DType::kBool ? i % 3 == 0 : i % 100 + 1);
+  for (int i = 0; i < entries; ++i)
+    values.push_back(dtype == DType::kBool ? i % 3 == 0 : i % 100 + 1);
   for (const HostTarget& target : runnable_targets()) {
     Builder b("lookup");
     ValueId table_buffer = b.buffer("table", dtype), codes = b.buffer("codes", code_type);
     ValueId out = b.buffer("out", dtype);
-    ValueId table = constant ? b.table(dtype, values)
-                             : b.load({table_buffer, b.index(0)}, {entries});
+    ValueId table =
+        constant ? b.table(dtype, values) : b.load({table_buffer, b.index(0)}, {entries});
     std::vector<int> shape = lanes == 0 ? std::vector<int>{} : std::vector{lanes};
     b.store({out, b.index(0)}, b.lookup(table, b.load({codes, b.index(0)}, shape)));
     HostKernel kernel(b.finish(), target);

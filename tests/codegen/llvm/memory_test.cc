@@ -18,8 +18,8 @@ class Guarded {
  public:
   explicit Guarded(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
     pages_ = (bytes + page_ - 1) / page_ + 1;
-    void* memory = mmap(nullptr, pages_ * page_, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, pages_ * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     base_ = static_cast<std::byte*>(memory);
     mprotect(base_ + (pages_ - 1) * page_, page_, PROT_NONE);
     data_ = base_ + (pages_ - 1) * page_ - bytes;
@@ -29,14 +29,16 @@ class Guarded {
   Guarded& operator=(const Guarded&) = delete;
 
   template <typename T>
-  T* as() { return reinterpret_cast<T*>(data_); }
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   size_t page_, pages_ = 0;
   std::byte *base_ = nullptr, *data_ = nullptr;
 };
 
-constexpr DType kStored[] = {DType::kBool, DType::kI8,  DType::kU16, DType::kI32, DType::kU64,
+constexpr DType kStored[] = {DType::kBool, DType::kI8,   DType::kU16, DType::kI32, DType::kU64,
                              DType::kF16,  DType::kBF16, DType::kF32, DType::kF64};
 
 TEST(MemoryTest, ExtentsTouchNothingPastThem) {
@@ -74,9 +76,9 @@ struct Layout {
 
 // Rows, columns, transposed, repeated and contiguous; extents in both dimensions.
 TEST(MemoryTest, StridedMatricesWithExtents) {
-  const Layout layouts[] = {{{4, 8}, 8, 1},  {{4, 8}, 11, 1}, {{4, 8}, 1, 4},  {{4, 8}, 0, 1},
-                            {{4, 8}, 3, 0},  {{6, 1}, 1, 1},  {{6, 1}, 5, 1},  {{5, 3}, 3, 1},
-                            {{5, 3}, 4, 1},  {{7, 4}, 4, 1},  {{3, 24}, 24, 1}, {{3, 24}, 2, 3}};
+  const Layout layouts[] = {{{4, 8}, 8, 1}, {{4, 8}, 11, 1}, {{4, 8}, 1, 4},   {{4, 8}, 0, 1},
+                            {{4, 8}, 3, 0}, {{6, 1}, 1, 1},  {{6, 1}, 5, 1},   {{5, 3}, 3, 1},
+                            {{5, 3}, 4, 1}, {{7, 4}, 4, 1},  {{3, 24}, 24, 1}, {{3, 24}, 2, 3}};
   for (const Layout& layout : layouts) {
     int m = layout.shape[0], n = layout.shape[1];
     Builder b("matrix");
@@ -86,11 +88,13 @@ TEST(MemoryTest, StridedMatricesWithExtents) {
     ValueId dynamic = b.index_parameter("dynamic");
     ValueId row_stride = b.index(layout.row_stride);
     ValueId column_stride = b.index(layout.column_stride);
-    ValueId constant = b.load({x, b.index(0), {row_stride, column_stride}, {rows, columns}},
-                              {m, n}, -1);
-    ValueId runtime = b.load({x, b.index(0), {b.mul(row_stride, dynamic),
-                                              b.mul(column_stride, dynamic)},
-                              {rows, columns}}, {m, n}, -1);
+    ValueId constant =
+        b.load({x, b.index(0), {row_stride, column_stride}, {rows, columns}}, {m, n}, -1);
+    ValueId runtime = b.load({x,
+                              b.index(0),
+                              {b.mul(row_stride, dynamic), b.mul(column_stride, dynamic)},
+                              {rows, columns}},
+                             {m, n}, -1);
     b.store({y, b.index(0)}, constant);
     b.store({y, b.index(m * n)}, runtime);
     // Stored back transposed: a column at a time.

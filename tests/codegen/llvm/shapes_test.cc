@@ -31,7 +31,7 @@ std::vector<T> apply(DType dtype, const Shape& shape,
 }
 
 const std::vector<Shape>& matrices() {
-  static const std::vector<Shape> kShapes = {{1, 1}, {6, 1}, {1, 7}, {5, 3}, {7, 4},  {3, 5},
+  static const std::vector<Shape> kShapes = {{1, 1}, {6, 1},  {1, 7},   {5, 3},  {7, 4},  {3, 5},
                                              {8, 8}, {4, 16}, {16, 16}, {8, 24}, {6, 48}, {2, 33}};
   return kShapes;
 }
@@ -39,8 +39,8 @@ const std::vector<Shape>& matrices() {
 TEST(ShapesTest, Transpose) {
   for (const HostTarget& target : runnable_targets()) {
     for (const Shape& shape : matrices()) {
-      auto got = apply<float>(DType::kF32, shape,
-                              [](Builder& b, ValueId x) { return b.transpose(x); }, target);
+      auto got = apply<float>(
+          DType::kF32, shape, [](Builder& b, ValueId x) { return b.transpose(x); }, target);
       for (int i = 0; i < shape[0]; ++i) {
         for (int j = 0; j < shape[1]; ++j) {
           ASSERT_EQ(got[j * shape[0] + i], 1 + i * shape[1] + j) << shape[0] << "x" << shape[1];
@@ -52,8 +52,8 @@ TEST(ShapesTest, Transpose) {
 
 TEST(ShapesTest, TransposeBytes) {
   for (const Shape& shape : {Shape{4, 4}, Shape{16, 8}, Shape{3, 5}, Shape{8, 16}}) {
-    auto got = apply<uint8_t>(DType::kU8, shape,
-                              [](Builder& b, ValueId x) { return b.transpose(x); });
+    auto got =
+        apply<uint8_t>(DType::kU8, shape, [](Builder& b, ValueId x) { return b.transpose(x); });
     for (int i = 0; i < elements(shape); ++i) {
       ASSERT_EQ(got[i % shape[1] * shape[0] + i / shape[1]], 1 + i);
     }
@@ -62,23 +62,23 @@ TEST(ShapesTest, TransposeBytes) {
 
 TEST(ShapesTest, ReshapeKeepsRowMajorOrder) {
   const std::pair<Shape, Shape> cases[] = {
-      {{24}, {6, 4}}, {{6, 4}, {24}}, {{6, 4}, {4, 6}}, {{1}, {}},      {{}, {1, 1}},
+      {{24}, {6, 4}},  {{6, 4}, {24}},  {{6, 4}, {4, 6}}, {{1}, {}},       {{}, {1, 1}},
       {{2, 48}, {96}}, {{96}, {2, 48}}, {{5, 3}, {3, 5}}, {{16}, {16, 1}}, {{8, 24}, {64, 3}}};
   for (const auto& [from, to] : cases) {
-    auto got = apply<float>(DType::kF32, from,
-                            [&](Builder& b, ValueId x) { return b.reshape(x, to); });
+    auto got =
+        apply<float>(DType::kF32, from, [&](Builder& b, ValueId x) { return b.reshape(x, to); });
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], 1 + i);
   }
 }
 
 TEST(ShapesTest, Broadcast) {
   const std::pair<Shape, Shape> cases[] = {
-      {{}, {7}},        {{1}, {5}},       {{7}, {3, 7}},   {{1, 7}, {3, 7}}, {{3, 1}, {3, 7}},
-      {{3, 1}, {3, 4}}, {{4}, {3, 4}},    {{1, 1}, {3, 3}}, {{48}, {2, 48}}, {{6, 1}, {6, 48}},
-      {{1, 3}, {5, 3}}, {{16, 1}, {16, 16}}};
+      {{}, {7}},        {{1}, {5}},        {{7}, {3, 7}},    {{1, 7}, {3, 7}},
+      {{3, 1}, {3, 7}}, {{3, 1}, {3, 4}},  {{4}, {3, 4}},    {{1, 1}, {3, 3}},
+      {{48}, {2, 48}},  {{6, 1}, {6, 48}}, {{1, 3}, {5, 3}}, {{16, 1}, {16, 16}}};
   for (const auto& [from, to] : cases) {
-    auto got = apply<float>(DType::kF32, from,
-                            [&](Builder& b, ValueId x) { return b.broadcast(x, to); });
+    auto got =
+        apply<float>(DType::kF32, from, [&](Builder& b, ValueId x) { return b.broadcast(x, to); });
     int columns = to.back();
     for (int i = 0; i < elements(to); ++i) {
       int row = from.size() == 2 && from[0] > 1 ? i / columns : 0;
@@ -115,17 +115,19 @@ TEST(ShapesTest, ReduceBothAxes) {
   for (const Shape& shape : matrices()) {
     for (int axis : {0, 1}) {
       for (Fn fn : {Fn::kAdd, Fn::kMax, Fn::kMin}) {
-        auto got = apply<float>(DType::kF32, shape, [&](Builder& b, ValueId x) {
-          return b.reduce(fn, x, axis);
-        });
+        auto got = apply<float>(DType::kF32, shape,
+                                [&](Builder& b, ValueId x) { return b.reduce(fn, x, axis); });
         ASSERT_EQ(got.size(), static_cast<size_t>(shape[1 - axis]));
         for (int kept = 0; kept < shape[1 - axis]; ++kept) {
           float expected = 0;
           for (int i = 0; i < shape[axis]; ++i) {
             float x = 1.0f + (axis == 0 ? i * shape[1] + kept : kept * shape[1] + i);
-            if (i == 0) expected = x;
-            else if (fn == Fn::kAdd) expected += x;
-            else expected = fn == Fn::kMax ? std::max(expected, x) : std::min(expected, x);
+            if (i == 0)
+              expected = x;
+            else if (fn == Fn::kAdd)
+              expected += x;
+            else
+              expected = fn == Fn::kMax ? std::max(expected, x) : std::min(expected, x);
           }
           ASSERT_EQ(got[kept], expected) << name(fn) << " axis " << axis;
         }
@@ -135,13 +137,11 @@ TEST(ShapesTest, ReduceBothAxes) {
 }
 
 TEST(ShapesTest, ReduceOtherTypes) {
-  auto bits = apply<uint8_t>(DType::kU8, {13}, [](Builder& b, ValueId x) {
-    return b.reduce(Fn::kOr, x, 0);
-  });
+  auto bits = apply<uint8_t>(DType::kU8, {13},
+                             [](Builder& b, ValueId x) { return b.reduce(Fn::kOr, x, 0); });
   EXPECT_EQ(bits[0], 15);
-  auto product = apply<int64_t>(DType::kI64, {11}, [](Builder& b, ValueId x) {
-    return b.reduce(Fn::kMul, x, 0);
-  });
+  auto product = apply<int64_t>(DType::kI64, {11},
+                                [](Builder& b, ValueId x) { return b.reduce(Fn::kMul, x, 0); });
   EXPECT_EQ(product[0], 39916800);
   auto all = apply<float>(DType::kF32, {9}, [](Builder& b, ValueId x) {
     ValueId below = b.less(x, b.constant(DType::kF32, 9.5));

@@ -56,11 +56,10 @@ TEST_P(MathTest, StaysWithinFourUlp) {
   std::vector<float> x = all_exponents(5003);
   for (const HostTarget& target : runnable_targets()) {
     if (target.vector_bits == 512 && target.features != detect_host().features) continue;
-    HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
-                                 [&](Builder& b, std::vector<ValueId> in) {
-                                   return b.unary(c.fn, in[0]);
-                                 }),
-                      target);
+    HostKernel kernel(
+        map_kernel({DType::kF32}, DType::kF32,
+                   [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.fn, in[0]); }),
+        target);
     std::vector<float> y(x.size());
     run_map(kernel, {x.data()}, y);
     double worst = 0;
@@ -76,10 +75,9 @@ TEST_P(MathTest, StaysWithinFourUlp) {
 
 TEST_P(MathTest, KeepsSignsOfZero) {
   const Case& c = GetParam();
-  HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
-                               [&](Builder& b, std::vector<ValueId> in) {
-                                 return b.unary(c.fn, in[0]);
-                               }));
+  HostKernel kernel(
+      map_kernel({DType::kF32}, DType::kF32,
+                 [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.fn, in[0]); }));
   std::vector<float> x{0.0f, -0.0f}, y(2);
   run_map(kernel, {x.data()}, y);
   for (int i = 0; i < 2; ++i) {
@@ -91,10 +89,9 @@ TEST_P(MathTest, KeepsSignsOfZero) {
 
 TEST_P(MathTest, CallsLibmForF64) {
   const Case& c = GetParam();
-  HostKernel kernel(map_kernel({DType::kF64}, DType::kF64,
-                               [&](Builder& b, std::vector<ValueId> in) {
-                                 return b.unary(c.fn, in[0]);
-                               }));
+  HostKernel kernel(
+      map_kernel({DType::kF64}, DType::kF64,
+                 [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.fn, in[0]); }));
   std::vector<double> x{0.1, 0.5, -0.7, 1.5, 3, -20, 1e10}, y(x.size());
   run_map(kernel, {x.data()}, y);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -131,15 +128,22 @@ Pairs pairs() {
   for (int i = 0; i < 300000; ++i) {
     float a = std::bit_cast<float>(next()), b = std::bit_cast<float>(next());
     switch (i % 4) {
-      case 0: break;  // any two floats
-      case 1: a = std::fabs(std::fmod(a, 100.0f)), b = std::fmod(b, 50.0f); break;
-      case 2: a = 1 + a * 1e-40f, b = std::fmod(b, 1e6f); break;
-      default: a = std::fmod(a, 20.0f), b = std::trunc(std::fmod(b, 30.0f));
+      case 0:
+        break;  // any two floats
+      case 1:
+        a = std::fabs(std::fmod(a, 100.0f)), b = std::fmod(b, 50.0f);
+        break;
+      case 2:
+        a = 1 + a * 1e-40f, b = std::fmod(b, 1e6f);
+        break;
+      default:
+        a = std::fmod(a, 20.0f), b = std::trunc(std::fmod(b, 30.0f));
     }
     out.a.push_back(a);
     out.b.push_back(b);
   }
-  const float specials[] = {0.0f, -0.0f, 1, -1, 2, -2, 3, -3, 0.5f, -0.5f, INFINITY, -INFINITY, NAN};
+  const float specials[] = {0.0f, -0.0f, 1,     -1,       2,         -2, 3,
+                            -3,   0.5f,  -0.5f, INFINITY, -INFINITY, NAN};
   for (float a : specials) {
     for (float b : specials) out.a.push_back(a), out.b.push_back(b);
   }
@@ -149,18 +153,16 @@ Pairs pairs() {
 void expect_accurate(Fn fn, double (*truth)(double, double)) {
   Pairs in = pairs();
   for (const HostTarget& target : runnable_targets()) {
-    HostKernel kernel(map_kernel({DType::kF32, DType::kF32}, DType::kF32,
-                                 [&](Builder& b, std::vector<ValueId> x) {
-                                   return b.binary(fn, x[0], x[1]);
-                                 }),
-                      target);
+    HostKernel kernel(
+        map_kernel({DType::kF32, DType::kF32}, DType::kF32,
+                   [&](Builder& b, std::vector<ValueId> x) { return b.binary(fn, x[0], x[1]); }),
+        target);
     std::vector<float> y(in.a.size());
     run_map(kernel, {in.a.data(), in.b.data()}, y);
     for (size_t i = 0; i < y.size(); ++i) {
       double expected = truth(in.a[i], in.b[i]);
-      ASSERT_LE(ulp_error(y[i], expected), kMaxUlp)
-          << name(fn) << "(" << in.a[i] << ", " << in.b[i] << ") = " << y[i] << ", expected "
-          << expected;
+      ASSERT_LE(ulp_error(y[i], expected), kMaxUlp) << name(fn) << "(" << in.a[i] << ", " << in.b[i]
+                                                    << ") = " << y[i] << ", expected " << expected;
       if (expected == 0) {
         ASSERT_EQ(std::signbit(y[i]), std::signbit(expected))
             << name(fn) << "(" << in.a[i] << ", " << in.b[i] << ")";
@@ -171,9 +173,7 @@ void expect_accurate(Fn fn, double (*truth)(double, double)) {
 
 TEST(BinaryMathTest, Pow) { expect_accurate(Fn::kPow, std::pow); }
 TEST(BinaryMathTest, Atan2) { expect_accurate(Fn::kAtan2, std::atan2); }
-TEST(BinaryMathTest, RemainderHasTheSignOfTheDividend) {
-  expect_accurate(Fn::kRem, std::fmod);
-}
+TEST(BinaryMathTest, RemainderHasTheSignOfTheDividend) { expect_accurate(Fn::kRem, std::fmod); }
 
 }  // namespace
 }  // namespace tenon::codegen

@@ -23,11 +23,10 @@ TEST_P(SmallFloatTest, DecodesEveryCode) {
   std::vector<uint8_t> x;
   for (int code = 0; code < codes; ++code) x.push_back(static_cast<uint8_t>(code));
   for (const HostTarget& target : runnable_targets()) {
-    HostKernel kernel(map_kernel({DType::kU8}, DType::kF32,
-                                 [&](Builder& b, std::vector<ValueId> in) {
-                                   return b.unary(c.decode, in[0]);
-                                 }),
-                      target);
+    HostKernel kernel(
+        map_kernel({DType::kU8}, DType::kF32,
+                   [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.decode, in[0]); }),
+        target);
     std::vector<float> y(x.size());
     run_map(kernel, {x.data()}, y);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -74,10 +73,9 @@ TEST_P(SmallFloatTest, EncodesLikeTheReference) {
     if (!directed && round != RoundMode::kNearestEven) continue;
     for (bool saturate : {true, false}) {
       EncodeRule rule{saturate, round};
-      HostKernel kernel(map_kernel({DType::kF32}, DType::kU8,
-                                   [&](Builder& b, std::vector<ValueId> in) {
-                                     return b.encode(c.encode, in[0], rule);
-                                   }));
+      HostKernel kernel(map_kernel(
+          {DType::kF32}, DType::kU8,
+          [&](Builder& b, std::vector<ValueId> in) { return b.encode(c.encode, in[0], rule); }));
       std::vector<uint8_t> y(x.size());
       run_map(kernel, {x.data()}, y);
       for (size_t i = 0; i < x.size(); ++i) {

@@ -9,7 +9,8 @@
 namespace tenon::codegen {
 namespace {
 
-constexpr std::string_view kRowSum = R"(kernel @row_sum(%x: buffer<f32>, %y: buffer<f32>, %n: index) {
+constexpr std::string_view kRowSum =
+    R"(kernel @row_sum(%x: buffer<f32>, %y: buffer<f32>, %n: index) {
   %0 = task : index
   %1 = index.mul %0, %n : index
   %2 = constant 0.0 : f32[16]
@@ -39,8 +40,8 @@ Kernel everything() {
   i = b.add(i, b.index_from(b.integer_constant(DType::kI32, 4)));
   ValueId tile = b.load({x, i, {b.index(8), b.index(1)}, {n, kNone}}, {4, 8}, 1.5);
   ValueId codes = b.load({bytes, i}, {16});
-  ValueId table = b.table(DType::kF32, {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4,
-                                        1e-40});
+  ValueId table =
+      b.table(DType::kF32, {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, 1e-40});
   ValueId words = b.table(DType::kI32, {1, -2, 3});
   ValueId looked = b.lookup(table, codes);
   ValueId decoded = b.unary(Fn::kDecodeF8E4M3FN, codes);
@@ -67,9 +68,9 @@ Kernel everything() {
                        [&](ValueId at, std::span<const ValueId> in) -> std::vector<ValueId> {
                          return {b.unary(Fn::kExp, in[0]), b.add(at, in[1])};
                        });
-  auto chosen = b.branch(b.less(looped[1], n),
-                         [&]() -> std::vector<ValueId> { return {looped[0]}; },
-                         [&]() -> std::vector<ValueId> { return {gathered}; });
+  auto chosen = b.branch(
+      b.less(looped[1], n), [&]() -> std::vector<ValueId> { return {looped[0]}; },
+      [&]() -> std::vector<ValueId> { return {gathered}; });
   b.branch(b.less(n, looped[1]), [&]() -> std::vector<ValueId> {
     b.store({x, i, {}, {n}}, chosen[0]);
     return {};

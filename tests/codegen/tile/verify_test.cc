@@ -34,8 +34,11 @@ TEST(VerifyTest, RefusesWrongTypes) {
   expect_refused([&](Builder& b) { b.reduce(Fn::kAdd, f32(b, {3}), 1); }, "axis 1 is outside");
   expect_refused([&](Builder& b) { b.lookup(f32(b, {8}), b.constant(DType::kU8, 0, {4})); },
                  "16 or 256 entries");
-  expect_refused([&](Builder& b) { b.dot(f32(b, {2, 4}), f32(b, {2, 3}), f32(b, {2, 4})); },
-                 "do not fit");
+  expect_refused(
+      [&](Builder& b) {
+        b.dot(f32(b, {2, 4}), f32(b, {2, 3}), f32(b, {2, 4}));
+      },
+      "do not fit");
   expect_refused([&](Builder& b) { b.constant(DType::kF8E4M3FN, 0, {4}); },
                  "cannot be computed with");
   expect_refused([&](Builder& b) { f32(b, {2, 2, 2}); }, "rank above 2");
@@ -45,41 +48,53 @@ TEST(VerifyTest, RefusesWrongTypes) {
 
 TEST(VerifyTest, RefusesBadMemory) {
   expect_refused([](Builder& b) { b.alloc(DType::kF32, 1 << 20); }, "are outside 1");
-  expect_refused([](Builder& b) {
-    for (int i = 0; i < 3; ++i) b.alloc(DType::kF32, 30 << 10);
-  }, "scratch of the kernel exceeds");
-  expect_refused([](Builder& b) {
-    ValueId x = b.buffer("x", DType::kF32);
-    b.store({x, b.index(0)}, b.constant(DType::kI32, 0, {4}));
-  }, "the value must be f32[4]");
-  expect_refused([](Builder& b) {
-    ValueId x = b.buffer("x", DType::kF32);
-    b.load({x, b.index(0), {b.index(1)}, {}}, {4, 8});
-  }, "a stride and an extent per dimension");
+  expect_refused(
+      [](Builder& b) {
+        for (int i = 0; i < 3; ++i) b.alloc(DType::kF32, 30 << 10);
+      },
+      "scratch of the kernel exceeds");
+  expect_refused(
+      [](Builder& b) {
+        ValueId x = b.buffer("x", DType::kF32);
+        b.store({x, b.index(0)}, b.constant(DType::kI32, 0, {4}));
+      },
+      "the value must be f32[4]");
+  expect_refused(
+      [](Builder& b) {
+        ValueId x = b.buffer("x", DType::kF32);
+        b.load({x, b.index(0), {b.index(1)}, {}}, {4, 8});
+      },
+      "a stride and an extent per dimension");
 }
 
 TEST(VerifyTest, RefusesValuesOutsideTheirRegion) {
   ValueId inside = kNone;
-  expect_refused([&](Builder& b) {
-    b.loop(b.index(0), b.index(4), b.index(1), {}, [&](ValueId, std::span<const ValueId>) {
-      inside = b.constant(DType::kF32, 1, {4});
-      return std::vector<ValueId>{};
-    });
-    b.unary(Fn::kNeg, inside);
-  }, "used where it is not defined");
+  expect_refused(
+      [&](Builder& b) {
+        b.loop(b.index(0), b.index(4), b.index(1), {}, [&](ValueId, std::span<const ValueId>) {
+          inside = b.constant(DType::kF32, 1, {4});
+          return std::vector<ValueId>{};
+        });
+        b.unary(Fn::kNeg, inside);
+      },
+      "used where it is not defined");
 }
 
 TEST(VerifyTest, RefusesYieldsOfTheWrongType) {
-  expect_refused([&](Builder& b) {
-    b.loop(b.index(0), b.index(4), b.index(1), {b.constant(DType::kF32, 1, {4})},
-           [&](ValueId, std::span<const ValueId>) {
-             return std::vector<ValueId>{b.constant(DType::kF32, 1, {8})};
-           });
-  }, "yield: value 0 must be f32[4], is f32[8]");
-  expect_refused([&](Builder& b) {
-    b.branch(b.less(b.index(0), b.task()),
-             [&]() -> std::vector<ValueId> { return {b.index(1)}; }, {});
-  }, "yield: expected 1 values, got 0");
+  expect_refused(
+      [&](Builder& b) {
+        b.loop(b.index(0), b.index(4), b.index(1), {b.constant(DType::kF32, 1, {4})},
+               [&](ValueId, std::span<const ValueId>) {
+                 return std::vector<ValueId>{b.constant(DType::kF32, 1, {8})};
+               });
+      },
+      "yield: value 0 must be f32[4], is f32[8]");
+  expect_refused(
+      [&](Builder& b) {
+        b.branch(b.less(b.index(0), b.task()),
+                 [&]() -> std::vector<ValueId> { return {b.index(1)}; }, {});
+      },
+      "yield: expected 1 values, got 0");
 }
 
 TEST(VerifyTest, RefusesBrokenKernels) {
