@@ -36,4 +36,21 @@ std::shared_ptr<HostCode> compile_host(std::span<const Kernel> kernels, const Ho
 // Text of one stage for a target that need not be this machine ("llvm", "asm"): golden tests.
 std::string compile_to_text(const Kernel& kernel, const HostTarget& target, std::string_view stage);
 
+// A kernel as PTX. It is launched as a grid of one block per task; its parameters are those of the
+// tile kernel in order, a pointer for a buffer and a 64-bit integer for an index.
+struct GpuCode {
+  std::string entry;  // the kernel's name in the text
+  std::string ptx;    // begins with the tile program in comments
+  int threads = 0;    // of a block
+  int64_t shared_bytes = 0;
+};
+
+// Deals the elements of every tile over the threads of a block. Thread-safe; LLVM's fatal errors
+// become InternalError, and a kernel that needs more shared memory than a block gets a UserError.
+GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
+                    const StageSink& sink = {});
+
+// The tile program that compile_gpu put into the comments of a PTX text: who has no GPU runs that.
+std::string tile_program(std::string_view ptx);
+
 }  // namespace tenon::codegen

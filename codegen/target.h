@@ -29,4 +29,16 @@ HostTarget detect_host();
 // Named targets for tests and cross compiling: "x86_64-avx2", "x86_64-avx512", "aarch64-neon", ….
 HostTarget host_target(const std::string& name);
 
+// A GPU as far as code depends on it.
+struct GpuTarget {
+  std::string arch = "sm_90a";       // one of gpu_archs()
+  int64_t shared_bytes = 227 << 10;  // that one block may ask for
+  int multiprocessors = 132;
+
+  std::string text() const;
+};
+
+// What code can be generated for: sm_80, 86, 87, 89, 90, 90a, 100a, 103a, 110a, 120a, 121a.
+const std::vector<std::string>& gpu_archs();
+
 }  // namespace tenon::codegen

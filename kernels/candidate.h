@@ -2,6 +2,7 @@
 // the ordered tables.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,7 @@ enum class Precision { kExact, kInt8 };  // kInt8: activations of block-scaled d
 
 struct Settings {
   codegen::HostTarget host;
+  std::optional<codegen::GpuTarget> gpu;  // where kernels run; empty: on the host
   Precision precision = Precision::kExact;
   std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
 };

@@ -48,6 +48,7 @@ struct Launch {
   // Rough nanoseconds of one task on one core: decides how many tasks a thread takes at once and
   // whether threads are worth waking.
   Dim task_cost = 1000;
+  int threads = 128;  // of the block that runs a task on a GPU
   std::vector<IndexCheck> checks;
 };
 

@@ -1,0 +1,34 @@
+// A GPU as plain data: read from a text file (specs/, one per architecture) or from the driver.
+// Everything up to machine code is made from this alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/target.h"
+
+namespace tenon::device {
+
+struct Description {
+  std::string name;     // "NVIDIA H200"
+  std::string arch;     // "sm_90a"; a newer GPU than we know is "sm_90" with `forward` set
+  bool forward = false;
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0, l2_bytes = 0;
+  int64_t shared_bytes = 0;  // per block, after opting in
+  double memory_gb_s = 0;    // from clocks and bus width; 0: unknown
+  std::string pci_bus_id;    // "0000:1b:00.0"; empty: not a device of this machine
+  int ordinal = -1;          // the driver's number; -1: likewise
+
+  codegen::GpuTarget target() const;
+  std::string text() const;  // parses back
+};
+
+Description parse_description(std::string_view text);  // throws UserError naming the line
+// "sm_90a" and so on, compiled in from specs/; throws UserError listing what is known.
+Description named_description(std::string_view arch);
+
+}  // namespace tenon::device

@@ -1,0 +1,103 @@
+// Read first: one GPU of this process. Everything that touches it goes through here, so that errors
+// become exceptions that name what was asked for, and a device that has failed for good is not
+// asked again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "codegen/compile.h"
+#include "kernels/device/description.h"
+#include "kernels/device/driver.h"
+
+namespace tenon::device {
+
+// Memory ran out: what was wanted, for what, and how much there was. The session stays usable.
+class OutOfMemory : public UserError {
+ public:
+  using UserError::UserError;
+};
+// The device failed for good (an illegal address, a lost device): every later call throws this, with
+// the first cause.
+class DeviceLost : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+struct MemoryInfo {
+  size_t free = 0, total = 0;
+};
+
+// A loaded kernel, ready to launch. Lives as long as someone holds it.
+class LoadedKernel {
+ public:
+  virtual ~LoadedKernel() = default;
+  FunctionHandle function = nullptr;
+  int threads = 0;
+  int64_t shared_bytes = 0;
+  int registers = 0;
+  std::string name;
+};
+
+class Device {
+ public:
+  // GPUs that the driver offers (CUDA_VISIBLE_DEVICES is honoured by it), none where there is no
+  // driver. Never throws.
+  static std::vector<Description> list();
+  // One object per GPU and process; kept while anyone holds it. Throws UserError with the reason.
+  static std::shared_ptr<Device> open(int ordinal);
+  virtual ~Device() = default;
+
+  virtual const Description& description() const = 0;
+  const Driver& driver() const { return *driver_; }
+  // Makes the device the calling thread's. Cheap; every method here begins with it.
+  virtual void make_current() = 0;
+  // Throws for everything but success: OutOfMemory, DeviceLost, else UserError with `what`.
+  virtual void check(Result result, std::string_view what) = 0;
+  virtual std::optional<std::string> failure() const = 0;  // first cause, once it failed for good
+
+  // `purpose` goes into the message when memory runs out: "weight 'w1'", "arena of tenon_0".
+  virtual Address allocate(size_t bytes, std::string_view purpose) = 0;
+  virtual void release(Address address) noexcept = 0;
+  virtual void* allocate_pinned(size_t bytes, std::string_view purpose) = 0;
+  virtual void release_pinned(void* memory) noexcept = 0;
+  virtual MemoryInfo memory() = 0;
+
+  // Machine code by nvJitLink, else by the driver. Equal code is loaded once per device.
+  virtual std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code) = 0;
+
+ protected:
+  const Driver* driver_ = nullptr;
+};
+
+// Owned device memory; empty after a move.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::shared_ptr<Device> device, size_t bytes, std::string_view purpose);
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer();
+  Address address() const { return address_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Buffer& other) noexcept;
+  std::shared_ptr<Device> device_;
+  Address address_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tenon::device

@@ -1,0 +1,78 @@
+// Work in order on one device: copies, launches, events, and capture into graphs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+
+#include "kernels/device/device.h"
+
+namespace tenon::device {
+
+class Event {
+ public:
+  explicit Event(std::shared_ptr<Device> device, bool timed = false);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  EventHandle handle() const { return handle_; }
+  bool done();
+  void synchronize();
+  static float milliseconds(Event& first, Event& second);
+
+ private:
+  std::shared_ptr<Device> device_;
+  EventHandle handle_ = nullptr;
+};
+
+// A captured sequence of launches and copies.
+class Graph {
+ public:
+  Graph(std::shared_ptr<Device> device, GraphHandle graph);  // takes over and instantiates
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  GraphExecHandle handle() const { return exec_; }
+  // The same sequence with other addresses and sizes; false: it must be instantiated anew. Takes
+  // over `graph` either way.
+  bool update(GraphHandle graph);
+
+ private:
+  std::shared_ptr<Device> device_;
+  GraphExecHandle exec_ = nullptr;
+};
+
+class Stream {
+ public:
+  explicit Stream(std::shared_ptr<Device> device);                // its own
+  Stream(std::shared_ptr<Device> device, StreamHandle borrowed);  // the caller's
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return *device_; }
+  StreamHandle handle() const { return handle_; }
+
+  // Host memory may be pageable: the driver then stages it and returns when it has been read.
+  void copy(Address to, Address from, size_t bytes);
+  void fill(Address to, unsigned char value, size_t bytes);
+  // One block per task. Arguments are 8 bytes each, in the order of the kernel's parameters.
+  void launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments);
+  void launch(const Graph& graph);
+  void record(Event& event);
+  void wait(const Event& event);
+
+  bool capturing();
+  void begin_capture();
+  GraphHandle end_capture();  // throws UserError where the capture was refused or broken
+
+  // Throws UserError naming the stream's last work where it is not done by the deadline; 0: waits.
+  void synchronize(std::chrono::milliseconds deadline = std::chrono::milliseconds(0));
+
+ private:
+  std::shared_ptr<Device> device_;
+  StreamHandle handle_ = nullptr;
+  bool owned_ = false;
+};
+
+}  // namespace tenon::device
