@@ -29,6 +29,8 @@ class RunContext {
   // Runs fn(first, last) over [0, total) on the runtime's threads; `batches` is a hint.
   virtual void parallel_for(int64_t total, int64_t batches,
                             const std::function<void(int64_t, int64_t)>& fn) = 0;
+  // The device stream (device::StreamHandle) that a Run on a GPU is ordered on; null on the host.
+  virtual void* stream() { return nullptr; }
 };
 
 // One line of the report.

@@ -1,0 +1,27 @@
+// A partition that runs on a GPU: the same program as on the host, with device code, device memory
+// and, where wanted, CUDA graphs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "kernels/device/device.h"
+#include "kernels/executable.h"
+
+namespace tenon::kernels {
+
+struct DeviceRunOptions {
+  bool graphs = false;                    // capture the launches of a shape that came before
+  size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
+  std::chrono::milliseconds deadline{0};  // for waits; 0: none
+};
+
+// `settings.gpu` describes `device`. Null device: everything is compiled, and run() throws a
+// UserError that says the GPU is absent. Throws UserError like Executable::build, and
+// device::OutOfMemory naming the weight that does not fit.
+std::unique_ptr<Executable> build_on_device(ir::Graph fused, const Settings& settings,
+                                            std::shared_ptr<device::Device> device,
+                                            const DeviceRunOptions& options,
+                                            const codegen::StageSink& sink = {});
+
+}  // namespace tenon::kernels
