@@ -97,6 +97,30 @@ TEST(DotsTest, HalvesAndIntegers) {
   EXPECT_EQ(z, (std::vector<int32_t>{91, 122, 153, 194, 265, 336}));
 }
 
+TEST(DotsTest, BothSidesHalves) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    Size s{16, 16, 24};
+    Builder b("dot");
+    ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", dtype);
+    ValueId right = b.buffer("b", dtype);
+    b.store({acc, b.index(0)},
+            b.dot(b.load({acc, b.index(0)}, {s.m, s.n}), b.load({left, b.index(0)}, {s.m, s.k}),
+                  b.load({right, b.index(0)}, {s.k, s.n})));
+    HostKernel kernel(b.finish());
+    auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
+    std::vector<uint16_t> packed[2];
+    for (auto* side : {&x, &y}) {
+      for (float& value : *side) {
+        packed[side == &y].push_back(static_cast<uint16_t>(encode(dtype, value)));
+        value = static_cast<float>(decode(dtype, packed[side == &y].back()));
+      }
+    }
+    auto expected = expected_dot(s, z, x, y);
+    kernel({z.data(), packed[0].data(), packed[1].data()});
+    EXPECT_EQ(z, expected) << name(dtype);
+  }
+}
+
 TEST(DotsTest, LoadsDoNotMovePastStores) {
   Builder b("order");
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
