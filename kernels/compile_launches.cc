@@ -5,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,9 @@
 #include "base/thread_pool.h"
 #include "codegen/tile/text.h"
 
+namespace tenon::codegen {  // linked in with the NVPTX emitter
+[[gnu::weak]] GpuCode compile_gpu(const Kernel&, int, const GpuTarget&, const StageSink&);
+}
 namespace tenon::kernels {
 namespace {
 
@@ -28,14 +32,15 @@ struct UniqueKernels {
   std::vector<size_t> of_launch;  // index into kernels
 };
 
-// Two launches share code when their kernels print alike but for the name.
-UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels) {
+// Two launches share code when their kernels print alike but for the name, and blocks are alike.
+UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& program) {
   UniqueKernels unique;
-  std::map<Digest, size_t> seen;
-  for (codegen::Kernel& kernel : kernels) {
+  std::map<std::pair<Digest, int>, size_t> seen;
+  for (size_t launch = 0; launch < kernels.size(); ++launch) {
+    codegen::Kernel& kernel = kernels[launch];
     std::string name = std::exchange(kernel.name, "kernel");
-    const auto [place, inserted] =
-        seen.try_emplace(sha256(codegen::print(kernel)), unique.kernels.size());
+    const auto [place, inserted] = seen.try_emplace(
+        {sha256(codegen::print(kernel)), program.launches[launch].threads}, unique.kernels.size());
     unique.of_launch.push_back(place->second);
     if (!inserted) continue;
     kernel.name = fmt::format("{}_{}", name, unique.kernels.size());
@@ -75,7 +80,7 @@ codegen::StageSink serialized(const codegen::StageSink& sink, std::mutex& mutex)
 
 void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program) {
-  UniqueKernels unique = deduplicate(std::move(kernels));
+  UniqueKernels unique = deduplicate(std::move(kernels), program);
   if (unique.kernels.empty()) return;
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
   const auto piles = balance(unique.kernels, std::min(cores, unique.kernels.size()));
@@ -95,6 +100,23 @@ void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostT
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
     program.launches[launch].function = functions[unique.of_launch[launch]];
   }
+}
+
+void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,
+                          const codegen::StageSink& sink, Program& program) {
+  const UniqueKernels unique = deduplicate(std::move(kernels), program);
+  std::vector<int> threads(unique.kernels.size());
+  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
+    program.launches[launch].gpu_code = unique.of_launch[launch];
+    threads[unique.of_launch[launch]] = program.launches[launch].threads;
+  }
+  std::mutex sink_mutex;
+  const codegen::StageSink shared_sink = serialized(sink, sink_mutex);
+  program.gpu_code.resize(unique.kernels.size());
+  parallel_for_each(static_cast<int64_t>(unique.kernels.size()), [&](int64_t kernel) {
+    program.gpu_code[kernel] =
+        codegen::compile_gpu(unique.kernels[kernel], threads[kernel], target, shared_sink);
+  });
 }
 
 }  // namespace tenon::kernels

@@ -12,4 +12,8 @@ namespace tenon::kernels {
 void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program);
 
+// The same for a GPU: fills in `gpu_code` of the program and of its launches.
+void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,
+                          const codegen::StageSink& sink, Program& program);
+
 }  // namespace tenon::kernels

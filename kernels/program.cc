@@ -54,7 +54,11 @@ class ProgramBuilder {
     place_outputs();
     for (ir::NodeId id : graph_.order()) add_node(graph_.node(id));
     copy_shared_outputs();
-    compile_launches(std::move(kernels_), settings_.host, sink, program_);
+    if (settings_.gpu && !settings_.emulate) {
+      compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
+    } else {
+      compile_launches(std::move(kernels_), settings_.host, sink, program_);
+    }
     return std::move(program_);
   }
 
@@ -122,7 +126,8 @@ class ProgramBuilder {
     std::vector<size_t> packed, scratch;
     for (PackedConstant& constant : lowered.packed) {
       program_.packed_bytes += constant.bytes;
-      packed.push_back(add_slot({Slot::Kind::kConstant, 0, constant.data, 0, 0, 0}));
+      packed.push_back(add_slot({Slot::Kind::kConstant, 0, constant.data,
+                                 static_cast<int64_t>(constant.bytes), 0, 0, shown}));
     }
     for (const Dim& bytes : lowered.scratch) {
       scratch.push_back(add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
@@ -138,6 +143,10 @@ class ProgramBuilder {
     compiled.indices = std::move(launch.indices);
     compiled.tasks = launch.tasks;
     compiled.task_cost = launch.task_cost;
+    compiled.threads = launch.threads;
+    for (const codegen::Parameter& parameter : launch.kernel.parameters) {
+      compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
+    }
     for (const BufferArgument& argument : launch.buffers) {
       const size_t slot = argument.kind == BufferArgument::Kind::kValue ? slot_of(argument.id)
                           : argument.kind == BufferArgument::Kind::kPacked
@@ -192,7 +201,8 @@ class ProgramBuilder {
       if (tensor.bytes > 0) std::memcpy(copy.get(), tensor.data, tensor.bytes);
       data = std::shared_ptr<const void>(copy, copy.get());
     }
-    return add_slot({Slot::Kind::kConstant, 0, std::move(data), 0, 0, 0});
+    return add_slot({Slot::Kind::kConstant, 0, std::move(data), static_cast<int64_t>(tensor.bytes),
+                     0, 0, value.name});
   }
 
   size_t slot_of(ir::ValueId id) {

@@ -22,8 +22,9 @@ struct Slot {
   enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena } kind{};
   size_t index = 0;                  // of the graph's input or output
   std::shared_ptr<const void> data;  // kConstant
-  Dim bytes;                         // kArena
+  Dim bytes;                         // kArena, kConstant
   int first = 0, last = 0;           // kArena: launches during which the bytes matter
+  std::string name = {};             // kConstant: for messages
 };
 
 struct CheckedIndices {
@@ -34,7 +35,10 @@ struct CheckedIndices {
 };
 
 struct CompiledLaunch {
-  codegen::HostFunction function = nullptr;
+  codegen::HostFunction function = nullptr;  // on the host
+  size_t gpu_code = 0;                       // on a GPU: index into Program::gpu_code
+  int threads = 0;                           // on a GPU: of a block
+  std::vector<bool> is_buffer;               // per parameter of the kernel, in order
   std::vector<size_t> slots;
   std::vector<Dim> indices;
   Dim tasks, task_cost;
@@ -76,6 +80,7 @@ struct Program {
   std::vector<ShapeWrite> shape_writes;
   std::vector<OutputCopy> output_copies;
   std::vector<std::shared_ptr<codegen::HostCode>> code;
+  std::vector<codegen::GpuCode> gpu_code;
   std::vector<FusionReport> fusions;
   size_t weight_bytes = 0, packed_bytes = 0;
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "kernels/memory_plan.h"
 
@@ -129,6 +130,14 @@ void check_range(const Integer* data, const ShapeInstance::Check& check, const s
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
                                                  std::span<const int64_t> symbols, int threads) {
   return Instantiation(program, symbols).build(threads);
+}
+
+void store_extents(DType dtype, std::span<const int64_t> extents, void* to) {
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const uint64_t code = is_integer(dtype) ? static_cast<uint64_t>(extents[i])
+                                            : encode(dtype, static_cast<double>(extents[i]));
+    store_code(dtype, to, static_cast<int64_t>(i), code);
+  }
 }
 
 void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node) {

@@ -47,4 +47,7 @@ std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
 // Every index in range, else a UserError that names the node.
 void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node);
 
+// Sizes as elements of a tensor.
+void store_extents(DType dtype, std::span<const int64_t> extents, void* to);
+
 }  // namespace tenon::kernels

@@ -1,0 +1,297 @@
+#include "kernels/device_executable.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/convert.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "kernels/captured_runs.h"
+#include "kernels/device/stream.h"
+#include "kernels/device_weights.h"
+#include "kernels/instances.h"
+#include "kernels/program.h"
+#include "kernels/state_pool.h"
+
+namespace tenon::kernels {
+namespace {
+
+using device::Address;
+using device::Buffer;
+using device::Device;
+using device::Event;
+using device::LoadedKernel;
+using device::Stream;
+
+Address address_in(const void* data) { return reinterpret_cast<Address>(data); }
+
+// What one Run needs for itself. Its arena belongs to the stream of its last Run until that Run's
+// event has passed.
+struct DeviceRunState {
+  RunShapes shapes;
+  Buffer arena;
+  // Values that follow from the shapes: made when those change, copied before the next launch.
+  std::vector<std::byte> shape_bytes;
+  std::vector<size_t> shape_offsets;  // one per ShapeWrite
+  Buffer shape_values;
+  bool shape_values_stale = false;
+  std::vector<Address> slots;       // per slot
+  std::vector<Address> callers;     // inputs and outputs, in the order of caller_slots_
+  std::vector<uint64_t> arguments;  // of all launches, one launch after the other
+  std::unique_ptr<Event> finished;
+  device::StreamHandle stream = nullptr;
+  bool in_flight = false;
+  std::unique_ptr<Stream> own_stream;  // where the caller brings none
+  CapturedRuns captured;
+};
+
+class DeviceExecutable final : public Executable {
+ public:
+  DeviceExecutable(Program program, std::shared_ptr<Device> device, DeviceRunOptions options)
+      : program_(std::move(program)),
+        device_(std::move(device)),
+        options_(options),
+        instances_(program_, 1) {
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      if (is_callers(slot)) caller_slots_.push_back(slot);
+    }
+    plan_arguments();
+    if (device_ == nullptr) return;
+    weights_ = DeviceWeights(device_, program_);
+    load_kernels();
+  }
+
+  ~DeviceExecutable() override {
+    for (const auto& state : states_.idle()) {
+      if (!state->in_flight) continue;
+      try {
+        state->finished->synchronize();
+      } catch (const std::exception&) {
+        // A device that failed has nothing in flight.
+      }
+    }
+  }
+
+  void run(RunContext& context) override {
+    if (device_ == nullptr) {
+      throw UserError(
+          "this session was compiled for a GPU that is not in this machine: it can be saved and "
+          "inspected, but not run");
+    }
+    device_->make_current();
+    auto lease = states_.lease([&] { return new_state(); });
+    DeviceRunState& state = *lease;
+    Stream stream = open_stream(context, state);
+    if (instances_.read(context, state.shapes)) adopt(state);
+    bind(context, state);
+    take_over(state, stream);
+    if (state.shape_values_stale) send_shape_values(state, stream);
+    if (options_.graphs && !stream.capturing()) {
+      state.captured.run(device_, stream, state.shapes.instance, state.callers,
+                         [&](Stream& target) { enqueue(target, state); });
+    } else {
+      enqueue(stream, state);
+    }
+    stream.record(*state.finished);
+    if (context.stream() == nullptr) stream.synchronize(options_.deadline);
+  }
+
+  const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
+  size_t weight_bytes() const override { return program_.weight_bytes; }
+  size_t packed_bytes() const override { return program_.packed_bytes; }
+
+ private:
+  // Where an argument of a launch comes from: a slot's address, or a number of the instance.
+  struct Argument {
+    bool is_slot = false;
+    size_t index = 0;  // slot, or position in ShapeInstance::indices
+  };
+  struct Patch {
+    size_t position, caller;
+  };
+
+  bool is_callers(size_t slot) const {
+    const Slot::Kind kind = program_.slots[slot].kind;
+    return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
+  }
+
+  void plan_arguments() {
+    size_t next_index = 0;
+    for (const CompiledLaunch& launch : program_.launches) {
+      auto slot = launch.slots.begin();
+      for (const bool is_buffer : launch.is_buffer) {
+        if (is_buffer && is_callers(*slot)) {
+          const auto caller = std::find(caller_slots_.begin(), caller_slots_.end(), *slot);
+          patches_.push_back(
+              {arguments_.size(), static_cast<size_t>(caller - caller_slots_.begin())});
+        }
+        arguments_.push_back(is_buffer ? Argument{true, *slot++} : Argument{false, next_index++});
+      }
+    }
+  }
+
+  void load_kernels() {
+    kernels_.resize(program_.gpu_code.size());
+    parallel_for_each(static_cast<int64_t>(kernels_.size()),
+                      [&](int64_t i) { kernels_[i] = device_->load(program_.gpu_code[i]); });
+  }
+
+  std::unique_ptr<DeviceRunState> new_state() {
+    auto state = std::make_unique<DeviceRunState>();
+    state->shapes = instances_.make_shapes();
+    state->slots.resize(program_.slots.size());
+    state->callers.resize(caller_slots_.size());
+    state->arguments.resize(arguments_.size());
+    state->finished = std::make_unique<Event>(device_);
+    return state;
+  }
+
+  Stream open_stream(RunContext& context, DeviceRunState& state) {
+    if (context.stream() != nullptr) {
+      return Stream(device_, static_cast<device::StreamHandle>(context.stream()));
+    }
+    if (state.own_stream == nullptr) state.own_stream = std::make_unique<Stream>(device_);
+    return Stream(device_, state.own_stream->handle());
+  }
+
+  // The arena may still be read by the Run that had it before, on another stream.
+  static void take_over(DeviceRunState& state, Stream& stream) {
+    if (state.in_flight && state.stream != stream.handle()) stream.wait(*state.finished);
+    state.stream = stream.handle();
+    state.in_flight = true;
+  }
+
+  // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
+  // Run.
+  void adopt(DeviceRunState& state) {
+    auto instance = std::move(state.shapes.instance);
+    const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
+    if (arena_bytes > state.arena.bytes()) {
+      settle(state);
+      state.captured.forget();
+      state.arena = Buffer();
+      if (options_.memory_limit > 0 && arena_bytes > options_.memory_limit) {
+        throw device::OutOfMemory("intermediate results need " + std::to_string(arena_bytes) +
+                                  " bytes, and memory_limit allows " +
+                                  std::to_string(options_.memory_limit));
+      }
+      state.arena = Buffer(device_, arena_bytes, "the intermediate results of a partition");
+    }
+    for (size_t slot = 0; slot < state.slots.size(); ++slot) {
+      const int64_t offset = instance->offsets[slot];
+      if (offset >= 0) {
+        state.slots[slot] = state.arena.address() + static_cast<Address>(offset);
+      } else if (program_.slots[slot].kind == Slot::Kind::kConstant) {
+        state.slots[slot] = weights_.address(slot);
+      }
+    }
+    make_shape_values(state, *instance);
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const Argument& argument = arguments_[i];
+      state.arguments[i] = argument.is_slot
+                               ? state.slots[argument.index]
+                               : static_cast<uint64_t>(instance->indices[argument.index]);
+    }
+    state.shapes.instance = std::move(instance);
+  }
+
+  // No kernel reads this state's memory any more.
+  static void settle(DeviceRunState& state) {
+    if (state.in_flight) state.finished->synchronize();
+    state.in_flight = false;
+  }
+
+  void make_shape_values(DeviceRunState& state, const ShapeInstance& instance) {
+    constexpr size_t kAlignment = 16;
+    state.shape_bytes.clear();
+    state.shape_offsets.clear();
+    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
+      const DType dtype = program_.shape_writes[i].dtype;
+      const std::vector<int64_t>& extents = instance.shape_writes[i];
+      const size_t first = (state.shape_bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+      state.shape_offsets.push_back(first);
+      state.shape_bytes.resize(first + storage_bytes(dtype, static_cast<int64_t>(extents.size())));
+      store_extents(dtype, extents, state.shape_bytes.data() + first);
+    }
+    if (state.shape_bytes.size() > state.shape_values.bytes()) {
+      settle(state);
+      state.captured.forget();
+      state.shape_values =
+          Buffer(device_, state.shape_bytes.size(), "sizes that a partition computes with");
+    }
+    for (size_t i = 0; i < state.shape_offsets.size(); ++i) {
+      const size_t slot = program_.shape_writes[i].slot;
+      if (!is_callers(slot)) state.slots[slot] = shape_value(state, i);
+    }
+    state.shape_values_stale = !state.shape_bytes.empty();
+  }
+
+  static Address shape_value(const DeviceRunState& state, size_t write) {
+    return state.shape_values.address() + state.shape_offsets[write];
+  }
+
+  static void send_shape_values(DeviceRunState& state, Stream& stream) {
+    stream.copy(state.shape_values.address(), address_in(state.shape_bytes.data()),
+                state.shape_bytes.size());
+    state.shape_values_stale = false;
+  }
+
+  void bind(RunContext& context, DeviceRunState& state) const {
+    for (size_t i = 0; i < caller_slots_.size(); ++i) {
+      const Slot& slot = program_.slots[caller_slots_[i]];
+      const void* data =
+          slot.kind == Slot::Kind::kInput
+              ? state.shapes.inputs[slot.index].data
+              : context.output(slot.index, state.shapes.instance->outputs[slot.index]);
+      state.callers[i] = state.slots[caller_slots_[i]] = address_in(data);
+    }
+    for (const Patch& patch : patches_)
+      state.arguments[patch.position] = state.callers[patch.caller];
+  }
+
+  void enqueue(Stream& stream, DeviceRunState& state) const {
+    const ShapeInstance& instance = *state.shapes.instance;
+    const uint64_t* arguments = state.arguments.data();
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      const size_t count = launch.is_buffer.size();
+      const int64_t tasks = instance.launches[i].tasks;
+      if (tasks > 0) stream.launch(*kernels_[launch.gpu_code], tasks, {arguments, count});
+      arguments += count;
+    }
+    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
+      const ShapeWrite& write = program_.shape_writes[i];
+      const auto count = static_cast<int64_t>(instance.shape_writes[i].size());
+      if (!is_callers(write.slot) || count == 0) continue;
+      stream.copy(state.slots[write.slot], shape_value(state, i),
+                  storage_bytes(write.dtype, count));
+    }
+    for (const ShapeInstance::Copy& copy : instance.copies) {
+      if (copy.bytes == 0 || state.slots[copy.to] == state.slots[copy.from]) continue;
+      stream.copy(state.slots[copy.to], state.slots[copy.from], static_cast<size_t>(copy.bytes));
+    }
+  }
+
+  Program program_;
+  std::shared_ptr<Device> device_;
+  DeviceRunOptions options_;
+  DeviceWeights weights_;
+  std::vector<std::shared_ptr<const LoadedKernel>> kernels_;
+  Instances instances_;
+  StatePool<DeviceRunState> states_;
+  std::vector<size_t> caller_slots_;  // inputs and outputs
+  std::vector<Argument> arguments_;   // of all launches
+  std::vector<Patch> patches_;        // arguments that are the caller's addresses
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> build_on_device(ir::Graph fused, const Settings& settings,
+                                            std::shared_ptr<device::Device> device,
+                                            const DeviceRunOptions& options,
+                                            const codegen::StageSink& sink) {
+  return std::make_unique<DeviceExecutable>(make_program(fused, settings, sink), std::move(device),
+                                            options);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,57 @@
+// What a Run needs for itself, one per concurrent Run and kept between Runs, so that a warm one
+// allocates nothing.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace tenon::kernels {
+
+template <typename State>
+class StatePool {
+ public:
+  // Back in the pool at the end of its scope, also when the Run throws.
+  class Lease {
+   public:
+    Lease(StatePool& pool, std::unique_ptr<State> state) : pool_(pool), state_(std::move(state)) {}
+    ~Lease() {
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.idle_.push_back(std::move(state_));
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    State& operator*() { return *state_; }
+
+   private:
+    StatePool& pool_;
+    std::unique_ptr<State> state_;
+  };
+
+  // The state that was used last, or a new one from `make`.
+  template <typename Make>
+  Lease lease(const Make& make) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto state = std::move(idle_.back());
+        idle_.pop_back();
+        return Lease(*this, std::move(state));
+      }
+    }
+    std::unique_ptr<State> made = make();
+    const std::lock_guard lock(mutex_);
+    idle_.reserve(++count_);  // so that giving it back cannot fail
+    return Lease(*this, std::move(made));
+  }
+
+  // Only while no Run is in flight.
+  std::vector<std::unique_ptr<State>>& idle() { return idle_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<State>> idle_;
+  size_t count_ = 0;
+};
+
+}  // namespace tenon::kernels
