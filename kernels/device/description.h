@@ -7,13 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "base/support.h"
 #include "codegen/target.h"
+#include "kernels/device/driver.h"
 
 namespace tenon::device {
 
 struct Description {
-  std::string name;     // "NVIDIA H200"
-  std::string arch;     // "sm_90a"; a newer GPU than we know is "sm_90" with `forward` set
+  std::string name;  // "NVIDIA H200"
+  std::string arch;  // "sm_90a"; a newer GPU than we know is "sm_90" with `forward` set
   bool forward = false;
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;
@@ -30,5 +32,7 @@ struct Description {
 Description parse_description(std::string_view text);  // throws UserError naming the line
 // "sm_90a" and so on, compiled in from specs/; throws UserError listing what is known.
 Description named_description(std::string_view arch);
+// GPU `number` of the driver. Refused where it is too old or does not answer.
+Support describe(const Driver& driver, int number, Description& description);
 
 }  // namespace tenon::device

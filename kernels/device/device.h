@@ -26,8 +26,8 @@ class OutOfMemory : public UserError {
  public:
   using UserError::UserError;
 };
-// The device failed for good (an illegal address, a lost device): every later call throws this, with
-// the first cause.
+// The device failed for good (an illegal address, a lost device): every later call throws this,
+// with the first cause.
 class DeviceLost : public UserError {
  public:
   using UserError::UserError;
@@ -53,6 +53,8 @@ class Device {
   // GPUs that the driver offers (CUDA_VISIBLE_DEVICES is honoured by it), none where there is no
   // driver. Never throws.
   static std::vector<Description> list();
+  // Why there is no driver, or why some of its GPUs are not in the list; one sentence each.
+  static std::vector<std::string> left_out();
   // One object per GPU and process; kept while anyone holds it. Throws UserError with the reason.
   static std::shared_ptr<Device> open(int ordinal);
   virtual ~Device() = default;
@@ -64,6 +66,10 @@ class Device {
   // Throws for everything but success: OutOfMemory, DeviceLost, else UserError with `what`.
   virtual void check(Result result, std::string_view what) = 0;
   virtual std::optional<std::string> failure() const = 0;  // first cause, once it failed for good
+  // The same for destructors: false where the driver must not be called any more, and results that
+  // nobody can act on.
+  virtual bool try_make_current() noexcept = 0;
+  virtual void note(Result result) noexcept = 0;
 
   // `purpose` goes into the message when memory runs out: "weight 'w1'", "arena of tenon_0".
   virtual Address allocate(size_t bytes, std::string_view purpose) = 0;

@@ -14,8 +14,8 @@ namespace tenon::device {
 using Result = int;  // CUresult; 0 is success
 inline constexpr Result kSuccess = 0, kOutOfMemory = 2, kNotReady = 600;
 
-using Ordinal = int;                        // CUdevice
-using Address = uint64_t;                   // CUdeviceptr
+using Ordinal = int;       // CUdevice
+using Address = uint64_t;  // CUdeviceptr
 using ContextHandle = struct OpaqueContext*;
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
@@ -25,62 +25,61 @@ using GraphHandle = struct OpaqueGraph*;
 using GraphExecHandle = struct OpaqueGraphExec*;
 
 struct Driver {
-#define TENON_DRIVER_FUNCTIONS(F)                                                                 \
-  F(init, "cuInit", (unsigned flags))                                                             \
-  F(driver_version, "cuDriverGetVersion", (int* version))                                         \
-  F(error_name, "cuGetErrorName", (Result result, const char** text))                             \
-  F(error_text, "cuGetErrorString", (Result result, const char** text))                           \
-  F(device_count, "cuDeviceGetCount", (int* count))                                               \
-  F(device_get, "cuDeviceGet", (Ordinal * device, int number))                                    \
-  F(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                       \
-  F(device_memory, "cuDeviceTotalMem_v2", (size_t* bytes, Ordinal device))                        \
-  F(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))        \
-  F(device_pci_bus_id, "cuDeviceGetPCIBusId", (char* text, int size, Ordinal device))             \
-  F(primary_retain, "cuDevicePrimaryCtxRetain", (ContextHandle * context, Ordinal device))        \
-  F(primary_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                            \
-  F(set_current, "cuCtxSetCurrent", (ContextHandle context))                                      \
-  F(memory_info, "cuMemGetInfo_v2", (size_t* free, size_t* total))                                \
-  F(allocate, "cuMemAlloc_v2", (Address * address, size_t bytes))                                 \
-  F(release, "cuMemFree_v2", (Address address))                                                   \
-  F(allocate_pinned, "cuMemHostAlloc", (void** memory, size_t bytes, unsigned flags))             \
-  F(release_pinned, "cuMemFreeHost", (void* memory))                                              \
-  F(pointer_attribute, "cuPointerGetAttribute", (void* data, int attribute, Address address))     \
-  F(copy_async, "cuMemcpyAsync",                                                                  \
-    (Address to, Address from, size_t bytes, StreamHandle stream))                                \
-  F(fill_async, "cuMemsetD8Async",                                                                \
-    (Address to, unsigned char value, size_t bytes, StreamHandle stream))                         \
-  F(stream_create, "cuStreamCreate", (StreamHandle * stream, unsigned flags))                     \
-  F(stream_destroy, "cuStreamDestroy_v2", (StreamHandle stream))                                  \
-  F(stream_query, "cuStreamQuery", (StreamHandle stream))                                         \
-  F(stream_synchronize, "cuStreamSynchronize", (StreamHandle stream))                             \
-  F(stream_wait, "cuStreamWaitEvent", (StreamHandle stream, EventHandle event, unsigned flags))   \
-  F(stream_capturing, "cuStreamIsCapturing", (StreamHandle stream, int* status))                  \
-  F(begin_capture, "cuStreamBeginCapture_v2", (StreamHandle stream, int mode))                    \
-  F(end_capture, "cuStreamEndCapture", (StreamHandle stream, GraphHandle * graph))                \
-  F(event_create, "cuEventCreate", (EventHandle * event, unsigned flags))                         \
-  F(event_destroy, "cuEventDestroy_v2", (EventHandle event))                                      \
-  F(event_record, "cuEventRecord", (EventHandle event, StreamHandle stream))                      \
-  F(event_query, "cuEventQuery", (EventHandle event))                                             \
-  F(event_synchronize, "cuEventSynchronize", (EventHandle event))                                 \
-  F(event_elapsed, "cuEventElapsedTime", (float* ms, EventHandle first, EventHandle second))      \
-  F(module_load, "cuModuleLoadDataEx",                                                            \
-    (ModuleHandle * module, const void* image, unsigned options, int* keys, void** values))       \
-  F(module_unload, "cuModuleUnload", (ModuleHandle module))                                       \
-  F(module_function, "cuModuleGetFunction",                                                       \
-    (FunctionHandle * function, ModuleHandle module, const char* name))                           \
-  F(function_set, "cuFuncSetAttribute", (FunctionHandle function, int attribute, int value))      \
-  F(function_attribute, "cuFuncGetAttribute",                                                     \
-    (int* value, int attribute, FunctionHandle function))                                         \
-  F(launch, "cuLaunchKernel",                                                                     \
-    (FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                  \
-     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                 \
-     StreamHandle stream, void** arguments, void** extra))                                        \
-  F(graph_instantiate, "cuGraphInstantiateWithFlags",                                             \
-    (GraphExecHandle * exec, GraphHandle graph, unsigned long long flags))                        \
-  F(graph_update, "cuGraphExecUpdate_v2",                                                         \
-    (GraphExecHandle exec, GraphHandle graph, void* result_info))                                 \
-  F(graph_launch, "cuGraphLaunch", (GraphExecHandle exec, StreamHandle stream))                   \
-  F(graph_destroy, "cuGraphDestroy", (GraphHandle graph))                                         \
+#define TENON_DRIVER_FUNCTIONS(F)                                                                  \
+  F(init, "cuInit", (unsigned flags))                                                              \
+  F(driver_version, "cuDriverGetVersion", (int* version))                                          \
+  F(error_name, "cuGetErrorName", (Result result, const char** text))                              \
+  F(error_text, "cuGetErrorString", (Result result, const char** text))                            \
+  F(device_count, "cuDeviceGetCount", (int* count))                                                \
+  F(device_get, "cuDeviceGet", (Ordinal * device, int number))                                     \
+  F(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                        \
+  F(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, Ordinal device))                        \
+  F(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))         \
+  F(device_pci_bus_id, "cuDeviceGetPCIBusId", (char* text, int size, Ordinal device))              \
+  F(primary_retain, "cuDevicePrimaryCtxRetain", (ContextHandle * context, Ordinal device))         \
+  F(primary_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                             \
+  F(set_current, "cuCtxSetCurrent", (ContextHandle context))                                       \
+  F(memory_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                               \
+  F(allocate, "cuMemAlloc_v2", (Address * address, size_t bytes))                                  \
+  F(release, "cuMemFree_v2", (Address address))                                                    \
+  F(allocate_pinned, "cuMemHostAlloc", (void** memory, size_t bytes, unsigned flags))              \
+  F(release_pinned, "cuMemFreeHost", (void* memory))                                               \
+  F(pointer_attribute, "cuPointerGetAttribute", (void* data, int attribute, Address address))      \
+  F(copy_async, "cuMemcpyAsync", (Address to, Address from, size_t bytes, StreamHandle stream))    \
+  F(fill_async, "cuMemsetD8Async",                                                                 \
+    (Address to, unsigned char value, size_t bytes, StreamHandle stream))                          \
+  F(stream_create, "cuStreamCreate", (StreamHandle * stream, unsigned flags))                      \
+  F(stream_destroy, "cuStreamDestroy_v2", (StreamHandle stream))                                   \
+  F(stream_query, "cuStreamQuery", (StreamHandle stream))                                          \
+  F(stream_synchronize, "cuStreamSynchronize", (StreamHandle stream))                              \
+  F(stream_wait, "cuStreamWaitEvent", (StreamHandle stream, EventHandle event, unsigned flags))    \
+  F(stream_capturing, "cuStreamIsCapturing", (StreamHandle stream, int* status))                   \
+  F(begin_capture, "cuStreamBeginCapture_v2", (StreamHandle stream, int mode))                     \
+  F(end_capture, "cuStreamEndCapture", (StreamHandle stream, GraphHandle * graph))                 \
+  F(event_create, "cuEventCreate", (EventHandle * event, unsigned flags))                          \
+  F(event_destroy, "cuEventDestroy_v2", (EventHandle event))                                       \
+  F(event_record, "cuEventRecord", (EventHandle event, StreamHandle stream))                       \
+  F(event_query, "cuEventQuery", (EventHandle event))                                              \
+  F(event_synchronize, "cuEventSynchronize", (EventHandle event))                                  \
+  F(event_elapsed, "cuEventElapsedTime", (float* ms, EventHandle first, EventHandle second))       \
+  F(module_load, "cuModuleLoadDataEx",                                                             \
+    (ModuleHandle * module, const void* image, unsigned options, int* keys, void** values))        \
+  F(module_unload, "cuModuleUnload", (ModuleHandle module))                                        \
+  F(module_function, "cuModuleGetFunction",                                                        \
+    (FunctionHandle * function, ModuleHandle module, const char* name))                            \
+  F(function_set, "cuFuncSetAttribute", (FunctionHandle function, int attribute, int value))       \
+  F(function_attribute, "cuFuncGetAttribute",                                                      \
+    (int* value, int attribute, FunctionHandle function))                                          \
+  F(launch, "cuLaunchKernel",                                                                      \
+    (FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream,               \
+     void** arguments, void** extra))                                                              \
+  F(graph_instantiate, "cuGraphInstantiateWithFlags",                                              \
+    (GraphExecHandle * exec, GraphHandle graph, unsigned long long flags))                         \
+  F(graph_update, "cuGraphExecUpdate_v2",                                                          \
+    (GraphExecHandle exec, GraphHandle graph, void* result_info))                                  \
+  F(graph_launch, "cuGraphLaunch", (GraphExecHandle exec, StreamHandle stream))                    \
+  F(graph_destroy, "cuGraphDestroy", (GraphHandle graph))                                          \
   F(graph_exec_destroy, "cuGraphExecDestroy", (GraphExecHandle exec))
 
 #define TENON_DECLARE(member, symbol, parameters) Result(*member) parameters = nullptr;
@@ -97,5 +96,9 @@ struct DriverAnswer {
   int version = 0;   // 13000: CUDA 13.0
 };
 const DriverAnswer& driver();
+
+// The child of a fork may not use the parent's driver, and a process that is exiting has none left:
+// destructors ask before they call.
+bool driver_within_reach();
 
 }  // namespace tenon::device

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "kernels/device/device.h"
 
@@ -73,6 +74,7 @@ class Stream {
   std::shared_ptr<Device> device_;
   StreamHandle handle_ = nullptr;
   bool owned_ = false;
+  std::string last_work_ = "none through this object";
 };
 
 }  // namespace tenon::device

@@ -1,0 +1,145 @@
+#include "kernels/device/linker.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tenon::device {
+namespace {
+
+constexpr int kOldestMajor = 12;
+constexpr int kPtxInput = 2;
+
+using LinkHandle = struct OpaqueLink*;
+
+struct LinkFunctions {
+#define TENON_LINK_FUNCTIONS(F)                                                           \
+  F(create, "nvJitLinkCreate", (LinkHandle * link, uint32_t count, const char** options)) \
+  F(destroy, "nvJitLinkDestroy", (LinkHandle * link))                                     \
+  F(add_data, "nvJitLinkAddData",                                                         \
+    (LinkHandle link, int kind, const void* data, size_t size, const char* name))         \
+  F(complete, "nvJitLinkComplete", (LinkHandle link))                                     \
+  F(code_size, "nvJitLinkGetLinkedCubinSize", (LinkHandle link, size_t * size))           \
+  F(code, "nvJitLinkGetLinkedCubin", (LinkHandle link, void* code))                       \
+  F(log_size, "nvJitLinkGetErrorLogSize", (LinkHandle link, size_t * size))               \
+  F(log, "nvJitLinkGetErrorLog", (LinkHandle link, char* log))
+
+#define TENON_DECLARE(member, symbol, parameters) int(*member) parameters = nullptr;
+  TENON_LINK_FUNCTIONS(TENON_DECLARE)
+#undef TENON_DECLARE
+};
+
+class NvJitLink : public Linker {
+ public:
+  explicit NvJitLink(const LinkFunctions& functions) : functions_(functions) {}
+
+  std::string link(std::string_view ptx, std::string_view arch) const override {
+    const std::string option = fmt::format("-arch={}", arch);
+    const char* options[] = {option.c_str()};
+    LinkHandle link = nullptr;
+    if (const int result = functions_.create(&link, 1, options); result != 0) {
+      throw UserError(
+          fmt::format("nvJitLink does not know {} (error {}): update it", arch, result));
+    }
+    const struct Destroy {
+      const NvJitLink& owner;
+      LinkHandle& link;
+      ~Destroy() { owner.functions_.destroy(&link); }
+    } destroy{*this, link};
+
+    // With the closing zero: nvJitLink reads PTX as a C string.
+    const std::string text(ptx);
+    size_t size = 0;
+    int result = functions_.add_data(link, kPtxInput, text.c_str(), text.size() + 1, "kernel");
+    if (result == 0) result = functions_.complete(link);
+    if (result == 0) result = functions_.code_size(link, &size);
+    std::string code(size, '\0');
+    if (result == 0) result = functions_.code(link, code.data());
+    if (result != 0) {
+      throw UserError(fmt::format("nvJitLink made no machine code for {} (error {}): {}", arch,
+                                  result, log(link)));
+    }
+    return code;
+  }
+
+ private:
+  std::string log(LinkHandle link) const {
+    size_t size = 0;
+    if (functions_.log_size(link, &size) != 0 || size == 0) return "it gave no reason";
+    std::string text(size, '\0');
+    if (functions_.log(link, text.data()) != 0) return "it gave no reason";
+    text.resize(std::min(text.find('\0'), text.size()));
+    return text;
+  }
+
+  LinkFunctions functions_;
+};
+
+std::string fill(void* library, LinkFunctions& functions) {
+#define TENON_FIND(member, symbol, parameters)                                             \
+  functions.member = reinterpret_cast<decltype(functions.member)>(dlsym(library, symbol)); \
+  if (functions.member == nullptr) return symbol;
+  TENON_LINK_FUNCTIONS(TENON_FIND)
+#undef TENON_FIND
+  return {};
+}
+
+std::vector<std::string> folders() {
+  std::vector<std::string> folders = {""};  // by name alone, as the system finds it
+  const char* listed = std::getenv("TENON_LIBRARY_DIRS");
+  std::string_view rest = listed == nullptr ? "" : listed;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find(':'), rest.size());
+    if (end > 0) folders.emplace_back(std::string(rest.substr(0, end)) + "/");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return folders;
+}
+
+LinkerAnswer load(int newest_major) {
+  std::string why;
+  for (int major = newest_major; major >= kOldestMajor; --major) {
+    for (const std::string& folder : folders()) {
+      const std::string path = fmt::format("{}libnvJitLink.so.{}", folder, major);
+      void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) {
+        if (why.empty()) why = dlerror();
+        continue;
+      }
+      LinkFunctions functions;
+      if (const std::string missing = fill(library, functions); !missing.empty()) {
+        why = fmt::format("{} has no function {}", path, missing);
+        continue;
+      }
+      return {Support::yes(), new NvJitLink(functions), path};
+    }
+  }
+  return {Support::no(fmt::format(
+              "nvJitLink is not installed ({}); the driver compiles kernels instead, which takes "
+              "longer. pip install nvidia-nvjitlink",
+              why)),
+          nullptr,
+          {}};
+}
+
+}  // namespace
+
+const LinkerAnswer& linker(int newest_major) {
+  static auto* const mutex = new std::mutex;
+  static auto* const answers = new std::map<int, LinkerAnswer>;
+  const std::lock_guard lock(*mutex);
+  const auto [entry, is_new] = answers->try_emplace(newest_major);
+  if (is_new) entry->second = load(newest_major);
+  return entry->second;
+}
+
+}  // namespace tenon::device

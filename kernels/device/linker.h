@@ -1,0 +1,30 @@
+// PTX to machine code in this process, by nvJitLink where it is installed. Needs no GPU. Looked for
+// by name and in the folders of TENON_LIBRARY_DIRS (separated by ':'; the Python package names
+// site-packages/nvidia/*/lib there).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/support.h"
+
+namespace tenon::device {
+
+class Linker {
+ public:
+  virtual ~Linker() = default;
+  // Machine code for `arch` ("sm_90a"). Thread-safe. Throws UserError with the linker's own words.
+  virtual std::string link(std::string_view ptx, std::string_view arch) const = 0;
+};
+
+struct LinkerAnswer {
+  Support support;
+  const Linker* linker = nullptr;
+  std::string path;
+};
+
+// Loaded once per process and major version. A driver does not take machine code of a newer CUDA
+// than its own, so it asks for at most its own major version.
+const LinkerAnswer& linker(int newest_major);
+
+}  // namespace tenon::device

@@ -1,0 +1,220 @@
+#include "kernels/device/stream.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tenon::device {
+
+Event::Event(std::shared_ptr<Device> device, bool timed) : device_(std::move(device)) {
+  constexpr unsigned kWithoutTime = 2;
+  device_->make_current();
+  device_->check(device_->driver().event_create(&handle_, timed ? 0 : kWithoutTime),
+                 "create an event");
+}
+
+Event::~Event() {
+  if (device_->try_make_current()) device_->note(device_->driver().event_destroy(handle_));
+}
+
+bool Event::done() {
+  device_->make_current();
+  const Result result = device_->driver().event_query(handle_);
+  if (result == kNotReady) return false;
+  device_->check(result, "ask whether an event has passed");
+  return true;
+}
+
+void Event::synchronize() {
+  device_->make_current();
+  device_->check(device_->driver().event_synchronize(handle_), "wait for an event");
+}
+
+float Event::milliseconds(Event& first, Event& second) {
+  float milliseconds = 0;
+  second.device_->make_current();
+  second.device_->check(
+      second.device_->driver().event_elapsed(&milliseconds, first.handle_, second.handle_),
+      "take the time between two events");
+  return milliseconds;
+}
+
+namespace {
+
+// Destroys a graph that was taken over, whatever happens to it meanwhile.
+class OwnedGraph {
+ public:
+  OwnedGraph(Device& device, GraphHandle graph) : device_(device), graph_(graph) {}
+  ~OwnedGraph() {
+    if (graph_ != nullptr && device_.try_make_current()) {
+      device_.note(device_.driver().graph_destroy(graph_));
+    }
+  }
+  OwnedGraph(const OwnedGraph&) = delete;
+  OwnedGraph& operator=(const OwnedGraph&) = delete;
+
+ private:
+  Device& device_;
+  GraphHandle graph_;
+};
+
+}  // namespace
+
+Graph::Graph(std::shared_ptr<Device> device, GraphHandle graph) : device_(std::move(device)) {
+  const OwnedGraph owned(*device_, graph);
+  device_->make_current();
+  device_->check(device_->driver().graph_instantiate(&exec_, graph, 0), "instantiate a graph");
+}
+
+Graph::~Graph() {
+  if (exec_ != nullptr && device_->try_make_current()) {
+    device_->note(device_->driver().graph_exec_destroy(exec_));
+  }
+}
+
+bool Graph::update(GraphHandle graph) {
+  constexpr Result kUpdateFailure = 910;
+  const OwnedGraph owned(*device_, graph);
+  std::array<uint64_t, 8> details{};  // CUDA writes three words: why, and between which nodes
+  device_->make_current();
+  const Result result = device_->driver().graph_update(exec_, graph, details.data());
+  if (result == kUpdateFailure) return false;
+  device_->check(result, "update a graph");
+  return true;
+}
+
+Stream::Stream(std::shared_ptr<Device> device) : device_(std::move(device)), owned_(true) {
+  constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
+  device_->make_current();
+  device_->check(device_->driver().stream_create(&handle_, kNonBlocking), "create a stream");
+}
+
+Stream::Stream(std::shared_ptr<Device> device, StreamHandle borrowed)
+    : device_(std::move(device)), handle_(borrowed) {}
+
+Stream::~Stream() {
+  if (owned_ && device_->try_make_current()) {
+    device_->note(device_->driver().stream_destroy(handle_));
+  }
+}
+
+void Stream::copy(Address to, Address from, size_t bytes) {
+  if (bytes == 0) return;
+  device_->make_current();
+  last_work_ = "a copy";
+  const Result result = device_->driver().copy_async(to, from, bytes, handle_);
+  if (result != kSuccess) device_->check(result, fmt::format("copy {} bytes", bytes));
+}
+
+void Stream::fill(Address to, unsigned char value, size_t bytes) {
+  if (bytes == 0) return;
+  device_->make_current();
+  last_work_ = "a fill";
+  const Result result = device_->driver().fill_async(to, value, bytes, handle_);
+  if (result != kSuccess) device_->check(result, fmt::format("fill {} bytes", bytes));
+}
+
+void Stream::launch(const LoadedKernel& kernel, int64_t tasks,
+                    std::span<const uint64_t> arguments) {
+  constexpr size_t kUsual = 48;
+  if (tasks <= 0) return;
+  if (tasks > std::numeric_limits<int32_t>::max()) {
+    throw UserError(fmt::format("kernel '{}': {} blocks are more than a launch takes (2^31 - 1)",
+                                kernel.name, tasks));
+  }
+  // The closing null is not CUDA's: the stub driver of the tests counts arguments by it.
+  std::array<void*, kUsual + 1> usual;
+  std::vector<void*> many;
+  void** pointers = usual.data();
+  if (arguments.size() > kUsual) {
+    many.resize(arguments.size() + 1);
+    pointers = many.data();
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    pointers[i] = const_cast<uint64_t*>(&arguments[i]);
+  }
+  pointers[arguments.size()] = nullptr;
+
+  device_->make_current();
+  last_work_ = kernel.name;
+  const Result result = device_->driver().launch(
+      kernel.function, static_cast<unsigned>(tasks), 1, 1, static_cast<unsigned>(kernel.threads), 1,
+      1, static_cast<unsigned>(kernel.shared_bytes), handle_, pointers, nullptr);
+  if (result != kSuccess) {
+    device_->check(result,
+                   fmt::format("launch kernel '{}' with {} blocks of {} threads and {} bytes "
+                               "of shared memory",
+                               kernel.name, tasks, kernel.threads, kernel.shared_bytes));
+  }
+}
+
+void Stream::launch(const Graph& graph) {
+  device_->make_current();
+  last_work_ = "a graph";
+  device_->check(device_->driver().graph_launch(graph.handle(), handle_), "launch a graph");
+}
+
+void Stream::record(Event& event) {
+  device_->make_current();
+  device_->check(device_->driver().event_record(event.handle(), handle_), "record an event");
+}
+
+void Stream::wait(const Event& event) {
+  device_->make_current();
+  device_->check(device_->driver().stream_wait(handle_, event.handle(), 0),
+                 "make a stream wait for an event");
+}
+
+bool Stream::capturing() {
+  int status = 0;
+  device_->make_current();
+  device_->check(device_->driver().stream_capturing(handle_, &status),
+                 "ask whether a stream is being captured");
+  return status != 0;
+}
+
+void Stream::begin_capture() {
+  constexpr int kThisThreadOnly = 1;  // others may allocate and load meanwhile
+  device_->make_current();
+  device_->check(device_->driver().begin_capture(handle_, kThisThreadOnly),
+                 "begin to capture a stream");
+}
+
+GraphHandle Stream::end_capture() {
+  GraphHandle graph = nullptr;
+  device_->make_current();
+  device_->check(device_->driver().end_capture(handle_, &graph), "end the capture of a stream");
+  if (graph == nullptr) throw UserError("the capture of a stream was broken and gave no graph");
+  return graph;
+}
+
+void Stream::synchronize(std::chrono::milliseconds deadline) {
+  using Clock = std::chrono::steady_clock;
+  device_->make_current();
+  if (deadline.count() == 0) {
+    device_->check(device_->driver().stream_synchronize(handle_), "wait for a stream");
+    return;
+  }
+  constexpr std::chrono::microseconds kSpin(200), kNap(50);
+  const Clock::time_point begin = Clock::now();
+  while (true) {
+    const Result result = device_->driver().stream_query(handle_);
+    if (result != kNotReady) {
+      device_->check(result, "wait for a stream");
+      return;
+    }
+    const auto waited = Clock::now() - begin;
+    if (waited > deadline) break;
+    if (waited > kSpin) std::this_thread::sleep_for(kNap);
+  }
+  throw UserError(fmt::format(
+      "GPU {} ({}) did not finish within {} ms; the stream's last work: {}. Raise the deadline, or "
+      "look for another process that occupies the GPU",
+      device_->description().ordinal, device_->description().name, deadline.count(), last_work_));
+}
+
+}  // namespace tenon::device
