@@ -29,9 +29,9 @@ void copy_row(codegen::Builder& b, int64_t depth, ValueId from, ValueId from_off
 }
 
 // present[b, h] = past[b, h, :past(b)], k[b, h, :], zeros. One task is one head.
-Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem, ir::ValueId past,
-                     ir::ValueId fresh, const HeadStrides& strides, int64_t depth, DType dtype,
-                     BufferArgument present) {
+Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                     const CacheAppend& cache) {
+  const auto& [past, fresh, strides, depth, dtype, present] = cache;
   const ir::Attention& attention = problem.attention;
   LaunchWriter writer("append_keys");
   codegen::Builder& b = writer.builder;
@@ -51,13 +51,7 @@ Launch append_launch(const ir::Graph& graph, const AttentionProblem& problem, ir
   const ValueId heads = b.index(attention.kv_heads), width = b.index(depth);
   const ValueId batch = b.div(b.task(), heads), head = b.rem(b.task(), heads);
   const ValueId rows = writer.index(problem.all_keys), fresh_rows = writer.index(problem.keys);
-  ValueId kept = writer.index(problem.past);
-  if (has_lengths) {
-    const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));
-    kept = b.min(kept, b.max(b.index(0), b.sub(length, fresh_rows)));
-  }
-  // A length beyond the cache must not write past its end.
-  kept = b.min(kept, b.max(b.index(0), b.sub(rows, fresh_rows)));
+  const ValueId kept = kept_rows(writer, problem, lengths, batch);
   const ValueId past_base = b.mul(b.task(), b.mul(writer.index(problem.past), width));
   const ValueId new_base =
       b.add(b.mul(batch, writer.index(strides.batch)), b.mul(head, writer.index(strides.head)));
@@ -102,33 +96,53 @@ Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const
 
 }  // namespace
 
+ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem, ValueId lengths,
+                  ValueId batch) {
+  codegen::Builder& b = writer.builder;
+  const ValueId fresh = writer.index(problem.keys);
+  const auto before_fresh = [&](ValueId end) { return b.max(b.index(0), b.sub(end, fresh)); };
+  ValueId kept = writer.index(problem.past);
+  if (lengths != kNone) {
+    const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));
+    kept = b.min(kept, before_fresh(length));
+  }
+  // A length beyond the cache must not write past its end.
+  return b.min(kept, before_fresh(writer.index(problem.all_keys)));
+}
+
+KeyRows appended_rows(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                      int which, AppendLaunch append, Lowered& lowered) {
+  const ir::Attention& attention = problem.attention;
+  const ir::ValueId fresh = which == 0 ? attention.k : attention.v;
+  const HeadStrides& strides = which == 0 ? problem.k : problem.v;
+  if (!problem.has_past()) return {BufferArgument::value(fresh), strides};
+
+  const int64_t depth = which == 0 ? problem.depth : problem.value_depth;
+  const DType dtype = graph.value(fresh).dtype;
+  const Dim head = problem.all_keys * depth;
+  const Dim batch = attention.kv_heads * head;
+  const ir::ValueId present = node.output(which + 1);
+  const BufferArgument target =
+      present != ir::kNoValue
+          ? BufferArgument::value(present)
+          : add_scratch(lowered, problem.batch * batch * (bit_width(dtype) / 8));
+  const ir::ValueId past = which == 0 ? attention.past_k : attention.past_v;
+  lowered.launches.push_back(append(graph, problem, {past, fresh, strides, depth, dtype, target}));
+  return {target, {batch, head, Dim(depth), 1}};
+}
+
 KeyRows key_rows(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
                  int which, Lowered& lowered) {
   const ir::Attention& attention = problem.attention;
   const ir::ValueId fresh = which == 0 ? attention.k : attention.v;
-  const int64_t depth = which == 0 ? problem.depth : problem.value_depth;
-  KeyRows rows{BufferArgument::value(fresh), which == 0 ? problem.k : problem.v};
   const DType dtype = graph.value(fresh).dtype;
-  Dim elements = element_count(*graph.value(fresh).shape);
-
-  if (problem.has_past()) {
-    elements = problem.batch * attention.kv_heads * problem.all_keys * depth;
-    const ir::ValueId present = node.output(which + 1);
-    const BufferArgument target = present != ir::kNoValue
-                                      ? BufferArgument::value(present)
-                                      : add_scratch(lowered, elements * (bit_width(dtype) / 8));
-    const ir::ValueId past = which == 0 ? attention.past_k : attention.past_v;
-    lowered.launches.push_back(
-        append_launch(graph, problem, past, fresh, rows.strides, depth, dtype, target));
-    rows = {
-        target,
-        {attention.kv_heads * problem.all_keys * depth, problem.all_keys * depth, Dim(depth), 1}};
-  }
-  if (dtype != DType::kF32) {
-    const BufferArgument f32 = add_scratch(lowered, elements * 4);
-    lowered.launches.push_back(convert_launch(dtype, rows.buffer, f32, elements));
-    rows.buffer = f32;
-  }
+  KeyRows rows = appended_rows(graph, node, problem, which, append_launch, lowered);
+  if (dtype == DType::kF32) return rows;
+  const Dim elements = problem.has_past() ? problem.batch * rows.strides.batch
+                                          : element_count(*graph.value(fresh).shape);
+  const BufferArgument f32 = add_scratch(lowered, elements * 4);
+  lowered.launches.push_back(convert_launch(dtype, rows.buffer, f32, elements));
+  rows.buffer = f32;
   return rows;
 }
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "kernels/llvm/attention/task.h"
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/tile_types.h"
 
@@ -35,7 +36,7 @@ class OnePass {
   }
 
   Launch emit() {
-    locate_task();
+    task_ = locate_task(writer_, problem_, b_.task(), lanes_, lengths_);
     load_queries();
     walk_keys();
     store_result();
@@ -63,11 +64,11 @@ class OnePass {
         writer_.declare(dim);
       }
     }
-    for (const Dim& dim : {problem_.queries, problem_.keys, problem_.past, problem_.all_keys,
-                           problem_.mask_batch, problem_.mask_head, problem_.mask_query,
-                           problem_.mask_key, ceil_div(problem_.queries, lanes_)}) {
+    for (const Dim& dim :
+         {problem_.mask_batch, problem_.mask_head, problem_.mask_query, problem_.mask_key}) {
       writer_.declare(dim);
     }
+    declare_task(writer_, problem_, lanes_);
   }
 
   ValueId dim(const Dim& value) { return writer_.index(value); }
@@ -75,30 +76,7 @@ class OnePass {
   ValueId scratch_row(ValueId row) { return b_.mul(row, b_.index(lanes_)); }
 
   ValueId head_offset(const HeadStrides& strides, ValueId head) {
-    return b_.add(b_.mul(batch_, dim(strides.batch)), b_.mul(head, dim(strides.head)));
-  }
-
-  void locate_task() {
-    const ValueId blocks = dim(ceil_div(problem_.queries, lanes_));
-    const ValueId heads = b_.index(attention_.q_heads);
-    const ValueId rest = b_.div(b_.task(), blocks);
-    first_query_ = b_.mul(b_.rem(b_.task(), blocks), b_.index(lanes_));
-    head_ = b_.rem(rest, heads);
-    batch_ = b_.div(rest, heads);
-    kv_head_ = b_.div(head_, b_.index(problem_.group()));
-    queries_left_ = b_.sub(dim(problem_.queries), first_query_);
-
-    length_ = dim(problem_.all_keys);
-    past_ = dim(problem_.past);
-    if (lengths_ != kNone) {
-      const ValueId given = b_.index_from(b_.load({lengths_, batch_, {}, {}}, {}));
-      length_ = b_.max(b_.index(0), b_.min(given, length_));
-      if (problem_.has_past()) {
-        past_ = b_.max(b_.index(0), b_.sub(length_, dim(problem_.keys)));
-      }
-    }
-    // Position of query 0 among the keys.
-    origin_ = attention_.causal ? b_.sub(length_, dim(problem_.queries)) : past_;
+    return b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head)));
   }
 
   void load_queries() {
@@ -106,11 +84,11 @@ class OnePass {
     sums_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
     const ValueId base =
-        b_.add(head_offset(problem_.q, head_), b_.mul(first_query_, dim(problem_.q.row)));
+        b_.add(head_offset(problem_.q, task_.head), b_.mul(task_.first_query, dim(problem_.q.row)));
     const DType dtype = graph_.value(attention_.q).dtype;
     b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
       const ValueId at = b_.add(base, b_.mul(d, dim(problem_.q.column)));
-      const Tile codes = b_.load({q_, at, {dim(problem_.q.row)}, {queries_left_}}, {lanes_});
+      const Tile codes = b_.load({q_, at, {dim(problem_.q.row)}, {task_.queries_left}}, {lanes_});
       const Tile scaled = b_.mul(decode_tile(b_, codes, dtype), f32(problem_.scale));
       b_.store({queries_, scratch_row(d), {}, {}}, scaled);
       return Nothing{};
@@ -121,30 +99,12 @@ class OnePass {
     });
   }
 
-  // The keys that some query of this block can see.
-  std::pair<ValueId, ValueId> key_range() {
-    ValueId first = b_.index(0), last = length_;
-    const ValueId last_query =
-        b_.add(first_query_, b_.sub(b_.min(b_.index(lanes_), queries_left_), b_.index(1)));
-    if (attention_.causal || attention_.causal_top_left || attention_.right_window >= 0) {
-      const int64_t ahead =
-          attention_.causal || attention_.causal_top_left ? 0 : attention_.right_window;
-      const ValueId end = b_.add(b_.add(origin_, last_query), b_.index(ahead + 1));
-      last = b_.max(b_.index(0), b_.min(last, end));
-    }
-    if (attention_.left_window >= 0) {
-      const ValueId begin = b_.sub(b_.add(origin_, first_query_), b_.index(attention_.left_window));
-      first = b_.max(b_.index(0), b_.min(begin, last));
-    }
-    return {first, last};
-  }
-
   void walk_keys() {
-    const auto [first, last] = key_range();
+    const ValueId first = task_.first_key, last = task_.last_key;
     Tile maximum = f32(kMinusInfinity), denominator = f32(0);
     if (sinks_ != kNone) {
       const DType dtype = graph_.value(attention_.sinks).dtype;
-      const Tile sink = decode_tile(b_, b_.load({sinks_, head_, {}, {}}, {}), dtype);
+      const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype);
       maximum = b_.splat(b_.cast(sink, DType::kF32), {lanes_});
       denominator = f32(1);
     }
@@ -201,7 +161,7 @@ class OnePass {
 
   void multiply_queries(ValueId key, ValueId count) {
     const ValueId base =
-        b_.add(head_offset(key_strides_, kv_head_), b_.mul(key, dim(key_strides_.row)));
+        b_.add(head_offset(key_strides_, task_.kv_head), b_.mul(key, dim(key_strides_.row)));
     for_micro_tiles(count, [&](ValueId row, int height) {
       const ValueId offset = b_.add(base, b_.mul(row, dim(key_strides_.row)));
       const Tile zero = b_.constant(DType::kF32, 0, {height, lanes_});
@@ -228,15 +188,15 @@ class OnePass {
 
   Tile add_mask(Tile score, ValueId key) {
     if (mask_ == kNone) return score;
-    ValueId offset =
-        b_.add(b_.mul(batch_, dim(problem_.mask_batch)), b_.mul(head_, dim(problem_.mask_head)));
-    offset = b_.add(offset, b_.mul(first_query_, dim(problem_.mask_query)));
+    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
+                            b_.mul(task_.head, dim(problem_.mask_head)));
+    offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
     Tile value;
     if (problem_.mask_query.is(0)) {
       value = b_.splat(b_.load({mask_, offset, {}, {}}, {}), {lanes_});
     } else {
-      value = b_.load({mask_, offset, {dim(problem_.mask_query)}, {queries_left_}}, {lanes_});
+      value = b_.load({mask_, offset, {dim(problem_.mask_query)}, {task_.queries_left}}, {lanes_});
     }
     if (problem_.mask_type == DType::kBool) return b_.select(value, score, f32(kMinusInfinity));
     return b_.add(score, decode_tile(b_, value, problem_.mask_type));
@@ -250,7 +210,7 @@ class OnePass {
     };
     // key - position of the query in each lane
     const Tile lane = b_.iota(DType::kI32, {lanes_}, 0);
-    const Tile distance = b_.sub(splat(b_.sub(key, b_.add(origin_, first_query_))), lane);
+    const Tile distance = b_.sub(splat(b_.sub(key, b_.add(task_.origin, task_.first_query))), lane);
     const auto limit = [&](Fn outside, int64_t bound) {
       const Tile hidden =
           b_.compare(outside, distance, b_.integer_constant(DType::kI32, bound, {lanes_}));
@@ -274,7 +234,7 @@ class OnePass {
 
   void multiply_values(ValueId key, ValueId count, Tile correction) {
     const ValueId base =
-        b_.add(head_offset(value_strides_, kv_head_), b_.mul(key, dim(value_strides_.row)));
+        b_.add(head_offset(value_strides_, task_.kv_head), b_.mul(key, dim(value_strides_.row)));
     for_micro_tiles(b_.index(problem_.value_depth), [&](ValueId d, int height) {
       const codegen::Access at{sums_, scratch_row(d), {}, {}};
       const Tile scale = b_.broadcast(correction, {height, lanes_});
@@ -289,12 +249,13 @@ class OnePass {
     const Tile nothing = b_.compare(Fn::kEqual, denominator_, f32(0));
     const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), denominator_));
     const ValueId base =
-        b_.add(head_offset(problem_.y, head_), b_.mul(first_query_, dim(problem_.y.row)));
+        b_.add(head_offset(problem_.y, task_.head), b_.mul(task_.first_query, dim(problem_.y.row)));
     const DType dtype = graph_.value(node_.outputs[0]).dtype;
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
       const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor);
       const ValueId at = b_.add(base, b_.mul(d, dim(problem_.y.column)));
-      b_.store({y_, at, {dim(problem_.y.row)}, {queries_left_}}, encode_tile(b_, value, dtype));
+      b_.store({y_, at, {dim(problem_.y.row)}, {task_.queries_left}},
+               encode_tile(b_, value, dtype));
       return Nothing{};
     });
   }
@@ -310,8 +271,7 @@ class OnePass {
   Builder& b_;
   ValueId q_ = kNone, k_ = kNone, v_ = kNone, mask_ = kNone, lengths_ = kNone, sinks_ = kNone,
           y_ = kNone;
-  ValueId batch_ = kNone, head_ = kNone, kv_head_ = kNone, first_query_ = kNone,
-          queries_left_ = kNone, length_ = kNone, past_ = kNone, origin_ = kNone;
+  AttentionTask task_{};
   ValueId queries_ = kNone, sums_ = kNone, scores_ = kNone;  // scratch
   Tile denominator_ = kNone;
 };

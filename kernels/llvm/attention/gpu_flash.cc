@@ -1,0 +1,385 @@
+#include "kernels/llvm/attention/gpu_flash.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/llvm/attention/gpu_key_cache.h"
+#include "kernels/llvm/attention/problem.h"
+#include "kernels/llvm/attention/task.h"
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/split_parts.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+using Terms = std::vector<Tile>;
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr int kFewQueries = 16, kManyQueries = 64;
+constexpr int kKeyBlock = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Sizes of the tiles of one block of threads.
+struct FlashTiles {
+  int queries, keys = kKeyBlock;
+  bool exact;      // operands are split into bf16 terms
+  int depth;       // of q and k that are multiplied at once
+  int64_t panel;   // columns of v, and of the result, that a block computes
+  int value_step;  // columns of the panel in one accumulator
+  int threads;
+
+  FlashTiles(const AttentionProblem& problem, int query_block, bool split)
+      : queries(query_block), exact(split) {
+    const int64_t padded_depth = round_up(problem.depth, 16);
+    const int most = exact ? 32 : 128;
+    depth = static_cast<int>(padded_depth <= most ? padded_depth : most / 2);
+    panel = std::min<int64_t>(exact ? 128 : 256, round_up(problem.value_depth, 16));
+    value_step = exact ? 32 : 128;
+    threads = panel > 128 ? 256 : 128;  // keeps the accumulators in registers
+  }
+};
+
+class GpuFlash {
+ public:
+  GpuFlash(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+           const KeyRows& keys, const KeyRows& values, const FlashTiles& tiles)
+      : graph_(graph),
+        node_(node),
+        problem_(problem),
+        attention_(problem.attention),
+        tiles_(tiles),
+        key_strides_(keys.strides),
+        value_strides_(values.strides),
+        writer_("attention"),
+        b_(writer_.builder) {
+    declare(keys.buffer, values.buffer);
+  }
+
+  Launch emit(const Dim& wanted) {
+    const ValueId panels = b_.index(panel_count());
+    panel_ = b_.mul(b_.rem(b_.task(), panels), b_.index(tiles_.panel));
+    task_ = locate_task(writer_, problem_, b_.div(b_.task(), panels), tiles_.queries, lengths_);
+    if (one_depth_step()) queries_ = load_queries(b_.index(0));
+    walk_keys();
+    const Dim blocks = ceil_div(problem_.queries, tiles_.queries);
+    Launch launch =
+        writer_.finish(problem_.batch * attention_.q_heads * blocks * panel_count() * wanted,
+                       problem_.all_keys * (problem_.depth + problem_.value_depth));
+    launch.threads = tiles_.threads;
+    return launch;
+  }
+
+ private:
+  void declare(BufferArgument keys, BufferArgument values) {
+    const auto buffer = [&](const char* name, ir::ValueId id, BufferArgument argument) {
+      return id == ir::kNoValue ? kNone : writer_.buffer(name, storage_type(dtype(id)), argument);
+    };
+    const auto value_buffer = [&](const char* name, ir::ValueId id) {
+      return buffer(name, id, BufferArgument::value(id));
+    };
+    q_ = value_buffer("q", attention_.q);
+    k_ = buffer("k", attention_.k, keys);
+    v_ = buffer("v", attention_.v, values);
+    mask_ = value_buffer("mask", attention_.mask);
+    lengths_ = value_buffer("lengths", attention_.kv_lengths);
+    sinks_ = value_buffer("sinks", attention_.sinks);
+    y_ = value_buffer("y", node_.outputs[0]);
+    for (const HeadStrides* strides : {&problem_.q, &key_strides_, &value_strides_, &problem_.y}) {
+      for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
+        writer_.declare(dim);
+      }
+    }
+    for (const Dim& dim : {problem_.mask_batch, problem_.mask_head, problem_.mask_query,
+                           problem_.mask_key, mask_keys()}) {
+      writer_.declare(dim);
+    }
+    declare_task(writer_, problem_, tiles_.queries);
+  }
+
+  DType dtype(ir::ValueId id) const { return graph_.value(id).dtype; }
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+  Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
+  Tile per_row(double value) { return f32(value, {tiles_.queries}); }
+  int64_t panel_count() const { return (problem_.value_depth + tiles_.panel - 1) / tiles_.panel; }
+  bool one_depth_step() const { return problem_.depth <= tiles_.depth; }
+  // Keys that the mask speaks of; 1 where it repeats.
+  Dim mask_keys() const {
+    if (attention_.mask == ir::kNoValue) return 1;
+    const Shape& shape = *graph_.value(attention_.mask).shape;
+    return shape.empty() ? Dim(1) : shape.back();
+  }
+
+  // A number for each row as a tile of `columns` columns.
+  Tile spread(Tile rows, int columns) {
+    return b_.broadcast(b_.reshape(rows, {tiles_.queries, 1}), {tiles_.queries, columns});
+  }
+  Tile spread_columns(Tile columns) { return b_.broadcast(columns, {tiles_.queries, tiles_.keys}); }
+
+  ValueId head_offset(const HeadStrides& strides, ValueId head) {
+    return b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head)));
+  }
+  ValueId place(const HeadStrides& strides, ValueId head, ValueId row, ValueId column) {
+    return b_.add(head_offset(strides, head),
+                  b_.add(b_.mul(row, dim(strides.row)), b_.mul(column, dim(strides.column))));
+  }
+
+  Terms operand(Tile codes, DType type) {
+    if (!tiles_.exact || type == DType::kBF16) return {codes};
+    return split_bf16(b_, decode_tile(b_, codes, type), bf16_parts(type));
+  }
+
+  Terms load_queries(ValueId depth) {
+    const Tile codes = b_.load({q_,
+                                place(problem_.q, task_.head, task_.first_query, depth),
+                                {dim(problem_.q.row), dim(problem_.q.column)},
+                                {task_.queries_left, b_.sub(b_.index(problem_.depth), depth)}},
+                               {tiles_.queries, tiles_.depth});
+    return operand(codes, dtype(attention_.q));
+  }
+
+  // kᵀ[depth][keys]. Keys that lie side by side are loaded so, others as rows.
+  Terms load_keys(ValueId key, ValueId keys_left, ValueId depth) {
+    const ValueId at = place(key_strides_, task_.kv_head, key, depth);
+    const ValueId depth_left = b_.sub(b_.index(problem_.depth), depth);
+    const ValueId row = dim(key_strides_.row), column = dim(key_strides_.column);
+    const DType type = dtype(attention_.k);
+    if (key_strides_.row.is(1)) {
+      return operand(
+          b_.load({k_, at, {column, row}, {depth_left, keys_left}}, {tiles_.depth, tiles_.keys}),
+          type);
+    }
+    Terms terms = operand(
+        b_.load({k_, at, {row, column}, {keys_left, depth_left}}, {tiles_.keys, tiles_.depth}),
+        type);
+    for (Tile& term : terms) term = b_.transpose(term);
+    return terms;
+  }
+
+  Terms load_values(ValueId key, ValueId keys_left, int64_t first, int width) {
+    const ValueId column = b_.add(panel_, b_.index(first));
+    const Tile codes = b_.load({v_,
+                                place(value_strides_, task_.kv_head, key, column),
+                                {dim(value_strides_.row), dim(value_strides_.column)},
+                                {keys_left, b_.sub(b_.index(problem_.value_depth), column)}},
+                               {tiles_.keys, width});
+    return operand(codes, dtype(attention_.v));
+  }
+
+  // Widths of the accumulators that make a panel.
+  std::vector<int> accumulator_widths() const {
+    std::vector<int> widths;
+    for (int64_t done = 0; done < tiles_.panel; done += widths.back()) {
+      widths.push_back(static_cast<int>(std::min<int64_t>(tiles_.value_step, tiles_.panel - done)));
+    }
+    return widths;
+  }
+
+  void walk_keys() {
+    Tile maximum = per_row(kMinusInfinity), denominator = per_row(0);
+    if (sinks_ != kNone) {
+      const Tile sink =
+          decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype(attention_.sinks));
+      maximum = b_.splat(sink, {tiles_.queries});
+      denominator = per_row(1);
+    }
+    std::vector<ValueId> carried = {maximum, denominator};
+    for (const int width : accumulator_widths()) carried.push_back(f32(0, {tiles_.queries, width}));
+    carried = b_.loop(
+        task_.first_key, task_.last_key, b_.index(tiles_.keys), carried,
+        [&](ValueId key, std::span<const ValueId> before) { return visit_keys(key, before); });
+    store_result(carried[1], std::span(carried).subspan(2));
+  }
+
+  std::vector<ValueId> visit_keys(ValueId key, std::span<const ValueId> before) {
+    const ValueId keys_left = b_.sub(task_.last_key, key);
+    const Tile scores = visible_scores(key, keys_left);
+    const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
+    // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+    const Tile none = b_.compare(Fn::kEqual, highest, per_row(kMinusInfinity));
+    const Tile base = b_.select(none, per_row(0), highest);
+    const Tile correction = b_.unary(Fn::kExp, b_.sub(before[0], base));
+    const Tile p = b_.unary(Fn::kExp, b_.sub(scores, spread(base, tiles_.keys)));
+    std::vector<ValueId> after = {highest,
+                                  b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1))};
+
+    const Terms weights = tiles_.exact ? split_bf16(b_, p, bf16_parts(DType::kF32))
+                                       : Terms{b_.cast(p, dtype(attention_.v))};
+    int64_t first = 0;
+    for (const Tile sum : before.subspan(2)) {
+      const int width = b_.type(sum).shape[1];
+      const Tile rescaled = b_.mul(sum, spread(correction, width));
+      after.push_back(dot_parts(b_, rescaled, weights, load_values(key, keys_left, first, width)));
+      first += width;
+    }
+    return after;
+  }
+
+  Tile visible_scores(ValueId key, ValueId keys_left) {
+    const std::vector<int> shape = {tiles_.queries, tiles_.keys};
+    Tile scores = b_.mul(products(key, keys_left), f32(problem_.scale, shape));
+    if (attention_.softcap > 0) {
+      const Tile cap = f32(attention_.softcap, shape);
+      scores = b_.mul(b_.unary(Fn::kTanh, b_.div(scores, cap)), cap);
+    }
+    return hide(add_mask(scores, key, keys_left), key, keys_left);
+  }
+
+  Tile products(ValueId key, ValueId keys_left) {
+    const Tile zero = f32(0, {tiles_.queries, tiles_.keys});
+    if (one_depth_step()) {
+      return dot_parts(b_, zero, queries_, load_keys(key, keys_left, b_.index(0)));
+    }
+    return b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth), {zero},
+                   [&](ValueId depth, auto sum) {
+                     return std::vector<ValueId>{dot_parts(b_, sum[0], load_queries(depth),
+                                                           load_keys(key, keys_left, depth))};
+                   })[0];
+  }
+
+  // What the mask does not speak of is hidden: it may be shorter than the keys.
+  Tile add_mask(Tile scores, ValueId key, ValueId keys_left) {
+    if (mask_ == kNone) return scores;
+    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
+                            b_.mul(task_.head, dim(problem_.mask_head)));
+    offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
+    offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
+    const ValueId stride = dim(problem_.mask_key);
+    const ValueId masked = b_.select(b_.equal(stride, b_.index(0)), keys_left,
+                                     b_.min(keys_left, b_.sub(dim(mask_keys()), key)));
+    const bool keeps = problem_.mask_type == DType::kBool;
+    const double outside = keeps ? 0 : kMinusInfinity;
+    Tile codes;
+    if (problem_.mask_query.is(0)) {
+      codes = spread_columns(b_.load({mask_, offset, {stride}, {masked}}, {tiles_.keys}, outside));
+    } else {
+      codes =
+          b_.load({mask_, offset, {dim(problem_.mask_query), stride}, {task_.queries_left, masked}},
+                  {tiles_.queries, tiles_.keys}, outside);
+    }
+    const Tile hidden = f32(kMinusInfinity, {tiles_.queries, tiles_.keys});
+    if (keeps) return b_.select(codes, scores, hidden);
+    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
+    // A hidden key may hold anything, NaN too.
+    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, b_.add(scores, bias));
+  }
+
+  Tile hide(Tile scores, ValueId key, ValueId keys_left) {
+    const std::vector<int> shape = {tiles_.queries, tiles_.keys};
+    const auto splat = [&](ValueId index) {
+      return b_.splat(b_.from_index(index, DType::kI32), shape);
+    };
+    const Tile column = b_.iota(DType::kI32, shape, 1);
+    Tile visible = b_.compare(Fn::kLess, column, splat(b_.min(keys_left, b_.index(tiles_.keys))));
+    const auto require = [&](Fn relation, Tile distance, int64_t bound) {
+      const Tile inside =
+          b_.compare(relation, distance, b_.integer_constant(DType::kI32, bound, shape));
+      visible = b_.binary(Fn::kAnd, visible, inside);
+    };
+    const bool causal = attention_.causal || attention_.causal_top_left;
+    const bool ahead = causal || attention_.right_window >= 0;
+    if (ahead || attention_.left_window >= 0) {
+      // key - position of the query
+      const ValueId corner = b_.sub(key, b_.add(task_.origin, task_.first_query));
+      const Tile distance = b_.sub(b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0));
+      if (ahead) require(Fn::kLessEqual, distance, causal ? 0 : attention_.right_window);
+      if (attention_.left_window >= 0) {
+        require(Fn::kGreaterEqual, distance, -attention_.left_window);
+      }
+    }
+    return b_.select(visible, scores, f32(kMinusInfinity, shape));
+  }
+
+  void store_result(Tile denominator, std::span<const ValueId> sums) {
+    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
+    const Tile factor = b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
+    const ir::ValueId y = node_.outputs[0];
+    int64_t first = 0;
+    for (const Tile sum : sums) {
+      const int width = b_.type(sum).shape[1];
+      const ValueId column = b_.add(panel_, b_.index(first));
+      const Tile result = b_.mul(sum, spread(factor, width));
+      b_.store({y_,
+                place(problem_.y, task_.head, task_.first_query, column),
+                {dim(problem_.y.row), dim(problem_.y.column)},
+                {task_.queries_left, b_.sub(b_.index(problem_.value_depth), column)}},
+               encode_tile(b_, result, dtype(y)));
+      first += width;
+    }
+  }
+
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const AttentionProblem& problem_;
+  const ir::Attention& attention_;
+  const FlashTiles tiles_;
+  const HeadStrides key_strides_, value_strides_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId q_ = kNone, k_ = kNone, v_ = kNone, mask_ = kNone, lengths_ = kNone, sinks_ = kNone,
+          y_ = kNone;
+  AttentionTask task_{};
+  ValueId panel_ = kNone;
+  Terms queries_;  // where one step covers the depth
+};
+
+Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  const ir::Attention& attention = described.problem.attention;
+  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
+    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
+  };
+  if (!same_type(attention.past_k, attention.k) || !same_type(attention.past_v, attention.v)) {
+    return Support::no("the cache has another type than the new keys");
+  }
+  return Support::yes();
+}
+
+bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
+                               const ir::Attention& attention) {
+  const DType dtype = graph.value(attention.q).dtype;
+  if (dtype != DType::kF16 && dtype != DType::kBF16) return false;
+  for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
+    if (graph.value(id).dtype != dtype) return false;
+  }
+  return true;
+}
+
+Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const AttentionProblem problem = describe_attention(graph, node).problem;
+  Lowered lowered;
+  const KeyRows keys = appended_rows(graph, node, problem, 0, gpu_append_launch, lowered);
+  const KeyRows values = appended_rows(graph, node, problem, 1, gpu_append_launch, lowered);
+  const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
+  // 1 where all queries fit into the small block, else 0; the other launch gets no tasks.
+  const Dim blocks = ceil_div(problem.queries, kFewQueries);
+  const Dim few = max(Dim(0), min(Dim(1), 2 - blocks)) * min(blocks, 1);
+  const auto launch = [&](int query_block, const Dim& wanted) {
+    if (wanted.is(0)) return;
+    const FlashTiles tiles(problem, query_block, exact);
+    lowered.launches.push_back(GpuFlash(graph, node, problem, keys, values, tiles).emit(wanted));
+  };
+  launch(kFewQueries, few);
+  launch(kManyQueries, 1 - few);
+  return lowered;
+}
+
+}  // namespace
+
+std::span<const Candidate> gpu_attention_candidates() {
+  static constexpr std::array<Candidate, 1> table = {{
+      {"flash", supports_flash, lower_flash},
+  }};
+  return table;
+}
+
+}  // namespace tenon::kernels

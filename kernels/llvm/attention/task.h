@@ -1,0 +1,26 @@
+// Which queries of which head a task of an attention kernel computes, and which keys they see.
+#pragma once
+
+#include <utility>
+
+#include "kernels/llvm/attention/problem.h"
+#include "kernels/llvm/launch_writer.h"
+
+namespace tenon::kernels {
+
+// Dims that the code of a task uses; before any code.
+void declare_task(LaunchWriter& writer, const AttentionProblem& problem, int64_t query_block);
+
+struct AttentionTask {
+  codegen::ValueId batch, head, kv_head, first_query, queries_left;
+  codegen::ValueId length;               // keys of this batch row that count
+  codegen::ValueId origin;               // position of query 0 among the keys
+  codegen::ValueId first_key, last_key;  // some query of the block sees keys in [first, last) only
+};
+
+// `number`: of all tasks of query_block queries, those of one head side by side. `lengths`: the
+// buffer of kv_lengths or kNone; what it holds is clamped to the keys that there are.
+AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
+                          codegen::ValueId number, int64_t query_block, codegen::ValueId lengths);
+
+}  // namespace tenon::kernels
