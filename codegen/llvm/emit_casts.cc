@@ -1,12 +1,11 @@
 // Conversions between element types, bit for bit those of base/convert.h.
 #include <llvm/IR/IRBuilder.h>
-#include <llvm/IR/IntrinsicsX86.h>
 
-#include "codegen/llvm/emit_host.h"
+#include "codegen/llvm/emit_kernel.h"
 
 namespace tenon::codegen {
 
-llvm::Value* HostEmitter::cast(DType from, DType to, Value* x) {
+llvm::Value* KernelEmitter::cast(DType from, DType to, Value* x) {
   if (from == to) return x;
   llvm::Type* shape = x->getType();
   llvm::Type* target = shape->getWithNewType(element_type(to));
@@ -28,7 +27,7 @@ llvm::Value* HostEmitter::cast(DType from, DType to, Value* x) {
   return float_to_float(direct, to, real);
 }
 
-llvm::Value* HostEmitter::float_to_float(DType from, DType to, Value* x) {
+llvm::Value* KernelEmitter::float_to_float(DType from, DType to, Value* x) {
   if (from == to) return x;
   auto as = [&](llvm::Type* element) { return x->getType()->getWithNewType(element); };
   switch (from) {
@@ -51,7 +50,7 @@ llvm::Value* HostEmitter::float_to_float(DType from, DType to, Value* x) {
 }
 
 // By integer arithmetic: x86's own instruction flushes subnormal numbers.
-llvm::Value* HostEmitter::f32_to_bf16(Value* x) {
+llvm::Value* KernelEmitter::f32_to_bf16(Value* x) {
   llvm::Type* i32 = x->getType()->getWithNewType(ir_.getInt32Ty());
   auto number = [&](uint32_t value) { return llvm::ConstantInt::get(i32, value); };
   Value* bits = ir_.CreateBitCast(x, i32);
@@ -64,7 +63,7 @@ llvm::Value* HostEmitter::f32_to_bf16(Value* x) {
 }
 
 // Rounded to odd, so that rounding once more to 16 bits gives the correctly rounded result.
-llvm::Value* HostEmitter::f64_to_f32_odd(Value* x) {
+llvm::Value* KernelEmitter::f64_to_f32_odd(Value* x) {
   llvm::Type* f32 = x->getType()->getWithNewType(ir_.getFloatTy());
   llvm::Type* i32 = x->getType()->getWithNewType(ir_.getInt32Ty());
   auto magnitude = [&](Value* v) { return ir_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v); };
@@ -79,7 +78,7 @@ llvm::Value* HostEmitter::f64_to_f32_odd(Value* x) {
 }
 
 // Through i32 for the narrow types and i64 for the others; out of range is the smallest of those.
-llvm::Value* HostEmitter::float_to_integer(DType from, DType to, Value* x) {
+llvm::Value* KernelEmitter::float_to_integer(DType from, DType to, Value* x) {
   if (from != DType::kF64) x = float_to_float(from, DType::kF32, x);
   bool wide = to == DType::kI64 || to == DType::kU64 || to == DType::kU32;
   Value* integer = truncate_to(wide ? 64 : 32, x);
@@ -93,12 +92,8 @@ llvm::Value* HostEmitter::float_to_integer(DType from, DType to, Value* x) {
   return ir_.CreateTrunc(integer, x->getType()->getWithNewType(element_type(to)));
 }
 
-llvm::Value* HostEmitter::truncate_to(int bits, Value* x) {
+llvm::Value* KernelEmitter::truncate_to(int bits, Value* x) {
   llvm::Type* type = x->getType();
-  if (bits == 32 && target_.arch == HostArch::kX86_64 && type->getScalarType()->isFloatTy() &&
-      type->isVectorTy()) {
-    return truncate_to_i32_x86(x);
-  }
   llvm::Type* target = type->getWithNewType(ir_.getIntNTy(static_cast<unsigned>(bits)));
   double limit = bits == 32 ? 0x1p31 : 0x1p63;
   // The last number that truncates to the smallest integer lies up to 1 below it.
@@ -110,23 +105,6 @@ llvm::Value* HostEmitter::truncate_to(int bits, Value* x) {
   auto smallest = llvm::APInt::getSignedMinValue(static_cast<unsigned>(bits));
   return ir_.CreateSelect(fits, ir_.CreateFPToSI(safe, target),
                           llvm::ConstantInt::get(target, smallest));
-}
-
-// vcvttps2dq gives the smallest integer by itself; as an intrinsic it is defined for all inputs.
-llvm::Value* HostEmitter::truncate_to_i32_x86(Value* x) {
-  int lanes = static_cast<int>(llvm::cast<llvm::FixedVectorType>(x->getType())->getNumElements());
-  int width = lanes > 8 && target_.has("avx512f") ? 16 : lanes > 4 ? 8 : 4;
-  return in_chunks(x, width, [&](Value* chunk) -> Value* {
-    if (width == 4) return ir_.CreateIntrinsic(llvm::Intrinsic::x86_sse2_cvttps2dq, {}, {chunk});
-    if (width == 8) {
-      return ir_.CreateIntrinsic(llvm::Intrinsic::x86_avx_cvtt_ps2dq_256, {}, {chunk});
-    }
-    constexpr int kCurrentDirection = 4;  // truncation does not depend on the rounding mode
-    Value* nothing = llvm::Constant::getNullValue(vector_of(ir_.getInt32Ty(), 16));
-    return ir_.CreateIntrinsic(
-        llvm::Intrinsic::x86_avx512_mask_cvttps2dq_512, {},
-        {chunk, nothing, ir_.getInt16(0xffff), ir_.getInt32(kCurrentDirection)});
-  });
 }
 
 }  // namespace tenon::codegen

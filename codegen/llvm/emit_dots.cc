@@ -24,7 +24,7 @@ bool is_whole(const Operation& load, size_t rank) {
 
 // A load that feeds one dot and nothing else is left to the dot: `a` becomes scalar loads that LLVM
 // turns into broadcasts from memory, rows of `b` are loaded where they are used. Not across stores.
-void HostEmitter::plan_dot_operands(const Region& region) {
+void HostEmitter::before_region(const Region& region) {
   std::unordered_map<ValueId, const Operation*> loads;
   for (const Operation& op : region.operations) {
     if (has_effects(op)) loads.clear();

@@ -1,84 +1,92 @@
-// One operation on every element. f16 and bf16 never get here: expand_math computes them in f32.
+// One operation on one piece. f16 and bf16 never get here: expand_math computes them in f32.
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
-#include <llvm/IR/Module.h>
 
 #include <array>
-#include <cmath>
 
+#include "base/convert.h"
 #include "base/error.h"
-#include "codegen/llvm/emit_host.h"
+#include "codegen/llvm/emit_kernel.h"
 
 namespace tenon::codegen {
 
-namespace {
-
-using Real1 = double (*)(double);
-using Real2 = double (*)(double, double);
-
-template <typename Function>
-void* address(Function function) {
-  return reinterpret_cast<void*>(function);
-}
-
-}  // namespace
-
-std::span<const LibmFunction> libm_functions() {
-  static const std::array kFunctions{
-      LibmFunction{Fn::kExp, "exp", 1, address<Real1>(std::exp)},
-      LibmFunction{Fn::kExp2, "exp2", 1, address<Real1>(std::exp2)},
-      LibmFunction{Fn::kLog, "log", 1, address<Real1>(std::log)},
-      LibmFunction{Fn::kLog2, "log2", 1, address<Real1>(std::log2)},
-      LibmFunction{Fn::kSin, "sin", 1, address<Real1>(std::sin)},
-      LibmFunction{Fn::kCos, "cos", 1, address<Real1>(std::cos)},
-      LibmFunction{Fn::kTan, "tan", 1, address<Real1>(std::tan)},
-      LibmFunction{Fn::kTanh, "tanh", 1, address<Real1>(std::tanh)},
-      LibmFunction{Fn::kErf, "erf", 1, address<Real1>(std::erf)},
-      LibmFunction{Fn::kAsin, "asin", 1, address<Real1>(std::asin)},
-      LibmFunction{Fn::kAcos, "acos", 1, address<Real1>(std::acos)},
-      LibmFunction{Fn::kAtan, "atan", 1, address<Real1>(std::atan)},
-      LibmFunction{Fn::kSinh, "sinh", 1, address<Real1>(std::sinh)},
-      LibmFunction{Fn::kCosh, "cosh", 1, address<Real1>(std::cosh)},
-      LibmFunction{Fn::kAsinh, "asinh", 1, address<Real1>(std::asinh)},
-      LibmFunction{Fn::kAcosh, "acosh", 1, address<Real1>(std::acosh)},
-      LibmFunction{Fn::kAtanh, "atanh", 1, address<Real1>(std::atanh)},
-      LibmFunction{Fn::kPow, "pow", 2, address<Real2>(std::pow)},
-      LibmFunction{Fn::kAtan2, "atan2", 2, address<Real2>(std::atan2)},
-      LibmFunction{Fn::kRem, "fmod", 2, address<Real2>(std::fmod)},
-  };
-  return kFunctions;
-}
-
-void HostEmitter::elementwise(const Operation& op) {
-  DType dtype = type(op.operands[0]).dtype, to = type(op.results[0]).dtype;
-  Tile out;
-  for (size_t p = 0; p < tile(op.operands[0]).size(); ++p) {
-    auto at = [&](size_t i) { return tile(op.operands[i])[p]; };
-    auto compute = [&]() -> Value* {
-      switch (op.op) {
-        case Op::kUnary:
-          return unary(op.fn, dtype, at(0));
-        case Op::kBinary:
-          return binary(op.fn, dtype, at(0), at(1));
-        case Op::kTernary:
-          return ir_.CreateIntrinsic(llvm::Intrinsic::fma, {at(0)->getType()},
-                                     {at(0), at(1), at(2)});
-        case Op::kCompare:
-          return compare(op.fn, dtype, at(0), at(1));
-        case Op::kSelect:
-          return ir_.CreateSelect(at(0), at(1), at(2));
-        case Op::kCast:
-          return cast(dtype, to, at(0));
-        default:  // kBitcast; registers hold f16 and bf16 as their bits already
-          return ir_.CreateBitCast(at(0), at(0)->getType()->getWithNewType(element_type(to)));
-      }
-    };
-    out.push_back(compute());
+llvm::Type* KernelEmitter::element_type(DType dtype) const {
+  switch (dtype) {
+    case DType::kBool:
+      return ir_.getInt1Ty();
+    case DType::kF32:
+      return ir_.getFloatTy();
+    case DType::kF64:
+      return ir_.getDoubleTy();
+    default:
+      return ir_.getIntNTy(static_cast<unsigned>(bit_width(dtype)));
   }
-  values_[op.results[0]] = std::move(out);
 }
 
-llvm::Value* HostEmitter::unary(Fn fn, DType dtype, Value* x) {
+llvm::Type* KernelEmitter::memory_type(DType dtype) const {
+  return dtype == DType::kBool ? ir_.getInt8Ty() : element_type(dtype);
+}
+
+llvm::Value* KernelEmitter::from_memory(DType dtype, Value* loaded) {
+  if (dtype != DType::kBool) return loaded;
+  return ir_.CreateICmpNE(loaded, llvm::Constant::getNullValue(loaded->getType()));
+}
+
+llvm::Value* KernelEmitter::to_memory(DType dtype, Value* value) {
+  if (dtype != DType::kBool) return value;
+  return ir_.CreateZExt(value, value->getType()->getWithNewType(ir_.getInt8Ty()));
+}
+
+bool KernelEmitter::is_constant(Value* value, int64_t expected) const {
+  auto* known = llvm::dyn_cast<llvm::ConstantInt>(value);
+  return known && known->getSExtValue() == expected;
+}
+
+llvm::Value* KernelEmitter::index_constant(int64_t value) {
+  return ir_.getInt64(static_cast<uint64_t>(value));
+}
+
+llvm::Value* KernelEmitter::constant_element(DType dtype, double number, int64_t integer) {
+  switch (dtype) {
+    case DType::kF32:
+      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(static_cast<float>(number)));
+    case DType::kF64:
+      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(number));
+    case DType::kF16:
+    case DType::kBF16:
+      return ir_.getInt16(static_cast<uint16_t>(encode(dtype, number, {.saturate = false})));
+    case DType::kBool:
+      return ir_.getInt1(integer != 0);
+    default:
+      return llvm::ConstantInt::get(element_type(dtype), static_cast<uint64_t>(integer));
+  }
+}
+
+llvm::Value* KernelEmitter::element_operation(const Operation& op,
+                                              std::span<Value* const> operands) {
+  DType dtype = type(op.operands[0]).dtype, to = type(op.results[0]).dtype;
+  auto at = [&](size_t i) { return operands[i]; };
+  switch (op.op) {
+    case Op::kUnary:
+      return unary(op.fn, dtype, at(0));
+    case Op::kBinary:
+      return binary(op.fn, dtype, at(0), at(1));
+    case Op::kTernary:
+      return ir_.CreateIntrinsic(llvm::Intrinsic::fma, {at(0)->getType()}, {at(0), at(1), at(2)});
+    case Op::kCompare:
+      return compare(op.fn, dtype, at(0), at(1));
+    case Op::kSelect:
+      return ir_.CreateSelect(at(0), at(1), at(2));
+    case Op::kCast:
+      return cast(dtype, to, at(0));
+    default:  // kBitcast; registers hold f16 and bf16 as their bits already
+      return ir_.CreateBitCast(at(0), at(0)->getType()->getWithNewType(element_type(to)));
+  }
+}
+
+llvm::Value* KernelEmitter::float_remainder(Value* a, Value* b) { return ir_.CreateFRem(a, b); }
+
+llvm::Value* KernelEmitter::unary(Fn fn, DType dtype, Value* x) {
   bool real = is_floating(dtype);
   llvm::Type* type = x->getType();
   auto call = [&](llvm::Intrinsic::ID id) { return ir_.CreateUnaryIntrinsic(id, x); };
@@ -106,11 +114,11 @@ llvm::Value* HostEmitter::unary(Fn fn, DType dtype, Value* x) {
     case Fn::kIsInf:
       return ir_.CreateFCmpOEQ(call(llvm::Intrinsic::fabs), llvm::ConstantFP::getInfinity(type));
     default:
-      return call_libm(fn, std::array{x});
+      return real_function(fn, std::array{x});
   }
 }
 
-llvm::Value* HostEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
+llvm::Value* KernelEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
   bool real = is_floating(dtype);
   switch (fn) {
     case Fn::kAdd:
@@ -122,7 +130,7 @@ llvm::Value* HostEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
     case Fn::kDiv:
       return real ? ir_.CreateFDiv(a, b) : divide(fn, dtype, a, b);
     case Fn::kRem:
-      return real ? ir_.CreateFRem(a, b) : divide(fn, dtype, a, b);
+      return real ? float_remainder(a, b) : divide(fn, dtype, a, b);
     case Fn::kMin:
     case Fn::kMax:
       return extremum(fn, dtype, a, b);
@@ -136,12 +144,12 @@ llvm::Value* HostEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
     case Fn::kShiftRight:
       return shift(fn, dtype, a, b);
     default:
-      return call_libm(fn, std::array{a, b});
+      return real_function(fn, std::array{a, b});
   }
 }
 
 // Never traps: x / 0 = x rem 0 = 0, and the smallest number over -1 wraps.
-llvm::Value* HostEmitter::divide(Fn fn, DType dtype, Value* a, Value* b) {
+llvm::Value* KernelEmitter::divide(Fn fn, DType dtype, Value* a, Value* b) {
   bool with_sign = is_signed(dtype);
   llvm::Type* type = a->getType();
   Value* zero = llvm::Constant::getNullValue(type);
@@ -162,7 +170,7 @@ llvm::Value* HostEmitter::divide(Fn fn, DType dtype, Value* a, Value* b) {
 }
 
 // Shifting by the width or more gives 0 (LLVM leaves it undefined).
-llvm::Value* HostEmitter::shift(Fn fn, DType dtype, Value* a, Value* amount) {
+llvm::Value* KernelEmitter::shift(Fn fn, DType dtype, Value* a, Value* amount) {
   auto shifted = [&] {
     if (fn == Fn::kShiftLeft) return ir_.CreateShl(a, amount);
     return is_signed(dtype) ? ir_.CreateAShr(a, amount) : ir_.CreateLShr(a, amount);
@@ -176,7 +184,7 @@ llvm::Value* HostEmitter::shift(Fn fn, DType dtype, Value* a, Value* amount) {
                           llvm::Constant::getNullValue(a->getType()));
 }
 
-llvm::Value* HostEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
+llvm::Value* KernelEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
   bool is_max = fn == Fn::kMax;
   if (!is_floating(dtype)) {
     using namespace llvm::Intrinsic;
@@ -193,7 +201,7 @@ llvm::Value* HostEmitter::extremum(Fn fn, DType dtype, Value* a, Value* b) {
                                    b);
 }
 
-llvm::Value* HostEmitter::compare(Fn fn, DType dtype, Value* a, Value* b) {
+llvm::Value* KernelEmitter::compare(Fn fn, DType dtype, Value* a, Value* b) {
   using P = llvm::CmpInst::Predicate;
   struct Row {
     Fn fn;
@@ -213,34 +221,6 @@ llvm::Value* HostEmitter::compare(Fn fn, DType dtype, Value* a, Value* b) {
     return ir_.CreateICmp(is_signed(dtype) ? row.with_sign : row.without_sign, a, b);
   }
   throw InternalError(fmt::format("{} is no comparison", name(fn)));
-}
-
-llvm::Value* HostEmitter::call_libm(Fn fn, std::span<Value* const> arguments) {
-  llvm::Type* type = arguments[0]->getType();
-  if (!type->getScalarType()->isDoubleTy()) {
-    throw InternalError(
-        fmt::format("kernel @{}: {} reached the host emitter unexpanded", kernel_.name, name(fn)));
-  }
-  for (const LibmFunction& function : libm_functions()) {
-    if (function.fn != fn) continue;
-    std::vector<llvm::Type*> parameters(arguments.size(), ir_.getDoubleTy());
-    auto* signature = llvm::FunctionType::get(ir_.getDoubleTy(), parameters, false);
-    llvm::FunctionCallee callee = module_.getOrInsertFunction(function.name, signature);
-    if (auto* declared = llvm::dyn_cast<llvm::Function>(callee.getCallee())) {
-      declared->setDoesNotAccessMemory();
-      declared->setDoesNotThrow();
-    }
-    if (!type->isVectorTy()) return ir_.CreateCall(callee, {arguments.data(), arguments.size()});
-    Value* out = llvm::PoisonValue::get(type);
-    unsigned lanes = llvm::cast<llvm::FixedVectorType>(type)->getNumElements();
-    for (unsigned i = 0; i < lanes; ++i) {
-      std::vector<Value*> scalars;
-      for (Value* argument : arguments) scalars.push_back(lane(argument, i));
-      out = ir_.CreateInsertElement(out, ir_.CreateCall(callee, scalars), i);
-    }
-    return out;
-  }
-  throw InternalError(fmt::format("kernel @{}: no libm function for {}", kernel_.name, name(fn)));
 }
 
 }  // namespace tenon::codegen

@@ -14,16 +14,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/llvm/emit_kernel.h"
 #include "codegen/target.h"
 #include "codegen/tile/ir.h"
-
-namespace llvm {
-class Function;
-class IRBuilderBase;
-class Module;
-class Type;
-class Value;
-}  // namespace llvm
 
 namespace tenon::codegen {
 
@@ -47,33 +40,18 @@ struct LibmFunction {
 };
 std::span<const LibmFunction> libm_functions();
 
-class HostEmitter {
+class HostEmitter : private KernelEmitter {
  public:
   HostEmitter(const Kernel& kernel, const HostTarget& target, llvm::Module& module,
               llvm::IRBuilderBase& ir);
   llvm::Function* run();
 
  private:
-  using Value = llvm::Value;
-  using Tile = std::vector<llvm::Value*>;
-
-  // emit_host.cc: the function, regions, control flow, indices
-  void region(const Region& region);
-  void operation(const Operation& op);
-  void index_operation(const Operation& op);
-  void for_loop(const Operation& op);
-  void if_else(const Operation& op);
-  std::vector<ValueId> yielded(const Region& region) const;
+  // emit_host.cc: the function and what is known before it is written
   void survey(const Region& region);
   void hoist_allocs(const Region& region);
 
-  const Type& type(ValueId id) const { return kernel_.types[id]; }
-  const Tile& tile(ValueId id) const { return values_[id]; }
-  Value* single(ValueId id) const { return values_[id][0]; }
-
   // emit_pieces.cc: how tiles lie in LLVM values
-  llvm::Type* element_type(DType dtype) const;  // in registers: bool is i1, f16 and bf16 are i16
-  llvm::Type* memory_type(DType dtype) const;   // in memory: bool is a byte
   llvm::Type* vector_of(llvm::Type* element, int lanes) const;
   Tile splat_pieces(Value* scalar, const Type& type);
   // Lines or rows as whole vectors, and back.
@@ -91,12 +69,10 @@ class HostEmitter {
   Value* lane(Value* vector, int64_t index);
   // Runs `chunk` on `lanes` lanes at a time, as instructions of a fixed width need it.
   Value* in_chunks(Value* vector, int lanes, const std::function<Value*(Value*)>& chunk);
-  Value* index_constant(int64_t value);
-  Value* constant_element(DType dtype, double number, int64_t integer);
 
   // emit_shapes.cc
-  void make_tile(const Operation& op);
-  void shape_operation(const Operation& op);
+  void make_tile(const Operation& op) override;
+  void shape_operation(const Operation& op) override;
   Tile broadcast(const Operation& op);
   Tile slice(const Operation& op);
   Tile concat(const Operation& op);
@@ -108,27 +84,14 @@ class HostEmitter {
   Value* reduce_lanes(Fn fn, DType dtype, Value* vector);
   Value* reduce_line(Fn fn, DType dtype, std::span<Value* const> pieces);
 
-  // emit_elementwise.cc
-  void elementwise(const Operation& op);
-  Value* unary(Fn fn, DType dtype, Value* x);
-  Value* binary(Fn fn, DType dtype, Value* a, Value* b);
-  Value* divide(Fn fn, DType dtype, Value* a, Value* b);
-  Value* shift(Fn fn, DType dtype, Value* a, Value* amount);
-  Value* extremum(Fn fn, DType dtype, Value* a, Value* b);
-  Value* compare(Fn fn, DType dtype, Value* a, Value* b);
-  Value* call_libm(Fn fn, std::span<Value* const> arguments);
-
-  // emit_casts.cc
-  Value* cast(DType from, DType to, Value* x);
-  Value* float_to_float(DType from, DType to, Value* x);
-  Value* f32_to_bf16(Value* x);
-  Value* f64_to_f32_odd(Value* x);
-  Value* float_to_integer(DType from, DType to, Value* x);
-  Value* truncate_to(int bits, Value* x);
+  // emit_host_elementwise.cc
+  void elementwise(const Operation& op) override;
+  Value* real_function(Fn fn, std::span<Value* const> arguments) override;
+  Value* truncate_to(int bits, Value* x) override;
   Value* truncate_to_i32_x86(Value* x);
 
   // emit_memory.cc
-  void memory_operation(const Operation& op);
+  void memory_operation(const Operation& op) override;
   struct Access {
     DType dtype{};
     Value* base = nullptr;  // of element (0, 0)
@@ -156,25 +119,22 @@ class HostEmitter {
   Value* lane_mask(Value* extent, int lanes, Value* enabled);
   Value* row_enabled(Value* extent, int64_t row);
   Value* pointer_vector(DType dtype, Value* base, Value* offsets);
-  Value* from_memory(DType dtype, Value* loaded);
-  Value* to_memory(DType dtype, Value* value);
-  bool is_constant(Value* value, int64_t expected) const;
   Value* strided_offsets(Value* stride, int lanes);
   void gather(const Operation& op);
   void scatter(const Operation& op);
 
   // emit_lookup.cc
-  void lookup(const Operation& op);
+  void lookup(const Operation& op) override;
   Value* lookup_piece(DType dtype, Value* table, Value* codes);
   Value* lookup_in_memory(DType dtype, Value* table, Value* codes);
   Value* permute_words(Value* table, Value* codes);
   Value* permute_bytes(Value* table, Value* codes);
 
   // emit_dots.cc
-  void plan_dot_operands(const Region& region);
-  void dot(const Operation& op);
+  void before_region(const Region& region) override;
+  void dot(const Operation& op) override;
   void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
-  void dot_i8(const Operation& op);
+  void dot_i8(const Operation& op) override;
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
   Value* group_of_row(ValueId a, Value* words, int row, int group);
   std::vector<Tile> groups_of_lanes(ValueId b);
@@ -183,13 +143,7 @@ class HostEmitter {
   Value* four_bytes_neon(Value* acc, Value* a, bool a_signed, Value* b);
   Value* four_bytes_anywhere(Value* acc, Value* a, bool a_signed, Value* b);
 
-  const Kernel& kernel_;
   const HostTarget& target_;
-  llvm::Module& module_;
-  llvm::IRBuilderBase& ir_;
-  llvm::Function* function_ = nullptr;
-  Value* task_ = nullptr;
-  std::vector<Tile> values_;
   std::vector<int> uses_;
   std::unordered_map<ValueId, int64_t> index_values_;  // of kIndexConstant
   // Loads that a dot reads element by element, so that they become broadcasts from memory.

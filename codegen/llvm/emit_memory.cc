@@ -16,11 +16,6 @@ llvm::Align alignment(llvm::Type* element) {
 
 }  // namespace
 
-bool HostEmitter::is_constant(Value* value, int64_t expected) const {
-  auto* known = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return known && known->getSExtValue() == expected;
-}
-
 void HostEmitter::memory_operation(const Operation& op) {
   switch (op.op) {
     case Op::kAlloc:
@@ -64,16 +59,6 @@ llvm::Value* HostEmitter::row_pointer(const Access& access, int64_t row) {
   if (row == 0) return access.base;
   Value* offset = ir_.CreateNSWMul(access.strides[0], index_constant(row));
   return element_pointer(access.dtype, access.base, offset);
-}
-
-llvm::Value* HostEmitter::from_memory(DType dtype, Value* loaded) {
-  if (dtype != DType::kBool) return loaded;
-  return ir_.CreateICmpNE(loaded, llvm::Constant::getNullValue(loaded->getType()));
-}
-
-llvm::Value* HostEmitter::to_memory(DType dtype, Value* value) {
-  if (dtype != DType::kBool) return value;
-  return ir_.CreateZExt(value, value->getType()->getWithNewType(ir_.getInt8Ty()));
 }
 
 llvm::Value* HostEmitter::load_scalar(DType dtype, Value* pointer) {

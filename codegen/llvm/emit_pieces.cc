@@ -32,23 +32,6 @@ std::vector<int> piece_widths(int lanes) {
   return widths;
 }
 
-llvm::Type* HostEmitter::element_type(DType dtype) const {
-  switch (dtype) {
-    case DType::kBool:
-      return ir_.getInt1Ty();
-    case DType::kF32:
-      return ir_.getFloatTy();
-    case DType::kF64:
-      return ir_.getDoubleTy();
-    default:
-      return ir_.getIntNTy(static_cast<unsigned>(bit_width(dtype)));
-  }
-}
-
-llvm::Type* HostEmitter::memory_type(DType dtype) const {
-  return dtype == DType::kBool ? ir_.getInt8Ty() : element_type(dtype);
-}
-
 llvm::Type* HostEmitter::vector_of(llvm::Type* element, int lanes) const {
   return llvm::FixedVectorType::get(element, static_cast<unsigned>(lanes));
 }
@@ -185,26 +168,6 @@ llvm::Value* HostEmitter::in_chunks(Value* vector, int lanes,
     parts.push_back(chunk(whole ? vector : ir_.CreateShuffleVector(vector, order)));
   }
   return subvector(join(std::move(parts)), 0, count);
-}
-
-llvm::Value* HostEmitter::index_constant(int64_t value) {
-  return ir_.getInt64(static_cast<uint64_t>(value));
-}
-
-llvm::Value* HostEmitter::constant_element(DType dtype, double number, int64_t integer) {
-  switch (dtype) {
-    case DType::kF32:
-      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(static_cast<float>(number)));
-    case DType::kF64:
-      return llvm::ConstantFP::get(ir_.getContext(), llvm::APFloat(number));
-    case DType::kF16:
-    case DType::kBF16:
-      return ir_.getInt16(static_cast<uint16_t>(encode(dtype, number, {.saturate = false})));
-    case DType::kBool:
-      return ir_.getInt1(integer != 0);
-    default:
-      return llvm::ConstantInt::get(element_type(dtype), static_cast<uint64_t>(integer));
-  }
 }
 
 }  // namespace tenon::codegen

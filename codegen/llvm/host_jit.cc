@@ -91,7 +91,7 @@ std::shared_ptr<HostCode> jit_host(std::span<const Kernel> kernels, const HostTa
                                    const StageSink& sink) {
   std::map<std::string, std::unique_ptr<llvm::MemoryBuffer>> objects;
   for (const Kernel& kernel : kernels) {
-    KernelModule module(kernel, target, /*keep_names=*/static_cast<bool>(sink));
+    KernelModule module = host_module(kernel, target, /*keep_names=*/static_cast<bool>(sink));
     if (sink) sink(kernel.name, "llvm", module.llvm_text());
     module.optimize();
     if (sink) {
@@ -109,7 +109,7 @@ std::shared_ptr<HostCode> jit_host(std::span<const Kernel> kernels, const HostTa
 }
 
 std::string host_text(const Kernel& kernel, const HostTarget& target, std::string_view stage) {
-  KernelModule module(kernel, target, /*keep_names=*/true);
+  KernelModule module = host_module(kernel, target, /*keep_names=*/true);
   if (stage == "llvm") return module.llvm_text();
   module.optimize();
   if (stage == "llvm.optimized") return module.llvm_text();

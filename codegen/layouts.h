@@ -1,0 +1,58 @@
+// How the elements of tiles are dealt over the threads of a block, and which tile lies how. Plain
+// arithmetic, no LLVM: element_of() is what the emitted address arithmetic must agree with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+inline constexpr int kWarp = 32;
+
+// Which element register r of thread t holds. Tiles are seen as rows x columns: rank 1 is one row.
+//   uniform  one element, the same in every thread (rank 0)
+//   dealt    runs of `run` consecutive elements in row-major order, one thread after the other, the
+//            first thread again after the last; a tile smaller than the block repeats
+//   mma      sums of mma.m16n8: fragments of 16x8, split over a grid of warps
+//   rows     one element per row, as the rows of an mma tile lie
+//   columns  one element per column, likewise
+struct Layout {
+  enum class Kind : uint8_t { kUniform, kDealt, kMma, kRows, kColumns } kind = Kind::kUniform;
+  int threads = 1;
+  int rows = 1, columns = 1;  // of the tile; for rows and columns, of the mma tile
+  int run = 1;                // dealt only
+  int warps_m = 1, warps_n = 1;
+
+  static Layout uniform(int threads);
+  static Layout dealt(const std::vector<int>& shape, int threads);
+  // `rows_together`: a row of the tile is split over as few warps as possible.
+  static Layout mma(const std::vector<int>& shape, int threads, bool rows_together);
+  Layout rows_of() const;     // of an mma layout
+  Layout columns_of() const;  // likewise
+  bool operator==(const Layout&) const = default;
+
+  bool is_mma() const { return kind == Kind::kMma; }
+  bool belongs_to_mma() const { return kind >= Kind::kMma; }
+  int64_t elements() const;
+  int registers() const;
+  // Fragments that one warp holds.
+  int fragments_m() const;
+  int fragments_n() const;
+  // Row-major element number, or -1 where the register holds nothing.
+  int64_t element_of(int thread, int reg) const;
+  // False: another thread with a smaller number (or register) holds a copy.
+  bool is_first_copy(int thread, int reg) const;
+  std::string text() const;
+};
+
+// A layout for every tile of the kernel (uniform for the others). Products of 16-bit tiles make mma
+// tiles; what is computed from these, or only for these, lies likewise.
+std::vector<Layout> assign_layouts(const Kernel& kernel, int threads);
+
+// True for a dot that runs on tensor cores.
+bool is_tensor_core_dot(const Kernel& kernel, const Operation& op);
+
+}  // namespace tenon::codegen
