@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "graph_partitioner/pipeline.h"
+#include "kernels/device_executable.h"
 #include "provider/api.h"
 #include "provider/dump.h"
 
@@ -29,7 +30,7 @@ Partitioning claim_nothing(const ir::Graph& graph, const std::string& reason) {
 
 }  // namespace
 
-Claims claim(const OrtGraph& graph, const Options& options, const kernels::Settings& settings) {
+Claims claim(const OrtGraph& graph, const Options& options, const Target& target) {
   Claims claims{import_graph(graph), {}};
   // Bodies of control flow stay what they are. Those of other ops (SequenceMap) are functions that
   // the runtime inlines after claims were made, and then it does not know the fused node.
@@ -39,6 +40,7 @@ Claims claim(const OrtGraph& graph, const Options& options, const kernels::Setti
         claims.imported.graph, "it stands in the body of " + owner + ", which the runtime inlines");
     return claims;
   }
+  const kernels::Settings settings = target.settings(options);
   const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
     return kernels::supports(fused, node, settings);
   };
@@ -66,10 +68,21 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
   return defaults;
 }
 
+std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& options,
+                                           const Target& target, const codegen::StageSink& sink) {
+  const kernels::Settings settings = target.settings(options);
+  if (!target.on_gpu()) return kernels::Executable::build(std::move(fused), settings, sink);
+  kernels::DeviceRunOptions run;
+  run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
+  run.memory_limit = options.memory_limit;
+  run.deadline = std::chrono::milliseconds(options.run_deadline_ms);
+  return kernels::build_on_device(std::move(fused), settings, target.device, run, sink);
+}
+
 }  // namespace
 
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const kernels::Settings& settings) {
+                          const Target& target) {
   const auto start = std::chrono::steady_clock::now();
   const Dump dump(options.dump_dir, name);
   ImportedGraph imported = import_graph(graph);
@@ -81,7 +94,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   result.defaults = copy_defaults(imported);
 
   ir::Graph fused = fuse(std::move(imported.graph), dump.observer());
-  result.executable = kernels::Executable::build(std::move(fused), settings, dump.kernel_sink());
+  result.executable = build(std::move(fused), options, target, dump.kernel_sink());
 
   PartitionReport& report = result.report;
   report.name = name;

@@ -15,6 +15,7 @@
 #include "kernels/executable.h"
 #include "provider/import_graph.h"
 #include "provider/report.h"
+#include "provider/target.h"
 
 namespace tenon::provider {
 
@@ -23,7 +24,7 @@ struct Claims {
   Partitioning partitioning;
 };
 
-Claims claim(const OrtGraph& graph, const Options& options, const kernels::Settings& settings);
+Claims claim(const OrtGraph& graph, const Options& options, const Target& target);
 
 struct CompiledPartition {
   std::unique_ptr<kernels::Executable> executable;
@@ -39,6 +40,6 @@ struct CompiledPartition {
 };
 
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const kernels::Settings& settings);
+                          const Target& target);
 
 }  // namespace tenon::provider

@@ -14,7 +14,7 @@ TENON_EXPORT OrtStatus* CreateEpFactories(const char* registered_name, const Ort
                                           size_t max_factories, size_t* factory_count);
 TENON_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory);
 
-OrtStatus* CreateEpFactories(const char* /*registered_name*/, const OrtApiBase* base,
+OrtStatus* CreateEpFactories(const char* registered_name, const OrtApiBase* base,
                              const OrtLogger* logger, OrtEpFactory** factories,
                              size_t max_factories, size_t* factory_count) {
   using namespace tenon::provider;
@@ -27,7 +27,7 @@ OrtStatus* CreateEpFactories(const char* /*registered_name*/, const OrtApiBase* 
   }
   return guarded([&] {
     if (max_factories < 1) throw tenon::UserError("ONNX Runtime offered no room for a factory");
-    factories[0] = new Factory(*logger);
+    factories[0] = new Factory(registered_name, *logger);
     *factory_count = 1;
   });
 }

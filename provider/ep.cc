@@ -1,28 +1,30 @@
 #include "provider/ep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 
 #include "base/error.h"
+#include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/compile.h"
 #include "provider/guard.h"
 #include "provider/names.h"
 #include "provider/node_compute.h"
+#include "provider/stream.h"
 
 namespace tenon::provider {
 namespace {
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
 
-kernels::Settings settings_from(const Options& options) {
-  kernels::Settings settings;
-  settings.host = codegen::detect_host();
-  settings.precision =
-      options.precision_mode == "int8" ? kernels::Precision::kInt8 : kernels::Precision::kExact;
-  return settings;
+std::unique_ptr<device::Stream> make_stream(const Options& options, const Target& target) {
+  if (!options.has_user_compute_stream) return std::make_unique<device::Stream>(target.device);
+  return std::make_unique<device::Stream>(
+      target.device, reinterpret_cast<device::StreamHandle>(options.user_compute_stream));
 }
 
 // Ops and types that stock providers have no kernels for: left out, such a node ends the session.
@@ -107,13 +109,25 @@ void claim_something(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 
 }  // namespace
 
-Ep::Ep(Options options, const OrtLogger& logger)
-    : OrtEp{}, options_(std::move(options)), logger_(logger), settings_(settings_from(options_)) {
-  report_.host = settings_.host;
+Ep::Ep(Options options, Target target, const OrtLogger& logger)
+    : OrtEp{}, options_(std::move(options)), target_(std::move(target)), logger_(logger) {
+  report_.host = target_.host;
+  report_.gpu = target_.description;
+  report_.device = target_.name();
   report_.options = options_;
-
   ort_version_supported = runtime().version;
   GetName = [](const OrtEp*) noexcept { return kProviderName; };
+  set_session_callbacks();
+  if (target_.device) set_gpu_callbacks();
+  if (session_graph_) set_graph_callbacks();
+  if (const auto idle = gpu_only(options_); !target_.on_gpu() && !idle.empty()) {
+    log(ORT_LOGGING_LEVEL_WARNING,
+        fmt::format("[Tenon EP] the session runs on the CPU, where these options do nothing: {}",
+                    fmt::join(idle, ", ")));
+  }
+}
+
+void Ep::set_session_callbacks() {
   GetCapability = [](OrtEp* ep, const OrtGraph* graph, OrtEpGraphSupportInfo* support) noexcept {
     return guarded([&] { self(ep).get_capability(*graph, *support); });
   };
@@ -124,15 +138,71 @@ Ep::Ep(Options options, const OrtLogger& logger)
   ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** computes, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) delete static_cast<NodeCompute*>(computes[i]);
   };
-  OnRunStart = [](OrtEp* ep, const OrtRunOptions*) noexcept {
-    return guarded([&] {
-      if (self(ep).refusal_) throw UserError(*self(ep).refusal_);
-    });
+  OnRunStart = [](OrtEp* ep, const OrtRunOptions* options) noexcept {
+    return guarded([&] { self(ep).run_starts(*options); });
   };
-  IsConcurrentRunSupported = [](OrtEp*, bool* supported) noexcept -> OrtStatus* {
-    *supported = true;
+  IsConcurrentRunSupported = [](OrtEp* ep, bool* supported) noexcept -> OrtStatus* {
+    *supported = !self(ep).session_graph_;
     return nullptr;
   };
+}
+
+void Ep::set_gpu_callbacks() {
+  memcpy_kernels_.emplace(target_.device);
+  if (options_.enable_cuda_graph && options_.cuda_graph_scope == "session") {
+    session_graph_.emplace(target_.device, make_stream(options_, target_));
+  }
+  CreateAllocator = [](OrtEp* ep, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept {
+    *allocator = nullptr;
+    return guarded([&] { *allocator = self(ep).create_allocator(*info); });
+  };
+  CreateSyncStreamForDevice = [](OrtEp* ep, const OrtMemoryDevice*,
+                                 OrtSyncStreamImpl** stream) noexcept {
+    *stream = nullptr;
+    return guarded([&] { *stream = self(ep).create_stream(); });
+  };
+  GetKernelRegistry = [](OrtEp* ep, const OrtKernelRegistry** registry) noexcept -> OrtStatus* {
+    *registry = self(ep).memcpy_kernels_->registry();
+    return nullptr;
+  };
+  Sync = [](OrtEp* ep) noexcept { return guarded([&] { self(ep).target_.gpu->synchronize(); }); };
+}
+
+// The runtime replays whole Runs: only on request, for it then skips our nodes and cannot see that
+// a caller has bound other memory.
+void Ep::set_graph_callbacks() {
+  OnRunEnd = [](OrtEp* ep, const OrtRunOptions* options, bool) noexcept {
+    return guarded([&] { self(ep).session_graph_->end(*options); });
+  };
+  IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
+  IsGraphCaptured = [](const OrtEp* ep, int id) noexcept {
+    return static_cast<const Ep*>(ep)->session_graph_->captured(id);
+  };
+  ReplayGraph = [](OrtEp* ep, int id) noexcept {
+    return guarded([&] { self(ep).session_graph_->replay(id); });
+  };
+  ReleaseCapturedGraph = [](OrtEp* ep, int id) noexcept {
+    return guarded([&] { self(ep).session_graph_->release(id); });
+  };
+}
+
+void Ep::run_starts(const OrtRunOptions& run_options) {
+  if (refusal_) throw UserError(*refusal_);
+  if (session_graph_) session_graph_->start(run_options);
+}
+
+OrtSyncStreamImpl* Ep::create_stream() const {
+  std::optional<device::StreamHandle> borrowed;
+  if (options_.has_user_compute_stream) {
+    borrowed = reinterpret_cast<device::StreamHandle>(options_.user_compute_stream);
+  }
+  if (session_graph_) borrowed = session_graph_->stream();
+  return new SyncStream(*target_.gpu, target_.device, borrowed,
+                        std::chrono::milliseconds(options_.run_deadline_ms));
+}
+
+OrtAllocator* Ep::create_allocator(const OrtMemoryInfo& info) const {
+  return new Allocator(*target_.gpu, target_.gpu->own(info), options_.memory_limit);
 }
 
 void Ep::log(OrtLoggingLevel level, const std::string& message) const {
@@ -145,7 +215,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
   Claims claims;
   GraphReport report;
   try {
-    claims = claim(graph, options_, settings_);
+    claims = claim(graph, options_, target_);
     report = describe(claims);
   } catch (const std::exception& error) {
     // A fault of ours must not cost the session: others run the graph, and the report tells.
@@ -196,13 +266,13 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
   if (refusal_) throw UserError(*refusal_);
   for (size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("tenon_{}", partitions_++);
-    CompiledPartition compiled = provider::compile(*graphs[i], name, options_, settings_);
+    CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_);
     report_.partition_of(compiled.report.nodes.front()) = compiled.report;
     log(ORT_LOGGING_LEVEL_INFO,
         fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
                     compiled.report.nodes.size(), compiled.report.fusions.size(),
                     compiled.report.compile_ms));
-    computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i]);
+    computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i], target_.device);
   }
   report_.write();
 }

@@ -8,28 +8,38 @@
 #include <optional>
 #include <string>
 
-#include "kernels/candidate.h"
+#include "provider/memcpy_kernels.h"
 #include "provider/options.h"
 #include "provider/report.h"
+#include "provider/session_graph.h"
+#include "provider/target.h"
 
 namespace tenon::provider {
 
 class Ep : public OrtEp {
  public:
-  Ep(Options options, const OrtLogger& logger);
+  Ep(Options options, Target target, const OrtLogger& logger);
 
  private:
+  void set_session_callbacks();
+  void set_gpu_callbacks();
+  void set_graph_callbacks();
   void get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support);
   void keep(GraphReport graph);
   std::optional<std::string> find_refusal() const;
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
+  void run_starts(const OrtRunOptions& run_options);
+  OrtSyncStreamImpl* create_stream() const;
+  OrtAllocator* create_allocator(const OrtMemoryInfo& info) const;
   void log(OrtLoggingLevel level, const std::string& message) const;
 
   const Options options_;
+  const Target target_;
   const OrtLogger& logger_;
-  kernels::Settings settings_;
-  std::mutex mutex_;  // sessions may compile on several threads
+  std::optional<MemcpyKernels> memcpy_kernels_;  // on a GPU of this machine
+  std::optional<SessionGraph> session_graph_;    // with cuda_graph_scope=session
+  std::mutex mutex_;                             // sessions may compile on several threads
   Report report_;
   int partitions_ = 0;
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for

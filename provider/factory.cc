@@ -2,36 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "provider/allocator.h"
 #include "provider/api.h"
+#include "provider/data_transfer.h"
 #include "provider/ep.h"
 #include "provider/guard.h"
+#include "provider/key_values.h"
 #include "provider/names.h"
+#include "provider/stream.h"
+#include "provider/target.h"
 
 namespace tenon::provider {
 namespace {
 
 Factory& self(OrtEpFactory* factory) { return *static_cast<Factory*>(factory); }
 
-using KeyValuePairs = std::unique_ptr<OrtKeyValuePairs, void (*)(OrtKeyValuePairs*)>;
-
-KeyValuePairs make_pairs() {
-  OrtKeyValuePairs* pairs = nullptr;
-  runtime().api->CreateKeyValuePairs(&pairs);
-  return {pairs, [](OrtKeyValuePairs* p) { runtime().api->ReleaseKeyValuePairs(p); }};
-}
-
 // Our options among the session's configuration entries, with bare keys.
 std::map<std::string, std::string> option_entries(const OrtSessionOptions& session_options) {
   OrtKeyValuePairs* raw = nullptr;
   check(runtime().api->GetSessionOptionsConfigEntries(&session_options, &raw));
-  const KeyValuePairs pairs{raw,
-                            [](OrtKeyValuePairs* p) { runtime().api->ReleaseKeyValuePairs(p); }};
+  const KeyValues pairs = own(raw);
   const char* const* keys = nullptr;
   const char* const* values = nullptr;
   size_t count = 0;
@@ -44,14 +44,39 @@ std::map<std::string, std::string> option_entries(const OrtSessionOptions& sessi
   return entries;
 }
 
+// Only those that this machine has: a driver that is absent or broken leaves none.
+std::vector<std::unique_ptr<Gpu>> list_gpus() {
+  std::vector<std::unique_ptr<Gpu>> gpus;
+  for (device::Description& found : device::Device::list()) {
+    if (gpus.size() < kMostGpus) gpus.push_back(std::make_unique<Gpu>(std::move(found)));
+  }
+  return gpus;
+}
+
 }  // namespace
 
-Factory::Factory(const OrtLogger& default_logger) : OrtEpFactory{} {
+Factory::Factory(std::string_view registered_name, const OrtLogger& default_logger)
+    : OrtEpFactory{}, virtual_(registered_name.ends_with(".virtual")) {
+  if (virtual_) {
+    gpus_.push_back(Gpu::absent());
+  } else {
+    gpus_ = list_gpus();
+  }
   ort_version_supported = runtime().version;
   GetName = [](const OrtEpFactory*) noexcept { return kProviderName; };
   GetVendor = [](const OrtEpFactory*) noexcept { return kVendor; };
   GetVendorId = [](const OrtEpFactory*) noexcept -> uint32_t { return 0; };
   GetVersion = [](const OrtEpFactory*) noexcept { return TENON_VERSION; };
+  set_session_callbacks();
+  set_gpu_callbacks();
+
+  const std::string message =
+      fmt::format("[Tenon EP] {} loaded into ONNX Runtime {}", TENON_VERSION, runtime().release);
+  check(runtime().api->Logger_LogMessage(&default_logger, ORT_LOGGING_LEVEL_INFO, message.c_str(),
+                                         ORT_FILE, __LINE__, "Tenon"));
+}
+
+void Factory::set_session_callbacks() {
   GetSupportedDevices = [](OrtEpFactory* factory, const OrtHardwareDevice* const* devices,
                            size_t device_count, OrtEpDevice** ep_devices, size_t max_ep_devices,
                            size_t* ep_device_count) noexcept {
@@ -62,20 +87,15 @@ Factory::Factory(const OrtLogger& default_logger) : OrtEpFactory{} {
     });
   };
   CreateEp = [](OrtEpFactory* factory, const OrtHardwareDevice* const* devices,
-                const OrtKeyValuePairs* const*, size_t device_count,
+                const OrtKeyValuePairs* const* metadata, size_t device_count,
                 const OrtSessionOptions* session_options, const OrtLogger* logger,
                 OrtEp** ep) noexcept {
     *ep = nullptr;
-    return guarded(
-        [&] { *ep = self(factory).create_ep(devices, device_count, *session_options, *logger); });
+    return guarded([&] {
+      *ep = self(factory).create_ep(devices, device_count, *metadata[0], *session_options, *logger);
+    });
   };
   ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
-  // Called unchecked at registration; host memory needs no transfer of ours.
-  CreateDataTransfer = [](OrtEpFactory*, OrtDataTransferImpl** transfer) noexcept -> OrtStatus* {
-    *transfer = nullptr;
-    return nullptr;
-  };
-  IsStreamAware = [](const OrtEpFactory*) noexcept { return false; };
   GetNumCustomOpDomains = [](OrtEpFactory* factory, size_t* count) noexcept -> OrtStatus* {
     *count = self(factory).custom_ops_.domain_count();
     return nullptr;
@@ -84,20 +104,69 @@ Factory::Factory(const OrtLogger& default_logger) : OrtEpFactory{} {
                           size_t count) noexcept {
     return guarded([&] { self(factory).custom_ops_.copy_domains(domains, count); });
   };
+}
 
-  const std::string message =
-      fmt::format("[Tenon EP] {} loaded into ONNX Runtime {}", TENON_VERSION, runtime().release);
-  check(runtime().api->Logger_LogMessage(&default_logger, ORT_LOGGING_LEVEL_INFO, message.c_str(),
-                                         ORT_FILE, __LINE__, "Tenon"));
+void Factory::set_gpu_callbacks() {
+  CreateAllocator = [](OrtEpFactory* factory, const OrtMemoryInfo* info, const OrtKeyValuePairs*,
+                       OrtAllocator** allocator) noexcept {
+    *allocator = nullptr;
+    return guarded([&] {
+      Gpu& gpu = self(factory).gpu_of(*info);
+      *allocator = new Allocator(gpu, gpu.own(*info));
+    });
+  };
+  ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* allocator) noexcept {
+    delete static_cast<Allocator*>(allocator);
+  };
+  // Called unchecked at registration; host memory needs no transfer of ours.
+  CreateDataTransfer = [](OrtEpFactory* factory, OrtDataTransferImpl** transfer) noexcept {
+    *transfer = nullptr;
+    return guarded([&] {
+      const Factory& me = self(factory);
+      if (me.IsStreamAware(&me)) *transfer = new DataTransfer(me.gpus_);
+    });
+  };
+  IsStreamAware = [](const OrtEpFactory* factory) noexcept {
+    const Factory& me = *static_cast<const Factory*>(factory);
+    return !me.virtual_ && !me.gpus_.empty();
+  };
+  CreateSyncStreamForDevice = [](OrtEpFactory* factory, const OrtMemoryDevice* memory,
+                                 const OrtKeyValuePairs*, OrtSyncStreamImpl** stream) noexcept {
+    *stream = nullptr;
+    return guarded([&] {
+      const auto id = static_cast<int>(runtime().ep->MemoryDevice_GetDeviceId(memory));
+      Gpu* gpu = self(factory).find(id);
+      if (gpu == nullptr) throw UserError(fmt::format("Tenon has no GPU {}", id));
+      *stream = new SyncStream(*gpu, device::Device::open(id), std::nullopt,
+                               std::chrono::milliseconds(0));
+    });
+  };
+}
+
+Gpu* Factory::find(int ordinal) const {
+  const auto found = std::ranges::find_if(
+      gpus_, [&](const auto& gpu) { return gpu->description.ordinal == ordinal; });
+  return found == gpus_.end() ? nullptr : found->get();
+}
+
+Gpu& Factory::gpu_of(const OrtMemoryInfo& info) const {
+  int id = 0;
+  check(runtime().api->MemoryInfoGetId(&info, &id));
+  Gpu* gpu = find(id);
+  if (gpu == nullptr) throw UserError(fmt::format("Tenon has no GPU {} to take memory from", id));
+  return *gpu;
 }
 
 size_t Factory::get_supported_devices(const OrtHardwareDevice* const* devices, size_t device_count,
                                       OrtEpDevice** ep_devices, size_t max_ep_devices) {
   size_t found = 0;
+  for (const auto& gpu : gpus_) {
+    if (found + 1 < max_ep_devices) ep_devices[found++] = gpu->offer(*this, devices, device_count);
+  }
+  if (virtual_) return found;
   for (size_t i = 0; i < device_count && found < max_ep_devices; ++i) {
     if (runtime().api->HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
-    const KeyValuePairs metadata = make_pairs();
-    runtime().api->AddKeyValuePair(metadata.get(), "tenon_target", "cpu");
+    const KeyValues metadata = key_values({{"tenon_target", "cpu"}});
     check(runtime().ep->CreateEpDevice(this, devices[i], metadata.get(), nullptr,
                                        &ep_devices[found]));
     ++found;
@@ -106,16 +175,22 @@ size_t Factory::get_supported_devices(const OrtHardwareDevice* const* devices, s
 }
 
 OrtEp* Factory::create_ep(const OrtHardwareDevice* const* devices, size_t device_count,
+                          const OrtKeyValuePairs& metadata,
                           const OrtSessionOptions& session_options, const OrtLogger& logger) const {
   if (device_count != 1) {
     throw UserError(fmt::format(
         "{} devices were given to one session; Tenon takes one (start one process per device)",
         device_count));
   }
+  Gpu* gpu = nullptr;
   if (runtime().api->HardwareDevice_Type(devices[0]) != OrtHardwareDeviceType_CPU) {
-    throw UserError("this version of Tenon runs on the CPU device only; choose that OrtEpDevice");
+    const char* id = runtime().api->GetKeyValue(&metadata, "cuda_device_id");
+    gpu = id == nullptr ? nullptr : find(std::atoi(id));
+    if (gpu == nullptr) throw UserError("the session's device is none that Tenon offers");
   }
-  return new Ep(parse_options(option_entries(session_options)), logger);
+  Options options = parse_options(option_entries(session_options));
+  Target target = choose_target(options, gpu);
+  return new Ep(std::move(options), std::move(target), logger);
 }
 
 }  // namespace tenon::provider

@@ -3,21 +3,34 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <memory>
+#include <string_view>
+#include <vector>
+
 #include "provider/custom_ops.h"
+#include "provider/gpus.h"
 
 namespace tenon::provider {
 
 class Factory : public OrtEpFactory {
  public:
-  explicit Factory(const OrtLogger& default_logger);
+  // A name that ends in ".virtual" asks for a GPU that need not be in this machine.
+  Factory(std::string_view registered_name, const OrtLogger& default_logger);
 
  private:
+  void set_session_callbacks();
+  void set_gpu_callbacks();
   size_t get_supported_devices(const OrtHardwareDevice* const* devices, size_t device_count,
                                OrtEpDevice** ep_devices, size_t max_ep_devices);
   OrtEp* create_ep(const OrtHardwareDevice* const* devices, size_t device_count,
-                   const OrtSessionOptions& session_options, const OrtLogger& logger) const;
+                   const OrtKeyValuePairs& metadata, const OrtSessionOptions& session_options,
+                   const OrtLogger& logger) const;
+  Gpu* find(int ordinal) const;  // null: not one of ours
+  Gpu& gpu_of(const OrtMemoryInfo& info) const;
 
   CustomOps custom_ops_;
+  const bool virtual_;
+  std::vector<std::unique_ptr<Gpu>> gpus_;
 };
 
 }  // namespace tenon::provider

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/device/stream.h"
+#include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/guard.h"
 
@@ -58,8 +60,10 @@ std::vector<size_t> indices_of(const std::vector<std::string>& all,
 class Context final : public kernels::RunContext {
  public:
   Context(OrtKernelContext& context, const std::vector<size_t>& inputs,
-          const std::vector<size_t>& outputs)
-      : context_(context), inputs_(inputs), outputs_(outputs) {}
+          const std::vector<size_t>& outputs, void* stream)
+      : context_(context), inputs_(inputs), outputs_(outputs), stream_(stream) {}
+
+  void* stream() override { return stream_; }
 
   Input input(size_t index) override {
     const OrtValue* value = nullptr;
@@ -81,6 +85,11 @@ class Context final : public kernels::RunContext {
                                         &value));
     void* data = nullptr;
     check(api().GetTensorMutableData(value, &data));
+    const bool empty = std::ranges::find(dims, 0) != dims.end();
+    if (data == nullptr && !empty) {
+      throw device::OutOfMemory(fmt::format("there is no memory for output {} of the partition: {}",
+                                            index, allocation_failure()));
+    }
     return data;
   }
 
@@ -104,12 +113,16 @@ class Context final : public kernels::RunContext {
   OrtKernelContext& context_;
   const std::vector<size_t>& inputs_;
   const std::vector<size_t>& outputs_;
+  void* const stream_;
 };
 
 }  // namespace
 
-NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node)
-    : OrtNodeComputeInfo{}, executable_(std::move(compiled.executable)) {
+NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
+                         std::shared_ptr<device::Device> device)
+    : OrtNodeComputeInfo{},
+      device_(std::move(device)),
+      executable_(std::move(compiled.executable)) {
   const std::vector<std::string> node_inputs = input_names(fused_node);
   inputs_ = indices_of(node_inputs, compiled.input_names);
   outputs_ = indices_of(output_names(fused_node), compiled.output_names);
@@ -130,12 +143,14 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node)
 }
 
 void NodeCompute::compute(OrtKernelContext& context) {
-  check_defaults(context);
-  Context run(context, inputs_, outputs_);
+  void* stream = nullptr;
+  if (device_) check(api().KernelContext_GetGPUComputeStream(&context, &stream));
+  check_defaults(context, stream);
+  Context run(context, inputs_, outputs_, stream);
   executable_->run(run);
 }
 
-void NodeCompute::check_defaults(OrtKernelContext& context) const {
+void NodeCompute::check_defaults(OrtKernelContext& context, void* stream) const {
   for (const Default& expected : defaults_) {
     const OrtValue* value = nullptr;
     check(api().KernelContext_GetInput(&context, expected.input, &value));
@@ -144,7 +159,7 @@ void NodeCompute::check_defaults(OrtKernelContext& context) const {
     if (data == nullptr || data == expected.verified->load(std::memory_order_relaxed)) continue;
     size_t bytes = 0;
     check(api().GetTensorSizeInBytes(value, &bytes));
-    if (bytes != expected.value->bytes || std::memcmp(data, expected.value->data, bytes) != 0) {
+    if (!is_default(*expected.value, data, bytes, stream)) {
       throw UserError(fmt::format(
           "input '{}' has a default value that Tenon packed when the session was created; feeding "
           "another value is not supported: leave it out, or make it an input without a default",
@@ -152,6 +167,24 @@ void NodeCompute::check_defaults(OrtKernelContext& context) const {
     }
     expected.verified->store(data, std::memory_order_relaxed);
   }
+}
+
+bool NodeCompute::is_default(const ir::Tensor& expected, const void* data, size_t bytes,
+                             void* stream) const {
+  if (bytes != expected.bytes) return false;
+  if (!device_) return std::memcmp(data, expected.data, bytes) == 0;
+  // Once per address: what the runtime keeps on the device comes back to be compared.
+  device::Stream on(device_, static_cast<device::StreamHandle>(stream));
+  if (on.capturing()) {
+    throw UserError(
+        "a default value of the model came in new memory while a graph was being captured: run the "
+        "session once before capturing");
+  }
+  std::vector<std::byte> copy(bytes);
+  on.copy(reinterpret_cast<device::Address>(copy.data()), reinterpret_cast<device::Address>(data),
+          bytes);
+  on.synchronize();
+  return std::memcmp(copy.data(), expected.data, bytes) == 0;
 }
 
 }  // namespace tenon::provider

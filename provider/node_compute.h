@@ -7,13 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/device/device.h"
 #include "provider/compile.h"
 
 namespace tenon::provider {
 
 class NodeCompute : public OrtNodeComputeInfo {
  public:
-  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node);
+  // `device`: where inputs and outputs are; null: in host memory.
+  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
+              std::shared_ptr<device::Device> device);
 
  private:
   // A packed default arrives again at every Run: refuse when it is not the default any more.
@@ -25,8 +28,10 @@ class NodeCompute : public OrtNodeComputeInfo {
   };
 
   void compute(OrtKernelContext& context);
-  void check_defaults(OrtKernelContext& context) const;
+  void check_defaults(OrtKernelContext& context, void* stream) const;
+  bool is_default(const ir::Tensor& expected, const void* data, size_t bytes, void* stream) const;
 
+  std::shared_ptr<device::Device> device_;
   std::unique_ptr<kernels::Executable> executable_;
   std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
   std::vector<Default> defaults_;

@@ -67,28 +67,64 @@ Option list(std::string_view key, std::vector<std::string> Options::*field,
   return {key, accepts, set, get};
 }
 
+// A whole number of the given base, all of the text.
+template <typename Number>
+bool parse_number(std::string_view text, Number& number, int base = 10) {
+  const char* end = text.data() + text.size();
+  auto [next, error] = std::from_chars(text.data(), end, number, base);
+  return error == std::errc{} && next == end;
+}
+
+Option number(std::string_view key, uint64_t Options::*field, std::string_view accepts) {
+  auto set = [=](Options& options, const std::string& value) {
+    return parse_number(value, options.*field);
+  };
+  return {key, accepts, set,
+          [=](const Options& options) { return std::to_string(options.*field); }};
+}
+
 Option device_id() {
   auto set = [](Options& options, const std::string& value) {
-    const char* end = value.data() + value.size();
-    auto [next, error] = std::from_chars(value.data(), end, options.device_id);
-    return error == std::errc{} && next == end && options.device_id == 0;
+    return parse_number(value, options.device_id) && options.device_id >= 0;
   };
-  return {"device_id", "0 (this machine's CPU)", set,
-          [](const Options& options) { return std::to_string(options.device_id); }};
+  auto get = [](const Options& options) {
+    return options.device_id < 0 ? "" : std::to_string(options.device_id);
+  };
+  return {"device_id", "the number of the device that the session was given, such as 0", set, get};
+}
+
+Option user_compute_stream() {
+  auto set = [](Options& options, const std::string& value) {
+    const bool hex = value.starts_with("0x") || value.starts_with("0X");
+    const bool valid = parse_number(std::string_view(value).substr(hex ? 2 : 0),
+                                    options.user_compute_stream, hex ? 16 : 10);
+    // Zero is what programs write that have none; the legacy default stream must be asked for.
+    if (options.user_compute_stream != 0) options.has_user_compute_stream = true;
+    return valid;
+  };
+  auto get = [](const Options& options) { return std::to_string(options.user_compute_stream); };
+  return {"user_compute_stream", "a CUstream as a decimal number or as 0x…", set, get};
 }
 
 // Alphabetical: the order in error messages and in docs/options.md.
 const std::vector<Option>& table() {
   static const auto* const options = new std::vector<Option>{
       choice("claim", &Options::claim, "gainful | all"),
+      choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
+      flag("enable_cuda_graph", &Options::enable_cuda_graph),
       list("exclude_nodes", &Options::exclude_nodes, "node names, separated by commas"),
       list("exclude_ops", &Options::exclude_ops, "op types, separated by commas"),
+      flag("has_user_compute_stream", &Options::has_user_compute_stream),
+      number("memory_limit", &Options::memory_limit, "a number of bytes; 0: no limit"),
       choice("precision_mode", &Options::precision_mode, "exact | int8"),
       text("report_file", &Options::report_file, "a file name"),
       flag("require_full_claim", &Options::require_full_claim),
-      choice("target", &Options::target, "auto | cpu"),
+      number("run_deadline_ms", &Options::run_deadline_ms, "milliseconds; 0: none"),
+      choice("target", &Options::target, "auto | cpu | gpu"),
+      text("target_arch", &Options::target_arch, "an architecture such as sm_90a"),
+      user_compute_stream(),
   };
   return *options;
 }
@@ -113,6 +149,16 @@ Options parse_options(const std::map<std::string, std::string>& entries) {
     }
   }
   return options;
+}
+
+std::vector<std::string> gpu_only(const Options& options) {
+  std::vector<std::string> keys;
+  const std::map<std::string, std::string> given = effective(options), usual = effective({});
+  for (const char* key : {"cuda_graph_scope", "enable_cuda_graph", "has_user_compute_stream",
+                          "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
+    if (given.at(key) != usual.at(key)) keys.emplace_back(key);
+  }
+  return keys;
 }
 
 std::map<std::string, std::string> effective(const Options& options) {

@@ -1,6 +1,7 @@
 // Provider options: one struct, one table. docs/options.md is its text for people.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -8,8 +9,9 @@
 namespace tenon::provider {
 
 struct Options {
-  int device_id = 0;
-  std::string target = "auto";             // auto | cpu; must not contradict the chosen device
+  int device_id = -1;                      // of the GPU; -1: the one that the session was given
+  std::string target = "auto";             // auto | cpu | gpu; must not contradict the device
+  std::string target_arch;                 // compile for this GPU; empty: the session's own
   std::string precision_mode = "exact";    // exact | int8
   std::string claim = "gainful";           // gainful | all
   std::vector<std::string> exclude_ops;    // comma-separated op types
@@ -17,10 +19,20 @@ struct Options {
   bool require_full_claim = false;
   std::string dump_dir;     // every stage of every kernel goes here
   std::string report_file;  // JSON: claims, reasons, fusions, kernels
+
+  // On a GPU only.
+  bool has_user_compute_stream = false;
+  uint64_t user_compute_stream = 0;  // a CUstream of the caller's, 0: the legacy default stream
+  bool enable_cuda_graph = false;
+  std::string cuda_graph_scope = "partition";  // partition | session
+  uint64_t memory_limit = 0;                   // bytes of each arena; 0: as much as there is
+  uint64_t run_deadline_ms = 0;                // for waits on the device; 0: none
 };
 
 // Bare keys and their values. Throws UserError listing what is valid.
 Options parse_options(const std::map<std::string, std::string>& entries);
+// Keys that differ from their defaults and do something on a GPU only.
+std::vector<std::string> gpu_only(const Options& options);
 // Every key with its effective value, for the report.
 std::map<std::string, std::string> effective(const Options& options);
 

@@ -63,6 +63,20 @@ Json to_json(const GraphReport& graph) {
           {"left_out", left_out}};
 }
 
+Json device_json(const Report& report) {
+  if (!report.gpu) {
+    return {{"kind", "cpu"}, {"name", report.host.name}, {"features", report.host.features}};
+  }
+  const device::Description& gpu = *report.gpu;
+  return {{"kind", "gpu"},
+          {"name", gpu.name},
+          {"arch", gpu.arch},
+          {"device_id", gpu.ordinal},
+          {"pci_bus_id", gpu.pci_bus_id},
+          {"multiprocessors", gpu.multiprocessors},
+          {"memory_bytes", gpu.memory_bytes}};
+}
+
 }  // namespace
 
 void Report::replace(GraphReport graph) {
@@ -82,9 +96,10 @@ PartitionReport& Report::partition_of(const std::string& node) {
 }
 
 std::string Report::summary(const GraphReport& graph) const {
-  std::string text = fmt::format(
-      "[Tenon EP] {}: {} of {} nodes in {} partition{}", graph.name.empty() ? "graph" : graph.name,
-      graph.claimed, graph.nodes, graph.partitions.size(), graph.partitions.size() == 1 ? "" : "s");
+  std::string text =
+      fmt::format("[Tenon EP] {}: {} of {} nodes in {} partition{} on {}",
+                  graph.name.empty() ? "graph" : graph.name, graph.claimed, graph.nodes,
+                  graph.partitions.size(), graph.partitions.size() == 1 ? "" : "s", device);
   if (!graph.left_out.empty()) {
     const auto& first = graph.left_out.front();
     text += fmt::format("; {} left to other providers, the first: {} '{}' ({})",
@@ -96,14 +111,13 @@ std::string Report::summary(const GraphReport& graph) const {
 std::string Report::json() const {
   Json graph_list = Json::array();
   for (const GraphReport& graph : graphs) graph_list.push_back(to_json(graph));
-  const Json document = {
-      {"schema", 1},
-      {"provider", "TenonExecutionProvider"},
-      {"version", TENON_VERSION},
-      {"runtime", runtime().release},
-      {"device", {{"kind", "cpu"}, {"name", host.name}, {"features", host.features}}},
-      {"options", effective(options)},
-      {"graphs", graph_list}};
+  const Json document = {{"schema", 1},
+                         {"provider", "TenonExecutionProvider"},
+                         {"version", TENON_VERSION},
+                         {"runtime", runtime().release},
+                         {"device", device_json(*this)},
+                         {"options", effective(options)},
+                         {"graphs", graph_list}};
   // A model's names may hold any bytes: replace what is not UTF-8 instead of failing.
   return document.dump(2, ' ', false, Json::error_handler_t::replace);
 }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "codegen/target.h"
+#include "kernels/device/description.h"
 #include "kernels/executable.h"
 #include "provider/options.h"
 
@@ -35,6 +37,8 @@ struct GraphReport {
 
 struct Report {
   codegen::HostTarget host;
+  std::optional<device::Description> gpu;  // empty: the session runs on the host
+  std::string device;                      // of the two, as a summary names it
   Options options;
   std::vector<GraphReport> graphs;
 
@@ -42,7 +46,7 @@ struct Report {
   void replace(GraphReport graph);
   // The partition that claimed this node. Throws InternalError when none did.
   PartitionReport& partition_of(const std::string& node);
-  // "[Tenon EP] main: 96 of 98 nodes in 1 partition; left out: If (a reason)"
+  // "[Tenon EP] main: 96 of 98 nodes in 1 partition on NVIDIA H200 (sm_90a); 2 left to …"
   std::string summary(const GraphReport& graph) const;
   std::string json() const;
   // Published by rename. Throws UserError when the file cannot be written.

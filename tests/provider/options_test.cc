@@ -41,6 +41,39 @@ TEST(ProviderOptions, EachValueLandsInItsField) {
   EXPECT_EQ(options.dump_dir, "d");
 }
 
+TEST(ProviderOptions, StreamsAreDecimalOrHexadecimal) {
+  EXPECT_EQ(parse_options({{"user_compute_stream", "0x7f00aa10"}}).user_compute_stream,
+            0x7f00aa10U);
+  EXPECT_EQ(parse_options({{"user_compute_stream", "4096"}}).user_compute_stream, 4096U);
+  for (const char* value : {"", "0x", "-1", "12ab", "0x1 ", "0x10000000000000000"}) {
+    EXPECT_THROW(parse_options({{"user_compute_stream", value}}), UserError) << value;
+  }
+}
+
+TEST(ProviderOptions, AStreamOfZeroIsNoStreamUnlessAskedFor) {
+  EXPECT_FALSE(parse_options({{"user_compute_stream", "0"}}).has_user_compute_stream);
+  EXPECT_TRUE(parse_options({{"user_compute_stream", "1"}}).has_user_compute_stream);
+  const Options legacy =
+      parse_options({{"has_user_compute_stream", "1"}, {"user_compute_stream", "0"}});
+  EXPECT_TRUE(legacy.has_user_compute_stream);
+}
+
+TEST(ProviderOptions, NumbersAreWholeAndNotNegative) {
+  EXPECT_EQ(parse_options({{"memory_limit", "1073741824"}}).memory_limit, 1U << 30);
+  EXPECT_EQ(parse_options({{"run_deadline_ms", "250"}}).run_deadline_ms, 250U);
+  for (const char* key : {"memory_limit", "run_deadline_ms", "device_id"}) {
+    for (const char* value : {"", "-1", "1.5", "1GB"}) {
+      EXPECT_THROW(parse_options({{key, value}}), UserError) << key << "=" << value;
+    }
+  }
+}
+
+TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {
+  EXPECT_TRUE(gpu_only(parse_options({{"claim", "all"}, {"target", "cpu"}})).empty());
+  const Options options = parse_options({{"enable_cuda_graph", "1"}, {"memory_limit", "1"}});
+  EXPECT_THAT(gpu_only(options), ElementsAre("enable_cuda_graph", "memory_limit"));
+}
+
 TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {
   for (const char* value : {"", "gain", "gainful |", "|", "all ", "ALL"}) {
     EXPECT_THROW(parse_options({{"claim", value}}), UserError) << value;

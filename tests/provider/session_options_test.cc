@@ -79,10 +79,10 @@ TEST_P(BadValues, NameTheOptionTheValueAndWhatIsValid) {
 INSTANTIATE_TEST_SUITE_P(Options, BadValues,
                          ::testing::Values(BadValue{"claim", "some", "gainful | all"},
                                            BadValue{"precision_mode", "float7", "exact | int8"},
-                                           BadValue{"target", "toaster", "auto | cpu"},
+                                           BadValue{"target", "toaster", "auto | cpu | gpu"},
                                            BadValue{"require_full_claim", "perhaps", "0 | 1"},
-                                           BadValue{"device_id", "7", "0"},
-                                           BadValue{"device_id", "zero", "0"},
+                                           BadValue{"device_id", "7", "contradicts"},
+                                           BadValue{"device_id", "zero", "the number of"},
                                            BadValue{"dump_dir", "", "a folder"},
                                            BadValue{"report_file", "", "a file name"}));
 

@@ -1,0 +1,80 @@
+#include "provider/target.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace tenon::provider {
+namespace {
+
+Target on_cpu(const Options& options) {
+  if (options.device_id > 0) {
+    throw UserError(fmt::format(
+        "device_id={} contradicts the session's device, the CPU: choose a GPU's OrtEpDevice",
+        options.device_id));
+  }
+  Target target;
+  target.host = codegen::detect_host();
+  if (options.target_arch.empty()) {
+    if (options.target == "gpu") {
+      throw UserError(
+          "target=gpu contradicts the session's device, the CPU: choose a GPU's OrtEpDevice, or "
+          "give target_arch to compile for a GPU that is not here");
+    }
+    return target;
+  }
+  if (options.target == "cpu") {
+    throw UserError(fmt::format(
+        "target=cpu and target_arch={} contradict each other: leave one out", options.target_arch));
+  }
+  target.description = device::named_description(options.target_arch);
+  return target;
+}
+
+Target on_gpu(const Options& options, Gpu& gpu) {
+  const device::Description& own = gpu.description;
+  if (options.target == "cpu") {
+    throw UserError(fmt::format(
+        "target=cpu contradicts the session's device, the GPU {}: choose the CPU's OrtEpDevice",
+        own.name));
+  }
+  if (gpu.present() && options.device_id >= 0 && options.device_id != own.ordinal) {
+    throw UserError(
+        fmt::format("device_id={} contradicts the session's device, GPU {} ({}): leave device_id "
+                    "out, or choose "
+                    "the OrtEpDevice whose cuda_device_id is {}",
+                    options.device_id, own.ordinal, own.name, options.device_id));
+  }
+  Target target;
+  target.host = codegen::detect_host();
+  target.gpu = &gpu;
+  if (!options.target_arch.empty() && options.target_arch != own.arch) {
+    target.description = device::named_description(options.target_arch);
+    return target;
+  }
+  target.description = own;
+  if (gpu.present()) target.device = device::Device::open(own.ordinal);
+  return target;
+}
+
+}  // namespace
+
+kernels::Settings Target::settings(const Options& options) const {
+  kernels::Settings settings;
+  settings.host = host;
+  if (description) settings.gpu = description->target();
+  settings.precision =
+      options.precision_mode == "int8" ? kernels::Precision::kInt8 : kernels::Precision::kExact;
+  return settings;
+}
+
+std::string Target::name() const {
+  if (!description) return host.name;
+  return fmt::format("{} ({}{})", description->name, description->arch, device ? "" : ", absent");
+}
+
+Target choose_target(const Options& options, Gpu* gpu) {
+  return gpu == nullptr ? on_cpu(options) : on_gpu(options, *gpu);
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,28 @@
+// Where a session runs, from the device that it was given and its options.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "kernels/candidate.h"
+#include "kernels/device/device.h"
+#include "provider/gpus.h"
+#include "provider/options.h"
+
+namespace tenon::provider {
+
+struct Target {
+  codegen::HostTarget host;
+  Gpu* gpu = nullptr;                              // the session's device; null: the CPU
+  std::optional<device::Description> description;  // of the GPU that code is made for
+  std::shared_ptr<device::Device> device;          // null: the CPU, or a GPU that is absent
+
+  bool on_gpu() const { return description.has_value(); }
+  kernels::Settings settings(const Options& options) const;
+  std::string name() const;  // "NVIDIA H200 (sm_90a)"
+};
+
+// Throws UserError where the options contradict the device, or the device cannot be opened.
+Target choose_target(const Options& options, Gpu* gpu);
+
+}  // namespace tenon::provider
