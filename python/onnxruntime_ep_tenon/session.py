@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import cuda
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
 
 _registration = threading.Lock()
@@ -32,11 +33,14 @@ def register() -> None:
         )
     with _registration:
         if not _devices_of(ort):
+            cuda.point_to_libraries()
             ort.register_execution_provider_library(PROVIDER, get_library_path())
 
 
 def _devices_of(ort) -> list:
-    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+    """Tenon's, but for GPUs that are only compiled for."""
+    offered = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+    return [device for device in offered if device.device.metadata.get("is_virtual") != "1"]
 
 
 def devices() -> list:
@@ -49,12 +53,14 @@ def _kind(device) -> str:
     return device.device.type.name.lower()
 
 
-def _choose(wanted: str | int) -> object:
+def _choose(wanted: str | int, compile_only: bool = False) -> object:
     offered = devices()
     if not offered:
         raise RuntimeError("Tenon offers no device here; `tenon doctor` says why")
     if wanted == "auto":
         return offered[0]
+    if wanted == "gpu" and compile_only:
+        return offered[0]  # compiling needs no GPU: the CPU's device takes target_arch as well
     if isinstance(wanted, int):
         if 0 <= wanted < len(offered):
             return offered[wanted]
@@ -64,34 +70,42 @@ def _choose(wanted: str | int) -> object:
         if fitting and (not index or (index.isdigit() and int(index) < len(fitting))):
             return fitting[int(index or 0)]
     names = ", ".join(f"{i}: {_kind(device)}" for i, device in enumerate(offered))
-    raise ValueError(
-        f"device {wanted!r} is not there. Tenon offers {names}; "
-        "say 'auto', a kind such as 'cpu', or a number."
-    )
+    advice = "say 'auto', a kind such as 'cpu', or a number."
+    if isinstance(wanted, str) and wanted.startswith("gpu") and _kind(offered[0]) != "gpu":
+        advice = "`tenon doctor` says what a GPU lacks here."
+    raise ValueError(f"device {wanted!r} is not there. Tenon offers {names}; {advice}")
 
 
 def create_session(model, device="auto", session_options=None, **options):
     """An onnxruntime.InferenceSession whose first provider is Tenon.
 
     model            path, bytes, or an onnx.ModelProto
-    device           'auto', 'cpu', 'gpu', 'gpu:1', or an index into devices()
+    device           'auto' (a GPU where there is one), 'cpu', 'gpu', 'gpu:1', or an index into
+                     devices()
     session_options  onnxruntime.SessionOptions; Tenon is added to them
     options          Tenon's provider options, e.g. precision_mode='int8'
 
     An error in Tenon is raised: ONNX Runtime's own habit of retrying on the CPU is switched off.
     """
     ort = _onnxruntime()
-    chosen = _choose(device)
+    chosen = _choose(device, compile_only="target_arch" in options)
     settings = session_options if session_options is not None else ort.SessionOptions()
     settings.add_provider_for_devices([chosen], _as_strings(options))
     try:
-        return ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
+        session = ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
     except Exception as error:
         if "already been registered" in str(error):
             raise ValueError(
                 "these session_options already hold Tenon: make new SessionOptions per session"
             ) from error
         raise
+    session.tenon_gpu = _gpu_number(chosen)
+    return session
+
+
+def _gpu_number(device) -> int | None:
+    """Which GPU a session's inputs and outputs can be bound on; None: the CPU."""
+    return int(device.ep_metadata["cuda_device_id"]) if _kind(device) == "gpu" else None
 
 
 def _loadable(model) -> str | bytes:

@@ -48,6 +48,26 @@ def to_ort_value(array: np.ndarray):
     return value
 
 
+_NVIDIA = 0x10DE  # PCI vendor
+
+
+def gpu_place(gpu: int) -> tuple[str, int]:
+    """What onnxruntime's binding functions call the memory of this GPU."""
+    return "cuda", gpu
+
+
+def to_gpu_value(array: np.ndarray, gpu: int):
+    """An OrtValue in the GPU's memory holding a copy of the array."""
+    import onnxruntime
+
+    on_host = to_ort_value(array)
+    on_gpu = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(array.shape), on_host.element_type(), "gpu", gpu, _NVIDIA
+    )
+    onnxruntime.copy_tensors([on_host], [on_gpu])
+    return on_gpu
+
+
 def from_ort_value(value) -> np.ndarray:
     """The tensor as an array; types outside numpy come back as ml_dtypes ones."""
     number = value.element_type() if value.is_tensor() else None

@@ -11,7 +11,7 @@ from ..requirements import has
 from ..session import create_session
 from . import arguments
 
-SUMMARY = "time a model on Tenon and on ONNX Runtime's own CPU provider"
+SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 
 
 def add_arguments(parser) -> None:
@@ -19,9 +19,17 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--suite", action="store_true", help="no model: the project's own table of cases"
     )
-    parser.add_argument("--providers", default="tenon,cpu", help="comma-separated: tenon, cpu")
+    parser.add_argument(
+        "--providers",
+        default="tenon,cpu",
+        help="comma-separated: tenon, cuda (of onnxruntime-gpu), cpu; inputs and outputs of the "
+        "first two stay on the GPU",
+    )
     parser.add_argument(
         "--cpu-model", metavar="FILE", help="the CPU provider runs this one instead"
+    )
+    parser.add_argument(
+        "--cuda-model", metavar="FILE", help="the CUDA provider runs this one instead"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="per provider (default: 2)")
     parser.add_argument("--out", metavar="FOLDER", help="write bench.json and bench.png there")
@@ -56,28 +64,36 @@ def run(args) -> int:
 
 def caller(session, inputs):
     """One Run with everything bound beforehand, so that only the runtime is timed."""
+    gpu = gpu_of(session)
     names = [output.name for output in session.get_outputs()]
-    feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
-    return lambda: session.run_with_ort_values(names, feed)
+    if gpu is None:
+        feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
+        return lambda: session.run_with_ort_values(names, feed)
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, tensors.to_gpu_value(value, gpu))
+    for name in names:
+        binding.bind_output(name, *tensors.gpu_place(gpu))
+    return lambda: session.run_with_iobinding(binding)
+
+
+def gpu_of(session) -> int | None:
+    """The number of the GPU that the session's first provider runs on."""
+    provider = session.get_providers()[0]
+    options = session.get_provider_options().get(provider, {})
+    if provider == "CUDAExecutionProvider":
+        return int(options.get("device_id", 0))
+    return getattr(session, "tenon_gpu", None)
 
 
 def _open(args) -> tuple[dict, dict[str, str]]:
-    import onnxruntime
-
+    openers = {"tenon": _open_tenon, "cuda": _open_cuda, "cpu": _open_cpu}
     sessions, failures = {}, {}
     for name in args.providers.split(","):
-        settings = arguments.session_options(args.threads)
+        if name not in openers:
+            raise ValueError(f"unknown provider '{name}'; one of: {', '.join(openers)}")
         try:
-            if name == "tenon":
-                sessions[name] = create_session(
-                    args.model, args.device, settings, **dict(args.option)
-                )
-            elif name == "cpu":
-                sessions[name] = onnxruntime.InferenceSession(
-                    args.cpu_model or args.model, settings, providers=["CPUExecutionProvider"]
-                )
-            else:
-                raise ValueError(f"unknown provider '{name}'; one of: tenon, cpu")
+            sessions[name] = openers[name](args, arguments.session_options(args.threads))
         except Exception as error:
             if isinstance(error, (ValueError, FileNotFoundError)):
                 raise
@@ -85,20 +101,50 @@ def _open(args) -> tuple[dict, dict[str, str]]:
     return sessions, failures
 
 
+def _open_tenon(args, settings):
+    return create_session(args.model, args.device, settings, **dict(args.option))
+
+
+def _open_cuda(args, settings):
+    import onnxruntime
+
+    name = "CUDAExecutionProvider"
+    if name not in onnxruntime.get_available_providers():
+        raise RuntimeError("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+    model = args.cuda_model or args.model
+    session = onnxruntime.InferenceSession(
+        model, settings, providers=[name, "CPUExecutionProvider"], enable_fallback=0
+    )
+    if name not in session.get_providers():
+        raise RuntimeError("the CUDA provider did not start: see its message above")
+    return session
+
+
+def _open_cpu(args, settings):
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        args.cpu_model or args.model, settings, providers=["CPUExecutionProvider"]
+    )
+
+
 def _result(args, inputs, timings: list[Timing], failures) -> dict:
     import onnxruntime
 
     by_name = {timing.name: timing for timing in timings}
-    ratio = None
-    if {"tenon", "cpu"} <= set(by_name):
-        ratio = by_name["tenon"].median / by_name["cpu"].median
+    ratios = {
+        f"tenon_over_{other}": by_name["tenon"].median / by_name[other].median
+        for other in by_name
+        if other != "tenon" and "tenon" in by_name
+    }
     return {
         "model": args.model,
         "runtime": onnxruntime.__version__,
         "inputs": {name: [str(a.dtype), list(a.shape)] for name, a in inputs.items()},
         "timings": [timing.as_dict() for timing in timings],
         "failures": failures,
-        "tenon_over_cpu": ratio,
+        "tenon_over_cpu": None,
+        **ratios,
     }
 
 
@@ -128,5 +174,7 @@ def _print(result: dict, timings: list[Timing], failures: dict[str, str]) -> Non
     console.table(["provider", "median", "p10", "p90", "runs"], rows, right=(1, 2, 3, 4))
     for name, text in failures.items():
         console.say(f"{name} cannot run this model: {text}")
-    if result["tenon_over_cpu"] is not None:
-        console.say(f"Tenon takes {result['tenon_over_cpu']:.2f} of the CPU provider's time.")
+    for other in ("cpu", "cuda"):
+        if result.get(f"tenon_over_{other}") is not None:
+            ratio = result[f"tenon_over_{other}"]
+            console.say(f"Tenon takes {ratio:.2f} of the {other.upper()} provider's time.")

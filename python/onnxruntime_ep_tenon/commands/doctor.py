@@ -7,7 +7,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .. import console
+from .. import console, cuda
 from ..library import get_library_path, minimum_runtime_version, version_tuple
 from ..requirements import has
 from . import arguments
@@ -24,6 +24,7 @@ _FEATURES = {
     "x86_64": ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"),
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
 }
+_OLDEST_DRIVER = 12000  # CUDA 12.0
 _TOOLS = {
     "onnx": "quantize, explain drawings, demo",
     "ml_dtypes": "4-bit and 8-bit tensors",
@@ -46,7 +47,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    checks = [*_machine(), *_runtime(), *_plugin(), *_tools()]
+    checks = [*_machine(), *_gpu(), *_runtime(), *_plugin(), *_tools()]
     usable = all(check.state != "missing" for check in checks)
     if args.json:
         console.print_json({"usable": usable, "checks": [asdict(check) for check in checks]})
@@ -73,11 +74,30 @@ def _machine() -> list[Check]:
     present = _cpu_flags()
     found = [feature for feature in _FEATURES[machine] if feature in present]
     checks.append(Check("vector units", "ok", " ".join(found) or "none beyond the baseline"))
-    gpu = Path("/proc/driver/nvidia/version").exists()
+    return checks
+
+
+def _gpu() -> list[Check]:
+    """A GPU is never needed: what is missing of one is a note."""
+    driver = cuda.find_driver()
+    if not driver.version:
+        advice = "the host CPU is used; for a GPU install NVIDIA's driver, or pass the GPU into "
+        advice += "the container (docker run --gpus all)"
+        return [Check("NVIDIA driver", "note", "none", advice)]
+    found = f"CUDA {driver.cuda} ({driver.path})"
+    if driver.version < _OLDEST_DRIVER:
+        advice = "too old for Tenon: update the driver to release 525 or newer"
+        return [Check("NVIDIA driver", "note", found, advice)]
+    if driver.problem:
+        advice = "check nvidia-smi and CUDA_VISIBLE_DEVICES; the host CPU is used until then"
+        return [Check("NVIDIA driver", "note", f"{found}: {driver.problem}", advice)]
+    checks = [Check("NVIDIA driver", "ok", found)]
+    checks += [Check(f"GPU {number}", "ok", name) for number, name in enumerate(driver.gpus)]
+    major = driver.version // 1000
+    path = cuda.find_library("nvJitLink", tuple(str(v) for v in range(major, 11, -1)))
+    advice = "kernels are compiled by the driver, which takes longer: pip install nvidia-nvjitlink"
     checks.append(
-        Check("NVIDIA driver", "note", "present", "this version runs on the host CPU only")
-        if gpu
-        else Check("NVIDIA driver", "note", "none", "not needed: the host CPU is used")
+        Check("nvJitLink", "ok", path) if path else Check("nvJitLink", "note", "not found", advice)
     )
     return checks
 
@@ -124,29 +144,34 @@ def _plugin() -> list[Check]:
     try:
         from ..session import devices
 
-        kinds = [device.device.type.name for device in devices()]
+        offered = devices()
     except Exception as error:
         checks.append(Check("registration", "missing", "failed", str(error)))
         return checks
-    state = "ok" if kinds else "missing"
-    checks.append(Check("devices", state, ", ".join(kinds) or "none offered"))
-    if kinds and has("onnx"):
-        checks.append(_trial())
+    state = "ok" if offered else "missing"
+    checks.append(Check("devices", state, ", ".join(map(_named, offered)) or "none offered"))
+    if has("onnx"):
+        checks += [_trial(number, _named(device)) for number, device in enumerate(offered)]
     return checks
 
 
-def _trial() -> Check:
+def _named(device) -> str:
+    name = device.ep_metadata.get("cuda_device_name")
+    return f"{device.device.type.name} ({name})" if name else device.device.type.name
+
+
+def _trial(device: int, name: str) -> Check:
     """Runs one 4-bit product and compares it with float64: the whole chain works, or says why."""
     from ..models import reference, validate
     from ..models.scaled_dot import Problem, build_scaled_dot
     from ..session import create_session
 
-    what = "an NVFP4 product"
+    what = f"an NVFP4 product on {name}"
     problem = Problem(n=64, k=64)
     try:
         model = build_scaled_dot("nvfp4", problem)
         inputs = problem.inputs(3)
-        result = create_session(model, claim="all").run(None, inputs)
+        result = create_session(model, device, claim="all").run(None, inputs)
         verdict = validate.compare("y", result[0], reference.evaluate(model, inputs)[0])
     except Exception as error:
         return Check(what, "missing", "does not run", str(error))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import console, tensors
+from .. import console, tensors, trace
 from ..report import session_with_report
 from ..requirements import require
 from . import arguments
@@ -23,15 +23,24 @@ def add_arguments(parser) -> None:
         choices=["reference", "cpu"],
         help="check the outputs: float64 reference, or ONNX Runtime's CPU provider",
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write what ran when, for chrome://tracing or Perfetto"
+    )
     parser.add_argument("--save", metavar="FOLDER", help="write inputs and outputs as .npy files")
     arguments.add_json(parser)
 
 
 def run(args) -> int:
     settings = arguments.session_options(args.threads)
-    session, report = session_with_report(args.model, args.device, settings, **dict(args.option))
-    inputs = arguments.inputs_of(args, session)
-    outputs = tensors.run(session, inputs)
+    with trace.recording(settings, args.trace) as recorded:
+        session, report = session_with_report(
+            args.model, args.device, settings, **dict(args.option)
+        )
+        inputs = arguments.inputs_of(args, session)
+        outputs = tensors.run(session, inputs)
+        if args.trace:
+            outputs = tensors.run(session, inputs)  # the first Run sets things up
+        recorded.end(session)
     names = [output.name for output in session.get_outputs()]
     verdicts = _compare(args, inputs, names, outputs) if args.compare else []
     if args.save:
