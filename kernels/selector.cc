@@ -24,11 +24,17 @@ struct Table {
 };
 
 // Rows are read at the call, never by static constructors.
-std::array<Table, 10> tables() {
+std::array<Table, 2> host_tables() {
   return {{
       {ir::kAttention, attention_candidates()},
-      {ir::kLoop, loop_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
+  }};
+}
+
+// These ask the settings themselves: only the order of their loops differs.
+std::array<Table, 8> shared_tables() {
+  return {{
+      {ir::kLoop, loop_candidates()},
       {"Concat", concat_candidates()},
       {"CumSum", cum_sum_candidates()},
       {"GatherElements", gather_elements_candidates()},
@@ -71,16 +77,21 @@ std::string Choice::reason() const {
   return joined;
 }
 
-std::span<const Candidate> candidates(std::string_view op) {
-  for (const Table& table : tables()) {
-    if (table.op == op) return table.candidates;
-  }
-  return {};
+std::span<const Candidate> candidates(std::string_view op, const Settings& settings) {
+  std::span<const Candidate> found;
+  const auto search = [&](const auto& tables) {
+    for (const Table& table : tables) {
+      if (table.op == op) found = table.candidates;
+    }
+  };
+  search(shared_tables());
+  if (!settings.gpu) search(host_tables());
+  return found;
 }
 
 Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Choice choice;
-  const auto table = candidates(node.op);
+  const auto table = candidates(node.op, settings);
   if (table.empty()) return choice;
   const Support sizes = has_known_sizes(graph, node);
   for (const Candidate& candidate : table) {

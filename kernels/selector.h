@@ -20,8 +20,9 @@ struct Choice {
   std::string reason() const;
 };
 
-// Candidates for this op, best first; empty for an op that no table knows.
-std::span<const Candidate> candidates(std::string_view op);
+// Candidates for this op where the settings say that it runs, best first; empty for an op that no
+// table knows.
+std::span<const Candidate> candidates(std::string_view op, const Settings& settings = {});
 
 Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
 

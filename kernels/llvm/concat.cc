@@ -58,7 +58,7 @@ Support supports_concat(const ir::Graph& graph, const ir::Node& node, const Sett
     }
   }
   for (const LoopProblem& problem : slices(graph, node)) {
-    if (Support answer = supports_problem(problem, settings.host); !answer) return answer;
+    if (Support answer = supports_problem(problem, settings); !answer) return answer;
   }
   return Support::yes();
 }
@@ -66,7 +66,7 @@ Support supports_concat(const ir::Graph& graph, const ir::Node& node, const Sett
 Lowered lower_concat(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
   for (const LoopProblem& problem : slices(graph, node)) {
-    lowered.launches.push_back(emit_loop(problem, settings.host));
+    lowered.launches.push_back(emit_loop(problem, settings));
   }
   return lowered;
 }

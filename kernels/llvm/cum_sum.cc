@@ -12,17 +12,18 @@
 namespace tenon::kernels {
 namespace {
 
-constexpr int kLanes = 16;
+constexpr int kHostLanes = 16, kGpuLanes = 32;
 
 // x as [outer, length, inner]: sums run along the middle.
 struct Problem {
   Dim outer, length, inner;
   bool exclusive = false, reverse = false;
+  int lanes = kHostLanes;
 
   bool in_lanes() const { return !inner.is(1); }
-  Dim groups() const { return in_lanes() ? ceil_div(inner, Dim(kLanes)) : Dim(1); }
+  Dim groups() const { return in_lanes() ? ceil_div(inner, Dim(lanes)) : Dim(1); }
 
-  static Problem from(const ir::Graph& graph, const ir::Node& node) {
+  static Problem from(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
     const Shape& shape = *graph.value(node.input(0)).shape;
     const ir::Value& given = graph.value(node.input(1));
     if (!given.is_constant() || given.constant->elements() != 1) {
@@ -31,25 +32,28 @@ struct Problem {
     const size_t axis =
         checked_axis(load_integer(given.dtype, given.constant->data, 0), shape.size());
     const auto split = shape.begin() + static_cast<std::ptrdiff_t>(axis);
-    return {element_count(Shape(shape.begin(), split)), *split,
-            element_count(Shape(split + 1, shape.end())), node.integer("exclusive", 0) != 0,
-            node.integer("reverse", 0) != 0};
+    return {element_count(Shape(shape.begin(), split)),
+            *split,
+            element_count(Shape(split + 1, shape.end())),
+            node.integer("exclusive", 0) != 0,
+            node.integer("reverse", 0) != 0,
+            settings.gpu ? kGpuLanes : kHostLanes};
   }
 };
 
-Support supports_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+Support supports_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DType type = graph.value(node.input(0)).dtype;
   if (bit_width(type) < 16) return Support::no(fmt::format("running sums of {}", name(type)));
   try {
-    Problem::from(graph, node);
+    Problem::from(graph, node, settings);
     return Support::yes();
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
 }
 
-Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  const Problem problem = Problem::from(graph, node);
+Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const Problem problem = Problem::from(graph, node, settings);
   const DType type = graph.value(node.input(0)).dtype;
   LaunchWriter writer("cum_sum");
   codegen::Builder& b = writer.builder;
@@ -60,8 +64,9 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settin
   const Tile length = writer.index(problem.length), inner = writer.index(problem.inner);
   const Tile groups = writer.index(problem.groups());
   const Tile outer = b.div(b.task(), groups);
-  const Tile column = b.mul(b.rem(b.task(), groups), b.index(kLanes));
-  const std::vector<int> shape = problem.in_lanes() ? std::vector<int>{kLanes} : std::vector<int>{};
+  const Tile column = b.mul(b.rem(b.task(), groups), b.index(problem.lanes));
+  const std::vector<int> shape =
+      problem.in_lanes() ? std::vector<int>{problem.lanes} : std::vector<int>{};
   const auto place = [&](Tile buffer, Tile offset) {
     codegen::Access access;
     access.buffer = buffer;
@@ -85,6 +90,7 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settin
   Lowered lowered;
   lowered.launches.push_back(
       writer.finish(problem.outer * problem.groups(), problem.length * Dim(2) + Dim(10)));
+  lowered.launches.back().threads = kGpuLanes;
   return lowered;
 }
 

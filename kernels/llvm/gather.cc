@@ -50,7 +50,7 @@ using MakeProblem = LoopProblem (*)(const ir::Graph&, const ir::Node&);
 template <MakeProblem make>
 Support supports_gather(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
-    return supports_problem(make(graph, node), settings.host);
+    return supports_problem(make(graph, node), settings);
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
@@ -59,7 +59,7 @@ Support supports_gather(const ir::Graph& graph, const ir::Node& node, const Sett
 template <MakeProblem make>
 Lowered lower_gather(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
-  lowered.launches.push_back(emit_loop(make(graph, node), settings.host));
+  lowered.launches.push_back(emit_loop(make(graph, node), settings));
   return lowered;
 }
 

@@ -143,7 +143,7 @@ Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settin
     Lowered unused;
     const LoopProblem problem = ProblemMaker(graph, node, unused).make();
     if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
-    return supports_problem(problem, settings.host);
+    return supports_problem(problem, settings);
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
@@ -153,7 +153,7 @@ Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings&
   Lowered lowered;
   LoopProblem problem = ProblemMaker(graph, node, lowered).make();
   for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
-    lowered.launches.push_back(emit_loop(part, settings.host));
+    lowered.launches.push_back(emit_loop(part, settings));
   }
   return lowered;
 }

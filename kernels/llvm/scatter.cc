@@ -89,7 +89,7 @@ Support supports_scatter(const ir::Graph& graph, const ir::Node& node, const Set
                                    name(graph.value(node.output(0)).dtype)));
   }
   try {
-    return supports_problem(make(graph, node), settings.host);
+    return supports_problem(make(graph, node), settings);
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
@@ -99,8 +99,8 @@ template <MakeProblem make>
 Lowered lower_scatter(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
   lowered.launches.push_back(
-      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings.host));
-  lowered.launches.push_back(emit_loop(make(graph, node), settings.host));
+      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
+  lowered.launches.push_back(emit_loop(make(graph, node), settings));
   return lowered;
 }
 

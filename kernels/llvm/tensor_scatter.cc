@@ -23,6 +23,11 @@ struct Problem {
   Dim batch, middle, length, added, row;
   bool circular = false;
 
+  // Positions at which an update may begin: [0, starts).
+  Dim starts() const {
+    return circular ? Dim(std::numeric_limits<int32_t>::max()) : length - added + Dim(1);
+  }
+
   static Problem from(const ir::Graph& graph, const ir::Node& node) {
     const Shape& cache = *graph.value(node.input(0)).shape;
     const Shape& update = *graph.value(node.input(1)).shape;
@@ -41,23 +46,24 @@ struct Problem {
   }
 };
 
-constexpr int kLanes = 32;
+constexpr int kHostLanes = 32, kGpuLanes = 256, kGpuThreads = 64;
 
-// The row in tiles, the last one with an extent.
-void copy_row(codegen::Builder& b, codegen::Access to, codegen::Access from, Tile length) {
+// The row in tiles of `lanes`, the last one with an extent.
+void copy_row(codegen::Builder& b, codegen::Access to, codegen::Access from, Tile length,
+              int lanes) {
   const Tile to_first = to.offset, from_first = from.offset;
-  b.loop(b.index(0), length, b.index(kLanes), {}, [&](Tile at, std::span<const Tile>) {
+  b.loop(b.index(0), length, b.index(lanes), {}, [&](Tile at, std::span<const Tile>) {
     to.offset = b.add(to_first, at);
     from.offset = b.add(from_first, at);
     to.strides = from.strides = {b.index(1)};
     to.extents = from.extents = {b.sub(length, at)};
-    b.store(to, b.load(from, {kLanes}));
+    b.store(to, b.load(from, {lanes}));
     return std::vector<Tile>{};
   });
 }
 
 // One task per (batch, middle).
-Launch write_rows(const ir::Graph& graph, const ir::Node& node) {
+Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const Problem problem = Problem::from(graph, node);
   const DType type = storage_type(graph.value(node.input(0)).dtype);
   const ir::ValueId positions = node.input(2);
@@ -69,12 +75,15 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node) {
       positions == ir::kNoValue
           ? kNone
           : writer.buffer("starts", graph.value(positions).dtype, BufferArgument::value(positions));
-  for (const Dim& dim : {problem.middle, problem.length, problem.added, problem.row}) {
+  for (const Dim& dim :
+       {problem.middle, problem.length, problem.added, problem.row, problem.starts()}) {
     writer.declare(dim);
   }
   const Tile batch = b.div(b.task(), writer.index(problem.middle));
-  const Tile start =
-      starts == kNone ? b.index(0) : b.index_from(b.load({starts, batch, {}, {}}, {}));
+  Tile start = starts == kNone ? b.index(0) : b.index_from(b.load({starts, batch, {}, {}}, {}));
+  // A GPU checks nothing before the launch: rows stay inside the cache.
+  if (settings.gpu)
+    start = b.max(b.index(0), b.min(start, b.sub(writer.index(problem.starts()), b.index(1))));
   const Tile length = writer.index(problem.length), row = writer.index(problem.row);
   const Tile added = writer.index(problem.added);
   b.loop(b.index(0), added, b.index(1), {}, [&](Tile step, std::span<const Tile>) {
@@ -82,15 +91,16 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node) {
     if (problem.circular) position = b.rem(position, length);
     const Tile to = b.mul(b.add(b.mul(b.task(), length), position), row);
     const Tile from = b.mul(b.add(b.mul(b.task(), added), step), row);
-    copy_row(b, {cache, to, {}, {}}, {update, from, {}, {}}, row);
+    copy_row(b, {cache, to, {}, {}}, {update, from, {}, {}}, row,
+             settings.gpu ? kGpuLanes : kHostLanes);
     return std::vector<Tile>{};
   });
   Launch launch = writer.finish(problem.batch * problem.middle,
                                 floor_div(problem.added * problem.row, Dim(8)) + Dim(20));
+  launch.threads = kGpuThreads;
+  if (settings.gpu) launch.tasks = launch.tasks * max(Dim(0), min(Dim(1), problem.starts()));
   if (positions != ir::kNoValue) {
-    const Dim bound = problem.circular ? Dim(std::numeric_limits<int32_t>::max())
-                                       : problem.length - problem.added + Dim(1);
-    launch.checks.push_back({.value = positions, .bound = bound, .from_end = false});
+    launch.checks.push_back({.value = positions, .bound = problem.starts(), .from_end = false});
   }
   return launch;
 }
@@ -112,8 +122,8 @@ Lowered lower_tensor_scatter(const ir::Graph& graph, const ir::Node& node,
                              const Settings& settings) {
   Lowered lowered;
   lowered.launches.push_back(
-      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings.host));
-  lowered.launches.push_back(write_rows(graph, node));
+      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
+  lowered.launches.push_back(write_rows(graph, node, settings));
   return lowered;
 }
 

@@ -138,9 +138,11 @@ Tile Elements::load_small_blocks(const tiling::Access& access, const tiling::Blo
 
 // How far each lane's element stands from the low end of its byte.
 Tile Elements::shift_table(int bits) {
-  std::vector<double> shifts;
-  for (int lane = 0; lane < schedule_.lanes; ++lane) shifts.push_back(lane * bits % 8);
-  return b_.table(DType::kU8, shifts);
+  const auto all = [&](int64_t value) {
+    return b_.integer_constant(DType::kI32, value, {schedule_.lanes});
+  };
+  const Tile lane = b_.iota(DType::kI32, {schedule_.lanes}, 0);
+  return b_.cast(b_.binary(Fn::kAnd, b_.mul(lane, all(bits)), all(7)), DType::kU8);
 }
 
 Tile Elements::unpack_bytes(Tile bytes, int bits) {

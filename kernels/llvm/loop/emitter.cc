@@ -37,6 +37,7 @@ class LoopEmitter {
     values_.in_scope([&] { emit_task(); });
     Launch launch = writer_.finish(schedule_.tasks, schedule_.task_cost);
     launch.checks = problem_.checks;
+    launch.threads = schedule_.threads;
     return launch;
   }
 
@@ -151,6 +152,16 @@ class LoopEmitter {
   }
 
   void emit_stages() {
+    if (!schedule_.whole_row) return emit_every_stage();
+    const Tile extent =
+        schedule_.vector_size.is(schedule_.lanes) ? kNone : writer_.index(schedule_.vector_size);
+    at_tile(b_.index(0), extent, {}, [&](std::span<const Tile>) {
+      emit_every_stage();
+      return Carried{};
+    });
+  }
+
+  void emit_every_stage() {
     for (size_t stage = 0; stage < schedule_.stages.size(); ++stage) reduce_stage(stage);
     values_.enter_stage(schedule_.stages.size());
     AxisSet reduced = 0;
@@ -216,6 +227,8 @@ class LoopEmitter {
   }
 
   Carried over_reduced_axes(size_t depth, const Carried& carried, const TileBody& inside) {
+    // What a whole row computes stays true from stage to stage.
+    if (schedule_.whole_row) return inside(carried);
     if (depth == schedule_.reduced_axes.size()) {
       return values_.in_scope([&] { return inside(carried); });
     }
@@ -224,20 +237,44 @@ class LoopEmitter {
     const auto deeper = [&](std::span<const Tile> now) {
       return over_reduced_axes(depth + 1, Carried(now.begin(), now.end()), inside);
     };
-    return schedule_.is_vector(axis) ? tiles_over(b_.index(0), size, carried, deeper)
-                                     : loop_over(axis, b_.index(0), size, carried, deeper);
+    if (schedule_.is_vector(axis)) return tiles_over(b_.index(0), size, carried, deeper);
+    const bool innermost = depth + 1 == schedule_.reduced_axes.size();
+    if (!innermost || schedule_.unroll == 1) {
+      return loop_over(axis, b_.index(0), size, carried, deeper);
+    }
+    return unrolled_loop_over(axis, size, carried, deeper);
   }
 
   Carried loop_over(int axis, Tile first, Tile last, const Carried& carried,
                     const TileBody& inside) {
     return b_.loop(first, last, b_.index(1), carried, [&](Tile counter, std::span<const Tile> now) {
-      return values_.in_scope([&] {
-        places_.open(axis, counter);
-        values_.hoist();
-        Carried next = inside(now);
-        places_.close(axis);
-        return next;
-      });
+      return at_step(axis, counter, now, inside);
+    });
+  }
+
+  // Loads of several steps are in flight together.
+  Carried unrolled_loop_over(int axis, Tile size, const Carried& carried, const TileBody& inside) {
+    const Tile step = b_.index(schedule_.unroll);
+    const Tile whole = b_.sub(size, b_.rem(size, step));
+    const Carried most =
+        b_.loop(b_.index(0), whole, step, carried, [&](Tile counter, std::span<const Tile> now) {
+          Carried next(now.begin(), now.end());
+          for (int i = 0; i < schedule_.unroll; ++i) {
+            next = at_step(axis, b_.add(counter, b_.index(i)), next, inside);
+          }
+          return next;
+        });
+    return loop_over(axis, whole, size, most, inside);
+  }
+
+  Carried at_step(int axis, Tile coordinate, std::span<const Tile> carried,
+                  const TileBody& inside) {
+    return values_.in_scope([&] {
+      places_.open(axis, coordinate);
+      values_.hoist();
+      Carried next = inside(carried);
+      places_.close(axis);
+      return next;
     });
   }
 
@@ -315,7 +352,7 @@ Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule
 
 }  // namespace
 
-Support supports_problem(const LoopProblem& problem, const codegen::HostTarget& target) {
+Support supports_problem(const LoopProblem& problem, const Settings& settings) {
   if (problem.domain.size() > 60) return Support::no("more than 60 axes");
   for (const tiling::Access& load : problem.loads) {
     if (Support answer = supports_type(problem.body->value(load.value).dtype); !answer)
@@ -327,11 +364,11 @@ Support supports_problem(const LoopProblem& problem, const codegen::HostTarget& 
                                               : supports_pointwise(*problem.body, node);
     if (!answer) return answer;
   }
-  return supports_stores(problem, make_schedule(problem, target));
+  return supports_stores(problem, make_schedule(problem, settings));
 }
 
-Launch emit_loop(const LoopProblem& problem, const codegen::HostTarget& target) {
-  return LoopEmitter(problem, make_schedule(problem, target)).run();
+Launch emit_loop(const LoopProblem& problem, const Settings& settings) {
+  return LoopEmitter(problem, make_schedule(problem, settings)).run();
 }
 
 }  // namespace tenon::kernels

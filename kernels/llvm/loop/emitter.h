@@ -1,14 +1,13 @@
 // Writes the tile kernel of a loop problem after its schedule.
 #pragma once
 
-#include "codegen/target.h"
+#include "kernels/candidate.h"
 #include "kernels/llvm/loop/problem.h"
-#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 
 // Whether the ops, types and sub-byte stores of the problem can be emitted.
-Support supports_problem(const LoopProblem& problem, const codegen::HostTarget& target);
-Launch emit_loop(const LoopProblem& problem, const codegen::HostTarget& target);
+Support supports_problem(const LoopProblem& problem, const Settings& settings);
+Launch emit_loop(const LoopProblem& problem, const Settings& settings);
 
 }  // namespace tenon::kernels

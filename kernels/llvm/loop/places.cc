@@ -180,6 +180,10 @@ Place Places::read_index(const tiling::GatherTerm& term) {
     const Tile read = b_.index_from(b_.load({buffer, place.scalar, {}, {}}, {}));
     const Tile negative = b_.less(read, b_.index(0));
     index.scalar = b_.select(negative, b_.add(read, number(term.bound)), read);
+    if (schedule_.clamps_indices) {
+      const Tile last = b_.sub(number(term.bound), b_.index(1));
+      index.scalar = b_.max(b_.index(0), b_.min(index.scalar, last));
+    }
     return index;
   }
   Tile read =
@@ -187,10 +191,14 @@ Place Places::read_index(const tiling::GatherTerm& term) {
           ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}}, {schedule_.lanes})
           : b_.gather(buffer, place.scalar, offsets_of(place), lane_mask());
   read = b_.cast(read, DType::kI64);
-  const Tile negative =
-      b_.compare(Fn::kLess, read, b_.integer_constant(DType::kI64, 0, {schedule_.lanes}));
+  const Tile zero = b_.integer_constant(DType::kI64, 0, {schedule_.lanes});
+  const Tile negative = b_.compare(Fn::kLess, read, zero);
   index.scalar = b_.index(0);
   index.lanes = b_.select(negative, b_.add(read, splat_index(number(term.bound))), read);
+  if (schedule_.clamps_indices) {
+    const Tile last = splat_index(b_.sub(number(term.bound), b_.index(1)));
+    index.lanes = b_.max(zero, b_.min(index.lanes, last));
+  }
   return index;
 }
 

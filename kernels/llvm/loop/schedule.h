@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "codegen/target.h"
+#include "kernels/candidate.h"
 #include "kernels/llvm/loop/problem.h"
 
 namespace tenon::kernels {
@@ -34,6 +34,12 @@ struct LoopSchedule {
   // Where a load walks along the row axis and a store along the vector axis, tiles are squares that
   // turn in registers: this many rows at a time. 1: a tile is one row.
   int tile_rows = 1;
+  // A reduced vector axis lies in one tile: it is read once and serves all stages.
+  bool whole_row = false;
+  int unroll = 1;  // steps of the innermost reduced axis at once, where it is not the vector axis
+  // Nobody checks indices before the launch: those outside are moved to the nearest element.
+  bool clamps_indices = false;
+  int threads = 1;                // of the block that runs a task on a GPU
   std::vector<int> outer_axes;    // kept, slowest first
   std::vector<int> reduced_axes;  // in loop order; the vector axis last if it is reduced
 
@@ -58,7 +64,9 @@ struct LoopSchedule {
 AxisSet axes_of(const tiling::Access& access);
 AxisSet axes_of(const tiling::GatherTerm& term);
 
-LoopSchedule make_schedule(const LoopProblem& problem, const codegen::HostTarget& target);
+// For where the settings say that kernels run.
+LoopSchedule make_schedule(const LoopProblem& problem, const Settings& settings);
+LoopSchedule make_gpu_schedule(const LoopProblem& problem, const codegen::GpuTarget& target);
 
 // Whether every row of a store to a sub-byte buffer begins at a whole byte.
 bool is_byte_aligned(const tiling::Access& access, int vector_axis, DType dtype);

@@ -10,12 +10,10 @@
 namespace tenon::kernels {
 namespace {
 
-constexpr int64_t kMaxStashBytes = 16 << 10;
-
 class StagePlanner {
  public:
-  StagePlanner(const LoopProblem& problem, LoopSchedule& schedule)
-      : problem_(problem), body_(*problem.body), schedule_(schedule) {
+  StagePlanner(const LoopProblem& problem, LoopSchedule& schedule, const StashRules& rules)
+      : problem_(problem), body_(*problem.body), schedule_(schedule), rules_(rules) {
     for (int axis : problem.reduced_axes) reduced_ |= AxisSet{1} << axis;
   }
 
@@ -84,10 +82,14 @@ class StagePlanner {
       const std::function<void(ir::ValueId)> walk = [&](ir::ValueId id) {
         const ir::Node* producer = body_.producer(id);
         const bool repeated = (schedule_.dependence[id] & reduced_) != 0;
-        if (producer == nullptr || problem_.find_load(id) != nullptr || !repeated ||
-            is_reduction(*producer) || !here.insert(id).second) {
+        if (!repeated) return;
+        if (problem_.find_load(id) != nullptr) {
+          if (rules_.loads && here.insert(id).second && computed.contains(id)) {
+            keep(id, computed[id]);
+          }
           return;
         }
+        if (producer == nullptr || is_reduction(*producer) || !here.insert(id).second) return;
         if (heavy_.contains(id) && computed.contains(id)) {
           keep(id, computed[id]);
           return;
@@ -104,8 +106,8 @@ class StagePlanner {
   void keep(ir::ValueId id, int stage) {
     if (schedule_.stashes.contains(id)) return;
     const DType type = compute_type(body_.value(id).dtype);
-    const int store = type == DType::kF32 ? free_output() : -1;
-    if (store < 0 && !fits_scratch(type)) return;
+    const int store = rules_.outputs && type == DType::kF32 ? free_output() : -1;
+    if (store < 0 && !take_scratch(type)) return;
     schedule_.stashes[id] = {stage, store};
   }
 
@@ -125,7 +127,7 @@ class StagePlanner {
     return -1;
   }
 
-  bool fits_scratch(DType type) const {
+  bool take_scratch(DType type) {
     Dim elements = schedule_.lanes;
     for (int axis : schedule_.reduced_axes) {
       if (!schedule_.is_vector(axis)) elements = elements * problem_.domain[axis];
@@ -133,20 +135,26 @@ class StagePlanner {
     if (schedule_.vector_axis >= 0 && problem_.is_reduced(schedule_.vector_axis)) {
       elements = elements * ceil_div(schedule_.vector_size, Dim(schedule_.lanes));
     }
-    return elements.is_constant() && elements.value() * bit_width(type) / 8 <= kMaxStashBytes;
+    if (!elements.is_constant()) return false;
+    const int64_t bytes = elements.value() * bit_width(type) / 8;
+    if (bytes > rules_.bytes - taken_bytes_) return false;
+    taken_bytes_ += bytes;
+    return true;
   }
 
   const LoopProblem& problem_;
   const ir::Graph& body_;
   LoopSchedule& schedule_;
+  const StashRules& rules_;
+  int64_t taken_bytes_ = 0;
   AxisSet reduced_ = 0;
   std::set<ir::ValueId> heavy_;  // an expensive op stands between the value and memory
 };
 
 }  // namespace
 
-void plan_stages(const LoopProblem& problem, LoopSchedule& schedule) {
-  StagePlanner(problem, schedule).run();
+void plan_stages(const LoopProblem& problem, LoopSchedule& schedule, const StashRules& rules) {
+  StagePlanner(problem, schedule, rules).run();
 }
 
 }  // namespace tenon::kernels

@@ -69,8 +69,8 @@ Tile Values::number(ir::ValueId id) {
 }
 
 Tile Values::compute(ir::ValueId id) {
-  if (const tiling::Access* load = problem_.find_load(id)) return load_number(*load);
   if (const Tile stashed = read_stash(id); stashed != kNone) return stashed;
+  if (const tiling::Access* load = problem_.find_load(id)) return load_number(*load);
   const ir::Node* node = body_.producer(id);
   if (node == nullptr) throw InternalError("a loop value with no producer");
   if (is_reduction(*node)) throw InternalError(fmt::format("{} is read too early", node->op));

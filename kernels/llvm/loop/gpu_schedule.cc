@@ -1,0 +1,226 @@
+// How a loop problem is walked by a GPU: one task is one block of threads, and a tile's elements
+// are dealt over them.
+#include <algorithm>
+#include <bit>
+
+#include "kernels/llvm/loop/axes.h"
+#include "kernels/llvm/loop/stages.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kPointwiseThreads = 128;
+constexpr int kSquare = 32, kSquareThreads = 256;
+constexpr int kColumnThreads = 32, kColumnUnroll = 8;
+// A thread moves 16 bytes at a time; more elements than that would not fit its registers.
+constexpr int kAccessBytes = 16, kMostPerThread = 8;
+// Elements picked one by one need an address each.
+constexpr int kMostPicked = 2;
+// Longest row that stays in registers, and what longer rows take at a time.
+constexpr int kMostRowThreads = 1024, kLongRowThreads = 512, kOpenRowThreads = 128;
+// Rows shorter than this leave most of a block idle unless it takes several.
+constexpr int64_t kShortRow = 64;
+// A block takes several tiles only where every multiprocessor still gets this many blocks.
+constexpr int64_t kBlocksPerMultiprocessor = 64, kMostTiles = 8;
+// Shared memory for values between stages; the rest serves exchanges between threads.
+constexpr int64_t kMostStashBytes = 160 << 10, kExchangeBytes = 32 << 10;
+
+int64_t power_of_two_at_least(int64_t size) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, size))));
+}
+
+class GpuScheduler {
+ public:
+  GpuScheduler(const LoopProblem& problem, const codegen::GpuTarget& target)
+      : problem_(problem), target_(target) {}
+
+  LoopSchedule run() {
+    schedule_.clamps_indices = true;
+    schedule_.vector_axis = choose_vector_axis(problem_);
+    schedule_.flat =
+        needs_flat_lanes(problem_, schedule_.vector_axis) || has_short_irregular_rows();
+    if (schedule_.flat) schedule_.vector_axis = -1;
+    order_axes(problem_, schedule_);
+    choose_tile();
+    keep_whole_bytes();
+    split_tasks();
+    plan_stages(problem_, schedule_, stash_rules());
+    return std::move(schedule_);
+  }
+
+ private:
+  bool is_pointwise() const { return problem_.reduced_axes.empty() && problem_.ordered_axis < 0; }
+
+  bool vector_is_kept() const {
+    return schedule_.flat ||
+           (schedule_.vector_axis >= 0 && !problem_.is_reduced(schedule_.vector_axis));
+  }
+
+  bool has_square_tiles() const {
+    return is_pointwise() && !schedule_.flat && schedule_.row_axis >= 0 &&
+           !has_packed_elements(problem_) && is_plain_along(problem_, schedule_.vector_axis);
+  }
+
+  // Short rows that no tile of several rows can take: lanes with coordinates of their own.
+  bool has_short_irregular_rows() const {
+    if (!is_pointwise() || problem_.domain.size() < 2) return false;
+    const Dim& size = problem_.domain[schedule_.vector_axis];
+    if (!size.is_constant() || size.value() >= kShortRow) return false;
+    if (has_packed_elements(problem_)) return false;
+    for (int axis = 0; axis < static_cast<int>(problem_.domain.size()); ++axis) {
+      if (!is_plain_along(problem_, axis)) return true;
+    }
+    return false;
+  }
+
+  int threads_up_to(int64_t wanted) const {
+    return static_cast<int>(
+        std::clamp<int64_t>(power_of_two_at_least(wanted), kWarp, target_.threads));
+  }
+
+  int per_thread() const {
+    return std::clamp(kAccessBytes / widest_stored_bytes(problem_), 1, kMostPerThread);
+  }
+
+  void choose_tile() {
+    if (!schedule_.flat && schedule_.vector_axis < 0) {
+      schedule_.threads = kWarp;
+    } else if (!vector_is_kept()) {
+      choose_row();
+    } else if (!problem_.reduced_axes.empty()) {
+      choose_columns();
+    } else if (!choose_turned_square()) {
+      choose_pointwise();
+    }
+  }
+
+  // One block reduces a row; a row that fits stays in registers from the first stage to the last.
+  void choose_row() {
+    const Dim& size = schedule_.vector_size;
+    if (!size.is_constant()) {
+      schedule_.threads = threads_up_to(kOpenRowThreads);
+      schedule_.lanes = schedule_.threads * per_thread();
+      return;
+    }
+    const int64_t lanes = power_of_two_at_least(size.value());
+    const int each = lanes <= 1024 ? per_thread() : kMostPerThread;
+    schedule_.threads = threads_up_to(lanes / each);
+    if (lanes <= int64_t{std::min(kMostRowThreads, target_.threads)} * kMostPerThread) {
+      schedule_.lanes = static_cast<int>(std::max<int64_t>(2, lanes));
+      schedule_.whole_row = schedule_.reduced_axes.size() == 1;
+    } else {
+      schedule_.threads = threads_up_to(kLongRowThreads);
+      schedule_.lanes = schedule_.threads * kMostPerThread;
+    }
+  }
+
+  // Neighbouring results in neighbouring threads, several elements of a column in flight.
+  void choose_columns() {
+    schedule_.threads = kColumnThreads;
+    schedule_.lanes = fit_lanes(kColumnThreads * std::min(2, per_thread()));
+    schedule_.unroll = kColumnUnroll;
+  }
+
+  bool choose_turned_square() {
+    if (!has_square_tiles()) return false;
+    const int axis = turned_axis(problem_, schedule_.vector_axis);
+    const auto is_long = [](const Dim& dim) { return !dim.is_constant() || dim.value() >= 8; };
+    if (axis < 0 || !is_long(problem_.domain[axis]) || !is_long(schedule_.vector_size) ||
+        !is_plain_along(problem_, axis)) {
+      return false;
+    }
+    const int side = target_.threads < kSquareThreads ? kSquare / 4 : kSquare;
+    schedule_.threads = threads_up_to(kSquareThreads);
+    schedule_.lanes = schedule_.tile_rows = side;
+    walk_rows_along(axis, schedule_);
+    return true;
+  }
+
+  // A row of lanes, or several rows where the axis is short.
+  void choose_pointwise() {
+    schedule_.threads = threads_up_to(kPointwiseThreads);
+    const int elements = schedule_.threads * (schedule_.flat ? kMostPicked : per_thread());
+    schedule_.lanes = fit_lanes(elements);
+    if (schedule_.lanes == elements || !has_square_tiles() ||
+        !is_plain_along(problem_, schedule_.row_axis)) {
+      return;
+    }
+    schedule_.tile_rows = elements / schedule_.lanes;
+    const Dim& rows = problem_.domain[schedule_.row_axis];
+    if (rows.is_constant()) {
+      schedule_.tile_rows = static_cast<int>(
+          std::min<int64_t>(schedule_.tile_rows, power_of_two_at_least(rows.value())));
+    }
+  }
+
+  // Lanes for the vector axis: few enough that none is idle where the size allows that.
+  int fit_lanes(int64_t most) const {
+    if (!schedule_.vector_size.is_constant()) return static_cast<int>(most);
+    const int64_t size = std::max<int64_t>(2, schedule_.vector_size.value());
+    if (size >= 2 * most && has_one_long_row()) return static_cast<int>(most);
+    const int64_t whole = size & -size;  // the largest power of two that divides it
+    const int64_t fitting = whole >= kWarp ? whole : power_of_two_at_least(size);
+    return static_cast<int>(std::max<int64_t>(2, std::min(most, fitting)));
+  }
+
+  bool has_one_long_row() const { return schedule_.row_axis < 0 || !has_square_tiles(); }
+
+  void keep_whole_bytes() {
+    if (schedule_.tile_shape().empty()) return;
+    for (const LoopStore& store : problem_.stores) {
+      const int bits = bit_width(problem_.body->value(store.value).dtype);
+      if (bits < 8) schedule_.lanes = std::max(schedule_.lanes, 8 / bits);
+    }
+  }
+
+  void split_tasks() {
+    const bool kept = vector_is_kept();
+    const bool ordered = problem_.ordered_axis >= 0;
+    const Dim rows = schedule_.row_axis < 0 ? Dim(1) : problem_.domain[schedule_.row_axis];
+    const Dim row_tiles = ordered ? Dim(1) : ceil_div(rows, Dim(schedule_.tile_rows));
+    const Dim vector_tiles = kept ? ceil_div(schedule_.vector_size, Dim(schedule_.lanes)) : Dim(1);
+    Dim outer = 1;
+    for (int axis : schedule_.outer_axes) outer = outer * problem_.domain[axis];
+
+    const Dim enough = kBlocksPerMultiprocessor * std::max(1, target_.multiprocessors);
+    const Dim several = floor_div(outer * row_tiles * vector_tiles, enough);
+    const Dim together = max(Dim(1), min(several, Dim(kMostTiles)));
+    const bool along_rows = !kept || vector_tiles.is(1);
+    if (kept) {
+      schedule_.vector_chunk = along_rows ? schedule_.vector_size : together * schedule_.lanes;
+      schedule_.vector_chunks =
+          along_rows ? Dim(1) : ceil_div(schedule_.vector_size, schedule_.vector_chunk);
+    }
+    if (schedule_.row_axis >= 0) {
+      schedule_.row_chunk =
+          ordered ? rows : Dim(schedule_.tile_rows) * (along_rows ? together : Dim(1));
+      schedule_.row_chunks = ordered ? Dim(1) : ceil_div(rows, schedule_.row_chunk);
+    }
+    schedule_.tasks = outer * schedule_.row_chunks * schedule_.vector_chunks;
+    // An index into nothing has no element to be moved to.
+    for (const IndexCheck& check : problem_.checks) {
+      schedule_.tasks = schedule_.tasks * min(Dim(1), check.bound);
+    }
+    schedule_.task_cost = 1000;
+  }
+
+  StashRules stash_rules() const {
+    if (schedule_.whole_row) return {.bytes = 0, .loads = false, .outputs = false};
+    return {.bytes = std::min(kMostStashBytes, target_.shared_bytes - kExchangeBytes),
+            .loads = true,
+            .outputs = false};
+  }
+
+  const LoopProblem& problem_;
+  const codegen::GpuTarget& target_;
+  LoopSchedule schedule_;
+};
+
+}  // namespace
+
+LoopSchedule make_gpu_schedule(const LoopProblem& problem, const codegen::GpuTarget& target) {
+  return GpuScheduler(problem, target).run();
+}
+
+}  // namespace tenon::kernels
