@@ -21,29 +21,47 @@ using codegen::ValueId;
 using Terms = std::vector<Tile>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-constexpr int kFewQueries = 16, kManyQueries = 64;
-constexpr int kKeyBlock = 64;
-
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Sizes of the tiles of one block of threads.
-struct FlashTiles {
-  int queries, keys = kKeyBlock;
-  bool exact;      // operands are split into bf16 terms
+// The largest tiles of a block of threads.
+struct TileSizes {
+  int few_queries, many_queries, keys;
   int depth;       // of q and k that are multiplied at once
-  int64_t panel;   // columns of v, and of the result, that a block computes
-  int value_step;  // columns of the panel in one accumulator
-  int threads;
+  int value_step;  // columns of v in one accumulator
+  int panel;       // columns of v, and of the result, that a block computes
 
-  FlashTiles(const AttentionProblem& problem, int query_block, bool split)
-      : queries(query_block), exact(split) {
+  // Operands of the larger product, in shared memory at the same time.
+  int64_t shared_bytes(int terms) const {
+    const int64_t scores = int64_t{depth} * (many_queries + keys);
+    const int64_t sums = int64_t{keys} * (many_queries + value_step);
+    return std::max(scores, sums) * terms * 2;
+  }
+};
+
+constexpr TileSizes kWholeTiles = {16, 64, 64, 128, 128, 256};
+constexpr TileSizes kSplitTiles = {16, 64, 64, 32, 32, 128};  // operands have several terms
+constexpr TileSizes kSmallTiles = {4, 8, 16, 16, 16, 32};     // where shared memory is scarce
+
+TileSizes tile_sizes(bool exact, const codegen::GpuTarget& gpu) {
+  const TileSizes& sizes = exact ? kSplitTiles : kWholeTiles;
+  return 2 * sizes.shared_bytes(exact ? 4 : 1) <= gpu.shared_bytes ? sizes : kSmallTiles;
+}
+
+// Tiles of one launch.
+struct FlashTiles {
+  int queries, keys, depth, value_step;
+  int64_t panel;
+  int threads;
+  bool exact;  // operands are split into bf16 terms
+
+  FlashTiles(const AttentionProblem& problem, const TileSizes& sizes, int query_block, bool split)
+      : queries(query_block), keys(sizes.keys), value_step(sizes.value_step), exact(split) {
     const int64_t padded_depth = round_up(problem.depth, 16);
-    const int most = exact ? 32 : 128;
-    depth = static_cast<int>(padded_depth <= most ? padded_depth : most / 2);
-    panel = std::min<int64_t>(exact ? 128 : 256, round_up(problem.value_depth, 16));
-    value_step = exact ? 32 : 128;
+    depth = static_cast<int>(padded_depth <= sizes.depth ? padded_depth
+                                                         : std::max(16, sizes.depth / 2));
+    panel = std::min<int64_t>(sizes.panel, round_up(problem.value_depth, 16));
     threads = panel > 128 ? 256 : 128;  // keeps the accumulators in registers
   }
 };
@@ -354,22 +372,23 @@ bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
   return true;
 }
 
-Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const AttentionProblem problem = describe_attention(graph, node).problem;
   Lowered lowered;
   const KeyRows keys = appended_rows(graph, node, problem, 0, gpu_append_launch, lowered);
   const KeyRows values = appended_rows(graph, node, problem, 1, gpu_append_launch, lowered);
   const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
+  const TileSizes sizes = tile_sizes(exact, settings.gpu.value());
   // 1 where all queries fit into the small block, else 0; the other launch gets no tasks.
-  const Dim blocks = ceil_div(problem.queries, kFewQueries);
+  const Dim blocks = ceil_div(problem.queries, sizes.few_queries);
   const Dim few = max(Dim(0), min(Dim(1), 2 - blocks)) * min(blocks, 1);
   const auto launch = [&](int query_block, const Dim& wanted) {
     if (wanted.is(0)) return;
-    const FlashTiles tiles(problem, query_block, exact);
+    const FlashTiles tiles(problem, sizes, query_block, exact);
     lowered.launches.push_back(GpuFlash(graph, node, problem, keys, values, tiles).emit(wanted));
   };
-  launch(kFewQueries, few);
-  launch(kManyQueries, 1 - few);
+  launch(sizes.few_queries, few);
+  launch(sizes.many_queries, 1 - few);
   return lowered;
 }
 
