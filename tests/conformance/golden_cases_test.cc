@@ -38,7 +38,7 @@ Support judge(const GoldenCase& golden) {
   EXPECT_EQ(fused_disagreement(golden, fused), "") << "after fusion";
   const Settings settings = conformance_settings();
   if (Support support = runs(fused, settings); !support) return support;
-  const std::unique_ptr<Executable> executable = Executable::build(fused, settings);
+  const std::unique_ptr<Executable> executable = build_for_test(fused, settings);
   EXPECT_EQ(disagreement(golden, run(*executable, fused, golden.inputs)), "") << "from the kernels";
   return Support::yes();
 }

@@ -9,6 +9,7 @@
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/executable.h"
 #include "kernels/reference/tensor.h"
+#include "tests/kernels/test_target.h"
 
 namespace tenon::kernels {
 

@@ -64,7 +64,7 @@ std::string judge(const std::string& op, const std::vector<ReferenceTensor>& inp
       outer, name(result), names, inner, name(result), call);
   const ir::Graph graph = ir::parse(text);
   if (const Support support = runs(graph, conformance_settings()); !support) return support.reason;
-  const std::unique_ptr<Executable> executable = Executable::build(graph, conformance_settings());
+  const std::unique_ptr<Executable> executable = build_for_test(graph, conformance_settings());
   return disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
                       tolerance);
 }

@@ -64,7 +64,7 @@ void judge(unsigned seed, bool print, Tally& tally) {
   const Settings settings = conformance_settings();
   const Support support = runs(fused, settings);
   const std::unique_ptr<Executable> executable =
-      support ? Executable::build(fused, settings) : nullptr;
+      support ? build_for_test(fused, settings) : nullptr;
   if (!support) ++tally.left_out[support.reason];
   tally.ran += support.ok;
   std::mt19937 values(seed);

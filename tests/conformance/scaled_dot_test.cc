@@ -83,7 +83,7 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
     if (!select(graph, node, settings).chosen) continue;
     coverage.candidates.emplace(candidate.name);
     coverage.forms.emplace(problem.form.name);
-    const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+    const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
     for (const int64_t rows : kRows) {
       const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
       const std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);
@@ -147,7 +147,7 @@ TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
       const ir::Graph graph = build_dot(problem, random);
       if (!select(graph, graph.node(graph.order().front()), settings).chosen) continue;
       ++built;
-      const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+      const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
       for (const int64_t rows : kRows) {
         const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
         const Tolerance exact = dot_tolerance(problem, magnitudes(graph, inputs));
@@ -195,7 +195,7 @@ TEST(ConformanceScaledDot, ExtremeScales) {
     const ReferenceTensor extreme = with_extremes(ReferenceTensor::from(*scale.constant));
     const std::vector<std::byte> bytes = extreme.bytes();
     scale.constant = ir::Tensor::copy(extreme.dtype, extreme.dims, bytes);
-    const std::unique_ptr<Executable> executable = Executable::build(graph, conformance_settings());
+    const std::unique_ptr<Executable> executable = build_for_test(graph, conformance_settings());
     for (const int64_t rows : {1, 5}) {
       const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
       std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);

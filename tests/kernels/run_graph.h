@@ -12,9 +12,9 @@
 
 #include "base/convert.h"
 #include "base/dtype.h"
-#include "codegen/target.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/executable.h"
+#include "tests/kernels/test_target.h"
 
 namespace tenon::kernels {
 
@@ -55,19 +55,19 @@ struct HostTensor {
 // Outputs have guard bytes behind them and are poisoned before the run.
 class TestContext final : public RunContext {
  public:
-  static constexpr size_t kGuard = 256;
-
   TestContext(const ir::Graph& graph, std::vector<HostTensor> inputs) : inputs_(std::move(inputs)) {
+    for (const HostTensor& input : inputs_) places_.push_back(TestMemory::holding(input.bytes));
     for (ir::ValueId id : graph.outputs()) outputs_.push_back({graph.value(id).dtype, {}, {}});
+    rooms_.resize(outputs_.size());
   }
 
-  Input input(size_t index) override { return {inputs_[index].bytes.data(), inputs_[index].dims}; }
+  Input input(size_t index) override { return {places_[index]->data(), inputs_[index].dims}; }
 
   void* output(size_t index, std::span<const int64_t> dims) override {
     HostTensor& output = outputs_[index];
     output.dims.assign(dims.begin(), dims.end());
-    output.bytes.assign(storage_bytes(output.dtype, output.elements()) + kGuard, std::byte{0xa5});
-    return output.bytes.data();
+    rooms_[index] = TestMemory::poisoned(storage_bytes(output.dtype, output.elements()));
+    return rooms_[index]->data();
   }
 
   // In three uneven ranges, last first, as a runtime may.
@@ -81,12 +81,15 @@ class TestContext final : public RunContext {
   }
 
   std::vector<HostTensor> take_outputs() {
-    for (HostTensor& output : outputs_) {
-      const size_t size = output.bytes.size() - kGuard;
-      for (size_t i = size; i < output.bytes.size(); ++i) {
-        EXPECT_EQ(output.bytes[i], std::byte{0xa5}) << "a kernel wrote past its output";
+    for (size_t index = 0; index < outputs_.size(); ++index) {
+      if (rooms_[index] == nullptr) continue;
+      std::vector<std::byte> bytes = rooms_[index]->read();
+      const size_t size = bytes.size() - TestMemory::kGuard;
+      for (size_t i = size; i < bytes.size(); ++i) {
+        EXPECT_EQ(bytes[i], TestMemory::kPoison) << "a kernel wrote past its output";
       }
-      output.bytes.resize(size);
+      bytes.resize(size);
+      outputs_[index].bytes = std::move(bytes);
     }
     return std::move(outputs_);
   }
@@ -94,23 +97,16 @@ class TestContext final : public RunContext {
   int parallel_calls = 0;
 
  private:
-  std::vector<HostTensor> inputs_;
-  std::vector<HostTensor> outputs_;
+  std::vector<HostTensor> inputs_, outputs_;
+  std::vector<std::unique_ptr<TestMemory>> places_, rooms_;  // of inputs and outputs
 };
-
-inline Settings test_settings() {
-  Settings settings;
-  settings.host = codegen::detect_host();
-  settings.host.threads = 4;
-  return settings;
-}
 
 struct TestGraph {
   ir::Graph graph;
   std::unique_ptr<Executable> executable;
 
   explicit TestGraph(std::string_view text)
-      : graph(ir::parse(text)), executable(Executable::build(graph, test_settings())) {}
+      : graph(ir::parse(text)), executable(build_for_test(graph, test_settings())) {}
 
   std::vector<HostTensor> run(std::vector<HostTensor> inputs) const {
     TestContext context(graph, std::move(inputs));
