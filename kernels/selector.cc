@@ -6,6 +6,7 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/llvm/attention.h"
+#include "kernels/llvm/attention/gpu_flash.h"
 #include "kernels/llvm/concat.h"
 #include "kernels/llvm/cum_sum.h"
 #include "kernels/llvm/gather.h"
@@ -28,6 +29,12 @@ std::array<Table, 2> host_tables() {
   return {{
       {ir::kAttention, attention_candidates()},
       {ir::kScaledDot, scaled_dot_candidates()},
+  }};
+}
+
+std::array<Table, 1> gpu_tables() {
+  return {{
+      {ir::kAttention, gpu_attention_candidates()},
   }};
 }
 
@@ -85,7 +92,7 @@ std::span<const Candidate> candidates(std::string_view op, const Settings& setti
     }
   };
   search(shared_tables());
-  if (!settings.gpu) search(host_tables());
+  settings.gpu ? search(gpu_tables()) : search(host_tables());
   return found;
 }
 
