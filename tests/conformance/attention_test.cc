@@ -1,9 +1,12 @@
 // Random attentions through every candidate, against float64. TENON_TEST_SEED=<n> runs one seed and
 // prints its graph.
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,6 +19,13 @@
 
 namespace tenon::kernels {
 namespace {
+
+Settings attention_settings() {
+  Settings settings = conformance_settings();
+  // The small tiles of a GPU with little shared memory: the host is quick with those.
+  if (settings.emulate) settings.gpu->shared_bytes = 8 << 10;
+  return settings;
+}
 
 // What a run of the whole test has seen.
 struct Seen {
@@ -31,9 +41,7 @@ struct Series {
 void judge(unsigned seed, const Series& series, bool print, Seen& seen) {
   const ir::Graph graph = random_attention(seed, series.depths);
   if (print) std::cout << ir::print(graph);
-  Settings settings = conformance_settings();
-  // The small tiles of a GPU with little shared memory: the host is quick with those.
-  if (settings.emulate) settings.gpu->shared_bytes = 8 << 10;
+  Settings settings = attention_settings();
   const ir::Node& node = graph.node(graph.order().front());
   for (const auto& [name, support] : select(graph, node, settings).verdicts) {
     const std::string candidate(name);
@@ -83,6 +91,102 @@ TEST(ConformanceAttention, WholeBlocksAndTheirEdges) {
   judge_all({.depths = {32, 64, 80, 96, 128, 256},
              .sizes = {{1, 65, 130, 17}, {1, 63, 64, 64}, {2, 1, 1, 129}, {1, 16, 15, 50}},
              .seeds = conformance_settings().emulate ? 8u : 16u});
+}
+
+struct Built {
+  ir::Graph graph;
+  std::unique_ptr<Executable> executable;
+
+  explicit Built(std::string_view text)
+      : graph(ir::parse(text)), executable(build_for_test(graph, attention_settings())) {}
+
+  ReferenceTensor y(const std::vector<ReferenceTensor>& inputs) const {
+    return run(*executable, graph, inputs)[0];
+  }
+  std::string against_reference(const std::vector<ReferenceTensor>& inputs) const {
+    return disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
+                        attention_tolerance(graph));
+  }
+};
+
+constexpr std::string_view kWithLengths = R"(
+graph lengths {
+  input %q: f16[2,4,3,32]
+  input %k: f16[2,2,70,32]
+  input %v: f16[2,2,70,32]
+  input %lengths: i32[2]
+  %y: f16[2,4,3,32] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {causal=1, kv_heads=2, q_heads=4}
+  output %y
+}
+)";
+
+// Rows past the length of a cache are memory that nobody wrote.
+TEST(ConformanceAttention, KeysBeyondTheLengthAreNotRead) {
+  const Built built(kWithLengths);
+  std::mt19937 random(3);
+  std::vector<ReferenceTensor> inputs = attention_inputs(built.graph, {}, random);
+  inputs[3].set_integer(0, 5);
+  inputs[3].set_integer(1, 66);
+  for (const size_t cache : {1, 2}) {
+    for (int64_t i = 0; i < inputs[cache].elements(); ++i) {
+      const int64_t row = i / 32 % 70, batch = i / (2 * 70 * 32);
+      if (row >= (batch == 0 ? 5 : 66)) inputs[cache].set(i, NAN);
+    }
+  }
+  EXPECT_EQ(built.against_reference(inputs), "");
+}
+
+TEST(ConformanceAttention, LengthsOutOfRangeAreThoseOfTheCache) {
+  const Built built(kWithLengths);
+  std::mt19937 random(4);
+  std::vector<ReferenceTensor> inputs = attention_inputs(built.graph, {}, random);
+  std::vector<ReferenceTensor> clamped = inputs;
+  inputs[3].set_integer(0, -7);
+  clamped[3].set_integer(0, 0);
+  inputs[3].set_integer(1, 1 << 30);
+  clamped[3].set_integer(1, 70);
+  EXPECT_EQ(disagreement({built.y(inputs)}, reference::evaluate(built.graph, clamped),
+                         attention_tolerance(built.graph)),
+            "");
+}
+
+TEST(ConformanceAttention, MaskedKeysMayHoldNan) {
+  for (const std::string mask : {"bool", "f32"}) {
+    SCOPED_TRACE(mask);
+    const Built built(
+        "graph masked {\n  input %q: f32[1,2,20,16]\n  input %k: f32[1,2,20,16]\n"
+        "  input %v: f32[1,2,20,16]\n  input %mask: " +
+        mask +
+        "[20,20]\n"
+        "  %y: f32[1,2,20,16] = tenon::Attention(%q, %k, %v, %mask) "
+        "{kv_heads=2, q_heads=2}\n  output %y\n}\n");
+    std::mt19937 random(5);
+    std::vector<ReferenceTensor> inputs = attention_inputs(built.graph, {}, random);
+    for (int64_t i = 0; i < 20; ++i) {
+      for (int64_t j = 0; j < 20; ++j) {
+        const bool keep = i != 4 && (j + i) % 3 != 0 && j != 11;  // query 4 sees nothing
+        if (mask == "bool") inputs[3].set_integer(i * 20 + j, keep);
+        if (mask != "bool")
+          inputs[3].set(i * 20 + j, keep ? 0.25 * static_cast<double>(j) : -INFINITY);
+      }
+    }
+    for (int64_t d = 0; d < 16; ++d) inputs[1].set(11 * 16 + d, NAN);
+    EXPECT_EQ(built.against_reference(inputs), "");
+  }
+}
+
+// Sums in f32 over 16-bit operands keep what f32 would: p is not rounded to 16 bits.
+TEST(ConformanceAttention, WideResultsOfNarrowOperands) {
+  for (const std::string type : {"f16", "bf16"}) {
+    SCOPED_TRACE(type);
+    const Built built("graph wide {\n  input %q: " + type + "[1,2,5,40]\n  input %k: " + type +
+                      "[1,2,33,40]\n  input %v: " + type +
+                      "[1,2,33,24]\n"
+                      "  %y: f32[1,2,5,24] = tenon::Attention(%q, %k, %v) "
+                      "{kv_heads=2, q_heads=2}\n  output %y\n}\n");
+    std::mt19937 random(6);
+    EXPECT_EQ(built.against_reference(attention_inputs(built.graph, {}, random)), "");
+  }
 }
 
 }  // namespace

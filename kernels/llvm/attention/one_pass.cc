@@ -199,7 +199,10 @@ class OnePass {
       value = b_.load({mask_, offset, {dim(problem_.mask_query)}, {task_.queries_left}}, {lanes_});
     }
     if (problem_.mask_type == DType::kBool) return b_.select(value, score, f32(kMinusInfinity));
-    return b_.add(score, decode_tile(b_, value, problem_.mask_type));
+    const Tile bias = decode_tile(b_, value, problem_.mask_type);
+    // A hidden key may hold anything, NaN too.
+    const Tile hidden = b_.compare(Fn::kEqual, bias, f32(kMinusInfinity));
+    return b_.select(hidden, f32(kMinusInfinity), b_.add(score, bias));
   }
 
   Tile hide(Tile score, ValueId key) {
