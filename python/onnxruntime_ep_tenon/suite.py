@@ -35,6 +35,10 @@ class Row:
 
 def run_suite(args) -> int:
     require("onnx", "to build the benchmark's models")
+    if args.device.startswith("gpu"):
+        from .gpu_suite import run_gpu_suite
+
+        return run_gpu_suite(args)
     say = (lambda *_: None) if args.json else console.say
     say("measuring the machine ...")
     bandwidth, peak = read_bandwidth(), fma_peak()
@@ -49,17 +53,17 @@ def run_suite(args) -> int:
         "rows": [{**row.__dict__, "ratio": row.ratio} for row in rows],
     }
     if args.out:
-        _write(Path(args.out), result, rows)
+        write_rows(Path(args.out), result, rows)
     if args.json:
         console.print_json(result)
     else:
-        _print(rows)
+        print_rows(rows, "Against ONNX Runtime's CPU provider, same run, same threads")
     return 0
 
 
-def _print(rows: list[Row]) -> None:
+def print_rows(rows: list[Row], heading: str) -> None:
     verdict = {True: "met", False: "MISSED", None: ""}
-    console.heading("Against ONNX Runtime's CPU provider, same run, same threads")
+    console.heading(heading)
     console.table(
         ["case", "tenon", "other", "ratio", "bar", "", "note"],
         [
@@ -78,22 +82,22 @@ def _print(rows: list[Row]) -> None:
     )
 
 
-def _write(folder: Path, result: dict, rows: list[Row]) -> None:
+def write_rows(folder: Path, result: dict, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
     if has("matplotlib"):
         from . import plots
 
         names = [row.case.replace(", ", "\n") for row in rows]
-        series = {"Tenon over ONNX Runtime's CPU provider": [row.ratio for row in rows]}
-        plots.bars(folder / "bench.png", "time, 1 = the CPU provider", "ratio", names, series)
+        series = {"Tenon over the other": [row.ratio for row in rows]}
+        plots.bars(folder / "bench.png", "time, 1 = the other", "ratio", names, series)
 
 
 def _pair(model, inputs, args, other=None, **options) -> tuple[float, float]:
     """Median seconds of the model on Tenon, and of it or another one on the CPU provider."""
     import onnxruntime
 
-    ours = create_session(model, session_options=session_options(args.threads), **options)
+    ours = create_session(model, "cpu", session_options(args.threads), **options)
     theirs = onnxruntime.InferenceSession(
         (other or model).SerializeToString(),
         session_options(args.threads),
@@ -181,7 +185,7 @@ def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
                 "against the f32 model",
             )
         )
-    created = min(timed(lambda: create_session(packed)) for _ in range(2))
+    created = min(timed(lambda: create_session(packed, "cpu")) for _ in range(2))
     rows.append(
         Row(
             "encoder session creation",
