@@ -1,4 +1,4 @@
-"""The project's table of cases on a GPU: memory-bound chains, overhead, the encoder, compile time."""
+"""The table of cases on a GPU: memory-bound chains, the encoder, memory that goes back."""
 
 from __future__ import annotations
 
