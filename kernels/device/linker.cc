@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/device/specs.h"
 
 namespace tenon::device {
 namespace {
@@ -43,6 +44,10 @@ class NvJitLink : public Linker {
   explicit NvJitLink(const LinkFunctions& functions) : functions_(functions) {}
 
   std::string link(std::string_view ptx, std::string_view arch) const override {
+    // Some names that are none, nvJitLink 13.0 answers with exit(): it is never asked about those.
+    if (std::ranges::find(specs(), arch, &Spec::arch) == specs().end()) {
+      throw UserError(fmt::format("no GPU architecture '{}' is known", arch));
+    }
     const std::string option = fmt::format("-arch={}", arch);
     const char* options[] = {option.c_str()};
     LinkHandle link = nullptr;

@@ -102,10 +102,14 @@ Stream::~Stream() {
   }
 }
 
+void Stream::remember(std::string_view work) {
+  last_work_[work.copy(last_work_.data(), last_work_.size() - 1)] = 0;
+}
+
 void Stream::copy(Address to, Address from, size_t bytes) {
   if (bytes == 0) return;
   device_->make_current();
-  last_work_ = "a copy";
+  remember("a copy");
   const Result result = device_->driver().copy_async(to, from, bytes, handle_);
   if (result != kSuccess) device_->check(result, fmt::format("copy {} bytes", bytes));
 }
@@ -113,7 +117,7 @@ void Stream::copy(Address to, Address from, size_t bytes) {
 void Stream::fill(Address to, unsigned char value, size_t bytes) {
   if (bytes == 0) return;
   device_->make_current();
-  last_work_ = "a fill";
+  remember("a fill");
   const Result result = device_->driver().fill_async(to, value, bytes, handle_);
   if (result != kSuccess) device_->check(result, fmt::format("fill {} bytes", bytes));
 }
@@ -140,7 +144,7 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks,
   pointers[arguments.size()] = nullptr;
 
   device_->make_current();
-  last_work_ = kernel.name;
+  remember(kernel.name);
   const Result result = device_->driver().launch(
       kernel.function, static_cast<unsigned>(tasks), 1, 1, static_cast<unsigned>(kernel.threads), 1,
       1, static_cast<unsigned>(kernel.shared_bytes), handle_, pointers, nullptr);
@@ -154,7 +158,7 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks,
 
 void Stream::launch(const Graph& graph) {
   device_->make_current();
-  last_work_ = "a graph";
+  remember("a graph");
   device_->check(device_->driver().graph_launch(graph.handle(), handle_), "launch a graph");
 }
 
@@ -214,7 +218,8 @@ void Stream::synchronize(std::chrono::milliseconds deadline) {
   throw UserError(fmt::format(
       "GPU {} ({}) did not finish within {} ms; the stream's last work: {}. Raise the deadline, or "
       "look for another process that occupies the GPU",
-      device_->description().ordinal, device_->description().name, deadline.count(), last_work_));
+      device_->description().ordinal, device_->description().name, deadline.count(),
+      last_work_[0] == 0 ? "unknown" : last_work_.data()));
 }
 
 }  // namespace tenon::device

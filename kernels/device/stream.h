@@ -1,10 +1,11 @@
 // Work in order on one device: copies, launches, events, and capture into graphs.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 
 #include "kernels/device/device.h"
 
@@ -74,7 +75,8 @@ class Stream {
   std::shared_ptr<Device> device_;
   StreamHandle handle_ = nullptr;
   bool owned_ = false;
-  std::string last_work_ = "none through this object";
+  void remember(std::string_view work);
+  std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing
 };
 
 }  // namespace tenon::device

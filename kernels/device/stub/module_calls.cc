@@ -1,0 +1,126 @@
+// Modules, kernels and launches.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/device/stub/exports.h"
+#include "kernels/device/stub/modules.h"
+
+using namespace tenon::stub;
+using tenon::device::FunctionHandle;
+using tenon::device::ModuleHandle;
+using tenon::device::StreamHandle;
+
+namespace {
+
+constexpr int kRegistersAttribute = 4, kDynamicSharedAttribute = 8;
+
+void write_log(const std::string& text, unsigned options, const int* keys, void** values) {
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;
+  char* log = nullptr;
+  size_t size = 0;
+  for (unsigned i = 0; i < options; ++i) {
+    if (keys[i] == kErrorLog) log = static_cast<char*>(values[i]);
+    if (keys[i] == kErrorLogBytes) size = reinterpret_cast<size_t>(values[i]);
+  }
+  if (log != nullptr && size > 0) log[text.copy(log, size - 1)] = 0;
+}
+
+Function* find_function(World& world, FunctionHandle handle, const char* function) {
+  auto* const found = reinterpret_cast<Function*>(handle);
+  if (world.functions.has(handle) && world.modules.has(found->module)) return found;
+  world.report(fmt::format("{} of a kernel whose module was unloaded", function));
+  return nullptr;
+}
+
+}  // namespace
+
+TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* image,
+                                            unsigned options, int* keys, void** values) {
+  // Compiling takes long and needs nothing of the world: the lock is for before and after.
+  if (const Result result =
+          call(__func__, kContext | kNoCapture, [](World&) { return kSuccess; })) {
+    return result;
+  }
+  std::shared_ptr<const Program> program;
+  try {
+    program = program_of(static_cast<const char*>(image));
+  } catch (const std::exception& error) {
+    write_log(error.what(), options, keys, values);
+    return kInvalidPtx;
+  }
+  const std::lock_guard lock(world().mutex);
+  auto loaded = std::make_unique<Module>();
+  loaded->device = current_device().number;
+  loaded->program = std::move(program);
+  *module = reinterpret_cast<ModuleHandle>(world().modules.add(std::move(loaded)));
+  return kSuccess;
+}
+
+TENON_STUB_EXPORT Result cuModuleUnload(ModuleHandle module) {
+  return call(__func__, kContext | kNoCapture, [&](World& world) -> Result {
+    return world.modules.remove(module) ? kSuccess : kInvalidHandle;
+  });
+}
+
+TENON_STUB_EXPORT Result cuModuleGetFunction(FunctionHandle* handle, ModuleHandle module,
+                                             const char* name) {
+  return call(__func__, kContext, [&](World& world) -> Result {
+    if (!world.modules.has(module)) return kInvalidHandle;
+    const auto& loaded = *reinterpret_cast<const Module*>(module);
+    if (loaded.program->kernel.name != name) return kNotFound;
+    auto function = std::make_unique<Function>();
+    function->module = &loaded;
+    function->program = loaded.program;
+    *handle = reinterpret_cast<FunctionHandle>(world.functions.add(std::move(function)));
+    return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuFuncSetAttribute(FunctionHandle handle, int attribute, int value) {
+  const char* const name = __func__;
+  return call(name, kContext, [&](World& world) -> Result {
+    Function* function = find_function(world, handle, name);
+    if (function == nullptr) return kInvalidHandle;
+    if (attribute != kDynamicSharedAttribute || value < 0 ||
+        value > current_device().description.shared_bytes) {
+      return kInvalidValue;
+    }
+    function->dynamic_shared_bytes = static_cast<size_t>(value);
+    return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuFuncGetAttribute(int* value, int attribute, FunctionHandle handle) {
+  const char* const name = __func__;
+  return call(name, kContext, [&](World& world) -> Result {
+    Function* function = find_function(world, handle, name);
+    if (function == nullptr) return kInvalidHandle;
+    if (attribute != kRegistersAttribute) return kInvalidValue;
+    *value = 32;
+    return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuLaunchKernel(FunctionHandle handle, unsigned grid_x, unsigned grid_y,
+                                        unsigned grid_z, unsigned block_x, unsigned block_y,
+                                        unsigned block_z, unsigned shared_bytes,
+                                        StreamHandle stream_handle, void** arguments, void**) {
+  const char* const name = __func__;
+  return call(name, kContext, [&](World& world) -> Result {
+    Function* function = find_function(world, handle, name);
+    Stream* stream = find_stream(world, stream_handle, name);
+    if (function == nullptr || stream == nullptr) return kInvalidHandle;
+    if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) {
+      world.report("a launch with more than one dimension: a task is one block in a row");
+      return kInvalidValue;
+    }
+    Work work;
+    if (const Result result =
+            prepare(world, *function, {grid_x, block_x, shared_bytes}, arguments, work)) {
+      return result;
+    }
+    return enqueue(world, *stream, std::move(work));
+  });
+}

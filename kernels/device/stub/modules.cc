@@ -1,0 +1,138 @@
+#include "kernels/device/stub/modules.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "codegen/tile/text.h"
+
+namespace tenon::stub {
+namespace {
+
+void mark_stores(const codegen::Region& region, std::vector<bool>& written) {
+  for (const codegen::Operation& operation : region.operations) {
+    if (operation.op == codegen::Op::kStore || operation.op == codegen::Op::kScatter) {
+      const auto buffer = static_cast<size_t>(operation.operands.at(0));
+      if (buffer < written.size()) written[buffer] = true;  // else scratch
+    }
+    for (const codegen::Region& inner : operation.regions) mark_stores(inner, written);
+  }
+}
+
+std::shared_ptr<const Program> compile(const std::string& text) {
+  auto program = std::make_shared<Program>();
+  program->kernel = codegen::parse(text);
+  program->written.resize(program->kernel.parameters.size());
+  mark_stores(program->kernel.body, program->written);
+  program->code = codegen::compile_host({&program->kernel, 1}, codegen::detect_host());
+  program->function = program->code->function(program->kernel.name);
+  return program;
+}
+
+bool is_buffer(const codegen::Parameter& parameter) {
+  return parameter.type.kind == codegen::Type::Kind::kBuffer;
+}
+
+Result check_shape(World& world, const Function& function, const LaunchShape& shape,
+                   const std::string& work) {
+  constexpr unsigned kMostThreads = 1024;
+  const auto most_shared = static_cast<size_t>(current_device().description.shared_bytes);
+  if (shape.grid == 0 || shape.grid > 0x7fffffffU || shape.block == 0 ||
+      shape.block > kMostThreads) {
+    world.report(fmt::format("{}: {} blocks of {} threads", work, shape.grid, shape.block));
+    return kInvalidValue;
+  }
+  if (shape.shared_bytes > function.dynamic_shared_bytes || shape.shared_bytes > most_shared) {
+    world.report(
+        fmt::format("{}: {} bytes of shared memory, of which {} were asked for and {} are "
+                    "there",
+                    work, shape.shared_bytes, function.dynamic_shared_bytes, most_shared));
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+Result check_count(World& world, const codegen::Kernel& kernel, void** arguments,
+                   const std::string& work) {
+  const size_t wanted = kernel.parameters.size();
+  size_t count = 0;
+  while (arguments != nullptr && count <= wanted && arguments[count] != nullptr) ++count;
+  if (count == wanted) return kSuccess;
+  world.report(fmt::format("{}: it takes {} arguments, got {}{}", work, wanted,
+                           count > wanted ? "more than " : "", count > wanted ? wanted : count));
+  return kInvalidValue;
+}
+
+// Answers with a mild error what would be the end of a real device: the test goes on.
+Result add_buffer(World& world, const codegen::Parameter& parameter, bool written, Address address,
+                  Work& work) {
+  if (address == 0) return kSuccess;  // an empty tensor
+  const std::string what = fmt::format("argument %{}", parameter.name);
+  const Allocation* allocation = audit(world, work.name, what, address, 0);
+  if (allocation == nullptr) return kInvalidValue;
+  if (!allocation->pinned && allocation->device != current_device().number) {
+    world.report(fmt::format("{}: {} is memory of device {}", work.name, what, allocation->device));
+    return kInvalidValue;
+  }
+  const auto size = std::max<int64_t>(1, bit_width(parameter.type.dtype) / 8);
+  if (address % static_cast<Address>(size) != 0) {
+    world.report(fmt::format("{}: {} is not aligned to {} bytes", work.name, what, size));
+    return kInvalidValue;
+  }
+  work.accesses.push_back({allocation->base, address, 1, written});
+  return kSuccess;
+}
+
+}  // namespace
+
+std::shared_ptr<const Program> program_of(const char* ptx) {
+  struct Cache {
+    std::mutex mutex;
+    std::map<Digest, std::shared_ptr<const Program>> programs;
+  };
+  static auto* const cache = new Cache;
+  const std::string text = codegen::tile_program(ptx);
+  const Digest key = sha256(text);
+  {
+    const std::lock_guard lock(cache->mutex);
+    if (const auto entry = cache->programs.find(key); entry != cache->programs.end()) {
+      return entry->second;
+    }
+  }
+  auto program = compile(text);
+  const std::lock_guard lock(cache->mutex);
+  return cache->programs.try_emplace(key, std::move(program)).first->second;
+}
+
+Result prepare(World& world, const Function& function, const LaunchShape& shape, void** arguments,
+               Work& work) {
+  const std::shared_ptr<const Program> program = function.program;
+  const codegen::Kernel& kernel = program->kernel;
+  work.name = fmt::format("kernel '{}'", kernel.name);
+  if (const Result result = check_shape(world, function, shape, work.name)) return result;
+  if (const Result result = check_count(world, kernel, arguments, work.name)) return result;
+
+  std::vector<void*> buffers;
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < kernel.parameters.size(); ++i) {
+    const uint64_t value = *static_cast<const uint64_t*>(arguments[i]);
+    if (!is_buffer(kernel.parameters[i])) {
+      indices.push_back(static_cast<int64_t>(value));
+      continue;
+    }
+    buffers.push_back(reinterpret_cast<void*>(value));
+    if (const Result result =
+            add_buffer(world, kernel.parameters[i], program->written[i], value, work)) {
+      return result;
+    }
+  }
+  work.run = [program, buffers, indices, tasks = static_cast<int64_t>(shape.grid)] {
+    program->function(buffers.data(), indices.data(), 0, tasks);
+  };
+  return kSuccess;
+}
+
+}  // namespace tenon::stub

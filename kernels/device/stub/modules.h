@@ -1,0 +1,43 @@
+// Modules of the stub: the tile programs that PTX carries, compiled for the host.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/compile.h"
+#include "kernels/device/stub/world.h"
+
+namespace tenon::stub {
+
+// A tile program ready to run here.
+struct Program {
+  codegen::Kernel kernel;
+  std::vector<bool> written;  // per parameter: the kernel stores to it
+  std::shared_ptr<codegen::HostCode> code;
+  codegen::HostFunction function = nullptr;
+};
+
+struct Module {
+  int device = 0;
+  std::shared_ptr<const Program> program;
+};
+
+struct Function {
+  const Module* module = nullptr;
+  std::shared_ptr<const Program> program;
+  size_t dynamic_shared_bytes = 48 << 10;
+};
+
+// Equal text is compiled once per process. Throws UserError where the text carries no tile program.
+std::shared_ptr<const Program> program_of(const char* ptx);
+
+struct LaunchShape {
+  unsigned grid = 0, block = 0, shared_bytes = 0;
+};
+// Checks the launch against the signature and makes it work that can be done and done again.
+Result prepare(World& world, const Function& function, const LaunchShape& shape, void** arguments,
+               Work& work);
+
+}  // namespace tenon::stub

@@ -1,0 +1,150 @@
+// Everything that the stub driver knows, behind one lock: devices, memory, streams, events, graphs,
+// modules, the script and the findings.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kernels/device/description.h"
+#include "kernels/device/stub/memory.h"
+#include "kernels/device/stub/order.h"
+#include "kernels/device/stub/script.h"
+
+namespace tenon::stub {
+
+inline constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3,
+                        kNoDevice = 100, kInvalidDevice = 101, kInvalidContext = 201,
+                        kInvalidPtx = 218, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
+                        kIllegalAddress = 700, kOutOfResources = 701, kMisaligned = 716,
+                        kCaptureUnsupported = 900, kCaptureInvalidated = 901,
+                        kCaptureUnmatched = 903, kCaptureUnjoined = 904, kCapturedEvent = 907,
+                        kUpdateFailure = 910, kUnknown = 999;
+
+struct Capture;
+
+struct Stream {
+  int number = 0, device = 0;
+  bool hung = false;
+  Clock clock;
+  std::shared_ptr<Capture> capture;
+};
+
+struct Event {
+  int device = 0;
+  bool timed = false, recorded = false, hung = false;
+  Clock clock;
+  std::shared_ptr<Capture> capture;  // recorded in a stream that was being captured
+  std::chrono::steady_clock::time_point time;
+};
+
+struct Work {
+  std::string name;
+  std::vector<Access> accesses;
+  std::function<void()> run;
+};
+
+struct Graph {
+  int device = 0;
+  std::vector<Work> work;
+};
+
+struct Capture {
+  Stream* origin = nullptr;
+  std::thread::id thread;
+  int mode = 0;
+  bool broken = false;
+  Graph graph;
+  AccessHistory history;
+  std::map<Stream*, Clock> before;  // clocks of its streams, put back when it ends
+};
+
+struct Module;    // modules.cc
+struct Function;  // modules.cc
+
+struct DeviceState {
+  int number = 0;
+  device::Description description;
+  long retained = 0;
+  size_t used = 0, limit = 0;
+  Result lost = kSuccess;
+  Stream default_stream;
+};
+
+// Live objects by handle. Dead ones stay until the end, so that no handle comes back as another.
+template <typename T>
+class Handles {
+ public:
+  T* add(std::unique_ptr<T> object) {
+    T* const handle = object.get();
+    live_.insert(handle);
+    all_.push_back(std::move(object));
+    return handle;
+  }
+  bool has(const void* handle) const { return live_.contains(handle); }
+  bool remove(const void* handle) { return live_.erase(handle) == 1; }
+  const std::set<const void*>& live() const { return live_; }
+
+ private:
+  std::set<const void*> live_;
+  std::vector<std::unique_ptr<T>> all_;
+};
+
+struct World {
+  std::recursive_mutex mutex;
+  Script script;
+  std::map<std::string, long> calls, calls_since_script;
+  long streams_since_script = 0;
+  std::vector<std::string> findings;
+  bool initialized = false;
+
+  std::vector<std::unique_ptr<DeviceState>> devices;
+  AddressSpace memory;
+  AccessHistory history;
+  Clock host;
+  int streams_made = 0;
+  Handles<Stream> streams;
+  Handles<Event> events;
+  Handles<Graph> graphs, graph_execs;
+  Handles<Module> modules;
+  Handles<Function> functions;
+  std::vector<std::shared_ptr<Capture>> captures;  // under way
+
+  void report(std::string finding);
+  void make_devices();
+  std::string alive(int device) const;  // of one device, or of all: -1
+};
+World& world();
+
+// What a call needs before it does anything.
+enum Need : unsigned { kNothing = 0, kInit = 1, kContext = 2 | kInit, kNoCapture = 4 };
+
+// The calling thread's device; the body of a call that needs a context may rely on it.
+DeviceState& current_device();
+void set_current_device(DeviceState* device);
+
+// Counts the call, answers as the script wants, else runs the body under the lock.
+Result call(const char* function, unsigned needs, const std::function<Result(World&)>& body);
+
+// Ends the process where no call may come any more: after exit has begun, or in a forked child.
+void refuse_out_of_time(const char* function);
+
+// Does the work in the stream's order, or notes it where the stream is being captured.
+Result enqueue(World& world, Stream& stream, Work work);
+Result replay(World& world, Stream& stream, const Graph& graph);
+
+// The memory behind [address, address + bytes), or a finding.
+const Allocation* audit(World& world, const std::string& work, std::string_view what,
+                        Address address, size_t bytes);
+
+// Null with a finding where the handle is no live stream.
+Stream* find_stream(World& world, device::StreamHandle handle, const char* function);
+
+}  // namespace tenon::stub
