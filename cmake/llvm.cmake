@@ -14,7 +14,7 @@ else()
   message(FATAL_ERROR "Tenon runs on x86_64 and aarch64; this build is for '${CMAKE_SYSTEM_PROCESSOR}'")
 endif()
 llvm_map_components_to_libnames(
-  TENON_LLVM_LIBRARIES core passes orcjit ${TENON_LLVM_HOST_CODEGEN})
+  TENON_LLVM_LIBRARIES core passes orcjit nvptxcodegen ${TENON_LLVM_HOST_CODEGEN})
 
 # LLVMSupport names shared libraries: z3 and xml2 are not needed by anything linked here, z and zstd
 # come in statically so that the plugin needs only the C runtime.

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "codegen/layouts.h"
+#include "codegen/llvm/gpu_machine.h"
 #include "codegen/llvm/host_jit.h"
 #include "codegen/passes/expand_math.h"
 #include "codegen/tile/text.h"
@@ -11,6 +15,9 @@
 namespace tenon::codegen {
 
 namespace {
+
+constexpr std::string_view kProgramBegins = "// tile program\n", kProgramEnds = "// end\n";
+constexpr int kMaxThreads = 1024;
 
 void require_valid(const Kernel& kernel) {
   if (Support support = verify(kernel); !support) throw InternalError(support.reason);
@@ -38,6 +45,46 @@ std::string compile_to_text(const Kernel& kernel, const HostTarget& target,
   Kernel expanded = expand_math(kernel);
   if (stage == "tile.expanded") return print(expanded);
   return host_text(expanded, target, stage);
+}
+
+GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
+                    const StageSink& sink) {
+  require_valid(kernel);
+  if (threads < kWarp || threads > kMaxThreads || threads % kWarp != 0) {
+    throw InternalError(fmt::format("kernel @{}: a block has 32, 64, … 1024 threads, not {}",
+                                    kernel.name, threads));
+  }
+  std::string program = print(kernel);
+  if (sink) sink(kernel.name, "tile", program);
+  Kernel expanded = expand_math(kernel);
+  if (sink) sink(kernel.name, "tile.expanded", print(expanded));
+  PtxText ptx = emit_ptx(expanded, threads, target, sink);
+  std::string text{kProgramBegins};
+  for (size_t begin = 0; begin < program.size();) {
+    size_t end = std::min(program.find('\n', begin), program.size());
+    text += fmt::format("// {}\n", std::string_view(program).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  text += kProgramEnds;
+  text += ptx.text;
+  if (sink) sink(kernel.name, "asm", text);
+  return {kernel.name, std::move(text), threads, ptx.shared_bytes};
+}
+
+std::string tile_program(std::string_view ptx) {
+  if (!ptx.starts_with(kProgramBegins)) {
+    throw UserError("this PTX does not begin with its tile program");
+  }
+  std::string out;
+  for (size_t begin = kProgramBegins.size(); begin < ptx.size();) {
+    std::string_view rest = ptx.substr(begin);
+    if (rest.starts_with(kProgramEnds)) return out;
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    if (!line.starts_with("// ")) break;
+    out += fmt::format("{}\n", line.substr(3));
+    begin += line.size() + 1;
+  }
+  throw UserError("the tile program in this PTX has no end");
 }
 
 }  // namespace tenon::codegen

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "codegen/gpu_arch.h"
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -70,11 +71,11 @@ std::vector<std::string> detect_features() {
   if (__builtin_cpu_supports(name)) found.emplace_back(name);
   TENON_DETECT("avx")
   TENON_DETECT("avx2")
-  TENON_DETECT("avx512bw") TENON_DETECT("avx512cd") TENON_DETECT("avx512dq") TENON_DETECT("avx512f")
-      TENON_DETECT("avx512vl") TENON_DETECT("avx512vnni") TENON_DETECT("avxvnni")
-          TENON_DETECT("bmi") TENON_DETECT("bmi2") TENON_DETECT("f16c") TENON_DETECT("fma")
-              TENON_DETECT("lzcnt") TENON_DETECT("movbe") TENON_DETECT("popcnt")
-                  TENON_DETECT("sse4.2") TENON_DETECT("ssse3")
+  TENON_DETECT("avx512bw")
+  TENON_DETECT("avx512cd") TENON_DETECT("avx512dq") TENON_DETECT("avx512f") TENON_DETECT("avx512vl")
+      TENON_DETECT("avx512vnni") TENON_DETECT("avxvnni") TENON_DETECT("bmi") TENON_DETECT("bmi2")
+          TENON_DETECT("f16c") TENON_DETECT("fma") TENON_DETECT("lzcnt") TENON_DETECT("movbe")
+              TENON_DETECT("popcnt") TENON_DETECT("sse4.2") TENON_DETECT("ssse3")
 #undef TENON_DETECT
       // Kernels use 512-bit vectors of every element type, or none.
       bool whole = true;
@@ -184,6 +185,43 @@ HostTarget host_target(const std::string& name) {
   throw UserError(fmt::format("no target is called '{}': choose x86_64-{{{}}} or aarch64-{{{}}}",
                               name, level_names(HostArch::kX86_64),
                               level_names(HostArch::kAArch64)));
+}
+
+std::string GpuTarget::text() const {
+  return fmt::format("{}: {} multiprocessors, {} KiB of shared memory in a block", arch,
+                     multiprocessors, shared_bytes >> 10);
+}
+
+namespace {
+
+// LLVM 19 ends at sm_90a and prints a complaint for anything newer, so what it gets for Blackwell
+// is sm_90; the text is then relabelled. Versions are the oldest that know the architecture.
+constexpr GpuArch kGpuArchs[] = {
+    {"sm_80", "7.8", "sm_80", "+ptx78"},   {"sm_86", "7.8", "sm_86", "+ptx78"},
+    {"sm_87", "7.8", "sm_87", "+ptx78"},   {"sm_89", "7.8", "sm_89", "+ptx78"},
+    {"sm_90", "8.0", "sm_90", "+ptx80"},   {"sm_90a", "8.0", "sm_90a", "+ptx80"},
+    {"sm_100a", "8.8", "sm_90", "+ptx80"}, {"sm_103a", "8.8", "sm_90", "+ptx80"},
+    {"sm_110a", "9.0", "sm_90", "+ptx80"}, {"sm_120a", "8.8", "sm_90", "+ptx80"},
+    {"sm_121a", "8.8", "sm_90", "+ptx80"},
+};
+
+}  // namespace
+
+const std::vector<std::string>& gpu_archs() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const GpuArch& arch : kGpuArchs) names.emplace_back(arch.name);
+    return names;
+  }();
+  return kNames;
+}
+
+const GpuArch& gpu_arch(std::string_view name) {
+  for (const GpuArch& arch : kGpuArchs) {
+    if (arch.name == name) return arch;
+  }
+  throw UserError(fmt::format("no GPU architecture is called '{}': choose one of {}", name,
+                              fmt::join(gpu_archs(), ", ")));
 }
 
 }  // namespace tenon::codegen

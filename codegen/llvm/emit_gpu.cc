@@ -1,0 +1,367 @@
+#include "codegen/llvm/emit_gpu.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Module.h>
+
+#include <bit>
+
+#include "base/error.h"
+#include "codegen/llvm/emit_remainder.h"
+
+namespace tenon::codegen {
+
+GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& target,
+                       llvm::Module& module, llvm::IRBuilderBase& ir)
+    : KernelEmitter(kernel, module, ir),
+      target_(target),
+      threads_(threads),
+      layouts_(assign_layouts(kernel, threads)),
+      definitions_(kernel.types.size()),
+      read_(kernel.types.size()),
+      written_(kernel.types.size()) {}
+
+// void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
+llvm::Function* GpuEmitter::run() {
+  llvm::Type* global = ir_.getPtrTy(1);
+  std::vector<llvm::Type*> parameters;
+  for (const Parameter& parameter : kernel_.parameters) {
+    bool is_buffer = parameter.type.kind == Type::Kind::kBuffer;
+    parameters.push_back(is_buffer ? global : ir_.getInt64Ty());
+  }
+  auto* signature = llvm::FunctionType::get(ir_.getVoidTy(), parameters, false);
+  function_ =
+      llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name, module_);
+  function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
+  ir_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", function_));
+  for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
+    values_[i] = {function_->getArg(static_cast<unsigned>(i))};
+  }
+  auto special = [&](llvm::Intrinsic::ID id) { return ir_.CreateIntrinsic(id, {}, {}); };
+  thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  lane_ = ir_.CreateAnd(thread_, number(kWarp - 1));
+  warp_ = ir_.CreateLShr(thread_, number(5));
+  auto wide = [&](Value* v) { return ir_.CreateZExt(v, ir_.getInt64Ty()); };
+  Value* across = wide(special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x));
+  task_ = ir_.CreateNSWAdd(
+      ir_.CreateNSWMul(wide(special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_y)), across),
+      wide(special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x)));
+  auto* bytes = llvm::ArrayType::get(ir_.getInt8Ty(), 0);
+  auto* base = new llvm::GlobalVariable(
+      module_, bytes, /*isConstant=*/false, llvm::GlobalValue::ExternalLinkage, nullptr,
+      kernel_.name + "_shared", nullptr, llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/3);
+  base->setAlignment(llvm::Align(128));
+  shared_base_ = base;
+  survey(kernel_.body);
+  make_tables();
+  region(kernel_.body);
+  ir_.CreateRetVoid();
+  if (shared_.total() > target_.shared_bytes) {
+    throw UserError(fmt::format(
+        "kernel @{} needs {} bytes of shared memory in a block; {} has {}: use smaller tiles",
+        kernel_.name, shared_.total(), target_.arch, target_.shared_bytes));
+  }
+  return function_;
+}
+
+// Definitions, scratch and the use of buffers, before anything is emitted.
+void GpuEmitter::survey(const Region& region) {
+  for (const Operation& op : region.operations) {
+    for (ValueId id : op.results) definitions_[id] = &op;
+    switch (op.op) {
+      case Op::kAlloc: {
+        int64_t bytes = op.integer * ((bit_width(type(op.results[0]).dtype) + 7) / 8);
+        values_[op.results[0]] = {shared_pointer(shared_.keep(bytes))};
+        break;
+      }
+      case Op::kLoad:
+      case Op::kGather:
+        read_[op.operands[0]] = true;
+        break;
+      case Op::kScatter:
+        scattered_.push_back(type(op.operands[0]).dtype);
+        [[fallthrough]];
+      case Op::kStore:
+        written_[op.operands[0]] = true;
+        break;
+      default:
+        break;
+    }
+    for (const Region& inner : op.regions) survey(inner);
+  }
+}
+
+// Tables that are constants come into shared memory once: constant memory would be read one entry
+// after the other.
+void GpuEmitter::make_tables() {
+  std::map<const Operation*, ValueId> found;
+  std::function<void(const Region&)> collect = [&](const Region& region) {
+    for (const Operation& op : region.operations) {
+      for (const Region& inner : op.regions) collect(inner);
+      if (op.op != Op::kLookup) continue;
+      const Operation* table = definitions_[op.operands[0]];
+      if (table && table->op == Op::kConstant && !table->integers.empty()) {
+        found[table] = op.operands[0];
+      }
+    }
+  };
+  collect(kernel_.body);
+  for (auto [table, id] : found) {
+    DType dtype = type(id).dtype;
+    std::vector<llvm::Constant*> entries;
+    for (int64_t entry : table->integers) {
+      Value* element = constant_element(dtype, std::bit_cast<double>(entry), entry);
+      entries.push_back(llvm::cast<llvm::Constant>(to_memory(dtype, element)));
+    }
+    llvm::Type* element = memory_type(dtype);
+    auto* array = llvm::ArrayType::get(element, entries.size());
+    auto* constant = new llvm::GlobalVariable(
+        module_, array, /*isConstant=*/true, llvm::GlobalValue::InternalLinkage,
+        llvm::ConstantArray::get(array, entries), kernel_.name + "_table", nullptr,
+        llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/4);
+    auto count = static_cast<int>(entries.size());
+    int64_t offset = shared_.keep(count * (bit_width(dtype) + 7) / 8);
+    for (int first = 0; first < count; first += threads_) {
+      Value* entry = plus(thread_, first);
+      Value* present =
+          first + threads_ <= count ? nullptr : ir_.CreateICmpULT(entry, number(count));
+      when(present, [&] {
+        Value* pointer = ir_.CreateGEP(element, constant, entry);
+        Value* loaded = ir_.CreateLoad(element, pointer);
+        ir_.CreateStore(loaded, shared_element(dtype, offset, entry));
+      });
+    }
+    tables_[table] = offset;
+  }
+  if (!tables_.empty()) emit_barrier();
+}
+
+llvm::Value* GpuEmitter::number(int64_t value) {
+  return ir_.getInt32(static_cast<uint32_t>(value));
+}
+
+llvm::Value* GpuEmitter::times(Value* a, int64_t b) {
+  if (b == 1 || is_constant(a, 0)) return a;
+  return ir_.CreateMul(a, number(b), "", /*HasNUW=*/true, /*HasNSW=*/true);
+}
+
+llvm::Value* GpuEmitter::plus(Value* a, Value* b) {
+  if (is_constant(a, 0)) return b;
+  if (is_constant(b, 0)) return a;
+  return ir_.CreateAdd(a, b, "", /*HasNUW=*/true, /*HasNSW=*/true);
+}
+
+llvm::Value* GpuEmitter::plus(Value* a, int64_t b) { return plus(a, number(b)); }
+
+llvm::Value* GpuEmitter::both(Value* a, Value* b) {
+  if (!a || !b) return a ? a : b;
+  return ir_.CreateAnd(a, b);
+}
+
+// Not for code with barriers: threads may differ in the condition.
+void GpuEmitter::when(Value* condition, const std::function<void()>& inside) {
+  if (!condition) return inside();
+  auto& context = module_.getContext();
+  auto* then = llvm::BasicBlock::Create(context, "when", function_);
+  auto* after = llvm::BasicBlock::Create(context, "after", function_);
+  ir_.CreateCondBr(condition, then, after);
+  ir_.SetInsertPoint(then);
+  inside();
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(after);
+}
+
+GpuEmitter::Tile GpuEmitter::counted_loop(int count, Tile carried,
+                                          const std::function<Tile(Value*, const Tile&)>& body) {
+  if (count == 1) return body(number(0), carried);
+  llvm::BasicBlock* before = ir_.GetInsertBlock();
+  auto* inside = llvm::BasicBlock::Create(module_.getContext(), "steps", function_);
+  auto* after = llvm::BasicBlock::Create(module_.getContext(), "end_steps", function_);
+  ir_.CreateBr(inside);
+  ir_.SetInsertPoint(inside);
+  llvm::PHINode* counter = ir_.CreatePHI(ir_.getInt32Ty(), 2);
+  counter->addIncoming(number(0), before);
+  std::vector<llvm::PHINode*> phis;
+  for (Value*& value : carried) {
+    phis.push_back(ir_.CreatePHI(value->getType(), 2));
+    phis.back()->addIncoming(value, before);
+    value = phis.back();
+  }
+  Tile out = body(counter, carried);
+  Value* next = plus(counter, 1);
+  counter->addIncoming(next, ir_.GetInsertBlock());
+  for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(out[i], ir_.GetInsertBlock());
+  ir_.CreateCondBr(ir_.CreateICmpULT(next, number(count)), inside, after);
+  ir_.SetInsertPoint(after);
+  return out;
+}
+
+// The same arithmetic as Layout::element_of.
+GpuEmitter::Place GpuEmitter::place(const Layout& layout, int reg, const Type& type) {
+  if (layout.kind == Layout::Kind::kUniform) return {number(0), number(0), nullptr};
+  if (layout.kind == Layout::Kind::kDealt) return dealt_place(layout, reg);
+  bool has_rows = layout.kind != Layout::Kind::kColumns;
+  bool has_columns = layout.kind != Layout::Kind::kRows;
+  int fragment = reg / 2, half = reg % 2, odd = reg % 2;
+  int fragment_m = fragment, fragment_n = fragment;
+  if (layout.is_mma()) {
+    fragment = reg / 4;
+    half = reg % 4 / 2;
+    fragment_m = fragment / layout.fragments_n();
+    fragment_n = fragment % layout.fragments_n();
+  }
+  Place out{number(0), number(0), nullptr};
+  if (has_rows) {
+    Value* warp = ir_.CreateURem(warp_, number(layout.warps_m));
+    Value* row = plus(times(warp, layout.fragments_m() * 16), ir_.CreateLShr(lane_, 2));
+    out.row = plus(row, fragment_m * 16 + half * 8);
+    if (layout.rows % 16 != 0) out.live = ir_.CreateICmpULT(out.row, number(layout.rows));
+  }
+  if (has_columns) {
+    Value* warp =
+        ir_.CreateURem(ir_.CreateUDiv(warp_, number(layout.warps_m)), number(layout.warps_n));
+    Value* pair = times(ir_.CreateAnd(lane_, 3), 2);
+    Value* column = plus(times(warp, layout.fragments_n() * 8), pair);
+    out.column = plus(column, fragment_n * 8 + odd);
+    if (layout.columns % 8 != 0) {
+      out.live = both(out.live, ir_.CreateICmpULT(out.column, number(layout.columns)));
+    }
+  }
+  if (layout.kind == Layout::Kind::kRows && type.shape.size() == 1) std::swap(out.row, out.column);
+  return out;
+}
+
+GpuEmitter::Place GpuEmitter::dealt_place(const Layout& layout, int reg) {
+  int64_t elements = layout.elements(), wave = int64_t{threads_} * layout.run;
+  int columns = layout.columns, chunk = reg / layout.run, in_run = reg % layout.run;
+  auto split = [&](Value* element) -> std::pair<Value*, Value*> {
+    if (layout.rows == 1) return {number(0), element};
+    if (columns == 1) return {element, number(0)};
+    return {ir_.CreateUDiv(element, number(columns)), ir_.CreateURem(element, number(columns))};
+  };
+  if (elements < threads_) {
+    auto [row, column] = split(ir_.CreateURem(thread_, number(elements)));
+    return {row, column, nullptr};
+  }
+  Value* first = times(thread_, layout.run);
+  Place out;
+  if (wave % columns == 0 && columns % layout.run == 0) {  // every wave begins a row
+    std::tie(out.row, out.column) = split(first);
+    out.row = plus(out.row, chunk * (wave / columns));
+    out.column = plus(out.column, in_run);
+  } else if (columns % layout.run == 0) {
+    std::tie(out.row, out.column) = split(plus(first, chunk * wave));
+    out.column = plus(out.column, in_run);
+  } else {
+    std::tie(out.row, out.column) = split(plus(first, chunk * wave + in_run));
+  }
+  if ((chunk + 1) * wave > elements) {
+    bool whole_runs = elements % layout.run == 0;
+    Value* element = plus(first, chunk * wave + (whole_runs ? 0 : in_run));
+    out.live = ir_.CreateICmpULT(element, number(elements));
+  }
+  return out;
+}
+
+llvm::Value* GpuEmitter::owner(const Layout& layout) {
+  auto below = [&](Value* v, int64_t limit) { return ir_.CreateICmpULT(v, number(limit)); };
+  auto zero = [&](Value* v) { return ir_.CreateICmpEQ(v, number(0)); };
+  int warps = layout.warps_m * layout.warps_n;
+  Value* first_warps = warps * kWarp < threads_ ? below(warp_, warps) : nullptr;
+  switch (layout.kind) {
+    case Layout::Kind::kUniform:
+      return zero(thread_);
+    case Layout::Kind::kDealt:
+      return layout.elements() < threads_ ? below(thread_, layout.elements()) : nullptr;
+    case Layout::Kind::kMma:
+      return first_warps;
+    case Layout::Kind::kRows:
+      return both(first_warps, zero(ir_.CreateAnd(lane_, 3)));
+    default:
+      return both(both(first_warps, zero(ir_.CreateURem(warp_, number(layout.warps_m)))),
+                  below(lane_, 4));
+  }
+}
+
+void GpuEmitter::make_tile(const Operation& op) {
+  const Type& result = type(op.results[0]);
+  const Layout& layout = layouts_[op.results[0]];
+  auto count = static_cast<size_t>(layout.registers());
+  Tile& out = values_[op.results[0]];
+  switch (op.op) {
+    case Op::kConstant: {
+      if (op.integers.empty()) {
+        out = Tile(count, constant_element(result.dtype, op.number, op.integer));
+        return;
+      }
+      if (tables_.contains(&op)) {
+        for (int r = 0; r < layout.registers(); ++r) {
+          Place at = place(layout, r, result);
+          Value* entry = at.live ? ir_.CreateSelect(at.live, at.column, number(0)) : at.column;
+          out.push_back(read_shared(result.dtype, tables_[&op], entry));
+        }
+        return;
+      }
+      for (int r = 0; r < layout.registers(); ++r) {  // few and short: permutations and the like
+        Place at = place(layout, r, result);
+        Value* found = nullptr;
+        for (size_t i = 0; i < op.integers.size(); ++i) {
+          Value* entry =
+              constant_element(result.dtype, std::bit_cast<double>(op.integers[i]), op.integers[i]);
+          Value* here = ir_.CreateICmpEQ(at.column, number(static_cast<int64_t>(i)));
+          found = found ? ir_.CreateSelect(here, entry, found) : entry;
+        }
+        out.push_back(found);
+      }
+      return;
+    }
+    case Op::kSplat:
+      out = Tile(count, single(op.operands[0]));
+      return;
+    case Op::kFromIndex:
+      out = {cast(DType::kI64, result.dtype, single(op.operands[0]))};
+      return;
+    default:  // kIota
+      for (int r = 0; r < layout.registers(); ++r) {
+        Place at = place(layout, r, result);
+        bool along_last = op.axis + 1 == static_cast<int>(result.shape.size());
+        out.push_back(cast(DType::kI32, result.dtype, along_last ? at.column : at.row));
+      }
+  }
+}
+
+void GpuEmitter::elementwise(const Operation& op) {
+  const Layout& layout = layouts_[op.results[0]];
+  std::vector<Tile> operands;
+  for (ValueId id : op.operands) operands.push_back(in_layout(id, layout));
+  Tile out;
+  for (size_t r = 0; r < operands[0].size(); ++r) {
+    std::vector<Value*> at;
+    for (const Tile& operand : operands) at.push_back(operand[r]);
+    bool repeats = r > 0;  // splats stay one value, which conversions look for
+    for (const Tile& operand : operands) repeats = repeats && operand[r] == operand[r - 1];
+    out.push_back(repeats ? out.back() : element_operation(op, at));
+  }
+  values_[op.results[0]] = std::move(out);
+}
+
+llvm::Value* GpuEmitter::real_function(Fn fn, std::span<Value* const> arguments) {
+  if (arguments[0]->getType()->isDoubleTy()) {
+    throw UserError(
+        fmt::format("kernel @{}: {} of f64 has no code on a GPU", kernel_.name, name(fn)));
+  }
+  throw InternalError(
+      fmt::format("kernel @{}: {} reached the GPU emitter unexpanded", kernel_.name, name(fn)));
+}
+
+llvm::Value* GpuEmitter::float_remainder(Value* a, Value* b) {
+  return ir_.CreateCall(remainder_function(module_, a->getType()), {a, b});
+}
+
+llvm::Value* GpuEmitter::f32_to_bf16(Value* x) {
+  Value* rounded = ir_.CreateFPTrunc(x, ir_.getBFloatTy());
+  return ir_.CreateBitCast(rounded, ir_.getInt16Ty());
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,235 @@
+// Products of tiles: mma.sync for 16-bit operands, plain arithmetic from shared memory for others.
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include <algorithm>
+
+#include "codegen/llvm/emit_gpu.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr int kStep = 16;  // of mma.m16n8k16 along k
+
+int round_up(int value, int to) { return (value + to - 1) / to * to; }
+
+// In elements of 16 bits: an odd number of 16-byte units, so that eight rows lie in eight banks.
+int matrix_pitch(int columns) { return (round_up(columns, 8) / 8 | 1) * 8; }
+
+}  // namespace
+
+void GpuEmitter::dot(const Operation& op) {
+  if (is_tensor_core_dot(kernel_, op)) return tensor_core_dot(op);
+  plain_dot(op, /*b_transposed=*/false);
+}
+
+void GpuEmitter::dot_i8(const Operation& op) { plain_dot(op, /*b_transposed=*/true); }
+
+// One multiplication and addition per k, in order.
+void GpuEmitter::plain_dot(const Operation& op, bool b_transposed) {
+  const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
+  const Layout& layout = layouts_[op.results[0]];
+  Tile sums = in_layout(op.operands[0], layout);
+  int depth = a.shape[1], b_pitch = b.shape[1];
+  int64_t a_bytes = round_up(static_cast<int>(a.elements()) * bit_width(a.dtype) / 8, 16);
+  int64_t b_bytes = b.elements() * bit_width(b.dtype) / 8;
+  Grid left{shared_.borrow(a_bytes + b_bytes), a_bytes, depth};
+  Grid right{left.offset + a_bytes, b_bytes, b_pitch};
+  barrier_before(left.offset, a_bytes + b_bytes, /*write=*/true);
+  write_grid(left, tile(op.operands[1]), layouts_[op.operands[1]], a);
+  write_grid(right, tile(op.operands[2]), layouts_[op.operands[2]], b);
+  barrier_before(left.offset, a_bytes + b_bytes, /*write=*/false);
+
+  std::vector<Place> places;
+  for (int r = 0; r < layout.registers(); ++r) {
+    Place at = place(layout, r, acc);
+    if (at.live) {
+      at.row = ir_.CreateSelect(at.live, at.row, number(0));
+      at.column = ir_.CreateSelect(at.live, at.column, number(0));
+    }
+    places.push_back(at);
+  }
+  auto add_product = [&](Value* k, Tile& out) {
+    for (size_t r = 0; r < out.size(); ++r) {
+      const Place& at = places[r];
+      Value* x = read_shared(a.dtype, left.offset, plus(times(at.row, depth), k));
+      Value* place_b =
+          b_transposed ? plus(times(at.column, b_pitch), k) : plus(times(k, b_pitch), at.column);
+      Value* y = read_shared(b.dtype, right.offset, place_b);
+      x = cast(a.dtype, acc.dtype, x);
+      y = cast(b.dtype, acc.dtype, y);
+      out[r] = is_floating(acc.dtype)
+                   ? ir_.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, out[r]})
+                   : ir_.CreateAdd(out[r], ir_.CreateMul(x, y));
+    }
+  };
+  int unrolled = 8;
+  while (depth % unrolled != 0 || unrolled * layout.registers() > 512) {
+    if (unrolled == 1) break;
+    unrolled /= 2;
+  }
+  values_[op.results[0]] =
+      counted_loop(depth / unrolled, sums, [&](Value* counter, const Tile& carried) {
+        Tile out = carried;
+        for (int i = 0; i < unrolled; ++i) add_product(plus(times(counter, unrolled), i), out);
+        return out;
+      });
+}
+
+struct GpuEmitter::Fragments {
+  Grid grid;                        // in shared memory, or
+  const Tile* registers = nullptr;  // sums of another product, which lie as operands already
+  int steps_in_row = 0;             // of these
+  bool rows_are_n = false;          // a right operand that is stored [n,k]
+};
+
+llvm::Value* GpuEmitter::pack_halves(Value* low, Value* high) {
+  Value* upper = ir_.CreateShl(ir_.CreateZExt(high, ir_.getInt32Ty()), 16);
+  return ir_.CreateOr(upper, ir_.CreateZExt(low, ir_.getInt32Ty()));
+}
+
+void GpuEmitter::fill_zero(const Grid& grid, int rows, int first_column, int columns,
+                           int first_row) {
+  int count = rows * columns;
+  for (int first = 0; first < count; first += threads_) {
+    Value* element = plus(thread_, first);
+    Value* present =
+        first + threads_ <= count ? nullptr : ir_.CreateICmpULT(element, number(count));
+    when(present, [&] {
+      Value* row = plus(ir_.CreateUDiv(element, number(columns)), first_row);
+      Value* column = plus(ir_.CreateURem(element, number(columns)), first_column);
+      write_shared(DType::kU16, grid.offset, plus(times(row, grid.pitch), column), ir_.getInt16(0));
+    });
+  }
+}
+
+// Operands come into shared memory as rows that ldmatrix can read; k is filled up with zeros to a
+// multiple of 16, and rows or columns past the tile only meet sums that nobody looks at.
+void GpuEmitter::tensor_core_dot(const Operation& op) {
+  const Type& a = type(op.operands[1]);
+  const Type& acc = type(op.operands[0]);
+  const Layout layout = layouts_[op.results[0]];
+  int depth = a.shape[1], whole_depth = round_up(depth, kStep), padding = whole_depth - depth;
+  Tile sums = in_layout(op.operands[0], layout);
+
+  const Layout& a_layout = layouts_[op.operands[1]];
+  bool a_in_registers = a_layout.is_mma() && a_layout.warps_n == 1 &&
+                        a_layout.warps_m == layout.warps_m && padding == 0;
+  ValueId b_id = op.operands[2];
+  const Operation* b_definition = definitions_[b_id];
+  bool b_transposed = b_definition && b_definition->op == Op::kTranspose;
+  if (b_transposed) b_id = b_definition->operands[0];
+  int n = acc.shape[1];
+
+  Fragments left, right;
+  left.steps_in_row = whole_depth / kStep;
+  right.rows_are_n = b_transposed;
+  left.grid.pitch = matrix_pitch(whole_depth);
+  right.grid.pitch = b_transposed ? matrix_pitch(whole_depth) : matrix_pitch(round_up(n, 16));
+  int a_rows = round_up(a.shape[0], 16), b_rows = b_transposed ? round_up(n, 16) : whole_depth;
+  left.grid.bytes = a_in_registers ? 0 : int64_t{a_rows} * left.grid.pitch * 2;
+  right.grid.bytes = int64_t{b_rows} * right.grid.pitch * 2;
+  int64_t bytes = left.grid.bytes + right.grid.bytes;
+  left.grid.offset = shared_.borrow(bytes);
+  right.grid.offset = left.grid.offset + left.grid.bytes;
+
+  barrier_before(left.grid.offset, bytes, /*write=*/true);
+  if (a_in_registers) {
+    left.registers = &tile(op.operands[1]);
+  } else {
+    write_grid(left.grid, tile(op.operands[1]), a_layout, a);
+    if (padding > 0) fill_zero(left.grid, a.shape[0], depth, padding);
+  }
+  write_grid(right.grid, tile(b_id), layouts_[b_id], type(b_id));
+  if (padding > 0 && b_transposed) fill_zero(right.grid, n, depth, padding);
+  if (padding > 0 && !b_transposed) fill_zero(right.grid, padding, 0, n, depth);
+  barrier_before(left.grid.offset, bytes, /*write=*/false);
+
+  bool is_f16 = a.dtype == DType::kF16;
+  auto id = is_f16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
+                   : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
+  auto operand = [&](Value* word) {
+    return is_f16 ? ir_.CreateBitCast(word, llvm::FixedVectorType::get(ir_.getHalfTy(), 2)) : word;
+  };
+  for (int step = 0; step < whole_depth / kStep; ++step) {
+    std::vector<Tile> rows;
+    for (int i = 0; i < layout.fragments_m(); ++i) {
+      rows.push_back(left_fragment(left, layout, i, step));
+    }
+    Tile columns;
+    for (int j = 0; j < layout.fragments_n(); j += 2) {
+      for (Value* word : right_fragments(right, layout, j, step)) columns.push_back(word);
+    }
+    for (int i = 0; i < layout.fragments_m(); ++i) {
+      for (int j = 0; j < layout.fragments_n(); ++j) {
+        auto first = static_cast<size_t>(4 * (i * layout.fragments_n() + j));
+        std::vector<Value*> arguments;
+        for (Value* word : rows[static_cast<size_t>(i)]) arguments.push_back(operand(word));
+        for (size_t w = 0; w < 2; ++w) {
+          arguments.push_back(operand(columns[static_cast<size_t>(2 * j) + w]));
+        }
+        for (size_t c = 0; c < 4; ++c) arguments.push_back(sums[first + c]);
+        Value* result = ir_.CreateIntrinsic(id, {}, arguments);
+        for (unsigned c = 0; c < 4; ++c) sums[first + c] = ir_.CreateExtractValue(result, c);
+      }
+    }
+  }
+  values_[op.results[0]] = std::move(sums);
+}
+
+// 16 rows and one step along k: four words.
+GpuEmitter::Tile GpuEmitter::left_fragment(const Fragments& a, const Layout& sums, int row,
+                                           int step) {
+  if (a.registers) {
+    auto first = static_cast<size_t>(4 * (2 * a.steps_in_row * row + 2 * step));
+    Tile out;
+    for (size_t half = 0; half < 2; ++half) {
+      for (size_t pair = 0; pair < 2; ++pair) {
+        size_t at = first + 4 * half + 2 * pair;
+        out.push_back(pack_halves((*a.registers)[at], (*a.registers)[at + 1]));
+      }
+    }
+    return out;
+  }
+  Value* warp = ir_.CreateURem(warp_, number(sums.warps_m));
+  Value* first = plus(times(warp, sums.fragments_m() * 16), row * 16);
+  Value* at = plus(first, ir_.CreateAnd(lane_, 15));
+  Value* k = plus(times(ir_.CreateLShr(lane_, 4), 8), step * kStep);
+  return load_matrices(a.grid, at, k, 4, /*transposed=*/false);
+}
+
+// Two neighbouring fragments of 8 columns, or the last one: two words each.
+GpuEmitter::Tile GpuEmitter::right_fragments(const Fragments& b, const Layout& sums, int fragment,
+                                             int step) {
+  Value* warp = ir_.CreateURem(ir_.CreateUDiv(warp_, number(sums.warps_m)), number(sums.warps_n));
+  Value* n = plus(times(warp, sums.fragments_n() * 8), fragment * 8);
+  int count = fragment + 1 < sums.fragments_n() ? 4 : 2;
+  Value* next = times(ir_.CreateLShr(lane_, 4), 8);  // lanes of the second fragment
+  if (count == 2) next = number(0);
+  if (b.rows_are_n) {
+    Value* row = plus(plus(n, next), ir_.CreateAnd(lane_, 7));
+    Value* k = plus(times(ir_.CreateAnd(ir_.CreateLShr(lane_, 3), 1), 8), step * kStep);
+    return load_matrices(b.grid, row, k, count, /*transposed=*/false);
+  }
+  Value* k = plus(ir_.CreateAnd(lane_, 15), step * kStep);
+  return load_matrices(b.grid, k, plus(n, next), count, /*transposed=*/true);
+}
+
+GpuEmitter::Tile GpuEmitter::load_matrices(const Grid& grid, Value* row, Value* column, int count,
+                                           bool transposed) {
+  using namespace llvm::Intrinsic;
+  auto id = count == 4 ? (transposed ? nvvm_ldmatrix_sync_aligned_m8n8_x4_trans_b16
+                                     : nvvm_ldmatrix_sync_aligned_m8n8_x4_b16)
+                       : (transposed ? nvvm_ldmatrix_sync_aligned_m8n8_x2_trans_b16
+                                     : nvvm_ldmatrix_sync_aligned_m8n8_x2_b16);
+  Value* pointer = shared_element(DType::kU16, grid.offset, plus(times(row, grid.pitch), column));
+  Value* loaded = ir_.CreateIntrinsic(id, {pointer->getType()}, {pointer});
+  Tile out;
+  for (int i = 0; i < count; ++i) {
+    out.push_back(ir_.CreateExtractValue(loaded, static_cast<unsigned>(i)));
+  }
+  return out;
+}
+
+}  // namespace tenon::codegen

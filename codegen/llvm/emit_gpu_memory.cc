@@ -1,0 +1,374 @@
+// Loads and stores. Neighbouring elements of a thread move as vectors where the addresses allow it,
+// which is asked once per access for all threads. Only what an extent allows is touched.
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <algorithm>
+
+#include "codegen/llvm/emit_gpu.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr int kVectorBytes = 16;
+
+int bytes_of(DType dtype) { return (bit_width(dtype) + 7) / 8; }
+
+llvm::Align alignment(int bytes) { return llvm::Align(static_cast<uint64_t>(bytes)); }
+
+bool is_shared(llvm::Value* pointer) { return pointer->getType()->getPointerAddressSpace() == 3; }
+
+}  // namespace
+
+void GpuEmitter::memory_operation(const Operation& op) {
+  switch (op.op) {
+    case Op::kLoad:
+      order_memory(op);
+      values_[op.results[0]] = load(op);
+      return;
+    case Op::kStore:
+      order_memory(op);
+      return store(op);
+    case Op::kGather:
+      return gather(op);
+    case Op::kScatter:
+      return scatter(op);
+    default:  // kAlloc has its place already, kPrefetch is a hint
+      return;
+  }
+}
+
+// A barrier where another thread may have written what is read here, or may still read what is
+// written. Different parameters are different memory, except that a scatter's buffer may also come
+// in as one of the same type to be read.
+void GpuEmitter::order_memory(const Operation& op) {
+  ValueId buffer = op.operands[0];
+  bool write = op.op == Op::kStore || op.op == Op::kScatter;
+  if (is_shared(single(buffer))) {
+    auto* definition = definitions_[buffer];
+    int64_t bytes = definition->integer * bytes_of(type(buffer).dtype);
+    llvm::APInt offset(64, 0);
+    single(buffer)->stripAndAccumulateConstantOffsets(module_.getDataLayout(), offset, true);
+    return barrier_before(offset.getSExtValue(), bytes, write);
+  }
+  bool scattered = std::ranges::count(scattered_, type(buffer).dtype) > 0;
+  bool conflicts = write ? read_[buffer] : written_[buffer];
+  if (scattered) conflicts = true;
+  if (!conflicts) return;
+  // Offsets below zero stand for global memory.
+  int64_t place = scattered ? -1 : -2 - int64_t{buffer};
+  barrier_before(place, 1, write);
+}
+
+GpuEmitter::Access GpuEmitter::access(const Operation& op, size_t first_stride, const Type& type) {
+  Access out;
+  out.dtype = type.dtype;
+  size_t rank = type.shape.size();
+  Value *buffer = single(op.operands[0]), *offset = single(op.operands[1]);
+  out.base =
+      is_constant(offset, 0) ? buffer : ir_.CreateGEP(memory_type(out.dtype), buffer, offset);
+  auto stride = [&](size_t d) { return single(op.operands[first_stride + d]); };
+  auto extent = [&](size_t d, int size) -> Value* {
+    ValueId id = op.operands[first_stride + rank + d];
+    if (id == kNone) return nullptr;
+    Value* low = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, single(id), index_constant(0));
+    Value* both = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, low, index_constant(size));
+    return ir_.CreateTrunc(both, ir_.getInt32Ty());
+  };
+  out.row_stride = out.column_stride = index_constant(0);
+  if (rank > 0) {
+    out.columns = type.shape.back();
+    out.column_stride = stride(rank - 1);
+    out.column_extent = extent(rank - 1, out.columns);
+  }
+  if (rank == 2) {
+    out.rows = type.shape[0];
+    out.row_stride = stride(0);
+    out.row_extent = extent(0, out.rows);
+  }
+  return out;
+}
+
+// Registers that hold neighbours of one row.
+int GpuEmitter::group_width(const Layout& layout, const Type& type, const Access& access) {
+  auto* stride = llvm::dyn_cast<llvm::ConstantInt>(access.column_stride);
+  if (stride && !stride->isOne()) return 1;
+  switch (layout.kind) {
+    case Layout::Kind::kDealt:
+      return access.columns % layout.run == 0 ? layout.run : 1;
+    case Layout::Kind::kMma:
+      return access.columns % 2 == 0 ? 2 : 1;
+    case Layout::Kind::kColumns:
+      return type.shape.back() % 2 == 0 ? 2 : 1;
+    default:
+      return 1;
+  }
+}
+
+llvm::Value* GpuEmitter::groups_apply(const Access& access, int width) {
+  int bytes = bytes_of(access.dtype);
+  auto mask = static_cast<uint64_t>(std::min(kVectorBytes, width * bytes) - 1);
+  Value* bits = ir_.CreatePtrToInt(access.base, ir_.getInt64Ty());
+  if (access.rows > 1) {
+    bits = ir_.CreateOr(bits, ir_.CreateMul(access.row_stride, index_constant(bytes)));
+  }
+  Value* zero = index_constant(0);
+  Value* apply = ir_.CreateICmpEQ(ir_.CreateAnd(bits, ir_.getInt64(mask)), zero);
+  if (!is_constant(access.column_stride, 1)) {
+    apply = ir_.CreateAnd(apply, ir_.CreateICmpEQ(access.column_stride, index_constant(1)));
+  }
+  if (access.column_extent) {
+    Value* rest = ir_.CreateAnd(access.column_extent, number(width - 1));
+    apply = ir_.CreateAnd(apply, ir_.CreateICmpEQ(rest, number(0)));
+  }
+  return apply;
+}
+
+// Null: always.
+llvm::Value* GpuEmitter::inside(const Access& access, const Place& place) {
+  Value* out = place.live;
+  if (access.row_extent) out = both(out, ir_.CreateICmpULT(place.row, access.row_extent));
+  if (access.column_extent) {
+    out = both(out, ir_.CreateICmpULT(place.column, access.column_extent));
+  }
+  return out;
+}
+
+llvm::Value* GpuEmitter::offset_of(const Access& access, const Place& place) {
+  auto scaled = [&](Value* position, Value* stride) -> Value* {
+    Value* wide = ir_.CreateZExt(position, ir_.getInt64Ty());
+    return is_constant(stride, 1) ? wide : ir_.CreateNSWMul(wide, stride);
+  };
+  Value* column = scaled(place.column, access.column_stride);
+  return access.rows == 1 ? column : ir_.CreateNSWAdd(scaled(place.row, access.row_stride), column);
+}
+
+GpuEmitter::Tile GpuEmitter::load(const Operation& op) {
+  const Type& result = type(op.results[0]);
+  const Layout& layout = layouts_[op.results[0]];
+  Access from = access(op, 2, result);
+  if (result.shape.empty()) return load_vector(from.dtype, from.base, 1);
+  Value* fill = constant_element(from.dtype, op.number, static_cast<int64_t>(op.number));
+  int width = group_width(layout, result, from);
+
+  auto& context = module_.getContext();
+  std::vector<std::pair<Tile, llvm::BasicBlock*>> ways;
+  auto* after = llvm::BasicBlock::Create(context, "loaded", function_);
+  auto leave = [&](Tile tile) {
+    ways.emplace_back(std::move(tile), ir_.GetInsertBlock());
+    ir_.CreateBr(after);
+  };
+  auto branch = [&](Value* condition, const char* name) {  // to code for `true`; false goes on here
+    auto* taken = llvm::BasicBlock::Create(context, name, function_);
+    auto* other = llvm::BasicBlock::Create(context, "else", function_);
+    ir_.CreateCondBr(condition, taken, other);
+    ir_.SetInsertPoint(taken);
+    return other;
+  };
+  if (from.row_extent || from.column_extent) {
+    // Past this, element (0, 0) may be read in place of those outside.
+    Value* empty = ir_.getFalse();
+    for (Value* extent : {from.row_extent, from.column_extent}) {
+      if (extent) empty = ir_.CreateOr(empty, ir_.CreateICmpEQ(extent, number(0)));
+    }
+    auto* other = branch(empty, "nothing");
+    leave(Tile(static_cast<size_t>(layout.registers()), fill));
+    ir_.SetInsertPoint(other);
+  }
+  if (width > 1) {
+    Value* apply = groups_apply(from, width);
+    auto* other = branch(apply, "vectors");
+    leave(load_groups(from, layout, result, width, fill));
+    ir_.SetInsertPoint(other);
+  }
+  leave(load_groups(from, layout, result, 1, fill));
+  ir_.SetInsertPoint(after);
+  if (ways.size() == 1) return ways[0].first;
+  Tile out;
+  for (size_t r = 0; r < ways[0].first.size(); ++r) {
+    llvm::PHINode* phi = ir_.CreatePHI(fill->getType(), static_cast<unsigned>(ways.size()));
+    for (auto& [tile, block] : ways) phi->addIncoming(tile[r], block);
+    out.push_back(phi);
+  }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::load_groups(const Access& access, const Layout& layout,
+                                         const Type& type, int width, Value* fill) {
+  Tile out;
+  std::vector<Value*> valid;
+  for (int r = 0; r < layout.registers(); r += width) {
+    Place at = place(layout, r, type);
+    Value* offset = offset_of(access, at);
+    valid.push_back(inside(access, at));
+    if (valid.back()) offset = ir_.CreateSelect(valid.back(), offset, index_constant(0));
+    Value* pointer = ir_.CreateGEP(memory_type(access.dtype), access.base, offset);
+    for (Value* element : load_vector(access.dtype, pointer, width)) out.push_back(element);
+  }
+  for (size_t r = 0; r < out.size(); ++r) {
+    Value* keep = valid[r / static_cast<size_t>(width)];
+    if (keep) out[r] = ir_.CreateSelect(keep, out[r], fill);
+  }
+  return out;
+}
+
+void GpuEmitter::store(const Operation& op) {
+  const Type& value = type(op.operands[2]);
+  const Layout& layout = layouts_[op.operands[2]];
+  const Tile& in = tile(op.operands[2]);
+  Access to = access(op, 3, value);
+  int width = value.shape.empty() ? 1 : group_width(layout, value, to);
+  if (width == 1) return store_groups(to, layout, value, 1, in);
+  auto& context = module_.getContext();
+  auto* vectors = llvm::BasicBlock::Create(context, "vectors", function_);
+  auto* single = llvm::BasicBlock::Create(context, "single", function_);
+  auto* after = llvm::BasicBlock::Create(context, "stored", function_);
+  ir_.CreateCondBr(groups_apply(to, width), vectors, single);
+  ir_.SetInsertPoint(vectors);
+  store_groups(to, layout, value, width, in);
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(single);
+  store_groups(to, layout, value, 1, in);
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(after);
+}
+
+void GpuEmitter::store_groups(const Access& access, const Layout& layout, const Type& type,
+                              int width, const Tile& tile) {
+  Value* first = owner(layout);
+  for (int r = 0; r < layout.registers(); r += width) {
+    Place at = place(layout, r, type);
+    when(both(first, inside(access, at)), [&] {
+      Value* pointer = ir_.CreateGEP(memory_type(access.dtype), access.base, offset_of(access, at));
+      store_vector(access.dtype, pointer, {tile.data() + r, static_cast<size_t>(width)});
+    });
+  }
+}
+
+// Words of 32 bits where elements are narrower, since registers are.
+GpuEmitter::Tile GpuEmitter::load_vector(DType dtype, Value* pointer, int width) {
+  int bytes = bytes_of(dtype);
+  llvm::Type* element = memory_type(dtype);
+  if (width == 1) {
+    return {from_memory(dtype, ir_.CreateAlignedLoad(element, pointer, alignment(bytes)))};
+  }
+  Tile out;
+  int per_vector = std::min(width, kVectorBytes / bytes);
+  for (int first = 0; first < width; first += per_vector) {
+    int size = per_vector * bytes;
+    Value* part = ir_.CreateConstGEP1_64(element, pointer, static_cast<uint64_t>(first));
+    bool words = bytes < 4 && size >= 4;
+    int lanes = words ? size / 4 : bytes < 4 ? 1 : per_vector;
+    llvm::Type* lane = words       ? ir_.getInt32Ty()
+                       : bytes < 4 ? ir_.getIntNTy(static_cast<unsigned>(8 * size))
+                                   : element;
+    llvm::Type* loaded_type =
+        lanes == 1 ? lane : llvm::FixedVectorType::get(lane, static_cast<unsigned>(lanes));
+    Value* loaded = ir_.CreateAlignedLoad(loaded_type, part, alignment(size));
+    int in_lane = per_vector / lanes;
+    for (int i = 0; i < per_vector; ++i) {
+      Value* value = lanes == 1
+                         ? loaded
+                         : ir_.CreateExtractElement(loaded, static_cast<uint64_t>(i / in_lane));
+      if (in_lane > 1) {
+        value = ir_.CreateLShr(value, static_cast<uint64_t>(8 * bytes * (i % in_lane)));
+        value = ir_.CreateTrunc(value, element);
+      }
+      out.push_back(from_memory(dtype, value));
+    }
+  }
+  return out;
+}
+
+void GpuEmitter::store_vector(DType dtype, Value* pointer, std::span<Value* const> elements) {
+  int bytes = bytes_of(dtype), width = static_cast<int>(elements.size());
+  llvm::Type* element = memory_type(dtype);
+  if (width == 1) {
+    ir_.CreateAlignedStore(to_memory(dtype, elements[0]), pointer, alignment(bytes));
+    return;
+  }
+  int per_vector = std::min(width, kVectorBytes / bytes);
+  for (int first = 0; first < width; first += per_vector) {
+    int size = per_vector * bytes, in_lane = bytes < 4 ? std::min(per_vector, 4 / bytes) : 1;
+    Value* part = ir_.CreateConstGEP1_64(element, pointer, static_cast<uint64_t>(first));
+    std::vector<Value*> lanes;
+    for (int i = 0; i < per_vector; i += in_lane) {
+      llvm::Type* lane =
+          in_lane > 1 ? ir_.getIntNTy(static_cast<unsigned>(8 * bytes * in_lane)) : element;
+      Value* word = nullptr;
+      for (int k = 0; k < in_lane; ++k) {
+        Value* value = to_memory(dtype, elements[static_cast<size_t>(first + i + k)]);
+        if (in_lane > 1) {
+          value = ir_.CreateShl(ir_.CreateZExt(value, lane), static_cast<uint64_t>(8 * bytes * k));
+        }
+        word = word ? ir_.CreateOr(word, value) : value;
+      }
+      lanes.push_back(word);
+    }
+    Value* whole = lanes[0];
+    if (lanes.size() > 1) {
+      whole = llvm::PoisonValue::get(
+          llvm::FixedVectorType::get(lanes[0]->getType(), static_cast<unsigned>(lanes.size())));
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        whole = ir_.CreateInsertElement(whole, lanes[i], static_cast<uint64_t>(i));
+      }
+    }
+    ir_.CreateAlignedStore(whole, part, alignment(size));
+  }
+}
+
+void GpuEmitter::gather(const Operation& op) {
+  const Type &indices = type(op.operands[2]), &result = type(op.results[0]);
+  const Layout& layout = layouts_[op.results[0]];
+  DType dtype = result.dtype;
+  Value* base = ir_.CreateGEP(memory_type(dtype), single(op.operands[0]), single(op.operands[1]));
+  Value* fill = constant_element(dtype, op.number, static_cast<int64_t>(op.number));
+  Tile at = in_layout(op.operands[2], layout), mask;
+  if (op.operands[3] != kNone) mask = in_layout(op.operands[3], layout);
+  order_memory(op);
+  Tile out;
+  for (int r = 0; r < layout.registers(); ++r) {
+    auto i = static_cast<size_t>(r);
+    Value* wanted = both(place(layout, r, result).live, mask.empty() ? nullptr : mask[i]);
+    Value* offset = cast(indices.dtype, DType::kI64, at[i]);
+    llvm::BasicBlock* before = ir_.GetInsertBlock();
+    Value* loaded = nullptr;
+    llvm::BasicBlock* inside = nullptr;
+    when(wanted, [&] {
+      loaded = load_vector(dtype, ir_.CreateGEP(memory_type(dtype), base, offset), 1)[0];
+      inside = ir_.GetInsertBlock();
+    });
+    if (wanted) {
+      llvm::PHINode* phi = ir_.CreatePHI(loaded->getType(), 2);
+      phi->addIncoming(fill, before);
+      phi->addIncoming(loaded, inside);
+      loaded = phi;
+    }
+    out.push_back(loaded);
+  }
+  values_[op.results[0]] = std::move(out);
+}
+
+void GpuEmitter::scatter(const Operation& op) {
+  const Type &indices = type(op.operands[2]), &value = type(op.operands[3]);
+  const Layout& layout = layouts_[op.operands[3]];
+  DType dtype = value.dtype;
+  Value* base = ir_.CreateGEP(memory_type(dtype), single(op.operands[0]), single(op.operands[1]));
+  Tile at = in_layout(op.operands[2], layout), mask;
+  if (op.operands[4] != kNone) mask = in_layout(op.operands[4], layout);
+  order_memory(op);
+  const Tile& in = tile(op.operands[3]);
+  Value* first = owner(layout);
+  for (int r = 0; r < layout.registers(); ++r) {
+    auto i = static_cast<size_t>(r);
+    Value* wanted =
+        both(first, both(place(layout, r, value).live, mask.empty() ? nullptr : mask[i]));
+    when(wanted, [&] {
+      Value* offset = cast(indices.dtype, DType::kI64, at[i]);
+      store_vector(dtype, ir_.CreateGEP(memory_type(dtype), base, offset), {&in[i], 1});
+    });
+  }
+}
+
+}  // namespace tenon::codegen

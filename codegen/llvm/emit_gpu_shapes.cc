@@ -1,0 +1,137 @@
+// Rearranging tiles, and tables.
+#include <llvm/IR/IRBuilder.h>
+
+#include "codegen/llvm/emit_gpu.h"
+
+namespace tenon::codegen {
+
+void GpuEmitter::shape_operation(const Operation& op) {
+  auto compute = [&]() -> Tile {
+    switch (op.op) {
+      case Op::kBroadcast:
+        return broadcast(op);
+      case Op::kReshape:
+        return reshape(op);
+      case Op::kTranspose:
+        return transpose(op);
+      case Op::kSlice:
+        return slice(op);
+      case Op::kConcat:
+        return concat(op);
+      default:
+        return reduce(op);
+    }
+  };
+  Tile out = compute();
+  values_[op.results[0]] = std::move(out);
+}
+
+GpuEmitter::Tile GpuEmitter::reshape(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  Layout source = layouts_[op.operands[0]], target = layouts_[op.results[0]];
+  if (from.shape.empty() || to.shape.empty()) {
+    return Tile(static_cast<size_t>(target.registers()), tile(op.operands[0])[0]);
+  }
+  int columns = to.shape.back();
+  auto place = [&](Value* row, Value* column) {
+    return std::pair<Value*, Value*>{number(0), plus(times(row, columns), column)};
+  };
+  return redistribute(tile(op.operands[0]), source, from, target, to,
+                      {[](int64_t element) { return element; }, place}, from.shape.back());
+}
+
+GpuEmitter::Tile GpuEmitter::broadcast(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  const Layout& target = layouts_[op.results[0]];
+  if (from.elements() == 1) {
+    return Tile(static_cast<size_t>(target.registers()), tile(op.operands[0])[0]);
+  }
+  int columns = to.shape.back(), from_columns = from.shape.back();
+  bool one_row = from.shape.size() == 1 || from.shape[0] == 1, one_column = from_columns == 1;
+  auto element = [=](int64_t e) {
+    int64_t row = one_row ? 0 : e / columns, column = one_column ? 0 : e % columns;
+    return row * from_columns + column;
+  };
+  auto place = [&](Value* row, Value* column) {
+    return std::pair<Value*, Value*>{one_row ? number(0) : row, one_column ? number(0) : column};
+  };
+  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, target, to,
+                      {element, place}, from_columns);
+}
+
+GpuEmitter::Tile GpuEmitter::transpose(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  int rows = from.shape[0], columns = from.shape[1];
+  auto element = [=](int64_t e) { return e % rows * columns + e / rows; };
+  auto place = [](Value* row, Value* column) { return std::pair{column, row}; };
+  // Neighbours in a column of the source must not meet in one bank.
+  int word = std::max(1, 32 / bit_width(from.dtype));
+  int pitch = columns % 2 == 0 ? columns + word : columns;
+  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
+                      to, {element, place}, pitch);
+}
+
+GpuEmitter::Tile GpuEmitter::slice(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  if (to.shape.empty()) return tile(op.operands[0]);
+  int64_t first_row = to.shape.size() == 2 ? op.integers[0] : 0, first_column = op.integers.back();
+  int64_t columns = to.shape.back(), from_columns = from.shape.back();
+  auto element = [=](int64_t e) {
+    return (e / columns + first_row) * from_columns + e % columns + first_column;
+  };
+  auto place = [&](Value* row, Value* column) {
+    return std::pair{plus(row, first_row), plus(column, first_column)};
+  };
+  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
+                      to, {element, place}, static_cast<int>(from_columns));
+}
+
+GpuEmitter::Tile GpuEmitter::concat(const Operation& op) {
+  const Type& to = type(op.results[0]);
+  const Layout& target = layouts_[op.results[0]];
+  int rows = to.shape.size() == 2 ? to.shape[0] : 1, columns = to.shape.back();
+  bool along_last = op.axis + 1 == static_cast<int>(to.shape.size());
+  Grid grid = make_grid(to.dtype, rows, columns);
+  barrier_before(grid.offset, grid.bytes, /*write=*/true);
+  int position = 0;
+  for (ValueId id : op.operands) {
+    const Type& part = type(id);
+    write_grid(grid, tile(id), layouts_[id], part, along_last ? 0 : position,
+               along_last ? position : 0);
+    position += part.shape[static_cast<size_t>(op.axis)];
+  }
+  barrier_before(grid.offset, grid.bytes, /*write=*/false);
+  Tile out;
+  for (int r = 0; r < target.registers(); ++r) {
+    Place at = place(target, r, to);
+    Value* element = plus(times(at.row, columns), at.column);
+    if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
+    out.push_back(read_shared(to.dtype, grid.offset, element));
+  }
+  return out;
+}
+
+void GpuEmitter::lookup(const Operation& op) {
+  const Type &table = type(op.operands[0]), &codes = type(op.operands[1]);
+  int entries = table.shape[0];
+  Tile in = in_layout(op.operands[1], layouts_[op.results[0]]);
+  const Operation* definition = definitions_[op.operands[0]];
+  int64_t offset = 0;
+  if (auto kept = tables_.find(definition); kept != tables_.end()) {
+    offset = kept->second;
+  } else {
+    Grid grid = make_grid(table.dtype, 1, entries);
+    barrier_before(grid.offset, grid.bytes, /*write=*/true);
+    write_grid(grid, tile(op.operands[0]), layouts_[op.operands[0]], table);
+    barrier_before(grid.offset, grid.bytes, /*write=*/false);
+    offset = grid.offset;
+  }
+  Tile out;
+  for (Value* code : in) {
+    Value* entry = ir_.CreateAnd(cast(codes.dtype, DType::kU32, code), number(entries - 1));
+    out.push_back(read_shared(table.dtype, offset, entry));
+  }
+  values_[op.results[0]] = std::move(out);
+}
+
+}  // namespace tenon::codegen

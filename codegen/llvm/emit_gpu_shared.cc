@@ -1,0 +1,174 @@
+// What one thread has and another one needs.
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "codegen/llvm/emit_gpu.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+int64_t bytes_of(DType dtype) { return (bit_width(dtype) + 7) / 8; }
+
+}  // namespace
+
+void GpuEmitter::emit_barrier() {
+  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+  shared_.passed_barrier();
+}
+
+void GpuEmitter::barrier_before(int64_t offset, int64_t bytes, bool write) {
+  if (shared_.access(offset, bytes, write)) {
+    ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+  }
+}
+
+llvm::Value* GpuEmitter::shared_pointer(int64_t offset) {
+  return ir_.CreateConstInBoundsGEP1_64(ir_.getInt8Ty(), shared_base_,
+                                        static_cast<uint64_t>(offset));
+}
+
+llvm::Value* GpuEmitter::shared_element(DType dtype, int64_t offset, Value* element) {
+  Value* wide = ir_.CreateZExt(element, ir_.getInt64Ty());
+  return ir_.CreateInBoundsGEP(memory_type(dtype), shared_pointer(offset), wide);
+}
+
+llvm::Value* GpuEmitter::read_shared(DType dtype, int64_t offset, Value* element) {
+  llvm::Align alignment(static_cast<uint64_t>(bytes_of(dtype)));
+  Value* loaded =
+      ir_.CreateAlignedLoad(memory_type(dtype), shared_element(dtype, offset, element), alignment);
+  return from_memory(dtype, loaded);
+}
+
+void GpuEmitter::write_shared(DType dtype, int64_t offset, Value* element, Value* value) {
+  ir_.CreateAlignedStore(to_memory(dtype, value), shared_element(dtype, offset, element),
+                         llvm::Align(static_cast<uint64_t>(bytes_of(dtype))));
+}
+
+GpuEmitter::Grid GpuEmitter::make_grid(DType dtype, int rows, int pitch) {
+  Grid grid;
+  grid.pitch = pitch;
+  grid.bytes = int64_t{rows} * pitch * bytes_of(dtype);
+  grid.offset = shared_.borrow(grid.bytes);
+  return grid;
+}
+
+// Copies of an element write the same value, so they need no guard.
+void GpuEmitter::write_grid(const Grid& grid, const Tile& tile, const Layout& layout,
+                            const Type& type, int first_row, int first_column) {
+  int width = 1;  // registers under one guard
+  if (layout.kind == Layout::Kind::kDealt && layout.elements() % layout.run == 0) {
+    width = layout.run;
+  }
+  for (int r = 0; r < layout.registers(); r += width) {
+    when(place(layout, r, type).live, [&] {
+      for (int i = r; i < r + width; ++i) {
+        Place at = place(layout, i, type);
+        Value* element =
+            plus(times(plus(at.row, first_row), grid.pitch), plus(at.column, first_column));
+        write_shared(type.dtype, grid.offset, element, tile[static_cast<size_t>(i)]);
+      }
+    });
+  }
+}
+
+// Every register of the result as a register of the same thread, where there is one in all threads.
+std::optional<GpuEmitter::Tile> GpuEmitter::without_moving(const Tile& tile, const Layout& from,
+                                                           const Layout& to,
+                                                           const ElementMap& map) {
+  Tile out;
+  std::vector<std::unordered_map<int64_t, int>> held(1);
+  for (int s = 0; s < from.registers(); ++s) held[0].emplace(from.element_of(0, s), s);
+  for (int r = 0; r < to.registers(); ++r) {
+    int source = -1;
+    for (int thread = 0; thread < threads_; ++thread) {
+      int64_t element = to.element_of(thread, r);
+      if (element < 0) continue;
+      int64_t wanted = map.element(element);
+      if (source < 0) {
+        if (thread == 0) {
+          auto found = held[0].find(wanted);
+          if (found == held[0].end()) return std::nullopt;
+          source = found->second;
+        } else {
+          for (int s = 0; s < from.registers() && source < 0; ++s) {
+            if (from.element_of(thread, s) == wanted) source = s;
+          }
+          if (source < 0) return std::nullopt;
+        }
+      }
+      if (from.element_of(thread, source) != wanted) return std::nullopt;
+    }
+    out.push_back(tile[static_cast<size_t>(std::max(source, 0))]);
+  }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
+                                          const Type& from_type, const Layout& to,
+                                          const Type& to_type, const ElementMap& map, int pitch) {
+  auto count = static_cast<size_t>(to.registers());
+  bool splat = std::ranges::all_of(tile, [&](Value* v) { return v == tile[0]; });
+  if (splat || from.elements() == 1) return Tile(count, tile[0]);
+  if (auto moved = without_moving(tile, from, to, map)) return *moved;
+  DType dtype = from_type.dtype;
+  int rows = from_type.shape.size() == 2 ? from_type.shape[0] : 1;
+  Grid grid = make_grid(dtype, rows, pitch);
+  barrier_before(grid.offset, grid.bytes, /*write=*/true);
+  write_grid(grid, tile, from, from_type);
+  barrier_before(grid.offset, grid.bytes, /*write=*/false);
+  Tile out;
+  for (int r = 0; r < to.registers(); ++r) {
+    Place at = place(to, r, to_type);
+    auto [row, column] = map.place(at.row, at.column);
+    Value* element = plus(times(row, pitch), column);
+    if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
+    out.push_back(read_shared(dtype, grid.offset, element));
+  }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::convert(const Tile& tile, const Layout& from, const Layout& to,
+                                     const Type& type) {
+  if (from == to) return tile;
+  // Rows that follow each other in the same bank are what mma tiles write and read.
+  int columns = type.shape.back();
+  int word = std::max<int>(1, static_cast<int>(8 / bytes_of(type.dtype)));
+  int pitch = type.shape.size() == 2 && columns % 32 == 0 ? columns + word : columns;
+  return redistribute(tile, from, type, to, type,
+                      {[](int64_t element) { return element; },
+                       [](Value* row, Value* column) {
+                         return std::pair{row, column};
+                       }},
+                      pitch);
+}
+
+GpuEmitter::Tile GpuEmitter::in_layout(ValueId id, const Layout& layout) {
+  if (type(id).kind != Type::Kind::kTile) return tile(id);
+  return convert(tile(id), layouts_[id], layout, type(id));
+}
+
+llvm::Value* GpuEmitter::shuffle_word(Value* word, int distance) {
+  return ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
+                             {ir_.getInt32(~0u), word, number(distance), number(kWarp - 1)});
+}
+
+llvm::Value* GpuEmitter::shuffle_xor(Value* value, int distance) {
+  llvm::Type* type = value->getType();
+  unsigned width = type->getScalarSizeInBits();
+  Value* bits = ir_.CreateBitCast(value, ir_.getIntNTy(width));
+  if (width <= 32) {
+    Value* moved = shuffle_word(ir_.CreateZExt(bits, ir_.getInt32Ty()), distance);
+    return ir_.CreateBitCast(ir_.CreateTrunc(moved, ir_.getIntNTy(width)), type);
+  }
+  Value* low = shuffle_word(ir_.CreateTrunc(bits, ir_.getInt32Ty()), distance);
+  Value* high = shuffle_word(ir_.CreateTrunc(ir_.CreateLShr(bits, 32), ir_.getInt32Ty()), distance);
+  Value* wide = ir_.CreateShl(ir_.CreateZExt(high, ir_.getInt64Ty()), 32);
+  wide = ir_.CreateOr(wide, ir_.CreateZExt(low, ir_.getInt64Ty()));
+  return ir_.CreateBitCast(wide, type);
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,101 @@
+#include "codegen/llvm/gpu_machine.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <mutex>
+
+#include "base/error.h"
+#include "codegen/gpu_arch.h"
+#include "codegen/llvm/emit_gpu.h"
+#include "codegen/llvm/kernel_module.h"
+
+extern "C" {
+void LLVMInitializeNVPTXTargetInfo();
+void LLVMInitializeNVPTXTarget();
+void LLVMInitializeNVPTXTargetMC();
+void LLVMInitializeNVPTXAsmPrinter();
+}
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr const char* kTriple = "nvptx64-nvidia-cuda";
+
+void initialize_once() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+  });
+  catch_fatal_errors();
+}
+
+std::unique_ptr<llvm::TargetMachine> make_machine(const GpuArch& arch) {
+  initialize_once();
+  std::string error;
+  const llvm::Target* backend = llvm::TargetRegistry::lookupTarget(kTriple, error);
+  if (!backend) throw InternalError("LLVM has no backend: " + error);
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;  // `fma` alone is fused
+  return std::unique_ptr<llvm::TargetMachine>(backend->createTargetMachine(
+      kTriple, arch.emitted_as, arch.emitted_ptx, options, llvm::Reloc::PIC_, std::nullopt,
+      llvm::CodeGenOptLevel::Default));
+}
+
+// A block has exactly this many threads.
+void annotate(llvm::Module& module, llvm::Function* function, int threads) {
+  auto& context = module.getContext();
+  auto* i32 = llvm::Type::getInt32Ty(context);
+  auto note = [&](const char* what, int value) {
+    llvm::Metadata* parts[] = {
+        llvm::ValueAsMetadata::get(function), llvm::MDString::get(context, what),
+        llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(i32, static_cast<uint64_t>(value)))};
+    module.getOrInsertNamedMetadata("nvvm.annotations")
+        ->addOperand(llvm::MDNode::get(context, parts));
+  };
+  note("kernel", 1);
+  note("reqntidx", threads);
+  note("reqntidy", 1);
+  note("reqntidz", 1);
+}
+
+void replace_line(std::string& text, std::string_view beginning, const std::string& line) {
+  size_t at = text.find(beginning);
+  if (at == std::string::npos) {
+    throw InternalError(fmt::format("PTX has no line '{}'", beginning));
+  }
+  text.replace(at, text.find('\n', at) - at, line);
+}
+
+}  // namespace
+
+PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
+                 const StageSink& sink) {
+  const GpuArch& arch = gpu_arch(target.arch);
+  PtxText out;
+  KernelModule module(kernel.name, kTriple, make_machine(arch),
+                      /*keep_names=*/static_cast<bool>(sink),
+                      [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
+                        GpuEmitter emitter(kernel, threads, target, into, ir);
+                        annotate(into, emitter.run(), threads);
+                        out.shared_bytes = emitter.shared_bytes();
+                      });
+  if (sink) sink(kernel.name, "llvm", module.llvm_text());
+  module.optimize();
+  if (sink) sink(kernel.name, "llvm.optimized", module.llvm_text());
+  out.text = module.assembly();
+  // LLVM knows nothing newer than sm_90a; what it writes is valid for later ones all the same.
+  replace_line(out.text, ".version", fmt::format(".version {}", arch.ptx));
+  replace_line(out.text, ".target", fmt::format(".target {}", arch.name));
+  return out;
+}
+
+}  // namespace tenon::codegen

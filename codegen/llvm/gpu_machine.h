@@ -1,0 +1,19 @@
+// Kernels as PTX.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "codegen/compile.h"
+
+namespace tenon::codegen {
+
+struct PtxText {
+  std::string text;
+  int64_t shared_bytes = 0;
+};
+
+// The kernel is verified and expanded.
+PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target, const StageSink& sink);
+
+}  // namespace tenon::codegen
