@@ -13,9 +13,6 @@
 #include "base/thread_pool.h"
 #include "codegen/tile/text.h"
 
-namespace tenon::codegen {  // linked in with the NVPTX emitter
-[[gnu::weak]] GpuCode compile_gpu(const Kernel&, int, const GpuTarget&, const StageSink&);
-}
 namespace tenon::kernels {
 namespace {
 
