@@ -96,6 +96,8 @@ TENON_STUB_EXPORT void tenon_stub_reset() {
   const std::lock_guard lock(everything.mutex);
   everything.script.faults.clear();
   everything.script.hung_streams.clear();
+  everything.script.lazy = false;
+  finish_everything(everything);
   everything.calls.clear();
   everything.calls_since_script.clear();
   everything.streams_since_script = 0;

@@ -9,6 +9,7 @@
 //   arch <major.minor> ...           their compute capabilities, the last for the rest (9.0)
 //   driver_version <number>          12040 is CUDA 12.4 (13000)
 //   hang_stream <n>                  the nth stream created never finishes
+//   lazy                             work is done when someone waits for it, not before
 //   drop <function>                  is not exported; only from TENON_STUB_SCRIPT
 //
 // Calls and streams are counted from the last script on.

@@ -1,6 +1,7 @@
 // Memory, copies and fills.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/device/stub/exports.h"
@@ -11,6 +12,15 @@ using tenon::device::StreamHandle;
 
 namespace {
 
+bool is_pending(const World& world, Address base) {
+  for (const auto& [stream, queue] : world.pending) {
+    for (const Pending& pending : queue) {
+      if (std::ranges::count(pending.work.accesses, base, &Access::base) > 0) return true;
+    }
+  }
+  return false;
+}
+
 Result release(World& world, const char* function, Address base, bool pinned) {
   const Allocation* found = world.memory.find(base);
   if (found == nullptr || found->base != base || found->pinned != pinned) {
@@ -19,6 +29,10 @@ Result release(World& world, const char* function, Address base, bool pinned) {
                                               : "the inside of an allocation or another kind"));
     return kInvalidValue;
   }
+  if (pinned && is_pending(world, base)) {
+    world.report(fmt::format("{}: work that was not waited for uses it", function));
+  }
+  finish_everything(world);
   if (world.memory.overrun(*found)) {
     world.report(fmt::format("{}: something wrote past the end of an allocation of {} bytes",
                              function, found->bytes));
@@ -40,7 +54,10 @@ Result release(World& world, const char* function, Address base, bool pinned) {
 // One side of a copy: pageable host memory is nobody's business, the GPU's memory is.
 bool add_side(World& world, Work& work, const char* what, Address address, size_t bytes,
               bool writes) {
-  if (!world.memory.contains(address)) return true;
+  if (!world.memory.contains(address)) {
+    work.at_once = true;
+    return true;
+  }
   const Allocation* allocation = audit(world, work.name, what, address, bytes);
   if (allocation == nullptr) return false;
   work.accesses.push_back({allocation->base, address, bytes, writes});

@@ -53,6 +53,7 @@ TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* im
   const std::lock_guard lock(world().mutex);
   auto loaded = std::make_unique<Module>();
   loaded->device = current_device().number;
+  loaded->threads = required_threads(static_cast<const char*>(image));
   loaded->program = std::move(program);
   *module = reinterpret_cast<ModuleHandle>(world().modules.add(std::move(loaded)));
   return kSuccess;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "base/dtype.h"
@@ -43,6 +44,12 @@ Result check_shape(World& world, const Function& function, const LaunchShape& sh
   if (shape.grid == 0 || shape.grid > 0x7fffffffU || shape.block == 0 ||
       shape.block > kMostThreads) {
     world.report(fmt::format("{}: {} blocks of {} threads", work, shape.grid, shape.block));
+    return kInvalidValue;
+  }
+  if (const unsigned required = function.module->threads;
+      required != 0 && shape.block != required) {
+    world.report(fmt::format("{}: blocks of {} threads, and it was compiled for {}", work,
+                             shape.block, required));
     return kInvalidValue;
   }
   if (shape.shared_bytes > function.dynamic_shared_bytes || shape.shared_bytes > most_shared) {
@@ -105,6 +112,13 @@ std::shared_ptr<const Program> program_of(const char* ptx) {
   auto program = compile(text);
   const std::lock_guard lock(cache->mutex);
   return cache->programs.try_emplace(key, std::move(program)).first->second;
+}
+
+unsigned required_threads(std::string_view ptx) {
+  constexpr std::string_view kDirective = ".reqntid ";
+  const size_t found = ptx.find(kDirective);
+  if (found == std::string_view::npos) return 0;
+  return static_cast<unsigned>(std::strtoul(ptx.data() + found + kDirective.size(), nullptr, 10));
 }
 
 Result prepare(World& world, const Function& function, const LaunchShape& shape, void** arguments,

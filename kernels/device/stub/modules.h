@@ -21,6 +21,7 @@ struct Program {
 
 struct Module {
   int device = 0;
+  unsigned threads = 0;  // that a block must have; 0: any number
   std::shared_ptr<const Program> program;
 };
 
@@ -32,6 +33,7 @@ struct Function {
 
 // Equal text is compiled once per process. Throws UserError where the text carries no tile program.
 std::shared_ptr<const Program> program_of(const char* ptx);
+unsigned required_threads(std::string_view ptx);
 
 struct LaunchShape {
   unsigned grid = 0, block = 0, shared_bytes = 0;

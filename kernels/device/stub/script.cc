@@ -61,6 +61,7 @@ const std::map<std::string, Command>& commands() {
        [](auto& words, Script& script) {
          script.hung_streams.push_back(next<long>(words, "the number of a stream"));
        }},
+      {"lazy", [](auto&, Script& script) { script.lazy = true; }},
       {"drop",
        [](auto& words, Script& script) {
          script.dropped.push_back(next<std::string>(words, "a function"));

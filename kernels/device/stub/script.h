@@ -27,6 +27,7 @@ struct Script {
   int driver_version = 13000;
   std::vector<long> hung_streams;
   std::vector<std::string> dropped;
+  bool lazy = false;
 
   // Adds commands; throws UserError naming the one that is not understood.
   void add(std::string_view commands);

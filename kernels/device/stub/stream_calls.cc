@@ -30,6 +30,7 @@ Result ask_stream(World& world, const char* function, StreamHandle handle) {
     return kCaptureUnsupported;
   }
   if (stream->hung) return kNotReady;
+  finish(world, stream->clock);
   join(world.host, stream->clock);
   return kSuccess;
 }
@@ -43,6 +44,7 @@ Result ask_event(World& world, const char* function, EventHandle handle) {
     return kCapturedEvent;
   }
   if (event->hung) return kNotReady;
+  finish(world, event->clock);
   join(world.host, event->clock);
   return kSuccess;
 }
@@ -107,6 +109,7 @@ TENON_STUB_EXPORT Result cuStreamDestroy_v2(StreamHandle handle) {
       stream->capture->broken = true;
       finish_capture(world, *stream->capture->origin, lost);
     }
+    finish(world, stream->clock);  // CUDA lets it end, too
     world.streams.remove(handle);
     return kSuccess;
   });

@@ -1,6 +1,8 @@
 // Order of work: what a stream does, what a capture notes, what a graph does again.
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "kernels/device/stub/world.h"
 
 namespace tenon::stub {
@@ -58,12 +60,38 @@ Result enqueue(World& world, Stream& stream, Work work) {
     return kSuccess;
   }
   note_accesses(world, world.history, work, time);
-  if (!stream.hung) perform(world, work);
+  if (stream.hung) return kSuccess;
+  const bool at_once = work.at_once || !world.script.lazy;
+  world.pending[stream.number].push_back({time.stamp, stream.clock, std::move(work)});
+  if (at_once) finish(world, stream.number, time.stamp);
   return kSuccess;
 }
 
+void finish(World& world, int stream, int64_t stamp) {
+  std::deque<Pending>& queue = world.pending[stream];
+  while (!queue.empty() && queue.front().stamp <= stamp) {
+    const Pending next = std::move(queue.front());
+    queue.pop_front();
+    for (const auto& [other, count] : next.after) {
+      if (other != stream) finish(world, other, count);
+    }
+    perform(world, next.work);
+  }
+}
+
+void finish(World& world, const Clock& clock) {
+  for (const auto& [stream, count] : clock) finish(world, stream, count);
+}
+
+void finish_everything(World& world) {
+  std::vector<int> streams;
+  for (const auto& [stream, queue] : world.pending) streams.push_back(stream);
+  for (const int stream : streams) finish(world, stream, std::numeric_limits<int64_t>::max());
+}
+
 Result replay(World& world, Stream& stream, const Graph& graph) {
-  for (const Work& work : graph.work) {
+  for (Work work : graph.work) {
+    work.at_once = false;  // a graph reads host memory when it runs
     for (const Access& access : work.accesses) {
       const std::string name = fmt::format("graph replay of {}", work.name);
       if (audit(world, name, "an address", access.begin, 0) == nullptr) return kInvalidValue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -48,7 +49,15 @@ struct Event {
 struct Work {
   std::string name;
   std::vector<Access> accesses;
+  bool at_once = false;  // reads or writes pageable host memory: the call returns when it is done
   std::function<void()> run;
+};
+
+// Work that a lazy stream has not done yet, and what must be done before it.
+struct Pending {
+  int64_t stamp = 0;
+  Clock after;
+  Work work;
 };
 
 struct Graph {
@@ -109,6 +118,7 @@ struct World {
   AddressSpace memory;
   AccessHistory history;
   Clock host;
+  std::map<int, std::deque<Pending>> pending;  // by the number of the stream
   int streams_made = 0;
   Handles<Stream> streams;
   Handles<Event> events;
@@ -138,6 +148,10 @@ void refuse_out_of_time(const char* function);
 
 // Does the work in the stream's order, or notes it where the stream is being captured.
 Result enqueue(World& world, Stream& stream, Work work);
+// Does what is pending: of one stream up to a count, or all that a clock says.
+void finish(World& world, int stream, int64_t stamp);
+void finish(World& world, const Clock& clock);
+void finish_everything(World& world);
 Result replay(World& world, Stream& stream, const Graph& graph);
 
 // The memory behind [address, address + bytes), or a finding.

@@ -1,0 +1,40 @@
+#include "kernels/device/linker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace tenon::device {
+namespace {
+
+constexpr std::string_view kPtx = R"(.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry nothing() { ret; }
+)";
+
+TEST(LinkerTest, ADriverOlderThanAnyLinkerGetsAReason) {
+  const LinkerAnswer& answer = linker(11);
+  EXPECT_FALSE(answer.support);
+  EXPECT_THAT(answer.support.reason, ::testing::HasSubstr("nvidia-nvjitlink"));
+  EXPECT_EQ(answer.linker, nullptr);
+}
+
+TEST(LinkerTest, MakesMachineCodeAndSaysWhatIsWrong) {
+  const LinkerAnswer& answer = linker(13);
+  if (!answer.support) GTEST_SKIP() << answer.support.reason;
+  const std::string code = answer.linker->link(kPtx, "sm_80");
+  EXPECT_EQ(code.substr(1, 3), "ELF");
+  EXPECT_NE(answer.linker->link(kPtx, "sm_90a"), code);
+  try {
+    answer.linker->link(".version 8.0\n.target sm_80\nnonsense\n", "sm_80");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("sm_80"));
+  }
+  EXPECT_THROW(answer.linker->link(kPtx, "sm_1"), UserError);
+}
+
+}  // namespace
+}  // namespace tenon::device

@@ -1,0 +1,103 @@
+#include "tests/kernels/device/stub_driver.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "codegen/tile/text.h"
+
+namespace tenon::test {
+namespace {
+
+// Before anything asks for the driver; a case run alone may have been given another.
+const bool chosen = setenv("TENON_DRIVER_LIBRARY", TENON_STUB_DRIVER_PATH, 0) == 0;
+
+template <typename Function>
+Function control(const char* name) {
+  static void* const library = dlopen(TENON_STUB_DRIVER_PATH, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+codegen::GpuCode gpu_code(const std::string& program) {
+  constexpr int kThreads = 64;
+  return codegen::compile_gpu(codegen::parse(program), kThreads, codegen::GpuTarget());
+}
+
+}  // namespace
+
+StubDriver::StubDriver(const std::string& commands) {
+  control<void (*)()>("tenon_stub_reset")();
+  if (!commands.empty()) script(commands);
+}
+
+StubDriver::~StubDriver() { EXPECT_EQ(reports(), ""); }
+
+std::string StubDriver::problem(const std::string& commands) {
+  const char* words = control<const char* (*)(const char*)>("tenon_stub_script")(commands.c_str());
+  return words == nullptr ? "" : words;
+}
+
+void StubDriver::script(const std::string& commands) { ASSERT_EQ(problem(commands), ""); }
+
+std::string StubDriver::reports() const {
+  return control<const char* (*)()>("tenon_stub_reports")();
+}
+
+std::string StubDriver::take_reports() {
+  std::string found = reports();
+  control<void (*)()>("tenon_stub_reset")();
+  return found;
+}
+
+std::string StubDriver::leaks() const { return control<const char* (*)()>("tenon_stub_leaks")(); }
+
+long StubDriver::calls(const std::string& function) const {
+  return control<long (*)(const char*)>("tenon_stub_calls")(function.c_str());
+}
+
+codegen::GpuCode add_one_code(const std::string& name) {
+  return gpu_code("kernel @" + name + R"((%x: buffer<f32>, %y: buffer<f32>, %n: index) {
+  %0 = task : index
+  %1 = index.mul %0, 64 : index
+  %2 = index.sub %n, %1 : index
+  %3 = load %x[%1] strides(1) extents(%2) fill 0.0 : f32[64]
+  %4 = constant 1.0 : f32[64]
+  %5 = add %3, %4 : f32[64]
+  store %y[%1], %5 strides(1) extents(%2) : f32[64]
+})");
+}
+
+codegen::GpuCode double_in_place_code() {
+  return gpu_code(R"(kernel @double_in_place(%x: buffer<f32>, %n: index) {
+  %0 = task : index
+  %1 = index.mul %0, 64 : index
+  %2 = index.sub %n, %1 : index
+  %3 = load %x[%1] strides(1) extents(%2) fill 0.0 : f32[64]
+  %4 = add %3, %3 : f32[64]
+  store %x[%1], %4 strides(1) extents(%2) : f32[64]
+})");
+}
+
+int run_alone(const std::string& test, const std::map<std::string, std::string>& environment) {
+  const std::string filter = "--gtest_filter=" + test;
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    alarm(20);
+    execl("/proc/self/exe", "alone", filter.c_str(), "--gtest_also_run_disabled_tests",
+          "--gtest_brief=1", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string stub_driver_path() { return TENON_STUB_DRIVER_PATH; }
+
+}  // namespace tenon::test
