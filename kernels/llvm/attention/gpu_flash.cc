@@ -25,12 +25,19 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Width of equal tiles that cover `size`: a multiple of 16, hardly wider than `most`.
+int even_share(int64_t size, int most) {
+  const int64_t tiles = std::max<int64_t>(1, (size + most / 2) / most);
+  return static_cast<int>(round_up((size + tiles - 1) / tiles, 16));
+}
+
 // The largest tiles of a block of threads.
 struct TileSizes {
   int few_queries, many_queries, keys;
   int depth;       // of q and k that are multiplied at once
   int value_step;  // columns of v in one accumulator
   int panel;       // columns of v, and of the result, that a block computes
+  int crowded;     // panels wider than this fill the registers of 128 threads
 
   // Operands of the larger product, in shared memory at the same time.
   int64_t shared_bytes(int terms) const {
@@ -40,9 +47,9 @@ struct TileSizes {
   }
 };
 
-constexpr TileSizes kWholeTiles = {16, 64, 64, 128, 128, 256};
-constexpr TileSizes kSplitTiles = {16, 64, 64, 32, 32, 128};  // operands have several terms
-constexpr TileSizes kSmallTiles = {4, 8, 16, 16, 16, 32};     // where shared memory is scarce
+constexpr TileSizes kWholeTiles = {16, 64, 64, 64, 64, 256, 64};
+constexpr TileSizes kSplitTiles = {16, 64, 64, 32, 32, 128, 0};  // operands have several terms
+constexpr TileSizes kSmallTiles = {4, 8, 16, 16, 16, 32, 16};    // where shared memory is scarce
 
 TileSizes tile_sizes(bool exact, const codegen::GpuTarget& gpu) {
   const TileSizes& sizes = exact ? kSplitTiles : kWholeTiles;
@@ -56,13 +63,14 @@ struct FlashTiles {
   int threads;
   bool exact;  // operands are split into bf16 terms
 
-  FlashTiles(const AttentionProblem& problem, const TileSizes& sizes, int query_block, bool split)
-      : queries(query_block), keys(sizes.keys), value_step(sizes.value_step), exact(split) {
-    const int64_t padded_depth = round_up(problem.depth, 16);
-    depth = static_cast<int>(padded_depth <= sizes.depth ? padded_depth
-                                                         : std::max(16, sizes.depth / 2));
-    panel = std::min<int64_t>(sizes.panel, round_up(problem.value_depth, 16));
-    threads = panel > 128 ? 256 : 128;  // keeps the accumulators in registers
+  FlashTiles(const AttentionProblem& problem, const TileSizes& sizes, bool many, bool split)
+      : queries(many ? sizes.many_queries : sizes.few_queries), keys(sizes.keys), exact(split) {
+    depth = even_share(problem.depth, sizes.depth);
+    panel = even_share(problem.value_depth, sizes.panel);
+    value_step = even_share(panel, sizes.value_step);
+    const bool wide = panel > 128;  // accumulators of many queries would fill 256 threads too
+    threads = wide || (many && panel > sizes.crowded) ? 256 : 128;
+    if (many && threads == 256 && !wide) queries *= 2;
   }
 };
 
@@ -155,19 +163,25 @@ class GpuFlash {
     return split_bf16(b_, decode_tile(b_, codes, type), bf16_parts(type));
   }
 
+  // Extents of columns from `first` on; none where tiles of `width` cover them exactly.
+  ValueId columns_left(int64_t columns, int64_t width, ValueId first) {
+    return columns % width == 0 ? kNone : b_.sub(b_.index(columns), first);
+  }
+
   Terms load_queries(ValueId depth) {
-    const Tile codes = b_.load({q_,
-                                place(problem_.q, task_.head, task_.first_query, depth),
-                                {dim(problem_.q.row), dim(problem_.q.column)},
-                                {task_.queries_left, b_.sub(b_.index(problem_.depth), depth)}},
-                               {tiles_.queries, tiles_.depth});
+    const Tile codes =
+        b_.load({q_,
+                 place(problem_.q, task_.head, task_.first_query, depth),
+                 {dim(problem_.q.row), dim(problem_.q.column)},
+                 {task_.queries_left, columns_left(problem_.depth, tiles_.depth, depth)}},
+                {tiles_.queries, tiles_.depth});
     return operand(codes, dtype(attention_.q));
   }
 
   // kᵀ[depth][keys]. Keys that lie side by side are loaded so, others as rows.
   Terms load_keys(ValueId key, ValueId keys_left, ValueId depth) {
     const ValueId at = place(key_strides_, task_.kv_head, key, depth);
-    const ValueId depth_left = b_.sub(b_.index(problem_.depth), depth);
+    const ValueId depth_left = columns_left(problem_.depth, tiles_.depth, depth);
     const ValueId row = dim(key_strides_.row), column = dim(key_strides_.column);
     const DType type = dtype(attention_.k);
     if (key_strides_.row.is(1)) {
@@ -184,11 +198,12 @@ class GpuFlash {
 
   Terms load_values(ValueId key, ValueId keys_left, int64_t first, int width) {
     const ValueId column = b_.add(panel_, b_.index(first));
-    const Tile codes = b_.load({v_,
-                                place(value_strides_, task_.kv_head, key, column),
-                                {dim(value_strides_.row), dim(value_strides_.column)},
-                                {keys_left, b_.sub(b_.index(problem_.value_depth), column)}},
-                               {tiles_.keys, width});
+    const Tile codes =
+        b_.load({v_,
+                 place(value_strides_, task_.kv_head, key, column),
+                 {dim(value_strides_.row), dim(value_strides_.column)},
+                 {keys_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
+                {tiles_.keys, width});
     return operand(codes, dtype(attention_.v));
   }
 
@@ -328,7 +343,7 @@ class GpuFlash {
       b_.store({y_,
                 place(problem_.y, task_.head, task_.first_query, column),
                 {dim(problem_.y.row), dim(problem_.y.column)},
-                {task_.queries_left, b_.sub(b_.index(problem_.value_depth), column)}},
+                {task_.queries_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
                encode_tile(b_, result, dtype(y)));
       first += width;
     }
@@ -382,13 +397,13 @@ Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings
   // 1 where all queries fit into the small block, else 0; the other launch gets no tasks.
   const Dim blocks = ceil_div(problem.queries, sizes.few_queries);
   const Dim few = max(Dim(0), min(Dim(1), 2 - blocks)) * min(blocks, 1);
-  const auto launch = [&](int query_block, const Dim& wanted) {
+  const auto launch = [&](bool many, const Dim& wanted) {
     if (wanted.is(0)) return;
-    const FlashTiles tiles(problem, sizes, query_block, exact);
+    const FlashTiles tiles(problem, sizes, many, exact);
     lowered.launches.push_back(GpuFlash(graph, node, problem, keys, values, tiles).emit(wanted));
   };
-  launch(sizes.few_queries, few);
-  launch(sizes.many_queries, 1 - few);
+  launch(/*many=*/false, few);
+  launch(/*many=*/true, 1 - few);
   return lowered;
 }
 
