@@ -10,7 +10,8 @@
 namespace tenon::stub {
 namespace {
 
-constexpr size_t kReserved = size_t{1} << 40, kFilled = 32 << 20;
+constexpr size_t kMostReserved = size_t{1} << 40, kLeastReserved = size_t{1} << 34;
+constexpr size_t kFilled = 32 << 20;
 constexpr int kFresh = 0xff, kGuard = 0xa5;
 
 size_t page() {
@@ -25,11 +26,15 @@ void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 }  // namespace
 
 void AddressSpace::reserve() {
-  void* space =
-      mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return;
-  begin_ = next_ = reinterpret_cast<Address>(space);
-  end_ = begin_ + kReserved;
+  // Sanitizers and limits leave less room.
+  for (size_t bytes = kMostReserved; bytes >= kLeastReserved; bytes /= 2) {
+    void* space =
+        mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) continue;
+    begin_ = next_ = reinterpret_cast<Address>(space);
+    end_ = begin_ + bytes;
+    return;
+  }
 }
 
 const Allocation* AddressSpace::allocate(size_t bytes, int device, bool pinned) {
