@@ -1,0 +1,45 @@
+// Attention's tiles against what a GPU has: every head size compiles, also for the least shared
+// memory of all.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "codegen/compile.h"
+#include "graph_partitioner/ir/text.h"
+#include "kernels/llvm/attention/gpu_flash.h"
+
+namespace tenon::kernels {
+namespace {
+
+ir::Graph attention_over(const std::string& type, int depth) {
+  const std::string width = std::to_string(depth);
+  const auto heads = [&](const char* rows) { return type + "[b,2," + rows + "," + width + "]\n"; };
+  return ir::parse("graph heads {\n  input %q: " + heads("q") + "  input %k: " + heads("t") +
+                   "  input %v: " + heads("t") + "  %y: " + type + "[b,2,q," + width +
+                   "] = tenon::Attention(%q, %k, %v) {kv_heads=2, q_heads=2}\n  output %y\n}\n");
+}
+
+TEST(AttentionTiles, EveryHeadCompilesForTheSmallestGpu) {
+  Settings settings;
+  settings.gpu = codegen::GpuTarget{.arch = "sm_86", .shared_bytes = 99 << 10};
+  const Candidate& flash = gpu_attention_candidates().front();
+  for (const std::string type : {"f16", "f32"}) {
+    for (const int depth : {8, 33, 80, 128, 256, 576}) {
+      SCOPED_TRACE(type + " heads of " + std::to_string(depth));
+      const ir::Graph graph = attention_over(type, depth);
+      const ir::Node& node = graph.node(graph.order().front());
+      ASSERT_TRUE(flash.supports(graph, node, settings).ok);
+      const Lowered lowered = flash.lower(graph, node, settings);
+      ASSERT_EQ(lowered.launches.size(), 2);  // few queries, many queries
+      for (const Launch& launch : lowered.launches) {
+        const codegen::GpuCode code =
+            codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+        EXPECT_LE(code.shared_bytes, settings.gpu->shared_bytes);
+        EXPECT_NE(code.ptx.find("mma.sync"), std::string::npos) << "no tensor cores";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tenon::kernels
