@@ -32,9 +32,10 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 1> gpu_tables() {
+std::array<Table, 2> gpu_tables() {
   return {{
       {ir::kAttention, gpu_attention_candidates()},
+      {ir::kScaledDot, gpu_scaled_dot_candidates()},
   }};
 }
 

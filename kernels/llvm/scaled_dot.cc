@@ -8,6 +8,7 @@
 #include "kernels/llvm/scaled_dot/gemv.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
 #include "kernels/llvm/scaled_dot/runtime_panel.h"
+#include "kernels/llvm/scaled_dot/weight_source.h"
 
 namespace tenon::kernels {
 namespace {
@@ -75,14 +76,6 @@ WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
   return reader;
 }
 
-// The model's own copy of the weight is not needed beside the packed one.
-void replace_weight(const ScaledDotProblem& problem, Lowered& lowered) {
-  for (const ir::ValueId id :
-       {problem.dot.b, problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
-    if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
-  }
-}
-
 // Decodes and scales rows [first, first + count) of a panel into scratch.
 Panel decode_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
                    const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
@@ -120,7 +113,7 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   GemmHooks hooks;
   hooks.a = writer.buffer("a", DType::kF32, a);
   const WeightReader weight = declare_weight(writer, layout, buffers);
-  Epilogue epilogue(writer, graph, node, problem, layout.columns, lowered);
+  Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
   declare_gemm(writer, plan);
   Builder& b = writer.builder;
   hooks.a_offset = [&](const GemmTask&) { return b.index(0); };
@@ -141,7 +134,7 @@ Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   LaunchWriter writer("dot_row");
   const ValueId a_buffer = writer.buffer("a", DType::kF32, a);
   const WeightReader weight = declare_weight(writer, layout, buffers);
-  Epilogue epilogue(writer, graph, node, problem, layout.columns, lowered);
+  Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
   emit_gemv(writer, weight, a_buffer, epilogue);
   const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
   return writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
@@ -220,7 +213,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
   buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
   const WeightReader weight = declare_scales(writer, layout, weights);
-  Epilogue epilogue(writer, graph, node, problem, columns, lowered);
+  Epilogue epilogue(writer, graph, node, problem, {columns}, lowered);
   declare_gemm(writer, plan);
   emit_gemm_int8(writer, plan, weight, buffers, epilogue);
   const double per_row = kNsPerInt8Mac * static_cast<double>(layout.k * columns);
@@ -241,12 +234,7 @@ Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Setti
   if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
     return Support::no(std::string(name(problem.b_type)) + " weights do not fit f32");
   }
-  for (const ir::ValueId id : {problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
-    if (id != ir::kNoValue && !graph.value(id).is_constant()) {
-      return Support::no("the weight's scales are not constant");
-    }
-  }
-  return Support::yes();
+  return has_constant_scales(graph, problem);
 }
 
 Lowered lower_plain(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
@@ -275,7 +263,7 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   GemmHooks hooks;
   hooks.a = writer.buffer("a", DType::kF32, a);
   RuntimePanel panel(writer, graph, problem);
-  Epilogue epilogue(writer, graph, node, problem, plan.tile.columns, lowered);
+  Epilogue epilogue(writer, graph, node, problem, {plan.tile.columns}, lowered);
   declare_gemm(writer, plan);
   hooks.a_offset = [&](const GemmTask& task) { return panel.a_offset(task.batch); };
   hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {

@@ -13,5 +13,6 @@
 namespace tenon::kernels {
 
 std::span<const Candidate> scaled_dot_candidates();
+std::span<const Candidate> gpu_scaled_dot_candidates();
 
 }  // namespace tenon::kernels

@@ -75,7 +75,7 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
   std::mt19937 random(seed);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
-  for (const Candidate& candidate : candidates(ir::kScaledDot)) {
+  for (const Candidate& candidate : candidates(ir::kScaledDot, conformance_settings())) {
     Settings settings = conformance_settings();
     settings.only_candidate = candidate.name;
     SCOPED_TRACE(std::string(candidate.name) + ": " + describe(problem) + " seed " +
@@ -109,7 +109,7 @@ TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
     }
   }
   std::cout << coverage.runs << " runs\n";
-  for (const Candidate& candidate : candidates(ir::kScaledDot)) {
+  for (const Candidate& candidate : candidates(ir::kScaledDot, conformance_settings())) {
     if (candidate.name == "int8") continue;  // not exact: the next test
     EXPECT_TRUE(coverage.candidates.contains(std::string(candidate.name)))
         << candidate.name << " supports none of the problems";

@@ -263,7 +263,9 @@ graph main {
     }
     TestContext context(graph.graph, {x, HostTensor::of(DType::kF32, {}, {20})});
     graph.executable->run(context);
-    EXPECT_EQ(context.parallel_calls > 0, n > 100000) << n;
+    if (!test_settings().gpu) {
+      EXPECT_EQ(context.parallel_calls > 0, n > 100000) << n;
+    }
     const auto outputs = context.take_outputs();
     expect_near(outputs[0].numbers(), {mean}, 1e-5);
     expect_near(outputs[1].numbers(), {top});

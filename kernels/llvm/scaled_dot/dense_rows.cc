@@ -10,7 +10,7 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int kLanes = 16;
+constexpr int kLanes = kHostRowLanes;
 
 DType scale_type_of(const ir::Graph& graph, const ir::BlockScale& scale) {
   return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
@@ -22,14 +22,13 @@ Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile eleme
     return decode_tile(b, b.gather(buffer, b.index(0), elements, mask), dtype);
   }
   const int bits = bit_width(dtype);
-  const auto number = [&](int64_t value) {
-    return b.integer_constant(DType::kI64, value, {kLanes});
-  };
+  const std::vector<int> shape = b.type(elements).shape;
+  const auto number = [&](int64_t value) { return b.integer_constant(DType::kI64, value, shape); };
   const Tile byte = b.div(elements, number(8 / bits));
   const Tile shift = b.mul(b.rem(elements, number(8 / bits)), number(bits));
   const Tile raw = b.gather(buffer, b.index(0), byte, mask);
   const Tile code = b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, raw, b.cast(shift, DType::kU8)),
-                             b.integer_constant(DType::kU8, (1 << bits) - 1, {kLanes}));
+                             b.integer_constant(DType::kU8, (1 << bits) - 1, shape));
   return decode_tile(b, code, dtype);
 }
 
@@ -62,8 +61,8 @@ bool has_float_rows(DType dtype) {
          is_small_float(dtype);
 }
 
-BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem,
-                          Lowered& lowered) {
+BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem, Lowered& lowered,
+                          int lanes) {
   const ir::ScaledDot& dot = problem.dot;
   const ir::BlockScale& scale = dot.scale_a;
   const bool scaled = scale.scale != ir::kNoValue;
@@ -95,12 +94,12 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
 
   const ValueId row = b.task();
   const ValueId k = writer.index(problem.k), m = writer.index(problem.m);
-  b.loop(b.index(0), k, b.index(kLanes), {}, [&](ValueId first, auto) {
+  b.loop(b.index(0), k, b.index(lanes), {}, [&](ValueId first, auto) {
     const ValueId left = b.sub(k, first);
     const auto splat = [&](ValueId index) {
-      return b.splat(b.from_index(index, DType::kI64), {kLanes});
+      return b.splat(b.from_index(index, DType::kI64), {lanes});
     };
-    const Tile column = b.add(splat(first), b.iota(DType::kI64, {kLanes}, 0));
+    const Tile column = b.add(splat(first), b.iota(DType::kI64, {lanes}, 0));
     const Tile mask = b.compare(Fn::kLess, column, splat(k));
     Tile element = b.add(splat(b.mul(row, k)), column);
     if (dot.a_k_first) {
@@ -109,11 +108,11 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
     }
     Tile value = gather_f32(b, a, problem.a_type, element, mask);
     if (scaled || has_zero) {
-      Tile at = b.integer_constant(DType::kI64, 0, {kLanes});
+      Tile at = b.integer_constant(DType::kI64, 0, {lanes});
       if (scale.per_channel) {
         at = splat(b.mul(row, writer.index(blocks)));
         if (scale.block > 0) {
-          at = b.add(at, b.div(column, b.integer_constant(DType::kI64, scale.block, {kLanes})));
+          at = b.add(at, b.div(column, b.integer_constant(DType::kI64, scale.block, {lanes})));
         }
       }
       if (has_zero) value = b.sub(value, gather_f32(b, zeros, zero_type, at, mask));

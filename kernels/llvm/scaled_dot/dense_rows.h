@@ -12,9 +12,11 @@ bool is_byte(DType dtype);
 bool has_float_rows(DType dtype);  // floats that need no scale to be numbers
 
 Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem);
-// Where the rows are; adds a launch and scratch to `lowered` where they must be made.
-BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem,
-                          Lowered& lowered);
+// Where the rows are; adds a launch and scratch to `lowered` where they must be made, `lanes` of a
+// row at a time.
+inline constexpr int kHostRowLanes = 16, kGpuRowLanes = 128;
+BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem, Lowered& lowered,
+                          int lanes = kHostRowLanes);
 
 // Rows whose length is a multiple of 4 KiB fall on one set of the L1 cache and evict each other.
 // The distance at which rows should lie: K, or a cache line more.

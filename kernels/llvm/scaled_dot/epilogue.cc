@@ -84,14 +84,14 @@ Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
 }
 
 Epilogue::Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-                   const ScaledDotProblem& problem, int columns, Lowered& lowered)
+                   const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered)
     : writer_(writer),
       b_(writer.builder),
       graph_(graph),
       node_(node),
       problem_(problem),
       result_(result_shape(problem)),
-      columns_(columns) {
+      shape_(std::move(shape)) {
   const ir::ScaledDot& dot = problem.dot;
   declare_alpha(lowered);
   if (dot.bias != ir::kNoValue) bias_ = declare_operand("bias", dot.bias);
@@ -154,7 +154,7 @@ void Epilogue::begin() {
   Tile alpha = decode_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), alpha_type_);
   alpha = b_.cast(alpha, DType::kF32);
   if (alpha_factor_ != 1.0f) alpha = b_.mul(alpha, b_.constant(DType::kF32, alpha_factor_));
-  alpha_ = b_.splat(alpha, {columns_});
+  alpha_ = b_.splat(alpha, shape_);
 }
 
 ValueId Epilogue::row_offset(const Operand& operand, ValueId row) {
@@ -175,27 +175,78 @@ ValueId Epilogue::row_offset(const Operand& operand, ValueId row) {
   return offset;
 }
 
-Tile Epilogue::load(const Operand& operand, ValueId row, ValueId column, ValueId extent) {
-  const ValueId offset = row_offset(operand, row);
-  if (operand.strides.back().is(0)) {
-    const Tile one = decode_tile(b_, b_.load({operand.buffer, offset, {}, {}}, {}), operand.dtype);
-    return b_.splat(one, {columns_});
-  }
-  const Tile codes = b_.load({operand.buffer, b_.add(offset, column), {}, {extent}}, {columns_});
-  return decode_tile(b_, codes, operand.dtype);
+Tile Epilogue::load(const Operand& operand, const Place& place) {
+  return decode_tile(b_, is_row() ? load_row(operand, place) : load_rows(operand, place),
+                     operand.dtype);
 }
 
-void Epilogue::emit(ValueId row, ValueId column, ValueId extent, Tile sums) {
+Tile Epilogue::load_row(const Operand& operand, const Place& place) {
+  const ValueId offset = row_offset(operand, place.row);
+  if (operand.strides.back().is(0)) {
+    return b_.splat(b_.load({operand.buffer, offset, {}, {}}, {}), shape_);
+  }
+  return b_.load({operand.buffer, b_.add(offset, place.column), {}, {place.columns_left}}, shape_);
+}
+
+// What repeats along one dimension is read once along the other.
+Tile Epilogue::load_rows(const Operand& operand, const Place& place) {
+  const bool wide = !operand.strides.back().is(0);
+  if (!operand.repeats_rows && !operand.follows_rows) return gather_rows(operand, place);
+  const ValueId offset = row_offset(operand, place.row);
+  if (operand.repeats_rows) {
+    if (!wide) return b_.splat(b_.load({operand.buffer, offset, {}, {}}, {}), shape_);
+    const codegen::Access row{
+        operand.buffer, b_.add(offset, place.column), {}, {place.columns_left}};
+    return b_.broadcast(b_.load(row, {shape_[1]}), shape_);
+  }
+  if (!wide) {
+    const Tile column = b_.load({operand.buffer, offset, {}, {place.rows_left}}, {shape_[0]});
+    return b_.broadcast(b_.reshape(column, {shape_[0], 1}), shape_);
+  }
+  return b_.load({operand.buffer,
+                  b_.add(offset, place.column),
+                  {writer_.index(problem_.n), b_.index(1)},
+                  {place.rows_left, place.columns_left}},
+                 shape_);
+}
+
+// Rows that repeat along some batch axes: each has an offset of its own.
+Tile Epilogue::gather_rows(const Operand& operand, const Place& place) {
+  const size_t last = result_.size() - 1;
+  const auto everywhere = [&](ValueId index) {
+    return b_.splat(b_.from_index(index, DType::kI64), shape_);
+  };
+  Tile row = b_.add(everywhere(place.row), b_.iota(DType::kI64, shape_, 0));
+  const Tile column = b_.add(everywhere(place.column), b_.iota(DType::kI64, shape_, 1));
+  Tile inside = kNone;
+  const auto require = [&](Tile numbers, ValueId first, ValueId left) {
+    if (left == kNone) return;
+    const Tile condition = b_.compare(codegen::Fn::kLess, numbers, everywhere(b_.add(first, left)));
+    inside = inside == kNone ? condition : b_.binary(codegen::Fn::kAnd, inside, condition);
+  };
+  require(row, place.row, place.rows_left);
+  require(column, place.column, place.columns_left);
+  Tile offset = operand.strides[last].is(0) ? everywhere(b_.index(0)) : column;
+  for (size_t axis = last; axis-- > 0;) {
+    const Tile size = everywhere(writer_.index(result_[axis]));
+    const Tile coordinate = axis == 0 ? row : b_.rem(row, size);
+    offset = b_.add(offset, b_.mul(coordinate, everywhere(writer_.index(operand.strides[axis]))));
+    if (axis > 0) row = b_.div(row, size);
+  }
+  return b_.gather(operand.buffer, b_.index(0), offset, inside);
+}
+
+void Epilogue::emit(const Place& place, Tile sums) {
   if (alpha_ != kNone) sums = b_.mul(sums, alpha_);
-  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, row, column, extent), DType::kF32));
+  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, place), DType::kF32));
   if (node_.body == nullptr) {
-    store(0, row, column, extent, encode_tile(b_, sums, graph_.value(node_.outputs[0]).dtype));
+    store(0, place, encode_tile(b_, sums, graph_.value(node_.outputs[0]).dtype));
     return;
   }
   std::vector<Tile> inputs = {sums};
-  for (const Operand& operand : extra_) inputs.push_back(load(operand, row, column, extent));
+  for (const Operand& operand : extra_) inputs.push_back(load(operand, place));
   const std::vector<Tile> results = emit_body(inputs);
-  for (size_t i = 0; i < results.size(); ++i) store(i, row, column, extent, results[i]);
+  for (size_t i = 0; i < results.size(); ++i) store(i, place, results[i]);
 }
 
 // Codes of the body's outputs.
@@ -207,7 +258,7 @@ std::vector<Tile> Epilogue::emit_body(const std::vector<Tile>& inputs) {
     if (id == ir::kNoValue) return kNone;
     const ir::Value& value = body.value(id);
     if (!value.is_constant()) return numbers.at(id);
-    return constant_tile(b_, value.dtype, value.constant->data, 0, {columns_});
+    return constant_tile(b_, value.dtype, value.constant->data, 0, shape_);
   };
   for (const ir::NodeId id : body.order()) {
     const ir::Node& node = body.node(id);
@@ -231,9 +282,16 @@ std::vector<Tile> Epilogue::emit_body(const std::vector<Tile>& inputs) {
   return results;
 }
 
-void Epilogue::store(size_t output, ValueId row, ValueId column, ValueId extent, Tile codes) {
-  const ValueId offset = b_.add(b_.mul(row, writer_.index(problem_.n)), column);
-  b_.store({outputs_[output], offset, {}, {extent}}, codes);
+void Epilogue::store(size_t output, const Place& place, Tile codes) {
+  const ValueId n = writer_.index(problem_.n);
+  codegen::Access to{outputs_[output], b_.add(b_.mul(place.row, n), place.column)};
+  if (is_row()) {
+    to.extents = {place.columns_left};
+  } else {
+    to.strides = {n, b_.index(1)};
+    to.extents = {place.rows_left, place.columns_left};
+  }
+  b_.store(to, codes);
 }
 
 }  // namespace tenon::kernels

@@ -1,4 +1,5 @@
-// What happens to a row of accumulators: alpha, bias, the fusion's body, rounding, the store.
+// What happens to accumulators, a row or a tile of rows at a time: alpha, bias, the fusion's body,
+// rounding, the store.
 #pragma once
 
 #include <vector>
@@ -16,14 +17,19 @@ class Epilogue {
 
   // Adds the operands' buffers and dims to the kernel's parameters. A constant alpha is data, not
   // code, so that layers that differ in it share a kernel: it goes into lowered.packed.
+  // `shape` of the sums: {columns}, or {rows, columns}.
   Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-           const ScaledDotProblem& problem, int columns, Lowered& lowered);
+           const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered);
 
   // Scalars that every row uses; called once, at the top of the kernel.
   void begin();
-  // `row` counts over all batches, `column` is the first of `columns`; lanes at or past `extent`
-  // (kNone: none) are not stored.
-  void emit(codegen::ValueId row, codegen::ValueId column, codegen::ValueId extent, Tile sums);
+  // Where the sums belong: rows count over all batches. Those at or past the extents (kNone: none)
+  // are not stored.
+  struct Place {
+    codegen::ValueId row, column;
+    codegen::ValueId columns_left = codegen::kNone, rows_left = codegen::kNone;
+  };
+  void emit(const Place& place, Tile sums);
 
  private:
   // An operand that broadcasts to the result: row-major strides, 0 where it repeats.
@@ -37,12 +43,14 @@ class Epilogue {
 
   void declare_alpha(Lowered& lowered);
   Operand declare_operand(const std::string& name, ir::ValueId value);
-  Tile load(const Operand& operand, codegen::ValueId row, codegen::ValueId column,
-            codegen::ValueId extent);
+  bool is_row() const { return shape_.size() == 1; }
+  Tile load(const Operand& operand, const Place& place);
+  Tile load_row(const Operand& operand, const Place& place);
+  Tile load_rows(const Operand& operand, const Place& place);
+  Tile gather_rows(const Operand& operand, const Place& place);
   codegen::ValueId row_offset(const Operand& operand, codegen::ValueId row);
   std::vector<Tile> emit_body(const std::vector<Tile>& inputs);
-  void store(size_t output, codegen::ValueId row, codegen::ValueId column, codegen::ValueId extent,
-             Tile codes);
+  void store(size_t output, const Place& place, Tile codes);
 
   LaunchWriter& writer_;
   codegen::Builder& b_;
@@ -50,11 +58,11 @@ class Epilogue {
   const ir::Node& node_;
   const ScaledDotProblem& problem_;
   Shape result_;  // batch…, m, n
-  int columns_;
+  std::vector<int> shape_;
   codegen::ValueId alpha_buffer_ = codegen::kNone;  // kNone: 1
   DType alpha_type_ = DType::kF32;
   float alpha_factor_ = 1.0f;    // on top of what the buffer holds
-  Tile alpha_ = codegen::kNone;  // f32[columns]; kNone: 1
+  Tile alpha_ = codegen::kNone;  // f32 of the sums' shape; kNone: 1
   std::optional<Operand> bias_;
   std::vector<Operand> extra_;
   std::vector<codegen::ValueId> outputs_;

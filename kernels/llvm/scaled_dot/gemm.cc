@@ -154,7 +154,7 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
     const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
     b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
       const ValueId at = b.mul(b.add(first_sum, row), b.index(columns));
-      epilogue.emit(b.add(result_row, row), column, extent, b.load({totals, at}, {columns}));
+      epilogue.emit({b.add(result_row, row), column, extent}, b.load({totals, at}, {columns}));
       return std::vector<ValueId>{};
     });
   });

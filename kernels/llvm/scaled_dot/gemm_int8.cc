@@ -72,7 +72,7 @@ class Int8Gemm {
     const ValueId column = b_.mul(panel_, b_.index(columns_));
     const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
     b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      epilogue.emit(b_.add(first_row, row), column, extent,
+      epilogue.emit({b_.add(first_row, row), column, extent},
                     b_.load({sums_, line(row)}, {columns_}));
       return Nothing{};
     });

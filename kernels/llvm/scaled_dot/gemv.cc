@@ -68,7 +68,8 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
 
   const ValueId column = b.mul(panel, b.index(layout.columns));
   const bool whole = layout.n % layout.columns == 0;
-  epilogue.emit(b.index(0), column, whole ? kNone : b.sub(b.index(layout.n), column), total);
+  const ValueId extent = whole ? kNone : b.sub(b.index(layout.n), column);
+  epilogue.emit({b.index(0), column, extent}, total);
 }
 
 }  // namespace tenon::kernels

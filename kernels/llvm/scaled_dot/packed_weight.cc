@@ -7,6 +7,7 @@
 
 #include "base/convert.h"
 #include "base/thread_pool.h"
+#include "kernels/llvm/scaled_dot/weight_source.h"
 
 namespace tenon::kernels {
 namespace {
@@ -17,11 +18,6 @@ using codegen::ValueId;
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
-  if (scale.scale == ir::kNoValue) return DType::kUndefined;
-  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
-}
-
 bool has_type(DType dtype, std::initializer_list<DType> types) {
   for (const DType type : types) {
     if (type == dtype) return true;
@@ -29,76 +25,10 @@ bool has_type(DType dtype, std::initializer_list<DType> types) {
   return false;
 }
 
-// Reads scales and zero points by (k block, column), whatever their layout in the file.
-class ScaleReader {
- public:
-  ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
-              DType type)
-      : tensor_(graph.value(value).constant), type_(type), problem_(problem) {
-    blocks_ = problem.dot.scale_b.per_channel ? ceil_of(problem.k.value(), problem.block()) : 1;
-    // Packed zero points pad each column's row of blocks to whole bytes.
-    const bool padded = is_packed(type_) && tensor_->dtype == DType::kU8;
-    row_ = padded ? ceil_of(blocks_ * bit_width(type_), 8) * 8 / bit_width(type_) : blocks_;
-  }
-
-  uint64_t code(int64_t block, int64_t column) const {
-    return load_code(type_, tensor_->data, index(block, column));
-  }
-  double number(int64_t block, int64_t column) const {
-    return load_element(type_, tensor_->data, index(block, column));
-  }
-
- private:
-  int64_t index(int64_t block, int64_t column) const {
-    if (!problem_.dot.scale_b.per_channel) return 0;
-    return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;
-  }
-
-  ir::TensorPtr tensor_;
-  DType type_;
-  const ScaledDotProblem& problem_;
-  int64_t blocks_ = 0, row_ = 0;
-};
-
-// All bits but the sign.
-template <typename Bits>
-bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
-  const auto* first = reinterpret_cast<const Bits*>(tensor.data);
-  return std::any_of(first, first + tensor.elements(), [&](Bits bits) {
-    return static_cast<Bits>(bits << 1) == static_cast<Bits>(magnitude << 1);
-  });
-}
-
-bool contains_infinity(const ir::Tensor& tensor, DType type) {
-  switch (type) {
-    case DType::kF32:
-      return contains_magnitude<uint32_t>(tensor, 0x7f800000);
-    case DType::kF16:
-      return contains_magnitude<uint16_t>(tensor, 0x7c00);
-    case DType::kBF16:
-      return contains_magnitude<uint16_t>(tensor, 0x7f80);
-    case DType::kF8E5M2:
-      return contains_magnitude<uint8_t>(tensor, 0x7c);
-    default:
-      return false;
-  }
-}
-
 PackedConstant allocate(size_t bytes) {
   PackedConstant constant{aligned_bytes(bytes), bytes};
   std::memset(constant.data.get(), 0, bytes);
   return constant;
-}
-
-// Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
-int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
-  if (problem.dot.b_dims.empty()) return problem.k.value();
-  const auto bits = static_cast<int64_t>(graph.value(problem.dot.b).constant->bytes) * 8;
-  return bits / bit_width(problem.b_type) / problem.n.value();
-}
-
-int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n) {
-  return problem.dot.b_k_last ? n * row + k : k * problem.n.value() + n;
 }
 
 // Four bytes of a row of K are one word as they stand.
@@ -135,9 +65,7 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const W
     scales.emplace(graph, problem, scale.scale, stored_scale_type(graph, scale));
   }
   if (scale.zero_point != ir::kNoValue) {
-    const DType type = graph.value(scale.zero_point).dtype;
-    const bool codes = type == DType::kU8 && is_packed(problem.b_type);
-    zeros.emplace(graph, problem, scale.zero_point, codes ? problem.b_type : type);
+    zeros.emplace(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
   }
   const int64_t first = panel * layout.columns;
   const int64_t block = problem.block(), row = stored_row(graph, problem);
@@ -173,10 +101,8 @@ PackedConstant pack_scales(const ir::Graph& graph, const ScaledDotProblem& probl
 
 PackedConstant pack_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
                           const WeightLayout& layout) {
-  const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
-  const bool codes = type == DType::kU8 && is_packed(problem.b_type);
   const ScaleReader reader(graph, problem, problem.dot.scale_b.zero_point,
-                           codes ? problem.b_type : type);
+                           stored_zero_type(graph, problem));
   const int64_t count = layout.panels * layout.blocks() * layout.columns;
   PackedConstant packed = allocate(storage_bytes(layout.zero_type, count));
   for (int64_t panel = 0; panel < layout.panels; ++panel) {
@@ -220,12 +146,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     return refuse(fmt::format("K={} in blocks of {} is not whole words of {} codes", layout.k,
                               layout.block, layout.per_word()));
   }
-  const auto constant = [&](ir::ValueId id) {
-    return id == ir::kNoValue || graph.value(id).is_constant();
-  };
-  if (!constant(problem.dot.scale_b.scale) || !constant(problem.dot.scale_b.zero_point)) {
-    return refuse("the weight's scales are not constant");
-  }
+  if (Support answer = has_constant_scales(graph, problem); !answer) return {answer, {}};
   if (layout.scale_type != DType::kUndefined &&
       !has_type(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
                                     DType::kF8E5M2, DType::kF8E8M0})) {

@@ -29,9 +29,13 @@ Support supports_runtime_panel(const ir::Graph& graph, const ScaledDotProblem& p
 
 RuntimePanel::RuntimePanel(LaunchWriter& writer, const ir::Graph& graph,
                            const ScaledDotProblem& problem)
+    : RuntimePanel(writer, graph, problem, BufferArgument::value(problem.dot.b)) {}
+
+RuntimePanel::RuntimePanel(LaunchWriter& writer, const ir::Graph& graph,
+                           const ScaledDotProblem& problem, BufferArgument b)
     : writer_(writer), b_(writer.builder), graph_(graph), problem_(problem) {
   const ir::ScaledDot& dot = problem.dot;
-  b_buffer_ = writer.buffer("b", storage_type(problem.b_type), BufferArgument::value(dot.b));
+  b_buffer_ = writer.buffer("b", storage_type(problem.b_type), b);
   if (dot.scale_b.scale != ir::kNoValue) {
     scale_buffer_ = writer.buffer("scale", storage_type(graph.value(dot.scale_b.scale).dtype),
                                   BufferArgument::value(dot.scale_b.scale));
@@ -78,12 +82,23 @@ ValueId RuntimePanel::batch_offset(ValueId batch, const std::vector<Dim>& stride
 
 ValueId RuntimePanel::a_offset(ValueId batch) const { return batch_offset(batch, a_strides_); }
 
+ValueId RuntimePanel::b_offset(ValueId batch) const { return batch_offset(batch, b_strides_); }
+
+bool RuntimePanel::is_scaled() const { return scale_buffer_ != kNone || zero_buffer_ != kNone; }
+
+Tile RuntimePanel::numbers(Tile codes) const {
+  Tile value = b_.cast(decode_tile(b_, codes, problem_.b_type), DType::kF32);
+  if (zero_ != kNone) value = b_.sub(value, b_.splat(zero_, b_.type(value).shape));
+  if (scale_ != kNone) value = b_.mul(value, b_.splat(scale_, b_.type(value).shape));
+  return value;
+}
+
 Panel RuntimePanel::read(const GemmTask& task, ValueId first, ValueId count, ValueId scratch,
                          int columns) const {
   const ValueId n = writer_.index(problem_.n), k = writer_.index(problem_.k);
   const ValueId column = b_.mul(task.panel, b_.index(columns));
   const ValueId extent = b_.sub(n, column);
-  const ValueId base = batch_offset(task.batch, b_strides_);
+  const ValueId base = b_offset(task.batch);
   const bool k_last = problem_.dot.b_k_last;
   const ValueId row_stride = k_last ? b_.index(1) : n;
   const ValueId column_stride = k_last ? k : b_.index(1);
@@ -91,10 +106,7 @@ Panel RuntimePanel::read(const GemmTask& task, ValueId first, ValueId count, Val
   b_.loop(b_.index(0), count, b_.index(1), {}, [&](ValueId row, auto) {
     const ValueId at = b_.add(start, b_.mul(b_.add(first, row), row_stride));
     const Tile codes = b_.load({b_buffer_, at, {column_stride}, {extent}}, {columns});
-    Tile value = b_.cast(decode_tile(b_, codes, problem_.b_type), DType::kF32);
-    if (zero_ != kNone) value = b_.sub(value, b_.splat(zero_, {columns}));
-    if (scale_ != kNone) value = b_.mul(value, b_.splat(scale_, {columns}));
-    b_.store({scratch, b_.mul(row, b_.index(columns)), {}, {}}, value);
+    b_.store({scratch, b_.mul(row, b_.index(columns)), {}, {}}, numbers(codes));
     return std::vector<ValueId>{};
   });
   return {scratch, b_.index(0)};

@@ -10,10 +10,17 @@ Support supports_runtime_panel(const ir::Graph& graph, const ScaledDotProblem& p
 class RuntimePanel {
  public:
   RuntimePanel(LaunchWriter& writer, const ir::Graph& graph, const ScaledDotProblem& problem);
+  // The same where `b` is not the node's own operand but made of it.
+  RuntimePanel(LaunchWriter& writer, const ir::Graph& graph, const ScaledDotProblem& problem,
+               BufferArgument b);
 
   void begin();  // scalars, at the top of the kernel
   // First element of a batch's rows in a (dense) and of its matrix in b.
   codegen::ValueId a_offset(codegen::ValueId batch) const;
+  codegen::ValueId b_offset(codegen::ValueId batch) const;
+  codegen::ValueId buffer() const { return b_buffer_; }
+  bool is_scaled() const;
+  Tile numbers(Tile codes) const;  // f32, less the zero point, scaled
   Panel read(const GemmTask& task, codegen::ValueId first, codegen::ValueId count,
              codegen::ValueId scratch, int columns) const;
 

@@ -1,0 +1,259 @@
+#include "kernels/llvm/scaled_dot/gpu_weight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/convert.h"
+#include "base/thread_pool.h"
+#include "kernels/llvm/scaled_dot/weight_source.h"
+#include "kernels/llvm/split_parts.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int64_t kColumnPadding = 64;
+
+int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+bool is_one_of(DType dtype, std::initializer_list<DType> types) {
+  return std::find(types.begin(), types.end(), dtype) != types.end();
+}
+
+// Whether an element times its scale has no more bits than the operand type: e2m1 has 2 and e4m3
+// has 4, their product lies between 2^-10 and 2688.
+bool product_is_exact(DType element, DType scale) {
+  return element == DType::kF4E2M1 && scale == DType::kF8E4M3FN;
+}
+
+bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem,
+                        const GpuWeightLayout& layout) {
+  return layout.scale_type != DType::kUndefined &&
+         contains_infinity(*graph.value(problem.dot.scale_b.scale).constant, layout.scale_type);
+}
+
+ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
+                    const GpuWeightLayout& layout) {
+  const bool scaled = layout.scale_type != DType::kUndefined;
+  if (layout.zero_type == DType::kF32) return ScaleUse::kSplit;
+  if (!scaled) return ScaleUse::kNone;
+  if (product_is_exact(layout.element, layout.scale_type) && layout.blocks() > 1) {
+    return ScaleUse::kSlabs;
+  }
+  // The sum of a block times infinity hides the NaN of 0 times infinity.
+  if (has_infinite_scale(graph, problem, layout)) return ScaleUse::kSplit;
+  const int64_t group = layout.group(), block = layout.block;
+  const bool aligned = layout.blocks() == 1 || block % group == 0 || group % block == 0;
+  return aligned ? ScaleUse::kSums : ScaleUse::kSplit;
+}
+
+PackedConstant zeroed(size_t bytes) {
+  PackedConstant constant{aligned_bytes(bytes), bytes};
+  std::memset(constant.data.get(), 0, bytes);
+  return constant;
+}
+
+BufferArgument keep(Lowered& lowered, PackedConstant constant) {
+  lowered.packed.push_back(std::move(constant));
+  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
+}
+
+PackedConstant pack_words(const ir::Graph& graph, const ScaledDotProblem& problem,
+                          const GpuWeightLayout& layout) {
+  PackedConstant packed =
+      zeroed(static_cast<size_t>(layout.groups() * kSlab * layout.padded_n) * sizeof(uint32_t));
+  auto* words = reinterpret_cast<uint32_t*>(packed.data.get());
+  const std::byte* source = graph.value(problem.dot.b).constant->data;
+  const int64_t row = stored_row(graph, problem);
+  parallel_for_each(layout.groups(), [&](int64_t group) {
+    const int64_t first = group * layout.group();
+    const int64_t last = std::min(layout.k, first + layout.group());
+    for (int64_t n = 0; n < layout.n; ++n) {
+      for (int64_t k = first; k < last; ++k) {
+        const uint64_t code = load_code(layout.element, source, element_index(problem, row, k, n));
+        const int64_t place = (group * kSlab + (k - first) % kSlab) * layout.padded_n + n;
+        words[place] |= static_cast<uint32_t>(code << ((k - first) / kSlab * layout.bits));
+      }
+    }
+  });
+  return packed;
+}
+
+// store(bytes, place, block, column) of every column of every block.
+template <typename Store>
+PackedConstant pack_blocks(const GpuWeightLayout& layout, DType type, const Store& store) {
+  PackedConstant packed = zeroed(storage_bytes(type, layout.blocks() * layout.padded_n));
+  for (int64_t block = 0; block < layout.blocks(); ++block) {
+    for (int64_t n = 0; n < layout.n; ++n) {
+      store(packed.data.get(), block * layout.padded_n + n, block, n);
+    }
+  }
+  return packed;
+}
+
+}  // namespace
+
+GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  const auto refuse = [](std::string why) {
+    return GpuLayoutAnswer{Support::no(std::move(why)), {}};
+  };
+  if (!is_one_of(problem.b_type, {DType::kF4E2M1, DType::kI4, DType::kU4, DType::kI2, DType::kU2,
+                                  DType::kI8, DType::kU8, DType::kF8E4M3FN, DType::kF8E5M2})) {
+    return refuse(fmt::format("{} weights have no packed form", name(problem.b_type)));
+  }
+  if (Support answer = has_constant_scales(graph, problem); !answer) return {answer, {}};
+  GpuWeightLayout layout;
+  layout.element = problem.b_type;
+  layout.bits = bit_width(problem.b_type);
+  layout.k = problem.k.value();
+  layout.n = problem.n.value();
+  layout.padded_n = rounded_up(layout.n, kColumnPadding);
+  if (layout.k == 0 || layout.n == 0) return refuse("there is nothing to pack");
+  layout.block = problem.block();
+  layout.zero_offset = problem.dot.scale_b.zero_offset;
+  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  if (layout.scale_type != DType::kUndefined &&
+      !is_one_of(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
+                                     DType::kF8E5M2, DType::kF8E8M0})) {
+    return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
+  }
+  if (layout.blocks() > 1 && layout.block % kSlab != 0) {
+    return refuse(fmt::format("blocks of {} are not whole steps of {}", layout.block, kSlab));
+  }
+  if (const DType zero = stored_zero_type(graph, problem); zero != DType::kUndefined) {
+    layout.zero_type = is_floating(zero) ? DType::kF32 : is_signed(zero) ? DType::kI8 : DType::kU8;
+    if (bit_width(zero) > 8 && !is_floating(zero)) return refuse("zero points wider than a byte");
+    if (!is_integer(layout.element)) return refuse("a zero point of floats");
+  }
+  if (layout.k % layout.group() != 0 && has_infinite_scale(graph, problem, layout)) {
+    return refuse("an infinite scale would reach the codes past K");
+  }
+  layout.use = choose_use(graph, problem, layout);
+  const bool halves = problem.a_type == DType::kF16 && problem.dot.scale_a.scale == ir::kNoValue;
+  layout.operand = halves && layout.use != ScaleUse::kSplit ? DType::kF16 : DType::kBF16;
+  return {Support::yes(), layout};
+}
+
+GpuWeightBuffers pack_gpu_weight(const ir::Graph& graph, const ScaledDotProblem& problem,
+                                 const GpuWeightLayout& layout, Lowered& lowered) {
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  GpuWeightBuffers buffers;
+  buffers.words = keep(lowered, pack_words(graph, problem, layout));
+  if (layout.scale_type != DType::kUndefined) {
+    const ScaleReader reader(graph, problem, scale.scale, layout.scale_type);
+    const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
+      store_code(layout.scale_type, to, place, reader.code(block, n));
+    };
+    buffers.scales = keep(lowered, pack_blocks(layout, layout.scale_type, store));
+  }
+  if (layout.zero_type != DType::kUndefined) {
+    const ScaleReader reader(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
+    const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
+      store_element(layout.zero_type, to, place, reader.number(block, n));
+    };
+    buffers.zeros = keep(lowered, pack_blocks(layout, layout.zero_type, store));
+  }
+  return buffers;
+}
+
+GpuWeightReader::GpuWeightReader(LaunchWriter& writer, const GpuWeightLayout& layout,
+                                 const GpuWeightBuffers& buffers, int columns)
+    : b_(writer.builder), layout_(layout), columns_(columns) {
+  words_ = writer.buffer("weight", DType::kU32, buffers.words);
+  if (layout.scale_type != DType::kUndefined) {
+    scales_ = writer.buffer("scales", storage_type(layout.scale_type), buffers.scales);
+  }
+  if (layout.zero_type != DType::kUndefined) {
+    zeros_ = writer.buffer("zeros", layout.zero_type, buffers.zeros);
+  }
+}
+
+Tile GpuWeightReader::load_words(ValueId group) {
+  const ValueId row = b_.mul(group, b_.index(kSlab * layout_.padded_n));
+  return b_.load({words_, b_.add(row, column_), {b_.index(layout_.padded_n), b_.index(1)}, {}},
+                 {kSlab, columns_});
+}
+
+Tile GpuWeightReader::load_block(ValueId buffer, ValueId block) {
+  // The last group may have slabs past K, whose codes are zero.
+  if (layout_.k % layout_.group() != 0) block = b_.min(block, b_.index(layout_.blocks() - 1));
+  const ValueId row = b_.mul(block, b_.index(layout_.padded_n));
+  return b_.load({buffer, b_.add(row, column_), {b_.index(1)}, {}}, {columns_});
+}
+
+Tile GpuWeightReader::load_scale(ValueId block) {
+  return b_.cast(decode_tile(b_, load_block(scales_, block), layout_.scale_type), DType::kF32);
+}
+
+Tile GpuWeightReader::rows_of(Tile columns) { return b_.broadcast(columns, {kSlab, columns_}); }
+
+Tile GpuWeightReader::codes(Tile words, int j) {
+  const auto all = [&](int64_t value) {
+    return b_.integer_constant(DType::kU32, value, {kSlab, columns_});
+  };
+  if (j > 0) words = b_.binary(Fn::kShiftRight, words, all(j * layout_.bits));
+  return b_.binary(Fn::kAnd, words, all((int64_t{1} << layout_.bits) - 1));
+}
+
+Tile GpuWeightReader::integers(Tile codes, ValueId block) {
+  const auto all = [&](int64_t value) {
+    return b_.integer_constant(DType::kI32, value, {kSlab, columns_});
+  };
+  Tile value = b_.bitcast(codes, DType::kI32);
+  if (is_signed(layout_.element)) {
+    const Tile top = all(32 - layout_.bits);
+    value = b_.binary(Fn::kShiftRight, b_.binary(Fn::kShiftLeft, value, top), top);
+  }
+  if (layout_.zero_offset != 0 && zeros_ == kNone) value = b_.sub(value, all(layout_.zero_offset));
+  if (zeros_ == kNone || layout_.zero_type == DType::kF32) return value;
+  return b_.sub(value, rows_of(b_.cast(load_block(zeros_, block), DType::kI32)));
+}
+
+// Sign, exponent and fraction of e2m1 stand in the f16 as they are; the exponents' biases differ by
+// 14. Every other small float goes through f32.
+Tile GpuWeightReader::small_floats(Tile codes) {
+  const std::vector<int> shape = {kSlab, columns_};
+  if (layout_.element != DType::kF4E2M1) {
+    return as_operand(decode_tile(b_, b_.cast(codes, DType::kU8), layout_.element));
+  }
+  const auto field = [&](int64_t mask, int64_t shift) {
+    const Tile bits = b_.binary(Fn::kAnd, codes, b_.integer_constant(DType::kU32, mask, shape));
+    return b_.binary(Fn::kShiftLeft, bits, b_.integer_constant(DType::kU32, shift, shape));
+  };
+  const Tile bits = b_.cast(b_.binary(Fn::kOr, field(8, 12), field(7, 9)), DType::kU16);
+  const Tile scaled = b_.mul(b_.bitcast(bits, DType::kF16), b_.constant(DType::kF16, 16384, shape));
+  return layout_.operand == DType::kF16 ? scaled : as_operand(b_.cast(scaled, DType::kF32));
+}
+
+Tile GpuWeightReader::as_operand(Tile f32) { return b_.cast(f32, layout_.operand); }
+
+std::vector<Tile> GpuWeightReader::slab(Tile words, int j, ValueId block) {
+  const Tile code = codes(words, j);
+  const bool whole = is_integer(layout_.element);
+  if (layout_.use != ScaleUse::kSplit) {
+    Tile value =
+        whole ? as_operand(b_.cast(integers(code, block), DType::kF32)) : small_floats(code);
+    if (layout_.use == ScaleUse::kSlabs) {
+      const Tile scale = rows_of(load_scale(block));
+      value = layout_.operand == DType::kF16
+                  ? b_.mul(value, b_.cast(scale, DType::kF16))
+                  : as_operand(b_.mul(b_.cast(value, DType::kF32), scale));
+    }
+    return {value};
+  }
+  Tile value = whole ? b_.cast(integers(code, block), DType::kF32)
+                     : b_.cast(small_floats(code), DType::kF32);
+  if (layout_.zero_type == DType::kF32) value = b_.sub(value, rows_of(load_block(zeros_, block)));
+  if (scales_ != kNone) value = b_.mul(value, rows_of(load_scale(block)));
+  return split_bf16(b_, value, layout_.parts());
+}
+
+}  // namespace tenon::kernels

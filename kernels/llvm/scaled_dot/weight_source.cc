@@ -1,0 +1,98 @@
+#include "kernels/llvm/scaled_dot/weight_source.h"
+
+#include <algorithm>
+
+#include "base/convert.h"
+
+namespace tenon::kernels {
+namespace {
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// All bits but the sign.
+template <typename Bits>
+bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
+  const auto* first = reinterpret_cast<const Bits*>(tensor.data);
+  return std::any_of(first, first + tensor.elements(), [&](Bits bits) {
+    return static_cast<Bits>(bits << 1) == static_cast<Bits>(magnitude << 1);
+  });
+}
+
+}  // namespace
+
+DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
+  if (scale.scale == ir::kNoValue) return DType::kUndefined;
+  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
+}
+
+DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  const ir::ValueId zero = problem.dot.scale_b.zero_point;
+  if (zero == ir::kNoValue) return DType::kUndefined;
+  const DType type = graph.value(zero).dtype;
+  return type == DType::kU8 && is_packed(problem.b_type) ? problem.b_type : type;
+}
+
+ScaleReader::ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
+                         DType type)
+    : tensor_(graph.value(value).constant), type_(type), problem_(problem) {
+  blocks_ = problem.dot.scale_b.per_channel ? ceil_of(problem.k.value(), problem.block()) : 1;
+  // Packed zero points pad each column's row of blocks to whole bytes.
+  const bool padded = is_packed(type_) && tensor_->dtype == DType::kU8;
+  row_ = padded ? ceil_of(blocks_ * bit_width(type_), 8) * 8 / bit_width(type_) : blocks_;
+}
+
+uint64_t ScaleReader::code(int64_t block, int64_t column) const {
+  return load_code(type_, tensor_->data, index(block, column));
+}
+
+double ScaleReader::number(int64_t block, int64_t column) const {
+  return load_element(type_, tensor_->data, index(block, column));
+}
+
+int64_t ScaleReader::index(int64_t block, int64_t column) const {
+  if (!problem_.dot.scale_b.per_channel) return 0;
+  return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;
+}
+
+bool contains_infinity(const ir::Tensor& tensor, DType type) {
+  switch (type) {
+    case DType::kF32:
+      return contains_magnitude<uint32_t>(tensor, 0x7f800000);
+    case DType::kF16:
+      return contains_magnitude<uint16_t>(tensor, 0x7c00);
+    case DType::kBF16:
+      return contains_magnitude<uint16_t>(tensor, 0x7f80);
+    case DType::kF8E5M2:
+      return contains_magnitude<uint8_t>(tensor, 0x7c);
+    default:
+      return false;
+  }
+}
+
+int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  if (problem.dot.b_dims.empty()) return problem.k.value();
+  const auto bits = static_cast<int64_t>(graph.value(problem.dot.b).constant->bytes) * 8;
+  return bits / bit_width(problem.b_type) / problem.n.value();
+}
+
+int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n) {
+  return problem.dot.b_k_last ? n * row + k : k * problem.n.value() + n;
+}
+
+void replace_weight(const ScaledDotProblem& problem, Lowered& lowered) {
+  for (const ir::ValueId id :
+       {problem.dot.b, problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
+    if (id != ir::kNoValue) lowered.replaced_constants.push_back(id);
+  }
+}
+
+Support has_constant_scales(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  for (const ir::ValueId id : {problem.dot.scale_b.scale, problem.dot.scale_b.zero_point}) {
+    if (id != ir::kNoValue && !graph.value(id).is_constant()) {
+      return Support::no("the weight's scales are not constant");
+    }
+  }
+  return Support::yes();
+}
+
+}  // namespace tenon::kernels

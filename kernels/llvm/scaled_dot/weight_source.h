@@ -1,0 +1,44 @@
+// A constant weight as the model stores it: what packing reads from, whatever layout it makes.
+#pragma once
+
+#include "kernels/llvm/scaled_dot/problem.h"
+
+namespace tenon::kernels {
+
+// Type that the scale's codes mean; kUndefined: unscaled.
+DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale);
+// The same for the zero point: nibbles may hide in bytes.
+DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem);
+
+// Reads scales and zero points by (k block, column), whatever their layout in the file.
+class ScaleReader {
+ public:
+  ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
+              DType type);
+
+  uint64_t code(int64_t block, int64_t column) const;
+  double number(int64_t block, int64_t column) const;
+
+ private:
+  int64_t index(int64_t block, int64_t column) const;
+
+  ir::TensorPtr tensor_;
+  DType type_;
+  const ScaledDotProblem& problem_;
+  int64_t blocks_ = 0, row_ = 0;
+};
+
+bool contains_infinity(const ir::Tensor& tensor, DType type);
+
+// Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
+int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);
+// Number of an element, with rows of K of that length.
+int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n);
+
+// The model's own copy of the weight is not needed beside the packed one.
+void replace_weight(const ScaledDotProblem& problem, Lowered& lowered);
+
+// Why the scales and zero points of a weight cannot be packed; yes where there are none.
+Support has_constant_scales(const ir::Graph& graph, const ScaledDotProblem& problem);
+
+}  // namespace tenon::kernels
