@@ -11,11 +11,13 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
 #include "tests/conformance/attention_problem.h"
+#include "tests/conformance/scaled_dot_problem.h"
 
 namespace tenon::kernels {
 namespace {
@@ -83,14 +85,14 @@ void judge_all(const Series& series) {
 TEST(ConformanceAttention, SmallProblems) {
   judge_all({.depths = {1, 8, 20, 33, 64},
              .sizes = {{2, 3, 5, 4}, {1, 1, 1, 9}, {3, 17, 40, 0}, {0, 2, 3, 1}},
-             .seeds = conformance_settings().emulate ? 16u : 80u});
+             .seeds = conformance_settings().gpu ? 16u : 80u});
 }
 
 // Heads as models have them; lengths on both sides of a block of queries or keys.
 TEST(ConformanceAttention, WholeBlocksAndTheirEdges) {
   judge_all({.depths = {32, 64, 80, 96, 128, 256},
              .sizes = {{1, 65, 130, 17}, {1, 63, 64, 64}, {2, 1, 1, 129}, {1, 16, 15, 50}},
-             .seeds = conformance_settings().emulate ? 6u : 16u});
+             .seeds = conformance_settings().gpu ? 6u : 16u});
 }
 
 struct Built {
@@ -173,6 +175,34 @@ TEST(ConformanceAttention, MaskedKeysMayHoldNan) {
     for (int64_t d = 0; d < 16; ++d) inputs[1].set(11 * 16 + d, NAN);
     EXPECT_EQ(built.against_reference(inputs), "");
   }
+}
+
+constexpr std::string_view kOpenMask = R"(
+graph mask {
+  input %q: f32[b,2,q,8]
+  input %k: f32[b,2,t,8]
+  input %v: f32[b,2,t,8]
+  input %mask: bool[m,n]
+  %y: f32[b,2,q,8] = tenon::Attention(%q, %k, %v, %mask) {kv_heads=2, q_heads=2}
+  output %y
+}
+)";
+
+std::vector<ReferenceTensor> with_mask(int64_t rows, int64_t columns) {
+  std::mt19937 random(8);
+  const auto operand = [&](int64_t length) {
+    return random_tensor(DType::kF32, {1, 2, length, 8}, random);
+  };
+  return {operand(5), operand(6), operand(6), random_tensor(DType::kBool, {rows, columns}, random)};
+}
+
+// Nothing is read outside a mask that is too small.
+TEST(ConformanceAttention, MasksOfAnotherSizeAreRefused) {
+  const Built built(kOpenMask);
+  EXPECT_EQ(built.against_reference(with_mask(5, 6)), "");
+  EXPECT_EQ(built.against_reference(with_mask(1, 6)), "");
+  EXPECT_EQ(built.against_reference(with_mask(5, 1)), "");
+  EXPECT_THROW(built.y(with_mask(4, 6)), UserError);
 }
 
 // Sums in f32 over 16-bit operands keep what f32 would: p is not rounded to 16 bits.

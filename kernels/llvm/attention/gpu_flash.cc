@@ -390,6 +390,7 @@ bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
 Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const AttentionProblem problem = describe_attention(graph, node).problem;
   Lowered lowered;
+  lowered.sizes = mask_sizes(graph, problem, /*with_keys=*/false);
   const KeyRows keys = appended_rows(graph, node, problem, 0, gpu_append_launch, lowered);
   const KeyRows values = appended_rows(graph, node, problem, 1, gpu_append_launch, lowered);
   const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);

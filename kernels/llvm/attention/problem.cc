@@ -36,6 +36,10 @@ std::optional<HeadDims> head_dims(const ir::Value& value, std::string_view layou
   return dims;
 }
 
+Shape masked_shape(const AttentionProblem& problem) {
+  return {problem.batch, Dim(problem.attention.q_heads), problem.queries, problem.all_keys};
+}
+
 Support describe_mask(const ir::Graph& graph, AttentionProblem& problem) {
   if (problem.attention.mask == ir::kNoValue) return Support::yes();
   const ir::Value& mask = graph.value(problem.attention.mask);
@@ -46,8 +50,7 @@ Support describe_mask(const ir::Graph& graph, AttentionProblem& problem) {
   }
   if (!mask.shape || mask.shape->size() > 4) return Support::no("a mask of unknown rank");
   const Shape strides = contiguous_strides(*mask.shape);
-  const Shape wanted = {problem.batch, Dim(problem.attention.q_heads), problem.queries,
-                        problem.all_keys};
+  const Shape wanted = masked_shape(problem);
   Dim* const targets[] = {&problem.mask_batch, &problem.mask_head, &problem.mask_query,
                           &problem.mask_key};
   const size_t shift = 4 - mask.shape->size();
@@ -129,6 +132,21 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   }
   result.support = describe_mask(graph, problem);
   return result;
+}
+
+std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem& problem,
+                                  bool with_keys) {
+  std::vector<SizeCheck> checks;
+  if (problem.attention.mask == ir::kNoValue) return checks;
+  const Shape& mask = *graph.value(problem.attention.mask).shape;
+  const Shape wanted = masked_shape(problem);
+  const size_t shift = wanted.size() - mask.size();
+  for (size_t axis = 0; axis < mask.size(); ++axis) {
+    const bool is_keys = axis + 1 == mask.size();
+    if (mask[axis].is(1) || mask[axis] == wanted[axis + shift] || (is_keys && !with_keys)) continue;
+    checks.push_back({mask[axis], wanted[axis + shift]});
+  }
+  return checks;
 }
 
 }  // namespace tenon::kernels

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/support.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "kernels/lowered.h"
 
 namespace tenon::kernels {
 
@@ -34,5 +36,10 @@ struct DescribedAttention {
   AttentionProblem problem;
 };
 DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& node);
+
+// What shapes alone do not say of a mask: that it is as large as what it masks. `with_keys`: along
+// the keys too, for kernels that cannot hide what a shorter mask does not speak of.
+std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem& problem,
+                                  bool with_keys);
 
 }  // namespace tenon::kernels
