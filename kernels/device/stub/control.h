@@ -16,6 +16,10 @@
 //
 // A launch is checked against the kernel's parameters, so its argument list must end with a null
 // pointer, which CUDA does not ask for.
+//
+// TENON_STUB_STRICT=1: a process that ends with findings prints them and exits with 87, so that a
+// program which knows nothing of the stub is held to them, too. A call after exit has begun or in
+// the child of a fork ends the process with 86.
 #pragma once
 
 extern "C" {

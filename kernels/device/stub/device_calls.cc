@@ -58,6 +58,17 @@ const Error* find_error(Result result) {
 std::atomic<pid_t> owner{0};
 std::atomic<bool> exited{false};
 
+void end_of_process() {
+  exited = true;
+  const char* strict = std::getenv("TENON_STUB_STRICT");
+  if (strict == nullptr || *strict == 0 || world().findings.empty()) return;
+  for (const std::string& finding : world().findings) {
+    std::fprintf(stderr, "stub driver: %s\n", finding.c_str());
+  }
+  std::fflush(nullptr);
+  std::_Exit(87);
+}
+
 void copy_text(const std::string& text, char* to, int size) {
   if (size > 0) to[text.copy(to, static_cast<size_t>(size) - 1)] = 0;
 }
@@ -116,7 +127,7 @@ TENON_STUB_EXPORT Result cuInit(unsigned) {
     world.initialized = true;
     world.make_devices();
     owner = getpid();
-    std::atexit([] { exited = true; });
+    std::atexit(end_of_process);
     return kSuccess;
   });
 }

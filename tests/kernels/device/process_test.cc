@@ -173,6 +173,16 @@ std::unique_ptr<Everything>& held_until_the_end() {
   return everything;
 }
 
+TEST(ProcessTest, DISABLED_ExitWithAFinding) {
+  auto device = Device::open(0);
+  device->make_current();
+  EXPECT_NE(device->driver().release(4096), kSuccess);
+}
+TEST(ProcessTest, AStrictStubEndsAProcessThatItFoundFaultWith) {
+  EXPECT_EQ(run_alone("ProcessTest.DISABLED_ExitWithAFinding"), 0);
+  EXPECT_EQ(run_alone("ProcessTest.DISABLED_ExitWithAFinding", {{"TENON_STUB_STRICT", "1"}}), 87);
+}
+
 TEST(ProcessTest, DISABLED_ExitWithLiveObjects) {
   held_until_the_end();
   held_until_the_end() = std::make_unique<Everything>();
