@@ -5,6 +5,7 @@
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "base/error.h"
@@ -318,6 +319,7 @@ void GpuEmitter::make_tile(const Operation& op) {
     }
     case Op::kSplat:
       out = Tile(count, single(op.operands[0]));
+      uniform_.insert(out[0]);
       return;
     case Op::kFromIndex:
       out = {cast(DType::kI64, result.dtype, single(op.operands[0]))};
@@ -331,6 +333,10 @@ void GpuEmitter::make_tile(const Operation& op) {
   }
 }
 
+bool GpuEmitter::is_uniform(Value* value) const {
+  return llvm::isa<llvm::Constant>(value) || uniform_.contains(value);
+}
+
 void GpuEmitter::elementwise(const Operation& op) {
   const Layout& layout = layouts_[op.results[0]];
   std::vector<Tile> operands;
@@ -339,9 +345,12 @@ void GpuEmitter::elementwise(const Operation& op) {
   for (size_t r = 0; r < operands[0].size(); ++r) {
     std::vector<Value*> at;
     for (const Tile& operand : operands) at.push_back(operand[r]);
-    bool repeats = r > 0;  // splats stay one value, which conversions look for
+    bool repeats = r > 0;  // splats stay one value
     for (const Tile& operand : operands) repeats = repeats && operand[r] == operand[r - 1];
     out.push_back(repeats ? out.back() : element_operation(op, at));
+    if (std::ranges::all_of(at, [&](Value* v) { return is_uniform(v); })) {
+      uniform_.insert(out.back());
+    }
   }
   values_[op.results[0]] = std::move(out);
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -153,6 +154,8 @@ class GpuEmitter : private KernelEmitter {
   SharedMemory shared_;
   Value *thread_ = nullptr, *lane_ = nullptr, *warp_ = nullptr;  // i32
   Value* shared_base_ = nullptr;
+  bool is_uniform(Value* value) const;
+  std::set<Value*> uniform_;                    // registers that are equal in all threads
   std::map<const Operation*, int64_t> tables_;  // constant tables in shared memory
   // Buffers that the kernel reads, writes, scatters to: what may follow what without a barrier.
   std::vector<bool> read_, written_;

@@ -111,7 +111,8 @@ GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
                                           const Type& from_type, const Layout& to,
                                           const Type& to_type, const ElementMap& map, int pitch) {
   auto count = static_cast<size_t>(to.registers());
-  bool splat = std::ranges::all_of(tile, [&](Value* v) { return v == tile[0]; });
+  bool splat =
+      is_uniform(tile[0]) && std::ranges::all_of(tile, [&](Value* v) { return v == tile[0]; });
   if (splat || from.elements() == 1) return Tile(count, tile[0]);
   if (auto moved = without_moving(tile, from, to, map)) return *moved;
   DType dtype = from_type.dtype;

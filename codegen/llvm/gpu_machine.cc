@@ -89,7 +89,8 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                         out.shared_bytes = emitter.shared_bytes();
                       });
   if (sink) sink(kernel.name, "llvm", module.llvm_text());
-  module.optimize();
+  // The assembler hoists as well, and knows how many registers are left.
+  module.optimize(/*hoist=*/false);
   if (sink) sink(kernel.name, "llvm.optimized", module.llvm_text());
   out.text = module.assembly();
   // LLVM knows nothing newer than sm_90a; what it writes is valid for later ones all the same.

@@ -84,7 +84,7 @@ void KernelModule::check_diagnostics() const {
 }
 
 // The emitter writes SSA and vectors already: what is left is to merge, simplify and hoist.
-void KernelModule::optimize() {
+void KernelModule::optimize(bool hoist) {
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager components;
@@ -99,8 +99,10 @@ void KernelModule::optimize() {
   llvm::FunctionPassManager pipeline;
   pipeline.addPass(llvm::EarlyCSEPass());
   pipeline.addPass(llvm::InstCombinePass());
-  pipeline.addPass(llvm::createFunctionToLoopPassAdaptor(llvm::LICMPass(llvm::LICMOptions{}),
-                                                         /*UseMemorySSA=*/true));
+  if (hoist) {
+    pipeline.addPass(llvm::createFunctionToLoopPassAdaptor(llvm::LICMPass(llvm::LICMOptions{}),
+                                                           /*UseMemorySSA=*/true));
+  }
   pipeline.addPass(llvm::EarlyCSEPass(/*UseMemorySSA=*/true));
   pipeline.addPass(llvm::SimplifyCFGPass());
   for (llvm::Function& function : *module_) {

@@ -28,7 +28,8 @@ class KernelModule {
                const EmitFunction& emit);
   ~KernelModule();
 
-  void optimize();
+  // `hoist`: what does not change in a loop moves out of it, which takes registers.
+  void optimize(bool hoist = true);
   std::string llvm_text() const;
   std::string assembly() const;
   std::unique_ptr<llvm::MemoryBuffer> object() const;

@@ -1,7 +1,9 @@
 #include "tests/codegen/gpu_samples.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "base/convert.h"
@@ -286,11 +288,233 @@ std::vector<Sample> representative_samples() {
   for (DType dtype : {kF16, kBF16}) {
     out.push_back(matmul(dtype, 64, 64, 32, 128, false));
     out.push_back(matmul(dtype, 128, 64, 32, 128, true));
-    out.push_back(attention(dtype, 64, 64, 64, 128));
+    out.push_back(attention(dtype, 64, 32, 64, 128));
   }
   out.push_back(matmul(kF32, 32, 32, 16, 128, false));
   out.push_back(matmul_i8(16, 16, 32, 64));
   out.push_back(scratch(300, 128));
+  return out;
+}
+
+namespace {
+
+const std::vector<std::vector<int>> kShapes = {
+    {1},    {5},     {32},     {100},   {128},   {1000},    {4096},   {1, 7},   {7, 1},
+    {4, 4}, {3, 37}, {16, 16}, {8, 64}, {64, 8}, {2, 2048}, {33, 48}, {128, 24}};
+
+struct Unary {
+  const char* name;
+  std::vector<int> result;
+  std::function<ValueId(Builder&, ValueId)> make;
+};
+
+// out = make(x) for one whole tile.
+Sample tile_sample(const std::string& what, DType dtype, DType to, const std::vector<int>& shape,
+                   int threads, double range, double tolerance,
+                   const std::function<ValueId(Builder&, ValueId)>& make) {
+  Builder b("op");
+  ValueId x = b.buffer("x", dtype), y = b.buffer("y", to), zero = b.index(0);
+  ValueId in = b.load({x, zero}, shape);
+  ValueId out = make(b, in);
+  int64_t elements = b.type(out).elements();
+  b.store({y, zero}, out);
+  Type type = Type::tile(dtype, shape);
+  std::string name = what + "_" + std::string(tenon::name(dtype)) + "_t" + std::to_string(threads);
+  for (int size : shape) name += "_" + std::to_string(size);
+  return {name, b.finish(), threads, 1, {{dtype, type.elements(), range}, {to, elements, 0}},
+          {},   tolerance};
+}
+
+void add_reductions(std::vector<Sample>& out) {
+  struct Row {
+    Fn fn;
+    DType dtype;
+    double range, tolerance;
+  };
+  constexpr Row kRows[] = {{Fn::kAdd, kF32, 4, 1e-4},        {Fn::kMax, kF32, 4, 0},
+                           {Fn::kMin, DType::kI32, 1000, 0}, {Fn::kMul, DType::kI64, 3, 0},
+                           {Fn::kAdd, kF16, 1, 4e-3},        {Fn::kAnd, DType::kBool, 1, 0},
+                           {Fn::kMax, DType::kU8, 200, 0},   {Fn::kAdd, DType::kF64, 4, 1e-12}};
+  for (const Row& row : kRows) {
+    for (const auto& shape : kShapes) {
+      for (int axis = 0; axis < static_cast<int>(shape.size()); ++axis) {
+        for (int threads : {32, 128}) {
+          out.push_back(tile_sample(
+              "reduce" + std::to_string(axis), row.dtype, row.dtype, shape, threads, row.range,
+              row.tolerance, [&](Builder& b, ValueId x) { return b.reduce(row.fn, x, axis); }));
+        }
+      }
+    }
+  }
+}
+
+void add_shapes(std::vector<Sample>& out) {
+  for (DType dtype : {kF32, DType::kU8, DType::kI64, kF16, DType::kBool}) {
+    for (const auto& shape : kShapes) {
+      for (int threads : {64, 256}) {
+        if (dtype != kF32 && threads == 256) continue;
+        auto add = [&](const char* what, const std::function<ValueId(Builder&, ValueId)>& make) {
+          out.push_back(tile_sample(what, dtype, dtype, shape, threads, 100, 0, make));
+        };
+        int last = shape.back(), elements = shape.size() == 2 ? shape[0] * last : last;
+        add("copy", [&](Builder&, ValueId x) { return x; });
+        if (elements * 3 <= kMaxTileElements && shape.size() == 1) {
+          add("broadcast", [&](Builder& b, ValueId x) { return b.broadcast(x, {3, last}); });
+          add("column", [&](Builder& b, ValueId x) {
+            return b.broadcast(b.reshape(x, {last, 1}), {last, 3});
+          });
+        }
+        if (shape.size() == 2) {
+          add("transpose", [&](Builder& b, ValueId x) { return b.transpose(x); });
+          add("flat", [&](Builder& b, ValueId x) { return b.reshape(x, {elements}); });
+          add("slice", [&](Builder& b, ValueId x) {
+            int rows = (shape[0] + 1) / 2, columns = (last + 1) / 2;
+            return b.slice(x, {shape[0] - rows, last - columns}, {rows, columns});
+          });
+        } else {
+          add("slice",
+              [&](Builder& b, ValueId x) { return b.slice(x, {last / 2}, {last - last / 2}); });
+        }
+        for (int axis = 0; axis < static_cast<int>(shape.size()); ++axis) {
+          if (elements * 2 > kMaxTileElements) continue;
+          add("concat", [&](Builder& b, ValueId x) { return b.concat(std::vector{x, x}, axis); });
+        }
+      }
+    }
+  }
+}
+
+void add_arithmetic(std::vector<Sample>& out) {
+  const std::vector<int> shape{100};
+  auto map = [&](const std::string& what, DType dtype, DType to, double range, double tolerance,
+                 const std::function<ValueId(Builder&, ValueId)>& make) {
+    out.push_back(tile_sample(what, dtype, to, shape, 64, range, tolerance, make));
+  };
+  constexpr DType kAll[] = {DType::kBool, DType::kI8,  DType::kU8,  DType::kI16, DType::kU16,
+                            DType::kI32,  DType::kU32, DType::kI64, DType::kU64, kF16,
+                            kBF16,        kF32,        DType::kF64};
+  for (DType from : kAll) {
+    for (DType to : kAll) {
+      std::string what = "cast_to_" + std::string(name(to));
+      map(what, from, to, 1000, 0, [&](Builder& b, ValueId x) { return b.cast(x, to); });
+    }
+    if (from == DType::kBool) continue;
+    for (Fn fn : {Fn::kAdd, Fn::kSub, Fn::kMul, Fn::kDiv, Fn::kRem, Fn::kMod, Fn::kMin, Fn::kMax}) {
+      map(std::string(name(fn)), from, from, 100, 0, [&](Builder& b, ValueId x) {
+        return b.binary(fn, x, b.add(b.mul(x, x), b.constant(from, 3, shape)));
+      });
+      if (!is_integer(from)) continue;
+      map(std::string(name(fn)) + "_mixed", from, from, 100, 0, [&](Builder& b, ValueId x) {
+        return b.binary(fn, b.mul(x, x), b.sub(x, b.constant(from, 3, shape)));
+      });
+    }
+    if (is_integer(from)) {
+      for (Fn fn : {Fn::kAnd, Fn::kOr, Fn::kXor, Fn::kShiftLeft, Fn::kShiftRight}) {
+        map(std::string(name(fn)), from, from, 100, 0,
+            [&](Builder& b, ValueId x) { return b.binary(fn, b.mul(x, x), x); });
+      }
+    }
+  }
+  for (DType dtype : {kF16, kF32}) {
+    for (int fn = static_cast<int>(Fn::kNeg); fn <= static_cast<int>(Fn::kSign); ++fn) {
+      auto unary = static_cast<Fn>(fn);
+      if (unary == Fn::kNot) continue;
+      bool answers = unary == Fn::kIsNan || unary == Fn::kIsInf;
+      map(std::string(name(unary)), dtype, answers ? DType::kBool : dtype, 4, 0,
+          [&](Builder& b, ValueId x) { return b.unary(unary, x); });
+    }
+    map("pow", dtype, dtype, 4, 0,
+        [&](Builder& b, ValueId x) { return b.binary(Fn::kPow, b.unary(Fn::kAbs, x), x); });
+    map("atan2", dtype, dtype, 4, 0,
+        [&](Builder& b, ValueId x) { return b.binary(Fn::kAtan2, x, b.mul(x, x)); });
+    map("rem_far", dtype, dtype, 60000, 0, [&](Builder& b, ValueId x) {
+      return b.binary(Fn::kRem, x, b.constant(dtype, 0.37, shape));
+    });
+  }
+  for (Fn fn : {Fn::kNeg, Fn::kAbs, Fn::kSqrt, Fn::kFloor, Fn::kCeil, Fn::kTrunc, Fn::kRound}) {
+    map(std::string(name(fn)), DType::kF64, DType::kF64, 4, 0,
+        [&](Builder& b, ValueId x) { return b.unary(fn, x); });
+  }
+}
+
+// Loads and stores of every alignment and edge.
+void add_accesses(std::vector<Sample>& out) {
+  for (DType dtype : {kF32, kF16, DType::kU8, DType::kI64, DType::kBool}) {
+    for (int threads : {32, 128}) {
+      for (int offset : {0, 1, 4, 8}) {
+        for (int columns : {64, 60, 61}) {
+          for (int rows_left : {-1, 3, 16, 40}) {
+            Builder b("access");
+            ValueId x = b.buffer("x", dtype), y = b.buffer("y", dtype);
+            ValueId at = b.index_parameter("at"), n = b.index_parameter("n");
+            ValueId m = b.index_parameter("m"), step = b.index_parameter("step");
+            ValueId tile = b.load({x, at, {n, step}, {m, n}}, {16, 64}, 1);
+            b.store({y, at, {n, step}, {m, n}}, tile);
+            b.store({y, b.index(2048)}, tile);
+            std::string name = "access_" + std::string(tenon::name(dtype)) + "_" +
+                               std::to_string(offset) + "_" + std::to_string(columns) + "_" +
+                               std::to_string(rows_left) + "_t" + std::to_string(threads);
+            out.push_back({name,
+                           b.finish(),
+                           threads,
+                           1,
+                           {{dtype, 2048, 100}, {dtype, 4096, 0}},
+                           {offset, columns, rows_left, 1}});
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Sample> operation_samples() {
+  std::vector<Sample> out;
+  add_reductions(out);
+  add_shapes(out);
+  add_arithmetic(out);
+  add_accesses(out);
+  for (DType dtype : {kF16, kBF16}) {
+    for (int threads : {32, 64, 128, 256}) {
+      for (auto [m, n, k] : {std::array{16, 8, 16},
+                             {16, 16, 16},
+                             {1, 8, 32},
+                             {5, 3, 7},
+                             {64, 64, 64},
+                             {128, 128, 32},
+                             {32, 24, 40},
+                             {48, 40, 16}}) {
+        out.push_back(matmul(dtype, m, n, k, threads, false));
+        out.push_back(matmul(dtype, m, n, k, threads, true));
+      }
+      for (auto [m, n, d] : {std::array{16, 32, 64}, {64, 32, 16}, {32, 40, 24}, {3, 16, 8}}) {
+        out.push_back(attention(dtype, m, n, d, threads));
+      }
+    }
+  }
+  for (int threads : {32, 128}) {
+    for (auto [m, n, k] : {std::array{16, 8, 16}, {5, 3, 7}, {64, 64, 16}}) {
+      out.push_back(matmul(kF32, m, n, k, threads, false));
+      out.push_back(matmul(kF32, m, n, k, threads, true));
+      out.push_back(matmul_i8(m, n, (k + 3) / 4 * 4, threads));
+    }
+    for (int count : {1, 37, 200, 1000}) {
+      out.push_back(scratch(std::max(2, count), threads));
+      for (DType dtype : {kF32, kF16, DType::kI64}) {
+        out.push_back(gather(dtype, count, threads));
+        out.push_back(table(dtype, count, threads));
+      }
+    }
+    for (int columns : {5, 100, 512, 3000}) {
+      out.push_back(softmax(kF32, columns, 4096, threads));
+      out.push_back(pointwise(kF32, columns, threads));
+      out.push_back(pointwise(DType::kF16, columns, threads));
+    }
+    for (auto [m, n] : {std::array{1, 64}, {3, 100}, {16, 768}, {8, 40}}) {
+      out.push_back(layer_norm(kF32, m, n, threads));
+    }
+  }
   return out;
 }
 

@@ -76,5 +76,14 @@ TEST(PtxTest, EveryKernelAssemblesForEveryArchitecture) {
   }
 }
 
+TEST(PtxTest, EveryOperationCompiles) {
+  for (const Sample& sample : operation_samples()) {
+    GpuTarget target = target_of("sm_90a");
+    GpuCode code;
+    ASSERT_NO_THROW(code = compile_gpu(sample.kernel, sample.threads, target)) << sample.name;
+    EXPECT_NE(code.ptx.find(".entry " + code.entry), std::string::npos) << sample.name;
+  }
+}
+
 }  // namespace
 }  // namespace tenon::codegen
