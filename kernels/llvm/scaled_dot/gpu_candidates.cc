@@ -30,7 +30,7 @@ struct Tiles {
   int64_t most_few;
 
   static Tiles of(const codegen::GpuTarget& gpu) {
-    if (gpu.threads < 128) return {{4, 16, 32}, {8, 16, 32}, 7};
+    if (gpu.threads < 128) return {{2, 16, 32}, {4, 16, 32}, 3};
     return {{16, 64, 128}, {64, 64, 128}, 32};
   }
 };
