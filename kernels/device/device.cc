@@ -19,6 +19,8 @@ namespace {
 constexpr Result kLost[] = {4,   214, 220, 226, 700, 702, 709, 710, 714,
                             715, 716, 717, 718, 719, 721, 810, 999};
 
+constexpr Result kCapturing = 900;
+
 bool is_lost(Result result) { return std::ranges::find(kLost, result) != std::end(kLost); }
 
 struct Advice {
@@ -122,7 +124,9 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   }
 
   ~OpenDevice() override {
-    if (try_make_current()) note(driver_->primary_release(ordinal_));
+    if (!try_make_current()) return;
+    release_kept();
+    note(driver_->primary_release(ordinal_));
   }
 
   const Description& description() const override { return description_; }
@@ -170,6 +174,7 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   Address allocate(size_t bytes, std::string_view purpose) override {
     if (bytes == 0) return 0;
     make_current();
+    release_kept();
     Address address = 0;
     const Result result = driver_->allocate(&address, bytes);
     if (result == kOutOfMemory) throw_out_of_memory("GPU memory", bytes, purpose);
@@ -178,7 +183,10 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   }
 
   void release(Address address) noexcept override {
-    if (address != 0 && try_make_current()) note(driver_->release(address));
+    if (address == 0 || !try_make_current()) return;
+    const Result result = driver_->release(address);
+    note(result);
+    if (result == kCapturing) keep_for_later(address);
   }
 
   void* allocate_pinned(size_t bytes, std::string_view purpose) override {
@@ -231,6 +239,24 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
     opened().failures.try_emplace(description_.ordinal, cause);
   }
 
+  // CUDA frees nothing in a thread that captures.
+  void keep_for_later(Address address) noexcept {
+    try {
+      const std::lock_guard lock(kept_mutex_);
+      kept_.push_back(address);
+    } catch (const std::exception&) {
+      // No memory to remember it by: it goes with the context.
+    }
+  }
+  void release_kept() noexcept {
+    std::vector<Address> kept;
+    {
+      const std::lock_guard lock(kept_mutex_);
+      kept.swap(kept_);
+    }
+    for (const Address address : kept) release(address);
+  }
+
   [[noreturn]] static void throw_out_of_reach() {
     const Support& support = ::tenon::device::driver().support;
     throw UserError(support ? "the process is exiting: its GPU is gone" : support.reason);
@@ -254,6 +280,8 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   Ordinal ordinal_ = 0;
   ContextHandle context_ = nullptr;
   KernelCache kernels_;
+  std::mutex kept_mutex_;
+  std::vector<Address> kept_;  // to be freed when no capture forbids it
   std::atomic<bool> lost_{false};
   mutable std::mutex loss_mutex_;
   std::string loss_;

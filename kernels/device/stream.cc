@@ -77,12 +77,12 @@ Graph::~Graph() {
 }
 
 bool Graph::update(GraphHandle graph) {
-  constexpr Result kUpdateFailure = 910;
+  constexpr Result kNotSupported = 801, kUpdateFailure = 910;
   const OwnedGraph owned(*device_, graph);
   std::array<uint64_t, 8> details{};  // CUDA writes three words: why, and between which nodes
   device_->make_current();
   const Result result = device_->driver().graph_update(exec_, graph, details.data());
-  if (result == kUpdateFailure) return false;
+  if (result == kUpdateFailure || result == kNotSupported) return false;
   device_->check(result, "update a graph");
   return true;
 }

@@ -67,6 +67,21 @@ TEST(DeviceTest, MemoryIsCountedAndGivenBack) {
   EXPECT_EQ(Buffer(device, 0, "nothing").address(), 0u);
 }
 
+TEST(DeviceTest, MemoryFreedInACaptureIsFreedAfterIt) {
+  StubDriver stub;
+  auto device = Device::open(0);
+  Stream stream(device);
+  const size_t before = device->memory().free;
+  Buffer buffer(device, 1 << 20, "a test");
+  stream.begin_capture();
+  buffer = Buffer();
+  EXPECT_THROW(stream.end_capture(), UserError);
+  EXPECT_THAT(stub.take_reports(), HasSubstr("cuMemFree_v2 during capture"));
+  EXPECT_LT(device->memory().free, before);
+  const Buffer next(device, 256, "the next");
+  EXPECT_EQ(device->memory().free, before - 256);
+}
+
 TEST(DeviceTest, OutOfMemoryNamesPurposeAndSizes) {
   const StubDriver stub("free_memory 3145728");
   auto device = Device::open(0);
