@@ -195,6 +195,6 @@ mkdir -p .deps
 }
 step "ONNX Runtime headers" && provide_headers
 step "Python environment" && provide_python
-step "Other releases of onnxruntime and onnx" && provide_beside
+step "Other releases of onnxruntime and onnx, the assembler of PTX" && provide_beside
 step "Model packages" && provide_models
 if $want_cross; then step "Cross compilers" && provide_sysroot; fi
