@@ -9,6 +9,7 @@
 #include "kernels/captured_runs.h"
 #include "kernels/device/stream.h"
 #include "kernels/device_weights.h"
+#include "kernels/index_watch.h"
 #include "kernels/instances.h"
 #include "kernels/program.h"
 #include "kernels/state_pool.h"
@@ -43,11 +44,13 @@ struct DeviceRunState {
   bool in_flight = false;
   std::unique_ptr<Stream> own_stream;  // where the caller brings none
   CapturedRuns captured;
+  IndexFlags flags;
 };
 
 class DeviceExecutable final : public Executable {
  public:
-  DeviceExecutable(Program program, std::shared_ptr<Device> device, DeviceRunOptions options)
+  DeviceExecutable(Program program, const codegen::GpuTarget& target,
+                   std::shared_ptr<Device> device, DeviceRunOptions options)
       : program_(std::move(program)),
         device_(std::move(device)),
         options_(options),
@@ -59,6 +62,7 @@ class DeviceExecutable final : public Executable {
     if (device_ == nullptr) return;
     weights_ = DeviceWeights(device_, program_);
     load_kernels();
+    watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
   }
 
   ~DeviceExecutable() override {
@@ -81,19 +85,26 @@ class DeviceExecutable final : public Executable {
     device_->make_current();
     auto lease = states_.lease([&] { return new_state(); });
     DeviceRunState& state = *lease;
+    state.flags.check(program_);  // of the Run before
     Stream stream = open_stream(context, state);
     if (instances_.read(context, state.shapes)) adopt(state);
     bind(context, state);
     take_over(state, stream);
     if (state.shape_values_stale) send_shape_values(state, stream);
-    if (options_.graphs && !stream.capturing()) {
+    // Of a capture that is not ours nothing runs now, and all of it again and again later.
+    const bool is_recorded = stream.capturing();
+    if (is_recorded) lease.keep();
+    if (options_.graphs && !is_recorded) {
       state.captured.run(device_, stream, state.shapes.instance, state.callers,
                          [&](Stream& target) { enqueue(target, state); });
     } else {
       enqueue(stream, state);
     }
+    if (is_recorded) return;
     stream.record(*state.finished);
-    if (context.stream() == nullptr) stream.synchronize(options_.deadline);
+    if (context.stream() != nullptr) return;
+    stream.synchronize(options_.deadline);
+    state.flags.check(program_);
   }
 
   const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
@@ -143,6 +154,7 @@ class DeviceExecutable final : public Executable {
     state->callers.resize(caller_slots_.size());
     state->arguments.resize(arguments_.size());
     state->finished = std::make_unique<Event>(device_);
+    if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
     return state;
   }
 
@@ -256,6 +268,9 @@ class DeviceExecutable final : public Executable {
       const CompiledLaunch& launch = program_.launches[i];
       const size_t count = launch.is_buffer.size();
       const int64_t tasks = instance.launches[i].tasks;
+      for (const ShapeInstance::Check& check : instance.launches[i].checks) {
+        watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i));
+      }
       if (tasks > 0) stream.launch(*kernels_[launch.gpu_code], tasks, {arguments, count});
       arguments += count;
     }
@@ -277,6 +292,7 @@ class DeviceExecutable final : public Executable {
   DeviceRunOptions options_;
   DeviceWeights weights_;
   std::vector<std::shared_ptr<const LoadedKernel>> kernels_;
+  std::unique_ptr<IndexWatch> watch_;
   Instances instances_;
   StatePool<DeviceRunState> states_;
   std::vector<size_t> caller_slots_;  // inputs and outputs
@@ -290,8 +306,8 @@ std::unique_ptr<Executable> build_on_device(ir::Graph fused, const Settings& set
                                             std::shared_ptr<device::Device> device,
                                             const DeviceRunOptions& options,
                                             const codegen::StageSink& sink) {
-  return std::make_unique<DeviceExecutable>(make_program(fused, settings, sink), std::move(device),
-                                            options);
+  return std::make_unique<DeviceExecutable>(make_program(fused, settings, sink), *settings.gpu,
+                                            std::move(device), options);
 }
 
 }  // namespace tenon::kernels
