@@ -28,8 +28,7 @@ void write_log(const std::string& text, unsigned options, const int* keys, void*
 }
 
 Function* find_function(World& world, FunctionHandle handle, const char* function) {
-  auto* const found = reinterpret_cast<Function*>(handle);
-  if (world.functions.has(handle) && world.modules.has(found->module)) return found;
+  if (world.functions.has(handle)) return reinterpret_cast<Function*>(handle);
   world.report(fmt::format("{} of a kernel whose module was unloaded", function));
   return nullptr;
 }
@@ -61,6 +60,11 @@ TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* im
 
 TENON_STUB_EXPORT Result cuModuleUnload(ModuleHandle module) {
   return call(__func__, kContext | kNoCapture, [&](World& world) -> Result {
+    const std::set<const void*> functions = world.functions.live();
+    for (const void* handle : functions) {
+      const auto* loaded = static_cast<const Function*>(handle)->module;
+      if (loaded == reinterpret_cast<const Module*>(module)) world.functions.remove(handle);
+    }
     return world.modules.remove(module) ? kSuccess : kInvalidHandle;
   });
 }

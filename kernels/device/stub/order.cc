@@ -50,6 +50,15 @@ std::string AccessHistory::add(const Access& access, const WorkTime& time,
   return found;
 }
 
+void AccessHistory::retire(int stream) {
+  for (auto& [base, ranges] : allocations_) {
+    for (auto& [begin, range] : ranges) {
+      if (range.written && range.written->stream == stream) range.written.reset();
+      range.read.erase(stream);
+    }
+  }
+}
+
 void AccessHistory::forget(Address base) { allocations_.erase(base); }
 
 }  // namespace tenon::stub

@@ -37,6 +37,7 @@ class AccessHistory {
   // The conflict with earlier work that nothing orders before this one; empty: none.
   std::string add(const Access& access, const WorkTime& time, const std::string& work);
   void forget(Address base);
+  void retire(int stream);  // all that it did is taken for done
 
  private:
   struct Mark {

@@ -61,6 +61,24 @@ Result wait(const char* function, unsigned needs, const Ask& ask) {
   return result;
 }
 
+// Streams that died long ago are forgotten, so that a long run does not drown in their clocks.
+void bury(World& world, int stream) {
+  constexpr size_t kRemembered = 64;
+  world.dead_streams.push_back(stream);
+  if (world.dead_streams.size() <= kRemembered) return;
+  const int oldest = world.dead_streams.front();
+  world.dead_streams.pop_front();
+  world.history.retire(oldest);
+  world.pending.erase(oldest);
+  world.host.erase(oldest);
+  for (const void* handle : world.streams.live()) {
+    const_cast<Stream*>(static_cast<const Stream*>(handle))->clock.erase(oldest);
+  }
+  for (const void* handle : world.events.live()) {
+    const_cast<Event*>(static_cast<const Event*>(handle))->clock.erase(oldest);
+  }
+}
+
 void join_capture(Stream& stream, const std::shared_ptr<Capture>& capture) {
   if (stream.capture == capture) return;
   capture->before.emplace(&stream, stream.clock);
@@ -110,6 +128,7 @@ TENON_STUB_EXPORT Result cuStreamDestroy_v2(StreamHandle handle) {
       finish_capture(world, *stream->capture->origin, lost);
     }
     finish(world, stream->clock);  // CUDA lets it end, too
+    bury(world, stream->number);
     world.streams.remove(handle);
     return kSuccess;
   });

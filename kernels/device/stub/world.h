@@ -87,23 +87,34 @@ struct DeviceState {
   Stream default_stream;
 };
 
-// Live objects by handle. Dead ones stay until the end, so that no handle comes back as another.
+// Live objects by handle. The last thousand dead ones stay, so that no handle comes back as another
+// while someone may still hold it.
 template <typename T>
 class Handles {
  public:
   T* add(std::unique_ptr<T> object) {
     T* const handle = object.get();
     live_.insert(handle);
-    all_.push_back(std::move(object));
+    objects_.emplace(handle, std::move(object));
     return handle;
   }
   bool has(const void* handle) const { return live_.contains(handle); }
-  bool remove(const void* handle) { return live_.erase(handle) == 1; }
+  bool remove(const void* handle) {
+    if (live_.erase(handle) == 0) return false;
+    dead_.push_back(handle);
+    if (dead_.size() > kRemembered) {
+      objects_.erase(dead_.front());
+      dead_.pop_front();
+    }
+    return true;
+  }
   const std::set<const void*>& live() const { return live_; }
 
  private:
+  static constexpr size_t kRemembered = 1000;
   std::set<const void*> live_;
-  std::vector<std::unique_ptr<T>> all_;
+  std::map<const void*, std::shared_ptr<T>> objects_;
+  std::deque<const void*> dead_;
 };
 
 struct World {
@@ -120,6 +131,7 @@ struct World {
   Clock host;
   std::map<int, std::deque<Pending>> pending;  // by the number of the stream
   int streams_made = 0;
+  std::deque<int> dead_streams;  // still remembered by what they touched
   Handles<Stream> streams;
   Handles<Event> events;
   Handles<Graph> graphs, graph_execs;

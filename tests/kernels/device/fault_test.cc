@@ -33,7 +33,8 @@ void whole_life() {
   Stream stream(device);
   Event event(device);
   const auto arena = Arena::make(device, MemoryKind::kDevice);
-  const auto kernel = device->load(add_one_code());
+  static const codegen::GpuCode code = add_one_code();
+  const auto kernel = device->load(code);
   const Buffer x(device, 256, "x");
   const std::vector<float> zeros(64);
   {
@@ -77,6 +78,12 @@ TEST(FaultTest, AWholeLifeLeavesNothing) {
 TEST(FaultTest, AWholeLifeWithWorkThatIsDoneLate) {
   const StubDriver stub("lazy");
   whole_life();
+  EXPECT_EQ(stub.leaks(), "");
+}
+
+TEST(FaultTest, ManyLivesLeaveNothing) {
+  const StubDriver stub;
+  for (int i = 0; i < 300; ++i) whole_life();
   EXPECT_EQ(stub.leaks(), "");
 }
 
