@@ -17,7 +17,13 @@ class StatePool {
     Lease(StatePool& pool, std::unique_ptr<State> state) : pool_(pool), state_(std::move(state)) {}
     ~Lease() {
       const std::lock_guard lock(pool_.mutex_);
-      pool_.idle_.push_back(std::move(state_));
+      (kept_ ? pool_.kept_ : pool_.idle_).push_back(std::move(state_));
+    }
+    // No other Run gets it: someone has recorded its addresses.
+    void keep() {
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.kept_.reserve(pool_.count_);
+      kept_ = true;
     }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
@@ -26,6 +32,7 @@ class StatePool {
    private:
     StatePool& pool_;
     std::unique_ptr<State> state_;
+    bool kept_ = false;
   };
 
   // The state that was used last, or a new one from `make`.
@@ -50,7 +57,7 @@ class StatePool {
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<State>> idle_;
+  std::vector<std::unique_ptr<State>> idle_, kept_;
   size_t count_ = 0;
 };
 
