@@ -112,6 +112,7 @@ void* Allocator::reserve(size_t bytes) {
                      ? device().allocate_pinned(bytes, kPurpose)
                      : reinterpret_cast<void*>(device().allocate(bytes, kPurpose));
   reserved_.insert(memory);
+  gpu_.add_lasting(memory, bytes);
   ++reserves_;
   return memory;
 }
@@ -120,6 +121,7 @@ void Allocator::release(void* memory) noexcept {
   if (memory == nullptr) return;
   const std::lock_guard lock(mutex_);
   if (reserved_.erase(memory) == 0) return arena_->release(memory);
+  gpu_.remove_lasting(memory);
   if (kind_ == device::MemoryKind::kPinned) return device_->release_pinned(memory);
   device_->release(reinterpret_cast<device::Address>(memory));
 }

@@ -272,7 +272,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
         fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
                     compiled.report.nodes.size(), compiled.report.fusions.size(),
                     compiled.report.compile_ms));
-    computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i], target_.device);
+    computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i], target_);
   }
   report_.write();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -143,6 +144,23 @@ void Gpu::remove(device::Stream& stream) noexcept {
   const std::lock_guard lock(mutex_);
   streams_.erase(&stream);
   for (device::Arena* arena : arenas_) arena->forget(stream.handle());
+}
+
+void Gpu::add_lasting(const void* memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  lasting_[reinterpret_cast<uintptr_t>(memory)] = bytes;
+}
+
+void Gpu::remove_lasting(const void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  lasting_.erase(reinterpret_cast<uintptr_t>(memory));
+}
+
+bool Gpu::is_lasting(const void* memory) const {
+  const std::lock_guard lock(mutex_);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const auto after = lasting_.upper_bound(address);
+  return after != lasting_.begin() && address - std::prev(after)->first < std::prev(after)->second;
 }
 
 void Gpu::synchronize() {

@@ -3,6 +3,8 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -40,15 +42,20 @@ class Gpu {
   void add(device::Stream& stream);
   // Arenas bind freed pieces to streams: they hear of a stream that goes.
   void remove(device::Stream& stream) noexcept;
+  // Memory that the runtime took for what stays with a session: nothing else is put there later.
+  void add_lasting(const void* memory, size_t bytes);
+  void remove_lasting(const void* memory) noexcept;
+  bool is_lasting(const void* memory) const;
   // Waits for the work on all streams, but for those that are being captured.
   void synchronize();
 
  private:
   HardwareDevice made_;  // empty: the runtime has its own
   MemoryInfo device_memory_, pinned_memory_, weight_memory_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<device::Arena*> arenas_;
   std::set<device::Stream*> streams_;
+  std::map<uintptr_t, size_t> lasting_;  // bytes by address
 };
 
 // "0000:1b:00.0", "00000000:1B:00.0" and "1b:00.0" are the same place.

@@ -7,16 +7,13 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device/device.h"
 #include "provider/compile.h"
 
 namespace tenon::provider {
 
 class NodeCompute : public OrtNodeComputeInfo {
  public:
-  // `device`: where inputs and outputs are; null: in host memory.
-  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
-              std::shared_ptr<device::Device> device);
+  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node, const Target& target);
 
  private:
   // A packed default arrives again at every Run: refuse when it is not the default any more.
@@ -31,7 +28,8 @@ class NodeCompute : public OrtNodeComputeInfo {
   void check_defaults(OrtKernelContext& context, void* stream) const;
   bool is_default(const ir::Tensor& expected, const void* data, size_t bytes, void* stream) const;
 
-  std::shared_ptr<device::Device> device_;
+  std::shared_ptr<device::Device> device_;  // where inputs and outputs are; null: host memory
+  const Gpu* gpu_;
   std::unique_ptr<kernels::Executable> executable_;
   std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
   std::vector<Default> defaults_;
