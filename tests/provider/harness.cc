@@ -72,6 +72,7 @@ Tensor to_tensor(const Ort::Value& value) {
 
 const OrtApiBase& api_base() {
   static const OrtApiBase* const base = [] {
+    setenv("TENON_DRIVER_LIBRARY", "no driver", 0);
     void* library = dlopen(variable("TENON_TEST_ONNXRUNTIME"), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       std::fprintf(stderr, "%s\n", dlerror());
@@ -110,6 +111,14 @@ std::vector<Ort::ConstEpDevice> tenon_devices(const Ort::Env& env) {
   return devices;
 }
 
+Ort::ConstEpDevice tenon_device(const Ort::Env& env, int gpu) {
+  const OrtHardwareDeviceType type =
+      gpu < 0 ? OrtHardwareDeviceType_CPU : OrtHardwareDeviceType_GPU;
+  std::vector<Ort::ConstEpDevice> devices = tenon_devices(env);
+  std::erase_if(devices, [&](const auto& device) { return device.Device().Type() != type; });
+  return devices.at(static_cast<size_t>(std::max(gpu, 0)));
+}
+
 std::vector<std::string> take_log() {
   const std::lock_guard lock(log().mutex);
   return std::exchange(log().lines, {});
@@ -125,7 +134,7 @@ Session::Session(const std::string& model, const Options& options, const Setting
     session_options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
   }
   const std::vector<Ort::ConstEpDevice> devices(static_cast<size_t>(settings.device_copies),
-                                                tenon_devices(environment).at(0));
+                                                tenon_device(environment, settings.gpu));
   session_options.AppendExecutionProvider_V2(environment, devices,
                                              {options.begin(), options.end()});
   session_ = Ort::Session(environment, model.data(), model.size(), session_options);

@@ -22,7 +22,8 @@ inline constexpr bool kAddressSanitizer = false, kSanitizer = true;
 inline constexpr bool kAddressSanitizer = false, kSanitizer = false;
 #endif
 
-// The runtime at $TENON_TEST_ONNXRUNTIME, opened by name: nothing is linked against it.
+// The runtime at $TENON_TEST_ONNXRUNTIME, opened by name: nothing is linked against it. No driver
+// is looked for unless $TENON_DRIVER_LIBRARY names one: a machine's GPUs change nothing here.
 const OrtApiBase& api_base();
 bool runtime_at_least(int minor);  // 27: 1.27
 
@@ -32,6 +33,8 @@ const std::string& plugin_path();
 // The process's environment with the plugin registered; released after the last test.
 Ort::Env& env();
 std::vector<Ort::ConstEpDevice> tenon_devices(const Ort::Env& env);
+// The CPU's device for -1; GPUs are counted from 0.
+Ort::ConstEpDevice tenon_device(const Ort::Env& env, int gpu);
 // What the environment's logger received since the last call.
 std::vector<std::string> take_log();
 
@@ -41,7 +44,8 @@ struct Settings {
   bool cpu_fallback = true;  // false: the session fails when Tenon leaves a node out
   int threads = 2;
   OrtLoggingLevel log_level = ORT_LOGGING_LEVEL_ERROR;
-  int device_copies = 1;  // how often Tenon's device is given to the session
+  int device_copies = 1;  // how often the device is given to the session
+  int gpu = -1;           // which one of Tenon's; -1: the CPU
 };
 
 class Session {
@@ -57,6 +61,7 @@ class Session {
   size_t claimed_nodes() const;
 
   std::vector<Type> output_types() const;
+  Ort::Session& runtime_session() const { return session_; }
 
  private:
   mutable Ort::Session session_{nullptr};

@@ -1,0 +1,298 @@
+// Sessions on GPUs that the stub driver plays: devices, memory, copies, streams.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <unordered_map>
+
+#include "harness.h"
+#include "quantized_weight.h"
+#include "stub_driver.h"
+
+namespace tenon::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Settings kOnGpu{.cpu_fallback = false, .gpu = 0};
+
+const bool stub_is_used = (use_stub_driver("devices 2; arch 9.0 8.0"), true);
+
+// Whatever a test does, the driver must have been used rightly.
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    env();
+    stub_reset();
+    stub_script("devices 2; arch 9.0 8.0");
+  }
+  void TearDown() override { EXPECT_EQ(stub_reports(), ""); }
+};
+
+std::string pointwise_model() {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).constant("gain", random_floats({64}, 1));
+  graph.node("Mul", {"x", "gain"}, {"h"}).node("Add", {"h", "x"}, {"y"});
+  return model(graph.output("y", kFloat, {"M", 64}));
+}
+
+std::string product_model() {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).constant("w", random_floats({64, 32}, 2));
+  graph.node("MatMul", {"x", "w"}, {"h"}).node("Relu", {"h"}, {"y"});
+  return model(graph.output("y", kFloat, {"M", 32}));
+}
+
+// Two chains and between them two ops that no provider but the CPU's runs.
+std::string partly_claimable_model() {
+  Graph graph("partly");
+  graph.input("x", kFloat, {"M", 64}).node("Softmax", {"x"}, {"h"});
+  graph.node("Cast", {"h"}, {"text"}, {{{"to", int64_t{kString}}}});
+  graph.node("Cast", {"text"}, {"z"}, {{{"to", int64_t{kFloat}}}});
+  graph.node("Mul", {"z", "x"}, {"m"}).node("Add", {"m", "z"}, {"y"});
+  return model(graph.output("y", kFloat, {"M", 64}));
+}
+
+const Options kClaimAll = {{"claim", "all"}};
+
+void expect_close(const Tensor& actual, const Tensor& expected, float tolerance = 1e-4f) {
+  ASSERT_EQ(actual.dims, expected.dims);
+  for (size_t i = 0; i < static_cast<size_t>(actual.elements()); ++i) {
+    ASSERT_NEAR(actual.at(i), expected.at(i), tolerance * (1 + std::abs(expected.at(i)))) << i;
+  }
+}
+
+void expect_like_the_cpu(const std::string& bytes, const Options& options,
+                         const Settings& settings = kOnGpu) {
+  const Session gpu(bytes, options, settings);
+  const Session cpu(bytes, kClaimAll);
+  for (const int64_t rows : {1, 7, 130}) {
+    const Tensor x = random_floats({rows, 64}, static_cast<unsigned>(rows));
+    expect_close(gpu.run({{"x", x}}).at(0), cpu.run({{"x", x}}).at(0));
+  }
+}
+
+std::unordered_map<std::string, std::string> metadata(const Ort::ConstEpDevice& device) {
+  return device.EpMetadata().GetKeyValuePairs();
+}
+
+TEST_F(Gpu, DevicesComeFirstAndTheCpuLast) {
+  const auto devices = tenon_devices(env());
+  ASSERT_EQ(devices.size(), 3U);
+  EXPECT_EQ(devices[0].Device().Type(), OrtHardwareDeviceType_GPU);
+  EXPECT_EQ(metadata(devices[0]).at("tenon_target"), "gpu");
+  EXPECT_EQ(metadata(devices[0]).at("cuda_device_id"), "0");
+  EXPECT_EQ(metadata(devices[0]).at("cuda_compute_capability"), "9.0");
+  EXPECT_EQ(metadata(devices[1]).at("cuda_device_id"), "1");
+  EXPECT_EQ(metadata(devices[1]).at("cuda_compute_capability"), "8.0");
+  EXPECT_EQ(metadata(devices[2]).at("tenon_target"), "cpu");
+}
+
+TEST_F(Gpu, ListingAndRegisteringTouchesNoMemory) {
+  env().RegisterExecutionProviderLibrary("again", plugin_path());
+  EXPECT_EQ(stub_calls("cuDevicePrimaryCtxRetain"), 0);
+  EXPECT_EQ(stub_calls("cuMemAlloc_v2"), 0);
+  env().UnregisterExecutionProviderLibrary("again");
+}
+
+TEST_F(Gpu, RunsAPointwiseChain) { expect_like_the_cpu(pointwise_model(), kClaimAll); }
+
+TEST_F(Gpu, RunsAProduct) { expect_like_the_cpu(product_model(), {}); }
+
+TEST_F(Gpu, TheSecondOneRunsToo) {
+  expect_like_the_cpu(pointwise_model(), kClaimAll, {.cpu_fallback = false, .gpu = 1});
+}
+
+TEST_F(Gpu, NodesOfTheCpuStandBetweenItsPartitions) {
+  expect_like_the_cpu(partly_claimable_model(), kClaimAll, {.gpu = 0});
+  EXPECT_EQ(Session(partly_claimable_model(), kClaimAll, {.gpu = 0}).partitions().size(), 2U);
+}
+
+TEST_F(Gpu, GraphsOfPartitionsGiveTheSame) {
+  expect_like_the_cpu(pointwise_model(), {{"claim", "all"}, {"enable_cuda_graph", "1"}});
+  const Session session(pointwise_model(), {{"claim", "all"}, {"enable_cuda_graph", "1"}}, kOnGpu);
+  const Tensor x = random_floats({5, 64});
+  const std::string first = session.run({{"x", x}}).at(0).bytes;
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(session.run({{"x", x}}).at(0).bytes, first);
+  EXPECT_GT(stub_calls("cuGraphLaunch"), 0);
+}
+
+TEST_F(Gpu, ConcurrentRunsGiveTheSameBits) {
+  const Session session(pointwise_model(), kClaimAll, kOnGpu);
+  std::vector<Tensor> inputs, expected;
+  for (int i = 0; i < 4; ++i) {
+    inputs.push_back(random_floats({1 + 5 * i, 64}, static_cast<unsigned>(i)));
+    expected.push_back(session.run({{"x", inputs.back()}}).at(0));
+  }
+  std::atomic<int> different = 0;
+  const auto work = [&](size_t thread) {
+    for (size_t i = 0; i < 50; ++i) {
+      const size_t which = (thread + i) % 4;
+      if (session.run({{"x", inputs[which]}}).at(0).bytes != expected[which].bytes) ++different;
+    }
+  };
+  std::thread first(work, 0), second(work, 1);
+  first.join();
+  second.join();
+  EXPECT_EQ(different, 0);
+}
+
+TEST_F(Gpu, BoundMemoryIsUsedWhereItIs) {
+  const Session session(pointwise_model(), kClaimAll, kOnGpu);
+  const Ort::ConstMemoryInfo place =
+      tenon_device(env(), 0).GetMemoryInfo(OrtDeviceMemoryType_DEFAULT);
+  const Ort::Allocator allocator(session.runtime_session(), place);
+  const std::vector<int64_t> dims = {3, 64};
+  Ort::Value x = Ort::Value::CreateTensor<float>(allocator, dims.data(), 2);
+  Ort::Value y = Ort::Value::CreateTensor<float>(allocator, dims.data(), 2);
+  const Tensor host = random_floats(dims, 9);
+  std::memcpy(x.GetTensorMutableRawData(), host.bytes.data(), host.bytes.size());  // the stub's
+
+  Ort::IoBinding binding(session.runtime_session());
+  binding.BindInput("x", x);
+  binding.BindOutput("y", y);
+  const long copies = stub_calls("cuMemcpyAsync");
+  session.runtime_session().Run(Ort::RunOptions{}, binding);
+  session.runtime_session().Run(Ort::RunOptions{}, binding);
+  // Values that follow from shapes may be sent; the tensors are not.
+  EXPECT_LE(stub_calls("cuMemcpyAsync") - copies, 1);
+  const Tensor expected = Session(pointwise_model(), kClaimAll).run({{"x", host}}).at(0);
+  EXPECT_EQ(std::memcmp(y.GetTensorRawData(), expected.bytes.data(), expected.bytes.size()), 0);
+}
+
+TEST_F(Gpu, AllocatorsTellWhatTheyHold) {
+  const Session session(pointwise_model(), {{"claim", "all"}, {"memory_limit", "67108864"}},
+                        kOnGpu);
+  session.run({{"x", random_floats({4, 64})}});
+  const Ort::ConstMemoryInfo place =
+      tenon_device(env(), 0).GetMemoryInfo(OrtDeviceMemoryType_DEFAULT);
+  const Ort::Allocator allocator(session.runtime_session(), place);
+  const auto stats = allocator.GetStats().GetKeyValuePairs();
+  EXPECT_EQ(stats.at("Limit"), "67108864");
+  EXPECT_GT(std::stoll(stats.at("NumAllocs")), 0);
+  EXPECT_GT(std::stoll(stats.at("TotalAllocated")), 0);
+}
+
+TEST_F(Gpu, TheReportNamesTheDevice) {
+  const TemporaryFolder folder;
+  Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path("r.json")}}, kOnGpu);
+  const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
+  EXPECT_EQ(report["device"]["kind"], "gpu");
+  EXPECT_EQ(report["device"]["arch"], "sm_90a");
+  EXPECT_EQ(report["device"]["device_id"], 0);
+}
+
+TEST_F(Gpu, TheCallersStreamIsUsed) {
+  using Create = int (*)(void**, unsigned);
+  using Destroy = int (*)(void*);
+  const Tensor x = random_floats({3, 64});
+  const Session opener(pointwise_model(), kClaimAll, kOnGpu);
+  const Tensor expected = opener.run({{"x", x}}).at(0);
+  void* stream = nullptr;
+  ASSERT_EQ(reinterpret_cast<Create>(stub_function("cuStreamCreate"))(&stream, 1), 0);
+  const std::string pointer = std::to_string(reinterpret_cast<uintptr_t>(stream));
+  {
+    const Session session(pointwise_model(), {{"claim", "all"}, {"user_compute_stream", pointer}},
+                          kOnGpu);
+    const long streams = stub_calls("cuStreamCreate");
+    EXPECT_EQ(session.run({{"x", x}}).at(0).bytes, expected.bytes);
+    EXPECT_EQ(stub_calls("cuStreamCreate"), streams);
+  }
+  EXPECT_EQ(reinterpret_cast<Destroy>(stub_function("cuStreamDestroy_v2"))(stream), 0);
+}
+
+TEST_F(Gpu, WholeRunsAreReplayedOnRequest) {
+  if (!runtime_at_least(26)) GTEST_SKIP() << "the runtime captures for plugins from 1.26 on";
+  const Session session(
+      pointwise_model(),
+      {{"claim", "all"}, {"enable_cuda_graph", "1"}, {"cuda_graph_scope", "session"}}, kOnGpu);
+  const Ort::ConstMemoryInfo place =
+      tenon_device(env(), 0).GetMemoryInfo(OrtDeviceMemoryType_DEFAULT);
+  const Ort::Allocator allocator(session.runtime_session(), place);
+  const std::vector<int64_t> dims = {3, 64};
+  Ort::Value x = Ort::Value::CreateTensor<float>(allocator, dims.data(), 2);
+  Ort::Value y = Ort::Value::CreateTensor<float>(allocator, dims.data(), 2);
+  Ort::IoBinding binding(session.runtime_session());
+  binding.BindInput("x", x);
+  binding.BindOutput("y", y);
+  const Session cpu(pointwise_model(), kClaimAll);
+  for (const unsigned seed : {1U, 2U, 3U}) {
+    const Tensor host = random_floats(dims, seed);
+    std::memcpy(x.GetTensorMutableRawData(), host.bytes.data(), host.bytes.size());
+    session.runtime_session().Run(Ort::RunOptions{}, binding);
+    const std::string expected = cpu.run({{"x", host}}).at(0).bytes;
+    EXPECT_EQ(std::memcmp(y.GetTensorRawData(), expected.data(), expected.size()), 0) << seed;
+  }
+  EXPECT_GE(stub_calls("cuGraphLaunch"), 3);
+}
+
+TEST_F(Gpu, WeightsListedAsInputsAreComparedOnTheDevice) {
+  const Tensor gain = random_floats({64}, 1), x = random_floats({2, 64});
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).default_input("gain", gain);
+  graph.node("Mul", {"x", "gain"}, {"h"}).node("Add", {"h", "x"}, {"y"});
+  const Session session(model(graph.output("y", kFloat, {"M", 64})), kClaimAll, kOnGpu);
+  const std::string expected = Session(pointwise_model(), kClaimAll).run({{"x", x}}).at(0).bytes;
+  EXPECT_EQ(session.run({{"x", x}}).at(0).bytes, expected);
+  const long copies = stub_calls("cuMemcpyAsync");
+  EXPECT_EQ(session.run({{"x", x}}).at(0).bytes, expected);
+  EXPECT_EQ(stub_calls("cuMemcpyAsync") - copies, 2) << "x and y, and no default again";
+  EXPECT_EQ(session.run({{"x", x}, {"gain", gain}}).at(0).bytes, expected);
+  const std::string message = error_of([&] {
+    session.run({{"x", x}, {"gain", random_floats({64}, 2)}});
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("gain"), HasSubstr("default value")));
+  EXPECT_EQ(session.run({{"x", x}}).at(0).bytes, expected);
+}
+
+TEST_F(Gpu, ContradictionsNameBothSides) {
+  const auto refusal = [](const Options& options, int gpu) {
+    return error_of([&] { Session(product_model(), options, {.gpu = gpu}); });
+  };
+  EXPECT_THAT(refusal({{"target", "cpu"}}, 0), AllOf(HasSubstr("target=cpu"), HasSubstr("GPU")));
+  EXPECT_THAT(refusal({{"target", "gpu"}}, -1), AllOf(HasSubstr("target=gpu"), HasSubstr("CPU")));
+  EXPECT_THAT(refusal({{"device_id", "1"}}, 0),
+              AllOf(HasSubstr("device_id=1"), HasSubstr("GPU 0")));
+  EXPECT_THAT(refusal({{"target_arch", "sm_1"}}, 0), HasSubstr("sm_90a"));
+  EXPECT_THAT(refusal({{"target", "cpu"}, {"target_arch", "sm_80"}}, -1), HasSubstr("leave one"));
+}
+
+TEST_F(Gpu, AnAbsentGpuIsCompiledForAndNotRun) {
+  for (const int gpu : {0, -1}) {
+    const Session session(pointwise_model(), {{"claim", "all"}, {"target_arch", "sm_120a"}},
+                          {.gpu = gpu});
+    const std::string message = error_of([&] { session.run({{"x", random_floats({1, 64})}}); });
+    EXPECT_THAT(message, HasSubstr("not in this machine")) << gpu;
+  }
+}
+
+TEST_F(Gpu, AVirtualRegistrationOffersAGpuToCompileFor) {
+  env().RegisterExecutionProviderLibrary("tenon.virtual", plugin_path());
+  const auto devices = tenon_devices(env());
+  const auto found = std::ranges::find_if(devices, [](const Ort::ConstEpDevice& device) {
+    return device.Device().Metadata().GetKeyValuePairs().contains("is_virtual");
+  });
+  ASSERT_NE(found, devices.end());
+  {
+    Ort::SessionOptions options;
+    options.AppendExecutionProvider_V2(env(), {*found},
+                                       std::unordered_map<std::string, std::string>{});
+    const std::string bytes = pointwise_model();
+    Ort::Session session(env(), bytes.data(), bytes.size(), options);
+  }
+  env().UnregisterExecutionProviderLibrary("tenon.virtual");
+}
+
+TEST_F(Gpu, TwoInOneSessionAreRefused) {
+  const std::string message =
+      error_of([] { Session(product_model(), {}, {.device_copies = 2, .gpu = 0}); });
+  EXPECT_THAT(message, HasSubstr("one process per device"));
+}
+
+}  // namespace
+}  // namespace tenon::testing
