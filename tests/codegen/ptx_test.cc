@@ -85,5 +85,81 @@ TEST(PtxTest, EveryOperationCompiles) {
   }
 }
 
+Sample sample_called(const std::string& name) {
+  for (Sample& sample : representative_samples()) {
+    if (sample.name == name) return sample;
+  }
+  throw InternalError("no sample is called " + name);
+}
+
+std::string ptx_of(const std::string& name, const std::string& arch = "sm_90a") {
+  Sample sample = sample_called(name);
+  return compile_gpu(sample.kernel, sample.threads, target_of(arch)).ptx;
+}
+
+bool has(const std::string& text, const std::string& pattern) {
+  return std::regex_search(text, std::regex(pattern));
+}
+
+TEST(PtxTest, NeighboursMoveAsVectors) {
+  std::string f32 = ptx_of("pointwise_1024_f32_t128"), f16 = ptx_of("pointwise_1024_f16_t128");
+  EXPECT_TRUE(has(f32, R"(ld\.global\.v4\.f32)"));
+  EXPECT_TRUE(has(f32, R"(st\.global\.v4\.f32)"));
+  EXPECT_TRUE(has(f16, R"(ld\.global\.v4\.(b|u)32)"));
+  EXPECT_TRUE(has(f16, R"(st\.global\.v4\.(b|u)32)"));
+}
+
+TEST(PtxTest, HalvesMeetOnTensorCores) {
+  EXPECT_TRUE(has(ptx_of("matmul_64_64_32_f16_t128"), R"(mma\.sync\.aligned\.m16n8k16.*f16)"));
+  EXPECT_TRUE(has(ptx_of("matmul_64_64_32_bf16_t128"), R"(mma\.sync\.aligned\.m16n8k16.*bf16)"));
+  EXPECT_TRUE(has(ptx_of("matmul_64_64_32_f16_t128"), R"(ldmatrix.*\.trans)"));
+  EXPECT_FALSE(has(ptx_of("matmul_nt_128_64_32_f16_t128"), R"(ldmatrix.*\.trans)"));
+  EXPECT_FALSE(has(ptx_of("matmul_32_32_16_f32_t128"), R"(mma\.sync)"));
+}
+
+// Contraction, flushed subnormal numbers and approximations would differ from the host.
+TEST(PtxTest, ArithmeticIsExact) {
+  for (const Sample& sample : representative_samples()) {
+    std::string ptx = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a")).ptx;
+    EXPECT_FALSE(has(ptx, R"(\.ftz|\.approx|\.full\.)")) << sample.name;
+    EXPECT_FALSE(has(ptx, R"(\t(add|mul|sub)\.f(32|64))")) << sample.name;
+  }
+}
+
+TEST(PtxTest, EveryArchitectureIsNamedInTheText) {
+  for (const std::string& arch : gpu_archs()) {
+    std::string ptx = ptx_of("table_512_f32_t128", arch);
+    EXPECT_TRUE(has(ptx, "\n\\.target " + arch + "\n")) << arch;
+    EXPECT_TRUE(has(ptx, arch == "sm_110a" ? R"(\.version 9\.0)" : R"(\.version [78]\.[08])"));
+  }
+  EXPECT_THROW(ptx_of("table_512_f32_t128", "sm_10"), UserError);
+}
+
+TEST(PtxTest, CarriesItsTileProgram) {
+  for (const Sample& sample : representative_samples()) {
+    GpuCode code = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a"));
+    std::string program = tile_program(code.ptx);
+    EXPECT_EQ(program, print(sample.kernel));
+    EXPECT_EQ(print(parse(program)), program);
+  }
+  EXPECT_THROW(tile_program(".version 8.0\n"), UserError);
+  EXPECT_THROW(tile_program("// tile program\n// kernel @x() {\n"), UserError);
+}
+
+TEST(PtxTest, RefusesWhatABlockCannotHold) {
+  Builder b("large");
+  ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+  ValueId room = b.alloc(DType::kF32, 40 << 10);
+  b.store({room, zero}, b.load({x, zero}, {64}));
+  b.store({x, zero}, b.load({room, zero}, {64}));
+  Kernel kernel = b.finish();
+  EXPECT_THROW(compile_gpu(kernel, 128, target_of("sm_86")), UserError);
+  GpuTarget large = target_of("sm_90a");
+  large.shared_bytes = 227 << 10;
+  EXPECT_EQ(compile_gpu(kernel, 128, large).shared_bytes, 160 << 10);
+  EXPECT_THROW(compile_gpu(kernel, 100, large), InternalError);
+  EXPECT_THROW(compile_gpu(kernel, 2048, large), InternalError);
+}
+
 }  // namespace
 }  // namespace tenon::codegen

@@ -1,0 +1,147 @@
+// Where elements lie, against what the definitions say when written down element by element.
+#include "codegen/layouts.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "codegen/tile/builder.h"
+
+namespace tenon::codegen {
+namespace {
+
+const std::vector<std::vector<int>> kShapes = {{1},      {5},     {128},    {1000},
+                                               {4096},   {1, 7},  {7, 1},   {3, 37},
+                                               {16, 16}, {64, 8}, {33, 48}, {128, 64}};
+
+// Every element is held, its first copy by one thread only, and no register holds one that is not.
+void expect_complete(const Layout& layout) {
+  std::map<int64_t, int> holders, first_copies;
+  for (int thread = 0; thread < layout.threads; ++thread) {
+    for (int reg = 0; reg < layout.registers(); ++reg) {
+      int64_t element = layout.element_of(thread, reg);
+      if (element < 0) continue;
+      ASSERT_LT(element, layout.elements()) << layout.text();
+      ++holders[element];
+      first_copies[element] += layout.is_first_copy(thread, reg);
+    }
+  }
+  ASSERT_EQ(static_cast<int64_t>(holders.size()), layout.elements()) << layout.text();
+  for (auto [element, count] : first_copies) ASSERT_EQ(count, 1) << layout.text() << " " << element;
+}
+
+TEST(LayoutTest, EveryElementHasOneFirstCopy) {
+  for (int threads : {32, 96, 128, 1024}) {
+    for (const auto& shape : kShapes) {
+      expect_complete(Layout::dealt(shape, threads));
+      if (shape.size() < 2) continue;
+      for (bool rows_together : {false, true}) {
+        Layout mma = Layout::mma(shape, threads, rows_together);
+        expect_complete(mma);
+        expect_complete(mma.rows_of());
+        expect_complete(mma.columns_of());
+      }
+    }
+  }
+}
+
+TEST(LayoutTest, DealtRunsAreConsecutiveAndCyclic) {
+  Layout layout = Layout::dealt({4096}, 128);
+  EXPECT_EQ(layout.run, 8);
+  EXPECT_EQ(layout.registers(), 32);
+  EXPECT_EQ(layout.element_of(0, 7), 7);
+  EXPECT_EQ(layout.element_of(1, 0), 8);
+  EXPECT_EQ(layout.element_of(0, 8), 1024);
+  EXPECT_EQ(Layout::dealt({300}, 128).run, 2);
+  EXPECT_EQ(Layout::dealt({300}, 128).element_of(22, 2), -1);  // past the end
+  EXPECT_EQ(Layout::dealt({5}, 32).element_of(7, 0), 2);       // a copy
+}
+
+TEST(LayoutTest, DealtIgnoresTheShapeOfEqualSizes) {
+  Layout flat = Layout::dealt({1024}, 64), square = Layout::dealt({32, 32}, 64);
+  for (int thread = 0; thread < 64; ++thread) {
+    for (int reg = 0; reg < flat.registers(); ++reg) {
+      ASSERT_EQ(flat.element_of(thread, reg), square.element_of(thread, reg));
+    }
+  }
+}
+
+// The places of c0 … c3 as the instruction set defines them for m16n8.
+TEST(LayoutTest, MmaFragmentsLieAsTheInstructionWants) {
+  Layout layout = Layout::mma({32, 16}, 64, true);
+  EXPECT_EQ(layout.warps_m, 2);
+  EXPECT_EQ(layout.warps_n, 1);
+  for (int thread = 0; thread < 64; ++thread) {
+    int group = thread % 32 / 4, in_group = thread % 4;
+    for (int fragment = 0; fragment < 2; ++fragment) {
+      for (int c = 0; c < 4; ++c) {
+        int row = thread / 32 * 16 + group + (c >= 2 ? 8 : 0);
+        int column = fragment * 8 + in_group * 2 + c % 2;
+        ASSERT_EQ(layout.element_of(thread, fragment * 4 + c), row * 16 + column);
+      }
+    }
+  }
+}
+
+// A row's sum lies where the row's elements lie.
+TEST(LayoutTest, RowsAndColumnsFollowTheirTile) {
+  Layout mma = Layout::mma({64, 48}, 128, false), rows = mma.rows_of(), columns = mma.columns_of();
+  for (int thread = 0; thread < 128; ++thread) {
+    std::set<int64_t> held_rows, held_columns, of_rows, of_columns;
+    for (int reg = 0; reg < mma.registers(); ++reg) {
+      held_rows.insert(mma.element_of(thread, reg) / 48);
+      held_columns.insert(mma.element_of(thread, reg) % 48);
+    }
+    for (int reg = 0; reg < rows.registers(); ++reg) of_rows.insert(rows.element_of(thread, reg));
+    for (int reg = 0; reg < columns.registers(); ++reg) {
+      of_columns.insert(columns.element_of(thread, reg));
+    }
+    ASSERT_EQ(held_rows, of_rows);
+    ASSERT_EQ(held_columns, of_columns);
+  }
+}
+
+TEST(LayoutTest, AssignmentFollowsProductsThroughLoops) {
+  using Kind = Layout::Kind;
+  Builder b("follow");
+  ValueId x = b.buffer("x", DType::kF16), y = b.buffer("y", DType::kF32), zero = b.index(0);
+  ValueId initial = b.constant(DType::kF32, 0, {64, 32});
+  ValueId high = kNone, bias = kNone, scaled = kNone, a = kNone;
+  ValueId sum = b.loop(zero, b.index(4), b.index(1), {initial},
+                       [&](ValueId, std::span<const ValueId> carried) {
+                         a = b.load({x, zero}, {64, 16});
+                         ValueId c = b.load({x, zero}, {16, 32});
+                         ValueId product = b.dot(carried[0], a, c);
+                         high = b.reduce(Fn::kMax, product, 1);
+                         ValueId column = b.broadcast(b.reshape(high, {64, 1}), {64, 32});
+                         bias = b.load({y, zero}, {32});
+                         scaled = b.add(b.sub(product, column), b.broadcast(bias, {64, 32}));
+                         return std::vector{scaled};
+                       })[0];
+  b.store({y, zero}, sum);
+  Kernel kernel = b.finish();
+  std::vector<Layout> layouts = assign_layouts(kernel, 128);
+  EXPECT_EQ(layouts[initial].kind, Kind::kMma);
+  EXPECT_EQ(layouts[sum].kind, Kind::kMma);
+  EXPECT_EQ(layouts[scaled].kind, Kind::kMma);
+  EXPECT_EQ(layouts[high].kind, Kind::kRows);
+  EXPECT_EQ(layouts[bias].kind, Kind::kColumns);
+  EXPECT_EQ(layouts[a].kind, Kind::kDealt);
+  EXPECT_EQ(layouts[sum], Layout::mma({64, 32}, 128, true));
+}
+
+TEST(LayoutTest, WithoutTensorCoresEverythingIsDealt) {
+  Builder b("plain");
+  ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+  ValueId a = b.load({x, zero}, {16, 16});
+  ValueId product = b.dot(a, a, a);
+  ValueId total = b.reduce(Fn::kAdd, b.reduce(Fn::kAdd, product, 1), 0);
+  b.store({x, zero}, total);
+  std::vector<Layout> layouts = assign_layouts(b.finish(), 64);
+  EXPECT_EQ(layouts[product].kind, Layout::Kind::kDealt);
+  EXPECT_EQ(layouts[total].kind, Layout::Kind::kUniform);
+}
+
+}  // namespace
+}  // namespace tenon::codegen
