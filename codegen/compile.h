@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/support.h"
 #include "codegen/target.h"
 #include "codegen/tile/ir.h"
 
@@ -49,6 +50,9 @@ struct GpuCode {
 // become InternalError, and a kernel that needs more shared memory than a block gets a UserError.
 GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
                     const StageSink& sink = {});
+
+// Whether compile_gpu has code for every operation: transcendental functions of f64 have none.
+Support supports_gpu(const Kernel& kernel);
 
 // The tile program that compile_gpu put into the comments of a PTX text: who has no GPU runs that.
 std::string tile_program(std::string_view ptx);

@@ -1,5 +1,4 @@
 // The sample kernels on a GPU, against the same kernels on the host.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,88 +8,12 @@
 #include "base/convert.h"
 #include "base/error.h"
 #include "codegen/compile.h"
+#include "tests/codegen/gpu_driver.h"
 #include "tests/codegen/gpu_samples.h"
 #include "tests/codegen/host_kernel.h"
 
 namespace tenon::codegen {
 namespace {
-
-// As much of the driver as running a kernel takes: this layer stands below kernels/device.
-class Gpu {
- public:
-  Gpu() {
-    library_ = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library_) return;
-    int device = 0, count = 0;
-    void* context = nullptr;
-    if (call<int>("cuInit", 0u) || call<int>("cuDeviceGetCount", &count) || count == 0) return;
-    if (call<int>("cuDeviceGet", &device, 0)) return;
-    int major = 0, minor = 0;
-    call<int>("cuDeviceGetAttribute", &major, 75, device);
-    call<int>("cuDeviceGetAttribute", &minor, 76, device);
-    target.arch = "sm_" + std::to_string(major * 10 + minor);
-    for (const std::string& arch : gpu_archs()) {
-      if (arch == target.arch + "a") target.arch = arch;
-    }
-    int shared = 0;
-    call<int>("cuDeviceGetAttribute", &shared, 97, device);
-    target.shared_bytes = shared;
-    present = !call<int>("cuDevicePrimaryCtxRetain", &context, device) &&
-              !call<int>("cuCtxSetCurrent", context);
-  }
-
-  template <typename R, typename... Args>
-  R call(const char* name, Args... args) {
-    auto* function = reinterpret_cast<R (*)(Args...)>(dlsym(library_, name));
-    return function ? function(args...) : R(1);
-  }
-
-  void run(const GpuCode& code, int64_t tasks, const std::vector<int64_t>& indices,
-           const Kernel& kernel, std::vector<std::vector<uint64_t>>& buffers) {
-    void *module = nullptr, *function = nullptr;
-    must("load", call<int>("cuModuleLoadData", &module, code.ptx.c_str()));
-    must("find", call<int>("cuModuleGetFunction", &function, module, code.entry.c_str()));
-    must("shared",
-         call<int>("cuFuncSetAttribute", function, 8, static_cast<int>(code.shared_bytes)));
-    std::vector<uint64_t> arguments;
-    std::vector<uint64_t> addresses;
-    size_t next_buffer = 0, next_index = 0;
-    for (const Parameter& parameter : kernel.parameters) {
-      if (parameter.type.kind == Type::Kind::kIndex) {
-        arguments.push_back(static_cast<uint64_t>(indices[next_index++]));
-        continue;
-      }
-      auto& content = buffers[next_buffer++];
-      uint64_t address = 0;
-      must("allocate", call<int>("cuMemAlloc_v2", &address, content.size() * 8));
-      must("copy", call<int>("cuMemcpyHtoD_v2", address, content.data(), content.size() * 8));
-      arguments.push_back(address);
-      addresses.push_back(address);
-    }
-    std::vector<void*> pointers;
-    for (uint64_t& argument : arguments) pointers.push_back(&argument);
-    must("launch", call<int>("cuLaunchKernel", function, static_cast<unsigned>(tasks), 1u, 1u,
-                             static_cast<unsigned>(code.threads), 1u, 1u,
-                             static_cast<unsigned>(code.shared_bytes), static_cast<void*>(nullptr),
-                             pointers.data(), static_cast<void**>(nullptr)));
-    must("finish", call<int>("cuCtxSynchronize"));
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      must("copy back",
-           call<int>("cuMemcpyDtoH_v2", buffers[i].data(), addresses[i], buffers[i].size() * 8));
-      call<int>("cuMemFree_v2", addresses[i]);
-    }
-    call<int>("cuModuleUnload", module);
-  }
-
-  bool present = false;
-  GpuTarget target;
-
- private:
-  static void must(const char* what, int result) {
-    if (result != 0) throw InternalError(std::string(what) + " failed: " + std::to_string(result));
-  }
-  void* library_ = nullptr;
-};
 
 Gpu& gpu() {
   static Gpu gpu;

@@ -1,0 +1,33 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "codegen/compile.h"
+
+namespace tenon::codegen {
+namespace {
+
+// Functions that the host takes from libm where they are wanted in f64.
+constexpr std::array kFromLibm = {Fn::kExp,   Fn::kExp2,  Fn::kLog,  Fn::kLog2, Fn::kSin,
+                                  Fn::kCos,   Fn::kTan,   Fn::kTanh, Fn::kErf,  Fn::kAsin,
+                                  Fn::kAcos,  Fn::kAtan,  Fn::kSinh, Fn::kCosh, Fn::kAsinh,
+                                  Fn::kAcosh, Fn::kAtanh, Fn::kPow,  Fn::kAtan2};
+
+Support check(const Kernel& kernel, const Region& region) {
+  for (const Operation& operation : region.operations) {
+    for (const Region& inner : operation.regions) {
+      if (Support answer = check(kernel, inner); !answer) return answer;
+    }
+    if (std::ranges::find(kFromLibm, operation.fn) == kFromLibm.end()) continue;
+    if (kernel.types[operation.operands[0]].dtype != DType::kF64) continue;
+    return Support::no(fmt::format("{} of f64 has no code on a GPU", name(operation.fn)));
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+Support supports_gpu(const Kernel& kernel) { return check(kernel, kernel.body); }
+
+}  // namespace tenon::codegen
