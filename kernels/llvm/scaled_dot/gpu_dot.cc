@@ -49,9 +49,11 @@ class GpuDot {
     return b_.sub(writer_.index(size), first);
   }
 
-  // Terms of a[rows, k … k + count). `batch_offset`: of the batch's first element.
-  std::vector<Tile> left(const Task& task, ValueId batch_offset, ValueId k, int count) {
-    const ValueId k_left = left_of(plan_.k, k, count);
+  // Terms of a[rows, k … k + count). `batch_offset`: of the batch's first element; `unit`: what K
+  // is walked in, which may end past it.
+  std::vector<Tile> left(const Task& task, ValueId batch_offset, ValueId k, int count,
+                         int64_t unit) {
+    const ValueId k_left = left_of(plan_.k, k, unit);
     const int rows = plan_.tile.rows;
     if (plan_.left_turned) {
       const ValueId row_stride = writer_.index(plan_.rows);
@@ -139,7 +141,7 @@ class GroupProducts {
       right.push_back(parts.size() == 1 ? parts[0] : b_.concat(parts, 0));
     }
     const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
-    return dot_parts(b_, sums, dot_.left(task_, b_.index(0), first, count), right);
+    return dot_parts(b_, sums, dot_.left(task_, b_.index(0), first, count, layout_.group()), right);
   }
 
   Builder& b_;
@@ -205,7 +207,7 @@ void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, R
     const Tile codes = read(at);
     const bool plain = !right.is_scaled() && b.type(codes).dtype == plan.operand;
     const Tile numbers = plain ? codes : right.numbers(codes);
-    return dot_parts(b, sums, dot.left(task, a_first, at, step),
+    return dot_parts(b, sums, dot.left(task, a_first, at, step, step),
                      dot.terms(numbers, plan.right_terms));
   };
   const Tile start = plan.integer ? b.integer_constant(DType::kI32, 0, {plan.tile.rows, columns})

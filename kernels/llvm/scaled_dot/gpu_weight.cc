@@ -182,18 +182,24 @@ Tile GpuWeightReader::load_words(ValueId group) {
                  {kSlab, columns_});
 }
 
-Tile GpuWeightReader::load_block(ValueId buffer, ValueId block) {
+ValueId GpuWeightReader::block_offset(ValueId block) {
   // The last group may have slabs past K, whose codes are zero.
   if (layout_.k % layout_.group() != 0) block = b_.min(block, b_.index(layout_.blocks() - 1));
-  const ValueId row = b_.mul(block, b_.index(layout_.padded_n));
-  return b_.load({buffer, b_.add(row, column_), {b_.index(1)}, {}}, {columns_});
+  return b_.add(b_.mul(block, b_.index(layout_.padded_n)), column_);
+}
+
+Tile GpuWeightReader::decoded_scale(Tile codes) {
+  return b_.cast(decode_tile(b_, codes, layout_.scale_type), DType::kF32);
 }
 
 Tile GpuWeightReader::load_scale(ValueId block) {
-  return b_.cast(decode_tile(b_, load_block(scales_, block), layout_.scale_type), DType::kF32);
+  return decoded_scale(b_.load({scales_, block_offset(block), {b_.index(1)}, {}}, {columns_}));
 }
 
-Tile GpuWeightReader::rows_of(Tile columns) { return b_.broadcast(columns, {kSlab, columns_}); }
+// Every row of the slab reads it anew: cheaper than passing it between threads.
+Tile GpuWeightReader::load_for_slab(ValueId buffer, ValueId block) {
+  return b_.load({buffer, block_offset(block), {b_.index(0), b_.index(1)}, {}}, {kSlab, columns_});
+}
 
 Tile GpuWeightReader::codes(Tile words, int j) {
   const auto all = [&](int64_t value) {
@@ -214,7 +220,7 @@ Tile GpuWeightReader::integers(Tile codes, ValueId block) {
   }
   if (layout_.zero_offset != 0 && zeros_ == kNone) value = b_.sub(value, all(layout_.zero_offset));
   if (zeros_ == kNone || layout_.zero_type == DType::kF32) return value;
-  return b_.sub(value, rows_of(b_.cast(load_block(zeros_, block), DType::kI32)));
+  return b_.sub(value, b_.cast(load_for_slab(zeros_, block), DType::kI32));
 }
 
 // Sign, exponent and fraction of e2m1 stand in the f16 as they are; the exponents' biases differ by
@@ -242,7 +248,7 @@ std::vector<Tile> GpuWeightReader::slab(Tile words, int j, ValueId block) {
     Tile value =
         whole ? as_operand(b_.cast(integers(code, block), DType::kF32)) : small_floats(code);
     if (layout_.use == ScaleUse::kSlabs) {
-      const Tile scale = rows_of(load_scale(block));
+      const Tile scale = decoded_scale(load_for_slab(scales_, block));
       value = layout_.operand == DType::kF16
                   ? b_.mul(value, b_.cast(scale, DType::kF16))
                   : as_operand(b_.mul(b_.cast(value, DType::kF32), scale));
@@ -251,8 +257,8 @@ std::vector<Tile> GpuWeightReader::slab(Tile words, int j, ValueId block) {
   }
   Tile value = whole ? b_.cast(integers(code, block), DType::kF32)
                      : b_.cast(small_floats(code), DType::kF32);
-  if (layout_.zero_type == DType::kF32) value = b_.sub(value, rows_of(load_block(zeros_, block)));
-  if (scales_ != kNone) value = b_.mul(value, rows_of(load_scale(block)));
+  if (layout_.zero_type == DType::kF32) value = b_.sub(value, load_for_slab(zeros_, block));
+  if (scales_ != kNone) value = b_.mul(value, decoded_scale(load_for_slab(scales_, block)));
   return split_bf16(b_, value, layout_.parts());
 }
 

@@ -69,11 +69,12 @@ class GpuWeightReader {
   Tile load_scale(codegen::ValueId block);  // f32 [columns]
 
  private:
-  Tile load_block(codegen::ValueId buffer, codegen::ValueId block);
-  Tile codes(Tile words, int j);                      // u32
-  Tile integers(Tile codes, codegen::ValueId block);  // i32, less the zero point
-  Tile small_floats(Tile codes);                      // in the operand type
-  Tile rows_of(Tile columns);                         // [columns] -> [16, columns]
+  codegen::ValueId block_offset(codegen::ValueId block);
+  Tile decoded_scale(Tile codes);
+  Tile load_for_slab(codegen::ValueId buffer, codegen::ValueId block);  // [16, columns]
+  Tile codes(Tile words, int j);                                        // u32
+  Tile integers(Tile codes, codegen::ValueId block);                    // i32, less the zero point
+  Tile small_floats(Tile codes);                                        // in the operand type
   Tile as_operand(Tile f32);
 
   codegen::Builder& b_;
