@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "codegen/compile.h"
 #include "kernels/llvm/loop/emitter.h"
 #include "kernels/llvm/loop/problem.h"
 #include "kernels/llvm/loop/split_reduction.h"
@@ -143,7 +144,9 @@ Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settin
     Lowered unused;
     const LoopProblem problem = ProblemMaker(graph, node, unused).make();
     if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
-    return supports_problem(problem, settings);
+    if (Support answer = supports_problem(problem, settings); !answer) return answer;
+    return settings.gpu ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
+                        : Support::yes();
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
