@@ -62,6 +62,7 @@ struct FlashTiles {
   int64_t panel;
   int threads;
   bool exact;  // operands are split into bf16 terms
+  bool ahead;  // k and v fit into registers before they are needed
 
   FlashTiles(const AttentionProblem& problem, const TileSizes& sizes, bool many, bool split)
       : queries(many ? sizes.many_queries : sizes.few_queries), keys(sizes.keys), exact(split) {
@@ -71,6 +72,7 @@ struct FlashTiles {
     const bool wide = panel > 128;  // accumulators of many queries would fill 256 threads too
     threads = wide || (many && panel > sizes.crowded) ? 256 : 128;
     if (many && threads == 256 && !wide) queries *= 2;
+    ahead = !exact && problem.depth <= depth && keys * (depth + panel) <= 64 * threads;
   }
 };
 
@@ -178,33 +180,36 @@ class GpuFlash {
     return operand(codes, dtype(attention_.q));
   }
 
-  // kᵀ[depth][keys]. Keys that lie side by side are loaded so, others as rows.
-  Terms load_keys(ValueId key, ValueId keys_left, ValueId depth) {
+  bool keys_are_columns() const { return key_strides_.row.is(1); }
+
+  // Rows of k, or columns where those lie side by side.
+  Tile load_keys(ValueId key, ValueId keys_left, ValueId depth) {
     const ValueId at = place(key_strides_, task_.kv_head, key, depth);
     const ValueId depth_left = columns_left(problem_.depth, tiles_.depth, depth);
     const ValueId row = dim(key_strides_.row), column = dim(key_strides_.column);
-    const DType type = dtype(attention_.k);
-    if (key_strides_.row.is(1)) {
-      return operand(
-          b_.load({k_, at, {column, row}, {depth_left, keys_left}}, {tiles_.depth, tiles_.keys}),
-          type);
+    if (keys_are_columns()) {
+      return b_.load({k_, at, {column, row}, {depth_left, keys_left}}, {tiles_.depth, tiles_.keys});
     }
-    Terms terms = operand(
-        b_.load({k_, at, {row, column}, {keys_left, depth_left}}, {tiles_.keys, tiles_.depth}),
-        type);
+    return b_.load({k_, at, {row, column}, {keys_left, depth_left}}, {tiles_.keys, tiles_.depth});
+  }
+
+  // kᵀ[depth][keys] of what load_keys gave.
+  Terms key_operand(Tile codes) {
+    Terms terms = operand(codes, dtype(attention_.k));
+    if (keys_are_columns()) return terms;
     for (Tile& term : terms) term = b_.transpose(term);
     return terms;
   }
 
-  Terms load_values(ValueId key, ValueId keys_left, int64_t first, int width) {
+  // The columns of v that go into the accumulator `index`.
+  Tile load_values(ValueId key, ValueId keys_left, size_t index) {
+    const auto first = static_cast<int64_t>(index) * tiles_.value_step;
     const ValueId column = b_.add(panel_, b_.index(first));
-    const Tile codes =
-        b_.load({v_,
-                 place(value_strides_, task_.kv_head, key, column),
-                 {dim(value_strides_.row), dim(value_strides_.column)},
-                 {keys_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
-                {tiles_.keys, width});
-    return operand(codes, dtype(attention_.v));
+    return b_.load({v_,
+                    place(value_strides_, task_.kv_head, key, column),
+                    {dim(value_strides_.row), dim(value_strides_.column)},
+                    {keys_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
+                   {tiles_.keys, accumulator_widths()[index]});
   }
 
   // Widths of the accumulators that make a panel.
@@ -226,39 +231,51 @@ class GpuFlash {
     }
     std::vector<ValueId> carried = {maximum, denominator};
     for (const int width : accumulator_widths()) carried.push_back(f32(0, {tiles_.queries, width}));
+    const size_t end_of_sums = carried.size();
+    const ValueId first = task_.first_key, last = task_.last_key;
+    if (tiles_.ahead) carried.push_back(load_keys(first, b_.sub(last, first), b_.index(0)));
     carried = b_.loop(
-        task_.first_key, task_.last_key, b_.index(tiles_.keys), carried,
+        first, last, b_.index(tiles_.keys), carried,
         [&](ValueId key, std::span<const ValueId> before) { return visit_keys(key, before); });
-    store_result(carried[1], std::span(carried).subspan(2));
+    store_result(carried[1], std::span(carried).subspan(2, end_of_sums - 2));
   }
 
   std::vector<ValueId> visit_keys(ValueId key, std::span<const ValueId> before) {
     const ValueId keys_left = b_.sub(task_.last_key, key);
-    const Tile scores = visible_scores(key, keys_left);
+    const std::vector<int> widths = accumulator_widths();
+    Tile these_keys = kNone, next_keys = kNone;
+    std::vector<Tile> values(widths.size(), kNone);
+    if (tiles_.ahead) {
+      const ValueId step = b_.index(tiles_.keys);
+      const ValueId left_then = b_.max(b_.index(0), b_.sub(keys_left, step));
+      these_keys = before.back();
+      next_keys = load_keys(b_.add(key, step), left_then, b_.index(0));
+      for (size_t i = 0; i < widths.size(); ++i) values[i] = load_values(key, keys_left, i);
+    }
+    const Tile scores = visible_scores(products(key, keys_left, these_keys), key, keys_left);
     const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
     // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
     const Tile none = b_.compare(Fn::kEqual, highest, per_row(kMinusInfinity));
     const Tile base = b_.select(none, per_row(0), highest);
     const Tile correction = b_.unary(Fn::kExp, b_.sub(before[0], base));
     const Tile p = b_.unary(Fn::kExp, b_.sub(scores, spread(base, tiles_.keys)));
-    std::vector<ValueId> after = {highest,
-                                  b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1))};
+    const Tile total = b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1));
 
+    std::vector<ValueId> after = {highest, total};
     const Terms weights = tiles_.exact ? split_bf16(b_, p, bf16_parts(DType::kF32))
                                        : Terms{b_.cast(p, dtype(attention_.v))};
-    int64_t first = 0;
-    for (const Tile sum : before.subspan(2)) {
-      const int width = b_.type(sum).shape[1];
-      const Tile rescaled = b_.mul(sum, spread(correction, width));
-      after.push_back(dot_parts(b_, rescaled, weights, load_values(key, keys_left, first, width)));
-      first += width;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (values[i] == kNone) values[i] = load_values(key, keys_left, i);
+      const Tile rescaled = b_.mul(before[2 + i], spread(correction, widths[i]));
+      after.push_back(dot_parts(b_, rescaled, weights, operand(values[i], dtype(attention_.v))));
     }
+    if (tiles_.ahead) after.push_back(next_keys);
     return after;
   }
 
-  Tile visible_scores(ValueId key, ValueId keys_left) {
+  Tile visible_scores(Tile products, ValueId key, ValueId keys_left) {
     const std::vector<int> shape = {tiles_.queries, tiles_.keys};
-    Tile scores = b_.mul(products(key, keys_left), f32(problem_.scale, shape));
+    Tile scores = b_.mul(products, f32(problem_.scale, shape));
     if (attention_.softcap > 0) {
       const Tile cap = f32(attention_.softcap, shape);
       scores = b_.mul(b_.unary(Fn::kTanh, b_.div(scores, cap)), cap);
@@ -266,16 +283,19 @@ class GpuFlash {
     return hide(add_mask(scores, key, keys_left), key, keys_left);
   }
 
-  Tile products(ValueId key, ValueId keys_left) {
+  // q x kᵀ; `loaded`: these keys, where they came ahead.
+  Tile products(ValueId key, ValueId keys_left, Tile loaded) {
     const Tile zero = f32(0, {tiles_.queries, tiles_.keys});
     if (one_depth_step()) {
-      return dot_parts(b_, zero, queries_, load_keys(key, keys_left, b_.index(0)));
+      if (loaded == kNone) loaded = load_keys(key, keys_left, b_.index(0));
+      return dot_parts(b_, zero, queries_, key_operand(loaded));
     }
-    return b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth), {zero},
-                   [&](ValueId depth, auto sum) {
-                     return std::vector<ValueId>{dot_parts(b_, sum[0], load_queries(depth),
-                                                           load_keys(key, keys_left, depth))};
-                   })[0];
+    return b_.loop(
+        b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth), {zero},
+        [&](ValueId depth, auto sum) {
+          return std::vector<ValueId>{dot_parts(b_, sum[0], load_queries(depth),
+                                                key_operand(load_keys(key, keys_left, depth)))};
+        })[0];
   }
 
   // What the mask does not speak of is hidden: it may be shorter than the keys.
