@@ -165,15 +165,15 @@ void Ep::set_gpu_callbacks() {
     *registry = self(ep).memcpy_kernels_->registry();
     return nullptr;
   };
+  OnRunEnd = [](OrtEp* ep, const OrtRunOptions* options, bool wait) noexcept {
+    return guarded([&] { self(ep).run_ends(*options, wait); });
+  };
   Sync = [](OrtEp* ep) noexcept { return guarded([&] { self(ep).target_.gpu->synchronize(); }); };
 }
 
 // The runtime replays whole Runs: only on request, for it then skips our nodes and cannot see that
 // a caller has bound other memory.
 void Ep::set_graph_callbacks() {
-  OnRunEnd = [](OrtEp* ep, const OrtRunOptions* options, bool) noexcept {
-    return guarded([&] { self(ep).session_graph_->end(*options); });
-  };
   IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
   IsGraphCaptured = [](const OrtEp* ep, int id) noexcept {
     return static_cast<const Ep*>(ep)->session_graph_->captured(id);
@@ -188,7 +188,20 @@ void Ep::set_graph_callbacks() {
 
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
+  take_noted_streams();
   if (session_graph_) session_graph_->start(run_options);
+}
+
+void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
+  const std::vector<device::StreamHandle> streams = take_noted_streams();
+  if (session_graph_) session_graph_->end(run_options);
+  if (!wait) return;
+  // Partitions that ran on other threads left no note here.
+  if (streams.empty()) return target_.gpu->synchronize();
+  for (const device::StreamHandle stream : streams) {
+    device::Stream(target_.device, stream)
+        .synchronize(std::chrono::milliseconds(options_.run_deadline_ms));
+  }
 }
 
 OrtSyncStreamImpl* Ep::create_stream() const {

@@ -30,6 +30,7 @@ class Ep : public OrtEp {
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
   void run_starts(const OrtRunOptions& run_options);
+  void run_ends(const OrtRunOptions& run_options, bool wait);
   OrtSyncStreamImpl* create_stream() const;
   OrtAllocator* create_allocator(const OrtMemoryInfo& info) const;
   void log(OrtLoggingLevel level, const std::string& message) const;

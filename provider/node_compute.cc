@@ -10,6 +10,7 @@
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/guard.h"
+#include "provider/stream.h"
 
 namespace tenon::provider {
 namespace {
@@ -145,7 +146,10 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
 
 void NodeCompute::compute(OrtKernelContext& context) {
   void* stream = nullptr;
-  if (device_) check(api().KernelContext_GetGPUComputeStream(&context, &stream));
+  if (device_) {
+    check(api().KernelContext_GetGPUComputeStream(&context, &stream));
+    note_stream(static_cast<device::StreamHandle>(stream));
+  }
   check_defaults(context, stream);
   Context run(context, inputs_, outputs_, stream);
   executable_->run(run);

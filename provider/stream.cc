@@ -1,5 +1,6 @@
 #include "provider/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "provider/api.h"
@@ -41,6 +42,11 @@ class Notification : public OrtSyncNotificationImpl {
   device::Event event_;
 };
 
+std::vector<device::StreamHandle>& noted_streams() {
+  thread_local std::vector<device::StreamHandle> streams;
+  return streams;
+}
+
 SyncStream& self(OrtSyncStreamImpl* stream) { return *static_cast<SyncStream*>(stream); }
 
 }  // namespace
@@ -69,6 +75,16 @@ SyncStream::SyncStream(Gpu& gpu, std::shared_ptr<device::Device> device,
 }
 
 SyncStream::~SyncStream() { gpu_.remove(stream_); }
+
+void note_stream(device::StreamHandle stream) {
+  if (std::ranges::find(noted_streams(), stream) == noted_streams().end()) {
+    noted_streams().push_back(stream);
+  }
+}
+
+std::vector<device::StreamHandle> take_noted_streams() {
+  return std::exchange(noted_streams(), {});
+}
 
 void SyncStream::flush() {
   // Waiting would break a capture, and nothing of it has run yet.

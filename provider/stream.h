@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kernels/device/stream.h"
 #include "provider/gpus.h"
@@ -28,5 +29,10 @@ class SyncStream : public OrtSyncStreamImpl {
   const std::chrono::milliseconds deadline_;
   device::Stream stream_;
 };
+
+// The streams that partitions used on this thread since they were last taken. The runtime only logs
+// what goes wrong when it waits for a stream at the end of a Run, so the session waits before it.
+void note_stream(device::StreamHandle stream);
+std::vector<device::StreamHandle> take_noted_streams();
 
 }  // namespace tenon::provider
