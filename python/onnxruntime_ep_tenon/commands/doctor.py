@@ -83,7 +83,7 @@ def _gpu() -> list[Check]:
     if not driver.version:
         advice = "the host CPU is used; for a GPU install NVIDIA's driver, or pass the GPU into "
         advice += "the container (docker run --gpus all)"
-        return [Check("NVIDIA driver", "note", "none", advice)]
+        return [Check("NVIDIA driver", "note", f"none ({driver.problem})", advice)]
     found = f"CUDA {driver.cuda} ({driver.path})"
     if driver.version < _OLDEST_DRIVER:
         advice = "too old for Tenon: update the driver to release 525 or newer"
