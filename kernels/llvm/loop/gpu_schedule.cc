@@ -13,12 +13,16 @@ constexpr int kWarp = 32;
 constexpr int kPointwiseThreads = 128;
 constexpr int kSquare = 32, kSquareThreads = 256;
 constexpr int kColumnThreads = 32, kColumnUnroll = 8;
-// A thread moves 16 bytes at a time; more elements than that would not fit its registers.
-constexpr int kAccessBytes = 16, kMostPerThread = 8;
+// A thread moves 16 bytes at a time, and has several of these in flight: a multiprocessor has too
+// few threads to keep memory busy with one each.
+constexpr int kAccessBytes = 16, kMostPerAccess = 8, kAccessesInFlight = 2;
+// Elements of a row that one thread keeps in registers.
+constexpr int kMostPerThread = 32;
 // Elements picked one by one need an address each.
 constexpr int kMostPicked = 2;
-// Longest row that stays in registers, and what longer rows take at a time.
-constexpr int kMostRowThreads = 1024, kLongRowThreads = 512, kOpenRowThreads = 128;
+// Threads of a row that fits into their registers, and of longer ones.
+constexpr int kRowThreads = 128, kMostRowThreads = 512, kLongRowThreads = 512;
+constexpr int kOpenRowThreads = 128;
 // Rows shorter than this leave most of a block idle unless it takes several.
 constexpr int64_t kShortRow = 64;
 // A block takes several tiles only where every multiprocessor still gets this many blocks.
@@ -80,7 +84,7 @@ class GpuScheduler {
   }
 
   int per_thread() const {
-    return std::clamp(kAccessBytes / widest_stored_bytes(problem_), 1, kMostPerThread);
+    return std::clamp(kAccessBytes / widest_stored_bytes(problem_), 1, kMostPerAccess);
   }
 
   void choose_tile() {
@@ -104,14 +108,14 @@ class GpuScheduler {
       return;
     }
     const int64_t lanes = power_of_two_at_least(size.value());
-    const int each = lanes <= 1024 ? per_thread() : kMostPerThread;
+    const int64_t each = std::clamp<int64_t>(lanes / kRowThreads, per_thread(), kMostPerThread);
     schedule_.threads = threads_up_to(lanes / each);
     if (lanes <= int64_t{std::min(kMostRowThreads, target_.threads)} * kMostPerThread) {
       schedule_.lanes = static_cast<int>(std::max<int64_t>(2, lanes));
       schedule_.whole_row = schedule_.reduced_axes.size() == 1;
     } else {
       schedule_.threads = threads_up_to(kLongRowThreads);
-      schedule_.lanes = schedule_.threads * kMostPerThread;
+      schedule_.lanes = schedule_.threads * kMostPerAccess;
     }
   }
 
@@ -140,7 +144,8 @@ class GpuScheduler {
   // A row of lanes, or several rows where the axis is short.
   void choose_pointwise() {
     schedule_.threads = threads_up_to(kPointwiseThreads);
-    const int elements = schedule_.threads * (schedule_.flat ? kMostPicked : per_thread());
+    const int elements =
+        schedule_.threads * (schedule_.flat ? kMostPicked : kAccessesInFlight * per_thread());
     schedule_.lanes = fit_lanes(elements);
     if (schedule_.lanes == elements || !has_square_tiles() ||
         !is_plain_along(problem_, schedule_.row_axis)) {
