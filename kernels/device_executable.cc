@@ -1,6 +1,8 @@
 #include "kernels/device_executable.h"
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <mutex>
 
 #include "base/convert.h"
@@ -94,7 +96,9 @@ class DeviceExecutable final : public Executable {
     // Of a capture that is not ours nothing runs now, and all of it again and again later.
     const bool is_recorded = stream.capturing();
     if (is_recorded) lease.keep();
-    if (options_.graphs && !is_recorded) {
+    if (LaunchObserver* observer = context.observer(); observer != nullptr && !is_recorded) {
+      enqueue_observed(stream, state, *observer);
+    } else if (options_.graphs && !is_recorded) {
       state.captured.run(device_, stream, state.shapes.instance, state.callers,
                          [&](Stream& target) { enqueue(target, state); });
     } else {
@@ -261,7 +265,30 @@ class DeviceExecutable final : public Executable {
       state.arguments[patch.position] = state.callers[patch.caller];
   }
 
-  void enqueue(Stream& stream, DeviceRunState& state) const {
+  // Events between the launches tell when each ran; the clocks meet at the first.
+  void enqueue_observed(Stream& stream, DeviceRunState& state, LaunchObserver& observer) const {
+    std::vector<std::unique_ptr<Event>> marks;
+    const auto mark = [&] {
+      marks.push_back(std::make_unique<Event>(device_, true));
+      stream.record(*marks.back());
+    };
+    stream.synchronize(options_.deadline);
+    const auto start = std::chrono::steady_clock::now();
+    mark();
+    enqueue(stream, state, mark);
+    stream.synchronize(options_.deadline);
+    const auto time_of = [&](size_t i) {
+      const std::chrono::duration<float, std::milli> passed(
+          Event::milliseconds(*marks[0], *marks[i]));
+      return start + std::chrono::duration_cast<std::chrono::nanoseconds>(passed);
+    };
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      observer.launched(program_.launches[i].node, time_of(i), time_of(i + 1));
+    }
+  }
+
+  void enqueue(Stream& stream, DeviceRunState& state,
+               const std::function<void()>& launched = {}) const {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
     for (size_t i = 0; i < program_.launches.size(); ++i) {
@@ -273,6 +300,7 @@ class DeviceExecutable final : public Executable {
       }
       if (tasks > 0) stream.launch(*kernels_[launch.gpu_code], tasks, {arguments, count});
       arguments += count;
+      if (launched) launched();
     }
     for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
       const ShapeWrite& write = program_.shape_writes[i];

@@ -113,8 +113,11 @@ class CompiledExecutable final : public Executable {
 
   void launch_all(RunContext& context, RunState& state) const {
     void* const* buffers = state.pointers.data();
+    LaunchObserver* const observer = context.observer();
+    LaunchObserver::Time start;
     for (size_t i = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
+      if (observer != nullptr) start = std::chrono::steady_clock::now();
       const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[i];
       for (const ShapeInstance::Check& check : size.checks) {
         check_indices(state.slots[check.slot], check, launch.node);
@@ -129,6 +132,8 @@ class CompiledExecutable final : public Executable {
         });
       }
       buffers += launch.slots.size();
+      if (observer == nullptr) continue;
+      observer->launched(launch.node, start, std::chrono::steady_clock::now());
     }
   }
 

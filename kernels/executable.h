@@ -2,6 +2,7 @@
 // called from many threads at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,14 @@
 #include "kernels/selector.h"
 
 namespace tenon::kernels {
+
+// Hears when each launch of a Run ran. Only while someone profiles: a GPU is waited for.
+class LaunchObserver {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  virtual ~LaunchObserver() = default;
+  virtual void launched(const std::string& fusion, Time start, Time end) = 0;
+};
 
 // What one Run brings along. The provider implements it over an OrtKernelContext.
 class RunContext {
@@ -31,6 +40,7 @@ class RunContext {
                             const std::function<void(int64_t, int64_t)>& fn) = 0;
   // The device stream (device::StreamHandle) that a Run on a GPU is ordered on; null on the host.
   virtual void* stream() { return nullptr; }
+  virtual LaunchObserver* observer() { return nullptr; }
 };
 
 // One line of the report.

@@ -14,6 +14,7 @@
 #include "provider/guard.h"
 #include "provider/names.h"
 #include "provider/node_compute.h"
+#include "provider/profiler.h"
 #include "provider/stream.h"
 
 namespace tenon::provider {
@@ -140,6 +141,10 @@ void Ep::set_session_callbacks() {
   };
   OnRunStart = [](OrtEp* ep, const OrtRunOptions* options) noexcept {
     return guarded([&] { self(ep).run_starts(*options); });
+  };
+  CreateProfiler = [](OrtEp*, OrtEpProfilerImpl** profiler) noexcept {
+    *profiler = nullptr;
+    return guarded([&] { *profiler = new Profiler; });
   };
   IsConcurrentRunSupported = [](OrtEp* ep, bool* supported) noexcept -> OrtStatus* {
     *supported = !self(ep).session_graph_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "kernels/device/stream.h"
@@ -61,10 +62,13 @@ std::vector<size_t> indices_of(const std::vector<std::string>& all,
 class Context final : public kernels::RunContext {
  public:
   Context(OrtKernelContext& context, const std::vector<size_t>& inputs,
-          const std::vector<size_t>& outputs, void* stream)
-      : context_(context), inputs_(inputs), outputs_(outputs), stream_(stream) {}
+          const std::vector<size_t>& outputs, void* stream, const LaunchNames& names)
+      : context_(context), inputs_(inputs), outputs_(outputs), stream_(stream) {
+    if (Profiler* profiler = Profiler::current()) observer_.emplace(names, *profiler);
+  }
 
   void* stream() override { return stream_; }
+  kernels::LaunchObserver* observer() override { return observer_ ? &*observer_ : nullptr; }
 
   Input input(size_t index) override {
     const OrtValue* value = nullptr;
@@ -115,6 +119,7 @@ class Context final : public kernels::RunContext {
   const std::vector<size_t>& inputs_;
   const std::vector<size_t>& outputs_;
   void* const stream_;
+  std::optional<LaunchNames::Observer> observer_;
 };
 
 }  // namespace
@@ -124,7 +129,8 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
     : OrtNodeComputeInfo{},
       device_(target.device),
       gpu_(target.gpu),
-      executable_(std::move(compiled.executable)) {
+      executable_(std::move(compiled.executable)),
+      launch_names_(compiled.report.fusions, compiled.report.node_names) {
   const std::vector<std::string> node_inputs = input_names(fused_node);
   inputs_ = indices_of(node_inputs, compiled.input_names);
   outputs_ = indices_of(output_names(fused_node), compiled.output_names);
@@ -151,7 +157,7 @@ void NodeCompute::compute(OrtKernelContext& context) {
     note_stream(static_cast<device::StreamHandle>(stream));
   }
   check_defaults(context, stream);
-  Context run(context, inputs_, outputs_, stream);
+  Context run(context, inputs_, outputs_, stream, launch_names_);
   executable_->run(run);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "provider/compile.h"
+#include "provider/profiler.h"
 
 namespace tenon::provider {
 
@@ -31,6 +32,7 @@ class NodeCompute : public OrtNodeComputeInfo {
   std::shared_ptr<device::Device> device_;  // where inputs and outputs are; null: host memory
   const Gpu* gpu_;
   std::unique_ptr<kernels::Executable> executable_;
+  const LaunchNames launch_names_;
   std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
   std::vector<Default> defaults_;
 };

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime_ep_tenon as tenon
 import pytest
+from conftest import runtime_at_least
 from onnx import TensorProto, helper
 from onnxruntime_ep_tenon import cuda
 
@@ -161,11 +162,21 @@ def test_bench_keeps_inputs_on_the_gpu_and_says_who_is_absent(chain):
     assert "cuda" in names or "onnxruntime-gpu" in result["failures"]["cuda"]
 
 
-def test_run_writes_a_trace(chain, tmp_path):
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_run_traces_launches_with_their_nodes(chain, tmp_path, device):
     target = tmp_path / "trace.json"
-    command("run", chain, "--device", "gpu", "--option", "claim=all", "--trace", target)
+    command("run", chain, "--device", device, "--option", "claim=all", "--trace", target)
     events = json.loads(target.read_text())["traceEvents"]
-    assert any(event["name"] == "model_run" for event in events)
+    runs = [event for event in events if event["name"] == "model_run"]
+    assert len(runs) == 2
+    if not runtime_at_least("1.25.0"):
+        pytest.skip("plugins add events to a profile from onnxruntime 1.25 on")
+    launches = [event for event in events if event["cat"] == "Kernel"]
+    assert {node for event in launches for node in event["args"]["onnx_nodes"]} == {
+        "scale", "soften", "sum",
+    }  # fmt: skip
+    begin, end = runs[0]["ts"], runs[-1]["ts"] + runs[-1]["dur"]
+    assert all(begin <= event["ts"] <= end for event in launches)
 
 
 def test_a_trace_needs_a_folder(chain, tmp_path):
