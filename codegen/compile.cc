@@ -56,7 +56,7 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   }
   std::string program = print(kernel);
   if (sink) sink(kernel.name, "tile", program);
-  Kernel expanded = expand_math(kernel);
+  Kernel expanded = expand_math(kernel, Exp2::kInstruction);
   if (sink) sink(kernel.name, "tile.expanded", print(expanded));
   PtxText ptx = emit_ptx(expanded, threads, target, sink);
   std::string text{kProgramBegins};

@@ -59,8 +59,8 @@ bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16
 // Copies a kernel, replacing operations on the way.
 class Rewriter {
  public:
-  explicit Rewriter(const Kernel& kernel)
-      : kernel_(kernel), b_(kernel.name), renamed_(kernel.types.size(), kNone) {}
+  Rewriter(const Kernel& kernel, Exp2 exp2)
+      : kernel_(kernel), exp2_(exp2), b_(kernel.name), renamed_(kernel.types.size(), kNone) {}
 
   Kernel run() {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
@@ -102,6 +102,7 @@ class Rewriter {
   ValueId copy(Operation op, std::vector<ValueId> operands, DType dtype);
 
   const Kernel& kernel_;
+  Exp2 exp2_;
   Builder b_;
   std::vector<ValueId> renamed_;
 };
@@ -200,6 +201,10 @@ ValueId Rewriter::unary(const Operation& op, ValueId id) {
   if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
     return encode_small_float(op.fn, x, encode_rule(op.integer)).id();
   }
+  if (exp2_ == Exp2::kInstruction && x.dtype() == DType::kF32) {
+    if (op.fn == Fn::kExp) return exp_by_exp2(x).id();
+    if (op.fn == Fn::kExp2) return copy(op, {id}, x.dtype());
+  }
   for (const UnaryExpansion& row : kUnaryF32) {
     if (row.fn == op.fn && x.dtype() == DType::kF32) return row.expand(x).id();
   }
@@ -218,6 +223,6 @@ ValueId Rewriter::binary(const Operation& op, ValueId a, ValueId b) {
 
 }  // namespace
 
-Kernel expand_math(const Kernel& kernel) { return Rewriter(kernel).run(); }
+Kernel expand_math(const Kernel& kernel, Exp2 exp2) { return Rewriter(kernel, exp2).run(); }
 
 }  // namespace tenon::codegen

@@ -7,6 +7,10 @@
 
 namespace tenon::codegen {
 
-Kernel expand_math(const Kernel& kernel);
+// What 2^x of f32 becomes: GPUs have an instruction that is right to 2^-22, and exponentials built
+// on it cost half of the polynomial.
+enum class Exp2 { kPolynomial, kInstruction };
+
+Kernel expand_math(const Kernel& kernel, Exp2 exp2 = Exp2::kPolynomial);
 
 }  // namespace tenon::codegen

@@ -92,6 +92,15 @@ Expr exp_f32(Expr x) {
   return scale(exp_polynomial(reduced.r), reduced.shifted);
 }
 
+Expr exp_by_exp2(Expr x) {
+  constexpr double kHigh = 1.44269502162933349609375, kLow = 1.92596299e-08;  // log2(e)
+  Expr bounded = at_most(at_least(x, -104.0), 89.0);
+  // Rounded down, so that 2^n is finite wherever e^x is.
+  Expr n = (fma(bounded, kHigh, -0.5) + kRounder) - kRounder;
+  Expr fraction = fma(bounded, kLow, fma(bounded, kHigh, -n));
+  return fraction.apply(Fn::kExp2) * n.apply(Fn::kExp2);
+}
+
 Expr exp2_f32(Expr x) {
   Expr bounded = at_most(at_least(x, -151.0), 129.0);
   Expr shifted = bounded + kRounder;
