@@ -98,8 +98,11 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
 TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
   Coverage coverage;
   unsigned seed = 1;
+  unsigned pair = 0;
   for (const DotForm& form : dot_forms()) {
     for (const DType activation : {DType::kF32, DType::kF16, DType::kBF16}) {
+      // The host takes long to compile what a matrix unit does in one instruction.
+      if (conformance_settings().emulate && pair++ % 4 != 1) continue;
       // Each pair of form and type meets some of the sizes and ends; all meet all over the table.
       // Kernels for a GPU take longer to compile.
       const unsigned problems = conformance_settings().gpu ? 1 : 3;
