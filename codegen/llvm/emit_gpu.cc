@@ -20,6 +20,7 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       threads_(threads),
       layouts_(assign_layouts(kernel, threads)),
       definitions_(kernel.types.size()),
+      users_(kernel.types.size()),
       read_(kernel.types.size()),
       written_(kernel.types.size()) {}
 
@@ -55,6 +56,7 @@ llvm::Function* GpuEmitter::run() {
   base->setAlignment(llvm::Align(128));
   shared_base_ = base;
   survey(kernel_.body);
+  plan_operands();
   make_tables();
   region(kernel_.body);
   ir_.CreateRetVoid();
@@ -70,6 +72,9 @@ llvm::Function* GpuEmitter::run() {
 void GpuEmitter::survey(const Region& region) {
   for (const Operation& op : region.operations) {
     for (ValueId id : op.results) definitions_[id] = &op;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (op.operands[i] != kNone) users_[op.operands[i]].emplace_back(&op, i);
+    }
     switch (op.op) {
       case Op::kAlloc: {
         int64_t bytes = op.integer * ((bit_width(type(op.results[0]).dtype) + 7) / 8);
@@ -359,6 +364,9 @@ llvm::Value* GpuEmitter::real_function(Fn fn, std::span<Value* const> arguments)
   if (arguments[0]->getType()->isDoubleTy()) {
     throw UserError(
         fmt::format("kernel @{}: {} of f64 has no code on a GPU", kernel_.name, name(fn)));
+  }
+  if (fn == Fn::kExp2) {
+    return ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_f, {}, {arguments[0]});
   }
   throw InternalError(
       fmt::format("kernel @{}: {} reached the GPU emitter unexpanded", kernel_.name, name(fn)));

@@ -69,12 +69,15 @@ class GpuEmitter : private KernelEmitter {
     int pitch = 0;
   };
   Grid make_grid(DType dtype, int rows, int pitch);
+  // Neighbours in a row that one vector takes to or from a row of the grid.
+  int grid_width(const Grid& grid, const Layout& layout, const Type& type, int first_column) const;
   void write_grid(const Grid& grid, const Tile& tile, const Layout& layout, const Type& type,
                   int first_row = 0, int first_column = 0);
   // Which element of the source an element of the result is.
   struct ElementMap {
     std::function<int64_t(int64_t)> element;  // in row-major numbers
     std::function<std::pair<Value*, Value*>(Value* row, Value* column)> place;
+    bool is_identity = false;
   };
   std::optional<Tile> without_moving(const Tile& tile, const Layout& from, const Layout& to,
                                      const ElementMap& map);
@@ -124,10 +127,16 @@ class GpuEmitter : private KernelEmitter {
   Value* offset_of(const Access& access, const Place& place);
   Tile load(const Operation& op);
   Tile load_groups(const Access& access, const Layout& layout, const Type& type, int width,
-                   Value* fill);
+                   const Tile& fill);
+  Tile repeated(const Tile& group, size_t count);
+  Tile in_groups(DType dtype, const Tile& single, int width);
   void store(const Operation& op);
   void store_groups(const Access& access, const Layout& layout, const Type& type, int width,
                     const Tile& tile);
+  struct VectorShape;
+  Tile load_lanes(DType dtype, Value* pointer, int width);
+  Tile unpack_lanes(DType dtype, const Tile& lanes, int width);
+  Tile pack_lanes(DType dtype, std::span<Value* const> elements);
   Tile load_vector(DType dtype, Value* pointer, int width);
   void store_vector(DType dtype, Value* pointer, std::span<Value* const> elements);
   void gather(const Operation& op);
@@ -138,9 +147,12 @@ class GpuEmitter : private KernelEmitter {
   void dot_i8(const Operation& op) override;
   void plain_dot(const Operation& op, bool b_transposed);
   void tensor_core_dot(const Operation& op);
-  struct Fragments;  // an operand of mma.sync, ready to be read step by step
-  Fragments left_operand(const Operation& op, const Layout& sums);
-  Fragments right_operand(const Operation& op);
+  struct Operand;    // where the elements of an operand of mma.sync come from
+  struct Fragments;  // the operand, ready to be read step by step
+  void plan_operands();
+  Operand operand_of(ValueId id) const;
+  void plan_fragments(Fragments& fragments, int depth, int other);
+  void write_fragments(const Fragments& fragments, int depth, int other);
   void fill_zero(const Grid& grid, int rows, int first_column, int columns, int first_row = 0);
   Tile left_fragment(const Fragments& a, const Layout& sums, int row, int step);
   Tile right_fragments(const Fragments& b, const Layout& sums, int pair, int step);
@@ -151,6 +163,8 @@ class GpuEmitter : private KernelEmitter {
   int threads_;
   std::vector<Layout> layouts_;
   std::vector<const Operation*> definitions_;
+  std::vector<std::vector<std::pair<const Operation*, size_t>>> users_;  // and which operand
+  std::set<const Operation*> folded_;  // into the products that use them
   SharedMemory shared_;
   Value *thread_ = nullptr, *lane_ = nullptr, *warp_ = nullptr;  // i32
   Value* shared_base_ = nullptr;

@@ -50,18 +50,22 @@ void GpuEmitter::plain_dot(const Operation& op, bool b_transposed) {
     }
     places.push_back(at);
   }
+  int width = b_transposed ? 1 : grid_width(right, layout, acc, 0);
   auto add_product = [&](Value* k, Tile& out) {
-    for (size_t r = 0; r < out.size(); ++r) {
+    for (size_t r = 0; r < out.size(); r += static_cast<size_t>(width)) {
       const Place& at = places[r];
       Value* x = read_shared(a.dtype, left.offset, plus(times(at.row, depth), k));
+      x = cast(a.dtype, acc.dtype, x);
       Value* place_b =
           b_transposed ? plus(times(at.column, b_pitch), k) : plus(times(k, b_pitch), at.column);
-      Value* y = read_shared(b.dtype, right.offset, place_b);
-      x = cast(a.dtype, acc.dtype, x);
-      y = cast(b.dtype, acc.dtype, y);
-      out[r] = is_floating(acc.dtype)
-                   ? ir_.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, out[r]})
-                   : ir_.CreateAdd(out[r], ir_.CreateMul(x, y));
+      Tile row = load_vector(b.dtype, shared_element(b.dtype, right.offset, place_b), width);
+      for (size_t i = 0; i < row.size(); ++i) {
+        Value* y = cast(b.dtype, acc.dtype, row[i]);
+        Value*& sum = out[r + i];
+        sum = is_floating(acc.dtype)
+                  ? ir_.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, sum})
+                  : ir_.CreateAdd(sum, ir_.CreateMul(x, y));
+      }
     }
   };
   int unrolled = 8;
@@ -77,12 +81,82 @@ void GpuEmitter::plain_dot(const Operation& op, bool b_transposed) {
       });
 }
 
+// Tiles side by side, or one; turned: they hold the operand transposed.
+struct GpuEmitter::Operand {
+  struct Part {
+    ValueId id;
+    int row, column;  // where it begins
+  };
+  std::vector<Part> parts;
+  bool turned = false;
+};
+
 struct GpuEmitter::Fragments {
+  Operand source;
   Grid grid;                        // in shared memory, or
   const Tile* registers = nullptr;  // sums of another product, which lie as operands already
-  int steps_in_row = 0;             // of these
-  bool rows_are_n = false;          // a right operand that is stored [n,k]
+  bool rows_are_k = false;          // of the grid
+  int steps = 0;
 };
+
+// Transposes and concatenations for products alone: their operands go straight to where the product
+// reads them.
+void GpuEmitter::plan_operands() {
+  for (Op kind : {Op::kTranspose, Op::kConcat}) {
+    for (size_t id = 0; id < definitions_.size(); ++id) {
+      const Operation* op = definitions_[id];
+      if (!op || op->op != kind) continue;
+      bool all = std::ranges::all_of(users_[id], [&](const auto& user) {
+        bool into_product = is_tensor_core_dot(kernel_, *user.first) && user.second > 0;
+        return into_product || (kind == Op::kConcat && folded_.contains(user.first));
+      });
+      if (all) folded_.insert(op);
+    }
+  }
+}
+
+GpuEmitter::Operand GpuEmitter::operand_of(ValueId id) const {
+  Operand out;
+  const Operation* definition = definitions_[id];
+  if (definition && definition->op == Op::kTranspose) {
+    out.turned = true;
+    id = definition->operands[0];
+    definition = definitions_[id];
+  }
+  if (!definition || definition->op != Op::kConcat) {
+    out.parts.push_back({id, 0, 0});
+    return out;
+  }
+  int position = 0;
+  for (ValueId part : definition->operands) {
+    out.parts.push_back(
+        {part, definition->axis == 0 ? position : 0, definition->axis == 0 ? 0 : position});
+    position += type(part).shape[static_cast<size_t>(definition->axis)];
+  }
+  return out;
+}
+
+// `other`: m or n.
+void GpuEmitter::plan_fragments(Fragments& fragments, int depth, int other) {
+  int whole_depth = round_up(depth, kStep), whole_other = round_up(other, 16);
+  fragments.steps = whole_depth / kStep;
+  fragments.grid.pitch = matrix_pitch(fragments.rows_are_k ? whole_other : whole_depth);
+  int rows = fragments.rows_are_k ? whole_depth : whole_other;
+  fragments.grid.bytes = fragments.registers ? 0 : int64_t{rows} * fragments.grid.pitch * 2;
+}
+
+// k is filled up with zeros; rows or columns past the tile only meet sums that nobody looks at.
+void GpuEmitter::write_fragments(const Fragments& fragments, int depth, int other) {
+  if (fragments.registers) return;
+  for (const Operand::Part& part : fragments.source.parts) {
+    write_grid(fragments.grid, tile(part.id), layouts_[part.id], type(part.id), part.row,
+               part.column);
+  }
+  int padding = fragments.steps * kStep - depth;
+  if (padding == 0) return;
+  if (fragments.rows_are_k) return fill_zero(fragments.grid, padding, 0, other, depth);
+  fill_zero(fragments.grid, other, depth, padding);
+}
 
 llvm::Value* GpuEmitter::pack_halves(Value* low, Value* high) {
   Value* upper = ir_.CreateShl(ir_.CreateZExt(high, ir_.getInt32Ty()), 16);
@@ -104,46 +178,31 @@ void GpuEmitter::fill_zero(const Grid& grid, int rows, int first_column, int col
   }
 }
 
-// Operands come into shared memory as rows that ldmatrix can read; k is filled up with zeros to a
-// multiple of 16, and rows or columns past the tile only meet sums that nobody looks at.
+// Operands come into shared memory as rows that ldmatrix can read.
 void GpuEmitter::tensor_core_dot(const Operation& op) {
-  const Type& a = type(op.operands[1]);
-  const Type& acc = type(op.operands[0]);
+  const Type &a = type(op.operands[1]), &acc = type(op.operands[0]);
   const Layout layout = layouts_[op.results[0]];
-  int depth = a.shape[1], whole_depth = round_up(depth, kStep), padding = whole_depth - depth;
+  int depth = a.shape[1], m = acc.shape[0], n = acc.shape[1];
   Tile sums = in_layout(op.operands[0], layout);
 
-  const Layout& a_layout = layouts_[op.operands[1]];
-  bool a_in_registers = a_layout.is_mma() && a_layout.warps_n == 1 &&
-                        a_layout.warps_m == layout.warps_m && padding == 0;
-  ValueId b_id = op.operands[2];
-  const Operation* b_definition = definitions_[b_id];
-  bool b_transposed = b_definition && b_definition->op == Op::kTranspose;
-  if (b_transposed) b_id = b_definition->operands[0];
-  int n = acc.shape[1];
-
   Fragments left, right;
-  left.steps_in_row = whole_depth / kStep;
-  right.rows_are_n = b_transposed;
-  left.grid.pitch = matrix_pitch(whole_depth);
-  right.grid.pitch = b_transposed ? matrix_pitch(whole_depth) : matrix_pitch(round_up(n, 16));
-  int a_rows = round_up(a.shape[0], 16), b_rows = b_transposed ? round_up(n, 16) : whole_depth;
-  left.grid.bytes = a_in_registers ? 0 : int64_t{a_rows} * left.grid.pitch * 2;
-  right.grid.bytes = int64_t{b_rows} * right.grid.pitch * 2;
+  left.source = operand_of(op.operands[1]);
+  right.source = operand_of(op.operands[2]);
+  left.rows_are_k = left.source.turned;
+  right.rows_are_k = !right.source.turned;
+  const Layout& a_layout = layouts_[op.operands[1]];
+  if (a_layout.is_mma() && a_layout.warps_n == 1 && a_layout.warps_m == layout.warps_m &&
+      depth % kStep == 0 && left.source.parts[0].id == op.operands[1]) {
+    left.registers = &tile(op.operands[1]);
+  }
+  plan_fragments(left, depth, m);
+  plan_fragments(right, depth, n);
   int64_t bytes = left.grid.bytes + right.grid.bytes;
   left.grid.offset = shared_.borrow(bytes);
   right.grid.offset = left.grid.offset + left.grid.bytes;
-
   barrier_before(left.grid.offset, bytes, /*write=*/true);
-  if (a_in_registers) {
-    left.registers = &tile(op.operands[1]);
-  } else {
-    write_grid(left.grid, tile(op.operands[1]), a_layout, a);
-    if (padding > 0) fill_zero(left.grid, a.shape[0], depth, padding);
-  }
-  write_grid(right.grid, tile(b_id), layouts_[b_id], type(b_id));
-  if (padding > 0 && b_transposed) fill_zero(right.grid, n, depth, padding);
-  if (padding > 0 && !b_transposed) fill_zero(right.grid, padding, 0, n, depth);
+  write_fragments(left, depth, m);
+  write_fragments(right, depth, n);
   barrier_before(left.grid.offset, bytes, /*write=*/false);
 
   bool is_f16 = a.dtype == DType::kF16;
@@ -152,7 +211,7 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
   auto operand = [&](Value* word) {
     return is_f16 ? ir_.CreateBitCast(word, llvm::FixedVectorType::get(ir_.getHalfTy(), 2)) : word;
   };
-  for (int step = 0; step < whole_depth / kStep; ++step) {
+  for (int step = 0; step < left.steps; ++step) {
     std::vector<Tile> rows;
     for (int i = 0; i < layout.fragments_m(); ++i) {
       rows.push_back(left_fragment(left, layout, i, step));
@@ -182,7 +241,7 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
 GpuEmitter::Tile GpuEmitter::left_fragment(const Fragments& a, const Layout& sums, int row,
                                            int step) {
   if (a.registers) {
-    auto first = static_cast<size_t>(4 * (2 * a.steps_in_row * row + 2 * step));
+    auto first = static_cast<size_t>(4 * (2 * a.steps * row + 2 * step));
     Tile out;
     for (size_t half = 0; half < 2; ++half) {
       for (size_t pair = 0; pair < 2; ++pair) {
@@ -194,9 +253,14 @@ GpuEmitter::Tile GpuEmitter::left_fragment(const Fragments& a, const Layout& sum
   }
   Value* warp = ir_.CreateURem(warp_, number(sums.warps_m));
   Value* first = plus(times(warp, sums.fragments_m() * 16), row * 16);
+  Value* upper_half = times(ir_.CreateLShr(lane_, 4), 8);
+  if (a.rows_are_k) {
+    Value* k = plus(plus(ir_.CreateAnd(lane_, 7), upper_half), step * kStep);
+    Value* at = plus(first, times(ir_.CreateAnd(ir_.CreateLShr(lane_, 3), 1), 8));
+    return load_matrices(a.grid, k, at, 4, /*transposed=*/true);
+  }
   Value* at = plus(first, ir_.CreateAnd(lane_, 15));
-  Value* k = plus(times(ir_.CreateLShr(lane_, 4), 8), step * kStep);
-  return load_matrices(a.grid, at, k, 4, /*transposed=*/false);
+  return load_matrices(a.grid, at, plus(upper_half, step * kStep), 4, /*transposed=*/false);
 }
 
 // Two neighbouring fragments of 8 columns, or the last one: two words each.
@@ -207,7 +271,7 @@ GpuEmitter::Tile GpuEmitter::right_fragments(const Fragments& b, const Layout& s
   int count = fragment + 1 < sums.fragments_n() ? 4 : 2;
   Value* next = times(ir_.CreateLShr(lane_, 4), 8);  // lanes of the second fragment
   if (count == 2) next = number(0);
-  if (b.rows_are_n) {
+  if (!b.rows_are_k) {
     Value* row = plus(plus(n, next), ir_.CreateAnd(lane_, 7));
     Value* k = plus(times(ir_.CreateAnd(ir_.CreateLShr(lane_, 3), 1), 8), step * kStep);
     return load_matrices(b.grid, row, k, count, /*transposed=*/false);

@@ -4,6 +4,7 @@
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "codegen/llvm/emit_gpu.h"
 
@@ -155,47 +156,82 @@ GpuEmitter::Tile GpuEmitter::load(const Operation& op) {
   auto& context = module_.getContext();
   std::vector<std::pair<Tile, llvm::BasicBlock*>> ways;
   auto* after = llvm::BasicBlock::Create(context, "loaded", function_);
-  auto leave = [&](Tile tile) {
-    ways.emplace_back(std::move(tile), ir_.GetInsertBlock());
+  auto leave = [&](Tile lanes) {
+    ways.emplace_back(std::move(lanes), ir_.GetInsertBlock());
     ir_.CreateBr(after);
   };
-  auto branch = [&](Value* condition, const char* name) {  // to code for `true`; false goes on here
+  auto way = [&](Value* condition, const char* name, const std::function<Tile()>& lanes) {
     auto* taken = llvm::BasicBlock::Create(context, name, function_);
     auto* other = llvm::BasicBlock::Create(context, "else", function_);
     ir_.CreateCondBr(condition, taken, other);
     ir_.SetInsertPoint(taken);
-    return other;
-  };
-  if (from.row_extent || from.column_extent) {
-    // Past this, element (0, 0) may be read in place of those outside.
-    Value* empty = ir_.getFalse();
-    for (Value* extent : {from.row_extent, from.column_extent}) {
-      if (extent) empty = ir_.CreateOr(empty, ir_.CreateICmpEQ(extent, number(0)));
-    }
-    auto* other = branch(empty, "nothing");
-    leave(Tile(static_cast<size_t>(layout.registers()), fill));
+    leave(lanes());
     ir_.SetInsertPoint(other);
+  };
+  auto groups = static_cast<size_t>(layout.registers() / width);
+  Tile fill_group = pack_lanes(from.dtype, Tile(static_cast<size_t>(width), fill));
+  Value *empty = nullptr, *whole = nullptr;
+  for (auto [extent, size] :
+       {std::pair{from.row_extent, from.rows}, std::pair{from.column_extent, from.columns}}) {
+    if (!extent) continue;
+    Value* none = ir_.CreateICmpEQ(extent, number(0));
+    empty = empty ? ir_.CreateOr(empty, none) : none;
+    whole = both(whole, ir_.CreateICmpEQ(extent, number(size)));
   }
   if (width > 1) {
-    Value* apply = groups_apply(from, width);
-    auto* other = branch(apply, "vectors");
-    leave(load_groups(from, layout, result, width, fill));
-    ir_.SetInsertPoint(other);
+    Value* vectors = groups_apply(from, width);
+    if (whole) {  // nothing is done to what arrives, so that nobody has to wait for it here
+      Access unbounded = from;
+      unbounded.row_extent = unbounded.column_extent = nullptr;
+      way(ir_.CreateAnd(vectors, whole), "whole",
+          [&] { return load_groups(unbounded, layout, result, width, fill_group); });
+    }
+    // Past this, element (0, 0) may be read in place of those outside.
+    if (empty) way(empty, "nothing", [&] { return repeated(fill_group, groups); });
+    way(vectors, "vectors", [&] { return load_groups(from, layout, result, width, fill_group); });
+  } else if (empty) {
+    way(empty, "nothing", [&] { return repeated(fill_group, groups); });
   }
-  leave(load_groups(from, layout, result, 1, fill));
+  Tile single = load_groups(from, layout, result, 1, {to_memory(from.dtype, fill)});
+  leave(in_groups(from.dtype, single, width));
   ir_.SetInsertPoint(after);
-  if (ways.size() == 1) return ways[0].first;
-  Tile out;
-  for (size_t r = 0; r < ways[0].first.size(); ++r) {
-    llvm::PHINode* phi = ir_.CreatePHI(fill->getType(), static_cast<unsigned>(ways.size()));
-    for (auto& [tile, block] : ways) phi->addIncoming(tile[r], block);
-    out.push_back(phi);
+  Tile lanes, out;
+  for (size_t lane = 0; lane < ways[0].first.size(); ++lane) {
+    llvm::PHINode* phi =
+        ir_.CreatePHI(fill_group[0]->getType(), static_cast<unsigned>(ways.size()));
+    for (auto& [way_lanes, block] : ways) phi->addIncoming(way_lanes[lane], block);
+    lanes.push_back(phi);
+  }
+  for (size_t first = 0; first < lanes.size(); first += fill_group.size()) {
+    Tile group(lanes.begin() + first, lanes.begin() + first + fill_group.size());
+    for (Value* element : unpack_lanes(from.dtype, group, width)) out.push_back(element);
   }
   return out;
 }
 
+GpuEmitter::Tile GpuEmitter::repeated(const Tile& group, size_t count) {
+  Tile out;
+  for (size_t i = 0; i < count; ++i) out.insert(out.end(), group.begin(), group.end());
+  return out;
+}
+
+// Single elements as they lie in memory, packed into the lanes of groups.
+GpuEmitter::Tile GpuEmitter::in_groups(DType dtype, const Tile& single, int width) {
+  if (width == 1) return single;
+  Tile out;
+  for (size_t first = 0; first < single.size(); first += static_cast<size_t>(width)) {
+    Tile group;
+    for (size_t i = first; i < first + static_cast<size_t>(width); ++i) {
+      group.push_back(from_memory(dtype, single[i]));
+    }
+    for (Value* lane : pack_lanes(dtype, group)) out.push_back(lane);
+  }
+  return out;
+}
+
+// Lanes of vectors, or elements as they lie in memory where width is 1.
 GpuEmitter::Tile GpuEmitter::load_groups(const Access& access, const Layout& layout,
-                                         const Type& type, int width, Value* fill) {
+                                         const Type& type, int width, const Tile& fill) {
   Tile out;
   std::vector<Value*> valid;
   for (int r = 0; r < layout.registers(); r += width) {
@@ -204,11 +240,11 @@ GpuEmitter::Tile GpuEmitter::load_groups(const Access& access, const Layout& lay
     valid.push_back(inside(access, at));
     if (valid.back()) offset = ir_.CreateSelect(valid.back(), offset, index_constant(0));
     Value* pointer = ir_.CreateGEP(memory_type(access.dtype), access.base, offset);
-    for (Value* element : load_vector(access.dtype, pointer, width)) out.push_back(element);
+    for (Value* lane : load_lanes(access.dtype, pointer, width)) out.push_back(lane);
   }
-  for (size_t r = 0; r < out.size(); ++r) {
-    Value* keep = valid[r / static_cast<size_t>(width)];
-    if (keep) out[r] = ir_.CreateSelect(keep, out[r], fill);
+  for (size_t i = 0; i < out.size(); ++i) {
+    Value* keep = valid[i / fill.size()];
+    if (keep) out[i] = ir_.CreateSelect(keep, out[i], fill[i % fill.size()]);
   }
   return out;
 }
@@ -246,75 +282,88 @@ void GpuEmitter::store_groups(const Access& access, const Layout& layout, const 
   }
 }
 
-// Words of 32 bits where elements are narrower, since registers are.
-GpuEmitter::Tile GpuEmitter::load_vector(DType dtype, Value* pointer, int width) {
-  int bytes = bytes_of(dtype);
-  llvm::Type* element = memory_type(dtype);
-  if (width == 1) {
-    return {from_memory(dtype, ir_.CreateAlignedLoad(element, pointer, alignment(bytes)))};
+// A group as vectors of at most 16 bytes. Their lanes are words of 32 bits where elements are
+// narrower, since registers are.
+struct GpuEmitter::VectorShape {
+  int per_vector, in_lane, lanes, bytes;
+
+  VectorShape(DType dtype, int width) {
+    bytes = bytes_of(dtype);
+    per_vector = std::min(width, kVectorBytes / bytes);
+    in_lane = bytes < 4 ? std::min(per_vector, 4 / bytes) : 1;
+    lanes = per_vector / in_lane;
   }
+};
+
+GpuEmitter::Tile GpuEmitter::load_lanes(DType dtype, Value* pointer, int width) {
+  VectorShape shape(dtype, width);
+  llvm::Type* element = memory_type(dtype);
+  llvm::Type* lane = shape.in_lane == 1 ? element : ir_.getIntNTy(8 * shape.bytes * shape.in_lane);
+  llvm::Type* vector = lane;
+  if (shape.lanes > 1) vector = llvm::FixedVectorType::get(lane, shape.lanes);
   Tile out;
-  int per_vector = std::min(width, kVectorBytes / bytes);
-  for (int first = 0; first < width; first += per_vector) {
-    int size = per_vector * bytes;
+  for (int first = 0; first < width; first += shape.per_vector) {
     Value* part = ir_.CreateConstGEP1_64(element, pointer, static_cast<uint64_t>(first));
-    bool words = bytes < 4 && size >= 4;
-    int lanes = words ? size / 4 : bytes < 4 ? 1 : per_vector;
-    llvm::Type* lane = words       ? ir_.getInt32Ty()
-                       : bytes < 4 ? ir_.getIntNTy(static_cast<unsigned>(8 * size))
-                                   : element;
-    llvm::Type* loaded_type =
-        lanes == 1 ? lane : llvm::FixedVectorType::get(lane, static_cast<unsigned>(lanes));
-    Value* loaded = ir_.CreateAlignedLoad(loaded_type, part, alignment(size));
-    int in_lane = per_vector / lanes;
-    for (int i = 0; i < per_vector; ++i) {
-      Value* value = lanes == 1
-                         ? loaded
-                         : ir_.CreateExtractElement(loaded, static_cast<uint64_t>(i / in_lane));
-      if (in_lane > 1) {
-        value = ir_.CreateLShr(value, static_cast<uint64_t>(8 * bytes * (i % in_lane)));
-        value = ir_.CreateTrunc(value, element);
-      }
-      out.push_back(from_memory(dtype, value));
+    Value* loaded = ir_.CreateAlignedLoad(vector, part, alignment(shape.per_vector * shape.bytes));
+    for (int i = 0; i < shape.lanes; ++i) {
+      out.push_back(shape.lanes == 1 ? loaded
+                                     : ir_.CreateExtractElement(loaded, static_cast<uint64_t>(i)));
     }
   }
   return out;
 }
 
-void GpuEmitter::store_vector(DType dtype, Value* pointer, std::span<Value* const> elements) {
-  int bytes = bytes_of(dtype), width = static_cast<int>(elements.size());
-  llvm::Type* element = memory_type(dtype);
-  if (width == 1) {
-    ir_.CreateAlignedStore(to_memory(dtype, elements[0]), pointer, alignment(bytes));
-    return;
+GpuEmitter::Tile GpuEmitter::unpack_lanes(DType dtype, const Tile& lanes, int width) {
+  VectorShape shape(dtype, width);
+  Tile out;
+  for (int i = 0; i < width; ++i) {
+    Value* value = lanes[static_cast<size_t>(i / shape.in_lane)];
+    if (shape.in_lane > 1) {
+      value = ir_.CreateLShr(value, static_cast<uint64_t>(8 * shape.bytes * (i % shape.in_lane)));
+      value = ir_.CreateTrunc(value, memory_type(dtype));
+    }
+    out.push_back(from_memory(dtype, value));
   }
-  int per_vector = std::min(width, kVectorBytes / bytes);
-  for (int first = 0; first < width; first += per_vector) {
-    int size = per_vector * bytes, in_lane = bytes < 4 ? std::min(per_vector, 4 / bytes) : 1;
-    Value* part = ir_.CreateConstGEP1_64(element, pointer, static_cast<uint64_t>(first));
-    std::vector<Value*> lanes;
-    for (int i = 0; i < per_vector; i += in_lane) {
-      llvm::Type* lane =
-          in_lane > 1 ? ir_.getIntNTy(static_cast<unsigned>(8 * bytes * in_lane)) : element;
-      Value* word = nullptr;
-      for (int k = 0; k < in_lane; ++k) {
-        Value* value = to_memory(dtype, elements[static_cast<size_t>(first + i + k)]);
-        if (in_lane > 1) {
-          value = ir_.CreateShl(ir_.CreateZExt(value, lane), static_cast<uint64_t>(8 * bytes * k));
-        }
-        word = word ? ir_.CreateOr(word, value) : value;
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::pack_lanes(DType dtype, std::span<Value* const> elements) {
+  VectorShape shape(dtype, static_cast<int>(elements.size()));
+  Tile out;
+  for (size_t i = 0; i < elements.size(); i += static_cast<size_t>(shape.in_lane)) {
+    Value* lane = nullptr;
+    for (int k = 0; k < shape.in_lane; ++k) {
+      Value* value = to_memory(dtype, elements[i + static_cast<size_t>(k)]);
+      if (shape.in_lane > 1) {
+        value = ir_.CreateZExt(value, ir_.getIntNTy(8 * shape.bytes * shape.in_lane));
+        value = ir_.CreateShl(value, static_cast<uint64_t>(8 * shape.bytes * k));
       }
-      lanes.push_back(word);
+      lane = lane ? ir_.CreateOr(lane, value) : value;
     }
-    Value* whole = lanes[0];
-    if (lanes.size() > 1) {
-      whole = llvm::PoisonValue::get(
-          llvm::FixedVectorType::get(lanes[0]->getType(), static_cast<unsigned>(lanes.size())));
-      for (size_t i = 0; i < lanes.size(); ++i) {
-        whole = ir_.CreateInsertElement(whole, lanes[i], static_cast<uint64_t>(i));
+    out.push_back(lane);
+  }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::load_vector(DType dtype, Value* pointer, int width) {
+  return unpack_lanes(dtype, load_lanes(dtype, pointer, width), width);
+}
+
+void GpuEmitter::store_vector(DType dtype, Value* pointer, std::span<Value* const> elements) {
+  int width = static_cast<int>(elements.size());
+  VectorShape shape(dtype, width);
+  Tile lanes = pack_lanes(dtype, elements);
+  for (int first = 0; first < width; first += shape.per_vector) {
+    Value* part = ir_.CreateConstGEP1_64(memory_type(dtype), pointer, static_cast<uint64_t>(first));
+    auto lane = static_cast<size_t>(first / shape.in_lane);
+    Value* whole = lanes[lane];
+    if (shape.lanes > 1) {
+      whole = llvm::PoisonValue::get(llvm::FixedVectorType::get(whole->getType(), shape.lanes));
+      for (size_t i = 0; i < static_cast<size_t>(shape.lanes); ++i) {
+        whole = ir_.CreateInsertElement(whole, lanes[lane + i], static_cast<uint64_t>(i));
       }
     }
-    ir_.CreateAlignedStore(whole, part, alignment(size));
+    ir_.CreateAlignedStore(whole, part, alignment(shape.per_vector * shape.bytes));
   }
 }
 

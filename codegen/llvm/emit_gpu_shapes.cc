@@ -6,6 +6,7 @@
 namespace tenon::codegen {
 
 void GpuEmitter::shape_operation(const Operation& op) {
+  if (folded_.contains(&op)) return;
   auto compute = [&]() -> Tile {
     switch (op.op) {
       case Op::kBroadcast:

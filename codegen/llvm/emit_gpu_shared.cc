@@ -56,21 +56,28 @@ GpuEmitter::Grid GpuEmitter::make_grid(DType dtype, int rows, int pitch) {
   return grid;
 }
 
+int GpuEmitter::grid_width(const Grid& grid, const Layout& layout, const Type& type,
+                           int first_column) const {
+  int columns = type.shape.empty() ? 1 : type.shape.back();
+  int width = layout.kind == Layout::Kind::kDealt ? layout.run : layout.is_mma() ? 2 : 1;
+  if (columns % width != 0) return 1;
+  // Each vector must lie at a multiple of its own size.
+  bool one_row = type.shape.size() < 2 || type.shape[0] == 1;
+  while ((!one_row && grid.pitch % width != 0) || first_column % width != 0) width /= 2;
+  return width;
+}
+
 // Copies of an element write the same value, so they need no guard.
 void GpuEmitter::write_grid(const Grid& grid, const Tile& tile, const Layout& layout,
                             const Type& type, int first_row, int first_column) {
-  int width = 1;  // registers under one guard
-  if (layout.kind == Layout::Kind::kDealt && layout.elements() % layout.run == 0) {
-    width = layout.run;
-  }
+  int width = grid_width(grid, layout, type, first_column);
   for (int r = 0; r < layout.registers(); r += width) {
-    when(place(layout, r, type).live, [&] {
-      for (int i = r; i < r + width; ++i) {
-        Place at = place(layout, i, type);
-        Value* element =
-            plus(times(plus(at.row, first_row), grid.pitch), plus(at.column, first_column));
-        write_shared(type.dtype, grid.offset, element, tile[static_cast<size_t>(i)]);
-      }
+    Place at = place(layout, r, type);
+    when(at.live, [&] {
+      Value* element =
+          plus(times(plus(at.row, first_row), grid.pitch), plus(at.column, first_column));
+      store_vector(type.dtype, shared_element(type.dtype, grid.offset, element),
+                   {tile.data() + r, static_cast<size_t>(width)});
     });
   }
 }
@@ -122,12 +129,14 @@ GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
   write_grid(grid, tile, from, from_type);
   barrier_before(grid.offset, grid.bytes, /*write=*/false);
   Tile out;
-  for (int r = 0; r < to.registers(); ++r) {
+  int width = map.is_identity ? grid_width(grid, to, to_type, 0) : 1;
+  for (int r = 0; r < to.registers(); r += width) {
     Place at = place(to, r, to_type);
     auto [row, column] = map.place(at.row, at.column);
     Value* element = plus(times(row, pitch), column);
     if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
-    out.push_back(read_shared(dtype, grid.offset, element));
+    Value* pointer = shared_element(dtype, grid.offset, element);
+    for (Value* value : load_vector(dtype, pointer, width)) out.push_back(value);
   }
   return out;
 }

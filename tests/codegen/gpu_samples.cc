@@ -196,6 +196,31 @@ Sample matmul(DType dtype, int m, int n, int k, int threads, bool b_transposed) 
       dtype == kF32 ? 0 : 1e-5};
 }
 
+// Operands that arrive transposed and in parts, as packed weights do.
+Sample matmul_parts(DType dtype, int m, int n, int k, int threads, bool b_transposed) {
+  Builder b("matmul_parts");
+  ValueId a = b.buffer("a", dtype), w = b.buffer("b", dtype), c = b.buffer("c", kF32);
+  ValueId zero = b.index(0);
+  ValueId left = b.transpose(b.load({a, zero}, {k, m}));
+  std::vector<ValueId> parts;
+  for (int i = 0; i < 2; ++i) {
+    parts.push_back(b.load({w, b.index(i * k / 2 * n)},
+                           b_transposed ? std::vector{n, k / 2} : std::vector{k / 2, n}));
+  }
+  ValueId right = b.concat(parts, b_transposed ? 1 : 0);
+  if (b_transposed) right = b.transpose(right);
+  ValueId sums = b.dot(b.constant(kF32, 1, {m, n}), left, right);
+  ValueId twice = b.dot(sums, b.add(left, left), right);
+  b.store({c, zero}, twice);
+  return {label(b_transposed ? "matmul_parts_nt" : "matmul_parts", {m, n, k}, dtype, threads),
+          b.finish(),
+          threads,
+          1,
+          {{dtype, int64_t{m} * k}, {dtype, int64_t{n} * k}, {kF32, int64_t{m} * n, 0}},
+          {},
+          1e-5};
+}
+
 Sample matmul_i8(int m, int n, int k, int threads) {
   Builder b("matmul_i8");
   ValueId a = b.buffer("a", DType::kU8), w = b.buffer("b", DType::kI8);
@@ -467,6 +492,26 @@ void add_accesses(std::vector<Sample>& out) {
   }
 }
 
+// Small ones: the host unrolls products altogether.
+void add_products(std::vector<Sample>& out) {
+  constexpr std::array<int, 3> kProducts[] = {{16, 8, 16},  {16, 16, 16}, {1, 8, 32},  {5, 3, 7},
+                                              {64, 32, 16}, {32, 24, 40}, {48, 40, 16}};
+  for (int threads : {32, 64, 128, 256}) {
+    DType dtype = threads % 128 == 0 ? kF16 : kBF16;
+    for (auto [m, n, k] : kProducts) {
+      out.push_back(matmul(dtype, m, n, k, threads, false));
+      out.push_back(matmul(dtype, m, n, k, threads, true));
+      if (k % 2 != 0) continue;
+      out.push_back(matmul_parts(dtype, m, n, k, threads, false));
+      out.push_back(matmul_parts(dtype, m, n, k, threads, true));
+    }
+    out.push_back(attention(dtype, 16, 32, 64, threads));
+    out.push_back(attention(dtype, 64, 32, 16, threads));
+    out.push_back(attention(dtype, 32, 40, 24, threads));
+    out.push_back(attention(dtype, 3, 16, 8, threads));
+  }
+}
+
 }  // namespace
 
 std::vector<Sample> operation_samples() {
@@ -475,24 +520,7 @@ std::vector<Sample> operation_samples() {
   add_shapes(out);
   add_arithmetic(out);
   add_accesses(out);
-  for (DType dtype : {kF16, kBF16}) {
-    for (int threads : {32, 64, 128, 256}) {
-      for (auto [m, n, k] : {std::array{16, 8, 16},
-                             {16, 16, 16},
-                             {1, 8, 32},
-                             {5, 3, 7},
-                             {64, 64, 64},
-                             {128, 128, 32},
-                             {32, 24, 40},
-                             {48, 40, 16}}) {
-        out.push_back(matmul(dtype, m, n, k, threads, false));
-        out.push_back(matmul(dtype, m, n, k, threads, true));
-      }
-      for (auto [m, n, d] : {std::array{16, 32, 64}, {64, 32, 16}, {32, 40, 24}, {3, 16, 8}}) {
-        out.push_back(attention(dtype, m, n, d, threads));
-      }
-    }
-  }
+  add_products(out);
   for (int threads : {32, 128}) {
     for (auto [m, n, k] : {std::array{16, 8, 16}, {5, 3, 7}, {64, 64, 16}}) {
       out.push_back(matmul(kF32, m, n, k, threads, false));
