@@ -155,7 +155,8 @@ void Ep::set_session_callbacks() {
 void Ep::set_gpu_callbacks() {
   memcpy_kernels_.emplace(target_.device);
   if (options_.enable_cuda_graph && options_.cuda_graph_scope == "session") {
-    session_graph_.emplace(target_.device, make_stream(options_, target_));
+    session_graph_.emplace(target_.device, make_stream(options_, target_),
+                           std::chrono::milliseconds(options_.run_deadline_ms));
   }
   CreateAllocator = [](OrtEp* ep, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept {
     *allocator = nullptr;

@@ -30,8 +30,9 @@ int graph_id(const OrtRunOptions& options) {
 }  // namespace
 
 SessionGraph::SessionGraph(std::shared_ptr<device::Device> device,
-                           std::unique_ptr<device::Stream> stream)
-    : device_(std::move(device)), stream_(std::move(stream)) {}
+                           std::unique_ptr<device::Stream> stream,
+                           std::chrono::milliseconds deadline)
+    : device_(std::move(device)), stream_(std::move(stream)), deadline_(deadline) {}
 
 void SessionGraph::start(const OrtRunOptions& options) {
   const int id = graph_id(options);
@@ -50,7 +51,7 @@ void SessionGraph::end(const OrtRunOptions& options) {
 
 void SessionGraph::replay(int id) {
   stream_->launch(*graphs_.at(id));
-  stream_->synchronize();
+  stream_->synchronize(deadline_);
 }
 
 }  // namespace tenon::provider

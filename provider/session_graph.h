@@ -4,6 +4,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 
@@ -14,7 +15,8 @@ namespace tenon::provider {
 class SessionGraph {
  public:
   // All Runs of the session go to this one stream.
-  SessionGraph(std::shared_ptr<device::Device> device, std::unique_ptr<device::Stream> stream);
+  SessionGraph(std::shared_ptr<device::Device> device, std::unique_ptr<device::Stream> stream,
+               std::chrono::milliseconds deadline);
 
   device::StreamHandle stream() const { return stream_->handle(); }
   void start(const OrtRunOptions& options);
@@ -26,6 +28,7 @@ class SessionGraph {
  private:
   std::shared_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
+  const std::chrono::milliseconds deadline_;
   std::map<int, int> runs_;  // that ended, per graph
   std::map<int, std::unique_ptr<device::Graph>> graphs_;
 };
