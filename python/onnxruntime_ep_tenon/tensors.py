@@ -51,9 +51,13 @@ def to_ort_value(array: np.ndarray):
 _NVIDIA = 0x10DE  # PCI vendor
 
 
-def gpu_place(gpu: int) -> tuple[str, int]:
-    """What onnxruntime's binding functions call the memory of this GPU."""
-    return "cuda", gpu
+def gpu_value_like(value, gpu: int):
+    """An OrtValue in the GPU's memory with the type and shape of another."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(value.shape()), value.element_type(), "gpu", gpu, _NVIDIA
+    )
 
 
 def to_gpu_value(array: np.ndarray, gpu: int):
@@ -61,9 +65,7 @@ def to_gpu_value(array: np.ndarray, gpu: int):
     import onnxruntime
 
     on_host = to_ort_value(array)
-    on_gpu = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-        list(array.shape), on_host.element_type(), "gpu", gpu, _NVIDIA
-    )
+    on_gpu = gpu_value_like(on_host, gpu)
     onnxruntime.copy_tensors([on_host], [on_gpu])
     return on_gpu
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -143,6 +144,21 @@ TEST_F(Gpu, ConcurrentRunsGiveTheSameBits) {
   std::thread first(work, 0), second(work, 1);
   first.join();
   second.join();
+  EXPECT_EQ(different, 0);
+}
+
+TEST_F(Gpu, SessionsComeAndGoWhileAnotherConcurrentlyRuns) {
+  const Session staying(pointwise_model(), kClaimAll, kOnGpu);
+  const Tensor x = random_floats({6, 64});
+  const std::string expected = staying.run({{"x", x}}).at(0).bytes;
+  std::atomic<bool> done = false;
+  std::atomic<int> different = 0;
+  std::thread runner([&] {
+    while (!done) different += staying.run({{"x", x}}).at(0).bytes != expected;
+  });
+  for (int i = 0; i < 20; ++i) Session(pointwise_model(), kClaimAll, kOnGpu).run({{"x", x}});
+  done = true;
+  runner.join();
   EXPECT_EQ(different, 0);
 }
 

@@ -117,7 +117,7 @@ def test_bound_gpu_memory_gives_what_the_cpu_gives(chain):
         value = tensors.to_gpu_value(x, 0)
         binding = session.io_binding()
         binding.bind_ortvalue_input("x", value)
-        binding.bind_output("y", *tensors.gpu_place(0))
+        binding.bind_ortvalue_output("y", tensors.gpu_value_like(value, 0))
         session.run_with_iobinding(binding)
         numpy.testing.assert_allclose(binding.get_outputs()[0].numpy(), expected, rtol=1e-5)
         by_pointer = session.io_binding()

@@ -66,14 +66,14 @@ def caller(session, inputs):
     """One Run with everything bound beforehand, so that only the runtime is timed."""
     gpu = gpu_of(session)
     names = [output.name for output in session.get_outputs()]
+    feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
     if gpu is None:
-        feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
         return lambda: session.run_with_ort_values(names, feed)
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, tensors.to_gpu_value(value, gpu))
-    for name in names:
-        binding.bind_output(name, *tensors.gpu_place(gpu))
+    for name, value in zip(names, session.run_with_ort_values(names, feed), strict=True):
+        binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
     return lambda: session.run_with_iobinding(binding)
 
 
