@@ -13,11 +13,9 @@ using codegen::ValueId;
 
 // k of one product: every one is a round through shared memory, and operands in terms take the
 // registers of several.
-constexpr int kStep = 64, kTermsStep = 32;
+constexpr int kStep = 128, kStridedStep = 64, kTermsStep = 32;
 
-int step_of(const GpuDotPlan& plan) {
-  return plan.left_terms > 1 || plan.right_terms > 1 ? kTermsStep : kStep;
-}
+bool has_terms(const GpuDotPlan& plan) { return plan.left_terms > 1 || plan.right_terms > 1; }
 
 // The block's place in the result.
 struct Task {
@@ -49,10 +47,15 @@ class GpuDot {
     return b_.sub(writer_.index(size), first);
   }
 
-  // Terms of a[rows, k … k + count). `batch_offset`: of the batch's first element; `unit`: what K
-  // is walked in, which may end past it.
+  // Terms of a[rows, k … k + count).
   std::vector<Tile> left(const Task& task, ValueId batch_offset, ValueId k, int count,
                          int64_t unit) {
+    return terms(load_left(task, batch_offset, k, count, unit), plan_.left_terms);
+  }
+
+  // `batch_offset`: of the batch's first element; `unit`: what K is walked in, which may end past
+  // it.
+  Tile load_left(const Task& task, ValueId batch_offset, ValueId k, int count, int64_t unit) {
     const ValueId k_left = left_of(plan_.k, k, unit);
     const int rows = plan_.tile.rows;
     if (plan_.left_turned) {
@@ -61,14 +64,13 @@ class GpuDot {
       const Tile turned = b_.load(
           {a_, b_.add(batch_offset, offset), {row_stride, b_.index(1)}, {k_left, task.rows_left}},
           {count, rows});
-      return terms(b_.transpose(turned), plan_.left_terms);
+      return b_.transpose(turned);
     }
     const ValueId row_stride = writer_.index(plan_.k);
     const ValueId offset = b_.add(b_.mul(task.first_row, row_stride), k);
-    const Tile tile = b_.load(
+    return b_.load(
         {a_, b_.add(batch_offset, offset), {row_stride, b_.index(1)}, {task.rows_left, k_left}},
         {rows, count});
-    return terms(tile, plan_.left_terms);
   }
 
   // Of numbers of which that many terms hold every bit.
@@ -101,12 +103,30 @@ class GroupProducts {
  public:
   GroupProducts(Builder& b, GpuDot& dot, const GpuDotPlan& plan, const GpuWeightLayout& layout,
                 GpuWeightReader& weight, const Task& task)
-      : b_(b), dot_(dot), layout_(layout), weight_(weight), task_(task), step_(step_of(plan)) {}
+      : b_(b),
+        dot_(dot),
+        plan_(plan),
+        layout_(layout),
+        weight_(weight),
+        task_(task),
+        step_(has_terms(plan) ? kTermsStep : kStep) {}
 
   bool folds() const { return layout_.use == ScaleUse::kSums && layout_.blocks() > 1; }
 
-  Tile add(ValueId group, Tile words, Tile sums) {
+  // A whole group is one product: its rows of a can be on their way like its words.
+  bool is_one_step() const { return !folds() && step_ >= layout_.group() && !has_terms(plan_); }
+  Tile load_left(ValueId group) {
+    return dot_.load_left(task_, b_.index(0), b_.mul(group, b_.index(layout_.group())),
+                          static_cast<int>(layout_.group()), layout_.group());
+  }
+
+  // `left`: load_left of the group, where it is one step.
+  Tile add(ValueId group, Tile words, Tile left, Tile sums) {
     const int64_t size = layout_.group();
+    if (is_one_step()) {
+      return dot_parts(b_, sums, dot_.terms(left, 1),
+                       right(group, words, 0, static_cast<int>(size)));
+    }
     const int64_t unit = folds() ? std::min(layout_.block, size) : size;
     for (int64_t first = 0; first < size; first += unit) {
       Tile part = folds() ? dot_.zero_sums() : sums;
@@ -131,21 +151,28 @@ class GroupProducts {
   }
 
   Tile add_step(ValueId group, Tile words, int64_t k, int count, Tile sums) {
+    const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
+    return dot_parts(b_, sums, dot_.left(task_, b_.index(0), first, count, layout_.group()),
+                     right(group, words, k, count));
+  }
+
+  // Terms of k … k + count of the group.
+  std::vector<Tile> right(ValueId group, Tile words, int64_t k, int count) {
     std::vector<std::vector<Tile>> slabs(layout_.parts());
     for (int64_t at = k; at < k + count; at += kSlab) {
       const auto slab = weight_.slab(words, static_cast<int>(at / kSlab), block_of(group, at));
       for (size_t term = 0; term < slab.size(); ++term) slabs[term].push_back(slab[term]);
     }
-    std::vector<Tile> right;
+    std::vector<Tile> terms;
     for (const std::vector<Tile>& parts : slabs) {
-      right.push_back(parts.size() == 1 ? parts[0] : b_.concat(parts, 0));
+      terms.push_back(parts.size() == 1 ? parts[0] : b_.concat(parts, 0));
     }
-    const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
-    return dot_parts(b_, sums, dot_.left(task_, b_.index(0), first, count, layout_.group()), right);
+    return terms;
   }
 
   Builder& b_;
   GpuDot& dot_;
+  const GpuDotPlan& plan_;
   const GpuWeightLayout& layout_;
   GpuWeightReader& weight_;
   const Task& task_;
@@ -169,13 +196,21 @@ void emit_packed_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a,
   weight.at(task.column);
   GroupProducts products(b, dot, plan, layout, weight, task);
   const ValueId groups = b.index(layout.groups()), last = b.index(layout.groups() - 1);
-  // The next group's words are on their way while this one's are multiplied.
-  const auto body = [&](ValueId group, std::span<const ValueId> carried) {
-    const Tile next = weight.load_words(b.min(b.add(group, b.index(1)), last));
-    return std::vector<ValueId>{products.add(group, carried[1], carried[0]), next};
+  // The next group is on its way while this one is multiplied.
+  const auto load = [&](ValueId group) {
+    std::vector<ValueId> loaded = {weight.load_words(group)};
+    if (products.is_one_step()) loaded.push_back(products.load_left(group));
+    return loaded;
   };
-  Tile sums = b.loop(b.index(0), groups, b.index(1),
-                     {dot.zero_sums(), weight.load_words(b.index(0))}, body)[0];
+  const auto body = [&](ValueId group, std::span<const ValueId> carried) {
+    std::vector<ValueId> next = load(b.min(b.add(group, b.index(1)), last));
+    const Tile left = products.is_one_step() ? carried[2] : kNone;
+    next.insert(next.begin(), products.add(group, carried[1], left, carried[0]));
+    return next;
+  };
+  std::vector<ValueId> start = load(b.index(0));
+  start.insert(start.begin(), dot.zero_sums());
+  Tile sums = b.loop(b.index(0), groups, b.index(1), start, body)[0];
   if (layout.use == ScaleUse::kSums && layout.blocks() == 1) {
     sums = b.mul(sums, dot.in_every_row(weight.load_scale(b.index(0))));
   }
@@ -189,7 +224,7 @@ void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, R
   const Task task = dot.task();
   epilogue.begin();
   right.begin();
-  const int step = step_of(plan), columns = plan.tile.columns;
+  const int step = has_terms(plan) ? kTermsStep : kStridedStep, columns = plan.tile.columns;
   const ValueId a_first = right.a_offset(task.batch), b_first = right.b_offset(task.batch);
   const ValueId one = b.index(1), k = writer.index(plan.k), n = writer.index(plan.n);
   const auto read = [&](ValueId at) {
