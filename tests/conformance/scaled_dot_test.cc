@@ -119,6 +119,7 @@ TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
     EXPECT_TRUE(coverage.candidates.contains(std::string(candidate.name)))
         << candidate.name << " supports none of the problems";
   }
+  if (conformance_settings().emulate) return;  // not every form was tried
   for (const DotForm& form : dot_forms()) {
     EXPECT_TRUE(coverage.forms.contains(std::string(form.name))) << "nobody supports " << form.name;
   }
