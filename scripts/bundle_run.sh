@@ -1,6 +1,12 @@
 #!/bin/bash
 # Runs every test of this bundle that the machine can run, with the machine's own Python and its
-# onnxruntime, and closes with one line: N passed, N failed, N skipped. PYTHON names another interpreter.
+# onnxruntime, and closes with one line: N passed, N failed, N skipped.
+#
+#   ./run             the conformance cases on the GPU and on the CPU, then the Python tests
+#   ./run --bench     the table of cases on the GPU, into results/bench
+#   ./run --sanitize  a few kernels of each kind under compute-sanitizer
+#
+# PYTHON names another interpreter.
 set -uo pipefail
 cd "$(dirname "$0")" || exit
 
@@ -10,30 +16,77 @@ print(next(pathlib.Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.s
   echo "run: $python has no onnxruntime; install it, or set PYTHON to an interpreter that has it" >&2
   exit 1
 }
-results=results
-rm -rf $results
-mkdir -p $results
+results=$PWD/results
+rm -rf "$results"
+mkdir -p "$results"
 
-export PYTHONPATH=$PWD/python:$PWD/vendor
+export PYTHONPATH=$PWD/python:$PWD/vendor${PYTHONPATH:+:$PYTHONPATH}
 export TENON_LIBRARY_PATH=$PWD/python/onnxruntime_ep_tenon/libonnxruntime_ep_tenon.so
 export TENON_TEST_ONNXRUNTIME=$runtime
+TENON_LIBRARY_DIRS=$("$python" -c 'from onnxruntime_ep_tenon import cuda
+print(":".join(cuda.library_folders()))')
+export TENON_LIBRARY_DIRS
 "$python" -m onnxruntime_ep_tenon doctor
 
+# Small cases of each kind of kernel: the tools slow a launch down by up to a hundred times.
+sanitized='Loop.*Softmax*:Loop.*Reduc*:Concat.*:Gather.*:CumSum.*:DeviceRun.MemoryGoesBack'
+
+sanitize() {
+  local tool status=0
+  command -v compute-sanitizer >/dev/null || {
+    echo "sanitize: skipped, since there is no compute-sanitizer here"
+    return 0
+  }
+  for tool in memcheck racecheck initcheck synccheck; do
+    echo "== $tool"
+    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --launch-count 40 \
+      bin/gpu_test --gtest_brief=1 "--gtest_filter=$sanitized" >"$results/$tool.log" 2>&1 || status=1
+    grep -E "ERROR SUMMARY|RACECHECK SUMMARY|PASSED|FAILED" "$results/$tool.log" | tail -3
+  done
+  return $status
+}
+
+# run_in_shards <target>: the cases dealt over the cores, most of which only compile.
+run_in_shards() {
+  local target=$1 shard shards
+  shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
+  echo "== conformance on $target, $shards at a time"
+  for shard in $(seq 0 $((shards - 1))); do
+    TENON_TEST_TARGET=$target GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
+      timeout 280 bin/gpu_test --gtest_brief=1 "--gtest_output=xml:$results/$target-$shard.xml" \
+      >"$results/$target-$shard.log" 2>&1 &
+    expected+=("$target-$shard")
+  done
+  wait
+  cat "$results/$target"-*.log | grep -E "FAILED" | sort -u
+}
+
 expected=()
-for program in bin/*; do
-  [ -x "$program" ] || continue
-  name=$(basename "$program")
-  echo "== $name"
-  "$program" --gtest_brief=1 "--gtest_output=xml:$results/$name.xml"
-  expected+=("$name")
-done
-
-if "$python" -c 'import onnx, ml_dtypes' 2>/dev/null; then
-  echo "== python"
-  "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$results/python.xml"
-  expected+=(python)
-else
-  echo "== python: left out, since it needs the packages onnx and ml_dtypes"
-fi
-
-"$python" scripts/summarize_tests.py $results --expect "${expected[@]}"
+case ${1:-} in
+  --bench) exec "$python" -m onnxruntime_ep_tenon bench --suite --device gpu --out "$results/bench" ;;
+  --sanitize) sanitize && exit ;;
+  "")
+    run_in_shards gpu
+    run_in_shards host
+    for program in bin/*; do
+      name=$(basename "$program")
+      [ "$name" = gpu_test ] && continue
+      echo "== $name"
+      timeout 280 "$program" --gtest_brief=1 "--gtest_output=xml:$results/$name.xml" | tail -5
+      expected+=("$name")
+    done
+    if "$python" -c 'import onnx, ml_dtypes' 2>/dev/null; then
+      echo "== python"
+      timeout 280 "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$results/python.xml" |
+        tail -15
+      expected+=(python)
+    else
+      echo "== python: left out, since it needs the packages onnx and ml_dtypes"
+    fi
+    "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
+    ;;
+  *)
+    echo "run: unknown argument '$1'; one of: --bench, --sanitize, or nothing" >&2
+    exit 2
+    ;;
+esac

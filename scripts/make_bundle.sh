@@ -10,7 +10,7 @@ if [ "$(uname -m)" != x86_64 ]; then
   preset=x86_64
   scripts/setup.sh --cross
 fi
-scripts/build.sh "$preset"
+scripts/build.sh "$preset" onnxruntime_ep_tenon tests-gpu tests-multi_rank
 
 version=$(sed -nE 's/^project\(tenon VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 name=tenon-$version-x86_64
@@ -27,7 +27,7 @@ scripts/make_wheel.sh "build/$preset" "$stage/wheel" >/dev/null
   "$(awk '$1 == "python" && $2 == "pytest" {print $2 "==" $3}' scripts/versions.txt)"
 
 ctest --test-dir "build/$preset" --show-only=json-v1 | .venv/bin/python scripts/list_test_programs.py \
-  conformance provider gpu multi_rank | xargs -r cp -t "$bundle/bin"
+  gpu multi_rank | xargs -r cp -t "$bundle/bin"
 find "$bundle/bin" -type f -exec strip {} +
 cp -rL tests/python "$bundle/tests"
 cp scripts/summarize_tests.py "$bundle/scripts/"
