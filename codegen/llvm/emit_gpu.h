@@ -32,7 +32,6 @@ class GpuEmitter : private KernelEmitter {
     Value *row = nullptr, *column = nullptr;  // i32
     Value* live = nullptr;                    // null: always
   };
-  using Binary = std::function<Value*(Value*, Value*)>;
 
   // emit_gpu.cc: the function, places, threads
   void survey(const Region& region);
@@ -42,6 +41,7 @@ class GpuEmitter : private KernelEmitter {
   Tile carried(ValueId value, ValueId as) override { return in_layout(value, layouts_[as]); }
   void make_tile(const Operation& op) override;
   void elementwise(const Operation& op) override;
+  bool is_uniform(Value* value) const;
   Value* real_function(Fn fn, std::span<Value* const> arguments) override;
   Value* float_remainder(Value* a, Value* b) override;
   Value* f32_to_bf16(Value* x) override;
@@ -106,7 +106,7 @@ class GpuEmitter : private KernelEmitter {
   std::optional<Tile> reduce_runs(const Operation& op);
   std::optional<Tile> reduce_waves(const Operation& op);
   Tile reduce_in_shared(const Operation& op);
-  // Sums `parts` partial results per element of the result, which lie one after the other.
+  // Adds up `parts` partial results for each element of the result.
   Tile sum_parts(const Operation& op, const Grid& grid, int parts, int part_stride,
                  int element_stride, const Layout& result);
 
@@ -168,7 +168,6 @@ class GpuEmitter : private KernelEmitter {
   SharedMemory shared_;
   Value *thread_ = nullptr, *lane_ = nullptr, *warp_ = nullptr;  // i32
   Value* shared_base_ = nullptr;
-  bool is_uniform(Value* value) const;
   std::set<Value*> uniform_;                    // registers that are equal in all threads
   std::map<const Operation*, int64_t> tables_;  // constant tables in shared memory
   // Buffers that the kernel reads, writes, scatters to: what may follow what without a barrier.

@@ -3,7 +3,6 @@
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "codegen/llvm/emit_gpu.h"
 
@@ -86,28 +85,22 @@ void GpuEmitter::write_grid(const Grid& grid, const Tile& tile, const Layout& la
 std::optional<GpuEmitter::Tile> GpuEmitter::without_moving(const Tile& tile, const Layout& from,
                                                            const Layout& to,
                                                            const ElementMap& map) {
+  auto held_in = [&](int thread, int64_t element) {
+    int reg = 0;
+    while (reg < from.registers() && from.element_of(thread, reg) != element) ++reg;
+    return reg;
+  };
   Tile out;
-  std::vector<std::unordered_map<int64_t, int>> held(1);
-  for (int s = 0; s < from.registers(); ++s) held[0].emplace(from.element_of(0, s), s);
   for (int r = 0; r < to.registers(); ++r) {
     int source = -1;
     for (int thread = 0; thread < threads_; ++thread) {
       int64_t element = to.element_of(thread, r);
       if (element < 0) continue;
       int64_t wanted = map.element(element);
-      if (source < 0) {
-        if (thread == 0) {
-          auto found = held[0].find(wanted);
-          if (found == held[0].end()) return std::nullopt;
-          source = found->second;
-        } else {
-          for (int s = 0; s < from.registers() && source < 0; ++s) {
-            if (from.element_of(thread, s) == wanted) source = s;
-          }
-          if (source < 0) return std::nullopt;
-        }
+      if (source < 0) source = held_in(thread, wanted);
+      if (source == from.registers() || from.element_of(thread, source) != wanted) {
+        return std::nullopt;
       }
-      if (from.element_of(thread, source) != wanted) return std::nullopt;
     }
     out.push_back(tile[static_cast<size_t>(std::max(source, 0))]);
   }

@@ -33,6 +33,10 @@ std::string assembler() {
   return fs::exists(path) ? path : "";
 }
 
+bool has(const std::string& text, const std::string& pattern) {
+  return std::regex_search(text, std::regex(pattern));
+}
+
 struct Assembled {
   int status = 0;
   std::string report;
@@ -63,7 +67,7 @@ TEST(PtxTest, EveryKernelAssemblesForEveryArchitecture) {
       GpuCode code = compile_gpu(sample.kernel, sample.threads, target_of(arch));
       Assembled assembled = assemble(code, arch);
       ASSERT_EQ(assembled.status, 0) << sample.name << " " << arch << "\n" << assembled.report;
-      EXPECT_NE(assembled.report.find("0 bytes spill stores"), std::string::npos)
+      EXPECT_TRUE(has(assembled.report, "[^0-9]0 bytes spill stores"))
           << sample.name << " " << arch << "\n"
           << assembled.report;
       std::smatch registers;
@@ -95,10 +99,6 @@ Sample sample_called(const std::string& name) {
 std::string ptx_of(const std::string& name, const std::string& arch = "sm_90a") {
   Sample sample = sample_called(name);
   return compile_gpu(sample.kernel, sample.threads, target_of(arch)).ptx;
-}
-
-bool has(const std::string& text, const std::string& pattern) {
-  return std::regex_search(text, std::regex(pattern));
 }
 
 TEST(PtxTest, NeighboursMoveAsVectors) {
