@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kPointwiseThreads = 128;
-constexpr int kSquare = 32, kSquareThreads = 256;
+constexpr int kSquare = 32, kHalvesSquare = 64, kSquareThreads = 256;
 constexpr int kColumnThreads = 32, kColumnUnroll = 8;
 // A thread moves 16 bytes at a time, and has several of these in flight: a multiprocessor has too
 // few threads to keep memory busy with one each.
@@ -134,18 +134,34 @@ class GpuScheduler {
         !is_plain_along(problem_, axis)) {
       return false;
     }
-    const int side = target_.threads < kSquareThreads ? kSquare / 4 : kSquare;
+    const int wanted = widest_stored_bytes(problem_) <= 2 ? kHalvesSquare : kSquare;
+    const int side = target_.threads < kSquareThreads ? wanted / 4 : wanted;
     schedule_.threads = threads_up_to(kSquareThreads);
     schedule_.lanes = schedule_.tile_rows = side;
     walk_rows_along(axis, schedule_);
     return true;
   }
 
+  // Whether some access needs an address per lane.
+  bool picks_elements() const {
+    if (schedule_.flat) return true;
+    const AxisSet lanes = AxisSet{1} << schedule_.vector_axis;
+    const auto picks = [&](const tiling::Access& access) {
+      const Dim& stride = access.strides[schedule_.vector_axis];
+      return !access.guards.empty() || !(stride.is(0) || stride.is(1)) ||
+             std::any_of(access.gathers.begin(), access.gathers.end(),
+                         [&](const tiling::GatherTerm& term) { return axes_of(term) & lanes; });
+    };
+    return std::any_of(problem_.loads.begin(), problem_.loads.end(), picks) ||
+           std::any_of(problem_.stores.begin(), problem_.stores.end(),
+                       [&](const LoopStore& store) { return picks(store.place); });
+  }
+
   // A row of lanes, or several rows where the axis is short.
   void choose_pointwise() {
     schedule_.threads = threads_up_to(kPointwiseThreads);
     const int elements =
-        schedule_.threads * (schedule_.flat ? kMostPicked : kAccessesInFlight * per_thread());
+        schedule_.threads * (picks_elements() ? kMostPicked : kAccessesInFlight * per_thread());
     schedule_.lanes = fit_lanes(elements);
     if (schedule_.lanes == elements || !has_square_tiles() ||
         !is_plain_along(problem_, schedule_.row_axis)) {
