@@ -111,6 +111,10 @@ class DeviceExecutable final : public Executable {
     state.flags.check(program_);
   }
 
+  void check_finished() override {
+    states_.each_idle([&](DeviceRunState& state) { state.flags.check(program_); });
+  }
+
   const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
   size_t weight_bytes() const override { return program_.weight_bytes; }
   size_t packed_bytes() const override { return program_.packed_bytes; }

@@ -61,6 +61,10 @@ class Executable {
   // Throws UserError when an input's shape contradicts the graph.
   virtual void run(RunContext& context) = 0;
 
+  // Throws UserError where a Run went wrong in a way that only shows when its work is done: for a
+  // caller who has waited for that.
+  virtual void check_finished() {}
+
   virtual const std::vector<FusionReport>& fusions() const = 0;
   virtual size_t weight_bytes() const = 0;  // constants as stored in the model
   virtual size_t packed_bytes() const = 0;  // constants as kept

@@ -52,6 +52,13 @@ class StatePool {
     return Lease(*this, std::move(made));
   }
 
+  // States that no Run has right now; Runs that begin or end meanwhile wait.
+  template <typename Visit>
+  void each_idle(const Visit& visit) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& state : idle_) visit(*state);
+  }
+
   // Only while no Run is in flight.
   std::vector<std::unique_ptr<State>>& idle() { return idle_; }
 

@@ -136,8 +136,11 @@ void Ep::set_session_callbacks() {
                OrtNodeComputeInfo** computes, OrtNode**) noexcept {
     return guarded([&] { self(ep).compile(graphs, fused_nodes, count, computes); });
   };
-  ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** computes, size_t count) noexcept {
-    for (size_t i = 0; i < count; ++i) delete static_cast<NodeCompute*>(computes[i]);
+  ReleaseNodeComputeInfos = [](OrtEp* ep, OrtNodeComputeInfo** computes, size_t count) noexcept {
+    for (size_t i = 0; i < count; ++i) {
+      std::erase(self(ep).computes_, static_cast<NodeCompute*>(computes[i]));
+      delete static_cast<NodeCompute*>(computes[i]);
+    }
   };
   OnRunStart = [](OrtEp* ep, const OrtRunOptions* options) noexcept {
     return guarded([&] { self(ep).run_starts(*options); });
@@ -203,11 +206,12 @@ void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
   if (session_graph_) session_graph_->end(run_options);
   if (!wait) return;
   // Partitions that ran on other threads left no note here.
-  if (streams.empty()) return target_.gpu->synchronize();
+  if (streams.empty()) target_.gpu->synchronize();
   for (const device::StreamHandle stream : streams) {
     device::Stream(target_.device, stream)
         .synchronize(std::chrono::milliseconds(options_.run_deadline_ms));
   }
+  for (NodeCompute* compute : computes_) compute->check_finished();
 }
 
 OrtSyncStreamImpl* Ep::create_stream() const {
@@ -291,7 +295,9 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
         fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
                     compiled.report.nodes.size(), compiled.report.fusions.size(),
                     compiled.report.compile_ms));
-    computes[i] = new NodeCompute(std::move(compiled), *fused_nodes[i], target_);
+    computes_.reserve(computes_.size() + 1);
+    computes[i] =
+        computes_.emplace_back(new NodeCompute(std::move(compiled), *fused_nodes[i], target_));
   }
   report_.write();
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "provider/memcpy_kernels.h"
 #include "provider/options.h"
@@ -15,6 +16,8 @@
 #include "provider/target.h"
 
 namespace tenon::provider {
+
+class NodeCompute;
 
 class Ep : public OrtEp {
  public:
@@ -46,6 +49,7 @@ class Ep : public OrtEp {
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;
+  std::vector<NodeCompute*> computes_;  // the runtime's, as long as it keeps them
 };
 
 }  // namespace tenon::provider

@@ -15,6 +15,8 @@ namespace tenon::provider {
 class NodeCompute : public OrtNodeComputeInfo {
  public:
   NodeCompute(CompiledPartition compiled, const OrtNode& fused_node, const Target& target);
+  // What only shows when a Run's work on the device is done.
+  void check_finished() { executable_->check_finished(); }
 
  private:
   // A packed default arrives again at every Run: refuse when it is not the default any more.

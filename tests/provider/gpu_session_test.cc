@@ -198,6 +198,20 @@ TEST_F(Gpu, AllocatorsTellWhatTheyHold) {
   EXPECT_GT(std::stoll(stats.at("TotalAllocated")), 0);
 }
 
+// Nobody waits for indices on a device, and still the Run that brought a bad one fails.
+TEST_F(Gpu, AnIndexOutOfBoundsFailsItsRun) {
+  Graph graph;
+  graph.input("ids", kInt64, {"M"}).constant("table", random_floats({10, 4}));
+  graph.node("Gather", {"table", "ids"}, {"rows"}, {.name = "lookup"});
+  const Session session(model(graph.output("rows", kFloat, {"M", 4})), kClaimAll, kOnGpu);
+  EXPECT_EQ(session.run({{"ids", int64s({2}, {9, -10})}}).at(0).elements(), 8);
+  EXPECT_THAT(error_of([&] {
+                session.run({{"ids", int64s({2}, {3, 10})}});
+              }),
+              HasSubstr("out of bounds"));
+  EXPECT_EQ(session.run({{"ids", int64s({1}, {3})}}).at(0).elements(), 4);
+}
+
 TEST_F(Gpu, TheReportNamesTheDevice) {
   const TemporaryFolder folder;
   Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path("r.json")}}, kOnGpu);
