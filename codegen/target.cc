@@ -68,17 +68,28 @@ std::vector<std::string> detect_features() {
   __builtin_cpu_init();
 // The builtin takes literals only. It asks the operating system about wide registers as well.
 #define TENON_DETECT(name) \
-  if (__builtin_cpu_supports(name)) found.emplace_back(name);
-  TENON_DETECT("avx")
-  TENON_DETECT("avx2")
-  TENON_DETECT("avx512bw")
-  TENON_DETECT("avx512cd") TENON_DETECT("avx512dq") TENON_DETECT("avx512f") TENON_DETECT("avx512vl")
-      TENON_DETECT("avx512vnni") TENON_DETECT("avxvnni") TENON_DETECT("bmi") TENON_DETECT("bmi2")
-          TENON_DETECT("f16c") TENON_DETECT("fma") TENON_DETECT("lzcnt") TENON_DETECT("movbe")
-              TENON_DETECT("popcnt") TENON_DETECT("sse4.2") TENON_DETECT("ssse3")
+  if (__builtin_cpu_supports(name)) found.emplace_back(name)
+  TENON_DETECT("avx");
+  TENON_DETECT("avx2");
+  TENON_DETECT("avx512bw");
+  TENON_DETECT("avx512cd");
+  TENON_DETECT("avx512dq");
+  TENON_DETECT("avx512f");
+  TENON_DETECT("avx512vl");
+  TENON_DETECT("avx512vnni");
+  TENON_DETECT("avxvnni");
+  TENON_DETECT("bmi");
+  TENON_DETECT("bmi2");
+  TENON_DETECT("f16c");
+  TENON_DETECT("fma");
+  TENON_DETECT("lzcnt");
+  TENON_DETECT("movbe");
+  TENON_DETECT("popcnt");
+  TENON_DETECT("sse4.2");
+  TENON_DETECT("ssse3");
 #undef TENON_DETECT
-      // Kernels use 512-bit vectors of every element type, or none.
-      bool whole = true;
+  // Kernels use 512-bit vectors of every element type, or none.
+  bool whole = true;
   for (const std::string& feature : levels().at("avx512").features) {
     whole &= std::ranges::count(found, feature) > 0 || !feature.starts_with("avx512");
   }
