@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 
 namespace tenon::device {
@@ -90,7 +91,7 @@ DriverAnswer load() {
         "start it with the GPUs passed in, docker run --gpus all), or use the CPU device",
         path, why));
   }
-  auto* table = new Driver;
+  auto table = std::make_unique<Driver>();
   int version = 0;
   if (!find(library, "cuDriverGetVersion", table->driver_version) ||
       table->driver_version(&version) != kSuccess) {
@@ -114,7 +115,7 @@ DriverAnswer load() {
   }
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   std::atexit([] { exiting = true; });
-  return {Support::yes(), table, path, version};
+  return {Support::yes(), table.release(), path, version};
 }
 
 }  // namespace
