@@ -68,7 +68,7 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   text += kProgramEnds;
   text += ptx.text;
   if (sink) sink(kernel.name, "asm", text);
-  return {kernel.name, std::move(text), threads, ptx.shared_bytes};
+  return {kernel.name, std::move(text), threads, ptx.shared_bytes, {}, false};
 }
 
 std::string tile_program(std::string_view ptx) {

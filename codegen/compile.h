@@ -37,13 +37,31 @@ std::shared_ptr<HostCode> compile_host(std::span<const Kernel> kernels, const Ho
 // Text of one stage for a target that need not be this machine ("llvm", "asm"): golden tests.
 std::string compile_to_text(const Kernel& kernel, const HostTarget& target, std::string_view stage);
 
+// A matrix that the copy engine reads in boxes: the driver encodes it into a parameter of 128 bytes
+// when the kernel is launched. Columns are contiguous; what lies outside reads as zero.
+struct MatrixMap {
+  struct Size {
+    int parameter = -1;  // of the tile kernel, an index; -1: `constant`
+    int64_t constant = 0;
+  };
+  int buffer = 0;  // parameter of the tile kernel
+  DType dtype{};
+  Size rows, columns, stride;  // stride: elements from row to row, a multiple of 16 bytes
+  int box_rows = 0,
+      box_columns = 0;  // a row of a box has 128 bytes at most, swizzled by that width
+};
+
 // A kernel as PTX. It is launched as a grid of one block per task; its parameters are those of the
-// tile kernel in order, a pointer for a buffer and a 64-bit integer for an index.
+// tile kernel in order, a pointer for a buffer and a 64-bit integer for an index, then the maps.
 struct GpuCode {
   std::string entry;  // the kernel's name in the text
   std::string ptx;    // begins with the tile program in comments
-  int threads = 0;    // of a block
+  int threads = 0;    // of a block; more than asked for where some only copy
   int64_t shared_bytes = 0;
+  std::vector<MatrixMap> maps;
+  // It waits itself for the launch before it, and may begin earlier: launch it with programmatic
+  // stream serialization.
+  bool begins_early = false;
 };
 
 // Deals the elements of every tile over the threads of a block. Thread-safe; LLVM's fatal errors

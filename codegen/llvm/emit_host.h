@@ -75,6 +75,7 @@ class HostEmitter : private KernelEmitter {
   void shape_operation(const Operation& op) override;
   Tile broadcast(const Operation& op);
   Tile slice(const Operation& op);
+  Tile permute(const Operation& op);
   Tile concat(const Operation& op);
   Tile transpose(const Operation& op);
   Value* columns_of(const Tile& pieces, int first, int count);

@@ -51,6 +51,13 @@ std::span<const LibmFunction> libm_functions() {
 }
 
 void HostEmitter::elementwise(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  if (op.op == Op::kBitcast && from.elements() != to.elements()) {
+    llvm::Type* parts = vector_of(element_type(to.dtype), static_cast<int>(to.elements()));
+    values_[op.results[0]] =
+        from_flat(ir_.CreateBitCast(flat(tile(op.operands[0]), from), parts), to);
+    return;
+  }
   Tile out;
   for (size_t p = 0; p < tile(op.operands[0]).size(); ++p) {
     std::vector<Value*> operands;

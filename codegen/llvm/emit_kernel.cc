@@ -1,8 +1,11 @@
 // Control flow and indices, the same on every target.
 #include "codegen/llvm/emit_kernel.h"
 
+#include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
+
+#include "base/error.h"
 
 namespace tenon::codegen {
 
@@ -48,6 +51,7 @@ void KernelEmitter::operation(const Operation& op) {
     case Op::kTranspose:
     case Op::kSlice:
     case Op::kConcat:
+    case Op::kPermute:
     case Op::kReduce:
       return shape_operation(op);
     case Op::kLookup:
@@ -62,7 +66,14 @@ void KernelEmitter::operation(const Operation& op) {
     case Op::kGather:
     case Op::kScatter:
     case Op::kPrefetch:
+    case Op::kArrive:
       return memory_operation(op);
+    case Op::kRing:
+    case Op::kFetchRun:
+    case Op::kFetchBox:
+    case Op::kRead:
+    case Op::kPipeline:
+      return pipeline_operation(op);
     case Op::kFor:
       return for_loop(op);
     case Op::kIf:
@@ -70,6 +81,11 @@ void KernelEmitter::operation(const Operation& op) {
     case Op::kYield:
       return;  // read by the owner of the region
   }
+}
+
+void KernelEmitter::pipeline_operation(const Operation& op) {
+  throw InternalError(fmt::format("kernel @{}: this target has no code for {}; see interpret.h",
+                                  kernel_.name, name(op.op)));
 }
 
 void KernelEmitter::index_operation(const Operation& op) {

@@ -51,6 +51,7 @@ class KernelEmitter {
   virtual void dot(const Operation& op) = 0;
   virtual void dot_i8(const Operation& op) = 0;
   virtual void memory_operation(const Operation& op) = 0;
+  virtual void pipeline_operation(const Operation& op);
 
   // emit_elementwise.cc: of scalars or vectors
   llvm::Type* element_type(DType dtype) const;  // in registers: bool is i1, f16 and bf16 are i16

@@ -29,6 +29,14 @@ void HostEmitter::memory_operation(const Operation& op) {
       return gather(op);
     case Op::kScatter:
       return scatter(op);
+    case Op::kArrive: {
+      Value* counter = element_pointer(DType::kI32, single(op.operands[0]), single(op.operands[1]));
+      Value* before =
+          ir_.CreateAtomicRMW(llvm::AtomicRMWInst::Add, counter, ir_.getInt32(1),
+                              llvm::MaybeAlign(4), llvm::AtomicOrdering::AcquireRelease);
+      values_[op.results[0]] = {ir_.CreateZExt(before, ir_.getInt64Ty())};
+      return;
+    }
     default: {  // kPrefetch: read, keep in all levels, data
       DType dtype = type(op.operands[0]).dtype;
       Value* pointer = element_pointer(dtype, single(op.operands[0]), single(op.operands[1]));

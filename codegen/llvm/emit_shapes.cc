@@ -62,12 +62,25 @@ void HostEmitter::shape_operation(const Operation& op) {
         return slice(op);
       case Op::kConcat:
         return concat(op);
+      case Op::kPermute:
+        return permute(op);
       default:
         return reduce(op);
     }
   };
   Tile out = compute();
   values_[op.results[0]] = std::move(out);
+}
+
+HostEmitter::Tile HostEmitter::permute(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  std::vector<int> lanes(static_cast<size_t>(to.elements()));
+  for (size_t element = 0; element < lanes.size(); ++element) {
+    for (size_t bit = 0; bit < op.integers.size(); ++bit) {
+      lanes[element] |= static_cast<int>(element >> bit & 1) << op.integers[bit];
+    }
+  }
+  return from_flat(ir_.CreateShuffleVector(flat(tile(op.operands[0]), from), lanes), to);
 }
 
 HostEmitter::Tile HostEmitter::broadcast(const Operation& op) {

@@ -66,7 +66,7 @@ class Rewriter {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
       const Parameter& parameter = kernel_.parameters[i];
       renamed_[i] = parameter.type.kind == Type::Kind::kBuffer
-                        ? b_.buffer(parameter.name, parameter.type.dtype)
+                        ? b_.buffer(parameter.name, parameter.type.dtype, parameter.constant)
                         : b_.index_parameter(parameter.name);
     }
     visit(kernel_.body);
@@ -95,6 +95,7 @@ class Rewriter {
   void visit(const Operation& op);
   void visit_loop(const Operation& op);
   void visit_branch(const Operation& op);
+  void visit_pipeline(const Operation& op);
   ValueId elementwise(const Operation& op, std::vector<ValueId> operands);
   ValueId unary(const Operation& op, ValueId x);
   ValueId binary(const Operation& op, ValueId x, ValueId y);
@@ -119,6 +120,8 @@ void Rewriter::visit(const Operation& op) {
       return visit_loop(op);
     case Op::kIf:
       return visit_branch(op);
+    case Op::kPipeline:
+      return visit_pipeline(op);
     case Op::kUnary:
     case Op::kBinary:
     case Op::kTernary:
@@ -149,6 +152,28 @@ void Rewriter::visit_loop(const Operation& op) {
                   renamed_[body.arguments[1 + i]] = carried[i];
                 return visit(body);
               });
+  for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
+}
+
+void Rewriter::visit_pipeline(const Operation& op) {
+  const Region &produce = op.regions[0], &consume = op.regions[1];
+  std::vector<ValueId> operands = map(op.operands);
+  std::vector<ValueId> results = b_.pipeline(
+      static_cast<int>(op.integer), operands[0], operands[1],
+      {operands.begin() + 2, operands.end()},
+      [&](ValueId counter, ValueId slot) {
+        renamed_[produce.arguments[0]] = counter;
+        renamed_[produce.arguments[1]] = slot;
+        visit(produce);
+      },
+      [&](ValueId counter, ValueId slot, std::span<const ValueId> carried) {
+        renamed_[consume.arguments[0]] = counter;
+        renamed_[consume.arguments[1]] = slot;
+        for (size_t i = 0; i < carried.size(); ++i) {
+          renamed_[consume.arguments[2 + i]] = carried[i];
+        }
+        return visit(consume);
+      });
   for (size_t i = 0; i < results.size(); ++i) renamed_[op.results[i]] = results[i];
 }
 

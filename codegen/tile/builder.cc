@@ -75,8 +75,8 @@ ValueId Builder::emit(Operation operation, Type result) {
   return append(std::move(operation), {std::move(result)})[0];
 }
 
-ValueId Builder::buffer(std::string name, DType dtype) {
-  kernel_.parameters.push_back({std::move(name), Type::buffer(dtype)});
+ValueId Builder::buffer(std::string name, DType dtype, bool constant) {
+  kernel_.parameters.push_back({std::move(name), Type::buffer(dtype), constant});
   if (kernel_.parameters.size() != kernel_.types.size() + 1) {
     throw InternalError(fmt::format("kernel @{}: parameters come first", kernel_.name));
   }
@@ -277,7 +277,10 @@ ValueId Builder::cast(ValueId x, DType dtype) {
 
 ValueId Builder::bitcast(ValueId x, DType dtype) {
   if (type(x).dtype == dtype) return x;
-  return emit({.op = Op::kBitcast, .operands = {x}}, Type::tile(dtype, type(x).shape));
+  std::vector<int> shape = type(x).shape;
+  int parts = bit_width(type(x).dtype) / bit_width(dtype);
+  if (parts > 1 && !shape.empty()) shape.back() *= parts;
+  return emit({.op = Op::kBitcast, .operands = {x}}, Type::tile(dtype, std::move(shape)));
 }
 
 // ---- shapes
@@ -320,6 +323,12 @@ ValueId Builder::concat(std::span<const ValueId> parts, int axis) {
   }
   return emit({.op = Op::kConcat, .operands = {parts.begin(), parts.end()}, .axis = axis},
               std::move(result));
+}
+
+ValueId Builder::permute(ValueId x, std::vector<int64_t> bits, std::vector<int> shape) {
+  DType dtype = type(x).dtype;
+  return emit({.op = Op::kPermute, .operands = {x}, .integers = std::move(bits)},
+              Type::tile(dtype, std::move(shape)));
 }
 
 ValueId Builder::reduce(Fn fn, ValueId x, int axis) {
@@ -397,6 +406,54 @@ void Builder::scatter(ValueId buffer, ValueId offset, ValueId indices, ValueId v
 
 void Builder::prefetch(ValueId buffer, ValueId offset) {
   append({.op = Op::kPrefetch, .operands = {buffer, offset}}, {});
+}
+
+ValueId Builder::arrive(ValueId counters, ValueId offset) {
+  return emit({.op = Op::kArrive, .operands = {counters, offset}}, Type::index());
+}
+
+// ---- pipelines
+
+ValueId Builder::ring(DType dtype, std::vector<int> shape, int slots) {
+  return emit({.op = Op::kRing, .integer = slots}, Type::ring(dtype, std::move(shape)));
+}
+
+void Builder::fetch_run(ValueId ring, ValueId slot, ValueId buffer, ValueId offset) {
+  append({.op = Op::kFetchRun, .operands = {ring, slot, buffer, offset}}, {});
+}
+
+void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row,
+                        ValueId column) {
+  append({.op = Op::kFetchBox,
+          .operands = {ring, slot, from.buffer, row, column, from.rows, from.columns, from.stride}},
+         {});
+}
+
+ValueId Builder::read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset) {
+  return emit({.op = Op::kRead, .operands = {ring, slot, offset}},
+              Type::tile(type(ring).dtype, std::move(shape)));
+}
+
+std::vector<ValueId> Builder::pipeline(int slots, ValueId lo, ValueId hi,
+                                       std::vector<ValueId> initial, const ProduceBody& produce,
+                                       const ConsumeBody& consume) {
+  Operation operation{.op = Op::kPipeline, .operands = {lo, hi}, .integer = slots};
+  std::vector<ValueId> counter{define(Type::index()), define(Type::index())};
+  operation.regions.push_back(collect(counter, [&]() -> std::vector<ValueId> {
+    produce(counter[0], counter[1]);
+    return {};
+  }));
+  std::vector<Type> carried;
+  std::vector<ValueId> arguments{define(Type::index()), define(Type::index())};
+  for (ValueId value : initial) {
+    operation.operands.push_back(value);
+    carried.push_back(type(value));
+    arguments.push_back(define(carried.back()));
+  }
+  operation.regions.push_back(collect(arguments, [&] {
+    return consume(arguments[0], arguments[1], std::span(arguments).subspan(2));
+  }));
+  return append(std::move(operation), std::move(carried));
 }
 
 // ---- control

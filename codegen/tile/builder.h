@@ -27,7 +27,7 @@ class Builder {
  public:
   explicit Builder(std::string kernel_name);
 
-  ValueId buffer(std::string name, DType dtype);
+  ValueId buffer(std::string name, DType dtype, bool constant = false);
   ValueId index_parameter(std::string name);
 
   // Indices. Constants fold, so callers need not care.
@@ -58,12 +58,14 @@ class Builder {
   ValueId fma(ValueId a, ValueId b, ValueId c);
   ValueId compare(Fn fn, ValueId a, ValueId b);
   ValueId cast(ValueId x, DType dtype);
-  ValueId bitcast(ValueId x, DType dtype);
+  ValueId bitcast(ValueId x, DType dtype);  // narrower: the last dimension grows
   ValueId broadcast(ValueId x, std::vector<int> shape);
   ValueId reshape(ValueId x, std::vector<int> shape);
   ValueId transpose(ValueId x);
   ValueId slice(ValueId x, std::vector<int64_t> offsets, std::vector<int> shape);
   ValueId concat(std::span<const ValueId> parts, int axis);
+  // integers as of kPermute: bit i of the result comes from bit bits[i].
+  ValueId permute(ValueId x, std::vector<int64_t> bits, std::vector<int> shape);
   ValueId reduce(Fn fn, ValueId x, int axis);
   ValueId lookup(ValueId table, ValueId codes);
   ValueId dot(ValueId acc, ValueId a, ValueId b);
@@ -79,6 +81,21 @@ class Builder {
   void scatter(ValueId buffer, ValueId offset, ValueId indices, ValueId value,
                ValueId mask = kNone);
   void prefetch(ValueId buffer, ValueId offset);
+
+  ValueId arrive(ValueId counters, ValueId offset);
+
+  ValueId ring(DType dtype, std::vector<int> shape, int slots);
+  void fetch_run(ValueId ring, ValueId slot, ValueId buffer, ValueId offset);
+  struct Matrix {
+    ValueId buffer = kNone, rows = kNone, columns = kNone, stride = kNone;
+  };
+  void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column);
+  ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone);
+  using ProduceBody = std::function<void(ValueId counter, ValueId slot)>;
+  using ConsumeBody =
+      std::function<std::vector<ValueId>(ValueId counter, ValueId slot, std::span<const ValueId>)>;
+  std::vector<ValueId> pipeline(int slots, ValueId lo, ValueId hi, std::vector<ValueId> initial,
+                                const ProduceBody& produce, const ConsumeBody& consume);
 
   using LoopBody = std::function<std::vector<ValueId>(ValueId counter, std::span<const ValueId>)>;
   std::vector<ValueId> loop(ValueId lo, ValueId hi, ValueId step, std::vector<ValueId> initial,

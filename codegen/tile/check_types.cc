@@ -157,6 +157,10 @@ class TypeChecker {
   void check_memory();
   void check_access(size_t first, const Type& shape);
   void check_for();
+  void check_ring_op();
+  void check_pipeline();
+  void check_permute();
+  void check_bitcast();
 
   const Operation& op_;
   std::span<const Type> types_;
@@ -200,6 +204,7 @@ void TypeChecker::check() {
     case Op::kTranspose:
     case Op::kSlice:
     case Op::kConcat:
+    case Op::kPermute:
     case Op::kReduce:
       return check_shape_op();
     case Op::kLookup:
@@ -212,7 +217,15 @@ void TypeChecker::check() {
     case Op::kGather:
     case Op::kScatter:
     case Op::kPrefetch:
+    case Op::kArrive:
       return check_memory();
+    case Op::kRing:
+    case Op::kFetchRun:
+    case Op::kFetchBox:
+    case Op::kRead:
+      return check_ring_op();
+    case Op::kPipeline:
+      return check_pipeline();
     case Op::kFor:
       return check_for();
     case Op::kIf:
@@ -319,12 +332,23 @@ void TypeChecker::check_elementwise() {
       counts(1, 1);
       return same(Type::tile(result().dtype, first.shape), result(), "the result");
     default:  // kBitcast
-      counts(1, 1);
-      same(Type::tile(result().dtype, first.shape), result(), "the result");
-      require(is_numeric(first.dtype) && is_numeric(result().dtype) &&
-                  bit_width(first.dtype) == bit_width(result().dtype),
-              "{} and {} differ in width", text(first), text(result()));
+      check_bitcast();
   }
+}
+
+void TypeChecker::check_bitcast() {
+  counts(1, 1);
+  const Type &from = tile(0), &to = result();
+  require(is_numeric(from.dtype) && is_numeric(to.dtype), "{} has no bits to look at", text(from));
+  int parts = bit_width(from.dtype) / bit_width(to.dtype);
+  require(parts * bit_width(to.dtype) == bit_width(from.dtype), "{} and {} differ in width",
+          text(from), text(to));
+  std::vector<int> shape = from.shape;
+  if (parts > 1) {
+    require(!shape.empty(), "a scalar cannot fall apart");
+    shape.back() *= parts;
+  }
+  same(Type::tile(to.dtype, shape), to, "the result");
 }
 
 void TypeChecker::check_shape_op() {
@@ -344,6 +368,8 @@ void TypeChecker::check_shape_op() {
       return same(Type::tile(from.dtype, {from.shape[1], from.shape[0]}), result(), "the result");
     case Op::kSlice:
       return check_slice();
+    case Op::kPermute:
+      return check_permute();
     default:
       return check_reduce();
   }
@@ -368,6 +394,16 @@ void TypeChecker::check_slice() {
     require(op_.integers[d] >= 0 && op_.integers[d] + to.shape[d] <= from.shape[d],
             "offset {} and size {} leave {}", op_.integers[d], to.shape[d], text(from));
   }
+}
+
+void TypeChecker::check_permute() {
+  const Type &from = operand(0), &to = result();
+  require(from.elements() == to.elements(), "{} and {} differ in size", text(from), text(to));
+  std::vector<int64_t> bits = op_.integers;
+  std::ranges::sort(bits);
+  bool all = from.elements() == int64_t{1} << bits.size();
+  for (size_t i = 0; i < bits.size(); ++i) all = all && bits[i] == static_cast<int64_t>(i);
+  require(all, "bits must name each bit of an element number of {} once", text(from));
 }
 
 void TypeChecker::check_concat() {
@@ -481,6 +517,10 @@ void TypeChecker::check_memory() {
       if (absent(mask)) return;
       return same(Type::tile(DType::kBool, operand(2).shape), operand(mask), "the mask");
     }
+    case Op::kArrive:
+      counts(2, 1);
+      require(dtype == DType::kI32, "counters are i32, got {}", tenon::name(dtype));
+      return same(Type::index(), result(), "the result");
     default:  // kPrefetch
       return counts(2, 0);
   }
@@ -497,6 +537,46 @@ void TypeChecker::check_for() {
   require(op_.regions.size() == 1, "needs one region");
 }
 
+void TypeChecker::check_ring_op() {
+  if (op_.op == Op::kRing) {
+    counts(0, 1);
+    require(result().kind == Type::Kind::kRing && !result().shape.empty(),
+            "the result must be a ring of tiles, is {}", text(result()));
+    return require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}",
+                   op_.integer, kMaxSlots);
+  }
+  const Type& ring = operand(0);
+  require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", text(ring));
+  is_index(1);
+  if (op_.op == Op::kRead) {
+    counts(3, 1);
+    if (!absent(2)) is_index(2);
+    same(Type::tile(ring.dtype, result().shape), result(), "the result");
+    return require(result().elements() <= ring.elements(), "{} is more than {} holds",
+                   text(result()), text(ring));
+  }
+  bool box = op_.op == Op::kFetchBox;
+  counts(box ? 8 : 4, 0);
+  require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", text(operand(2)),
+          text(ring));
+  if (box) require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", text(ring));
+  for (size_t i = 3; i < op_.operands.size(); ++i) is_index(i);
+}
+
+void TypeChecker::check_pipeline() {
+  require(op_.operands.size() == 2 + op_.results.size(),
+          "needs lo, hi and an initial value per result");
+  is_index(0), is_index(1);
+  for (size_t i = 0; i < op_.results.size(); ++i) {
+    require(operand(2 + i).kind == Type::Kind::kTile || operand(2 + i).kind == Type::Kind::kIndex,
+            "{} cannot be carried", text(operand(2 + i)));
+    same(operand(2 + i), result(i), "a result");
+  }
+  require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}", op_.integer,
+          kMaxSlots);
+  require(op_.regions.size() == 2, "needs two regions");
+}
+
 }  // namespace
 
 std::string text(const Type& type) {
@@ -505,6 +585,8 @@ std::string text(const Type& type) {
       return "index";
     case Type::Kind::kBuffer:
       return fmt::format("buffer<{}>", tenon::name(type.dtype));
+    case Type::Kind::kRing:
+      return fmt::format("ring<{}[{}]>", tenon::name(type.dtype), fmt::join(type.shape, ","));
     default:
       return fmt::format("{}[{}]", tenon::name(type.dtype), fmt::join(type.shape, ","));
   }

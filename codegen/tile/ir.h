@@ -11,6 +11,11 @@
 // dimension: lanes at or past it are not touched and read as `fill`. Edges of a problem are always
 // expressed so, never by padding a tensor.
 //
+// A pipeline is a loop in two halves: `produce` asks for what step i needs, `consume` computes with
+// it, and between them lie rings: slots on the chip that copies fill ahead of the arithmetic. Step
+// number n of the pipelines that use a ring (counted over the whole task) uses slot n modulo the
+// number of slots. `produce` may run as many steps ahead as there are slots.
+//
 // Text form, one op a line (text.h):
 //   kernel @row_sum(%x: buffer<f32>, %y: buffer<f32>, %n: index) {
 //     %0 = task : index
@@ -43,15 +48,18 @@ using ValueId = int32_t;
 inline constexpr ValueId kNone = -1;
 
 struct Type {
-  enum class Kind : uint8_t { kIndex, kTile, kBuffer } kind = Kind::kIndex;
-  DType dtype = DType::kUndefined;  // element type of a tile or buffer
-  std::vector<int> shape;           // of a tile: rank 0, 1 or 2
+  enum class Kind : uint8_t { kIndex, kTile, kBuffer, kRing } kind = Kind::kIndex;
+  DType dtype = DType::kUndefined;  // element type of a tile, buffer or ring
+  std::vector<int> shape;           // of a tile, or of a ring's slot: rank 0, 1 or 2
 
   static Type index() { return {}; }
   static Type tile(DType dtype, std::vector<int> shape = {}) {
     return {Kind::kTile, dtype, std::move(shape)};
   }
   static Type buffer(DType dtype) { return {Kind::kBuffer, dtype, {}}; }
+  static Type ring(DType dtype, std::vector<int> shape) {
+    return {Kind::kRing, dtype, std::move(shape)};
+  }
   bool operator==(const Type&) const = default;
   int64_t elements() const;
 };
@@ -85,13 +93,15 @@ enum class Op : uint8_t {
   kSelect,   // bool, x, y
   kCast,     // numeric conversion to the result's dtype, as base/convert.h does it: floats to
              // integers truncate, and what does not fit wraps or is the smallest integer
-  kBitcast,  // same width
+  kBitcast,  // same bits: u32[m,n] -> i32[m,n], or narrower elements, low bits first: f16[m,2*n]
   // Shapes.
   kBroadcast,  // size-1 (or missing leading) dimensions are repeated to the result's shape
   kReshape,    // same elements in row-major order
   kTranspose,  // rank 2
   kSlice,      // static offsets per dimension in `integers`; size from the result's shape
   kConcat,     // along `axis`
+  kPermute,    // bit i of a result's row-major element number is bit integers[i] of the source's;
+               // for sizes that are powers of two
   kReduce,     // Fn add, mul, min, max, and, or along `axis` (dropped from the shape)
   // Tables and dots.
   kLookup,  // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
@@ -108,6 +118,18 @@ enum class Op : uint8_t {
   kGather,    // buffer, offset, integer tile of element indices, bool mask or kNone; fill
   kScatter,   // buffer, offset, integer tile of element indices, value, bool mask or kNone
   kPrefetch,  // buffer, offset: a hint
+  kArrive,    // i32 buffer, offset -> index: how many tasks arrived at that counter before. What
+              // they stored before is visible to whoever arrives after them.
+  // Pipelines.
+  kRing,      // `integer` slots; stands in the body of the kernel
+  kFetchRun,  // ring, slot, buffer, offset: fills the slot with consecutive elements
+  kFetchBox,  // ring, slot, buffer, row, column, rows, columns, stride: fills the slot from (row,
+              // column) of a matrix [rows, columns]; zeros outside. The last three are parameters
+              // or constants, and so is the buffer.
+  kRead,      // ring, slot, offset (kNone: 0) -> tile of consecutive elements of the slot
+  kPipeline,  // lo, hi, initial values…; `integer` slots; regions: produce(counter, slot) and
+              // consume(counter, slot, carried…); only what is uniform and known without reading
+              // memory decides what produce does
   // Control. Regions hold their own ops; the last is kYield.
   kFor,  // lo, hi, step, initial values…; region args: counter, carried…
   kIf,   // bool[]; regions: then, else; results from both yields
@@ -195,7 +217,8 @@ int64_t encode_attribute(EncodeRule rule);
 EncodeRule encode_rule(int64_t attribute);
 
 // Bounds that verify() holds kernels to, so that code size and stack use stay sane.
-inline constexpr int64_t kMaxTileElements = 1 << 14;
+inline constexpr int64_t kMaxTileElements = 1 << 15;
+inline constexpr int64_t kMaxSlots = 16;                // of a ring
 inline constexpr int64_t kMaxScratchBytes = 256 << 10;  // all kAlloc of a kernel together
 
 struct Operation;
@@ -219,7 +242,8 @@ struct Operation {
 
 struct Parameter {
   std::string name;
-  Type type;  // a buffer or an index
+  Type type;              // a buffer or an index
+  bool constant = false;  // a buffer that no launch of the session writes: weights
 };
 
 // Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)

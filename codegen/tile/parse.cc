@@ -139,7 +139,10 @@ class Parser {
   }
   void access(Operation& op);
   void complete_access(Operation& op, size_t rank);
+  void carry(Operation& op, std::vector<ValueId>& arguments);
   void for_loop(Operation& op);
+  void pipeline(Operation& op);
+  std::vector<int64_t> integers();
   void results(Operation& op, const std::vector<std::string_view>& names);
 
   std::string_view text_;
@@ -157,8 +160,8 @@ class Parser {
 
 Type Parser::type() {
   if (accept_word("index")) return Type::index();
-  bool buffer = accept_word("buffer");
-  if (buffer) expect("<");
+  bool buffer = accept_word("buffer"), ring = !buffer && accept_word("ring");
+  if (buffer || ring) expect("<");
   std::string_view word = span_of("");
   std::optional<DType> dtype = parse_dtype(word);
   if (!dtype) fail(fmt::format("'{}' is no element type", word));
@@ -174,7 +177,20 @@ Type Parser::type() {
     tile.shape.push_back(static_cast<int>(size));
     accept(",");
   }
+  if (ring) {
+    expect(">");
+    tile.kind = Type::Kind::kRing;
+  }
   return tile;
+}
+
+std::vector<int64_t> Parser::integers() {
+  std::vector<int64_t> list;
+  expect("(");
+  do list.push_back(integer());
+  while (accept(","));
+  expect(")");
+  return list;
 }
 
 ValueId Parser::index_constant(int64_t value) {
@@ -200,9 +216,10 @@ void Parser::parameters() {
   while (!accept(")")) {
     std::string_view name = value_name();
     expect(":");
+    bool constant = accept_word("constant");
     Type t = type();
     bind(name, define(t));
-    kernel_.parameters.push_back({std::string(name), t});
+    kernel_.parameters.push_back({std::string(name), t, constant});
     accept(",");
   }
 }
@@ -257,20 +274,44 @@ void Parser::for_loop(Operation& op) {
   op.operands.push_back(use());
   expect("step");
   op.operands.push_back(use());
-  if (accept_word("carry")) {
-    expect("(");
-    do {
-      std::string_view name = value_name();
-      expect("=");
-      op.operands.push_back(use());
-      if (op.operands.back() == kNone) fail("a carried value needs an initial value");
-      Type carried = kernel_.types[op.operands.back()];
-      arguments.push_back(define(carried));
-      bind(name, arguments.back());
-    } while (accept(","));
-    expect(")");
-  }
+  carry(op, arguments);
   op.regions.push_back(region(std::move(arguments)));
+}
+
+// The carried values of a loop, if there are any: carry(%5 = %2, …).
+void Parser::carry(Operation& op, std::vector<ValueId>& arguments) {
+  if (!accept_word("carry")) return;
+  expect("(");
+  do {
+    std::string_view name = value_name();
+    expect("=");
+    op.operands.push_back(use());
+    if (op.operands.back() == kNone) fail("a carried value needs an initial value");
+    Type carried = kernel_.types[op.operands.back()];
+    arguments.push_back(define(carried));
+    bind(name, arguments.back());
+  } while (accept(","));
+  expect(")");
+}
+
+void Parser::pipeline(Operation& op) {
+  op.integer = integer();
+  op.operands.push_back(use());
+  expect("to");
+  op.operands.push_back(use());
+  for (std::string_view half : {"produce", "consume"}) {
+    expect(half);
+    expect("(");
+    std::vector<ValueId> arguments;
+    for (int i = 0; i < 2; ++i) {
+      if (i > 0) expect(",");
+      arguments.push_back(define(Type::index()));
+      bind(value_name(), arguments.back());
+    }
+    expect(")");
+    if (half == "consume") carry(op, arguments);
+    op.regions.push_back(region(std::move(arguments)));
+  }
 }
 
 // The operation after its name and before its type.
@@ -312,15 +353,14 @@ void Parser::head(Operation& op, std::string_view word) {
       op.axis = static_cast<int>(integer());
       break;
     case Op::kAlloc:
+    case Op::kRing:
       op.integer = integer();
       break;
     case Op::kSlice:
+    case Op::kPermute:
       op.operands.push_back(use());
-      expect("offsets");
-      expect("(");
-      do op.integers.push_back(integer());
-      while (accept(","));
-      expect(")");
+      expect(op.op == Op::kSlice ? "offsets" : "bits");
+      op.integers = integers();
       break;
     case Op::kConcat:
       uses(op.operands);
@@ -345,7 +385,32 @@ void Parser::head(Operation& op, std::string_view word) {
       if (accept_word("fill")) op.number = number();
       break;
     case Op::kPrefetch:
+    case Op::kArrive:
       place(op);
+      break;
+    case Op::kFetchRun:
+      place(op);
+      expect(",");
+      place(op);
+      break;
+    case Op::kFetchBox:
+      place(op);
+      expect(",");
+      op.operands.push_back(use());
+      expect("[");
+      uses(op.operands);
+      expect("]");
+      expect("of");
+      for (ValueId size : list()) op.operands.push_back(size);
+      break;
+    case Op::kRead:
+      op.operands.push_back(use());
+      expect("[");
+      uses(op.operands);
+      expect("]");
+      break;
+    case Op::kPipeline:
+      pipeline(op);
       break;
     case Op::kFor:
       for_loop(op);

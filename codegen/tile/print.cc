@@ -29,7 +29,9 @@ class Printer {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
       const Parameter& parameter = kernel_.parameters[i];
       names_[static_cast<ValueId>(i)] = "%" + parameter.name;
-      parameters.push_back(fmt::format("%{}: {}", parameter.name, text(parameter.type)));
+      parameters.push_back(fmt::format("%{}: {}{}", parameter.name,
+                                       parameter.constant ? "constant " : "",
+                                       text(parameter.type)));
     }
     out_ = fmt::format("kernel @{}({}) {{\n", kernel_.name, fmt::join(parameters, ", "));
     indent_ = 1;
@@ -45,6 +47,7 @@ class Printer {
   void print(const Operation& op);
   void print_for(const Operation& op);
   void print_if(const Operation& op);
+  void print_pipeline(const Operation& op);
   std::string words(const Operation& op);
   std::string access(const Operation& op, size_t first, size_t rank) const;
 
@@ -121,10 +124,13 @@ std::string Printer::words(const Operation& op) {
       return fmt::format("slice {} offsets({})", use(op.operands[0]), fmt::join(op.integers, ", "));
     case Op::kConcat:
       return fmt::format("concat {} axis {}", use_all(op.operands), op.axis);
+    case Op::kPermute:
+      return fmt::format("permute {} bits({})", use(op.operands[0]), fmt::join(op.integers, ", "));
     case Op::kReduce:
       return fmt::format("reduce.{} {} axis {}", name(op.fn), use(op.operands[0]), op.axis);
     case Op::kAlloc:
-      return fmt::format("alloc {}", op.integer);
+    case Op::kRing:
+      return fmt::format("{} {}", name(op.op), op.integer);
     case Op::kLoad:
       return fmt::format("load {}[{}]{}", use(op.operands[0]), use(op.operands[1]),
                          access(op, 2, kernel_.types[op.results[0]].shape.size()));
@@ -140,7 +146,19 @@ std::string Printer::words(const Operation& op) {
       return fmt::format("scatter {}[{}], {}", use(op.operands[0]), use(op.operands[1]),
                          use_all(op.operands, 2));
     case Op::kPrefetch:
-      return fmt::format("prefetch {}[{}]", use(op.operands[0]), use(op.operands[1]));
+    case Op::kArrive:
+      return fmt::format("{} {}[{}]", name(op.op), use(op.operands[0]), use(op.operands[1]));
+    case Op::kFetchRun:
+      return fmt::format("fetch_run {}[{}], {}[{}]", use(op.operands[0]), use(op.operands[1]),
+                         use(op.operands[2]), use(op.operands[3]));
+    case Op::kFetchBox:
+      return fmt::format("fetch_box {}[{}], {}[{}, {}] of({}, {}, {})", use(op.operands[0]),
+                         use(op.operands[1]), use(op.operands[2]), use(op.operands[3]),
+                         use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
+                         use(op.operands[7]));
+    case Op::kRead:
+      return fmt::format("read {}[{}, {}]", use(op.operands[0]), use(op.operands[1]),
+                         use(op.operands[2]));
     default:
       if (op.operands.empty()) return std::string(name(op.op));
       return fmt::format("{} {}", name(op.op), use_all(op.operands));
@@ -155,6 +173,7 @@ void Printer::print(const Operation& op) {
   }
   if (op.op == Op::kFor) return print_for(op);
   if (op.op == Op::kIf) return print_if(op);
+  if (op.op == Op::kPipeline) return print_pipeline(op);
   std::string content = words(op);
   if (!op.results.empty()) {
     content = fmt::format("{} = {} : {}", define_all(op.results), content, types(op.results));
@@ -192,6 +211,29 @@ void Printer::print_if(const Operation& op) {
   line("} else {");
   ++indent_;
   print(op.regions[1]);
+  --indent_;
+  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+}
+
+// %3 = pipeline 4 0 to %n produce(%4, %5) {…} consume(%6, %7) carry(%8 = %2) {…} : f32[64,8]
+void Printer::print_pipeline(const Operation& op) {
+  std::string head = op.results.empty() ? "" : define_all(op.results) + " = ";
+  const Region &produce = op.regions[0], &consume = op.regions[1];
+  line(fmt::format("{}pipeline {} {} to {} produce({}) {{", head, op.integer, use(op.operands[0]),
+                   use(op.operands[1]), define_all(produce.arguments)));
+  ++indent_;
+  print(produce);
+  --indent_;
+  std::string middle = fmt::format(
+      "}} consume({})", define_all({consume.arguments.begin(), consume.arguments.begin() + 2}));
+  std::vector<std::string> carried;
+  for (size_t i = 2; i < consume.arguments.size(); ++i) {
+    carried.push_back(fmt::format("{} = {}", define(consume.arguments[i]), use(op.operands[i])));
+  }
+  if (!carried.empty()) middle += fmt::format(" carry({})", fmt::join(carried, ", "));
+  line(middle + " {");
+  ++indent_;
+  print(consume);
   --indent_;
   line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
 }

@@ -18,7 +18,8 @@ class KernelVerifier {
     }
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
       const Parameter& parameter = kernel_.parameters[i];
-      if (parameter.type != kernel_.types[i] || parameter.type.kind == Type::Kind::kTile) {
+      if (parameter.type != kernel_.types[i] || (parameter.type.kind != Type::Kind::kBuffer &&
+                                                 parameter.type.kind != Type::Kind::kIndex)) {
         return Support::no(fmt::format("parameter %{} must be a buffer or an index, is {}",
                                        parameter.name, text(parameter.type)));
       }
@@ -115,8 +116,15 @@ Support KernelVerifier::visit(const Operation& operation) {
     arguments.push_back(Type::index());
     for (ValueId id : operation.results) arguments.push_back(kernel_.types[id]);
   }
+  if (operation.op == Op::kPipeline) arguments.assign(2, Type::index());
   for (const Region& region : operation.regions) {
-    if (Support support = visit(region, &operation.results, arguments); !support) return support;
+    const bool produce = operation.op == Op::kPipeline && &region == &operation.regions[0];
+    static const std::vector<ValueId> nothing;
+    if (operation.op == Op::kPipeline && !produce) {
+      for (ValueId id : operation.results) arguments.push_back(kernel_.types[id]);
+    }
+    const std::vector<ValueId>& yields = produce ? nothing : operation.results;
+    if (Support support = visit(region, &yields, arguments); !support) return support;
   }
   for (ValueId id : operation.results) {
     if (!define(id)) {

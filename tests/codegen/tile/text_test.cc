@@ -94,6 +94,36 @@ void expect_refused(std::string_view text, std::string_view why) {
   }
 }
 
+TEST(TextTest, RoundTripsPipelines) {
+  const std::string text =
+      R"(kernel @fused(%w: constant buffer<u32>, %x: buffer<f16>, %y: buffer<f32>, %c: buffer<i32>, %n: index) {
+  %0 = task : index
+  %1 = ring 3 : ring<u32[64]>
+  %2 = ring 3 : ring<f16[8,16]>
+  %3 = constant 0.0 : f32[16,8]
+  %4 = pipeline 3 0 to %n produce(%5, %6) {
+    %7 = index.mul %5, 64 : index
+    fetch_run %1[%6], %w[%7]
+    fetch_box %2[%6], %x[0, %7] of(8, %n, %n)
+    yield
+  } consume(%8, %9) carry(%10 = %3) {
+    %11 = read %1[%9, _] : u32[32,2]
+    %12 = bitcast %11 : f16[32,4]
+    %13 = slice %12 offsets(0, 0) : f16[32,4]
+    %14 = concat %12, %13 axis 0 : f16[64,4]
+    %15 = permute %14 bits(7, 6, 5, 4, 3, 2, 1, 0) : f16[16,16]
+    %16 = read %2[%9, 0] : f16[8,16]
+    %17 = transpose %16 : f16[16,8]
+    %18 = dot %10, %15, %17 : f32[16,8]
+    yield %18
+  } : f32[16,8]
+  %19 = arrive %c[%0] : index
+  store %y[0], %4 strides(8, 1) : f32[16,8]
+}
+)";
+  EXPECT_EQ(print(parse(text)), text);
+}
+
 TEST(TextTest, RefusesWithTheLine) {
   expect_refused("kernel @k() {\n  %0 = task : index\n  %1 = nonsense %0 : index\n}", "line 3");
   expect_refused("kernel @k() {\n  %0 = splat %9 : f32[4]\n}", "%9 is not defined");

@@ -42,7 +42,7 @@ TEST(VerifyTest, RefusesWrongTypes) {
   expect_refused([&](Builder& b) { b.constant(DType::kF8E4M3FN, 0, {4}); },
                  "cannot be computed with");
   expect_refused([&](Builder& b) { f32(b, {2, 2, 2}); }, "rank above 2");
-  expect_refused([&](Builder& b) { f32(b, {1 << 15}); }, "more than 16384 elements");
+  expect_refused([&](Builder& b) { f32(b, {1 << 16}); }, "more than 32768 elements");
   expect_refused([&](Builder& b) { b.add(b.index(1), f32(b, {})); }, "must be an index");
 }
 

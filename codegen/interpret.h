@@ -1,0 +1,22 @@
+// Runs a tile kernel operation by operation, without generating code: what every kernel means. Used
+// for kernels whose tiles are as large as a GPU's, which would take a host compiler minutes, and as
+// the judge of what the emitters make. Pipelines run as far ahead as their rings allow.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+// Tasks [first, last), buffers and indices in parameter order as for compiled kernels. Floats are
+// rounded to their type after every operation. A slot that is read before it was fetched, or past
+// its end, is an InternalError that names the operation.
+void interpret(const Kernel& kernel, std::span<void* const> buffers,
+               std::span<const int64_t> indices, int64_t first, int64_t last);
+
+// True for kernels that only interpret() can run on a host.
+bool needs_interpreter(const Kernel& kernel);
+
+}  // namespace tenon::codegen
