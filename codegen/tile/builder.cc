@@ -429,8 +429,9 @@ void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId 
          {});
 }
 
-ValueId Builder::read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset) {
-  return emit({.op = Op::kRead, .operands = {ring, slot, offset}},
+ValueId Builder::read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset,
+                      std::vector<int64_t> strides) {
+  return emit({.op = Op::kRead, .operands = {ring, slot, offset}, .integers = std::move(strides)},
               Type::tile(type(ring).dtype, std::move(shape)));
 }
 

@@ -90,7 +90,8 @@ class Builder {
     ValueId buffer = kNone, rows = kNone, columns = kNone, stride = kNone;
   };
   void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column);
-  ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone);
+  ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone,
+               std::vector<int64_t> strides = {});
   using ProduceBody = std::function<void(ValueId counter, ValueId slot)>;
   using ConsumeBody =
       std::function<std::vector<ValueId>(ValueId counter, ValueId slot, std::span<const ValueId>)>;

@@ -552,8 +552,14 @@ void TypeChecker::check_ring_op() {
     counts(3, 1);
     if (!absent(2)) is_index(2);
     same(Type::tile(ring.dtype, result().shape), result(), "the result");
-    return require(result().elements() <= ring.elements(), "{} is more than {} holds",
-                   text(result()), text(ring));
+    require(op_.integers.empty() || op_.integers.size() == result().shape.size(),
+            "needs a stride per dimension");
+    int64_t last = op_.integers.empty() ? result().elements() - 1 : 0;
+    for (size_t d = 0; d < op_.integers.size(); ++d) {
+      require(op_.integers[d] >= 0, "strides cannot be negative");
+      last += op_.integers[d] * (result().shape[d] - 1);
+    }
+    return require(last < ring.elements(), "{} is more than {} holds", text(result()), text(ring));
   }
   bool box = op_.op == Op::kFetchBox;
   counts(box ? 8 : 4, 0);

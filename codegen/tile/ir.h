@@ -126,7 +126,8 @@ enum class Op : uint8_t {
   kFetchBox,  // ring, slot, buffer, row, column, rows, columns, stride: fills the slot from (row,
               // column) of a matrix [rows, columns]; zeros outside. The last three are parameters
               // or constants, and so is the buffer.
-  kRead,      // ring, slot, offset (kNone: 0) -> tile of consecutive elements of the slot
+  kRead,  // ring, slot, offset (kNone: 0) -> tile of the slot's elements, consecutive ones or with
+          // the strides in `integers`, one per dimension (0 repeats)
   kPipeline,  // lo, hi, initial values…; `integer` slots; regions: produce(counter, slot) and
               // consume(counter, slot, carried…); only what is uniform and known without reading
               // memory decides what produce does

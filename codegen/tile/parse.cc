@@ -408,6 +408,7 @@ void Parser::head(Operation& op, std::string_view word) {
       expect("[");
       uses(op.operands);
       expect("]");
+      if (accept_word("strides")) op.integers = integers();
       break;
     case Op::kPipeline:
       pipeline(op);

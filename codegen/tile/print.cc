@@ -157,8 +157,9 @@ std::string Printer::words(const Operation& op) {
                          use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
                          use(op.operands[7]));
     case Op::kRead:
-      return fmt::format("read {}[{}, {}]", use(op.operands[0]), use(op.operands[1]),
-                         use(op.operands[2]));
+      return fmt::format(
+          "read {}[{}, {}]{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),
+          op.integers.empty() ? "" : fmt::format(" strides({})", fmt::join(op.integers, ", ")));
     default:
       if (op.operands.empty()) return std::string(name(op.op));
       return fmt::format("{} {}", name(op.op), use_all(op.operands));
