@@ -1,9 +1,16 @@
-"""The table of cases on a GPU: memory-bound chains, the encoder, memory that goes back."""
+"""The table of cases on a GPU: memory-bound chains, the encoder, what a Run adds, compiling,
+memory that goes back."""
 
 from __future__ import annotations
 
-import ctypes
+import json
+import math
+import subprocess
+import sys
+import tempfile
 import time
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,67 +18,88 @@ import numpy as np
 from . import console, cuda
 from .commands.arguments import session_options
 from .commands.bench import caller
+from .driver_clock import DriverClock
 from .measure import side_by_side, timed
+from .report import session_with_report
 from .session import create_session
 from .suite import Row, print_rows, write_rows
 
-
-class DriverClock:
-    """Device-to-device copies timed by the driver's own events: the rate that memory allows."""
-
-    def __init__(self, ordinal: int = 0):
-        self._cuda = ctypes.CDLL("libcuda.so.1")
-        self._context = ctypes.c_void_p()
-        self._call("cuInit", 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
-        self._call("cuCtxSetCurrent", self._context)
-
-    def _call(self, name: str, *arguments) -> None:
-        result = getattr(self._cuda, name)(*arguments)
-        if result:
-            raise RuntimeError(f"{name} failed with error {result}")
-
-    def copy_rate(self, size: int = 1 << 30, times: int = 20) -> float:
-        """Bytes read and written per second."""
-        source, target = ctypes.c_uint64(), ctypes.c_uint64()
-        for buffer in (source, target):
-            self._call("cuMemAlloc_v2", ctypes.byref(buffer), ctypes.c_size_t(size))
-        events = [ctypes.c_void_p(), ctypes.c_void_p()]
-        for event in events:
-            self._call("cuEventCreate", ctypes.byref(event), 0)
-        rates = []
-        for _ in range(times):
-            self._call("cuEventRecord", events[0], None)
-            self._call("cuMemcpyDtoDAsync_v2", target, source, ctypes.c_size_t(size), None)
-            self._call("cuEventRecord", events[1], None)
-            self._call("cuEventSynchronize", events[1])
-            elapsed = ctypes.c_float()
-            self._call("cuEventElapsedTime", ctypes.byref(elapsed), *events)
-            rates.append(2 * size / (elapsed.value * 1e-3))
-        for buffer in (source, target):
-            self._call("cuMemFree_v2", buffer)
-        return float(np.median(rates))
-
-    def free_memory(self) -> int:
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
+_NO_OTHER = float("nan")
 
 
-def _back_to_back(session, inputs, runs: int = 20) -> float:
-    """Seconds of one Run when the host is always ahead of the device: median of five."""
-    import onnxruntime
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured; tests measure less."""
 
+    chain_rows: int = 65536
+    chain_columns: int = 4096
+    copied_bytes: int = 1 << 30
+    batches: tuple[int, ...] = (1, 32)
+    tokens: int = 128
+    sessions: int = 1000
+    runs: int = 100_000
+    leak_seconds: float = 85.0  # no further session is begun after this
+    seconds: float = 1.0  # per side of a comparison
+
+
+@dataclass
+class Bench:
+    """What the cases share."""
+
+    scale: Scale = field(default_factory=Scale)
+    clock: DriverClock = field(default_factory=DriverClock)
+
+    @cached_property
+    def has_cuda_provider(self) -> bool:
+        import onnxruntime
+
+        return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+    @cached_property
+    def encoders(self) -> tuple:
+        """The sentence encoder with f16 activations: weights in NVFP4, and in f16."""
+        from .models import encoder
+        from .models.quantize import quantize_model
+
+        shape = encoder.EncoderShape()
+        plain = encoder.build_encoder(encoder.load_weights(encoder.find_weights_folder(), shape))
+        packed, _ = quantize_model(plain, "nvfp4", activations="f16")
+        half, _ = quantize_model(plain, "nvfp4", activations="f16", exclude=["*"])
+        return packed, half
+
+    def encoder_inputs(self, batch: int) -> dict[str, np.ndarray]:
+        from .models.encoder import random_tokens
+
+        return random_tokens(batch, self.scale.tokens)
+
+
+def _bound_to_gpu(session, inputs):
+    """Inputs and outputs in the GPU's memory, at addresses that stay."""
     from . import tensors
 
     gpu = session.tenon_gpu
     binding = session.io_binding()
-    for name, value in inputs.items():
-        binding.bind_ortvalue_input(name, tensors.to_gpu_value(value, gpu))
-    for output in session.get_outputs():
-        binding.bind_output(output.name, *tensors.gpu_place(gpu))
-    ahead = onnxruntime.RunOptions()
-    ahead.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    names = [output.name for output in session.get_outputs()]
+    feed = {name: tensors.to_gpu_value(value, gpu) for name, value in inputs.items()}
+    for name, value in feed.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, value in zip(names, session.run_with_ort_values(names, feed), strict=True):
+        binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
+    return binding
+
+
+def _host_ahead():
+    """Run options with which a Run does not wait for the GPU."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return options
+
+
+def _back_to_back(session, inputs, runs: int = 20) -> float:
+    """Seconds of one Run when the host is always ahead of the device: median of five."""
+    binding, ahead = _bound_to_gpu(session, inputs), _host_ahead()
 
     def many() -> None:
         for _ in range(runs - 1):
@@ -82,7 +110,8 @@ def _back_to_back(session, inputs, runs: int = 20) -> float:
     return float(np.median([timed(many) for _ in range(5)])) / runs
 
 
-def _chain_model(kind: str, rows: int, columns: int):
+def chain_model(kind: str, rows: int, columns: int):
+    """A memory-bound chain in f16, and how many tensors it reads."""
     from .models.builder import FLOAT16, GraphBuilder
 
     g = GraphBuilder(kind, 23)
@@ -103,20 +132,25 @@ def _chain_model(kind: str, rows: int, columns: int):
     return g.model(check=False), 2
 
 
-def memory_bound(clock: DriverClock, _peers: bool) -> list[Row]:
-    """chains over large tensors"""
-    rate = clock.copy_rate()
-    rows = []
-    height, width = 65536, 4096
+def chain_inputs(reads: int, rows: int, columns: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    drawn = min(rows, 4096)  # drawing all of them takes longer than all that is measured
+    return {
+        name: np.resize(random.standard_normal((drawn, columns), np.float32), (rows, columns))
+        .astype(np.float16)
+        for name in ("x", "r")[:reads]
+    }  # fmt: skip
+
+
+def memory_bound(bench: Bench) -> list[Row]:
+    """chains over large tensors"""
+    rate = bench.clock.copy_rate(bench.scale.copied_bytes)
+    height, width = bench.scale.chain_rows, bench.scale.chain_columns
+    rows = []
     for kind in ("pointwise chain", "norm + residual", "softmax"):
-        model, reads = _chain_model(kind, height, width)
-        inputs = {
-            name: random.standard_normal((height, width), np.float32).astype(np.float16)
-            for name in ("x", "r")[:reads]
-        }
+        model, reads = chain_model(kind, height, width)
         session = create_session(model, "gpu", session_options(0), claim="all")
-        seconds = _back_to_back(session, inputs)
+        seconds = _back_to_back(session, chain_inputs(reads, height, width))
         moved = (reads + 1) * height * width * 2
         floor = moved / rate
         rows.append(
@@ -132,96 +166,193 @@ def memory_bound(clock: DriverClock, _peers: bool) -> list[Row]:
     return rows
 
 
-def encoder(_clock: DriverClock, peers: bool) -> list[Row]:
-    """the sentence encoder in NVFP4 with f16 activations, 128 tokens"""
+def encoder(bench: Bench) -> list[Row]:
+    """the sentence encoder in NVFP4 with f16 activations"""
     import onnxruntime
 
-    from .models import encoder as models
-    from .models.quantize import quantize_model
-
-    shape = models.EncoderShape()
-    plain = models.build_encoder(models.load_weights(models.find_weights_folder(), shape))
-    packed, _ = quantize_model(plain, "nvfp4", activations="f16")
-    half, _ = quantize_model(plain, "nvfp4", activations="f16", exclude=["*"])
+    packed, half = bench.encoders
     rows = []
-    for batch in (1, 32):
-        inputs = models.random_tokens(batch, 128)
+    for batch in bench.scale.batches:
+        inputs = bench.encoder_inputs(batch)
         ours = create_session(packed, "gpu", session_options(0), enable_cuda_graph=True)
         calls = {"tenon": caller(ours, inputs)}
-        if peers:
+        note = "no CUDA provider here"
+        if bench.has_cuda_provider:
             theirs = onnxruntime.InferenceSession(
                 half.SerializeToString(),
                 session_options(0),
                 providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
             )
             calls["cuda"] = caller(theirs, inputs)
-        timings = side_by_side(calls, 1.0)
-        mine = timings[0].median
-        other = timings[1].median if peers else float("nan")
-        met = mine <= other if peers else None
-        note = "f16 model on the CUDA provider" if peers else "no CUDA provider here"
-        rows.append(Row(f"encoder NVFP4 f16, {batch} x 128", mine, other, "<= 1.0", met, note))
-    begin = time.perf_counter()
-    create_session(packed, "gpu", session_options(0))
-    created = time.perf_counter() - begin
-    rows.append(Row("encoder session, kernels cached", created, 2.0, "", None, "other: 2 s"))
+            note = "other: f16 model, CUDA provider"
+        mine, *others = side_by_side(calls, bench.scale.seconds)
+        other = others[0].median if others else _NO_OTHER
+        met = mine.median <= other if others else None
+        case = f"encoder NVFP4 f16, {batch} x {bench.scale.tokens}"
+        rows.append(Row(case, mine.median, other, "<= 1.0", met, note))
     return rows
 
 
-def leaks(clock: DriverClock, _peers: bool, sessions: int = 50, runs: int = 2000) -> list[Row]:
+def run_over_replay(bench: Bench) -> list[Row]:
+    """a captured Run against the replay of its launches alone"""
+    packed, _ = bench.encoders
+    small, _ = chain_model("norm + residual", 64, 1024)
+    cases = {
+        "Run of one captured kernel": (small, chain_inputs(2, 64, 1024)),
+        "Run of the captured encoder": (packed, bench.encoder_inputs(1)),
+    }
+    return [_run_over_replay(bench, case, *given) for case, given in cases.items()]
+
+
+def _run_over_replay(bench: Bench, case: str, model, inputs) -> Row:
+    # The other side: the same launches captured by us while a session without graphs runs once on
+    # our stream, then launched and waited for with two calls of the driver. Both from Python.
+    clock, stream = bench.clock, bench.clock.stream()
+    on_stream = {"claim": "all", "user_compute_stream": stream.value}
+    ours, report = session_with_report(
+        model, "gpu", session_options(0), enable_cuda_graph=True, **on_stream
+    )
+    recorded = create_session(model, "gpu", session_options(0), **on_stream)
+    bindings = [_bound_to_gpu(session, inputs) for session in (ours, recorded)]
+    ahead = _host_ahead()
+    recorded.run_with_iobinding(bindings[1])
+    graph = clock.capture(lambda: recorded.run_with_iobinding(bindings[1], ahead), stream)
+
+    def replay() -> None:
+        clock.launch(graph, stream)
+        clock.synchronize(stream)
+
+    calls = {"run": lambda: ours.run_with_iobinding(bindings[0]), "replay": replay}
+    run, alone = (timing.median for timing in side_by_side(calls, bench.scale.seconds))
+    on_device = np.median(
+        [clock.elapsed(lambda: clock.launch(graph, stream), stream) for _ in range(20)]
+    )
+    note = f"{(run - alone) * 1e6:+.1f} us; the GPU itself {console.duration(float(on_device))}"
+    if report.coverage.partitions != 1:
+        note += f"; {report.coverage.partitions} partitions"
+    return Row(case, run, alone, "<= +10 us", run - alone <= 10e-6, note)
+
+
+def compile_cold(bench: Bench) -> list[Row]:
+    """compiling the encoder's kernels in a fresh process"""
+    packed, _ = bench.encoders
+    with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
+        path = Path(folder) / "encoder.onnx"
+        path.write_bytes(packed.SerializeToString())
+        script = "from onnxruntime_ep_tenon import gpu_suite; gpu_suite.tell_cold_sessions()"
+        child = subprocess.run(
+            [sys.executable, "-c", script, path], capture_output=True, text=True, timeout=300
+        )
+        if child.returncode:
+            raise RuntimeError(f"the process that compiles failed: {child.stderr[-2000:]}")
+        told = json.loads(child.stdout.splitlines()[-1])
+    each = told["cpu"] / told["kernels"]
+    return [
+        Row(
+            "encoder, cold: CPU time per kernel",
+            each,
+            0.3,
+            "<= 0.3 s",
+            each <= 0.3,
+            f"{told['kernels']} kernels in parallel, session {told['first']:.2f} s",
+        ),
+        Row(
+            "encoder, second session of the process",
+            told["second"],
+            told["first"],
+            "shares kernels",
+            told["second"] < told["first"],
+            "other: the first session",
+        ),
+    ]
+
+
+def tell_cold_sessions() -> None:
+    """In a process of its own: the encoder's first and second session, in seconds, as JSON."""
+
+    def session(model, **options) -> None:
+        create_session(model, "gpu", session_options(0), claim="all", **options)
+
+    model = sys.argv[1]
+    warm_up, _ = chain_model("softmax", 8, 64)
+    session(warm_up)  # the driver's own start is not a kernel's
+    cpu = time.process_time()
+    first = timed(lambda: session(model))
+    cpu = time.process_time() - cpu
+    second = timed(lambda: session(model))
+    with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
+        session(model, dump_dir=folder)
+        kernels = len(list(Path(folder).glob("**/*.asm.txt")))
+    print(json.dumps({"first": first, "second": second, "cpu": cpu, "kernels": kernels}))
+
+
+def leaks(bench: Bench) -> list[Row]:
     """memory after many sessions and Runs"""
     from .models.builder import FLOAT, GraphBuilder
 
     g = GraphBuilder("small", 17)
     g.node("Add", [g.input("a", FLOAT, ["n"]), g.input("b", FLOAT, ["n"])], outputs=["c"])
     g.output("c", FLOAT, ["n"])
-    model = g.model()
+    model = g.model().SerializeToString()
     inputs = {name: np.ones(4096, np.float32) for name in "ab"}
+    per_session = bench.scale.runs // bench.scale.sessions
 
-    def cycle(count: int) -> None:
-        session = create_session(model, "gpu", session_options(0), claim="all")
+    def cycle() -> None:
+        session = create_session(
+            model, "gpu", session_options(1), claim="all", enable_cuda_graph=True
+        )
         call = caller(session, inputs)
-        for _ in range(count):
+        for _ in range(per_session):
             call()
 
-    cycle(10)
-    before, resident = clock.free_memory(), _resident()
-    begin = time.perf_counter()
-    for _ in range(sessions):
-        cycle(runs // sessions)
-    seconds = (time.perf_counter() - begin) / sessions
-    lost = before - clock.free_memory()
-    grown = _resident() - resident
+    for _ in range(min(20, bench.scale.sessions)):
+        cycle()
+    free, resident = bench.clock.free_memory(), _resident()
+    begin, done = time.perf_counter(), 0
+    while done < bench.scale.sessions and time.perf_counter() - begin < bench.scale.leak_seconds:
+        cycle()
+        done += 1
+    seconds = (time.perf_counter() - begin) / done
+    lost, grown = free - bench.clock.free_memory(), _resident() - resident
     return [
         Row(
-            f"{sessions} sessions, {runs} Runs",
+            f"{done} sessions, {done * per_session} Runs",
             seconds,
-            float("nan"),
+            _NO_OTHER,
             "memory flat",
-            lost <= 1 << 22 and grown <= 1 << 26,
-            f"device {lost / 2**20:+.1f} MiB, host {grown / 2**20:+.1f} MiB",
+            lost <= 4 << 20 and grown <= 64 << 20,
+            f"per session; device {lost / 2**20:+.1f} MiB, host {grown / 2**20:+.1f} MiB",
         )
     ]
 
 
-def run_gpu_suite(args) -> int:
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+CASES = (memory_bound, encoder, run_over_replay, compile_cold, leaks)
+
+
+def run_gpu_suite(args, scale: Scale | None = None) -> int:
     import onnxruntime
 
     say = (lambda *_: None) if args.json else console.say
-    peers = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    clock = DriverClock()
+    bench = Bench(scale or Scale())
     rows: list[Row] = []
-    for case in (memory_bound, encoder, leaks):
+    for case in CASES:
         say(f"{case.__doc__.strip()} ...")
-        rows += case(clock, peers)
+        rows += case(bench)
+    driver = cuda.find_driver()
     result = {
-        "gpu": cuda.find_driver().gpus[0],
-        "driver": cuda.find_driver().cuda,
+        "date": time.strftime("%Y-%m-%d"),
+        "gpu": driver.gpus[0],
+        "driver": driver.cuda,
         "onnxruntime": onnxruntime.__version__,
-        "rows": [{**row.__dict__, "ratio": row.ratio} for row in rows],
+        "rows": [_as_json(row) for row in rows],
     }
     if args.out:
-        write_rows(Path(args.out), result, rows)
+        write_rows(Path(args.out), result, [row for row in rows if not math.isnan(row.other)])
     if args.json:
         console.print_json(result)
     else:
@@ -229,6 +360,9 @@ def run_gpu_suite(args) -> int:
     return 0
 
 
-def _resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
+def _as_json(row: Row) -> dict:
+    fields = {**row.__dict__, "ratio": row.ratio}
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in fields.items()
+    }
