@@ -1,0 +1,98 @@
+// Products: one fma per k, in order, vectors of n at a time.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "codegen/interpret/elements.h"
+#include "codegen/interpret/tile_data.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+// sums[n] += factor * row[n]
+using AddRow = void (*)(float* sums, float factor, const float* row, int n);
+
+void add_row(float* sums, float factor, const float* row, int n) {
+  for (int i = 0; i < n; ++i) sums[i] = std::fma(factor, row[i], sums[i]);
+}
+
+#ifdef __x86_64__
+// Without the instruction fma is a call of libm's.
+[[gnu::target("avx2,fma")]] void add_row_fma(float* __restrict sums, float factor,
+                                             const float* __restrict row, int n) {
+  for (int i = 0; i < n; ++i) sums[i] = __builtin_fmaf(factor, row[i], sums[i]);
+}
+AddRow best_add_row() { return __builtin_cpu_supports("fma") ? add_row_fma : add_row; }
+#else
+AddRow best_add_row() { return add_row; }
+#endif
+
+void add_row(double* sums, double factor, const double* row, int n) {
+  for (int i = 0; i < n; ++i) sums[i] = std::fma(factor, row[i], sums[i]);
+}
+
+template <typename Integer>
+requires std::is_integral_v<Integer>
+void add_row(Integer* sums, Integer factor, const Integer* row, int n) {
+  using Wrapping = std::make_unsigned_t<Integer>;
+  for (int i = 0; i < n; ++i) {
+    sums[i] = static_cast<Integer>(static_cast<Wrapping>(sums[i]) +
+                                   static_cast<Wrapping>(factor) * static_cast<Wrapping>(row[i]));
+  }
+}
+
+// The elements of an operand in the type of the sums.
+template <typename T>
+std::vector<T> converted(const TileData& x) {
+  std::vector<T> out(static_cast<size_t>(x.elements()));
+  visit_element(x.dtype(), [&]<typename From>() {
+    const From* from = x.data<From>();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(value_of(from[i]));
+  });
+  return out;
+}
+
+template <typename T, typename Add>
+void multiply(const TileData& a, const TileData& b, TileData& out, Add add) {
+  const int m = out.type().shape[0], n = out.type().shape[1], depth = a.type().shape[1];
+  const std::vector<T> left = converted<T>(a), right = converted<T>(b);
+  T* sums = out.data<T>();
+  for (int row = 0; row < m; ++row) {
+    for (int k = 0; k < depth; ++k) {
+      add(sums + int64_t{row} * n, left[int64_t{row} * depth + k], &right[int64_t{k} * n], n);
+    }
+  }
+}
+
+}  // namespace
+
+void interpret_dot(TileOperands in, TileData& out) {
+  std::memcpy(out.data<std::byte>(), in[0]->data<std::byte>(), out.bytes());
+  visit_element(out.dtype(), [&]<typename T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      static const AddRow add = best_add_row();
+      multiply<float>(*in[1], *in[2], out, add);
+    } else if constexpr (std::is_same_v<T, double> || is_integer_element<T>) {
+      multiply<T>(*in[1], *in[2], out,
+                  [](T* sums, T factor, const T* row, int n) { add_row(sums, factor, row, n); });
+    }
+  });
+}
+
+void interpret_dot_i8(TileOperands in, TileData& out) {
+  const int m = out.type().shape[0], n = out.type().shape[1], depth = in[1]->type().shape[1];
+  const std::vector<int32_t> a = converted<int32_t>(*in[1]), b = converted<int32_t>(*in[2]);
+  const int32_t* sums = in[0]->data<int32_t>();
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n; ++column) {
+      auto sum = static_cast<uint32_t>(sums[int64_t{row} * n + column]);
+      for (int k = 0; k < depth; ++k) {
+        sum += static_cast<uint32_t>(a[int64_t{row} * depth + k] * b[int64_t{column} * depth + k]);
+      }
+      out.data<int32_t>()[int64_t{row} * n + column] = static_cast<int32_t>(sum);
+    }
+  }
+}
+
+}  // namespace tenon::codegen

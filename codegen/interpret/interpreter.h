@@ -1,0 +1,72 @@
+// One kernel being interpreted: the values of the task that runs.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "codegen/interpret/rings.h"
+#include "codegen/interpret/tile_data.h"
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+class Interpreter {
+ public:
+  Interpreter(const Kernel& kernel, std::span<void* const> buffers,
+              std::span<const int64_t> indices);
+  void run_task(int64_t task);
+
+ private:
+  // One of them, by the kind of the value's type.
+  struct Value {
+    int64_t index = 0;
+    std::byte* buffer = nullptr;
+    TileData tile;
+  };
+
+  const Type& type(ValueId id) const { return kernel_.types[id]; }
+  int64_t index(ValueId id) const { return values_[id].index; }
+  const TileData& tile(ValueId id) const { return values_[id].tile; }
+  bool truth(ValueId id) const { return *tile(id).data<bool>(); }
+  TileData& fresh(ValueId id);  // storage for a result
+
+  // interpret.cc
+  void run(const Region& region);
+  void run(const Operation& op);
+  void run_checked(const Operation& op);
+  void tile_operation(const Operation& op);
+  void index_operation(const Operation& op);
+  int64_t computed_index(const Operation& op) const;
+  void for_loop(const Operation& op);
+  void branch(const Operation& op);
+  void pipeline(const Operation& op);
+  std::vector<Ring*> rings_of(const Operation& pipeline);
+  // The values of `from` become those of `to`, all at once.
+  void assign(std::span<const ValueId> to, std::span<const ValueId> from);
+
+  // memory.cc
+  void memory_operation(const Operation& op);
+  void ring_operation(const Operation& op);
+  void alloc(const Operation& op);
+  void load(const Operation& op);
+  void store(const Operation& op);
+  void gather(const Operation& op);
+  void scatter(const Operation& op);
+  void fetch_run(const Operation& op);
+  void fetch_box(const Operation& op);
+  void read(const Operation& op);
+  std::vector<int64_t> indices_of(ValueId id) const;
+
+  const Kernel& kernel_;
+  int64_t task_ = 0;
+  std::vector<Value> values_;
+  std::map<ValueId, std::vector<uint64_t>> scratch_;  // by the value that alloc made
+  std::map<ValueId, Ring> rings_;
+};
+
+}  // namespace tenon::codegen

@@ -1,0 +1,225 @@
+// Buffers and rings.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/error.h"
+#include "codegen/interpret/elements.h"
+#include "codegen/interpret/interpreter.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+// Where the elements of a tile are in a buffer, in elements from its first one.
+struct Access {
+  int64_t rows = 1, columns = 1;
+  int64_t row_stride = 0, stride = 1;
+  int64_t row_extent = 1, extent = 1;  // already cut to the tile
+};
+
+// A byte of memory that is not 0 is true, whatever its value.
+template <typename T>
+T from_memory(const std::byte* at) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return *at != std::byte{0};
+  } else {
+    T element;
+    std::memcpy(&element, at, sizeof(T));
+    return element;
+  }
+}
+
+template <typename T>
+void load_elements(const std::byte* base, const Access& access, T* out) {
+  constexpr bool as_is = !std::is_same_v<T, bool>;
+  for (int64_t row = 0; row < access.row_extent; ++row) {
+    const std::byte* line = base + row * access.row_stride * static_cast<int64_t>(sizeof(T));
+    T* to = out + row * access.columns;
+    if (as_is && access.stride == 1) {
+      if (access.extent > 0) std::memcpy(to, line, access.extent * sizeof(T));
+      continue;
+    }
+    const int64_t step = access.stride * static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < access.extent; ++i) to[i] = from_memory<T>(line + i * step);
+  }
+}
+
+template <typename T>
+void store_elements(std::byte* base, const Access& access, const T* in) {
+  for (int64_t row = 0; row < access.row_extent; ++row) {
+    std::byte* line = base + row * access.row_stride * static_cast<int64_t>(sizeof(T));
+    const T* from = in + row * access.columns;
+    const int64_t step = access.stride * static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < access.extent; ++i) std::memcpy(line + i * step, from + i, sizeof(T));
+  }
+}
+
+int64_t element_size(DType dtype) { return static_cast<int64_t>(storage_bytes(dtype, 1)); }
+
+// Strides and extents, one of each per dimension from operand `first` on.
+template <typename Index>
+Access access_of(const Operation& op, size_t first, const Type& type, Index index) {
+  const size_t rank = type.shape.size();
+  auto stride = [&](size_t d) { return index(op.operands[first + d]); };
+  auto extent = [&](size_t d) -> int64_t {
+    const ValueId id = op.operands[first + rank + d];
+    const int64_t size = type.shape[d];
+    return id == kNone ? size : std::clamp<int64_t>(index(id), 0, size);
+  };
+  Access out;
+  if (rank == 0) return out;
+  out.columns = type.shape[rank - 1];
+  out.stride = stride(rank - 1);
+  out.extent = extent(rank - 1);
+  if (rank == 1) return out;
+  out.rows = type.shape[0];
+  out.row_stride = stride(0);
+  out.row_extent = extent(0);
+  return out;
+}
+
+}  // namespace
+
+void Interpreter::memory_operation(const Operation& op) {
+  switch (op.op) {
+    case Op::kAlloc:
+      return alloc(op);
+    case Op::kLoad:
+      return load(op);
+    case Op::kStore:
+      return store(op);
+    case Op::kGather:
+      return gather(op);
+    case Op::kScatter:
+      return scatter(op);
+    case Op::kArrive: {
+      auto* counters = reinterpret_cast<int32_t*>(values_[op.operands[0]].buffer);
+      std::atomic_ref counter(counters[index(op.operands[1])]);
+      values_[op.results[0]].index = counter.fetch_add(1, std::memory_order_acq_rel);
+      return;
+    }
+    default:  // kPrefetch
+      return;
+  }
+}
+
+// Once a task, however often control comes by.
+void Interpreter::alloc(const Operation& op) {
+  const ValueId id = op.results[0];
+  const auto [place, made] = scratch_.try_emplace(id);
+  if (made) {
+    const size_t bytes = storage_bytes(type(id).dtype, op.integer);
+    place->second.resize((bytes + 7) / 8);
+    poison(type(id).dtype, reinterpret_cast<std::byte*>(place->second.data()), bytes);
+  }
+  values_[id].buffer = reinterpret_cast<std::byte*>(place->second.data());
+}
+
+void Interpreter::load(const Operation& op) {
+  TileData& out = fresh(op.results[0]);
+  const Access access = access_of(op, 2, out.type(), [&](ValueId id) { return this->index(id); });
+  if (access.row_extent < access.rows || access.extent < access.columns) {
+    fill_elements(out, op.number, static_cast<int64_t>(op.number));
+  }
+  const std::byte* base =
+      values_[op.operands[0]].buffer + index(op.operands[1]) * element_size(out.dtype());
+  visit_element(out.dtype(), [&]<typename T>() { load_elements<T>(base, access, out.data<T>()); });
+}
+
+void Interpreter::store(const Operation& op) {
+  const TileData& in = tile(op.operands[2]);
+  const Access access = access_of(op, 3, in.type(), [&](ValueId id) { return this->index(id); });
+  std::byte* base =
+      values_[op.operands[0]].buffer + index(op.operands[1]) * element_size(in.dtype());
+  visit_element(in.dtype(), [&]<typename T>() { store_elements<T>(base, access, in.data<T>()); });
+}
+
+std::vector<int64_t> Interpreter::indices_of(ValueId id) const {
+  const Type wide = Type::tile(DType::kI64, type(id).shape);
+  TileData numbers;
+  numbers.reset(wide);
+  interpret_cast(tile(id), numbers);
+  return {numbers.data<int64_t>(), numbers.data<int64_t>() + numbers.elements()};
+}
+
+void Interpreter::gather(const Operation& op) {
+  TileData& out = fresh(op.results[0]);
+  const std::vector<int64_t> at = indices_of(op.operands[2]);
+  const bool* mask = op.operands[3] == kNone ? nullptr : tile(op.operands[3]).data<bool>();
+  const int64_t size = element_size(out.dtype());
+  const std::byte* base = values_[op.operands[0]].buffer + index(op.operands[1]) * size;
+  if (mask) fill_elements(out, op.number, static_cast<int64_t>(op.number));
+  visit_element(out.dtype(), [&]<typename T>() {
+    for (size_t i = 0; i < at.size(); ++i) {
+      if (!mask || mask[i]) out.data<T>()[i] = from_memory<T>(base + at[i] * size);
+    }
+  });
+}
+
+void Interpreter::scatter(const Operation& op) {
+  const TileData& in = tile(op.operands[3]);
+  const std::vector<int64_t> at = indices_of(op.operands[2]);
+  const bool* mask = op.operands[4] == kNone ? nullptr : tile(op.operands[4]).data<bool>();
+  const int64_t size = element_size(in.dtype());
+  std::byte* base = values_[op.operands[0]].buffer + index(op.operands[1]) * size;
+  for (size_t i = 0; i < at.size(); ++i) {
+    if (mask && !mask[i]) continue;
+    std::memcpy(base + at[i] * size, in.data<std::byte>() + static_cast<int64_t>(i) * size, size);
+  }
+}
+
+void Interpreter::ring_operation(const Operation& op) {
+  switch (op.op) {
+    case Op::kRing:
+      rings_.try_emplace(op.results[0], type(op.results[0]), op.integer);
+      return;
+    case Op::kFetchRun:
+      return fetch_run(op);
+    case Op::kFetchBox:
+      return fetch_box(op);
+    default:  // kRead
+      return read(op);
+  }
+}
+
+void Interpreter::fetch_run(const Operation& op) {
+  Ring& ring = rings_.at(op.operands[0]);
+  const std::byte* from =
+      values_[op.operands[2]].buffer + index(op.operands[3]) * ring.element_bytes();
+  std::memcpy(ring.fill(index(op.operands[1])), from, ring.slot_elements() * ring.element_bytes());
+}
+
+void Interpreter::fetch_box(const Operation& op) {
+  Ring& ring = rings_.at(op.operands[0]);
+  const Type& box = type(op.operands[0]);
+  auto at = [&](size_t i) { return index(op.operands[i]); };
+  const int64_t row = at(3), column = at(4), rows = at(5), columns = at(6), stride = at(7);
+  const int64_t size = ring.element_bytes();
+  std::byte* to = ring.fill(at(1));
+  std::memset(to, 0, ring.slot_elements() * size);
+  const int64_t first = std::max<int64_t>(0, -column);
+  const int64_t last = std::min<int64_t>(box.shape[1], columns - column);
+  for (int64_t r = 0; r < box.shape[0] && first < last; ++r) {
+    if (row + r < 0 || row + r >= rows) continue;
+    const int64_t source = (row + r) * stride + column + first;
+    std::memcpy(to + (r * box.shape[1] + first) * size,
+                values_[op.operands[2]].buffer + source * size, (last - first) * size);
+  }
+}
+
+void Interpreter::read(const Operation& op) {
+  const Ring& ring = rings_.at(op.operands[0]);
+  const std::byte* slot = ring.read(index(op.operands[1]));
+  const int64_t offset = op.operands[2] == kNone ? 0 : index(op.operands[2]);
+  TileData& out = fresh(op.results[0]);
+  if (offset < 0 || offset + out.elements() > ring.slot_elements()) {
+    throw InternalError(fmt::format("elements {} to {} of a slot of {}", offset,
+                                    offset + out.elements(), ring.slot_elements()));
+  }
+  std::memcpy(out.data<std::byte>(), slot + offset * ring.element_bytes(), out.bytes());
+}
+
+}  // namespace tenon::codegen
