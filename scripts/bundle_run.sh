@@ -61,19 +61,37 @@ sanitize() {
   ! grep -qv "^0 " "$results/sanitized"
 }
 
-# run_in_shards <target>: the cases dealt over the cores, most of which only compile.
-run_in_shards() {
-  local target=$1 shard shards
-  shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
-  echo "== conformance on $target, $shards at a time"
-  for shard in $(seq 0 $((shards - 1))); do
-    TENON_TEST_TARGET=$target GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
-      timeout 280 bin/gpu_test --gtest_brief=1 "--gtest_output=xml:$results/$target-$shard.xml" \
-      >"$results/$target-$shard.log" 2>&1 &
-    expected+=("$target-$shard")
+# start <name> <command...>: in the background, with its results under that name.
+start() {
+  local name=$1
+  shift
+  timeout 290 "$@" --gtest_brief=1 "--gtest_output=xml:$results/$name.xml" \
+    >"$results/$name.log" 2>&1 &
+  expected+=("$name")
+}
+
+# Looks at the memory that the GPU has left, which others must not change.
+alone=DeviceRun.MemoryGoesBack
+
+# All at once: the cases are dealt over the cores, since most of their time is compiling.
+run_programs() {
+  local target shard program name
+  local shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
+  echo "== conformance on the GPU and on the CPU, $shards processes each; other programs"
+  for target in gpu host; do
+    for ((shard = 0; shard < shards; shard++)); do
+      start "$target-$shard" env TENON_TEST_TARGET=$target GTEST_TOTAL_SHARDS=$shards \
+        GTEST_SHARD_INDEX=$shard bin/gpu_test "--gtest_filter=-$alone"
+    done
+  done
+  for program in bin/*; do
+    name=$(basename "$program")
+    [ "$name" = gpu_test ] || start "$name" "$program"
   done
   wait
-  cat "$results/$target"-*.log | grep -E "FAILED" | sort -u
+  start alone bin/gpu_test "--gtest_filter=$alone"
+  wait
+  grep -hE "FAILED  \\]" "$results"/*.log | sort -u
 }
 
 # One process per file: most of the time is compiling.
@@ -95,15 +113,7 @@ case ${1:-} in
   --bench) exec "$python" -m onnxruntime_ep_tenon bench --suite --device gpu --out "$results/bench" ;;
   --sanitize) sanitize ;;
   "")
-    run_in_shards gpu
-    run_in_shards host
-    for program in bin/*; do
-      name=$(basename "$program")
-      [ "$name" = gpu_test ] && continue
-      echo "== $name"
-      timeout 280 "$program" --gtest_brief=1 "--gtest_output=xml:$results/$name.xml" | tail -5
-      expected+=("$name")
-    done
+    run_programs
     if "$python" -c 'import onnx, ml_dtypes' 2>/dev/null; then
       run_python
     else
