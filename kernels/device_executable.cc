@@ -33,6 +33,7 @@ Address address_in(const void* data) { return reinterpret_cast<Address>(data); }
 struct DeviceRunState {
   RunShapes shapes;
   Buffer arena;
+  Buffer counters;  // zero between Runs
   // Values that follow from the shapes: made when those change, copied before the next launch.
   std::vector<std::byte> shape_bytes;
   std::vector<size_t> shape_offsets;  // one per ShapeWrite
@@ -61,7 +62,10 @@ class DeviceExecutable final : public Executable {
       if (is_callers(slot)) caller_slots_.push_back(slot);
     }
     plan_arguments();
-    if (device_ == nullptr) return;
+    if (device_ == nullptr) {
+      for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
+      return;
+    }
     weights_ = DeviceWeights(device_, program_);
     load_kernels();
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
@@ -197,13 +201,13 @@ class DeviceExecutable final : public Executable {
       }
       state.arena = Buffer(device_, arena_bytes, "the intermediate results of a partition");
     }
+    make_counters(state, static_cast<size_t>(instance->counter_bytes));
     for (size_t slot = 0; slot < state.slots.size(); ++slot) {
-      const int64_t offset = instance->offsets[slot];
-      if (offset >= 0) {
-        state.slots[slot] = state.arena.address() + static_cast<Address>(offset);
-      } else if (program_.slots[slot].kind == Slot::Kind::kConstant) {
-        state.slots[slot] = weights_.address(slot);
-      }
+      const auto offset = static_cast<Address>(instance->offsets[slot]);
+      const Slot::Kind kind = program_.slots[slot].kind;
+      if (kind == Slot::Kind::kArena) state.slots[slot] = state.arena.address() + offset;
+      if (kind == Slot::Kind::kCounters) state.slots[slot] = state.counters.address() + offset;
+      if (kind == Slot::Kind::kConstant) state.slots[slot] = weights_.address(slot);
     }
     make_shape_values(state, *instance);
     for (size_t i = 0; i < arguments_.size(); ++i) {
@@ -213,6 +217,19 @@ class DeviceExecutable final : public Executable {
                                : static_cast<uint64_t>(instance->indices[argument.index]);
     }
     state.shapes.instance = std::move(instance);
+  }
+
+  // Zero before any stream may use them: nobody zeroes them again.
+  void make_counters(DeviceRunState& state, size_t bytes) {
+    if (bytes <= state.counters.bytes()) return;
+    settle(state);
+    state.captured.forget();
+    state.counters = Buffer();
+    Buffer counters(device_, bytes, "the counters of a partition");
+    Stream stream(device_);
+    stream.fill(counters.address(), 0, bytes);
+    stream.synchronize(options_.deadline);
+    state.counters = std::move(counters);
   }
 
   // No kernel reads this state's memory any more.

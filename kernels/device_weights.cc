@@ -51,7 +51,15 @@ DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Prog
       addresses_[i] = next;
       next += aligned(bytes_of(slot));
     }
-    uploader->upload(addresses_[i], slot.data.get(), bytes_of(slot));
+    if (slot.data == nullptr && checked.contains(i)) {
+      slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
+    }
+    if (slot.data == nullptr) {
+      uploader->upload(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
+    } else {
+      uploader->upload(addresses_[i], slot.data.get(), bytes_of(slot));
+    }
+    slot.pack = {};  // the graph that it reads may go
     if (!checked.contains(i)) slot.data.reset();
   }
   uploader->finish();

@@ -13,6 +13,8 @@ struct RunState {
   RunShapes shapes;
   std::shared_ptr<std::byte[]> arena;
   int64_t arena_bytes = 0;
+  std::shared_ptr<std::byte[]> counters;  // zero between Runs
+  int64_t counter_bytes = 0;
   std::vector<void*> slots;     // per slot
   std::vector<void*> pointers;  // buffers of all launches, one launch after the other
 };
@@ -78,11 +80,19 @@ class CompiledExecutable final : public Executable {
       state.arena = aligned_bytes(static_cast<size_t>(instance->arena_bytes));
       state.arena_bytes = instance->arena_bytes;
     }
+    if (instance->counter_bytes > state.counter_bytes) {
+      state.counters = aligned_bytes(static_cast<size_t>(instance->counter_bytes));
+      std::memset(state.counters.get(), 0, static_cast<size_t>(instance->counter_bytes));
+      state.counter_bytes = instance->counter_bytes;
+    }
     for (size_t slot = 0; slot < state.slots.size(); ++slot) {
       const int64_t offset = instance->offsets[slot];
-      if (offset >= 0) {
+      const Slot::Kind kind = program_.slots[slot].kind;
+      if (kind == Slot::Kind::kArena) {
         state.slots[slot] = state.arena == nullptr ? nullptr : state.arena.get() + offset;
-      } else if (program_.slots[slot].kind == Slot::Kind::kConstant) {
+      } else if (kind == Slot::Kind::kCounters) {
+        state.slots[slot] = state.counters == nullptr ? nullptr : state.counters.get() + offset;
+      } else if (kind == Slot::Kind::kConstant) {
         state.slots[slot] = const_cast<void*>(program_.slots[slot].data.get());
       }
     }

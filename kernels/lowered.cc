@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace tenon::kernels {
 
@@ -20,6 +20,17 @@ std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes) {
   }
   if (large) madvise(data, bytes, MADV_HUGEPAGE);  // advice: no matter if it is not taken
   return {static_cast<std::byte*>(data), [](std::byte* owned) { std::free(owned); }};
+}
+
+std::shared_ptr<std::byte[]> pack_whole(size_t bytes, const PackPiece& pack, size_t unit) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const size_t piece = std::max<size_t>(1, kPiece / unit) * unit;
+  auto whole = aligned_bytes(bytes);
+  parallel_for_each(static_cast<int64_t>((bytes + piece - 1) / piece), [&](int64_t i) {
+    const size_t first = static_cast<size_t>(i) * piece;
+    pack(static_cast<int64_t>(first), {whole.get() + first, std::min(piece, bytes - first)});
+  });
+  return whole;
 }
 
 }  // namespace tenon::kernels

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,12 +16,13 @@
 namespace tenon::kernels {
 
 struct BufferArgument {
-  enum class Kind : uint8_t { kValue, kPacked, kScratch } kind{};
-  int32_t id = 0;  // ir::ValueId, index into Lowered::packed, or index into Lowered::scratch
+  enum class Kind : uint8_t { kValue, kPacked, kScratch, kCounters } kind{};
+  int32_t id = 0;  // ir::ValueId, or index into Lowered::packed, scratch or counters
 
   static BufferArgument value(ir::ValueId id) { return {Kind::kValue, id}; }
   static BufferArgument packed(int32_t id) { return {Kind::kPacked, id}; }
   static BufferArgument scratch(int32_t id) { return {Kind::kScratch, id}; }
+  static BufferArgument counters(int32_t id) { return {Kind::kCounters, id}; }
 };
 
 // Indices that become addresses are checked before the launch: elements `first`, `first + step`, …
@@ -52,10 +55,17 @@ struct Launch {
   std::vector<IndexCheck> checks;
 };
 
-// A constant in the layout that its kernel wants, made once when the session is created.
+// Writes bytes [first_byte, first_byte + out.size()) of a constant to `out`, every one of them.
+// Called for pieces in any order and from several threads at once, only while the graph lives.
+using PackPiece = std::function<void(int64_t first_byte, std::span<std::byte> out)>;
+
+// A constant in the layout that its kernel wants, made once when the session is created. Bytes that
+// are there, or a way to make any piece: weights of a GPU then never lie whole in host memory.
 struct PackedConstant {
-  std::shared_ptr<std::byte[]> data;  // 64-byte aligned
+  std::shared_ptr<std::byte[]> data;  // 64-byte aligned; null: `pack` makes the bytes
   size_t bytes = 0;
+  PackPiece pack = {};
+  size_t unit = 1;  // pieces begin at multiples of it, and end at one or at the end
 };
 
 struct Lowered {
@@ -63,10 +73,15 @@ struct Lowered {
   std::vector<PackedConstant> packed;
   std::vector<SizeCheck> sizes;
   std::vector<Dim> scratch;  // bytes of each temporary buffer, planned into the arena
+  // Numbers of i32 counters in buffers that are zero when a launch begins, because the one that
+  // counts in them puts them back. No other launch gets their memory.
+  std::vector<Dim> counters;
   // Constants that packing replaced: the executable does not keep them.
   std::vector<ir::ValueId> replaced_constants;
 };
 
 std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes);
+// All pieces of a constant.
+std::shared_ptr<std::byte[]> pack_whole(size_t bytes, const PackPiece& pack, size_t unit);
 
 }  // namespace tenon::kernels

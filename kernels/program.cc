@@ -54,7 +54,7 @@ class ProgramBuilder {
     place_outputs();
     for (ir::NodeId id : graph_.order()) add_node(graph_.node(id));
     copy_shared_outputs();
-    if (settings_.gpu && !settings_.emulate) {
+    if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
     } else {
       compile_launches(std::move(kernels_), settings_.host, sink, program_);
@@ -63,6 +63,13 @@ class ProgramBuilder {
   }
 
  private:
+  // Slots of what a candidate made, by the index that its launches use.
+  struct Places {
+    std::vector<size_t> packed, scratch, counters;
+  };
+
+  bool on_gpu() const { return settings_.gpu && !settings_.emulate; }
+
   void require_known_sizes() {
     for (ir::ValueId id : graph_.inputs()) {
       program_.inputs.push_back({graph_.value(id).name, graph_.value(id).shape});
@@ -123,21 +130,55 @@ class ProgramBuilder {
         {shown, node.op, problem_text(graph_, node), node.sources, std::move(choice)});
     count_constants(node);
 
-    std::vector<size_t> packed, scratch;
-    for (PackedConstant& constant : lowered.packed) {
-      program_.packed_bytes += constant.bytes;
-      packed.push_back(add_slot({Slot::Kind::kConstant, 0, constant.data,
-                                 static_cast<int64_t>(constant.bytes), 0, 0, shown}));
-    }
-    for (const Dim& bytes : lowered.scratch) {
-      scratch.push_back(add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
-    }
+    const Places places = place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
-    for (Launch& launch : lowered.launches) add_launch(launch, shown, packed, scratch);
+    for (Launch& launch : lowered.launches) add_launch(launch, shown, places);
   }
 
-  void add_launch(Launch& launch, const std::string& node, const std::vector<size_t>& packed,
-                  const std::vector<size_t>& scratch) {
+  Places place(Lowered& lowered, const std::string& node) {
+    Places places;
+    for (PackedConstant& constant : lowered.packed) {
+      places.packed.push_back(add_packed(constant, node));
+    }
+    for (const Dim& bytes : lowered.scratch) {
+      places.scratch.push_back(
+          add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
+    }
+    for (const Dim& count : lowered.counters) {
+      places.counters.push_back(
+          add_slot({Slot::Kind::kCounters, 0, {}, count * Dim(sizeof(int32_t)), 0, 0}));
+    }
+    return places;
+  }
+
+  size_t add_packed(PackedConstant& constant, const std::string& node) {
+    program_.packed_bytes += constant.bytes;
+    Slot slot{
+        Slot::Kind::kConstant, 0, constant.data, static_cast<int64_t>(constant.bytes), 0, 0, node};
+    if (constant.data == nullptr && on_gpu()) {
+      slot.pack = std::move(constant.pack);
+      slot.unit = constant.unit;
+    } else if (constant.data == nullptr) {
+      slot.data = pack_whole(constant.bytes, constant.pack, constant.unit);
+    }
+    return add_slot(std::move(slot));
+  }
+
+  size_t slot_of(const BufferArgument& argument, const Places& places) {
+    switch (argument.kind) {
+      case BufferArgument::Kind::kValue:
+        return slot_of(argument.id);
+      case BufferArgument::Kind::kPacked:
+        return places.packed.at(argument.id);
+      case BufferArgument::Kind::kScratch:
+        return places.scratch.at(argument.id);
+      case BufferArgument::Kind::kCounters:
+        return places.counters.at(argument.id);
+    }
+    throw InternalError("an argument of no kind");
+  }
+
+  void add_launch(Launch& launch, const std::string& node, const Places& places) {
     CompiledLaunch compiled;
     compiled.node = node;
     compiled.indices = std::move(launch.indices);
@@ -148,10 +189,7 @@ class ProgramBuilder {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
     for (const BufferArgument& argument : launch.buffers) {
-      const size_t slot = argument.kind == BufferArgument::Kind::kValue ? slot_of(argument.id)
-                          : argument.kind == BufferArgument::Kind::kPacked
-                              ? packed.at(argument.id)
-                              : scratch.at(argument.id);
+      const size_t slot = slot_of(argument, places);
       touch(slot);
       compiled.slots.push_back(slot);
     }
@@ -189,20 +227,22 @@ class ProgramBuilder {
   }
 
   // The bytes of a constant outlive the model that brought them: kept where somebody owns them,
-  // copied otherwise.
+  // copied otherwise. For a GPU they are copied once, right to it.
   size_t keep_constant(const ir::Value& value) {
     const ir::Tensor& tensor = *value.constant;
     program_.packed_bytes += tensor.bytes;
-    std::shared_ptr<const void> data;
+    Slot slot{Slot::Kind::kConstant, 0, {}, static_cast<int64_t>(tensor.bytes), 0, 0, value.name};
+    const PackPiece copy = [from = tensor.data](int64_t first, std::span<std::byte> out) {
+      if (!out.empty()) std::memcpy(out.data(), from + first, out.size());
+    };
     if (tensor.owner != nullptr) {
-      data = std::shared_ptr<const void>(value.constant, tensor.data);
+      slot.data = std::shared_ptr<const void>(value.constant, tensor.data);
+    } else if (on_gpu()) {
+      slot.pack = copy;
     } else {
-      auto copy = aligned_bytes(tensor.bytes);
-      if (tensor.bytes > 0) std::memcpy(copy.get(), tensor.data, tensor.bytes);
-      data = std::shared_ptr<const void>(copy, copy.get());
+      slot.data = pack_whole(tensor.bytes, copy, 1);
     }
-    return add_slot({Slot::Kind::kConstant, 0, std::move(data), static_cast<int64_t>(tensor.bytes),
-                     0, 0, value.name});
+    return add_slot(std::move(slot));
   }
 
   size_t slot_of(ir::ValueId id) {

@@ -19,12 +19,14 @@ namespace tenon::kernels {
 
 // Where the bytes of a value are. Views share the slot of what they look at.
 struct Slot {
-  enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena } kind{};
+  enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena, kCounters } kind{};
   size_t index = 0;                  // of the graph's input or output
-  std::shared_ptr<const void> data;  // kConstant
-  Dim bytes;                         // kArena, kConstant
+  std::shared_ptr<const void> data;  // kConstant; null: `pack` makes the bytes for a GPU
+  Dim bytes;                         // kArena, kConstant, kCounters
   int first = 0, last = 0;           // kArena: launches during which the bytes matter
   std::string name = {};             // kConstant: for messages
+  PackPiece pack = {};               // kConstant, as of PackedConstant
+  size_t unit = 1;
 };
 
 struct CheckedIndices {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/checked.h"
 #include "base/convert.h"
 #include "base/error.h"
 #include "kernels/memory_plan.h"
@@ -107,6 +108,19 @@ class Instantiation {
     instance_->offsets.assign(program_.slots.size(), -1);
     for (size_t i = 0; i < planned.size(); ++i) instance_->offsets[planned[i]] = plan.offsets[i];
     instance_->arena_bytes = plan.bytes;
+    place_counters();
+  }
+
+  // Side by side: each is zero between Runs, whatever the shapes were.
+  void place_counters() {
+    int64_t& bytes = instance_->counter_bytes;
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      const Slot& described = program_.slots[slot];
+      if (described.kind != Slot::Kind::kCounters) continue;
+      instance_->offsets[slot] = bytes;
+      const int64_t wanted = checked_add(number(described.bytes), kArenaAlignment - 1);
+      bytes = checked_add(bytes, wanted / kArenaAlignment * kArenaAlignment);
+    }
   }
 
   const Program& program_;

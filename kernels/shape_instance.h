@@ -36,8 +36,8 @@ struct ShapeInstance {
   std::vector<int64_t> indices;                    // of all launches, one after the other
   std::vector<std::vector<int64_t>> shape_writes;  // elements
   std::vector<Copy> copies;
-  std::vector<int64_t> offsets;  // per slot; -1 outside the arena
-  int64_t arena_bytes = 0;
+  std::vector<int64_t> offsets;  // per slot: into the arena, or the counters; -1 elsewhere
+  int64_t arena_bytes = 0, counter_bytes = 0;
 };
 
 // Throws UserError when the sizes contradict each other or overflow.

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
 
+#include "base/thread_pool.h"
+
 namespace tenon::device {
 namespace {
 
-constexpr size_t kBuffers = 3, kBufferBytes = 4 << 20;
+constexpr size_t kBuffers = 4, kBufferBytes = 4 << 20;
 
 class PinnedRing final : public Uploader {
  public:
@@ -35,26 +38,17 @@ class PinnedRing final : public Uploader {
     }
   }
 
-  void upload(Address to, const void* from, size_t bytes) override {
-    const std::lock_guard lock(mutex_);
-    if (usable_ == 0) {
-      stream_.copy(to, reinterpret_cast<Address>(from), bytes);
-      stream_.synchronize();
-      return;
-    }
-    const auto* next = static_cast<const std::byte*>(from);
-    while (bytes > 0) {
-      Slot& slot = slots_[turn_++ % usable_];
-      const size_t part = std::min(bytes, kBufferBytes);
-      if (slot.used) slot.copied->synchronize();
-      std::memcpy(slot.memory.get(), next, part);
-      stream_.copy(to, reinterpret_cast<Address>(slot.memory.get()), part);
-      stream_.record(*slot.copied);
-      slot.used = copying_ = true;
-      to += part;
-      next += part;
-      bytes -= part;
-    }
+  using Uploader::upload;
+  void upload(Address to, size_t bytes, const MakePiece& make, size_t unit) override {
+    const size_t piece = std::max<size_t>(1, kBufferBytes / unit) * unit;
+    const bool pinned = usable_ > 0 && piece <= kBufferBytes;
+    const auto send = [&](int64_t i) {
+      const size_t first = static_cast<size_t>(i) * piece;
+      const Piece part{to + first, static_cast<int64_t>(first), std::min(piece, bytes - first)};
+      pinned ? send_pinned(part, make) : send_staged(part, make);
+    };
+    parallel_for_each(static_cast<int64_t>((bytes + piece - 1) / piece), send,
+                      pinned ? static_cast<int>(usable_) : 1);
   }
 
   void finish() override {
@@ -71,10 +65,70 @@ class PinnedRing final : public Uploader {
   struct Slot {
     std::unique_ptr<void, ReleasePinned> memory;
     std::optional<Event> copied;
-    bool used = false;
+    bool used = false;  // `copied` was recorded
+    bool taken = false;
+  };
+  struct Piece {
+    Address to = 0;
+    int64_t first = 0;
+    size_t bytes = 0;
   };
 
+  // A slot for one thread, given back at the end of its scope.
+  class Taken {
+   public:
+    explicit Taken(PinnedRing& ring) : ring_(ring) {
+      std::unique_lock lock(ring.mutex_);
+      ring.given_back_.wait(lock, [&] { return (slot_ = ring.oldest_free()) != nullptr; });
+      slot_->taken = true;
+    }
+    ~Taken() {
+      {
+        const std::lock_guard lock(ring_.mutex_);
+        slot_->taken = false;
+      }
+      ring_.given_back_.notify_one();
+    }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+    Slot* operator->() { return slot_; }
+
+   private:
+    PinnedRing& ring_;
+    Slot* slot_ = nullptr;
+  };
+
+  Slot* oldest_free() {
+    for (size_t i = 0; i < usable_; ++i) {
+      Slot& slot = slots_[(turn_ + i) % usable_];
+      if (slot.taken) continue;
+      turn_ += i + 1;
+      return &slot;
+    }
+    return nullptr;
+  }
+
+  void send_pinned(const Piece& piece, const MakePiece& make) {
+    Taken slot(*this);
+    if (slot->used) slot->copied->synchronize();
+    make(piece.first, {static_cast<std::byte*>(slot->memory.get()), piece.bytes});
+    const std::lock_guard lock(mutex_);
+    copying_ = true;
+    stream_.copy(piece.to, reinterpret_cast<Address>(slot->memory.get()), piece.bytes);
+    stream_.record(*slot->copied);
+    slot->used = true;
+  }
+
+  void send_staged(const Piece& piece, const MakePiece& make) {
+    const auto bytes = std::make_unique_for_overwrite<std::byte[]>(piece.bytes);
+    make(piece.first, {bytes.get(), piece.bytes});
+    const std::lock_guard lock(mutex_);
+    stream_.copy(piece.to, reinterpret_cast<Address>(bytes.get()), piece.bytes);
+    stream_.synchronize();
+  }
+
   std::mutex mutex_;
+  std::condition_variable given_back_;
   std::array<Slot, kBuffers> slots_;
   Stream stream_;
   size_t usable_ = 0, turn_ = 0;
@@ -82,6 +136,13 @@ class PinnedRing final : public Uploader {
 };
 
 }  // namespace
+
+void Uploader::upload(Address to, const void* from, size_t bytes) {
+  const auto* source = static_cast<const std::byte*>(from);
+  upload(to, bytes, [source](int64_t first, std::span<std::byte> out) {
+    std::memcpy(out.data(), source + first, out.size());
+  });
+}
 
 std::unique_ptr<Uploader> Uploader::make(std::shared_ptr<Device> device) {
   return std::make_unique<PinnedRing>(std::move(device));

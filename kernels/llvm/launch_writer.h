@@ -17,7 +17,8 @@ class LaunchWriter {
 
   codegen::ValueId buffer(std::string name, DType dtype, BufferArgument argument) {
     launch_.buffers.push_back(argument);
-    return builder.buffer(std::move(name), dtype);
+    const bool constant = argument.kind == BufferArgument::Kind::kPacked;
+    return builder.buffer(std::move(name), dtype, constant);
   }
 
   // Parameters come before everything else: each symbolic dim that the code will use is declared
