@@ -35,8 +35,13 @@ Sample pointwise(DType dtype, int tile, int threads) {
   ValueId gelu = b.mul(a, b.unary(Fn::kErf, b.mul(c, b.constant(dtype, 0.5))));
   b.store({out, at, {}, {left}}, b.add(gelu, b.unary(Fn::kExp, c)));
   int64_t size = int64_t{tile} * 3 + 101;
-  return {label("pointwise", {tile}, dtype, threads),       b.finish(), threads, 5,
-          {{dtype, size}, {dtype, size}, {dtype, size, 0}}, {size}};
+  return {label("pointwise", {tile}, dtype, threads),
+          b.finish(),
+          threads,
+          5,
+          {{dtype, size}, {dtype, size}, {dtype, size, 0}},
+          {size},
+          tolerance_of(dtype)};
 }
 
 // One row a task, held in registers: one pass over memory.
