@@ -9,7 +9,8 @@
 namespace tenon::kernels {
 
 // kernels[i] belongs to program.launches[i]; fills in `function` there and keeps the code alive.
-void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+// Kernels of a GPU that is emulated may have no host code: those get `interpreted`.
+void compile_launches(std::vector<codegen::Kernel> kernels, const Settings& settings,
                       const codegen::StageSink& sink, Program& program);
 
 // The same for a GPU: fills in `gpu_code` of the program and of its launches.

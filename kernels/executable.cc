@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "codegen/interpret.h"
 #include "kernels/instances.h"
 #include "kernels/program.h"
 #include "kernels/state_pool.h"
@@ -21,9 +22,15 @@ struct RunState {
 
 // The arguments of one launch. A lambda that captures one pointer fits into std::function.
 struct Call {
-  codegen::HostFunction function;
+  const CompiledLaunch& launch;
   void* const* buffers;
   const int64_t* indices;
+
+  void operator()(int64_t first, int64_t last) const {
+    if (launch.function != nullptr) return launch.function(buffers, indices, first, last);
+    codegen::interpret(*launch.interpreted, {buffers, launch.slots.size()},
+                       {indices, launch.indices.size()}, first, last);
+  }
 };
 
 class CompiledExecutable final : public Executable {
@@ -132,14 +139,12 @@ class CompiledExecutable final : public Executable {
       for (const ShapeInstance::Check& check : size.checks) {
         check_indices(state.slots[check.slot], check, launch.node);
       }
-      const Call call{launch.function, buffers,
-                      state.shapes.instance->indices.data() + size.first_index};
+      const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};
       if (size.tasks > 0 && size.batches <= 1) {
-        call.function(call.buffers, call.indices, 0, size.tasks);
+        call(0, size.tasks);
       } else if (size.tasks > 0) {
-        context.parallel_for(size.tasks, size.batches, [&call](int64_t first, int64_t last) {
-          call.function(call.buffers, call.indices, first, last);
-        });
+        context.parallel_for(size.tasks, size.batches,
+                             [&call](int64_t first, int64_t last) { call(first, last); });
       }
       buffers += launch.slots.size();
       if (observer == nullptr) continue;

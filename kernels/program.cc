@@ -57,7 +57,7 @@ class ProgramBuilder {
     if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
     } else {
-      compile_launches(std::move(kernels_), settings_.host, sink, program_);
+      compile_launches(std::move(kernels_), settings_, sink, program_);
     }
     return std::move(program_);
   }

@@ -37,10 +37,11 @@ struct CheckedIndices {
 };
 
 struct CompiledLaunch {
-  codegen::HostFunction function = nullptr;  // on the host
-  size_t gpu_code = 0;                       // on a GPU: index into Program::gpu_code
-  int threads = 0;                           // on a GPU: of a block
-  std::vector<bool> is_buffer;               // per parameter of the kernel, in order
+  codegen::HostFunction function = nullptr;            // on the host
+  std::shared_ptr<const codegen::Kernel> interpreted;  // there, where it has no function
+  size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
+  int threads = 0;                                     // on a GPU: of a block
+  std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
   std::vector<size_t> slots;
   std::vector<Dim> indices;
   Dim tasks, task_cost;
