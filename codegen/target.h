@@ -34,7 +34,8 @@ struct GpuTarget {
   std::string arch = "sm_90a";       // one of gpu_archs()
   int64_t shared_bytes = 227 << 10;  // that one block may ask for
   int multiprocessors = 132;
-  int threads = 1024;  // that one block may have
+  int threads = 1024;      // that one block may have
+  bool pipelines = false;  // kernels whose copies run ahead of the arithmetic
 
   std::string text() const;
 };

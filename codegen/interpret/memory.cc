@@ -215,11 +215,25 @@ void Interpreter::read(const Operation& op) {
   const std::byte* slot = ring.read(index(op.operands[1]));
   const int64_t offset = op.operands[2] == kNone ? 0 : index(op.operands[2]);
   TileData& out = fresh(op.results[0]);
-  if (offset < 0 || offset + out.elements() > ring.slot_elements()) {
-    throw InternalError(fmt::format("elements {} to {} of a slot of {}", offset,
-                                    offset + out.elements(), ring.slot_elements()));
+  const std::vector<int>& shape = type(op.results[0]).shape;
+  int64_t last = op.integers.empty() ? out.elements() - 1 : 0;
+  for (size_t d = 0; d < op.integers.size(); ++d) last += op.integers[d] * (shape[d] - 1);
+  if (offset < 0 || offset + last >= ring.slot_elements()) {
+    throw InternalError(fmt::format("elements {} to {} of a slot of {}", offset, offset + last,
+                                    ring.slot_elements()));
   }
-  std::memcpy(out.data<std::byte>(), slot + offset * ring.element_bytes(), out.bytes());
+  const int64_t size = ring.element_bytes();
+  const std::byte* from = slot + offset * size;
+  if (op.integers.empty()) {
+    std::memcpy(out.data<std::byte>(), from, out.bytes());
+    return;
+  }
+  const int64_t columns = shape.back();
+  for (int64_t i = 0; i < out.elements(); ++i) {
+    const int64_t row = shape.size() == 2 ? i / columns * op.integers[0] : 0;
+    const int64_t at = row + i % columns * op.integers.back();
+    std::memcpy(out.data<std::byte>() + i * size, from + at * size, static_cast<size_t>(size));
+  }
 }
 
 }  // namespace tenon::codegen

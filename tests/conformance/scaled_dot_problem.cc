@@ -5,6 +5,8 @@
 
 #include "base/convert.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "kernels/reference/dots.h"
+#include "kernels/reference/evaluate.h"
 
 namespace tenon::kernels {
 namespace {
@@ -258,6 +260,45 @@ std::vector<ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m, std::
                            : random_tensor(value.dtype, dims, random));
   }
   return inputs;
+}
+
+ReferenceTensor magnitudes(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
+  const ir::Node& node = graph.node(graph.order().front());
+  reference::Symbols symbols;
+  std::vector<ReferenceTensor> storage;
+  storage.reserve(node.inputs.size());
+  reference::Call call{graph, node, symbols, false, {}};
+  for (const ir::ValueId id : node.inputs) {
+    if (id == ir::kNoValue) {
+      call.inputs.push_back(nullptr);
+      continue;
+    }
+    const auto& all = graph.inputs();
+    const auto at = std::find(all.begin(), all.end(), id);
+    storage.push_back(at != all.end() ? inputs[static_cast<size_t>(at - all.begin())]
+                                      : ReferenceTensor::from(*graph.value(id).constant));
+    call.inputs.push_back(&storage.back());
+  }
+  reference::DotOperands operands = reference::scaled_dot_operands(call);
+  for (double& value : operands.a.real) value = std::fabs(value);
+  for (double& value : operands.b.real) value = std::fabs(value);
+  return reference::dot(operands.a, operands.b, DType::kF64);
+}
+
+Tolerance dot_tolerance(const DotProblem& problem, const ReferenceTensor& sums) {
+  const double per_sum = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
+  const double u = unit_roundoff(problem.activation);
+  return [=](size_t, int64_t index, double expected) {
+    return per_sum * sums.number(index) + u * std::fabs(expected) +
+           (problem.end == DotEnd::kPlain ? 0 : std::ldexp(1, -22));
+  };
+}
+
+std::string describe(const DotProblem& p) {
+  return std::string(p.form.name) + " " + std::string(name(p.activation)) +
+         " n=" + std::to_string(p.size.n) + " k=" + std::to_string(p.size.k) +
+         " end=" + std::to_string(static_cast<int>(p.end)) +
+         (p.constant_weight ? "" : " runtime weight");
 }
 
 }  // namespace tenon::kernels

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/reference/tensor.h"
+#include "tests/conformance/judge.h"
 
 namespace tenon::kernels {
 
@@ -46,6 +47,12 @@ ir::Graph build_dot(const DotProblem& problem, std::mt19937& random);
 // Inputs of that graph for m rows.
 std::vector<reference::ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m,
                                                    std::mt19937& random);
+
+// sum |a||b| of every element of the result: what the error of a dot is measured by.
+reference::ReferenceTensor magnitudes(const ir::Graph& graph,
+                                      const std::vector<reference::ReferenceTensor>& inputs);
+Tolerance dot_tolerance(const DotProblem& problem, const reference::ReferenceTensor& sums);
+std::string describe(const DotProblem& problem);
 
 // Random elements of a type that are neither NaN nor infinite, of moderate size.
 reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims,

@@ -7,6 +7,7 @@
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gpu_dot.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
+#include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
 
@@ -92,6 +93,55 @@ Support supports_dot(const ir::Graph& graph, const ir::Node& node,
   }
   if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
   return Epilogue::supports(graph, node, problem);
+}
+
+// ---- weights in the order of the matrix instructions, copies that run ahead
+
+Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_dot(graph, node, described); !answer) return answer;
+  const ScaledDotProblem& problem = described.problem;
+  if (!problem.b_constant) return Support::no("b is no constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!reads_rows_directly(problem) || problem.dot.a_k_first) {
+    return Support::no("rows must be read as they lie in memory");
+  }
+  if (problem.k.value() % 8 != 0) return Support::no("rows are no multiple of 16 bytes");
+  if (!settings.gpu->pipelines) {
+    return Support::no(settings.gpu->arch + " runs no pipelines");
+  }
+  const FragmentLayoutAnswer answer = fragment_layout(graph, problem);
+  if (!answer.support) return answer.support;
+  if (rank_shapes(answer.layout, 8, *settings.gpu).empty()) {
+    return Support::no("a block has too little shared memory");
+  }
+  return Support::yes();
+}
+
+Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  const FragmentLayout layout = fragment_layout(graph, problem).layout;
+  Lowered lowered;
+  const PipelinedDot dot{graph,
+                         node,
+                         problem,
+                         layout,
+                         pack_fragments(graph, problem, layout, lowered),
+                         settings.gpu->multiprocessors};
+  const std::vector<int64_t> buckets = row_buckets(problem.rows);
+  Dim below = 0;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const PipelinedShape shape = rank_shapes(layout, buckets[i], *settings.gpu).front();
+    const bool last = i + 1 == buckets.size();
+    const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
+    const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));
+    Launch launch = dot.emit(shape, rows, lowered);
+    launch.tasks = launch.tasks * (within - below);
+    below = within;
+    lowered.launches.push_back(std::move(launch));
+  }
+  replace_weight(problem, lowered);
+  return lowered;
 }
 
 // ---- codes stay codes
@@ -206,7 +256,8 @@ Lowered lower_mma_expanded(const ir::Graph& graph, const ir::Node& node, const S
 }  // namespace
 
 std::span<const Candidate> gpu_scaled_dot_candidates() {
-  static constexpr std::array<Candidate, 3> table = {{
+  static constexpr std::array<Candidate, 4> table = {{
+      {"pipelined", supports_pipelined, lower_pipelined},
       {"mma", supports_mma, lower_mma},
       {"mma_strided", supports_mma_strided, lower_mma_strided},
       {"mma_expanded", supports_mma_expanded, lower_mma_expanded},

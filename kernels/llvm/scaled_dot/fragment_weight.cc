@@ -1,0 +1,464 @@
+#include "kernels/llvm/scaled_dot/fragment_weight.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/convert.h"
+#include "base/thread_pool.h"
+#include "kernels/llvm/scaled_dot/weight_source.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+using Side = FragmentLayout::Side;
+
+constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the same lanes
+constexpr int kSlices = kFragmentDepth / 16;
+
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+// Integers are packed as unsigned codes.
+DType packed_codes(DType element) {
+  switch (element) {
+    case DType::kI4:
+      return DType::kU4;
+    case DType::kI2:
+      return DType::kU2;
+    case DType::kI8:
+      return DType::kU8;
+    default:
+      return element;
+  }
+}
+
+// How often a row's scale changes within a unit.
+int per_row(int64_t block, int64_t blocks) {
+  if (blocks == 1 || block % 64 == 0) return 1;
+  if (block % 32 == 0) return 2;
+  return block % 16 == 0 ? 4 : 0;
+}
+
+template <typename Wanted>
+bool any_code(const ir::Tensor& tensor, DType type, const Wanted& wanted) {
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    if (wanted(load_code(type, tensor.data, i))) return true;
+  }
+  return false;
+}
+
+// Codes that the rules' bit moves cannot express.
+Support check_elements(const ir::Tensor& tensor, const FormatRule& rule) {
+  const auto refuse_if = [&](auto wanted) {
+    return any_code(tensor, rule.codes, wanted)
+               ? Support::no(fmt::format("the {} weight holds NaN or infinity", name(rule.codes)))
+               : Support::yes();
+  };
+  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint64_t c) { return (c & 127) == 127; });
+  if (rule.codes == DType::kF8E5M2 && rule.operand == DType::kBF16) {
+    return refuse_if([](uint64_t c) { return (c & 0x7c) == 0x7c; });
+  }
+  return Support::yes();
+}
+
+// Chooses the shift of e8m0 scales; the products of every element and scale must be exact.
+Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
+  int least = 255, most = 0;
+  for (int64_t i = 0; i < scales.elements(); ++i) {
+    const int code = static_cast<int>(load_code(DType::kF8E8M0, scales.data, i));
+    if (code == 255) return Support::no("a scale is NaN");
+    least = std::min(least, code - 127);
+    most = std::max(most, code - 127);
+  }
+  const FormatRule& element = *layout.element;
+  const bool half = layout.operand == DType::kF16;
+  const int top = half ? 16 : 128, bottom = half ? -24 : -133;
+  layout.scale_shift = std::min(top - 1 - most, top - element.highest - element.exponent - most);
+  if (least + layout.scale_shift < layout.scale_rule->lowest ||
+      element.lowest + element.exponent + least + layout.scale_shift < bottom) {
+    return Support::no(fmt::format("scales from 2^{} to 2^{} do not fit {} operands", least, most,
+                                   name(layout.operand)));
+  }
+  layout.exponent = element.exponent + layout.scale_shift;
+  return Support::yes();
+}
+
+// Scales that multiply the elements in registers.
+Support plan_element_scales(const ir::Tensor& scales, FragmentLayout& layout) {
+  const bool whole = is_integer(layout.element->codes);
+  if (whole && layout.scale_type == layout.operand) {
+    layout.scale.kind = Side::Kind::kHalves;
+    return Support::yes();
+  }
+  layout.scale_rule = scale_rule(layout.scale_type, layout.operand);
+  const bool exact =
+      layout.scale_type == DType::kF8E8M0 ||
+      (layout.scale_type == DType::kF8E4M3FN && layout.element->codes == DType::kF4E2M1);
+  if (whole || !layout.scale_rule || !exact) {
+    return Support::no(fmt::format("{} scales on {} weights with {} activations",
+                                   name(layout.scale_type), name(layout.element->codes),
+                                   name(layout.operand)));
+  }
+  layout.scale.kind = Side::Kind::kBytes;
+  layout.scale.per_row = std::max(2, layout.scale.per_row);
+  if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
+  layout.exponent = layout.element->exponent + (layout.operand == DType::kF16 ? 0 : 118);
+  return any_code(scales, DType::kF8E4M3FN, [](uint64_t c) { return c >= 127; })
+             ? Support::no("a scale is negative or NaN")
+             : Support::yes();
+}
+
+// Word `pair` of the codes of (slice q, pair J) of a thread, and which of its pairs.
+struct WordPlace {
+  int word, pair;
+};
+WordPlace place_of(int bits, int q, int pair) {
+  if (bits == 8) return {(pair / 2) * kFragmentThreads * 4 + q, pair % 2};
+  if (bits == 4) return {q, pair};
+  return {q / 2, q % 2 * 4 + pair};
+}
+
+class UnitPacker {
+ public:
+  UnitPacker(const ir::Graph& graph, const ScaledDotProblem& problem, const FragmentLayout& layout)
+      : problem_(problem),
+        layout_(layout),
+        source_(graph.value(problem.dot.b).constant->data),
+        row_(stored_row(graph, problem)),
+        flip_(is_signed(problem.b_type) && is_integer(problem.b_type)
+                  ? 1u << (layout.element->bits - 1)
+                  : 0) {
+    const ir::BlockScale& scale = problem.dot.scale_b;
+    if (layout.scale.kind != Side::Kind::kNone) {
+      scales_.emplace(graph, problem, scale.scale, layout.scale_type);
+    }
+    if (layout.zero.kind != Side::Kind::kNone) {
+      zeros_.emplace(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
+    }
+  }
+
+  void pack(int64_t row_unit, int64_t step, uint32_t* unit) const {
+    const int64_t first_n = row_unit * kFragmentRows, first_k = step * kFragmentDepth;
+    for (int thread = 0; thread < kFragmentThreads; ++thread) {
+      const int row = thread / 128 * 64 + thread / 32 % 4 * 16 + thread / 4 % 8;
+      pack_codes(unit, thread, first_n + row, first_k + thread % 4 * 2);
+    }
+    uint32_t* words = unit + layout_.code_words();
+    pack_side(layout_.scale, words, first_n, first_k,
+              [&](int64_t block, int64_t n) { return scale_bits(block, n); });
+    pack_side(layout_.zero, words + layout_.scale.words(), first_n, first_k,
+              [&](int64_t block, int64_t n) {
+                const double zero = zeros_->number(block, n);
+                return static_cast<uint32_t>(static_cast<int64_t>(zero) + (flip_ ? flip_ : 0));
+              });
+  }
+
+ private:
+  void pack_codes(uint32_t* unit, int thread, int64_t n, int64_t k) const {
+    const int bits = layout_.element->bits, width = std::min(4, bits);
+    std::array<std::array<uint8_t, 8>, 16> codes{};  // [word * 2 + h][pair]
+    std::array<int, 8> offsets{};
+    for (int q = 0; q < kSlices; ++q) {
+      for (int pair = 0; pair < 4; ++pair) {
+        const WordPlace place = place_of(bits, q, pair);
+        const int word = bits == 8 ? pair / 2 * 4 + q : place.word;
+        offsets[static_cast<size_t>(word)] = place.word;
+        for (int h = 0; h < 2; ++h) {
+          codes[static_cast<size_t>(word * 2 + h)][static_cast<size_t>(place.pair)] =
+              code(n + pair % 2 * 8, k + 16 * q + pair / 2 * 8 + h);
+        }
+      }
+    }
+    for (int word = 0; word < bits; ++word) {
+      const auto at = static_cast<size_t>(word);
+      const uint32_t low = layout_.element->half(codes[2 * at]);
+      const uint32_t high = layout_.element->half(codes[2 * at + 1]);
+      unit[thread * width + offsets[at]] = low | high << 16;
+    }
+  }
+
+  uint8_t code(int64_t n, int64_t k) const {
+    if (n >= layout_.n || k >= layout_.k) return 0;
+    const uint64_t stored =
+        load_code(problem_.b_type, source_, element_index(problem_, row_, k, n));
+    return static_cast<uint8_t>(stored ^ flip_);
+  }
+
+  uint32_t scale_bits(int64_t block, int64_t n) const {
+    const auto bits = static_cast<uint32_t>(scales_->code(block, n));
+    if (layout_.scale_type != DType::kF8E8M0) return bits;
+    const int bias = layout_.operand == DType::kF16 ? 15 : 127;
+    return static_cast<uint32_t>(static_cast<int>(bits) - 127 + layout_.scale_shift + bias);
+  }
+
+  template <typename Read>
+  void pack_side(const Side& side, uint32_t* words, int64_t first_n, int64_t first_k,
+                 const Read& read) const {
+    if (side.kind == Side::Kind::kNone) return;
+    const int count = side.per_row;
+    const auto at = [&](int64_t n, int index) -> uint32_t {
+      const int64_t k = first_k + index * kFragmentDepth / count;
+      return n < layout_.n && k < layout_.k ? read(k / layout_.block, n) : 0;
+    };
+    for (int pair = 0; pair < kRowPairs; ++pair) {
+      const int64_t n = first_n + pair / 8 * 16 + pair % 8;
+      for (int h = 0; h < 2; ++h) {
+        for (int word = 0; word * kRowPairs < side.words(); ++word) {
+          const uint32_t half = side.kind == Side::Kind::kBytes
+                                    ? bytes_half(count, word, h, n, at)
+                                    : halves_half(count, word, h, n, at);
+          words[word * kRowPairs + pair] |= half << (16 * h);
+        }
+      }
+    }
+  }
+
+  // Four of a row: pair 0 holds the first two, pair 1 the others. Two of a row: pair 0 holds row g,
+  // pair 1 row g + 8.
+  template <typename At>
+  uint32_t bytes_half(int count, int word, int h, int64_t n, const At& at) const {
+    const FormatRule& rule = layout_.scale_rule ? *layout_.scale_rule : *zero_rule(layout_.operand);
+    std::array<uint8_t, 2> codes{};
+    for (int pair = 0; pair < 2; ++pair) {
+      codes[static_cast<size_t>(pair)] =
+          static_cast<uint8_t>(count == 4 ? at(n + 8 * word, 2 * pair + h) : at(n + 8 * pair, h));
+    }
+    return rule.half(codes);
+  }
+
+  template <typename At>
+  static uint32_t halves_half(int count, int word, int h, int64_t n, const At& at) {
+    if (count == 1) return at(n + 8 * h, 0);
+    const int words_of_row = count / 2;
+    return at(n + word / words_of_row * 8, word % words_of_row * 2 + h);
+  }
+
+  const ScaledDotProblem& problem_;
+  const FragmentLayout& layout_;
+  const std::byte* source_;
+  int64_t row_;
+  uint32_t flip_;
+  std::optional<ScaleReader> scales_, zeros_;
+};
+
+PackedConstant zeroed(size_t bytes) {
+  PackedConstant constant{aligned_bytes(bytes), bytes};
+  std::memset(constant.data.get(), 0, bytes);
+  return constant;
+}
+
+BufferArgument keep(Lowered& lowered, PackedConstant constant) {
+  lowered.packed.push_back(std::move(constant));
+  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
+}
+
+}  // namespace
+
+int FragmentLayout::Side::words() const {
+  if (kind == Kind::kNone) return 0;
+  const int bytes = per_row * (kind == Kind::kBytes ? 1 : 2);
+  return kFragmentRows * bytes / 4;
+}
+
+FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  FragmentLayoutAnswer answer;
+  FragmentLayout& layout = answer.layout;
+  const auto refuse = [&](Support why) {
+    answer.support = std::move(why);
+    return answer;
+  };
+  if (!is_half(problem.a_type)) {
+    return refuse(Support::no(fmt::format("activations are {}", name(problem.a_type))));
+  }
+  if (Support constant = has_constant_scales(graph, problem); !constant) return refuse(constant);
+  layout.operand = problem.a_type;
+  layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
+  if (!layout.element) {
+    return refuse(Support::no(fmt::format("{} weights have no form for {} operands",
+                                          name(problem.b_type), name(layout.operand))));
+  }
+  layout.k = problem.k.value();
+  layout.n = problem.n.value();
+  if (layout.k == 0 || layout.n == 0) return refuse(Support::no("there is nothing to pack"));
+  layout.block = problem.block();
+  layout.exponent = layout.element->exponent;
+  if (Support elements = check_elements(*graph.value(problem.dot.b).constant, *layout.element);
+      !elements) {
+    return refuse(elements);
+  }
+  const bool whole = is_integer(problem.b_type);
+  layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
+  if (whole && is_signed(problem.b_type)) layout.zero_offset += 1 << (layout.element->bits - 1);
+  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  const int64_t blocks = (layout.k + layout.block - 1) / layout.block;
+  if (layout.scale_type != DType::kUndefined) {
+    const ir::Tensor& scales = *graph.value(problem.dot.scale_b.scale).constant;
+    layout.scaled_sums = !whole && blocks == 1;
+    layout.scale.per_row = per_row(layout.block, blocks);
+    if (layout.scale.per_row == 0) {
+      return refuse(Support::no(fmt::format("blocks of {} are not whole slices", layout.block)));
+    }
+    if (layout.scaled_sums) {
+      layout.scale = {};
+    } else if (Support planned = plan_element_scales(scales, layout); !planned) {
+      return refuse(planned);
+    }
+    if (contains_infinity(scales, layout.scale_type)) {
+      return refuse(Support::no("an infinite scale would reach the codes past K"));
+    }
+    if (layout.element->bits == 2 && layout.scale.per_row == 4) {
+      return refuse(Support::no("blocks of 16 two-bit weights"));
+    }
+  }
+  if (const DType zero = stored_zero_type(graph, problem); zero != DType::kUndefined) {
+    const int bits = bit_width(problem.b_type);
+    if (!whole || is_floating(zero) || bit_width(zero) > 8 || bits > 4) {
+      return refuse(Support::no(
+          fmt::format("{} zero points of {} weights", name(zero), name(problem.b_type))));
+    }
+    layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
+    layout.zero_offset = 0;
+  }
+  answer.support = Support::yes();
+  return answer;
+}
+
+FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
+                               const FragmentLayout& layout, Lowered& lowered) {
+  FragmentBuffers buffers;
+  const int64_t unit = layout.unit_words(), steps = layout.steps();
+  PackedConstant units =
+      zeroed(static_cast<size_t>(layout.row_units() * steps * unit) * sizeof(uint32_t));
+  auto* words = reinterpret_cast<uint32_t*>(units.data.get());
+  const UnitPacker packer(graph, problem, layout);
+  parallel_for_each(layout.row_units(), [&](int64_t row_unit) {
+    for (int64_t step = 0; step < steps; ++step) {
+      packer.pack(row_unit, step, words + (row_unit * steps + step) * unit);
+    }
+  });
+  buffers.units = keep(lowered, std::move(units));
+  if (layout.scaled_sums) {
+    const int64_t columns = layout.row_units() * kFragmentRows;
+    PackedConstant scales = zeroed(static_cast<size_t>(columns) * sizeof(float));
+    const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
+    for (int64_t n = 0; n < layout.n; ++n) {
+      store_element(DType::kF32, scales.data.get(), n, reader.number(0, n));
+    }
+    buffers.column_scales = keep(lowered, std::move(scales));
+  }
+  return buffers;
+}
+
+// ---- the operand
+
+Tile FragmentReader::constant(double value, Tile like) {
+  const codegen::Type& type = b_.type(like);
+  return b_.constant(type.dtype, value, type.shape);
+}
+
+Tile FragmentReader::words(int64_t offset, int width) {
+  return b_.read(ring_, slot_, {kFragmentThreads, width}, b_.index(first_ + offset));
+}
+
+Tile FragmentReader::row_words(int64_t offset) {
+  const Tile rows = b_.read(ring_, slot_, {kRowPairs, 4}, b_.index(first_ + offset), {1, 0});
+  return b_.reshape(rows, {kFragmentThreads, 1});
+}
+
+Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
+  const std::vector<int> shape = b_.type(words).shape;
+  const auto all = [&](uint32_t half) {
+    return b_.integer_constant(DType::kU32, half | half << 16, shape);
+  };
+  Tile out = kNone;
+  for (const BitMove& move : rule.moves) {
+    Tile moved = words;
+    if (move.shift != 0) {
+      const Tile distance = b_.integer_constant(DType::kU32, std::abs(move.shift), shape);
+      moved = b_.binary(move.shift > 0 ? Fn::kShiftLeft : Fn::kShiftRight, words, distance);
+    }
+    moved = b_.binary(Fn::kAnd, moved, all(move.mask));
+    out = out == kNone ? moved : b_.binary(Fn::kOr, out, moved);
+  }
+  if (rule.magic != 0) out = b_.binary(Fn::kOr, out, all(rule.magic));
+  return b_.bitcast(out, layout_.operand);
+}
+
+// [threads, per_row] of one of the two rows of each thread.
+Tile FragmentReader::side(const Side& side, const FormatRule* rule, int64_t offset, int row_half) {
+  if (side.kind == Side::Kind::kBytes) {
+    const int64_t word = side.per_row == 4 ? row_half : 0;
+    const Tile bytes = row_words(offset + word * kRowPairs);
+    if (side.per_row == 2) return pairs(bytes, rule->pairs[static_cast<size_t>(row_half)]);
+    const std::array<Tile, 2> both = {pairs(bytes, rule->pairs[0]), pairs(bytes, rule->pairs[1])};
+    return b_.concat(both, 1);
+  }
+  const auto halves = [&](int64_t word) {
+    return b_.bitcast(row_words(offset + word * kRowPairs), layout_.operand);
+  };
+  if (side.per_row == 1) return b_.slice(halves(0), {0, row_half}, {kFragmentThreads, 1});
+  if (side.per_row == 2) return halves(row_half);
+  const std::array<Tile, 2> both = {halves(2 * row_half), halves(2 * row_half + 1)};
+  return b_.concat(both, 1);
+}
+
+Tile FragmentReader::across(Tile side, int width) {
+  const int count = b_.type(side).shape[1];
+  const Tile single = b_.reshape(side, {kFragmentThreads * count, 1});
+  const Tile repeated = b_.broadcast(single, {kFragmentThreads * count, width / count});
+  return b_.reshape(repeated, {kFragmentThreads, width});
+}
+
+Tile FragmentReader::scales(int row_half) {
+  Tile scale = side(layout_.scale, layout_.scale_rule, layout_.code_words(), row_half);
+  if (layout_.scale_type != DType::kF8E4M3FN) return scale;
+  // Powers of two bring the bits of an e4m3 to its value, or as near as bf16 needs it.
+  if (layout_.operand == DType::kF16) return b_.mul(scale, constant(0x1p8, scale));
+  scale = b_.mul(scale, constant(0x1p119, scale));
+  return b_.mul(scale, constant(0x1p119, scale));
+}
+
+Tile FragmentReader::operand(ValueId ring, ValueId slot, int unit) {
+  ring_ = ring;
+  slot_ = slot;
+  first_ = int64_t{unit} * layout_.unit_words();
+  const FormatRule& rule = *layout_.element;
+  const int width = std::min(4, rule.bits), columns = 2 * width;
+  std::array<Tile, 2> scale{kNone, kNone}, zero{kNone, kNone};
+  for (int half = 0; half < 2; ++half) {
+    const auto at = static_cast<size_t>(half);
+    if (layout_.scale.kind != Side::Kind::kNone) scale[at] = across(scales(half), columns);
+    if (layout_.zero.kind == Side::Kind::kNone) continue;
+    const FormatRule* zeros = zero_rule(layout_.operand);
+    const int64_t offset = layout_.code_words() + layout_.scale.words();
+    const Tile counted = side(layout_.zero, zeros, offset, half);
+    zero[at] = across(b_.sub(counted, constant(zeros->pairs[0].offset, counted)), columns);
+  }
+  std::vector<Tile> parts;
+  for (int group = 0; group < std::max(1, rule.bits / 4); ++group) {
+    const Tile codes = words(int64_t{group} * kFragmentThreads * 4, width);
+    for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
+      const size_t half = pair % 2;
+      Tile value = pairs(codes, rule.pairs[pair]);
+      const double offset = rule.pairs[pair].offset + layout_.zero_offset;
+      if (offset != 0) value = b_.sub(value, constant(offset, value));
+      if (zero[half] != kNone) value = b_.sub(value, zero[half]);
+      if (scale[half] != kNone) value = b_.mul(value, scale[half]);
+      parts.push_back(value);
+    }
+  }
+  const Tile all = b_.concat(parts, 0);
+  // From (part, thread, word, h) to (row, k): see the head of fragment_weight.h.
+  static const std::vector<int64_t> kFourWords = {0, 3, 4, 12, 1, 2, 5, 6, 7, 11, 8, 9, 10};
+  static const std::vector<int64_t> kTwoWords = {0, 2, 3, 11, 12, 1, 4, 5, 6, 10, 7, 8, 9};
+  return b_.permute(all, width == 4 ? kFourWords : kTwoWords, {kFragmentRows, kFragmentDepth});
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,82 @@
+// Weights in the order in which matrix instructions take them from registers: no thread ever needs
+// what another one loaded.
+//
+// The weight is cut into units of 128 rows (N) by 64 k, [N / 128][K / 64], each one contiguous run
+// of u32: codes, then scales, then zero points. Of a unit every one of 256 threads owns 32
+// elements: with thread = (half, warp, g, t) of (2, 4, 8, 4), slice q of 16 k, pair J of 4 and h of
+// 2,
+//   row = 64 half + 16 warp + 8 (J % 2) + g        k = 16 q + 8 (J / 2) + 2 t + h
+// which is how the left operand of mma.m16n8k16 and of wgmma lies. fragment_format.h says how the
+// two elements of a pair stand in a word. Past N and K codes and scales are zero.
+#pragma once
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/scaled_dot/fragment_format.h"
+#include "kernels/llvm/scaled_dot/problem.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+
+inline constexpr int kFragmentRows = 128, kFragmentDepth = 64, kFragmentThreads = 256;
+
+struct FragmentLayout {
+  // Scales or zero points of a unit: `per_row` for each row.
+  struct Side {
+    enum class Kind : uint8_t { kNone, kBytes, kHalves } kind = Kind::kNone;
+    int per_row = 0;
+    int words() const;  // of a unit
+  };
+
+  const FormatRule* element = nullptr;
+  const FormatRule* scale_rule = nullptr;  // of scales in bytes
+  DType operand{};                         // f16 or bf16
+  DType scale_type = DType::kUndefined;
+  int64_t n = 0, k = 0, block = 0;
+  Side scale, zero;
+  bool scaled_sums = false;  // a scale per column, or one for all, multiplies the sums
+  double zero_offset = 0;    // of all codes; unsigned codes stand for signed ones
+  int scale_shift = 0;       // added to the exponents of e8m0 scales so that products fit
+  int exponent = 0;          // sums come out times 2^exponent
+
+  int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
+  int64_t steps() const { return (k + kFragmentDepth - 1) / kFragmentDepth; }
+  int code_words() const { return kFragmentThreads * element->bits; }
+  int unit_words() const { return code_words() + scale.words() + zero.words(); }
+};
+
+struct FragmentLayoutAnswer {
+  Support support;
+  FragmentLayout layout;
+};
+FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem);
+
+struct FragmentBuffers {
+  BufferArgument units, column_scales;
+};
+FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
+                               const FragmentLayout& layout, Lowered& lowered);
+
+// Emits the left operand of a product from a slot that holds units: [128, 64] of the operand type.
+class FragmentReader {
+ public:
+  FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
+
+  // `unit`: which one of the slot.
+  Tile operand(codegen::ValueId ring, codegen::ValueId slot, int unit);
+
+ private:
+  Tile words(int64_t offset, int width);         // u32 [threads, width]
+  Tile row_words(int64_t offset);                // u32 [threads, 1], shared by the lanes of a row
+  Tile pairs(Tile words, const PairRule& rule);  // operand type [threads, 2 * width]
+  Tile side(const FragmentLayout::Side& side, const FormatRule* rule, int64_t offset, int row_half);
+  Tile across(Tile side, int width);  // every element as often as k repeats it
+  Tile scales(int row_half);
+  Tile constant(double value, Tile like);
+
+  codegen::Builder& b_;
+  const FragmentLayout& layout_;
+  codegen::ValueId ring_ = codegen::kNone, slot_ = codegen::kNone;
+  int64_t first_ = 0;  // word of the unit in the slot
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,196 @@
+#include "kernels/llvm/scaled_dot/pipelined_dot.h"
+
+#include <cmath>
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::kNone;
+using codegen::ValueId;
+
+// Tiles of the weight that run at the same time share the tokens that they read.
+constexpr int64_t kRowGroup = 32;
+// Tokens whose sums go through the epilogue at once: what it loads must fit beside them.
+constexpr int kEpilogueTokens = 32;
+
+class Emitter {
+ public:
+  Emitter(const PipelinedDot& dot, const PipelinedShape& shape, const Dim& rows, Lowered& lowered)
+      : dot_(dot),
+        layout_(dot.layout),
+        shape_(shape),
+        writer_("pipelined_dot"),
+        b_(writer_.builder),
+        x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
+        w_(writer_.buffer("w", DType::kU32, dot.buffers.units)),
+        column_scales_(layout_.scaled_sums
+                           ? writer_.buffer("scales", DType::kF32, dot.buffers.column_scales)
+                           : kNone),
+        partial_(declare_partial(rows, lowered)),
+        counters_(declare_counters(rows, lowered)),
+        epilogue_(writer_, dot.graph, dot.node, dot.problem, {chunk(), kFragmentRows}, lowered),
+        reader_(b_, layout_) {
+    for (const Dim& dim : {dot.problem.rows, token_tiles(), work(), tasks()}) writer_.declare(dim);
+  }
+
+  Launch run() {
+    rows_ = writer_.index(dot_.problem.rows);
+    w_ring_ = b_.ring(DType::kU32, {layout_.unit_words() * shape_.units}, shape_.slots);
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
+    }
+    epilogue_.begin();
+    b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
+            [&](ValueId item, std::span<const ValueId>) {
+              emit_item(item);
+              return std::vector<ValueId>{};
+            });
+    Launch launch = writer_.finish(tasks(), 1000);
+    launch.threads = kFragmentThreads;
+    return launch;
+  }
+
+ private:
+  int chunk() const { return std::min(shape_.tokens, kEpilogueTokens); }
+  Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
+  Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
+  Dim tasks() const { return min(work(), Dim(dot_.multiprocessors)); }
+  int64_t tile_elements() const { return int64_t{kFragmentRows} * shape_.tokens; }
+  // Steps of one slot each.
+  int64_t steps() const { return (layout_.steps() + shape_.units - 1) / shape_.units; }
+
+  Dim tiles_of(const Dim& rows) const {
+    return ceil_div(rows, Dim(shape_.tokens)) * Dim(layout_.row_units());
+  }
+
+  ValueId declare_partial(const Dim& rows, Lowered& lowered) {
+    if (shape_.splits == 1) return kNone;
+    lowered.scratch.push_back(tiles_of(rows) * Dim(shape_.splits * tile_elements() * 4));
+    return writer_.buffer(
+        "partial", DType::kF32,
+        BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1));
+  }
+
+  ValueId declare_counters(const Dim& rows, Lowered& lowered) {
+    if (shape_.splits == 1) return kNone;
+    lowered.counters.push_back(tiles_of(rows));
+    return writer_.buffer(
+        "counters", DType::kI32,
+        BufferArgument::counters(static_cast<int32_t>(lowered.counters.size()) - 1));
+  }
+
+  struct Place {
+    ValueId tile, row_unit, token, split;
+  };
+
+  // Work is dealt in groups of row units, all tokens of a group before the next.
+  Place place_of(ValueId item) {
+    const ValueId tokens = writer_.index(token_tiles());
+    Place place;
+    place.split = b_.rem(item, b_.index(shape_.splits));
+    place.tile = b_.div(item, b_.index(shape_.splits));
+    const int64_t units = layout_.row_units(), group = std::min(units, kRowGroup);
+    const ValueId of_group = b_.mul(tokens, b_.index(group));
+    const ValueId first = b_.mul(b_.div(place.tile, of_group), b_.index(group));
+    const ValueId rest = b_.rem(place.tile, of_group);
+    const ValueId height = b_.min(b_.index(group), b_.sub(b_.index(units), first));
+    place.row_unit = b_.add(first, b_.rem(rest, height));
+    place.token = b_.mul(b_.div(rest, height), b_.index(shape_.tokens));
+    return place;
+  }
+
+  void emit_item(ValueId item) {
+    const Place place = place_of(item);
+    const Tile sums = emit_sums(place);
+    if (shape_.splits == 1) return finish(place, sums);
+    const ValueId size = b_.index(tile_elements());
+    b_.store({partial_, b_.mul(item, size)}, sums);
+    const ValueId arrived = b_.arrive(counters_, place.tile);
+    b_.branch(b_.equal(arrived, b_.index(shape_.splits - 1)), [&] {
+      b_.store({counters_, place.tile}, b_.integer_constant(DType::kI32, 0));
+      finish(place, sum_of_splits(place));
+      return std::vector<ValueId>{};
+    });
+  }
+
+  Tile emit_sums(const Place& place) {
+    const int64_t share = (steps() + shape_.splits - 1) / shape_.splits;
+    const ValueId first = b_.mul(place.split, b_.index(share));
+    const ValueId last = b_.min(b_.add(first, b_.index(share)), b_.index(steps()));
+    const ValueId weight = b_.mul(place.row_unit, b_.index(layout_.steps() * layout_.unit_words()));
+    const Builder::Matrix x{x_, rows_, b_.index(layout_.k), b_.index(layout_.k)};
+    const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+    return b_.pipeline(
+        shape_.slots, first, last, {zero},
+        [&](ValueId step, ValueId slot) {
+          const int slot_words = layout_.unit_words() * shape_.units;
+          b_.fetch_run(w_ring_, slot, w_, b_.add(weight, b_.mul(step, b_.index(slot_words))));
+          for (int unit = 0; unit < shape_.units; ++unit) {
+            const ValueId k = b_.add(b_.mul(step, b_.index(shape_.units * kFragmentDepth)),
+                                     b_.index(unit * kFragmentDepth));
+            b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, x, place.token, k);
+          }
+        },
+        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+          Tile sums = carried[0];
+          for (int unit = 0; unit < shape_.units; ++unit) {
+            const Tile left = reader_.operand(w_ring_, slot, unit);
+            const Tile right =
+                b_.read(x_rings_[static_cast<size_t>(unit)], slot, {shape_.tokens, kFragmentDepth});
+            sums = b_.dot(sums, left, b_.transpose(right));
+          }
+          return std::vector<ValueId>{sums};
+        })[0];
+  }
+
+  Tile sum_of_splits(const Place& place) {
+    const ValueId first = b_.mul(place.tile, b_.index(shape_.splits * tile_elements()));
+    const auto load = [&](int64_t split) {
+      return b_.load({partial_, b_.add(first, b_.index(split * tile_elements()))},
+                     {kFragmentRows, shape_.tokens});
+    };
+    Tile sums = load(0);
+    for (int64_t split = 1; split < shape_.splits; ++split) sums = b_.add(sums, load(split));
+    return sums;
+  }
+
+  void finish(const Place& place, Tile sums) {
+    const ValueId column = b_.mul(place.row_unit, b_.index(kFragmentRows));
+    Tile factor = kNone;
+    if (column_scales_ != kNone) factor = b_.load({column_scales_, column}, {kFragmentRows});
+    const Tile turned = b_.transpose(sums);
+    for (int first = 0; first < shape_.tokens; first += chunk()) {
+      Tile part = b_.slice(turned, {first, 0}, {chunk(), kFragmentRows});
+      if (layout_.exponent != 0) {
+        const double scale = std::ldexp(1.0, -layout_.exponent);
+        part = b_.mul(part, b_.constant(DType::kF32, scale, {chunk(), kFragmentRows}));
+      }
+      if (factor != kNone) part = b_.mul(part, b_.broadcast(factor, {chunk(), kFragmentRows}));
+      const ValueId row = b_.add(place.token, b_.index(first));
+      Epilogue::Place at{row, column};
+      if (layout_.n % kFragmentRows != 0) at.columns_left = b_.sub(b_.index(layout_.n), column);
+      if (!mod(dot_.problem.rows, Dim(shape_.tokens)).is(0)) at.rows_left = b_.sub(rows_, row);
+      epilogue_.emit(at, part);
+    }
+  }
+
+  const PipelinedDot& dot_;
+  const FragmentLayout& layout_;
+  const PipelinedShape& shape_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId x_, w_, column_scales_, partial_, counters_;
+  Epilogue epilogue_;
+  FragmentReader reader_;
+  ValueId rows_ = kNone, w_ring_ = kNone;
+  std::vector<ValueId> x_rings_;
+};
+
+}  // namespace
+
+Launch PipelinedDot::emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const {
+  return Emitter(*this, shape, rows, lowered).run();
+}
+
+}  // namespace tenon::kernels

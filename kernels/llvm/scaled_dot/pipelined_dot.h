@@ -1,0 +1,47 @@
+// Products of packed weights with 16-bit rows on a GPU, weights on the left:
+//   y^T [N, rows] = w [N, K] x^T [K, rows]
+// A block takes 128 rows of the weight and a number of rows of x ("tokens"). Copies of both run
+// ahead in rings; the weights become numbers in the registers of the threads that multiply them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/target.h"
+#include "kernels/llvm/scaled_dot/epilogue.h"
+#include "kernels/llvm/scaled_dot/fragment_weight.h"
+
+namespace tenon::kernels {
+
+// What one kernel is made for, and how its work is cut.
+struct PipelinedShape {
+  int tokens = 0;           // of a tile
+  int units = 1;            // of 64 k in a slot
+  int slots = 0;            // of the rings
+  int64_t splits = 1;       // of K, summed in a fixed order by whoever comes last
+  double microseconds = 0;  // what it is expected to take
+
+  std::string text() const;
+};
+
+// The best shapes for up to `rows` rows, best first: bytes, products and decoding against what a
+// multiprocessor does in a microsecond, times the number of waves.
+std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows,
+                                        const codegen::GpuTarget& gpu);
+
+// Rows up to which each kernel of a weight is made; the last one takes all others.
+std::vector<int64_t> row_buckets(const Dim& rows);
+
+struct PipelinedDot {
+  const ir::Graph& graph;
+  const ir::Node& node;
+  const ScaledDotProblem& problem;
+  const FragmentLayout& layout;
+  FragmentBuffers buffers;
+  int multiprocessors = 1;
+
+  // `rows`: of x, as far as this kernel takes them; what is put aside for it depends on them.
+  Launch emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const;
+};
+
+}  // namespace tenon::kernels
