@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -10,7 +11,6 @@
 
 #include "base/hash.h"
 #include "base/thread_pool.h"
-#include "codegen/interpret.h"
 #include "codegen/tile/text.h"
 
 namespace tenon::kernels {
@@ -46,11 +46,12 @@ UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& p
   return unique;
 }
 
-// Indices of `kernels` in `groups` piles of about equal work.
+// Kernel indices in `groups` piles of about equal work.
 std::vector<std::vector<size_t>> balance(const std::vector<codegen::Kernel>& kernels,
-                                         std::vector<size_t> order, size_t groups) {
-  std::vector<size_t> weights;
+                                         size_t groups) {
+  std::vector<size_t> weights, order(kernels.size());
   for (const codegen::Kernel& kernel : kernels) weights.push_back(count_operations(kernel.body));
+  std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return weights[a] > weights[b]; });
   std::vector<std::vector<size_t>> piles(groups);
@@ -74,20 +75,12 @@ codegen::StageSink serialized(const codegen::StageSink& sink, std::mutex& mutex)
 
 }  // namespace
 
-void compile_launches(std::vector<codegen::Kernel> kernels, const Settings& settings,
+void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program) {
   UniqueKernels unique = deduplicate(std::move(kernels), program);
-  std::vector<std::shared_ptr<const codegen::Kernel>> interpreted(unique.kernels.size());
-  std::vector<size_t> compiled;
-  for (size_t kernel = 0; kernel < unique.kernels.size(); ++kernel) {
-    if (settings.emulate && codegen::needs_interpreter(unique.kernels[kernel])) {
-      interpreted[kernel] = std::make_shared<const codegen::Kernel>(unique.kernels[kernel]);
-    } else {
-      compiled.push_back(kernel);
-    }
-  }
+  if (unique.kernels.empty()) return;
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const auto piles = balance(unique.kernels, compiled, std::min(cores, compiled.size()));
+  const auto piles = balance(unique.kernels, std::min(cores, unique.kernels.size()));
 
   std::mutex sink_mutex;
   const codegen::StageSink shared_sink = serialized(sink, sink_mutex);
@@ -96,14 +89,22 @@ void compile_launches(std::vector<codegen::Kernel> kernels, const Settings& sett
   parallel_for_each(static_cast<int64_t>(piles.size()), [&](int64_t pile) {
     std::vector<codegen::Kernel> group;
     for (size_t kernel : piles[pile]) group.push_back(unique.kernels[kernel]);
-    program.code[pile] = codegen::compile_host(group, settings.host, shared_sink);
+    program.code[pile] = codegen::compile_host(group, target, shared_sink);
     for (size_t kernel : piles[pile]) {
       functions[kernel] = program.code[pile]->function(unique.kernels[kernel].name);
     }
   });
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
     program.launches[launch].function = functions[unique.of_launch[launch]];
-    program.launches[launch].interpreted = interpreted[unique.of_launch[launch]];
+  }
+}
+
+void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::StageSink& sink,
+                        Program& program) {
+  for (size_t launch = 0; launch < kernels.size(); ++launch) {
+    if (sink) sink(kernels[launch].name, "tile", codegen::print(kernels[launch]));
+    program.launches[launch].interpreted =
+        std::make_shared<const codegen::Kernel>(std::move(kernels[launch]));
   }
 }
 

@@ -9,9 +9,13 @@
 namespace tenon::kernels {
 
 // kernels[i] belongs to program.launches[i]; fills in `function` there and keeps the code alive.
-// Kernels of a GPU that is emulated may have no host code: those get `interpreted`.
-void compile_launches(std::vector<codegen::Kernel> kernels, const Settings& settings,
+void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program);
+
+// The same where a GPU is emulated: fills in `interpreted`. Its tiles would take a host compiler
+// minutes, and pipelines have no host code.
+void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::StageSink& sink,
+                        Program& program);
 
 // The same for a GPU: fills in `gpu_code` of the program and of its launches.
 void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,

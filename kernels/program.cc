@@ -56,8 +56,10 @@ class ProgramBuilder {
     copy_shared_outputs();
     if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
+    } else if (settings_.emulate) {
+      interpret_launches(std::move(kernels_), sink, program_);
     } else {
-      compile_launches(std::move(kernels_), settings_, sink, program_);
+      compile_launches(std::move(kernels_), settings_.host, sink, program_);
     }
     return std::move(program_);
   }

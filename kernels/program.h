@@ -38,7 +38,7 @@ struct CheckedIndices {
 
 struct CompiledLaunch {
   codegen::HostFunction function = nullptr;            // on the host
-  std::shared_ptr<const codegen::Kernel> interpreted;  // there, where it has no function
+  std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
   size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
   int threads = 0;                                     // on a GPU: of a block
   std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
