@@ -13,6 +13,7 @@
 #include "kernels/device_weights.h"
 #include "kernels/index_watch.h"
 #include "kernels/instances.h"
+#include "kernels/launch_maps.h"
 #include "kernels/program.h"
 #include "kernels/state_pool.h"
 
@@ -42,6 +43,7 @@ struct DeviceRunState {
   std::vector<Address> slots;       // per slot
   std::vector<Address> callers;     // inputs and outputs, in the order of caller_slots_
   std::vector<uint64_t> arguments;  // of all launches, one launch after the other
+  std::vector<LaunchMaps> maps;     // per launch
   std::unique_ptr<Event> finished;
   device::StreamHandle stream = nullptr;
   bool in_flight = false;
@@ -165,6 +167,9 @@ class DeviceExecutable final : public Executable {
     state->slots.resize(program_.slots.size());
     state->callers.resize(caller_slots_.size());
     state->arguments.resize(arguments_.size());
+    for (const CompiledLaunch& launch : program_.launches) {
+      state->maps.emplace_back(kernels_[launch.gpu_code]->maps);
+    }
     state->finished = std::make_unique<Event>(device_);
     if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
     return state;
@@ -314,13 +319,16 @@ class DeviceExecutable final : public Executable {
     const uint64_t* arguments = state.arguments.data();
     for (size_t i = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
-      const size_t count = launch.is_buffer.size();
+      const std::span of_launch(arguments, launch.is_buffer.size());
       const int64_t tasks = instance.launches[i].tasks;
       for (const ShapeInstance::Check& check : instance.launches[i].checks) {
         watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i));
       }
-      if (tasks > 0) stream.launch(*kernels_[launch.gpu_code], tasks, {arguments, count});
-      arguments += count;
+      if (tasks > 0) {
+        stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
+                      state.maps[i].encode(*device_, launch.node, of_launch));
+      }
+      arguments += of_launch.size();
       if (launched) launched();
     }
     for (size_t i = 0; i < program_.shape_writes.size(); ++i) {

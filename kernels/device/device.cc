@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "kernels/device/bytes_text.h"
 #include "kernels/device/linker.h"
+#include "kernels/device/tensor_map.h"
 
 namespace tenon::device {
 namespace {
@@ -296,12 +297,19 @@ ModuleKernel::~ModuleKernel() {
 std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code) {
   constexpr int kRegisters = 4, kDynamicSharedBytes = 8;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
+  constexpr int kEarlyLaunchesInGraphs = 12030;  // before, a capture refuses them
 
+  if (const Support support = supports_maps(*driver_); !code.maps.empty() && !support) {
+    throw UserError(support.reason);
+  }
   auto kernel = std::make_shared<ModuleKernel>(shared_from_this());
   kernel->module = load_module(code);
   kernel->name = code.entry;
   kernel->threads = code.threads;
   kernel->shared_bytes = code.shared_bytes;
+  kernel->maps = code.maps;
+  kernel->begins_early = code.begins_early && driver_->launch_with != nullptr &&
+                         driver_version_ >= kEarlyLaunchesInGraphs;
   check(driver_->module_function(&kernel->function, kernel->module, code.entry.c_str()),
         fmt::format("find kernel '{}'", code.entry));
   if (code.shared_bytes > kSharedWithoutAsking) {

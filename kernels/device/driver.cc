@@ -74,6 +74,9 @@ std::string fill(void* library, Driver& driver) {
   if (!find(library, symbol, driver.member)) return symbol;
   TENON_DRIVER_FUNCTIONS(TENON_FIND)
 #undef TENON_FIND
+#define TENON_TRY(member, symbol, parameters) find(library, symbol, driver.member);
+  TENON_OPTIONAL_DRIVER_FUNCTIONS(TENON_TRY)
+#undef TENON_TRY
   return {};
 }
 

@@ -24,6 +24,35 @@ using FunctionHandle = struct OpaqueFunction*;
 using GraphHandle = struct OpaqueGraph*;
 using GraphExecHandle = struct OpaqueGraphExec*;
 
+// CUlaunchConfig and what it points to.
+struct LaunchAttribute {
+  enum Id : int { kClusterDimension = 4, kProgrammaticSerialization = 6 };
+  struct Cluster {
+    unsigned x, y, z;
+  };
+  int id = 0;
+  int padding = 0;
+  union Value {
+    char bytes[64] = {};
+    Cluster cluster;
+    int allowed;
+  } value;
+};
+struct LaunchConfig {
+  unsigned grid_x = 0, grid_y = 1, grid_z = 1;
+  unsigned block_x = 0, block_y = 1, block_z = 1;
+  unsigned shared_bytes = 0;
+  StreamHandle stream = nullptr;
+  LaunchAttribute* attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
+
+// CUtensorMap: how the copy engine reads a matrix. Only the driver knows what the words mean.
+struct alignas(64) TensorMap {
+  uint64_t words[16] = {};
+};
+
 struct Driver {
 #define TENON_DRIVER_FUNCTIONS(F)                                                                  \
   F(init, "cuInit", (unsigned flags))                                                              \
@@ -82,8 +111,18 @@ struct Driver {
   F(graph_destroy, "cuGraphDestroy", (GraphHandle graph))                                          \
   F(graph_exec_destroy, "cuGraphExecDestroy", (GraphExecHandle exec))
 
+// Null where the driver is too old for them: who needs one asks.
+#define TENON_OPTIONAL_DRIVER_FUNCTIONS(F)                                                  \
+  F(launch_with, "cuLaunchKernelEx",                                                        \
+    (const LaunchConfig* config, FunctionHandle function, void** arguments, void** extra))  \
+  F(encode_map, "cuTensorMapEncodeTiled",                                                   \
+    (TensorMap * map, int type, uint32_t rank, void* base, const uint64_t* sizes,           \
+     const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleaving, \
+     int swizzle, int promotion, int fill))
+
 #define TENON_DECLARE(member, symbol, parameters) Result(*member) parameters = nullptr;
   TENON_DRIVER_FUNCTIONS(TENON_DECLARE)
+  TENON_OPTIONAL_DRIVER_FUNCTIONS(TENON_DECLARE)
 #undef TENON_DECLARE
 };
 

@@ -122,38 +122,84 @@ void Stream::fill(Address to, unsigned char value, size_t bytes) {
   if (result != kSuccess) device_->check(result, fmt::format("fill {} bytes", bytes));
 }
 
-void Stream::launch(const LoadedKernel& kernel, int64_t tasks,
-                    std::span<const uint64_t> arguments) {
-  constexpr size_t kUsual = 48;
+namespace {
+
+// Pointers to all arguments, as the driver wants them.
+class ArgumentPointers {
+ public:
+  ArgumentPointers(std::span<const uint64_t> arguments, std::span<const TensorMap> maps) {
+    const size_t count = arguments.size() + maps.size();
+    if (count > kUsual) {
+      many_.resize(count + 1);
+      pointers_ = many_.data();
+    }
+    void** next = pointers_;
+    for (const uint64_t& argument : arguments) *next++ = const_cast<uint64_t*>(&argument);
+    for (const TensorMap& map : maps) *next++ = const_cast<TensorMap*>(&map);
+    // Not CUDA's wish: the stub driver of the tests counts arguments by it.
+    *next = nullptr;
+  }
+  ArgumentPointers(const ArgumentPointers&) = delete;
+  ArgumentPointers& operator=(const ArgumentPointers&) = delete;
+  void** data() { return pointers_; }
+
+ private:
+  static constexpr size_t kUsual = 48;
+  std::array<void*, kUsual + 1> usual_;
+  std::vector<void*> many_;
+  void** pointers_ = usual_.data();
+};
+
+}  // namespace
+
+void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
+                    std::span<const TensorMap> maps) {
   if (tasks <= 0) return;
   if (tasks > std::numeric_limits<int32_t>::max()) {
     throw UserError(fmt::format("kernel '{}': {} blocks are more than a launch takes (2^31 - 1)",
                                 kernel.name, tasks));
   }
-  // The closing null is not CUDA's: the stub driver of the tests counts arguments by it.
-  std::array<void*, kUsual + 1> usual;
-  std::vector<void*> many;
-  void** pointers = usual.data();
-  if (arguments.size() > kUsual) {
-    many.resize(arguments.size() + 1);
-    pointers = many.data();
-  }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    pointers[i] = const_cast<uint64_t*>(&arguments[i]);
-  }
-  pointers[arguments.size()] = nullptr;
-
+  ArgumentPointers pointers(arguments, maps);
   device_->make_current();
   remember(kernel.name);
-  const Result result = device_->driver().launch(
-      kernel.function, static_cast<unsigned>(tasks), 1, 1, static_cast<unsigned>(kernel.threads), 1,
-      1, static_cast<unsigned>(kernel.shared_bytes), handle_, pointers, nullptr);
+  const auto blocks = static_cast<unsigned>(tasks);
+  const Result result = kernel.begins_early || kernel.cluster > 1
+                            ? launch_with_attributes(kernel, blocks, pointers.data())
+                            : device_->driver().launch(kernel.function, blocks, 1, 1,
+                                                       static_cast<unsigned>(kernel.threads), 1, 1,
+                                                       static_cast<unsigned>(kernel.shared_bytes),
+                                                       handle_, pointers.data(), nullptr);
   if (result != kSuccess) {
     device_->check(result,
                    fmt::format("launch kernel '{}' with {} blocks of {} threads and {} bytes "
                                "of shared memory",
                                kernel.name, tasks, kernel.threads, kernel.shared_bytes));
   }
+}
+
+Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, void** pointers) {
+  if (device_->driver().launch_with == nullptr) {
+    throw UserError(fmt::format(
+        "kernel '{}': the NVIDIA driver has no function cuLaunchKernelEx: update it", kernel.name));
+  }
+  std::array<LaunchAttribute, 2> attributes;
+  LaunchConfig config;
+  config.grid_x = tasks;
+  config.block_x = static_cast<unsigned>(kernel.threads);
+  config.shared_bytes = static_cast<unsigned>(kernel.shared_bytes);
+  config.stream = handle_;
+  config.attributes = attributes.data();
+  if (kernel.begins_early) {
+    LaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = LaunchAttribute::kProgrammaticSerialization;
+    attribute.value.allowed = 1;
+  }
+  if (kernel.cluster > 1) {
+    LaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = LaunchAttribute::kClusterDimension;
+    attribute.value.cluster = {static_cast<unsigned>(kernel.cluster), 1, 1};
+  }
+  return device_->driver().launch_with(&config, kernel.function, pointers, nullptr);
 }
 
 void Stream::launch(const Graph& graph) {

@@ -58,8 +58,10 @@ class Stream {
   // Host memory may be pageable: the driver then stages it and returns when it has been read.
   void copy(Address to, Address from, size_t bytes);
   void fill(Address to, unsigned char value, size_t bytes);
-  // One block per task. Arguments are 8 bytes each, in the order of the kernel's parameters.
-  void launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments);
+  // One block per task. Arguments are 8 bytes each, in the order of the kernel's parameters; then
+  // come its maps.
+  void launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
+              std::span<const TensorMap> maps = {});
   void launch(const Graph& graph);
   void record(Event& event);
   void wait(const Event& event);
@@ -76,6 +78,7 @@ class Stream {
   StreamHandle handle_ = nullptr;
   bool owned_ = false;
   void remember(std::string_view work);
+  Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, void** pointers);
   std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing
 };
 

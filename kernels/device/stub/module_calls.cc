@@ -6,9 +6,12 @@
 #include "base/error.h"
 #include "kernels/device/stub/exports.h"
 #include "kernels/device/stub/modules.h"
+#include "kernels/device/stub/tensor_maps.h"
 
 using namespace tenon::stub;
 using tenon::device::FunctionHandle;
+using tenon::device::LaunchAttribute;
+using tenon::device::LaunchConfig;
 using tenon::device::ModuleHandle;
 using tenon::device::StreamHandle;
 
@@ -33,6 +36,39 @@ Function* find_function(World& world, FunctionHandle handle, const char* functio
   return nullptr;
 }
 
+// Fills in what the attributes say of the launch's shape.
+Result read_attributes(World& world, const LaunchConfig& config, LaunchShape& shape) {
+  for (unsigned i = 0; i < config.attribute_count; ++i) {
+    const LaunchAttribute& attribute = config.attributes[i];
+    if (attribute.id == LaunchAttribute::kProgrammaticSerialization) continue;
+    if (attribute.id != LaunchAttribute::kClusterDimension) {
+      world.report(fmt::format("a launch with attribute {}, which nobody knows", attribute.id));
+      return kInvalidValue;
+    }
+    shape.cluster = attribute.value.cluster.x;
+    if (attribute.value.cluster.y == 1 && attribute.value.cluster.z == 1) continue;
+    world.report("clusters with more than one dimension");
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+Result launch(World& world, const char* name, const LaunchConfig& config, FunctionHandle handle,
+              void** arguments) {
+  Function* function = find_function(world, handle, name);
+  Stream* stream = find_stream(world, config.stream, name);
+  if (function == nullptr || stream == nullptr) return kInvalidHandle;
+  if (config.grid_y != 1 || config.grid_z != 1 || config.block_y != 1 || config.block_z != 1) {
+    world.report("a launch with more than one dimension: a task is one block in a row");
+    return kInvalidValue;
+  }
+  LaunchShape shape{config.grid_x, config.block_x, config.shared_bytes};
+  if (const Result result = read_attributes(world, config, shape)) return result;
+  Work work;
+  if (const Result result = prepare(world, *function, shape, arguments, work)) return result;
+  return enqueue(world, *stream, std::move(work));
+}
+
 }  // namespace
 
 TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* image,
@@ -53,6 +89,7 @@ TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* im
   auto loaded = std::make_unique<Module>();
   loaded->device = current_device().number;
   loaded->threads = required_threads(static_cast<const char*>(image));
+  loaded->maps = array_parameters(static_cast<const char*>(image));
   loaded->program = std::move(program);
   *module = reinterpret_cast<ModuleHandle>(world().modules.add(std::move(loaded)));
   return kSuccess;
@@ -111,21 +148,19 @@ TENON_STUB_EXPORT Result cuFuncGetAttribute(int* value, int attribute, FunctionH
 TENON_STUB_EXPORT Result cuLaunchKernel(FunctionHandle handle, unsigned grid_x, unsigned grid_y,
                                         unsigned grid_z, unsigned block_x, unsigned block_y,
                                         unsigned block_z, unsigned shared_bytes,
-                                        StreamHandle stream_handle, void** arguments, void**) {
+                                        StreamHandle stream, void** arguments, void**) {
+  const char* const name = __func__;
+  const LaunchConfig config{grid_x,  grid_y,       grid_z, block_x, block_y,
+                            block_z, shared_bytes, stream, nullptr, 0};
+  return call(name, kContext, [&](World& world) -> Result {
+    return launch(world, name, config, handle, arguments);
+  });
+}
+
+TENON_STUB_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle handle,
+                                          void** arguments, void**) {
   const char* const name = __func__;
   return call(name, kContext, [&](World& world) -> Result {
-    Function* function = find_function(world, handle, name);
-    Stream* stream = find_stream(world, stream_handle, name);
-    if (function == nullptr || stream == nullptr) return kInvalidHandle;
-    if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) {
-      world.report("a launch with more than one dimension: a task is one block in a row");
-      return kInvalidValue;
-    }
-    Work work;
-    if (const Result result =
-            prepare(world, *function, {grid_x, block_x, shared_bytes}, arguments, work)) {
-      return result;
-    }
-    return enqueue(world, *stream, std::move(work));
+    return launch(world, name, *config, handle, arguments);
   });
 }

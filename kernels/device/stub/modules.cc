@@ -8,14 +8,17 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "codegen/interpret.h"
 #include "codegen/tile/text.h"
+#include "kernels/device/stub/tensor_maps.h"
 
 namespace tenon::stub {
 namespace {
 
 void mark_stores(const codegen::Region& region, std::vector<bool>& written) {
   for (const codegen::Operation& operation : region.operations) {
-    if (operation.op == codegen::Op::kStore || operation.op == codegen::Op::kScatter) {
+    if (operation.op == codegen::Op::kStore || operation.op == codegen::Op::kScatter ||
+        operation.op == codegen::Op::kArrive) {
       const auto buffer = static_cast<size_t>(operation.operands.at(0));
       if (buffer < written.size()) written[buffer] = true;  // else scratch
     }
@@ -28,6 +31,7 @@ std::shared_ptr<const Program> compile(const std::string& text) {
   program->kernel = codegen::parse(text);
   program->written.resize(program->kernel.parameters.size());
   mark_stores(program->kernel.body, program->written);
+  if (codegen::needs_interpreter(program->kernel)) return program;
   program->code = codegen::compile_host({&program->kernel, 1}, codegen::detect_host());
   program->function = program->code->function(program->kernel.name);
   return program;
@@ -52,6 +56,10 @@ Result check_shape(World& world, const Function& function, const LaunchShape& sh
                              shape.block, required));
     return kInvalidValue;
   }
+  if (shape.cluster == 0 || shape.cluster > 8 || shape.grid % shape.cluster != 0) {
+    world.report(fmt::format("{}: {} blocks in clusters of {}", work, shape.grid, shape.cluster));
+    return kInvalidValue;
+  }
   if (shape.shared_bytes > function.dynamic_shared_bytes || shape.shared_bytes > most_shared) {
     world.report(
         fmt::format("{}: {} bytes of shared memory, of which {} were asked for and {} are "
@@ -62,9 +70,16 @@ Result check_shape(World& world, const Function& function, const LaunchShape& sh
   return kSuccess;
 }
 
-Result check_count(World& world, const codegen::Kernel& kernel, void** arguments,
+Result check_count(World& world, const Function& function, void** arguments,
                    const std::string& work) {
-  const size_t wanted = kernel.parameters.size();
+  constexpr size_t kMapBytes = sizeof(device::TensorMap);
+  for (const size_t bytes : function.module->maps) {
+    if (bytes == kMapBytes) continue;
+    world.report(
+        fmt::format("{}: a parameter of {} bytes where a map has {}", work, bytes, kMapBytes));
+    return kInvalidValue;
+  }
+  const size_t wanted = function.program->kernel.parameters.size() + function.module->maps.size();
   size_t count = 0;
   while (arguments != nullptr && count <= wanted && arguments[count] != nullptr) ++count;
   if (count == wanted) return kSuccess;
@@ -127,12 +142,14 @@ Result prepare(World& world, const Function& function, const LaunchShape& shape,
   const codegen::Kernel& kernel = program->kernel;
   work.name = fmt::format("kernel '{}'", kernel.name);
   if (const Result result = check_shape(world, function, shape, work.name)) return result;
-  if (const Result result = check_count(world, kernel, arguments, work.name)) return result;
+  if (const Result result = check_count(world, function, arguments, work.name)) return result;
 
   std::vector<void*> buffers;
   std::vector<int64_t> indices;
+  std::vector<uint64_t> values;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {
     const uint64_t value = *static_cast<const uint64_t*>(arguments[i]);
+    values.push_back(value);
     if (!is_buffer(kernel.parameters[i])) {
       indices.push_back(static_cast<int64_t>(value));
       continue;
@@ -143,7 +160,12 @@ Result prepare(World& world, const Function& function, const LaunchShape& shape,
       return result;
     }
   }
+  const std::span maps(arguments + kernel.parameters.size(), function.module->maps.size());
+  if (const Result result = check_maps(world, kernel, maps, values, work.name)) return result;
   work.run = [program, buffers, indices, tasks = static_cast<int64_t>(shape.grid)] {
+    if (program->function == nullptr) {
+      return codegen::interpret(program->kernel, buffers, indices, 0, tasks);
+    }
     program->function(buffers.data(), indices.data(), 0, tasks);
   };
   return kSuccess;

@@ -1,4 +1,4 @@
-// Modules of the stub: the tile programs that PTX carries, compiled for the host.
+// Modules of the stub: the tile programs that PTX carries, to run on the host.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,13 @@ struct Program {
   codegen::Kernel kernel;
   std::vector<bool> written;  // per parameter: the kernel stores to it
   std::shared_ptr<codegen::HostCode> code;
-  codegen::HostFunction function = nullptr;
+  codegen::HostFunction function = nullptr;  // or null: interpreted
 };
 
 struct Module {
   int device = 0;
-  unsigned threads = 0;  // that a block must have; 0: any number
+  unsigned threads = 0;      // that a block must have; 0: any number
+  std::vector<size_t> maps;  // bytes of the parameters behind those of the tile program
   std::shared_ptr<const Program> program;
 };
 
@@ -36,7 +37,7 @@ std::shared_ptr<const Program> program_of(const char* ptx);
 unsigned required_threads(std::string_view ptx);
 
 struct LaunchShape {
-  unsigned grid = 0, block = 0, shared_bytes = 0;
+  unsigned grid = 0, block = 0, shared_bytes = 0, cluster = 1;
 };
 // Checks the launch against the signature and makes it work that can be done and done again.
 Result prepare(World& world, const Function& function, const LaunchShape& shape, void** arguments,

@@ -1,0 +1,194 @@
+#include "kernels/device/stub/tensor_maps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "kernels/device/stub/exports.h"
+
+namespace tenon::stub {
+namespace {
+
+using device::TensorMap;
+
+// What the stub writes into the 128 bytes.
+struct EncodedMap {
+  static constexpr uint64_t kMark = 0x70616d206e6f6e65;
+  uint64_t mark = 0;
+  Address base = 0;
+  uint64_t columns = 0, rows = 0, row_bytes = 0;
+  uint32_t box_columns = 0, box_rows = 0;
+  uint32_t element_bytes = 0;
+};
+static_assert(sizeof(EncodedMap) <= sizeof(TensorMap));
+
+// A matrix that the kernel fetches boxes from.
+struct FetchedMatrix {
+  std::string buffer;
+  Address base = 0;
+  uint64_t columns = 0, rows = 0, row_bytes = 0;
+  uint32_t slot_columns = 0, slot_rows = 0, element_bytes = 0;
+
+  // A slot wider than a box is filled by several.
+  bool is_mapped_by(const EncodedMap& map) const {
+    return map.base == base && map.columns == columns && map.rows == rows &&
+           map.row_bytes == row_bytes && map.element_bytes == element_bytes &&
+           slot_columns % map.box_columns == 0 && slot_rows % map.box_rows == 0;
+  }
+};
+
+class FetchedMatrices {
+ public:
+  FetchedMatrices(const codegen::Kernel& kernel, std::span<const uint64_t> arguments)
+      : kernel_(kernel) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      numbers_[static_cast<codegen::ValueId>(i)] = arguments[i];
+    }
+    visit(kernel.body);
+  }
+  const std::vector<FetchedMatrix>& all() const { return found_; }
+
+ private:
+  void visit(const codegen::Region& region) {
+    for (const codegen::Operation& operation : region.operations) {
+      if (operation.op == codegen::Op::kIndexConstant) {
+        numbers_[operation.results[0]] = static_cast<uint64_t>(operation.integer);
+      }
+      if (operation.op == codegen::Op::kFetchBox) add(operation.operands);
+      for (const codegen::Region& inner : operation.regions) visit(inner);
+    }
+  }
+
+  // ring, slot, buffer, row, column, rows, columns, stride
+  void add(const std::vector<codegen::ValueId>& operands) {
+    const codegen::Type& ring = kernel_.types.at(operands[0]);
+    FetchedMatrix matrix;
+    matrix.buffer = kernel_.parameters.at(operands[2]).name;
+    matrix.base = numbers_.at(operands[2]);
+    matrix.rows = numbers_.at(operands[5]);
+    matrix.columns = numbers_.at(operands[6]);
+    matrix.element_bytes = static_cast<uint32_t>(bit_width(ring.dtype) / 8);
+    matrix.row_bytes = numbers_.at(operands[7]) * matrix.element_bytes;
+    matrix.slot_rows = static_cast<uint32_t>(ring.shape.at(0));
+    matrix.slot_columns = static_cast<uint32_t>(ring.shape.at(1));
+    found_.push_back(std::move(matrix));
+  }
+
+  const codegen::Kernel& kernel_;
+  std::map<codegen::ValueId, uint64_t> numbers_;  // of parameters and constants
+  std::vector<FetchedMatrix> found_;
+};
+
+std::string text(const EncodedMap& map) {
+  return fmt::format("{} x {} elements of {} bytes at {:#x}, rows {} bytes apart, boxes of {} x {}",
+                     map.rows, map.columns, map.element_bytes, map.base, map.row_bytes,
+                     map.box_rows, map.box_columns);
+}
+
+}  // namespace
+
+std::vector<size_t> array_parameters(std::string_view ptx) {
+  std::vector<size_t> sizes;
+  const size_t begin = ptx.find(".entry");
+  if (begin == std::string_view::npos) return sizes;
+  const size_t end = ptx.find(')', begin);
+  for (size_t at = ptx.find('[', begin); at < end; at = ptx.find('[', at + 1)) {
+    sizes.push_back(std::strtoul(ptx.data() + at + 1, nullptr, 10));
+  }
+  return sizes;
+}
+
+Result check_maps(World& world, const codegen::Kernel& kernel, std::span<void* const> maps,
+                  std::span<const uint64_t> arguments, const std::string& work) {
+  std::vector<EncodedMap> encoded(maps.size());
+  for (size_t i = 0; i < maps.size(); ++i) {
+    std::memcpy(&encoded[i], maps[i], sizeof(EncodedMap));
+    if (encoded[i].mark == EncodedMap::kMark) continue;
+    world.report(fmt::format("{}: map {} was never encoded", work, i));
+    return kInvalidValue;
+  }
+  if (maps.empty()) return kSuccess;  // its copies need none
+  const FetchedMatrices fetched(kernel, arguments);
+  for (const FetchedMatrix& matrix : fetched.all()) {
+    const auto fits = [&](const EncodedMap& map) { return matrix.is_mapped_by(map); };
+    if (std::ranges::any_of(encoded, fits)) continue;
+    world.report(fmt::format("{}: no map is of argument %{} ({} x {} at {:#x}); the first is of {}",
+                             work, matrix.buffer, matrix.rows, matrix.columns, matrix.base,
+                             text(encoded[0])));
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+namespace {
+
+struct Rule {
+  bool broken;
+  const char* words;
+};
+
+Result check_encoding(World& world, const EncodedMap& map, uint32_t swizzled_bytes) {
+  constexpr uint64_t kMostSize = uint64_t{1} << 32, kMostStride = uint64_t{1} << 40;
+  constexpr uint32_t kMostBox = 256, kAlignment = 16;
+  const uint32_t box_bytes = map.box_columns * map.element_bytes;
+  const Rule rules[] = {
+      {map.base % kAlignment != 0, "its base is not aligned to 16 bytes"},
+      {map.row_bytes % kAlignment != 0, "its rows are not a multiple of 16 bytes apart"},
+      {map.row_bytes >= kMostStride, "its rows are 2^40 bytes apart, or more"},
+      {map.rows == 0 || map.columns == 0, "it is empty"},
+      {map.rows > kMostSize || map.columns > kMostSize, "it has more than 2^32 rows or columns"},
+      {map.box_rows == 0 || map.box_columns == 0, "its boxes are empty"},
+      {map.box_rows > kMostBox || map.box_columns > kMostBox, "its boxes exceed 256 elements"},
+      {box_bytes % kAlignment != 0, "a row of its boxes is no multiple of 16 bytes"},
+      {swizzled_bytes != 0 && box_bytes > swizzled_bytes,
+       "a row of its boxes is wider than what is swizzled"},
+  };
+  for (const Rule& rule : rules) {
+    if (!rule.broken) continue;
+    world.report(fmt::format("a map of {}: {}", text(map), rule.words));
+    return kInvalidValue;
+  }
+  const size_t bytes = (map.rows - 1) * map.row_bytes + map.columns * map.element_bytes;
+  const Allocation* held = audit(world, "a map", "its matrix", map.base, bytes);
+  return held == nullptr ? kInvalidValue : kSuccess;
+}
+
+}  // namespace
+}  // namespace tenon::stub
+
+using namespace tenon::stub;
+using tenon::device::TensorMap;
+
+TENON_STUB_EXPORT Result cuTensorMapEncodeTiled(TensorMap* to, int type, uint32_t rank, void* base,
+                                                const uint64_t* sizes, const uint64_t* strides,
+                                                const uint32_t* box, const uint32_t* steps,
+                                                int interleaving, int swizzle, int, int fill) {
+  return call(__func__, kContext, [&](World& world) -> Result {
+    constexpr uint32_t kTypeBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    constexpr uint32_t kSwizzledBytes[] = {0, 32, 64, 128};
+    if (reinterpret_cast<uintptr_t>(to) % alignof(TensorMap) != 0) {
+      world.report("a map is encoded at an address that is not aligned to 64 bytes");
+      return kInvalidValue;
+    }
+    if (rank != 2 || type < 0 || static_cast<size_t>(type) >= std::size(kTypeBytes) ||
+        swizzle < 0 || static_cast<size_t>(swizzle) >= std::size(kSwizzledBytes) || steps[0] != 1 ||
+        steps[1] != 1 || interleaving != 0 || fill != 0) {
+      world.report("a map of another kind than ours: 2 dimensions, plain, zeros outside");
+      return kInvalidValue;
+    }
+    const EncodedMap map{EncodedMap::kMark,
+                         reinterpret_cast<Address>(base),
+                         sizes[0],
+                         sizes[1],
+                         strides[0],
+                         box[0],
+                         box[1],
+                         kTypeBytes[type]};
+    if (const Result result = check_encoding(world, map, kSwizzledBytes[swizzle])) return result;
+    std::memcpy(to->words, &map, sizeof(map));
+    return kSuccess;
+  });
+}

@@ -1,0 +1,96 @@
+#include "kernels/device/tensor_map.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+
+namespace tenon::device {
+namespace {
+
+// CUtensorMapDataType by the size of an element: bits are copied, whatever they mean.
+struct ElementType {
+  int bytes, type;
+};
+constexpr ElementType kElementTypes[] = {{1, 0}, {2, 1}, {4, 2}, {8, 4}};
+
+// CUtensorMapSwizzle by the bytes of a box's row.
+struct Swizzle {
+  int row_bytes, mode;
+};
+constexpr Swizzle kSwizzles[] = {{16, 0}, {32, 1}, {64, 2}, {128, 3}};
+
+int element_type(const MappedMatrix& matrix) {
+  for (const ElementType& entry : kElementTypes) {
+    if (entry.bytes == matrix.element_bytes) return entry.type;
+  }
+  throw InternalError(fmt::format("a map of elements of {} bytes", matrix.element_bytes));
+}
+
+int swizzle(const MappedMatrix& matrix) {
+  const int row_bytes = matrix.box_columns * matrix.element_bytes;
+  for (const Swizzle& entry : kSwizzles) {
+    if (entry.row_bytes == row_bytes) return entry.mode;
+  }
+  throw InternalError(fmt::format("a map with boxes of {} bytes a row", row_bytes));
+}
+
+// What the caller or the shapes brought and the engine does not take; empty: nothing.
+std::string objection(const MappedMatrix& matrix) {
+  constexpr int64_t kAlignment = 16, kMostSize = int64_t{1} << 32, kMostStride = int64_t{1} << 40;
+  const int64_t stride = matrix.stride * matrix.element_bytes;
+  if (matrix.base % kAlignment != 0) {
+    return fmt::format(
+        "begins at {:#x}, and must begin at a multiple of {} bytes: bind a buffer that does",
+        matrix.base, kAlignment);
+  }
+  if (stride % kAlignment != 0 || stride >= kMostStride) {
+    return fmt::format("has rows {} bytes apart, and that must be a multiple of {} below 2^40",
+                       stride, kAlignment);
+  }
+  if (matrix.rows <= 0 || matrix.columns <= 0 || matrix.rows > kMostSize ||
+      matrix.columns > kMostSize) {
+    return fmt::format("has {} x {} elements; each size must be from 1 to 2^32", matrix.rows,
+                       matrix.columns);
+  }
+  return {};
+}
+
+}  // namespace
+
+Support supports_maps(const Driver& driver) {
+  if (driver.encode_map != nullptr) return Support::yes();
+  return Support::no(
+      "the NVIDIA driver has no function cuTensorMapEncodeTiled, with which kernels for this GPU "
+      "read their operands: update it");
+}
+
+TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_view what) {
+  constexpr int kNotInterleaved = 0, kPromoteTo256Bytes = 3, kZerosOutside = 0;
+  if (const Support support = supports_maps(device.driver()); !support) {
+    throw UserError(support.reason);
+  }
+  if (const std::string problem = objection(matrix); !problem.empty()) {
+    throw UserError(fmt::format("{} {}", what, problem));
+  }
+  const auto size = static_cast<uint64_t>(matrix.element_bytes);
+  const std::array<uint64_t, 2> sizes{static_cast<uint64_t>(matrix.columns),
+                                      static_cast<uint64_t>(matrix.rows)};
+  const std::array<uint64_t, 1> strides{static_cast<uint64_t>(matrix.stride) * size};
+  const std::array<uint32_t, 2> box{static_cast<uint32_t>(matrix.box_columns),
+                                    static_cast<uint32_t>(matrix.box_rows)};
+  constexpr std::array<uint32_t, 2> kSteps{1, 1};
+  TensorMap map;
+  device.make_current();
+  const Result result = device.driver().encode_map(
+      &map, element_type(matrix), sizes.size(), reinterpret_cast<void*>(matrix.base), sizes.data(),
+      strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
+      kPromoteTo256Bytes, kZerosOutside);
+  if (result != kSuccess) {
+    device.check(result, fmt::format("map {} ({} x {}, boxes of {} x {})", what, matrix.rows,
+                                     matrix.columns, matrix.box_rows, matrix.box_columns));
+  }
+  return map;
+}
+
+}  // namespace tenon::device

@@ -1,0 +1,28 @@
+// Matrices as the copy engine reads them: in boxes, with zeros outside. The driver encodes one into
+// a parameter of 128 bytes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/support.h"
+#include "kernels/device/device.h"
+
+namespace tenon::device {
+
+struct MappedMatrix {
+  Address base = 0;
+  int element_bytes = 0;
+  int64_t rows = 0, columns = 0, stride = 0;  // stride: elements from row to row
+  int box_rows = 0, box_columns = 0;          // swizzled by the width of a box's row
+
+  bool operator==(const MappedMatrix&) const = default;
+};
+
+// Drivers before CUDA 12 have no such maps.
+Support supports_maps(const Driver& driver);
+
+// Throws UserError where the engine cannot read such a matrix; `what` names it in the message.
+TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_view what);
+
+}  // namespace tenon::device

@@ -1,0 +1,49 @@
+#include "kernels/launch_maps.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::MatrixMap;
+using device::MappedMatrix;
+using device::TensorMap;
+
+int64_t number(const MatrixMap::Size& size, std::span<const uint64_t> arguments) {
+  return size.parameter < 0 ? size.constant : static_cast<int64_t>(arguments[size.parameter]);
+}
+
+MappedMatrix matrix_of(const MatrixMap& described, std::span<const uint64_t> arguments) {
+  return {arguments[described.buffer],
+          bit_width(described.dtype) / 8,
+          number(described.rows, arguments),
+          number(described.columns, arguments),
+          number(described.stride, arguments),
+          described.box_rows,
+          described.box_columns};
+}
+
+}  // namespace
+
+std::span<const TensorMap> LaunchMaps::encode(device::Device& device, const std::string& node,
+                                              std::span<const uint64_t> arguments) {
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    maps_[i] = find(kept_[i], matrix_of(*kept_[i].described, arguments), device, node);
+  }
+  return maps_;
+}
+
+const TensorMap& LaunchMaps::find(Kept& kept, const MappedMatrix& matrix, device::Device& device,
+                                  const std::string& node) {
+  const auto known = std::ranges::find(kept.encoded, matrix, &Encoded::matrix);
+  if (known != kept.encoded.end()) return known->map;
+  const TensorMap map =
+      device::encode_map(device, matrix, fmt::format("node '{}': an operand", node));
+  Encoded& place = kept.encoded[kept.next++ % kKept];
+  place = {matrix, map};
+  return place.map;
+}
+
+}  // namespace tenon::kernels
