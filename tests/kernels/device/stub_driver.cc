@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
 #include <stdexcept>
 
 #include "codegen/tile/text.h"
@@ -92,6 +93,47 @@ codegen::GpuCode double_in_place_code() {
   %4 = add %3, %3 : f32[64]
   store %x[%1], %4 strides(1) extents(%2) : f32[64]
 })");
+}
+
+std::string ptx_around(const std::string& program, const std::string& declarations) {
+  std::string text = "// tile program\n";
+  std::istringstream lines(program);
+  for (std::string line; std::getline(lines, line);) text += "// " + line + "\n";
+  return text + "// end\n.visible .entry k(\n" + declarations + ")\n.maxntid 128\n{\n}\n";
+}
+
+codegen::GpuCode copy_boxes_code(const std::string& name) {
+  const std::string program =
+      "kernel @" + name + R"((%x: buffer<f32>, %y: buffer<f32>, %rows: index) {
+  %0 = task : index
+  %1 = index.mul %0, 4 : index
+  %2 = ring 2 : ring<f32[4,32]>
+  pipeline 2 0 to 1 produce(%3, %4) {
+    fetch_box %2[%4], %x[%1, 0] of(%rows, 32, 32)
+    yield
+  } consume(%5, %6) {
+    %7 = read %2[%6, _] : f32[4,32]
+    %8 = index.mul %1, 32 : index
+    %9 = index.sub %rows, %1 : index
+    store %y[%8], %7 strides(32, 1) extents(%9, _) : f32[4,32]
+    yield
+  }
+})";
+  codegen::GpuCode code;
+  code.entry = name;
+  code.ptx = ptx_around(program,
+                        "  .param .u64 x,\n  .param .u64 y,\n  .param .u64 rows,\n"
+                        "  .param .align 64 .b8 map[128]\n");
+  code.threads = 128;
+  code.maps = {{.buffer = 0,
+                .dtype = DType::kF32,
+                .rows = {2, 0},
+                .columns = {-1, kBoxColumns},
+                .stride = {-1, kBoxColumns},
+                .box_rows = kBoxRows,
+                .box_columns = kBoxColumns}};
+  code.begins_early = true;
+  return code;
 }
 
 int run_alone(const std::string& test, const std::map<std::string, std::string>& environment) {

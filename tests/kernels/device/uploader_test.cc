@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -46,6 +47,65 @@ TEST(UploaderTest, WorksWithoutPinnedMemory) {
   uploader->upload(buffer.address(), data.data(), data.size());
   uploader->finish();
   expect_arrived(buffer, data);
+}
+
+TEST(UploaderTest, MakesPiecesOfWholeUnitsInItsBuffers) {
+  constexpr size_t kUnit = 4608, kMost = 4 << 20;
+  const StubDriver stub;
+  auto device = Device::open(0);
+  const auto data = pattern(kUnit * 4001);
+  const Buffer buffer(device, data.size(), "a weight");
+  const auto uploader = Uploader::make(device);
+  std::atomic<size_t> made = 0, largest = 0, wrong = 0;
+  const auto make = [&](int64_t first, std::span<std::byte> out) {
+    wrong += first % kUnit != 0 || out.size() % kUnit != 0;
+    made += out.size();
+    if (out.size() > largest) largest = out.size();
+    std::memcpy(out.data(), data.data() + first, out.size());
+  };
+  uploader->upload(buffer.address(), data.size(), make, kUnit);
+  uploader->finish();
+  expect_arrived(buffer, data);
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(made, data.size());
+  EXPECT_LE(largest, kMost);
+}
+
+TEST(UploaderTest, AUnitLargerThanItsBuffersIsStagedWhole) {
+  constexpr size_t kUnit = 5 << 20;
+  const StubDriver stub;
+  auto device = Device::open(0);
+  const auto data = pattern(kUnit + 100);
+  const Buffer buffer(device, data.size(), "a weight");
+  const auto uploader = Uploader::make(device);
+  uploader->upload(
+      buffer.address(), data.size(),
+      [&](int64_t first, std::span<std::byte> out) {
+        EXPECT_EQ(first % kUnit, 0u);
+        std::memcpy(out.data(), data.data() + first, out.size());
+      },
+      kUnit);
+  uploader->finish();
+  expect_arrived(buffer, data);
+}
+
+TEST(UploaderTest, APieceThatCannotBeMadeIsTheCallersError) {
+  StubDriver stub;
+  {
+    auto device = Device::open(0);
+    const Buffer buffer(device, 20 << 20, "a weight");
+    const auto uploader = Uploader::make(device);
+    const auto fail = [](int64_t first, std::span<std::byte> out) {
+      if (first > 0) throw UserError("no such weight");
+      std::memset(out.data(), 0, out.size());
+    };
+    EXPECT_THROW(uploader->upload(buffer.address(), 20 << 20, fail), UserError);
+    const auto data = pattern(100);  // it goes on
+    uploader->upload(buffer.address(), data.data(), data.size());
+    uploader->finish();
+    expect_arrived(buffer, data);
+  }
+  EXPECT_EQ(stub.leaks(), "");
 }
 
 TEST(UploaderTest, AFailedCopyIsAnErrorAndLeavesNothingBehind) {
