@@ -19,6 +19,7 @@ from . import console, cuda
 from .commands.arguments import session_options
 from .commands.bench import caller
 from .driver_clock import DriverClock
+from .gpu_runs import back_to_back, bound_to_gpu, host_ahead
 from .measure import side_by_side, timed
 from .report import session_with_report
 from .session import create_session
@@ -73,39 +74,9 @@ class Bench:
         return random_tokens(batch, self.scale.tokens)
 
 
-def _bound_to_gpu(session, inputs):
-    """Inputs and outputs in the GPU's memory, at addresses that stay."""
-    from . import tensors
-
-    gpu = session.tenon_gpu
-    binding = session.io_binding()
-    names = [output.name for output in session.get_outputs()]
-    feed = {name: tensors.to_gpu_value(value, gpu) for name, value in inputs.items()}
-    for name, value in feed.items():
-        binding.bind_ortvalue_input(name, value)
-    for name, value in zip(names, session.run_with_ort_values(names, feed), strict=True):
-        binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
-    return binding
-
-
-def _host_ahead():
-    """Run options with which a Run does not wait for the GPU."""
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    return options
-
-
 def _back_to_back(session, inputs, runs: int = 20) -> float:
     """Seconds of one Run when the host is always ahead of the device: median of five."""
-    binding, ahead = _bound_to_gpu(session, inputs), _host_ahead()
-
-    def many() -> None:
-        for _ in range(runs - 1):
-            session.run_with_iobinding(binding, ahead)
-        session.run_with_iobinding(binding)
-
+    many = back_to_back(session, bound_to_gpu(session, inputs), runs)
     many()
     return float(np.median([timed(many) for _ in range(5)])) / runs
 
@@ -213,8 +184,8 @@ def _run_over_replay(bench: Bench, case: str, model, inputs) -> Row:
         model, "gpu", session_options(0), enable_cuda_graph=True, **on_stream
     )
     recorded = create_session(model, "gpu", session_options(0), **on_stream)
-    bindings = [_bound_to_gpu(session, inputs) for session in (ours, recorded)]
-    ahead = _host_ahead()
+    bindings = [bound_to_gpu(session, inputs) for session in (ours, recorded)]
+    ahead = host_ahead()
     recorded.run_with_iobinding(bindings[1])
     graph = clock.capture(lambda: recorded.run_with_iobinding(bindings[1], ahead), stream)
 
