@@ -81,6 +81,18 @@ Access access_of(const Operation& op, size_t first, const Type& type, Index inde
   return out;
 }
 
+// The strides in `integers` or those of consecutive elements.
+Access read_access(const Operation& op, const Type& type) {
+  Access access;
+  const size_t rank = type.shape.size();
+  if (rank > 0) access.extent = access.columns = type.shape[rank - 1];
+  if (rank > 1) access.row_extent = access.rows = type.shape[0];
+  access.row_stride = access.columns;
+  if (rank > 0 && !op.integers.empty()) access.stride = op.integers[rank - 1];
+  if (rank > 1 && !op.integers.empty()) access.row_stride = op.integers[0];
+  return access;
+}
+
 }  // namespace
 
 void Interpreter::memory_operation(const Operation& op) {
@@ -213,27 +225,18 @@ void Interpreter::fetch_box(const Operation& op) {
 void Interpreter::read(const Operation& op) {
   const Ring& ring = rings_.at(op.operands[0]);
   const std::byte* slot = ring.read(index(op.operands[1]));
-  const int64_t offset = op.operands[2] == kNone ? 0 : index(op.operands[2]);
+  const int64_t first = op.operands[2] == kNone ? 0 : index(op.operands[2]);
   TileData& out = fresh(op.results[0]);
-  const std::vector<int>& shape = type(op.results[0]).shape;
-  int64_t last = op.integers.empty() ? out.elements() - 1 : 0;
-  for (size_t d = 0; d < op.integers.size(); ++d) last += op.integers[d] * (shape[d] - 1);
-  if (offset < 0 || offset + last >= ring.slot_elements()) {
-    throw InternalError(fmt::format("elements {} to {} of a slot of {}", offset, offset + last,
-                                    ring.slot_elements()));
+  const Access access = read_access(op, out.type());
+  const int64_t last =
+      first + (access.rows - 1) * access.row_stride + (access.columns - 1) * access.stride;
+  if (std::min(first, last) < 0 || std::max(first, last) >= ring.slot_elements()) {
+    throw InternalError(
+        fmt::format("elements {} to {} of a slot of {}", first, last, ring.slot_elements()));
   }
-  const int64_t size = ring.element_bytes();
-  const std::byte* from = slot + offset * size;
-  if (op.integers.empty()) {
-    std::memcpy(out.data<std::byte>(), from, out.bytes());
-    return;
-  }
-  const int64_t columns = shape.back();
-  for (int64_t i = 0; i < out.elements(); ++i) {
-    const int64_t row = shape.size() == 2 ? i / columns * op.integers[0] : 0;
-    const int64_t at = row + i % columns * op.integers.back();
-    std::memcpy(out.data<std::byte>() + i * size, from + at * size, static_cast<size_t>(size));
-  }
+  visit_width(out.dtype(), [&]<typename T>() {
+    load_elements<T>(slot + first * ring.element_bytes(), access, out.data<T>());
+  });
 }
 
 }  // namespace tenon::codegen
