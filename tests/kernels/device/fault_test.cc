@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "kernels/device/arena.h"
+#include "kernels/device/tensor_map.h"
 #include "kernels/device/uploader.h"
 #include "tests/kernels/device/stub_driver.h"
 
@@ -13,6 +14,9 @@ namespace tenon::device {
 namespace {
 
 using test::add_one_code;
+using test::copy_boxes_code;
+using test::kBoxColumns;
+using test::kBoxRows;
 using test::run_alone;
 using test::StubDriver;
 using ::testing::HasSubstr;
@@ -43,6 +47,11 @@ void whole_life() {
     uploader->finish();
   }
   void* y = arena->allocate(256, stream.handle());
+  const auto fetcher = device->load(copy_boxes_code());
+  const uint64_t fetched[] = {x.address(), reinterpret_cast<uint64_t>(y), 2};
+  const TensorMap map = encode_map(
+      *device, {x.address(), 4, 2, kBoxColumns, kBoxColumns, kBoxRows, kBoxColumns}, "x");
+  stream.launch(*fetcher, 1, fetched, {&map, 1});
   const uint64_t arguments[] = {x.address(), reinterpret_cast<uint64_t>(y), 64};
   stream.launch(*kernel, 1, arguments);
   stream.record(event);
@@ -96,7 +105,7 @@ TEST(FaultTest, EveryCallMayFailOnce) {
   ASSERT_NE(names, nullptr);
   constexpr const char* kFunctions[] = {
 #define TENON_NAME(member, symbol, parameters) symbol,
-      TENON_DRIVER_FUNCTIONS(TENON_NAME)
+      TENON_DRIVER_FUNCTIONS(TENON_NAME) TENON_OPTIONAL_DRIVER_FUNCTIONS(TENON_NAME)
 #undef TENON_NAME
   };
   int failed = 0, survived = 0;
