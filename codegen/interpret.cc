@@ -303,7 +303,7 @@ bool any_operation(const Region& region, bool (*matches)(const Kernel&, const Op
 
 // The host emitter writes a dot out as one fma for each vector of n, m and k.
 bool only_interpreted(const Kernel& kernel, const Operation& op) {
-  constexpr int64_t kLanes = 16, kMostVectors = 1 << 14;
+  constexpr int64_t kLanes = 16, kMostVectors = 1 << 12;
   if (op.op == Op::kRing || op.op == Op::kPipeline) return true;
   if (op.op != Op::kDot) return false;
   const std::vector<int>&sums = kernel.types[op.operands[0]].shape,
