@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "base/convert.h"
-#include "base/thread_pool.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 
 namespace tenon::kernels {
@@ -137,10 +136,10 @@ class UnitPacker {
                   : 0) {
     const ir::BlockScale& scale = problem.dot.scale_b;
     if (layout.scale.kind != Side::Kind::kNone) {
-      scales_.emplace(graph, problem, scale.scale, layout.scale_type);
+      scales_.emplace(graph, problem_, scale.scale, layout.scale_type);
     }
     if (layout.zero.kind != Side::Kind::kNone) {
-      zeros_.emplace(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
+      zeros_.emplace(graph, problem_, scale.zero_point, stored_zero_type(graph, problem));
     }
   }
 
@@ -240,8 +239,8 @@ class UnitPacker {
     return at(n + word / words_of_row * 8, word % words_of_row * 2 + h);
   }
 
-  const ScaledDotProblem& problem_;
-  const FragmentLayout& layout_;
+  const ScaledDotProblem problem_;
+  const FragmentLayout layout_;
   const std::byte* source_;
   int64_t row_;
   uint32_t flip_;
@@ -252,6 +251,42 @@ PackedConstant zeroed(size_t bytes) {
   PackedConstant constant{aligned_bytes(bytes), bytes};
   std::memset(constant.data.get(), 0, bytes);
   return constant;
+}
+
+// Calls pack(row unit, step, words) for each unit of a piece; the words are zero.
+template <typename Pack>
+PackedConstant in_units(const FragmentLayout& layout, const Pack& pack) {
+  const int64_t steps = layout.steps();
+  const auto unit = static_cast<size_t>(layout.unit_words()) * sizeof(uint32_t);
+  PackedConstant packed;
+  packed.bytes = static_cast<size_t>(layout.row_units() * steps) * unit;
+  packed.unit = unit;
+  packed.pack = [=](int64_t first_byte, std::span<std::byte> out) {
+    std::memset(out.data(), 0, out.size());
+    const int64_t first = first_byte / static_cast<int64_t>(unit);
+    for (size_t at = 0; at < out.size(); at += unit) {
+      const int64_t number = first + static_cast<int64_t>(at / unit);
+      pack(number / steps, number % steps, reinterpret_cast<uint32_t*>(out.data() + at));
+    }
+  };
+  return packed;
+}
+
+PackedConstant pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
+                          const FragmentLayout& layout) {
+  const auto* from = reinterpret_cast<const uint16_t*>(graph.value(problem.dot.b).constant->data);
+  const int64_t row = stored_row(graph, problem);
+  return in_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
+    auto* to = reinterpret_cast<uint16_t*>(words);
+    const int64_t first_n = row_unit * kFragmentRows, first_k = step * kFragmentDepth;
+    const int64_t rows = std::min<int64_t>(kFragmentRows, layout.n - first_n);
+    const int64_t depth = std::min<int64_t>(kFragmentDepth, layout.k - first_k);
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t k = 0; k < depth; ++k) {
+        to[n * kFragmentDepth + k] = from[element_index(problem, row, first_k + k, first_n + n)];
+      }
+    }
+  });
 }
 
 BufferArgument keep(Lowered& lowered, PackedConstant constant) {
@@ -270,28 +305,29 @@ int FragmentLayout::Side::words() const {
 FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
   FragmentLayoutAnswer answer;
   FragmentLayout& layout = answer.layout;
-  const auto refuse = [&](Support why) {
-    answer.support = std::move(why);
+  const auto end = [&](Support support) {
+    answer.support = std::move(support);
     return answer;
   };
   if (!is_half(problem.a_type)) {
-    return refuse(Support::no(fmt::format("activations are {}", name(problem.a_type))));
+    return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
   }
-  if (Support constant = has_constant_scales(graph, problem); !constant) return refuse(constant);
+  if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
   layout.operand = problem.a_type;
-  layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
-  if (!layout.element) {
-    return refuse(Support::no(fmt::format("{} weights have no form for {} operands",
-                                          name(problem.b_type), name(layout.operand))));
-  }
   layout.k = problem.k.value();
   layout.n = problem.n.value();
-  if (layout.k == 0 || layout.n == 0) return refuse(Support::no("there is nothing to pack"));
   layout.block = problem.block();
+  if (layout.k == 0 || layout.n == 0) return end(Support::no("there is nothing to pack"));
+  if (problem.b_type == layout.operand && !problem.has_scale_b()) return end(Support::yes());
+  layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
+  if (!layout.element) {
+    return end(Support::no(fmt::format("{} weights have no form for {} operands",
+                                       name(problem.b_type), name(layout.operand))));
+  }
   layout.exponent = layout.element->exponent;
   if (Support elements = check_elements(*graph.value(problem.dot.b).constant, *layout.element);
       !elements) {
-    return refuse(elements);
+    return end(elements);
   }
   const bool whole = is_integer(problem.b_type);
   layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
@@ -303,47 +339,44 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     layout.scaled_sums = !whole && blocks == 1;
     layout.scale.per_row = per_row(layout.block, blocks);
     if (layout.scale.per_row == 0) {
-      return refuse(Support::no(fmt::format("blocks of {} are not whole slices", layout.block)));
+      return end(Support::no(fmt::format("blocks of {} are not whole slices", layout.block)));
     }
     if (layout.scaled_sums) {
       layout.scale = {};
     } else if (Support planned = plan_element_scales(scales, layout); !planned) {
-      return refuse(planned);
+      return end(planned);
     }
     if (contains_infinity(scales, layout.scale_type)) {
-      return refuse(Support::no("an infinite scale would reach the codes past K"));
+      return end(Support::no("an infinite scale would reach the codes past K"));
     }
     if (layout.element->bits == 2 && layout.scale.per_row == 4) {
-      return refuse(Support::no("blocks of 16 two-bit weights"));
+      return end(Support::no("blocks of 16 two-bit weights"));
     }
   }
   if (const DType zero = stored_zero_type(graph, problem); zero != DType::kUndefined) {
     const int bits = bit_width(problem.b_type);
     if (!whole || is_floating(zero) || bit_width(zero) > 8 || bits > 4) {
-      return refuse(Support::no(
+      return end(Support::no(
           fmt::format("{} zero points of {} weights", name(zero), name(problem.b_type))));
     }
     layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
     layout.zero_offset = 0;
   }
-  answer.support = Support::yes();
-  return answer;
+  return end(Support::yes());
 }
 
 FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
                                const FragmentLayout& layout, Lowered& lowered) {
   FragmentBuffers buffers;
-  const int64_t unit = layout.unit_words(), steps = layout.steps();
-  PackedConstant units =
-      zeroed(static_cast<size_t>(layout.row_units() * steps * unit) * sizeof(uint32_t));
-  auto* words = reinterpret_cast<uint32_t*>(units.data.get());
-  const UnitPacker packer(graph, problem, layout);
-  parallel_for_each(layout.row_units(), [&](int64_t row_unit) {
-    for (int64_t step = 0; step < steps; ++step) {
-      packer.pack(row_unit, step, words + (row_unit * steps + step) * unit);
-    }
-  });
-  buffers.units = keep(lowered, std::move(units));
+  if (layout.is_plain()) {
+    buffers.units = keep(lowered, pack_plain(graph, problem, layout));
+    return buffers;
+  }
+  const auto packer = std::make_shared<UnitPacker>(graph, problem, layout);
+  buffers.units =
+      keep(lowered, in_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
+             packer->pack(row_unit, step, words);
+           }));
   if (layout.scaled_sums) {
     const int64_t columns = layout.row_units() * kFragmentRows;
     PackedConstant scales = zeroed(static_cast<size_t>(columns) * sizeof(float));

@@ -3,11 +3,14 @@
 //
 // The weight is cut into units of 128 rows (N) by 64 k, [N / 128][K / 64], each one contiguous run
 // of u32: codes, then scales, then zero points. Of a unit every one of 256 threads owns 32
-// elements: with thread = (half, warp, g, t) of (2, 4, 8, 4), slice q of 16 k, pair J of 4 and h of
-// 2,
+// elements: slices q of 16 k, four pairs J in each, two elements h in a pair. A thread is one of
+// (2 halves, 4 warps, 8 g, 4 t):
 //   row = 64 half + 16 warp + 8 (J % 2) + g        k = 16 q + 8 (J / 2) + 2 t + h
 // which is how the left operand of mma.m16n8k16 and of wgmma lies. fragment_format.h says how the
 // two elements of a pair stand in a word. Past N and K codes and scales are zero.
+//
+// Weights that are operands already (f16, bf16) need no decoding: their units are plain [128, 64],
+// which the matrix instruction reads from shared memory.
 #pragma once
 
 #include "kernels/llvm/launch_writer.h"
@@ -27,7 +30,7 @@ struct FragmentLayout {
     int words() const;  // of a unit
   };
 
-  const FormatRule* element = nullptr;
+  const FormatRule* element = nullptr;     // null: plain
   const FormatRule* scale_rule = nullptr;  // of scales in bytes
   DType operand{};                         // f16 or bf16
   DType scale_type = DType::kUndefined;
@@ -40,7 +43,8 @@ struct FragmentLayout {
 
   int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
   int64_t steps() const { return (k + kFragmentDepth - 1) / kFragmentDepth; }
-  int code_words() const { return kFragmentThreads * element->bits; }
+  bool is_plain() const { return element == nullptr; }
+  int code_words() const { return kFragmentThreads * (is_plain() ? 16 : element->bits); }
   int unit_words() const { return code_words() + scale.words() + zero.words(); }
 };
 

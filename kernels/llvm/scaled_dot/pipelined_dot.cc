@@ -23,7 +23,8 @@ class Emitter {
         writer_("pipelined_dot"),
         b_(writer_.builder),
         x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
-        w_(writer_.buffer("w", DType::kU32, dot.buffers.units)),
+        w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32,
+                          dot.buffers.units)),
         column_scales_(layout_.scaled_sums
                            ? writer_.buffer("scales", DType::kF32, dot.buffers.column_scales)
                            : kNone),
@@ -36,8 +37,13 @@ class Emitter {
 
   Launch run() {
     rows_ = writer_.index(dot_.problem.rows);
-    w_ring_ = b_.ring(DType::kU32, {layout_.unit_words() * shape_.units}, shape_.slots);
+    if (!layout_.is_plain()) {
+      w_rings_ = {b_.ring(DType::kU32, {layout_.unit_words() * shape_.units}, shape_.slots)};
+    }
     for (int unit = 0; unit < shape_.units; ++unit) {
+      if (layout_.is_plain()) {
+        w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, kFragmentDepth}, shape_.slots));
+      }
       x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
     }
     epilogue_.begin();
@@ -118,14 +124,12 @@ class Emitter {
     const int64_t share = (steps() + shape_.splits - 1) / shape_.splits;
     const ValueId first = b_.mul(place.split, b_.index(share));
     const ValueId last = b_.min(b_.add(first, b_.index(share)), b_.index(steps()));
-    const ValueId weight = b_.mul(place.row_unit, b_.index(layout_.steps() * layout_.unit_words()));
     const Builder::Matrix x{x_, rows_, b_.index(layout_.k), b_.index(layout_.k)};
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
     return b_.pipeline(
         shape_.slots, first, last, {zero},
         [&](ValueId step, ValueId slot) {
-          const int slot_words = layout_.unit_words() * shape_.units;
-          b_.fetch_run(w_ring_, slot, w_, b_.add(weight, b_.mul(step, b_.index(slot_words))));
+          fetch_weight(place, step, slot);
           for (int unit = 0; unit < shape_.units; ++unit) {
             const ValueId k = b_.add(b_.mul(step, b_.index(shape_.units * kFragmentDepth)),
                                      b_.index(unit * kFragmentDepth));
@@ -135,13 +139,33 @@ class Emitter {
         [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
           Tile sums = carried[0];
           for (int unit = 0; unit < shape_.units; ++unit) {
-            const Tile left = reader_.operand(w_ring_, slot, unit);
+            const Tile left = left_operand(slot, unit);
             const Tile right =
                 b_.read(x_rings_[static_cast<size_t>(unit)], slot, {shape_.tokens, kFragmentDepth});
             sums = b_.dot(sums, left, b_.transpose(right));
           }
           return std::vector<ValueId>{sums};
         })[0];
+  }
+
+  // The units of a step follow each other.
+  void fetch_weight(const Place& place, ValueId step, ValueId slot) {
+    const ValueId first = b_.add(b_.mul(place.row_unit, b_.index(layout_.steps())),
+                                 b_.mul(step, b_.index(shape_.units)));
+    if (!layout_.is_plain()) {
+      return b_.fetch_run(w_rings_[0], slot, w_, b_.mul(first, b_.index(layout_.unit_words())));
+    }
+    const ValueId rows = b_.index(layout_.row_units() * layout_.steps() * kFragmentRows);
+    const Builder::Matrix w{w_, rows, b_.index(kFragmentDepth), b_.index(kFragmentDepth)};
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      const ValueId row = b_.mul(b_.add(first, b_.index(unit)), b_.index(kFragmentRows));
+      b_.fetch_box(w_rings_[static_cast<size_t>(unit)], slot, w, row, b_.index(0));
+    }
+  }
+
+  Tile left_operand(ValueId slot, int unit) {
+    if (!layout_.is_plain()) return reader_.operand(w_rings_[0], slot, unit);
+    return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
   }
 
   Tile sum_of_splits(const Place& place) {
@@ -183,8 +207,8 @@ class Emitter {
   ValueId x_, w_, column_scales_, partial_, counters_;
   Epilogue epilogue_;
   FragmentReader reader_;
-  ValueId rows_ = kNone, w_ring_ = kNone;
-  std::vector<ValueId> x_rings_;
+  ValueId rows_ = kNone;
+  std::vector<ValueId> w_rings_, x_rings_;
 };
 
 }  // namespace

@@ -36,9 +36,10 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
   const auto waves = static_cast<double>(ceil_of(tiles * shape.splits, multiprocessors));
   const auto steps = static_cast<double>(ceil_of(layout.steps(), shape.splits));
   const double unit = kFragmentRows * kFragmentDepth;
+  const double decoding = layout.is_plain() ? 0 : unit / kDecoded;
   const double step =
       std::max({layout.unit_words() * 4 / kBytes, shape.tokens * kFragmentDepth * 2 / kCachedBytes,
-                unit * shape.tokens / kProducts, unit / kDecoded});
+                unit * shape.tokens / kProducts, decoding});
   const auto splits = static_cast<double>(shape.splits);
   return kPerKernel + waves * (steps * step + kPerTile) +
          (shape.splits > 1 ? 1 + kPerSplit * splits * shape.tokens / 8 : 0);
