@@ -22,13 +22,6 @@
 namespace tenon::kernels {
 namespace {
 
-Settings attention_settings() {
-  Settings settings = conformance_settings();
-  // The small tiles of a GPU with little shared memory: the host is quick with those.
-  if (settings.emulate) settings.gpu->shared_bytes = 8 << 10;
-  return settings;
-}
-
 // What a run of the whole test has seen.
 struct Seen {
   std::set<std::string> offered, ran;
@@ -43,7 +36,7 @@ struct Series {
 void judge(unsigned seed, const Series& series, bool print, Seen& seen) {
   const ir::Graph graph = random_attention(seed, series.depths);
   if (print) std::cout << ir::print(graph);
-  Settings settings = attention_settings();
+  Settings settings = conformance_settings();
   const ir::Node& node = graph.node(graph.order().front());
   for (const auto& [name, support] : select(graph, node, settings).verdicts) {
     const std::string candidate(name);
@@ -100,7 +93,7 @@ struct Built {
   std::unique_ptr<Executable> executable;
 
   explicit Built(std::string_view text)
-      : graph(ir::parse(text)), executable(build_for_test(graph, attention_settings())) {}
+      : graph(ir::parse(text)), executable(build_for_test(graph, conformance_settings())) {}
 
   ReferenceTensor y(const std::vector<ReferenceTensor>& inputs) const {
     return run(*executable, graph, inputs)[0];

@@ -73,9 +73,8 @@ Settings test_settings() {
   settings.host.threads = 4;
   if (target() == Target::kEmulate) {
     settings.gpu = codegen::GpuTarget{};
-    // Blocks of one warp keep the tiles small, and with them the time to compile.
-    settings.gpu->threads = 32;
     settings.gpu->multiprocessors = 2;
+    settings.gpu->pipelines = true;
     settings.emulate = true;
   }
   if (target() == Target::kGpu) settings.gpu = test_device()->description().target();

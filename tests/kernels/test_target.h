@@ -1,6 +1,6 @@
 // Where the tests of kernels run them. TENON_TEST_TARGET chooses:
 //   host      kernels made for the host (when nothing is said)
-//   emulate   kernels made for a GPU, compiled for the host and run there
+//   emulate   kernels made for a GPU, interpreted on the host
 //   gpu       the first GPU of this machine, through the driver
 #pragma once
 
