@@ -16,13 +16,18 @@ constexpr int kColumnThreads = 32, kColumnUnroll = 8;
 // A thread moves 16 bytes at a time, and has several of these in flight: a multiprocessor has too
 // few threads to keep memory busy with one each.
 constexpr int kAccessBytes = 16, kMostPerAccess = 8, kAccessesInFlight = 2;
-// Elements of a row that one thread keeps in registers.
-constexpr int kMostPerThread = 32;
+// Elements of a row that one thread keeps in registers: many, since their loads are all in flight
+// at once and few threads meet at a barrier; fewer where several rows are kept side by side.
+constexpr int kPerThread = 32, kMostPerThread = 64, kMostWideRows = 2;
 // Elements picked one by one need an address each.
 constexpr int kMostPicked = 2;
 // Threads of a row that fits into their registers, and of longer ones.
 constexpr int kRowThreads = 128, kMostRowThreads = 512, kLongRowThreads = 512;
 constexpr int kOpenRowThreads = 128;
+constexpr int64_t kLongestHeldRow = 16384;
+// A block with a row of this length has work enough: with a second one it would load only after
+// having stored the first.
+constexpr int64_t kLoneRow = 1024;
 // Rows shorter than this leave most of a block idle unless it takes several.
 constexpr int64_t kShortRow = 64;
 // A block takes several tiles only where every multiprocessor still gets this many blocks.
@@ -99,6 +104,15 @@ class GpuScheduler {
     }
   }
 
+  // Inputs that have another row for every result.
+  int64_t rows_held() const {
+    const AxisSet lanes = AxisSet{1} << schedule_.vector_axis;
+    return std::count_if(problem_.loads.begin(), problem_.loads.end(),
+                         [&](const tiling::Access& load) {
+                           return (axes_of(load) & lanes) && (axes_of(load) & ~lanes);
+                         });
+  }
+
   // One block reduces a row; a row that fits stays in registers from the first stage to the last.
   void choose_row() {
     const Dim& size = schedule_.vector_size;
@@ -108,9 +122,11 @@ class GpuScheduler {
       return;
     }
     const int64_t lanes = power_of_two_at_least(size.value());
-    const int64_t each = std::clamp<int64_t>(lanes / kRowThreads, per_thread(), kMostPerThread);
+    const int64_t most = rows_held() > kMostWideRows ? kPerThread : kMostPerThread;
+    const int64_t each = std::clamp<int64_t>(lanes / kRowThreads, kPerThread, most);
     schedule_.threads = threads_up_to(lanes / each);
-    if (lanes <= int64_t{std::min(kMostRowThreads, target_.threads)} * kMostPerThread) {
+    const int64_t held = std::min(kMostRowThreads, target_.threads) * each;
+    if (lanes <= std::min(held, kLongestHeldRow)) {
       schedule_.lanes = static_cast<int>(std::max<int64_t>(2, lanes));
       schedule_.whole_row = schedule_.reduced_axes.size() == 1;
     } else {
@@ -119,11 +135,19 @@ class GpuScheduler {
     }
   }
 
+  // Every copy of such a function in the code brings its own table of constants.
+  bool needs_tables() const {
+    return std::any_of(problem_.region.begin(), problem_.region.end(), [&](ir::NodeId id) {
+      const std::string& op = problem_.body->node(id).op;
+      return op == "Sin" || op == "Cos" || op == "Tan";
+    });
+  }
+
   // Neighbouring results in neighbouring threads, several elements of a column in flight.
   void choose_columns() {
     schedule_.threads = kColumnThreads;
     schedule_.lanes = fit_lanes(kColumnThreads * std::min(2, per_thread()));
-    schedule_.unroll = kColumnUnroll;
+    schedule_.unroll = needs_tables() ? 1 : kColumnUnroll;
   }
 
   bool choose_turned_square() {
@@ -206,7 +230,8 @@ class GpuScheduler {
 
     const Dim enough = kBlocksPerMultiprocessor * std::max(1, target_.multiprocessors);
     const Dim several = floor_div(outer * row_tiles * vector_tiles, enough);
-    const Dim together = max(Dim(1), min(several, Dim(kMostTiles)));
+    const bool is_alone = schedule_.whole_row && schedule_.lanes >= kLoneRow;
+    const Dim together = is_alone ? Dim(1) : max(Dim(1), min(several, Dim(kMostTiles)));
     const bool along_rows = !kept || vector_tiles.is(1);
     if (kept) {
       schedule_.vector_chunk = along_rows ? schedule_.vector_size : together * schedule_.lanes;
