@@ -363,8 +363,14 @@ std::unique_ptr<Executable> build_on_device(ir::Graph fused, const Settings& set
                                             std::shared_ptr<device::Device> device,
                                             const DeviceRunOptions& options,
                                             const codegen::StageSink& sink) {
-  return std::make_unique<DeviceExecutable>(make_program(fused, settings, sink), *settings.gpu,
-                                            std::move(device), options);
+  return run_on_device(make_program(fused, settings, sink), *settings.gpu, std::move(device),
+                       options);
+}
+
+std::unique_ptr<Executable> run_on_device(Program program, const codegen::GpuTarget& target,
+                                          std::shared_ptr<device::Device> device,
+                                          const DeviceRunOptions& options) {
+  return std::make_unique<DeviceExecutable>(std::move(program), target, std::move(device), options);
 }
 
 }  // namespace tenon::kernels

@@ -7,6 +7,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/executable.h"
+#include "kernels/program.h"
 
 namespace tenon::kernels {
 
@@ -23,5 +24,10 @@ std::unique_ptr<Executable> build_on_device(ir::Graph fused, const Settings& set
                                             std::shared_ptr<device::Device> device,
                                             const DeviceRunOptions& options,
                                             const codegen::StageSink& sink = {});
+
+// The same from its program.
+std::unique_ptr<Executable> run_on_device(Program program, const codegen::GpuTarget& target,
+                                          std::shared_ptr<device::Device> device,
+                                          const DeviceRunOptions& options);
 
 }  // namespace tenon::kernels

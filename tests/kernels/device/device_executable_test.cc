@@ -1,0 +1,270 @@
+// How a program's launches get their maps, counters and weights on a device. Programs are written
+// by hand, so that each holds just what is looked at.
+#include "kernels/device_executable.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+
+#include "graph_partitioner/ir/text.h"
+#include "kernels/device/stream.h"
+#include "kernels/device_weights.h"
+#include "kernels/shape_instance.h"
+#include "tests/kernels/device/stub_driver.h"
+
+namespace tenon::kernels {
+namespace {
+
+using device::Address;
+using device::Buffer;
+using test::StubDriver;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kColumns = test::kBoxColumns;
+
+// One input [n, 32] and one output.
+class OneInput final : public RunContext {
+ public:
+  OneInput(Address x, Address y, int64_t rows) : x_(x), y_(y), dims_{rows, kColumns} {}
+  Input input(size_t) override { return {reinterpret_cast<const void*>(x_), dims_}; }
+  void* output(size_t, std::span<const int64_t>) override { return reinterpret_cast<void*>(y_); }
+  void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+
+ private:
+  Address x_, y_;
+  std::vector<int64_t> dims_;
+};
+
+class DeviceExecutableTest : public ::testing::Test {
+ protected:
+  DeviceExecutableTest() {
+    program_.inputs = {{"x", graph_.value(graph_.inputs()[0]).shape}};
+    program_.outputs = {*graph_.value(graph_.outputs()[0]).shape};
+    program_.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0}, {Slot::Kind::kOutput, 0, {}, 0, 0, 0}};
+    program_.output_slots = {1};
+  }
+
+  void add_launch(codegen::GpuCode code, std::vector<bool> is_buffer, std::vector<size_t> slots,
+                  std::vector<Dim> indices, const Dim& tasks) {
+    CompiledLaunch launch;
+    launch.gpu_code = program_.gpu_code.size();
+    launch.threads = code.threads;
+    launch.is_buffer = std::move(is_buffer);
+    launch.slots = std::move(slots);
+    launch.indices = std::move(indices);
+    launch.tasks = tasks;
+    launch.node = "node";
+    program_.gpu_code.push_back(std::move(code));
+    program_.launches.push_back(std::move(launch));
+  }
+
+  void add_copy_of_boxes() {
+    add_launch(test::copy_boxes_code(), {true, true, false}, {0, 1}, {n_},
+               ceil_div(n_, Dim(test::kBoxRows)));
+  }
+
+  std::unique_ptr<Executable> finish(const DeviceRunOptions& options = {}) {
+    return run_on_device(std::move(program_), device_->description().target(), device_, options);
+  }
+
+  Buffer rows_of(float value, int64_t rows = kMostRows) {
+    Buffer buffer(device_, static_cast<size_t>(rows * kColumns) * sizeof(float), "rows");
+    std::fill_n(reinterpret_cast<float*>(buffer.address()), rows * kColumns, value);
+    return buffer;
+  }
+
+  static std::span<const float> read(const Buffer& buffer, int64_t rows) {
+    return {reinterpret_cast<const float*>(buffer.address()), static_cast<size_t>(rows * kColumns)};
+  }
+
+  static constexpr int64_t kMostRows = 16;
+  StubDriver stub_;
+  std::shared_ptr<device::Device> device_ = device::Device::open(0);
+  ir::Graph graph_ = ir::parse(R"(graph g {
+  input %x: f32[n,32]
+  %y: f32[n,32] = Identity(%x)
+  output %y
+})");
+  Program program_{graph_};
+  Dim n_ = Dim::symbol("n");
+};
+
+// ---- maps
+
+TEST_F(DeviceExecutableTest, AWarmRunEncodesNoMap) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  for (int i = 0; i < 3; ++i) {
+    OneInput context(x.address(), y.address(), 10);
+    executable->run(context);
+    EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), 1);
+  }
+  EXPECT_THAT(read(y, 10), Each(3.0f));
+  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 3);
+}
+
+TEST_F(DeviceExecutableTest, OtherBuffersAndSizesGetMapsOfTheirOwn) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer first = rows_of(1.0f), second = rows_of(2.0f), y = rows_of(0.0f);
+  for (int i = 0; i < 3; ++i) {
+    for (const int64_t rows : {10, 16}) {
+      OneInput one(first.address(), y.address(), rows), two(second.address(), y.address(), rows);
+      executable->run(one);
+      EXPECT_THAT(read(y, rows), Each(1.0f));
+      executable->run(two);
+      EXPECT_THAT(read(y, rows), Each(2.0f));
+    }
+  }
+  EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), 4);
+}
+
+TEST_F(DeviceExecutableTest, GraphsFollowABufferThatIsBoundAnew) {
+  add_copy_of_boxes();
+  const auto executable = finish({.graphs = true});
+  const Buffer y = rows_of(0.0f);
+  std::vector<Buffer> inputs;
+  for (int i = 0; i < 7; ++i) inputs.push_back(rows_of(static_cast<float>(i)));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 7; ++i) {
+      OneInput context(inputs[i].address(), y.address(), 12);
+      executable->run(context);
+      EXPECT_THAT(read(y, 12), Each(static_cast<float>(i)));
+    }
+  }
+  EXPECT_GT(stub_.calls("cuGraphExecUpdate_v2"), 0);
+}
+
+TEST_F(DeviceExecutableTest, NoRowsNeedNoMap) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  OneInput none(x.address(), y.address(), 0), some(x.address(), y.address(), 5);
+  executable->run(none);
+  EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), 0);
+  executable->run(some);
+  EXPECT_THAT(read(y, 5), Each(1.0f));
+}
+
+TEST_F(DeviceExecutableTest, AnInputThatTheEngineCannotReadIsNamedWithItsNode) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  OneInput context(x.address() + 4, y.address(), 5), right(x.address(), y.address(), 5);
+  try {
+    executable->run(context);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("node 'node': an operand begins at"));
+  }
+  executable->run(right);
+  EXPECT_THAT(read(y, 5), Each(1.0f));
+}
+
+// ---- counters
+
+// The last task to arrive writes how many there are, and puts the counter back.
+constexpr const char* kCount = R"(kernel @count(%c: buffer<i32>, %y: buffer<f32>, %n: index) {
+  %0 = arrive %c[3] : index
+  %1 = index.add %0, 1 : index
+  %2 = index.equal %1, %n : bool[]
+  if %2 {
+    %3 = constant 0 : i32[]
+    store %c[3], %3 : i32[]
+    %4 = from_index %1 : f32[]
+    store %y[0], %4 : f32[]
+    yield
+  } else {
+    yield
+  }
+})";
+
+TEST_F(DeviceExecutableTest, CountersAreZeroInEveryRunOfEveryState) {
+  codegen::GpuCode code;
+  code.entry = "count";
+  code.ptx = test::ptx_around(kCount, ".param .u64 c, .param .u64 y, .param .u64 n");
+  code.threads = 128;
+  program_.slots.push_back({Slot::Kind::kCounters, 0, {}, n_ * Dim(4), 0, 0});
+  program_.slots.push_back({Slot::Kind::kCounters, 0, {}, n_ * Dim(4), 0, 0});
+  add_launch(code, {true, true, false}, {2, 1}, {n_}, n_);
+  add_launch(code, {true, true, false}, {3, 1}, {n_}, n_);
+  program_.launches[1].gpu_code = 0;
+  const auto executable = finish({.graphs = true});
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  for (const int64_t rows : {5, 5, 5, 40, 5, 40}) {
+    OneInput context(x.address(), y.address(), rows);
+    executable->run(context);
+    EXPECT_EQ(read(y, 1)[0], static_cast<float>(rows));
+  }
+  // Once for five rows, and once for the forty that needed more room.
+  EXPECT_EQ(stub_.calls("cuMemsetD8Async"), 2);
+}
+
+TEST_F(DeviceExecutableTest, CountersOfTwoLaunchesLieApartFromEachOtherAndTheArena) {
+  program_.slots.push_back({Slot::Kind::kCounters, 0, {}, n_ * Dim(4), 0, 0});
+  program_.slots.push_back({Slot::Kind::kCounters, 0, {}, Dim(8), 0, 0});
+  program_.slots.push_back({Slot::Kind::kArena, 0, {}, Dim(640), 0, 1});
+  const int64_t symbols[] = {20};
+  const auto instance = instantiate(program_, symbols, 1);
+  EXPECT_EQ(instance->offsets, (std::vector<int64_t>{-1, -1, 0, 128, 0}));
+  EXPECT_EQ(instance->counter_bytes, 192);
+  EXPECT_EQ(instance->arena_bytes, 640);
+}
+
+// ---- weights
+
+TEST_F(DeviceExecutableTest, WeightsAreMadeInPiecesAndTakeNoMoreThanTheirBytes) {
+  constexpr size_t kUnit = 4608, kBytes = kUnit * 2000, kSmall = 1000;
+  std::atomic<size_t> made = 0, largest = 0;
+  const PackPiece pack = [&](int64_t first, std::span<std::byte> out) {
+    EXPECT_EQ(first % kUnit, 0u);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<std::byte>((static_cast<size_t>(first) + i) / kUnit);
+    }
+    made += out.size();
+    if (out.size() > largest) largest = out.size();
+  };
+  Slot large{Slot::Kind::kConstant, 0, {}, Dim(static_cast<int64_t>(kBytes)), 0, 0, "w"};
+  large.pack = pack;
+  large.unit = kUnit;
+  Slot small{Slot::Kind::kConstant, 0, {}, Dim(static_cast<int64_t>(kSmall)), 0, 0, "b"};
+  small.data = aligned_bytes(kSmall);
+  program_.slots.push_back(large);
+  program_.slots.push_back(small);
+  const size_t before = device_->memory().free;
+  const DeviceWeights weights(device_, program_);
+  const size_t taken = before - device_->memory().free;
+  EXPECT_LE(static_cast<double>(taken), 1.05 * static_cast<double>(kBytes + kSmall));
+  EXPECT_EQ(made, kBytes);
+  EXPECT_LE(largest, kBytes / 2);  // never whole
+  EXPECT_EQ(program_.slots[2].data, nullptr);
+  EXPECT_EQ(program_.slots[3].data, nullptr);
+  const auto* bytes = reinterpret_cast<const std::byte*>(weights.address(2));
+  for (size_t unit = 0; unit < kBytes / kUnit; ++unit) {
+    ASSERT_EQ(bytes[unit * kUnit + unit % kUnit], static_cast<std::byte>(unit)) << unit;
+  }
+}
+
+TEST(PackWhole, MakesEveryPieceOnce) {
+  constexpr size_t kUnit = 4608, kBytes = kUnit * 1000 + 17;
+  std::atomic<size_t> made = 0;
+  const auto whole = pack_whole(
+      kBytes,
+      [&](int64_t first, std::span<std::byte> out) {
+        EXPECT_EQ(first % kUnit, 0u);
+        made += out.size();
+        std::memset(out.data(), 7, out.size());
+      },
+      kUnit);
+  EXPECT_EQ(made, kBytes);
+  EXPECT_EQ(std::count(whole.get(), whole.get() + kBytes, std::byte{7}), kBytes);
+}
+
+}  // namespace
+}  // namespace tenon::kernels
