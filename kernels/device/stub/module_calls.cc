@@ -73,7 +73,7 @@ Result launch(World& world, const char* name, const LaunchConfig& config, Functi
 
 TENON_STUB_EXPORT Result cuModuleLoadDataEx(ModuleHandle* module, const void* image,
                                             unsigned options, int* keys, void** values) {
-  // Compiling takes long and needs nothing of the world: the lock is for before and after.
+  // Reading a program needs nothing of the world: the lock is for before and after.
   if (const Result result =
           call(__func__, kContext | kNoCapture, [](World&) { return kSuccess; })) {
     return result;

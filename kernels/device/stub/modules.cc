@@ -26,14 +26,11 @@ void mark_stores(const codegen::Region& region, std::vector<bool>& written) {
   }
 }
 
-std::shared_ptr<const Program> compile(const std::string& text) {
+std::shared_ptr<const Program> read_program(const std::string& text) {
   auto program = std::make_shared<Program>();
   program->kernel = codegen::parse(text);
   program->written.resize(program->kernel.parameters.size());
   mark_stores(program->kernel.body, program->written);
-  if (codegen::needs_interpreter(program->kernel)) return program;
-  program->code = codegen::compile_host({&program->kernel, 1}, codegen::detect_host());
-  program->function = program->code->function(program->kernel.name);
   return program;
 }
 
@@ -124,7 +121,7 @@ std::shared_ptr<const Program> program_of(const char* ptx) {
       return entry->second;
     }
   }
-  auto program = compile(text);
+  auto program = read_program(text);
   const std::lock_guard lock(cache->mutex);
   return cache->programs.try_emplace(key, std::move(program)).first->second;
 }
@@ -163,10 +160,7 @@ Result prepare(World& world, const Function& function, const LaunchShape& shape,
   const std::span maps(arguments + kernel.parameters.size(), function.module->maps.size());
   if (const Result result = check_maps(world, kernel, maps, values, work.name)) return result;
   work.run = [program, buffers, indices, tasks = static_cast<int64_t>(shape.grid)] {
-    if (program->function == nullptr) {
-      return codegen::interpret(program->kernel, buffers, indices, 0, tasks);
-    }
-    program->function(buffers.data(), indices.data(), 0, tasks);
+    codegen::interpret(program->kernel, buffers, indices, 0, tasks);
   };
   return kSuccess;
 }

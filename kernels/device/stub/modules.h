@@ -1,4 +1,4 @@
-// Modules of the stub: the tile programs that PTX carries, to run on the host.
+// Modules of the stub: the tile programs that PTX carries, which it interprets.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,6 @@ namespace tenon::stub {
 struct Program {
   codegen::Kernel kernel;
   std::vector<bool> written;  // per parameter: the kernel stores to it
-  std::shared_ptr<codegen::HostCode> code;
-  codegen::HostFunction function = nullptr;  // or null: interpreted
 };
 
 struct Module {
@@ -32,7 +30,7 @@ struct Function {
   size_t dynamic_shared_bytes = 48 << 10;
 };
 
-// Equal text is compiled once per process. Throws UserError where the text carries no tile program.
+// Equal text is read once per process. Throws UserError where the text carries no tile program.
 std::shared_ptr<const Program> program_of(const char* ptx);
 unsigned required_threads(std::string_view ptx);
 
