@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <regex>
+#include <stdexcept>
 
 #include "codegen/compile.h"
 #include "graph_partitioner/ir/text.h"
@@ -16,6 +18,13 @@ Settings gpu_settings() {
   settings.gpu = codegen::GpuTarget{};
   settings.gpu->threads = 32;
   return settings;
+}
+
+std::vector<Launch> launches_of(const ir::Graph& graph, const Settings& settings) {
+  const ir::Node& node = graph.node(graph.order().front());
+  const Choice choice = select(graph, node, settings);
+  if (choice.chosen == nullptr) throw std::runtime_error(choice.reason());
+  return choice.chosen->lower(graph, node, settings).launches;
 }
 
 // Nobody looks at indices before a launch on a GPU: the kernel itself must stay inside the tensor.
@@ -60,14 +69,62 @@ TEST(GpuSchedule, BlocksHaveAPowerOfTwoOfThreads) {
         "    %s: f32[b,1] = ReduceSum(%p) {axes=[1]}\n" + "    output %s\n  }\n  output %y\n}\n");
     Settings settings = gpu_settings();
     settings.gpu->threads = 1024;
-    const ir::Node& node = graph.node(graph.order().front());
-    const Choice choice = select(graph, node, settings);
-    ASSERT_NE(choice.chosen, nullptr) << choice.reason();
-    for (const Launch& launch : choice.chosen->lower(graph, node, settings).launches) {
+    for (const Launch& launch : launches_of(graph, settings)) {
       EXPECT_GE(launch.threads, 32) << shape;
       EXPECT_LE(launch.threads, 1024) << shape;
       EXPECT_EQ(launch.threads & (launch.threads - 1), 0) << shape;
     }
+  }
+}
+
+// A block that takes a second row loads it only after having stored the first.
+TEST(GpuSchedule, ALongRowHasABlockToItself) {
+  const ir::Graph graph = ir::parse(R"(
+graph main {
+  input %x: f16[65536,4096]
+  %y: f16[65536,4096] = tenon::Loop(%x) body {
+    input %a: f16[65536,4096]
+    %m: f16[65536,1] = ReduceMax(%a) {axes=[1]}
+    %s: f16[65536,4096] = Sub(%a, %m)
+    output %s
+  }
+  output %y
+}
+)");
+  Settings settings = gpu_settings();
+  settings.gpu->threads = 1024;
+  const std::vector<Launch> launches = launches_of(graph, settings);
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches[0].tasks.value(), 65536);
+  EXPECT_EQ(launches[0].threads, 128);
+}
+
+// A sine has a table of constants, and a kernel may have 64 KiB of them.
+TEST(GpuSchedule, SinesDownColumnsFitIntoConstantMemory) {
+  const ir::Graph graph = ir::parse(R"(
+graph main {
+  input %x: f32[m,n]
+  %y: f32[m,n] = tenon::Loop(%x) body {
+    input %a: f32[m,n]
+    %b: f32[m,n] = Sin(%a)
+    %m: f32[1,n] = ReduceSum(%b) {axes=[0]}
+    %s: f32[m,n] = Sub(%b, %m)
+    output %s
+  }
+  output %y
+}
+)");
+  Settings settings = gpu_settings();
+  settings.gpu->threads = 1024;
+  for (const Launch& launch : launches_of(graph, settings)) {
+    const std::string ptx = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu).ptx;
+    const std::regex constant("\\.const [^\\[]*\\[(\\d+)\\]");
+    int64_t bytes = 0;
+    for (std::sregex_iterator at(ptx.begin(), ptx.end(), constant), end; at != end; ++at) {
+      bytes += std::stoll((*at)[1]);
+    }
+    EXPECT_GT(bytes, 0);
+    EXPECT_LE(bytes, 64 << 10);
   }
 }
 
