@@ -60,6 +60,17 @@ class GraphBuilder:
             self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
         return name
 
+    def external(
+        self, name: str, dtype: int, shape: Sequence[int], file: str, offset: int, size: int
+    ) -> str:
+        """A trained tensor whose bytes lie in a file beside the model."""
+        tensor = TensorProto(name=name, data_type=dtype, dims=shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", file), ("offset", offset), ("length", size)):
+            tensor.external_data.add(key=key, value=str(value))
+        self._constants.setdefault(name, tensor)
+        return name
+
     def integers(self, *values: int) -> str:
         """An int64 vector constant: axes, shapes, permutations given as inputs."""
         label = "_".join(str(v) for v in values).replace("-", "m")

@@ -35,6 +35,10 @@ class Row:
 
 def run_suite(args) -> int:
     require("onnx", "to build the benchmark's models")
+    if args.suite == "products":
+        from .product_suite import run_product_suite
+
+        return run_product_suite(args)
     if args.device.startswith("gpu"):
         from .gpu_suite import run_gpu_suite
 

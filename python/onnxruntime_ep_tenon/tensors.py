@@ -51,13 +51,18 @@ def to_ort_value(array: np.ndarray):
 _NVIDIA = 0x10DE  # PCI vendor
 
 
-def gpu_value_like(value, gpu: int):
-    """An OrtValue in the GPU's memory with the type and shape of another."""
+def gpu_value(shape, element_type: int, gpu: int):
+    """An OrtValue in the GPU's memory, of an ONNX element type."""
     import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-        list(value.shape()), value.element_type(), "gpu", gpu, _NVIDIA
+        list(shape), element_type, "gpu", gpu, _NVIDIA
     )
+
+
+def gpu_value_like(value, gpu: int):
+    """An OrtValue in the GPU's memory with the type and shape of another."""
+    return gpu_value(value.shape(), value.element_type(), gpu)
 
 
 def to_gpu_value(array: np.ndarray, gpu: int):
@@ -68,6 +73,17 @@ def to_gpu_value(array: np.ndarray, gpu: int):
     on_gpu = gpu_value_like(on_host, gpu)
     onnxruntime.copy_tensors([on_host], [on_gpu])
     return on_gpu
+
+
+def from_gpu_value(value) -> np.ndarray:
+    """The tensor in the GPU's memory as an array."""
+    import onnxruntime
+
+    on_host = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(value.shape()), value.element_type()
+    )
+    onnxruntime.copy_tensors([value], [on_host])
+    return from_ort_value(on_host)
 
 
 def from_ort_value(value) -> np.ndarray:

@@ -17,7 +17,23 @@ SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 def add_arguments(parser) -> None:
     parser.add_argument("model", nargs="?", help="an ONNX model file")
     parser.add_argument(
-        "--suite", action="store_true", help="no model: the project's own table of cases"
+        "--suite",
+        nargs="?",
+        const="general",
+        choices=("general", "products"),
+        help="no model: the project's own table of cases, or that of block-scaled products on a "
+        "GPU",
+    )
+    parser.add_argument("--quick", action="store_true", help="products: NVFP4 only")
+    parser.add_argument(
+        "--random",
+        type=int,
+        default=0,
+        metavar="COUNT",
+        help="products: random shapes besides the table, drawn with --seed",
+    )
+    parser.add_argument(
+        "--only", metavar="PATTERN", help="products: cases of this name, e.g. 'int4 M=16 *'"
     )
     parser.add_argument(
         "--providers",
@@ -106,14 +122,18 @@ def _open_tenon(args, settings):
 
 
 def _open_cuda(args, settings):
+    return open_cuda_session(args.cuda_model or args.model, settings)
+
+
+def open_cuda_session(model, settings, **options):
+    """A session on ONNX Runtime's own CUDA provider, or the reason why there is none."""
     import onnxruntime
 
     name = "CUDAExecutionProvider"
     if name not in onnxruntime.get_available_providers():
         raise RuntimeError("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
-    model = args.cuda_model or args.model
     session = onnxruntime.InferenceSession(
-        model, settings, providers=[name, "CPUExecutionProvider"], enable_fallback=0
+        model, settings, providers=[(name, options), "CPUExecutionProvider"], enable_fallback=0
     )
     if name not in session.get_providers():
         raise RuntimeError("the CUDA provider did not start: see its message above")

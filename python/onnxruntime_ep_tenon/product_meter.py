@@ -1,0 +1,367 @@
+"""Times one product on the GPU: Tenon, the CUDA provider and cuBLAS in turns, and checks it.
+
+The work is done in a process of its own: a kernel that faults or hangs takes its case along, not
+the table.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .measure import side_by_side, timed
+from .product_cases import Case
+
+_SECONDS_PER_SIDE = 0.25
+_SECONDS_PER_CALL = 0.02  # of a call that is timed as one
+_SECONDS_PER_CASE = 90  # and the process that measures is taken for hung
+_COPIED_BYTES = 1 << 30
+_CHECKED_TOKENS, _CHECKED_COLUMNS = 8, 64
+_MEMORY_FOLDER = Path("/dev/shm")
+_SPACE_NEEDED = 8 << 30
+
+
+class WrongResultError(RuntimeError):
+    """A product is not what float64 says; the GPU itself is well."""
+
+
+@dataclass
+class Measured:
+    """Seconds per product; what was not measured is NaN."""
+
+    tenon: float
+    peer: float = math.nan
+    cublas: float = math.nan
+    kernel: str = ""
+    packed_over_file: float = math.nan
+    created: float = math.nan  # seconds until the session was there
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What measures, as told by itself."""
+
+    gpu: str
+    driver: str
+    onnxruntime: str
+    torch: str  # empty: there is none that sees the GPU
+    has_peer: bool
+    copy_rate: float  # bytes read and written per second
+
+
+class Meter:
+    """Hands cases to the measuring process, and replaces it when a case has failed in it."""
+
+    def __init__(self, seed: int = 0):
+        fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > _SPACE_NEEDED
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="tenon-", dir=_MEMORY_FOLDER if fast else None
+        )
+        self._seed = seed
+        self._process = self._pipe = None
+        self.machine: Machine = self._start()
+
+    def measure(self, case: Case) -> Measured:
+        if self._process is None:
+            self._start()
+        self._pipe.send(case)
+        answer = self._answer()
+        if isinstance(answer, Measured):
+            return answer
+        if not isinstance(answer, WrongResultError):
+            self._stop()
+        raise answer
+
+    def close(self) -> None:
+        self._stop()
+        self._folder.cleanup()
+
+    def _start(self) -> Machine:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, self._folder.name, self._seed)
+        self._process = context.Process(target=_measure_for_parent, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        told = self._answer()
+        if isinstance(told, Exception):
+            self._stop()
+            raise told
+        return told
+
+    def _answer(self):
+        try:
+            if self._pipe.poll(_SECONDS_PER_CASE):
+                return self._pipe.recv()
+            return RuntimeError(f"no answer within {_SECONDS_PER_CASE} s: a kernel may hang")
+        except EOFError:
+            self._process.join()
+            return RuntimeError(f"the measuring process ended with {self._process.exitcode}")
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+
+def _measure_for_parent(pipe, folder: str, seed: int) -> None:
+    """The measuring process: says what it runs on, then answers case after case."""
+    try:
+        bench = _Bench(Path(folder), seed)
+        pipe.send(bench.machine())
+    except Exception as error:
+        pipe.send(RuntimeError(str(error)))
+        return
+    while True:
+        try:
+            case = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(bench.measure(case))
+        except WrongResultError as error:
+            pipe.send(error)
+        except Exception as error:
+            # Errors of ONNX Runtime cannot be pickled.
+            pipe.send(RuntimeError(str(error) or type(error).__name__))
+        bench.clean_up()
+
+
+class _Bench:
+    def __init__(self, folder: Path, seed: int):
+        self._folder, self._seed = folder, seed
+        self._stack = None
+        self._cublas = _Cublas.find()
+
+    def machine(self) -> Machine:
+        import onnxruntime
+
+        from . import cuda
+        from .driver_clock import DriverClock
+
+        driver = cuda.find_driver()
+        return Machine(
+            gpu=driver.gpus[0],
+            driver=driver.cuda,
+            onnxruntime=onnxruntime.__version__,
+            torch=self._cublas.version if self._cublas else "",
+            has_peer=_has_cuda_provider(),
+            copy_rate=DriverClock().copy_rate(_COPIED_BYTES),
+        )
+
+    def clean_up(self) -> None:
+        gc.collect()
+        if self._cublas:
+            self._cublas.release()
+
+    def measure(self, case: Case) -> Measured:
+        from . import tensors
+
+        stack = self._stack_of(case)
+        ours = _Tenon(stack, case)
+        inputs = stack.inputs(case.m, case.copies)
+        feed = {name: tensors.to_gpu_value(x, ours.session.tenon_gpu) for name, x in inputs.items()}
+        measured = ours.measured
+        calls = {"tenon": ours.bind(feed)}
+        if not case.drawn:
+            self._add_others(calls, measured.notes, stack, case, feed)
+        runs = {name: _runs_for(call) for name, call in calls.items()}
+        repeated = {name: call(runs[name]) for name, call in calls.items()}
+        for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
+            copies = self._cublas.copies(case) if timing.name == "cublas" else case.copies
+            setattr(measured, timing.name, timing.median / runs[timing.name] / copies)
+        ours.check(stack, case, inputs, self._seed)
+        return measured
+
+    def _stack_of(self, case: Case):
+        from .models.product_stack import ProductStack
+
+        key = (case.format, case.n, case.k, case.most_copies)
+        if self._stack is None or self._stack[0] != key:
+            self._stack = None
+            for old in self._folder.iterdir():
+                shutil.rmtree(old)
+            folder = self._folder / "_".join(map(str, key))
+            folder.mkdir()
+            self._stack = key, ProductStack(folder, *key, self._seed)
+        return self._stack[1]
+
+    def _add_others(self, calls: dict, notes: list[str], stack, case: Case, feed) -> None:
+        if stack.format.emit_peer is None:
+            notes.append("the CUDA provider does not know the format")
+        elif _has_cuda_provider():
+            try:
+                calls["peer"] = _bind_peer(stack, case, feed, notes)
+            except Exception as error:
+                notes.append(f"CUDA provider: {_first_line(error)}")
+        if self._cublas:
+            calls["cublas"] = self._cublas.bind(case)
+
+
+def _has_cuda_provider() -> bool:
+    import onnxruntime
+
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+# A bound side: how many Runs in a row -> a call that makes them and waits for the last.
+Bound = Callable[[int], Callable[[], None]]
+
+
+def _runs_for(bound: Bound) -> int:
+    once = bound(1)
+    for _ in range(3):  # graphs are captured by then
+        once()
+    return min(200, max(1, int(_SECONDS_PER_CALL / max(timed(once), 1e-6))))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def _results(case: Case, stack, gpu: int) -> dict:
+    """Room for the outputs in the GPU's memory."""
+    from . import tensors
+
+    return {
+        f"y{number}": tensors.gpu_value((case.m, case.n), stack.format.activations, gpu)
+        for number in range(case.copies)
+    }
+
+
+class _Tenon:
+    """A session of Tenon on a case, and its outputs."""
+
+    def __init__(self, stack, case: Case):
+        from .commands.arguments import session_options
+        from .report import session_with_report
+
+        def open_session():
+            return session_with_report(
+                stack.model(case.m, case.copies),
+                "gpu",
+                session_options(0),
+                enable_cuda_graph=True,
+                claim="all",
+                require_full_claim=True,
+            )
+
+        opened = []
+        created = timed(lambda: opened.append(open_session()))
+        self.session, report = opened[0]
+        self._results = _results(case, stack, self.session.tenon_gpu)
+        kernels = {fusion.get("chosen", "") for fusion in report.fusions}
+        packed = sum(part.get("packed_bytes", 0) for part in report.partitions)
+        self.measured = Measured(
+            tenon=math.nan,
+            kernel=", ".join(sorted(kernels)),
+            packed_over_file=packed / (case.copies * case.weight_bytes),
+            created=created,
+        )
+        if len(report.fusions) != case.copies:
+            self.measured.notes.append(f"{len(report.fusions)} fusions, {case.copies} products")
+
+    def bind(self, feed) -> Bound:
+        from .gpu_runs import back_to_back, bind
+
+        binding = bind(self.session, feed, self._results)
+        return lambda runs: back_to_back(self.session, binding, runs)
+
+    def check(self, stack, case: Case, inputs: dict, seed: int) -> None:
+        """Some elements of one product against float64, after all the replays."""
+        from . import tensors
+
+        random = np.random.default_rng((seed, case.m, case.n, case.k))
+        number = int(random.integers(case.copies))
+        tokens = random.permutation(case.m)[:_CHECKED_TOKENS]
+        columns = random.permutation(case.n)[:_CHECKED_COLUMNS]
+        y = tensors.from_gpu_value(self._results[f"y{number}"])[np.ix_(tokens, columns)]
+        worst = stack.error_over_bound(number, inputs[f"x{number}"][tokens], columns, y)
+        if worst > 1:
+            raise WrongResultError(
+                f"WRONG: product {number} is off by {worst:.3g} times what rounding explains"
+            )
+
+
+def _bind_peer(stack, case: Case, feed, notes: list[str]) -> Bound:
+    """The CUDA provider on the same inputs, with its CUDA graph where that works."""
+    from .commands.arguments import session_options
+    from .commands.bench import gpu_of, open_cuda_session
+    from .gpu_runs import back_to_back, bind
+
+    path = str(stack.model(case.m, case.copies, peer=True))
+
+    def attempt(**options) -> Bound:
+        session = open_cuda_session(path, session_options(0), **options)
+        binding = bind(session, feed, _results(case, stack, gpu_of(session)))
+        session.run_with_iobinding(binding)
+        return lambda runs: back_to_back(session, binding, runs)
+
+    try:
+        return attempt(enable_cuda_graph="1")
+    except Exception as error:
+        without = attempt()
+        notes.append(f"the CUDA provider captures no graph: {_first_line(error)}")
+        return without
+
+
+class _Cublas:
+    """cuBLAS through torch: products with plain weights in one CUDA graph."""
+
+    def __init__(self, torch):
+        self.torch, self.version = torch, torch.__version__
+        self._alive = None
+
+    @staticmethod
+    def find() -> _Cublas | None:
+        try:
+            import torch
+        except ImportError:
+            return None
+        return _Cublas(torch) if torch.cuda.is_available() else None
+
+    def copies(self, case: Case) -> int:
+        return Case("f16", case.n, case.k, case.m).copies
+
+    def bind(self, case: Case) -> Bound:
+        torch = self.torch
+        dtype = torch.bfloat16 if case.format == "bf16" else torch.float16
+
+        def stack(rows: int) -> list:
+            shape = (rows, case.k)
+            return [
+                torch.randn(shape, device="cuda", dtype=dtype) for _ in range(self.copies(case))
+            ]
+
+        pairs = list(zip(stack(case.m), stack(case.n), strict=True))
+        torch.matmul(pairs[0][0], pairs[0][1].T)  # cuBLAS takes its workspace before the capture
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = [torch.matmul(x, weight.T) for x, weight in pairs]
+
+        def repeated(runs: int) -> Callable[[], None]:
+            def many() -> None:
+                for _ in range(runs):
+                    graph.replay()
+                torch.cuda.synchronize()
+
+            return many
+
+        self._alive = graph, pairs, kept  # the graph holds addresses only
+        return repeated
+
+    def release(self) -> None:
+        self._alive = None
+        self.torch.cuda.empty_cache()
