@@ -169,8 +169,8 @@ def run_over_replay(bench: Bench) -> list[Row]:
     packed, _ = bench.encoders
     small, _ = chain_model("norm + residual", 64, 1024)
     cases = {
-        "Run of one captured kernel": (small, chain_inputs(2, 64, 1024)),
-        "Run of the captured encoder": (packed, bench.encoder_inputs(1)),
+        "captured Run, one kernel": (small, chain_inputs(2, 64, 1024)),
+        "captured Run, encoder": (packed, bench.encoder_inputs(1)),
     }
     return [_run_over_replay(bench, case, *given) for case, given in cases.items()]
 
@@ -220,7 +220,7 @@ def compile_cold(bench: Bench) -> list[Row]:
     each = told["cpu"] / told["kernels"]
     return [
         Row(
-            "encoder, cold: CPU time per kernel",
+            "encoder, compile cold, CPU per kernel",
             each,
             0.3,
             "<= 0.3 s",
@@ -228,7 +228,7 @@ def compile_cold(bench: Bench) -> list[Row]:
             f"{told['kernels']} kernels in parallel, session {told['first']:.2f} s",
         ),
         Row(
-            "encoder, second session of the process",
+            "encoder, second session, same process",
             told["second"],
             told["first"],
             "",

@@ -29,7 +29,7 @@ def test_every_case_gives_its_rows(tmp_path):
     cases = [row["case"] for row in result["rows"]]
     expected = [
         "pointwise chain", "norm + residual", "softmax", "encoder NVFP4 f16, 1 x 4",
-        "Run of one captured kernel", "Run of the captured encoder", "encoder, cold",
+        "captured Run, one kernel", "captured Run, encoder", "encoder, compile cold",
         "encoder, second session", "2 sessions, 6 Runs",
     ]  # fmt: skip
     assert len(cases) == len(expected)
@@ -37,4 +37,4 @@ def test_every_case_gives_its_rows(tmp_path):
     assert all(row["tenon"] > 0 for row in result["rows"])
     by_case = dict(zip(cases, result["rows"], strict=True))
     assert by_case["2 sessions, 6 Runs"]["other"] is None
-    assert by_case["Run of the captured encoder"]["other"] > 0
+    assert by_case["captured Run, encoder"]["other"] > 0
