@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/gpu_arch.h"
 #include "codegen/layouts.h"
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/llvm/host_jit.h"
@@ -56,7 +57,7 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   }
   std::string program = print(kernel);
   if (sink) sink(kernel.name, "tile", program);
-  Kernel expanded = expand_math(kernel, Exp2::kInstruction);
+  Kernel expanded = expand_math(kernel, gpu_math(target.arch));
   if (sink) sink(kernel.name, "tile.expanded", print(expanded));
   PtxText ptx = emit_ptx(expanded, threads, target, sink);
   std::string text{kProgramBegins};
@@ -68,7 +69,7 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   text += kProgramEnds;
   text += ptx.text;
   if (sink) sink(kernel.name, "asm", text);
-  return {kernel.name, std::move(text), threads, ptx.shared_bytes, {}, false};
+  return {kernel.name, std::move(text), ptx.threads, ptx.shared_bytes, ptx.maps, ptx.begins_early};
 }
 
 std::string tile_program(std::string_view ptx) {

@@ -13,6 +13,9 @@ struct GpuArch {
   const char* emitted_ptx;  // as a feature of LLVM
 };
 
+struct MathInstructions;
+MathInstructions gpu_math(std::string_view arch);
+
 const GpuArch& gpu_arch(std::string_view name);  // throws UserError with the list
 
 }  // namespace tenon::codegen

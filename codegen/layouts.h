@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,25 +20,47 @@ inline constexpr int kWarp = 32;
 //   mma      sums of mma.m16n8: fragments of 16x8, split over a grid of warps
 //   rows     one element per row, as the rows of an mma tile lie
 //   columns  one element per column, likewise
+//   bits     each bit of a thread's or a register's number switches one bit of the element number,
+//            or none: then threads hold copies. For sizes and blocks that are powers of two.
 struct Layout {
-  enum class Kind : uint8_t { kUniform, kDealt, kMma, kRows, kColumns } kind = Kind::kUniform;
+  enum class Kind : uint8_t {
+    kUniform,
+    kDealt,
+    kMma,
+    kRows,
+    kColumns,
+    kBits
+  } kind = Kind::kUniform;
   int threads = 1;
   int rows = 1, columns = 1;  // of the tile; for rows and columns, of the mma tile
   int run = 1;                // dealt only
   int warps_m = 1, warps_n = 1;
+  // bits only, the lowest first: which bit of the row-major element number, -1 for none.
+  std::vector<int> thread_bits, register_bits;
 
   static Layout uniform(int threads);
   static Layout dealt(const std::vector<int>& shape, int threads);
   // `rows_together`: a row of the tile is split over as few warps as possible.
   static Layout mma(const std::vector<int>& shape, int threads, bool rows_together);
+  static Layout bits(const std::vector<int>& shape, int threads, std::vector<int> thread_bits,
+                     std::vector<int> register_bits);
+  // Sums of a product whose rows are dealt 64 to a warpgroup (wgmma), which are 16 to a warp
+  // (mma.sync): fragments of 16x8 either way. Nothing where the sizes do not allow it.
+  static std::optional<Layout> sums(const std::vector<int>& shape, int threads);
+  // Its left operand [rows, k] as registers, four words for 16 columns.
+  static std::optional<Layout> left_operand(const std::vector<int>& shape, int threads);
   Layout rows_of() const;     // of an mma layout
   Layout columns_of() const;  // likewise
   bool operator==(const Layout&) const = default;
 
   bool is_mma() const { return kind == Kind::kMma; }
-  bool belongs_to_mma() const { return kind >= Kind::kMma; }
+  bool is_bits() const { return kind == Kind::kBits; }
+  // Made for an instruction, not dealt.
+  bool is_special() const { return kind >= Kind::kMma; }
   int64_t elements() const;
   int registers() const;
+  // Registers 0 … n-1, n … 2n-1 and so on hold neighbours of a row. Of bits only.
+  int neighbours() const;
   // Fragments that one warp holds.
   int fragments_m() const;
   int fragments_n() const;
@@ -54,5 +77,18 @@ std::vector<Layout> assign_layouts(const Kernel& kernel, int threads);
 
 // True for a dot that runs on tensor cores.
 bool is_tensor_core_dot(const Kernel& kernel, const Operation& op);
+
+// Which operation made each value, null for arguments and parameters.
+std::vector<const Operation*> definitions_of(const Kernel& kernel);
+
+// A dot on tensor cores whose right operand is a turned slot of a ring, [n, k]: what is read there
+// needs no registers. The left one lies in registers, or in a slot [m, k] as well.
+struct RingDot {
+  const Operation* right = nullptr;  // kRead
+  const Operation* left = nullptr;   // kRead, or null: registers
+};
+std::optional<RingDot> ring_dot(const Kernel& kernel,
+                                const std::vector<const Operation*>& definitions,
+                                const Operation& op, int threads);
 
 }  // namespace tenon::codegen

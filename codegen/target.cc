@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "codegen/gpu_arch.h"
+#include "codegen/passes/expand_math.h"
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -209,7 +210,7 @@ namespace {
 // is sm_90; the text is then relabelled. Versions are the oldest that know the architecture.
 constexpr GpuArch kGpuArchs[] = {
     {"sm_80", "7.8", "sm_80", "+ptx78"},   {"sm_86", "7.8", "sm_86", "+ptx78"},
-    {"sm_87", "7.8", "sm_87", "+ptx78"},   {"sm_89", "7.8", "sm_89", "+ptx78"},
+    {"sm_87", "7.8", "sm_87", "+ptx78"},   {"sm_89", "8.1", "sm_89", "+ptx81"},
     {"sm_90", "8.0", "sm_90", "+ptx80"},   {"sm_90a", "8.0", "sm_90a", "+ptx80"},
     {"sm_100a", "8.8", "sm_90", "+ptx80"}, {"sm_103a", "8.8", "sm_90", "+ptx80"},
     {"sm_110a", "9.0", "sm_90", "+ptx80"}, {"sm_120a", "8.8", "sm_90", "+ptx80"},
@@ -233,6 +234,12 @@ const GpuArch& gpu_arch(std::string_view name) {
   }
   throw UserError(fmt::format("no GPU architecture is called '{}': choose one of {}", name,
                               fmt::join(gpu_archs(), ", ")));
+}
+
+MathInstructions gpu_math(std::string_view arch) {
+  std::string_view as = gpu_arch(arch).emitted_as;
+  bool from_90 = as.starts_with("sm_90");
+  return {.exp2 = true, .f16 = true, .bf16 = from_90, .f8e4m3fn_to_f16 = from_90 || as == "sm_89"};
 }
 
 }  // namespace tenon::codegen

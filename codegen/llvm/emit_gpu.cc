@@ -19,23 +19,35 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       target_(target),
       threads_(threads),
       layouts_(assign_layouts(kernel, threads)),
-      definitions_(kernel.types.size()),
+      definitions_(definitions_of(kernel)),
       users_(kernel.types.size()),
       read_(kernel.types.size()),
-      written_(kernel.types.size()) {}
+      written_(kernel.types.size()),
+      needed_(kernel.types.size()) {}
 
 // void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
 llvm::Function* GpuEmitter::run() {
+  survey(kernel_.body);
+  specialised_ = !steps_.empty() && target_.arch == "sm_90a";
   llvm::Type* global = ir_.getPtrTy(1);
   std::vector<llvm::Type*> parameters;
   for (const Parameter& parameter : kernel_.parameters) {
     bool is_buffer = parameter.type.kind == Type::Kind::kBuffer;
     parameters.push_back(is_buffer ? global : ir_.getInt64Ty());
   }
+  for (size_t i = 0; i < maps().size(); ++i) parameters.push_back(ir_.getPtrTy());
   auto* signature = llvm::FunctionType::get(ir_.getVoidTy(), parameters, false);
   function_ =
       llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name, module_);
   function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
+  for (size_t i = 0; i < maps().size(); ++i) {
+    auto argument = static_cast<unsigned>(kernel_.parameters.size() + i);
+    auto* bytes = llvm::ArrayType::get(ir_.getInt8Ty(), 128);
+    function_->addParamAttr(argument,
+                            llvm::Attribute::getWithByValType(module_.getContext(), bytes));
+    function_->addParamAttr(
+        argument, llvm::Attribute::getWithAlignment(module_.getContext(), llvm::Align(64)));
+  }
   ir_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", function_));
   for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
     values_[i] = {function_->getArg(static_cast<unsigned>(i))};
@@ -53,13 +65,23 @@ llvm::Function* GpuEmitter::run() {
   auto* base = new llvm::GlobalVariable(
       module_, bytes, /*isConstant=*/false, llvm::GlobalValue::ExternalLinkage, nullptr,
       kernel_.name + "_shared", nullptr, llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/3);
-  base->setAlignment(llvm::Align(128));
+  base->setAlignment(llvm::Align(steps_.empty() ? 128 : 1024));
   shared_base_ = base;
-  survey(kernel_.body);
+  place_rings();
+  for (auto [id, offset] : scratch_) values_[id] = {shared_pointer(shared_.keep(offset))};
   plan_operands();
-  make_tables();
-  region(kernel_.body);
-  ir_.CreateRetVoid();
+  fold_ring_reads();
+  plan_lazy(kernel_.body);
+  make_positions();
+  if (specialised_) {
+    plan_copies(kernel_.body);
+    run_roles();
+  } else {
+    start_positions(0);
+    make_tables();
+    region(kernel_.body);
+    ir_.CreateRetVoid();
+  }
   if (shared_.total() > target_.shared_bytes) {
     throw UserError(fmt::format(
         "kernel @{} needs {} bytes of shared memory in a block; {} has {}: use smaller tiles",
@@ -71,16 +93,25 @@ llvm::Function* GpuEmitter::run() {
 // Definitions, scratch and the use of buffers, before anything is emitted.
 void GpuEmitter::survey(const Region& region) {
   for (const Operation& op : region.operations) {
-    for (ValueId id : op.results) definitions_[id] = &op;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (op.operands[i] != kNone) users_[op.operands[i]].emplace_back(&op, i);
     }
     switch (op.op) {
-      case Op::kAlloc: {
-        int64_t bytes = op.integer * ((bit_width(type(op.results[0]).dtype) + 7) / 8);
-        values_[op.results[0]] = {shared_pointer(shared_.keep(bytes))};
+      case Op::kAlloc:
+        scratch_.emplace_back(op.results[0],
+                              op.integer * ((bit_width(type(op.results[0]).dtype) + 7) / 8));
         break;
-      }
+      case Op::kRing:
+        plan_ring(op);
+        break;
+      case Op::kPipeline:
+        plan_pipeline(op);
+        break;
+      case Op::kFor:
+        for (size_t i = 0; i < op.results.size(); ++i) {
+          carried_by_[op.regions[0].arguments[1 + i]] = {&op, i};
+        }
+        break;
       case Op::kLoad:
       case Op::kGather:
         read_[op.operands[0]] = true;
@@ -95,7 +126,13 @@ void GpuEmitter::survey(const Region& region) {
         break;
     }
     for (const Region& inner : op.regions) survey(inner);
+    if (op.op == Op::kPipeline) plan_in_flight(op);
   }
+}
+
+GpuEmitter::Tile GpuEmitter::carried(ValueId value, ValueId as) {
+  if (role_ == Role::kCopies && !needed_[as]) return {};
+  return in_layout(value, layouts_[as]);
 }
 
 // Tables that are constants come into shared memory once: constant memory would be read one entry
@@ -207,6 +244,7 @@ GpuEmitter::Tile GpuEmitter::counted_loop(int count, Tile carried,
 GpuEmitter::Place GpuEmitter::place(const Layout& layout, int reg, const Type& type) {
   if (layout.kind == Layout::Kind::kUniform) return {number(0), number(0), nullptr};
   if (layout.kind == Layout::Kind::kDealt) return dealt_place(layout, reg);
+  if (layout.is_bits()) return bits_place(layout, reg);
   bool has_rows = layout.kind != Layout::Kind::kColumns;
   bool has_columns = layout.kind != Layout::Kind::kRows;
   int fragment = reg / 2, half = reg % 2, odd = reg % 2;
@@ -270,6 +308,34 @@ GpuEmitter::Place GpuEmitter::dealt_place(const Layout& layout, int reg) {
   return out;
 }
 
+// Neighbouring bits move together.
+GpuEmitter::Place GpuEmitter::bits_place(const Layout& layout, int reg) {
+  int64_t in_thread = layout.element_of(0, reg);
+  int columns = std::countr_zero(static_cast<unsigned>(layout.columns));
+  auto gather = [&](int from, int to) {
+    Value* out = number(0);
+    const std::vector<int>& bits = layout.thread_bits;
+    for (size_t i = 0; i < bits.size();) {
+      size_t end = i + 1;
+      bool counts = bits[i] >= from && bits[i] < to;
+      while (counts && end < bits.size() && bits[end] == bits[end - 1] + 1 && bits[end] < to) ++end;
+      if (counts) {
+        auto mask = ((int64_t{1} << (end - i)) - 1) << i;
+        Value* part = ir_.CreateAnd(thread_, number(mask));
+        int distance = bits[i] - from - static_cast<int>(i);
+        part = distance >= 0 ? ir_.CreateShl(part, static_cast<uint64_t>(distance))
+                             : ir_.CreateLShr(part, static_cast<uint64_t>(-distance));
+        out = is_constant(out, 0) ? part : ir_.CreateOr(out, part);
+      }
+      i = end;
+    }
+    return out;
+  };
+  constexpr int kAll = 31;
+  return {plus(gather(columns, kAll), in_thread >> columns),
+          plus(gather(0, columns), in_thread & (layout.columns - 1)), nullptr};
+}
+
 llvm::Value* GpuEmitter::owner(const Layout& layout) {
   auto below = [&](Value* v, int64_t limit) { return ir_.CreateICmpULT(v, number(limit)); };
   auto zero = [&](Value* v) { return ir_.CreateICmpEQ(v, number(0)); };
@@ -284,6 +350,13 @@ llvm::Value* GpuEmitter::owner(const Layout& layout) {
       return first_warps;
     case Layout::Kind::kRows:
       return both(first_warps, zero(ir_.CreateAnd(lane_, 3)));
+    case Layout::Kind::kBits: {
+      int64_t copies = 0;
+      for (size_t i = 0; i < layout.thread_bits.size(); ++i) {
+        if (layout.thread_bits[i] < 0) copies |= int64_t{1} << i;
+      }
+      return copies == 0 ? nullptr : zero(ir_.CreateAnd(thread_, number(copies)));
+    }
     default:
       return both(both(first_warps, zero(ir_.CreateURem(warp_, number(layout.warps_m)))),
                   below(lane_, 4));
@@ -343,16 +416,31 @@ bool GpuEmitter::is_uniform(Value* value) const {
 }
 
 void GpuEmitter::elementwise(const Operation& op) {
+  if (folded_.contains(&op)) return;
   const Layout& layout = layouts_[op.results[0]];
+  if (is_move(kernel_, op)) {
+    Tile parts = bitcast_narrower(op);
+    values_[op.results[0]] = std::move(parts);
+    return;
+  }
+  const Operation* codes = decoded(op);
   std::vector<Tile> operands;
-  for (ValueId id : op.operands) operands.push_back(in_layout(id, layout));
+  for (ValueId id : codes ? codes->operands : op.operands)
+    operands.push_back(in_layout(id, layout));
+  bool one_for_all = std::ranges::all_of(operands, [](const Tile& operand) {
+    return std::ranges::all_of(operand, [&](Value* v) { return v == operand[0]; });
+  });
+  if (is_paired(op) && operands[0].size() % 2 == 0 && !one_for_all) {
+    values_[op.results[0]] = paired(op, operands);
+    return;
+  }
   Tile out;
   for (size_t r = 0; r < operands[0].size(); ++r) {
     std::vector<Value*> at;
     for (const Tile& operand : operands) at.push_back(operand[r]);
     bool repeats = r > 0;  // splats stay one value
     for (const Tile& operand : operands) repeats = repeats && operand[r] == operand[r - 1];
-    out.push_back(repeats ? out.back() : element_operation(op, at));
+    out.push_back(repeats ? out.back() : single_operation(op, at));
     if (std::ranges::all_of(at, [&](Value* v) { return is_uniform(v); })) {
       uniform_.insert(out.back());
     }

@@ -12,10 +12,17 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/compile.h"
 #include "codegen/layouts.h"
 #include "codegen/llvm/emit_kernel.h"
+#include "codegen/llvm/ptx.h"
 #include "codegen/llvm/shared_memory.h"
+#include "codegen/moves.h"
 #include "codegen/target.h"
+
+namespace llvm {
+class AllocaInst;
+}
 
 namespace tenon::codegen {
 
@@ -25,6 +32,10 @@ class GpuEmitter : private KernelEmitter {
              llvm::IRBuilderBase& ir);
   llvm::Function* run();
   int64_t shared_bytes() const { return shared_.total(); }
+  int threads() const;  // of a block, with those that only copy
+  // With a copy engine: the maps that follow the parameters.
+  std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
+  bool begins_early() const { return specialised_; }
 
  private:
   // Where a register's element lies in its tile; rank 1 is row 0.
@@ -38,7 +49,8 @@ class GpuEmitter : private KernelEmitter {
   void make_tables();
   void before_region(const Region&) override {}
   void enter_block() override { shared_.forget(); }
-  Tile carried(ValueId value, ValueId as) override { return in_layout(value, layouts_[as]); }
+  bool wanted(const Operation& op) override;
+  Tile carried(ValueId value, ValueId as) override;
   void make_tile(const Operation& op) override;
   void elementwise(const Operation& op) override;
   bool is_uniform(Value* value) const;
@@ -47,6 +59,7 @@ class GpuEmitter : private KernelEmitter {
   Value* f32_to_bf16(Value* x) override;
   Place place(const Layout& layout, int reg, const Type& type);
   Place dealt_place(const Layout& layout, int reg);
+  Place bits_place(const Layout& layout, int reg);
   Value* owner(const Layout& layout);  // null: every thread holds the first copy
   Value* both(Value* a, Value* b);     // of predicates that may be null
   void when(Value* condition, const std::function<void()>& inside);
@@ -95,6 +108,8 @@ class GpuEmitter : private KernelEmitter {
   Tile transpose(const Operation& op);
   Tile slice(const Operation& op);
   Tile concat(const Operation& op);
+  Tile permute(const Operation& op);
+  Tile bitcast_narrower(const Operation& op);
   void lookup(const Operation& op) override;
 
   // emit_gpu_reduce.cc
@@ -157,14 +172,109 @@ class GpuEmitter : private KernelEmitter {
   Tile left_fragment(const Fragments& a, const Layout& sums, int row, int step);
   Tile right_fragments(const Fragments& b, const Layout& sums, int pair, int step);
   Tile load_matrices(const Grid& grid, Value* row, Value* column, int count, bool transposed);
+  void multiply_fragment(DType dtype, std::span<Value* const> left, std::span<Value* const> right,
+                         std::span<Value*> sums);
+
+  // emit_gpu_ring_dots.cc
+  struct RingProduct;
+  void plan_in_flight(const Operation& pipeline);
+  void fold_ring_reads();
+  void multiply_ring(const Operation& op, const RingDot& operands);
+  void multiply_async(const RingProduct& product);
+  void multiply_in_order(const RingProduct& product);
+  Tile left_words(const RingProduct& product, int block, int step);
+  Value* descriptor(const Operation& read);
+  Value* ring_place(const Operation& read, Value* row, Value* column);
+  Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count);
+
+  // emit_gpu_lazy.cc
+  void plan_lazy(const Region& region);
+  bool computes_in_place(const Operation& op);
+  void forget_lazy();
+  const Operation* lazy_definition(ValueId id) const;
+  bool is_paired(const Operation& op) const;
+  const Operation* decoded(const Operation& cast) const;
+  llvm::Type* pair_type(DType dtype);
+  Value* as_word(Value* pair);
+  Value* half_of(Value* word, int which);
   Value* pack_halves(Value* low, Value* high);
+  Value* pair_arithmetic(const Operation& op, Value* a, Value* b);
+  Value* narrow_pair(DType to, Value* low, Value* high);
+  Value* decode_pair(Value* low, Value* high);
+  Value* word(ValueId id, int r);
+  Value* lazy_word(const Operation& op, int r);
+  Value* word_operand(const Operation& op, size_t operand, int r);
+  Value* element(ValueId id, int r);
+  Value* lazy_element(const Operation& op, int r);
+  Value* part_of(const Operation& bitcast, Value* whole, int part);
+  Value* single_operation(const Operation& op, std::span<Value* const> operands);
+  Tile paired(const Operation& op, const std::vector<Tile>& operands);
+
+  // emit_gpu_pipeline.cc
+  struct Ring {
+    int64_t offset = 0, slot_bytes = 0;
+    int slots = 0;
+    int row_bytes = 0;  // of boxes, which are swizzled; 0: runs
+  };
+  struct Steps {  // what pipelines over the same rings share
+    std::vector<ValueId> rings;
+    int slots = 0;
+    int64_t bytes = 0, barriers = 0;
+    llvm::AllocaInst *slot = nullptr, *phase = nullptr, *fill = nullptr;
+  };
+  struct StepHooks {
+    std::function<Value*(Value* counter)> before_step;  // answers the slot, an index
+    std::function<void(Value* counter)> after_step;
+    std::function<void(std::vector<Tile>& carried)> drain;
+  };
+  void plan_ring(const Operation& op);
+  void plan_box(const Operation& fetch);
+  void plan_pipeline(const Operation& op);
+  void place_rings();
+  void need(ValueId id);
+  void plan_copies(const Region& region);
+  void make_positions();
+  Value* shared_address(int64_t offset);
+  Value* instruct(ptx::Instruction instruction, std::initializer_list<Value*> operands);
+  Value* full_barrier(const Steps& steps, Value* slot);
+  Value* empty_barrier(const Steps& steps, Value* slot);
+  void wait_for(Value* barrier, Value* parity);
+  void release(const Steps& steps, Value* slot, Value* condition = nullptr);
+  Value* slot_before(const Steps& steps, Value* slot);
+  void advance(const Steps& steps, Value* slot, Value* phase);
+  Value* as_index(Value* slot);
+  int registers_to_compute() const;
+  void start_positions(int phase);
+  void prepare_roles();
+  Value* map_value(size_t map);
+  void run_roles();
+  void pipeline_operation(const Operation& op) override;
+  Value* slot_pointer(const Ring& ring, Value* slot);
+  void fetch_run(const Operation& op);
+  void fetch_box(const Operation& op);
+  void produce(const Operation& op);
+  void fetch_step(const Region& produce, Value* counter, Value* slot);
+  void wait_for_previous();
+  void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
+  void consume_steps(const Operation& op, const StepHooks& hooks);
+  void consume(const Operation& op);
+  Tile read(const Operation& op);
+  Value* swizzled(const Ring& ring, Value* byte);
+
+  // emit_gpu_copies.cc
+  void for_chunks(int64_t bytes, const std::function<void(Value*)>& body);
+  void copy_run(const Operation& op);
+  void copy_box(const Operation& op);
+  void copy_step(const Operation& op, Value* counter);
+  void copy_and_consume(const Operation& op);
 
   const GpuTarget& target_;
   int threads_;
   std::vector<Layout> layouts_;
   std::vector<const Operation*> definitions_;
   std::vector<std::vector<std::pair<const Operation*, size_t>>> users_;  // and which operand
-  std::set<const Operation*> folded_;  // into the products that use them
+  std::set<const Operation*> folded_;                 // into the products that use them
+  std::vector<std::pair<ValueId, int64_t>> scratch_;  // and its bytes
   SharedMemory shared_;
   Value *thread_ = nullptr, *lane_ = nullptr, *warp_ = nullptr;  // i32
   Value* shared_base_ = nullptr;
@@ -173,6 +283,27 @@ class GpuEmitter : private KernelEmitter {
   // Buffers that the kernel reads, writes, scatters to: what may follow what without a barrier.
   std::vector<bool> read_, written_;
   std::vector<DType> scattered_;
+
+  // Computed register by register for the products that use them, and what was computed already.
+  std::set<const Operation*> lazy_;
+  std::map<const Operation*, std::vector<RegisterOrigin>> origins_;
+  std::map<std::pair<ValueId, int>, Value*> elements_, words_;
+
+  // A warpgroup of its own copies what pipelines fetch.
+  bool specialised_ = false;
+  enum class Role : uint8_t { kBoth, kCopies, kComputes } role_ = Role::kBoth;
+  std::map<ValueId, Ring> rings_;
+  std::vector<Steps> steps_;
+  std::map<const Operation*, size_t> steps_of_;
+  std::vector<MatrixMap> maps_;
+  std::map<const Operation*, size_t> map_of_;
+  std::vector<bool> needed_;                                           // by who copies
+  std::map<ValueId, std::pair<const Operation*, size_t>> carried_by_;  // arguments of loops
+  bool in_produce_ = false;
+  llvm::AllocaInst* waited_ = nullptr;    // i1: for the launch before
+  Value* arrival_ = nullptr;              // where copies of this step report
+  std::set<const Operation*> in_flight_;  // products that may still run when their step ends
+  std::function<void()> give_back_;       // the slot of the step before
 };
 
 }  // namespace tenon::codegen

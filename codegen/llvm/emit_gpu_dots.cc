@@ -20,6 +20,9 @@ int matrix_pitch(int columns) { return (round_up(columns, 8) / 8 | 1) * 8; }
 }  // namespace
 
 void GpuEmitter::dot(const Operation& op) {
+  if (auto operands = ring_dot(kernel_, definitions_, op, threads_)) {
+    return multiply_ring(op, *operands);
+  }
   if (is_tensor_core_dot(kernel_, op)) return tensor_core_dot(op);
   plain_dot(op, /*b_transposed=*/false);
 }
@@ -158,11 +161,6 @@ void GpuEmitter::write_fragments(const Fragments& fragments, int depth, int othe
   fill_zero(fragments.grid, other, depth, padding);
 }
 
-llvm::Value* GpuEmitter::pack_halves(Value* low, Value* high) {
-  Value* upper = ir_.CreateShl(ir_.CreateZExt(high, ir_.getInt32Ty()), 16);
-  return ir_.CreateOr(upper, ir_.CreateZExt(low, ir_.getInt32Ty()));
-}
-
 void GpuEmitter::fill_zero(const Grid& grid, int rows, int first_column, int columns,
                            int first_row) {
   int count = rows * columns;
@@ -205,12 +203,6 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
   write_fragments(right, depth, n);
   barrier_before(left.grid.offset, bytes, /*write=*/false);
 
-  bool is_f16 = a.dtype == DType::kF16;
-  auto id = is_f16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
-                   : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
-  auto operand = [&](Value* word) {
-    return is_f16 ? ir_.CreateBitCast(word, llvm::FixedVectorType::get(ir_.getHalfTy(), 2)) : word;
-  };
   for (int step = 0; step < left.steps; ++step) {
     std::vector<Tile> rows;
     for (int i = 0; i < layout.fragments_m(); ++i) {
@@ -223,18 +215,30 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
     for (int i = 0; i < layout.fragments_m(); ++i) {
       for (int j = 0; j < layout.fragments_n(); ++j) {
         auto first = static_cast<size_t>(4 * (i * layout.fragments_n() + j));
-        std::vector<Value*> arguments;
-        for (Value* word : rows[static_cast<size_t>(i)]) arguments.push_back(operand(word));
-        for (size_t w = 0; w < 2; ++w) {
-          arguments.push_back(operand(columns[static_cast<size_t>(2 * j) + w]));
-        }
-        for (size_t c = 0; c < 4; ++c) arguments.push_back(sums[first + c]);
-        Value* result = ir_.CreateIntrinsic(id, {}, arguments);
-        for (unsigned c = 0; c < 4; ++c) sums[first + c] = ir_.CreateExtractValue(result, c);
+        multiply_fragment(a.dtype, rows[static_cast<size_t>(i)],
+                          std::span(columns).subspan(static_cast<size_t>(2 * j), 2),
+                          std::span(sums).subspan(first, 4));
       }
     }
   }
   values_[op.results[0]] = std::move(sums);
+}
+
+// sums += left * right, 16x8 and 16 along k: four words and two.
+void GpuEmitter::multiply_fragment(DType dtype, std::span<Value* const> left,
+                                   std::span<Value* const> right, std::span<Value*> sums) {
+  bool is_f16 = dtype == DType::kF16;
+  auto id = is_f16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
+                   : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
+  std::vector<Value*> arguments;
+  for (std::span<Value* const> side : {left, right}) {
+    for (Value* word : side) {
+      arguments.push_back(is_f16 ? ir_.CreateBitCast(word, pair_type(dtype)) : word);
+    }
+  }
+  arguments.insert(arguments.end(), sums.begin(), sums.end());
+  Value* result = ir_.CreateIntrinsic(id, {}, arguments);
+  for (unsigned c = 0; c < 4; ++c) sums[c] = ir_.CreateExtractValue(result, c);
 }
 
 // 16 rows and one step along k: four words.

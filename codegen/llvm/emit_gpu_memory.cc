@@ -102,6 +102,8 @@ int GpuEmitter::group_width(const Layout& layout, const Type& type, const Access
       return access.columns % 2 == 0 ? 2 : 1;
     case Layout::Kind::kColumns:
       return type.shape.back() % 2 == 0 ? 2 : 1;
+    case Layout::Kind::kBits:
+      return layout.neighbours();
     default:
       return 1;
   }

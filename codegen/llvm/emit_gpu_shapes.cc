@@ -8,6 +8,16 @@ namespace tenon::codegen {
 void GpuEmitter::shape_operation(const Operation& op) {
   if (folded_.contains(&op)) return;
   auto compute = [&]() -> Tile {
+    if (layouts_[op.results[0]].is_bits() && is_move(kernel_, op)) {
+      if (auto origins = registers_of_move(kernel_, op, layouts_)) {
+        Tile out;
+        for (const RegisterOrigin& from : *origins) {
+          out.push_back(
+              tile(op.operands[static_cast<size_t>(from.operand)])[static_cast<size_t>(from.reg)]);
+        }
+        return out;
+      }
+    }
     switch (op.op) {
       case Op::kBroadcast:
         return broadcast(op);
@@ -19,6 +29,8 @@ void GpuEmitter::shape_operation(const Operation& op) {
         return slice(op);
       case Op::kConcat:
         return concat(op);
+      case Op::kPermute:
+        return permute(op);
       default:
         return reduce(op);
     }
@@ -103,6 +115,49 @@ GpuEmitter::Tile GpuEmitter::concat(const Operation& op) {
   }
   barrier_before(grid.offset, grid.bytes, /*write=*/false);
   Tile out;
+  for (int r = 0; r < target.registers(); ++r) {
+    Place at = place(target, r, to);
+    Value* element = plus(times(at.row, columns), at.column);
+    if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
+    out.push_back(read_shared(to.dtype, grid.offset, element));
+  }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::permute(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  int columns = to.shape.back();
+  auto element = [&](int64_t e) { return origin_of(kernel_, op, e).element; };
+  auto place = [&](Value* row, Value* column) {
+    Value* number_to = plus(times(row, columns), column);
+    Value* out = number(0);
+    for (size_t i = 0; i < op.integers.size(); ++i) {
+      Value* bit = ir_.CreateAnd(ir_.CreateLShr(number_to, static_cast<uint64_t>(i)), number(1));
+      out = ir_.CreateOr(out, ir_.CreateShl(bit, static_cast<uint64_t>(op.integers[i])));
+    }
+    return std::pair<Value*, Value*>{number(0), out};
+  };
+  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
+                      to, {element, place}, from.shape.back());
+}
+
+// In place, or through shared memory, where the same bytes are narrower elements.
+GpuEmitter::Tile GpuEmitter::bitcast_narrower(const Operation& op) {
+  const Type &from = type(op.operands[0]), &to = type(op.results[0]);
+  const Layout& target = layouts_[op.results[0]];
+  Tile out;
+  if (auto origins = registers_of_move(kernel_, op, layouts_)) {
+    for (const RegisterOrigin& origin : *origins) {
+      out.push_back(
+          part_of(op, tile(op.operands[0])[static_cast<size_t>(origin.reg)], origin.part));
+    }
+    return out;
+  }
+  int rows = from.shape.size() == 2 ? from.shape[0] : 1, columns = to.shape.back();
+  Grid grid = make_grid(from.dtype, rows, from.shape.back());
+  barrier_before(grid.offset, grid.bytes, /*write=*/true);
+  write_grid(grid, tile(op.operands[0]), layouts_[op.operands[0]], from);
+  barrier_before(grid.offset, grid.bytes, /*write=*/false);
   for (int r = 0; r < target.registers(); ++r) {
     Place at = place(target, r, to);
     Value* element = plus(times(at.row, columns), at.column);

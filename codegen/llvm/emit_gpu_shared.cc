@@ -14,15 +14,20 @@ int64_t bytes_of(DType dtype) { return (bit_width(dtype) + 7) / 8; }
 
 }  // namespace
 
+// Of all threads that compute; barrier 0 is for the whole block.
 void GpuEmitter::emit_barrier() {
-  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+  if (role_ == Role::kComputes) {
+    ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {number(1), number(threads_)});
+  } else {
+    ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+  }
   shared_.passed_barrier();
 }
 
 void GpuEmitter::barrier_before(int64_t offset, int64_t bytes, bool write) {
-  if (shared_.access(offset, bytes, write)) {
-    ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
-  }
+  if (!shared_.access(offset, bytes, write)) return;
+  emit_barrier();
+  shared_.access(offset, bytes, write);
 }
 
 llvm::Value* GpuEmitter::shared_pointer(int64_t offset) {
@@ -58,7 +63,10 @@ GpuEmitter::Grid GpuEmitter::make_grid(DType dtype, int rows, int pitch) {
 int GpuEmitter::grid_width(const Grid& grid, const Layout& layout, const Type& type,
                            int first_column) const {
   int columns = type.shape.empty() ? 1 : type.shape.back();
-  int width = layout.kind == Layout::Kind::kDealt ? layout.run : layout.is_mma() ? 2 : 1;
+  int width = layout.kind == Layout::Kind::kDealt ? layout.run
+              : layout.is_bits()                  ? layout.neighbours()
+              : layout.is_mma()                   ? 2
+                                                  : 1;
   if (columns % width != 0) return 1;
   // Each vector must lie at a multiple of its own size.
   bool one_row = type.shape.size() < 2 || type.shape[0] == 1;

@@ -18,6 +18,7 @@ void KernelEmitter::region(const Region& region) {
 }
 
 void KernelEmitter::operation(const Operation& op) {
+  if (!wanted(op)) return;
   switch (op.op) {
     case Op::kTask:
     case Op::kIndexConstant:

@@ -39,6 +39,8 @@ class KernelEmitter {
   const Tile& tile(ValueId id) const { return values_[id]; }
   Value* single(ValueId id) const { return values_[id][0]; }
 
+  // False: left out where it stands.
+  virtual bool wanted(const Operation&) { return true; }
   virtual void before_region(const Region&) {}
   // Code that runs after other code than what stands before it in the text begins here.
   virtual void enter_block() {}

@@ -50,8 +50,8 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const GpuArch& arch) {
       llvm::CodeGenOptLevel::Default));
 }
 
-// A block has exactly this many threads.
-void annotate(llvm::Module& module, llvm::Function* function, int threads) {
+// A block has exactly this many threads. Maps stay where the launch put them.
+void annotate(llvm::Module& module, llvm::Function* function, int threads, size_t maps) {
   auto& context = module.getContext();
   auto* i32 = llvm::Type::getInt32Ty(context);
   auto note = [&](const char* what, int value) {
@@ -65,6 +65,17 @@ void annotate(llvm::Module& module, llvm::Function* function, int threads) {
   note("reqntidx", threads);
   note("reqntidy", 1);
   note("reqntidz", 1);
+  if (maps == 0) return;
+  note("minctasm", 1);  // without it the assembler ignores that registers are dealt anew
+  std::vector<llvm::Metadata*> numbers;
+  for (size_t i = function->arg_size() - maps; i < function->arg_size(); ++i) {
+    numbers.push_back(llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(i32, i + 1)));
+  }
+  llvm::Metadata* parts[] = {llvm::ValueAsMetadata::get(function),
+                             llvm::MDString::get(context, "grid_constant"),
+                             llvm::MDNode::get(context, numbers)};
+  module.getOrInsertNamedMetadata("nvvm.annotations")
+      ->addOperand(llvm::MDNode::get(context, parts));
 }
 
 void replace_line(std::string& text, std::string_view beginning, const std::string& line) {
@@ -85,8 +96,12 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                       /*keep_names=*/static_cast<bool>(sink),
                       [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
                         GpuEmitter emitter(kernel, threads, target, into, ir);
-                        annotate(into, emitter.run(), threads);
+                        llvm::Function* function = emitter.run();
+                        annotate(into, function, emitter.threads(), emitter.maps().size());
                         out.shared_bytes = emitter.shared_bytes();
+                        out.threads = emitter.threads();
+                        out.maps = emitter.maps();
+                        out.begins_early = emitter.begins_early();
                       });
   if (sink) sink(kernel.name, "llvm", module.llvm_text());
   // The assembler hoists as well, and knows how many registers are left.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "codegen/compile.h"
 
@@ -11,6 +12,9 @@ namespace tenon::codegen {
 struct PtxText {
   std::string text;
   int64_t shared_bytes = 0;
+  int threads = 0;
+  std::vector<MatrixMap> maps;
+  bool begins_early = false;
 };
 
 // The kernel is verified and expanded.

@@ -20,6 +20,7 @@
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
+#include <llvm/Transforms/Utils/Mem2Reg.h>
 
 #include <mutex>
 
@@ -97,6 +98,7 @@ void KernelModule::optimize(bool hoist) {
   passes.crossRegisterProxies(loops, functions, components, modules);
 
   llvm::FunctionPassManager pipeline;
+  pipeline.addPass(llvm::PromotePass());
   pipeline.addPass(llvm::EarlyCSEPass());
   pipeline.addPass(llvm::InstCombinePass());
   if (hoist) {

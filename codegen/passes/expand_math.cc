@@ -59,8 +59,14 @@ bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16
 // Copies a kernel, replacing operations on the way.
 class Rewriter {
  public:
-  Rewriter(const Kernel& kernel, Exp2 exp2)
-      : kernel_(kernel), exp2_(exp2), b_(kernel.name), renamed_(kernel.types.size(), kNone) {}
+  Rewriter(const Kernel& kernel, const MathInstructions& instructions)
+      : kernel_(kernel),
+        instructions_(instructions),
+        b_(kernel.name),
+        renamed_(kernel.types.size(), kNone),
+        other_uses_(kernel.types.size()) {
+    if (instructions.f8e4m3fn_to_f16) survey(kernel.body);
+  }
 
   Kernel run() {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
@@ -74,6 +80,27 @@ class Rewriter {
   }
 
  private:
+  // Which values are used by anything but a cast to f16.
+  void survey(const Region& region) {
+    for (const Operation& op : region.operations) {
+      bool narrows = op.op == Op::kCast && kernel_.types[op.results[0]].dtype == DType::kF16;
+      for (ValueId id : op.operands) {
+        if (id != kNone && !narrows) other_uses_[id] = true;
+      }
+      for (const Region& inner : op.regions) survey(inner);
+    }
+  }
+
+  bool has_instruction(const Operation& op, DType dtype) const {
+    if (op.op == Op::kUnary && op.fn == Fn::kDecodeF8E4M3FN) {
+      return instructions_.f8e4m3fn_to_f16 && !other_uses_[op.results[0]];
+    }
+    if (op.op != Op::kBinary || !(op.fn == Fn::kAdd || op.fn == Fn::kSub || op.fn == Fn::kMul)) {
+      return false;
+    }
+    return dtype == DType::kF16 ? instructions_.f16 : dtype == DType::kBF16 && instructions_.bf16;
+  }
+
   Expr expr(ValueId id) { return {b_, id}; }
   ValueId renamed(ValueId id) const { return id == kNone ? kNone : renamed_[id]; }
 
@@ -103,9 +130,10 @@ class Rewriter {
   ValueId copy(Operation op, std::vector<ValueId> operands, DType dtype);
 
   const Kernel& kernel_;
-  Exp2 exp2_;
+  MathInstructions instructions_;
   Builder b_;
   std::vector<ValueId> renamed_;
+  std::vector<bool> other_uses_;
 };
 
 void Rewriter::visit(const Operation& op) {
@@ -186,6 +214,7 @@ void Rewriter::visit_branch(const Operation& op) {
 
 ValueId Rewriter::elementwise(const Operation& op, std::vector<ValueId> operands) {
   DType dtype = b_.type(operands[0]).dtype;
+  if (has_instruction(op, dtype)) return copy(op, std::move(operands), dtype);
   if (is_half(dtype)) return in_f32(op, std::move(operands));
   if (op.op == Op::kUnary) return unary(op, operands[0]);
   if (op.op == Op::kBinary) return binary(op, operands[0], operands[1]);
@@ -226,7 +255,7 @@ ValueId Rewriter::unary(const Operation& op, ValueId id) {
   if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
     return encode_small_float(op.fn, x, encode_rule(op.integer)).id();
   }
-  if (exp2_ == Exp2::kInstruction && x.dtype() == DType::kF32) {
+  if (instructions_.exp2 && x.dtype() == DType::kF32) {
     if (op.fn == Fn::kExp) return exp_by_exp2(x).id();
     if (op.fn == Fn::kExp2) return copy(op, {id}, x.dtype());
   }
@@ -248,6 +277,8 @@ ValueId Rewriter::binary(const Operation& op, ValueId a, ValueId b) {
 
 }  // namespace
 
-Kernel expand_math(const Kernel& kernel, Exp2 exp2) { return Rewriter(kernel, exp2).run(); }
+Kernel expand_math(const Kernel& kernel, const MathInstructions& instructions) {
+  return Rewriter(kernel, instructions).run();
+}
 
 }  // namespace tenon::codegen

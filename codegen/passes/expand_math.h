@@ -7,10 +7,16 @@
 
 namespace tenon::codegen {
 
-// What 2^x of f32 becomes: GPUs have an instruction that is right to 2^-22, and exponentials built
-// on it cost half of the polynomial.
-enum class Exp2 { kPolynomial, kInstruction };
+// What stays, because the target has an instruction for it.
+struct MathInstructions {
+  bool exp2 =
+      false;  // of f32, right to 2^-22: exponentials built on it cost half of the polynomial
+  // Sums, differences and products: in f32 and rounded they are the same, since f32 has more than
+  // twice the digits.
+  bool f16 = false, bf16 = false;
+  bool f8e4m3fn_to_f16 = false;  // decoded, then cast
+};
 
-Kernel expand_math(const Kernel& kernel, Exp2 exp2 = Exp2::kPolynomial);
+Kernel expand_math(const Kernel& kernel, const MathInstructions& instructions = {});
 
 }  // namespace tenon::codegen

@@ -33,6 +33,10 @@ std::vector<Sample> representative_samples();
 // Every operation on many shapes, element types and block sizes.
 std::vector<Sample> operation_samples();
 
+// Products that read rings, as a GPU's large tiles do: weights of 4 bits in the order of the matrix
+// unit's operand, or both sides as they are.
+std::vector<Sample> pipeline_samples();
+
 // Contents for each buffer, the same for everyone who asks.
 std::vector<std::vector<uint64_t>> sample_contents(const Sample& sample);
 

@@ -80,6 +80,34 @@ TEST(PtxTest, EveryKernelAssemblesForEveryArchitecture) {
   }
 }
 
+// What the assembler says when it runs asynchronous products one after the other, or ignores how
+// registers are dealt: right, and several times slower.
+constexpr const char* kComplaints = "C75[0-9][0-9]|Performance Loss";
+
+TEST(PtxTest, PipelinesAssembleWithoutComplaint) {
+  if (assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const Sample& sample : pipeline_samples()) {
+    for (const std::string& arch : gpu_archs()) {
+      if (!sample.representative && arch != "sm_90a") continue;
+      GpuTarget target = target_of(arch);
+      target.shared_bytes = 227 << 10;
+      GpuCode code = compile_gpu(sample.kernel, sample.threads, target);
+      Assembled assembled = assemble(code, arch);
+      ASSERT_EQ(assembled.status, 0) << sample.name << " " << arch << "\n" << assembled.report;
+      EXPECT_FALSE(has(assembled.report, kComplaints)) << sample.name << "\n" << assembled.report;
+      EXPECT_TRUE(has(assembled.report, "[^0-9]0 bytes stack frame, 0 bytes spill stores"))
+          << sample.name << " " << arch << "\n"
+          << assembled.report;
+      if (arch != "sm_90a" && arch != "sm_80") continue;
+      std::smatch registers;
+      std::regex_search(assembled.report, registers, std::regex("Used ([0-9]+) registers"));
+      printf("%-36s %-7s %4s registers %4d threads %6lld bytes shared\n", sample.name.c_str(),
+             arch.c_str(), registers.str(1).c_str(), code.threads,
+             static_cast<long long>(code.shared_bytes));
+    }
+  }
+}
+
 TEST(PtxTest, EveryOperationCompiles) {
   for (const Sample& sample : operation_samples()) {
     GpuTarget target = target_of("sm_90a");

@@ -1,0 +1,566 @@
+// Rings and pipelines. With a copy engine (sm_90a) a warpgroup of its own fills the slots: one of
+// its threads runs the kernel a second time, with nothing but indices, control flow and `produce`.
+// A slot has two barriers: it is full when its bytes have arrived, empty when every warp that
+// computes has said so. Elsewhere all threads copy, a few steps ahead, and wait for each other.
+#include <fmt/format.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Module.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "codegen/llvm/emit_gpu.h"
+#include "codegen/llvm/ptx.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+using ptx::Instruction;
+
+constexpr int kCopyThreads = 128;        // a warpgroup, of which one thread works
+constexpr int64_t kBoxAlignment = 1024;  // of swizzled slots
+constexpr int kRegistersOfBlock = 65536, kCopyRegisters = 40, kMostRegisters = 240;
+constexpr uint64_t kNormalPolicy = 0x1000000000000000;  // as createpolicy would make it
+constexpr int kChunk = 16;                              // bytes that one thread copies at once
+
+int64_t bytes_of(const Type& type) { return type.elements() * ((bit_width(type.dtype) + 7) / 8); }
+
+bool contains_pipeline(const Operation& op) {
+  if (op.op == Op::kPipeline) return true;
+  return std::ranges::any_of(op.regions, [](const Region& region) {
+    return std::ranges::any_of(region.operations, contains_pipeline);
+  });
+}
+
+}  // namespace
+
+// ---- planning
+
+void GpuEmitter::plan_ring(const Operation& op) {
+  const Type& type = kernel_.types[op.results[0]];
+  Ring ring;
+  ring.slots = static_cast<int>(op.integer);
+  ring.slot_bytes = bytes_of(type);
+  rings_[op.results[0]] = ring;
+}
+
+// Sizes of a map are read by the host, which knows parameters and constants only.
+void GpuEmitter::plan_box(const Operation& fetch) {
+  const Type& slot = kernel_.types[fetch.operands[0]];
+  auto size = [&](size_t operand) -> MatrixMap::Size {
+    ValueId id = fetch.operands[operand];
+    if (static_cast<size_t>(id) < kernel_.parameters.size()) return {id, 0};
+    const Operation* made = definitions_[id];
+    if (made && made->op == Op::kIndexConstant) return {-1, made->integer};
+    throw UserError(
+        fmt::format("kernel @{}: sizes of a matrix that boxes are fetched from must be "
+                    "parameters or constants",
+                    kernel_.name));
+  };
+  if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {
+    throw UserError(
+        fmt::format("kernel @{}: boxes are fetched from parameters only", kernel_.name));
+  }
+  MatrixMap map{fetch.operands[2], slot.dtype,    size(5),      size(6),
+                size(7),           slot.shape[0], slot.shape[1]};
+  int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
+  if ((row_bytes != 128 && row_bytes != 64 && row_bytes != 32) || slot.shape[0] > 256) {
+    throw UserError(
+        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64 or 128 bytes, not {} of {}",
+                    kernel_.name, slot.shape[0], row_bytes));
+  }
+  auto same = [&](const MatrixMap& other) {
+    auto equal = [](const MatrixMap::Size& a, const MatrixMap::Size& b) {
+      return a.parameter == b.parameter && a.constant == b.constant;
+    };
+    return other.buffer == map.buffer && equal(other.rows, map.rows) &&
+           equal(other.columns, map.columns) && equal(other.stride, map.stride) &&
+           other.box_rows == map.box_rows && other.box_columns == map.box_columns;
+  };
+  auto found = std::ranges::find_if(maps_, same);
+  map_of_[&fetch] = static_cast<size_t>(found - maps_.begin());
+  if (found == maps_.end()) maps_.push_back(map);
+  rings_[fetch.operands[0]].row_bytes = row_bytes;
+}
+
+void GpuEmitter::plan_pipeline(const Operation& op) {
+  Steps steps;
+  steps.slots = static_cast<int>(op.integer);
+  for (const Operation& fetch : op.regions[0].operations) {
+    if (fetch.op == Op::kFetchBox) plan_box(fetch);
+    if (fetch.op != Op::kFetchBox && fetch.op != Op::kFetchRun) continue;
+    const Ring& ring = rings_[fetch.operands[0]];
+    if (ring.slots != steps.slots) {
+      throw UserError(fmt::format("kernel @{}: a pipeline of {} slots fetches into a ring of {}",
+                                  kernel_.name, steps.slots, ring.slots));
+    }
+    steps.rings.push_back(fetch.operands[0]);
+    steps.bytes += ring.slot_bytes;
+  }
+  std::ranges::sort(steps.rings);
+  if (std::ranges::adjacent_find(steps.rings) != steps.rings.end() || steps.rings.empty()) {
+    throw UserError(
+        fmt::format("kernel @{}: a step of a pipeline fetches into each ring once, and "
+                    "into one at least",
+                    kernel_.name));
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (steps_[i].rings == steps.rings) {
+      steps_of_[&op] = i;
+      return;
+    }
+    for (ValueId ring : steps.rings) {
+      if (std::ranges::count(steps_[i].rings, ring) > 0) {
+        throw UserError(
+            fmt::format("kernel @{}: pipelines share either all rings or none", kernel_.name));
+      }
+    }
+  }
+  steps_of_[&op] = steps_.size();
+  steps_.push_back(steps);
+}
+
+void GpuEmitter::place_rings() {
+  for (bool boxes : {true, false}) {  // the larger alignment first
+    for (auto& [id, ring] : rings_) {
+      if ((ring.row_bytes > 0) != boxes) continue;
+      int64_t alignment = boxes ? kBoxAlignment : 128;
+      ring.slot_bytes = (ring.slot_bytes + alignment - 1) / alignment * alignment;
+      ring.offset = shared_.keep(ring.slot_bytes * ring.slots);
+    }
+  }
+  for (Steps& steps : steps_) steps.barriers = shared_.keep(16 * steps.slots);
+}
+
+// What the copying thread must know: all that decides where `produce` reads, and whether it runs.
+void GpuEmitter::need(ValueId id) {
+  if (id == kNone || needed_[id]) return;
+  needed_[id] = true;
+  if (auto found = carried_by_.find(id); found != carried_by_.end()) {
+    auto [loop, i] = found->second;
+    return need(loop->results[i]);
+  }
+  const Operation* op = definitions_[id];
+  if (!op) return;
+  switch (op->op) {
+    case Op::kLoad:
+    case Op::kGather:
+    case Op::kArrive:
+    case Op::kRead:
+    case Op::kPipeline:
+      throw UserError(fmt::format(
+          "kernel @{}: what a pipeline fetches must not depend on memory that the kernel reads",
+          kernel_.name));
+    case Op::kFor:
+    case Op::kIf:
+      for (size_t i = 0; i < op->results.size(); ++i) {
+        if (op->results[i] != id) continue;
+        if (op->op == Op::kFor) need(op->operands[3 + i]);
+        for (const Region& region : op->regions) need(region.operations.back().operands[i]);
+      }
+      for (size_t i = 0; i < (op->op == Op::kFor ? 3u : 1u); ++i) need(op->operands[i]);
+      return;
+    default:
+      for (ValueId operand : op->operands) need(operand);
+  }
+}
+
+void GpuEmitter::plan_copies(const Region& region) {
+  for (const Operation& op : region.operations) {
+    if (!contains_pipeline(op)) continue;
+    if (op.op == Op::kPipeline) {
+      need(op.operands[0]), need(op.operands[1]);
+      for (const Operation& fetch : op.regions[0].operations) {
+        for (size_t i = 0; i < fetch.operands.size(); ++i) need(fetch.operands[i]);
+      }
+      continue;
+    }
+    for (size_t i = 0; i < (op.op == Op::kFor ? 3u : 1u); ++i) need(op.operands[i]);
+    for (const Region& inner : op.regions) plan_copies(inner);
+  }
+}
+
+bool GpuEmitter::wanted(const Operation& op) {
+  if (lazy_.contains(&op)) return false;
+  if (role_ != Role::kCopies || in_produce_ || contains_pipeline(op)) return true;
+  return std::ranges::any_of(op.results, [&](ValueId id) { return needed_[id]; });
+}
+
+// ---- barriers of slots
+
+llvm::Value* GpuEmitter::shared_address(int64_t offset) {
+  return ir_.CreatePtrToInt(shared_pointer(offset), ir_.getInt32Ty());
+}
+
+llvm::Value* GpuEmitter::instruct(ptx::Instruction instruction,
+                                  std::initializer_list<Value*> operands) {
+  return ptx::emit(ir_, instruction, std::span(operands.begin(), operands.size()));
+}
+
+llvm::Value* GpuEmitter::full_barrier(const Steps& steps, Value* slot) {
+  return plus(shared_address(steps.barriers), times(slot, 8));
+}
+
+llvm::Value* GpuEmitter::empty_barrier(const Steps& steps, Value* slot) {
+  return plus(shared_address(steps.barriers + 8 * steps.slots), times(slot, 8));
+}
+
+void GpuEmitter::wait_for(Value* barrier, Value* parity) {
+  auto& context = module_.getContext();
+  auto* wait = llvm::BasicBlock::Create(context, "wait", function_);
+  auto* done = llvm::BasicBlock::Create(context, "arrived", function_);
+  ir_.CreateBr(wait);
+  ir_.SetInsertPoint(wait);
+  ir_.CreateCondBr(instruct(Instruction::kBarrierTryWait, {barrier, parity}), done, wait);
+  ir_.SetInsertPoint(done);
+}
+
+// One arrival of every warp, after the last of its lanes has read. No branch: the assembler gives
+// up on asynchronous products around one.
+void GpuEmitter::release(const Steps& steps, Value* slot, Value* condition) {
+  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {ir_.getInt32(~0u)});
+  Value* first_lane = ir_.CreateICmpEQ(lane_, number(0));
+  instruct(Instruction::kBarrierArrive, {both(first_lane, condition), empty_barrier(steps, slot)});
+}
+
+llvm::Value* GpuEmitter::slot_before(const Steps& steps, Value* slot) {
+  Value* wraps = ir_.CreateICmpEQ(slot, number(0));
+  return ir_.CreateSelect(wraps, number(steps.slots - 1), ir_.CreateSub(slot, number(1)));
+}
+
+void GpuEmitter::advance(const Steps& steps, Value* slot, Value* phase) {
+  Value* next = plus(slot, 1);
+  Value* wraps = ir_.CreateICmpEQ(next, number(steps.slots));
+  ir_.CreateStore(ir_.CreateSelect(wraps, number(0), next), steps.slot);
+  ir_.CreateStore(ir_.CreateXor(phase, ir_.CreateZExt(wraps, ir_.getInt32Ty())), steps.phase);
+}
+
+llvm::Value* GpuEmitter::as_index(Value* slot) { return ir_.CreateZExt(slot, ir_.getInt64Ty()); }
+
+// ---- roles
+
+int GpuEmitter::threads() const { return threads_ + (specialised_ ? kCopyThreads : 0); }
+
+// Registers are dealt anew where an equal share is too little for the sums.
+int GpuEmitter::registers_to_compute() const {
+  int share = kRegistersOfBlock / threads() / 8 * 8;
+  int most = 0;
+  for (const Layout& layout : layouts_) {
+    if (layout.is_bits()) most = std::max(most, layout.registers());
+  }
+  constexpr int kBesidesSums = 90;
+  if (most + kBesidesSums <= share) return 0;
+  int rest = (kRegistersOfBlock - kCopyThreads * kCopyRegisters) / threads_ / 8 * 8;
+  return std::min(rest, kMostRegisters);
+}
+
+void GpuEmitter::make_positions() {
+  auto variable = [&](llvm::Type* type) { return ir_.CreateAlloca(type); };
+  for (Steps& steps : steps_) {
+    for (llvm::AllocaInst** place : {&steps.slot, &steps.phase, &steps.fill}) {
+      *place = variable(ir_.getInt32Ty());
+    }
+  }
+  if (specialised_) waited_ = variable(ir_.getInt1Ty());
+}
+
+void GpuEmitter::start_positions(int phase) {
+  for (Steps& steps : steps_) {
+    ir_.CreateStore(number(0), steps.slot);
+    ir_.CreateStore(number(phase), steps.phase);
+  }
+}
+
+// Before the roles part: barriers, and leave for the next launch to come in early.
+void GpuEmitter::prepare_roles() {
+  when(ir_.CreateICmpEQ(thread_, number(0)), [&] {
+    for (const Steps& steps : steps_) {
+      for (int slot = 0; slot < steps.slots; ++slot) {
+        instruct(Instruction::kBarrierInit, {full_barrier(steps, number(slot)), number(1)});
+        instruct(Instruction::kBarrierInit,
+                 {empty_barrier(steps, number(slot)), number(threads_ / kWarp)});
+      }
+    }
+    instruct(Instruction::kFenceBarrierInit, {});
+    instruct(Instruction::kFenceAsyncProxy, {});
+    for (size_t i = 0; i < maps_.size(); ++i) instruct(Instruction::kPrefetchMap, {map_value(i)});
+  });
+  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+  instruct(Instruction::kLetNextBegin, {});
+}
+
+llvm::Value* GpuEmitter::map_value(size_t map) {
+  return function_->getArg(static_cast<unsigned>(kernel_.parameters.size() + map));
+}
+
+void GpuEmitter::run_roles() {
+  auto& context = module_.getContext();
+  prepare_roles();
+  auto* copies = llvm::BasicBlock::Create(context, "copies", function_);
+  auto* computes = llvm::BasicBlock::Create(context, "computes", function_);
+  ir_.CreateCondBr(ir_.CreateICmpULT(thread_, number(threads_)), computes, copies);
+  const std::vector<Tile> at_start = values_;
+  int registers = registers_to_compute();
+
+  ir_.SetInsertPoint(copies);
+  role_ = Role::kCopies;
+  if (registers > 0) instruct(Instruction::kFewerRegisters, {number(kCopyRegisters)});
+  when(ir_.CreateICmpEQ(thread_, number(threads_)), [&] {
+    start_positions(1);  // a fresh barrier counts as passed once
+    ir_.CreateStore(ir_.getFalse(), waited_);
+    region(kernel_.body);
+  });
+  ir_.CreateRetVoid();
+
+  values_ = at_start;
+  uniform_.clear();
+  ir_.SetInsertPoint(computes);
+  role_ = Role::kComputes;
+  if (registers > 0) instruct(Instruction::kMoreRegisters, {number(registers)});
+  start_positions(0);
+  instruct(Instruction::kWaitForPrevious, {});
+  make_tables();
+  region(kernel_.body);
+  ir_.CreateRetVoid();
+}
+
+// ---- operations
+
+void GpuEmitter::pipeline_operation(const Operation& op) {
+  switch (op.op) {
+    case Op::kRing:
+      return;
+    case Op::kFetchRun:
+      return specialised_ ? fetch_run(op) : copy_run(op);
+    case Op::kFetchBox:
+      return specialised_ ? fetch_box(op) : copy_box(op);
+    case Op::kRead:
+      if (!folded_.contains(&op)) values_[op.results[0]] = read(op);
+      return;
+    default:
+      if (role_ == Role::kCopies) return produce(op);
+      return specialised_ ? consume(op) : copy_and_consume(op);
+  }
+}
+
+llvm::Value* GpuEmitter::slot_pointer(const Ring& ring, Value* slot) {
+  Value* narrow = ir_.CreateTrunc(slot, ir_.getInt32Ty());
+  return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), shared_pointer(ring.offset),
+                               as_index(times(narrow, ring.slot_bytes)));
+}
+
+void GpuEmitter::fetch_run(const Operation& op) {
+  const Ring& ring = rings_[op.operands[0]];
+  const Type& slot = type(op.operands[0]);
+  Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
+  Value* from =
+      ir_.CreateGEP(memory_type(slot.dtype), single(op.operands[2]), single(op.operands[3]));
+  instruct(Instruction::kCopyRun,
+           {to, from, number(bytes_of(slot)), arrival_, ir_.getInt64(kNormalPolicy)});
+}
+
+void GpuEmitter::fetch_box(const Operation& op) {
+  const Ring& ring = rings_[op.operands[0]];
+  Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
+  auto narrow = [&](size_t i) { return ir_.CreateTrunc(single(op.operands[i]), ir_.getInt32Ty()); };
+  instruct(Instruction::kCopyBox, {to, map_value(map_of_[&op]), narrow(4), narrow(3), arrival_,
+                                   ir_.getInt64(kNormalPolicy)});
+}
+
+void GpuEmitter::produce(const Operation& op) {
+  const Steps& steps = steps_[steps_of_[&op]];
+  const Region& inside = op.regions[0];
+  Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
+  wait_for_previous();
+  index_loop(lo, hi, [&](Value* counter) {
+    Value* slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+    Value* phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
+    wait_for(empty_barrier(steps, slot), phase);
+    arrival_ = full_barrier(steps, slot);
+    instruct(Instruction::kBarrierExpect, {arrival_, number(steps.bytes)});
+    fetch_step(inside, counter, slot);
+    advance(steps, slot, phase);
+  });
+}
+
+void GpuEmitter::fetch_step(const Region& produce, Value* counter, Value* slot) {
+  values_[produce.arguments[0]] = {counter};
+  values_[produce.arguments[1]] = {as_index(slot)};
+  in_produce_ = true;
+  region(produce);
+  in_produce_ = false;
+}
+
+void GpuEmitter::wait_for_previous() {
+  Value* waited = ir_.CreateLoad(ir_.getInt1Ty(), waited_);
+  when(ir_.CreateNot(waited), [&] {
+    instruct(Instruction::kWaitForPrevious, {});
+    ir_.CreateStore(ir_.getTrue(), waited_);
+  });
+}
+
+void GpuEmitter::index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body) {
+  auto& context = module_.getContext();
+  llvm::BasicBlock* before = ir_.GetInsertBlock();
+  auto* inside = llvm::BasicBlock::Create(context, "step", function_);
+  auto* after = llvm::BasicBlock::Create(context, "end_steps", function_);
+  ir_.CreateCondBr(ir_.CreateICmpSLT(lo, hi), inside, after);
+  ir_.SetInsertPoint(inside);
+  llvm::PHINode* counter = ir_.CreatePHI(ir_.getInt64Ty(), 2);
+  counter->addIncoming(lo, before);
+  body(counter);
+  Value* next = ir_.CreateNSWAdd(counter, index_constant(1));
+  counter->addIncoming(next, ir_.GetInsertBlock());
+  ir_.CreateCondBr(ir_.CreateICmpSLT(next, hi), inside, after);
+  ir_.SetInsertPoint(after);
+}
+
+// Steps of the arithmetic: `before_step` waits for the slot, `after_step` may give it back. What is
+// carried leaves through `drain`, which only runs where there was a step.
+void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
+  const Region& inside = op.regions[1];
+  auto& context = module_.getContext();
+  Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
+  std::vector<Tile> initials;
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    initials.push_back(carried(op.operands[2 + i], op.results[i]));
+  }
+  llvm::BasicBlock* before = ir_.GetInsertBlock();
+  auto* body = llvm::BasicBlock::Create(context, "step", function_);
+  auto* drain = llvm::BasicBlock::Create(context, "drain", function_);
+  auto* exit = llvm::BasicBlock::Create(context, "end_steps", function_);
+  ir_.CreateCondBr(ir_.CreateICmpSLT(lo, hi), body, exit);
+
+  ir_.SetInsertPoint(body);
+  llvm::PHINode* counter = ir_.CreatePHI(ir_.getInt64Ty(), 2);
+  counter->addIncoming(lo, before);
+  std::vector<llvm::PHINode*> phis;
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    Tile& argument = values_[inside.arguments[2 + i]];
+    argument.clear();
+    for (Value* initial : initials[i]) {
+      phis.push_back(ir_.CreatePHI(initial->getType(), 2));
+      phis.back()->addIncoming(initial, before);
+      argument.push_back(phis.back());
+    }
+  }
+  enter_block();
+  values_[inside.arguments[0]] = {counter};
+  values_[inside.arguments[1]] = {hooks.before_step(counter)};
+  forget_lazy();
+  region(inside);
+  std::vector<Tile> lasts;
+  std::vector<ValueId> yields = yielded(inside);
+  for (size_t i = 0; i < op.results.size(); ++i) lasts.push_back(carried(yields[i], op.results[i]));
+  hooks.after_step(counter);
+  Value* next = ir_.CreateNSWAdd(counter, index_constant(1));
+  llvm::BasicBlock* latch = ir_.GetInsertBlock();
+  counter->addIncoming(next, latch);
+  size_t piece = 0;
+  for (const Tile& last : lasts) {
+    for (Value* value : last) phis[piece++]->addIncoming(value, latch);
+  }
+  ir_.CreateCondBr(ir_.CreateICmpSLT(next, hi), body, drain);
+
+  ir_.SetInsertPoint(drain);
+  hooks.drain(lasts);
+  llvm::BasicBlock* drained = ir_.GetInsertBlock();
+  ir_.CreateBr(exit);
+  ir_.SetInsertPoint(exit);
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    Tile merged;
+    for (size_t p = 0; p < lasts[i].size(); ++p) {
+      llvm::PHINode* out = ir_.CreatePHI(lasts[i][p]->getType(), 2);
+      out->addIncoming(initials[i][p], before);
+      out->addIncoming(lasts[i][p], drained);
+      merged.push_back(out);
+    }
+    values_[op.results[i]] = std::move(merged);
+  }
+  enter_block();
+}
+
+void GpuEmitter::consume(const Operation& op) {
+  const Steps& steps = steps_[steps_of_[&op]];
+  Value *slot = nullptr, *phase = nullptr, *lo = single(op.operands[0]);
+  bool runs_on = std::ranges::any_of(op.regions[1].operations, [&](const Operation& inside) {
+    return in_flight_.contains(&inside);
+  });
+  StepHooks hooks;
+  hooks.before_step = [&](Value* counter) {
+    slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+    phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
+    wait_for(full_barrier(steps, slot), phase);
+    // Products of the step before may still read its slot: it is given back after their end.
+    if (runs_on) {
+      give_back_ = [this, &steps, slot, counter, lo] {
+        release(steps, slot_before(steps, slot), ir_.CreateICmpNE(counter, lo));
+      };
+    }
+    return as_index(slot);
+  };
+  hooks.after_step = [&](Value*) {
+    if (!runs_on) release(steps, slot);
+    advance(steps, slot, phase);
+  };
+  hooks.drain = [&](std::vector<Tile>& lasts) {
+    if (!runs_on) return;
+    for (size_t i = 0; i < lasts.size(); ++i) {
+      ValueId yield = yielded(op.regions[1])[i];
+      const Operation* made = definitions_[yield];
+      if (made && made->op == Op::kDot && in_flight_.contains(made)) {
+        lasts[i] = ptx::finish_products(ir_, lasts[i]);
+      }
+    }
+    release(steps, slot_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.slot)));
+  };
+  consume_steps(op, hooks);
+}
+
+// A tile of consecutive elements of a slot. Rows of boxes are swizzled: 16-byte units change places
+// with those whose number differs in the row's low bits.
+GpuEmitter::Tile GpuEmitter::read(const Operation& op) {
+  const Ring& ring = rings_[op.operands[0]];
+  const Type& result = type(op.results[0]);
+  const Layout& layout = layouts_[op.results[0]];
+  int bytes = (bit_width(result.dtype) + 7) / 8, columns = result.shape.back();
+  Value* base = slot_pointer(ring, single(op.operands[1]));
+  Value* first = op.operands[2] == kNone
+                     ? number(0)
+                     : ir_.CreateTrunc(single(op.operands[2]), ir_.getInt32Ty());
+  int width = layout.is_bits() ? layout.neighbours()
+              : layout.kind == Layout::Kind::kDealt && columns % layout.run == 0 ? layout.run
+                                                                                 : 1;
+  int most = ring.row_bytes > 0 ? kChunk / bytes : width;
+  width = std::min(width, most);
+  auto* offset = op.operands[2] == kNone ? nullptr : llvm::dyn_cast<llvm::ConstantInt>(first);
+  while (op.operands[2] != kNone && width > 1 &&
+         !(offset && offset->getZExtValue() % static_cast<uint64_t>(width) == 0)) {
+    width /= 2;
+  }
+  const bool strided = !op.integers.empty();
+  int64_t row_stride = strided ? op.integers.front() : columns;
+  int64_t column_stride = strided ? op.integers.back() : 1;
+  if (column_stride != 1 || row_stride % width != 0) width = 1;
+  Tile out;
+  for (int r = 0; r < layout.registers(); r += width) {
+    Place at = place(layout, r, result);
+    Value* element = plus(first, plus(times(at.row, row_stride), times(at.column, column_stride)));
+    if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
+    Value* byte = times(element, bytes);
+    if (ring.row_bytes > 0) byte = swizzled(ring, byte);
+    Value* pointer = ir_.CreateInBoundsGEP(ir_.getInt8Ty(), base, as_index(byte));
+    for (Value* value : load_vector(result.dtype, pointer, width)) out.push_back(value);
+  }
+  return out;
+}
+
+// 128-byte rows: unit ^= row & 7; narrower ones repeat after 1024 bytes as well.
+llvm::Value* GpuEmitter::swizzled(const Ring& ring, Value* byte) {
+  Value* mixed = ir_.CreateAnd(ir_.CreateLShr(byte, 3), number(ring.row_bytes - kChunk));
+  return ir_.CreateXor(byte, mixed);
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,59 @@
+// The instructions that LLVM has no name for, as inline assembly: one string is one instruction,
+// and all of them are in ptx.cc.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace llvm {
+class IRBuilderBase;
+class Type;
+class Value;
+}  // namespace llvm
+
+namespace tenon::codegen::ptx {
+
+// Addresses in shared memory are i32.
+enum class Instruction : uint8_t {
+  kBarrierInit,       // barrier, arrivals
+  kBarrierExpect,     // barrier, bytes: arrives, and waits for that many bytes as well
+  kBarrierArrive,     // i1: whether at all, barrier
+  kBarrierTryWait,    // barrier, parity -> i1
+  kFenceBarrierInit,  // the copy engine sees barriers that were made before
+  kFenceAsyncProxy,   // and what was written before
+  kCopyRun,           // to, from (generic), bytes, barrier, cache policy
+  kCopyBox,           // to, map (generic), column, row, barrier, cache policy
+  kPrefetchMap,       // map
+  kProductFence,      // registers written before may be read by products
+  kProductCommit,     // ends a group of products
+  kProductWait,       // at most so many groups are still running
+  kFewerRegisters,    // count
+  kMoreRegisters,     // count
+  kLetNextBegin,      // the next launch may begin
+  kWaitForPrevious,   // everything that the launches before wrote is there
+  kStoreMatrices,     // address, four words: 8x8 matrices of 16 bits, turned
+  kStoreTwoMatrices,  // address, two words
+  kDecodeE4M3,        // two f8e4m3fn in an i16 -> two f16 in an i32
+  kPin,               // i32 -> the same, computed before anything that follows
+};
+
+llvm::Value* emit(llvm::IRBuilderBase& ir, Instruction instruction,
+                  std::span<llvm::Value* const> operands);
+
+// Whether the assembler knows a product of 64 rows and so many columns.
+bool has_product(int columns);
+
+// sums[64, columns] += left[64, 16] * right[16, columns], asynchronously. `left` is four words of
+// registers or one descriptor (i64) of shared memory, `right` a descriptor.
+std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
+                                         std::span<llvm::Value* const> sums,
+                                         std::span<llvm::Value* const> left, llvm::Value* right);
+
+// All products are done; the sums are what they are from here on.
+std::vector<llvm::Value*> finish_products(llvm::IRBuilderBase& ir,
+                                          std::span<llvm::Value* const> sums);
+
+}  // namespace tenon::codegen::ptx

@@ -1,0 +1,38 @@
+// Operations that move elements without computing: where each element of the result comes from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codegen/layouts.h"
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+// Broadcast, reshape, transpose, slice, concat, permute, and bitcasts to narrower elements.
+bool is_move(const Kernel& kernel, const Operation& op);
+
+struct Origin {
+  int operand = 0;
+  int64_t element = 0;  // of that operand, row-major
+  int part = 0;         // of the element, low bits first; other than 0 for bitcasts only
+};
+Origin origin_of(const Kernel& kernel, const Operation& op, int64_t element);
+
+// Layouts by bits on one side of a move, from those on the other side, such that nothing changes
+// threads. Nothing: there is none.
+std::optional<Layout> moved_forward(const Kernel& kernel, const Operation& op, const Layout& from);
+std::optional<Layout> moved_backward(const Kernel& kernel, const Operation& op, size_t operand,
+                                     const Layout& to);
+
+// For each register of the result the register of an operand that holds the same element in every
+// thread. Nothing: some element has to change threads.
+struct RegisterOrigin {
+  int operand = 0, reg = 0, part = 0;
+};
+std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kernel,
+                                                             const Operation& op,
+                                                             const std::vector<Layout>& layouts);
+
+}  // namespace tenon::codegen

@@ -1,0 +1,146 @@
+// Kernels with pipelines, as large products are written.
+#include <bit>
+
+#include "codegen/tile/builder.h"
+#include "tests/codegen/gpu_samples.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr DType kF32 = DType::kF32, kF16 = DType::kF16, kU32 = DType::kU32;
+constexpr int kStep = 64;  // along k
+
+int log2_of(int n) { return std::countr_zero(static_cast<unsigned>(n)); }
+
+// Weights e2m1 with scales e4m3 for 16 of them. A step of `rows` weight rows is one run of words:
+//   codes [rows/64][warp 4][g 8][t 4][q 4], a word holds 8 codes of k16 slice q: rows g and g + 8
+//   of the warp's 16, k = 2t, 2t + 1, 2t + 8, 2t + 9
+//   scales [rows/64][warp 4][g 8][row half 2], a word holds those of the four slices
+struct PackedWeights {
+  Builder& b;
+  int rows;
+
+  int words() const { return rows * 9; }
+
+  ValueId constant(uint32_t value, std::vector<int> shape) const {
+    return b.integer_constant(kU32, value, std::move(shape));
+  }
+
+  // Two codes of a word as two f16, times 2^-14: J is the pair's place in the operand.
+  ValueId codes(ValueId words, int J) const {
+    std::vector<int> shape{rows * 2, 4};
+    auto left = [&](int by) { return b.binary(Fn::kShiftLeft, words, constant(by, shape)); };
+    auto right = [&](int by) { return b.binary(Fn::kShiftRight, words, constant(by, shape)); };
+    auto kept = [&](ValueId x, uint32_t mask) {
+      return b.binary(Fn::kAnd, x, constant(mask, shape));
+    };
+    ValueId out = kNone;
+    switch (J) {
+      case 0:
+        out = kept(words, 0x8E008E00);
+        break;
+      case 1:
+        out = kept(left(8), 0x8E008E00);
+        break;
+      case 2:
+        out = b.binary(Fn::kOr, kept(left(1), 0x82008200), kept(right(2), 0x0C000C00));
+        break;
+      default:
+        out = b.binary(Fn::kOr, kept(left(9), 0x82008200), kept(left(6), 0x0C000C00));
+    }
+    return b.bitcast(out, kF16);
+  }
+
+  // Scales of one half of the rows, as the codes lie: [.. g][t][q][h].
+  ValueId spread(ValueId scales, int half) const {
+    ValueId own = b.slice(scales, {0, 4 * half}, {rows / 2, 4});
+    ValueId pairs = b.broadcast(b.reshape(own, {rows * 2, 1}), {rows * 2, 2});
+    ValueId four = b.broadcast(b.reshape(pairs, {1, rows * 4}), {4, rows * 4});
+    int top = log2_of(rows * 4);
+    std::vector<int64_t> bits{0, 1, 2, top, top + 1};
+    for (int bit = 3; bit < top; ++bit) bits.push_back(bit);
+    return b.permute(four, bits, {rows * 2, 8});
+  }
+
+  ValueId decode(ValueId ring, ValueId slot) const {
+    ValueId words = b.read(ring, slot, {rows * 2, 4});
+    ValueId packed = b.read(ring, slot, {rows / 2, 2}, b.index(rows * 8));
+    ValueId scales = b.cast(b.unary(Fn::kDecodeF8E4M3FN, b.bitcast(packed, DType::kU8)), kF16);
+    std::vector<ValueId> pairs;
+    for (int J = 0; J < 4; ++J) pairs.push_back(b.mul(codes(words, J), spread(scales, J & 1)));
+    int blocks = log2_of(rows / 64);
+    std::vector<int64_t> bits{0, 3, 4, 11 + blocks, 1, 2, 5, 6, 7, 10 + blocks, 8, 9};
+    for (int i = 0; i < blocks; ++i) bits.push_back(10 + i);
+    return b.permute(b.concat(pairs, 0), bits, {rows, kStep});
+  }
+};
+
+struct Shape {
+  int rows, tokens, slots, threads;
+};
+
+// y[m, n] = x[m, k] * w[n, k]', tile after tile of a persistent block.
+Sample packed_product(const Shape& shape, DType to) {
+  auto [rows, tokens, slots, threads] = shape;
+  Builder b("packed_product");
+  PackedWeights weights{b, rows};
+  ValueId w = b.buffer("w", kU32, /*constant=*/true), x = b.buffer("x", kF16);
+  ValueId bias = b.buffer("bias", kF32, /*constant=*/true), y = b.buffer("y", to);
+  ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
+  ValueId blocks = b.index_parameter("blocks");
+  ValueId ring_w = b.ring(kU32, {weights.words()}, slots);
+  ValueId ring_x = b.ring(kF16, {tokens, kStep}, slots);
+  auto up = [&](ValueId size, int by) { return b.div(b.add(size, b.index(by - 1)), b.index(by)); };
+  ValueId steps = b.div(k, b.index(kStep)), tiles_n = up(n, rows);
+  ValueId tiles = b.mul(tiles_n, up(m, tokens));
+  b.loop(b.task(), tiles, blocks, {}, [&](ValueId tile, std::span<const ValueId>) {
+    ValueId tile_n = b.rem(tile, tiles_n);
+    ValueId row = b.mul(tile_n, b.index(rows));
+    ValueId token = b.mul(b.div(tile, tiles_n), b.index(tokens));
+    ValueId first = b.mul(tile_n, steps);
+    ValueId sums = b.pipeline(
+        slots, b.index(0), steps, {b.constant(kF32, 0, {rows, tokens})},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_run(ring_w, slot, w, b.mul(b.add(first, i), b.index(weights.words())));
+          b.fetch_box(ring_x, slot, {x, m, k, k}, token, b.mul(i, b.index(kStep)));
+        },
+        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+          ValueId left = weights.decode(ring_w, slot);
+          ValueId right = b.transpose(b.read(ring_x, slot, {tokens, kStep}));
+          return std::vector{b.dot(carried[0], left, right)};
+        })[0];
+    ValueId turned = b.mul(b.transpose(sums), b.constant(kF32, 0x1p14 * 0.25));
+    ValueId left_rows = b.sub(n, row);
+    ValueId added = b.load({bias, row, {}, {left_rows}}, {rows});
+    ValueId out = b.add(turned, b.broadcast(added, {tokens, rows}));
+    ValueId at = b.add(b.mul(token, n), row);
+    b.store({y, at, {n, b.index(1)}, {b.sub(m, token), left_rows}}, b.cast(out, to));
+    return std::vector<ValueId>{};
+  });
+  int64_t M = tokens + 3, N = rows * 2, K = 3 * kStep;
+  std::string name = "packed_product_" + std::to_string(rows) + "x" + std::to_string(tokens) + "_" +
+                     std::string(tenon::name(to)) + "_t" + std::to_string(threads);
+  return {name,
+          b.finish(),
+          threads,
+          3,
+          {{kU32, N * K / 64 * 9, 0x38383838}, {kF16, M * K, 1}, {kF32, N}, {to, M * N, 0}},
+          {M, N, K, 3},
+          2e-3};
+}
+
+}  // namespace
+
+std::vector<Sample> pipeline_samples() {
+  std::vector<Sample> out;
+  for (const Shape& shape : {Shape{64, 8, 4, 128}, {128, 64, 4, 256}, {128, 256, 2, 256}}) {
+    out.push_back(packed_product(shape, kF16));
+  }
+  out.push_back(packed_product({256, 128, 2, 256}, kF16));
+  out.back().representative = false;  // needs the registers that copying threads leave over
+  out.push_back(packed_product({128, 64, 4, 256}, kF32));
+  return out;
+}
+
+}  // namespace tenon::codegen
