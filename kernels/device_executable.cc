@@ -44,6 +44,7 @@ struct DeviceRunState {
   std::vector<Address> callers;     // inputs and outputs, in the order of caller_slots_
   std::vector<uint64_t> arguments;  // of all launches, one launch after the other
   std::vector<LaunchMaps> maps;     // per launch
+  std::vector<Buffer> aligned;      // copies of what fetches_ are of, where they are needed
   std::unique_ptr<Event> finished;
   device::StreamHandle stream = nullptr;
   bool in_flight = false;
@@ -134,6 +135,11 @@ class DeviceExecutable final : public Executable {
   struct Patch {
     size_t position, caller;
   };
+  // A caller's buffer that a launch's copies read.
+  struct Fetch {
+    size_t launch, number;  // in CompiledLaunch::fetched
+    Patch patch;
+  };
 
   bool is_callers(size_t slot) const {
     const Slot::Kind kind = program_.slots[slot].kind;
@@ -153,6 +159,20 @@ class DeviceExecutable final : public Executable {
         arguments_.push_back(is_buffer ? Argument{true, *slot++} : Argument{false, next_index++});
       }
     }
+    plan_fetches();
+  }
+
+  void plan_fetches() {
+    size_t first = 0;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      for (size_t number = 0; number < launch.fetched.size(); ++number) {
+        const size_t position = first + launch.fetched[number].parameter;
+        const auto patch = std::ranges::find(patches_, position, &Patch::position);
+        if (patch != patches_.end()) fetches_.push_back({i, number, *patch});
+      }
+      first += launch.is_buffer.size();
+    }
   }
 
   void load_kernels() {
@@ -170,6 +190,7 @@ class DeviceExecutable final : public Executable {
     for (const CompiledLaunch& launch : program_.launches) {
       state->maps.emplace_back(kernels_[launch.gpu_code]->maps);
     }
+    state->aligned.resize(fetches_.size());
     state->finished = std::make_unique<Event>(device_);
     if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
     return state;
@@ -278,7 +299,7 @@ class DeviceExecutable final : public Executable {
     state.shape_values_stale = false;
   }
 
-  void bind(RunContext& context, DeviceRunState& state) const {
+  void bind(RunContext& context, DeviceRunState& state) {
     for (size_t i = 0; i < caller_slots_.size(); ++i) {
       const Slot& slot = program_.slots[caller_slots_[i]];
       const void* data =
@@ -287,8 +308,33 @@ class DeviceExecutable final : public Executable {
               : context.output(slot.index, state.shapes.instance->outputs[slot.index]);
       state.callers[i] = state.slots[caller_slots_[i]] = address_in(data);
     }
-    for (const Patch& patch : patches_)
+    for (const Patch& patch : patches_) {
       state.arguments[patch.position] = state.callers[patch.caller];
+    }
+    for (size_t i = 0; i < fetches_.size(); ++i) {
+      if (!is_aligned(state, fetches_[i])) make_aligned(state, i);
+    }
+  }
+
+  static bool is_aligned(const DeviceRunState& state, const Fetch& fetch) {
+    constexpr Address kFetchAlignment = 16;
+    return state.callers[fetch.patch.caller] % kFetchAlignment == 0;
+  }
+  static size_t bytes_of(const DeviceRunState& state, const Fetch& fetch) {
+    const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[fetch.launch];
+    return static_cast<size_t>(size.fetched_bytes[fetch.number]);
+  }
+
+  // The launch reads a copy; enqueue() fills it.
+  void make_aligned(DeviceRunState& state, size_t number) {
+    Buffer& copy = state.aligned[number];
+    if (const size_t bytes = bytes_of(state, fetches_[number]); bytes > copy.bytes()) {
+      settle(state);
+      state.captured.forget();
+      copy = Buffer();
+      copy = Buffer(device_, bytes, "an input that begins at no multiple of 16 bytes");
+    }
+    state.arguments[fetches_[number].patch.position] = copy.address();
   }
 
   // Events between the launches tell when each ran; the clocks meet at the first.
@@ -317,8 +363,13 @@ class DeviceExecutable final : public Executable {
                const std::function<void()>& launched = {}) const {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
-    for (size_t i = 0; i < program_.launches.size(); ++i) {
+    for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
+      for (; fetch < fetches_.size() && fetches_[fetch].launch == i; ++fetch) {
+        if (is_aligned(state, fetches_[fetch])) continue;
+        stream.copy(state.aligned[fetch].address(), state.callers[fetches_[fetch].patch.caller],
+                    bytes_of(state, fetches_[fetch]));
+      }
       const std::span of_launch(arguments, launch.is_buffer.size());
       const int64_t tasks = instance.launches[i].tasks;
       for (const ShapeInstance::Check& check : instance.launches[i].checks) {
@@ -355,6 +406,7 @@ class DeviceExecutable final : public Executable {
   std::vector<size_t> caller_slots_;  // inputs and outputs
   std::vector<Argument> arguments_;   // of all launches
   std::vector<Patch> patches_;        // arguments that are the caller's addresses
+  std::vector<Fetch> fetches_;        // those that copies read, in the order of launches
 };
 
 }  // namespace

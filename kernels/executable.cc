@@ -175,8 +175,11 @@ class CompiledExecutable final : public Executable {
 
 std::unique_ptr<Executable> Executable::build(ir::Graph fused, const Settings& settings,
                                               const codegen::StageSink& sink) {
-  return std::make_unique<CompiledExecutable>(make_program(fused, settings, sink),
-                                              settings.host.threads);
+  return run_on_host(make_program(fused, settings, sink), settings.host.threads);
+}
+
+std::unique_ptr<Executable> run_on_host(Program program, int threads) {
+  return std::make_unique<CompiledExecutable>(std::move(program), threads);
 }
 
 }  // namespace tenon::kernels

@@ -43,6 +43,16 @@ std::string problem_text(const ir::Graph& graph, const ir::Node& node) {
   return fmt::format("({}) -> ({})", list(node.inputs), list(node.outputs));
 }
 
+// Buffers that fetches read.
+void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& buffers) {
+  for (const codegen::Operation& operation : region.operations) {
+    if (operation.op == codegen::Op::kFetchBox || operation.op == codegen::Op::kFetchRun) {
+      buffers.insert(operation.operands.at(2));
+    }
+    for (const codegen::Region& inner : operation.regions) collect_fetched(inner, buffers);
+  }
+}
+
 class ProgramBuilder {
  public:
   ProgramBuilder(const ir::Graph& graph, const Settings& settings)
@@ -190,6 +200,7 @@ class ProgramBuilder {
     for (const codegen::Parameter& parameter : launch.kernel.parameters) {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
+    compiled.fetched = fetched_values(launch);
     for (const BufferArgument& argument : launch.buffers) {
       const size_t slot = slot_of(argument, places);
       touch(slot);
@@ -203,6 +214,21 @@ class ProgramBuilder {
     }
     kernels_.push_back(std::move(launch.kernel));
     program_.launches.push_back(std::move(compiled));
+  }
+
+  std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
+    std::set<codegen::ValueId> fetched;
+    collect_fetched(launch.kernel.body, fetched);
+    std::vector<FetchedBuffer> values;
+    auto argument = launch.buffers.begin();
+    for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
+      if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
+      const BufferArgument& buffer = *argument++;
+      if (buffer.kind != BufferArgument::Kind::kValue) continue;
+      if (!fetched.contains(static_cast<codegen::ValueId>(i))) continue;
+      values.push_back({i, storage_bytes_of(graph_.value(buffer.id))});
+    }
+    return values;
   }
 
   void add_shape_value(const ir::Node& node) {

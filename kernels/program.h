@@ -36,6 +36,13 @@ struct CheckedIndices {
   IndexCheck check;
 };
 
+// A buffer of the caller's that a kernel's copies read: on a GPU it must begin at a multiple of 16
+// bytes, and is copied to one that does where it does not.
+struct FetchedBuffer {
+  size_t parameter = 0;  // of the kernel
+  Dim bytes;
+};
+
 struct CompiledLaunch {
   codegen::HostFunction function = nullptr;            // on the host
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
@@ -43,6 +50,7 @@ struct CompiledLaunch {
   int threads = 0;                                     // on a GPU: of a block
   std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
   std::vector<size_t> slots;
+  std::vector<FetchedBuffer> fetched;
   std::vector<Dim> indices;
   Dim tasks, task_cost;
   std::vector<CheckedIndices> checks;
@@ -94,5 +102,8 @@ struct Program {
 // can run.
 Program make_program(const ir::Graph& fused, const Settings& settings,
                      const codegen::StageSink& sink);
+
+// An executable on this machine's processor.
+std::unique_ptr<Executable> run_on_host(Program program, int threads);
 
 }  // namespace tenon::kernels

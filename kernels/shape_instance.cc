@@ -76,6 +76,9 @@ class Instantiation {
     size.batches = count_batches(size.tasks, number(launch.task_cost), threads);
     size.first_index = instance_->indices.size();
     for (const Dim& index : launch.indices) instance_->indices.push_back(number(index));
+    for (const FetchedBuffer& buffer : launch.fetched) {
+      size.fetched_bytes.push_back(number(buffer.bytes));
+    }
     for (const CheckedIndices& indices : launch.checks) {
       const int64_t bound = number(indices.check.bound);
       const ShapeInstance::Check sized{indices.slot,

@@ -24,6 +24,7 @@ struct ShapeInstance {
     int64_t batches = 1;  // 1: run on the calling thread
     size_t first_index = 0;
     std::vector<Check> checks;
+    std::vector<int64_t> fetched_bytes;  // one per FetchedBuffer
   };
   struct Copy {
     size_t from = 0, to = 0;

@@ -152,6 +152,25 @@ TEST_F(DeviceExecutableTest, NoRowsNeedNoMap) {
   EXPECT_THAT(read(y, 5), Each(1.0f));
 }
 
+TEST_F(DeviceExecutableTest, WhatIsFetchedIsCopiedWhereItIsNotAligned) {
+  for (const bool graphs : {false, true}) {
+    program_.launches.clear();
+    program_.gpu_code.clear();
+    add_copy_of_boxes();
+    program_.launches[0].fetched = {{0, n_ * Dim(kColumns * 4)}};
+    const auto executable =
+        run_on_device(program_, device_->description().target(), device_, {.graphs = graphs});
+    const Buffer x = rows_of(1.0f), z = rows_of(2.0f), y = rows_of(0.0f);
+    for (const int64_t rows : {3, 3, 3, 15, 15, 15, 3}) {
+      OneInput off(x.address() + 4, y.address(), rows), on(z.address(), y.address(), rows);
+      executable->run(off);
+      EXPECT_THAT(read(y, rows), Each(1.0f));
+      executable->run(on);
+      EXPECT_THAT(read(y, rows), Each(2.0f));
+    }
+  }
+}
+
 TEST_F(DeviceExecutableTest, AnInputThatTheEngineCannotReadIsNamedWithItsNode) {
   add_copy_of_boxes();
   const auto executable = finish();
