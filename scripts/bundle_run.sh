@@ -4,6 +4,8 @@
 #
 #   ./run             the conformance cases on the GPU and on the CPU, then the Python tests
 #   ./run --bench     the table of cases on the GPU, into results/bench
+#   ./run --products  the table of block-scaled products on the GPU, into results/products; takes
+#                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
 #
 # PYTHON names another interpreter.
@@ -111,6 +113,10 @@ run_python() {
 expected=()
 case ${1:-} in
   --bench) exec "$python" -m onnxruntime_ep_tenon bench --suite --device gpu --out "$results/bench" ;;
+  --products)
+    exec "$python" -m onnxruntime_ep_tenon bench --suite products --device gpu \
+      --out "$results/products" "${@:2}"
+    ;;
   --sanitize) sanitize ;;
   "")
     run_programs
@@ -122,7 +128,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --sanitize, or nothing" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --sanitize, or nothing" >&2
     exit 2
     ;;
 esac

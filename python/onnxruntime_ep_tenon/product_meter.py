@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -230,6 +231,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
+def rings_of(dump: Path) -> list[str]:
+    """What the heuristic chose, as the dumped kernels show it: slots and size of every ring."""
+    rings = []
+    for kernel in sorted(dump.glob("*/*.tile.txt")):
+        found = re.findall(r"= ring (\d+) : ring<([^>]+)>", kernel.read_text())
+        rings += [f"{slots} x {tile}" for slots, tile in found]
+    return list(dict.fromkeys(rings))
+
+
 def _results(case: Case, stack, gpu: int) -> dict:
     """Room for the outputs in the GPU's memory."""
     from . import tensors
@@ -244,33 +254,32 @@ class _Tenon:
     """A session of Tenon on a case, and its outputs."""
 
     def __init__(self, stack, case: Case):
-        from .commands.arguments import session_options
-        from .report import session_with_report
-
-        def open_session():
-            return session_with_report(
-                stack.model(case.m, case.copies),
-                "gpu",
-                session_options(0),
-                enable_cuda_graph=True,
-                claim="all",
-                require_full_claim=True,
-            )
-
         opened = []
-        created = timed(lambda: opened.append(open_session()))
-        self.session, report = opened[0]
+        created = timed(lambda: opened.append(self._open(stack, case)))
+        self.session, report, rings = opened[0]
         self._results = _results(case, stack, self.session.tenon_gpu)
-        kernels = {fusion.get("chosen", "") for fusion in report.fusions}
+        kernels = sorted({fusion.get("chosen", "") for fusion in report.fusions})
         packed = sum(part.get("packed_bytes", 0) for part in report.partitions)
         self.measured = Measured(
             tenon=math.nan,
-            kernel=", ".join(sorted(kernels)),
+            kernel=" ".join([*kernels, *rings]),
             packed_over_file=packed / (case.copies * case.weight_bytes),
             created=created,
         )
         if len(report.fusions) != case.copies:
             self.measured.notes.append(f"{len(report.fusions)} fusions, {case.copies} products")
+
+    def _open(self, stack, case: Case):
+        from .commands.arguments import session_options
+        from .report import session_with_report
+
+        options = {"enable_cuda_graph": True, "claim": "all", "require_full_claim": True}
+        model = stack.model(case.m, case.copies)
+        with tempfile.TemporaryDirectory(prefix="tenon-") as dump:
+            session, report = session_with_report(
+                model, "gpu", session_options(0), dump_dir=dump, **options
+            )
+            return session, report, rings_of(Path(dump))
 
     def bind(self, feed) -> Bound:
         from .gpu_runs import back_to_back, bind
