@@ -27,6 +27,37 @@ Interpreter::Interpreter(const Kernel& kernel, std::span<void* const> buffers,
       values_[i].index = indices[index++];
     }
   }
+  require_no_race();
+}
+
+namespace {
+
+struct Touched {
+  std::set<ValueId> fetched, written;
+};
+
+void collect_touched(const Region& region, Touched& touched) {
+  for (const Operation& op : region.operations) {
+    if (op.op == Op::kFetchRun || op.op == Op::kFetchBox) touched.fetched.insert(op.operands[2]);
+    if (op.op == Op::kStore || op.op == Op::kScatter) touched.written.insert(op.operands[0]);
+    for (const Region& inner : op.regions) collect_touched(inner, touched);
+  }
+}
+
+}  // namespace
+
+// On a GPU copies run ahead of everything else that the task does, and of other tasks.
+void Interpreter::require_no_race() const {
+  Touched touched;
+  collect_touched(kernel_.body, touched);
+  for (ValueId fetched : touched.fetched) {
+    for (ValueId written : touched.written) {
+      const std::byte* memory = values_[fetched].buffer;
+      if (fetched != written && (memory == nullptr || memory != values_[written].buffer)) continue;
+      throw InternalError(fmt::format("kernel @{}: %{} is fetched ahead and written by one launch",
+                                      kernel_.name, kernel_.parameters.at(fetched).name));
+    }
+  }
 }
 
 void Interpreter::run_task(int64_t task) {

@@ -36,6 +36,7 @@ class Interpreter {
   TileData& fresh(ValueId id);  // storage for a result
 
   // interpret.cc
+  void require_no_race() const;
   void run(const Region& region);
   void run(const Operation& op);
   void run_checked(const Operation& op);

@@ -251,6 +251,24 @@ TEST(InterpretTest, ReadingPastASlotIsAnError) {
                InternalError);
 }
 
+TEST(InterpretTest, WhatIsFetchedCannotBeWritten) {
+  Builder b("race");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
+  ValueId ring = b.ring(DType::kF32, {4}, 1);
+  b.pipeline(
+      1, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
+      [&](ValueId, ValueId slot, std::span<const ValueId>) {
+        b.store({y, zero}, b.read(ring, slot, {4}));
+        return std::vector<ValueId>{};
+      });
+  const Kernel kernel = b.finish();
+  std::vector<float> in(4, 1), out(4);
+  interpret(kernel, std::vector<void*>{in.data(), out.data()}, {}, 0, 1);
+  EXPECT_EQ(out, in);
+  EXPECT_THROW(interpret(kernel, std::vector<void*>{in.data(), in.data()}, {}, 0, 1),
+               InternalError);
+}
+
 TEST(InterpretTest, ReadsWithStrides) {
   Builder b("strided");
   ValueId x = b.buffer("x", DType::kI32), y = b.buffer("y", DType::kI32), zero = b.index(0);
