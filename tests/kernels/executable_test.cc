@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/text.h"
+#include "kernels/program.h"
 #include "run_graph.h"
 
 namespace tenon::kernels {
@@ -213,6 +215,46 @@ graph main {
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("lookup"), std::string::npos) << error.what();
     }
+  }
+}
+
+// The last of its tasks to count writes how many came before it, and puts the counter back.
+void count_tasks(void* const* buffers, const int64_t* indices, int64_t first, int64_t last) {
+  for (int64_t task = first; task < last; ++task) {
+    std::atomic_ref<int32_t> counter(*static_cast<int32_t*>(buffers[0]));
+    const int32_t before = counter++;
+    if (before != indices[0] - 1) continue;
+    counter = 0;
+    *static_cast<float*>(buffers[1]) = static_cast<float>(before);
+  }
+}
+
+TEST(Executable, CountersAreZeroWhenALaunchBegins) {
+  const ir::Graph graph = ir::parse(R"(graph g {
+  input %x: f32[n]
+  %y: f32[n] = Identity(%x)
+  output %y
+})");
+  const Dim n = Dim::symbol("n");
+  Program program(graph);
+  program.inputs = {{"x", Shape{n}}};
+  program.outputs = {Shape{n}};
+  program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0},
+                   {Slot::Kind::kOutput, 0, {}, 0, 0, 0},
+                   {Slot::Kind::kCounters, 0, {}, n * Dim(4), 0, 0}};
+  program.output_slots = {1};
+  CompiledLaunch launch;
+  launch.function = count_tasks;
+  launch.is_buffer = {true, true, false};
+  launch.slots = {2, 1};
+  launch.indices = {n};
+  launch.tasks = n;
+  program.launches = {launch};
+  const auto executable = run_on_host(std::move(program), 1);
+  for (const int64_t count : {7, 7, 300, 7, 5000, 300}) {
+    TestContext context(graph, {HostTensor::from(DType::kF32, {count}, [](int64_t) { return 0; })});
+    executable->run(context);
+    EXPECT_EQ(context.take_outputs()[0].numbers()[0], static_cast<double>(count - 1));
   }
 }
 
