@@ -18,6 +18,15 @@ def bind(session, feed: dict, results: dict):
     return binding
 
 
+def bind_addresses(session, feed: dict, results: dict):
+    """As bind, for a provider that need not know who allocated; the caller keeps the values."""
+    binding, gpu = session.io_binding(), gpu_of(session)
+    for bind_one, values in ((binding.bind_input, feed), (binding.bind_output, results)):
+        for name, value in values.items():
+            bind_one(name, "cuda", gpu, value.element_type(), value.shape(), value.data_ptr())
+    return binding
+
+
 def bound_to_gpu(session, inputs):
     """Inputs and outputs in the GPU's memory; one Run tells the outputs' shapes."""
     gpu = gpu_of(session)

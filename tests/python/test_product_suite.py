@@ -190,6 +190,26 @@ def test_measuring_goes_on_after_a_case_that_fails():
 
 
 @pytest.mark.plugin
+def test_values_can_be_bound_by_their_addresses(tmp_path):
+    path = ProductStack(tmp_path, "int4", N, K, 1).model(2)
+    text = f"""
+        import numpy as np
+        from onnxruntime_ep_tenon import create_session, gpu_runs, tensors
+        from onnxruntime_ep_tenon.models.builder import FLOAT16
+        session = create_session({str(path)!r}, "gpu", claim="all", require_full_claim=True)
+        x = tensors.to_gpu_value(np.ones((2, {K}), np.float16), 0)
+        results = []
+        for bind in (gpu_runs.bind, gpu_runs.bind_addresses):
+            y = tensors.gpu_value((2, {N}), FLOAT16, 0)
+            gpu_runs.back_to_back(session, bind(session, {{"x0": x}}, {{"y0": y}}), 3)()
+            results.append(tensors.from_gpu_value(y))
+        assert results[0].any()
+        np.testing.assert_array_equal(*results)
+    """
+    run_script(text)
+
+
+@pytest.mark.plugin
 def test_without_a_gpu_the_suite_says_so():
     command = ("-m", "onnxruntime_ep_tenon", "bench", "--suite", "products")
     result = python(*command, TENON_DRIVER_LIBRARY="/no/such/driver.so")
