@@ -123,8 +123,9 @@ def _emit_int4(w: _Weight, x: str, y: str) -> None:
 
 def _emit_fp8(w: _Weight, x: str, y: str) -> None:
     codes = w.stored("codes", TensorProto.FLOAT8E4M3FN, w.n, w.k)
-    scale = w.g.constant("scale", _SCALE)
-    _product(w.g, x, y, w.g.node("DequantizeLinear", [codes, scale]))
+    weight = w.g.node("DequantizeLinear", [codes, w.g.constant("scale", _SCALE)])
+    # ONNX Runtime 1.24 itself transposes FP8 constants wrongly, so there is no Transpose here.
+    w.g.node("Gemm", [x, weight], outputs=[y], transB=1)
 
 
 def _emit_fp8_peer(w: _Weight, x: str, y: str) -> None:
