@@ -156,6 +156,8 @@ class GpuEmitter : private KernelEmitter {
   void store_vector(DType dtype, Value* pointer, std::span<Value* const> elements);
   void gather(const Operation& op);
   void scatter(const Operation& op);
+  void arrive(const Operation& op);
+  int64_t arrival_slot_ = -1;  // in shared memory: the count that one thread saw
 
   // emit_gpu_dots.cc
   void dot(const Operation& op) override;
@@ -258,6 +260,7 @@ class GpuEmitter : private KernelEmitter {
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
   void consume(const Operation& op);
+  int read_width(const Operation& op);
   Tile read(const Operation& op);
   Value* swizzled(const Ring& ring, Value* byte);
 

@@ -1,6 +1,7 @@
 // Loads and stores. Neighbouring elements of a thread move as vectors where the addresses allow it,
 // which is asked once per access for all threads. Only what an extent allows is touched.
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
@@ -35,9 +36,31 @@ void GpuEmitter::memory_operation(const Operation& op) {
       return gather(op);
     case Op::kScatter:
       return scatter(op);
+    case Op::kArrive:
+      return arrive(op);
     default:  // kAlloc has its place already, kPrefetch is a hint
       return;
   }
+}
+
+// What all threads stored is out before one of them counts; what others stored before they counted
+// is seen by all threads after.
+void GpuEmitter::arrive(const Operation& op) {
+  if (arrival_slot_ < 0) arrival_slot_ = shared_.keep(4);
+  auto fence = [&] { ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_membar_gl, {}, {}); };
+  emit_barrier();
+  when(ir_.CreateICmpEQ(thread_, number(0)), [&] {
+    fence();
+    Value* counter =
+        ir_.CreateGEP(ir_.getInt32Ty(), single(op.operands[0]), single(op.operands[1]));
+    Value* before = ir_.CreateAtomicRMW(llvm::AtomicRMWInst::Add, counter, number(1),
+                                        llvm::MaybeAlign(4), llvm::AtomicOrdering::Monotonic);
+    fence();
+    write_shared(DType::kI32, arrival_slot_, number(0), before);
+  });
+  emit_barrier();
+  Value* before = read_shared(DType::kI32, arrival_slot_, number(0));
+  values_[op.results[0]] = {ir_.CreateZExt(before, ir_.getInt64Ty())};
 }
 
 // A barrier where another thread may have written what is read here, or may still read what is
