@@ -77,12 +77,14 @@ Graph::~Graph() {
 }
 
 bool Graph::update(GraphHandle graph) {
-  constexpr Result kNotSupported = 801, kUpdateFailure = 910;
+  constexpr Result kInvalidValue = 1, kNotSupported = 801, kUpdateFailure = 910;
   const OwnedGraph owned(*device_, graph);
   std::array<uint64_t, 8> details{};  // CUDA writes three words: why, and between which nodes
   device_->make_current();
   const Result result = device_->driver().graph_update(exec_, graph, details.data());
-  if (result == kUpdateFailure || result == kNotSupported) return false;
+  for (const Result refusal : {kInvalidValue, kNotSupported, kUpdateFailure}) {
+    if (result == refusal) return false;
+  }
   device_->check(result, "update a graph");
   return true;
 }

@@ -2,6 +2,7 @@
 // by hand, so that each holds just what is looked at.
 #include "kernels/device_executable.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -267,6 +268,74 @@ TEST_F(DeviceExecutableTest, WeightsAreMadeInPiecesAndTakeNoMoreThanTheirBytes) 
   const auto* bytes = reinterpret_cast<const std::byte*>(weights.address(2));
   for (size_t unit = 0; unit < kBytes / kUnit; ++unit) {
     ASSERT_EQ(bytes[unit * kUnit + unit % kUnit], static_cast<std::byte>(unit)) << unit;
+  }
+}
+
+// A product of f16 rows with an NVFP4 weight, as the partitioner leaves it. Its bytes are zero.
+ir::Graph product(int64_t n, int64_t k) {
+  const std::string text = fmt::format(
+      R"(graph product {{
+  input %x: f16[rows,{1}]
+  const %w: f4e2m1[{0},{1}] = sha256:{3} bytes:{4}
+  const %scales: f8e4m3fn[{0},{2}] = sha256:{3} bytes:{5}
+  const %scale: f32[1] = hex:0000803f
+  %y: f16[rows,{0}] = tenon::ScaledDot(%x, %w, _, _, %scales, _, %scale, _) {{b_k_last=1, block_b=16, result="f16"}}
+  output %y
+}})",
+      n, k, k / 16, std::string(64, '0'), n * k / 2, n * k / 16);
+  return ir::parse(text);
+}
+
+TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1024, 4096}, {4096, 1024}}) {
+    Settings settings;
+    settings.host = codegen::detect_host();
+    settings.gpu = device_->description().target();
+    settings.gpu->pipelines = true;
+    settings.only_candidate = "pipelined";
+    const size_t before = device_->memory().free;
+    const auto executable = build_on_device(product(n, k), settings, device_, {});
+    const size_t taken = before - device_->memory().free;
+    EXPECT_GE(taken, static_cast<size_t>(n * k / 2));
+    EXPECT_LE(static_cast<double>(taken), 1.05 * static_cast<double>(executable->weight_bytes()));
+  }
+}
+
+TEST_F(DeviceExecutableTest, WeightsShareAFewAllocationsAndEachHasAPlace) {
+  constexpr int64_t kMega = 1 << 20;
+  const auto fill = [](int64_t number) {
+    return [number](int64_t first, std::span<std::byte> out) {
+      std::memset(out.data(), static_cast<int>(number + (first >> 20)), out.size());
+    };
+  };
+  const std::vector<int64_t> sizes{30 * kMega, 100, 20 * kMega, 70 * kMega, 0, 20 * kMega, 5};
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Slot slot{Slot::Kind::kConstant, 0, {}, sizes[i], 0, 0, fmt::format("w{}", i)};
+    slot.pack = fill(static_cast<int64_t>(i));
+    slot.unit = kMega;
+    program_.slots.push_back(slot);
+  }
+  const long before = stub_.calls("cuMemAlloc_v2");
+  const DeviceWeights weights(device_, program_);
+  EXPECT_EQ(stub_.calls("cuMemAlloc_v2") - before, 3);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) continue;
+    const auto* bytes = reinterpret_cast<const std::byte*>(weights.address(2 + i));
+    EXPECT_EQ(weights.address(2 + i) % 256, 0u);
+    EXPECT_EQ(bytes[0], static_cast<std::byte>(i)) << i;
+    const int64_t last = sizes[i] - 1;
+    EXPECT_EQ(bytes[last], static_cast<std::byte>(i + last / (4 * kMega) * 4)) << i;
+  }
+}
+
+TEST_F(DeviceExecutableTest, AWeightThatDoesNotFitIsNamed) {
+  program_.slots.push_back({Slot::Kind::kConstant, 0, {}, Dim(100 << 20), 0, 0, "embedding"});
+  stub_.script("free_memory 1000000");
+  try {
+    DeviceWeights(device_, program_);
+    FAIL();
+  } catch (const device::OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr("100.0 MiB wanted for weight 'embedding'"));
   }
 }
 
