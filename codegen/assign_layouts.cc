@@ -38,7 +38,9 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
   // The whole slot, in rows of 128 bytes.
   auto slot = [&](ValueId id) -> const Operation* {
     const Operation* read = definitions[id];
-    if (!read || read->op != Op::kRead || read->operands[2] != kNone) return nullptr;
+    if (!read || read->op != Op::kRead || read->operands[2] != kNone || !read->integers.empty()) {
+      return nullptr;
+    }
     const Type& ring = kernel.types[read->operands[0]];
     bool whole = ring.shape == kernel.types[id].shape;
     return whole && ring.shape.back() * bit_width(ring.dtype) == 1024 ? read : nullptr;
@@ -131,7 +133,8 @@ class LayoutAssignment {
       case Op::kDot:
         if (!is_tensor_core_dot(kernel_, op)) return;
         if (ring_dot(kernel_, definitions_, op, threads_)) {
-          return set(op.results[0], *Layout::sums(shape(op.results[0]), threads_));
+          sums_ = Layout::sums(shape(op.results[0]), threads_);
+          return set(op.results[0], *sums_);
         }
         return set(op.results[0], mma(shape(op.results[0])));
       case Op::kReduce:
@@ -235,6 +238,9 @@ class LayoutAssignment {
         if (user.operand == 0) return special(op.results[0]);
         if (user.operand == 1) return left_operand(op);
         return std::nullopt;
+      case Op::kTranspose:  // sums that come back from memory are turned as others are
+        if (!sums_ || shape(op.operands[0]) != std::vector{sums_->rows, sums_->columns}) break;
+        return sums_;
       case Op::kBroadcast: {
         auto to = special(op.results[0]);
         return to && to->is_mma() ? broadcast_source(op, *to) : std::nullopt;
@@ -257,6 +263,7 @@ class LayoutAssignment {
         if (!is_elementwise(op.op) || is_move(kernel_, op)) return std::nullopt;
         return special(op.results[0]);
     }
+    return std::nullopt;
   }
 
   std::optional<Layout> left_operand(const Operation& dot) const {
@@ -295,6 +302,7 @@ class LayoutAssignment {
   std::vector<const Operation*> operations_;
   std::vector<std::vector<User>> users_;
   std::vector<Layout> layouts_;
+  std::optional<Layout> sums_;  // of products that read rings
   bool has_tensor_core_dot_ = false, rows_together_ = false, changed_ = false;
 };
 

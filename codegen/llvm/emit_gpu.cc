@@ -72,6 +72,7 @@ llvm::Function* GpuEmitter::run() {
   plan_operands();
   fold_ring_reads();
   plan_lazy(kernel_.body);
+  plan_turned_stores();
   make_positions();
   if (specialised_) {
     plan_copies(kernel_.body);

@@ -48,7 +48,10 @@ class GpuEmitter : private KernelEmitter {
   void survey(const Region& region);
   void make_tables();
   void before_region(const Region&) override {}
-  void enter_block() override { shared_.forget(); }
+  void enter_block() override {
+    shared_.forget();
+    turned_.forget();
+  }
   bool wanted(const Operation& op) override;
   Tile carried(ValueId value, ValueId as) override;
   void make_tile(const Operation& op) override;
@@ -159,6 +162,19 @@ class GpuEmitter : private KernelEmitter {
   void arrive(const Operation& op);
   int64_t arrival_slot_ = -1;  // in shared memory: the count that one thread saw
 
+  // emit_gpu_turned_store.cc
+  struct TurnedStore;
+  bool is_turned(ValueId id) const;
+  void plan_turned_stores();
+  void warpgroup_barrier_before(int64_t offset, int64_t bytes, bool write);
+  void store_turned(const Access& to, ValueId id);
+  Value* piece_place(const TurnedStore& store, int64_t offset, Value* token, Value* byte);
+  void write_piece(const TurnedStore& store, DType dtype, int64_t offset,
+                   std::span<Value* const> piece);
+  void store_piece(const TurnedStore& store, const Access& to, Value* apply, int64_t offset,
+                   int block, int first_token);
+  bool has_matrix_stores() const;
+
   // emit_gpu_dots.cc
   void dot(const Operation& op) override;
   void dot_i8(const Operation& op) override;
@@ -252,11 +268,12 @@ class GpuEmitter : private KernelEmitter {
   void run_roles();
   void pipeline_operation(const Operation& op) override;
   Value* slot_pointer(const Ring& ring, Value* slot);
+  void fetch(const Operation& op);
   void fetch_run(const Operation& op);
   void fetch_box(const Operation& op);
   void produce(const Operation& op);
   void fetch_step(const Region& produce, Value* counter, Value* slot);
-  void wait_for_previous();
+  void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
   void consume(const Operation& op);
@@ -287,6 +304,11 @@ class GpuEmitter : private KernelEmitter {
   std::vector<bool> read_, written_;
   std::vector<DType> scattered_;
 
+  // Where turned sums pass, two in turns, and what a warpgroup still has to wait for there.
+  int64_t turned_buffers_[2] = {}, turned_bytes_ = 0;
+  int turned_next_ = 0;
+  SharedMemory turned_;
+
   // Computed register by register for the products that use them, and what was computed already.
   std::set<const Operation*> lazy_;
   std::map<const Operation*, std::vector<RegisterOrigin>> origins_;
@@ -303,6 +325,8 @@ class GpuEmitter : private KernelEmitter {
   std::vector<bool> needed_;                                           // by who copies
   std::map<ValueId, std::pair<const Operation*, size_t>> carried_by_;  // arguments of loops
   bool in_produce_ = false;
+  enum class Fetches : uint8_t { kAll, kConstants, kOthers } fetches_ = Fetches::kAll;
+  llvm::AllocaInst* begin_ = nullptr;     // i64: the first step that is not on its way
   llvm::AllocaInst* waited_ = nullptr;    // i1: for the launch before
   Value* arrival_ = nullptr;              // where copies of this step report
   std::set<const Operation*> in_flight_;  // products that may still run when their step ends

@@ -59,10 +59,6 @@ void GpuEmitter::plan_box(const Operation& fetch) {
                     "parameters or constants",
                     kernel_.name));
   };
-  if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {
-    throw UserError(
-        fmt::format("kernel @{}: boxes are fetched from parameters only", kernel_.name));
-  }
   MatrixMap map{fetch.operands[2], slot.dtype,    size(5),      size(6),
                 size(7),           slot.shape[0], slot.shape[1]};
   int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
@@ -89,8 +85,12 @@ void GpuEmitter::plan_pipeline(const Operation& op) {
   Steps steps;
   steps.slots = static_cast<int>(op.integer);
   for (const Operation& fetch : op.regions[0].operations) {
-    if (fetch.op == Op::kFetchBox) plan_box(fetch);
     if (fetch.op != Op::kFetchBox && fetch.op != Op::kFetchRun) continue;
+    if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {
+      throw UserError(
+          fmt::format("kernel @{}: pipelines fetch from parameters only", kernel_.name));
+    }
+    if (fetch.op == Op::kFetchBox) plan_box(fetch);
     const Ring& ring = rings_[fetch.operands[0]];
     if (ring.slots != steps.slots) {
       throw UserError(fmt::format("kernel @{}: a pipeline of {} slots fetches into a ring of {}",
@@ -241,6 +241,8 @@ llvm::Value* GpuEmitter::as_index(Value* slot) { return ir_.CreateZExt(slot, ir_
 
 // ---- roles
 
+bool GpuEmitter::has_matrix_stores() const { return target_.arch == "sm_90a"; }
+
 int GpuEmitter::threads() const { return threads_ + (specialised_ ? kCopyThreads : 0); }
 
 // Registers are dealt anew where an equal share is too little for the sums.
@@ -263,7 +265,9 @@ void GpuEmitter::make_positions() {
       *place = variable(ir_.getInt32Ty());
     }
   }
-  if (specialised_) waited_ = variable(ir_.getInt1Ty());
+  if (!specialised_) return;
+  waited_ = variable(ir_.getInt1Ty());
+  begin_ = variable(ir_.getInt64Ty());
 }
 
 void GpuEmitter::start_positions(int phase) {
@@ -333,9 +337,8 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
     case Op::kRing:
       return;
     case Op::kFetchRun:
-      return specialised_ ? fetch_run(op) : copy_run(op);
     case Op::kFetchBox:
-      return specialised_ ? fetch_box(op) : copy_box(op);
+      return fetch(op);
     case Op::kRead:
       if (!folded_.contains(&op)) values_[op.results[0]] = read(op);
       return;
@@ -343,6 +346,13 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
       if (role_ == Role::kCopies) return produce(op);
       return specialised_ ? consume(op) : copy_and_consume(op);
   }
+}
+
+void GpuEmitter::fetch(const Operation& op) {
+  bool constant = kernel_.parameters[static_cast<size_t>(op.operands[2])].constant;
+  if (fetches_ == (constant ? Fetches::kOthers : Fetches::kConstants)) return;
+  if (op.op == Op::kFetchRun) return specialised_ ? fetch_run(op) : copy_run(op);
+  specialised_ ? fetch_box(op) : copy_box(op);
 }
 
 llvm::Value* GpuEmitter::slot_pointer(const Ring& ring, Value* slot) {
@@ -371,18 +381,46 @@ void GpuEmitter::fetch_box(const Operation& op) {
 
 void GpuEmitter::produce(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
-  const Region& inside = op.regions[0];
   Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
-  wait_for_previous();
-  index_loop(lo, hi, [&](Value* counter) {
+  ir_.CreateStore(lo, begin_);
+  when(ir_.CreateNot(ir_.CreateLoad(ir_.getInt1Ty(), waited_)), [&] { produce_first(op); });
+  index_loop(ir_.CreateLoad(ir_.getInt64Ty(), begin_), hi, [&](Value* counter) {
     Value* slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
     Value* phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
     wait_for(empty_barrier(steps, slot), phase);
     arrival_ = full_barrier(steps, slot);
     instruct(Instruction::kBarrierExpect, {arrival_, number(steps.bytes)});
-    fetch_step(inside, counter, slot);
+    fetch_step(op.regions[0], counter, slot);
     advance(steps, slot, phase);
   });
+}
+
+// The slots are empty at first: what no launch writes is fetched into all of them before the launch
+// before this one has ended, the rest afterwards.
+void GpuEmitter::produce_first(const Operation& op) {
+  const Steps& steps = steps_[steps_of_[&op]];
+  Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
+  Value* end = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, hi,
+                                         ir_.CreateNSWAdd(lo, index_constant(steps.slots)));
+  auto slot_of = [&](Value* counter) {
+    return ir_.CreateTrunc(ir_.CreateSub(counter, lo), ir_.getInt32Ty());
+  };
+  fetches_ = Fetches::kConstants;
+  index_loop(lo, end, [&](Value* counter) {
+    arrival_ = full_barrier(steps, slot_of(counter));
+    instruct(Instruction::kBarrierExpect, {arrival_, number(steps.bytes)});
+    fetch_step(op.regions[0], counter, slot_of(counter));
+  });
+  instruct(Instruction::kWaitForPrevious, {});
+  ir_.CreateStore(ir_.getTrue(), waited_);
+  fetches_ = Fetches::kOthers;
+  index_loop(lo, end, [&](Value* counter) {
+    arrival_ = full_barrier(steps, slot_of(counter));
+    fetch_step(op.regions[0], counter, slot_of(counter));
+    advance(steps, slot_of(counter), ir_.CreateLoad(ir_.getInt32Ty(), steps.phase));
+  });
+  fetches_ = Fetches::kAll;
+  ir_.CreateStore(ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, lo, end), begin_);
 }
 
 void GpuEmitter::fetch_step(const Region& produce, Value* counter, Value* slot) {
@@ -391,14 +429,6 @@ void GpuEmitter::fetch_step(const Region& produce, Value* counter, Value* slot) 
   in_produce_ = true;
   region(produce);
   in_produce_ = false;
-}
-
-void GpuEmitter::wait_for_previous() {
-  Value* waited = ir_.CreateLoad(ir_.getInt1Ty(), waited_);
-  when(ir_.CreateNot(waited), [&] {
-    instruct(Instruction::kWaitForPrevious, {});
-    ir_.CreateStore(ir_.getTrue(), waited_);
-  });
 }
 
 void GpuEmitter::index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body) {
@@ -519,35 +549,46 @@ void GpuEmitter::consume(const Operation& op) {
   consume_steps(op, hooks);
 }
 
-// A tile of consecutive elements of a slot. Rows of boxes are swizzled: 16-byte units change places
-// with those whose number differs in the row's low bits.
+// Elements that one vector takes from a slot.
+int GpuEmitter::read_width(const Operation& op) {
+  const Ring& ring = rings_[op.operands[0]];
+  const Type& result = type(op.results[0]);
+  const Layout& layout = layouts_[op.results[0]];
+  int columns = result.shape.back(), width = 1;
+  if (layout.is_bits()) width = layout.neighbours();
+  if (layout.kind == Layout::Kind::kDealt && columns % layout.run == 0) width = layout.run;
+  if (!op.integers.empty() && op.integers.back() != 1) return 1;
+  if (ring.row_bytes > 0) width = std::min(width, kChunk * 8 / bit_width(result.dtype));
+  int64_t multiple_of = op.integers.size() == 2 ? op.integers[0] : columns;
+  if (op.operands[2] != kNone) {
+    auto* first = llvm::dyn_cast<llvm::ConstantInt>(single(op.operands[2]));
+    multiple_of |= first ? first->getSExtValue() : 1;
+  }
+  while (multiple_of % width != 0) width /= 2;
+  return width;
+}
+
+// Rows of boxes are swizzled: 16-byte units change places with those whose number differs in the
+// row's low bits.
 GpuEmitter::Tile GpuEmitter::read(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   const Type& result = type(op.results[0]);
   const Layout& layout = layouts_[op.results[0]];
-  int bytes = (bit_width(result.dtype) + 7) / 8, columns = result.shape.back();
+  int bytes = (bit_width(result.dtype) + 7) / 8;
+  std::vector<int64_t> strides{result.shape.back(), 1};
+  if (!op.integers.empty()) strides = {op.integers.front(), op.integers.back()};
   Value* base = slot_pointer(ring, single(op.operands[1]));
   Value* first = op.operands[2] == kNone
                      ? number(0)
                      : ir_.CreateTrunc(single(op.operands[2]), ir_.getInt32Ty());
-  int width = layout.is_bits() ? layout.neighbours()
-              : layout.kind == Layout::Kind::kDealt && columns % layout.run == 0 ? layout.run
-                                                                                 : 1;
-  int most = ring.row_bytes > 0 ? kChunk / bytes : width;
-  width = std::min(width, most);
-  auto* offset = op.operands[2] == kNone ? nullptr : llvm::dyn_cast<llvm::ConstantInt>(first);
-  while (op.operands[2] != kNone && width > 1 &&
-         !(offset && offset->getZExtValue() % static_cast<uint64_t>(width) == 0)) {
-    width /= 2;
-  }
-  const bool strided = !op.integers.empty();
-  int64_t row_stride = strided ? op.integers.front() : columns;
-  int64_t column_stride = strided ? op.integers.back() : 1;
-  if (column_stride != 1 || row_stride % width != 0) width = 1;
+  auto scaled = [&](Value* position, int64_t stride) {
+    return stride == 0 ? number(0) : times(position, stride);
+  };
+  int width = read_width(op);
   Tile out;
   for (int r = 0; r < layout.registers(); r += width) {
     Place at = place(layout, r, result);
-    Value* element = plus(first, plus(times(at.row, row_stride), times(at.column, column_stride)));
+    Value* element = plus(first, plus(scaled(at.row, strides[0]), scaled(at.column, strides[1])));
     if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
     Value* byte = times(element, bytes);
     if (ring.row_bytes > 0) byte = swizzled(ring, byte);

@@ -12,7 +12,8 @@ class SharedMemory {
   // For as long as the kernel runs.
   int64_t keep(int64_t bytes) {
     int64_t offset = kept_;
-    kept_ = total_ = offset + rounded(bytes);
+    kept_ = offset + rounded(bytes);
+    total_ = std::max(total_, kept_);
     return offset;
   }
   // For one conversion. Takes turns, so that the next one need not wait until this one was read.

@@ -1,0 +1,58 @@
+// The kernels of pipelined products, every format, as the assembler takes them for sm_90a.
+#include <gtest/gtest.h>
+
+#include "kernels/selector.h"
+#include "tests/codegen/assembler.h"
+#include "tests/conformance/judge.h"
+#include "tests/conformance/scaled_dot_problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Assembled;
+using codegen::GpuCode;
+
+Settings gpu_settings() {
+  Settings settings = conformance_settings();
+  settings.gpu = codegen::GpuTarget{};
+  settings.gpu->pipelines = true;
+  settings.only_candidate = "pipelined";
+  return settings;
+}
+
+// `all`: every kernel of the weight, else the one for the most rows.
+void expect_clean(const DotProblem& problem, bool all) {
+  std::mt19937 random(1);
+  const ir::Graph graph = build_dot(problem, random);
+  const ir::Node& node = graph.node(graph.order().front());
+  const Settings settings = gpu_settings();
+  const Choice choice = select(graph, node, settings);
+  if (!choice.chosen) return;
+  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  for (size_t i = all ? 0 : lowered.launches.size() - 1; i < lowered.launches.size(); ++i) {
+    const Launch& launch = lowered.launches[i];
+    const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+    const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
+    const std::string what = describe(problem) + " launch " + std::to_string(i);
+    ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
+    EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
+                                                                       << assembled.report;
+    EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
+    printf("%-60s %3d registers %3d threads %6lld bytes shared\n", what.c_str(),
+           assembled.registers(), code.threads, static_cast<long long>(code.shared_bytes));
+  }
+}
+
+TEST(PipelinedPtx, EveryFormat) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const DotForm& form : dot_forms()) {
+    for (const DType activation : {DType::kF16, DType::kBF16}) {
+      DotProblem problem{form, activation, {1024, 4096}, DotEnd::kBias};
+      if (is_integer(form.element)) problem.form.scale = activation;
+      expect_clean(problem, std::string_view(form.name) == "nvfp4" && activation == DType::kF16);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tenon::kernels
