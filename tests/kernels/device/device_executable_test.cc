@@ -31,7 +31,8 @@ constexpr int64_t kColumns = test::kBoxColumns;
 // One input [n, 32] and one output.
 class OneInput final : public RunContext {
  public:
-  OneInput(Address x, Address y, int64_t rows) : x_(x), y_(y), dims_{rows, kColumns} {}
+  OneInput(Address x, Address y, int64_t rows, int64_t columns = kColumns)
+      : x_(x), y_(y), dims_{rows, columns} {}
   Input input(size_t) override { return {reinterpret_cast<const void*>(x_), dims_}; }
   void* output(size_t, std::span<const int64_t>) override { return reinterpret_cast<void*>(y_); }
   void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
@@ -71,6 +72,15 @@ class DeviceExecutableTest : public ::testing::Test {
 
   std::unique_ptr<Executable> finish(const DeviceRunOptions& options = {}) {
     return run_on_device(std::move(program_), device_->description().target(), device_, options);
+  }
+
+  Settings pipelined() const {
+    Settings settings;
+    settings.host = codegen::detect_host();
+    settings.gpu = device_->description().target();
+    settings.gpu->pipelines = true;
+    settings.only_candidate = "pipelined";
+    return settings;
   }
 
   Buffer rows_of(float value, int64_t rows = kMostRows) {
@@ -288,17 +298,34 @@ ir::Graph product(int64_t n, int64_t k) {
 
 TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1024, 4096}, {4096, 1024}}) {
-    Settings settings;
-    settings.host = codegen::detect_host();
-    settings.gpu = device_->description().target();
-    settings.gpu->pipelines = true;
-    settings.only_candidate = "pipelined";
     const size_t before = device_->memory().free;
-    const auto executable = build_on_device(product(n, k), settings, device_, {});
+    const auto executable = build_on_device(product(n, k), pipelined(), device_, {});
     const size_t taken = before - device_->memory().free;
     EXPECT_GE(taken, static_cast<size_t>(n * k / 2));
     EXPECT_LE(static_cast<double>(taken), 1.05 * static_cast<double>(executable->weight_bytes()));
   }
+}
+
+TEST_F(DeviceExecutableTest, AProductIsLaunchedEarlyAndWithItsMaps) {
+  constexpr int64_t kN = 256, kK = 512, kRows = 9;
+  const auto executable = build_on_device(product(kN, kK), pipelined(), device_, {});
+  const Buffer x(device_, kRows * kK * 2, "x"), y(device_, kRows * kN * 2, "y");
+  device::Stream stream(device_);
+  stream.fill(x.address(), 0, x.bytes());
+  stream.synchronize();
+  long encoded = 0;
+  for (int i = 0; i < 3; ++i) {
+    stream.fill(y.address(), 0xff, y.bytes());
+    stream.synchronize();
+    OneInput context(x.address(), y.address(), kRows, kK);
+    executable->run(context);
+    if (i == 0) encoded = stub_.calls("cuTensorMapEncodeTiled");
+    const auto* bytes = reinterpret_cast<const std::byte*>(y.address());
+    EXPECT_EQ(std::count(bytes, bytes + y.bytes(), std::byte{0}), y.bytes());
+  }
+  EXPECT_GT(encoded, 0);
+  EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), encoded);
+  EXPECT_GT(stub_.calls("cuLaunchKernelEx"), 0);
 }
 
 TEST_F(DeviceExecutableTest, WeightsShareAFewAllocationsAndEachHasAPlace) {
