@@ -276,6 +276,7 @@ class GpuEmitter : private KernelEmitter {
   void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
+  void read_ahead(const Region& consume);
   void consume(const Operation& op);
   int read_width(const Operation& op);
   Tile read(const Operation& op);
@@ -326,11 +327,13 @@ class GpuEmitter : private KernelEmitter {
   std::map<ValueId, std::pair<const Operation*, size_t>> carried_by_;  // arguments of loops
   bool in_produce_ = false;
   enum class Fetches : uint8_t { kAll, kConstants, kOthers } fetches_ = Fetches::kAll;
-  llvm::AllocaInst* begin_ = nullptr;     // i64: the first step that is not on its way
-  llvm::AllocaInst* waited_ = nullptr;    // i1: for the launch before
-  Value* arrival_ = nullptr;              // where copies of this step report
-  std::set<const Operation*> in_flight_;  // products that may still run when their step ends
-  std::function<void()> give_back_;       // the slot of the step before
+  llvm::AllocaInst* begin_ = nullptr;        // i64: the first step that is not on its way
+  llvm::AllocaInst* waited_ = nullptr;       // i1: for the launch before
+  Value* arrival_ = nullptr;                 // where copies of this step report
+  std::set<const Operation*> read_already_;  // in this step
+  int steps_begun_ = 0;                      // of products, in this step of the pipeline
+  std::set<const Operation*> in_flight_;     // products that may still run when their step ends
+  std::function<void()> give_back_;          // the slot of the step before
 };
 
 }  // namespace tenon::codegen

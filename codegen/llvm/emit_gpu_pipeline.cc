@@ -340,7 +340,7 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
     case Op::kFetchBox:
       return fetch(op);
     case Op::kRead:
-      if (!folded_.contains(&op)) values_[op.results[0]] = read(op);
+      if (!folded_.contains(&op) && !read_already_.contains(&op)) values_[op.results[0]] = read(op);
       return;
     default:
       if (role_ == Role::kCopies) return produce(op);
@@ -480,7 +480,9 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   values_[inside.arguments[0]] = {counter};
   values_[inside.arguments[1]] = {hooks.before_step(counter)};
   forget_lazy();
+  read_ahead(inside);
   region(inside);
+  read_already_.clear();
   std::vector<Tile> lasts;
   std::vector<ValueId> yields = yielded(inside);
   for (size_t i = 0; i < op.results.size(); ++i) lasts.push_back(carried(yields[i], op.results[i]));
@@ -512,6 +514,19 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   enter_block();
 }
 
+// All that a step reads at places known from its beginning is read there: products and branches
+// further down would have to wait for it.
+void GpuEmitter::read_ahead(const Region& consume) {
+  for (const Operation& op : consume.operations) {
+    if (op.op != Op::kRead || folded_.contains(&op)) continue;
+    auto* offset = op.operands[2] == kNone ? nullptr : definitions_[op.operands[2]];
+    bool known = op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
+    if (!known || op.operands[1] != consume.arguments[1]) continue;
+    values_[op.results[0]] = read(op);
+    read_already_.insert(&op);
+  }
+}
+
 void GpuEmitter::consume(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
   Value *slot = nullptr, *phase = nullptr, *lo = single(op.operands[0]);
@@ -524,6 +539,7 @@ void GpuEmitter::consume(const Operation& op) {
     phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
     wait_for(full_barrier(steps, slot), phase);
     // Products of the step before may still read its slot: it is given back after their end.
+    steps_begun_ = 0;
     if (runs_on) {
       give_back_ = [this, &steps, slot, counter, lo] {
         release(steps, slot_before(steps, slot), ir_.CreateICmpNE(counter, lo));

@@ -85,6 +85,14 @@ struct GpuEmitter::RingProduct {
   size_t sums() const { return static_cast<size_t>(columns / 2); }  // of a block, in a thread
 };
 
+namespace {
+
+// Short products need more of them to fill the time until the first has ended; long ones need the
+// registers.
+int groups_in_flight(int columns) { return columns >= 128 ? 1 : columns >= 64 ? 2 : 3; }
+
+}  // namespace
+
 void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
   RingProduct product(kernel_, op, operands, threads_);
   for (const Operation* read : {operands.left, operands.right}) {
@@ -141,6 +149,7 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
     }
     return out;
   };
+  int depth = groups_in_flight(product.columns);
   std::vector<Tile> current = operands_of(0);
   for (int step = 0; step < product.steps; ++step) {
     instruct(Instruction::kProductFence, {});
@@ -153,8 +162,9 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
     }
     instruct(Instruction::kProductCommit, {});
     if (step + 1 < product.steps) current = operands_of(step + 1);
-    instruct(Instruction::kProductWait, {number(1)});
-    if (give_back_) std::exchange(give_back_, nullptr)();
+    instruct(Instruction::kProductWait, {number(depth)});
+    // So many are left that none of the step before is among them.
+    if (++steps_begun_ >= depth && give_back_) std::exchange(give_back_, nullptr)();
   }
   if (!in_flight_.contains(&op)) sums = ptx::finish_products(ir_, sums);
   values_[op.results[0]] = std::move(sums);
