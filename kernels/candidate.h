@@ -18,10 +18,11 @@ enum class Precision { kExact, kInt8 };  // kInt8: activations of block-scaled d
 struct Settings {
   codegen::HostTarget host;
   std::optional<codegen::GpuTarget> gpu;  // where kernels run; empty: on the host
-  // Kernels made for `gpu` are compiled for the host and run there: how tests judge them.
+  // Kernels made for `gpu` are interpreted on the host (codegen/interpret.h): how tests judge them.
   bool emulate = false;
   Precision precision = Precision::kExact;
   std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
+  int rank = 0;                // which of a candidate's shapes, best first, for tuning
 };
 
 struct Candidate {

@@ -210,10 +210,10 @@ ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt199
   return tensor;
 }
 
-ir::Graph build_dot(const DotProblem& problem, std::mt19937& random) {
+ir::Graph build_dot(const DotProblem& problem, std::mt19937& random, std::optional<int64_t> rows) {
   ir::Graph graph;
   graph.name = "dot";
-  const Dim m = Dim::symbol("m");
+  const Dim m = rows ? Dim(*rows) : Dim::symbol("m");
   ir::Value a;
   a.name = "a";
   a.dtype = problem.activation;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
 #include <string_view>
@@ -42,8 +43,9 @@ struct DotProblem {
   bool constant_weight = true;
 };
 
-// The dot as a graph of one node; a is [m, k] with m open.
-ir::Graph build_dot(const DotProblem& problem, std::mt19937& random);
+// The dot as a graph of one node; a is [m, k], with m open unless `rows` says how many.
+ir::Graph build_dot(const DotProblem& problem, std::mt19937& random,
+                    std::optional<int64_t> rows = std::nullopt);
 // Inputs of that graph for m rows.
 std::vector<reference::ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m,
                                                    std::mt19937& random);

@@ -134,6 +134,13 @@ class UnitPacker {
         flip_(is_signed(problem.b_type) && is_integer(problem.b_type)
                   ? 1u << (layout.element->bits - 1)
                   : 0) {
+    for (size_t pair = 0; pair < layout.element->pairs.size(); ++pair) {
+      for (size_t code = 0; code < size_t{1} << layout.element->bits; ++code) {
+        std::array<uint8_t, 8> alone{};
+        alone[pair] = static_cast<uint8_t>(code);
+        halves_[pair][code] = layout.element->half(alone);
+      }
+    }
     const ir::BlockScale& scale = problem.dot.scale_b;
     if (layout.scale.kind != Side::Kind::kNone) {
       scales_.emplace(graph, problem_, scale.scale, layout.scale_type);
@@ -175,18 +182,24 @@ class UnitPacker {
         }
       }
     }
+    const size_t pairs = layout_.element->pairs.size();
     for (int word = 0; word < bits; ++word) {
       const auto at = static_cast<size_t>(word);
-      const uint32_t low = layout_.element->half(codes[2 * at]);
-      const uint32_t high = layout_.element->half(codes[2 * at + 1]);
+      uint32_t low = 0, high = 0;
+      for (size_t pair = 0; pair < pairs; ++pair) {
+        low |= halves_[pair][codes[2 * at][pair]];
+        high |= halves_[pair][codes[2 * at + 1][pair]];
+      }
       unit[thread * width + offsets[at]] = low | high << 16;
     }
   }
 
   uint8_t code(int64_t n, int64_t k) const {
     if (n >= layout_.n || k >= layout_.k) return 0;
-    const uint64_t stored =
-        load_code(problem_.b_type, source_, element_index(problem_, row_, k, n));
+    const auto bits = static_cast<int64_t>(layout_.element->bits);
+    const int64_t first = element_index(problem_, row_, k, n) * bits;
+    const auto byte = std::to_integer<unsigned>(source_[first / 8]);
+    const unsigned stored = byte >> (first % 8) & ((1u << bits) - 1);
     return static_cast<uint8_t>(stored ^ flip_);
   }
 
@@ -244,6 +257,7 @@ class UnitPacker {
   const std::byte* source_;
   int64_t row_;
   uint32_t flip_;
+  std::array<std::array<uint16_t, 256>, 8> halves_{};  // of a word with one code: [pair][code]
   std::optional<ScaleReader> scales_, zeros_;
 };
 

@@ -131,7 +131,8 @@ Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Sett
   const std::vector<int64_t> buckets = row_buckets(problem.rows);
   Dim below = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
-    const PipelinedShape shape = rank_shapes(layout, buckets[i], *settings.gpu).front();
+    const std::vector<PipelinedShape> shapes = rank_shapes(layout, buckets[i], *settings.gpu);
+    const PipelinedShape& shape = shapes[static_cast<size_t>(settings.rank) % shapes.size()];
     const bool last = i + 1 == buckets.size();
     const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
     const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));

@@ -61,7 +61,7 @@ class Emitter {
   int chunk() const { return std::min(shape_.tokens, kEpilogueTokens); }
   Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
   Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
-  Dim tasks() const { return min(work(), Dim(dot_.multiprocessors)); }
+  Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
   int64_t tile_elements() const { return int64_t{kFragmentRows} * shape_.tokens; }
   // Steps of one slot each.
   int64_t steps() const { return (layout_.steps() + shape_.units - 1) / shape_.units; }
@@ -109,13 +109,15 @@ class Emitter {
   void emit_item(ValueId item) {
     const Place place = place_of(item);
     const Tile sums = emit_sums(place);
-    if (shape_.splits == 1) return finish(place, sums);
+    if (shape_.splits == 1) {
+      return finish(place, [&](int first) { return own_chunk(sums, first); });
+    }
     const ValueId size = b_.index(tile_elements());
     b_.store({partial_, b_.mul(item, size)}, sums);
     const ValueId arrived = b_.arrive(counters_, place.tile);
     b_.branch(b_.equal(arrived, b_.index(shape_.splits - 1)), [&] {
       b_.store({counters_, place.tile}, b_.integer_constant(DType::kI32, 0));
-      finish(place, sum_of_splits(place));
+      finish(place, [&](int first) { return sum_of_splits(place, sums, first); });
       return std::vector<ValueId>{};
     });
   }
@@ -168,24 +170,35 @@ class Emitter {
     return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
   }
 
-  Tile sum_of_splits(const Place& place) {
-    const ValueId first = b_.mul(place.tile, b_.index(shape_.splits * tile_elements()));
-    const auto load = [&](int64_t split) {
-      return b_.load({partial_, b_.add(first, b_.index(split * tile_elements()))},
-                     {kFragmentRows, shape_.tokens});
-    };
-    Tile sums = load(0);
-    for (int64_t split = 1; split < shape_.splits; ++split) sums = b_.add(sums, load(split));
-    return sums;
+  Tile own_chunk(Tile sums, int first) {
+    return b_.slice(sums, {0, first}, {kFragmentRows, chunk()});
   }
 
-  void finish(const Place& place, Tile sums) {
+  // In the order of the splits, whoever came last. Its own share is in registers, so that the
+  // others are read as it lies there.
+  Tile sum_of_splits(const Place& place, Tile sums, int first) {
+    const Tile own = own_chunk(sums, first);
+    const ValueId tile = b_.mul(place.tile, b_.index(shape_.splits * tile_elements()));
+    Tile total = kNone;
+    for (int64_t split = 0; split < shape_.splits; ++split) {
+      const ValueId offset = b_.add(tile, b_.index(split * tile_elements() + first));
+      const Tile other = b_.load({partial_, offset, {b_.index(shape_.tokens), b_.index(1)}, {}},
+                                 {kFragmentRows, chunk()});
+      const Tile is_own = b_.splat(b_.equal(place.split, b_.index(split)), b_.type(own).shape);
+      const Tile share = b_.select(is_own, own, other);
+      total = total == kNone ? share : b_.add(total, share);
+    }
+    return total;
+  }
+
+  // `sums_of(first)`: of the tokens from `first` on, [128, chunk].
+  template <typename SumsOf>
+  void finish(const Place& place, const SumsOf& sums_of) {
     const ValueId column = b_.mul(place.row_unit, b_.index(kFragmentRows));
     Tile factor = kNone;
     if (column_scales_ != kNone) factor = b_.load({column_scales_, column}, {kFragmentRows});
-    const Tile turned = b_.transpose(sums);
     for (int first = 0; first < shape_.tokens; first += chunk()) {
-      Tile part = b_.slice(turned, {first, 0}, {chunk(), kFragmentRows});
+      Tile part = b_.transpose(sums_of(first));
       if (layout_.exponent != 0) {
         const double scale = std::ldexp(1.0, -layout_.exponent);
         part = b_.mul(part, b_.constant(DType::kF32, scale, {chunk(), kFragmentRows}));

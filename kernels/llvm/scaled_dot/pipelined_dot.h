@@ -18,6 +18,7 @@ struct PipelinedShape {
   int tokens = 0;           // of a tile
   int units = 1;            // of 64 k in a slot
   int slots = 0;            // of the rings
+  int blocks = 1;           // that a multiprocessor runs at once
   int64_t splits = 1;       // of K, summed in a fixed order by whoever comes last
   double microseconds = 0;  // what it is expected to take
 

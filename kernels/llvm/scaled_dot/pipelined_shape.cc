@@ -9,14 +9,15 @@
 namespace tenon::kernels {
 namespace {
 
-// What one multiprocessor does in a microsecond, as measured on an H200: bytes from memory and from
-// the second cache level, products, weights decoded.
-constexpr double kBytes = 32'000, kCachedBytes = 60'000, kProducts = 3.0e6, kDecoded = 55'000;
-// Microseconds: to begin a tile and store it, to begin a kernel, to add up one more split.
-constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSplit = 0.25;
+// As measured on an H200: bytes that one multiprocessor gets in a microsecond; microseconds that a
+// unit of 128 x 64 weights takes to decode, and to multiply with one token.
+constexpr double kBytes = 32'000, kDecode = 0.11, kProduct = 0.00235;
+// Microseconds: to begin a tile and store it, to begin a kernel, to count and add one more split.
+constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSplit = 0.4;
 
-constexpr int64_t kEpilogueBytes = 24 << 10;
+constexpr int64_t kReserve = 20 << 10;  // shared memory beside the rings
 constexpr int kMostSlots = 8;
+constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
   return int64_t{units} * (layout.unit_words() * 4 + tokens * kFragmentDepth * 2);
@@ -32,24 +33,27 @@ int units_for(const FragmentLayout& layout, int tokens) {
 double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                 int multiprocessors) {
   const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t tiles = ceil_of(rows, shape.tokens) * layout.row_units();
-  const auto waves = static_cast<double>(ceil_of(tiles * shape.splits, multiprocessors));
-  const auto steps = static_cast<double>(ceil_of(layout.steps(), shape.splits));
-  const double unit = kFragmentRows * kFragmentDepth;
-  const double decoding = layout.is_plain() ? 0 : unit / kDecoded;
-  const double step =
-      std::max({layout.unit_words() * 4 / kBytes, shape.tokens * kFragmentDepth * 2 / kCachedBytes,
-                unit * shape.tokens / kProducts, decoding});
+  const int64_t items = ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits;
+  const int64_t each = ceil_of(items, multiprocessors);  // of a multiprocessor
+  const auto units = static_cast<double>(ceil_of(layout.steps(), shape.splits));
+  const double decode = layout.is_plain() ? 0 : kDecode, multiply = kProduct * shape.tokens;
+  // Two blocks decode and multiply at the same time; one does so in turns.
+  const bool together = shape.blocks > 1 || layout.is_plain();
+  const double compute = together ? std::max(decode, multiply) : decode + multiply;
+  const double unit = std::max(layout.unit_words() * 4 / kBytes, compute);
+  // A block that is alone on its multiprocessor waits for its own copies and barriers.
+  const double alone = shape.blocks > 1 && each == 1 ? 1.4 : 1;
   const auto splits = static_cast<double>(shape.splits);
-  return kPerKernel + waves * (steps * step + kPerTile) +
-         (shape.splits > 1 ? 1 + kPerSplit * splits * shape.tokens / 8 : 0);
+  const double overhead = kPerTile + (shape.splits > 1 ? kPerSplit * (2 + splits) : 0);
+  const auto turns = static_cast<double>(ceil_of(each, shape.blocks));
+  return kPerKernel + static_cast<double>(each) * units * unit * alone + turns * overhead;
 }
 
 }  // namespace
 
 std::string PipelinedShape::text() const {
-  return fmt::format("128x{} tokens, {} slots of {} k, {} splits, {:.1f} us expected", tokens,
-                     slots, units * kFragmentDepth, splits, microseconds);
+  return fmt::format("128x{} tokens, {} slots of {} k, {} blocks, {} splits, {:.1f} us expected",
+                     tokens, slots, units * kFragmentDepth, blocks, splits, microseconds);
 }
 
 std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows,
@@ -57,8 +61,9 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
-    PipelinedShape shape{tokens, units_for(layout, tokens), 0};
-    const int64_t room = gpu.shared_bytes - kEpilogueBytes;
+    PipelinedShape shape{.tokens = tokens, .units = units_for(layout, tokens)};
+    shape.blocks = tokens <= kFewTokens ? 2 : 1;
+    const int64_t room = gpu.shared_bytes / shape.blocks - kReserve;
     shape.slots = static_cast<int>(
         std::min<int64_t>(kMostSlots, room / slot_bytes(layout, tokens, shape.units)));
     if (shape.slots < 2) continue;

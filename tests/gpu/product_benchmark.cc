@@ -1,0 +1,155 @@
+// Prints what the products of packed weights take on a GPU, for the best shapes of the ranking and
+// not for the chosen one alone. Nothing is asserted about time; runs where TENON_MEASURE is set:
+//   TENON_MEASURE="28672x4096x1 4096x4096x256"   these products (N x K x rows)
+//   TENON_MEASURE=random:40                      as many random ones, and how good the choice was
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "kernels/device/stream.h"
+#include "kernels/device_executable.h"
+#include "kernels/llvm/scaled_dot/pipelined_dot.h"
+#include "tests/conformance/scaled_dot_problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+struct Product {
+  int64_t n, k, rows;
+};
+
+std::vector<Product> wanted_products(const std::string& text) {
+  std::vector<Product> products;
+  if (text.starts_with("random:")) {
+    const unsigned seed = std::random_device{}();
+    fmt::print("seed {}\n", seed);
+    std::mt19937 random(seed);
+    const auto between = [&](double low, double high) {
+      return std::exp2(std::uniform_real_distribution(std::log2(low), std::log2(high))(random));
+    };
+    for (int i = std::stoi(text.substr(7)); i > 0; --i) {
+      products.push_back({static_cast<int64_t>(between(512, 32768)),
+                          static_cast<int64_t>(between(64, 1024)) * 8,
+                          static_cast<int64_t>(between(1, 4096))});
+    }
+    return products;
+  }
+  std::istringstream list(text);
+  for (std::string item; list >> item;) {
+    Product product{};
+    if (sscanf(item.c_str(), "%ldx%ldx%ld", &product.n, &product.k, &product.rows) == 3) {
+      products.push_back(product);
+    }
+  }
+  return products;
+}
+
+class DeviceContext final : public RunContext {
+ public:
+  DeviceContext(const std::shared_ptr<device::Device>& device, const Product& product,
+                device::StreamHandle stream)
+      : dims_{product.rows, product.k},
+        x_(device, static_cast<size_t>(product.rows * product.k) * 2, "x"),
+        y_(device, static_cast<size_t>(product.rows * product.n) * 2, "y"),
+        stream_(stream) {}
+  Input input(size_t) override { return {reinterpret_cast<void*>(x_.address()), dims_}; }
+  void* output(size_t, std::span<const int64_t>) override {
+    return reinterpret_cast<void*>(y_.address());
+  }
+  void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+  void* stream() override { return stream_; }
+  device::Address x() const { return x_.address(); }
+
+ private:
+  std::vector<int64_t> dims_;
+  device::Buffer x_, y_;
+  device::StreamHandle stream_;
+};
+
+class ProductBenchmark : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::getenv("TENON_MEASURE") == nullptr) GTEST_SKIP() << "TENON_MEASURE is not set";
+    device_ = device::Device::open(0);
+    settings_.host = codegen::detect_host();
+    settings_.gpu = device_->description().target();
+  }
+
+  // Microseconds of one product; enough copies of the weight that none stays in a cache.
+  double time(const ir::Graph& graph, const Product& product, int rank) {
+    Settings settings = settings_;
+    settings.rank = rank;
+    const double bytes = static_cast<double>(product.n * product.k) * 0.5625;
+    const int copies = static_cast<int>(std::clamp(250e6 / bytes, 3.0, 32.0));
+    device::Stream stream(device_);
+    std::vector<std::unique_ptr<Executable>> executables;
+    std::vector<std::unique_ptr<DeviceContext>> contexts;
+    for (int i = 0; i < copies; ++i) {
+      executables.push_back(build_on_device(graph, settings, device_, {}));
+      contexts.push_back(std::make_unique<DeviceContext>(device_, product, stream.handle()));
+      stream.fill(contexts.back()->x(), 0, static_cast<size_t>(product.rows * product.k) * 2);
+      executables.back()->run(*contexts.back());
+    }
+    stream.synchronize();
+    stream.begin_capture();
+    for (size_t i = 0; i < executables.size(); ++i) executables[i]->run(*contexts[i]);
+    const device::Graph sequence(device_, stream.end_capture());
+    std::vector<float> times;
+    for (int turn = 0; turn < 9; ++turn) {
+      device::Event first(device_, true), last(device_, true);
+      stream.record(first);
+      stream.launch(sequence);
+      stream.record(last);
+      stream.synchronize();
+      times.push_back(device::Event::milliseconds(first, last));
+    }
+    std::ranges::nth_element(times, times.begin() + 4);
+    return times[4] * 1e3 / copies;
+  }
+
+  std::shared_ptr<device::Device> device_;
+  Settings settings_;
+};
+
+TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
+  const DotForm* form = nullptr;
+  for (const DotForm& each : dot_forms()) {
+    if (each.name == "nvfp4") form = &each;
+  }
+  const std::vector<Product> products = wanted_products(std::getenv("TENON_MEASURE"));
+  const char* tries = std::getenv("TENON_MEASURE_RANKS");
+  int good = 0;
+  for (const Product& product : products) {
+    std::mt19937 random(1);
+    const DotProblem problem{*form, DType::kF16, {product.n, product.k}, DotEnd::kPlain};
+    const ir::Graph graph = build_dot(problem, random, product.rows);
+    const ir::Node& node = graph.node(graph.order().front());
+    const FragmentLayout layout =
+        fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
+    const std::vector<PipelinedShape> shapes = rank_shapes(layout, product.rows, *settings_.gpu);
+    const size_t count = std::min<size_t>(shapes.size(), tries ? std::stoul(tries) : 8);
+    double chosen = 0, best = 1e30;
+    for (size_t rank = 0; rank < count; ++rank) {
+      const double microseconds = time(graph, product, static_cast<int>(rank));
+      if (rank == 0) chosen = microseconds;
+      best = std::min(best, microseconds);
+      const double work = static_cast<double>(product.n * product.k);
+      fmt::print("{}x{} rows {:5}  #{} {:8.2f} us  {:6.2f} TB/s {:6.1f} TFLOP/s  {}\n", product.n,
+                 product.k, product.rows, rank, microseconds, work * 0.5625 / microseconds * 1e-6,
+                 2 * work * static_cast<double>(product.rows) / microseconds * 1e-6,
+                 shapes[rank].text());
+      std::fflush(stdout);
+    }
+    good += chosen <= 1.15 * best ? 1 : 0;
+  }
+  fmt::print("{} of {} choices are within 1.15 of the best tried\n", good, products.size());
+}
+
+}  // namespace
+}  // namespace tenon::kernels
