@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -68,6 +69,9 @@ class Gpu {
     }
     std::vector<void*> pointers;
     for (uint64_t& argument : arguments) pointers.push_back(&argument);
+    std::vector<EncodedMap> maps;
+    for (const MatrixMap& map : code.maps) maps.push_back(encode(map, arguments));
+    for (EncodedMap& map : maps) pointers.push_back(&map);
     void *begin = nullptr, *end = nullptr, *stream = nullptr, **extra = nullptr;
     must("making an event", call<int>("cuEventCreate", &begin, 0u));
     must("making an event", call<int>("cuEventCreate", &end, 0u));
@@ -97,6 +101,30 @@ class Gpu {
   GpuTarget target;
 
  private:
+  struct alignas(64) EncodedMap {
+    std::array<uint64_t, 16> words{};
+  };
+
+  EncodedMap encode(const MatrixMap& map, const std::vector<uint64_t>& arguments) {
+    auto size = [&](const MatrixMap::Size& of) {
+      return of.parameter < 0 ? static_cast<uint64_t>(of.constant)
+                              : arguments[static_cast<size_t>(of.parameter)];
+    };
+    constexpr int kF16 = 6, kBF16 = 9, kBytes = 2, kSwizzle128 = 3, kPromote256 = 3;
+    EncodedMap out;
+    uint64_t sizes[2] = {size(map.columns), size(map.rows)}, stride = size(map.stride) * kBytes;
+    uint32_t box[2] = {static_cast<uint32_t>(map.box_columns), static_cast<uint32_t>(map.box_rows)};
+    uint32_t steps[2] = {1, 1};
+    must("encoding a map",
+         call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out),
+                   map.dtype == DType::kF16 ? kF16 : kBF16, 2u,
+                   reinterpret_cast<void*>(arguments[static_cast<size_t>(map.buffer)]),
+                   static_cast<const uint64_t*>(sizes), static_cast<const uint64_t*>(&stride),
+                   static_cast<const uint32_t*>(box), static_cast<const uint32_t*>(steps), 0,
+                   kSwizzle128, kPromote256, 0));
+    return out;
+  }
+
   static void must(const char* what, int result) {
     if (result != 0) throw InternalError(std::string(what) + " failed: " + std::to_string(result));
   }

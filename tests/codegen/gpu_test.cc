@@ -8,6 +8,7 @@
 #include "base/convert.h"
 #include "base/error.h"
 #include "codegen/compile.h"
+#include "codegen/interpret.h"
 #include "tests/codegen/gpu_driver.h"
 #include "tests/codegen/gpu_samples.h"
 #include "tests/codegen/host_kernel.h"
@@ -54,8 +55,12 @@ Compiled compile(const Sample& sample) {
   std::vector<void*> pointers;
   for (auto& content : out.expected) pointers.push_back(content.data());
   try {
-    HostKernel host(sample.kernel);
-    host(pointers, sample.indices, sample.tasks);
+    if (needs_interpreter(sample.kernel)) {
+      interpret(sample.kernel, pointers, sample.indices, 0, sample.tasks);
+    } else {
+      HostKernel host(sample.kernel);
+      host(pointers, sample.indices, sample.tasks);
+    }
     out.code = compile_gpu(sample.kernel, sample.threads, gpu().target);
   } catch (const std::exception& error) {
     out.error = error.what();
@@ -89,6 +94,8 @@ TEST(GpuTest, RepresentativeKernels) { compare(representative_samples()); }
 bool is_product(const Sample& sample) {
   return sample.name.starts_with("matmul") || sample.name.starts_with("attention");
 }
+
+TEST(GpuTest, Pipelines) { compare(pipeline_samples()); }
 
 TEST(GpuTest, EveryOperation) {
   std::vector<Sample> samples = operation_samples();

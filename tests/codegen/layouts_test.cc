@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <set>
 
+#include "codegen/moves.h"
 #include "codegen/tile/builder.h"
+#include "tests/codegen/gpu_samples.h"
 
 namespace tenon::codegen {
 namespace {
@@ -129,6 +132,105 @@ TEST(LayoutTest, AssignmentFollowsProductsThroughLoops) {
   EXPECT_EQ(layouts[bias].kind, Kind::kColumns);
   EXPECT_EQ(layouts[a].kind, Kind::kDealt);
   EXPECT_EQ(layouts[sum], Layout::mma({64, 32}, 128, true));
+}
+
+// Sums of wgmma.m64nNk16, written down as the instruction set defines them.
+TEST(LayoutTest, SumsLieAsWarpgroupProductsLeaveThem) {
+  for (auto [rows, columns, threads] :
+       {std::array{64, 8, 128}, {128, 64, 256}, {256, 32, 256}, {256, 16, 512}}) {
+    Layout layout = Layout::sums({rows, columns}, threads).value();
+    expect_complete(layout);
+    int blocks = rows / 64 / (threads / 128), per_block = columns / 2;
+    ASSERT_EQ(layout.registers(), blocks * per_block);
+    for (int thread = 0; thread < threads; ++thread) {
+      for (int reg = 0; reg < layout.registers(); ++reg) {
+        int block = thread / 128 * blocks + reg / per_block, d = reg % per_block;
+        int row = 64 * block + 16 * (thread / 32 % 4) + thread % 32 / 4 + 8 * (d / 2 % 2);
+        int column = 8 * (d / 4) + 2 * (thread % 4) + d % 2;
+        ASSERT_EQ(layout.element_of(thread, reg), row * columns + column) << layout.text();
+      }
+    }
+  }
+  EXPECT_FALSE(Layout::sums({32, 64}, 128));
+  EXPECT_FALSE(Layout::sums({64, 24}, 128));
+  EXPECT_FALSE(Layout::sums({64, 64}, 256));
+  EXPECT_FALSE(Layout::sums({192, 64}, 384));
+}
+
+// Its left operand: words a0 … a3 hold (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8).
+TEST(LayoutTest, LeftOperandLiesAsProductsReadIt) {
+  for (auto [rows, threads] : {std::array{64, 128}, {128, 256}, {256, 256}}) {
+    constexpr int kDepth = 64;
+    Layout layout = Layout::left_operand({rows, kDepth}, threads).value();
+    expect_complete(layout);
+    int blocks = rows / 64 / (threads / 128);
+    for (int thread = 0; thread < threads; ++thread) {
+      for (int reg = 0; reg < layout.registers(); ++reg) {
+        int block = thread / 128 * blocks + reg / 32, slice = reg / 8 % 4, word = reg / 2 % 4;
+        int row = 64 * block + 16 * (thread / 32 % 4) + thread % 32 / 4 + 8 * (word % 2);
+        int k = 16 * slice + 8 * (word / 2) + 2 * (thread % 4) + reg % 2;
+        ASSERT_EQ(layout.element_of(thread, reg), row * kDepth + k);
+      }
+    }
+  }
+}
+
+// Whatever a move makes of a layout by bits, each register comes from one of the same thread.
+TEST(LayoutTest, MovedLayoutsKeepElementsInTheirThreads) {
+  Builder b("moves");
+  ValueId x = b.buffer("x", DType::kU32), zero = b.index(0);
+  ValueId words = b.load({x, zero}, {64, 32});
+  std::vector<ValueId> results{
+      b.transpose(words),
+      b.reshape(words, {32, 64}),
+      b.permute(words, {3, 1, 2, 0, 5, 4, 10, 9, 8, 7, 6}, {128, 16}),
+      b.bitcast(words, DType::kF16),
+      b.bitcast(words, DType::kU8),
+      b.concat(std::vector{words, words}, 0),
+      b.concat(std::vector{words, words, words, words}, 1),
+      b.slice(words, {32, 8}, {32, 8}),
+  };
+  b.store({x, zero}, words);
+  Kernel kernel = b.finish();
+  std::vector<const Operation*> definitions = definitions_of(kernel);
+  std::vector<Layout> layouts(kernel.types.size());
+  layouts[words] = Layout::sums({64, 32}, 128).value();
+  for (ValueId result : results) {
+    const Operation& op = *definitions[result];
+    auto to = moved_forward(kernel, op, layouts[words]);
+    if (op.op == Op::kSlice) {  // rows 32 … 63 are with half of the warps
+      EXPECT_FALSE(to);
+      continue;
+    }
+    ASSERT_TRUE(to) << name(op.op);
+    layouts[result] = *to;
+    expect_complete(*to);
+    EXPECT_TRUE(registers_of_move(kernel, op, layouts)) << name(op.op) << " " << to->text();
+    auto back = moved_backward(kernel, op, 0, *to);
+    ASSERT_TRUE(back) << name(op.op);
+    EXPECT_EQ(*back, layouts[words]) << name(op.op);
+  }
+}
+
+// From the words in a slot to the operand of the product: nothing changes threads, and the sums are
+// turned in place.
+TEST(LayoutTest, PackedWeightsAreDecodedInPlace) {
+  for (const Sample& sample : pipeline_samples()) {
+    if (!sample.name.starts_with("packed")) continue;
+    std::vector<Layout> layouts = assign_layouts(sample.kernel, sample.threads);
+    std::vector<const Operation*> definitions = definitions_of(sample.kernel);
+    int moves = 0;
+    for (const Operation* op : definitions) {
+      if (!op || !is_move(sample.kernel, *op)) continue;
+      const Operation* from = definitions[op->operands[0]];
+      if (op->op == Op::kTranspose && from && from->op == Op::kRead) continue;  // the right side
+      ASSERT_TRUE(registers_of_move(sample.kernel, *op, layouts))
+          << sample.name << ": " << name(op->op) << " from " << layouts[op->operands[0]].text()
+          << " to " << layouts[op->results[0]].text();
+      ++moves;
+    }
+    EXPECT_GE(moves, 10);
+  }
 }
 
 TEST(LayoutTest, WithoutTensorCoresEverythingIsDealt) {

@@ -66,7 +66,8 @@ struct PackedWeights {
   ValueId decode(ValueId ring, ValueId slot) const {
     ValueId words = b.read(ring, slot, {rows * 2, 4});
     ValueId packed = b.read(ring, slot, {rows / 2, 2}, b.index(rows * 8));
-    ValueId scales = b.cast(b.unary(Fn::kDecodeF8E4M3FN, b.bitcast(packed, DType::kU8)), kF16);
+    ValueId finite = b.binary(Fn::kAnd, packed, constant(0x3F3F3F3F, {rows / 2, 2}));
+    ValueId scales = b.cast(b.unary(Fn::kDecodeF8E4M3FN, b.bitcast(finite, DType::kU8)), kF16);
     std::vector<ValueId> pairs;
     for (int J = 0; J < 4; ++J) pairs.push_back(b.mul(codes(words, J), spread(scales, J & 1)));
     int blocks = log2_of(rows / 64);
@@ -125,9 +126,40 @@ Sample packed_product(const Shape& shape, DType to) {
           b.finish(),
           threads,
           3,
-          {{kU32, N * K / 64 * 9, 0x38383838}, {kF16, M * K, 1}, {kF32, N}, {to, M * N, 0}},
+          {{kU32, N * K / 64 * 9, 4294967295.0}, {kF16, M * K, 1}, {kF32, N}, {to, M * N, 0}},
           {M, N, K, 3},
           2e-3};
+}
+
+// y[n, m] = w[n, k] * x[m, k]', both sides as they are.
+Sample plain_product(const Shape& shape, DType dtype) {
+  auto [rows, tokens, slots, threads] = shape;
+  Builder b("plain_product");
+  ValueId w = b.buffer("w", dtype, /*constant=*/true), x = b.buffer("x", dtype);
+  ValueId y = b.buffer("y", kF32);
+  ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
+  ValueId ring_w = b.ring(dtype, {rows, kStep}, slots);
+  ValueId ring_x = b.ring(dtype, {tokens, kStep}, slots);
+  ValueId steps = b.div(b.add(k, b.index(kStep - 1)), b.index(kStep));
+  ValueId row = b.mul(b.task(), b.index(rows)), zero = b.index(0);
+  ValueId sums = b.pipeline(
+      slots, zero, steps, {b.constant(kF32, 0, {rows, tokens})},
+      [&](ValueId i, ValueId slot) {
+        ValueId column = b.mul(i, b.index(kStep));
+        b.fetch_box(ring_w, slot, {w, n, k, k}, row, column);
+        b.fetch_box(ring_x, slot, {x, m, k, k}, zero, column);
+      },
+      [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+        ValueId left = b.read(ring_w, slot, {rows, kStep});
+        ValueId right = b.transpose(b.read(ring_x, slot, {tokens, kStep}));
+        return std::vector{b.dot(carried[0], left, right)};
+      })[0];
+  b.store({y, b.mul(row, m), {m, b.index(1)}, {b.sub(n, row), m}}, sums);
+  int64_t M = tokens - 3, N = rows * 2 - 5, K = 3 * kStep + 8;
+  std::string name = "plain_product_" + std::to_string(rows) + "x" + std::to_string(tokens) + "_" +
+                     std::string(tenon::name(dtype)) + "_t" + std::to_string(threads);
+  return {name,      b.finish(), threads, 2, {{dtype, N * K}, {dtype, M * K}, {kF32, M * N, 0}},
+          {M, N, K}, 1e-5};
 }
 
 }  // namespace
@@ -140,6 +172,10 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(packed_product({256, 128, 2, 256}, kF16));
   out.back().representative = false;  // needs the registers that copying threads leave over
   out.push_back(packed_product({128, 64, 4, 256}, kF32));
+  out.push_back(plain_product({128, 128, 2, 256}, kF16));
+  out.push_back(plain_product({64, 32, 4, 128}, DType::kBF16));
+  out.push_back(plain_product({256, 64, 2, 256}, DType::kBF16));
+  out.back().representative = false;
   return out;
 }
 
