@@ -132,3 +132,14 @@ def test_every_folder_has_a_short_readme():
     assert not missing, f"each README says what comes in, goes out, and is read first: {missing}"
     long = [f for f, readme in readmes.items() if len(readme.read_text().splitlines()) > 20]
     assert not long, f"a folder's README is at most 20 lines: {long}"
+
+
+def test_inline_assembly_is_in_one_table_of_single_instructions():
+    """Readers find every instruction that LLVM has no name for in one place."""
+    table = ROOT / "codegen" / "llvm" / "ptx.cc"
+    users = {path for path in (ROOT / "codegen").rglob("*.cc") if "InlineAsm" in path.read_text()}
+    assert users == {table}
+    instructions = re.findall(r'"([^"]*;)"', table.read_text())
+    assert len(instructions) > 15
+    for instruction in instructions:
+        assert instruction.count(";") == 1 and "\\n" not in instruction, instruction
