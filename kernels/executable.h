@@ -48,6 +48,7 @@ struct FusionReport {
   std::string name, kind, problem;
   std::vector<int> sources;
   Choice choice;
+  std::vector<ShapeChoice> shapes = {};
 };
 
 class Executable {

@@ -68,6 +68,13 @@ struct PackedConstant {
   size_t unit = 1;  // pieces begin at multiples of it, and end at one or at the end
 };
 
+// How a candidate that has several ways to cut its work cut it, for the report.
+struct ShapeChoice {
+  std::string problem;  // "rows <= 8": what this kernel takes
+  std::string chosen;
+  std::vector<std::string> others;  // what came next, best first
+};
+
 struct Lowered {
   std::vector<Launch> launches;
   std::vector<PackedConstant> packed;
@@ -78,6 +85,7 @@ struct Lowered {
   std::vector<Dim> counters;
   // Constants that packing replaced: the executable does not keep them.
   std::vector<ir::ValueId> replaced_constants;
+  std::vector<ShapeChoice> shapes;
 };
 
 std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes);

@@ -138,8 +138,8 @@ class ProgramBuilder {
       throw UserError(fmt::format("node '{}' ({}): {}", shown, node.op, choice.reason()));
     }
     Lowered lowered = choice.chosen->lower(graph_, node, settings_);
-    program_.fusions.push_back(
-        {shown, node.op, problem_text(graph_, node), node.sources, std::move(choice)});
+    program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
+                                std::move(choice), std::move(lowered.shapes)});
     count_constants(node);
 
     const Places places = place(lowered, shown);

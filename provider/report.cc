@@ -25,13 +25,19 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
                           {"ok", verdict.support.ok},
                           {"reason", verdict.support.reason}});
   }
+  Json shapes = Json::array();
+  for (const kernels::ShapeChoice& shape : fusion.shapes) {
+    shapes.push_back(
+        {{"problem", shape.problem}, {"chosen", shape.chosen}, {"others", shape.others}});
+  }
   const auto* chosen = fusion.choice.chosen;
   return {{"name", fusion.name},
           {"kind", fusion.kind},
           {"nodes", nodes},
           {"problem", fusion.problem},
           {"chosen", chosen != nullptr ? chosen->name : ""},
-          {"candidates", candidates}};
+          {"candidates", candidates},
+          {"shapes", shapes}};
 }
 
 Json to_json(const PartitionReport& partition) {

@@ -3,6 +3,8 @@
 #include <array>
 #include <functional>
 
+#include <fmt/format.h>
+
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gpu_dot.h"
@@ -118,6 +120,24 @@ Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const S
   return Support::yes();
 }
 
+// What is told of a ranking: the shape that was taken and the next two.
+ShapeChoice describe_shapes(std::span<const PipelinedShape> ranked, size_t taken,
+                            std::string problem) {
+  constexpr size_t kOthers = 2;
+  ShapeChoice choice{std::move(problem), ranked[taken].text(), {}};
+  for (size_t i = 0; i < ranked.size() && choice.others.size() < kOthers; ++i) {
+    if (i != taken) choice.others.push_back(ranked[i].text());
+  }
+  return choice;
+}
+
+// The rows that the kernel of a bucket takes.
+std::string bucket_text(const Dim& rows, std::span<const int64_t> buckets, size_t i) {
+  if (rows.is_constant()) return fmt::format("{} rows", buckets[i]);
+  const bool last = i + 1 == buckets.size();
+  return last ? fmt::format("rows > {}", buckets[i - 1]) : fmt::format("rows <= {}", buckets[i]);
+}
+
 Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
   const FragmentLayout layout = fragment_layout(graph, problem).layout;
@@ -132,7 +152,9 @@ Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Sett
   Dim below = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
     const std::vector<PipelinedShape> shapes = rank_shapes(layout, buckets[i], *settings.gpu);
-    const PipelinedShape& shape = shapes[static_cast<size_t>(settings.rank) % shapes.size()];
+    const size_t taken = static_cast<size_t>(settings.rank) % shapes.size();
+    const PipelinedShape& shape = shapes[taken];
+    lowered.shapes.push_back(describe_shapes(shapes, taken, bucket_text(problem.rows, buckets, i)));
     const bool last = i + 1 == buckets.size();
     const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
     const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));
