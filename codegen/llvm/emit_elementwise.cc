@@ -86,6 +86,10 @@ llvm::Value* KernelEmitter::element_operation(const Operation& op,
 
 llvm::Value* KernelEmitter::float_remainder(Value* a, Value* b) { return ir_.CreateFRem(a, b); }
 
+llvm::Value* KernelEmitter::reciprocal(Value* x) {
+  return ir_.CreateFDiv(llvm::ConstantFP::get(x->getType(), 1.0), x);
+}
+
 llvm::Value* KernelEmitter::unary(Fn fn, DType dtype, Value* x) {
   bool real = is_floating(dtype);
   llvm::Type* type = x->getType();
@@ -99,6 +103,8 @@ llvm::Value* KernelEmitter::unary(Fn fn, DType dtype, Value* x) {
       if (real) return call(llvm::Intrinsic::fabs);
       if (!is_signed(dtype)) return x;
       return ir_.CreateIntrinsic(llvm::Intrinsic::abs, {type}, {x, ir_.getFalse()});
+    case Fn::kReciprocal:
+      return reciprocal(x);
     case Fn::kSqrt:
       return call(llvm::Intrinsic::sqrt);
     case Fn::kFloor:

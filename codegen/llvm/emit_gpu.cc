@@ -6,6 +6,7 @@
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "base/error.h"
@@ -137,48 +138,50 @@ GpuEmitter::Tile GpuEmitter::carried(ValueId value, ValueId as) {
 }
 
 // Tables that are constants come into shared memory once: constant memory would be read one entry
-// after the other.
+// after the other. Equal ones are one: every unrolled function brings its own.
 void GpuEmitter::make_tables() {
-  std::map<const Operation*, ValueId> found;
+  std::map<std::pair<DType, std::vector<int64_t>>, int64_t> kept;
   std::function<void(const Region&)> collect = [&](const Region& region) {
     for (const Operation& op : region.operations) {
       for (const Region& inner : op.regions) collect(inner);
       if (op.op != Op::kLookup) continue;
       const Operation* table = definitions_[op.operands[0]];
-      if (table && table->op == Op::kConstant && !table->integers.empty()) {
-        found[table] = op.operands[0];
-      }
+      if (!table || table->op != Op::kConstant || table->integers.empty()) continue;
+      DType dtype = type(op.operands[0]).dtype;
+      auto [place, is_new] = kept.try_emplace({dtype, table->integers});
+      if (is_new) place->second = keep_table(dtype, table->integers);
+      tables_[table] = place->second;
     }
   };
   collect(kernel_.body);
-  for (auto [table, id] : found) {
-    DType dtype = type(id).dtype;
-    std::vector<llvm::Constant*> entries;
-    for (int64_t entry : table->integers) {
-      Value* element = constant_element(dtype, std::bit_cast<double>(entry), entry);
-      entries.push_back(llvm::cast<llvm::Constant>(to_memory(dtype, element)));
-    }
-    llvm::Type* element = memory_type(dtype);
-    auto* array = llvm::ArrayType::get(element, entries.size());
-    auto* constant = new llvm::GlobalVariable(
-        module_, array, /*isConstant=*/true, llvm::GlobalValue::InternalLinkage,
-        llvm::ConstantArray::get(array, entries), kernel_.name + "_table", nullptr,
-        llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/4);
-    auto count = static_cast<int>(entries.size());
-    int64_t offset = shared_.keep(count * (bit_width(dtype) + 7) / 8);
-    for (int first = 0; first < count; first += threads_) {
-      Value* entry = plus(thread_, first);
-      Value* present =
-          first + threads_ <= count ? nullptr : ir_.CreateICmpULT(entry, number(count));
-      when(present, [&] {
-        Value* pointer = ir_.CreateGEP(element, constant, entry);
-        Value* loaded = ir_.CreateLoad(element, pointer);
-        ir_.CreateStore(loaded, shared_element(dtype, offset, entry));
-      });
-    }
-    tables_[table] = offset;
-  }
   if (!tables_.empty()) emit_barrier();
+}
+
+// Where in shared memory it will be after a barrier.
+int64_t GpuEmitter::keep_table(DType dtype, const std::vector<int64_t>& table) {
+  std::vector<llvm::Constant*> entries;
+  for (int64_t entry : table) {
+    Value* element = constant_element(dtype, std::bit_cast<double>(entry), entry);
+    entries.push_back(llvm::cast<llvm::Constant>(to_memory(dtype, element)));
+  }
+  llvm::Type* element = memory_type(dtype);
+  auto* array = llvm::ArrayType::get(element, entries.size());
+  auto* constant = new llvm::GlobalVariable(
+      module_, array, /*isConstant=*/true, llvm::GlobalValue::InternalLinkage,
+      llvm::ConstantArray::get(array, entries), kernel_.name + "_table", nullptr,
+      llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/4);
+  auto count = static_cast<int>(entries.size());
+  int64_t offset = shared_.keep(count * (bit_width(dtype) + 7) / 8);
+  for (int first = 0; first < count; first += threads_) {
+    Value* entry = plus(thread_, first);
+    Value* present = first + threads_ <= count ? nullptr : ir_.CreateICmpULT(entry, number(count));
+    when(present, [&] {
+      Value* pointer = ir_.CreateGEP(element, constant, entry);
+      Value* loaded = ir_.CreateLoad(element, pointer);
+      ir_.CreateStore(loaded, shared_element(dtype, offset, entry));
+    });
+  }
+  return offset;
 }
 
 llvm::Value* GpuEmitter::number(int64_t value) {
@@ -463,6 +466,12 @@ llvm::Value* GpuEmitter::real_function(Fn fn, std::span<Value* const> arguments)
 
 llvm::Value* GpuEmitter::float_remainder(Value* a, Value* b) {
   return ir_.CreateCall(remainder_function(module_, a->getType()), {a, b});
+}
+
+// The nearest float would cost a branch per element.
+llvm::Value* GpuEmitter::reciprocal(Value* x) {
+  if (!x->getType()->isFloatTy()) return KernelEmitter::reciprocal(x);
+  return ptx::emit(ir_, ptx::Instruction::kReciprocal, std::array{x});
 }
 
 llvm::Value* GpuEmitter::f32_to_bf16(Value* x) {

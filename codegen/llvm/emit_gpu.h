@@ -47,6 +47,7 @@ class GpuEmitter : private KernelEmitter {
   // emit_gpu.cc: the function, places, threads
   void survey(const Region& region);
   void make_tables();
+  int64_t keep_table(DType dtype, const std::vector<int64_t>& table);
   void before_region(const Region&) override {}
   void enter_block() override {
     shared_.forget();
@@ -59,6 +60,7 @@ class GpuEmitter : private KernelEmitter {
   bool is_uniform(Value* value) const;
   Value* real_function(Fn fn, std::span<Value* const> arguments) override;
   Value* float_remainder(Value* a, Value* b) override;
+  Value* reciprocal(Value* x) override;
   Value* f32_to_bf16(Value* x) override;
   Place place(const Layout& layout, int reg, const Type& type);
   Place dealt_place(const Layout& layout, int reg);

@@ -138,34 +138,37 @@ void GpuEmitter::store_piece(const TurnedStore& store, const Access& to, Value* 
   Value* thread = ir_.CreateAnd(thread_, kWarpgroup - 1);
   Value* first_row =
       plus(times(ir_.CreateLShr(thread_, 7), store.blocks * kBlockRows), block * kBlockRows);
-  // `per_token` pieces of `bytes` in each row.
-  auto each = [&](int per_token, int bytes, llvm::Type* type) {
-    int count = store.piece_tokens * per_token;
-    for (int first = 0; first < count; first += kWarpgroup) {
-      Value* number_of = plus(thread, first);
-      Value* live =
-          first + kWarpgroup <= count ? nullptr : ir_.CreateICmpULT(number_of, number(count));
-      Value* token = ir_.CreateUDiv(number_of, number(per_token));
-      Value* part = ir_.CreateAnd(number_of, number(per_token - 1));
-      Place at{plus(token, first_token), plus(first_row, times(part, bytes / store.bytes)), live};
-      when(inside(to, at), [&] {
-        llvm::Align alignment(static_cast<uint64_t>(bytes));
-        Value* from = piece_place(store, offset, token, times(part, bytes));
-        Value* value = ir_.CreateAlignedLoad(type, from, alignment);
-        Value* pointer = ir_.CreateGEP(memory_type(to.dtype), to.base, offset_of(to, at));
-        ir_.CreateAlignedStore(value, pointer, alignment);
-      });
-    }
+  // `per_token` pieces of `bytes` in each row, some for each thread.
+  auto one = [&](Value* number_of, Value* live, int per_token, int bytes, llvm::Type* type) {
+    Value* token = ir_.CreateUDiv(number_of, number(per_token));
+    Value* part = ir_.CreateAnd(number_of, number(per_token - 1));
+    Place at{plus(token, first_token), plus(first_row, times(part, bytes / store.bytes)), live};
+    when(inside(to, at), [&] {
+      llvm::Align alignment(static_cast<uint64_t>(bytes));
+      Value* from = piece_place(store, offset, token, times(part, bytes));
+      Value* value = ir_.CreateAlignedLoad(type, from, alignment);
+      Value* pointer = ir_.CreateGEP(memory_type(to.dtype), to.base, offset_of(to, at));
+      ir_.CreateAlignedStore(value, pointer, alignment);
+    });
   };
   auto* units = llvm::BasicBlock::Create(context, "units", function_);
   auto* elements = llvm::BasicBlock::Create(context, "elements", function_);
   auto* after = llvm::BasicBlock::Create(context, "stored", function_);
   ir_.CreateCondBr(apply, units, elements);
   ir_.SetInsertPoint(units);
-  each(store.units(), kUnit, llvm::FixedVectorType::get(ir_.getInt32Ty(), 4));
+  int count = store.piece_tokens * store.units();
+  for (int first = 0; first < count; first += kWarpgroup) {
+    Value* unit = plus(thread, first);
+    Value* live = first + kWarpgroup <= count ? nullptr : ir_.CreateICmpULT(unit, number(count));
+    one(unit, live, store.units(), kUnit, llvm::FixedVectorType::get(ir_.getInt32Ty(), 4));
+  }
   ir_.CreateBr(after);
   ir_.SetInsertPoint(elements);
-  each(kBlockRows, store.bytes, ir_.getIntNTy(static_cast<unsigned>(8 * store.bytes)));
+  counted_loop(store.piece_tokens * kBlockRows / kWarpgroup, {}, [&](Value* turn, const Tile&) {
+    one(plus(thread, times(turn, kWarpgroup)), nullptr, kBlockRows, store.bytes,
+        ir_.getIntNTy(static_cast<unsigned>(8 * store.bytes)));
+    return Tile{};
+  });
   ir_.CreateBr(after);
   ir_.SetInsertPoint(after);
 }

@@ -73,6 +73,7 @@ class KernelEmitter {
   // What no instruction computes.
   virtual Value* real_function(Fn fn, std::span<Value* const> arguments) = 0;
   virtual Value* float_remainder(Value* a, Value* b);
+  virtual Value* reciprocal(Value* x);  // within 1 ULP
 
   // emit_casts.cc
   Value* cast(DType from, DType to, Value* x);

@@ -40,6 +40,7 @@ constexpr Row kTable[] = {
     {I::kStoreMatrices, "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r"},
     {I::kStoreTwoMatrices, "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$0], {$1, $2};", "r,r,r"},
     {I::kDecodeE4M3, "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", true},
+    {I::kReciprocal, "rcp.approx.f32 $0, $1;", "=f,f", true},
     {I::kPin, "", "=r,0"},
 };
 // clang-format on
@@ -76,6 +77,8 @@ llvm::Type* result_of(llvm::IRBuilderBase& ir, Instruction instruction) {
     case I::kDecodeE4M3:
     case I::kPin:
       return ir.getInt32Ty();
+    case I::kReciprocal:
+      return ir.getFloatTy();
     default:
       return ir.getVoidTy();
   }

@@ -37,6 +37,7 @@ enum class Instruction : uint8_t {
   kStoreMatrices,     // address, four words: 8x8 matrices of 16 bits, turned
   kStoreTwoMatrices,  // address, two words
   kDecodeE4M3,        // two f8e4m3fn in an i16 -> two f16 in an i32
+  kReciprocal,        // f32, within 1 ULP, subnormal numbers kept
   kPin,               // i32 -> the same, computed before anything that follows
 };
 
