@@ -230,7 +230,7 @@ class GpuEmitter : private KernelEmitter {
   Value* single_operation(const Operation& op, std::span<Value* const> operands);
   Tile paired(const Operation& op, const std::vector<Tile>& operands);
 
-  // emit_gpu_pipeline.cc
+  // emit_gpu_pipeline.cc, emit_gpu_pipeline_plan.cc
   struct Ring {
     int64_t offset = 0, slot_bytes = 0;
     int slots = 0;

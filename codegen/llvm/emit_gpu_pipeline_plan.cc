@@ -1,0 +1,177 @@
+// What pipelines need before anything is emitted: rings in shared memory, maps for boxes, and what
+// the copying thread must know.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "codegen/llvm/emit_gpu.h"
+
+namespace tenon::codegen {
+
+namespace {
+
+constexpr int64_t kBoxAlignment = 1024;  // of swizzled slots
+
+int64_t bytes_of(const Type& type) { return type.elements() * ((bit_width(type.dtype) + 7) / 8); }
+
+bool contains_pipeline(const Operation& op) {
+  if (op.op == Op::kPipeline) return true;
+  return std::ranges::any_of(op.regions, [](const Region& region) {
+    return std::ranges::any_of(region.operations, contains_pipeline);
+  });
+}
+
+}  // namespace
+
+void GpuEmitter::plan_ring(const Operation& op) {
+  const Type& type = kernel_.types[op.results[0]];
+  Ring ring;
+  ring.slots = static_cast<int>(op.integer);
+  ring.slot_bytes = bytes_of(type);
+  rings_[op.results[0]] = ring;
+}
+
+// Sizes of a map are read by the host, which knows parameters and constants only.
+void GpuEmitter::plan_box(const Operation& fetch) {
+  const Type& slot = kernel_.types[fetch.operands[0]];
+  auto size = [&](size_t operand) -> MatrixMap::Size {
+    ValueId id = fetch.operands[operand];
+    if (static_cast<size_t>(id) < kernel_.parameters.size()) return {id, 0};
+    const Operation* made = definitions_[id];
+    if (made && made->op == Op::kIndexConstant) return {-1, made->integer};
+    throw UserError(
+        fmt::format("kernel @{}: sizes of a matrix that boxes are fetched from must be "
+                    "parameters or constants",
+                    kernel_.name));
+  };
+  MatrixMap map{fetch.operands[2], slot.dtype,    size(5),      size(6),
+                size(7),           slot.shape[0], slot.shape[1]};
+  int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
+  if ((row_bytes != 128 && row_bytes != 64 && row_bytes != 32) || slot.shape[0] > 256) {
+    throw UserError(
+        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64 or 128 bytes, not {} of {}",
+                    kernel_.name, slot.shape[0], row_bytes));
+  }
+  auto same = [&](const MatrixMap& other) {
+    auto equal = [](const MatrixMap::Size& a, const MatrixMap::Size& b) {
+      return a.parameter == b.parameter && a.constant == b.constant;
+    };
+    return other.buffer == map.buffer && equal(other.rows, map.rows) &&
+           equal(other.columns, map.columns) && equal(other.stride, map.stride) &&
+           other.box_rows == map.box_rows && other.box_columns == map.box_columns;
+  };
+  auto found = std::ranges::find_if(maps_, same);
+  map_of_[&fetch] = static_cast<size_t>(found - maps_.begin());
+  if (found == maps_.end()) maps_.push_back(map);
+  rings_[fetch.operands[0]].row_bytes = row_bytes;
+}
+
+void GpuEmitter::plan_pipeline(const Operation& op) {
+  Steps steps;
+  steps.slots = static_cast<int>(op.integer);
+  for (const Operation& fetch : op.regions[0].operations) {
+    if (fetch.op != Op::kFetchBox && fetch.op != Op::kFetchRun) continue;
+    if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {
+      throw UserError(
+          fmt::format("kernel @{}: pipelines fetch from parameters only", kernel_.name));
+    }
+    if (fetch.op == Op::kFetchBox) plan_box(fetch);
+    const Ring& ring = rings_[fetch.operands[0]];
+    if (ring.slots != steps.slots) {
+      throw UserError(fmt::format("kernel @{}: a pipeline of {} slots fetches into a ring of {}",
+                                  kernel_.name, steps.slots, ring.slots));
+    }
+    steps.rings.push_back(fetch.operands[0]);
+    steps.bytes += ring.slot_bytes;
+  }
+  std::ranges::sort(steps.rings);
+  if (std::ranges::adjacent_find(steps.rings) != steps.rings.end() || steps.rings.empty()) {
+    throw UserError(
+        fmt::format("kernel @{}: a step of a pipeline fetches into each ring once, and "
+                    "into one at least",
+                    kernel_.name));
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (steps_[i].rings == steps.rings) {
+      steps_of_[&op] = i;
+      return;
+    }
+    for (ValueId ring : steps.rings) {
+      if (std::ranges::count(steps_[i].rings, ring) > 0) {
+        throw UserError(
+            fmt::format("kernel @{}: pipelines share either all rings or none", kernel_.name));
+      }
+    }
+  }
+  steps_of_[&op] = steps_.size();
+  steps_.push_back(steps);
+}
+
+void GpuEmitter::place_rings() {
+  for (bool boxes : {true, false}) {  // the larger alignment first
+    for (auto& [id, ring] : rings_) {
+      if ((ring.row_bytes > 0) != boxes) continue;
+      int64_t alignment = boxes ? kBoxAlignment : 128;
+      ring.slot_bytes = (ring.slot_bytes + alignment - 1) / alignment * alignment;
+      ring.offset = shared_.keep(ring.slot_bytes * ring.slots);
+    }
+  }
+  for (Steps& steps : steps_) steps.barriers = shared_.keep(16 * steps.slots);
+}
+
+// What the copying thread must know: all that decides where `produce` reads, and whether it runs.
+void GpuEmitter::need(ValueId id) {
+  if (id == kNone || needed_[id]) return;
+  needed_[id] = true;
+  if (auto found = carried_by_.find(id); found != carried_by_.end()) {
+    auto [loop, i] = found->second;
+    return need(loop->results[i]);
+  }
+  const Operation* op = definitions_[id];
+  if (!op) return;
+  switch (op->op) {
+    case Op::kLoad:
+    case Op::kGather:
+    case Op::kArrive:
+    case Op::kRead:
+    case Op::kPipeline:
+      throw UserError(fmt::format(
+          "kernel @{}: what a pipeline fetches must not depend on memory that the kernel reads",
+          kernel_.name));
+    case Op::kFor:
+    case Op::kIf:
+      for (size_t i = 0; i < op->results.size(); ++i) {
+        if (op->results[i] != id) continue;
+        if (op->op == Op::kFor) need(op->operands[3 + i]);
+        for (const Region& region : op->regions) need(region.operations.back().operands[i]);
+      }
+      for (size_t i = 0; i < (op->op == Op::kFor ? 3u : 1u); ++i) need(op->operands[i]);
+      return;
+    default:
+      for (ValueId operand : op->operands) need(operand);
+  }
+}
+
+void GpuEmitter::plan_copies(const Region& region) {
+  for (const Operation& op : region.operations) {
+    if (!contains_pipeline(op)) continue;
+    if (op.op == Op::kPipeline) {
+      need(op.operands[0]), need(op.operands[1]);
+      for (const Operation& fetch : op.regions[0].operations) {
+        for (size_t i = 0; i < fetch.operands.size(); ++i) need(fetch.operands[i]);
+      }
+      continue;
+    }
+    for (size_t i = 0; i < (op.op == Op::kFor ? 3u : 1u); ++i) need(op.operands[i]);
+    for (const Region& inner : op.regions) plan_copies(inner);
+  }
+}
+
+bool GpuEmitter::wanted(const Operation& op) {
+  if (lazy_.contains(&op)) return false;
+  if (role_ != Role::kCopies || in_produce_ || contains_pipeline(op)) return true;
+  return std::ranges::any_of(op.results, [&](ValueId id) { return needed_[id]; });
+}
+
+}  // namespace tenon::codegen
