@@ -24,6 +24,14 @@ void require_valid(const Kernel& kernel) {
   if (Support support = verify(kernel); !support) throw InternalError(support.reason);
 }
 
+std::string with_layouts(const Kernel& kernel, int threads) {
+  const std::vector<Layout> layouts = assign_layouts(kernel, threads);
+  return print(kernel, [&](ValueId id) {
+    const Layout& layout = layouts[static_cast<size_t>(id)];
+    return fmt::format("{}, {} registers", layout.text(), layout.registers());
+  });
+}
+
 }  // namespace
 
 // tile -> tile.expanded -> llvm -> llvm.optimized -> machine code
@@ -58,7 +66,10 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   std::string program = print(kernel);
   if (sink) sink(kernel.name, "tile", program);
   Kernel expanded = expand_math(kernel, gpu_math(target.arch));
-  if (sink) sink(kernel.name, "tile.expanded", print(expanded));
+  if (sink) {
+    sink(kernel.name, "tile.expanded", print(expanded));
+    sink(kernel.name, "tile.layouts", with_layouts(expanded, threads));
+  }
   PtxText ptx = emit_ptx(expanded, threads, target, sink);
   std::string text{kProgramBegins};
   for (size_t begin = 0; begin < program.size();) {

@@ -22,7 +22,9 @@ std::string number_text(double value) {
 
 class Printer {
  public:
-  explicit Printer(const Kernel& kernel) : kernel_(kernel) {}
+  using Remark = std::function<std::string(ValueId)>;
+  explicit Printer(const Kernel& kernel, Remark remark = {})
+      : kernel_(kernel), remark_(std::move(remark)) {}
 
   std::string run() {
     std::vector<std::string> parameters;
@@ -74,7 +76,16 @@ class Printer {
     return fmt::format("{}", fmt::join(names, ", "));
   }
 
+  std::string remarks(const std::vector<ValueId>& ids) const {
+    std::string out;
+    for (ValueId id : ids) {
+      if (remark_ && kernel_.types[id].kind == Type::Kind::kTile) out += "  # " + remark_(id);
+    }
+    return out;
+  }
+
   const Kernel& kernel_;
+  Remark remark_;
   std::unordered_map<ValueId, std::string> names_;
   std::string out_;
   int indent_ = 0, next_ = 0;
@@ -183,7 +194,7 @@ void Printer::print(const Operation& op) {
   } else if (op.op == Op::kScatter) {
     content += fmt::format(" : {}", text(kernel_.types[op.operands[3]]));
   }
-  line(content);
+  line(content + remarks(op.results));
 }
 
 void Printer::print_for(const Operation& op) {
@@ -200,7 +211,7 @@ void Printer::print_for(const Operation& op) {
   ++indent_;
   print(body);
   --indent_;
-  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+  line(op.results.empty() ? "}" : fmt::format("}} : {}{}", types(op.results), remarks(op.results)));
 }
 
 void Printer::print_if(const Operation& op) {
@@ -213,7 +224,7 @@ void Printer::print_if(const Operation& op) {
   ++indent_;
   print(op.regions[1]);
   --indent_;
-  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+  line(op.results.empty() ? "}" : fmt::format("}} : {}{}", types(op.results), remarks(op.results)));
 }
 
 // %3 = pipeline 4 0 to %n produce(%4, %5) {…} consume(%6, %7) carry(%8 = %2) {…} : f32[64,8]
@@ -236,11 +247,15 @@ void Printer::print_pipeline(const Operation& op) {
   ++indent_;
   print(consume);
   --indent_;
-  line(op.results.empty() ? "}" : fmt::format("}} : {}", types(op.results)));
+  line(op.results.empty() ? "}" : fmt::format("}} : {}{}", types(op.results), remarks(op.results)));
 }
 
 }  // namespace
 
 std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
+
+std::string print(const Kernel& kernel, const std::function<std::string(ValueId)>& remark) {
+  return Printer(kernel, remark).run();
+}
 
 }  // namespace tenon::codegen

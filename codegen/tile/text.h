@@ -1,6 +1,7 @@
 // Print and parse tile kernels: parse(print(k)) prints the same text.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,8 @@
 namespace tenon::codegen {
 
 std::string print(const Kernel& kernel);
+// With a remark about each tile, for people: it does not parse back.
+std::string print(const Kernel& kernel, const std::function<std::string(ValueId)>& remark);
 Kernel parse(std::string_view text);  // throws UserError with the line
 
 }  // namespace tenon::codegen
