@@ -21,6 +21,11 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--candidates", action="store_true", help="also list the kernels that lost, and why"
     )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="also list how products were cut for a GPU, and what came next in the ranking",
+    )
     arguments.add_json(parser)
 
 
@@ -72,6 +77,7 @@ PARTITION_COLUMNS = [
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
 _LONGEST_PROBLEM = 120
+SHAPE_COLUMNS = ["kernel for", "rank", "shape"]
 REASON_COLUMNS = ["nodes", "operator", "left because"]
 
 
@@ -84,6 +90,19 @@ def fusion_rows(report: Report) -> list[tuple]:
         (count, kind, _shortened(problem), kernel)
         for (kind, problem, kernel), count in counts.items()
     ]
+
+
+def shape_tables(report: Report) -> dict[str, list[tuple]]:
+    """For each product: the shape taken and the next of its ranking, one row each."""
+    return {
+        f"{fusion_kind(fusion)} {fusion.get('problem', '')}": [
+            (shape["problem"] if rank == 1 else "", rank, text)
+            for shape in fusion["shapes"]
+            for rank, text in enumerate([shape["chosen"], *shape["others"]], 1)
+        ]
+        for fusion in report.fusions
+        if fusion.get("shapes")
+    }
 
 
 def _shortened(text: str) -> str:
@@ -120,6 +139,15 @@ def _print(report: Report, args) -> None:
             for c in f.get("candidates", [])
         }
         console.table(["fusion", "kernel", "verdict", "reason"], sorted(rows))
+    if args.kernels:
+        console.heading("Shapes")
+        tables = shape_tables(report)
+        for product, rows in tables.items():
+            console.say(product)
+            console.table(SHAPE_COLUMNS, rows, right=(1,))
+            console.say()
+        if not tables:
+            console.say("No kernel here had a choice of shapes: products on an sm_90a GPU do.")
     if report.left_out:
         console.heading("Left to other providers")
         console.table(REASON_COLUMNS, reason_rows(report), right=(0,))
