@@ -19,6 +19,9 @@ using ptx::Instruction;
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
 constexpr int kStepBytes = kStep * 2;
 
+// Few columns are multiplied by mma.sync everywhere: the fences around a wgmma cost more than it.
+constexpr int kFewColumns = 16;
+
 // Of a matrix in rows of 128 bytes, swizzled: eight rows are 1024 bytes, and so on.
 constexpr uint64_t kDescriptor = uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 
@@ -30,7 +33,8 @@ void GpuEmitter::plan_in_flight(const Operation& pipeline) {
   auto is_product_here = [&](const Operation* op) {
     bool here =
         op >= region.operations.data() && op < region.operations.data() + region.operations.size();
-    return here && ring_dot(kernel_, definitions_, *op, threads_).has_value();
+    return here && ring_dot(kernel_, definitions_, *op, threads_).has_value() &&
+           type(op->results[0]).shape[1] > kFewColumns;
   };
   auto only_summed = [&](ValueId id) {
     return std::ranges::all_of(users_[id], [&](const auto& user) {
@@ -102,7 +106,7 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
                     "runs",
                     kernel_.name));
   }
-  if (specialised_) return multiply_async(product);
+  if (specialised_ && product.columns > kFewColumns) return multiply_async(product);
   multiply_in_order(product);
 }
 
@@ -162,6 +166,9 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
     }
     instruct(Instruction::kProductCommit, {});
     if (step + 1 < product.steps) current = operands_of(step + 1);
+    if (look_ahead_in_ == &op && step + 2 >= product.steps && look_ahead_) {
+      std::exchange(look_ahead_, nullptr)();
+    }
     instruct(Instruction::kProductWait, {number(depth)});
     // So many are left that none of the step before is among them.
     if (++steps_begun_ >= depth && give_back_) std::exchange(give_back_, nullptr)();
@@ -198,6 +205,7 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
   DType dtype = type(op.operands[1]).dtype;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
   auto bit = [&](int shift) { return ir_.CreateAnd(ir_.CreateLShr(lane_, shift), number(1)); };
+  Tile both;  // eight columns: the words of two steps come at once
   for (int step = 0; step < product.steps; ++step) {
     std::vector<Tile> left;
     for (int block = 0; block < product.blocks; ++block) {
@@ -216,7 +224,14 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
       Value* second = count == 2 ? times(ir_.CreateLShr(lane_, 4), 8) : number(0);
       Value* row = plus(plus(ir_.CreateAnd(lane_, 7), second), column);
       Value* k = plus(times(bit(3), 8), step * kStep);
-      Tile right = load_ring_matrices(*product.operands.right, row, k, 2 * count);
+      Tile right;
+      if (product.columns == 8 && product.steps % 2 == 0) {
+        Value* wide = plus(times(ir_.CreateLShr(lane_, 3), 8), step * kStep);
+        if (step % 2 == 0) both = load_ring_matrices(*product.operands.right, row, wide, 4);
+        right.assign(both.begin() + step % 2 * 2, both.begin() + step % 2 * 2 + 2);
+      } else {
+        right = load_ring_matrices(*product.operands.right, row, k, 2 * count);
+      }
       for (int block = 0; block < product.blocks; ++block) {
         for (int i = 0; i < count; ++i) {
           auto first = static_cast<size_t>(block) * product.sums() +

@@ -11,9 +11,10 @@ namespace {
 
 // As measured on an H200: bytes that one multiprocessor gets in a microsecond; microseconds that a
 // unit of 128 x 64 weights takes to decode, and to multiply with one token.
-constexpr double kBytes = 32'000, kDecode = 0.11, kProduct = 0.00235;
-// Microseconds: to begin a tile and store it, to begin a kernel, to count and add one more split.
-constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSplit = 0.4;
+constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
+// Microseconds: to begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a
+// counter; to pass on the sums of one token of a split.
+constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.05, kMeet = 1.0, kPass = 0.0125;
 
 constexpr int64_t kReserve = 20 << 10;  // shared memory beside the rings
 constexpr int kMostSlots = 8;
@@ -21,13 +22,6 @@ constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
   return int64_t{units} * (layout.unit_words() * 4 + tokens * kFragmentDepth * 2);
-}
-
-// Few tokens are few products for a step: take several at once, or the waiting costs more.
-int units_for(const FragmentLayout& layout, int tokens) {
-  int units = tokens <= 16 ? 4 : tokens <= 64 ? 2 : 1;
-  while (layout.steps() % units != 0) units /= 2;
-  return units;
 }
 
 double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
@@ -40,13 +34,33 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
   // Two blocks decode and multiply at the same time; one does so in turns.
   const bool together = shape.blocks > 1 || layout.is_plain();
   const double compute = together ? std::max(decode, multiply) : decode + multiply;
-  const double unit = std::max(layout.unit_words() * 4 / kBytes, compute);
+  const double unit =
+      std::max(layout.unit_words() * 4 / kBytes, compute) + kPerSlot / shape.units / shape.blocks;
   // A block that is alone on its multiprocessor waits for its own copies and barriers.
   const double alone = shape.blocks > 1 && each == 1 ? 1.4 : 1;
   const auto splits = static_cast<double>(shape.splits);
-  const double overhead = kPerTile + (shape.splits > 1 ? kPerSplit * (2 + splits) : 0);
+  const double overhead =
+      kPerTile + (shape.splits > 1 ? kMeet + (1 + splits) * shape.tokens * kPass : 0);
   const auto turns = static_cast<double>(ceil_of(each, shape.blocks));
   return kPerKernel + static_cast<double>(each) * units * unit * alone + turns * overhead;
+}
+
+// All splits of one kind of tile.
+void add_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
+                PipelinedShape shape, std::vector<PipelinedShape>& shapes) {
+  const int64_t room = gpu.shared_bytes / shape.blocks - kReserve;
+  shape.slots = static_cast<int>(
+      std::min<int64_t>(kMostSlots, room / slot_bytes(layout, shape.tokens, shape.units)));
+  if (shape.slots < 2) return;
+  const int64_t steps = layout.steps() / shape.units;
+  for (int64_t splits = 1; splits <= 16 && splits <= steps; ++splits) {
+    // Every split has work.
+    const int64_t share = (steps + splits - 1) / splits;
+    if ((steps + share - 1) / share != splits) continue;
+    shape.splits = splits;
+    shape.microseconds = estimate(layout, rows, shape, gpu.multiprocessors);
+    shapes.push_back(shape);
+  }
 }
 
 }  // namespace
@@ -61,20 +75,11 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
-    PipelinedShape shape{.tokens = tokens, .units = units_for(layout, tokens)};
-    shape.blocks = tokens <= kFewTokens ? 2 : 1;
-    const int64_t room = gpu.shared_bytes / shape.blocks - kReserve;
-    shape.slots = static_cast<int>(
-        std::min<int64_t>(kMostSlots, room / slot_bytes(layout, tokens, shape.units)));
-    if (shape.slots < 2) continue;
-    const int64_t steps = layout.steps() / shape.units;
-    for (int64_t splits = 1; splits <= 16 && splits <= steps; ++splits) {
-      // Every split has work.
-      const int64_t share = (steps + splits - 1) / splits;
-      if ((steps + share - 1) / share != splits) continue;
-      shape.splits = splits;
-      shape.microseconds = estimate(layout, rows, shape, gpu.multiprocessors);
-      shapes.push_back(shape);
+    for (int units : {1, 2, 4}) {
+      if (layout.steps() % units != 0 || (units > 2 && tokens > 64)) continue;
+      for (int blocks = 1; blocks <= (tokens <= kFewTokens ? 2 : 1); ++blocks) {
+        add_shapes(layout, rows, gpu, {.tokens = tokens, .units = units, .blocks = blocks}, shapes);
+      }
     }
   }
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
