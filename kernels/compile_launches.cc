@@ -4,7 +4,6 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "codegen/tile/text.h"
+#include "kernels/compiled_kernels.h"
 
 namespace tenon::kernels {
 namespace {
@@ -26,42 +26,41 @@ size_t count_operations(const codegen::Region& region) {
 
 struct UniqueKernels {
   std::vector<codegen::Kernel> kernels;
+  std::vector<Digest> contents;
+  std::vector<int> threads;
   std::vector<size_t> of_launch;  // index into kernels
+
+  // The largest first, so that no core ends with one that it began last.
+  std::vector<size_t> order() const {
+    std::vector<size_t> weights, order(kernels.size());
+    for (const codegen::Kernel& kernel : kernels) weights.push_back(count_operations(kernel.body));
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return weights[a] > weights[b]; });
+    return order;
+  }
 };
 
 // Two launches share code when their kernels print alike but for the name, and blocks are alike.
 UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& program) {
+  std::vector<Digest> contents(kernels.size());
+  parallel_for_each(static_cast<int64_t>(kernels.size()),
+                    [&](int64_t launch) { contents[launch] = content_of(kernels[launch]); });
   UniqueKernels unique;
   std::map<std::pair<Digest, int>, size_t> seen;
   for (size_t launch = 0; launch < kernels.size(); ++launch) {
     codegen::Kernel& kernel = kernels[launch];
-    std::string name = std::exchange(kernel.name, "kernel");
-    const auto [place, inserted] = seen.try_emplace(
-        {sha256(codegen::print(kernel)), program.launches[launch].threads}, unique.kernels.size());
+    const int threads = program.launches[launch].threads;
+    const auto [place, inserted] =
+        seen.try_emplace({contents[launch], threads}, unique.kernels.size());
     unique.of_launch.push_back(place->second);
     if (!inserted) continue;
-    kernel.name = fmt::format("{}_{}", name, unique.kernels.size());
+    kernel.name = fmt::format("{}_{}", kernel.name, unique.kernels.size());
     unique.kernels.push_back(std::move(kernel));
+    unique.contents.push_back(contents[launch]);
+    unique.threads.push_back(threads);
   }
   return unique;
-}
-
-// Kernel indices in `groups` piles of about equal work.
-std::vector<std::vector<size_t>> balance(const std::vector<codegen::Kernel>& kernels,
-                                         size_t groups) {
-  std::vector<size_t> weights, order(kernels.size());
-  for (const codegen::Kernel& kernel : kernels) weights.push_back(count_operations(kernel.body));
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return weights[a] > weights[b]; });
-  std::vector<std::vector<size_t>> piles(groups);
-  std::vector<size_t> load(groups, 0);
-  for (size_t kernel : order) {
-    const size_t lightest = std::min_element(load.begin(), load.end()) - load.begin();
-    piles[lightest].push_back(kernel);
-    load[lightest] += weights[kernel];
-  }
-  return piles;
 }
 
 // The caller's sink need not be thread-safe.
@@ -73,29 +72,36 @@ codegen::StageSink serialized(const codegen::StageSink& sink, std::mutex& mutex)
   };
 }
 
+// On all cores; `compile(i, sink)` compiles one kernel.
+template <typename Code, typename Compile>
+std::vector<std::shared_ptr<const Code>> compile_all(const UniqueKernels& unique,
+                                                     const codegen::StageSink& sink,
+                                                     Program& program, const Compile& compile) {
+  std::mutex sink_mutex;
+  const codegen::StageSink shared_sink = serialized(sink, sink_mutex);
+  const std::vector<size_t> order = unique.order();
+  std::vector<std::shared_ptr<const Code>> code(order.size());
+  program.kernels.resize(order.size());
+  parallel_for_each(static_cast<int64_t>(order.size()), [&](int64_t next) {
+    const size_t i = order[next];
+    Compiled<Code> compiled = compile(i, shared_sink);
+    program.kernels[i] = {unique.kernels[i].name, compiled.milliseconds, compiled.is_shared};
+    code[i] = std::move(compiled.code);
+  });
+  return code;
+}
+
 }  // namespace
 
 void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program) {
-  UniqueKernels unique = deduplicate(std::move(kernels), program);
-  if (unique.kernels.empty()) return;
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const auto piles = balance(unique.kernels, std::min(cores, unique.kernels.size()));
-
-  std::mutex sink_mutex;
-  const codegen::StageSink shared_sink = serialized(sink, sink_mutex);
-  std::vector<codegen::HostFunction> functions(unique.kernels.size());
-  program.code.resize(piles.size());
-  parallel_for_each(static_cast<int64_t>(piles.size()), [&](int64_t pile) {
-    std::vector<codegen::Kernel> group;
-    for (size_t kernel : piles[pile]) group.push_back(unique.kernels[kernel]);
-    program.code[pile] = codegen::compile_host(group, target, shared_sink);
-    for (size_t kernel : piles[pile]) {
-      functions[kernel] = program.code[pile]->function(unique.kernels[kernel].name);
-    }
+  const UniqueKernels unique = deduplicate(std::move(kernels), program);
+  const auto compiled = compile_all<HostKernel>(unique, sink, program, [&](size_t i, auto& stages) {
+    return compile_host_once(unique.kernels[i], unique.contents[i], target, stages);
   });
+  for (const auto& kernel : compiled) program.code.push_back(kernel->code);
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
-    program.launches[launch].function = functions[unique.of_launch[launch]];
+    program.launches[launch].function = compiled[unique.of_launch[launch]]->function;
   }
 }
 
@@ -111,18 +117,14 @@ void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::Sta
 void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,
                           const codegen::StageSink& sink, Program& program) {
   const UniqueKernels unique = deduplicate(std::move(kernels), program);
-  std::vector<int> threads(unique.kernels.size());
+  program.gpu_code =
+      compile_all<codegen::GpuCode>(unique, sink, program, [&](size_t i, auto& stages) {
+        return compile_gpu_once(unique.kernels[i], unique.contents[i], unique.threads[i], target,
+                                stages);
+      });
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
     program.launches[launch].gpu_code = unique.of_launch[launch];
-    threads[unique.of_launch[launch]] = program.launches[launch].threads;
   }
-  std::mutex sink_mutex;
-  const codegen::StageSink shared_sink = serialized(sink, sink_mutex);
-  program.gpu_code.resize(unique.kernels.size());
-  parallel_for_each(static_cast<int64_t>(unique.kernels.size()), [&](int64_t kernel) {
-    program.gpu_code[kernel] =
-        codegen::compile_gpu(unique.kernels[kernel], threads[kernel], target, shared_sink);
-  });
 }
 
 }  // namespace tenon::kernels

@@ -123,6 +123,7 @@ class DeviceExecutable final : public Executable {
   }
 
   const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
+  const std::vector<KernelReport>& kernels() const override { return program_.kernels; }
   size_t weight_bytes() const override { return program_.weight_bytes; }
   size_t packed_bytes() const override { return program_.packed_bytes; }
 
@@ -177,8 +178,14 @@ class DeviceExecutable final : public Executable {
 
   void load_kernels() {
     kernels_.resize(program_.gpu_code.size());
-    parallel_for_each(static_cast<int64_t>(kernels_.size()),
-                      [&](int64_t i) { kernels_[i] = device_->load(program_.gpu_code[i]); });
+    program_.kernels.resize(kernels_.size());
+    parallel_for_each(static_cast<int64_t>(kernels_.size()), [&](int64_t i) {
+      const auto start = std::chrono::steady_clock::now();
+      kernels_[i] = device_->load(*program_.gpu_code[i]);
+      const std::chrono::duration<double, std::milli> passed =
+          std::chrono::steady_clock::now() - start;
+      program_.kernels[i].compile_ms += passed.count();
+    });
   }
 
   std::unique_ptr<DeviceRunState> new_state() {

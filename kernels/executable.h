@@ -51,6 +51,13 @@ struct FusionReport {
   std::vector<ShapeChoice> shapes = {};
 };
 
+// What a kernel cost to compile.
+struct KernelReport {
+  std::string name;
+  double compile_ms = 0;
+  bool is_shared = false;  // another session of the process had compiled it
+};
+
 class Executable {
  public:
   // `fused`: what fuse() made of the partition's graph. Throws UserError when a node has no
@@ -67,6 +74,7 @@ class Executable {
   virtual void check_finished() {}
 
   virtual const std::vector<FusionReport>& fusions() const = 0;
+  virtual const std::vector<KernelReport>& kernels() const = 0;
   virtual size_t weight_bytes() const = 0;  // constants as stored in the model
   virtual size_t packed_bytes() const = 0;  // constants as kept
 };

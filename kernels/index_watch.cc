@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "codegen/tile/builder.h"
+#include "kernels/compiled_kernels.h"
 
 namespace tenon::kernels {
 namespace {
@@ -53,7 +54,8 @@ codegen::Kernel watch_kernel(DType dtype) {
 IndexWatch::IndexWatch(const Program& program, const codegen::GpuTarget& target,
                        device::Device& device) {
   const auto load = [&](DType dtype) {
-    return device.load(codegen::compile_gpu(watch_kernel(dtype), kThreads, target));
+    const codegen::Kernel kernel = watch_kernel(dtype);
+    return device.load(*compile_gpu_once(kernel, content_of(kernel), kThreads, target).code);
   };
   for (const CompiledLaunch& launch : program.launches) {
     for (const CheckedIndices& checked : launch.checks) {

@@ -91,7 +91,8 @@ struct Program {
   std::vector<ShapeWrite> shape_writes;
   std::vector<OutputCopy> output_copies;
   std::vector<std::shared_ptr<codegen::HostCode>> code;
-  std::vector<codegen::GpuCode> gpu_code;
+  std::vector<std::shared_ptr<const codegen::GpuCode>> gpu_code;
+  std::vector<KernelReport> kernels;
   std::vector<FusionReport> fusions;
   size_t weight_bytes = 0, packed_bytes = 0;
 

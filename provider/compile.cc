@@ -103,6 +103,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   report.inputs = result.input_names;
   report.outputs = result.output_names;
   report.fusions = result.executable->fusions();
+  report.kernels = result.executable->kernels();
   report.weight_bytes = result.executable->weight_bytes();
   report.packed_bytes = result.executable->packed_bytes();
   report.compile_ms =

@@ -45,6 +45,11 @@ Json to_json(const PartitionReport& partition) {
   for (const auto& fusion : partition.fusions) {
     fusions.push_back(to_json(fusion, partition.node_names));
   }
+  Json kernels = Json::array();
+  for (const auto& kernel : partition.kernels) {
+    kernels.push_back(
+        {{"name", kernel.name}, {"compile_ms", kernel.compile_ms}, {"shared", kernel.is_shared}});
+  }
   return {{"name", partition.name},
           {"nodes", partition.nodes},
           {"inputs", partition.inputs},
@@ -52,6 +57,7 @@ Json to_json(const PartitionReport& partition) {
           {"weight_bytes", partition.weight_bytes},
           {"packed_bytes", partition.packed_bytes},
           {"compile_ms", partition.compile_ms},
+          {"kernels", kernels},
           {"fusions", fusions}};
 }
 

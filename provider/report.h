@@ -20,6 +20,7 @@ struct PartitionReport {
   size_t weight_bytes = 0, packed_bytes = 0;
   double compile_ms = 0;
   std::vector<kernels::FusionReport> fusions;
+  std::vector<kernels::KernelReport> kernels;
   std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
 };
 

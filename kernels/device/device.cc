@@ -214,17 +214,19 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
 
   std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code) override {
     make_current();
-    const auto slot = kernels_.slot(sha256(code.entry + '\n' + code.ptx));
+    const Digest content = sha256(code.entry + '\n' + code.ptx);
+    const auto slot = kernels_.slot(content);
     const std::lock_guard lock(slot->mutex);
     if (auto kernel = slot->kernel.lock()) return kernel;
-    auto kernel = load_anew(code);
+    auto kernel = load_anew(code, content);
     slot->kernel = kernel;
     return kernel;
   }
 
  private:
-  std::shared_ptr<const LoadedKernel> load_anew(const codegen::GpuCode& code);
-  ModuleHandle load_module(const codegen::GpuCode& code);
+  std::shared_ptr<const LoadedKernel> load_anew(const codegen::GpuCode& code,
+                                                const Digest& content);
+  ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content);
   ModuleHandle load_text(const codegen::GpuCode& code, std::string_view linker_said);
 
   void remember_loss(Result result, std::string_view what) {
@@ -294,7 +296,8 @@ ModuleKernel::~ModuleKernel() {
   }
 }
 
-std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code) {
+std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code,
+                                                          const Digest& content) {
   constexpr int kRegisters = 4, kDynamicSharedBytes = 8;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
   constexpr int kEarlyLaunchesInGraphs = 12030;  // before, a capture refuses them
@@ -303,7 +306,7 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
     throw UserError(support.reason);
   }
   auto kernel = std::make_shared<ModuleKernel>(shared_from_this());
-  kernel->module = load_module(code);
+  kernel->module = load_module(code, content);
   kernel->name = code.entry;
   kernel->threads = code.threads;
   kernel->shared_bytes = code.shared_bytes;
@@ -323,21 +326,22 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
   return kernel;
 }
 
-ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code) {
+ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest& content) {
   // A driver that stands in for CUDA's takes text only; for a GPU that we do not know the driver
   // alone knows the machine code.
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
   if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
   const LinkerAnswer& answer = linker(driver_version_ / 1000);
   if (!answer.support) return load_text(code, answer.support.reason);
-  std::string machine_code;
+  std::shared_ptr<const MachineCode> machine_code;
   try {
-    machine_code = answer.linker->link(code.ptx, description_.arch);
+    machine_code = link_once(answer, content, code.ptx, description_.arch);
   } catch (const UserError& error) {
     return load_text(code, error.what());
   }
   ModuleHandle module = nullptr;
-  const Result result = driver_->module_load(&module, machine_code.data(), 0, nullptr, nullptr);
+  const Result result =
+      driver_->module_load(&module, machine_code->bytes.data(), 0, nullptr, nullptr);
   if (result == kSuccess) return module;
   if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");
   return load_text(code,

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "base/content_cache.h"
 #include "base/error.h"
 #include "kernels/device/specs.h"
 
@@ -145,6 +147,16 @@ const LinkerAnswer& linker(int newest_major) {
   const auto [entry, is_new] = answers->try_emplace(newest_major);
   if (is_new) entry->second = load(newest_major);
   return entry->second;
+}
+
+std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
+                                             std::string_view ptx, const std::string& arch) {
+  const Digest key = sha256(fmt::format("{} {} {}", hex(content), arch, answer.path));
+  return process_cache<MachineCode>().get(key, [&] {
+    auto code = std::make_shared<const MachineCode>(MachineCode{answer.linker->link(ptx, arch)});
+    const size_t bytes = code->bytes.size();
+    return std::pair{std::move(code), bytes};
+  });
 }
 
 }  // namespace tenon::device

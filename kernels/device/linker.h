@@ -3,9 +3,11 @@
 // site-packages/nvidia/*/lib there).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/hash.h"
 #include "base/support.h"
 
 namespace tenon::device {
@@ -17,6 +19,10 @@ class Linker {
   virtual std::string link(std::string_view ptx, std::string_view arch) const = 0;
 };
 
+struct MachineCode {
+  std::string bytes;
+};
+
 struct LinkerAnswer {
   Support support;
   const Linker* linker = nullptr;
@@ -26,5 +32,10 @@ struct LinkerAnswer {
 // Loaded once per process and major version. A driver does not take machine code of a newer CUDA
 // than its own, so it asks for at most its own major version.
 const LinkerAnswer& linker(int newest_major);
+
+// The machine code of `ptx`, whose hash is `content`: linked once per process, and kept after the
+// last kernel that was loaded from it is gone. Throws what Linker::link throws.
+std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
+                                             std::string_view ptx, const std::string& arch);
 
 }  // namespace tenon::device

@@ -61,7 +61,7 @@ class DeviceExecutableTest : public ::testing::Test {
     launch.indices = std::move(indices);
     launch.tasks = tasks;
     launch.node = "node";
-    program_.gpu_code.push_back(std::move(code));
+    program_.gpu_code.push_back(std::make_shared<codegen::GpuCode>(std::move(code)));
     program_.launches.push_back(std::move(launch));
   }
 

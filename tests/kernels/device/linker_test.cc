@@ -36,5 +36,25 @@ TEST(LinkerTest, MakesMachineCodeAndSaysWhatIsWrong) {
   EXPECT_THROW(answer.linker->link(kPtx, "sm_1"), UserError);
 }
 
+TEST(LinkerTest, EqualTextIsLinkedOncePerArchitecture) {
+  struct Counting : Linker {
+    mutable int links = 0;
+    std::string link(std::string_view ptx, std::string_view arch) const override {
+      ++links;
+      return std::string(ptx) + std::string(arch);
+    }
+  } counting;
+  const LinkerAnswer answer{Support::yes(), &counting, "the counting linker"};
+  const auto link = [&](std::string_view ptx, const std::string& arch) {
+    return link_once(answer, sha256(ptx), ptx, arch)->bytes;
+  };
+  EXPECT_EQ(link("a", "sm_80"), "asm_80");
+  EXPECT_EQ(link("a", "sm_80"), "asm_80");
+  EXPECT_EQ(counting.links, 1);
+  EXPECT_EQ(link("a", "sm_90a"), "asm_90a");
+  EXPECT_EQ(link("b", "sm_80"), "bsm_80");
+  EXPECT_EQ(counting.links, 3);
+}
+
 }  // namespace
 }  // namespace tenon::device
