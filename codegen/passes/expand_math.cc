@@ -240,10 +240,8 @@ ValueId Rewriter::in_f32(const Operation& op, std::vector<ValueId> operands) {
 ValueId Rewriter::unary(const Operation& op, ValueId id) {
   Expr x = expr(id);
   switch (op.fn) {
-    case Fn::kReciprocal:
-      return (1.0 / x).id();
     case Fn::kRsqrt:
-      return (1.0 / sqrt(x)).id();
+      return reciprocal(sqrt(x)).id();
     case Fn::kSign:
       return sign(x).id();
     default:

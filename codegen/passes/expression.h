@@ -92,6 +92,8 @@ inline Expr operator-(Expr a) { return a.apply(Fn::kNeg); }
 inline Expr operator!(Expr a) { return a.apply(Fn::kNot); }
 
 inline Expr abs(Expr a) { return a.apply(Fn::kAbs); }
+// Within 1 ULP; 1.0 / a is the nearest number, and dearer on a GPU.
+inline Expr reciprocal(Expr a) { return a.apply(Fn::kReciprocal); }
 inline Expr sqrt(Expr a) { return a.apply(Fn::kSqrt); }
 inline Expr trunc(Expr a) { return a.apply(Fn::kTrunc); }
 inline Expr round_even(Expr a) { return a.apply(Fn::kRound); }

@@ -93,12 +93,15 @@ Expr exp_f32(Expr x) {
 }
 
 Expr exp_by_exp2(Expr x) {
-  constexpr double kHigh = 1.44269502162933349609375, kLow = 1.92596299e-08;  // log2(e)
-  Expr bounded = at_most(at_least(x, -104.0), 89.0);
-  // Rounded down, so that 2^n is finite wherever e^x is.
-  Expr n = (fma(bounded, kHigh, -0.5) + kRounder) - kRounder;
-  Expr fraction = fma(bounded, kLow, fma(bounded, kHigh, -n));
-  return fraction.apply(Fn::kExp2) * n.apply(Fn::kExp2);
+  // e^x = 2^s e^(x - s ln 2) with s = x log2(e) rounded: what is left is at most 2^-18, so that
+  // 1 + rest is e^rest to 2^-37.
+  constexpr double kHigh = 0.693147182464599609375, kLow = -1.90465429995776e-09;  // ln 2
+  constexpr double kLargest = 88.72283172607422;  // e^x is finite up to here
+  Expr bounded = at_least(x, -104.0);             // 0 below, and no infinity less infinity
+  Expr scaled = bounded * kLog2E;
+  Expr rest = fma(scaled, -kLow, fma(scaled, -kHigh, bounded));
+  Expr power = scaled.apply(Fn::kExp2);
+  return select(x > kLargest, kInfinity, fma(power, rest, power));
 }
 
 Expr exp2_f32(Expr x) {
@@ -132,7 +135,7 @@ Expr tanh_f32(Expr x) {
       polynomial(square, {-0.333332837, 0.133314908, -0.0537434965, 0.020650588, -0.00571704516});
   Expr near_zero = fma(a * square, p, a);  // p(s) = (tanh(x) / x - 1) / s, s = x^2
   Expr e = exp_normal(at_most(a * 2.0, 20.0));
-  Expr far = 1.0 - 2.0 / (e + 1.0);
+  Expr far = fma(reciprocal(e + 1.0), -2.0, 1.0);
   return copy_sign(select(a < 0.625, near_zero, far), x);
 }
 

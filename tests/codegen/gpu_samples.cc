@@ -414,6 +414,9 @@ void add_shapes(std::vector<Sample>& out) {
   }
 }
 
+// Built on the GPU's own 2^x and 1 / x, which are not exact to the last bit.
+constexpr std::array kByInstruction = {Fn::kExp, Fn::kExp2, Fn::kReciprocal, Fn::kRsqrt, Fn::kTanh};
+
 void add_arithmetic(std::vector<Sample>& out) {
   const std::vector<int> shape{100};
   auto map = [&](const std::string& what, DType dtype, DType to, double range, double tolerance,
@@ -450,11 +453,14 @@ void add_arithmetic(std::vector<Sample>& out) {
       auto unary = static_cast<Fn>(fn);
       if (unary == Fn::kNot) continue;
       bool answers = unary == Fn::kIsNan || unary == Fn::kIsInf;
-      // The GPU has an instruction for 2^x, which is not exact to the last bit.
-      bool by_instruction = unary == Fn::kExp || unary == Fn::kExp2;
-      map(std::string(name(unary)), dtype, answers ? DType::kBool : dtype, 4,
-          by_instruction ? tolerance_of(dtype) : 0,
-          [&](Builder& b, ValueId x) { return b.unary(unary, x); });
+      auto make = [&](Builder& b, ValueId x) { return b.unary(unary, x); };
+      map(std::string(name(unary)), dtype, answers ? DType::kBool : dtype, 4, 0, make);
+      if (std::ranges::find(kByInstruction, unary) == kByInstruction.end()) continue;
+      out.back().ulps = dtype == kF32 ? 4 : 1;
+      double far =
+          unary == Fn::kReciprocal || unary == Fn::kRsqrt ? dtype == kF32 ? 3.4e38 : 65000 : 200;
+      map(std::string(name(unary)) + "_far", dtype, dtype, far, 0, make);
+      out.back().ulps = dtype == kF32 ? 4 : 1;
     }
     map("pow", dtype, dtype, 4, 0,
         [&](Builder& b, ValueId x) { return b.binary(Fn::kPow, b.unary(Fn::kAbs, x), x); });

@@ -27,6 +27,7 @@ struct Sample {
   std::vector<int64_t> indices;
   double tolerance = 0;        // relative to the largest magnitude; 0: bit for bit
   bool representative = true;  // assembled for every architecture, without spills
+  double ulps = 0;             // in units of each element's last place, where that is more
 };
 
 std::vector<Sample> representative_samples();

@@ -21,6 +21,12 @@ Gpu& gpu() {
   return gpu;
 }
 
+double last_place(DType dtype, double x) {
+  bool half = dtype == DType::kF16;
+  int digits = half ? 11 : dtype == DType::kBF16 ? 8 : 24, lowest = half ? -14 : -126;
+  return std::ldexp(1.0, std::max(x == 0 ? lowest : std::ilogb(x), lowest) - (digits - 1));
+}
+
 // Empty where they agree.
 std::string difference(const Sample& sample, const std::vector<std::vector<uint64_t>>& expected,
                        const std::vector<std::vector<uint64_t>>& got) {
@@ -35,7 +41,9 @@ std::string difference(const Sample& sample, const std::vector<std::vector<uint6
       double x = load_element(buffer.dtype, expected[i].data(), e);
       double y = load_element(buffer.dtype, got[i].data(), e);
       if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-      if (std::fabs(x - y) <= sample.tolerance * largest) continue;
+      double allowed = sample.tolerance * largest;
+      if (sample.ulps > 0) allowed = std::max(allowed, sample.ulps * last_place(buffer.dtype, x));
+      if (std::fabs(x - y) <= allowed) continue;
       return "buffer " + std::to_string(i) + " element " + std::to_string(e) + ": host " +
              std::to_string(x) + ", GPU " + std::to_string(y);
     }

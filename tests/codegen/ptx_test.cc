@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <functional>
 #include <regex>
 
 #include "base/error.h"
@@ -99,13 +100,50 @@ TEST(PtxTest, HalvesMeetOnTensorCores) {
   EXPECT_FALSE(has(ptx_of("matmul_32_32_16_f32_t128"), R"(mma\.sync)"));
 }
 
-// Contraction, flushed subnormal numbers and approximations would differ from the host. One is
-// meant: exponentials are built on the instruction for 2^x.
+// Contraction, flushed subnormal numbers and approximations would differ from the host. Two are
+// meant: exponentials are built on the instruction for 2^x, and reciprocals may be 1 ULP off.
 TEST(PtxTest, ArithmeticIsExact) {
   for (const Sample& sample : representative_samples()) {
     std::string ptx = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a")).ptx;
-    EXPECT_FALSE(has(ptx, R"(\.ftz|(^|\t)(?!ex2)[a-z0-9]+\.approx|\.full\.)")) << sample.name;
+    EXPECT_FALSE(has(ptx, R"(\.ftz|(^|\t)(?!ex2|rcp)[a-z0-9]+\.approx|\.full\.)")) << sample.name;
     EXPECT_FALSE(has(ptx, R"(\t(add|mul|sub)\.f(32|64))")) << sample.name;
+  }
+}
+
+TEST(PtxTest, ReciprocalsAreFastAndDivisionsExact) {
+  auto ptx = [](const std::function<ValueId(Builder&, ValueId)>& make) {
+    Builder b("rates");
+    ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+    b.store({x, zero}, make(b, b.load({x, zero}, {32})));
+    return compile_gpu(b.finish(), 32, target_of("sm_90a")).ptx;
+  };
+  std::string fast = ptx([](Builder& b, ValueId x) { return b.unary(Fn::kReciprocal, x); });
+  std::string exact = ptx([](Builder& b, ValueId x) {
+    return b.binary(Fn::kDiv, b.constant(DType::kF32, 3, {32}), x);
+  });
+  EXPECT_TRUE(has(fast, R"(\trcp\.approx\.f32)"));
+  EXPECT_FALSE(has(fast, R"(\.rn\.)"));
+  EXPECT_TRUE(has(exact, R"(\tdiv\.rn\.f32)"));
+  EXPECT_FALSE(has(exact, R"(\.approx)"));
+}
+
+// Each sine brings two tables of 2 KiB; constant memory is 64 KiB.
+TEST(PtxTest, EqualTablesAreKeptOnce) {
+  auto code = [](int sines) {
+    Builder b("sines");
+    ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+    ValueId value = b.load({x, zero}, {32});
+    for (int i = 0; i < sines; ++i) value = b.unary(Fn::kSin, value);
+    b.store({x, zero}, value);
+    return compile_gpu(b.finish(), 32, target_of("sm_90a"));
+  };
+  GpuCode one = code(1), many = code(20);
+  EXPECT_EQ(many.shared_bytes, one.shared_bytes);
+  std::regex table(R"(\n\.const [^\n]*_table)");
+  EXPECT_EQ(std::distance(std::sregex_iterator(many.ptx.begin(), many.ptx.end(), table), {}), 2);
+  if (!assembler().empty()) {
+    Assembled assembled = assemble(many, "sm_90a");
+    EXPECT_EQ(assembled.status, 0) << assembled.report;
   }
 }
 

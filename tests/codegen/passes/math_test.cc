@@ -1,9 +1,14 @@
 // Accuracy of the expanded functions over all exponents, against libm in f64.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 
+#include "codegen/gpu_arch.h"
+#include "codegen/interpret.h"
+#include "codegen/passes/expand_math.h"
+#include "codegen/tile/verify.h"
 #include "tests/codegen/host_kernel.h"
 
 namespace tenon::codegen {
@@ -116,6 +121,89 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{Fn::kAsinh, std::asinh, "asinh"}, Case{Fn::kAcosh, std::acosh, "acosh"},
                     Case{Fn::kAtanh, std::atanh, "atanh"}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+// Puts what a GPU's instructions may be off by behind each of them, always and in one direction: 2
+// ULP for 2^x, 1 ULP for 1 / x.
+void distort(Kernel& kernel, Region& region, int direction) {
+  std::vector<Operation> out;
+  auto append = [&](Operation op, Type type) {
+    auto id = static_cast<ValueId>(kernel.types.size());
+    kernel.types.push_back(std::move(type));
+    op.results = {id};
+    out.push_back(std::move(op));
+    return id;
+  };
+  for (const Operation& op : region.operations) {
+    double ulps = op.fn == Fn::kExp2 ? 2 : op.fn == Fn::kReciprocal ? 1 : 0;
+    if (ulps == 0) {
+      out.push_back(op);
+      continue;
+    }
+    Type real = kernel.types[op.results[0]], integer = real;
+    integer.dtype = DType::kI32;
+    auto number = [&](double value) {
+      return append({.op = Op::kConstant, .number = value}, real);
+    };
+    ValueId exact = append(op, real);
+    // 2^exponent; finite, so that infinity stays what it is.
+    ValueId bits = append({.op = Op::kBitcast, .operands = {exact}}, integer);
+    ValueId mask = append({.op = Op::kConstant, .integer = 0x7f800000}, integer);
+    ValueId kept = append({.op = Op::kBinary, .fn = Fn::kAnd, .operands = {bits, mask}}, integer);
+    ValueId power = append({.op = Op::kBitcast, .operands = {kept}}, real);
+    power = append({.op = Op::kBinary, .fn = Fn::kMin, .operands = {power, number(0x1p127)}}, real);
+    ValueId error = number(direction * ulps * 0x1p-23);
+    out.push_back({.op = Op::kTernary,
+                   .fn = Fn::kFma,
+                   .operands = {power, error, exact},
+                   .results = op.results});
+  }
+  region.operations = std::move(out);
+}
+
+// The largest distance from `truth` with the formulas of a GPU.
+double worst_on_gpu(const Case& c, int direction) {
+  constexpr int kLanes = 1024;
+  Kernel kernel = expand_math(
+      map_kernel(
+          {DType::kF32}, DType::kF32,
+          [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.fn, in[0]); }, kLanes),
+      gpu_math("sm_90a"));
+  distort(kernel, kernel.body, direction);
+  Support valid = verify(kernel);
+  EXPECT_TRUE(valid) << valid.reason;
+  std::vector<float> x = all_exponents(20011), y(x.size());
+  void* buffers[] = {x.data(), y.data()};
+  auto n = static_cast<int64_t>(x.size());
+  interpret(kernel, buffers, std::array{n}, 0, (n + kLanes - 1) / kLanes);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, ulp_error(y[i], c.truth(x[i])));
+  return worst;
+}
+
+double reciprocal(double x) { return 1 / x; }
+double reciprocal_root(double x) { return 1 / std::sqrt(x); }
+
+TEST(GpuMathTest, StaysWithinFourUlpWithInexactInstructions) {
+  const Case kCases[] = {{Fn::kExp, std::exp, "exp"},
+                         {Fn::kExp2, std::exp2, "exp2"},
+                         {Fn::kTanh, std::tanh, "tanh"},
+                         {Fn::kErf, std::erf, "erf"},
+                         {Fn::kReciprocal, reciprocal, "reciprocal"},
+                         {Fn::kRsqrt, reciprocal_root, "rsqrt"}};
+  for (const Case& c : kCases) {
+    for (int direction : {-1, 1}) {
+      double worst = worst_on_gpu(c, direction);
+      EXPECT_LE(worst, kMaxUlp) << c.name << " " << direction;
+      RecordProperty(std::string(c.name) + (direction < 0 ? "_less" : "_more"),
+                     static_cast<int>(worst * 1000));
+    }
+  }
+}
+
+// The formula alone costs less than 1 ULP over the instruction.
+TEST(GpuMathTest, ExponentialAddsLittleToPowersOfTwo) {
+  EXPECT_LE(worst_on_gpu({Fn::kExp, std::exp, "exp"}, 0), 1.01);
+}
 
 struct Pairs {
   std::vector<float> a, b;
