@@ -143,3 +143,16 @@ def test_inline_assembly_is_in_one_table_of_single_instructions():
     assert len(instructions) > 15
     for instruction in instructions:
         assert instruction.count(";") == 1 and "\\n" not in instruction, instruction
+
+
+def test_layouts_of_registers_are_named_by_the_compiler_only():
+    """Kernels say what is computed; which thread holds what is the work of codegen."""
+    makers = r"codegen/(layouts|moves)\.h|\bLayout::(uniform|dealt|mma|bits|sums|left_operand)\b"
+    outside = [
+        f"{path}:{number}"
+        for path in cpp_sources()
+        if path.parts[0] in MAY_INCLUDE and path.parts[0] != "codegen"
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if re.search(makers, line)
+    ]
+    assert not outside, f"leave layouts to codegen/assign_layouts.cc: {outside}"

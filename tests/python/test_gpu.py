@@ -14,6 +14,7 @@ import pytest
 from conftest import runtime_at_least
 from onnx import TensorProto, helper
 from onnxruntime_ep_tenon import cuda
+from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 
 pytestmark = pytest.mark.plugin
 
@@ -196,3 +197,43 @@ def test_folders_of_wheels_follow_those_of_the_user(monkeypatch, tmp_path):
     assert folders[0] == "/mine" and str(wheel) in folders
     cuda.point_to_libraries()
     assert os.environ[cuda.FOLDERS_VARIABLE].split(":") == folders
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory) -> Path:
+    """An NVFP4 product of f16 rows, their number open."""
+    path = tmp_path_factory.mktemp("model") / "product.onnx"
+    problem = Problem(n=256, k=512, activations=TensorProto.FLOAT16)
+    onnx.save(build_scaled_dot("nvfp4_gemm", problem), path)
+    return path
+
+
+def explain_absent(model, *arguments) -> str:
+    """Compiles for an H200 on a machine that has no driver."""
+    return command(
+        "explain", model, "--device", "gpu", "--option", "target_arch=sm_90a", *arguments,
+        TENON_DRIVER_LIBRARY="no driver",
+    )  # fmt: skip
+
+
+def test_explain_prints_shapes_and_what_came_next(product):
+    lines = explain_absent(product, "--kernels").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("rows <= 8"))
+    ranks = [line.removeprefix("rows <= 8").split()[0] for line in lines[first : first + 3]]
+    assert ranks == ["1", "2", "3"]
+    assert all("tokens" in line and "us expected" in line for line in lines[first : first + 3])
+    assert any(line.startswith("rows > ") for line in lines)
+    on_cpu = command("explain", product, "--device", "cpu", "--kernels")
+    assert "no kernel had shapes to choose from" in on_cpu
+
+
+def test_the_report_ranks_shapes_by_what_they_should_take(product):
+    report = json.loads(explain_absent(product, "--json"))
+    (fusion,) = report["graphs"][0]["partitions"][0]["fusions"]
+    assert fusion["chosen"] == "pipelined"
+    assert len(fusion["shapes"]) > 3
+    for shape in fusion["shapes"]:
+        ranked = [shape["chosen"], *shape["others"]]
+        assert len(set(ranked)) == 3
+        times = [float(text.split(", ")[-1].split()[0]) for text in ranked]
+        assert times == sorted(times), shape

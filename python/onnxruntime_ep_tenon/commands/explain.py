@@ -147,7 +147,7 @@ def _print(report: Report, args) -> None:
             console.table(SHAPE_COLUMNS, rows, right=(1,))
             console.say()
         if not tables:
-            console.say("No kernel here had a choice of shapes: products on an sm_90a GPU do.")
+            console.say("no kernel had shapes to choose from")
     if report.left_out:
         console.heading("Left to other providers")
         console.table(REASON_COLUMNS, reason_rows(report), right=(0,))
