@@ -166,9 +166,6 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
     }
     instruct(Instruction::kProductCommit, {});
     if (step + 1 < product.steps) current = operands_of(step + 1);
-    if (look_ahead_in_ == &op && step + 2 >= product.steps && look_ahead_) {
-      std::exchange(look_ahead_, nullptr)();
-    }
     instruct(Instruction::kProductWait, {number(depth)});
     // So many are left that none of the step before is among them.
     if (++steps_begun_ >= depth && give_back_) std::exchange(give_back_, nullptr)();
