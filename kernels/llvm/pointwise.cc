@@ -63,24 +63,34 @@ Tile mod(Emission& e) {
   return e.b.binary(e.node.integer("fmod", 0) != 0 ? Fn::kRem : Fn::kMod, e.x(), e.y());
 }
 
-// Small whole exponents are products; integers go through f64 as the runtime's own kernel does.
-Tile pow(Emission& e) {
-  const DType type = e.type();
-  if (is_floating(type)) {
-    const auto exponent = e.known(1);
-    if (exponent == 1.0) return e.x();
-    if (exponent == 2.0) return e.b.mul(e.x(), e.x());
-    if (exponent == 3.0) return e.b.mul(e.b.mul(e.x(), e.x()), e.x());
-    if (exponent == -1.0) return e.b.unary(Fn::kReciprocal, e.x());
-    const Tile y = e.b.type(e.y()).dtype == type ? e.y() : e.b.cast(e.y(), type);
-    return e.b.binary(Fn::kPow, e.x(), y);
+// Powers of integers are products and wrap like them, so that every target gives the same. Only
+// where no integer type holds both operands, or the exponent is a float, are they taken in f64.
+Tile integer_power(Emission& e) {
+  const DType base = e.type(), exponent = e.b.type(e.y()).dtype;
+  const bool in_i64 = base != DType::kU64 && exponent != DType::kU64;
+  DType type = DType::kF64;
+  if (is_integer(exponent) && (base == exponent || in_i64)) {
+    type = base == exponent ? base : DType::kI64;
   }
-  const auto widened = [&](Tile tile) {
-    return e.b.type(tile).dtype == DType::kF64 ? tile : e.b.cast(tile, DType::kF64);
+  const auto as_type = [&](Tile tile) {
+    return e.b.type(tile).dtype == type ? tile : e.b.cast(tile, type);
   };
-  const Tile power = e.b.binary(Fn::kPow, widened(e.x()), widened(e.y()));
+  const Tile power = e.b.binary(Fn::kPow, as_type(e.x()), as_type(e.y()));
   const DType output = e.output_type();
-  return decode_tile(e.b, cast_to_codes(e.b, power, DType::kF64, output, {}), output);
+  return decode_tile(e.b, cast_to_codes(e.b, power, type, output, {}), output);
+}
+
+// Small whole exponents are products.
+Tile pow(Emission& e) {
+  const auto exponent = e.known(1);
+  if (exponent == 1.0) return e.x();
+  if (exponent == 2.0) return e.b.mul(e.x(), e.x());
+  if (exponent == 3.0) return e.b.mul(e.b.mul(e.x(), e.x()), e.x());
+  const DType type = e.type();
+  if (!is_floating(type)) return integer_power(e);
+  if (exponent == -1.0) return e.b.unary(Fn::kReciprocal, e.x());
+  const Tile y = e.b.type(e.y()).dtype == type ? e.y() : e.b.cast(e.y(), type);
+  return e.b.binary(Fn::kPow, e.x(), y);
 }
 
 // A shift by the width or more leaves nothing.

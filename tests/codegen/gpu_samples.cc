@@ -442,6 +442,10 @@ void add_arithmetic(std::vector<Sample>& out) {
       });
     }
     if (is_integer(from)) {
+      map("pow", from, from, 9, 0, [&](Builder& b, ValueId x) {
+        return b.binary(Fn::kPow, b.sub(x, b.constant(from, 3, shape)),
+                        b.sub(b.mul(x, x), b.constant(from, 5, shape)));
+      });
       for (Fn fn : {Fn::kAnd, Fn::kOr, Fn::kXor, Fn::kShiftLeft, Fn::kShiftRight}) {
         map(std::string(name(fn)), from, from, 100, 0,
             [&](Builder& b, ValueId x) { return b.binary(fn, b.mul(x, x), x); });

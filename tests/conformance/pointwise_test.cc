@@ -151,6 +151,28 @@ TEST(ConformancePointwise, IntegersWrapAround) {
   }
 }
 
+TEST(ConformancePointwise, PowersOfIntegersWrapAround) {
+  std::mt19937 random(6);
+  const Tolerance exact = [](size_t, int64_t, double) { return 0; };
+  for (const DType base : kIntegers) {
+    for (const DType exponent : {base, DType::kI32}) {
+      if (base == DType::kU64 && exponent != base) continue;  // in f64, which does not wrap
+      const ReferenceTensor a = sample(base, 0, 0, false, random);
+      ReferenceTensor b = sample(exponent, 0, 0, false, random);
+      for (int64_t i = 0; i < kElements; ++i) {
+        b.set_integer(i, i % 70 - (is_signed(exponent) ? 5 : 0));
+      }
+      ReferenceTensor small = a;
+      for (int64_t i = 0; i < kElements; ++i) {
+        small.set_integer(i, i % 9 - (is_signed(base) ? 4 : 0));
+      }
+      for (const ReferenceTensor& x : {a, small}) {
+        EXPECT_EQ(judge("Pow", {x, b}, base, exact), "") << name(base) << " " << name(exponent);
+      }
+    }
+  }
+}
+
 // What ONNX leaves undefined: a float beyond the integer's reach.
 ReferenceTensor within_reach(ReferenceTensor x, DType to) {
   if (!is_integer(to)) return x;
