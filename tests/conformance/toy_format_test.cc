@@ -46,8 +46,10 @@ double toy_number(uint64_t code) {
 // A product whose 4-bit codes, blocks of 16 with e4m3 scales, are read as the toy format.
 class ToyProduct {
  public:
-  ToyProduct(DotSize size, int64_t rows, DotEnd end, const PipelinedShape& shape)
+  ToyProduct(DotSize size, int64_t rows, DotEnd end, const PipelinedShape& shape,
+             const std::shared_ptr<const ir::Graph>& body = nullptr)
       : size_(size), rows_(rows), graph_(build(size, rows, end)), element_(sign_magnitude()) {
+    graph_.node(graph_.order().front()).body = body;
     const ir::Node& node = graph_.node(graph_.order().front());
     problem_ = describe_scaled_dot(graph_, node).problem;
     const FragmentLayoutAnswer answer = fragment_layout(graph_, problem_);
@@ -196,6 +198,42 @@ TEST(ToyFormat, MultipliesLikeFloat64) {
       const double tolerance = std::ldexp(std::fabs(expected[i]) + 1, -11) + 1e-3;
       ASSERT_NEAR(y[i], expected[i], tolerance) << c.size.n << "x" << c.size.k << " at " << i;
     }
+  }
+}
+
+// x * tanh(|x|), of primitives: what a row of decompose/activations.cc would make of a new op.
+std::shared_ptr<const ir::Graph> toy_activation(const Shape& shape) {
+  auto body = std::make_shared<ir::Graph>();
+  const auto value = [&](const char* name) {
+    ir::Value made;
+    made.name = name;
+    made.dtype = DType::kF16;
+    made.shape = shape;
+    return made;
+  };
+  const auto apply = [&](const char* op, std::vector<ir::ValueId> inputs) {
+    ir::Node node;
+    node.op = op;
+    node.inputs = std::move(inputs);
+    node.outputs = {body->add_value(value(op))};
+    const ir::ValueId out = node.outputs[0];
+    body->add_node(std::move(node));
+    return out;
+  };
+  const ir::ValueId x = body->add_input(value("x"));
+  body->add_output(apply("Mul", {x, apply("Tanh", {apply("Abs", {x})})}));
+  return body;
+}
+
+TEST(ToyFormat, TakesAnActivationThatNobodyWroteAKernelFor) {
+  constexpr DotSize kSize{128, 128};
+  const ToyProduct product(kSize, 8, DotEnd::kBias, {.tokens = 8, .units = 1, .slots = 2},
+                           toy_activation(Shape{8, kSize.n}));
+  const std::vector<double> x = random_rows(8, kSize.k);
+  const std::vector<double> sums = product.expected(x), y = product.run(x, product.packed());
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double expected = sums[i] * std::tanh(std::fabs(sums[i]));
+    ASSERT_NEAR(y[i], expected, std::ldexp(std::fabs(expected) + 1, -9)) << i;
   }
 }
 

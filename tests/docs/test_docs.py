@@ -1,6 +1,9 @@
 """What the documents show must work: the README's snippet, and every relative link."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -11,6 +14,7 @@ from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+SOURCE = re.compile(r"`((?:base|codegen|graph_partitioner|kernels|models|provider|tests)/[^`\s]+)`")
 
 
 def snippet() -> str:
@@ -37,3 +41,46 @@ def test_the_snippet_runs(tmp_path, monkeypatch, capsys):
 def test_relative_links_lead_somewhere(document):
     targets = [link for link in LINK.findall(document.read_text()) if "://" not in link]
     assert [link for link in targets if not (document.parent / link).exists()] == []
+
+
+def sources_named_in(text: str) -> list[str]:
+    """Paths between backticks; `ir.{h,cc}` are two."""
+    named = []
+    for path in SOURCE.findall(text):
+        stem, brace, rest = path.partition("{")
+        named += [stem + end for end in rest.rstrip("}").split(",")] if brace else [path]
+    return named
+
+
+@pytest.mark.parametrize("page", ["compiler.md", "adding_a_format.md"])
+def test_named_sources_are_there(page):
+    named = sources_named_in((ROOT / "docs" / page).read_text())
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_what_the_compiler_page_shows_can_be_made(tmp_path):
+    try:
+        tenon.get_library_path()
+    except tenon.LibraryNotFoundError as error:
+        pytest.skip(str(error))
+    page = (ROOT / "docs" / "compiler.md").read_text()
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.S)
+    commands = commands.replace("python -c", f"{sys.executable} -c")
+    commands = commands.replace(
+        "tenon explain", f"{sys.executable} -m onnxruntime_ep_tenon explain"
+    )
+    environment = {**os.environ, "TENON_DRIVER_LIBRARY": "no driver"}
+    result = subprocess.run(
+        ["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "kernel for    rank  shape" in result.stdout
+
+    dump = tmp_path / "dump" / "tenon_0"
+    shown = set(re.findall(r"`((?:\d\d|pipelined_dot_\d)\.[\w.]+\.txt)`", page))
+    assert len(shown) >= 4
+    assert [name for name in shown if not (dump / name).is_file()] == []
+    (fused,) = re.findall(r"^%y: .*ScaledDot.*$", page, re.M)
+    assert fused in (dump / "17.separate_outputs.graph.txt").read_text()
+    assert "registers" in (dump / "pipelined_dot_0.tile.layouts.txt").read_text()
