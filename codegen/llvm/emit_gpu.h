@@ -243,6 +243,11 @@ class GpuEmitter : private KernelEmitter {
     llvm::AllocaInst *slot = nullptr, *phase = nullptr, *fill = nullptr;
   };
   struct StepHooks {
+    // What goes along from step to step besides the carried tiles: made before the first step,
+    // taken at the beginning of each and made for the next one at its end.
+    std::function<Tile()> first;
+    std::function<void(const Tile&)> take;
+    std::function<Tile()> next;
     std::function<Value*(Value* counter)> before_step;  // answers the slot, an index
     std::function<void(Value* counter)> after_step;
     std::function<void(std::vector<Tile>& carried)> drain;
@@ -261,6 +266,7 @@ class GpuEmitter : private KernelEmitter {
   void wait_for(Value* barrier, Value* parity);
   void release(const Steps& steps, Value* slot, Value* condition = nullptr);
   Value* slot_before(const Steps& steps, Value* slot);
+  std::pair<Value*, Value*> following(const Steps& steps, Value* slot, Value* phase);
   void advance(const Steps& steps, Value* slot, Value* phase);
   Value* as_index(Value* slot);
   int registers_to_compute() const;
@@ -278,7 +284,8 @@ class GpuEmitter : private KernelEmitter {
   void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
-  void read_ahead(const Region& consume);
+  std::vector<const Operation*> readable_ahead(const Region& consume) const;
+  Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* slot);
   void consume(const Operation& op);
   int read_width(const Operation& op);
   Tile read(const Operation& op);

@@ -82,9 +82,6 @@ void GpuEmitter::copy_step(const Operation& op, Value* counter) {
 
 void GpuEmitter::copy_and_consume(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
-  if (steps.slots < 2) {
-    throw UserError(fmt::format("kernel @{}: a pipeline needs two slots", kernel_.name));
-  }
   int ahead = steps.slots - 1;
   Value* lo = single(op.operands[0]);
   ir_.CreateStore(ir_.CreateLoad(ir_.getInt32Ty(), steps.slot), steps.fill);

@@ -70,11 +70,18 @@ llvm::Value* GpuEmitter::slot_before(const Steps& steps, Value* slot) {
   return ir_.CreateSelect(wraps, number(steps.slots - 1), ir_.CreateSub(slot, number(1)));
 }
 
-void GpuEmitter::advance(const Steps& steps, Value* slot, Value* phase) {
+std::pair<llvm::Value*, llvm::Value*> GpuEmitter::following(const Steps& steps, Value* slot,
+                                                            Value* phase) {
   Value* next = plus(slot, 1);
   Value* wraps = ir_.CreateICmpEQ(next, number(steps.slots));
-  ir_.CreateStore(ir_.CreateSelect(wraps, number(0), next), steps.slot);
-  ir_.CreateStore(ir_.CreateXor(phase, ir_.CreateZExt(wraps, ir_.getInt32Ty())), steps.phase);
+  return {ir_.CreateSelect(wraps, number(0), next),
+          ir_.CreateXor(phase, ir_.CreateZExt(wraps, ir_.getInt32Ty()))};
+}
+
+void GpuEmitter::advance(const Steps& steps, Value* slot, Value* phase) {
+  auto [next, next_phase] = following(steps, slot, phase);
+  ir_.CreateStore(next, steps.slot);
+  ir_.CreateStore(next_phase, steps.phase);
 }
 
 llvm::Value* GpuEmitter::as_index(Value* slot) { return ir_.CreateZExt(slot, ir_.getInt64Ty()); }
@@ -301,26 +308,37 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   auto* body = llvm::BasicBlock::Create(context, "step", function_);
   auto* drain = llvm::BasicBlock::Create(context, "drain", function_);
   auto* exit = llvm::BasicBlock::Create(context, "end_steps", function_);
-  ir_.CreateCondBr(ir_.CreateICmpSLT(lo, hi), body, exit);
+  auto* first = llvm::BasicBlock::Create(context, "first_step", function_);
+  ir_.CreateCondBr(ir_.CreateICmpSLT(lo, hi), first, exit);
+  ir_.SetInsertPoint(first);
+  Tile along;
+  if (hooks.first) along = hooks.first();
+  first = ir_.GetInsertBlock();
+  ir_.CreateBr(body);
 
   ir_.SetInsertPoint(body);
   llvm::PHINode* counter = ir_.CreatePHI(ir_.getInt64Ty(), 2);
-  counter->addIncoming(lo, before);
-  std::vector<llvm::PHINode*> phis;
+  counter->addIncoming(lo, first);
+  std::vector<llvm::PHINode*> phis, along_phis;
   for (size_t i = 0; i < op.results.size(); ++i) {
     Tile& argument = values_[inside.arguments[2 + i]];
     argument.clear();
     for (Value* initial : initials[i]) {
       phis.push_back(ir_.CreatePHI(initial->getType(), 2));
-      phis.back()->addIncoming(initial, before);
+      phis.back()->addIncoming(initial, first);
       argument.push_back(phis.back());
     }
+  }
+  for (Value*& value : along) {
+    along_phis.push_back(ir_.CreatePHI(value->getType(), 2));
+    along_phis.back()->addIncoming(value, first);
+    value = along_phis.back();
   }
   enter_block();
   values_[inside.arguments[0]] = {counter};
   values_[inside.arguments[1]] = {hooks.before_step(counter)};
   forget_lazy();
-  read_ahead(inside);
+  if (hooks.take) hooks.take(along);
   region(inside);
   read_already_.clear();
   std::vector<Tile> lasts;
@@ -334,6 +352,8 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   for (const Tile& last : lasts) {
     for (Value* value : last) phis[piece++]->addIncoming(value, latch);
   }
+  if (hooks.next) along = hooks.next();
+  for (size_t i = 0; i < along_phis.size(); ++i) along_phis[i]->addIncoming(along[i], latch);
   ir_.CreateCondBr(ir_.CreateICmpSLT(next, hi), body, drain);
 
   ir_.SetInsertPoint(drain);
@@ -354,39 +374,84 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   enter_block();
 }
 
-// All that a step reads at places known from its beginning is read there: products and branches
+// What a step reads at places known from its beginning. It is read in the step before: products
 // further down would have to wait for it.
-void GpuEmitter::read_ahead(const Region& consume) {
+std::vector<const Operation*> GpuEmitter::readable_ahead(const Region& consume) const {
+  std::vector<const Operation*> out;
   for (const Operation& op : consume.operations) {
     if (op.op != Op::kRead || folded_.contains(&op)) continue;
     auto* offset = op.operands[2] == kNone ? nullptr : definitions_[op.operands[2]];
     bool known = op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
-    if (!known || op.operands[1] != consume.arguments[1]) continue;
-    values_[op.results[0]] = read(op);
-    read_already_.insert(&op);
+    if (known && op.operands[1] == consume.arguments[1]) out.push_back(&op);
   }
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::read_all(const std::vector<const Operation*>& reads,
+                                      const Region& consume, Value* slot) {
+  ValueId argument = consume.arguments[1];
+  Tile before = std::exchange(values_[argument], {as_index(slot)}), out;
+  for (const Operation* op : reads) std::ranges::copy(read(*op), std::back_inserter(out));
+  values_[argument] = std::move(before);
+  return out;
 }
 
 void GpuEmitter::consume(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
-  Value *slot = nullptr, *phase = nullptr, *lo = single(op.operands[0]);
-  bool runs_on = std::ranges::any_of(op.regions[1].operations, [&](const Operation& inside) {
-    return in_flight_.contains(&inside);
-  });
-  StepHooks hooks;
-  hooks.before_step = [&](Value* counter) {
+  const Region& inside = op.regions[1];
+  Value *slot = nullptr, *phase = nullptr;
+  Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
+  bool runs_on = std::ranges::any_of(
+      inside.operations, [&](const Operation& product) { return in_flight_.contains(&product); });
+  std::vector<const Operation*> reads = readable_ahead(inside);
+  auto wait_here = [&] {
     slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
     phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
     wait_for(full_barrier(steps, slot), phase);
-    // Products of the step before may still read its slot: it is given back after their end.
-    steps_begun_ = 0;
-    if (runs_on) {
+  };
+  auto take = [&](const Tile& all) {
+    auto next = all.begin();
+    for (const Operation* read : reads) {
+      int count = layouts_[read->results[0]].registers();
+      values_[read->results[0]] = Tile(next, next + count);
+      read_already_.insert(read);
+      next += count;
+    }
+  };
+  StepHooks hooks;
+  Tile for_next;
+  if (runs_on || reads.empty()) {
+    // Not ahead: the assembler runs products one after the other if they surround a wait (C7513).
+    hooks.before_step = [&](Value* counter) {
+      wait_here();
+      take(read_all(reads, inside, slot));
+      if (!runs_on) return as_index(slot);
+      // Products of the step before may still read its slot: it is given back after their end.
       give_back_ = [this, &steps, slot, counter, lo] {
         release(steps, slot_before(steps, slot), ir_.CreateICmpNE(counter, lo));
       };
-    }
-    return as_index(slot);
-  };
+      steps_begun_ = 0;
+      return as_index(slot);
+    };
+  } else {
+    hooks.first = [&] {
+      wait_here();
+      return read_all(reads, inside, slot);
+    };
+    hooks.take = take;
+    hooks.before_step = [&](Value* counter) {
+      slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+      phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
+      // Past the last step there is nothing to wait for: this step's own slot is full.
+      Value* more = ir_.CreateICmpSLT(ir_.CreateNSWAdd(counter, index_constant(1)), hi);
+      auto [next, next_phase] = following(steps, slot, phase);
+      wait_for(full_barrier(steps, ir_.CreateSelect(more, next, slot)),
+               ir_.CreateSelect(more, next_phase, phase));
+      for_next = read_all(reads, inside, next);
+      return as_index(slot);
+    };
+    hooks.next = [&] { return for_next; };
+  }
   hooks.after_step = [&](Value*) {
     if (!runs_on) release(steps, slot);
     advance(steps, slot, phase);
@@ -394,11 +459,8 @@ void GpuEmitter::consume(const Operation& op) {
   hooks.drain = [&](std::vector<Tile>& lasts) {
     if (!runs_on) return;
     for (size_t i = 0; i < lasts.size(); ++i) {
-      ValueId yield = yielded(op.regions[1])[i];
-      const Operation* made = definitions_[yield];
-      if (made && made->op == Op::kDot && in_flight_.contains(made)) {
-        lasts[i] = ptx::finish_products(ir_, lasts[i]);
-      }
+      const Operation* made = definitions_[yielded(inside)[i]];
+      if (made && in_flight_.contains(made)) lasts[i] = ptx::finish_products(ir_, lasts[i]);
     }
     release(steps, slot_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.slot)));
   };

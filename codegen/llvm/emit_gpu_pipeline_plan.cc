@@ -70,6 +70,9 @@ void GpuEmitter::plan_box(const Operation& fetch) {
 void GpuEmitter::plan_pipeline(const Operation& op) {
   Steps steps;
   steps.slots = static_cast<int>(op.integer);
+  if (steps.slots < 2) {  // one is given back only after the next one has been waited for
+    throw UserError(fmt::format("kernel @{}: a pipeline needs two slots", kernel_.name));
+  }
   for (const Operation& fetch : op.regions[0].operations) {
     if (fetch.op != Op::kFetchBox && fetch.op != Op::kFetchRun) continue;
     if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {

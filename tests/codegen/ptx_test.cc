@@ -167,6 +167,37 @@ TEST(PtxTest, CarriesItsTileProgram) {
   EXPECT_THROW(tile_program("// tile program\n// kernel @x() {\n"), UserError);
 }
 
+// What would wait for itself, or what the host could not encode, is an error that says so.
+TEST(PtxTest, RefusesPipelinesThatCannotRun) {
+  auto compile = [](int slots, bool constant_sizes, bool same_ring) {
+    Builder b("pipeline");
+    ValueId x = b.buffer("x", DType::kF16), y = b.buffer("y", DType::kF16);
+    ValueId n = b.index_parameter("n"), zero = b.index(0);
+    ValueId ring = b.ring(DType::kF16, {8, 64}, slots);
+    ValueId rows = constant_sizes ? n : b.add(n, b.index(1));
+    b.pipeline(
+        slots, zero, n, {},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {x, rows, n, n}, i, zero);
+          if (same_ring) b.fetch_box(ring, slot, {x, rows, n, n}, i, zero);
+        },
+        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
+          b.store({y, i}, b.read(ring, slot, {8, 64}));
+          return std::vector<ValueId>{};
+        });
+    return compile_gpu(b.finish(), 128, target_of("sm_90a"));
+  };
+  GpuCode code = compile(2, true, false);
+  EXPECT_EQ(code.threads, 256);
+  ASSERT_EQ(code.maps.size(), 1u);
+  EXPECT_EQ(code.maps[0].rows.parameter, 2);
+  EXPECT_EQ(code.maps[0].box_rows, 8);
+  EXPECT_TRUE(code.begins_early);
+  EXPECT_THROW(compile(1, true, false), UserError);
+  EXPECT_THROW(compile(2, false, false), UserError);
+  EXPECT_THROW(compile(2, true, true), UserError);
+}
+
 TEST(PtxTest, RefusesWhatABlockCannotHold) {
   Builder b("large");
   ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
