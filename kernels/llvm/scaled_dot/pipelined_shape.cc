@@ -14,9 +14,8 @@ namespace {
 constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
 // Microseconds: to begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a
 // counter; to pass on the sums of one token of a split.
-constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.05, kMeet = 1.0, kPass = 0.0125;
+constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0, kPass = 0.0125;
 
-constexpr int64_t kReserve = 20 << 10;  // shared memory beside the rings
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 
@@ -48,16 +47,19 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
 // All splits of one kind of tile.
 void add_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
                 PipelinedShape shape, std::vector<PipelinedShape>& shapes) {
-  const int64_t room = gpu.shared_bytes / shape.blocks - kReserve;
-  shape.slots = static_cast<int>(
-      std::min<int64_t>(kMostSlots, room / slot_bytes(layout, shape.tokens, shape.units)));
-  if (shape.slots < 2) return;
+  // Small tiles leave room for a block of the next kernel, which fetches its weights meanwhile.
+  const int64_t reserve = (4 << 10) + std::min(shape.tokens, 32) * 512;  // for what is stored
+  const int64_t room = gpu.shared_bytes / (shape.tokens <= kFewTokens ? shape.blocks + 1 : 1);
+  const int64_t slots = (room - reserve) / slot_bytes(layout, shape.tokens, shape.units);
+  if (slots < 2) return;
   const int64_t steps = layout.steps() / shape.units;
   for (int64_t splits = 1; splits <= 16 && splits <= steps; ++splits) {
     // Every split has work.
     const int64_t share = (steps + splits - 1) / splits;
     if ((steps + share - 1) / share != splits) continue;
     shape.splits = splits;
+    shape.slots =
+        static_cast<int>(std::max<int64_t>(2, std::min({int64_t{kMostSlots}, slots, share})));
     shape.microseconds = estimate(layout, rows, shape, gpu.multiprocessors);
     shapes.push_back(shape);
   }
@@ -76,7 +78,9 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
     for (int units : {1, 2, 4}) {
-      if (layout.steps() % units != 0 || (units > 2 && tokens > 64)) continue;
+      // Slots of one unit keep the thread that copies too busy, unless tokens are many.
+      const bool sensible = tokens > 64 ? units <= 2 : units >= 2 || layout.steps() % 2 != 0;
+      if (layout.steps() % units != 0 || !sensible) continue;
       for (int blocks = 1; blocks <= (tokens <= kFewTokens ? 2 : 1); ++blocks) {
         add_shapes(layout, rows, gpu, {.tokens = tokens, .units = units, .blocks = blocks}, shapes);
       }
