@@ -127,6 +127,12 @@ TEST(PtxTest, ReciprocalsAreFastAndDivisionsExact) {
   EXPECT_FALSE(has(exact, R"(\.approx)"));
 }
 
+TEST(PtxTest, AnExponentialIsOnePowerOfTwo) {
+  std::string ptx = ptx_of("softmax_1000_1024_f16_t128");
+  std::regex power(R"(\tex2\.approx\.f32)");
+  EXPECT_EQ(std::distance(std::sregex_iterator(ptx.begin(), ptx.end(), power), {}), 1024 / 128);
+}
+
 // Each sine brings two tables of 2 KiB; constant memory is 64 KiB.
 TEST(PtxTest, EqualTablesAreKeptOnce) {
   auto code = [](int sines) {
