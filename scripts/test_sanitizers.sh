@@ -10,7 +10,10 @@ export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitizers/leaks.txt:print_suppres
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=suppressions=$PWD/scripts/sanitizers/threads.txt:history_size=4
 
-# build_and_run <preset> <group>...
+status=0
+
+# build_and_run <preset> <group>...  A program that a sanitizer complains about fails as a whole, even
+# where each of its cases passed.
 build_and_run() {
   local preset=$1 group
   shift
@@ -19,11 +22,14 @@ build_and_run() {
   scripts/timed.sh "Build: $preset" scripts/build.sh "$preset" "${@/#/tests-}" || exit 1
   for group in "$@"; do
     scripts/timed.sh "Tests: $group under $preset" ctest --test-dir "build/$preset" -L "^$group\$" \
-      -j "$(nproc)" --output-on-failure --no-tests=ignore --output-junit "test-results/ctest-$group.xml"
+      -j "$(nproc)" --output-on-failure --no-tests=ignore \
+      --output-junit "test-results/ctest-$group.xml" || status=1
   done
 }
 
 build_and_run asan unit provider error
 GTEST_FILTER='*Concurrent*' build_and_run tsan concurrent
 
-.venv/bin/python scripts/summarize_tests.py build/asan/test-results build/tsan/test-results
+.venv/bin/python scripts/summarize_tests.py build/asan/test-results build/tsan/test-results || status=1
+[ "$status" -eq 0 ] || echo "sanitizers: a program failed, see above"
+exit "$status"
