@@ -29,8 +29,8 @@ using device::Stream;
 
 Address address_in(const void* data) { return reinterpret_cast<Address>(data); }
 
-// What one Run needs for itself. Its arena belongs to the stream of its last Run until that Run's
-// event has passed.
+// What one Run needs for itself. Its arena belongs to the stream of its last Run until that Run has
+// ended.
 struct DeviceRunState {
   RunShapes shapes;
   Buffer arena;
@@ -40,14 +40,15 @@ struct DeviceRunState {
   std::vector<size_t> shape_offsets;  // one per ShapeWrite
   Buffer shape_values;
   bool shape_values_stale = false;
-  std::vector<Address> slots;       // per slot
-  std::vector<Address> callers;     // inputs and outputs, in the order of caller_slots_
-  std::vector<uint64_t> arguments;  // of all launches, one launch after the other
-  std::vector<LaunchMaps> maps;     // per launch
-  std::vector<Buffer> aligned;      // copies of what fetches_ are of, where they are needed
-  std::unique_ptr<Event> finished;
-  device::StreamHandle stream = nullptr;
-  bool in_flight = false;
+  std::vector<Address> slots;               // per slot
+  std::vector<Address> callers;             // inputs and outputs, in the order of caller_slots_
+  std::vector<uint64_t> arguments;          // of all launches, one launch after the other
+  std::vector<LaunchMaps> maps;             // per launch
+  std::vector<Buffer> aligned;              // copies of what fetches_ are of, where they are needed
+  device::StreamHandle stream = nullptr;    // of the last Run
+  std::shared_ptr<const void> stream_kept;  // where it would go before this state
+  std::unique_ptr<Event> finished;          // its end, recorded when someone wants to know it
+  bool in_flight = false, end_recorded = false;
   std::unique_ptr<Stream> own_stream;  // where the caller brings none
   CapturedRuns captured;
   IndexFlags flags;
@@ -76,9 +77,8 @@ class DeviceExecutable final : public Executable {
 
   ~DeviceExecutable() override {
     for (const auto& state : states_.idle()) {
-      if (!state->in_flight) continue;
       try {
-        state->finished->synchronize();
+        settle(*state);
       } catch (const std::exception&) {
         // A device that failed has nothing in flight.
       }
@@ -91,13 +91,16 @@ class DeviceExecutable final : public Executable {
           "this session was compiled for a GPU that is not in this machine: it can be saved and "
           "inspected, but not run");
     }
-    device_->make_current();
-    auto lease = states_.lease([&] { return new_state(); });
+    auto lease = states_.lease([&] { return new_state(); },
+                               [stream = context.stream()](const DeviceRunState& state) {
+                                 return state.stream == stream;
+                               });
     DeviceRunState& state = *lease;
     state.flags.check(program_);  // of the Run before
     Stream stream = open_stream(context, state);
     if (instances_.read(context, state.shapes)) adopt(state);
     bind(context, state);
+    const device::CurrentHere current(*device_);  // from here on nobody else is called
     take_over(state, stream);
     if (state.shape_values_stale) send_shape_values(state, stream);
     // Of a capture that is not ours nothing runs now, and all of it again and again later.
@@ -112,9 +115,10 @@ class DeviceExecutable final : public Executable {
       enqueue(stream, state);
     }
     if (is_recorded) return;
-    stream.record(*state.finished);
+    if (state.stream_kept == nullptr && !options_.streams_last) record_end(state);
     if (context.stream() != nullptr) return;
     stream.synchronize(options_.deadline);
+    state.in_flight = false;
     state.flags.check(program_);
   }
 
@@ -212,10 +216,22 @@ class DeviceExecutable final : public Executable {
   }
 
   // The arena may still be read by the Run that had it before, on another stream.
-  static void take_over(DeviceRunState& state, Stream& stream) {
-    if (state.in_flight && state.stream != stream.handle()) stream.wait(*state.finished);
-    state.stream = stream.handle();
+  void take_over(DeviceRunState& state, Stream& stream) const {
+    if (state.stream != stream.handle()) {
+      if (state.in_flight) {
+        record_end(state);
+        stream.wait(*state.finished);
+      }
+      state.stream = stream.handle();
+      state.stream_kept = Stream::keep_alive(state.stream);
+    }
     state.in_flight = true;
+    state.end_recorded = false;
+  }
+
+  void record_end(DeviceRunState& state) const {
+    if (!state.end_recorded) Stream(device_, state.stream).record(*state.finished);
+    state.end_recorded = true;
   }
 
   // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
@@ -266,8 +282,10 @@ class DeviceExecutable final : public Executable {
   }
 
   // No kernel reads this state's memory any more.
-  static void settle(DeviceRunState& state) {
-    if (state.in_flight) state.finished->synchronize();
+  void settle(DeviceRunState& state) const {
+    if (!state.in_flight) return;
+    record_end(state);
+    state.finished->synchronize();
     state.in_flight = false;
   }
 

@@ -15,6 +15,7 @@ struct DeviceRunOptions {
   bool graphs = false;                    // capture the launches of a shape that came before
   size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
   std::chrono::milliseconds deadline{0};  // for waits; 0: none
+  bool streams_last = false;              // the callers' streams outlive the executable
 };
 
 // `settings.gpu` describes `device`. Null device: everything is compiled, and run() throws a

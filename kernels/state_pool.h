@@ -2,6 +2,7 @@
 // allocates nothing.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -35,12 +36,16 @@ class StatePool {
     bool kept_ = false;
   };
 
-  // The state that was used last, or a new one from `make`.
-  template <typename Make>
-  Lease lease(const Make& make) {
+  // Of the states that `fits` likes, else of all, the one that was used last; or a new one from
+  // `make`.
+  template <typename Make, typename Fits>
+  Lease lease(const Make& make, const Fits& fits) {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
+        auto found = std::find_if(idle_.rbegin(), idle_.rend(),
+                                  [&](const auto& state) { return fits(*state); });
+        if (found != idle_.rend()) std::swap(*found, idle_.back());
         auto state = std::move(idle_.back());
         idle_.pop_back();
         return Lease(*this, std::move(state));
@@ -50,6 +55,11 @@ class StatePool {
     const std::lock_guard lock(mutex_);
     idle_.reserve(++count_);  // so that giving it back cannot fail
     return Lease(*this, std::move(made));
+  }
+
+  template <typename Make>
+  Lease lease(const Make& make) {
+    return lease(make, [](const State&) { return true; });
   }
 
   // States that no Run has right now; Runs that begin or end meanwhile wait.

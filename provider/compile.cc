@@ -76,6 +76,7 @@ std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& optio
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
   run.memory_limit = options.memory_limit;
   run.deadline = std::chrono::milliseconds(options.run_deadline_ms);
+  run.streams_last = options.has_user_compute_stream;
   return kernels::build_on_device(std::move(fused), settings, target.device, run, sink);
 }
 

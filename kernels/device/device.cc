@@ -135,6 +135,7 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   void make_current() override {
     if (lost_.load(std::memory_order_acquire)) throw_lost();
     if (!driver_within_reach()) throw_out_of_reach();
+    if (CurrentHere::holds(*this)) return;
     check(driver_->set_current(context_), "select the GPU");
   }
 

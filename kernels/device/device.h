@@ -88,6 +88,24 @@ class Device {
   const Driver* driver_ = nullptr;
 };
 
+// While it lives, the device is this thread's and nothing else here changes that: asking for it
+// again costs no call of the driver. For the part of a Run that calls nobody outside.
+class CurrentHere {
+ public:
+  explicit CurrentHere(Device& device) : before_(held_) {
+    device.make_current();
+    held_ = &device;
+  }
+  ~CurrentHere() { held_ = before_; }
+  CurrentHere(const CurrentHere&) = delete;
+  CurrentHere& operator=(const CurrentHere&) = delete;
+  static bool holds(const Device& device) { return held_ == &device; }
+
+ private:
+  static inline thread_local const Device* held_ = nullptr;
+  const Device* before_;
+};
+
 // Owned device memory; empty after a move.
 class Buffer {
  public:

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -89,19 +91,56 @@ bool Graph::update(GraphHandle graph) {
   return true;
 }
 
-Stream::Stream(std::shared_ptr<Device> device) : device_(std::move(device)), owned_(true) {
-  constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
-  device_->make_current();
-  device_->check(device_->driver().stream_create(&handle_, kNonBlocking), "create a stream");
+// A stream that this process made through here, until the last who holds it lets go.
+class Stream::Owned {
+ public:
+  explicit Owned(std::shared_ptr<Device> device) : device_(std::move(device)) {
+    constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
+    device_->make_current();
+    device_->check(device_->driver().stream_create(&handle_, kNonBlocking), "create a stream");
+  }
+  // Not in the registry any more when the driver gives its handle to another.
+  ~Owned() {
+    {
+      const std::lock_guard lock(registry().mutex);
+      registry().streams.erase(handle_);
+    }
+    if (device_->try_make_current()) device_->note(device_->driver().stream_destroy(handle_));
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  StreamHandle handle() const { return handle_; }
+
+  struct Registry {
+    std::mutex mutex;
+    std::map<StreamHandle, std::weak_ptr<const Owned>> streams;
+  };
+  static Registry& registry() {
+    static auto* const registry = new Registry;  // streams may outlive statics
+    return *registry;
+  }
+
+ private:
+  std::shared_ptr<Device> device_;
+  StreamHandle handle_ = nullptr;
+};
+
+Stream::Stream(std::shared_ptr<Device> device)
+    : device_(std::move(device)), owned_(std::make_shared<const Owned>(device_)) {
+  handle_ = owned_->handle();
+  const std::lock_guard lock(Owned::registry().mutex);
+  Owned::registry().streams[handle_] = owned_;
 }
 
 Stream::Stream(std::shared_ptr<Device> device, StreamHandle borrowed)
     : device_(std::move(device)), handle_(borrowed) {}
 
-Stream::~Stream() {
-  if (owned_ && device_->try_make_current()) {
-    device_->note(device_->driver().stream_destroy(handle_));
-  }
+Stream::~Stream() = default;
+
+std::shared_ptr<const void> Stream::keep_alive(StreamHandle handle) {
+  const std::lock_guard lock(Owned::registry().mutex);
+  const auto found = Owned::registry().streams.find(handle);
+  return found == Owned::registry().streams.end() ? nullptr : found->second.lock();
 }
 
 void Stream::remember(std::string_view work) {

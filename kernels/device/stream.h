@@ -54,6 +54,8 @@ class Stream {
 
   Device& device() const { return *device_; }
   StreamHandle handle() const { return handle_; }
+  // Keeps a stream that is some Stream's own from ending with it; null where it is nobody's here.
+  static std::shared_ptr<const void> keep_alive(StreamHandle handle);
 
   // Host memory may be pageable: the driver then stages it and returns when it has been read.
   void copy(Address to, Address from, size_t bytes);
@@ -74,9 +76,10 @@ class Stream {
   void synchronize(std::chrono::milliseconds deadline = std::chrono::milliseconds(0));
 
  private:
+  class Owned;
   std::shared_ptr<Device> device_;
   StreamHandle handle_ = nullptr;
-  bool owned_ = false;
+  std::shared_ptr<const Owned> owned_;  // null: the caller's
   void remember(std::string_view work);
   Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, void** pointers);
   std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing

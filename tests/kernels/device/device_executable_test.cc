@@ -15,6 +15,7 @@
 #include "kernels/device/stream.h"
 #include "kernels/device_weights.h"
 #include "kernels/shape_instance.h"
+#include "tests/kernels/device/allocation_count.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::kernels {
@@ -36,8 +37,14 @@ class OneInput final : public RunContext {
   Input input(size_t) override { return {reinterpret_cast<const void*>(x_), dims_}; }
   void* output(size_t, std::span<const int64_t>) override { return reinterpret_cast<void*>(y_); }
   void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+  void* stream() override { return stream_; }
+  OneInput& on(const device::Stream& stream) {
+    stream_ = stream.handle();
+    return *this;
+  }
 
  private:
+  void* stream_ = nullptr;
   Address x_, y_;
   std::vector<int64_t> dims_;
 };
@@ -195,6 +202,107 @@ TEST_F(DeviceExecutableTest, AnInputThatTheEngineCannotReadIsNamedWithItsNode) {
   }
   executable->run(right);
   EXPECT_THAT(read(y, 5), Each(1.0f));
+}
+
+// ---- warm Runs and streams
+
+TEST_F(DeviceExecutableTest, AWarmCapturedRunIsOneLaunchAndAllocatesNothing) {
+  add_copy_of_boxes();
+  const auto executable = finish({.graphs = true});
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  const device::Stream stream(device_);
+  OneInput context(x.address(), y.address(), 10);
+  context.on(stream);
+  for (int i = 0; i < 3; ++i) executable->run(context);
+
+  const auto calls = [&](const char* function) {
+    const long before = stub_.calls(function);
+    executable->run(context);
+    return stub_.calls(function) - before;
+  };
+  EXPECT_EQ(calls("cuGraphLaunch"), 1);
+  // The other two do no work: the thread's context is set, and the stream asked for a capture.
+  EXPECT_EQ(calls(""), 3);
+
+  // What the stub allocates is not ours.
+  auto& driver = const_cast<device::Driver&>(device_->driver());
+  const device::Driver stub = driver;
+  driver.graph_launch = [](device::GraphExecHandle, device::StreamHandle) { return 0; };
+  driver.set_current = [](device::ContextHandle) { return 0; };
+  driver.stream_capturing = [](device::StreamHandle, int*) { return 0; };
+  const long allocations = test::count_allocations([&] { executable->run(context); });
+  driver = stub;
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST_F(DeviceExecutableTest, ARunOnAnotherStreamWaitsForTheOneBeforeWhoseStreamIsGone) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(1.0f), z = rows_of(2.0f), y = rows_of(0.0f);
+  stub_.script("lazy");
+  const long ended = stub_.calls("cuStreamDestroy_v2");
+  {
+    const device::Stream gone(device_);
+    executable->run(OneInput(x.address(), y.address(), 10).on(gone));
+  }
+  EXPECT_EQ(stub_.calls("cuEventRecord"), 0);
+  EXPECT_EQ(stub_.calls("cuStreamDestroy_v2"), ended);
+  device::Stream next(device_);
+  executable->run(OneInput(z.address(), y.address(), 10).on(next));
+  EXPECT_EQ(stub_.calls("cuEventRecord"), 1);
+  EXPECT_EQ(stub_.calls("cuStreamWaitEvent"), 1);
+  EXPECT_EQ(stub_.calls("cuStreamDestroy_v2"), ended + 1);
+  next.synchronize();
+  EXPECT_THAT(read(y, 10), Each(2.0f));
+}
+
+TEST_F(DeviceExecutableTest, TheEndOfARunOnAStreamOfOthersIsRecordedAtOnce) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  device::StreamHandle foreign = nullptr;
+  ASSERT_EQ(device_->driver().stream_create(&foreign, 1), 0);
+  executable->run(OneInput(x.address(), y.address(), 10).on(device::Stream(device_, foreign)));
+  EXPECT_EQ(stub_.calls("cuEventRecord"), 1);
+  EXPECT_EQ(device_->driver().stream_destroy(foreign), 0);
+}
+
+TEST_F(DeviceExecutableTest, ARunPrefersTheStateOfItsStream) {
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f), z = rows_of(0.0f);
+  device::Stream one(device_), two(device_);
+  OneInput on_two(x.address(), z.address(), 10);
+  on_two.on(two);
+  // While the first Run asks for its output, another on the second stream begins and ends.
+  class Nested final : public RunContext {
+   public:
+    Nested(OneInput& outer, Executable& executable, OneInput& inner)
+        : outer_(outer), executable_(executable), inner_(inner) {}
+    Input input(size_t i) override { return outer_.input(i); }
+    void* output(size_t i, std::span<const int64_t> dims) override {
+      executable_.run(inner_);
+      return outer_.output(i, dims);
+    }
+    void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+    void* stream() override { return outer_.stream(); }
+
+   private:
+    OneInput& outer_;
+    Executable& executable_;
+    OneInput& inner_;
+  };
+  OneInput on_one(x.address(), y.address(), 10);
+  on_one.on(one);
+  Nested nested(on_one, *executable, on_two);
+  executable->run(nested);
+  for (int i = 0; i < 3; ++i) {
+    executable->run(on_two);
+    executable->run(on_one);
+  }
+  EXPECT_EQ(stub_.calls("cuStreamWaitEvent"), 0);
+  one.synchronize();
+  two.synchronize();
 }
 
 // ---- counters
