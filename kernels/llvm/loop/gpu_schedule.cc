@@ -13,9 +13,9 @@ constexpr int kWarp = 32;
 constexpr int kPointwiseThreads = 128;
 constexpr int kSquare = 32, kHalvesSquare = 64, kSquareThreads = 256;
 constexpr int kColumnThreads = 32, kColumnUnroll = 8;
-// A thread moves 16 bytes at a time, and has several of these in flight: a multiprocessor has too
-// few threads to keep memory busy with one each.
-constexpr int kAccessBytes = 16, kMostPerAccess = 8, kAccessesInFlight = 2;
+// A thread moves 16 bytes at a time, once: with functions of a few instructions more threads hide
+// more than more loads per thread do.
+constexpr int kAccessBytes = 16, kMostPerAccess = 8, kAccessesInFlight = 1;
 // Elements of a row that one thread keeps in registers: many, since their loads are all in flight
 // at once and few threads meet at a barrier; fewer where several rows are kept side by side.
 constexpr int kPerThread = 32, kMostPerThread = 64, kMostWideRows = 2;
