@@ -217,14 +217,14 @@ def compile_cold(bench: Bench) -> list[Row]:
         if child.returncode:
             raise RuntimeError(f"the process that compiles failed: {child.stderr[-2000:]}")
         told = json.loads(child.stdout.splitlines()[-1])
-    each = told["cpu"] / told["kernels"]
+    slowest = told["slowest"]
     return [
         Row(
-            "encoder, compile cold, CPU per kernel",
-            each,
+            "encoder, compile cold, slowest kernel",
+            slowest,
             0.3,
             "<= 0.3 s",
-            each <= 0.3,
+            slowest <= 0.3,
             f"{told['kernels']} kernels in parallel, session {told['first']:.2f} s",
         ),
         Row(
@@ -233,29 +233,29 @@ def compile_cold(bench: Bench) -> list[Row]:
             told["first"],
             "",
             None,
-            "other: the first session, which is still open",
+            "other: the first session, which is closed by then",
         ),
     ]
 
 
 def tell_cold_sessions() -> None:
     """In a process of its own: the encoder's first and second session, in seconds, as JSON."""
-    model = sys.argv[1]
-    alive = []  # a kernel is shared while some session holds it
+    model, reports = sys.argv[1], []
 
-    def open_one(model, **options) -> None:
-        alive.append(create_session(model, "gpu", session_options(0), claim="all", **options))
+    def open_one(model) -> None:
+        _, report = session_with_report(model, "gpu", session_options(0), claim="all")
+        reports.append(report)
 
     warm_up, _ = chain_model("softmax", 8, 64)
-    open_one(warm_up)  # the driver's own start is not a kernel's
-    cpu = time.process_time()
+    # The driver's own start is not a kernel's, and the GPU stays open.
+    still_open = create_session(warm_up, "gpu", session_options(0), claim="all")
     first = timed(lambda: open_one(model))
-    cpu = time.process_time() - cpu
     second = timed(lambda: open_one(model))
-    with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
-        open_one(model, dump_dir=folder)
-        kernels = len(list(Path(folder).glob("**/*.asm.txt")))
-    print(json.dumps({"first": first, "second": second, "cpu": cpu, "kernels": kernels}))
+    kernels = reports[0].kernels
+    slowest = max(kernel["compile_ms"] for kernel in kernels) / 1e3
+    told = {"first": first, "second": second, "slowest": slowest, "kernels": len(kernels)}
+    print(json.dumps(told))
+    del still_open
 
 
 def leaks(bench: Bench) -> list[Row]:

@@ -55,6 +55,11 @@ class Report:
     def fusions(self) -> list[dict]:
         return [fusion for part in self.partitions for fusion in part.get("fusions", [])]
 
+    @property
+    def kernels(self) -> list[dict]:
+        """Name, compile_ms and whether it was shared, of every kernel that the session uses."""
+        return [kernel for part in self.partitions for kernel in part.get("kernels", [])]
+
     def kinds(self) -> set[str]:
         return {fusion_kind(fusion) for fusion in self.fusions}
 
