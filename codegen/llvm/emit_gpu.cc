@@ -220,7 +220,8 @@ void GpuEmitter::when(Value* condition, const std::function<void()>& inside) {
 }
 
 GpuEmitter::Tile GpuEmitter::counted_loop(int count, Tile carried,
-                                          const std::function<Tile(Value*, const Tile&)>& body) {
+                                          const std::function<Tile(Value*, const Tile&)>& body,
+                                          bool rolled) {
   if (count == 1) return body(number(0), carried);
   llvm::BasicBlock* before = ir_.GetInsertBlock();
   auto* inside = llvm::BasicBlock::Create(module_.getContext(), "steps", function_);
@@ -239,7 +240,14 @@ GpuEmitter::Tile GpuEmitter::counted_loop(int count, Tile carried,
   Value* next = plus(counter, 1);
   counter->addIncoming(next, ir_.GetInsertBlock());
   for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(out[i], ir_.GetInsertBlock());
-  ir_.CreateCondBr(ir_.CreateICmpULT(next, number(count)), inside, after);
+  auto* back = ir_.CreateCondBr(ir_.CreateICmpULT(next, number(count)), inside, after);
+  if (rolled) {
+    auto& context = module_.getContext();
+    llvm::Metadata* word = llvm::MDString::get(context, "llvm.loop.unroll.disable");
+    auto* loop = llvm::MDNode::getDistinct(context, {nullptr, llvm::MDNode::get(context, word)});
+    loop->replaceOperandWith(0, loop);
+    back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+  }
   ir_.SetInsertPoint(after);
   return out;
 }

@@ -69,8 +69,9 @@ class GpuEmitter : private KernelEmitter {
   Value* both(Value* a, Value* b);     // of predicates that may be null
   void when(Value* condition, const std::function<void()>& inside);
   Tile counted_loop(int count, Tile carried,
-                    const std::function<Tile(Value* counter, const Tile& carried)>& body);
-  Value* number(int64_t value);  // i32
+                    const std::function<Tile(Value* counter, const Tile& carried)>& body,
+                    bool rolled = false);  // kept a loop by the assembler
+  Value* number(int64_t value);            // i32
   Value* times(Value* a, int64_t b);
   Value* plus(Value* a, Value* b);
   Value* plus(Value* a, int64_t b);

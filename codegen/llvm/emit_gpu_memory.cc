@@ -279,7 +279,7 @@ void GpuEmitter::store(const Operation& op) {
   const Layout& layout = layouts_[op.operands[2]];
   const Tile& in = tile(op.operands[2]);
   Access to = access(op, 3, value);
-  if (is_constant(to.column_stride, 1) && is_turned(op.operands[2])) {
+  if (is_constant(to.column_stride, 1) && !is_shared(to.base) && is_turned(op.operands[2])) {
     return store_turned(to, op.operands[2]);
   }
   int width = value.shape.empty() ? 1 : group_width(layout, value, to);

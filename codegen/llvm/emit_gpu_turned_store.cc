@@ -15,6 +15,8 @@ namespace tenon::codegen {
 
 namespace {
 
+using ptx::Instruction;
+
 constexpr int kWarpgroup = 128, kBlockRows = 64, kUnit = 16;
 constexpr int kFirstBarrier = 2;  // 0 is the block's, 1 that of all who compute
 
@@ -100,7 +102,6 @@ llvm::Value* GpuEmitter::piece_place(const TurnedStore& store, int64_t offset, V
 
 void GpuEmitter::write_piece(const TurnedStore& store, DType dtype, int64_t offset,
                              std::span<Value* const> piece) {
-  using ptx::Instruction;
   Value* warp = ir_.CreateAnd(warp_, 3);
   bool by_matrices = store.bytes == 2 && has_matrix_stores();
   if (!by_matrices) {
@@ -138,18 +139,30 @@ void GpuEmitter::store_piece(const TurnedStore& store, const Access& to, Value* 
   Value* thread = ir_.CreateAnd(thread_, kWarpgroup - 1);
   Value* first_row =
       plus(times(ir_.CreateLShr(thread_, 7), store.blocks * kBlockRows), block * kBlockRows);
-  // `per_token` pieces of `bytes` in each row, some for each thread.
-  auto one = [&](Value* number_of, Value* live, int per_token, int bytes, llvm::Type* type) {
+  // `per_token` pieces of `bytes` in each row, some for each thread. No branches: with all sums in
+  // registers around them they would cost the assembler most of its time.
+  auto one = [&](Value* number_of, Value* live, int per_token, int bytes) {
     Value* token = ir_.CreateUDiv(number_of, number(per_token));
     Value* part = ir_.CreateAnd(number_of, number(per_token - 1));
     Place at{plus(token, first_token), plus(first_row, times(part, bytes / store.bytes)), live};
-    when(inside(to, at), [&] {
-      llvm::Align alignment(static_cast<uint64_t>(bytes));
-      Value* from = piece_place(store, offset, token, times(part, bytes));
+    Value* present = inside(to, at);
+    if (!present) present = ir_.getTrue();
+    if (live) part = ir_.CreateSelect(live, part, number(0));
+    Value* from = piece_place(
+        store, offset, live ? ir_.CreateSelect(live, token, number(0)) : token, times(part, bytes));
+    Value* pointer = ir_.CreateGEP(memory_type(to.dtype), to.base, offset_of(to, at));
+    llvm::Align alignment(static_cast<uint64_t>(bytes));
+    if (bytes < kUnit) {
+      llvm::Type* type = ir_.getIntNTy(static_cast<unsigned>(8 * bytes));
       Value* value = ir_.CreateAlignedLoad(type, from, alignment);
-      Value* pointer = ir_.CreateGEP(memory_type(to.dtype), to.base, offset_of(to, at));
-      ir_.CreateAlignedStore(value, pointer, alignment);
-    });
+      instruct(bytes == 2 ? Instruction::kStoreHalf : Instruction::kStoreWord,
+               {present, pointer, value});
+      return;
+    }
+    auto* vector = llvm::FixedVectorType::get(ir_.getInt32Ty(), 4);
+    Value* value = ir_.CreateAlignedLoad(vector, from, alignment);
+    auto word = [&](uint64_t i) { return ir_.CreateExtractElement(value, i); };
+    instruct(Instruction::kStoreUnit, {present, pointer, word(0), word(1), word(2), word(3)});
   };
   auto* units = llvm::BasicBlock::Create(context, "units", function_);
   auto* elements = llvm::BasicBlock::Create(context, "elements", function_);
@@ -160,15 +173,17 @@ void GpuEmitter::store_piece(const TurnedStore& store, const Access& to, Value* 
   for (int first = 0; first < count; first += kWarpgroup) {
     Value* unit = plus(thread, first);
     Value* live = first + kWarpgroup <= count ? nullptr : ir_.CreateICmpULT(unit, number(count));
-    one(unit, live, store.units(), kUnit, llvm::FixedVectorType::get(ir_.getInt32Ty(), 4));
+    one(unit, live, store.units(), kUnit);
   }
   ir_.CreateBr(after);
   ir_.SetInsertPoint(elements);
-  counted_loop(store.piece_tokens * kBlockRows / kWarpgroup, {}, [&](Value* turn, const Tile&) {
-    one(plus(thread, times(turn, kWarpgroup)), nullptr, kBlockRows, store.bytes,
-        ir_.getIntNTy(static_cast<unsigned>(8 * store.bytes)));
-    return Tile{};
-  });
+  counted_loop(
+      store.piece_tokens * kBlockRows / kWarpgroup, {},
+      [&](Value* turn, const Tile&) {
+        one(plus(thread, times(turn, kWarpgroup)), nullptr, kBlockRows, store.bytes);
+        return Tile{};
+      },
+      /*rolled=*/true);
   ir_.CreateBr(after);
   ir_.SetInsertPoint(after);
 }

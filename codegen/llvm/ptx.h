@@ -36,6 +36,9 @@ enum class Instruction : uint8_t {
   kWaitForPrevious,   // everything that the launches before wrote is there
   kStoreMatrices,     // address, four words: 8x8 matrices of 16 bits, turned
   kStoreTwoMatrices,  // address, two words
+  kStoreUnit,         // i1: whether at all, address in global memory, four words
+  kStoreHalf,         // i1, address, i16
+  kStoreWord,         // i1, address, i32
   kDecodeE4M3,        // two f8e4m3fn in an i16 -> two f16 in an i32
   kReciprocal,        // f32, within 1 ULP, subnormal numbers kept
   kPin,               // i32 -> the same, computed before anything that follows

@@ -46,11 +46,12 @@ void expect_clean(const DotProblem& problem, bool all) {
 TEST(PipelinedPtx, EveryFormat) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   for (const DotForm& form : dot_forms()) {
-    for (const DType activation : {DType::kF16, DType::kBF16}) {
-      DotProblem problem{form, activation, {1024, 4096}, DotEnd::kBias};
-      if (is_integer(form.element)) problem.form.scale = activation;
-      expect_clean(problem, std::string_view(form.name) == "nvfp4" && activation == DType::kF16);
-    }
+    bool is_nvfp4 = std::string_view(form.name) == "nvfp4";
+    DotProblem problem{form, DType::kF16, {1024, 4096}, DotEnd::kBias};
+    if (is_integer(form.element)) problem.form.scale = problem.activation;
+    expect_clean(problem, /*all=*/is_nvfp4);
+    problem.activation = DType::kBF16;
+    if (is_nvfp4 || form.element == DType::kBF16) expect_clean(problem, /*all=*/false);
   }
 }
 
