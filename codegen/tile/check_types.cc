@@ -5,6 +5,14 @@
 
 #include <algorithm>
 
+// Types go into messages, which are written only where something is wrong.
+template <>
+struct fmt::formatter<tenon::codegen::Type> : fmt::formatter<std::string_view> {
+  auto format(const tenon::codegen::Type& type, format_context& context) const {
+    return fmt::formatter<std::string_view>::format(tenon::codegen::text(type), context);
+  }
+};
+
 namespace tenon::codegen {
 
 namespace {
@@ -116,29 +124,29 @@ class TypeChecker {
   }
   void is_index(size_t i) const {
     require(operand(i).kind == Type::Kind::kIndex, "operand {} must be an index, is {}", i,
-            text(operand(i)));
+            operand(i));
   }
   const Type& tile(size_t i) const {
     require(operand(i).kind == Type::Kind::kTile, "operand {} must be a tile, is {}", i,
-            text(operand(i)));
+            operand(i));
     return operand(i);
   }
   const Type& buffer(size_t i) const {
     require(operand(i).kind == Type::Kind::kBuffer, "operand {} must be a buffer, is {}", i,
-            text(operand(i)));
+            operand(i));
     return operand(i);
   }
   void same(const Type& expected, const Type& got, std::string_view what) const {
-    require(expected == got, "{} must be {}, is {}", what, text(expected), text(got));
+    require(expected == got, "{} must be {}, is {}", what, expected, got);
   }
   void well_formed(const Type& type) const {
     if (type.kind == Type::Kind::kIndex) return;
     require(is_computed(type.dtype), "{} cannot be computed with; use bytes and decode_*",
             tenon::name(type.dtype));
     if (type.kind == Type::Kind::kBuffer) return;
-    require(type.shape.size() <= 2, "{} has rank above 2", text(type));
-    for (int size : type.shape) require(size > 0, "{} has an empty dimension", text(type));
-    require(type.elements() <= kMaxTileElements, "{} has more than {} elements", text(type),
+    require(type.shape.size() <= 2, "{} has rank above 2", type);
+    for (int size : type.shape) require(size > 0, "{} has an empty dimension", type);
+    require(type.elements() <= kMaxTileElements, "{} has more than {} elements", type,
             kMaxTileElements);
   }
 
@@ -258,7 +266,7 @@ void TypeChecker::check_index_op() {
     case Op::kIndexFromTile:
       counts(1, 1);
       require(tile(0).shape.empty() && is_integer(tile(0).dtype),
-              "operand must be an integer tile of rank 0, is {}", text(operand(0)));
+              "operand must be an integer tile of rank 0, is {}", operand(0));
       break;
     default:
       counts(2, 1);
@@ -275,23 +283,23 @@ void TypeChecker::check_constant() {
       if (op_.integers.empty()) return;
       require(
           result().shape.size() == 1 && result().shape[0] == static_cast<int>(op_.integers.size()),
-          "a table of {} entries cannot be {}", op_.integers.size(), text(result()));
+          "a table of {} entries cannot be {}", op_.integers.size(), result());
       return;
     case Op::kSplat:
       counts(1, 1);
-      require(tile(0).shape.empty(), "operand must have rank 0, is {}", text(operand(0)));
+      require(tile(0).shape.empty(), "operand must have rank 0, is {}", operand(0));
       return same(Type::tile(operand(0).dtype, result().shape), result(), "the result");
     case Op::kFromIndex:
       counts(1, 1);
       is_index(0);
       require(result().shape.empty() && is_numeric(result().dtype),
-              "the result must be a number of rank 0, is {}", text(result()));
+              "the result must be a number of rank 0, is {}", result());
       return;
     default:  // kIota
       counts(0, 1);
-      require(is_numeric(result().dtype), "cannot count in {}", text(result()));
+      require(is_numeric(result().dtype), "cannot count in {}", result());
       require(op_.axis >= 0 && op_.axis < static_cast<int>(result().shape.size()),
-              "axis {} is outside {}", op_.axis, text(result()));
+              "axis {} is outside {}", op_.axis, result());
   }
 }
 
@@ -299,7 +307,7 @@ void TypeChecker::check_elementwise() {
   require(op_.results.size() == 1, "expected 1 result, got {}", op_.results.size());
   const Type& first = tile(0);
   if (op_.fn != Fn::kNone) {
-    require(takes(op_.fn, first.dtype), "does not take {}", text(first));
+    require(takes(op_.fn, first.dtype), "does not take {}", first);
   }
   switch (op_.op) {
     case Op::kUnary:
@@ -339,10 +347,10 @@ void TypeChecker::check_elementwise() {
 void TypeChecker::check_bitcast() {
   counts(1, 1);
   const Type &from = tile(0), &to = result();
-  require(is_numeric(from.dtype) && is_numeric(to.dtype), "{} has no bits to look at", text(from));
+  require(is_numeric(from.dtype) && is_numeric(to.dtype), "{} has no bits to look at", from);
   int parts = bit_width(from.dtype) / bit_width(to.dtype);
-  require(parts * bit_width(to.dtype) == bit_width(from.dtype), "{} and {} differ in width",
-          text(from), text(to));
+  require(parts * bit_width(to.dtype) == bit_width(from.dtype), "{} and {} differ in width", from,
+          to);
   std::vector<int> shape = from.shape;
   if (parts > 1) {
     require(!shape.empty(), "a scalar cannot fall apart");
@@ -356,15 +364,15 @@ void TypeChecker::check_shape_op() {
   counts(1, 1);
   const Type& from = tile(0);
   require(result().kind == Type::Kind::kTile && result().dtype == from.dtype, "{} cannot become {}",
-          text(from), text(result()));
+          from, result());
   switch (op_.op) {
     case Op::kBroadcast:
       return check_broadcast();
     case Op::kReshape:
-      return require(from.elements() == result().elements(), "{} and {} differ in size", text(from),
-                     text(result()));
+      return require(from.elements() == result().elements(), "{} and {} differ in size", from,
+                     result());
     case Op::kTranspose:
-      require(from.shape.size() == 2, "needs rank 2, got {}", text(from));
+      require(from.shape.size() == 2, "needs rank 2, got {}", from);
       return same(Type::tile(from.dtype, {from.shape[1], from.shape[0]}), result(), "the result");
     case Op::kSlice:
       return check_slice();
@@ -377,40 +385,39 @@ void TypeChecker::check_shape_op() {
 
 void TypeChecker::check_broadcast() {
   const Type &from = operand(0), &to = result();
-  require(from.shape.size() <= to.shape.size(), "{} has a lower rank than {}", text(to),
-          text(from));
+  require(from.shape.size() <= to.shape.size(), "{} has a lower rank than {}", to, from);
   size_t missing = to.shape.size() - from.shape.size();
   for (size_t d = 0; d < from.shape.size(); ++d) {
     require(from.shape[d] == 1 || from.shape[d] == to.shape[missing + d],
-            "{} does not broadcast to {}", text(from), text(to));
+            "{} does not broadcast to {}", from, to);
   }
 }
 
 void TypeChecker::check_slice() {
   const Type &from = operand(0), &to = result();
   require(to.shape.size() == from.shape.size() && op_.integers.size() == from.shape.size(),
-          "needs an offset and a size for each dimension of {}", text(from));
+          "needs an offset and a size for each dimension of {}", from);
   for (size_t d = 0; d < from.shape.size(); ++d) {
     require(op_.integers[d] >= 0 && op_.integers[d] + to.shape[d] <= from.shape[d],
-            "offset {} and size {} leave {}", op_.integers[d], to.shape[d], text(from));
+            "offset {} and size {} leave {}", op_.integers[d], to.shape[d], from);
   }
 }
 
 void TypeChecker::check_permute() {
   const Type &from = operand(0), &to = result();
-  require(from.elements() == to.elements(), "{} and {} differ in size", text(from), text(to));
+  require(from.elements() == to.elements(), "{} and {} differ in size", from, to);
   std::vector<int64_t> bits = op_.integers;
   std::ranges::sort(bits);
   bool all = from.elements() == int64_t{1} << bits.size();
   for (size_t i = 0; i < bits.size(); ++i) all = all && bits[i] == static_cast<int64_t>(i);
-  require(all, "bits must name each bit of an element number of {} once", text(from));
+  require(all, "bits must name each bit of an element number of {} once", from);
 }
 
 void TypeChecker::check_concat() {
   require(!op_.operands.empty() && op_.results.size() == 1, "needs parts and one result");
   Type expected = tile(0);
   require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
-          "axis {} is outside {}", op_.axis, text(expected));
+          "axis {} is outside {}", op_.axis, expected);
   int along = 0;
   for (size_t i = 0; i < op_.operands.size(); ++i) {
     Type part = tile(i);
@@ -428,9 +435,9 @@ void TypeChecker::check_reduce() {
   Type expected = operand(0);
   constexpr Fn kReducers[] = {Fn::kAdd, Fn::kMul, Fn::kMin, Fn::kMax, Fn::kAnd, Fn::kOr};
   require(std::ranges::count(kReducers, op_.fn) == 1, "is not a reduction");
-  require(takes(op_.fn, expected.dtype), "does not take {}", text(expected));
+  require(takes(op_.fn, expected.dtype), "does not take {}", expected);
   require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
-          "axis {} is outside {}", op_.axis, text(expected));
+          "axis {} is outside {}", op_.axis, expected);
   expected.shape.erase(expected.shape.begin() + op_.axis);
   same(expected, result(), "the result");
 }
@@ -441,8 +448,8 @@ void TypeChecker::check_table_or_dot() {
   counts(2, 1);
   const Type& table = tile(0);
   require(table.shape == std::vector{16} || table.shape == std::vector{256},
-          "the table must have 16 or 256 entries, is {}", text(table));
-  require(is_integer(tile(1).dtype), "codes must be integers, are {}", text(operand(1)));
+          "the table must have 16 or 256 entries, is {}", table);
+  require(is_integer(tile(1).dtype), "codes must be integers, are {}", operand(1));
   same(Type::tile(table.dtype, operand(1).shape), result(), "the result");
 }
 
@@ -451,12 +458,12 @@ void TypeChecker::check_dot() {
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
   require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
               a.shape[0] == acc.shape[0] && b.shape[1] == acc.shape[1] && a.shape[1] == b.shape[0],
-          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", text(acc), text(a), text(b));
+          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", acc, a, b);
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,
-          "cannot accumulate in {}", text(acc));
+          "cannot accumulate in {}", acc);
   for (const Type* side : {&a, &b}) {
     require(side->dtype == acc.dtype || (acc.dtype == DType::kF32 && is_half(side->dtype)),
-            "{} cannot be multiplied into {}", text(*side), text(acc));
+            "{} cannot be multiplied into {}", *side, acc);
   }
   same(acc, result(), "the result");
 }
@@ -467,8 +474,7 @@ void TypeChecker::check_dot_i8() {
   require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
               a.shape[0] == acc.shape[0] && b.shape[0] == acc.shape[1] &&
               a.shape[1] == b.shape[1] && a.shape[1] % 4 == 0,
-          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [n,k] with k a multiple of 4", text(acc),
-          text(a), text(b));
+          "shapes {} + {} * {} do not fit [m,n] + [m,k] * [n,k] with k a multiple of 4", acc, a, b);
   require(acc.dtype == DType::kI32 && (a.dtype == DType::kU8 || a.dtype == DType::kI8) &&
               b.dtype == DType::kI8,
           "element types must be i32 + (u8 or i8) * i8");
@@ -510,7 +516,7 @@ void TypeChecker::check_memory() {
     case Op::kScatter: {
       bool gather = op_.op == Op::kGather;
       counts(gather ? 4 : 5, gather ? 1 : 0);
-      require(is_integer(tile(2).dtype), "indices must be integers, are {}", text(operand(2)));
+      require(is_integer(tile(2).dtype), "indices must be integers, are {}", operand(2));
       same(Type::tile(dtype, operand(2).shape), gather ? result() : operand(3),
            gather ? "the result" : "the value");
       size_t mask = gather ? 3 : 4;
@@ -541,12 +547,12 @@ void TypeChecker::check_ring_op() {
   if (op_.op == Op::kRing) {
     counts(0, 1);
     require(result().kind == Type::Kind::kRing && !result().shape.empty(),
-            "the result must be a ring of tiles, is {}", text(result()));
+            "the result must be a ring of tiles, is {}", result());
     return require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}",
                    op_.integer, kMaxSlots);
   }
   const Type& ring = operand(0);
-  require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", text(ring));
+  require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", ring);
   is_index(1);
   if (op_.op == Op::kRead) {
     counts(3, 1);
@@ -559,13 +565,12 @@ void TypeChecker::check_ring_op() {
       require(op_.integers[d] >= 0, "strides cannot be negative");
       last += op_.integers[d] * (result().shape[d] - 1);
     }
-    return require(last < ring.elements(), "{} is more than {} holds", text(result()), text(ring));
+    return require(last < ring.elements(), "{} is more than {} holds", result(), ring);
   }
   bool box = op_.op == Op::kFetchBox;
   counts(box ? 8 : 4, 0);
-  require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", text(operand(2)),
-          text(ring));
-  if (box) require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", text(ring));
+  require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", operand(2), ring);
+  if (box) require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", ring);
   for (size_t i = 3; i < op_.operands.size(); ++i) is_index(i);
 }
 
@@ -575,7 +580,7 @@ void TypeChecker::check_pipeline() {
   is_index(0), is_index(1);
   for (size_t i = 0; i < op_.results.size(); ++i) {
     require(operand(2 + i).kind == Type::Kind::kTile || operand(2 + i).kind == Type::Kind::kIndex,
-            "{} cannot be carried", text(operand(2 + i)));
+            "{} cannot be carried", operand(2 + i));
     same(operand(2 + i), result(i), "a result");
   }
   require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}", op_.integer,
