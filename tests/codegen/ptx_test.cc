@@ -173,6 +173,31 @@ TEST(PtxTest, CarriesItsTileProgram) {
   EXPECT_THROW(tile_program("// tile program\n// kernel @x() {\n"), UserError);
 }
 
+// 32 weights of a thread: four words, of which each becomes four pairs by 13 instructions on bits
+// (the assembler makes eleven of them) and four multiplications; nothing passes through f32 or
+// another thread.
+TEST(PtxTest, WeightsAreDecodedInPairs) {
+  for (const Sample& sample : pipeline_samples()) {
+    if (sample.name != "packed_product_128x64_f16_t256") continue;
+    std::string ptx = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a")).ptx;
+    auto count = [&](const std::string& pattern) {
+      std::regex regex(pattern);
+      return std::distance(std::sregex_iterator(ptx.begin(), ptx.end(), regex), {});
+    };
+    EXPECT_EQ(count(R"(wgmma\.mma_async)"), 4);
+    EXPECT_EQ(count(R"(mul\.rn\.f16x2)"), 16);
+    EXPECT_EQ(count(R"(cvt\.rn\.f16x2\.e4m3x2)"), 4);
+    EXPECT_EQ(count(R"(ld\.shared\.v2)"), 1);  // scales of two rows
+    EXPECT_EQ(count(R"(cvt\.f32\.f16|shfl)"), 0);
+    std::smatch step;
+    ASSERT_TRUE(
+        std::regex_search(ptx, step, std::regex(R"(wgmma\.commit_group[^]*?wgmma\.wait_group)")));
+    std::string between = step.str();
+    std::regex bits(R"(\t(and|or|shl|shr)\.b32|\tshr\.u32)");
+    EXPECT_LE(std::distance(std::sregex_iterator(between.begin(), between.end(), bits), {}), 13);
+  }
+}
+
 // What would wait for itself, or what the host could not encode, is an error that says so.
 TEST(PtxTest, RefusesPipelinesThatCannotRun) {
   auto compile = [](int slots, bool constant_sizes, bool same_ring) {
