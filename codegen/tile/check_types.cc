@@ -590,17 +590,18 @@ void TypeChecker::check_pipeline() {
 
 }  // namespace
 
+// Without fmt: every printed operation has one.
 std::string text(const Type& type) {
-  switch (type.kind) {
-    case Type::Kind::kIndex:
-      return "index";
-    case Type::Kind::kBuffer:
-      return fmt::format("buffer<{}>", tenon::name(type.dtype));
-    case Type::Kind::kRing:
-      return fmt::format("ring<{}[{}]>", tenon::name(type.dtype), fmt::join(type.shape, ","));
-    default:
-      return fmt::format("{}[{}]", tenon::name(type.dtype), fmt::join(type.shape, ","));
+  if (type.kind == Type::Kind::kIndex) return "index";
+  std::string element(tenon::name(type.dtype));
+  if (type.kind == Type::Kind::kBuffer) return "buffer<" + element + ">";
+  element += '[';
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    if (d > 0) element += ',';
+    element += std::to_string(type.shape[d]);
   }
+  element += ']';
+  return type.kind == Type::Kind::kRing ? "ring<" + element + ">" : element;
 }
 
 Support check_types(const Operation& operation, std::span<const Type> types) {

@@ -212,6 +212,23 @@ TEST_F(Gpu, AnIndexOutOfBoundsFailsItsRun) {
   EXPECT_EQ(session.run({{"ids", int64s({1}, {3})}}).at(0).elements(), 4);
 }
 
+TEST_F(Gpu, ASessionAfterTheFirstCompilesNothing) {
+  const TemporaryFolder folder;
+  const auto kernels_of = [&](const char* file) {
+    Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path(file)}}, kOnGpu);
+    return nlohmann::json::parse(
+        read_file(folder.path(file)))["graphs"][0]["partitions"][0]["kernels"];
+  };
+  kernels_of("first.json");
+  const auto kernels = kernels_of("second.json");
+  ASSERT_FALSE(kernels.empty());
+  for (const auto& kernel : kernels) {
+    EXPECT_EQ(kernel["shared"], true);
+    EXPECT_NE(kernel["name"], "");
+    EXPECT_GT(kernel["compile_ms"], 0.0);
+  }
+}
+
 TEST_F(Gpu, TheReportNamesTheDevice) {
   const TemporaryFolder folder;
   Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path("r.json")}}, kOnGpu);
