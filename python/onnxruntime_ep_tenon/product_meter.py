@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -234,13 +233,10 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def rings_of(dump: Path) -> list[str]:
-    """What the heuristic chose, as the dumped kernels show it: slots and size of every ring."""
-    rings = []
-    for kernel in sorted(dump.glob("*/*.tile.txt")):
-        found = re.findall(r"= ring (\d+) : ring<([^>]+)>", kernel.read_text())
-        rings += [f"{slots} x {tile}" for slots, tile in found]
-    return list(dict.fromkeys(rings))
+def shapes_of(fusions: list[dict]) -> list[str]:
+    """What the heuristic chose, as the report tells it."""
+    chosen = [shape["chosen"] for fusion in fusions for shape in fusion.get("shapes", [])]
+    return list(dict.fromkeys(chosen))
 
 
 def _results(case: Case, stack, gpu: int) -> dict:
@@ -259,13 +255,13 @@ class _Tenon:
     def __init__(self, stack, case: Case):
         opened = []
         created = timed(lambda: opened.append(self._open(stack, case)))
-        self.session, report, rings = opened[0]
+        self.session, report = opened[0]
         self._results = _results(case, stack, self.session.tenon_gpu)
         kernels = sorted({fusion.get("chosen", "") for fusion in report.fusions})
         packed = sum(part.get("packed_bytes", 0) for part in report.partitions)
         self.measured = Measured(
             tenon=math.nan,
-            kernel=" ".join([*kernels, *rings]),
+            kernel=": ".join([*kernels, *shapes_of(report.fusions)]),
             packed_over_file=packed / (case.copies * case.weight_bytes),
             created=created,
         )
@@ -278,11 +274,7 @@ class _Tenon:
 
         options = {"enable_cuda_graph": True, "claim": "all", "require_full_claim": True}
         model = stack.model(case.m, case.copies)
-        with tempfile.TemporaryDirectory(prefix="tenon-") as dump:
-            session, report = session_with_report(
-                model, "gpu", session_options(0), dump_dir=dump, **options
-            )
-            return session, report, rings_of(Path(dump))
+        return session_with_report(model, "gpu", session_options(0), **options)
 
     def bind(self, feed) -> Bound:
         from .gpu_runs import back_to_back, bind

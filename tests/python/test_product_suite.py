@@ -12,7 +12,7 @@ from onnxruntime_ep_tenon import product_suite, tensors
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.product_stack import STACK_FORMATS, ProductStack
 from onnxruntime_ep_tenon.product_cases import Bar, Case, random_cases, table_cases
-from onnxruntime_ep_tenon.product_meter import Machine, Measured, rings_of
+from onnxruntime_ep_tenon.product_meter import Machine, Measured, shapes_of
 from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import python, run_script
 
@@ -159,12 +159,9 @@ def test_patterns_choose_cases():
         product_suite._cases(arguments(only="int5*"))
 
 
-def test_rings_tell_what_was_chosen(tmp_path):
-    (tmp_path / "tenon_0").mkdir()
-    (tmp_path / "tenon_0" / "dot_0.tile.txt").write_text(
-        "kernel @dot_0() {\n  %1 = ring 3 : ring<u32[1152]>\n  %2 = ring 3 : ring<f16[8,64]>\n"
-    )
-    assert rings_of(tmp_path) == ["3 x u32[1152]", "3 x f16[8,64]"]
+def test_shapes_tell_what_was_chosen():
+    fusions = [{"shapes": [{"chosen": "128x8"}]}, {"shapes": [{"chosen": "128x8"}]}, {}]
+    assert shapes_of(fusions) == ["128x8"]
 
 
 @pytest.mark.plugin
