@@ -114,14 +114,20 @@ Support plan_element_scales(const ir::Tensor& scales, FragmentLayout& layout) {
              : Support::yes();
 }
 
-// Word `pair` of the codes of (slice q, pair J) of a thread, and which of its pairs.
-struct WordPlace {
-  int word, pair;
+// Where two neighbouring codes of a row stand: a word of the unit, counted from the first of the
+// row's lanes, and which pair of it.
+struct PairPlace {
+  int word = 0;
+  size_t pair = 0;
 };
-WordPlace place_of(int bits, int q, int pair) {
-  if (bits == 8) return {(pair / 2) * kFragmentThreads * 4 + q, pair % 2};
-  if (bits == 4) return {q, pair};
-  return {q / 2, q % 2 * 4 + pair};
+
+PairPlace pair_place(int bits, int row_half, int k) {
+  const int q = k / 16, pair = k % 16 / 8 * 2 + row_half, lane = k % 8 / 2;
+  const int first = lane * std::min(4, bits);
+  if (bits == 8)
+    return {first + pair / 2 * kFragmentThreads * 4 + q, static_cast<size_t>(pair % 2)};
+  if (bits == 4) return {first + q, static_cast<size_t>(pair)};
+  return {first + q / 2, static_cast<size_t>(q % 2 * 4 + pair)};
 }
 
 class UnitPacker {
@@ -141,6 +147,18 @@ class UnitPacker {
         halves_[pair][code] = layout.element->half(alone);
       }
     }
+    for (size_t pair = 0; pair < 4 && holds_pairs(); ++pair) {
+      for (size_t byte = 0; byte < 256; ++byte) {
+        bytes_[pair][byte] =
+            halves_[pair][byte % 16 ^ flip_] | uint32_t{halves_[pair][byte / 16 ^ flip_]} << 16;
+      }
+    }
+    for (int k = 0; k < kFragmentDepth; k += 2) {
+      for (int half = 0; half < 2; ++half) {
+        places_[static_cast<size_t>(half)][static_cast<size_t>(k / 2)] =
+            pair_place(layout.element->bits, half, k);
+      }
+    }
     const ir::BlockScale& scale = problem.dot.scale_b;
     if (layout.scale.kind != Side::Kind::kNone) {
       scales_.emplace(graph, problem_, scale.scale, layout.scale_type);
@@ -152,9 +170,11 @@ class UnitPacker {
 
   void pack(int64_t row_unit, int64_t step, uint32_t* unit) const {
     const int64_t first_n = row_unit * kFragmentRows, first_k = step * kFragmentDepth;
-    for (int thread = 0; thread < kFragmentThreads; ++thread) {
-      const int row = thread / 128 * 64 + thread / 32 % 4 * 16 + thread / 4 % 8;
-      pack_codes(unit, thread, first_n + row, first_k + thread % 4 * 2);
+    const auto rows = static_cast<int>(std::min<int64_t>(kFragmentRows, layout_.n - first_n));
+    for (int row = 0; row < rows; ++row) {
+      const int lanes = row / 16 * 32 + row % 8 * 4;  // the first of the row's four
+      pack_row(unit + lanes * std::min(4, layout_.element->bits),
+               places_[static_cast<size_t>(row / 8 % 2)], first_n + row, first_k);
     }
     uint32_t* words = unit + layout_.code_words();
     pack_side(layout_.scale, words, first_n, first_k,
@@ -167,40 +187,37 @@ class UnitPacker {
   }
 
  private:
-  void pack_codes(uint32_t* unit, int thread, int64_t n, int64_t k) const {
-    const int bits = layout_.element->bits, width = std::min(4, bits);
-    std::array<std::array<uint8_t, 8>, 16> codes{};  // [word * 2 + h][pair]
-    std::array<int, 8> offsets{};
-    for (int q = 0; q < kSlices; ++q) {
-      for (int pair = 0; pair < 4; ++pair) {
-        const WordPlace place = place_of(bits, q, pair);
-        const int word = bits == 8 ? pair / 2 * 4 + q : place.word;
-        offsets[static_cast<size_t>(word)] = place.word;
-        for (int h = 0; h < 2; ++h) {
-          codes[static_cast<size_t>(word * 2 + h)][static_cast<size_t>(place.pair)] =
-              code(n + pair % 2 * 8, k + 16 * q + pair / 2 * 8 + h);
-        }
+  using Places = std::array<PairPlace, kFragmentDepth / 2>;
+
+  // A byte of the file is a pair: most weights are like that.
+  bool holds_pairs() const {
+    return layout_.element->bits == 4 && problem_.dot.b_k_last && row_ % 2 == 0;
+  }
+
+  void pack_row(uint32_t* words, const Places& places, int64_t n, int64_t first_k) const {
+    if (holds_pairs() && first_k + kFragmentDepth <= layout_.k) {
+      const std::byte* from = source_ + (n * row_ + first_k) / 2;
+      for (size_t i = 0; i < places.size(); ++i) {
+        words[places[i].word] |= bytes_[places[i].pair][std::to_integer<size_t>(from[i])];
       }
+      return;
     }
-    const size_t pairs = layout_.element->pairs.size();
-    for (int word = 0; word < bits; ++word) {
-      const auto at = static_cast<size_t>(word);
-      uint32_t low = 0, high = 0;
-      for (size_t pair = 0; pair < pairs; ++pair) {
-        low |= halves_[pair][codes[2 * at][pair]];
-        high |= halves_[pair][codes[2 * at + 1][pair]];
-      }
-      unit[thread * width + offsets[at]] = low | high << 16;
+    const int64_t step = problem_.dot.b_k_last ? 1 : layout_.n;
+    int64_t element = element_index(problem_, row_, first_k, n);
+    const auto count = std::min<int64_t>(kFragmentDepth, layout_.k - first_k);
+    for (int64_t k = 0; k < count; k += 2, element += 2 * step) {
+      const PairPlace& place = places[static_cast<size_t>(k / 2)];
+      const std::array<uint16_t, 256>& half = halves_[place.pair];
+      uint32_t both = half[code(element)];
+      if (k + 1 < count) both |= uint32_t{half[code(element + step)]} << 16;
+      words[place.word] |= both;
     }
   }
 
-  uint8_t code(int64_t n, int64_t k) const {
-    if (n >= layout_.n || k >= layout_.k) return 0;
-    const auto bits = static_cast<int64_t>(layout_.element->bits);
-    const int64_t first = element_index(problem_, row_, k, n) * bits;
+  size_t code(int64_t element) const {
+    const int64_t bits = layout_.element->bits, first = element * bits;
     const auto byte = std::to_integer<unsigned>(source_[first / 8]);
-    const unsigned stored = byte >> (first % 8) & ((1u << bits) - 1);
-    return static_cast<uint8_t>(stored ^ flip_);
+    return (byte >> (first % 8) & ((1u << bits) - 1)) ^ flip_;
   }
 
   uint32_t scale_bits(int64_t block, int64_t n) const {
@@ -258,6 +275,8 @@ class UnitPacker {
   int64_t row_;
   uint32_t flip_;
   std::array<std::array<uint16_t, 256>, 8> halves_{};  // of a word with one code: [pair][code]
+  std::array<std::array<uint32_t, 256>, 4> bytes_{};   // of a word with two: [pair][byte]
+  std::array<Places, 2> places_{};                     // of rows g and g + 8
   std::optional<ScaleReader> scales_, zeros_;
 };
 
