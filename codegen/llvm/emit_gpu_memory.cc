@@ -1,13 +1,13 @@
 // Loads and stores. Neighbouring elements of a thread move as vectors where the addresses allow it,
 // which is asked once per access for all threads. Only what an extent allows is touched.
 #include <llvm/IR/IRBuilder.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "codegen/llvm/emit_gpu.h"
+#include "codegen/llvm/ptx.h"
 
 namespace tenon::codegen {
 
@@ -47,7 +47,7 @@ void GpuEmitter::memory_operation(const Operation& op) {
 // is seen by all threads after.
 void GpuEmitter::arrive(const Operation& op) {
   if (arrival_slot_ < 0) arrival_slot_ = shared_.keep(4);
-  auto fence = [&] { ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_membar_gl, {}, {}); };
+  auto fence = [&] { instruct(ptx::Instruction::kFenceDevice, {}); };
   emit_barrier();
   when(ir_.CreateICmpEQ(thread_, number(0)), [&] {
     fence();

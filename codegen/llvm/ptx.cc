@@ -26,6 +26,7 @@ constexpr Row kTable[] = {
     {I::kBarrierArrive, "@$0 mbarrier.arrive.shared::cta.b64 _, [$1];", "b,r"},
     {I::kBarrierTryWait, "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", "=b,r,r"},
     {I::kFenceBarrierInit, "fence.mbarrier_init.release.cluster;", ""},
+    {I::kFenceDevice, "fence.acq_rel.gpu;", ""},
     {I::kFenceAsyncProxy, "fence.proxy.async.shared::cta;", ""},
     {I::kCopyRun, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], $2, [$3], $4;", "r,l,r,r,l"},
     {I::kCopyBox, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;", "r,l,r,r,r,l"},

@@ -23,6 +23,7 @@ enum class Instruction : uint8_t {
   kBarrierArrive,     // i1: whether at all, barrier
   kBarrierTryWait,    // barrier, parity -> i1
   kFenceBarrierInit,  // the copy engine sees barriers that were made before
+  kFenceDevice,       // what this thread saw and wrote, for all blocks
   kFenceAsyncProxy,   // and what was written before
   kCopyRun,           // to, from (generic), bytes, barrier, cache policy
   kCopyBox,           // to, map (generic), column, row, barrier, cache policy

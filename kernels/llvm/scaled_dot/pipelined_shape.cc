@@ -11,7 +11,7 @@ namespace {
 
 // As measured on an H200: bytes that one multiprocessor gets in a microsecond; microseconds that a
 // unit of 128 x 64 weights takes to decode, and to multiply with one token.
-constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
+constexpr double kBytes = 32'000, kDecode = 0.1, kDecodeAlone = 0.15, kProduct = 0.00235;
 // Microseconds: to begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a
 // counter; to pass on the sums of one token of a split.
 constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0, kPass = 0.0125;
@@ -29,7 +29,10 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
   const int64_t items = ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits;
   const int64_t each = ceil_of(items, multiprocessors);  // of a multiprocessor
   const auto units = static_cast<double>(ceil_of(layout.steps(), shape.splits));
-  const double decode = layout.is_plain() ? 0 : kDecode, multiply = kProduct * shape.tokens;
+  // Eight warps of few tokens cannot fill the time that they wait for each other's results.
+  const bool waits = shape.tokens <= kFewTokens && shape.blocks == 1;
+  const double decode = layout.is_plain() ? 0 : waits ? kDecodeAlone : kDecode;
+  const double multiply = kProduct * shape.tokens;
   // Two blocks decode and multiply at the same time; one does so in turns.
   const bool together = shape.blocks > 1 || layout.is_plain();
   const double compute = together ? std::max(decode, multiply) : decode + multiply;
