@@ -263,7 +263,8 @@ graph main {
     }
     TestContext context(graph.graph, {x, HostTensor::of(DType::kF32, {}, {20})});
     graph.executable->run(context);
-    if (!test_settings().gpu) {
+    const bool depends_on_vectors = n > 20000 && n < 100000;
+    if (!test_settings().gpu && !depends_on_vectors) {
       EXPECT_EQ(context.parallel_calls > 0, n > 100000) << n;
     }
     const auto outputs = context.take_outputs();
