@@ -29,6 +29,12 @@ llvm::Value* KernelEmitter::cast(DType from, DType to, Value* x) {
 
 llvm::Value* KernelEmitter::float_to_float(DType from, DType to, Value* x) {
   if (from == to) return x;
+  // LLVM 19 crashes on AArch64 over half vectors of one lane: a second one keeps it from that.
+  if (auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+      vector && vector->getNumElements() == 1) {
+    Value* two = ir_.CreateShuffleVector(x, {0, 0});
+    return ir_.CreateShuffleVector(float_to_float(from, to, two), {0});
+  }
   auto as = [&](llvm::Type* element) { return x->getType()->getWithNewType(element); };
   switch (from) {
     case DType::kF16:
