@@ -182,7 +182,7 @@ class UnitPacker {
     pack_side(layout_.zero, words + layout_.scale.words(), first_n, first_k,
               [&](int64_t block, int64_t n) {
                 const double zero = zeros_->number(block, n);
-                return static_cast<uint32_t>(static_cast<int64_t>(zero) + (flip_ ? flip_ : 0));
+                return static_cast<uint32_t>(static_cast<int64_t>(zero) + flip_);
               });
   }
 
@@ -280,12 +280,6 @@ class UnitPacker {
   std::optional<ScaleReader> scales_, zeros_;
 };
 
-PackedConstant zeroed(size_t bytes) {
-  PackedConstant constant{aligned_bytes(bytes), bytes};
-  std::memset(constant.data.get(), 0, bytes);
-  return constant;
-}
-
 // Calls pack(row unit, step, words) for each unit of a piece; the words are zero.
 template <typename Pack>
 PackedConstant in_units(const FragmentLayout& layout, const Pack& pack) {
@@ -320,11 +314,6 @@ PackedConstant pack_plain(const ir::Graph& graph, const ScaledDotProblem& proble
       }
     }
   });
-}
-
-BufferArgument keep(Lowered& lowered, PackedConstant constant) {
-  lowered.packed.push_back(std::move(constant));
-  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
 }
 
 }  // namespace

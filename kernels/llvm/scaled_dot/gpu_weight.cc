@@ -1,7 +1,6 @@
 #include "kernels/llvm/scaled_dot/gpu_weight.h"
 
 #include <algorithm>
-#include <cstring>
 #include <initializer_list>
 #include <optional>
 
@@ -53,17 +52,6 @@ ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
   const int64_t group = layout.group(), block = layout.block;
   const bool aligned = layout.blocks() == 1 || block % group == 0 || group % block == 0;
   return aligned ? ScaleUse::kSums : ScaleUse::kSplit;
-}
-
-PackedConstant zeroed(size_t bytes) {
-  PackedConstant constant{aligned_bytes(bytes), bytes};
-  std::memset(constant.data.get(), 0, bytes);
-  return constant;
-}
-
-BufferArgument keep(Lowered& lowered, PackedConstant constant) {
-  lowered.packed.push_back(std::move(constant));
-  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
 }
 
 PackedConstant pack_words(const ir::Graph& graph, const ScaledDotProblem& problem,

@@ -63,8 +63,8 @@ class Emitter {
   Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
   int64_t tile_elements() const { return int64_t{kFragmentRows} * shape_.tokens; }
-  // Steps of one slot each.
-  int64_t steps() const { return (layout_.steps() + shape_.units - 1) / shape_.units; }
+  // Steps of one slot each: rank_shapes() takes no units that leave a rest.
+  int64_t steps() const { return layout_.steps() / shape_.units; }
 
   Dim tiles_of(const Dim& rows) const {
     return ceil_div(rows, Dim(shape_.tokens)) * Dim(layout_.row_units());

@@ -1,6 +1,7 @@
 #include "kernels/llvm/scaled_dot/weight_source.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/convert.h"
 
@@ -77,6 +78,17 @@ int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
 
 int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n) {
   return problem.dot.b_k_last ? n * row + k : k * problem.n.value() + n;
+}
+
+PackedConstant zeroed(size_t bytes) {
+  PackedConstant constant{aligned_bytes(bytes), bytes};
+  std::memset(constant.data.get(), 0, bytes);
+  return constant;
+}
+
+BufferArgument keep(Lowered& lowered, PackedConstant constant) {
+  lowered.packed.push_back(std::move(constant));
+  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
 }
 
 void replace_weight(const ScaledDotProblem& problem, Lowered& lowered) {

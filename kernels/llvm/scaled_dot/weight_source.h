@@ -35,6 +35,10 @@ int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);
 // Number of an element, with rows of K of that length.
 int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n);
 
+// A packed constant to be filled, and its place among those of a lowered node.
+PackedConstant zeroed(size_t bytes);
+BufferArgument keep(Lowered& lowered, PackedConstant constant);
+
 // The model's own copy of the weight is not needed beside the packed one.
 void replace_weight(const ScaledDotProblem& problem, Lowered& lowered);
 
