@@ -2,17 +2,12 @@
 // others do not.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "base/support.h"
-#include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/supports.h"
 
 namespace tenon {
-
-// "Can you run this fused node?": provider/ passes the selector's answer in.
-using SupportsFn = std::function<Support(const ir::Graph&, const ir::Node&)>;
 
 struct PartitionOptions {
   bool claim_all = false;                  // claim partitions that gain nothing, too

@@ -16,6 +16,7 @@
 #include "graph_partitioner/passes/lift_views.h"
 #include "graph_partitioner/passes/match_attention.h"
 #include "graph_partitioner/passes/match_scaled_dot.h"
+#include "graph_partitioner/passes/merge_dots.h"
 #include "graph_partitioner/passes/normalize.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
@@ -27,7 +28,8 @@ namespace {
 
 struct Pass {
   std::string_view name;
-  void (*run)(ir::Graph&);
+  void (*run)(ir::Graph&) = nullptr;
+  void (*run_where_supported)(ir::Graph&, const SupportsFn&) = nullptr;
 };
 
 // In this order; nodes that nobody reads are removed after each.
@@ -46,13 +48,14 @@ constexpr Pass kPasses[] = {
     {"share_equal_values", share_equal_values},
     {"lift_views", lift_views},
     {"fuse_epilogues", fuse_epilogues},
+    {"merge_dots", nullptr, merge_dots},
     {"sink_movement", sink_movement},
     {"fuse_loops", fuse_loops},
     {"separate_outputs", separate_outputs},
 };
 
-void run_and_check(const Pass& pass, ir::Graph& graph) {
-  pass.run(graph);
+void run_and_check(const Pass& pass, ir::Graph& graph, const SupportsFn& supports) {
+  pass.run ? pass.run(graph) : pass.run_where_supported(graph, supports);
   graph.remove_dead_nodes();
   const Support valid = ir::verify(graph);
   if (valid) return;
@@ -61,9 +64,10 @@ void run_and_check(const Pass& pass, ir::Graph& graph) {
 
 }  // namespace
 
-ir::Graph fuse(ir::Graph imported, const PassObserver& observe) {
+ir::Graph fuse(ir::Graph imported, const PassObserver& observe, const SupportsFn& supports) {
   for (const Pass& pass : kPasses) {
-    run_and_check(pass, imported);
+    if (!pass.run && !supports) continue;
+    run_and_check(pass, imported, supports);
     if (observe) observe(pass.name, imported);
   }
   return imported;
@@ -79,7 +83,7 @@ ir::Graph run_pass(std::string_view name, ir::Graph graph) {
     }
     throw UserError(fmt::format("there is no pass '{}'; the passes are:{}", name, names));
   }
-  run_and_check(*pass, graph);
+  run_and_check(*pass, graph, [](const ir::Graph&, const ir::Node&) { return Support::yes(); });
   return graph;
 }
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/supports.h"
 
 namespace tenon {
 
@@ -13,9 +13,13 @@ using PassObserver = std::function<void(std::string_view pass, const ir::Graph& 
 
 // A pure function: the same graph in gives the same graph out. A pattern that cannot be matched
 // stays as it is; nothing here fails because of what a model contains.
-ir::Graph fuse(ir::Graph imported, const PassObserver& observe = {});
+// Products are merged where `supports` takes the merged ones. Claims do without (`supports` empty):
+// what runs merged runs apart too.
+ir::Graph fuse(ir::Graph imported, const PassObserver& observe = {},
+               const SupportsFn& supports = {});
 
-// One pass by name, for golden tests and the stage tool; throws UserError listing the names.
+// One pass by name, as if every node were supported, for golden tests and the stage tool; throws
+// UserError listing the names.
 ir::Graph run_pass(std::string_view pass, ir::Graph graph);
 
 }  // namespace tenon

@@ -94,7 +94,11 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   result.output_names = names(imported.graph, imported.graph.outputs());
   result.defaults = copy_defaults(imported);
 
-  ir::Graph fused = fuse(std::move(imported.graph), dump.observer());
+  const kernels::Settings settings = target.settings(options);
+  ir::Graph fused = fuse(std::move(imported.graph), dump.observer(),
+                         [&](const ir::Graph& part, const ir::Node& node) {
+                           return kernels::supports(part, node, settings);
+                         });
   result.executable = build(std::move(fused), options, target, dump.kernel_sink());
 
   PartitionReport& report = result.report;

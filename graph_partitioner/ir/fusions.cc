@@ -1,5 +1,7 @@
 #include "graph_partitioner/ir/fusions.h"
 
+#include <unordered_map>
+
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -108,6 +110,57 @@ void ScaledDot::write_to(Node& node) const {
   set_unless(node, "b_dims", b_dims, {});
   set_unless<int64_t>(node, "accuracy_level", accuracy_level, 0);
   set_dtype(node, "result", result);
+}
+
+MergedDots MergedDots::from(const Node& node) {
+  require_op(node, kMergedDots);
+  const Graph& body = *node.body;
+  std::unordered_map<ValueId, ValueId> outside{{kNoValue, kNoValue}};
+  for (size_t i = 0; i < node.inputs.size(); ++i) outside[body.inputs()[i]] = node.inputs[i];
+  for (size_t i = 0; i < node.outputs.size(); ++i) outside[body.outputs()[i]] = node.outputs[i];
+  MergedDots merged;
+  for (const NodeId id : body.order()) {
+    Node dot = body.node(id);
+    for (ValueId& input : dot.inputs) input = outside.at(input);
+    for (ValueId& output : dot.outputs) output = outside.at(output);
+    merged.dots.push_back(std::move(dot));
+  }
+  return merged;
+}
+
+void MergedDots::write_to(Node& node, const Graph& graph) const {
+  node.op = kMergedDots;
+  node.since_version = 0;
+  auto body = std::make_shared<Graph>();
+  std::unordered_map<ValueId, ValueId> inside{{kNoValue, kNoValue}};
+  const auto copy_of = [&](ValueId id) {
+    Value copy;
+    copy.name = graph.value(id).name;
+    copy.dtype = graph.value(id).dtype;
+    copy.shape = graph.value(id).shape;
+    return copy;
+  };
+  std::vector<std::string> names;
+  for (const Node& dot : dots) {
+    Node inner = dot;
+    inner.sources.clear();
+    for (ValueId& input : inner.inputs) {
+      if (!inside.contains(input)) {
+        node.inputs.push_back(input);
+        inside[input] = body->add_input(copy_of(input));
+      }
+      input = inside.at(input);
+    }
+    const ValueId output = dot.output(0);
+    inner.outputs = {inside[output] = body->add_value(copy_of(output))};
+    node.outputs.push_back(output);
+    node.sources = merge_sources(node.sources, dot.sources);
+    if (!dot.name.empty()) names.push_back(dot.name);
+    body->add_output(inner.outputs[0]);
+    body->add_node(std::move(inner));
+  }
+  node.name = fmt::format("{}", fmt::join(names, " + "));
+  node.body = std::move(body);
 }
 
 Attention Attention::from(const Node& node) {

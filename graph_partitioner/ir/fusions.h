@@ -14,6 +14,7 @@
 namespace tenon::ir {
 
 inline constexpr std::string_view kScaledDot = "tenon::ScaledDot";
+inline constexpr std::string_view kMergedDots = "tenon::MergedDots";
 inline constexpr std::string_view kAttention = "tenon::Attention";
 inline constexpr std::string_view kLoop = "tenon::Loop";
 inline constexpr std::string_view kDynamicQuantize = "tenon::DynamicQuantize";
@@ -64,6 +65,20 @@ struct ScaledDot {
 
   static ScaledDot from(const Node& node);
   void write_to(Node& node) const;  // op, inputs and attributes; body and outputs are the caller's
+};
+
+// Several ScaledDots of the same `a`, run as one: q, k and v of an attention, gate and up of an
+// MLP.
+//
+// The body holds the dots and nothing else; output i is what its i-th node gives. Node inputs: what
+// the dots read, each once, `a` first. A dot may read the result of one before it as an operand of
+// its own body (act(gate) * up). Nobody else reads such a result, and no kernel needs to store it.
+struct MergedDots {
+  std::vector<Node> dots;  // in terms of the graph that the node stands in
+
+  static MergedDots from(const Node& node);
+  // Op, inputs, outputs, sources, name and body; `graph` has the values of the dots.
+  void write_to(Node& node, const Graph& graph) const;
 };
 
 // y = softmax(softcap(scale * q kᵀ) + mask) v, heads side by side.

@@ -57,6 +57,27 @@ size_t body_inputs(const Node& node) {
   return node.inputs.size();
 }
 
+// Dots of the first input, one for each output.
+Support verify_merged(const Node& node) {
+  const Graph& body = *node.body;
+  if (body.order().size() != body.outputs().size()) {
+    return Support::no(fmt::format("{}: {} nodes in its body, expected one for each of {} outputs",
+                                   describe(node), body.order().size(), body.outputs().size()));
+  }
+  for (size_t i = 0; i < body.order().size(); ++i) {
+    const Node& dot = body.node(body.order()[i]);
+    if (dot.is(kScaledDot) && dot.outputs.size() == 1 && dot.output(0) == body.outputs()[i] &&
+        dot.input(0) == body.inputs()[0]) {
+      continue;
+    }
+    return Support::no(
+        fmt::format("{}: node {} of its body is {}, expected a {} that gives output "
+                    "{} from its first input",
+                    describe(node), i, describe(dot), kScaledDot, i));
+  }
+  return Support::yes();
+}
+
 Support verify_body(const Node& node) {
   if (node.body->inputs().size() != body_inputs(node)) {
     return Support::no(fmt::format("{}: its body takes {} inputs, expected {}", describe(node),
@@ -65,6 +86,9 @@ Support verify_body(const Node& node) {
   if (node.body->outputs().size() != node.outputs.size()) {
     return Support::no(fmt::format("{}: its body gives {} outputs, expected {}", describe(node),
                                    node.body->outputs().size(), node.outputs.size()));
+  }
+  if (node.is(kMergedDots)) {
+    if (Support dots = verify_merged(node); !dots) return dots;
   }
   Support body = verify(*node.body);
   if (!body) body.reason = fmt::format("{}, body: {}", describe(node), body.reason);
