@@ -13,14 +13,7 @@
 namespace tenon::kernels {
 namespace {
 
-using codegen::Builder;
-using codegen::Fn;
-using codegen::kNone;
-using codegen::ValueId;
 using Side = FragmentLayout::Side;
-
-constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the same lanes
-constexpr int kSlices = kFragmentDepth / 16;
 
 bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
@@ -239,11 +232,11 @@ class UnitPacker {
     for (int pair = 0; pair < kRowPairs; ++pair) {
       const int64_t n = first_n + pair / 8 * 16 + pair % 8;
       for (int h = 0; h < 2; ++h) {
-        for (int word = 0; word * kRowPairs < side.words(); ++word) {
+        for (int word = 0; word < side.words_of_pair(); ++word) {
           const uint32_t half = side.kind == Side::Kind::kBytes
                                     ? bytes_half(count, word, h, n, at)
                                     : halves_half(count, word, h, n, at);
-          words[word * kRowPairs + pair] |= half << (16 * h);
+          words[pair * side.words_of_pair() + word] |= half << (16 * h);
         }
       }
     }
@@ -409,111 +402,6 @@ FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& p
     buffers.column_scales = keep(lowered, std::move(scales));
   }
   return buffers;
-}
-
-// ---- the operand
-
-Tile FragmentReader::constant(double value, Tile like) {
-  const codegen::Type& type = b_.type(like);
-  return b_.constant(type.dtype, value, type.shape);
-}
-
-Tile FragmentReader::words(int64_t offset, int width) {
-  return b_.read(ring_, slot_, {kFragmentThreads, width}, b_.index(first_ + offset));
-}
-
-Tile FragmentReader::row_words(int64_t offset) {
-  const Tile rows = b_.read(ring_, slot_, {kRowPairs, 4}, b_.index(first_ + offset), {1, 0});
-  return b_.reshape(rows, {kFragmentThreads, 1});
-}
-
-Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
-  const std::vector<int> shape = b_.type(words).shape;
-  const auto all = [&](uint32_t half) {
-    return b_.integer_constant(DType::kU32, half | half << 16, shape);
-  };
-  Tile out = kNone;
-  for (const BitMove& move : rule.moves) {
-    Tile moved = words;
-    if (move.shift != 0) {
-      const Tile distance = b_.integer_constant(DType::kU32, std::abs(move.shift), shape);
-      moved = b_.binary(move.shift > 0 ? Fn::kShiftLeft : Fn::kShiftRight, words, distance);
-    }
-    moved = b_.binary(Fn::kAnd, moved, all(move.mask));
-    out = out == kNone ? moved : b_.binary(Fn::kOr, out, moved);
-  }
-  if (rule.magic != 0) out = b_.binary(Fn::kOr, out, all(rule.magic));
-  return b_.bitcast(out, layout_.operand);
-}
-
-// [threads, per_row] of one of the two rows of each thread.
-Tile FragmentReader::side(const Side& side, const FormatRule* rule, int64_t offset, int row_half) {
-  if (side.kind == Side::Kind::kBytes) {
-    const int64_t word = side.per_row == 4 ? row_half : 0;
-    const Tile bytes = row_words(offset + word * kRowPairs);
-    if (side.per_row == 2) return pairs(bytes, rule->pairs[static_cast<size_t>(row_half)]);
-    const std::array<Tile, 2> both = {pairs(bytes, rule->pairs[0]), pairs(bytes, rule->pairs[1])};
-    return b_.concat(both, 1);
-  }
-  const auto halves = [&](int64_t word) {
-    return b_.bitcast(row_words(offset + word * kRowPairs), layout_.operand);
-  };
-  if (side.per_row == 1) return b_.slice(halves(0), {0, row_half}, {kFragmentThreads, 1});
-  if (side.per_row == 2) return halves(row_half);
-  const std::array<Tile, 2> both = {halves(2 * row_half), halves(2 * row_half + 1)};
-  return b_.concat(both, 1);
-}
-
-Tile FragmentReader::across(Tile side, int width) {
-  const int count = b_.type(side).shape[1];
-  const Tile single = b_.reshape(side, {kFragmentThreads * count, 1});
-  const Tile repeated = b_.broadcast(single, {kFragmentThreads * count, width / count});
-  return b_.reshape(repeated, {kFragmentThreads, width});
-}
-
-Tile FragmentReader::scales(int row_half) {
-  Tile scale = side(layout_.scale, layout_.scale_rule, layout_.code_words(), row_half);
-  if (layout_.scale_type != DType::kF8E4M3FN) return scale;
-  // Powers of two bring the bits of an e4m3 to its value, or as near as bf16 needs it.
-  if (layout_.operand == DType::kF16) return b_.mul(scale, constant(0x1p8, scale));
-  scale = b_.mul(scale, constant(0x1p119, scale));
-  return b_.mul(scale, constant(0x1p119, scale));
-}
-
-Tile FragmentReader::operand(ValueId ring, ValueId slot, int unit) {
-  ring_ = ring;
-  slot_ = slot;
-  first_ = int64_t{unit} * layout_.unit_words();
-  const FormatRule& rule = *layout_.element;
-  const int width = std::min(4, rule.bits), columns = 2 * width;
-  std::array<Tile, 2> scale{kNone, kNone}, zero{kNone, kNone};
-  for (int half = 0; half < 2; ++half) {
-    const auto at = static_cast<size_t>(half);
-    if (layout_.scale.kind != Side::Kind::kNone) scale[at] = across(scales(half), columns);
-    if (layout_.zero.kind == Side::Kind::kNone) continue;
-    const FormatRule* zeros = zero_rule(layout_.operand);
-    const int64_t offset = layout_.code_words() + layout_.scale.words();
-    const Tile counted = side(layout_.zero, zeros, offset, half);
-    zero[at] = across(b_.sub(counted, constant(zeros->pairs[0].offset, counted)), columns);
-  }
-  std::vector<Tile> parts;
-  for (int group = 0; group < std::max(1, rule.bits / 4); ++group) {
-    const Tile codes = words(int64_t{group} * kFragmentThreads * 4, width);
-    for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
-      const size_t half = pair % 2;
-      Tile value = pairs(codes, rule.pairs[pair]);
-      const double offset = rule.pairs[pair].offset + layout_.zero_offset;
-      if (offset != 0) value = b_.sub(value, constant(offset, value));
-      if (zero[half] != kNone) value = b_.sub(value, zero[half]);
-      if (scale[half] != kNone) value = b_.mul(value, scale[half]);
-      parts.push_back(value);
-    }
-  }
-  const Tile all = b_.concat(parts, 0);
-  // From (part, thread, word, h) to (row, k): see the head of fragment_weight.h.
-  static const std::vector<int64_t> kFourWords = {0, 3, 4, 12, 1, 2, 5, 6, 7, 11, 8, 9, 10};
-  static const std::vector<int64_t> kTwoWords = {0, 2, 3, 11, 12, 1, 4, 5, 6, 10, 7, 8, 9};
-  return b_.permute(all, width == 4 ? kFourWords : kTwoWords, {kFragmentRows, kFragmentDepth});
 }
 
 }  // namespace tenon::kernels

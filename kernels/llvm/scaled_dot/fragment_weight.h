@@ -13,6 +13,8 @@
 // which the matrix instruction reads from shared memory.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/scaled_dot/fragment_format.h"
 #include "kernels/llvm/scaled_dot/problem.h"
@@ -21,6 +23,7 @@
 namespace tenon::kernels {
 
 inline constexpr int kFragmentRows = 128, kFragmentDepth = 64, kFragmentThreads = 256;
+inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the same lanes
 
 struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
@@ -28,6 +31,7 @@ struct FragmentLayout {
     enum class Kind : uint8_t { kNone, kBytes, kHalves } kind = Kind::kNone;
     int per_row = 0;
     int words() const;  // of a unit
+    int words_of_pair() const { return words() / kRowPairs; }
   };
 
   const FormatRule* element = nullptr;     // null: plain
@@ -44,6 +48,9 @@ struct FragmentLayout {
   int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
   int64_t steps() const { return (k + kFragmentDepth - 1) / kFragmentDepth; }
   bool is_plain() const { return element == nullptr; }
+  // Codes of a unit lie in runs of a few words for each thread.
+  int code_width() const { return std::min(4, element->bits); }
+  int code_runs() const { return std::max(1, element->bits / 4); }
   int code_words() const { return kFragmentThreads * (is_plain() ? 16 : element->bits); }
   int unit_words() const { return code_words() + scale.words() + zero.words(); }
 };
@@ -60,27 +67,42 @@ struct FragmentBuffers {
 FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
                                const FragmentLayout& layout, Lowered& lowered);
 
+// Where a slot holds what makes a unit. Its 128 rows need not be neighbours in the weight: each 16
+// of them are one warp's.
+struct FragmentPlaces {
+  struct Words {
+    codegen::ValueId ring = codegen::kNone;
+    int64_t first = 0;
+  };
+  std::vector<Words> codes;  // as many as FragmentLayout::code_runs()
+  Words scale, zero;
+
+  // All of unit `unit` in one run.
+  static FragmentPlaces of_unit(const FragmentLayout& layout, codegen::ValueId ring, int unit);
+};
+
 // Emits the left operand of a product from a slot that holds units: [128, 64] of the operand type.
 class FragmentReader {
  public:
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
-  // `unit`: which one of the slot.
-  Tile operand(codegen::ValueId ring, codegen::ValueId slot, int unit);
+  Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
 
  private:
-  Tile words(int64_t offset, int width);         // u32 [threads, width]
-  Tile row_words(int64_t offset);                // u32 [threads, 1], shared by the lanes of a row
+  using Words = FragmentPlaces::Words;
+  Tile words(const Words& at, int width);        // u32 [threads, width]
   Tile pairs(Tile words, const PairRule& rule);  // operand type [threads, 2 * width]
-  Tile side(const FragmentLayout::Side& side, const FormatRule* rule, int64_t offset, int row_half);
+  // Number `word` of those that a pair of rows has: u32 [threads, 1], shared by the lanes.
+  Tile row_words(const Words& at, const FragmentLayout::Side& side, int word);
+  Tile side(const FragmentLayout::Side& side, const FormatRule* rule, const Words& at,
+            int row_half);
   Tile across(Tile side, int width);  // every element as often as k repeats it
-  Tile scales(int row_half);
+  Tile scales(const Words& at, int row_half);
   Tile constant(double value, Tile like);
 
   codegen::Builder& b_;
   const FragmentLayout& layout_;
-  codegen::ValueId ring_ = codegen::kNone, slot_ = codegen::kNone;
-  int64_t first_ = 0;  // word of the unit in the slot
+  codegen::ValueId slot_ = codegen::kNone;
 };
 
 }  // namespace tenon::kernels
