@@ -84,28 +84,33 @@ Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
 }
 
 Epilogue::Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-                   const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered)
+                   const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered,
+                   EpilogueRole role)
     : writer_(writer),
       b_(writer.builder),
       graph_(graph),
       node_(node),
       problem_(problem),
       result_(result_shape(problem)),
-      shape_(std::move(shape)) {
+      shape_(std::move(shape)),
+      role_(std::move(role)) {
   const ir::ScaledDot& dot = problem.dot;
   declare_alpha(lowered);
   if (dot.bias != ir::kNoValue) bias_ = declare_operand("bias", dot.bias);
   for (size_t i = 0; i < dot.extra.size(); ++i) {
-    extra_.push_back(declare_operand(fmt::format("operand{}", i), dot.extra[i]));
+    extra_.emplace_back();
+    if (dot.extra[i] == role_.given) continue;
+    extra_.back() = declare_operand(fmt::format("operand{}", i), dot.extra[i]);
   }
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    outputs_.push_back(writer.buffer(fmt::format("y{}", i),
+  for (size_t i = 0; i < node.outputs.size() && role_.stores; ++i) {
+    outputs_.push_back(writer.buffer(fmt::format("y{}{}", i, role_.suffix),
                                      storage_type(graph.value(node.outputs[i]).dtype),
                                      BufferArgument::value(node.outputs[i])));
   }
   for (const Dim& dim : result_) writer.declare(dim);
-  for (const Operand& operand : extra_) {
-    for (const Dim& stride : operand.strides) writer.declare(stride);
+  for (const std::optional<Operand>& operand : extra_) {
+    if (!operand) continue;
+    for (const Dim& stride : operand->strides) writer.declare(stride);
   }
   if (bias_) {
     for (const Dim& stride : bias_->strides) writer.declare(stride);
@@ -116,7 +121,8 @@ Epilogue::Operand Epilogue::declare_operand(const std::string& name, ir::ValueId
   const ir::Value& value = graph_.value(id);
   Operand operand;
   operand.dtype = value.dtype;
-  operand.buffer = writer_.buffer(name, storage_type(value.dtype), BufferArgument::value(id));
+  operand.buffer =
+      writer_.buffer(name + role_.suffix, storage_type(value.dtype), BufferArgument::value(id));
   const Shape strides = contiguous_strides(*value.shape);
   const size_t shift = result_.size() - value.shape->size();
   operand.strides.assign(result_.size(), Dim(0));
@@ -138,14 +144,14 @@ void Epilogue::declare_alpha(Lowered& lowered) {
   if (!constant) {
     alpha_type_ = graph_.value(dot.alpha).dtype;
     alpha_factor_ = dot.alpha_constant;
-    alpha_buffer_ =
-        writer_.buffer("alpha", storage_type(alpha_type_), BufferArgument::value(dot.alpha));
+    alpha_buffer_ = writer_.buffer("alpha" + role_.suffix, storage_type(alpha_type_),
+                                   BufferArgument::value(dot.alpha));
   } else if (*constant != 1.0f) {
     PackedConstant packed{aligned_bytes(sizeof(float)), sizeof(float)};
     std::memcpy(packed.data.get(), &*constant, sizeof(float));
     lowered.packed.push_back(std::move(packed));
     const auto id = static_cast<int32_t>(lowered.packed.size()) - 1;
-    alpha_buffer_ = writer_.buffer("alpha", DType::kF32, BufferArgument::packed(id));
+    alpha_buffer_ = writer_.buffer("alpha" + role_.suffix, DType::kF32, BufferArgument::packed(id));
   }
 }
 
@@ -236,21 +242,30 @@ Tile Epilogue::gather_rows(const Operand& operand, const Place& place) {
   return b_.gather(operand.buffer, b_.index(0), offset, inside);
 }
 
-void Epilogue::emit(const Place& place, Tile sums) {
-  if (alpha_ != kNone) sums = b_.mul(sums, alpha_);
-  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, place), DType::kF32));
-  if (node_.body == nullptr) {
-    store(0, place, encode_tile(b_, sums, graph_.value(node_.outputs[0]).dtype));
-    return;
+void Epilogue::emit(const Place& place, Tile sums, Tile given) {
+  const std::vector<Result> all = results(place, sums, given);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const DType dtype = graph_.value(node_.outputs[i]).dtype;
+    store(i, place, all[i].code != kNone ? all[i].code : encode_tile(b_, all[i].number, dtype));
   }
-  std::vector<Tile> inputs = {sums};
-  for (const Operand& operand : extra_) inputs.push_back(load(operand, place));
-  const std::vector<Tile> results = emit_body(inputs);
-  for (size_t i = 0; i < results.size(); ++i) store(i, place, results[i]);
 }
 
-// Codes of the body's outputs.
-std::vector<Tile> Epilogue::emit_body(const std::vector<Tile>& inputs) {
+Tile Epilogue::result(const Place& place, Tile sums) {
+  return results(place, sums, kNone).front().number;
+}
+
+std::vector<Epilogue::Result> Epilogue::results(const Place& place, Tile sums, Tile given) {
+  if (alpha_ != kNone) sums = b_.mul(sums, alpha_);
+  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, place), DType::kF32));
+  if (node_.body == nullptr) return {{sums}};
+  std::vector<Tile> inputs = {sums};
+  for (const std::optional<Operand>& operand : extra_) {
+    inputs.push_back(operand ? load(*operand, place) : given);
+  }
+  return emit_body(inputs);
+}
+
+std::vector<Epilogue::Result> Epilogue::emit_body(const std::vector<Tile>& inputs) {
   const ir::Graph& body = *node_.body;
   std::map<ir::ValueId, Tile> numbers, codes;
   for (size_t i = 0; i < inputs.size(); ++i) numbers[body.inputs()[i]] = inputs[i];
@@ -272,12 +287,10 @@ std::vector<Tile> Epilogue::emit_body(const std::vector<Tile>& inputs) {
       numbers[output] = emit_pointwise(b_, body, node, operands);
     }
   }
-  std::vector<Tile> results;
+  std::vector<Result> results;
   for (const ir::ValueId output : body.outputs()) {
     const auto known = codes.find(output);
-    results.push_back(known != codes.end()
-                          ? known->second
-                          : encode_tile(b_, operand(output), body.value(output).dtype));
+    results.push_back({operand(output), known != codes.end() ? known->second : kNone});
   }
   return results;
 }

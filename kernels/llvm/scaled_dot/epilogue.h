@@ -2,6 +2,8 @@
 // rounding, the store.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/llvm/launch_writer.h"
@@ -9,6 +11,13 @@
 #include "kernels/llvm/tile_types.h"
 
 namespace tenon::kernels {
+
+// One of the epilogues of a kernel that computes several products.
+struct EpilogueRole {
+  std::string suffix = {};           // of its parameters' names
+  ir::ValueId given = ir::kNoValue;  // an operand that is in registers: another product's result
+  bool stores = true;                // false: its result is such an operand
+};
 
 class Epilogue {
  public:
@@ -19,7 +28,8 @@ class Epilogue {
   // code, so that layers that differ in it share a kernel: it goes into lowered.packed.
   // `shape` of the sums: {columns}, or {rows, columns}.
   Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-           const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered);
+           const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered,
+           EpilogueRole role = {});
 
   // Scalars that every row uses; called once, at the top of the kernel.
   void begin();
@@ -29,9 +39,16 @@ class Epilogue {
     codegen::ValueId row, column;
     codegen::ValueId columns_left = codegen::kNone, rows_left = codegen::kNone;
   };
-  void emit(const Place& place, Tile sums);
+  // `given`: the operand of that role, as numbers.
+  void emit(const Place& place, Tile sums, Tile given = codegen::kNone);
+  // What would be stored, as numbers.
+  Tile result(const Place& place, Tile sums);
 
  private:
+  struct Result {
+    Tile number, code = codegen::kNone;  // kNone: the number is yet to be encoded
+  };
+
   // An operand that broadcasts to the result: row-major strides, 0 where it repeats.
   struct Operand {
     codegen::ValueId buffer = codegen::kNone;
@@ -49,7 +66,8 @@ class Epilogue {
   Tile load_rows(const Operand& operand, const Place& place);
   Tile gather_rows(const Operand& operand, const Place& place);
   codegen::ValueId row_offset(const Operand& operand, codegen::ValueId row);
-  std::vector<Tile> emit_body(const std::vector<Tile>& inputs);
+  std::vector<Result> results(const Place& place, Tile sums, Tile given);
+  std::vector<Result> emit_body(const std::vector<Tile>& inputs);
   void store(size_t output, const Place& place, Tile codes);
 
   LaunchWriter& writer_;
@@ -59,12 +77,13 @@ class Epilogue {
   const ScaledDotProblem& problem_;
   Shape result_;  // batch…, m, n
   std::vector<int> shape_;
+  EpilogueRole role_;
   codegen::ValueId alpha_buffer_ = codegen::kNone;  // kNone: 1
   DType alpha_type_ = DType::kF32;
   float alpha_factor_ = 1.0f;    // on top of what the buffer holds
   Tile alpha_ = codegen::kNone;  // f32 of the sums' shape; kNone: 1
   std::optional<Operand> bias_;
-  std::vector<Operand> extra_;
+  std::vector<std::optional<Operand>> extra_;  // nothing: given
   std::vector<codegen::ValueId> outputs_;
 };
 
