@@ -60,6 +60,13 @@ class GraphBuilder:
             self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
         return name
 
+    def packed(self, name: str, dtype: int, shape: Sequence[int], data: bytes) -> str:
+        """A trained tensor from the bytes that a file holds, two 4-bit codes in each."""
+        self._constants.setdefault(
+            name, TensorProto(name=name, data_type=dtype, dims=shape, raw_data=data)
+        )
+        return name
+
     def external(
         self, name: str, dtype: int, shape: Sequence[int], file: str, offset: int, size: int
     ) -> str:

@@ -133,6 +133,25 @@ class SimplifiedLayerNormalization(RMSNormalization):
     pass
 
 
+class SkipSimplifiedLayerNormalization(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, x, skip, scale, bias=None):
+        total = x + skip if bias is None else x + skip + bias
+        mean_square = np.square(total).mean(-1, keepdims=True)
+        inverse = 1 / np.sqrt(mean_square + self.get("epsilon", 1e-5))
+        results = total * inverse * scale, None, inverse, total
+        return results[: len(self.onnx_node.output)]
+
+
+class FastGelu(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, x, bias=None):
+        x = x if bias is None else x + bias
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
 class MatMulNBits(_ByNode):
     op_domain = "com.microsoft"
 
@@ -211,9 +230,14 @@ class GroupQueryAttention(_ByNode):
     op_domain = "com.microsoft"
 
     def compute(
-        self, query, key, value, past_key, past_value, seqlens_k, _total, cos=None, sin=None, *_
+        self, query, key, value, past_key, past_value, seqlens_k, _total, cos=None, sin=None, *more
     ):
         heads, kv_heads = self.get("num_heads", 0), self.get("kv_num_heads", 0)
+        sinks = more[2] if len(more) > 2 else None  # after positions and a bias
+        if key is None:
+            width = query.shape[-1] // (heads + 2 * kv_heads)
+            ends = np.cumsum([heads * width, kv_heads * width])
+            query, key, value = np.split(query, ends, -1)
         q, k, v = (
             split_heads(t, h) for t, h in ((query, heads), (key, kv_heads), (value, kv_heads))
         )
@@ -234,6 +258,7 @@ class GroupQueryAttention(_ByNode):
             past,
             self.get("softcap", 0.0),
             self.get("local_window_size", -1),
+            sinks,
         )
         return join_heads(result), present_k, present_v
 
@@ -262,8 +287,11 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: int = 0
     return np.concatenate([both, rest], -1)
 
 
-def causal_attention(q, k, v, scale, past, softcap=0.0, window=-1) -> np.ndarray:
-    """softmax(q k^T) v with shared key heads; a query sees `past` keys and those up to itself."""
+def causal_attention(q, k, v, scale, past, softcap=0.0, window=-1, sinks=None) -> np.ndarray:
+    """softmax(q k^T) v with shared key heads; a query sees `past` keys and those up to itself.
+
+    `sinks` [heads] take part in the softmax and carry no value.
+    """
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     scores = scale * (q @ k.swapaxes(-1, -2))
@@ -275,8 +303,12 @@ def causal_attention(q, k, v, scale, past, softcap=0.0, window=-1) -> np.ndarray
     if window > 0:
         allowed &= to > at - window
     scores = np.where(allowed, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - largest)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(np.asarray(sinks)[:, None, None] - largest)
+    return weights / total @ v
 
 
 def unpack_bits(packed: np.ndarray, bits: int) -> np.ndarray:
@@ -291,6 +323,8 @@ _OPERATORS = [
     LayerNormalization,
     RMSNormalization,
     SimplifiedLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+    FastGelu,
     MatMulNBits,
     MatMulBlockQuantizedFp4Weight,
     MatMulBlockQuantizedFp8Weight,

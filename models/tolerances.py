@@ -59,6 +59,16 @@ def for_model(dtype: np.dtype) -> Tolerance:
     return MODEL.get(np.dtype(dtype), exact)
 
 
+def for_logits(dtype: np.dtype, reference: np.ndarray) -> Tolerance:
+    """As for_model, for results that no norm brings back to the size of one.
+
+    The largest of some thousand errors lies within five times their root mean square.
+    """
+    bound = for_model(dtype)
+    size = float(np.sqrt(np.mean(np.square(reference))))
+    return Tolerance(5 * bound.rms * size, bound.relative, bound.rms, bound.why)
+
+
 def dot_bound(x: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Element-wise bound of x [M,K] times weights [K,N] with float32 accumulation.
 

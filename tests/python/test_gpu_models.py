@@ -5,6 +5,7 @@ import onnxruntime_ep_tenon as tenon
 import pytest
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.models import decoder, encoder, reference, validate
+from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.tolerances import for_model
 from onnxruntime_ep_tenon.report import session_with_report
@@ -53,19 +54,16 @@ def test_sentence_encoder(activations):
 
 @pytest.mark.parametrize("activations", TYPES)
 def test_decoder_that_feeds_its_cache_back(activations):
-    shape = decoder.DecoderShape(layers=3, hidden=512, heads=8, kv_heads=2, feed_forward=1024)
-    model, _ = quantize_model(decoder.build_decoder(shape), "nvfp4", activations)
+    config = DecoderConfig(
+        layers=3, hidden=512, heads=8, kv_heads=2, head_size=64, feed_forward=1024
+    )
+    model, _ = quantize_model(decoder.build_decoder(config), "nvfp4", activations)
     session = captured_session(model)
     names = [value.name for value in model.graph.output]
     past, cache = 0, {}
     for sequence in (9, 1, 1, 1):
-        inputs = decoder.inputs_for(shape, 1, sequence, past, seed=past)
-        inputs |= cache
+        inputs = decoder.inputs_for(config, None, 1, sequence, past, seed=past) | cache
         results = tensors.run(session, inputs)
         agree(model, inputs, results, activations)
         past += sequence
-        cache = {
-            name.replace("present", "past"): value
-            for name, value in zip(names, results, strict=True)
-            if name.startswith("present")
-        }
+        cache = decoder.renamed_caches(dict(zip(names, results, strict=True)))

@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 from conftest import runtime_at_least
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, reference, validate
+from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
 from onnxruntime_ep_tenon.models.tolerances import Tolerance, dot_bound
 
@@ -68,8 +69,8 @@ def test_gated_mlp_agrees_with_stock(activation):
 
 @pytest.mark.parametrize(("sequence", "past"), [(1, 7), (5, 0), (1, 0)])
 def test_decoder_agrees_with_stock(sequence, past):
-    shape = decoder.DecoderShape(layers=2)
-    agree(decoder.build_decoder(shape), decoder.inputs_for(shape, 1, sequence, past))
+    config = DecoderConfig()
+    agree(decoder.build_decoder(config), decoder.inputs_for(config, None, 1, sequence, past))
 
 
 def test_encoder_agrees_with_stock():

@@ -11,6 +11,7 @@ from conftest import runtime_at_least
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, reference, validate
 from onnxruntime_ep_tenon.models.builder import BFLOAT16, FLOAT, FLOAT16
+from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.number_formats import FORMATS
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
@@ -102,11 +103,11 @@ def test_gated_mlp(activation, format):
 @pytest.mark.parametrize("format", [None, "nvfp4"])
 @pytest.mark.parametrize(("sequence", "past"), [(1, 7), (5, 0), (1, 0)])
 def test_decoder(format, sequence, past):
-    shape = decoder.DecoderShape(layers=2)
-    model = decoder.build_decoder(shape)
+    config = DecoderConfig()
+    model = decoder.build_decoder(config)
     if format:
         model, _ = quantize_model(model, format)
-    check(model, decoder.inputs_for(shape, 1, sequence, past))
+    check(model, decoder.inputs_for(config, None, 1, sequence, past))
 
 
 @pytest.mark.parametrize("activations", ["f32", "f16", "bf16"])

@@ -1,0 +1,101 @@
+"""A decoder in the operators that ONNX Runtime GenAI writes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .builder import INT32
+from .decoder_config import DecoderConfig
+from .decoder_graph import DecoderGraph, attention_matrices
+from .decoder_products import MICROSOFT
+
+
+def rotary_tables(config: DecoderConfig) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of every position times every frequency, [positions, head_size/2]."""
+    frequencies = config.theta ** (-np.arange(0, config.head_size, 2) / config.head_size)
+    angles = np.arange(config.positions)[:, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+class GenaiGraph(DecoderGraph):
+    domains = (MICROSOFT,)
+
+    def prepare(self, ids: str, mask: str) -> None:
+        """The last position of each row and the longest total, from the mask."""
+        g = self.g
+        g.scope("/model/attn_mask_reformat")
+        counts = g.node("ReduceSum", [mask, g.integers(1)], keepdims=0)
+        last = g.node("Sub", [counts, g.constant("one", np.int64(1))])
+        total = g.node("Gather", [g.node("Shape", [mask]), g.constant("axis", np.int64(1))])
+        self._lengths = [g.node("Cast", [value], to=INT32) for value in (last, total)]
+        self._rotary = [
+            self.products.tensor(name, table)
+            for name, table in zip(
+                ("cos_cache", "sin_cache"), rotary_tables(self.config), strict=True
+            )
+        ]
+
+    def norm(self, x: str, name: str, width: int = 0) -> str:
+        attributes = {"axis": -1, "epsilon": self.config.epsilon, "stash_type": 1}
+        return self.g.node(
+            "SimplifiedLayerNormalization", [x, self._scale(name, width)], **attributes
+        )
+
+    def add_and_norm(self, residual: str, added: str | None, name: str) -> tuple[str, str]:
+        if added is None:
+            return self.norm(residual, name), residual
+        path = f"/{name.replace('.', '/')}"
+        normed, total = f"{path}/normed", f"{path}/sum"
+        outputs = [normed] if name == "model.norm" else [normed, "", "", total]
+        self.g.node(
+            "SkipSimplifiedLayerNormalization",
+            [residual, added, self._scale(name)],
+            outputs=outputs,
+            domain=MICROSOFT,
+            epsilon=self.config.epsilon,
+        )
+        return normed, total
+
+    def _scale(self, name: str, width: int = 0) -> str:
+        """The offset of a norm is added when the file is written."""
+        values = self.source.values(f"{name}.weight", (width or self.config.hidden,))
+        return self.products.tensor(f"{name}.weight", values + np.float32(self.config.norm_offset))
+
+    def gelu(self, x: str) -> str:
+        return self.g.node("FastGelu", [x], domain=MICROSOFT)
+
+    def attention(self, layer: int, x: str) -> str:
+        config = self.config
+        packed = self.spelling.packed_qkv and not config.qk_norm
+        matrices = attention_matrices(config, layer, packed)
+        qkv = [self.linear(x, matrix, config.qkv_bias) for matrix in matrices]
+        if config.qk_norm:
+            name = f"model.layers.{layer}.self_attn"
+            qkv[0] = self._head_norm(qkv[0], f"{name}.q_norm", config.query_width)
+            qkv[1] = self._head_norm(qkv[1], f"{name}.k_norm", config.kv_width)
+        past, present = self.cache(layer)
+        sinks = []
+        if config.sinks:
+            name = f"model.layers.{layer}.self_attn.sinks"
+            sinks = ["", "", self.vector(name, config.heads)]
+        attended = f"/model/layers.{layer}/attn/output"
+        self.g.node(
+            "GroupQueryAttention",
+            [*(qkv if len(qkv) == 3 else [*qkv, "", ""]), *past, *self._lengths, *self._rotary]
+            + sinks,
+            outputs=[attended, *present],
+            domain=MICROSOFT,
+            num_heads=config.heads,
+            kv_num_heads=config.kv_heads,
+            scale=config.attention_scale,
+            do_rotary=1,
+            rotary_interleaved=0,
+            local_window_size=config.window_of(layer) or -1,
+            softcap=config.softcap,
+        )
+        return self.output_projection(layer, attended)
+
+    def _head_norm(self, x: str, name: str, width: int) -> str:
+        g, size = self.g, self.config.head_size
+        heads = g.node("Reshape", [x, g.integers(0, -1, size)])
+        return g.node("Reshape", [self.norm(heads, name, size), g.integers(0, -1, width)])

@@ -1,0 +1,213 @@
+"""Decoders of every architecture and form, step by step against float64."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from conftest import runtime_at_least
+from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.models import decoder, validate
+from onnxruntime_ep_tenon.models.decoder_config import (
+    ARCHITECTURES,
+    FORMS,
+    PRESETS,
+    DecoderConfig,
+    Spelling,
+)
+from onnxruntime_ep_tenon.models.decoder_reference import ReferenceDecoder
+from onnxruntime_ep_tenon.models.decoder_weights import NUMPY_TYPES, DrawnWeights, SeededWeights
+from onnxruntime_ep_tenon.models.tolerances import for_logits
+from onnxruntime_ep_tenon.report import session_with_report
+from test_session import quiet
+
+PREFILL, STEPS = 7, 5
+# Weights and activations; the stock CPU provider has kernels for the first three alone.
+TYPES = {
+    "f32": ("f32", "f32"),
+    "f16": ("f16", "f16"),
+    "int4": ("int4", "f32"),
+    "nvfp4": ("nvfp4", "f16"),
+}
+STOCK = ("f32", "f16", "int4")
+
+
+def spelled(form: str, types: str, **more) -> Spelling:
+    return Spelling(form, *TYPES[types], **more)
+
+
+def skip_unless_loadable(spelling: Spelling) -> None:
+    by_operator = spelling.form == "genai" and not spelling.use_qdq
+    if spelling.weights == "nvfp4" and by_operator and spelling.activations != "f32":
+        if not runtime_at_least("1.30"):
+            pytest.skip("MatMulBlockQuantizedFp4Weight came with onnxruntime 1.30")
+    if spelling.weights.startswith("mx") and not runtime_at_least("1.27"):
+        pytest.skip("e8m0 scales load from onnxruntime 1.27 on")
+
+
+def stock_session(model):
+    options = quiet()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def tenon_session(model):
+    session, report = session_with_report(model, "cpu", quiet())
+    assert report.left_out == []
+    assert report.coverage.partitions == 1
+    return session
+
+
+def judge(name: str, result, wanted, spelling: Spelling) -> None:
+    bound = for_logits(NUMPY_TYPES[spelling.activations], wanted)
+    verdict = validate.compare(name, result, wanted, bound)
+    assert verdict.ok, verdict
+
+
+def check_generation(session, config, spelling, batch: int = 1, source=None) -> None:
+    """A prefill and some decode steps, the caches fed back as they come."""
+    reference = ReferenceDecoder(config, spelling, source or SeededWeights())
+    names = [output.name for output in session.get_outputs()]
+    random = np.random.default_rng(1)
+    caches = decoder.inputs_for(config, spelling, batch, 1, past=0)
+    past = 0
+    for length in (PREFILL, *[1] * STEPS):
+        ids = random.integers(0, config.vocabulary, (batch, length))
+        feed = caches | decoder.step_inputs(spelling, ids, past)
+        results = dict(zip(names, tensors.run(session, feed), strict=True))
+        judge(f"logits after {past}", results["logits"], reference.step(ids), spelling)
+        past += length
+        caches = decoder.renamed_caches(results)
+    for layer, wanted in enumerate(reference.caches):
+        for part, values in zip(("key", "value"), wanted, strict=True):
+            name = f"past_key_values.{layer}.{part}"
+            judge(name, caches[name], values, spelling)
+
+
+@pytest.mark.parametrize("types", STOCK)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_stock_provider(name, form, types):
+    config, spelling = ARCHITECTURES[name], spelled(form, types)
+    session = stock_session(decoder.build_decoder(config, spelling))
+    check_generation(session, config, spelling)
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_tenon_takes_it_whole(name, form, types):
+    config, spelling = ARCHITECTURES[name], spelled(form, types)
+    skip_unless_loadable(spelling)
+    session = tenon_session(decoder.build_decoder(config, spelling))
+    check_generation(session, config, spelling)
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        Spelling("genai", "nvfp4", "bf16"),
+        Spelling("genai", "nvfp4", "f16", use_qdq=True),
+        Spelling("genai", "mxfp8", "f16"),
+        Spelling("genai", "mxfp4", "bf16"),
+        Spelling("genai", "int4", "f16", packed_qkv=True),
+        Spelling("genai", "int4", "f32", use_qdq=True),
+        Spelling("genai", "f32", "f32", packed_qkv=True, last_token_only=True),
+        Spelling("attention", "mxfp8", "f32"),
+        Spelling("unfused", "bf16", "bf16"),
+        Spelling("unfused", "int4", "f16", last_token_only=True),
+    ],
+    ids=str,
+)
+def test_tenon_takes_other_spellings(spelling):
+    skip_unless_loadable(spelling)
+    config = ARCHITECTURES["qwen2"]
+    session = tenon_session(decoder.build_decoder(config, spelling))
+    check_generation(session, config, spelling, batch=2)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_wrong_weight_is_seen(name):
+    config, spelling = ARCHITECTURES[name], Spelling()
+    session = stock_session(decoder.build_decoder(config, spelling, SeededWeights(seed=0)))
+    with pytest.raises(AssertionError, match="out of bounds"):
+        check_generation(session, config, spelling, source=SeededWeights(seed=1))
+
+
+@pytest.mark.parametrize(
+    "change", [{"window": 6}, {"softcap": 20.0}, {"final_softcap": 0.0}, {"norm_offset": 0.0}]
+)
+def test_every_feature_changes_the_result(change):
+    config = ARCHITECTURES["gemma2"]
+    session = stock_session(decoder.build_decoder(config))
+    other = DecoderConfig(**{**config.__dict__, **change})
+    with pytest.raises(AssertionError, match="out of bounds"):
+        check_generation(session, other, Spelling())
+
+
+@pytest.mark.parametrize("form", ["attention", "unfused"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_exported_forms_are_standard(name, form):
+    model = decoder.build_decoder(ARCHITECTURES[name], Spelling(form))
+    onnx.checker.check_model(model, full_check=True)
+    assert {node.domain for node in model.graph.node} == {""}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_divide_into_blocks_and_groups(preset):
+    config = PRESETS[preset]
+    assert config.heads % config.kv_heads == 0
+    for width in (config.hidden, config.feed_forward, config.query_width):
+        assert width % 32 == 0
+
+
+def test_the_order_of_drawing_does_not_matter():
+    source = SeededWeights()
+    first = source.values("model.norm.weight", (8,))
+    source.values("lm_head.weight", (4, 8))
+    np.testing.assert_array_equal(first, source.values("model.norm.weight", (8,)))
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("weights", ["nvfp4", "int4", "mxfp8", "mxfp4", "f16"])
+def test_drawn_weights_give_sane_numbers(weights, tmp_path):
+    spelling = Spelling("genai", weights, "f16", packed_qkv=True)
+    skip_unless_loadable(spelling)
+    config = ARCHITECTURES["llama"]
+    path = decoder.write_decoder(tmp_path, config, spelling, DrawnWeights())
+    session, _ = session_with_report(path, "cpu", quiet())
+    feed = decoder.inputs_for(config, spelling, 1, PREFILL, past=0)
+    logits = tensors.run(session, feed)[0].astype(np.float32)
+    assert np.all(np.isfinite(logits))
+    assert 0.05 < logits.std() < 20
+
+
+def test_a_written_folder_tells_how_to_run_it(tmp_path):
+    config, spelling = ARCHITECTURES["qwen3"], Spelling("unfused", "f16", "f16")
+    path = decoder.write_decoder(tmp_path, config, spelling, SeededWeights())
+    told = json.loads((tmp_path / "genai_config.json").read_text())
+    model = onnx.load(path)
+    names = {value.name for value in [*model.graph.input, *model.graph.output]}
+    parts = told["model"]["decoder"]
+    for name in [*parts["inputs"].values(), *parts["outputs"].values()]:
+        assert name.replace("%d", "1") in names
+    assert told["search"]["past_present_share_buffer"] is False
+    assert path.stat().st_size < path.with_name("model.onnx.data").stat().st_size
+    session = onnxruntime.InferenceSession(str(path), quiet())
+    check_generation(session, config, spelling)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"form": "torch"}, "unknown form 'torch'; one of: genai"),
+        ({"weights": "int3"}, "unknown weights 'int3'"),
+        ({"weights": "f16", "activations": "f32"}, "f16 with f32 cannot be written"),
+    ],
+)
+def test_impossible_spellings_are_refused(given, text):
+    with pytest.raises(ValueError, match=text):
+        Spelling(**given)
