@@ -161,18 +161,19 @@ class UnitPacker {
     }
   }
 
-  void pack(int64_t row_unit, int64_t step, uint32_t* unit) const {
-    const int64_t first_n = row_unit * kFragmentRows, first_k = step * kFragmentDepth;
-    const auto rows = static_cast<int>(std::min<int64_t>(kFragmentRows, layout_.n - first_n));
-    for (int row = 0; row < rows; ++row) {
+  void pack(const FragmentRows& rows, int64_t step, uint32_t* unit) const {
+    const int64_t first_k = step * kFragmentDepth;
+    for (int row = 0; row < kFragmentRows; ++row) {
+      const int64_t n = rows.column(row);
+      if (n < 0 || n >= layout_.n) continue;
       const int lanes = row / 16 * 32 + row % 8 * 4;  // the first of the row's four
       pack_row(unit + lanes * std::min(4, layout_.element->bits),
-               places_[static_cast<size_t>(row / 8 % 2)], first_n + row, first_k);
+               places_[static_cast<size_t>(row / 8 % 2)], n, first_k);
     }
     uint32_t* words = unit + layout_.code_words();
-    pack_side(layout_.scale, words, first_n, first_k,
+    pack_side(layout_.scale, words, rows, first_k,
               [&](int64_t block, int64_t n) { return scale_bits(block, n); });
-    pack_side(layout_.zero, words + layout_.scale.words(), first_n, first_k,
+    pack_side(layout_.zero, words + layout_.scale.words(), rows, first_k,
               [&](int64_t block, int64_t n) {
                 const double zero = zeros_->number(block, n);
                 return static_cast<uint32_t>(static_cast<int64_t>(zero) + flip_);
@@ -221,21 +222,21 @@ class UnitPacker {
   }
 
   template <typename Read>
-  void pack_side(const Side& side, uint32_t* words, int64_t first_n, int64_t first_k,
+  void pack_side(const Side& side, uint32_t* words, const FragmentRows& rows, int64_t first_k,
                  const Read& read) const {
     if (side.kind == Side::Kind::kNone) return;
     const int count = side.per_row;
-    const auto at = [&](int64_t n, int index) -> uint32_t {
-      const int64_t k = first_k + index * kFragmentDepth / count;
-      return n < layout_.n && k < layout_.k ? read(k / layout_.block, n) : 0;
+    const auto at = [&](int row, int index) -> uint32_t {
+      const int64_t n = rows.column(row), k = first_k + index * kFragmentDepth / count;
+      return n >= 0 && n < layout_.n && k < layout_.k ? read(k / layout_.block, n) : 0;
     };
     for (int pair = 0; pair < kRowPairs; ++pair) {
-      const int64_t n = first_n + pair / 8 * 16 + pair % 8;
+      const int row = pair / 8 * 16 + pair % 8;
       for (int h = 0; h < 2; ++h) {
         for (int word = 0; word < side.words_of_pair(); ++word) {
           const uint32_t half = side.kind == Side::Kind::kBytes
-                                    ? bytes_half(count, word, h, n, at)
-                                    : halves_half(count, word, h, n, at);
+                                    ? bytes_half(count, word, h, row, at)
+                                    : halves_half(count, word, h, row, at);
           words[pair * side.words_of_pair() + word] |= half << (16 * h);
         }
       }
@@ -245,21 +246,21 @@ class UnitPacker {
   // Four of a row: pair 0 holds the first two, pair 1 the others. Two of a row: pair 0 holds row g,
   // pair 1 row g + 8.
   template <typename At>
-  uint32_t bytes_half(int count, int word, int h, int64_t n, const At& at) const {
+  uint32_t bytes_half(int count, int word, int h, int row, const At& at) const {
     const FormatRule& rule = layout_.scale_rule ? *layout_.scale_rule : *zero_rule(layout_.operand);
     std::array<uint8_t, 2> codes{};
     for (int pair = 0; pair < 2; ++pair) {
-      codes[static_cast<size_t>(pair)] =
-          static_cast<uint8_t>(count == 4 ? at(n + 8 * word, 2 * pair + h) : at(n + 8 * pair, h));
+      codes[static_cast<size_t>(pair)] = static_cast<uint8_t>(
+          count == 4 ? at(row + 8 * word, 2 * pair + h) : at(row + 8 * pair, h));
     }
     return rule.half(codes);
   }
 
   template <typename At>
-  static uint32_t halves_half(int count, int word, int h, int64_t n, const At& at) {
-    if (count == 1) return at(n + 8 * h, 0);
+  static uint32_t halves_half(int count, int word, int h, int row, const At& at) {
+    if (count == 1) return at(row + 8 * h, 0);
     const int words_of_row = count / 2;
-    return at(n + word / words_of_row * 8, word % words_of_row * 2 + h);
+    return at(row + word / words_of_row * 8, word % words_of_row * 2 + h);
   }
 
   const ScaledDotProblem problem_;
@@ -273,9 +274,36 @@ class UnitPacker {
   std::optional<ScaleReader> scales_, zeros_;
 };
 
-// Calls pack(row unit, step, words) for each unit of a piece; the words are zero.
-template <typename Pack>
-PackedConstant in_units(const FragmentLayout& layout, const Pack& pack) {
+PackUnit plain_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
+                      const FragmentLayout& layout) {
+  const auto* from = reinterpret_cast<const uint16_t*>(graph.value(problem.dot.b).constant->data);
+  const int64_t stored = stored_row(graph, problem);
+  return [=](const FragmentRows& rows, int64_t step, uint32_t* words) {
+    auto* to = reinterpret_cast<uint16_t*>(words);
+    const int64_t first_k = step * kFragmentDepth;
+    const int64_t depth = std::min<int64_t>(kFragmentDepth, layout.k - first_k);
+    for (int row = 0; row < kFragmentRows; ++row) {
+      const int64_t n = rows.column(row);
+      if (n < 0 || n >= layout.n) continue;
+      for (int64_t k = 0; k < depth; ++k) {
+        to[row * kFragmentDepth + k] = from[element_index(problem, stored, first_k + k, n)];
+      }
+    }
+  };
+}
+
+}  // namespace
+
+PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
+                     const FragmentLayout& layout) {
+  if (layout.is_plain()) return plain_packer(graph, problem, layout);
+  const auto packer = std::make_shared<UnitPacker>(graph, problem, layout);
+  return [=](const FragmentRows& rows, int64_t step, uint32_t* words) {
+    packer->pack(rows, step, words);
+  };
+}
+
+PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack) {
   const int64_t steps = layout.steps();
   const auto unit = static_cast<size_t>(layout.unit_words()) * sizeof(uint32_t);
   PackedConstant packed;
@@ -291,25 +319,6 @@ PackedConstant in_units(const FragmentLayout& layout, const Pack& pack) {
   };
   return packed;
 }
-
-PackedConstant pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
-                          const FragmentLayout& layout) {
-  const auto* from = reinterpret_cast<const uint16_t*>(graph.value(problem.dot.b).constant->data);
-  const int64_t row = stored_row(graph, problem);
-  return in_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
-    auto* to = reinterpret_cast<uint16_t*>(words);
-    const int64_t first_n = row_unit * kFragmentRows, first_k = step * kFragmentDepth;
-    const int64_t rows = std::min<int64_t>(kFragmentRows, layout.n - first_n);
-    const int64_t depth = std::min<int64_t>(kFragmentDepth, layout.k - first_k);
-    for (int64_t n = 0; n < rows; ++n) {
-      for (int64_t k = 0; k < depth; ++k) {
-        to[n * kFragmentDepth + k] = from[element_index(problem, row, first_k + k, first_n + n)];
-      }
-    }
-  });
-}
-
-}  // namespace
 
 int FragmentLayout::Side::words() const {
   if (kind == Kind::kNone) return 0;
@@ -380,26 +389,27 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   return end(Support::yes());
 }
 
+PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
+                             const FragmentLayout& layout) {
+  const int64_t columns = layout.row_units() * kFragmentRows;
+  PackedConstant scales = zeroed(static_cast<size_t>(columns) * sizeof(float));
+  const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
+  for (int64_t n = 0; n < layout.n; ++n) {
+    store_element(DType::kF32, scales.data.get(), n, reader.number(0, n));
+  }
+  return scales;
+}
+
 FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
                                const FragmentLayout& layout, Lowered& lowered) {
+  const PackUnit pack = unit_packer(graph, problem, layout);
   FragmentBuffers buffers;
-  if (layout.is_plain()) {
-    buffers.units = keep(lowered, pack_plain(graph, problem, layout));
-    return buffers;
-  }
-  const auto packer = std::make_shared<UnitPacker>(graph, problem, layout);
   buffers.units =
-      keep(lowered, in_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
-             packer->pack(row_unit, step, words);
+      keep(lowered, pack_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
+             pack({row_unit * kFragmentRows}, step, words);
            }));
   if (layout.scaled_sums) {
-    const int64_t columns = layout.row_units() * kFragmentRows;
-    PackedConstant scales = zeroed(static_cast<size_t>(columns) * sizeof(float));
-    const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
-    for (int64_t n = 0; n < layout.n; ++n) {
-      store_element(DType::kF32, scales.data.get(), n, reader.number(0, n));
-    }
-    buffers.column_scales = keep(lowered, std::move(scales));
+    buffers.column_scales = keep(lowered, column_scales(graph, problem, layout));
   }
   return buffers;
 }

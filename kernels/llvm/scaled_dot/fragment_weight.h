@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/scaled_dot/fragment_format.h"
@@ -60,6 +61,29 @@ struct FragmentLayoutAnswer {
   FragmentLayout layout;
 };
 FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem);
+
+// Which rows of a weight the rows of a unit are. Two weights may share their units: of each 16 rows
+// one has the first eight and the other one the rest, so that row n of both is in the same thread.
+struct FragmentRows {
+  int64_t first = 0;
+  int half = -1;  // 0, 1: of a weight that shares its units
+
+  int64_t column(int row) const {  // -1: another weight's
+    if (half < 0) return first + row;
+    return row / 8 % 2 == half ? first + row / 16 * 8 + row % 8 : -1;
+  }
+};
+
+// Adds those rows of a weight to a unit, whose words begin as zeros.
+using PackUnit = std::function<void(const FragmentRows& rows, int64_t step, uint32_t* words)>;
+PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
+                     const FragmentLayout& layout);
+// All units of a layout, one behind the other.
+using PackRowUnit = std::function<void(int64_t row_unit, int64_t step, uint32_t* words)>;
+PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack);
+// f32 for each row of the units, where scales multiply the sums.
+PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
+                             const FragmentLayout& layout);
 
 struct FragmentBuffers {
   BufferArgument units, column_scales;
