@@ -48,8 +48,11 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
   const Operation* turned = definitions[op.operands[2]];
   if (!turned || turned->op != Op::kTranspose) return std::nullopt;
   RingDot out{slot(turned->operands[0]), slot(op.operands[1])};
-  bool fits = Layout::sums(kernel.types[op.results[0]].shape, threads) &&
+  const std::vector<int>& sums = kernel.types[op.results[0]].shape;
+  bool fits = Layout::sums(sums, threads) &&
               Layout::left_operand(kernel.types[op.operands[1]].shape, threads);
+  // Every warp has 16 rows of one group.
+  if (op.integer > 0) fits = fits && sums[0] * 2 == threads && threads / kWarp % op.integer == 0;
   return out.right && fits ? std::optional(out) : std::nullopt;
 }
 

@@ -47,8 +47,9 @@ struct MatrixMap {
   int buffer = 0;  // parameter of the tile kernel
   DType dtype{};
   Size rows, columns, stride;  // stride: elements from row to row, a multiple of 16 bytes
-  int box_rows = 0,
-      box_columns = 0;  // a row of a box has 128 bytes at most, swizzled by that width
+  int box_rows = 0, box_columns = 0;
+  int groups = 0;         // boxes side by side that one copy takes; 0: one, anywhere
+  bool swizzled = false;  // by the width of a box's row, 128 bytes at most
 };
 
 // A kernel as PTX. It is launched as a grid of one block per task; its parameters are those of the

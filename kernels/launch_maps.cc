@@ -22,7 +22,9 @@ MappedMatrix matrix_of(const MatrixMap& described, std::span<const uint64_t> arg
           number(described.columns, arguments),
           number(described.stride, arguments),
           described.box_rows,
-          described.box_columns};
+          described.box_columns,
+          described.groups,
+          described.swizzled};
 }
 
 }  // namespace

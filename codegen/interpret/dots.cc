@@ -53,28 +53,33 @@ std::vector<T> converted(const TileData& x) {
   return out;
 }
 
+// Rows of group g are multiplied with the columns of group g, which repeat as often as they must.
 template <typename T, typename Add>
-void multiply(const TileData& a, const TileData& b, TileData& out, Add add) {
+void multiply(const TileData& a, const TileData& b, int groups, TileData& out, Add add) {
   const int m = out.type().shape[0], n = out.type().shape[1], depth = a.type().shape[1];
+  const int all = b.type().shape[1], columns = all / groups, height = m / groups;
   const std::vector<T> left = converted<T>(a), right = converted<T>(b);
   T* sums = out.data<T>();
   for (int row = 0; row < m; ++row) {
     for (int k = 0; k < depth; ++k) {
-      add(sums + int64_t{row} * n, left[int64_t{row} * depth + k], &right[int64_t{k} * n], n);
+      const T* from = &right[int64_t{k} * all + row / height * columns];
+      for (int first = 0; first < n; first += columns) {
+        add(sums + int64_t{row} * n + first, left[int64_t{row} * depth + k], from, columns);
+      }
     }
   }
 }
 
 }  // namespace
 
-void interpret_dot(TileOperands in, TileData& out) {
+void interpret_dot(TileOperands in, int groups, TileData& out) {
   std::memcpy(out.data<std::byte>(), in[0]->data<std::byte>(), out.bytes());
   visit_element(out.dtype(), [&]<typename T>() {
     if constexpr (std::is_same_v<T, float>) {
       static const AddRow add = best_add_row();
-      multiply<float>(*in[1], *in[2], out, add);
+      multiply<float>(*in[1], *in[2], groups, out, add);
     } else if constexpr (std::is_same_v<T, double> || is_integer_element<T>) {
-      multiply<T>(*in[1], *in[2], out,
+      multiply<T>(*in[1], *in[2], groups, out,
                   [](T* sums, T factor, const T* row, int n) { add_row(sums, factor, row, n); });
     }
   });

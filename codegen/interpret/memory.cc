@@ -212,11 +212,13 @@ void Interpreter::fetch_box(const Operation& op) {
   const int64_t size = ring.element_bytes();
   std::byte* to = ring.fill(at(1));
   std::memset(to, 0, ring.slot_elements() * size);
-  const int64_t first = std::max<int64_t>(0, -column);
-  const int64_t last = std::min<int64_t>(box.shape[1], columns - column);
-  for (int64_t r = 0; r < box.shape[0] && first < last; ++r) {
-    if (row + r < 0 || row + r >= rows) continue;
-    const int64_t source = (row + r) * stride + column + first;
+  const int64_t groups = std::max<int64_t>(1, op.integer), height = box.shape[0] / groups;
+  for (int64_t r = 0; r < box.shape[0]; ++r) {
+    const int64_t at_row = row + r % height, at_column = column + r / height * box.shape[1];
+    const int64_t first = std::max<int64_t>(0, -at_column);
+    const int64_t last = std::min<int64_t>(box.shape[1], columns - at_column);
+    if (at_row < 0 || at_row >= rows || first >= last) continue;
+    const int64_t source = at_row * stride + at_column + first;
     std::memcpy(to + (r * box.shape[1] + first) * size,
                 values_[op.operands[2]].buffer + source * size, (last - first) * size);
   }

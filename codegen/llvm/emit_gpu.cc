@@ -109,6 +109,9 @@ void GpuEmitter::survey(const Region& region) {
       case Op::kPipeline:
         plan_pipeline(op);
         break;
+      case Op::kDot:
+        has_async_products_ |= multiplies_async(op);
+        break;
       case Op::kFor:
         for (size_t i = 0; i < op.results.size(); ++i) {
           carried_by_[op.regions[0].arguments[1 + i]] = {&op, i};

@@ -201,6 +201,7 @@ class GpuEmitter : private KernelEmitter {
   void plan_in_flight(const Operation& pipeline);
   void fold_ring_reads();
   void multiply_ring(const Operation& op, const RingDot& operands);
+  bool multiplies_async(const Operation& op) const;
   void multiply_async(const RingProduct& product);
   void multiply_in_order(const RingProduct& product);
   Tile left_words(const RingProduct& product, int block, int step);
@@ -235,7 +236,8 @@ class GpuEmitter : private KernelEmitter {
   struct Ring {
     int64_t offset = 0, slot_bytes = 0;
     int slots = 0;
-    int row_bytes = 0;  // of boxes, which are swizzled; 0: runs
+    int box_bytes = 0;  // of a row of boxes; 0: runs
+    int row_bytes = 0;  // the same, where they are swizzled
   };
   struct Steps {  // what pipelines over the same rings share
     std::vector<ValueId> rings;
@@ -270,6 +272,7 @@ class GpuEmitter : private KernelEmitter {
   std::pair<Value*, Value*> following(const Steps& steps, Value* slot, Value* phase);
   void advance(const Steps& steps, Value* slot, Value* phase);
   Value* as_index(Value* slot);
+  int copy_threads() const;
   int registers_to_compute() const;
   void start_positions(int phase);
   void prepare_roles();
@@ -331,6 +334,7 @@ class GpuEmitter : private KernelEmitter {
   std::map<ValueId, Ring> rings_;
   std::vector<Steps> steps_;
   std::map<const Operation*, size_t> steps_of_;
+  bool has_async_products_ = false;
   std::vector<MatrixMap> maps_;
   std::map<const Operation*, size_t> map_of_;
   std::vector<bool> needed_;                                           // by who copies

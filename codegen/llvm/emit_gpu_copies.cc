@@ -4,6 +4,8 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "codegen/llvm/emit_gpu.h"
 
@@ -47,13 +49,17 @@ void GpuEmitter::copy_run(const Operation& op) {
 void GpuEmitter::copy_box(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   const Type& slot = type(op.operands[0]);
-  int element_bytes = bit_width(slot.dtype) / 8, units = ring.row_bytes / kChunk;
+  int element_bytes = bit_width(slot.dtype) / 8, units = ring.box_bytes / kChunk;
+  auto height = slot.shape[0] / std::max(1, static_cast<int>(op.integer));
   auto at = [&](size_t i) { return single(op.operands[i]); };
   Value* to = slot_pointer(ring, at(1));
-  for_chunks(int64_t{slot.shape[0]} * ring.row_bytes, [&](Value* chunk) {
-    Value* unit = ir_.CreateAnd(chunk, number(units - 1));
-    Value* row = ir_.CreateNSWAdd(at(3), as_index(ir_.CreateUDiv(chunk, number(units))));
-    Value* column = ir_.CreateNSWAdd(at(4), as_index(times(unit, kChunk / element_bytes)));
+  for_chunks(int64_t{slot.shape[0]} * ring.box_bytes, [&](Value* chunk) {
+    Value* unit = ir_.CreateURem(chunk, number(units));
+    Value* in_slot = ir_.CreateUDiv(chunk, number(units));
+    Value* row = ir_.CreateNSWAdd(at(3), as_index(ir_.CreateURem(in_slot, number(height))));
+    Value* box = ir_.CreateUDiv(in_slot, number(height));
+    Value* in_row = plus(times(box, slot.shape[1]), times(unit, kChunk / element_bytes));
+    Value* column = ir_.CreateNSWAdd(at(4), as_index(in_row));
     Value* left = ir_.CreateNSWMul(ir_.CreateNSWSub(at(6), column), index_constant(element_bytes));
     left = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, left, index_constant(kChunk));
     left = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, left, index_constant(0));
@@ -61,7 +67,8 @@ void GpuEmitter::copy_box(const Operation& op) {
     Value* offset = ir_.CreateNSWAdd(ir_.CreateNSWMul(row, at(7)), column);
     offset =
         ir_.CreateSelect(ir_.CreateICmpSGT(left, index_constant(0)), offset, index_constant(0));
-    Value* place = as_index(swizzled(ring, times(chunk, kChunk)));
+    Value* byte = times(chunk, kChunk);
+    Value* place = as_index(ring.row_bytes > 0 ? swizzled(ring, byte) : byte);
     ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_cp_async_cg_shared_global_16_s, {},
                         {ir_.CreateInBoundsGEP(ir_.getInt8Ty(), to, place),
                          ir_.CreateGEP(memory_type(slot.dtype), at(2), offset),

@@ -19,7 +19,8 @@ namespace {
 
 using ptx::Instruction;
 
-constexpr int kCopyThreads = 128;  // a warpgroup, of which one thread works
+// One thread copies; where registers are dealt anew it takes a warpgroup to give some back.
+constexpr int kCopyThreads = 32, kCopyThreadsBesideProducts = 128;
 constexpr int kRegistersOfBlock = 65536, kCopyRegisters = 40, kMostRegisters = 240;
 constexpr uint64_t kNormalPolicy = 0x1000000000000000;  // as createpolicy would make it
 constexpr int kChunk = 16;                              // bytes that one thread copies at once
@@ -90,10 +91,15 @@ llvm::Value* GpuEmitter::as_index(Value* slot) { return ir_.CreateZExt(slot, ir_
 
 bool GpuEmitter::has_matrix_stores() const { return target_.arch == "sm_90a"; }
 
-int GpuEmitter::threads() const { return threads_ + (specialised_ ? kCopyThreads : 0); }
+int GpuEmitter::copy_threads() const {
+  return has_async_products_ ? kCopyThreadsBesideProducts : kCopyThreads;
+}
+
+int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads() : 0); }
 
 // Registers are dealt anew where an equal share is too little for the sums.
 int GpuEmitter::registers_to_compute() const {
+  if (!has_async_products_) return 0;
   int share = kRegistersOfBlock / threads() / 8 * 8;
   int most = 0;
   for (const Layout& layout : layouts_) {
@@ -101,7 +107,7 @@ int GpuEmitter::registers_to_compute() const {
   }
   constexpr int kBesidesSums = 90;
   if (most + kBesidesSums <= share) return 0;
-  int rest = (kRegistersOfBlock - kCopyThreads * kCopyRegisters) / threads_ / 8 * 8;
+  int rest = (kRegistersOfBlock - copy_threads() * kCopyRegisters) / threads_ / 8 * 8;
   return std::min(rest, kMostRegisters);
 }
 
@@ -222,6 +228,12 @@ void GpuEmitter::fetch_box(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
   auto narrow = [&](size_t i) { return ir_.CreateTrunc(single(op.operands[i]), ir_.getInt32Ty()); };
+  if (op.integer > 0) {
+    Value* box = ir_.CreateUDiv(narrow(4), number(type(op.operands[0]).shape[1]));
+    instruct(Instruction::kCopyBoxes, {to, map_value(map_of_[&op]), number(0), narrow(3), box,
+                                       arrival_, ir_.getInt64(kNormalPolicy)});
+    return;
+  }
   instruct(Instruction::kCopyBox, {to, map_value(map_of_[&op]), narrow(4), narrow(3), arrival_,
                                    ir_.getInt64(kNormalPolicy)});
 }

@@ -45,12 +45,19 @@ void GpuEmitter::plan_box(const Operation& fetch) {
                     "parameters or constants",
                     kernel_.name));
   };
-  MatrixMap map{fetch.operands[2], slot.dtype,    size(5),      size(6),
-                size(7),           slot.shape[0], slot.shape[1]};
+  auto groups = static_cast<int>(fetch.integer);
+  // Products read 16-bit elements, in rows whose units have changed places.
+  bool swizzled = bit_width(slot.dtype) == 16;
+  MatrixMap map{fetch.operands[2], slot.dtype, size(5),
+                size(6),           size(7),    slot.shape[0] / std::max(1, groups),
+                slot.shape[1],     groups,     swizzled};
   int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
-  if ((row_bytes != 128 && row_bytes != 64 && row_bytes != 32) || slot.shape[0] > 256) {
+  bool fits = swizzled ? row_bytes == 128 || row_bytes == 64 || row_bytes == 32
+                       : row_bytes % 16 == 0 && slot.shape[1] <= 256;
+  if (!fits || slot.shape[0] > 256) {
     throw UserError(
-        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64 or 128 bytes, not {} of {}",
+        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64 or 128 bytes (wider than 16 "
+                    "bits: up to 256 elements), not {} of {}",
                     kernel_.name, slot.shape[0], row_bytes));
   }
   auto same = [&](const MatrixMap& other) {
@@ -59,12 +66,15 @@ void GpuEmitter::plan_box(const Operation& fetch) {
     };
     return other.buffer == map.buffer && equal(other.rows, map.rows) &&
            equal(other.columns, map.columns) && equal(other.stride, map.stride) &&
-           other.box_rows == map.box_rows && other.box_columns == map.box_columns;
+           other.box_rows == map.box_rows && other.box_columns == map.box_columns &&
+           other.groups == map.groups;
   };
   auto found = std::ranges::find_if(maps_, same);
   map_of_[&fetch] = static_cast<size_t>(found - maps_.begin());
   if (found == maps_.end()) maps_.push_back(map);
-  rings_[fetch.operands[0]].row_bytes = row_bytes;
+  Ring& ring = rings_[fetch.operands[0]];
+  ring.box_bytes = row_bytes;
+  if (swizzled) ring.row_bytes = row_bytes;
 }
 
 void GpuEmitter::plan_pipeline(const Operation& op) {

@@ -33,8 +33,7 @@ void GpuEmitter::plan_in_flight(const Operation& pipeline) {
   auto is_product_here = [&](const Operation* op) {
     bool here =
         op >= region.operations.data() && op < region.operations.data() + region.operations.size();
-    return here && ring_dot(kernel_, definitions_, *op, threads_).has_value() &&
-           type(op->results[0]).shape[1] > kFewColumns;
+    return here && multiplies_async(*op);
   };
   auto only_summed = [&](ValueId id) {
     return std::ranges::all_of(users_[id], [&](const auto& user) {
@@ -106,8 +105,13 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
                     "runs",
                     kernel_.name));
   }
-  if (specialised_ && product.columns > kFewColumns) return multiply_async(product);
+  if (specialised_ && multiplies_async(op)) return multiply_async(product);
   multiply_in_order(product);
+}
+
+bool GpuEmitter::multiplies_async(const Operation& op) const {
+  return op.op == Op::kDot && op.integer == 0 && type(op.results[0]).shape[1] > kFewColumns &&
+         ring_dot(kernel_, definitions_, op, threads_);
 }
 
 // The four words of a block of rows for one step.
@@ -202,6 +206,18 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
   DType dtype = type(op.operands[1]).dtype;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
   auto bit = [&](int shift) { return ir_.CreateAnd(ir_.CreateLShr(lane_, shift), number(1)); };
+  // Of groups each warp has its own columns; where they are fewer than the sums', they repeat.
+  int columns = product.columns;
+  Value* first_column = number(0);
+  if (op.integer > 0) {
+    auto groups = static_cast<int>(op.integer);
+    columns = type(op.operands[2]).shape[1] / groups;
+    first_column = times(ir_.CreateUDiv(warp_, number(threads_ / kWarp / groups)), columns);
+  }
+  auto right_row = [&](Value* column) {
+    return plus(first_column,
+                columns < product.columns ? ir_.CreateAnd(column, number(columns - 1)) : column);
+  };
   Tile both;  // eight columns: the words of two steps come at once
   for (int step = 0; step < product.steps; ++step) {
     std::vector<Tile> left;
@@ -219,7 +235,7 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
     for (int column = 0; column < product.columns; column += 16) {
       int count = std::min(2, (product.columns - column) / 8);
       Value* second = count == 2 ? times(ir_.CreateLShr(lane_, 4), 8) : number(0);
-      Value* row = plus(plus(ir_.CreateAnd(lane_, 7), second), column);
+      Value* row = right_row(plus(plus(ir_.CreateAnd(lane_, 7), second), column));
       Value* k = plus(times(bit(3), 8), step * kStep);
       Tile right;
       if (product.columns == 8 && product.steps % 2 == 0) {

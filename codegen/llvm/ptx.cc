@@ -30,6 +30,7 @@ constexpr Row kTable[] = {
     {I::kFenceAsyncProxy, "fence.proxy.async.shared::cta;", ""},
     {I::kCopyRun, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], $2, [$3], $4;", "r,l,r,r,l"},
     {I::kCopyBox, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;", "r,l,r,r,r,l"},
+    {I::kCopyBoxes, "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3, $4}], [$5], $6;", "r,l,r,r,r,r,l"},
     {I::kPrefetchMap, "prefetch.tensormap [$0];", "l"},
     {I::kProductFence, "wgmma.fence.sync.aligned;", ""},
     {I::kProductCommit, "wgmma.commit_group.sync.aligned;", ""},

@@ -26,7 +26,8 @@ enum class Instruction : uint8_t {
   kFenceDevice,       // what this thread saw and wrote, for all blocks
   kFenceAsyncProxy,   // and what was written before
   kCopyRun,           // to, from (generic), bytes, barrier, cache policy
-  kCopyBox,           // to, map (generic), column, row, barrier, cache policy
+  kCopyBox,
+  kCopyBoxes,         // to, map (generic), column, row, barrier, cache policy
   kPrefetchMap,       // map
   kProductFence,      // registers written before may be read by products
   kProductCommit,     // ends a group of products

@@ -346,9 +346,11 @@ ValueId Builder::lookup(ValueId table, ValueId codes) {
   return emit({.op = Op::kLookup, .operands = {table, codes}}, std::move(result));
 }
 
-ValueId Builder::dot(ValueId acc, ValueId a, ValueId b) {
+ValueId Builder::dot(ValueId acc, ValueId a, ValueId b) { return grouped_dot(acc, a, b, 0); }
+
+ValueId Builder::grouped_dot(ValueId acc, ValueId a, ValueId b, int groups) {
   Type result = type(acc);
-  return emit({.op = Op::kDot, .operands = {acc, a, b}}, std::move(result));
+  return emit({.op = Op::kDot, .operands = {acc, a, b}, .integer = groups}, std::move(result));
 }
 
 ValueId Builder::dot_i8(ValueId acc, ValueId a, ValueId b) {
@@ -422,10 +424,11 @@ void Builder::fetch_run(ValueId ring, ValueId slot, ValueId buffer, ValueId offs
   append({.op = Op::kFetchRun, .operands = {ring, slot, buffer, offset}}, {});
 }
 
-void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row,
-                        ValueId column) {
+void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column,
+                        int groups) {
   append({.op = Op::kFetchBox,
-          .operands = {ring, slot, from.buffer, row, column, from.rows, from.columns, from.stride}},
+          .operands = {ring, slot, from.buffer, row, column, from.rows, from.columns, from.stride},
+          .integer = groups},
          {});
 }
 

@@ -69,6 +69,7 @@ class Builder {
   ValueId reduce(Fn fn, ValueId x, int axis);
   ValueId lookup(ValueId table, ValueId codes);
   ValueId dot(ValueId acc, ValueId a, ValueId b);
+  ValueId grouped_dot(ValueId acc, ValueId a, ValueId b, int groups);
   ValueId dot_i8(ValueId acc, ValueId a, ValueId b);
   // A rank-1 tile holding these numbers (tables, permutations), kept as constants in the code.
   ValueId table(DType dtype, const std::vector<double>& values);
@@ -89,7 +90,8 @@ class Builder {
   struct Matrix {
     ValueId buffer = kNone, rows = kNone, columns = kNone, stride = kNone;
   };
-  void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column);
+  void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column,
+                 int groups = 0);
   ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone,
                std::vector<int64_t> strides = {});
   using ProduceBody = std::function<void(ValueId counter, ValueId slot)>;

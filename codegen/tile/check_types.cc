@@ -457,8 +457,13 @@ void TypeChecker::check_dot() {
   counts(3, 1);
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
   require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
-              a.shape[0] == acc.shape[0] && b.shape[1] == acc.shape[1] && a.shape[1] == b.shape[0],
+              a.shape[0] == acc.shape[0] && a.shape[1] == b.shape[0],
           "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", acc, a, b);
+  const int64_t groups = op_.integer, columns = groups == 0 ? 0 : b.shape[1] / groups;
+  require(groups == 0 ? b.shape[1] == acc.shape[1]
+                      : groups > 0 && columns > 0 && b.shape[1] % groups == 0 &&
+                            acc.shape[0] % groups == 0 && acc.shape[1] % columns == 0,
+          "shapes {} + {} * {} do not fit {} groups", acc, a, b, groups);
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,
           "cannot accumulate in {}", acc);
   for (const Type* side : {&a, &b}) {
@@ -570,7 +575,11 @@ void TypeChecker::check_ring_op() {
   bool box = op_.op == Op::kFetchBox;
   counts(box ? 8 : 4, 0);
   require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", operand(2), ring);
-  if (box) require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", ring);
+  if (box) {
+    require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", ring);
+    require(op_.integer >= 0 && (op_.integer == 0 || ring.shape[0] % op_.integer == 0),
+            "{} cannot hold {} boxes", ring, op_.integer);
+  }
   for (size_t i = 3; i < op_.operands.size(); ++i) is_index(i);
 }
 

@@ -106,7 +106,9 @@ enum class Op : uint8_t {
   // Tables and dots.
   kLookup,  // operand 0: table, a rank-1 tile of 16 (or 256) elements; operand 1: integer codes,
             // of which only the low 4 (8) bits count
-  kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order)
+  kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order). With
+            // `integer` groups: as many products at once, rows m/groups of a each with columns of
+            // its own, b[k,groups*c]; where n is more than c, columns repeat
   kDotI8,   // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
             // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
             // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
@@ -125,7 +127,9 @@ enum class Op : uint8_t {
   kFetchRun,  // ring, slot, buffer, offset: fills the slot with consecutive elements
   kFetchBox,  // ring, slot, buffer, row, column, rows, columns, stride: fills the slot from (row,
               // column) of a matrix [rows, columns]; zeros outside. The last three are parameters
-              // or constants, and so is the buffer.
+              // or constants, and so is the buffer. With `integer` groups: as many boxes that lie
+              // side by side in the matrix, one below the other in the slot; columns and column
+              // are multiples of a box's width
   kRead,  // ring, slot, offset (kNone: 0) -> tile of the slot's elements, consecutive ones or with
           // the strides in `integers`, one per dimension (0 repeats)
   kPipeline,  // lo, hi, initial values…; `integer` slots; regions: produce(counter, slot) and

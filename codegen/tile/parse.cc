@@ -402,6 +402,11 @@ void Parser::head(Operation& op, std::string_view word) {
       expect("]");
       expect("of");
       for (ValueId size : list()) op.operands.push_back(size);
+      if (accept_word("groups")) op.integer = integer();
+      break;
+    case Op::kDot:
+      uses(op.operands);
+      if (accept_word("groups")) op.integer = integer();
       break;
     case Op::kRead:
       op.operands.push_back(use());

@@ -76,6 +76,10 @@ class Printer {
     return fmt::format("{}", fmt::join(names, ", "));
   }
 
+  static std::string groups(const Operation& op) {
+    return op.integer == 0 ? "" : fmt::format(" groups {}", op.integer);
+  }
+
   std::string remarks(const std::vector<ValueId>& ids) const {
     std::string out;
     for (ValueId id : ids) {
@@ -163,10 +167,12 @@ std::string Printer::words(const Operation& op) {
       return fmt::format("fetch_run {}[{}], {}[{}]", use(op.operands[0]), use(op.operands[1]),
                          use(op.operands[2]), use(op.operands[3]));
     case Op::kFetchBox:
-      return fmt::format("fetch_box {}[{}], {}[{}, {}] of({}, {}, {})", use(op.operands[0]),
+      return fmt::format("fetch_box {}[{}], {}[{}, {}] of({}, {}, {}){}", use(op.operands[0]),
                          use(op.operands[1]), use(op.operands[2]), use(op.operands[3]),
                          use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
-                         use(op.operands[7]));
+                         use(op.operands[7]), groups(op));
+    case Op::kDot:
+      return fmt::format("dot {}{}", use_all(op.operands), groups(op));
     case Op::kRead:
       return fmt::format(
           "read {}[{}, {}]{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),

@@ -18,7 +18,7 @@ constexpr ElementType kElementTypes[] = {{1, 0}, {2, 1}, {4, 2}, {8, 4}};
 struct Swizzle {
   int row_bytes, mode;
 };
-constexpr Swizzle kSwizzles[] = {{16, 0}, {32, 1}, {64, 2}, {128, 3}};
+constexpr Swizzle kSwizzles[] = {{32, 1}, {64, 2}, {128, 3}};
 
 int element_type(const MappedMatrix& matrix) {
   for (const ElementType& entry : kElementTypes) {
@@ -28,6 +28,7 @@ int element_type(const MappedMatrix& matrix) {
 }
 
 int swizzle(const MappedMatrix& matrix) {
+  if (!matrix.swizzled) return 0;
   const int row_bytes = matrix.box_columns * matrix.element_bytes;
   for (const Swizzle& entry : kSwizzles) {
     if (entry.row_bytes == row_bytes) return entry.mode;
@@ -53,6 +54,10 @@ std::string objection(const MappedMatrix& matrix) {
     return fmt::format("has {} x {} elements; each size must be from 1 to 2^32", matrix.rows,
                        matrix.columns);
   }
+  if (matrix.groups > 0 && matrix.columns % matrix.box_columns != 0) {
+    return fmt::format("has rows of {} elements, and groups of boxes need a multiple of {}",
+                       matrix.columns, matrix.box_columns);
+  }
   return {};
 }
 
@@ -74,17 +79,22 @@ TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_vie
     throw UserError(fmt::format("{} {}", what, problem));
   }
   const auto size = static_cast<uint64_t>(matrix.element_bytes);
-  const std::array<uint64_t, 2> sizes{static_cast<uint64_t>(matrix.columns),
-                                      static_cast<uint64_t>(matrix.rows)};
-  const std::array<uint64_t, 1> strides{static_cast<uint64_t>(matrix.stride) * size};
-  const std::array<uint32_t, 2> box{static_cast<uint32_t>(matrix.box_columns),
-                                    static_cast<uint32_t>(matrix.box_rows)};
-  constexpr std::array<uint32_t, 2> kSteps{1, 1};
+  const auto width = static_cast<uint64_t>(matrix.box_columns);
+  const auto columns = static_cast<uint64_t>(matrix.columns);
+  // The third dimension: boxes side by side.
+  const bool grouped = matrix.groups > 0;
+  const std::array<uint64_t, 3> sizes{grouped ? width : columns, static_cast<uint64_t>(matrix.rows),
+                                      columns / width};
+  const std::array<uint64_t, 2> strides{static_cast<uint64_t>(matrix.stride) * size, width * size};
+  const std::array<uint32_t, 3> box{static_cast<uint32_t>(matrix.box_columns),
+                                    static_cast<uint32_t>(matrix.box_rows),
+                                    static_cast<uint32_t>(matrix.groups)};
+  constexpr std::array<uint32_t, 3> kSteps{1, 1, 1};
   TensorMap map;
   device.make_current();
   const Result result = device.driver().encode_map(
-      &map, element_type(matrix), sizes.size(), reinterpret_cast<void*>(matrix.base), sizes.data(),
-      strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
+      &map, element_type(matrix), grouped ? 3 : 2, reinterpret_cast<void*>(matrix.base),
+      sizes.data(), strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
       kPromoteTo256Bytes, kZerosOutside);
   if (result != kSuccess) {
     device.check(result, fmt::format("map {} ({} x {}, boxes of {} x {})", what, matrix.rows,

@@ -14,7 +14,9 @@ struct MappedMatrix {
   Address base = 0;
   int element_bytes = 0;
   int64_t rows = 0, columns = 0, stride = 0;  // stride: elements from row to row
-  int box_rows = 0, box_columns = 0;          // swizzled by the width of a box's row
+  int box_rows = 0, box_columns = 0;
+  int groups = 0;         // boxes side by side that one copy takes; 0: one, anywhere
+  bool swizzled = false;  // by the width of a box's row
 
   bool operator==(const MappedMatrix&) const = default;
 };

@@ -110,18 +110,24 @@ class Gpu {
       return of.parameter < 0 ? static_cast<uint64_t>(of.constant)
                               : arguments[static_cast<size_t>(of.parameter)];
     };
-    constexpr int kF16 = 6, kBF16 = 9, kBytes = 2, kSwizzle128 = 3, kPromote256 = 3;
+    constexpr int kU16 = 1, kU32 = 2, kSwizzle128 = 3, kPromote256 = 3;
     EncodedMap out;
-    uint64_t sizes[2] = {size(map.columns), size(map.rows)}, stride = size(map.stride) * kBytes;
-    uint32_t box[2] = {static_cast<uint32_t>(map.box_columns), static_cast<uint32_t>(map.box_rows)};
-    uint32_t steps[2] = {1, 1};
+    const auto bytes = static_cast<uint64_t>(bit_width(map.dtype) / 8);
+    const auto width = static_cast<uint64_t>(map.box_columns);
+    const bool grouped = map.groups > 0;
+    uint64_t sizes[3] = {grouped ? width : size(map.columns), size(map.rows),
+                         size(map.columns) / width};
+    uint64_t strides[2] = {size(map.stride) * bytes, width * bytes};
+    uint32_t box[3] = {static_cast<uint32_t>(map.box_columns), static_cast<uint32_t>(map.box_rows),
+                       static_cast<uint32_t>(map.groups)};
+    uint32_t steps[3] = {1, 1, 1};
     must("encoding a map",
-         call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out),
-                   map.dtype == DType::kF16 ? kF16 : kBF16, 2u,
+         call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out), bytes == 2 ? kU16 : kU32,
+                   grouped ? 3u : 2u,
                    reinterpret_cast<void*>(arguments[static_cast<size_t>(map.buffer)]),
-                   static_cast<const uint64_t*>(sizes), static_cast<const uint64_t*>(&stride),
+                   static_cast<const uint64_t*>(sizes), static_cast<const uint64_t*>(strides),
                    static_cast<const uint32_t*>(box), static_cast<const uint32_t*>(steps), 0,
-                   kSwizzle128, kPromote256, 0));
+                   map.swizzled ? kSwizzle128 : 0, kPromote256, 0));
     return out;
   }
 

@@ -1,4 +1,5 @@
 // Kernels with pipelines, as large products are written.
+#include <algorithm>
 #include <bit>
 
 #include "codegen/tile/builder.h"
@@ -131,6 +132,52 @@ Sample packed_product(const Shape& shape, DType to) {
           2e-3};
 }
 
+// y[m, n] = x[m, k] * w[n, k]' for few rows of x: warps share 16 rows of w and have k of their own.
+Sample grouped_product(int tokens, int slots, DType dtype) {
+  constexpr int kGroups = 8, kRows = 16, kDepth = kGroups * kStep;
+  const int columns = std::max(8, tokens);
+  Builder b("grouped_product");
+  ValueId w = b.buffer("w", dtype, /*constant=*/true), x = b.buffer("x", dtype);
+  ValueId y = b.buffer("y", kF32);
+  ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
+  ValueId blocks = b.index_parameter("blocks");
+  ValueId ring_w = b.ring(dtype, {kGroups * kRows, kStep}, slots);
+  ValueId ring_x = b.ring(dtype, {kGroups * tokens, kStep}, slots);
+  ValueId shares = b.alloc(kF32, int64_t{kGroups} * kRows * columns);
+  ValueId tiles = b.div(b.add(n, b.index(kRows - 1)), b.index(kRows));
+  b.loop(b.task(), tiles, blocks, {}, [&](ValueId tile, std::span<const ValueId>) {
+    ValueId row = b.mul(tile, b.index(kRows));
+    ValueId sums = b.pipeline(
+        slots, b.index(0), b.div(b.add(k, b.index(kDepth - 1)), b.index(kDepth)),
+        {b.constant(kF32, 0, {kGroups * kRows, columns})},
+        [&](ValueId i, ValueId slot) {
+          ValueId first = b.mul(i, b.index(kDepth));
+          b.fetch_box(ring_w, slot, {w, n, k, k}, row, first, kGroups);
+          b.fetch_box(ring_x, slot, {x, m, k, k}, b.index(0), first, kGroups);
+        },
+        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+          ValueId left = b.read(ring_w, slot, {kGroups * kRows, kStep});
+          ValueId right = b.transpose(b.read(ring_x, slot, {kGroups * tokens, kStep}));
+          return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
+        })[0];
+    b.store({shares, b.index(0)}, sums);
+    ValueId total = b.constant(kF32, 0, {tokens, kRows});
+    for (int group = 0; group < kGroups; ++group) {
+      ValueId first = b.index(int64_t{group} * kRows * columns);
+      ValueId share = b.load({shares, first, {b.index(1), b.index(columns)}, {}}, {tokens, kRows});
+      total = b.add(total, share);
+    }
+    b.store({y, row, {n, b.index(1)}, {m, b.sub(n, row)}}, total);
+    return std::vector<ValueId>{};
+  });
+  int64_t M = tokens == 1 ? 1 : tokens - 1, N = 3 * kRows - 5, K = 3 * kDepth - 2 * kStep;
+  std::string name =
+      "grouped_product_" + std::to_string(tokens) + "_" + std::string(tenon::name(dtype));
+  return {
+      name,         b.finish(), 256, 2, {{dtype, N * K, 1}, {dtype, M * K, 1}, {kF32, M * N, 0}},
+      {M, N, K, 2}, 2e-3};
+}
+
 // y[n, m] = w[n, k] * x[m, k]', both sides as they are.
 Sample plain_product(const Shape& shape, DType dtype) {
   auto [rows, tokens, slots, threads] = shape;
@@ -176,6 +223,8 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(plain_product({64, 32, 4, 128}, DType::kBF16));
   out.push_back(plain_product({256, 64, 2, 256}, DType::kBF16));
   out.back().representative = false;
+  for (int tokens : {1, 8, 16}) out.push_back(grouped_product(tokens, 2, kF16));
+  out.push_back(grouped_product(16, 2, DType::kBF16));
   return out;
 }
 

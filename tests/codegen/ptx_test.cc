@@ -219,7 +219,7 @@ TEST(PtxTest, RefusesPipelinesThatCannotRun) {
     return compile_gpu(b.finish(), 128, target_of("sm_90a"));
   };
   GpuCode code = compile(2, true, false);
-  EXPECT_EQ(code.threads, 256);
+  EXPECT_EQ(code.threads, 160);  // a warp more, that copies
   ASSERT_EQ(code.maps.size(), 1u);
   EXPECT_EQ(code.maps[0].rows.parameter, 2);
   EXPECT_EQ(code.maps[0].box_rows, 8);

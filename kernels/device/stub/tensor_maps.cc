@@ -22,6 +22,7 @@ struct EncodedMap {
   uint64_t columns = 0, rows = 0, row_bytes = 0;
   uint32_t box_columns = 0, box_rows = 0;
   uint32_t element_bytes = 0;
+  uint32_t groups = 0;  // of a map with three dimensions
 };
 static_assert(sizeof(EncodedMap) <= sizeof(TensorMap));
 
@@ -30,13 +31,14 @@ struct FetchedMatrix {
   std::string buffer;
   Address base = 0;
   uint64_t columns = 0, rows = 0, row_bytes = 0;
-  uint32_t slot_columns = 0, slot_rows = 0, element_bytes = 0;
+  uint32_t slot_columns = 0, slot_rows = 0, element_bytes = 0, groups = 0;
 
   // A slot wider than a box is filled by several.
   bool is_mapped_by(const EncodedMap& map) const {
     return map.base == base && map.columns == columns && map.rows == rows &&
            map.row_bytes == row_bytes && map.element_bytes == element_bytes &&
-           slot_columns % map.box_columns == 0 && slot_rows % map.box_rows == 0;
+           map.groups == groups && slot_columns % map.box_columns == 0 &&
+           slot_rows % (map.box_rows * std::max(1u, groups)) == 0;
   }
 };
 
@@ -57,13 +59,13 @@ class FetchedMatrices {
       if (operation.op == codegen::Op::kIndexConstant) {
         numbers_[operation.results[0]] = static_cast<uint64_t>(operation.integer);
       }
-      if (operation.op == codegen::Op::kFetchBox) add(operation.operands);
+      if (operation.op == codegen::Op::kFetchBox) add(operation.operands, operation.integer);
       for (const codegen::Region& inner : operation.regions) visit(inner);
     }
   }
 
   // ring, slot, buffer, row, column, rows, columns, stride
-  void add(const std::vector<codegen::ValueId>& operands) {
+  void add(const std::vector<codegen::ValueId>& operands, int64_t groups) {
     const codegen::Type& ring = kernel_.types.at(operands[0]);
     FetchedMatrix matrix;
     matrix.buffer = kernel_.parameters.at(operands[2]).name;
@@ -74,6 +76,7 @@ class FetchedMatrices {
     matrix.row_bytes = numbers_.at(operands[7]) * matrix.element_bytes;
     matrix.slot_rows = static_cast<uint32_t>(ring.shape.at(0));
     matrix.slot_columns = static_cast<uint32_t>(ring.shape.at(1));
+    matrix.groups = static_cast<uint32_t>(groups);
     found_.push_back(std::move(matrix));
   }
 
@@ -173,20 +176,27 @@ TENON_STUB_EXPORT Result cuTensorMapEncodeTiled(TensorMap* to, int type, uint32_
       world.report("a map is encoded at an address that is not aligned to 64 bytes");
       return kInvalidValue;
     }
-    if (rank != 2 || type < 0 || static_cast<size_t>(type) >= std::size(kTypeBytes) ||
+    if (rank < 2 || rank > 3 || type < 0 || static_cast<size_t>(type) >= std::size(kTypeBytes) ||
         swizzle < 0 || static_cast<size_t>(swizzle) >= std::size(kSwizzledBytes) || steps[0] != 1 ||
         steps[1] != 1 || interleaving != 0 || fill != 0) {
-      world.report("a map of another kind than ours: 2 dimensions, plain, zeros outside");
+      world.report("a map of another kind than ours: 2 or 3 dimensions, plain, zeros outside");
+      return kInvalidValue;
+    }
+    const bool grouped = rank == 3;
+    if (grouped && (sizes[0] != box[0] || strides[1] != sizes[0] * kTypeBytes[type] ||
+                    box[2] == 0 || box[2] > 256 || steps[2] != 1)) {
+      world.report("a map with three dimensions whose boxes do not lie side by side");
       return kInvalidValue;
     }
     const EncodedMap map{EncodedMap::kMark,
                          reinterpret_cast<Address>(base),
-                         sizes[0],
+                         grouped ? sizes[0] * sizes[2] : sizes[0],
                          sizes[1],
                          strides[0],
                          box[0],
                          box[1],
-                         kTypeBytes[type]};
+                         kTypeBytes[type],
+                         grouped ? box[2] : 0};
     if (const Result result = check_encoding(world, map, kSwizzledBytes[swizzle])) return result;
     std::memcpy(to->words, &map, sizeof(map));
     return kSuccess;

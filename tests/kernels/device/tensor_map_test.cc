@@ -137,9 +137,9 @@ struct Encoding {
   int type = 2;
   uint32_t rank = 2;
   Address base = 0;
-  uint64_t sizes[2] = {32, 10};
+  uint64_t sizes[3] = {32, 10, 1};
   uint64_t stride = 128;
-  uint32_t box[2] = {32, 4};
+  uint32_t box[3] = {32, 4, 0};
   int swizzle = 3;
 };
 
@@ -155,14 +155,16 @@ TEST_F(TensorMapTest, EncodingsThatTheStubReports) {
       {"no multiple of 16 bytes", [](Encoding& e) { e.box[0] = 31; }},
       {"wider than what is swizzled", [](Encoding& e) { e.box[0] = 64; }},
       {"wider than what is swizzled", [](Encoding& e) { e.swizzle = 2; }},
-      {"another kind than ours", [](Encoding& e) { e.rank = 3; }},
+      {"another kind than ours", [](Encoding& e) { e.rank = 4; }},
+      {"do not lie side by side", [](Encoding& e) { e.rank = 3; }},
       {"another kind than ours", [](Encoding& e) { e.type = 99; }},
       {"reaches 128 bytes past an allocation", [](Encoding& e) { e.sizes[1] = 11; }},
   };
   const auto encode = [&](const Encoding& e, TensorMap* to) {
-    constexpr uint32_t kSteps[] = {1, 1};
+    constexpr uint32_t kSteps[] = {1, 1, 1};
+    const uint64_t strides[] = {e.stride, 0};
     return device_->driver().encode_map(to, e.type, e.rank, reinterpret_cast<void*>(e.base),
-                                        e.sizes, &e.stride, e.box, kSteps, 0, e.swizzle, 3, 0);
+                                        e.sizes, strides, e.box, kSteps, 0, e.swizzle, 3, 0);
   };
   device_->make_current();
   TensorMap map[2];
