@@ -48,7 +48,7 @@ def nvfp4_model(small_model):
 
 def test_help_lists_every_command():
     text = succeeded(tenon("--help"))
-    for command in ("doctor", "demo", "explain", "run", "quantize", "bench"):
+    for command in ("doctor", "demo", "explain", "run", "quantize", "bench", "models"):
         assert command in text
 
 
@@ -181,3 +181,28 @@ def test_bench_says_who_cannot_run_a_model(tmp_path):
     onnx.save(build_scaled_dot("nvfp4", Problem()), path)
     text = succeeded(tenon("bench", path, "--seconds", 0.1))
     assert "cpu cannot run this model" in text
+
+
+def test_models_writes_a_decoder(tmp_path):
+    target = tmp_path / "decoder"
+    told = json.loads(
+        succeeded(
+            tenon(
+                "models", "decoder", "--preset", "tiny-qwen3", "--layers", 3, "--weights", "int4",
+                "--out", target, "--json",
+            )
+        )
+    )  # fmt: skip
+    model = onnx.load(told["model"])
+    assert told["bytes"] == sum(f.stat().st_size for f in target.glob("model.onnx*"))
+    assert [n.op_type for n in model.graph.node].count("GroupQueryAttention") == 3
+    assert (target / "genai_config.json").is_file()
+
+
+def test_models_refuses_what_it_does_not_know(tmp_path):
+    assert "unknown preset 'llama-9b'; one of: tiny-llama" in failed(
+        tenon("models", "decoder", "--preset", "llama-9b", "--out", tmp_path)
+    )
+    assert "cannot be written" in failed(
+        tenon("models", "decoder", "--weights", "f32", "--activations", "f16", "--out", tmp_path)
+    )

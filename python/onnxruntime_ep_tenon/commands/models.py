@@ -1,0 +1,98 @@
+"""Models to try things with, written here: decoders of any size, with weights of no meaning."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from .. import console
+from ..requirements import require
+from . import arguments
+
+SUMMARY = "write a decoder of any size to try things with"
+
+_SIZES = ("layers", "hidden", "heads", "kv-heads", "head-size", "feed-forward", "vocabulary")
+_WEIGHTS = ("nvfp4", "int4", "mxfp8", "mxfp4", "f16", "bf16", "f32")
+
+
+def add_arguments(parser) -> None:
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    decoder = kinds.add_parser("decoder", help="a folder with model.onnx and genai_config.json")
+    decoder.add_argument("--preset", default="tiny-llama", help="sizes and architecture by name")
+    for size in _SIZES:
+        decoder.add_argument(f"--{size}", type=int, help="instead of the preset's")
+    decoder.add_argument("--weights", default="nvfp4", choices=_WEIGHTS, help="how they are stored")
+    decoder.add_argument(
+        "--activations",
+        choices=("f32", "f16", "bf16"),
+        help="the type between the layers and of the caches (default: f16, or that of the weights)",
+    )
+    decoder.add_argument(
+        "--form",
+        default="genai",
+        choices=("genai", "attention", "unfused"),
+        help="as ONNX Runtime GenAI writes it, or as torch's exporter does, with Attention or "
+        "softmax(QK)V",
+    )
+    decoder.add_argument(
+        "--use-qdq", action="store_true", help="genai: weights by DequantizeLinear"
+    )
+    decoder.add_argument(
+        "--separate-qkv", action="store_true", help="three products where one would do"
+    )
+    decoder.add_argument(
+        "--last-token-only", action="store_true", help="logits of the last token, not of all"
+    )
+    decoder.add_argument(
+        "--draw",
+        default="codes",
+        choices=("codes", "floats"),
+        help="random codes, in seconds; or random floats, which are then quantised",
+    )
+    decoder.add_argument("--seed", type=int, default=0, help="of the weights (default: 0)")
+    decoder.add_argument("--out", required=True, help="the folder to write")
+    arguments.add_json(decoder)
+
+
+def run(args) -> int:
+    require("onnx", "to write a model")
+    from ..models.decoder import write_decoder
+    from ..models.decoder_weights import DrawnWeights, SeededWeights
+
+    config, spelling = _config(args), _spelling(args)
+    source = {"codes": DrawnWeights, "floats": SeededWeights}[args.draw](args.seed)
+    begin = time.perf_counter()
+    path = write_decoder(Path(args.out), config, spelling, source)
+    seconds = time.perf_counter() - begin
+    written = sum(file.stat().st_size for file in path.parent.glob("model.onnx*"))
+    if args.json:
+        console.print_json({"model": str(path), "bytes": written, "seconds": seconds})
+    else:
+        size, took = console.size(written), console.duration(seconds)
+        console.say(f"{path}: {config.layers} layers, {size}, written in {took}")
+    return 0
+
+
+def _config(args):
+    from ..models.decoder_config import PRESETS
+
+    if args.preset not in PRESETS:
+        raise ValueError(f"unknown preset '{args.preset}'; one of: {', '.join(PRESETS)}")
+    names = [size.replace("-", "_") for size in _SIZES]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return replace(PRESETS[args.preset], **given)
+
+
+def _spelling(args):
+    from ..models.decoder_config import ACTIVATION_TYPES, Spelling
+
+    plain = args.weights in ACTIVATION_TYPES
+    return Spelling(
+        form=args.form,
+        weights=args.weights,
+        activations=args.activations or (args.weights if plain else "f16"),
+        packed_qkv=not args.separate_qkv,
+        use_qdq=args.use_qdq,
+        last_token_only=args.last_token_only,
+    )

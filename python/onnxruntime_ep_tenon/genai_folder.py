@@ -1,0 +1,101 @@
+"""Reading a folder as ONNX Runtime GenAI takes it: genai_config.json beside a decoder's model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from .inputs import InputError
+
+CONFIG_NAME = "genai_config.json"
+
+
+@dataclass(frozen=True)
+class GenaiFolder:
+    """Where the model is, what its inputs and outputs are called, and how long it may run."""
+
+    model: Path
+    ids: str
+    mask: str
+    positions: str
+    logits: str
+    past: tuple[tuple[str, str], ...]  # keys and values, layer by layer
+    present: tuple[tuple[str, str], ...]
+    end_tokens: tuple[int, ...]
+    context_length: int
+    shares_cache: bool  # past and present may be the same memory
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.model.parent / "tokenizer.json"
+
+    @staticmethod
+    def load(path: Path | str) -> GenaiFolder:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder; give one that holds {CONFIG_NAME}")
+        config = _read(folder / CONFIG_NAME)
+        model = _part(config, "model", folder)
+        decoder = _part(model, "decoder", folder)
+        inputs, outputs = _part(decoder, "inputs", folder), _part(decoder, "outputs", folder)
+        layers = _number(decoder, "num_hidden_layers", folder)
+        file = folder / decoder.get("filename", "model.onnx")
+        if not file.is_file():
+            raise InputError(f"{folder / CONFIG_NAME} names {file.name}, which is not there")
+        return GenaiFolder(
+            model=file,
+            ids=inputs.get("input_ids", "input_ids"),
+            mask=inputs.get("attention_mask", "attention_mask"),
+            positions=inputs.get("position_ids", "position_ids"),
+            logits=outputs.get("logits", "logits"),
+            past=_pairs(inputs, "past", "past_key_values.%d.", layers),
+            present=_pairs(outputs, "present", "present.%d.", layers),
+            end_tokens=_end_tokens(model),
+            context_length=_number(model, "context_length", folder),
+            shares_cache=bool(config.get("search", {}).get("past_present_share_buffer", False)),
+        )
+
+
+def _read(path: Path) -> dict:
+    if not path.is_file():
+        raise InputError(
+            f"there is no {path.name} in {path.parent}: it should be a folder as ONNX Runtime "
+            "GenAI's model builder or `tenon models decoder` writes it"
+        )
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path} should hold an object, it holds {type(config).__name__}")
+    return config
+
+
+def _part(value: dict, key: str, folder: Path) -> dict:
+    part = value.get(key)
+    if not isinstance(part, dict):
+        raise InputError(
+            f"{folder / CONFIG_NAME} has no '{key}' object: only models with one decoder are run"
+        )
+    return part
+
+
+def _number(value: dict, key: str, folder: Path) -> int:
+    number = value.get(key)
+    if not isinstance(number, int) or number < 1:
+        raise InputError(f"{folder / CONFIG_NAME}: '{key}' should be a positive number: {number!r}")
+    return number
+
+
+def _pairs(names: dict, kind: str, default: str, layers: int) -> tuple[tuple[str, str], ...]:
+    key = names.get(f"{kind}_key_names", default + "key")
+    value = names.get(f"{kind}_value_names", default + "value")
+    return tuple(
+        (key.replace("%d", str(layer)), value.replace("%d", str(layer))) for layer in range(layers)
+    )
+
+
+def _end_tokens(model: dict) -> tuple[int, ...]:
+    told = model.get("eos_token_id", [])
+    return tuple(told) if isinstance(told, list) else (told,)

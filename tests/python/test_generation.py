@@ -1,0 +1,218 @@
+"""Token loops: caches bound and never copied, tokens as the float64 decoder chooses them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import onnxruntime_ep_tenon as tenon
+import pytest
+from onnxruntime_ep_tenon.genai_folder import GenaiFolder
+from onnxruntime_ep_tenon.generation import Pace, TokenLoop, generate, greedy, sampler
+from onnxruntime_ep_tenon.inputs import InputError
+from onnxruntime_ep_tenon.models import decoder
+from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
+from onnxruntime_ep_tenon.models.decoder_reference import ReferenceDecoder
+from onnxruntime_ep_tenon.models.decoder_weights import SeededWeights
+from test_session import quiet
+
+PROMPT, COUNT = (1, 2, 3, 4), 12
+CONFIG = ARCHITECTURES["gpt_oss"]
+EXAMPLE = Path(__file__).parents[2] / "examples/python/generate.py"
+
+
+def written(folder: Path, form: str) -> Path:
+    spelling = Spelling(form, "int4", "f32")
+    decoder.write_decoder(folder, CONFIG, spelling, SeededWeights())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def genai(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("genai"), "genai")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("exported"), "unfused")
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[int]:
+    reference = ReferenceDecoder(CONFIG, Spelling("genai", "int4", "f32"), SeededWeights())
+    tokens, feed = [], [PROMPT]
+    for _ in range(COUNT):
+        tokens.append(greedy(reference.step(feed)[0, -1]))
+        feed = [[tokens[-1]]]
+    return tokens
+
+
+def tokens_of(folder: Path, session=None, **settings) -> list[int]:
+    told = GenaiFolder.load(folder)
+    session = session or tenon.create_session(told.model, "cpu", quiet())
+    return list(generate(TokenLoop(session, told, **settings), PROMPT, COUNT))
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("share_cache", [True, False])
+def test_genai_form(genai, wanted, share_cache):
+    assert tokens_of(genai, share_cache=share_cache) == wanted
+
+
+@pytest.mark.plugin
+def test_exported_form(exported, wanted):
+    assert tokens_of(exported) == wanted
+
+
+@pytest.mark.plugin
+def test_a_mask_of_fixed_length(genai, wanted):
+    assert tokens_of(genai, max_length=40, fixed_mask=True) == wanted
+
+
+@pytest.mark.parametrize("share_cache", [True, False])
+def test_another_provider(genai, wanted, share_cache):
+    told = GenaiFolder.load(genai)
+    session = onnxruntime.InferenceSession(
+        str(told.model), quiet(), providers=["CPUExecutionProvider"]
+    )
+    assert tokens_of(genai, session, share_cache=share_cache) == wanted
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("fixed_mask", [True, False])
+def test_what_lies_behind_the_tokens_is_not_read(genai, wanted, fixed_mask):
+    told = GenaiFolder.load(genai)
+    session = tenon.create_session(told.model, "cpu", quiet())
+    loop = TokenLoop(session, told, max_length=40, fixed_mask=fixed_mask)
+    for cache in loop._caches.values():
+        cache.update_inplace(np.full(cache.shape(), np.nan, np.float32))
+    assert list(generate(loop, PROMPT, COUNT)) == wanted
+
+
+@pytest.mark.plugin
+def test_shared_caches_stay_where_they_are(genai):
+    told = GenaiFolder.load(genai)
+    loop = TokenLoop(tenon.create_session(told.model, "cpu", quiet()), told, max_length=16)
+    before = {name: value.data_ptr() for name, value in loop._caches.items()}
+    loop.step([PROMPT])
+    loop.step([[5]])
+    assert {name: value.data_ptr() for name, value in loop._caches.items()} == before
+
+
+@pytest.mark.plugin
+def test_rows_of_a_batch_do_not_mix(genai):
+    told = GenaiFolder.load(genai)
+    session = tenon.create_session(told.model, "cpu", quiet())
+    rows = [[1, 2, 3], [4, 5, 6]]
+    together = TokenLoop(session, told, batch=2)
+    together.step(rows)
+    second = together.step([[7], [8]])
+    for row, last, logits in zip(rows, (7, 8), second, strict=True):
+        alone = TokenLoop(session, told)
+        alone.step([row])
+        np.testing.assert_allclose(alone.step([[last]])[0], logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.plugin
+def test_it_ends_with_the_cache_and_at_an_end_token(genai, wanted):
+    assert tokens_of(genai, max_length=len(PROMPT) + 3) == wanted[:4]
+    told = GenaiFolder.load(genai)
+    loop = TokenLoop(tenon.create_session(told.model, "cpu", quiet()), told)
+    stop = wanted[4]
+    made = list(generate(loop, PROMPT, COUNT, end_tokens=[stop]))
+    assert made == wanted[: wanted.index(stop)]
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([[96]], "token ids lie from 0 to 95"),
+        ([[-1]], "token ids lie from 0 to 95"),
+        ([[1], [2]], r"expected tokens of shape \[1, 1 or more\], got \[2, 1\]"),
+        ([[1] * 129], "129 more are beyond max_length, 128"),
+    ],
+)
+def test_impossible_tokens_are_refused(genai, ids, text):
+    told = GenaiFolder.load(genai)
+    loop = TokenLoop(tenon.create_session(told.model, "cpu", quiet()), told)
+    with pytest.raises(InputError, match=text):
+        loop.step(ids)
+
+
+def changed(folder: Path, target: Path, change) -> Path:
+    config = json.loads((folder / "genai_config.json").read_text())
+    change(config)
+    (target / "genai_config.json").write_text(json.dumps(config))
+    for name in ("model.onnx", "model.onnx.data"):
+        (target / name).symlink_to(folder / name)
+    return target
+
+
+def test_folders_that_are_none(tmp_path, genai):
+    with pytest.raises(InputError, match="is no folder"):
+        GenaiFolder.load(tmp_path / "absent")
+    with pytest.raises(InputError, match="there is no genai_config.json in"):
+        GenaiFolder.load(tmp_path)
+    (tmp_path / "genai_config.json").write_text("{")
+    with pytest.raises(InputError, match="is no JSON"):
+        GenaiFolder.load(tmp_path)
+    (tmp_path / "genai_config.json").write_text("{}")
+    with pytest.raises(InputError, match="no 'model' object"):
+        GenaiFolder.load(tmp_path)
+    (tmp_path / "genai_config.json").write_text((genai / "genai_config.json").read_text())
+    with pytest.raises(InputError, match="names model.onnx, which is not there"):
+        GenaiFolder.load(tmp_path)
+
+
+@pytest.mark.plugin
+def test_names_that_the_model_does_not_have(genai, tmp_path):
+    def more_layers(config):
+        config["model"]["decoder"]["num_hidden_layers"] = 3
+
+    told = GenaiFolder.load(changed(genai, tmp_path, more_layers))
+    session = tenon.create_session(told.model, "cpu", quiet())
+    with pytest.raises(InputError, match=r"no past_key_values.2.key among its inputs"):
+        TokenLoop(session, told)
+
+
+def test_sampling():
+    logits = np.array([0.0, 5.0, 4.9, -3.0])
+    assert sampler(0.0)(logits) == 1
+    draws = {sampler(1.0, top_k=2, seed=seed)(logits) for seed in range(40)}
+    assert draws == {1, 2}
+    assert sampler(1.0, seed=3)(logits) == sampler(1.0, seed=3)(logits)
+
+
+def test_pace():
+    pace = Pace(5, 1.0, [3.0, 3.5, 4.0])
+    assert pace.first_token_s == 2.0
+    assert pace.tokens_per_second == 2.0
+    assert "3 tokens after a prompt of 5" in str(pace)
+
+
+def example(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, EXAMPLE, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.plugin
+def test_the_example_streams_tokens(genai, wanted):
+    tokens = ",".join(map(str, PROMPT))
+    ran = example(genai, "--tokens", tokens, "--count", COUNT, "--device", "cpu")
+    assert ran.returncode == 0, ran.stderr
+    assert [int(token) for token in ran.stdout.split()] == wanted
+    assert "tokens/s" in ran.stderr
+
+
+def test_the_example_says_what_is_wrong(genai, tmp_path):
+    for given, text in (
+        ((tmp_path, "--tokens", "1"), "there is no genai_config.json"),
+        ((genai, "--prompt", "hello"), "give --tokens instead"),
+        ((genai, "--tokens", "1000", "--device", "cpu"), "token ids lie from 0 to 95"),
+    ):
+        ran = example(*given)
+        assert ran.returncode == 1
+        assert text in ran.stderr and "Traceback" not in ran.stderr
