@@ -33,6 +33,7 @@ struct FragmentLayout {
     int per_row = 0;
     int words() const;  // of a unit
     int words_of_pair() const { return words() / kRowPairs; }
+    bool operator==(const Side&) const = default;
   };
 
   const FormatRule* element = nullptr;     // null: plain
@@ -54,6 +55,7 @@ struct FragmentLayout {
   int code_runs() const { return std::max(1, element->bits / 4); }
   int code_words() const { return kFragmentThreads * (is_plain() ? 16 : element->bits); }
   int unit_words() const { return code_words() + scale.words() + zero.words(); }
+  bool operator==(const FragmentLayout&) const = default;
 };
 
 struct FragmentLayoutAnswer {

@@ -1,0 +1,132 @@
+#include "kernels/llvm/scaled_dot/dot_sections.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/llvm/scaled_dot/weight_source.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr size_t kNobody = SIZE_MAX;
+
+// What one kernel can decode in the same way; sums may come out with different exponents.
+bool decode_alike(FragmentLayout a, const FragmentLayout& b) {
+  a.n = b.n;
+  a.exponent = b.exponent;
+  a.scale_shift = b.scale_shift;
+  return a == b;
+}
+
+// The dot that reads the result of number `from`; kNobody: it goes to memory.
+size_t reader_of(std::span<const ir::Node> dots, size_t from) {
+  for (size_t i = 0; i < dots.size(); ++i) {
+    const std::vector<ir::ValueId> extra = ir::ScaledDot::from(dots[i]).extra;
+    if (std::ranges::find(extra, dots[from].output(0)) != extra.end()) return i;
+  }
+  return kNobody;
+}
+
+// Which dots share units: numbers of those that give and of those that take.
+struct Pairing {
+  Support support = Support::yes();
+  std::vector<size_t> giver;  // by dot; kNobody
+  std::vector<bool> gives;
+};
+
+Pairing pair_up(std::span<const ir::Node> dots) {
+  Pairing pairing{.giver = std::vector<size_t>(dots.size(), kNobody),
+                  .gives = std::vector<bool>(dots.size())};
+  for (size_t i = 0; i < dots.size(); ++i) {
+    const size_t reader = reader_of(dots, i);
+    if (reader == kNobody) continue;
+    if (pairing.giver[reader] != kNobody) {
+      pairing.support = Support::no("a product takes the results of two others");
+    }
+    pairing.giver[reader] = i;
+    pairing.gives[i] = true;
+  }
+  for (size_t i = 0; i < dots.size(); ++i) {
+    if (pairing.gives[i] && pairing.giver[i] != kNobody) {
+      pairing.support = Support::no("products wait for each other in a row");
+    }
+  }
+  return pairing;
+}
+
+Support check_pair(const DotSection& section) {
+  if (!section.is_paired()) return Support::yes();
+  const FragmentLayout &first = section.parts[0].layout, &second = section.parts[1].layout;
+  if (first.n != second.n) {
+    return Support::no(fmt::format("{} and {} columns cannot alternate", first.n, second.n));
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots) {
+  DotSections plan;
+  const auto refuse = [&](Support why) {
+    plan.support = std::move(why);
+    return plan;
+  };
+  std::vector<DotPart> parts;
+  for (const ir::Node& dot : dots) {
+    DotPart part{dot, describe_scaled_dot(graph, dot).problem, {}};
+    FragmentLayoutAnswer answer = fragment_layout(graph, part.problem);
+    if (!answer.support) return refuse(answer.support);
+    part.layout = answer.layout;
+    if (!parts.empty() && !decode_alike(part.layout, parts[0].layout)) {
+      return refuse(Support::no("the weights are decoded in different ways"));
+    }
+    parts.push_back(std::move(part));
+  }
+  const Pairing pairing = pair_up(dots);
+  if (!pairing.support) return refuse(pairing.support);
+  int64_t units = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (pairing.gives[i]) continue;
+    DotSection section{{}, units};
+    if (pairing.giver[i] != kNobody) section.parts.push_back(parts[pairing.giver[i]]);
+    section.parts.push_back(parts[i]);
+    if (Support pair = check_pair(section); !pair) return refuse(pair);
+    units += section.units();
+    plan.sections.push_back(std::move(section));
+  }
+  plan.layout = parts[0].layout;
+  const DotSection& last = plan.sections.back();
+  plan.layout.n = last.first_unit * kFragmentRows + last.rows();
+  plan.support = Support::yes();
+  return plan;
+}
+
+BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered) {
+  struct Piece {
+    PackUnit pack;
+    int64_t first_unit, units;
+    int half;
+  };
+  std::vector<Piece> pieces;
+  for (DotSection& section : dots.sections) {
+    for (size_t i = 0; i < section.parts.size(); ++i) {
+      DotPart& part = section.parts[i];
+      pieces.push_back({unit_packer(graph, part.problem, part.layout), section.first_unit,
+                        section.units(), section.is_paired() ? static_cast<int>(i) : -1});
+      if (!part.layout.scaled_sums) continue;
+      part.column_scales = keep(lowered, column_scales(graph, part.problem, part.layout));
+    }
+  }
+  const auto pack = [=](int64_t row_unit, int64_t step, uint32_t* words) {
+    for (const Piece& piece : pieces) {
+      const int64_t unit = row_unit - piece.first_unit;
+      if (unit < 0 || unit >= piece.units) continue;
+      const int64_t rows = piece.half < 0 ? kFragmentRows : kFragmentRows / 2;
+      piece.pack({unit * rows, piece.half}, step, words);
+    }
+  };
+  return keep(lowered, pack_units(dots.layout, pack));
+}
+
+}  // namespace tenon::kernels
