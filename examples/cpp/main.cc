@@ -2,41 +2,18 @@
 //
 //   run_model <libonnxruntime.so> <libonnxruntime_ep_tenon.so> <model.onnx>
 //
-// Inputs are filled with ones, unknown dims are 1. The runtime is opened by name: its symbols carry
-// its version, so a program linked against one release would not start with another.
-#include <dlfcn.h>
-#include <onnxruntime_cxx_api.h>
-
-#include <algorithm>
+// Inputs are filled with ones, unknown dims are 1.
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <stdexcept>
-#include <string>
 #include <unordered_map>
-#include <vector>
+
+#include "runtime.h"
 
 namespace {
 
-void open_runtime(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  const auto get_base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
-  if (get_base == nullptr) throw std::runtime_error(std::string(path) + " is no ONNX Runtime");
-  const int minor = std::atoi(get_base()->GetVersionString() + 2);  // "1.31.1"
-  Ort::InitApi(get_base()->GetApi(static_cast<uint32_t>(std::min(minor, ORT_API_VERSION))));
-}
-
 Ort::Session open_session(Ort::Env& env, const char* plugin, const char* model) {
-  // Absolute: the runtime resolves a relative path against its own folder.
-  env.RegisterExecutionProviderLibrary("tenon", std::filesystem::absolute(plugin));
-  std::vector<Ort::ConstEpDevice> devices = env.GetEpDevices();
-  std::erase_if(devices, [](const auto& device) {
-    return std::string(device.EpName()) != "TenonExecutionProvider";
-  });
   Ort::SessionOptions options;
   const std::unordered_map<std::string, std::string> wishes = {{"require_full_claim", "1"}};
-  options.AppendExecutionProvider_V2(env, {devices.at(0)}, wishes);
+  options.AppendExecutionProvider_V2(env, {register_tenon(env, plugin)}, wishes);
   return {env, model, options};
 }
 

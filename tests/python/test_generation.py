@@ -1,6 +1,7 @@
 """Token loops: caches bound and never copied, tokens as the float64 decoder chooses them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from onnxruntime_ep_tenon.models import decoder
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.decoder_reference import ReferenceDecoder
 from onnxruntime_ep_tenon.models.decoder_weights import SeededWeights
+from test_gpu import python, stub_driver
 from test_session import quiet
 
 PROMPT, COUNT = (1, 2, 3, 4), 12
@@ -216,3 +218,49 @@ def test_the_example_says_what_is_wrong(genai, tmp_path):
         ran = example(*given)
         assert ran.returncode == 1
         assert text in ran.stderr and "Traceback" not in ran.stderr
+
+
+def cpp_example(*arguments, **environment) -> subprocess.CompletedProcess:
+    """The program that is built beside the plugin, with the runtime of this process."""
+    plugin = Path(tenon.get_library_path()).resolve()
+    program = plugin.parents[1] / "bin/generate"
+    if not program.is_file():
+        pytest.skip("examples/cpp/generate.cc is not built")
+    runtime = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    command = [program, runtime, plugin, *arguments]
+    return subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("form", ["genai", "exported"])
+def test_the_cpp_example_makes_the_same_tokens(form, wanted, request):
+    folder = request.getfixturevalue(form)
+    ran = cpp_example(folder, ",".join(map(str, PROMPT)), COUNT)
+    assert ran.returncode == 0, ran.stderr
+    assert [int(token) for token in ran.stdout.split()] == wanted
+    assert "tokens/s" in ran.stderr
+
+
+@pytest.mark.plugin
+def test_the_cpp_example_says_what_is_wrong(genai, tmp_path):
+    assert "there is no genai_config.json in" in cpp_example(tmp_path, "1").stderr
+    assert "at least one token id" in cpp_example(genai, "none").stderr
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("form", ["genai", "exported"])
+def test_on_a_gpu_that_the_stub_driver_plays(form, wanted, request):
+    folder = request.getfixturevalue(form)
+    tokens = ",".join(map(str, PROMPT))
+    ran = python(EXAMPLE, folder, "--tokens", tokens, "--count", 4, "--device", "gpu")
+    assert ran.returncode == 0, ran.stderr
+    assert [int(token) for token in ran.stdout.split()] == wanted[:4]
+    ran = cpp_example(folder, tokens, 4, TENON_DRIVER_LIBRARY=str(stub_driver()))
+    assert ran.returncode == 0, ran.stderr
+    assert [int(token) for token in ran.stdout.split()] == wanted[:4]
