@@ -119,6 +119,13 @@ std::optional<Layout> Layout::left_operand(const std::vector<int>& shape, int th
   return bits(shape, threads, thread_bits, register_bits);
 }
 
+Layout Layout::replicated(const std::vector<int>& shape, int threads) {
+  Layout out =
+      bits(shape, threads, std::vector<int>(static_cast<size_t>(log2_of(threads)), -1), {});
+  for (int bit = 0; 1 << bit < out.elements(); ++bit) out.register_bits.push_back(bit);
+  return out;
+}
+
 Layout Layout::rows_of() const {
   Layout out = *this;
   out.kind = Kind::kRows;
@@ -223,6 +230,23 @@ int Layout::neighbours() const {
     ++count;
   }
   return 1 << count;
+}
+
+std::optional<LinearMap> Layout::linear() const {
+  auto is_power_of_two = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
+  bool whole = is_power_of_two(threads) && is_power_of_two(rows) && is_power_of_two(columns);
+  if (kind == Kind::kMma || kind == Kind::kRows) whole = whole && rows % kFragmentRows == 0;
+  if (kind == Kind::kMma || kind == Kind::kColumns)
+    whole = whole && columns % kFragmentColumns == 0;
+  if (!whole) return std::nullopt;
+  std::vector<uint64_t> switched;
+  for (int thread = 1; thread < threads; thread *= 2) {
+    switched.push_back(static_cast<uint64_t>(element_of(thread, 0)));
+  }
+  for (int reg = 1; reg < registers(); reg *= 2) {
+    switched.push_back(static_cast<uint64_t>(element_of(0, reg)));
+  }
+  return LinearMap(log2_of(rows) + log2_of(columns), switched);
 }
 
 std::string Layout::text() const {

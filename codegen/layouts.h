@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/linear_map.h"
 #include "codegen/tile/ir.h"
 
 namespace tenon::codegen {
@@ -49,6 +50,8 @@ struct Layout {
   static std::optional<Layout> sums(const std::vector<int>& shape, int threads);
   // Its left operand [rows, k] as registers, four words for 16 columns.
   static std::optional<Layout> left_operand(const std::vector<int>& shape, int threads);
+  // The whole tile in every thread. For sizes and blocks that are powers of two.
+  static Layout replicated(const std::vector<int>& shape, int threads);
   Layout rows_of() const;     // of an mma layout
   Layout columns_of() const;  // likewise
   bool operator==(const Layout&) const = default;
@@ -68,6 +71,9 @@ struct Layout {
   int64_t element_of(int thread, int reg) const;
   // False: another thread with a smaller number (or register) holds a copy.
   bool is_first_copy(int thread, int reg) const;
+  // The bits of the thread's number, then those of the register's, onto those of the element's.
+  // Nothing where sizes or threads are no powers of two, or some registers hold nothing.
+  std::optional<LinearMap> linear() const;
   std::string text() const;
 };
 

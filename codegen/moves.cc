@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 namespace tenon::codegen {
 
@@ -35,12 +36,11 @@ Origin in_concat(const Kernel& kernel, const Operation& op, int64_t row, int64_t
   return {};
 }
 
-// What each bit of a result's element number is in the source.
-struct BitMap {
-  static constexpr int kRepeated = -1;  // broadcast: no bit at all
-  static constexpr int kChoice = -2;    // which operand, or which part of an element
-  std::vector<int> source_of;
-  std::vector<int> dropped;  // bits of the source that the result does not have
+// A move of power-of-two tiles: element e of the result is element `source(e) ^ first` of operand,
+// or part, number `choice(e)`.
+struct MoveMap {
+  LinearMap source, choice;
+  uint64_t first = 0;
 };
 
 // Slices that begin where a power of two does, and so on: the others are no maps of bits.
@@ -59,29 +59,27 @@ bool maps_bits(const Kernel& kernel, const Operation& op) {
   return true;
 }
 
-std::optional<BitMap> bit_map(const Kernel& kernel, const Operation& op) {
+std::optional<MoveMap> map_of_move(const Kernel& kernel, const Operation& op) {
   if (!is_move(kernel, op) || !maps_bits(kernel, op)) return std::nullopt;
-  BitMap out;
-  int bits = log2_of(kernel.types[op.results[0]].elements());
-  int source_bits = log2_of(kernel.types[op.operands[0]].elements());
-  std::vector<bool> used(static_cast<size_t>(source_bits));
+  auto choice_of = [](const Origin& origin) {
+    return static_cast<uint64_t>(origin.operand | origin.part);  // never both
+  };
   Origin first = origin_of(kernel, op, 0);
-  for (int i = 0; i < bits; ++i) {
-    Origin other = origin_of(kernel, op, int64_t{1} << i);
-    bool chooses = other.operand != first.operand || other.part != first.part;
-    if (other.element == first.element) {
-      out.source_of.push_back(chooses ? BitMap::kChoice : BitMap::kRepeated);
-      continue;
-    }
-    if (chooses) return std::nullopt;
-    out.source_of.push_back(log2_of(other.element ^ first.element));
-    used[static_cast<size_t>(out.source_of.back())] = true;
+  std::vector<uint64_t> sources, choices;
+  int64_t elements = kernel.types[op.results[0]].elements();
+  for (int64_t bit = 1; bit < elements; bit *= 2) {
+    Origin other = origin_of(kernel, op, bit);
+    sources.push_back(static_cast<uint64_t>(other.element ^ first.element));
+    choices.push_back(choice_of(other));
   }
-  for (int i = 0; i < source_bits; ++i) {
-    if (!used[static_cast<size_t>(i)]) out.dropped.push_back(i);
-  }
-  return out;
+  constexpr int kChoiceBits = 32;
+  return MoveMap{{log2_of(kernel.types[op.operands[0]].elements()), std::move(sources)},
+                 {kChoiceBits, std::move(choices)},
+                 static_cast<uint64_t>(first.element)};
 }
+
+// The one bit that a column has, or -1 for none. Layouts by bits have no others.
+int only_bit(uint64_t column) { return column == 0 ? -1 : log2_of(static_cast<int64_t>(column)); }
 
 }  // namespace
 
@@ -128,11 +126,12 @@ Origin origin_of(const Kernel& kernel, const Operation& op, int64_t element) {
 }
 
 std::optional<Layout> moved_forward(const Kernel& kernel, const Operation& op, const Layout& from) {
-  auto map = bit_map(kernel, op);
+  auto map = map_of_move(kernel, op);
   if (!map || !from.is_bits() || op.op == Op::kBroadcast) return std::nullopt;
+  const std::vector<uint64_t>& sources = map->source.columns();
   auto to_result = [&](int bit) {
-    auto found = std::ranges::find(map->source_of, bit);
-    return found == map->source_of.end() ? -1 : static_cast<int>(found - map->source_of.begin());
+    auto found = std::ranges::find(sources, uint64_t{1} << bit);
+    return found == sources.end() ? -1 : static_cast<int>(found - sources.begin());
   };
   std::vector<int> thread_bits, register_bits, choices;
   for (int bit : from.thread_bits) {
@@ -142,8 +141,8 @@ std::optional<Layout> moved_forward(const Kernel& kernel, const Operation& op, c
   for (int bit : from.register_bits) {
     if (to_result(bit) >= 0) register_bits.push_back(to_result(bit));
   }
-  for (size_t i = 0; i < map->source_of.size(); ++i) {
-    if (map->source_of[i] == BitMap::kChoice) choices.push_back(static_cast<int>(i));
+  for (int i = 0; i < map->choice.inputs(); ++i) {
+    if (map->choice.columns()[static_cast<size_t>(i)] != 0) choices.push_back(i);
   }
   // Parts of a word are neighbours; tiles side by side follow each other.
   auto place = op.op == Op::kBitcast ? register_bits.begin() : register_bits.end();
@@ -153,26 +152,61 @@ std::optional<Layout> moved_forward(const Kernel& kernel, const Operation& op, c
 
 std::optional<Layout> moved_backward(const Kernel& kernel, const Operation& op, size_t operand,
                                      const Layout& to) {
-  auto map = bit_map(kernel, op);
+  auto map = map_of_move(kernel, op);
   if (!map || !to.is_bits()) return std::nullopt;
+  LinearMap to_element = *to.linear();
+  auto threads = static_cast<int>(to.thread_bits.size());
+  LinearMap source = map->source.after(to_element), choice = map->choice.after(to_element);
   std::vector<int> thread_bits, register_bits;
-  for (int bit : to.thread_bits) {
-    int source = bit < 0 ? BitMap::kRepeated : map->source_of[static_cast<size_t>(bit)];
-    if (source == BitMap::kChoice) return std::nullopt;  // threads would differ in the operand
-    thread_bits.push_back(source);
+  uint64_t held = 0;
+  for (int i = 0; i < source.inputs(); ++i) {
+    uint64_t column = source.columns()[static_cast<size_t>(i)];
+    held |= column;
+    if (i >= threads) {
+      if (column != 0) register_bits.push_back(only_bit(column));
+    } else if (choice.columns()[static_cast<size_t>(i)] != 0) {
+      return std::nullopt;  // threads would differ in the operand
+    } else {
+      thread_bits.push_back(only_bit(column));
+    }
   }
-  for (int bit : to.register_bits) {
-    int source = map->source_of[static_cast<size_t>(bit)];
-    if (source >= 0) register_bits.push_back(source);
+  // What the result does not have must lie somewhere, too.
+  for (int bit = 0; bit < map->source.outputs(); ++bit) {
+    if (!(held >> bit & 1)) register_bits.push_back(bit);
   }
-  register_bits.insert(register_bits.end(), map->dropped.begin(), map->dropped.end());
   return Layout::bits(kernel.types[op.operands[operand]].shape, to.threads, thread_bits,
                       register_bits);
 }
 
-std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kernel,
-                                                             const Operation& op,
-                                                             const std::vector<Layout>& layouts) {
+namespace {
+
+// All threads do the same with their registers if and only if a bit of the thread's number leads to
+// the same element of the source before and after the move; the registers then follow.
+std::optional<std::vector<RegisterOrigin>> linear_registers(const MoveMap& map, bool has_parts,
+                                                            const LinearMap& to, int threads,
+                                                            std::span<const LinearMap> from) {
+  LinearMap source = map.source.after(to), choice = map.choice.after(to);
+  if (choice.from_inputs(0, threads).rank() > 0) return std::nullopt;
+  for (const LinearMap& operand : from) {
+    if (source.from_inputs(0, threads) != operand.from_inputs(0, threads)) return std::nullopt;
+  }
+  std::vector<RegisterOrigin> out;
+  int registers = to.inputs() - threads;
+  for (uint64_t reg = 0; reg < uint64_t{1} << registers; ++reg) {
+    auto chosen = static_cast<int>(choice(reg << threads));
+    const LinearMap& operand = from[has_parts ? 0 : static_cast<size_t>(chosen)];
+    LinearMap held = operand.from_inputs(threads, operand.inputs() - threads);
+    auto found = held.solve(source(reg << threads) ^ map.first);
+    if (!found) return std::nullopt;
+    out.push_back({has_parts ? 0 : chosen, static_cast<int>(*found), has_parts ? chosen : 0});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::vector<RegisterOrigin>> enumerate_registers_of_move(
+    const Kernel& kernel, const Operation& op, const std::vector<Layout>& layouts) {
   const Layout& to = layouts[op.results[0]];
   auto source_of = [&](const Origin& origin) -> const Layout& {
     return layouts[op.operands[static_cast<size_t>(origin.operand)]];
@@ -200,6 +234,34 @@ std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kerne
     found.reg = std::max(found.reg, 0);
     out.push_back(found);
   }
+  return out;
+}
+
+std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kernel,
+                                                             const Operation& op,
+                                                             const std::vector<Layout>& layouts) {
+  auto map = map_of_move(kernel, op);
+  auto to = layouts[op.results[0]].linear();
+  std::vector<LinearMap> from;
+  for (ValueId id : op.operands) {
+    if (auto operand = layouts[id].linear()) from.push_back(*operand);
+  }
+  if (!map || !to || from.size() < op.operands.size()) {
+    return enumerate_registers_of_move(kernel, op, layouts);
+  }
+  return linear_registers(*map, op.op == Op::kBitcast, *to, log2_of(layouts[op.results[0]].threads),
+                          from);
+}
+
+// A reshape to the same shape is no move at all.
+std::optional<std::vector<int>> registers_in_place(const Layout& from, const Layout& to) {
+  Kernel kernel;
+  kernel.types.assign(2, Type::tile(DType::kU8, {from.rows, from.columns}));
+  Operation same{.op = Op::kReshape, .operands = {0}, .results = {1}};
+  auto origins = registers_of_move(kernel, same, {from, to});
+  if (!origins) return std::nullopt;
+  std::vector<int> out;
+  for (const RegisterOrigin& origin : *origins) out.push_back(origin.reg);
   return out;
 }
 

@@ -34,5 +34,10 @@ struct RegisterOrigin {
 std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kernel,
                                                              const Operation& op,
                                                              const std::vector<Layout>& layouts);
+// The same for a tile that only changes its layout.
+std::optional<std::vector<int>> registers_in_place(const Layout& from, const Layout& to);
+// The first of them by looking at every thread: for sizes that are no powers of two.
+std::optional<std::vector<RegisterOrigin>> enumerate_registers_of_move(
+    const Kernel& kernel, const Operation& op, const std::vector<Layout>& layouts);
 
 }  // namespace tenon::codegen

@@ -92,16 +92,10 @@ class GpuEmitter : private KernelEmitter {
   int grid_width(const Grid& grid, const Layout& layout, const Type& type, int first_column) const;
   void write_grid(const Grid& grid, const Tile& tile, const Layout& layout, const Type& type,
                   int first_row = 0, int first_column = 0);
-  // Which element of the source an element of the result is.
-  struct ElementMap {
-    std::function<int64_t(int64_t)> element;  // in row-major numbers
-    std::function<std::pair<Value*, Value*>(Value* row, Value* column)> place;
-    bool is_identity = false;
-  };
-  std::optional<Tile> without_moving(const Tile& tile, const Layout& from, const Layout& to,
-                                     const ElementMap& map);
+  // Where in the source an element of the result lies.
+  using PlaceMap = std::function<std::pair<Value*, Value*>(Value* row, Value* column)>;
   Tile redistribute(const Tile& tile, const Layout& from, const Type& from_type, const Layout& to,
-                    const Type& to_type, const ElementMap& map, int pitch);
+                    const Type& to_type, const PlaceMap& source_of, int pitch);
   Tile in_layout(ValueId id, const Layout& layout);
   Tile convert(const Tile& tile, const Layout& from, const Layout& to, const Type& type);
   Value* shuffle_xor(Value* value, int distance);

@@ -17,13 +17,17 @@ GpuEmitter::Tile GpuEmitter::reduce(const Operation& op) {
   if (from.elements() == 1) return {tile(op.operands[0])[0]};
   if (along == 1) {  // nothing to add up
     const Layout& target = layouts_[op.results[0]];
-    return redistribute(tile(op.operands[0]), layout, from, target, type(op.results[0]),
-                        {[](int64_t element) { return element; },
-                         [&](Value*, Value* column) {
-                           return op.axis == 0 ? std::pair<Value*, Value*>{number(0), column}
-                                               : std::pair<Value*, Value*>{column, number(0)};
-                         }},
-                        from.shape.back());
+    Tile in = tile(op.operands[0]);
+    if (auto held = registers_in_place(layout, target)) {
+      Tile out;
+      for (int reg : *held) out.push_back(in[static_cast<size_t>(reg)]);
+      return out;
+    }
+    auto place = [&](Value*, Value* column) {
+      return op.axis == 0 ? std::pair<Value*, Value*>{number(0), column}
+                          : std::pair<Value*, Value*>{column, number(0)};
+    };
+    return redistribute(in, layout, from, target, type(op.results[0]), place, from.shape.back());
   }
   if (from.shape.size() == 1) return reduce_block(op);
   if (layout.is_mma()) return reduce_mma(op);

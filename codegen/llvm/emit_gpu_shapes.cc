@@ -8,7 +8,7 @@ namespace tenon::codegen {
 void GpuEmitter::shape_operation(const Operation& op) {
   if (folded_.contains(&op)) return;
   auto compute = [&]() -> Tile {
-    if (layouts_[op.results[0]].is_bits() && is_move(kernel_, op)) {
+    if (is_move(kernel_, op)) {
       if (auto origins = registers_of_move(kernel_, op, layouts_)) {
         Tile out;
         for (const RegisterOrigin& from : *origins) {
@@ -49,8 +49,7 @@ GpuEmitter::Tile GpuEmitter::reshape(const Operation& op) {
   auto place = [&](Value* row, Value* column) {
     return std::pair<Value*, Value*>{number(0), plus(times(row, columns), column)};
   };
-  return redistribute(tile(op.operands[0]), source, from, target, to,
-                      {[](int64_t element) { return element; }, place}, from.shape.back());
+  return redistribute(tile(op.operands[0]), source, from, target, to, place, from.shape.back());
 }
 
 GpuEmitter::Tile GpuEmitter::broadcast(const Operation& op) {
@@ -59,44 +58,35 @@ GpuEmitter::Tile GpuEmitter::broadcast(const Operation& op) {
   if (from.elements() == 1) {
     return Tile(static_cast<size_t>(target.registers()), tile(op.operands[0])[0]);
   }
-  int columns = to.shape.back(), from_columns = from.shape.back();
+  int from_columns = from.shape.back();
   bool one_row = from.shape.size() == 1 || from.shape[0] == 1, one_column = from_columns == 1;
-  auto element = [=](int64_t e) {
-    int64_t row = one_row ? 0 : e / columns, column = one_column ? 0 : e % columns;
-    return row * from_columns + column;
-  };
   auto place = [&](Value* row, Value* column) {
     return std::pair<Value*, Value*>{one_row ? number(0) : row, one_column ? number(0) : column};
   };
-  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, target, to,
-                      {element, place}, from_columns);
+  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, target, to, place,
+                      from_columns);
 }
 
 GpuEmitter::Tile GpuEmitter::transpose(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
-  int rows = from.shape[0], columns = from.shape[1];
-  auto element = [=](int64_t e) { return e % rows * columns + e / rows; };
+  int columns = from.shape[1];
   auto place = [](Value* row, Value* column) { return std::pair{column, row}; };
   // Neighbours in a column of the source must not meet in one bank.
   int word = std::max(1, 32 / bit_width(from.dtype));
   int pitch = columns % 2 == 0 ? columns + word : columns;
   return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
-                      to, {element, place}, pitch);
+                      to, place, pitch);
 }
 
 GpuEmitter::Tile GpuEmitter::slice(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
   if (to.shape.empty()) return tile(op.operands[0]);
   int64_t first_row = to.shape.size() == 2 ? op.integers[0] : 0, first_column = op.integers.back();
-  int64_t columns = to.shape.back(), from_columns = from.shape.back();
-  auto element = [=](int64_t e) {
-    return (e / columns + first_row) * from_columns + e % columns + first_column;
-  };
   auto place = [&](Value* row, Value* column) {
     return std::pair{plus(row, first_row), plus(column, first_column)};
   };
   return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
-                      to, {element, place}, static_cast<int>(from_columns));
+                      to, place, from.shape.back());
 }
 
 GpuEmitter::Tile GpuEmitter::concat(const Operation& op) {
@@ -127,7 +117,6 @@ GpuEmitter::Tile GpuEmitter::concat(const Operation& op) {
 GpuEmitter::Tile GpuEmitter::permute(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
   int columns = to.shape.back();
-  auto element = [&](int64_t e) { return origin_of(kernel_, op, e).element; };
   auto place = [&](Value* row, Value* column) {
     Value* number_to = plus(times(row, columns), column);
     Value* out = number(0);
@@ -138,7 +127,7 @@ GpuEmitter::Tile GpuEmitter::permute(const Operation& op) {
     return std::pair<Value*, Value*>{number(0), out};
   };
   return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
-                      to, {element, place}, from.shape.back());
+                      to, place, from.shape.back());
 }
 
 // In place, or through shared memory, where the same bytes are narrower elements.

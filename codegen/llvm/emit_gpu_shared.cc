@@ -89,40 +89,14 @@ void GpuEmitter::write_grid(const Grid& grid, const Tile& tile, const Layout& la
   }
 }
 
-// Every register of the result as a register of the same thread, where there is one in all threads.
-std::optional<GpuEmitter::Tile> GpuEmitter::without_moving(const Tile& tile, const Layout& from,
-                                                           const Layout& to,
-                                                           const ElementMap& map) {
-  auto held_in = [&](int thread, int64_t element) {
-    int reg = 0;
-    while (reg < from.registers() && from.element_of(thread, reg) != element) ++reg;
-    return reg;
-  };
-  Tile out;
-  for (int r = 0; r < to.registers(); ++r) {
-    int source = -1;
-    for (int thread = 0; thread < threads_; ++thread) {
-      int64_t element = to.element_of(thread, r);
-      if (element < 0) continue;
-      int64_t wanted = map.element(element);
-      if (source < 0) source = held_in(thread, wanted);
-      if (source == from.registers() || from.element_of(thread, source) != wanted) {
-        return std::nullopt;
-      }
-    }
-    out.push_back(tile[static_cast<size_t>(std::max(source, 0))]);
-  }
-  return out;
-}
-
 GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
                                           const Type& from_type, const Layout& to,
-                                          const Type& to_type, const ElementMap& map, int pitch) {
+                                          const Type& to_type, const PlaceMap& source_of,
+                                          int pitch) {
   auto count = static_cast<size_t>(to.registers());
   bool splat =
       is_uniform(tile[0]) && std::ranges::all_of(tile, [&](Value* v) { return v == tile[0]; });
   if (splat || from.elements() == 1) return Tile(count, tile[0]);
-  if (auto moved = without_moving(tile, from, to, map)) return *moved;
   DType dtype = from_type.dtype;
   int rows = from_type.shape.size() == 2 ? from_type.shape[0] : 1;
   Grid grid = make_grid(dtype, rows, pitch);
@@ -130,14 +104,13 @@ GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
   write_grid(grid, tile, from, from_type);
   barrier_before(grid.offset, grid.bytes, /*write=*/false);
   Tile out;
-  int width = map.is_identity ? grid_width(grid, to, to_type, 0) : 1;
-  for (int r = 0; r < to.registers(); r += width) {
+  for (int r = 0; r < to.registers(); ++r) {
     Place at = place(to, r, to_type);
-    auto [row, column] = map.place(at.row, at.column);
+    auto [row, column] = source_of(at.row, at.column);
     Value* element = plus(times(row, pitch), column);
     if (at.live) element = ir_.CreateSelect(at.live, element, number(0));
     Value* pointer = shared_element(dtype, grid.offset, element);
-    for (Value* value : load_vector(dtype, pointer, width)) out.push_back(value);
+    for (Value* value : load_vector(dtype, pointer, 1)) out.push_back(value);
   }
   return out;
 }
@@ -145,16 +118,17 @@ GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
 GpuEmitter::Tile GpuEmitter::convert(const Tile& tile, const Layout& from, const Layout& to,
                                      const Type& type) {
   if (from == to) return tile;
+  if (auto held = registers_in_place(from, to)) {
+    Tile out;
+    for (int reg : *held) out.push_back(tile[static_cast<size_t>(reg)]);
+    return out;
+  }
   // Rows that follow each other in the same bank are what mma tiles write and read.
   int columns = type.shape.back();
   int word = std::max<int>(1, static_cast<int>(8 / bytes_of(type.dtype)));
   int pitch = type.shape.size() == 2 && columns % 32 == 0 ? columns + word : columns;
-  return redistribute(tile, from, type, to, type,
-                      {[](int64_t element) { return element; },
-                       [](Value* row, Value* column) {
-                         return std::pair{row, column};
-                       }},
-                      pitch);
+  auto same = [](Value* row, Value* column) { return std::pair{row, column}; };
+  return redistribute(tile, from, type, to, type, same, pitch);
 }
 
 GpuEmitter::Tile GpuEmitter::in_layout(ValueId id, const Layout& layout) {

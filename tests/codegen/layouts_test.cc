@@ -175,6 +175,19 @@ TEST(LayoutTest, LeftOperandLiesAsProductsReadIt) {
   }
 }
 
+// What the algebra says of a move, against a look at every thread.
+void expect_enumerated(const Kernel& kernel, const Operation& op,
+                       const std::vector<Layout>& layouts) {
+  auto solved = registers_of_move(kernel, op, layouts);
+  auto seen = enumerate_registers_of_move(kernel, op, layouts);
+  ASSERT_EQ(solved.has_value(), seen.has_value()) << name(op.op);
+  for (size_t r = 0; solved && r < solved->size(); ++r) {
+    EXPECT_EQ((*solved)[r].operand, (*seen)[r].operand) << name(op.op);
+    EXPECT_EQ((*solved)[r].reg, (*seen)[r].reg) << name(op.op);
+    EXPECT_EQ((*solved)[r].part, (*seen)[r].part) << name(op.op);
+  }
+}
+
 // Whatever a move makes of a layout by bits, each register comes from one of the same thread.
 TEST(LayoutTest, MovedLayoutsKeepElementsInTheirThreads) {
   Builder b("moves");
@@ -206,6 +219,9 @@ TEST(LayoutTest, MovedLayoutsKeepElementsInTheirThreads) {
     layouts[result] = *to;
     expect_complete(*to);
     EXPECT_TRUE(registers_of_move(kernel, op, layouts)) << name(op.op) << " " << to->text();
+    expect_enumerated(kernel, op, layouts);
+    layouts[result] = Layout::dealt(kernel.types[result].shape, 128);
+    expect_enumerated(kernel, op, layouts);
     auto back = moved_backward(kernel, op, 0, *to);
     ASSERT_TRUE(back) << name(op.op);
     EXPECT_EQ(*back, layouts[words]) << name(op.op);
