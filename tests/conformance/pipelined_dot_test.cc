@@ -1,5 +1,6 @@
 // The pipelined products of packed weights, every format, run by the interpreter with the tiles and
 // packing of a GPU, against float64.
+#include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -26,11 +27,11 @@ Settings pipelined_settings() {
 }
 
 // How many Runs were judged; 0: the candidate does not take the problem.
-int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_t> rows) {
+int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_t> rows,
+          const Settings& settings = pipelined_settings()) {
   std::mt19937 random(seed);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = pipelined_settings();
   SCOPED_TRACE(describe(problem) + " seed " + std::to_string(seed));
   if (!select(graph, node, settings).chosen) return 0;
   const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
@@ -68,6 +69,51 @@ TEST(PipelinedDot, EveryFormat) {
     }
   }
   EXPECT_GE(taken.size(), 29u);
+}
+
+// Which of the first shapes for one row share k inside a block.
+std::vector<int> few_token_ranks(const DotProblem& problem) {
+  std::mt19937 random(1);
+  const ir::Graph graph = build_dot(problem, random);
+  const ir::Node& node = graph.node(graph.order().front());
+  Settings settings = pipelined_settings();
+  const Choice choice = select(graph, node, settings);
+  std::vector<int> ranks;
+  for (; choice.chosen && settings.rank < 24; ++settings.rank) {
+    const ShapeChoice shape = choice.chosen->lower(graph, node, settings).shapes.front();
+    if (shape.chosen.find("groups") != std::string::npos) ranks.push_back(settings.rank);
+  }
+  return ranks;
+}
+
+TEST(PipelinedDot, FewTokensOfEveryFormat) {
+  unsigned seed = 100;
+  int formats = 0;
+  for (const DotForm& form : dot_forms()) {
+    for (const DType activation : {DType::kF16, DType::kBF16}) {
+      DotProblem problem{form, activation, {150, 1024}, static_cast<DotEnd>(seed % 4)};
+      if (is_integer(form.element)) problem.form.scale = activation;
+      const std::vector<int> ranks = few_token_ranks(problem);
+      if (ranks.empty()) continue;
+      Settings settings = pipelined_settings();
+      settings.rank = ranks[seed % ranks.size()];
+      formats += judge(problem, seed++, {1, 2, 7, 16}, settings) > 0;
+    }
+  }
+  EXPECT_GE(formats, 25);
+}
+
+TEST(PipelinedDot, EveryShapeOfFewTokens) {
+  const auto nvfp4 = [](const DotForm& form) { return form.element == DType::kF4E2M1; };
+  const DotForm& form = *std::ranges::find_if(dot_forms(), nvfp4);
+  DotProblem problem{form, DType::kF16, {77, 2048}, DotEnd::kBias};
+  const std::vector<int> ranks = few_token_ranks(problem);
+  EXPECT_GE(ranks.size(), 4u);
+  for (int rank : ranks) {
+    Settings settings = pipelined_settings();
+    settings.rank = rank;
+    EXPECT_GT(judge(problem, 5, {1, 8, 13}, settings), 0);
+  }
 }
 
 TEST(PipelinedDot, ManyRowsAndSplits) {

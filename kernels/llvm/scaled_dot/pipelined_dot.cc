@@ -1,6 +1,6 @@
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 
-#include <cmath>
+#include "kernels/llvm/scaled_dot/product_end.h"
 
 namespace tenon::kernels {
 namespace {
@@ -25,12 +25,10 @@ class Emitter {
         x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
         w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32,
                           dot.buffers.units)),
-        column_scales_(layout_.scaled_sums
-                           ? writer_.buffer("scales", DType::kF32, dot.buffers.column_scales)
-                           : kNone),
         partial_(declare_partial(rows, lowered)),
         counters_(declare_counters(rows, lowered)),
-        epilogue_(writer_, dot.graph, dot.node, dot.problem, {chunk(), kFragmentRows}, lowered),
+        end_(writer_, dot.graph, dot.node, dot.problem, layout_, dot.buffers,
+             {chunk(), kFragmentRows, shape.tokens}, lowered),
         reader_(b_, layout_) {
     for (const Dim& dim : {dot.problem.rows, token_tiles(), work(), tasks()}) writer_.declare(dim);
   }
@@ -46,7 +44,7 @@ class Emitter {
       }
       x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
     }
-    epilogue_.begin();
+    end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
             [&](ValueId item, std::span<const ValueId>) {
               emit_item(item);
@@ -166,7 +164,8 @@ class Emitter {
   }
 
   Tile left_operand(ValueId slot, int unit) {
-    if (!layout_.is_plain()) return reader_.operand(w_rings_[0], slot, unit);
+    if (!layout_.is_plain())
+      return reader_.operand(FragmentPlaces::of_unit(layout_, w_rings_[0], unit), slot);
     return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
   }
 
@@ -194,21 +193,9 @@ class Emitter {
   // `sums_of(first)`: of the tokens from `first` on, [128, chunk].
   template <typename SumsOf>
   void finish(const Place& place, const SumsOf& sums_of) {
-    const ValueId column = b_.mul(place.row_unit, b_.index(kFragmentRows));
-    Tile factor = kNone;
-    if (column_scales_ != kNone) factor = b_.load({column_scales_, column}, {kFragmentRows});
+    const ValueId row = b_.mul(place.row_unit, b_.index(kFragmentRows));
     for (int first = 0; first < shape_.tokens; first += chunk()) {
-      Tile part = b_.transpose(sums_of(first));
-      if (layout_.exponent != 0) {
-        const double scale = std::ldexp(1.0, -layout_.exponent);
-        part = b_.mul(part, b_.constant(DType::kF32, scale, {chunk(), kFragmentRows}));
-      }
-      if (factor != kNone) part = b_.mul(part, b_.broadcast(factor, {chunk(), kFragmentRows}));
-      const ValueId row = b_.add(place.token, b_.index(first));
-      Epilogue::Place at{row, column};
-      if (layout_.n % kFragmentRows != 0) at.columns_left = b_.sub(b_.index(layout_.n), column);
-      if (!mod(dot_.problem.rows, Dim(shape_.tokens)).is(0)) at.rows_left = b_.sub(rows_, row);
-      epilogue_.emit(at, part);
+      end_.emit(b_.add(place.token, b_.index(first)), row, b_.transpose(sums_of(first)));
     }
   }
 
@@ -217,8 +204,8 @@ class Emitter {
   const PipelinedShape& shape_;
   LaunchWriter writer_;
   Builder& b_;
-  ValueId x_, w_, column_scales_, partial_, counters_;
-  Epilogue epilogue_;
+  ValueId x_, w_, partial_, counters_;
+  ProductEnd end_;
   FragmentReader reader_;
   ValueId rows_ = kNone;
   std::vector<ValueId> w_rings_, x_rings_;
@@ -227,6 +214,7 @@ class Emitter {
 }  // namespace
 
 Launch PipelinedDot::emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const {
+  if (shape.groups > 0) return emit_few_tokens(shape, lowered);
   return Emitter(*this, shape, rows, lowered).run();
 }
 

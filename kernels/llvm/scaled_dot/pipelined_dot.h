@@ -20,6 +20,8 @@ struct PipelinedShape {
   int slots = 0;            // of the rings
   int blocks = 1;           // that a multiprocessor runs at once
   int64_t splits = 1;       // of K, summed in a fixed order by whoever comes last
+  // Few tokens: the warps of a block have as many parts of k, and 128 / groups rows together.
+  int groups = 0;
   double microseconds = 0;  // what it is expected to take
 
   std::string text() const;
@@ -43,6 +45,9 @@ struct PipelinedDot {
 
   // `rows`: of x, as far as this kernel takes them; what is put aside for it depends on them.
   Launch emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const;
+
+ private:
+  Launch emit_few_tokens(const PipelinedShape& shape, Lowered& lowered) const;
 };
 
 }  // namespace tenon::kernels

@@ -16,6 +16,9 @@ constexpr double kBytes = 32'000, kDecode = 0.1, kDecodeAlone = 0.15, kProduct =
 // counter; to pass on the sums of one token of a split.
 constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0, kPass = 0.0125;
 
+// The same for few tokens, whose sums meet in a block; bytes of x that a multiprocessor gets.
+constexpr double kPerFewTokens = 2.0, kPerFewTile = 0.8, kTokenBytes = 64'000;
+
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 
@@ -47,6 +50,50 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
   return kPerKernel + static_cast<double>(each) * units * unit * alone + turns * overhead;
 }
 
+// A block's warps share k: nothing waits for other blocks, but each reads all of x.
+double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
+                           int multiprocessors) {
+  const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t row_tiles = ceil_of(layout.n * shape.groups, kFragmentRows);
+  const int64_t each = ceil_of(ceil_of(rows, shape.tokens) * row_tiles, multiprocessors);
+  const double units = static_cast<double>(layout.steps()) / shape.groups;  // of 128 x 64
+  const double tokens_read = shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes;
+  const double unit = std::max(layout.unit_words() * 4 / kBytes + tokens_read,
+                               shape.blocks == 1 ? kDecodeAlone : kDecode);
+  const double slots = units / shape.units * kPerSlot / shape.blocks;
+  const auto turns = static_cast<double>(ceil_of(each, shape.blocks));
+  return kPerFewTokens + static_cast<double>(each) * (units * unit + slots) + turns * kPerFewTile;
+}
+
+void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
+                          std::vector<PipelinedShape>& shapes) {
+  if (layout.is_plain() || rows > kFewTokens || layout.k % kFragmentDepth != 0) {
+    return;
+  }
+  const int tokens = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
+  for (int groups : {8, 4}) {
+    for (int units : {1, 2, 4}) {
+      if (layout.steps() % (groups * units) != 0) continue;
+      const int64_t slot = int64_t{units} * (layout.unit_words() * 4 +
+                                             int64_t{groups} * tokens * kFragmentDepth * 2);
+      for (int blocks : {1, 2}) {
+        // As much again is left for the next kernel.
+        const int64_t room = gpu.shared_bytes / (2 * blocks) - (8 << 10);
+        const int64_t slots =
+            std::min({room / slot, layout.steps() / (groups * units), int64_t{kMostSlots}});
+        if (slots < 2) continue;
+        PipelinedShape shape{.tokens = tokens,
+                             .units = units,
+                             .slots = static_cast<int>(slots),
+                             .blocks = blocks,
+                             .groups = groups};
+        shape.microseconds = estimate_few_tokens(layout, rows, shape, gpu.multiprocessors);
+        shapes.push_back(shape);
+      }
+    }
+  }
+}
+
 // All splits of one kind of tile.
 void add_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
                 PipelinedShape shape, std::vector<PipelinedShape>& shapes) {
@@ -71,6 +118,12 @@ void add_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTa
 }  // namespace
 
 std::string PipelinedShape::text() const {
+  if (groups > 0) {
+    return fmt::format(
+        "{}x{} tokens, {} slots of {} k shared by {} groups, {} blocks, {:.1f} us expected",
+        kFragmentRows / groups, tokens, slots, units * groups * kFragmentDepth, groups, blocks,
+        microseconds);
+  }
   return fmt::format("128x{} tokens, {} slots of {} k, {} blocks, {} splits, {:.1f} us expected",
                      tokens, slots, units * kFragmentDepth, blocks, splits, microseconds);
 }
@@ -89,13 +142,14 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
       }
     }
   }
+  add_few_token_shapes(layout, rows, gpu, shapes);
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
   return shapes;
 }
 
 std::vector<int64_t> row_buckets(const Dim& rows) {
   if (rows.is_constant()) return {rows.value()};
-  return {8, 16, 32, 64, 256, 1024, 4096};
+  return {1, 8, 16, 32, 64, 256, 1024, 4096};
 }
 
 }  // namespace tenon::kernels

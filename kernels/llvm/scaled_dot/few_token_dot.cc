@@ -1,0 +1,172 @@
+// Products with so few tokens that reading the weight is all that counts. A block takes few rows of
+// the weight and all of k, which its warps share: so every multiprocessor has work, and the sums of
+// the warps meet in shared memory instead of waiting for other blocks.
+//
+// A slot holds `units` times `groups` steps of 64 k. Of each the block's rows are fetched, 16 for a
+// warp, and are decoded as if they were one unit of 128 rows: group after group.
+#include "kernels/llvm/scaled_dot/pipelined_dot.h"
+#include "kernels/llvm/scaled_dot/product_end.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int kWarpRows = 16, kFewestColumns = 8;  // of the matrix instruction
+constexpr int kWarpPairs = kWarpRows / 2, kLanes = 32;
+
+class Emitter {
+ public:
+  Emitter(const PipelinedDot& dot, const PipelinedShape& shape, Lowered& lowered)
+      : dot_(dot),
+        layout_(dot.layout),
+        shape_(shape),
+        writer_("few_token_dot"),
+        b_(writer_.builder),
+        x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
+        w_(writer_.buffer("w", DType::kU32, dot.buffers.units)),
+        end_(writer_, dot.graph, dot.node, dot.problem, layout_, dot.buffers,
+             {shape.tokens, block_rows(), shape.tokens}, lowered),
+        reader_(b_, layout_) {
+    for (const Dim& dim : {dot.problem.rows, work(), tasks()}) writer_.declare(dim);
+  }
+
+  Launch run() {
+    rows_ = writer_.index(dot_.problem.rows);
+    for (int run = 0; run < layout_.code_runs(); ++run) {
+      codes_.push_back(ring_of(kLanes * layout_.code_width()));
+    }
+    if (layout_.scale.words() > 0) scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
+    if (layout_.zero.words() > 0) zero_ = ring_of(kWarpPairs * layout_.zero.words_of_pair());
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      const int rows = shape_.groups * shape_.tokens;
+      x_rings_.push_back(b_.ring(layout_.operand, {rows, kFragmentDepth}, shape_.slots));
+    }
+    shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * columns());
+    end_.begin();
+    b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
+            [&](ValueId item, std::span<const ValueId>) {
+              emit_item(item);
+              return std::vector<ValueId>{};
+            });
+    Launch launch = writer_.finish(tasks(), 1000);
+    launch.threads = kFragmentThreads;
+    return launch;
+  }
+
+ private:
+  int block_rows() const { return kFragmentRows / shape_.groups; }
+  int warps_of_group() const { return block_rows() / kWarpRows; }
+  int columns() const { return std::max(shape_.tokens, kFewestColumns); }  // of the sums
+  int steps_of_slot() const { return shape_.units * shape_.groups; }
+  int64_t row_tiles() const { return (layout_.n + block_rows() - 1) / block_rows(); }
+  Dim work() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)) * Dim(row_tiles()); }
+  Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
+
+  // Words that a warp has of a step: in a slot [unit][group][warp][words].
+  ValueId ring_of(int words) {
+    return b_.ring(DType::kU32, {steps_of_slot(), warps_of_group() * words}, shape_.slots);
+  }
+
+  // The steps' pieces of one kind, whose words begin at `first` in a unit, `words` for a warp.
+  void fetch_pieces(ValueId ring, ValueId slot, ValueId unit, ValueId warp, int64_t first,
+                    int words) {
+    const ValueId units = b_.index(layout_.row_units() * layout_.steps());
+    const ValueId width = b_.index(layout_.unit_words());
+    const ValueId column = b_.add(b_.index(first), b_.mul(warp, b_.index(words)));
+    b_.fetch_box(ring, slot, {w_, units, width, width}, unit, column);
+  }
+
+  void fetch_weight(ValueId tile, ValueId step, ValueId slot) {
+    const ValueId row = b_.mul(tile, b_.index(block_rows()));
+    const ValueId row_unit = b_.div(row, b_.index(kFragmentRows));
+    const ValueId warp = b_.div(b_.rem(row, b_.index(kFragmentRows)), b_.index(kWarpRows));
+    const ValueId unit = b_.add(b_.mul(row_unit, b_.index(layout_.steps())),
+                                b_.mul(step, b_.index(steps_of_slot())));
+    const int width = layout_.code_width();
+    for (size_t run = 0; run < codes_.size(); ++run) {
+      const int64_t first = static_cast<int64_t>(run) * kFragmentThreads * width;
+      fetch_pieces(codes_[run], slot, unit, warp, first, kLanes * width);
+    }
+    const int64_t sides = layout_.code_words();
+    if (scale_ != kNone) {
+      fetch_pieces(scale_, slot, unit, warp, sides, kWarpPairs * layout_.scale.words_of_pair());
+    }
+    if (zero_ != kNone) {
+      fetch_pieces(zero_, slot, unit, warp, sides + layout_.scale.words(),
+                   kWarpPairs * layout_.zero.words_of_pair());
+    }
+  }
+
+  FragmentPlaces places(int unit) const {
+    FragmentPlaces places;
+    for (ValueId codes : codes_) {
+      places.codes.push_back({codes, int64_t{unit} * kFragmentThreads * layout_.code_width()});
+    }
+    places.scale = {scale_, int64_t{unit} * layout_.scale.words()};
+    places.zero = {zero_, int64_t{unit} * layout_.zero.words()};
+    return places;
+  }
+
+  // [128, columns]: the share of every group.
+  Tile emit_shares(ValueId tile, ValueId token) {
+    const ValueId k = b_.index(layout_.k);
+    return b_.pipeline(
+        shape_.slots, b_.index(0), b_.index(layout_.steps() / steps_of_slot()),
+        {b_.constant(DType::kF32, 0, {kFragmentRows, columns()})},
+        [&](ValueId step, ValueId slot) {
+          fetch_weight(tile, step, slot);
+          const int depth = shape_.groups * kFragmentDepth;
+          const ValueId first = b_.mul(step, b_.index(shape_.units * depth));
+          for (int unit = 0; unit < shape_.units; ++unit) {
+            b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, {x_, rows_, k, k}, token,
+                         b_.add(first, b_.index(unit * depth)), shape_.groups);
+          }
+        },
+        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+          Tile sums = carried[0];
+          for (int unit = 0; unit < shape_.units; ++unit) {
+            const ValueId ring = x_rings_[static_cast<size_t>(unit)];
+            const Tile right = b_.read(ring, slot, {shape_.groups * shape_.tokens, kFragmentDepth});
+            sums = b_.grouped_dot(sums, reader_.operand(places(unit), slot), b_.transpose(right),
+                                  shape_.groups);
+          }
+          return std::vector<ValueId>{sums};
+        })[0];
+  }
+
+  void emit_item(ValueId item) {
+    const ValueId tile = b_.rem(item, b_.index(row_tiles()));
+    const ValueId token = b_.mul(b_.div(item, b_.index(row_tiles())), b_.index(shape_.tokens));
+    b_.store({shares_, b_.index(0)}, emit_shares(tile, token));
+    Tile total = kNone;
+    for (int group = 0; group < shape_.groups; ++group) {
+      const ValueId first = b_.index(int64_t{group} * block_rows() * columns());
+      const Tile share = b_.load({shares_, first, {b_.index(1), b_.index(columns())}, {}},
+                                 {shape_.tokens, block_rows()});
+      total = total == kNone ? share : b_.add(total, share);
+    }
+    end_.emit(token, b_.mul(tile, b_.index(block_rows())), total);
+  }
+
+  const PipelinedDot& dot_;
+  const FragmentLayout& layout_;
+  const PipelinedShape& shape_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId x_, w_;
+  ProductEnd end_;
+  FragmentReader reader_;
+  ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone;
+  std::vector<ValueId> codes_, x_rings_;
+};
+
+}  // namespace
+
+Launch PipelinedDot::emit_few_tokens(const PipelinedShape& shape, Lowered& lowered) const {
+  return Emitter(*this, shape, lowered).run();
+}
+
+}  // namespace tenon::kernels
