@@ -36,6 +36,12 @@ constexpr auto kForms = std::to_array<DotForm>({
      .k_last = false},
     {.name = "fp8_channel", .element = DType::kF8E4M3FN, .scale = DType::kF32},
     {.name = "fp8_block", .element = DType::kF8E4M3FN, .scale = DType::kF32, .block = 128},
+    {.name = "fp8_square",
+     .element = DType::kF8E4M3FN,
+     .scale = DType::kF32,
+     .block = 128,
+     .rows = 128},
+    {.name = "fp8_e5m2_block", .element = DType::kF8E5M2, .scale = DType::kF16, .block = 64},
     {.name = "int4_k_major",
      .element = DType::kI4,
      .scale = DType::kF32,
@@ -50,6 +56,12 @@ constexpr auto kForms = std::to_array<DotForm>({
      .k_last = false},
     {.name = "int8_channel", .element = DType::kI8, .scale = DType::kF32, .k_last = false},
     {.name = "uint8_zero", .element = DType::kU8, .scale = DType::kF32, .zero = DType::kU8},
+    {.name = "uint8_block_zero",
+     .element = DType::kU8,
+     .scale = DType::kF32,
+     .block = 64,
+     .zero = DType::kU8},
+    {.name = "int2", .element = DType::kI2, .scale = DType::kF32, .block = 16},
     {.name = "nbits2", .element = DType::kU2, .scale = DType::kF32, .block = 32, .as_bytes = true},
     {.name = "nbits4", .element = DType::kU4, .scale = DType::kF32, .block = 32, .as_bytes = true},
     {.name = "nbits4_zero",
@@ -126,6 +138,16 @@ std::vector<int64_t> parameter_dims(const DotForm& form, int64_t n, int64_t k) {
   return form.k_last ? std::vector<int64_t>{n, blocks} : std::vector<int64_t>{blocks, n};
 }
 
+// Only of [n, blocks].
+void share_scales(const DotForm& form, ReferenceTensor& scale) {
+  if (form.rows == 1) return;
+  const int64_t blocks = scale.dims[1];
+  for (int64_t i = 0; i < scale.elements(); ++i) {
+    const int64_t first = i / blocks / form.rows * form.rows;
+    scale.set(i, scale.number(first * blocks + i % blocks));
+  }
+}
+
 void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
                 std::mt19937& random) {
   const DotForm& form = problem.form;
@@ -150,6 +172,7 @@ void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
   if (form.scale == DType::kUndefined) return;
   const std::vector<int64_t> scale_dims = parameter_dims(form, n, k);
   ReferenceTensor scale = random_scale(form.scale, scale_dims, random);
+  share_scales(form, scale);
   if (form.as_bytes && is_small_float(form.scale)) {
     dot.scale_b.scale_type = form.scale;
     scale = hide_in_bytes(scale, n);
@@ -210,19 +233,13 @@ ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt199
   return tensor;
 }
 
-ir::Graph build_dot(const DotProblem& problem, std::mt19937& random, std::optional<int64_t> rows) {
-  ir::Graph graph;
-  graph.name = "dot";
-  const Dim m = rows ? Dim(*rows) : Dim::symbol("m");
-  ir::Value a;
-  a.name = "a";
-  a.dtype = problem.activation;
-  a.shape = Shape{m, problem.size.k};
+ir::ValueId add_dot(ir::Graph& graph, ir::ValueId a, const DotProblem& problem,
+                    std::mt19937& random) {
   ir::ScaledDot dot;
-  dot.a = graph.add_input(std::move(a));
+  dot.a = a;
   dot.result = problem.activation;
   add_weight(graph, problem, dot, random);
-  const Shape shape{m, problem.size.n};
+  const Shape shape{graph.value(a).shape->front(), problem.size.n};
   ir::Node node;
   if (problem.end == DotEnd::kBias) {
     const ReferenceTensor bias = random_tensor(problem.activation, {problem.size.n}, random);
@@ -243,8 +260,24 @@ ir::Graph build_dot(const DotProblem& problem, std::mt19937& random, std::option
   dot.write_to(node);
   node.name = "dot";
   node.outputs = {add_value(graph, "y", problem.activation, shape)};
-  graph.add_output(node.outputs[0]);
+  const ir::ValueId y = node.outputs[0];
   graph.add_node(std::move(node));
+  return y;
+}
+
+ir::ValueId add_rows(ir::Graph& graph, DType activation, int64_t k, std::optional<int64_t> rows) {
+  ir::Value a;
+  a.name = "a";
+  a.dtype = activation;
+  a.shape = Shape{rows ? Dim(*rows) : Dim::symbol("m"), k};
+  return graph.add_input(std::move(a));
+}
+
+ir::Graph build_dot(const DotProblem& problem, std::mt19937& random, std::optional<int64_t> rows) {
+  ir::Graph graph;
+  graph.name = "dot";
+  const ir::ValueId a = add_rows(graph, problem.activation, problem.size.k, rows);
+  graph.add_output(add_dot(graph, a, problem, random));
   return graph;
 }
 
@@ -262,8 +295,9 @@ std::vector<ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m, std::
   return inputs;
 }
 
-ReferenceTensor magnitudes(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
-  const ir::Node& node = graph.node(graph.order().front());
+ReferenceTensor magnitudes(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs,
+                           size_t number) {
+  const ir::Node& node = graph.node(graph.order().at(number));
   reference::Symbols symbols;
   std::vector<ReferenceTensor> storage;
   storage.reserve(node.inputs.size());

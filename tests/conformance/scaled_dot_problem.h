@@ -25,6 +25,7 @@ struct DotForm {
   DType zero = DType::kUndefined;
   bool k_last = true;     // b is [N, K]
   bool as_bytes = false;  // elements, scale codes and zero points hide in uint8
+  int64_t rows = 1;       // that share their scales
 };
 
 std::span<const DotForm> dot_forms();
@@ -46,13 +47,20 @@ struct DotProblem {
 // The dot as a graph of one node; a is [m, k], with m open unless `rows` says how many.
 ir::Graph build_dot(const DotProblem& problem, std::mt19937& random,
                     std::optional<int64_t> rows = std::nullopt);
-// Inputs of that graph for m rows.
+// The parts of it, for graphs of several dots: rows a [m, k], and a dot of them; gives its result.
+ir::ValueId add_rows(ir::Graph& graph, DType activation, int64_t k,
+                     std::optional<int64_t> rows = std::nullopt);
+ir::ValueId add_dot(ir::Graph& graph, ir::ValueId a, const DotProblem& problem,
+                    std::mt19937& random);
+// Inputs of such a graph for m rows.
 std::vector<reference::ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m,
                                                    std::mt19937& random);
 
-// sum |a||b| of every element of the result: what the error of a dot is measured by.
+// sum |a||b| of every element of the result: what the error of a dot is measured by. `number`: of
+// the dot in the graph.
 reference::ReferenceTensor magnitudes(const ir::Graph& graph,
-                                      const std::vector<reference::ReferenceTensor>& inputs);
+                                      const std::vector<reference::ReferenceTensor>& inputs,
+                                      size_t number = 0);
 Tolerance dot_tolerance(const DotProblem& problem, const reference::ReferenceTensor& sums);
 std::string describe(const DotProblem& problem);
 

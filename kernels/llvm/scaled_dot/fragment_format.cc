@@ -37,6 +37,18 @@ FormatRule integers(DType codes, DType operand, int bits) {
   return rule;
 }
 
+// q - 128 in bf16, whose seven bits of mantissa hold 128 + q % 128 only: less 256 where the top bit
+// of q is not set, else less 128.
+FormatRule brain_bytes() {
+  FormatRule rule{DType::kU8, kBrain, 8, low_bits(8), {}};
+  for (const int shift : {0, -8}) {
+    rule.pairs.push_back({{{shift, 0x007f}}, 0x4300, -128, 0, {{shift, 0x0080}}, 0x4300});
+  }
+  rule.highest = 8;
+  rule.inverted = 0x80;
+  return rule;
+}
+
 // Two codes of 8 bits: the upper one of the half, then the lower one.
 FormatRule bytes(DType codes, DType operand, std::vector<int> field, BitMove upper, BitMove lower,
                  int exponent, int lowest, int highest) {
@@ -92,6 +104,7 @@ const std::vector<FormatRule>& element_rules() {
       integers(DType::kU2, kHalf, 2),
       integers(DType::kU2, kBrain, 2),
       integers(DType::kU8, kHalf, 8),
+      brain_bytes(),
   };
   return kElementRules;
 }
@@ -124,8 +137,10 @@ uint16_t FormatRule::half(std::span<const uint8_t> codes) const {
     for (size_t bit = 0; bit < field.size(); ++bit) {
       if (field[bit] < 0 || (codes[pair] >> bit & 1) == 0) continue;
       const int target = pairs[pair].first_bit + field[bit];
-      for (const BitMove& move : pairs[pair].moves) {
-        if (move.mask >> target & 1) out |= 1u << (target - move.shift);
+      for (const std::vector<BitMove>* moves : {&pairs[pair].moves, &pairs[pair].less}) {
+        for (const BitMove& move : *moves) {
+          if (move.mask >> target & 1) out |= 1u << (target - move.shift);
+        }
       }
     }
   }
@@ -140,10 +155,12 @@ const FormatRule* scale_rule(DType scale, DType operand) {
   return find(scale_rules(), scale, operand);
 }
 
-const FormatRule* zero_rule(DType operand) {
+const FormatRule* zero_rule(DType operand, int element_bits) {
   static const FormatRule kHalfZero = integers(DType::kU8, kHalf, 8);
-  static const FormatRule kBrainZero = integers(DType::kU8, kBrain, 8);
-  return operand == kHalf ? &kHalfZero : &kBrainZero;
+  static const FormatRule kSmallBrainZero = integers(DType::kU8, kBrain, 8);  // below 128
+  static const FormatRule kBrainZero = brain_bytes();
+  if (operand == kHalf) return &kHalfZero;
+  return element_bits < 8 ? &kSmallBrainZero : &kBrainZero;
 }
 
 }  // namespace tenon::kernels

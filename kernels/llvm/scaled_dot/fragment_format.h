@@ -20,12 +20,14 @@ struct BitMove {
 };
 
 // One pair: both halves of a word are treated alike. What the moves bring, with `magic` set, is the
-// number plus `offset`.
+// number plus `offset`; where one half cannot hold it all, less what `less` brings with its magic.
 struct PairRule {
   std::vector<BitMove> moves;
   uint16_t magic = 0;
   double offset = 0;
   int first_bit = 0;  // where bit 0 of a code stands in the half; `field` for the others
+  std::vector<BitMove> less = {};
+  uint16_t less_magic = 0;
 };
 
 struct FormatRule {
@@ -37,6 +39,7 @@ struct FormatRule {
   std::vector<PairRule> pairs;  // of a word
   int exponent = 0;             // the half is the number times 2^exponent
   int lowest = 0, highest = 0;  // numbers are multiples of 2^lowest below 2^highest
+  uint8_t inverted = 0;         // bits of a code that are stored inverted
 
   // A half of a word whose pair number i has codes[i].
   uint16_t half(std::span<const uint8_t> codes) const;
@@ -45,6 +48,6 @@ struct FormatRule {
 // Null where there is none.
 const FormatRule* element_rule(DType element, DType operand);
 const FormatRule* scale_rule(DType scale, DType operand);
-const FormatRule* zero_rule(DType operand);
+const FormatRule* zero_rule(DType operand, int element_bits);
 
 }  // namespace tenon::kernels

@@ -32,18 +32,18 @@ Tile FragmentReader::words(const Words& at, int width) {
 }
 
 Tile FragmentReader::row_words(const Words& at, const Side& side, int word) {
-  const Tile rows = b_.read(at.ring, slot_, {kRowPairs, 4}, b_.index(at.first + word),
-                            {side.words_of_pair(), 0});
+  const Tile rows =
+      b_.read(at.ring, slot_, {kRowPairs, 4}, b_.index(at.first + word), {side.words_of_pair(), 0});
   return b_.reshape(rows, {kFragmentThreads, 1});
 }
 
-Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
+Tile FragmentReader::moved(Tile words, std::span<const BitMove> moves, uint16_t magic) {
   const std::vector<int> shape = b_.type(words).shape;
   const auto all = [&](uint32_t half) {
     return b_.integer_constant(DType::kU32, half | half << 16, shape);
   };
   Tile out = kNone;
-  for (const BitMove& move : rule.moves) {
+  for (const BitMove& move : moves) {
     Tile moved = words;
     if (move.shift != 0) {
       const Tile distance = b_.integer_constant(DType::kU32, std::abs(move.shift), shape);
@@ -52,18 +52,30 @@ Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
     moved = b_.binary(Fn::kAnd, moved, all(move.mask));
     out = out == kNone ? moved : b_.binary(Fn::kOr, out, moved);
   }
-  if (rule.magic != 0) out = b_.binary(Fn::kOr, out, all(rule.magic));
+  if (magic != 0) out = b_.binary(Fn::kOr, out, all(magic));
   return b_.bitcast(out, layout_.operand);
 }
 
+Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
+  const Tile out = moved(words, rule.moves, rule.magic);
+  return rule.less.empty() ? out : b_.sub(out, moved(words, rule.less, rule.less_magic));
+}
+
 // [threads, per_row] of one of the two rows of each thread.
-Tile FragmentReader::side(const Side& side, const FormatRule* rule, const Words& at,
-                          int row_half) {
+Tile FragmentReader::side(const Side& side, const FormatRule* rule, const Words& at, int row_half) {
   if (side.kind == Side::Kind::kBytes) {
     const Tile bytes = row_words(at, side, side.per_row == 4 ? row_half : 0);
     if (side.per_row == 2) return pairs(bytes, rule->pairs[static_cast<size_t>(row_half)]);
     const std::array<Tile, 2> both = {pairs(bytes, rule->pairs[0]), pairs(bytes, rule->pairs[1])};
     return b_.concat(both, 1);
+  }
+  if (side.kind == Side::Kind::kFloats) {
+    std::vector<Tile> floats;
+    for (int i = 0; i < side.per_row; ++i) {
+      const int word = row_half * side.per_row + i;
+      floats.push_back(b_.bitcast(row_words(at, side, word), DType::kF32));
+    }
+    return floats.size() == 1 ? floats[0] : b_.concat(floats, 1);
   }
   const auto halves = [&](int word) {
     return b_.bitcast(row_words(at, side, word), layout_.operand);
@@ -74,8 +86,13 @@ Tile FragmentReader::side(const Side& side, const FormatRule* rule, const Words&
   return b_.concat(both, 1);
 }
 
-Tile FragmentReader::across(Tile side, int width) {
-  const int count = b_.type(side).shape[1];
+Tile FragmentReader::across(Tile side, int width, int slice) {
+  int count = b_.type(side).shape[1];
+  if (count == width) {  // two slices in a word: this one's
+    const Tile slices = b_.reshape(side, {kFragmentThreads * count / 2, 2});
+    side = b_.slice(slices, {0, slice}, {kFragmentThreads * count / 2, 1});
+    count /= 2;
+  }
   const Tile single = b_.reshape(side, {kFragmentThreads * count, 1});
   const Tile repeated = b_.broadcast(single, {kFragmentThreads * count, width / count});
   return b_.reshape(repeated, {kFragmentThreads, width});
@@ -90,29 +107,54 @@ Tile FragmentReader::scales(const Words& at, int row_half) {
   return b_.mul(scale, constant(0x1p119, scale));
 }
 
+// As DequantizeLinear does: scales of another type multiply in f32, and the product is rounded.
+Tile FragmentReader::scaled(Tile elements, Tile scale) {
+  if (layout_.scale.kind != Side::Kind::kFloats) return b_.mul(elements, scale);
+  return b_.cast(b_.mul(b_.cast(elements, DType::kF32), scale), layout_.operand);
+}
+
+Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int tokens) {
+  const int64_t step = layout_.scale.kind == Side::Kind::kShared ? 0 : 1;
+  const Tile bits = b_.read(places.scale.ring, slot, {kFragmentRows, tokens},
+                            b_.index(places.scale.first), {step, 0});
+  return b_.bitcast(bits, DType::kF32);
+}
+
+Tile FragmentReader::zeros(const Words& at, int row_half) {
+  const FormatRule* rule = zero_rule(layout_.operand, layout_.element->bits);
+  const Tile counted = side(layout_.zero, rule, at, row_half);
+  return b_.sub(counted, constant(rule->pairs[0].offset, counted));
+}
+
 Tile FragmentReader::operand(const FragmentPlaces& places, ValueId slot) {
   slot_ = slot;
   const FormatRule& rule = *layout_.element;
   const int width = layout_.code_width(), columns = 2 * width;
-  std::array<Tile, 2> scale{kNone, kNone}, zero{kNone, kNone};
+  const bool has_scales = layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks();
+  const bool has_zeros = layout_.zero.kind != Side::Kind::kNone;
+  const int slices = static_cast<int>(rule.pairs.size() + 3) / 4;  // of a word
+  // Of rows g and g + 8, by slice.
+  std::array<std::vector<Tile>, 2> scale, zero;
   for (int half = 0; half < 2; ++half) {
     const auto at = static_cast<size_t>(half);
-    if (layout_.scale.kind != Side::Kind::kNone) scale[at] = across(scales(places.scale, half), columns);
-    if (layout_.zero.kind == Side::Kind::kNone) continue;
-    const FormatRule* zeros = zero_rule(layout_.operand);
-    const Tile counted = side(layout_.zero, zeros, places.zero, half);
-    zero[at] = across(b_.sub(counted, constant(zeros->pairs[0].offset, counted)), columns);
+    const Tile row_scales = has_scales ? scales(places.scale, half) : kNone;
+    const Tile row_zeros = has_zeros ? zeros(places.zero, half) : kNone;
+    for (int slice = 0; slice < slices; ++slice) {
+      if (has_scales) scale[at].push_back(across(row_scales, columns, slice));
+      if (has_zeros) zero[at].push_back(across(row_zeros, columns, slice));
+    }
   }
   std::vector<Tile> parts;
   for (const Words& at : places.codes) {
     const Tile codes = words(at, width);
     for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
-      const size_t half = pair % 2;
+      const size_t half = pair % 2, slice = pair / 4;
       Tile value = pairs(codes, rule.pairs[pair]);
       const double offset = rule.pairs[pair].offset + layout_.zero_offset;
       if (offset != 0) value = b_.sub(value, constant(offset, value));
-      if (zero[half] != kNone) value = b_.sub(value, zero[half]);
-      if (scale[half] != kNone) value = b_.mul(value, scale[half]);
+      if (has_zeros) value = b_.sub(value, zero[half][slice]);
+      if (layout_.lift != 0) value = b_.mul(value, constant(std::ldexp(1.0, layout_.lift), value));
+      if (has_scales) value = scaled(value, scale[half][slice]);
       parts.push_back(value);
     }
   }

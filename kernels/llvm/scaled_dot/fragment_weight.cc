@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "base/convert.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
@@ -14,98 +12,6 @@ namespace tenon::kernels {
 namespace {
 
 using Side = FragmentLayout::Side;
-
-bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
-// Integers are packed as unsigned codes.
-DType packed_codes(DType element) {
-  switch (element) {
-    case DType::kI4:
-      return DType::kU4;
-    case DType::kI2:
-      return DType::kU2;
-    case DType::kI8:
-      return DType::kU8;
-    default:
-      return element;
-  }
-}
-
-// How often a row's scale changes within a unit.
-int per_row(int64_t block, int64_t blocks) {
-  if (blocks == 1 || block % 64 == 0) return 1;
-  if (block % 32 == 0) return 2;
-  return block % 16 == 0 ? 4 : 0;
-}
-
-template <typename Wanted>
-bool any_code(const ir::Tensor& tensor, DType type, const Wanted& wanted) {
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    if (wanted(load_code(type, tensor.data, i))) return true;
-  }
-  return false;
-}
-
-// Codes that the rules' bit moves cannot express.
-Support check_elements(const ir::Tensor& tensor, const FormatRule& rule) {
-  const auto refuse_if = [&](auto wanted) {
-    return any_code(tensor, rule.codes, wanted)
-               ? Support::no(fmt::format("the {} weight holds NaN or infinity", name(rule.codes)))
-               : Support::yes();
-  };
-  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint64_t c) { return (c & 127) == 127; });
-  if (rule.codes == DType::kF8E5M2 && rule.operand == DType::kBF16) {
-    return refuse_if([](uint64_t c) { return (c & 0x7c) == 0x7c; });
-  }
-  return Support::yes();
-}
-
-// Chooses the shift of e8m0 scales; the products of every element and scale must be exact.
-Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
-  int least = 255, most = 0;
-  for (int64_t i = 0; i < scales.elements(); ++i) {
-    const int code = static_cast<int>(load_code(DType::kF8E8M0, scales.data, i));
-    if (code == 255) return Support::no("a scale is NaN");
-    least = std::min(least, code - 127);
-    most = std::max(most, code - 127);
-  }
-  const FormatRule& element = *layout.element;
-  const bool half = layout.operand == DType::kF16;
-  const int top = half ? 16 : 128, bottom = half ? -24 : -133;
-  layout.scale_shift = std::min(top - 1 - most, top - element.highest - element.exponent - most);
-  if (least + layout.scale_shift < layout.scale_rule->lowest ||
-      element.lowest + element.exponent + least + layout.scale_shift < bottom) {
-    return Support::no(fmt::format("scales from 2^{} to 2^{} do not fit {} operands", least, most,
-                                   name(layout.operand)));
-  }
-  layout.exponent = element.exponent + layout.scale_shift;
-  return Support::yes();
-}
-
-// Scales that multiply the elements in registers.
-Support plan_element_scales(const ir::Tensor& scales, FragmentLayout& layout) {
-  const bool whole = is_integer(layout.element->codes);
-  if (whole && layout.scale_type == layout.operand) {
-    layout.scale.kind = Side::Kind::kHalves;
-    return Support::yes();
-  }
-  layout.scale_rule = scale_rule(layout.scale_type, layout.operand);
-  const bool exact =
-      layout.scale_type == DType::kF8E8M0 ||
-      (layout.scale_type == DType::kF8E4M3FN && layout.element->codes == DType::kF4E2M1);
-  if (whole || !layout.scale_rule || !exact) {
-    return Support::no(fmt::format("{} scales on {} weights with {} activations",
-                                   name(layout.scale_type), name(layout.element->codes),
-                                   name(layout.operand)));
-  }
-  layout.scale.kind = Side::Kind::kBytes;
-  layout.scale.per_row = std::max(2, layout.scale.per_row);
-  if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
-  layout.exponent = layout.element->exponent + (layout.operand == DType::kF16 ? 0 : 118);
-  return any_code(scales, DType::kF8E4M3FN, [](uint64_t c) { return c >= 127; })
-             ? Support::no("a scale is negative or NaN")
-             : Support::yes();
-}
 
 // Where two neighbouring codes of a row stand: a word of the unit, counted from the first of the
 // row's lanes, and which pair of it.
@@ -130,9 +36,10 @@ class UnitPacker {
         layout_(layout),
         source_(graph.value(problem.dot.b).constant->data),
         row_(stored_row(graph, problem)),
-        flip_(is_signed(problem.b_type) && is_integer(problem.b_type)
+        sign_(is_signed(problem.b_type) && is_integer(problem.b_type)
                   ? 1u << (layout.element->bits - 1)
-                  : 0) {
+                  : 0),
+        flip_(sign_ ^ layout.element->inverted) {
     for (size_t pair = 0; pair < layout.element->pairs.size(); ++pair) {
       for (size_t code = 0; code < size_t{1} << layout.element->bits; ++code) {
         std::array<uint8_t, 8> alone{};
@@ -174,10 +81,7 @@ class UnitPacker {
     pack_side(layout_.scale, words, rows, first_k,
               [&](int64_t block, int64_t n) { return scale_bits(block, n); });
     pack_side(layout_.zero, words + layout_.scale.words(), rows, first_k,
-              [&](int64_t block, int64_t n) {
-                const double zero = zeros_->number(block, n);
-                return static_cast<uint32_t>(static_cast<int64_t>(zero) + flip_);
-              });
+              [&](int64_t block, int64_t n) { return zero_code(block, n); });
   }
 
  private:
@@ -215,10 +119,22 @@ class UnitPacker {
   }
 
   uint32_t scale_bits(int64_t block, int64_t n) const {
+    if (layout_.scale.kind >= Side::Kind::kFloats) {
+      return std::bit_cast<uint32_t>(static_cast<float>(scales_->number(block, n)));
+    }
     const auto bits = static_cast<uint32_t>(scales_->code(block, n));
     if (layout_.scale_type != DType::kF8E8M0) return bits;
     const int bias = layout_.operand == DType::kF16 ? 15 : 127;
     return static_cast<uint32_t>(static_cast<int>(bits) - 127 + layout_.scale_shift + bias);
+  }
+
+  const FormatRule& rule_of_zeros() const {
+    return *zero_rule(layout_.operand, layout_.element->bits);
+  }
+
+  uint32_t zero_code(int64_t block, int64_t n) const {
+    const auto zero = static_cast<int64_t>(zeros_->number(block, n));
+    return static_cast<uint32_t>(zero + sign_) ^ rule_of_zeros().inverted;
   }
 
   template <typename Read>
@@ -230,9 +146,20 @@ class UnitPacker {
       const int64_t n = rows.column(row), k = first_k + index * kFragmentDepth / count;
       return n >= 0 && n < layout_.n && k < layout_.k ? read(k / layout_.block, n) : 0;
     };
+    if (side.kind == Side::Kind::kShared) {
+      std::fill_n(words, side.words(), at(0, 0));
+      return;
+    }
+    if (side.kind == Side::Kind::kColumn) {
+      for (int row = 0; row < kFragmentRows; ++row) words[row] |= at(row, 0);
+      return;
+    }
     for (int pair = 0; pair < kRowPairs; ++pair) {
       const int row = pair / 8 * 16 + pair % 8;
-      for (int h = 0; h < 2; ++h) {
+      for (int word = 0; side.kind == Side::Kind::kFloats && word < 2 * count; ++word) {
+        words[pair * 2 * count + word] |= at(row + word / count * 8, word % count);
+      }
+      for (int h = 0; h < 2 && side.kind != Side::Kind::kFloats; ++h) {
         for (int word = 0; word < side.words_of_pair(); ++word) {
           const uint32_t half = side.kind == Side::Kind::kBytes
                                     ? bytes_half(count, word, h, row, at)
@@ -247,7 +174,7 @@ class UnitPacker {
   // pair 1 row g + 8.
   template <typename At>
   uint32_t bytes_half(int count, int word, int h, int row, const At& at) const {
-    const FormatRule& rule = layout_.scale_rule ? *layout_.scale_rule : *zero_rule(layout_.operand);
+    const FormatRule& rule = layout_.scale_rule ? *layout_.scale_rule : rule_of_zeros();
     std::array<uint8_t, 2> codes{};
     for (int pair = 0; pair < 2; ++pair) {
       codes[static_cast<size_t>(pair)] = static_cast<uint8_t>(
@@ -267,7 +194,8 @@ class UnitPacker {
   const FragmentLayout layout_;
   const std::byte* source_;
   int64_t row_;
-  uint32_t flip_;
+  uint32_t sign_;  // of signed codes, which are stored as unsigned ones
+  uint32_t flip_;  // bits of codes that are stored otherwise
   std::array<std::array<uint16_t, 256>, 8> halves_{};  // of a word with one code: [pair][code]
   std::array<std::array<uint32_t, 256>, 4> bytes_{};   // of a word with two: [pair][byte]
   std::array<Places, 2> places_{};                     // of rows g and g + 8
@@ -318,75 +246,6 @@ PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack)
     }
   };
   return packed;
-}
-
-int FragmentLayout::Side::words() const {
-  if (kind == Kind::kNone) return 0;
-  const int bytes = per_row * (kind == Kind::kBytes ? 1 : 2);
-  return kFragmentRows * bytes / 4;
-}
-
-FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
-  FragmentLayoutAnswer answer;
-  FragmentLayout& layout = answer.layout;
-  const auto end = [&](Support support) {
-    answer.support = std::move(support);
-    return answer;
-  };
-  if (!is_half(problem.a_type)) {
-    return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
-  }
-  if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
-  layout.operand = problem.a_type;
-  layout.k = problem.k.value();
-  layout.n = problem.n.value();
-  layout.block = problem.block();
-  if (layout.k == 0 || layout.n == 0) return end(Support::no("there is nothing to pack"));
-  if (problem.b_type == layout.operand && !problem.has_scale_b()) return end(Support::yes());
-  layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
-  if (!layout.element) {
-    return end(Support::no(fmt::format("{} weights have no form for {} operands",
-                                       name(problem.b_type), name(layout.operand))));
-  }
-  layout.exponent = layout.element->exponent;
-  if (Support elements = check_elements(*graph.value(problem.dot.b).constant, *layout.element);
-      !elements) {
-    return end(elements);
-  }
-  const bool whole = is_integer(problem.b_type);
-  layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
-  if (whole && is_signed(problem.b_type)) layout.zero_offset += 1 << (layout.element->bits - 1);
-  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
-  const int64_t blocks = (layout.k + layout.block - 1) / layout.block;
-  if (layout.scale_type != DType::kUndefined) {
-    const ir::Tensor& scales = *graph.value(problem.dot.scale_b.scale).constant;
-    layout.scaled_sums = !whole && blocks == 1;
-    layout.scale.per_row = per_row(layout.block, blocks);
-    if (layout.scale.per_row == 0) {
-      return end(Support::no(fmt::format("blocks of {} are not whole slices", layout.block)));
-    }
-    if (layout.scaled_sums) {
-      layout.scale = {};
-    } else if (Support planned = plan_element_scales(scales, layout); !planned) {
-      return end(planned);
-    }
-    if (contains_infinity(scales, layout.scale_type)) {
-      return end(Support::no("an infinite scale would reach the codes past K"));
-    }
-    if (layout.element->bits == 2 && layout.scale.per_row == 4) {
-      return end(Support::no("blocks of 16 two-bit weights"));
-    }
-  }
-  if (const DType zero = stored_zero_type(graph, problem); zero != DType::kUndefined) {
-    const int bits = bit_width(problem.b_type);
-    if (!whole || is_floating(zero) || bit_width(zero) > 8 || bits > 4) {
-      return end(Support::no(
-          fmt::format("{} zero points of {} weights", name(zero), name(problem.b_type))));
-    }
-    layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
-    layout.zero_offset = 0;
-  }
-  return end(Support::yes());
 }
 
 PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,

@@ -28,8 +28,12 @@ inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the 
 
 struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
+  //   bytes, halves, floats  multiply elements (or are taken from them): a pair of rows together
+  //   column                 f32 in the order of the rows, which multiply the sums of their block
+  //   shared                 likewise, one for all rows, four times: copies take 16 bytes
   struct Side {
-    enum class Kind : uint8_t { kNone, kBytes, kHalves } kind = Kind::kNone;
+    enum class Kind : uint8_t { kNone, kBytes, kHalves, kFloats, kColumn, kShared };
+    Kind kind = Kind::kNone;
     int per_row = 0;
     int words() const;  // of a unit
     int words_of_pair() const { return words() / kRowPairs; }
@@ -45,11 +49,19 @@ struct FragmentLayout {
   bool scaled_sums = false;  // a scale per column, or one for all, multiplies the sums
   double zero_offset = 0;    // of all codes; unsigned codes stand for signed ones
   int scale_shift = 0;       // added to the exponents of e8m0 scales so that products fit
+  int lift = 0;              // elements are multiplied by 2^lift: sums stay above subnormal numbers
   int exponent = 0;          // sums come out times 2^exponent
 
   int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
+  int64_t blocks() const { return (k + block - 1) / block; }
   int64_t steps() const { return (k + kFragmentDepth - 1) / kFragmentDepth; }
   bool is_plain() const { return element == nullptr; }
+  // Sums of a block are multiplied before they are added to those of the others.
+  bool scales_blocks() const {
+    return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
+  }
+  // Units of a slot that are one block, or parts of one.
+  int units_together(int units) const;
   // Codes of a unit lie in runs of a few words for each thread.
   int code_width() const { return std::min(4, element->bits); }
   int code_runs() const { return std::max(1, element->bits / 4); }
@@ -113,17 +125,23 @@ class FragmentReader {
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
   Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
+  // What multiplies the sums of the unit's block, f32 [128, tokens]: see scales_blocks().
+  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int tokens);
 
  private:
   using Words = FragmentPlaces::Words;
-  Tile words(const Words& at, int width);        // u32 [threads, width]
+  Tile words(const Words& at, int width);  // u32 [threads, width]
+  Tile moved(Tile words, std::span<const BitMove> moves, uint16_t magic);
   Tile pairs(Tile words, const PairRule& rule);  // operand type [threads, 2 * width]
   // Number `word` of those that a pair of rows has: u32 [threads, 1], shared by the lanes.
   Tile row_words(const Words& at, const FragmentLayout::Side& side, int word);
   Tile side(const FragmentLayout::Side& side, const FormatRule* rule, const Words& at,
             int row_half);
-  Tile across(Tile side, int width);  // every element as often as k repeats it
+  // Every element as often as k repeats it; `slice`: of two in a word.
+  Tile across(Tile side, int width, int slice);
   Tile scales(const Words& at, int row_half);
+  Tile zeros(const Words& at, int row_half);
+  Tile scaled(Tile elements, Tile scale);
   Tile constant(double value, Tile like);
 
   codegen::Builder& b_;

@@ -1,0 +1,224 @@
+// Which order and which sides a weight gets, or why it has none.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/convert.h"
+#include "kernels/llvm/scaled_dot/fragment_weight.h"
+#include "kernels/llvm/scaled_dot/weight_source.h"
+
+namespace tenon::kernels {
+namespace {
+
+using Side = FragmentLayout::Side;
+
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+// Integers are packed as unsigned codes.
+DType packed_codes(DType element) {
+  switch (element) {
+    case DType::kI4:
+      return DType::kU4;
+    case DType::kI2:
+      return DType::kU2;
+    case DType::kI8:
+      return DType::kU8;
+    default:
+      return element;
+  }
+}
+
+// How often a row's scale changes within a unit.
+int per_row(int64_t block, int64_t blocks) {
+  if (blocks == 1 || block % 64 == 0) return 1;
+  if (block % 32 == 0) return 2;
+  return block % 16 == 0 ? 4 : 0;
+}
+
+template <typename Wanted>
+bool any_code(const ir::Tensor& tensor, DType type, const Wanted& wanted) {
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    if (wanted(load_code(type, tensor.data, i))) return true;
+  }
+  return false;
+}
+
+// Codes that the rules' bit moves cannot express.
+Support check_elements(const ir::Tensor& tensor, const FormatRule& rule) {
+  const auto refuse_if = [&](auto wanted) {
+    return any_code(tensor, rule.codes, wanted)
+               ? Support::no(fmt::format("the {} weight holds NaN or infinity", name(rule.codes)))
+               : Support::yes();
+  };
+  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint64_t c) { return (c & 127) == 127; });
+  if (rule.codes == DType::kF8E5M2 && rule.operand == DType::kBF16) {
+    return refuse_if([](uint64_t c) { return (c & 0x7c) == 0x7c; });
+  }
+  return Support::yes();
+}
+
+// Chooses the shift of e8m0 scales; the products of every element and scale must be exact.
+Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
+  int least = 255, most = 0;
+  for (int64_t i = 0; i < scales.elements(); ++i) {
+    const int code = static_cast<int>(load_code(DType::kF8E8M0, scales.data, i));
+    if (code == 255) return Support::no("a scale is NaN");
+    least = std::min(least, code - 127);
+    most = std::max(most, code - 127);
+  }
+  const FormatRule& element = *layout.element;
+  const bool half = layout.operand == DType::kF16;
+  const int top = half ? 16 : 128, bottom = half ? -24 : -133;
+  layout.scale_shift = std::min(top - 1 - most, top - element.highest - element.exponent - most);
+  if (least + layout.scale_shift < layout.scale_rule->lowest ||
+      element.lowest + element.exponent + least + layout.scale_shift < bottom) {
+    return Support::no(fmt::format("scales from 2^{} to 2^{} do not fit {} operands", least, most,
+                                   name(layout.operand)));
+  }
+  layout.exponent = element.exponent + layout.scale_shift;
+  return Support::yes();
+}
+
+// Whether all rows of a unit have the same scales.
+bool rows_share_scales(const ScaleReader& scales, const FragmentLayout& layout) {
+  for (int64_t n = 0; n < layout.n; ++n) {
+    for (int64_t block = 0; block < layout.blocks(); ++block) {
+      const int64_t first = n / kFragmentRows * kFragmentRows;
+      if (scales.code(block, n) != scales.code(block, first)) return false;
+    }
+  }
+  return true;
+}
+
+// Scales whose products with elements are operands without rounding.
+Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
+  const bool exact =
+      layout.scale_type == DType::kF8E8M0 ||
+      (layout.scale_type == DType::kF8E4M3FN && layout.element->codes == DType::kF4E2M1);
+  layout.scale_rule = exact ? scale_rule(layout.scale_type, layout.operand) : nullptr;
+  if (!layout.scale_rule) {
+    return Support::no(
+        fmt::format("{} scales on {} weights are not exact in {}: blocks must be whole units of {}",
+                    name(layout.scale_type), name(layout.element->codes), name(layout.operand),
+                    kFragmentDepth));
+  }
+  layout.scale = {Side::Kind::kBytes, std::max(2, per_row(layout.block, layout.blocks()))};
+  if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
+  layout.exponent = layout.element->exponent + (layout.operand == DType::kF16 ? 0 : 118);
+  return any_code(scales, DType::kF8E4M3FN, [](uint64_t c) { return c >= 127; })
+             ? Support::no("a scale is negative or NaN")
+             : Support::yes();
+}
+
+// One scale for a row multiplies its sums. Integers times their scale are rounded, as
+// DequantizeLinear does; floats never are: what is not exact multiplies the sums of its block.
+Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
+                    FragmentLayout& layout) {
+  const ir::ValueId id = problem.dot.scale_b.scale;
+  const ir::Tensor& scales = *graph.value(id).constant;
+  const int in_row = per_row(layout.block, layout.blocks());
+  if (in_row == 0) {
+    return Support::no(fmt::format("blocks of {} are not whole slices of 16", layout.block));
+  }
+  if (contains_infinity(scales, layout.scale_type)) {
+    return Support::no("an infinite scale would reach the codes past K");
+  }
+  const bool whole = is_integer(layout.element->codes), same = layout.scale_type == layout.operand;
+  if (layout.blocks() == 1 && !(whole && same)) {
+    layout.scaled_sums = true;
+    return Support::yes();
+  }
+  if (whole) {
+    layout.scale = {same ? Side::Kind::kHalves : Side::Kind::kFloats, in_row};
+    return Support::yes();
+  }
+  Support exact = plan_exact_scales(scales, layout);
+  if (exact || in_row > 1) return exact;
+  const ScaleReader reader(graph, problem, id, layout.scale_type);
+  layout.scale_rule = nullptr;
+  layout.exponent = layout.element->exponent;
+  layout.scale = {rows_share_scales(reader, layout) ? Side::Kind::kShared : Side::Kind::kColumn, 1};
+  return Support::yes();
+}
+
+Support plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
+                   FragmentLayout& layout) {
+  const DType zero = stored_zero_type(graph, problem);
+  if (zero == DType::kUndefined) return Support::yes();
+  if (!is_integer(problem.b_type) || is_floating(zero) || bit_width(zero) > 8) {
+    return Support::no(
+        fmt::format("{} zero points of {} weights", name(zero), name(problem.b_type)));
+  }
+  layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
+  layout.zero_offset = 0;
+  return Support::yes();
+}
+
+}  // namespace
+
+int FragmentLayout::Side::words() const {
+  switch (kind) {
+    case Kind::kNone:
+      return 0;
+    case Kind::kBytes:
+      return kFragmentRows * per_row / 4;
+    case Kind::kHalves:
+      return kFragmentRows * per_row / 2;
+    case Kind::kShared:
+      return 4;
+    default:
+      return kFragmentRows * per_row;
+  }
+}
+
+int FragmentLayout::units_together(int units) const {
+  const int64_t in_block = block / kFragmentDepth;
+  if (units % in_block == 0) return static_cast<int>(in_block);
+  return in_block % units == 0 ? units : 1;
+}
+
+FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  FragmentLayoutAnswer answer;
+  FragmentLayout& layout = answer.layout;
+  const auto end = [&](Support support) {
+    answer.support = std::move(support);
+    return answer;
+  };
+  if (!is_half(problem.a_type)) {
+    return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
+  }
+  if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
+  layout.operand = problem.a_type;
+  layout.k = problem.k.value();
+  layout.n = problem.n.value();
+  layout.block = problem.block();
+  if (layout.k == 0 || layout.n == 0) return end(Support::no("there is nothing to pack"));
+  if (problem.b_type == layout.operand && !problem.has_scale_b()) return end(Support::yes());
+  layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
+  if (!layout.element) {
+    return end(Support::no(fmt::format("{} weights have no form for {} operands",
+                                       name(problem.b_type), name(layout.operand))));
+  }
+  layout.exponent = layout.element->exponent;
+  if (Support elements = check_elements(*graph.value(problem.dot.b).constant, *layout.element);
+      !elements) {
+    return end(elements);
+  }
+  const bool whole = is_integer(problem.b_type);
+  layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
+  if (whole && is_signed(problem.b_type)) layout.zero_offset += 1 << (layout.element->bits - 1);
+  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  if (layout.scale_type != DType::kUndefined) {
+    if (Support scales = plan_scales(graph, problem, layout); !scales) return end(scales);
+  }
+  if (Support zeros = plan_zeros(graph, problem, layout); !zeros) return end(zeros);
+  // Sums of numbers near 2^-120 would lose their last bits.
+  const bool scales_elements = layout.scale.words() > 0 && !layout.scales_blocks();
+  if (layout.operand == DType::kBF16 && !scales_elements) {
+    layout.lift = -std::exchange(layout.exponent, 0);
+  }
+  return end(Support::yes());
+}
+
+}  // namespace tenon::kernels
