@@ -32,8 +32,9 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 2> gpu_tables() {
+std::array<Table, 3> gpu_tables() {
   return {{
+      {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, gpu_attention_candidates()},
       {ir::kScaledDot, gpu_scaled_dot_candidates()},
   }};

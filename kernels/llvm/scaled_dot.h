@@ -14,5 +14,7 @@ namespace tenon::kernels {
 
 std::span<const Candidate> scaled_dot_candidates();
 std::span<const Candidate> gpu_scaled_dot_candidates();
+// For tenon::MergedDots. A host has none: its kernels cost nothing beside their weights' bytes.
+std::span<const Candidate> gpu_merged_dots_candidates();
 
 }  // namespace tenon::kernels

@@ -51,14 +51,15 @@ class ToyProduct {
       : size_(size), rows_(rows), graph_(build(size, rows, end)), element_(sign_magnitude()) {
     graph_.node(graph_.order().front()).body = body;
     const ir::Node& node = graph_.node(graph_.order().front());
-    problem_ = describe_scaled_dot(graph_, node).problem;
-    const FragmentLayoutAnswer answer = fragment_layout(graph_, problem_);
-    EXPECT_TRUE(answer.support) << answer.support.reason;
-    layout_ = answer.layout;
-    layout_.element = &element_;
-    layout_.exponent = element_.exponent;
-    const PipelinedDot dot{
-        graph_, node, problem_, layout_, pack_fragments(graph_, problem_, layout_, lowered_), 3};
+    DotSections dots = plan_sections(graph_, {&node, 1});
+    EXPECT_TRUE(dots.support) << dots.support.reason;
+    for (FragmentLayout* layout : {&dots.layout, &dots.sections[0].parts[0].layout}) {
+      layout->element = &element_;
+      layout->exponent = element_.exponent;
+    }
+    problem_ = dots.first().problem;
+    layout_ = dots.layout;
+    const PipelinedDot dot{graph_, dots, pack_sections(graph_, dots, lowered_), 3};
     launch_ = dot.emit(shape, Dim(rows), lowered_);
     const PackedConstant& units = lowered_.packed.at(0);
     packed_.resize(units.bytes);

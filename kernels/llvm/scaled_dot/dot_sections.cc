@@ -61,6 +61,9 @@ Support check_pair(const DotSection& section) {
   if (first.n != second.n) {
     return Support::no(fmt::format("{} and {} columns cannot alternate", first.n, second.n));
   }
+  if (first.scale.kind == FragmentLayout::Side::Kind::kShared) {
+    return Support::no("a scale is for 128 rows, and those of two weights alternate");
+  }
   return Support::yes();
 }
 

@@ -26,9 +26,8 @@ class Emitter {
         writer_("few_token_dot"),
         b_(writer_.builder),
         x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
-        w_(writer_.buffer("w", DType::kU32, dot.buffers.units)),
-        end_(writer_, dot.graph, dot.node, dot.problem, layout_, dot.buffers,
-             {shape.tokens, block_rows(), shape.tokens}, lowered),
+        w_(writer_.buffer("w", DType::kU32, dot.units)),
+        end_(writer_, dot.graph, dot.dots, {shape.tokens, block_rows(), shape.tokens}, lowered),
         reader_(b_, layout_) {
     for (const Dim& dim : {dot.problem.rows, work(), tasks()}) writer_.declare(dim);
   }

@@ -99,7 +99,7 @@ Support supports_dot(const ir::Graph& graph, const ir::Node& node,
 
 // ---- weights in the order of the matrix instructions, copies that run ahead
 
-Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+Support supports_one_pipelined(const ir::Graph& graph, const ir::Node& node) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_dot(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
@@ -109,15 +109,31 @@ Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const S
     return Support::no("rows must be read as they lie in memory");
   }
   if (problem.k.value() % 8 != 0) return Support::no("rows are no multiple of 16 bytes");
+  return Support::yes();
+}
+
+Support supports_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
+                                const Settings& settings) {
+  for (const ir::Node& node : nodes) {
+    if (Support answer = supports_one_pipelined(graph, node); !answer) return answer;
+  }
   if (!settings.gpu->pipelines) {
     return Support::no(settings.gpu->arch + " runs no pipelines");
   }
-  const FragmentLayoutAnswer answer = fragment_layout(graph, problem);
-  if (!answer.support) return answer.support;
-  if (rank_shapes(answer.layout, 8, *settings.gpu).empty()) {
+  const DotSections dots = plan_sections(graph, nodes);
+  if (!dots.support) return dots.support;
+  if (rank_shapes(dots.layout, 8, *settings.gpu).empty()) {
     return Support::no("a block has too little shared memory");
   }
   return Support::yes();
+}
+
+Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return supports_pipelined_dots(graph, {&node, 1}, settings);
+}
+
+Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return supports_pipelined_dots(graph, ir::MergedDots::from(node).dots, settings);
 }
 
 // What is told of a ranking: the shape that was taken and the next two.
@@ -138,20 +154,17 @@ std::string bucket_text(const Dim& rows, std::span<const int64_t> buckets, size_
   return last ? fmt::format("rows > {}", buckets[i - 1]) : fmt::format("rows <= {}", buckets[i]);
 }
 
-Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
-  const FragmentLayout layout = fragment_layout(graph, problem).layout;
+Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
+                             const Settings& settings) {
+  DotSections dots = plan_sections(graph, nodes);
   Lowered lowered;
-  const PipelinedDot dot{graph,
-                         node,
-                         problem,
-                         layout,
-                         pack_fragments(graph, problem, layout, lowered),
-                         settings.gpu->multiprocessors};
+  const BufferArgument units = pack_sections(graph, dots, lowered);
+  const PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
+  const ScaledDotProblem& problem = dot.problem;
   const std::vector<int64_t> buckets = row_buckets(problem.rows);
   Dim below = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
-    const std::vector<PipelinedShape> shapes = rank_shapes(layout, buckets[i], *settings.gpu);
+    const std::vector<PipelinedShape> shapes = rank_shapes(dot.layout, buckets[i], *settings.gpu);
     const size_t taken = static_cast<size_t>(settings.rank) % shapes.size();
     const PipelinedShape& shape = shapes[taken];
     lowered.shapes.push_back(describe_shapes(shapes, taken, bucket_text(problem.rows, buckets, i)));
@@ -163,8 +176,18 @@ Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Sett
     below = within;
     lowered.launches.push_back(std::move(launch));
   }
-  replace_weight(problem, lowered);
+  for (const DotSection& section : dots.sections) {
+    for (const DotPart& part : section.parts) replace_weight(part.problem, lowered);
+  }
   return lowered;
+}
+
+Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return lower_pipelined_dots(graph, {&node, 1}, settings);
+}
+
+Lowered lower_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return lower_pipelined_dots(graph, ir::MergedDots::from(node).dots, settings);
 }
 
 // ---- codes stay codes
@@ -284,6 +307,13 @@ std::span<const Candidate> gpu_scaled_dot_candidates() {
       {"mma", supports_mma, lower_mma},
       {"mma_strided", supports_mma_strided, lower_mma_strided},
       {"mma_expanded", supports_mma_expanded, lower_mma_expanded},
+  }};
+  return table;
+}
+
+std::span<const Candidate> gpu_merged_dots_candidates() {
+  static constexpr std::array<Candidate, 1> table = {{
+      {"pipelined", supports_merged, lower_merged},
   }};
   return table;
 }

@@ -23,12 +23,10 @@ class Emitter {
         writer_("pipelined_dot"),
         b_(writer_.builder),
         x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
-        w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32,
-                          dot.buffers.units)),
+        w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32, dot.units)),
         partial_(declare_partial(rows, lowered)),
         counters_(declare_counters(rows, lowered)),
-        end_(writer_, dot.graph, dot.node, dot.problem, layout_, dot.buffers,
-             {chunk(), kFragmentRows, shape.tokens}, lowered),
+        end_(writer_, dot.graph, dot.dots, {chunk(), kFragmentRows, shape.tokens}, lowered),
         reader_(b_, layout_) {
     for (const Dim& dim : {dot.problem.rows, token_tiles(), work(), tasks()}) writer_.declare(dim);
   }

@@ -8,18 +8,17 @@
 #include <vector>
 
 #include "codegen/target.h"
-#include "kernels/llvm/scaled_dot/epilogue.h"
-#include "kernels/llvm/scaled_dot/fragment_weight.h"
+#include "kernels/llvm/scaled_dot/dot_sections.h"
 
 namespace tenon::kernels {
 
 // What one kernel is made for, and how its work is cut.
 struct PipelinedShape {
-  int tokens = 0;           // of a tile
-  int units = 1;            // of 64 k in a slot
-  int slots = 0;            // of the rings
-  int blocks = 1;           // that a multiprocessor runs at once
-  int64_t splits = 1;       // of K, summed in a fixed order by whoever comes last
+  int tokens = 0;      // of a tile
+  int units = 1;       // of 64 k in a slot
+  int slots = 0;       // of the rings
+  int blocks = 1;      // that a multiprocessor runs at once
+  int64_t splits = 1;  // of K, summed in a fixed order by whoever comes last
   // Few tokens: the warps of a block have as many parts of k, and 128 / groups rows together.
   int groups = 0;
   double microseconds = 0;  // what it is expected to take
@@ -37,11 +36,11 @@ std::vector<int64_t> row_buckets(const Dim& rows);
 
 struct PipelinedDot {
   const ir::Graph& graph;
-  const ir::Node& node;
-  const ScaledDotProblem& problem;
-  const FragmentLayout& layout;
-  FragmentBuffers buffers;
+  const DotSections& dots;
+  BufferArgument units;
   int multiprocessors = 1;
+  const ScaledDotProblem& problem = dots.first().problem;  // whose rows are everybody's
+  const FragmentLayout& layout = dots.layout;
 
   // `rows`: of x, as far as this kernel takes them; what is put aside for it depends on them.
   Launch emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const;

@@ -1,41 +1,123 @@
 #include "kernels/llvm/scaled_dot/product_end.h"
 
+#include <bit>
 #include <cmath>
+
+#include <fmt/format.h>
 
 namespace tenon::kernels {
 
 using codegen::kNone;
 using codegen::ValueId;
 
-ProductEnd::ProductEnd(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-                       const ScaledDotProblem& problem, const FragmentLayout& layout,
-                       const FragmentBuffers& buffers, const Part& part, Lowered& lowered)
-    : writer_(writer),
-      b_(writer.builder),
-      problem_(problem),
-      layout_(layout),
-      part_(part),
-      column_scales_(
-          layout.scaled_sums ? writer.buffer("scales", DType::kF32, buffers.column_scales) : kNone),
-      epilogue_(writer, graph, node, problem, {part.tokens, part.rows}, lowered) {
-  writer.declare(problem.rows);
+ProductEnd::ProductEnd(LaunchWriter& writer, const ir::Graph& graph, const DotSections& dots,
+                       const Piece& piece, Lowered& lowered)
+    : writer_(writer), b_(writer.builder), rows_(dots.first().problem.rows), piece_(piece) {
+  const bool alone = dots.sections.size() == 1 && !dots.sections[0].is_paired();
+  int number = 0;
+  for (const DotSection& weights : dots.sections) {
+    Section section{weights, {}};
+    for (size_t i = 0; i < weights.parts.size(); ++i) {
+      EpilogueRole role;
+      if (!alone) role.suffix = fmt::format("_{}", number++);
+      role.stores = i + 1 == weights.parts.size();
+      if (i > 0) role.given = weights.parts[0].node.output(0);
+      const int columns = piece.rows / static_cast<int>(weights.parts.size());
+      section.parts.push_back(declare(graph, weights.parts[i], columns, std::move(role), lowered));
+    }
+    sections_.push_back(std::move(section));
+  }
+  writer.declare(rows_);
 }
 
-void ProductEnd::emit(ValueId token, ValueId row, Tile sums) {
-  if (layout_.exponent != 0) {
-    sums = b_.mul(sums, b_.constant(DType::kF32, std::ldexp(1.0, -layout_.exponent),
-                                    {part_.tokens, part_.rows}));
+ProductEnd::Part ProductEnd::declare(const ir::Graph& graph, const DotPart& dot, int columns,
+                                     EpilogueRole role, Lowered& lowered) {
+  const ValueId scales = dot.layout.scaled_sums ? writer_.buffer("scales" + role.suffix,
+                                                                 DType::kF32, dot.column_scales)
+                                                : kNone;
+  return {dot, scales,
+          Epilogue(writer_, graph, dot.node, dot.problem, {piece_.tokens, columns}, lowered,
+                   std::move(role))};
+}
+
+void ProductEnd::begin() {
+  for (Section& section : sections_) {
+    for (Part& part : section.parts) part.epilogue.begin();
   }
-  if (column_scales_ != kNone) {
-    const Tile factor = b_.load({column_scales_, row}, {part_.rows});
-    sums = b_.mul(sums, b_.broadcast(factor, {part_.tokens, part_.rows}));
+}
+
+void ProductEnd::emit(ValueId token, ValueId row, Tile sums) { emit_from(0, token, row, sums); }
+
+void ProductEnd::emit_from(size_t section, ValueId token, ValueId row, Tile sums) {
+  if (section + 1 == sections_.size()) return finish(sections_[section], token, row, sums);
+  const int64_t next = sections_[section + 1].weights.first_unit * kFragmentRows;
+  b_.branch(
+      b_.less(row, b_.index(next)),
+      [&] {
+        finish(sections_[section], token, row, sums);
+        return std::vector<ValueId>{};
+      },
+      [&] {
+        emit_from(section + 1, token, row, sums);
+        return std::vector<ValueId>{};
+      });
+}
+
+void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile sums) {
+  const DotSection& weights = section.weights;
+  ValueId column = b_.sub(row, b_.index(weights.first_unit * kFragmentRows));
+  if (!weights.is_paired()) {
+    Part& part = section.parts[0];
+    return part.epilogue.emit(place(section, token, column), scaled(part, column, sums));
   }
-  Epilogue::Place at{token, row};
-  if (layout_.n % part_.rows != 0) at.columns_left = b_.sub(b_.index(layout_.n), row);
-  if (!mod(problem_.rows, Dim(part_.tile_tokens)).is(0)) {
-    at.rows_left = b_.sub(writer_.index(problem_.rows), token);
+  column = b_.div(column, b_.index(2));
+  const Epilogue::Place at = place(section, token, column);
+  Part &gives = section.parts[0], &takes = section.parts[1];
+  const Tile given = gives.epilogue.result(at, scaled(gives, column, half_of(sums, 0)));
+  takes.epilogue.emit(at, scaled(takes, column, half_of(sums, 1)), given);
+}
+
+Epilogue::Place ProductEnd::place(const Section& section, ValueId token, ValueId column) {
+  Epilogue::Place at{token, column};
+  if (ends_inside(section)) {
+    at.columns_left = b_.sub(b_.index(section.weights.n()), column);
+    // Whole pieces of the last unit may be past the end; of the last section there are none.
+    if (!is_last(section)) at.columns_left = b_.max(b_.index(0), at.columns_left);
   }
-  epilogue_.emit(at, sums);
+  if (!mod(rows_, Dim(piece_.tile_tokens)).is(0)) {
+    at.rows_left = b_.sub(writer_.index(rows_), token);
+  }
+  return at;
+}
+
+// Whether some rows of some piece of a section are past its end.
+bool ProductEnd::ends_inside(const Section& section) const {
+  return section.weights.rows() % (is_last(section) ? piece_.rows : kFragmentRows) != 0;
+}
+
+// Bit 3 of a row says which of the two it is: see FragmentRows.
+Tile ProductEnd::half_of(Tile sums, int half) {
+  constexpr int kBit = 3;
+  const int columns = piece_.rows / 2;
+  const int bits = std::countr_zero(static_cast<unsigned>(piece_.tokens * piece_.rows));
+  std::vector<int64_t> order;
+  for (int bit = 0; bit < bits; ++bit) {
+    if (bit != kBit) order.push_back(bit);
+  }
+  order.push_back(kBit);
+  const Tile apart = b_.permute(sums, std::move(order), {2 * piece_.tokens, columns});
+  return b_.slice(apart, {half * piece_.tokens, 0}, {piece_.tokens, columns});
+}
+
+Tile ProductEnd::scaled(const Part& part, ValueId column, Tile sums) {
+  const std::vector<int> shape = b_.type(sums).shape;
+  const int exponent = part.dot.layout.exponent;
+  if (exponent != 0) {
+    sums = b_.mul(sums, b_.constant(DType::kF32, std::ldexp(1.0, -exponent), shape));
+  }
+  if (part.column_scales == kNone) return sums;
+  const Tile factor = b_.load({part.column_scales, column}, {shape[1]});
+  return b_.mul(sums, b_.broadcast(factor, shape));
 }
 
 }  // namespace tenon::kernels

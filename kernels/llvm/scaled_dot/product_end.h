@@ -1,33 +1,54 @@
 // From sums to results: what every kernel of packed weights does at the end of a tile.
 #pragma once
 
+#include <vector>
+
+#include "kernels/llvm/scaled_dot/dot_sections.h"
 #include "kernels/llvm/scaled_dot/epilogue.h"
-#include "kernels/llvm/scaled_dot/fragment_weight.h"
 
 namespace tenon::kernels {
 
 class ProductEnd {
  public:
   // Sums that are finished at a time, and how many tokens the whole tile has.
-  struct Part {
+  struct Piece {
     int tokens, rows, tile_tokens;
   };
-  ProductEnd(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
-             const ScaledDotProblem& problem, const FragmentLayout& layout,
-             const FragmentBuffers& buffers, const Part& part, Lowered& lowered);
+  ProductEnd(LaunchWriter& writer, const ir::Graph& graph, const DotSections& dots,
+             const Piece& piece, Lowered& lowered);
 
-  void begin() { epilogue_.begin(); }  // once, at the top of the kernel
-  // `sums` [tokens, rows]: those of token `token` and row `row` of the weight, and following ones.
+  void begin();  // once, at the top of the kernel
+  // `sums` [tokens, rows]: those of token `token` and row `row` of the units, and following ones.
+  // Rows of a piece are all of one section.
   void emit(codegen::ValueId token, codegen::ValueId row, Tile sums);
 
  private:
+  struct Part {
+    const DotPart& dot;
+    codegen::ValueId column_scales;
+    Epilogue epilogue;
+  };
+  struct Section {
+    const DotSection& weights;
+    std::vector<Part> parts;
+  };
+
+  Part declare(const ir::Graph& graph, const DotPart& dot, int columns, EpilogueRole role,
+               Lowered& lowered);
+  void emit_from(size_t section, codegen::ValueId token, codegen::ValueId row, Tile sums);
+  void finish(Section& section, codegen::ValueId token, codegen::ValueId row, Tile sums);
+  Epilogue::Place place(const Section& section, codegen::ValueId token, codegen::ValueId column);
+  bool is_last(const Section& section) const { return &section == &sections_.back(); }
+  bool ends_inside(const Section& section) const;
+  // What the sums of one of a pair are: [tokens, rows / 2].
+  Tile half_of(Tile sums, int half);
+  Tile scaled(const Part& part, codegen::ValueId column, Tile sums);
+
   LaunchWriter& writer_;
   codegen::Builder& b_;
-  const ScaledDotProblem& problem_;
-  const FragmentLayout& layout_;
-  Part part_;
-  codegen::ValueId column_scales_;
-  Epilogue epilogue_;
+  Dim rows_;  // of x
+  Piece piece_;
+  std::vector<Section> sections_;
 };
 
 }  // namespace tenon::kernels

@@ -1,0 +1,205 @@
+// Products of the same rows that run as one kernel, packed into one buffer, against float64.
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/pipeline.h"
+#include "kernels/reference/evaluate.h"
+#include "kernels/selector.h"
+#include "tests/conformance/judge.h"
+#include "tests/conformance/scaled_dot_problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+Settings merged_settings() {
+  Settings settings = conformance_settings();
+  if (!settings.gpu) {
+    settings.gpu = codegen::GpuTarget{};
+    settings.gpu->multiprocessors = 6;
+    settings.gpu->pipelines = true;
+    settings.emulate = true;
+  }
+  return settings;
+}
+
+DotForm form_of(std::string_view name, DType activation) {
+  const auto found = std::ranges::find(dot_forms(), name, &DotForm::name);
+  DotForm form = *found;
+  if (is_integer(form.element)) form.scale = activation;
+  return form;
+}
+
+// The graph of one merged node that it becomes, where there is a kernel for that.
+ir::Graph merge(const ir::Graph& apart) {
+  ir::Graph merged = apart;
+  for (const char* pass : {"decompose", "fuse_epilogues", "merge_dots"}) {
+    merged = run_pass(pass, std::move(merged));
+  }
+  EXPECT_EQ(merged.order().size(), 1u);
+  const ir::Node& node = merged.node(merged.order().front());
+  EXPECT_EQ(node.op, ir::kMergedDots);
+  const Choice choice = select(merged, node, merged_settings());
+  EXPECT_NE(choice.chosen, nullptr) << choice.reason();
+  return merged;
+}
+
+// How far a sum may be from the reference, by the size of its terms. Integers times their scale are
+// rounded to the type of the activations; the reference is not.
+double error_of(const DotProblem& problem, double magnitude) {
+  const double rounded = is_integer(problem.form.element) ? unit_roundoff(problem.activation) : 0;
+  const double summed = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
+  return (summed + rounded) * magnitude + std::ldexp(1, -22);
+}
+
+class Merged : public testing::TestWithParam<std::tuple<const char*, DType>> {
+ protected:
+  DotForm form() const { return form_of(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+  DType activation() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Merged, ResultsOfTheirOwn) {
+  std::mt19937 random(11);
+  const int64_t k = form().k_last ? 200 : 128;  // the others have whole blocks
+  const std::vector<DotProblem> problems = {
+      {form(), activation(), {130, k}, DotEnd::kBias},
+      {form(), activation(), {64, k}, DotEnd::kAlpha},
+      {form(), activation(), {67, k}, DotEnd::kBody},
+  };
+  ir::Graph apart;
+  const ir::ValueId a = add_rows(apart, activation(), k);
+  for (const DotProblem& problem : problems) {
+    apart.add_output(add_dot(apart, a, problem, random));
+  }
+  const ir::Graph merged = merge(apart);
+  const std::unique_ptr<Executable> executable = build_for_test(merged, merged_settings());
+  for (const int64_t m : {1, 7, 33}) {
+    const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
+    std::vector<ReferenceTensor> sums;
+    for (size_t i = 0; i < problems.size(); ++i) sums.push_back(magnitudes(apart, inputs, i));
+    const Tolerance tolerance = [&](size_t output, int64_t index, double wanted) {
+      return error_of(problems[output], sums[output].number(index)) +
+             unit_roundoff(activation()) * std::fabs(wanted);
+    };
+    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(apart, inputs),
+                           tolerance),
+              "")
+        << m << " rows";
+  }
+}
+
+// act(gate) * up, with the activation as one op.
+ir::Graph gated(const std::vector<DotProblem>& problems, const char* activation,
+                std::mt19937& random) {
+  ir::Graph graph;
+  const ir::ValueId a = add_rows(graph, problems[0].activation, problems[0].size.k);
+  ir::ValueId gate = add_dot(graph, a, problems[0], random);
+  const ir::ValueId up = add_dot(graph, a, problems[1], random);
+  const auto add = [&](const char* op, int version, std::vector<ir::ValueId> inputs) {
+    ir::Value result = graph.value(gate);
+    result.producer = ir::kNoNode;
+    ir::Node node;
+    node.op = op;
+    node.since_version = version;
+    node.inputs = std::move(inputs);
+    node.outputs = {graph.add_value(std::move(result))};
+    const ir::ValueId output = node.outputs[0];
+    graph.add_node(std::move(node));
+    return output;
+  };
+  if (activation == std::string_view("Sigmoid")) {
+    gate = add("Mul", 14, {gate, add("Sigmoid", 13, {gate})});
+  } else if (activation != nullptr && *activation != '\0') {
+    gate = add(activation, 20, {gate});
+  }
+  graph.add_output(add("Mul", 14, {gate, up}));
+  return graph;
+}
+
+void judge_gated(const std::vector<DotProblem>& problems, const char* activation,
+                 std::initializer_list<int64_t> rows) {
+  SCOPED_TRACE(describe(problems[0]) + " " + activation);
+  std::mt19937 random(5);
+  const ir::Graph apart = gated(problems, activation, random);
+  const ir::Graph merged = merge(apart);
+  const std::unique_ptr<Executable> executable = build_for_test(merged, merged_settings());
+  ir::Graph products = apart;
+  products.set_output(0, apart.node(apart.order()[0]).output(0));
+  products.add_output(apart.node(apart.order()[1]).output(0));
+  for (const int64_t m : rows) {
+    const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
+    const std::vector<ReferenceTensor> sums = reference::evaluate(products, inputs);
+    const ReferenceTensor gates = magnitudes(apart, inputs, 0), ups = magnitudes(apart, inputs, 1);
+    const Tolerance tolerance = [&](size_t, int64_t index, double wanted) {
+      const double gate = error_of(problems[0], gates.number(index));
+      const double up = error_of(problems[1], ups.number(index));
+      // Activations grow by at most 1.13 times what their operand does.
+      return 1.13 * gate * (std::fabs(sums[1].number(index)) + up) +
+             (std::fabs(sums[0].number(index)) + gate) * up +
+             4 * unit_roundoff(problems[0].activation) * std::fabs(wanted);
+    };
+    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(apart, inputs),
+                           tolerance),
+              "")
+        << m << " rows";
+  }
+}
+
+TEST_P(Merged, GateAndUp) {
+  const int64_t k = form().k_last ? 136 : 128;
+  judge_gated({{form(), activation(), {100, k}, DotEnd::kBias},
+               {form(), activation(), {100, k}, DotEnd::kAlpha}},
+              "Sigmoid", {1, 9, 40});
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Merged,
+                         testing::Combine(testing::Values("nvfp4", "mxfp4", "mxfp8", "int4_n_major",
+                                                          "nbits4_zero", "fp8_channel",
+                                                          "fp8_tensor", "f16"),
+                                          testing::Values(DType::kF16)),
+                         [](const auto& info) { return std::string(std::get<0>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Bf16, Merged,
+                         testing::Combine(testing::Values("nvfp4", "bf16"),
+                                          testing::Values(DType::kBF16)),
+                         [](const auto& info) { return std::string(std::get<0>(info.param)); });
+
+TEST(MergedDots, Activations) {
+  const DotForm form = form_of("nvfp4", DType::kF16);
+  const DotProblem problem{form, DType::kF16, {129, 128}, DotEnd::kPlain};
+  for (const char* activation : {"", "Gelu", "Tanh"}) {
+    judge_gated({problem, problem}, activation, {1, 17});
+  }
+}
+
+TEST(MergedDots, SplitsAndManyRows) {
+  const DotForm form = form_of("nvfp4", DType::kF16);
+  const DotProblem problem{form, DType::kF16, {192, 1024}, DotEnd::kPlain};
+  judge_gated({problem, problem}, "Sigmoid", {0, 1, 64, 65, 300});
+}
+
+TEST(MergedDots, KeepTheirSize) {
+  std::mt19937 random(3);
+  const DotForm form = form_of("nvfp4", DType::kF16);
+  const DotProblem problem{form, DType::kF16, {128, 128}, DotEnd::kPlain};
+  const std::unique_ptr<Executable> executable =
+      build_for_test(merge(gated({problem, problem}, "Sigmoid", random)), merged_settings());
+  EXPECT_EQ(executable->packed_bytes(), executable->weight_bytes());
+}
+
+TEST(MergedDots, NoKernelOnTheHost) {
+  std::mt19937 random(3);
+  const DotForm form = form_of("nvfp4", DType::kF16);
+  const DotProblem problem{form, DType::kF16, {128, 128}, DotEnd::kPlain};
+  const ir::Graph merged = merge(gated({problem, problem}, "Sigmoid", random));
+  Settings host = conformance_settings();
+  host.gpu.reset();
+  host.emulate = false;
+  const Support answer = supports(merged, merged.node(merged.order()[0]), host);
+  EXPECT_FALSE(answer);
+  EXPECT_NE(answer.reason, "");
+}
+
+}  // namespace
+}  // namespace tenon::kernels
