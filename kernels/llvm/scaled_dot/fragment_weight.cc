@@ -259,18 +259,4 @@ PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& pro
   return scales;
 }
 
-FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
-                               const FragmentLayout& layout, Lowered& lowered) {
-  const PackUnit pack = unit_packer(graph, problem, layout);
-  FragmentBuffers buffers;
-  buffers.units =
-      keep(lowered, pack_units(layout, [=](int64_t row_unit, int64_t step, uint32_t* words) {
-             pack({row_unit * kFragmentRows}, step, words);
-           }));
-  if (layout.scaled_sums) {
-    buffers.column_scales = keep(lowered, column_scales(graph, problem, layout));
-  }
-  return buffers;
-}
-
 }  // namespace tenon::kernels

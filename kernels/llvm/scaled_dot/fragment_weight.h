@@ -99,12 +99,6 @@ PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack)
 PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                              const FragmentLayout& layout);
 
-struct FragmentBuffers {
-  BufferArgument units, column_scales;
-};
-FragmentBuffers pack_fragments(const ir::Graph& graph, const ScaledDotProblem& problem,
-                               const FragmentLayout& layout, Lowered& lowered);
-
 // Where a slot holds what makes a unit. Its 128 rows need not be neighbours in the weight: each 16
 // of them are one warp's.
 struct FragmentPlaces {
