@@ -1,10 +1,11 @@
 # The front door. Everything else is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup build demo test test-sanitizers bench wheel bundle lint format clean
+.PHONY: help setup build demo tiny-model test test-sanitizers bench wheel bundle lint format clean
 
 PLUGIN := build/release/lib/libonnxruntime_ep_tenon.so
 TIMED := scripts/timed.sh
+TINY := build/tiny-model
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +19,13 @@ build: setup  ## build the plugin and install the Python package into .venv
 
 demo: build  ## quantise a sentence encoder to NVFP4 and run it; leaves build/demo/index.html
 	@$(TIMED) "Demo" .venv/bin/tenon demo --out build/demo
+
+tiny-model: build  ## train a character model, tell what each format costs it, let it speak
+	@[ -d $(TINY)/int4 ] || $(TIMED) "Train" .venv/bin/tenon models tiny --out $(TINY)
+	@.venv/bin/tenon perplexity $(TINY)/{f32,nvfp4,mxfp8,int4} --text $(TINY)/held_out.txt \
+	  --out $(TINY)/perplexity.json
+	@.venv/bin/python examples/python/generate.py $(TINY)/nvfp4 --prompt "The provider" \
+	  --temperature 0.5 --count 200
 
 test: build  ## run every test that this machine can run
 	@$(TIMED) "Build tests" scripts/build.sh release

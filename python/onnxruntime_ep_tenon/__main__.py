@@ -9,7 +9,7 @@ import sys
 from .inputs import InputError
 from .requirements import MissingPackageError
 
-_COMMANDS = ("doctor", "demo", "explain", "run", "quantize", "bench", "models")
+_COMMANDS = ("doctor", "demo", "explain", "run", "quantize", "bench", "models", "perplexity")
 
 # What a person can put right: said in one line, without a traceback.
 _USER_ERRORS = (

@@ -89,11 +89,14 @@ class TokenLoop:
 
     def step(self, ids) -> np.ndarray:
         """Logits [batch, vocabulary] after these tokens [batch, count], in float32."""
+        return self.run(ids)[:, -1].astype(np.float32)
+
+    def run(self, ids) -> np.ndarray:
+        """All logits that the model gives: [batch, count or 1, vocabulary], in its own type."""
         binding, outputs = self.bound_step(ids)
         self._session.run_with_iobinding(binding)
         self.accept(np.shape(ids)[1], outputs)
-        logits = self._memory.get(outputs[self._folder.logits])
-        return logits[:, -1].astype(np.float32)
+        return self._memory.get(outputs[self._folder.logits])
 
     def bound_step(self, ids) -> tuple:
         """A step that is ready to run: the binding and the outputs that it will fill."""

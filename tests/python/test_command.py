@@ -48,7 +48,16 @@ def nvfp4_model(small_model):
 
 def test_help_lists_every_command():
     text = succeeded(tenon("--help"))
-    for command in ("doctor", "demo", "explain", "run", "quantize", "bench", "models"):
+    for command in (
+        "doctor",
+        "demo",
+        "explain",
+        "run",
+        "quantize",
+        "bench",
+        "models",
+        "perplexity",
+    ):
         assert command in text
 
 

@@ -1,7 +1,11 @@
-"""Models to try things with, written here: decoders of any size, with weights of no meaning."""
+"""Models to try things with, written here: decoders of any size with weights of no meaning, and a
+small one that is trained."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +14,7 @@ from .. import console
 from ..requirements import require
 from . import arguments
 
-SUMMARY = "write a decoder of any size to try things with"
+SUMMARY = "write a decoder of any size, or train a small one"
 
 _SIZES = ("layers", "hidden", "heads", "kv-heads", "head-size", "feed-forward", "vocabulary")
 _WEIGHTS = ("nvfp4", "int4", "mxfp8", "mxfp4", "f16", "bf16", "f32")
@@ -18,6 +22,11 @@ _WEIGHTS = ("nvfp4", "int4", "mxfp8", "mxfp4", "f16", "bf16", "f32")
 
 def add_arguments(parser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    _add_decoder(kinds)
+    _add_tiny(kinds)
+
+
+def _add_decoder(kinds) -> None:
     decoder = kinds.add_parser("decoder", help="a folder with model.onnx and genai_config.json")
     decoder.add_argument("--preset", default="tiny-llama", help="sizes and architecture by name")
     for size in _SIZES:
@@ -55,8 +64,26 @@ def add_arguments(parser) -> None:
     arguments.add_json(decoder)
 
 
+def _add_tiny(kinds) -> None:
+    tiny = kinds.add_parser("tiny", help="a character model, trained in a minute, in four formats")
+    tiny.add_argument(
+        "--text",
+        action="append",
+        metavar="FILE",
+        help="what to learn from; may be given again (default: the project's documents)",
+    )
+    tiny.add_argument("--steps", type=int, default=600, help="of the training (default: 600)")
+    tiny.add_argument("--seed", type=int, default=0, help="of the training (default: 0)")
+    tiny.add_argument("--out", required=True, help="the folder to write")
+    arguments.add_json(tiny)
+
+
 def run(args) -> int:
     require("onnx", "to write a model")
+    return {"decoder": _write_decoder, "tiny": _train_tiny}[args.kind](args)
+
+
+def _write_decoder(args) -> int:
     from ..models.decoder import write_decoder
     from ..models.decoder_weights import DrawnWeights, SeededWeights
 
@@ -71,6 +98,37 @@ def run(args) -> int:
     else:
         size, took = console.size(written), console.duration(seconds)
         console.say(f"{path}: {config.layers} layers, {size}, written in {took}")
+    return 0
+
+
+def _train_tiny(args) -> int:
+    # Threads of the matrix library would spin against the training's own, and it reads its
+    # environment once, when numpy is loaded.
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    if any(os.environ.get(name) != value for name, value in one_thread.items()):
+        again = [sys.executable, "-m", "onnxruntime_ep_tenon", "models", "tiny", "--out", args.out]
+        again += ["--steps", str(args.steps), "--seed", str(args.seed)]
+        again += [part for text in args.text or () for part in ("--text", text)]
+        again += ["--json"] if args.json else []
+        return subprocess.run(again, env={**os.environ, **one_thread}).returncode
+    from ..models.tiny_model import document_files, write_tiny_models
+    from ..models.training import Schedule
+
+    texts = [Path(text) for text in args.text] if args.text else document_files()
+    schedule = Schedule(steps=args.steps, seed=args.seed)
+    begin = time.perf_counter()
+    with console.progress("training", not args.json) as update:
+        trained = write_tiny_models(Path(args.out), texts, schedule, progress=update)
+    told = {
+        "folders": {format: str(folder) for format, folder in trained.folders.items()},
+        "held_out": str(trained.held_out),
+        "seconds": time.perf_counter() - begin,
+        "loss": trained.losses[-1],
+    }
+    if args.json:
+        console.print_json(told)
+    else:
+        console.say(f"{args.out}: {args.steps} steps in {console.duration(told['seconds'])}")
     return 0
 
 
