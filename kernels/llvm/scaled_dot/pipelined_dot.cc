@@ -135,15 +135,26 @@ class Emitter {
           }
         },
         [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          Tile sums = carried[0];
-          for (int unit = 0; unit < shape_.units; ++unit) {
-            const Tile left = left_operand(slot, unit);
-            const Tile right =
-                b_.read(x_rings_[static_cast<size_t>(unit)], slot, {shape_.tokens, kFragmentDepth});
-            sums = b_.dot(sums, left, b_.transpose(right));
-          }
-          return std::vector<ValueId>{sums};
+          return std::vector<ValueId>{add_units(carried[0], slot)};
         })[0];
+  }
+
+  Tile add_units(Tile sums, ValueId slot) {
+    const int together = layout_.scales_blocks() ? layout_.units_together(shape_.units) : 0;
+    Tile part = sums;
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      if (together > 0 && unit % together == 0) {
+        part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+      }
+      const Tile right =
+          b_.read(x_rings_[static_cast<size_t>(unit)], slot, {shape_.tokens, kFragmentDepth});
+      part = b_.dot(part, left_operand(slot, unit), b_.transpose(right));
+      if (together == 0 || (unit + 1) % together != 0) continue;
+      const Tile scales = reader_.block_scales(FragmentPlaces::of_unit(layout_, w_rings_[0], unit),
+                                               slot, shape_.tokens);
+      sums = b_.fma(part, scales, sums);
+    }
+    return together > 0 ? sums : part;
   }
 
   // The units of a step follow each other.

@@ -67,7 +67,8 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
                           std::vector<PipelinedShape>& shapes) {
-  if (layout.is_plain() || rows > kFewTokens || layout.k % kFragmentDepth != 0) {
+  if (layout.is_plain() || layout.scales_blocks() || rows > kFewTokens ||
+      layout.k % kFragmentDepth != 0) {
     return;
   }
   const int tokens = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
@@ -133,6 +134,7 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
+    if (tokens > 128 && layout.scales_blocks()) break;  // registers hold the sums twice
     for (int units : {1, 2, 4}) {
       // Slots of one unit keep the thread that copies too busy, unless tokens are many.
       const bool sensible = tokens > 64 ? units <= 2 : units >= 2 || layout.steps() % 2 != 0;
