@@ -80,5 +80,44 @@ TEST(IrVerify, FindsAnOutputThatNobodyWrites) {
   expect_fault(graph, "never written");
 }
 
+Graph merged() {
+  return parse(R"(graph main {
+    input %x: f16[m,8]
+    const %w: f16[8,4] = sha256:00 bytes:64
+    const %u: f16[8,2] = sha256:01 bytes:32
+    %y: f16[m,4], %z: f16[m,2] = tenon::MergedDots(%x, %w, %u) body {
+      input %x: f16[m,8]
+      input %w: f16[8,4]
+      input %u: f16[8,2]
+      %y: f16[m,4] = tenon::ScaledDot(%x, %w) {result="f16"}
+      %z: f16[m,2] = tenon::ScaledDot(%x, %u) {result="f16"}
+      output %y
+      output %z
+    }
+    output %y
+    output %z
+  })");
+}
+
+TEST(IrVerify, AcceptsMergedDots) { EXPECT_TRUE(verify(merged())) << verify(merged()).reason; }
+
+TEST(IrVerify, FindsMergedDotsOfAnotherInput) {
+  Graph graph = merged();
+  Node& node = graph.node(graph.order()[0]);
+  auto body = std::make_shared<Graph>(*node.body);
+  body->node(body->order()[1]).inputs[0] = body->inputs()[1];
+  node.body = body;
+  expect_fault(graph, "from its first input");
+}
+
+TEST(IrVerify, FindsAMergedNodeThatIsNoDot) {
+  Graph graph = merged();
+  Node& node = graph.node(graph.order()[0]);
+  auto body = std::make_shared<Graph>(*node.body);
+  body->node(body->order()[1]).op = "MatMul";
+  node.body = body;
+  expect_fault(graph, "expected a tenon::ScaledDot");
+}
+
 }  // namespace
 }  // namespace tenon::ir
