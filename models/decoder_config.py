@@ -68,6 +68,7 @@ class Spelling:
                      unfused: torch's exporter, softmax(QK)V spelled out
     use_qdq          genai: quantised products by DequantizeLinear, as the other forms have them
     last_token_only  logits of each row's last token, not of all
+    accuracy_level   of MatMulNBits; 4 lets a provider round activations to 8 bits
     """
 
     form: str = "genai"
@@ -76,6 +77,7 @@ class Spelling:
     packed_qkv: bool = False
     use_qdq: bool = False
     last_token_only: bool = False
+    accuracy_level: int = 0
 
     def __post_init__(self):
         _expect("form", self.form, FORMS)

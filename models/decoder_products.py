@@ -117,8 +117,9 @@ class Products:
         shape = (m.n, m.k // 32, 16)
         codes = self._sink(f"{m.name}.codes", TensorProto.UINT8, shape, turned)
         scales = self._scales(m, self._spelling.element, stored)
-        sizes = {"K": m.k, "N": m.n, "bits": 4, "block_size": 32}
-        return self.g.node("MatMulNBits", [x, codes, scales], domain=MICROSOFT, **sizes)
+        attributes = {"K": m.k, "N": m.n, "bits": 4, "block_size": 32}
+        attributes["accuracy_level"] = self._spelling.accuracy_level
+        return self.g.node("MatMulNBits", [x, codes, scales], domain=MICROSOFT, **attributes)
 
     def _fp4_weight(self, x: str, m: Matrix) -> str:
         stored = self._stored(m)

@@ -24,7 +24,7 @@ _PARTS = 2  # of a batch, each on a thread of its own; the same everywhere, sinc
 class Schedule:
     """How long and how fast; the rate rises for a tenth of the steps, then falls to a twentieth."""
 
-    steps: int = 600
+    steps: int = 500
     batch: int = 8
     length: int = 256
     rate: float = 4e-3

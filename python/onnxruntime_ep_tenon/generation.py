@@ -7,6 +7,7 @@ replays one graph. Elsewhere what a step writes is what the next one reads.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,11 +43,9 @@ class _Memory:
 
         on_host = tensors.to_ort_value(array)
         if into is None or list(into.shape()) != list(array.shape):
-            if self.gpu is None:
-                return on_host
-            into = tensors.gpu_value_like(on_host, self.gpu)
+            into = self.empty(array.shape, on_host.element_type())
         if self.gpu is None:
-            into.update_inplace(np.ascontiguousarray(array))
+            ctypes.memmove(into.data_ptr(), on_host.data_ptr(), on_host.tensor_size_in_bytes())
         else:
             onnxruntime.copy_tensors([on_host], [into])
         return into
@@ -72,8 +71,10 @@ class TokenLoop:
         max_length: int = 0,
         share_cache: bool | None = None,
         fixed_mask: bool = False,
+        run_options=None,
     ):
         self._session, self._folder, self._batch = session, folder, batch
+        self._run_options = run_options
         self.max_length = max_length or folder.context_length
         self.shares_cache = folder.shares_cache if share_cache is None else share_cache
         self._fixed_mask = fixed_mask and self.shares_cache
@@ -94,9 +95,9 @@ class TokenLoop:
     def run(self, ids) -> np.ndarray:
         """All logits that the model gives: [batch, count or 1, vocabulary], in its own type."""
         binding, outputs = self.bound_step(ids)
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, self._run_options)
         self.accept(np.shape(ids)[1], outputs)
-        return self._memory.get(outputs[self._folder.logits])
+        return self.logits(outputs)
 
     def bound_step(self, ids) -> tuple:
         """A step that is ready to run: the binding and the outputs that it will fill."""
@@ -105,6 +106,18 @@ class TokenLoop:
         feed = self._small_inputs(ids) | self._caches
         outputs = self._outputs_for(ids.shape[1])
         return self._bind(self._session, feed, outputs), outputs
+
+    def assume(self, length: int, cache: np.ndarray) -> None:
+        """As if so many tokens had been fed: every cache [batch, heads, max_length, size]."""
+        if not self.shares_cache:
+            raise InputError("only shared caches can be filled from outside")
+        for value in self._caches.values():
+            self._memory.put(cache.astype(tensors.dtype_of(value)), value)
+        self.length = length
+
+    def logits(self, outputs: dict) -> np.ndarray:
+        """What a bound step wrote, once it has run."""
+        return self._memory.get(outputs[self._folder.logits])
 
     def accept(self, count: int, outputs: dict) -> None:
         """The step has run: what it wrote is what the next one reads."""

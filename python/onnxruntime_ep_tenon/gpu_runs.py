@@ -36,22 +36,27 @@ def bound_to_gpu(session, inputs):
     return bind(session, feed, {name: tensors.gpu_value_like(v, gpu) for name, v in results})
 
 
-def host_ahead():
-    """Run options with which a Run does not wait for the GPU."""
+def run_options(**entries: str):
     import onnxruntime
 
     options = onnxruntime.RunOptions()
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    for key, value in entries.items():
+        options.add_run_config_entry(key, value)
     return options
 
 
-def back_to_back(session, binding, runs: int) -> Callable[[], None]:
+def host_ahead(**entries: str):
+    """Run options with which a Run does not wait for the GPU."""
+    return run_options(disable_synchronize_execution_providers="1", **entries)
+
+
+def back_to_back(session, binding, runs: int, **entries: str) -> Callable[[], None]:
     """Many Runs of which only the last waits, so that the GPU is never idle between them."""
-    ahead = host_ahead()
+    ahead, waiting = host_ahead(**entries), run_options(**entries)
 
     def many() -> None:
         for _ in range(runs - 1):
             session.run_with_iobinding(binding, ahead)
-        session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding, waiting)
 
     return many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ def run_suite(args) -> int:
         from .product_suite import run_product_suite
 
         return run_product_suite(args)
+    if args.suite == "decoder":
+        from .decoder_suite import run_decoder_suite
+
+        return run_decoder_suite(args)
     if args.device.startswith("gpu"):
         from .gpu_suite import run_gpu_suite
 
@@ -74,8 +79,8 @@ def print_rows(rows: list[Row], heading: str) -> None:
             (
                 r.case,
                 console.duration(r.tenon),
-                console.duration(r.other),
-                f"{r.ratio:.2f}",
+                "" if math.isnan(r.other) else console.duration(r.other),
+                "" if math.isnan(r.other) else f"{r.ratio:.2f}",
                 r.bar,
                 verdict[r.met],
                 r.note,

@@ -48,6 +48,15 @@ def to_ort_value(array: np.ndarray):
     return value
 
 
+def dtype_of(value) -> np.dtype:
+    """The numpy or ml_dtypes type of an OrtValue's elements."""
+    number = value.element_type()
+    if number in _RAW_TYPES:
+        name = _RAW_TYPES[number][0]
+        return np.dtype(getattr(require("ml_dtypes", f"for {name} tensors"), name))
+    return np.dtype({1: np.float32, 6: np.int32, 7: np.int64, 10: np.float16}[number])
+
+
 _NVIDIA = 0x10DE  # PCI vendor
 
 

@@ -20,9 +20,9 @@ def add_arguments(parser) -> None:
         "--suite",
         nargs="?",
         const="general",
-        choices=("general", "products"),
-        help="no model: the project's own table of cases, or that of block-scaled products on a "
-        "GPU",
+        choices=("general", "products", "decoder"),
+        help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
+        "or whole decoders",
     )
     parser.add_argument("--quick", action="store_true", help="products: NVFP4 only")
     parser.add_argument(
@@ -35,6 +35,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--only", metavar="PATTERN", help="products: cases of this name, e.g. 'int4 M=16 *'"
     )
+    _add_decoder_sizes(parser)
     parser.add_argument(
         "--providers",
         default="tenon,cpu",
@@ -52,6 +53,16 @@ def add_arguments(parser) -> None:
     arguments.add_session(parser)
     arguments.add_inputs(parser)
     arguments.add_json(parser)
+
+
+def _add_decoder_sizes(parser) -> None:
+    parser.add_argument(
+        "--preset", help="decoder: of `tenon models decoder` (llama-8b on a GPU, else qwen2-0.5b)"
+    )
+    parser.add_argument("--weights", default="nvfp4,int4", help="decoder: formats, by comma")
+    parser.add_argument("--batch", default="1,16", help="decoder: rows of a step, by comma")
+    parser.add_argument("--past", type=int, default=512, help="decoder: tokens before a step")
+    parser.add_argument("--prefill", type=int, default=2048, help="decoder: tokens of a prompt")
 
 
 def run(args) -> int:

@@ -72,7 +72,7 @@ def _add_tiny(kinds) -> None:
         metavar="FILE",
         help="what to learn from; may be given again (default: the project's documents)",
     )
-    tiny.add_argument("--steps", type=int, default=600, help="of the training (default: 600)")
+    tiny.add_argument("--steps", type=int, default=500, help="of the training (default: 500)")
     tiny.add_argument("--seed", type=int, default=0, help="of the training (default: 0)")
     tiny.add_argument("--out", required=True, help="the folder to write")
     arguments.add_json(tiny)
