@@ -2,6 +2,9 @@
 
 #include <chrono>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "graph_partitioner/pipeline.h"
 #include "kernels/device_executable.h"
 #include "provider/api.h"
@@ -95,13 +98,18 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   result.defaults = copy_defaults(imported);
 
   const kernels::Settings settings = target.settings(options);
-  ir::Graph fused = fuse(std::move(imported.graph), dump.observer(),
-                         [&](const ir::Graph& part, const ir::Node& node) {
-                           return kernels::supports(part, node, settings);
-                         });
+  PartitionReport& report = result.report;
+  const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
+    Support answer = kernels::supports(part, node, settings);
+    if (!answer && target.on_gpu()) {
+      report.apart.push_back(
+          {fmt::format("{}", fmt::join(names(part, node.outputs), ", ")), answer.reason});
+    }
+    return answer;
+  };
+  ir::Graph fused = fuse(std::move(imported.graph), dump.observer(), supports);
   result.executable = build(std::move(fused), options, target, dump.kernel_sink());
 
-  PartitionReport& report = result.report;
   report.name = name;
   report.nodes = imported.node_names;
   report.node_names = imported.node_names;

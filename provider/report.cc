@@ -50,6 +50,10 @@ Json to_json(const PartitionReport& partition) {
     kernels.push_back(
         {{"name", kernel.name}, {"compile_ms", kernel.compile_ms}, {"shared", kernel.is_shared}});
   }
+  Json apart = Json::array();
+  for (const auto& [products, reason] : partition.apart) {
+    apart.push_back({{"products", products}, {"reason", reason}});
+  }
   return {{"name", partition.name},
           {"nodes", partition.nodes},
           {"inputs", partition.inputs},
@@ -58,7 +62,8 @@ Json to_json(const PartitionReport& partition) {
           {"packed_bytes", partition.packed_bytes},
           {"compile_ms", partition.compile_ms},
           {"kernels", kernels},
-          {"fusions", fusions}};
+          {"fusions", fusions},
+          {"apart", apart}};
 }
 
 Json to_json(const GraphReport& graph) {

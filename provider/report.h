@@ -21,6 +21,11 @@ struct PartitionReport {
   double compile_ms = 0;
   std::vector<kernels::FusionReport> fusions;
   std::vector<kernels::KernelReport> kernels;
+  // Products of one input that no kernel of the device runs as one.
+  struct Apart {
+    std::string products, reason;
+  };
+  std::vector<Apart> apart;
   std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
 };
 

@@ -56,6 +56,11 @@ class Report:
         return [fusion for part in self.partitions for fusion in part.get("fusions", [])]
 
     @property
+    def apart(self) -> list[dict]:
+        """Products of one input that no kernel runs as one, and why."""
+        return [products for part in self.partitions for products in part.get("apart", [])]
+
+    @property
     def kernels(self) -> list[dict]:
         """Name, compile_ms and whether it was shared, of every kernel that the session uses."""
         return [kernel for part in self.partitions for kernel in part.get("kernels", [])]

@@ -22,8 +22,7 @@ def weights() -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.fixture(scope="module")
-def block(tmp_path_factory):
+def build(element: int, dtype: type) -> onnx.ModelProto:
     """What a decoder's layer multiplies: two inputs, five weights."""
     node = helper.make_node
     nodes = [
@@ -42,12 +41,17 @@ def block(tmp_path_factory):
     graph = helper.make_graph(
         nodes,
         "block",
-        [value(name, TensorProto.FLOAT16, ["M", K]) for name in ("x", "h")],
-        [value(name, TensorProto.FLOAT16, ["M", width]) for name, width in widths.items()],
-        [numpy_helper.from_array(tensor, name) for name, tensor in weights().items()],
+        [value(name, element, ["M", K]) for name in ("x", "h")],
+        [value(name, element, ["M", width]) for name, width in widths.items()],
+        [numpy_helper.from_array(tensor.astype(dtype), name) for name, tensor in weights().items()],
     )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "block.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    onnx.save(build(TensorProto.FLOAT16, np.float16), path)
     return path
 
 
@@ -85,3 +89,12 @@ def test_a_cpu_keeps_them_apart(block):
     told = command("explain", block, "--device", "cpu")
     assert "merged_dots" not in told
     assert "scaled_dot" in told
+
+
+def test_explain_tells_why_products_stay_apart(tmp_path):
+    path = tmp_path / "block.onnx"
+    onnx.save(build(TensorProto.FLOAT, np.float32), path)
+    told = command("explain", path, "--device", "gpu")
+    assert "merged_dots" not in told
+    assert "run apart because" in told
+    assert "activations are f32" in told

@@ -78,6 +78,7 @@ PARTITION_COLUMNS = [
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
 _LONGEST_PROBLEM = 120
 SHAPE_COLUMNS = ["kernel for", "rank", "shape"]
+APART_COLUMNS = ["times", "products of one input", "run apart because"]
 REASON_COLUMNS = ["nodes", "operator", "left because"]
 
 
@@ -110,6 +111,13 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_PROBLEM else text[: _LONGEST_PROBLEM - 1] + "…"
 
 
+def apart_rows(report: Report) -> list[tuple]:
+    """The first products of each reason."""
+    firsts = {apart["reason"]: apart["products"] for apart in reversed(report.apart)}
+    counts = Counter(apart["reason"] for apart in report.apart)
+    return [(count, _shortened(firsts[why]), why) for why, count in counts.items()]
+
+
 def reason_rows(report: Report) -> list[tuple]:
     return [(count, op, reason) for op, reason, count in report.reasons()]
 
@@ -126,6 +134,9 @@ def _print(report: Report, args) -> None:
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
         console.heading("Fusions")
         console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    if report.apart:
+        console.heading("Not merged")
+        console.table(APART_COLUMNS, apart_rows(report), right=(0,))
     if args.candidates:
         console.heading("Candidates")
         rows = {
