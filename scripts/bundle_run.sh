@@ -6,6 +6,8 @@
 #   ./run --bench     the table of cases on the GPU, into results/bench
 #   ./run --products  the table of block-scaled products on the GPU, into results/products; takes
 #                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
+#   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
+#                     `tenon bench`: --preset, --weights, --batch, --past, --prefill
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
 #
 # PYTHON names another interpreter.
@@ -117,6 +119,10 @@ case ${1:-} in
     exec "$python" -m onnxruntime_ep_tenon bench --suite products --device gpu \
       --out "$results/products" "${@:2}"
     ;;
+  --decoder)
+    exec "$python" -m onnxruntime_ep_tenon bench --suite decoder --device gpu \
+      --out "$results/decoder" "${@:2}"
+    ;;
   --sanitize) sanitize ;;
   "")
     run_programs
@@ -128,7 +134,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --products, --sanitize, or nothing" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --decoder, --sanitize" >&2
     exit 2
     ;;
 esac
