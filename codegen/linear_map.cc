@@ -93,16 +93,18 @@ std::optional<uint64_t> LinearMap::solve(uint64_t output) const {
   return rest == 0 ? std::optional(made_of) : std::nullopt;
 }
 
-std::optional<LinearMap> LinearMap::inverse() const {
+std::optional<LinearMap> LinearMap::before(const LinearMap& whole) const {
   Elimination elimination(columns_);
   std::vector<uint64_t> columns;
-  for (int bit = 0; bit < outputs_; ++bit) {
-    auto [rest, made_of] = elimination.reduced(uint64_t{1} << bit);
+  for (uint64_t column : whole.columns_) {
+    auto [rest, made_of] = elimination.reduced(column);
     if (rest != 0) return std::nullopt;
     columns.push_back(made_of);
   }
   return LinearMap(inputs(), columns);
 }
+
+std::optional<LinearMap> LinearMap::inverse() const { return before(identity(outputs_)); }
 
 LinearMap swizzled_rows(int row_bytes, int address_bits) {
   LinearMap out = LinearMap::identity(address_bits);

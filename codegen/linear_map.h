@@ -40,6 +40,8 @@ class LinearMap {
   std::vector<uint64_t> copies() const;
   // An input with this output, the one that uses the lowest bits.
   std::optional<uint64_t> solve(uint64_t output) const;
+  // The map that comes before this one to make `whole` of both. Nothing where there is none.
+  std::optional<LinearMap> before(const LinearMap& whole) const;
   // this(inverse(y)) == y; where there are copies it leads to those of the lowest bits. Nothing
   // where some y has no input.
   std::optional<LinearMap> inverse() const;

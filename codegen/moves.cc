@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <span>
 
 namespace tenon::codegen {
@@ -190,15 +191,57 @@ std::optional<std::vector<RegisterOrigin>> linear_registers(const MoveMap& map, 
   for (const LinearMap& operand : from) {
     if (source.from_inputs(0, threads) != operand.from_inputs(0, threads)) return std::nullopt;
   }
-  std::vector<RegisterOrigin> out;
+  struct Held {
+    LinearMap registers;
+    uint64_t first;
+  };
+  std::vector<Held> held;  // of each operand: which register has what one of the result needs
   int registers = to.inputs() - threads;
+  for (const LinearMap& operand : from) {
+    LinearMap own = operand.from_inputs(threads, operand.inputs() - threads);
+    auto found = own.before(source.from_inputs(threads, registers));
+    auto first = own.solve(map.first);
+    if (!found || !first) return std::nullopt;
+    held.push_back({*found, *first});
+  }
+  std::vector<RegisterOrigin> out;
   for (uint64_t reg = 0; reg < uint64_t{1} << registers; ++reg) {
     auto chosen = static_cast<int>(choice(reg << threads));
-    const LinearMap& operand = from[has_parts ? 0 : static_cast<size_t>(chosen)];
-    LinearMap held = operand.from_inputs(threads, operand.inputs() - threads);
-    auto found = held.solve(source(reg << threads) ^ map.first);
-    if (!found) return std::nullopt;
-    out.push_back({has_parts ? 0 : chosen, static_cast<int>(*found), has_parts ? chosen : 0});
+    int operand = has_parts ? 0 : chosen;
+    const Held& there = held[static_cast<size_t>(operand)];
+    auto at = static_cast<int>(there.registers(reg) ^ there.first);
+    out.push_back({operand, at, has_parts ? chosen : 0});
+  }
+  return out;
+}
+
+// By looking at every thread; operands without a layout do not count.
+std::optional<std::vector<RegisterOrigin>> registers_of_part(
+    const Kernel& kernel, const Operation& op, const Layout& to,
+    const std::function<const Layout*(int operand)>& layout_of) {
+  std::vector<RegisterOrigin> out;
+  for (int r = 0; r < to.registers(); ++r) {
+    RegisterOrigin found{0, -1, 0};
+    for (int thread = 0; thread < to.threads; ++thread) {
+      int64_t element = to.element_of(thread, r);
+      if (element < 0) continue;
+      Origin wanted = origin_of(kernel, op, element);
+      const Layout* from = layout_of(wanted.operand);
+      if (!from) continue;
+      if (found.reg < 0) {
+        found = {wanted.operand, 0, wanted.part};
+        while (found.reg < from->registers() &&
+               from->element_of(thread, found.reg) != wanted.element) {
+          ++found.reg;
+        }
+      }
+      if (found.reg == from->registers() || found.operand != wanted.operand ||
+          found.part != wanted.part || from->element_of(thread, found.reg) != wanted.element) {
+        return std::nullopt;
+      }
+    }
+    found.reg = std::max(found.reg, 0);
+    out.push_back(found);
   }
   return out;
 }
@@ -207,34 +250,9 @@ std::optional<std::vector<RegisterOrigin>> linear_registers(const MoveMap& map, 
 
 std::optional<std::vector<RegisterOrigin>> enumerate_registers_of_move(
     const Kernel& kernel, const Operation& op, const std::vector<Layout>& layouts) {
-  const Layout& to = layouts[op.results[0]];
-  auto source_of = [&](const Origin& origin) -> const Layout& {
-    return layouts[op.operands[static_cast<size_t>(origin.operand)]];
-  };
-  std::vector<RegisterOrigin> out;
-  for (int r = 0; r < to.registers(); ++r) {
-    RegisterOrigin found{0, -1, 0};
-    for (int thread = 0; thread < to.threads; ++thread) {
-      int64_t element = to.element_of(thread, r);
-      if (element < 0) continue;
-      Origin wanted = origin_of(kernel, op, element);
-      const Layout& from = source_of(wanted);
-      if (found.reg < 0) {
-        found = {wanted.operand, 0, wanted.part};
-        while (found.reg < from.registers() &&
-               from.element_of(thread, found.reg) != wanted.element) {
-          ++found.reg;
-        }
-      }
-      if (found.reg == from.registers() || found.operand != wanted.operand ||
-          found.part != wanted.part || from.element_of(thread, found.reg) != wanted.element) {
-        return std::nullopt;
-      }
-    }
-    found.reg = std::max(found.reg, 0);
-    out.push_back(found);
-  }
-  return out;
+  return registers_of_part(kernel, op, layouts[op.results[0]], [&](int operand) {
+    return &layouts[op.operands[static_cast<size_t>(operand)]];
+  });
 }
 
 std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kernel,
@@ -251,6 +269,37 @@ std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kerne
   }
   return linear_registers(*map, op.op == Op::kBitcast, *to, log2_of(layouts[op.results[0]].threads),
                           from);
+}
+
+bool stays_in_thread(const Kernel& kernel, const Operation& op, size_t operand, const Layout& from,
+                     const Layout& to) {
+  auto map = map_of_move(kernel, op);
+  auto source = from.linear(), result = to.linear();
+  if (!map || !source || !result) {
+    auto held = registers_of_part(kernel, op, to, [&](int from_operand) -> const Layout* {
+      return from_operand == static_cast<int>(operand) ? &from : nullptr;
+    });
+    return held.has_value();
+  }
+  int threads = log2_of(from.threads);
+  LinearMap wanted = map->source.after(*result);
+  if (map->choice.after(result->from_inputs(0, threads)).rank() > 0 ||
+      wanted.from_inputs(0, threads) != source->from_inputs(0, threads)) {
+    return false;
+  }
+  LinearMap held = source->from_inputs(threads, source->inputs() - threads);
+  return held.solve(map->first) &&
+         held.before(wanted.from_inputs(threads, wanted.inputs() - threads));
+}
+
+std::optional<Layout> turned_sums(const std::vector<int>& shape, int threads) {
+  const std::vector<int> before{shape[1], shape[0]};
+  auto sums = Layout::sums(before, threads);
+  if (!sums) return std::nullopt;
+  Kernel turn;
+  turn.types = {Type::tile(DType::kF32, before), Type::tile(DType::kF32, shape)};
+  Operation transpose{.op = Op::kTranspose, .operands = {0}, .results = {1}};
+  return moved_forward(turn, transpose, *sums);
 }
 
 // A reshape to the same shape is no move at all.

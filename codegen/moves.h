@@ -26,6 +26,14 @@ std::optional<Layout> moved_forward(const Kernel& kernel, const Operation& op, c
 std::optional<Layout> moved_backward(const Kernel& kernel, const Operation& op, size_t operand,
                                      const Layout& to);
 
+// Where [n, m] lies that a transpose makes of sums [m, n] in place. Nothing where no sums fit.
+std::optional<Layout> turned_sums(const std::vector<int>& shape, int threads);
+
+// True if what the result has of this operand is in the same thread already, and in the same
+// register for all of them.
+bool stays_in_thread(const Kernel& kernel, const Operation& op, size_t operand, const Layout& from,
+                     const Layout& to);
+
 // For each register of the result the register of an operand that holds the same element in every
 // thread. Nothing: some element has to change threads.
 struct RegisterOrigin {

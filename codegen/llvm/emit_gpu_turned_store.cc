@@ -43,12 +43,7 @@ bool GpuEmitter::is_turned(ValueId id) const {
   const Type& type = kernel_.types[id];
   int bits = bit_width(type.dtype);
   if (!layouts_[id].is_bits() || type.shape.size() != 2 || (bits != 16 && bits != 32)) return false;
-  auto sums = Layout::sums({type.shape[1], type.shape[0]}, threads_);
-  if (!sums) return false;
-  Kernel turn;  // a transpose, to see what its result looks like
-  turn.types = {Type::tile(type.dtype, {type.shape[1], type.shape[0]}), type};
-  Operation transpose{.op = Op::kTranspose, .operands = {0}, .results = {1}};
-  return moved_forward(turn, transpose, *sums) == layouts_[id];
+  return turned_sums(type.shape, threads_) == layouts_[id];
 }
 
 void GpuEmitter::plan_turned_stores() {

@@ -41,9 +41,21 @@ class Printer {
     return out_ + "}\n";
   }
 
+  KernelWords all_words() {
+    run();
+    KernelWords out{std::vector<std::string>(kernel_.types.size()), std::move(lines_)};
+    for (auto& [id, name] : names_) out.names[static_cast<size_t>(id)] = std::move(name);
+    return out;
+  }
+
  private:
   void print(const Region& region) {
-    for (const Operation& operation : region.operations) print(operation);
+    for (const Operation& operation : region.operations) {
+      size_t begin = out_.size();
+      print(operation);
+      size_t first = std::min(out_.find_first_not_of(' ', begin), out_.size());
+      lines_[&operation] = out_.substr(first, out_.find('\n', first) - first);
+    }
   }
 
   void print(const Operation& op);
@@ -91,6 +103,7 @@ class Printer {
   const Kernel& kernel_;
   Remark remark_;
   std::unordered_map<ValueId, std::string> names_;
+  std::unordered_map<const Operation*, std::string> lines_;
   std::string out_;
   int indent_ = 0, next_ = 0;
 };
@@ -259,6 +272,8 @@ void Printer::print_pipeline(const Operation& op) {
 }  // namespace
 
 std::string print(const Kernel& kernel) { return Printer(kernel).run(); }
+
+KernelWords words_of(const Kernel& kernel) { return Printer(kernel).all_words(); }
 
 std::string print(const Kernel& kernel, const std::function<std::string(ValueId)>& remark) {
   return Printer(kernel, remark).run();

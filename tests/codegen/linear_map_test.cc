@@ -53,6 +53,9 @@ TEST(LinearMapTest, CompositionAndInverse) {
     LinearMap inner = random_map(random, 6, 5), outer = random_map(random, 5, 4);
     LinearMap both = outer.after(inner);
     for (uint64_t x = 0; x < 64; ++x) ASSERT_EQ(both(x), outer(inner(x)));
+    auto first = outer.before(both);
+    ASSERT_TRUE(first);
+    EXPECT_EQ(outer.after(*first), both);
     auto inverse = both.inverse();
     ASSERT_EQ(inverse.has_value(), reached(both).size() == 16);
     if (inverse) {
