@@ -13,6 +13,7 @@
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/pipeline.h"
 #include "kernels/reference/evaluate.h"
+#include "kernels/selector.h"
 #include "tests/conformance/judge.h"
 
 namespace tenon::kernels {
@@ -59,9 +60,11 @@ void judge(unsigned seed, bool print, Tally& tally) {
   const RandomGraph random = random_graph(seed, 4 + static_cast<int>(seed % 12));
   if (random.graph.outputs().empty()) return;
   if (print) std::cout << ir::print(random.graph);
-  const ir::Graph fused = fuse(random.graph);
-  if (print) std::cout << ir::print(fused);
   const Settings settings = conformance_settings();
+  const ir::Graph fused = fuse(random.graph, {}, [&](const ir::Graph& part, const ir::Node& node) {
+    return supports(part, node, settings);
+  });
+  if (print) std::cout << ir::print(fused);
   const Support support = runs(fused, settings);
   const std::unique_ptr<Executable> executable =
       support ? build_for_test(fused, settings) : nullptr;
