@@ -195,12 +195,10 @@ def measure_format(plan: DecoderPlan, format: str, folder: Path):
     created = timed(lambda: opened.append(_open_tenon(plan, ours)))
     session = opened[0]
     yield _creation_row(plan, format, ours, created, _peak_memory() - before)
-    peer, captures, why = _open_peer(plan, theirs)
-    sides = {"tenon": _Side(session, GenaiFolder.load(ours), plan.on_gpu)}
-    if peer is not None:
-        sides["other"] = _Side(peer, GenaiFolder.load(theirs), captures)
+    tenon = _Side(session, GenaiFolder.load(ours), plan.on_gpu)
+    peer = _Peer(plan, theirs)
     for number, case in enumerate(plan.cases()):
-        yield _case_row(plan, format, case, number, sides, why, same_file=theirs == ours)
+        yield _case_row(plan, format, case, number, tenon, peer, same_file=theirs == ours)
 
 
 def _write(plan: DecoderPlan, format: str, folder: Path) -> Path:
@@ -224,28 +222,6 @@ def _open_tenon(plan: DecoderPlan, folder: Path):
     options["require_full_claim"] = True
     settings = session_options(plan.threads)
     return create_session(folder / "model.onnx", plan.device, settings, **options)
-
-
-def _open_peer(plan: DecoderPlan, folder: Path) -> tuple:
-    """Session, whether it captures graphs, and why there is none."""
-    import onnxruntime
-
-    from .commands.arguments import session_options
-    from .commands.bench import open_cuda_session
-
-    path, settings = str(folder / "model.onnx"), session_options(plan.threads)
-    if not plan.on_gpu:
-        providers = ["CPUExecutionProvider"]
-        return onnxruntime.InferenceSession(path, settings, providers=providers), False, ""
-    reasons = []
-    for captures in (True, False):
-        options = {"enable_cuda_graph": "1"} if captures else {}
-        try:
-            session = open_cuda_session(path, session_options(plan.threads), **options)
-            return session, captures, "; ".join(reasons)
-        except Exception as error:
-            reasons.append(f"the CUDA provider: {str(error).strip().splitlines()[0][:160]}")
-    return None, False, reasons[-1]
 
 
 class _Side:
@@ -277,7 +253,53 @@ class _Side:
         return lambda runs: back_to_back(self.session, binding, runs, **entries)
 
 
-def _case_row(plan, format: str, case, number: int, sides: dict, why: str, same_file: bool) -> Row:
+class _Peer:
+    """The other provider: with CUDA graphs, without them where it captures none, or not at all."""
+
+    def __init__(self, plan: DecoderPlan, folder: Path):
+        self._plan, self._folder = plan, folder
+        self._left_to_try = [True, False] if plan.on_gpu else [False]
+        self._side: _Side | None = None
+        self.notes: list[str] = []
+
+    def bind(self, number: int, case, cache: np.ndarray, ids: np.ndarray) -> Callable | None:
+        while self._left_to_try:
+            try:
+                self._side = self._side or self._open(self._left_to_try[0])
+                return self._side.bind(number, case, cache, ids)
+            except Exception as error:
+                self._side = None
+                captures = self._left_to_try.pop(0)
+                text = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+                name = "the other with CUDA graphs" if captures else "the other"
+                self.notes.append(f"{name}: {text}")
+        return None
+
+    @property
+    def logits(self) -> np.ndarray:
+        return self._side.logits
+
+    def _open(self, captures: bool) -> _Side:
+        import onnxruntime
+
+        from .commands.arguments import session_options
+        from .commands.bench import open_cuda_session
+        from .genai_folder import GenaiFolder
+
+        path, settings = str(self._folder / "model.onnx"), session_options(self._plan.threads)
+        if self._plan.on_gpu:
+            options = {"enable_cuda_graph": "1"} if captures else {}
+            session = open_cuda_session(path, settings, **options)
+        else:
+            session = onnxruntime.InferenceSession(
+                path, settings, providers=["CPUExecutionProvider"]
+            )
+        return _Side(session, GenaiFolder.load(self._folder), captures)
+
+
+def _case_row(
+    plan: DecoderPlan, format: str, case, number: int, tenon: _Side, peer: _Peer, same_file: bool
+) -> Row:
     from .models.decoder_config import PRESETS
 
     kind, batch, past, count = case
@@ -286,28 +308,32 @@ def _case_row(plan, format: str, case, number: int, sides: dict, why: str, same_
     shape = (batch, config.kv_heads, past + count + _ROOM, config.head_size)
     cache = random.standard_normal(shape, np.float32) * np.float32(0.5)
     ids = random.integers(0, config.vocabulary, (batch, count))
-    bound = {name: side.bind(number, case, cache, ids) for name, side in sides.items()}
+    bound = {"tenon": tenon.bind(number, case, cache, ids)}
+    if (theirs := peer.bind(number, case, cache, ids)) is not None:
+        bound["other"] = theirs
     runs = {name: _runs_for(call) for name, call in bound.items()}
     calls = {name: call(runs[name]) for name, call in bound.items()}
     timings = {t.name: t.median / runs[t.name] for t in side_by_side(calls, plan.seconds, 3)}
-    notes = [f"{batch * count / timings['tenon']:.0f} tokens/s"] + ([why] if why else [])
-    if "other" in sides and same_file:
-        difference = _difference(sides["tenon"].logits, sides["other"].logits)
-        if difference > _LARGEST_DIFFERENCE:
-            raise RuntimeError(
-                f"WRONG: {kind}, batch {batch}: logits differ by {difference:.1%} from the other's"
-            )
-        notes.append(f"logits within {difference:.2%}")
+    notes = [f"{batch * count / timings['tenon']:.0f} tokens/s"]
+    if "other" in bound and same_file:
+        notes.append(_compared(f"{kind}, batch {batch}", tenon.logits, peer.logits))
+    ours, other = timings["tenon"], timings.get("other", math.nan)
     bar = plan.bars.get((format, kind, batch))
-    other = timings.get("other", math.nan)
     return Row(
         f"{format} {kind}, batch {batch}, " + (f"past {past}" if past else f"{count} tokens"),
-        timings["tenon"],
+        ours,
         other,
         f"<= {bar}" if bar else "",
-        None if bar is None or math.isnan(other) else timings["tenon"] <= bar * other,
-        "; ".join(notes),
+        None if bar is None or math.isnan(other) else ours <= bar * other,
+        "; ".join(notes + peer.notes),
     )
+
+
+def _compared(case: str, ours: np.ndarray, theirs: np.ndarray) -> str:
+    difference = _difference(ours, theirs)
+    if difference > _LARGEST_DIFFERENCE:
+        raise RuntimeError(f"WRONG: {case}: logits differ by {difference:.1%} from the other's")
+    return f"logits within {difference:.2%}"
 
 
 def _runs_for(bound: Callable) -> int:

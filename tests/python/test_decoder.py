@@ -22,7 +22,8 @@ from onnxruntime_ep_tenon.models.tolerances import for_logits
 from onnxruntime_ep_tenon.report import session_with_report
 from test_session import quiet
 
-PREFILL, STEPS = 7, 5
+PREFILL = 7
+LENGTHS = (PREFILL, 1, 1, 1, 1, 1)
 # Weights and activations; the stock CPU provider has kernels for the first three alone.
 TYPES = {
     "f32": ("f32", "f32"),
@@ -65,14 +66,14 @@ def judge(name: str, result, wanted, spelling: Spelling) -> None:
     assert verdict.ok, verdict
 
 
-def check_generation(session, config, spelling, batch: int = 1, source=None) -> None:
+def check_generation(session, config, spelling, batch=1, source=None, lengths=LENGTHS) -> None:
     """A prefill and some decode steps, the caches fed back as they come."""
     reference = ReferenceDecoder(config, spelling, source or SeededWeights())
     names = [output.name for output in session.get_outputs()]
     random = np.random.default_rng(1)
     caches = decoder.inputs_for(config, spelling, batch, 1, past=0)
     past = 0
-    for length in (PREFILL, *[1] * STEPS):
+    for length in lengths:
         ids = random.integers(0, config.vocabulary, (batch, length))
         feed = caches | decoder.step_inputs(spelling, ids, past)
         results = dict(zip(names, tensors.run(session, feed), strict=True))
@@ -127,6 +128,46 @@ def test_tenon_takes_other_spellings(spelling):
     config = ARCHITECTURES["qwen2"]
     session = tenon_session(decoder.build_decoder(config, spelling))
     check_generation(session, config, spelling, batch=2)
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_a_prompt_in_pieces(name, form):
+    config, spelling = ARCHITECTURES[name], Spelling(form)
+    session = tenon_session(decoder.build_decoder(config, spelling))
+    check_generation(session, config, spelling, lengths=(5, 4, 1, 3, 1))
+
+
+# Windows of the exported forms count places in the cache, which padding takes up.
+PADDED = [("llama", form) for form in FORMS] + [("gemma2", "genai"), ("gpt_oss", "genai")]
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize(("name", "form"), PADDED)
+def test_rows_of_different_lengths(name, form):
+    config, spelling = ARCHITECTURES[name], Spelling(form)
+    session = tenon_session(decoder.build_decoder(config, spelling))
+    random = np.random.default_rng(0)
+    rows = [random.integers(0, config.vocabulary, length) for length in (3, 6)]
+    references = [ReferenceDecoder(config, spelling, SeededWeights()) for _ in rows]
+    ids, mask = (np.zeros((2, 6), np.int64) for _ in range(2))
+    for number, row in enumerate(rows):
+        ids[number, : len(row)], mask[number, : len(row)] = row, 1
+    caches = decoder.inputs_for(config, spelling, 2, 6, past=0)
+    names = [output.name for output in session.get_outputs()]
+    for _ in range(2):
+        places = np.maximum(np.cumsum(mask, 1) - 1, 0)[:, -ids.shape[1] :]
+        feed = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+        wanted = {value.name for value in session.get_inputs()}
+        feed = {name: value for name, value in (caches | feed).items() if name in wanted}
+        results = dict(zip(names, tensors.run(session, feed), strict=True))
+        for number, row in enumerate(rows):
+            logits = results["logits"][number, : len(row)]
+            judge(f"row {number}", logits, references[number].step(row[None])[0], spelling)
+        rows = [np.array([7]), np.array([9])]
+        ids, mask = np.stack(rows), np.pad(mask, ((0, 0), (0, 1)), constant_values=1)
+        caches = decoder.renamed_caches(results)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
