@@ -147,7 +147,10 @@ def test_inline_assembly_is_in_one_table_of_single_instructions():
 
 def test_layouts_of_registers_are_named_by_the_compiler_only():
     """Kernels say what is computed; which thread holds what is the work of codegen."""
-    makers = r"codegen/(layouts|moves)\.h|\bLayout::(uniform|dealt|mma|bits|sums|left_operand)\b"
+    makers = (
+        r"codegen/((layouts|linear_map|moves)\.h|layout_inference/)"
+        r"|\bLayout::(uniform|dealt|mma|bits|sums|left_operand|replicated)\b"
+    )
     outside = [
         f"{path}:{number}"
         for path in cpp_sources()
@@ -155,4 +158,4 @@ def test_layouts_of_registers_are_named_by_the_compiler_only():
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
         if re.search(makers, line)
     ]
-    assert not outside, f"leave layouts to codegen/assign_layouts.cc: {outside}"
+    assert not outside, f"leave layouts to codegen/layout_inference/: {outside}"

@@ -9,18 +9,21 @@ namespace tenon::codegen {
 
 namespace {
 
+constexpr int64_t kCountless = int64_t{1} << 40;
+
 class Minimiser {
  public:
   Minimiser(const std::vector<int>& sizes, std::vector<PriceTable> tables, int& trials)
       : sizes_(sizes), tables_(std::move(tables)), trials_(trials), ways_(sizes.size()) {
     for (size_t i = 0; i < tables_.size(); ++i) know(i);
+    for (auto& [choice, tables] : tables_of_) open_.emplace(joint(choice), choice);
   }
 
   // The least price; ways() says of what.
   int64_t run() {
     while (!open_.empty()) {
-      int next = *std::ranges::min_element(open_, {}, [&](int choice) { return joint(choice); });
-      if (joint(next) > kMostPrices) {
+      auto [entries, next] = *open_.begin();
+      if (entries > kMostPrices) {
         try_each_way();
         break;
       }
@@ -46,10 +49,7 @@ class Minimiser {
 
   // Tables are only ever added; those that were used up have no prices.
   void know(size_t table) {
-    for (int choice : tables_[table].scope) {
-      open_.insert(choice);
-      tables_of_[choice].push_back(table);
-    }
+    for (int choice : tables_[table].scope) tables_of_[choice].push_back(table);
   }
 
   std::vector<int> neighbours(int choice) {
@@ -64,14 +64,11 @@ class Minimiser {
 
   int64_t entries(const std::vector<int>& scope) const {
     int64_t out = 1;
-    for (int choice : scope) out = std::min(out * sizes_[choice], 2 * kMostPrices);
+    for (int choice : scope) out = std::min(out * sizes_[choice], kCountless);
     return out;
   }
-  int64_t joint(int choice) {
-    auto [known, is_new] = joint_.try_emplace(choice);
-    if (is_new) known->second = entries(neighbours(choice)) * sizes_[choice];
-    return known->second;
-  }
+  // Of the table that eliminating this choice takes.
+  int64_t joint(int choice) { return entries(neighbours(choice)) * sizes_[choice]; }
 
   size_t index(const std::vector<int>& scope) const {
     size_t out = 0;
@@ -105,13 +102,10 @@ class Minimiser {
     return out;
   }
 
-  void close(int choice, const std::vector<int>& changed) {
-    open_.erase(choice);
-    for (int other : changed) joint_.erase(other);
-  }
-
   void eliminate(int choice) {
     Eliminated done{choice, neighbours(choice), {}};
+    for (int other : done.scope) open_.erase({joint(other), other});
+    open_.erase({joint(choice), choice});
     std::vector<PriceTable> tables = take_tables_of(choice);
     PriceTable out{done.scope, {}};
     for_ways(done.scope, [&] {
@@ -129,17 +123,17 @@ class Minimiser {
     });
     tables_.push_back(std::move(out));
     know(tables_.size() - 1);
-    close(choice, done.scope);
+    for (int other : done.scope) open_.emplace(joint(other), other);
     eliminated_.push_back(std::move(done));
   }
 
   // The rest of the problem, once for each way that its busiest choice can go.
   void try_each_way() {
-    int choice = *std::ranges::max_element(
-        open_, {}, [&](int candidate) { return neighbours(candidate).size(); });
+    int choice = open_.rbegin()->second;
     int64_t least = std::numeric_limits<int64_t>::max();
     std::vector<int> best;
-    for (int way = 0; way < sizes_[choice] && (way == 0 || trials_ > 0); ++way) {
+    for (int way : by_promise(choice)) {
+      if (!best.empty() && trials_ <= 0) break;
       --trials_;
       ways_[choice] = way;
       Minimiser rest(sizes_, fixed(choice), trials_);
@@ -149,9 +143,25 @@ class Minimiser {
       best = rest.ways();
       best[static_cast<size_t>(choice)] = way;
     }
-    for (int other : open_) ways_[other] = best[static_cast<size_t>(other)];
+    for (auto [entries, other] : open_) ways_[other] = best[static_cast<size_t>(other)];
     tables_.push_back({{}, {least}});
     open_.clear();
+  }
+
+  // Ways of a choice, first the one that would cost least if all others suited it.
+  std::vector<int> by_promise(int choice) {
+    std::vector<std::pair<int64_t, int>> ways;
+    for (int way = 0; way < sizes_[choice]; ++way) {
+      ways_[choice] = way;
+      int64_t price = 0;
+      for (const PriceTable& table : fixed(choice))
+        price += *std::ranges::min_element(table.prices);
+      ways.emplace_back(price, way);
+    }
+    std::ranges::sort(ways);
+    std::vector<int> out;
+    for (auto [price, way] : ways) out.push_back(way);
+    return out;
   }
 
   // The tables with this choice made.
@@ -179,9 +189,8 @@ class Minimiser {
   std::vector<PriceTable> tables_;
   int& trials_;
   std::vector<int> ways_;
-  std::set<int> open_;
+  std::set<std::pair<int64_t, int>> open_;  // the smallest tables first
   std::map<int, std::vector<size_t>> tables_of_;
-  std::map<int, int64_t> joint_;  // entries of the table that eliminating a choice would take
   std::vector<Eliminated> eliminated_;
 };
 

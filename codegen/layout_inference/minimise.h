@@ -15,7 +15,7 @@ struct PriceTable {
 // Choices are eliminated one by one, those that few others depend on first: the table over what a
 // choice depends on holds its best answer. This is exact. Where that table would have more than
 // kMostPrices entries, the choice that most others depend on is tried each way; after kMostTrials
-// of these only the first way is looked at.
+// of these only the most promising way is looked at.
 inline constexpr int64_t kMostPrices = 1 << 12;
 inline constexpr int kMostTrials = 64;
 
