@@ -87,6 +87,9 @@ bool is_tensor_core_dot(const Kernel& kernel, const Operation& op);
 // Which operation made each value, null for arguments and parameters.
 std::vector<const Operation*> definitions_of(const Kernel& kernel);
 
+// Few columns are multiplied by mma.sync everywhere: the fences around a wgmma cost more than it.
+inline constexpr int kFewColumns = 16;
+
 // A dot on tensor cores whose right operand is a turned slot of a ring, [n, k]: what is read there
 // needs no registers. The left one lies in registers, or in a slot [m, k] as well.
 struct RingDot {

@@ -84,11 +84,6 @@ llvm::Function* GpuEmitter::run() {
     region(kernel_.body);
     ir_.CreateRetVoid();
   }
-  if (shared_.total() > target_.shared_bytes) {
-    throw UserError(fmt::format(
-        "kernel @{} needs {} bytes of shared memory in a block; {} has {}: use smaller tiles",
-        kernel_.name, shared_.total(), target_.arch, target_.shared_bytes));
-  }
   return function_;
 }
 

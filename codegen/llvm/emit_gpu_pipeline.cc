@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/estimate.h"
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/ptx.h"
 
@@ -21,7 +22,6 @@ using ptx::Instruction;
 
 // One thread copies; where registers are dealt anew it takes a warpgroup to give some back.
 constexpr int kCopyThreads = 32, kCopyThreadsBesideProducts = 128;
-constexpr int kRegistersOfBlock = 65536, kCopyRegisters = 40, kMostRegisters = 240;
 constexpr uint64_t kNormalPolicy = 0x1000000000000000;  // as createpolicy would make it
 constexpr int kChunk = 16;                              // bytes that one thread copies at once
 
@@ -97,18 +97,11 @@ int GpuEmitter::copy_threads() const {
 
 int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads() : 0); }
 
-// Registers are dealt anew where an equal share is too little for the sums.
+// Registers are dealt anew where an equal share is too little for what is alive at once.
 int GpuEmitter::registers_to_compute() const {
-  if (!has_async_products_) return 0;
-  int share = kRegistersOfBlock / threads() / 8 * 8;
-  int most = 0;
-  for (const Layout& layout : layouts_) {
-    if (layout.is_bits()) most = std::max(most, layout.registers());
-  }
-  constexpr int kBesidesSums = 90;
-  if (most + kBesidesSums <= share) return 0;
-  int rest = (kRegistersOfBlock - copy_threads() * kCopyRegisters) / threads_ / 8 * 8;
-  return std::min(rest, kMostRegisters);
+  int live = live_registers(kernel_, layouts_, threads_);
+  RegisterShare share = share_registers(live, threads_, has_async_products_ ? copy_threads() : 0);
+  return share.dealt_anew ? share.computing : 0;
 }
 
 void GpuEmitter::make_positions() {

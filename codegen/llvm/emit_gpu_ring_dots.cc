@@ -19,9 +19,6 @@ using ptx::Instruction;
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
 constexpr int kStepBytes = kStep * 2;
 
-// Few columns are multiplied by mma.sync everywhere: the fences around a wgmma cost more than it.
-constexpr int kFewColumns = 16;
-
 // Of a matrix in rows of 128 bytes, swizzled: eight rows are 1024 bytes, and so on.
 constexpr uint64_t kDescriptor = uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 

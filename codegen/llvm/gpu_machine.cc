@@ -103,6 +103,11 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                         out.maps = emitter.maps();
                         out.begins_early = emitter.begins_early();
                       });
+  if (out.shared_bytes > target.shared_bytes) {
+    throw UserError(fmt::format(
+        "kernel @{} needs {} bytes of shared memory in a block; {} has {}: use smaller tiles",
+        kernel.name, out.shared_bytes, target.arch, target.shared_bytes));
+  }
   if (sink) sink(kernel.name, "llvm", module.llvm_text());
   // The assembler hoists as well, and knows how many registers are left.
   module.optimize(/*hoist=*/false);
@@ -111,6 +116,18 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
   // LLVM knows nothing newer than sm_90a; what it writes is valid for later ones all the same.
   replace_line(out.text, ".version", fmt::format(".version {}", arch.ptx));
   replace_line(out.text, ".target", fmt::format(".target {}", arch.name));
+  return out;
+}
+
+BlockPlan plan_block(const Kernel& kernel, int threads, const GpuTarget& target) {
+  BlockPlan out;
+  KernelModule module(kernel.name, kTriple, make_machine(gpu_arch(target.arch)),
+                      /*keep_names=*/false,
+                      [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
+                        GpuEmitter emitter(kernel, threads, target, into, ir);
+                        emitter.run();
+                        out = {emitter.shared_bytes(), emitter.threads()};
+                      });
   return out;
 }
 

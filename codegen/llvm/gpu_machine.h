@@ -20,4 +20,11 @@ struct PtxText {
 // The kernel is verified and expanded.
 PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target, const StageSink& sink);
 
+// What a block of the kernel takes: the kernel is emitted, but neither optimised nor generated.
+struct BlockPlan {
+  int64_t shared_bytes = 0;
+  int threads = 0;
+};
+BlockPlan plan_block(const Kernel& kernel, int threads, const GpuTarget& target);
+
 }  // namespace tenon::codegen

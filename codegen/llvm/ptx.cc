@@ -4,6 +4,8 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tenon::codegen::ptx {
@@ -141,9 +143,16 @@ std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
                   count * 2, type, type, list(0, count),
                   in_registers ? list(count, left.size()) : fmt::format("${}", count), next,
                   next + 1, in_registers ? "0" : "0, 0");
+  // Sums that begin as zero need no registers before.
+  bool fresh = std::ranges::all_of(sums, [](const llvm::Value* sum) {
+    auto* number = llvm::dyn_cast<llvm::ConstantFP>(sum);
+    return number && number->isExactlyValue(0.0);
+  });
+  std::vector<llvm::Value*> before(sums.begin(), sums.end());
+  if (fresh) std::ranges::fill(before, llvm::UndefValue::get(ir.getFloatTy()));
   std::vector<llvm::Value*> operands(left.begin(), left.end());
-  operands.insert(operands.end(), {right, ir.getTrue()});
-  return call_tied(ir, text, in_registers ? ",r,r,r,r,l,b" : ",l,l,b", sums, operands);
+  operands.insert(operands.end(), {right, ir.getInt1(!fresh)});
+  return call_tied(ir, text, in_registers ? ",r,r,r,r,l,b" : ",l,l,b", before, operands);
 }
 
 std::vector<llvm::Value*> finish_products(llvm::IRBuilderBase& ir,

@@ -9,7 +9,7 @@
 #include "codegen/compile.h"
 #include "codegen/tile/builder.h"
 #include "codegen/tile/text.h"
-#include "tests/codegen/assembler.h"
+#include "tests/codegen/estimate_check.h"
 #include "tests/codegen/gpu_samples.h"
 
 namespace tenon::codegen {
@@ -34,10 +34,8 @@ TEST(PtxTest, EveryKernelAssemblesForEveryArchitecture) {
       EXPECT_TRUE(has(assembled.report, "[^0-9]0 bytes spill stores"))
           << sample.name << " " << arch << "\n"
           << assembled.report;
-      if (arch == "sm_90a") {
-        printf("%-32s %4d registers %6lld bytes shared\n", sample.name.c_str(),
-               assembled.registers(), static_cast<long long>(code.shared_bytes));
-      }
+      expect_estimated(sample.name, sample.kernel, sample.threads, target_of(arch), code,
+                       assembled);
     }
   }
 }
@@ -55,10 +53,7 @@ TEST(PtxTest, PipelinesAssembleWithoutComplaint) {
       EXPECT_FALSE(has(assembled.report, kComplaints)) << sample.name << "\n" << assembled.report;
       EXPECT_TRUE(assembled.keeps_to_registers()) << sample.name << " " << arch << "\n"
                                                   << assembled.report;
-      if (arch != "sm_90a" && arch != "sm_80") continue;
-      printf("%-36s %-7s %4d registers %4d threads %6lld bytes shared\n", sample.name.c_str(),
-             arch.c_str(), assembled.registers(), code.threads,
-             static_cast<long long>(code.shared_bytes));
+      expect_estimated(sample.name, sample.kernel, sample.threads, target, code, assembled);
     }
   }
 }

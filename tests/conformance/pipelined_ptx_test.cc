@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/selector.h"
-#include "tests/codegen/assembler.h"
+#include "tests/codegen/estimate_check.h"
 #include "tests/conformance/judge.h"
 #include "tests/conformance/scaled_dot_problem.h"
 
@@ -38,22 +38,26 @@ void expect_clean(const DotProblem& problem, bool all) {
     EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                        << assembled.report;
     EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
-    printf("%-60s %3d registers %3d threads %6lld bytes shared\n", what.c_str(),
-           assembled.registers(), code.threads, static_cast<long long>(code.shared_bytes));
+    codegen::expect_estimated(what, launch.kernel, launch.threads, *settings.gpu, code, assembled);
   }
 }
 
-TEST(PipelinedPtx, EveryFormat) {
+class PipelinedPtx : public testing::TestWithParam<DotForm> {};
+
+TEST_P(PipelinedPtx, AssemblesWithinItsRegisters) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
-  for (const DotForm& form : dot_forms()) {
-    bool is_nvfp4 = std::string_view(form.name) == "nvfp4";
-    DotProblem problem{form, DType::kF16, {1024, 4096}, DotEnd::kBias};
-    if (is_integer(form.element)) problem.form.scale = problem.activation;
-    expect_clean(problem, /*all=*/is_nvfp4);
-    problem.activation = DType::kBF16;
-    if (is_nvfp4 || form.element == DType::kBF16) expect_clean(problem, /*all=*/false);
-  }
+  const DotForm& form = GetParam();
+  const bool is_nvfp4 = form.name == "nvfp4";
+  DotProblem problem{form, DType::kF16, {1024, 4096}, DotEnd::kBias};
+  if (is_integer(form.element) && form.block != 64) problem.form.scale = problem.activation;
+  expect_clean(problem, /*all=*/is_nvfp4 || form.name == "fp8_block");
+  problem.activation = DType::kBF16;
+  const bool differs = is_nvfp4 || form.element == DType::kBF16 || form.element == DType::kU8;
+  if (differs) expect_clean(problem, /*all=*/false);
 }
+
+INSTANTIATE_TEST_SUITE_P(EveryFormat, PipelinedPtx, testing::ValuesIn(dot_forms()),
+                         [](const auto& form) { return std::string(form.param.name); });
 
 }  // namespace
 }  // namespace tenon::kernels

@@ -1,0 +1,42 @@
+// What a kernel needs of a block on a GPU, before any code is generated: who chooses a shape drops
+// it here instead of hearing from the assembler that it spills.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/support.h"
+#include "codegen/layouts.h"
+#include "codegen/target.h"
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+// Registers of 32 bits that tiles and indices hold at the place of a kernel where most are alive.
+// Elements that are decoded for one step of a product after the other hold none.
+int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int threads);
+
+inline constexpr int kCopyRegisters = 40;  // of threads that only copy, where they are dealt anew
+
+// How the registers of a multiprocessor go to the threads of one block.
+struct RegisterShare {
+  int computing = 0;        // of each thread that computes
+  bool dealt_anew = false;  // those that only copy give some of theirs away
+};
+// `copying`: threads of warpgroups that only copy.
+RegisterShare share_registers(int live, int threads, int copying);
+
+struct GpuEstimate {
+  int64_t shared_bytes = 0;  // exactly
+  int64_t shared_limit = 0;  // of a block
+  int live_registers = 0;    // see above
+  int registers = 0;         // of a thread that computes, at most
+  int register_limit = 0;    // that it may have
+
+  Support fits() const;
+};
+
+// Expands the kernel and places what it keeps in shared memory, as compile_gpu does.
+GpuEstimate estimate_gpu(const Kernel& kernel, int threads, const GpuTarget& target);
+
+}  // namespace tenon::codegen
