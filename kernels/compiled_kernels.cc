@@ -52,6 +52,17 @@ Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& 
   });
 }
 
+codegen::GpuEstimate estimate_gpu_once(const codegen::Kernel& kernel, int threads,
+                                       const codegen::GpuTarget& target) {
+  const std::string key = fmt::format("{} {} {} {}", hex(content_of(kernel)), threads, target.arch,
+                                      target.shared_bytes);
+  return *process_cache<codegen::GpuEstimate>().get(sha256(key), [&] {
+    auto made = std::make_shared<const codegen::GpuEstimate>(
+        codegen::estimate_gpu(kernel, threads, target));
+    return std::pair{std::move(made), sizeof(codegen::GpuEstimate)};
+  });
+}
+
 Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Digest& content,
                                        const codegen::HostTarget& target,
                                        const codegen::StageSink& sink) {
@@ -67,6 +78,7 @@ Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Dige
 
 void forget_compiled_kernels() {
   process_cache<GpuCode>().clear();
+  process_cache<codegen::GpuEstimate>().clear();
   process_cache<HostKernel>().clear();
   process_cache<device::MachineCode>().clear();
 }

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "codegen/compile.h"
+#include "codegen/estimate.h"
 
 namespace tenon::kernels {
 
@@ -23,6 +24,10 @@ struct Compiled {
 Compiled<codegen::GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& content,
                                             int threads, const codegen::GpuTarget& target,
                                             const codegen::StageSink& sink = {});
+
+// Like codegen::estimate_gpu.
+codegen::GpuEstimate estimate_gpu_once(const codegen::Kernel& kernel, int threads,
+                                       const codegen::GpuTarget& target);
 
 struct HostKernel {
   std::shared_ptr<codegen::HostCode> code;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/compiled_kernels.h"
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gpu_dot.h"
@@ -136,13 +137,48 @@ Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Sett
   return supports_pipelined_dots(graph, ir::MergedDots::from(node).dots, settings);
 }
 
-// What is told of a ranking: the shape that was taken and the next two.
-ShapeChoice describe_shapes(std::span<const PipelinedShape> ranked, size_t taken,
+// A shape whose kernel is expected to fit a block, and why those before it are not.
+struct FittingShape {
+  size_t taken = 0;
+  std::vector<std::string> dropped;  // by place in the ranking; empty: it was not looked at
+};
+
+// Sums of fewer tokens never fill the registers of a thread: looking would take longer than it is
+// worth.
+constexpr int kTokensThatFit = 32;
+
+Support fits_block(const PipelinedDot& dot, const PipelinedShape& shape, const Dim& rows,
+                   const codegen::GpuTarget& gpu) {
+  if (shape.tokens <= kTokensThatFit) return Support::yes();
+  Lowered trial;
+  const Launch launch = dot.emit(shape, rows, trial);
+  return estimate_gpu_once(launch.kernel, launch.threads, gpu).fits();
+}
+
+FittingShape first_fitting(const PipelinedDot& dot, std::span<const PipelinedShape> ranked,
+                           size_t wanted, const Dim& rows, const codegen::GpuTarget& gpu) {
+  FittingShape fitting{wanted, std::vector<std::string>(ranked.size())};
+  for (size_t i = 0; i < ranked.size(); ++i) {
+    const size_t place = (wanted + i) % ranked.size();
+    const Support fits = fits_block(dot, ranked[place], rows, gpu);
+    if (fits) {
+      fitting.taken = place;
+      return fitting;
+    }
+    fitting.dropped[place] = fits.reason;
+  }
+  return fitting;  // the assembler has the last word
+}
+
+// What is told of a ranking: the shape that was taken, those that did not fit and the next two.
+ShapeChoice describe_shapes(std::span<const PipelinedShape> ranked, const FittingShape& fitting,
                             std::string problem) {
   constexpr size_t kOthers = 2;
-  ShapeChoice choice{std::move(problem), ranked[taken].text(), {}};
+  ShapeChoice choice{std::move(problem), ranked[fitting.taken].text(), {}};
   for (size_t i = 0; i < ranked.size() && choice.others.size() < kOthers; ++i) {
-    if (i != taken) choice.others.push_back(ranked[i].text());
+    if (i == fitting.taken) continue;
+    const std::string& why = fitting.dropped[i];
+    choice.others.push_back(ranked[i].text() + (why.empty() ? "" : ": dropped, " + why));
   }
   return choice;
 }
@@ -165,13 +201,14 @@ Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> n
   Dim below = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
     const std::vector<PipelinedShape> shapes = rank_shapes(dot.layout, buckets[i], *settings.gpu);
-    const size_t taken = static_cast<size_t>(settings.rank) % shapes.size();
-    const PipelinedShape& shape = shapes[taken];
-    lowered.shapes.push_back(describe_shapes(shapes, taken, bucket_text(problem.rows, buckets, i)));
     const bool last = i + 1 == buckets.size();
     const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
     const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));
-    Launch launch = dot.emit(shape, rows, lowered);
+    const size_t wanted = static_cast<size_t>(settings.rank) % shapes.size();
+    const FittingShape fitting = first_fitting(dot, shapes, wanted, rows, *settings.gpu);
+    lowered.shapes.push_back(
+        describe_shapes(shapes, fitting, bucket_text(problem.rows, buckets, i)));
+    Launch launch = dot.emit(shapes[fitting.taken], rows, lowered);
     launch.tasks = launch.tasks * (within - below);
     below = within;
     lowered.launches.push_back(std::move(launch));
