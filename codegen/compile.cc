@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "codegen/gpu_arch.h"
-#include "codegen/layouts.h"
+#include "codegen/layout_inference/solve.h"
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/llvm/host_jit.h"
 #include "codegen/passes/expand_math.h"
@@ -24,12 +24,14 @@ void require_valid(const Kernel& kernel) {
   if (Support support = verify(kernel); !support) throw InternalError(support.reason);
 }
 
-std::string with_layouts(const Kernel& kernel, int threads) {
-  const std::vector<Layout> layouts = assign_layouts(kernel, threads);
-  return print(kernel, [&](ValueId id) {
-    const Layout& layout = layouts[static_cast<size_t>(id)];
-    return fmt::format("{}, {} registers", layout.text(), layout.registers());
-  });
+void show_layouts(const Kernel& kernel, int threads, const StageSink& sink) {
+  const System system = constraints_of(kernel, threads);
+  const std::vector<Layout> layouts = solve(system);
+  sink(kernel.name, "tile.constraints", priced(system, layouts));
+  sink(kernel.name, "tile.layouts", print(kernel, [&](ValueId id) {
+         const Layout& layout = layouts[static_cast<size_t>(id)];
+         return fmt::format("{}, {} registers", layout.text(), layout.registers());
+       }));
 }
 
 }  // namespace
@@ -68,7 +70,7 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   Kernel expanded = expand_math(kernel, gpu_math(target.arch));
   if (sink) {
     sink(kernel.name, "tile.expanded", print(expanded));
-    sink(kernel.name, "tile.layouts", with_layouts(expanded, threads));
+    show_layouts(expanded, threads, sink);
   }
   PtxText ptx = emit_ptx(expanded, threads, target, sink);
   std::string text{kProgramBegins};

@@ -18,8 +18,8 @@ namespace tenon::codegen {
 using HostFunction = void (*)(void* const* buffers, const int64_t* indices, int64_t first,
                               int64_t last);
 
-// Receives every stage of every kernel: ("row_sum", "tile" | "tile.expanded" | "tile.layouts" (on
-// a GPU) | "llvm" | "llvm.optimized" | "asm", text). Empty function: no dumps are made.
+// Receives every stage of every kernel: ("row_sum", "tile" | "tile.expanded" | "tile.constraints",
+// "tile.layouts" (on a GPU) | "llvm" | "llvm.optimized" | "asm", text). Empty: no dumps are made.
 using StageSink =
     std::function<void(std::string_view kernel, std::string_view stage, std::string_view text)>;
 

@@ -259,19 +259,41 @@ std::vector<Layout> solve(const System& system) {
       system.kernel.name, system.threads, reasons));
 }
 
+namespace {
+
+// Nothing: it does not hold.
+std::optional<int64_t> price_under(const System& system, const Constraint& constraint,
+                                   const std::vector<Layout>& layouts) {
+  const Layout& a = layouts[static_cast<size_t>(constraint.a)];
+  const Layout* b = constraint.b == kNone ? nullptr : &layouts[static_cast<size_t>(constraint.b)];
+  bool holds = true;
+  if (constraint.kind == Kind::kEquals) holds = a == *b;
+  if (constraint.kind == Kind::kOneOf) holds = std::ranges::count(constraint.layouts, a) > 0;
+  if (constraint.kind == Kind::kDivides) holds = divides(system, constraint);
+  return holds ? std::optional(price(system, constraint, a, b)) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<int64_t> price_of(const System& system, const std::vector<Layout>& layouts) {
   int64_t total = 0;
   for (const Constraint& constraint : system.constraints) {
-    const Layout& a = layouts[static_cast<size_t>(constraint.a)];
-    const Layout* b = constraint.b == kNone ? nullptr : &layouts[static_cast<size_t>(constraint.b)];
-    bool holds = true;
-    if (constraint.kind == Kind::kEquals) holds = a == *b;
-    if (constraint.kind == Kind::kOneOf) holds = std::ranges::count(constraint.layouts, a) > 0;
-    if (constraint.kind == Kind::kDivides) holds = divides(system, constraint);
-    if (!holds) return std::nullopt;
-    total += price(system, constraint, a, b);
+    auto price = price_under(system, constraint, layouts);
+    if (!price) return std::nullopt;
+    total += *price;
   }
   return total;
+}
+
+std::string priced(const System& system, const std::vector<Layout>& layouts) {
+  ConstraintPrinter print(system);
+  std::string out;
+  for (const Constraint& constraint : system.constraints) {
+    int64_t price = price_under(system, constraint, layouts).value_or(0);
+    out += fmt::format("{:>10}  {}\n", constraint.is_hard() ? "must" : std::to_string(price),
+                       print(constraint));
+  }
+  return out + fmt::format("{:>10}  in all\n", price_of(system, layouts).value_or(0));
 }
 
 }  // namespace tenon::codegen

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "codegen/layout_inference/constraints.h"
@@ -17,6 +18,9 @@ std::vector<Layout> solve(const System& system);
 
 // The constraints that contradict each other, none of which can be left out; empty if none do.
 std::vector<const Constraint*> unsatisfied_core(const System& system);
+
+// Every constraint on a line of its own, with what it costs under these layouts.
+std::string priced(const System& system, const std::vector<Layout>& layouts);
 
 // What these layouts cost, or nothing where a constraint does not hold.
 std::optional<int64_t> price_of(const System& system, const std::vector<Layout>& layouts);

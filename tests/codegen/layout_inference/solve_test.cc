@@ -139,6 +139,23 @@ TEST(LayoutSolverTest, ASizeThatDoesNotDivideIsAContradictionOfItsOwn) {
                   .ends_with(":\n  24 divides size 0 of %1 f32[64,32]: %1 = neg %0 : f32[64,32]"));
 }
 
+TEST(LayoutSolverTest, PricesArePrintedLineByLine) {
+  Chain chain;
+  chain.one_of(chain.second, {kSums});
+  std::vector<Layout> layouts = solve(chain.system);
+  EXPECT_EQ(priced(chain.system, layouts),
+            "       128  %0 is worked on: %0 = load %x[0] strides(32, 1) : f32[64,32]\n"
+            "         0  %0 is read in the layout of %1: %1 = neg %0 : f32[64,32]\n"
+            "       128  %1 is worked on: %1 = neg %0 : f32[64,32]\n"
+            "         0  %1 is read in the layout of %2: %2 = abs %1 : f32[64,32]\n"
+            "       128  %2 is worked on: %2 = abs %1 : f32[64,32]\n"
+            "       128  %2 is worked on: store %x[0], %2 strides(32, 1) : f32[64,32]\n"
+            "      must  %1 is " +
+                kSums.text() +
+                ": %1 = neg %0 : f32[64,32]\n"
+                "       512  in all\n");
+}
+
 // ---- kernels
 
 // What the emitter relies on, read off the operations.
