@@ -1,6 +1,7 @@
 // Products of the same rows that run as one kernel, packed into one buffer, against float64.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -60,34 +61,42 @@ class Merged : public testing::TestWithParam<std::tuple<const char*, DType>> {
   DType activation() const { return std::get<1>(GetParam()); }
 };
 
-TEST_P(Merged, ResultsOfTheirOwn) {
-  std::mt19937 random(11);
-  const int64_t k = form().k_last ? 200 : 128;  // the others have whole blocks
-  const std::vector<DotProblem> problems = {
-      {form(), activation(), {130, k}, DotEnd::kBias},
-      {form(), activation(), {64, k}, DotEnd::kAlpha},
-      {form(), activation(), {67, k}, DotEnd::kBody},
-  };
-  ir::Graph apart;
-  const ir::ValueId a = add_rows(apart, activation(), k);
+ir::Graph several(const std::vector<DotProblem>& problems, std::mt19937& random) {
+  ir::Graph graph;
+  const ir::ValueId a = add_rows(graph, problems[0].activation, problems[0].size.k);
   for (const DotProblem& problem : problems) {
-    apart.add_output(add_dot(apart, a, problem, random));
+    graph.add_output(add_dot(graph, a, problem, random));
   }
-  const ir::Graph merged = merge(apart);
-  const std::unique_ptr<Executable> executable = build_for_test(merged, merged_settings());
-  for (const int64_t m : {1, 7, 33}) {
+  return graph;
+}
+
+void judge_several(const std::vector<DotProblem>& problems, std::initializer_list<int64_t> rows,
+                   const Settings& settings = merged_settings()) {
+  SCOPED_TRACE(describe(problems[0]));
+  std::mt19937 random(11);
+  const ir::Graph apart = several(problems, random), merged = merge(apart);
+  const std::unique_ptr<Executable> executable = build_for_test(merged, settings);
+  for (const int64_t m : rows) {
     const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
     std::vector<ReferenceTensor> sums;
     for (size_t i = 0; i < problems.size(); ++i) sums.push_back(magnitudes(apart, inputs, i));
     const Tolerance tolerance = [&](size_t output, int64_t index, double wanted) {
       return error_of(problems[output], sums[output].number(index)) +
-             unit_roundoff(activation()) * std::fabs(wanted);
+             unit_roundoff(problems[output].activation) * std::fabs(wanted);
     };
     EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(apart, inputs),
                            tolerance),
               "")
         << m << " rows";
   }
+}
+
+TEST_P(Merged, ResultsOfTheirOwn) {
+  const int64_t k = form().k_last ? 200 : 128;  // the others have whole blocks
+  judge_several({{form(), activation(), {130, k}, DotEnd::kBias},
+                 {form(), activation(), {64, k}, DotEnd::kAlpha},
+                 {form(), activation(), {67, k}, DotEnd::kBody}},
+                {1, 7, 33});
 }
 
 // act(gate) * up, with the activation as one op.
@@ -119,12 +128,13 @@ ir::Graph gated(const std::vector<DotProblem>& problems, const char* activation,
 }
 
 void judge_gated(const std::vector<DotProblem>& problems, const char* activation,
-                 std::initializer_list<int64_t> rows) {
+                 std::initializer_list<int64_t> rows,
+                 const Settings& settings = merged_settings()) {
   SCOPED_TRACE(describe(problems[0]) + " " + activation);
   std::mt19937 random(5);
   const ir::Graph apart = gated(problems, activation, random);
   const ir::Graph merged = merge(apart);
-  const std::unique_ptr<Executable> executable = build_for_test(merged, merged_settings());
+  const std::unique_ptr<Executable> executable = build_for_test(merged, settings);
   ir::Graph products = apart;
   products.set_output(0, apart.node(apart.order()[0]).output(0));
   products.add_output(apart.node(apart.order()[1]).output(0));
@@ -177,6 +187,48 @@ TEST(MergedDots, SplitsAndManyRows) {
   const DotForm form = form_of("nvfp4", DType::kF16);
   const DotProblem problem{form, DType::kF16, {192, 1024}, DotEnd::kPlain};
   judge_gated({problem, problem}, "Sigmoid", {0, 1, 64, 65, 300});
+}
+
+// Ranks of shapes for few tokens, which take another kernel: one for each number of rows that its
+// blocks may have.
+std::vector<int> few_token_ranks(const ir::Graph& apart) {
+  const ir::Graph graph = merge(apart);
+  const ir::Node& node = graph.node(graph.order().front());
+  Settings settings = merged_settings();
+  const Choice choice = select(graph, node, settings);
+  std::set<std::string> seen;
+  std::vector<int> ranks;
+  for (; choice.chosen && settings.rank < 24; ++settings.rank) {
+    const std::string shape = choice.chosen->lower(graph, node, settings).shapes.front().chosen;
+    const bool fresh = shape.find("groups") != std::string::npos &&
+                       seen.insert(shape.substr(0, shape.find(' '))).second;
+    if (fresh) ranks.push_back(settings.rank);
+  }
+  return ranks;
+}
+
+TEST(MergedDots, EveryShapeOfFewTokens) {
+  const DotForm form = form_of("nvfp4", DType::kF16);
+  const auto problem = [&](int64_t n, DotEnd end) {
+    return DotProblem{form, DType::kF16, {n, 2048}, end};
+  };
+  const std::vector<DotProblem> pair = {problem(77, DotEnd::kBias), problem(77, DotEnd::kPlain)};
+  const std::vector<DotProblem> three = {problem(130, DotEnd::kBias), problem(40, DotEnd::kAlpha),
+                                         problem(67, DotEnd::kPlain)};
+  std::mt19937 random(1);
+  const std::vector<int> pair_ranks = few_token_ranks(gated(pair, "Sigmoid", random));
+  const std::vector<int> three_ranks = few_token_ranks(several(three, random));
+  EXPECT_GE(pair_ranks.size(), 2u);
+  EXPECT_GE(three_ranks.size(), 2u);
+  Settings settings = merged_settings();
+  for (const int rank : pair_ranks) {
+    settings.rank = rank;
+    judge_gated(pair, "Sigmoid", {1, 5, 13}, settings);
+  }
+  for (const int rank : three_ranks) {
+    settings.rank = rank;
+    judge_several(three, {1, 5, 13}, settings);
+  }
 }
 
 TEST(MergedDots, KeepTheirSize) {

@@ -35,6 +35,7 @@ struct DotSections {
   FragmentLayout layout;  // of all units; n ends with the last row of the last section
 
   const DotPart& first() const { return sections[0].parts[0]; }
+  bool is_pair() const { return sections.size() == 1 && sections[0].is_paired(); }
 };
 
 // `dots` have the same `a`.

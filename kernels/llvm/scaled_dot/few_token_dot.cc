@@ -4,6 +4,8 @@
 //
 // A slot holds `units` times `groups` steps of 64 k. Of each the block's rows are fetched, 16 for a
 // warp, and are decoded as if they were one unit of 128 rows: group after group.
+#include <bit>
+
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/product_end.h"
 
@@ -139,15 +141,41 @@ class Emitter {
   void emit_item(ValueId item) {
     const ValueId tile = b_.rem(item, b_.index(row_tiles()));
     const ValueId token = b_.mul(b_.div(item, b_.index(row_tiles())), b_.index(shape_.tokens));
-    b_.store({shares_, b_.index(0)}, emit_shares(tile, token));
-    Tile total = kNone;
-    for (int group = 0; group < shape_.groups; ++group) {
-      const ValueId first = b_.index(int64_t{group} * block_rows() * columns());
-      const Tile share = b_.load({shares_, first, {b_.index(1), b_.index(columns())}, {}},
-                                 {shape_.tokens, block_rows()});
-      total = total == kNone ? share : b_.add(total, share);
+    const ValueId row = b_.mul(tile, b_.index(block_rows()));
+    const Tile shares = emit_shares(tile, token);
+    if (!dot_.dots.is_pair()) {
+      b_.store({shares_, b_.index(0)}, shares);
+      return end_.emit(token, row, total(0, block_rows()));
     }
-    end_.emit(token, b_.mul(tile, b_.index(block_rows())), total);
+    b_.store({shares_, b_.index(0)}, pair_apart(shares));
+    const int half = block_rows() / 2;
+    end_.emit_pair(token, row, total(0, half), total(half, half));
+  }
+
+  // Of a pair's weights each has every second eight rows; in shared memory all of one come before
+  // those of the other, group by group.
+  Tile pair_apart(Tile shares) {
+    const int columns_bits = std::countr_zero(static_cast<unsigned>(columns()));
+    const int block_bits = std::countr_zero(static_cast<unsigned>(block_rows()));
+    const int pair = columns_bits + 3;
+    std::vector<int64_t> order;
+    for (int bit = 0; bit < columns_bits + 7; ++bit) {
+      if (bit != pair) order.push_back(bit);
+    }
+    order.insert(order.begin() + columns_bits + block_bits - 1, pair);
+    return b_.permute(shares, std::move(order), {kFragmentRows, columns()});
+  }
+
+  // The sums of rows `first` and following ones over all groups: [tokens, rows].
+  Tile total(int first, int rows) {
+    Tile sum = kNone;
+    for (int group = 0; group < shape_.groups; ++group) {
+      const ValueId at = b_.index((int64_t{group} * block_rows() + first) * columns());
+      const Tile share =
+          b_.load({shares_, at, {b_.index(1), b_.index(columns())}, {}}, {shape_.tokens, rows});
+      sum = sum == kNone ? share : b_.add(sum, share);
+    }
+    return sum;
   }
 
   const PipelinedDot& dot_;

@@ -63,18 +63,26 @@ void ProductEnd::emit_from(size_t section, ValueId token, ValueId row, Tile sums
       });
 }
 
+void ProductEnd::emit_pair(ValueId token, ValueId row, Tile gives, Tile takes) {
+  finish_pair(sections_.front(), token, row, gives, takes);
+}
+
 void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile sums) {
-  const DotSection& weights = section.weights;
-  ValueId column = b_.sub(row, b_.index(weights.first_unit * kFragmentRows));
-  if (!weights.is_paired()) {
-    Part& part = section.parts[0];
-    return part.epilogue.emit(place(section, token, column), scaled(part, column, sums));
+  if (section.weights.is_paired()) {
+    return finish_pair(section, token, row, half_of(sums, 0), half_of(sums, 1));
   }
-  column = b_.div(column, b_.index(2));
+  Part& part = section.parts[0];
+  const ValueId column = b_.sub(row, b_.index(section.weights.first_unit * kFragmentRows));
+  part.epilogue.emit(place(section, token, column), scaled(part, column, sums));
+}
+
+void ProductEnd::finish_pair(Section& section, ValueId token, ValueId row, Tile gives, Tile takes) {
+  const ValueId first = b_.index(section.weights.first_unit * kFragmentRows);
+  const ValueId column = b_.div(b_.sub(row, first), b_.index(2));
   const Epilogue::Place at = place(section, token, column);
-  Part &gives = section.parts[0], &takes = section.parts[1];
-  const Tile given = gives.epilogue.result(at, scaled(gives, column, half_of(sums, 0)));
-  takes.epilogue.emit(at, scaled(takes, column, half_of(sums, 1)), given);
+  Part &giver = section.parts[0], &taker = section.parts[1];
+  const Tile given = giver.epilogue.result(at, scaled(giver, column, gives));
+  taker.epilogue.emit(at, scaled(taker, column, takes), given);
 }
 
 Epilogue::Place ProductEnd::place(const Section& section, ValueId token, ValueId column) {

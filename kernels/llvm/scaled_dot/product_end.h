@@ -21,6 +21,8 @@ class ProductEnd {
   // `sums` [tokens, rows]: those of token `token` and row `row` of the units, and following ones.
   // Rows of a piece are all of one section.
   void emit(codegen::ValueId token, codegen::ValueId row, Tile sums);
+  // Where all products are one pair, and the sums of each are at hand: [tokens, rows / 2].
+  void emit_pair(codegen::ValueId token, codegen::ValueId row, Tile gives, Tile takes);
 
  private:
   struct Part {
@@ -37,6 +39,8 @@ class ProductEnd {
                Lowered& lowered);
   void emit_from(size_t section, codegen::ValueId token, codegen::ValueId row, Tile sums);
   void finish(Section& section, codegen::ValueId token, codegen::ValueId row, Tile sums);
+  void finish_pair(Section& section, codegen::ValueId token, codegen::ValueId row, Tile gives,
+                   Tile takes);
   Epilogue::Place place(const Section& section, codegen::ValueId token, codegen::ValueId column);
   bool is_last(const Section& section) const { return &section == &sections_.back(); }
   bool ends_inside(const Section& section) const;
