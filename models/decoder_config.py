@@ -130,7 +130,7 @@ ARCHITECTURES: dict[str, DecoderConfig] = {
     "llama": DecoderConfig(),
     "qwen2": DecoderConfig("qwen2", qkv_bias=True, tied=True, theta=1e6),
     "qwen3": DecoderConfig("qwen3", qk_norm=True, theta=1e6),
-    "gemma2": DecoderConfig(**_GEMMA2, window=5, query_scale=0.2),
+    "gemma2": DecoderConfig(**_GEMMA2, window=5, query_scale=0.05),
     "gpt_oss": DecoderConfig(**_GPT_OSS, window=5),
 }
 
