@@ -26,9 +26,10 @@ Settings pipelined_settings() {
   return settings;
 }
 
-// How many Runs were judged; 0: the candidate does not take the problem.
+// How many Runs were judged; 0: the candidate does not take the problem. `size`: of activations, a
+// power of two.
 int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_t> rows,
-          const Settings& settings = pipelined_settings()) {
+          const Settings& settings = pipelined_settings(), double size = 1) {
   std::mt19937 random(seed);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
@@ -36,7 +37,8 @@ int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_
   if (!select(graph, node, settings).chosen) return 0;
   const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
   for (const int64_t m : rows) {
-    const std::vector<ReferenceTensor> inputs = dot_inputs(graph, m, random);
+    std::vector<ReferenceTensor> inputs = dot_inputs(graph, m, random);
+    for (double& x : inputs[0].reals) x *= size;
     const std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);
     const ReferenceTensor sums = magnitudes(graph, inputs);
     const Tolerance exact = dot_tolerance(problem, sums);
@@ -113,6 +115,30 @@ TEST(PipelinedDot, EveryShapeOfFewTokens) {
     Settings settings = pipelined_settings();
     settings.rank = rank;
     EXPECT_GT(judge(problem, 5, {1, 8, 13}, settings), 0);
+  }
+}
+
+// Odd N, K that ends inside a block, one block in parts and several in a slot.
+TEST(PipelinedDot, ScalesOfBlocksMultiplyTheirSums) {
+  unsigned seed = 300;
+  for (const DotForm& form : dot_forms()) {
+    if (bit_width(form.element) != 8 || is_integer(form.element) || form.block < 64) continue;
+    for (const DType activation : {DType::kF16, DType::kBF16}) {
+      for (const DotSize size : {DotSize{131, 520}, DotSize{257, 1024}}) {
+        const DotProblem problem{form, activation, size, static_cast<DotEnd>(seed % 4)};
+        EXPECT_EQ(judge(problem, seed++, {1, 7, 40, 300}), 4) << describe(problem);
+      }
+    }
+  }
+}
+
+// Products near 2^-148 would vanish if codes were summed at the size that their bits have in bf16.
+TEST(PipelinedDot, TinyActivationsKeepTheirBits) {
+  for (const DotForm& form : dot_forms()) {
+    if (bit_width(form.element) != 8 || is_integer(form.element)) continue;
+    const DotProblem problem{form, DType::kBF16, {130, 256}, DotEnd::kPlain};
+    if (!form.k_last && form.block > 0) continue;
+    EXPECT_EQ(judge(problem, 5, {9}, pipelined_settings(), 0x1p-28), 1) << describe(problem);
   }
 }
 
