@@ -6,7 +6,7 @@
 
 #include "graph_partitioner/pipeline.h"
 #include "kernels/selector.h"
-#include "tests/codegen/assembler.h"
+#include "tests/codegen/estimate_check.h"
 #include "tests/conformance/judge.h"
 #include "tests/conformance/scaled_dot_problem.h"
 
@@ -50,8 +50,8 @@ void expect_clean(ir::Graph graph) {
     EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                        << assembled.report;
     EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
-    printf("%-90s %3d registers %6lld bytes shared %.2f s\n", what.c_str(), assembled.registers(),
-           static_cast<long long>(code.shared_bytes), took.count());
+    codegen::expect_estimated(what, launch.kernel, launch.threads, *settings.gpu, code, assembled);
+    printf("  compiled in %.2f s\n", took.count());
   }
 }
 
