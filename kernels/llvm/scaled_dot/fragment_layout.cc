@@ -1,10 +1,10 @@
 // Which order and which sides a weight gets, or why it has none.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/convert.h"
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 
@@ -36,10 +36,21 @@ int per_row(int64_t block, int64_t blocks) {
   return block % 16 == 0 ? 4 : 0;
 }
 
+std::span<const uint8_t> codes_of(const ir::Tensor& bytes) {
+  return {reinterpret_cast<const uint8_t*>(bytes.data), bytes.bytes};
+}
+
+// Whole models are searched more than once while a session is made. A loop without a way out runs
+// in vectors.
 template <typename Wanted>
-bool any_code(const ir::Tensor& tensor, DType type, const Wanted& wanted) {
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    if (wanted(load_code(type, tensor.data, i))) return true;
+bool any_code(const ir::Tensor& bytes, const Wanted& wanted) {
+  constexpr size_t kPiece = 1 << 14;
+  for (std::span<const uint8_t> rest = codes_of(bytes); !rest.empty();) {
+    const std::span<const uint8_t> piece = rest.first(std::min(kPiece, rest.size()));
+    bool found = false;
+    for (const uint8_t code : piece) found |= wanted(code);
+    if (found) return true;
+    rest = rest.subspan(piece.size());
   }
   return false;
 }
@@ -47,26 +58,26 @@ bool any_code(const ir::Tensor& tensor, DType type, const Wanted& wanted) {
 // Codes that the rules' bit moves cannot express.
 Support check_elements(const ir::Tensor& tensor, const FormatRule& rule) {
   const auto refuse_if = [&](auto wanted) {
-    return any_code(tensor, rule.codes, wanted)
+    return any_code(tensor, wanted)
                ? Support::no(fmt::format("the {} weight holds NaN or infinity", name(rule.codes)))
                : Support::yes();
   };
-  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint64_t c) { return (c & 127) == 127; });
+  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint8_t c) { return (c & 127) == 127; });
   if (rule.codes == DType::kF8E5M2 && rule.operand == DType::kBF16) {
-    return refuse_if([](uint64_t c) { return (c & 0x7c) == 0x7c; });
+    return refuse_if([](uint8_t c) { return (c & 0x7c) == 0x7c; });
   }
   return Support::yes();
 }
 
 // Chooses the shift of e8m0 scales; the products of every element and scale must be exact.
 Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
-  int least = 255, most = 0;
-  for (int64_t i = 0; i < scales.elements(); ++i) {
-    const int code = static_cast<int>(load_code(DType::kF8E8M0, scales.data, i));
-    if (code == 255) return Support::no("a scale is NaN");
-    least = std::min(least, code - 127);
-    most = std::max(most, code - 127);
+  uint8_t lowest = 255, highest = 0;
+  for (const uint8_t code : codes_of(scales)) {
+    lowest = std::min(lowest, code);
+    highest = std::max(highest, code);
   }
+  if (highest == 255) return Support::no("a scale is NaN");
+  const int least = lowest - 127, most = highest - 127;
   const FormatRule& element = *layout.element;
   const bool half = layout.operand == DType::kF16;
   const int top = half ? 16 : 128, bottom = half ? -24 : -133;
@@ -106,7 +117,7 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
   layout.scale = {Side::Kind::kBytes, std::max(2, per_row(layout.block, layout.blocks()))};
   if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
   layout.exponent = layout.element->exponent + (layout.operand == DType::kF16 ? 0 : 118);
-  return any_code(scales, DType::kF8E4M3FN, [](uint64_t c) { return c >= 127; })
+  return any_code(scales, [](uint8_t c) { return c >= 127; })
              ? Support::no("a scale is negative or NaN")
              : Support::yes();
 }
