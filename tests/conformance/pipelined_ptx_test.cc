@@ -1,4 +1,6 @@
 // The kernels of pipelined products, every format, as the assembler takes them for sm_90a.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "kernels/selector.h"
@@ -42,9 +44,9 @@ void expect_clean(const DotProblem& problem, bool all) {
   }
 }
 
-class PipelinedPtx : public testing::TestWithParam<DotForm> {};
+class PipelinedPtxOf : public testing::TestWithParam<DotForm> {};
 
-TEST_P(PipelinedPtx, AssemblesWithinItsRegisters) {
+TEST_P(PipelinedPtxOf, AssemblesWithinItsRegisters) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   const DotForm& form = GetParam();
   const bool is_nvfp4 = form.name == "nvfp4";
@@ -56,8 +58,22 @@ TEST_P(PipelinedPtx, AssemblesWithinItsRegisters) {
   if (differs) expect_clean(problem, /*all=*/false);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryFormat, PipelinedPtx, testing::ValuesIn(dot_forms()),
+INSTANTIATE_TEST_SUITE_P(EveryFormat, PipelinedPtxOf, testing::ValuesIn(dot_forms()),
                          [](const auto& form) { return std::string(form.param.name); });
+
+// Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.
+TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
+  std::mt19937 random(1);
+  const auto form = std::ranges::find(dot_forms(), "fp8_e5m2_block", &DotForm::name);
+  const ir::Graph graph = build_dot({*form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
+  const ir::Node& node = graph.node(graph.order().front());
+  const Settings settings = gpu_settings();
+  const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  const ShapeChoice& most = lowered.shapes.back();
+  EXPECT_EQ(most.chosen.find("128x128 tokens"), 0u) << most.chosen;
+  EXPECT_NE(most.others.front().find("dropped, needs"), std::string::npos) << most.others.front();
+  EXPECT_NE(most.others.front().find("registers, a thread has 232"), std::string::npos);
+}
 
 }  // namespace
 }  // namespace tenon::kernels
