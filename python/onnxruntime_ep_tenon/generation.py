@@ -71,10 +71,8 @@ class TokenLoop:
         max_length: int = 0,
         share_cache: bool | None = None,
         fixed_mask: bool = False,
-        run_options=None,
     ):
         self._session, self._folder, self._batch = session, folder, batch
-        self._run_options = run_options
         self.max_length = max_length or folder.context_length
         self.shares_cache = folder.shares_cache if share_cache is None else share_cache
         self._fixed_mask = fixed_mask and self.shares_cache
@@ -87,6 +85,7 @@ class TokenLoop:
         self._kept: dict[str, object] = {}  # small inputs and logits, which keep their addresses
         by_address = session.get_providers()[0] == "CUDAExecutionProvider"
         self._bind = bind_addresses if by_address else bind
+        self._bound: tuple | None = None  # tokens' shape, binding, outputs of the last step
 
     def step(self, ids) -> np.ndarray:
         """Logits [batch, vocabulary] after these tokens [batch, count], in float32."""
@@ -94,18 +93,21 @@ class TokenLoop:
 
     def run(self, ids) -> np.ndarray:
         """All logits that the model gives: [batch, count or 1, vocabulary], in its own type."""
+        ids = np.atleast_2d(np.asarray(ids))
         binding, outputs = self.bound_step(ids)
-        self._session.run_with_iobinding(binding, self._run_options)
-        self.accept(np.shape(ids)[1], outputs)
+        self._session.run_with_iobinding(binding)
+        self.accept(ids.shape[1], outputs)
         return self.logits(outputs)
 
     def bound_step(self, ids) -> tuple:
         """A step that is ready to run: the binding and the outputs that it will fill."""
-        ids = np.atleast_2d(np.asarray(ids))
         self._check_tokens(ids)
-        feed = self._small_inputs(ids) | self._caches
-        outputs = self._outputs_for(ids.shape[1])
-        return self._bind(self._session, feed, outputs), outputs
+        small = self._small_inputs(ids)
+        if self._bound is None or self._bound[0] != ids.shape or not self._fixed_mask:
+            outputs = self._outputs_for(ids.shape[1])
+            binding = self._bind(self._session, small | self._caches, outputs)
+            self._bound = ids.shape, binding, outputs
+        return self._bound[1:]
 
     def assume(self, length: int, cache: np.ndarray) -> None:
         """As if so many tokens had been fed: every cache [batch, heads, max_length, size]."""
