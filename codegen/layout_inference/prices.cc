@@ -82,9 +82,10 @@ int64_t operand_price(const System& system, const Constraint& constraint, const 
   int64_t written = kInstruction * accesses(from, type);
   if (!is_tensor_core_dot(system.kernel, *constraint.op)) return written;
   bool left = constraint.operand == 1;
-  int depth = type.shape[left ? 1 : 0];
-  bool in_registers = left && from.is_mma() && from.warps_n == 1 && from.warps_m == sums.warps_m &&
-                      depth % kStep == 0;
+  ValueId whole = constraint.op->operands[constraint.operand];
+  int depth = system.shape(whole)[left ? 1 : 0];
+  bool in_registers = left && constraint.a == whole && from.is_mma() && from.warps_n == 1 &&
+                      from.warps_m == sums.warps_m && depth % kStep == 0;
   if (in_registers) return 0;
   int64_t matrices = left ? sums.fragments_m() : (sums.fragments_n() + 1) / 2;
   return written + kInstruction * matrices * ((depth + kStep - 1) / kStep);

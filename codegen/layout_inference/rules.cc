@@ -1,9 +1,11 @@
 // What each operation asks of the layouts of its operands and results.
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "codegen/layout_inference/constraints.h"
 #include "codegen/moves.h"
+#include "codegen/product_operands.h"
 
 namespace tenon::codegen {
 
@@ -17,14 +19,15 @@ bool is_elementwise(Op op) { return op >= Op::kUnary && op <= Op::kBitcast; }
 
 class Rules {
  public:
-  explicit Rules(System& system) : system_(system) {}
+  explicit Rules(System& system)
+      : system_(system),
+        folded_(folded_into_products(system.kernel, system.definitions, system.threads)) {}
 
   void visit(const Region& region) {
     for (const Operation& op : region.operations) {
       for (ValueId id : op.results) system_.splats[id] = is_splat(op);
-      if (auto rule = std::ranges::find(kRules, op.op, &Entry::op); rule != kRules.end()) {
-        (this->*rule->add)(op);
-      }
+      auto rule = std::ranges::find(kRules, op.op, &Entry::op);
+      if (rule != kRules.end() && !folded_.contains(&op)) (this->*rule->add)(op);
       bool repeats = op.op == Op::kFor || op.op == Op::kPipeline;
       int64_t outside = times_;
       if (repeats) times_ = std::min(times_ * kTurnsOfALoop, kMostTurns);
@@ -118,14 +121,27 @@ class Rules {
     relayout(op, op.operands[0], op.results[0]);
     auto ring = ring_dot(system_.kernel, system_.definitions, op, system_.threads);
     if (ring) return product_of_slots(op, *ring);
-    if (op.op == Op::kDot && is_tensor_core_dot(system_.kernel, op)) {
+    bool on_tensor_cores = is_tensor_core_dot(system_.kernel, op);
+    if (on_tensor_cores) {
       const std::vector<int>& shape = system_.shape(op.results[0]);
       one_of(op, op.results[0],
              {Layout::mma(shape, system_.threads, /*rows_together=*/false),
               Layout::mma(shape, system_.threads, /*rows_together=*/true)});
     }
-    transfer(op, 1);
-    transfer(op, 2);
+    for (size_t operand : {1, 2}) {
+      if (!on_tensor_cores) {
+        transfer(op, operand);
+        continue;
+      }
+      ValueId id = op.operands[operand];
+      for (const auto& part : product_operand(system_.kernel, system_.definitions, id).parts) {
+        add({.kind = Kind::kTransfer,
+             .a = part.id,
+             .b = op.results[0],
+             .op = &op,
+             .operand = operand});
+      }
+    }
     work(op, op.results[0]);
   }
 
@@ -181,6 +197,7 @@ class Rules {
   };
 
   System& system_;
+  std::set<const Operation*> folded_;
   int64_t times_ = 1;
 };
 

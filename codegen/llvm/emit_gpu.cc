@@ -70,8 +70,7 @@ llvm::Function* GpuEmitter::run() {
   shared_base_ = base;
   place_rings();
   for (auto [id, offset] : scratch_) values_[id] = {shared_pointer(shared_.keep(offset))};
-  plan_operands();
-  fold_ring_reads();
+  folded_ = folded_into_products(kernel_, definitions_, threads_);
   plan_lazy(kernel_.body);
   plan_turned_stores();
   make_positions();

@@ -18,6 +18,7 @@
 #include "codegen/llvm/ptx.h"
 #include "codegen/llvm/shared_memory.h"
 #include "codegen/moves.h"
+#include "codegen/product_operands.h"
 #include "codegen/target.h"
 
 namespace llvm {
@@ -177,10 +178,7 @@ class GpuEmitter : private KernelEmitter {
   void dot_i8(const Operation& op) override;
   void plain_dot(const Operation& op, bool b_transposed);
   void tensor_core_dot(const Operation& op);
-  struct Operand;    // where the elements of an operand of mma.sync come from
-  struct Fragments;  // the operand, ready to be read step by step
-  void plan_operands();
-  Operand operand_of(ValueId id) const;
+  struct Fragments;  // an operand, ready to be read step by step
   void plan_fragments(Fragments& fragments, int depth, int other);
   void write_fragments(const Fragments& fragments, int depth, int other);
   void fill_zero(const Grid& grid, int rows, int first_column, int columns, int first_row = 0);
@@ -193,7 +191,6 @@ class GpuEmitter : private KernelEmitter {
   // emit_gpu_ring_dots.cc
   struct RingProduct;
   void plan_in_flight(const Operation& pipeline);
-  void fold_ring_reads();
   void multiply_ring(const Operation& op, const RingDot& operands);
   bool multiplies_async(const Operation& op) const;
   void multiply_async(const RingProduct& product);

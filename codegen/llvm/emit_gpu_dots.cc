@@ -84,60 +84,13 @@ void GpuEmitter::plain_dot(const Operation& op, bool b_transposed) {
       });
 }
 
-// Tiles side by side, or one; turned: they hold the operand transposed.
-struct GpuEmitter::Operand {
-  struct Part {
-    ValueId id;
-    int row, column;  // where it begins
-  };
-  std::vector<Part> parts;
-  bool turned = false;
-};
-
 struct GpuEmitter::Fragments {
-  Operand source;
+  ProductOperand source;
   Grid grid;                        // in shared memory, or
   const Tile* registers = nullptr;  // sums of another product, which lie as operands already
   bool rows_are_k = false;          // of the grid
   int steps = 0;
 };
-
-// Transposes and concatenations for products alone: their operands go straight to where the product
-// reads them.
-void GpuEmitter::plan_operands() {
-  for (Op kind : {Op::kTranspose, Op::kConcat}) {
-    for (size_t id = 0; id < definitions_.size(); ++id) {
-      const Operation* op = definitions_[id];
-      if (!op || op->op != kind) continue;
-      bool all = std::ranges::all_of(users_[id], [&](const auto& user) {
-        bool into_product = is_tensor_core_dot(kernel_, *user.first) && user.second > 0;
-        return into_product || (kind == Op::kConcat && folded_.contains(user.first));
-      });
-      if (all) folded_.insert(op);
-    }
-  }
-}
-
-GpuEmitter::Operand GpuEmitter::operand_of(ValueId id) const {
-  Operand out;
-  const Operation* definition = definitions_[id];
-  if (definition && definition->op == Op::kTranspose) {
-    out.turned = true;
-    id = definition->operands[0];
-    definition = definitions_[id];
-  }
-  if (!definition || definition->op != Op::kConcat) {
-    out.parts.push_back({id, 0, 0});
-    return out;
-  }
-  int position = 0;
-  for (ValueId part : definition->operands) {
-    out.parts.push_back(
-        {part, definition->axis == 0 ? position : 0, definition->axis == 0 ? 0 : position});
-    position += type(part).shape[static_cast<size_t>(definition->axis)];
-  }
-  return out;
-}
 
 // `other`: m or n.
 void GpuEmitter::plan_fragments(Fragments& fragments, int depth, int other) {
@@ -151,7 +104,7 @@ void GpuEmitter::plan_fragments(Fragments& fragments, int depth, int other) {
 // k is filled up with zeros; rows or columns past the tile only meet sums that nobody looks at.
 void GpuEmitter::write_fragments(const Fragments& fragments, int depth, int other) {
   if (fragments.registers) return;
-  for (const Operand::Part& part : fragments.source.parts) {
+  for (const ProductOperand::Part& part : fragments.source.parts) {
     write_grid(fragments.grid, tile(part.id), layouts_[part.id], type(part.id), part.row,
                part.column);
   }
@@ -184,8 +137,8 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
   Tile sums = in_layout(op.operands[0], layout);
 
   Fragments left, right;
-  left.source = operand_of(op.operands[1]);
-  right.source = operand_of(op.operands[2]);
+  left.source = product_operand(kernel_, definitions_, op.operands[1]);
+  right.source = product_operand(kernel_, definitions_, op.operands[2]);
   left.rows_are_k = left.source.turned;
   right.rows_are_k = !right.source.turned;
   const Layout& a_layout = layouts_[op.operands[1]];

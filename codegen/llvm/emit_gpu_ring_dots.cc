@@ -50,26 +50,6 @@ void GpuEmitter::plan_in_flight(const Operation& pipeline) {
   }
 }
 
-// Slots that only products read need no registers.
-void GpuEmitter::fold_ring_reads() {
-  for (size_t id = 0; id < definitions_.size(); ++id) {
-    const Operation* op = definitions_[id];
-    if (!op || op->op != Op::kRead) continue;
-    auto by_product = [&](const Operation* user, size_t operand) {
-      auto dot = ring_dot(kernel_, definitions_, *user, threads_);
-      return dot && (operand == 2 || (operand == 1 && dot->left == op));
-    };
-    bool all = std::ranges::all_of(users_[id], [&](const auto& user) {
-      if (by_product(user.first, user.second)) return true;
-      if (user.first->op != Op::kTranspose) return false;
-      return std::ranges::all_of(users_[user.first->results[0]], [&](const auto& next) {
-        return by_product(next.first, next.second);
-      });
-    });
-    if (all) folded_.insert(op);
-  }
-}
-
 struct GpuEmitter::RingProduct {
   const Operation& op;
   RingDot operands;

@@ -67,8 +67,8 @@ const std::vector<Case>& cases() {
        [](Builder& b, ValueId, ValueId x, ValueId) { b.reshape(x, {512}); },
        {"%2 is made of %0"}},
       {"transpose",
-       [](Builder& b, ValueId, ValueId x, ValueId) { b.transpose(x); },
-       {"%2 is made of %0"}},
+       [](Builder& b, ValueId, ValueId x, ValueId) { b.unary(Fn::kNeg, b.transpose(x)); },
+       {"%2 is made of %0", "%2 is read in the layout of %3", "%3 is worked on"}},
       {"slice",
        [](Builder& b, ValueId, ValueId x, ValueId) {
          b.slice(x, {8, 0}, {8, 16});
@@ -76,9 +76,10 @@ const std::vector<Case>& cases() {
        {"%2 is made of %0"}},
       {"concat",
        [](Builder& b, ValueId, ValueId x, ValueId y) {
-         b.concat(std::vector{x, y}, 0);
+         b.unary(Fn::kNeg, b.concat(std::vector{x, y}, 0));
        },
-       {"%2 is made of %0", "%2 is made of %1"}},
+       {"%2 is made of %0", "%2 is made of %1", "%2 is read in the layout of %3",
+        "%3 is worked on"}},
       {"permute",
        [](Builder& b, ValueId, ValueId x, ValueId) {
          b.permute(x, {8, 7, 6, 5, 4, 3, 2, 1, 0}, {16, 32});
@@ -173,6 +174,19 @@ TEST(LayoutRulesTest, ProductsOfHalvesTakeFragments) {
   b.dot(b.constant(DType::kF32, 0, {64, 64}), left, right);
   Strings found = constraints_in(b.finish());
   EXPECT_EQ(found[4], "%3 is mma[64,64] warps 2x2 or mma[64,64] warps 4x1");
+}
+
+// Their operands come into shared memory from where they are, turned or side by side.
+TEST(LayoutRulesTest, ProductsLookThroughWhatIsMadeForThemAlone) {
+  Builder b("through");
+  ValueId buffer = b.buffer("x", DType::kF16), zero = b.index(0);
+  ValueId left = b.load({buffer, zero}, {64, 32}), right = b.load({buffer, zero}, {64, 16});
+  ValueId sums = b.constant(DType::kF32, 0, {64, 64});
+  b.dot(sums, left, b.transpose(b.concat(std::vector{right, right}, 1)));
+  Strings found = constraints_in(b.finish());
+  EXPECT_EQ(
+      Strings(found.begin() + 5, found.end()),
+      (Strings{"%5 is made of %0", "%5 is made of %1", "%5 is made of %1", "%5 is worked on"}));
 }
 
 TEST(LayoutRulesTest, ProductsOfSlotsDictateLayoutsAndSizes) {

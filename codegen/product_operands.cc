@@ -1,0 +1,79 @@
+#include "codegen/product_operands.h"
+
+#include <algorithm>
+
+namespace tenon::codegen {
+
+ProductOperand product_operand(const Kernel& kernel,
+                               const std::vector<const Operation*>& definitions, ValueId id) {
+  ProductOperand out;
+  const Operation* definition = definitions[id];
+  if (definition && definition->op == Op::kTranspose) {
+    out.turned = true;
+    id = definition->operands[0];
+    definition = definitions[id];
+  }
+  if (!definition || definition->op != Op::kConcat) {
+    out.parts.push_back({id, 0, 0});
+    return out;
+  }
+  int position = 0;
+  for (ValueId part : definition->operands) {
+    out.parts.push_back(
+        {part, definition->axis == 0 ? position : 0, definition->axis == 0 ? 0 : position});
+    position += kernel.types[part].shape[static_cast<size_t>(definition->axis)];
+  }
+  return out;
+}
+
+namespace {
+
+using Users = std::vector<std::vector<std::pair<const Operation*, size_t>>>;
+
+void collect_users(const Region& region, Users& users) {
+  for (const Operation& op : region.operations) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (op.operands[i] != kNone) users[op.operands[i]].emplace_back(&op, i);
+    }
+    for (const Region& inner : op.regions) collect_users(inner, users);
+  }
+}
+
+}  // namespace
+
+std::set<const Operation*> folded_into_products(const Kernel& kernel,
+                                                const std::vector<const Operation*>& definitions,
+                                                int threads) {
+  Users users(kernel.types.size());
+  collect_users(kernel.body, users);
+  std::set<const Operation*> out;
+  auto fold = [&](Op kind, const auto& takes) {
+    for (size_t id = 0; id < definitions.size(); ++id) {
+      const Operation* op = definitions[id];
+      if (!op || op->op != kind) continue;
+      bool all = std::ranges::all_of(
+          users[id], [&](const auto& user) { return takes(op, *user.first, user.second); });
+      if (all) out.insert(op);
+    }
+  };
+  auto into_product = [&](const Operation*, const Operation& user, size_t operand) {
+    return is_tensor_core_dot(kernel, user) && operand > 0;
+  };
+  fold(Op::kTranspose, into_product);
+  fold(Op::kConcat, [&](const Operation* op, const Operation& user, size_t operand) {
+    return into_product(op, user, operand) || out.contains(&user);
+  });
+  auto from_slot = [&](const Operation* read, const Operation& user, size_t operand) {
+    auto dot = ring_dot(kernel, definitions, user, threads);
+    return dot && (operand == 2 || (operand == 1 && dot->left == read));
+  };
+  fold(Op::kRead, [&](const Operation* read, const Operation& user, size_t operand) {
+    if (user.op != Op::kTranspose) return from_slot(read, user, operand);
+    return std::ranges::all_of(users[user.results[0]], [&](const auto& next) {
+      return from_slot(read, *next.first, next.second);
+    });
+  });
+  return out;
+}
+
+}  // namespace tenon::codegen

@@ -1,0 +1,30 @@
+// What products read without having it in registers first.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "codegen/layouts.h"
+#include "codegen/tile/ir.h"
+
+namespace tenon::codegen {
+
+// Where the elements of an operand of mma.sync come from: tiles side by side, or one; turned: they
+// hold the operand transposed.
+struct ProductOperand {
+  struct Part {
+    ValueId id;
+    int row, column;  // where it begins
+  };
+  std::vector<Part> parts;
+  bool turned = false;
+};
+ProductOperand product_operand(const Kernel& kernel,
+                               const std::vector<const Operation*>& definitions, ValueId id);
+
+// Transposes and concatenations that products alone look through, and slots that they alone read.
+std::set<const Operation*> folded_into_products(const Kernel& kernel,
+                                                const std::vector<const Operation*>& definitions,
+                                                int threads);
+
+}  // namespace tenon::codegen
