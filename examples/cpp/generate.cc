@@ -143,9 +143,10 @@ class TokenLoop {
     }
     Ort::IoBinding binding(session_);
     feed(binding, folder_.ids, ids);
-    // With shared caches the mask keeps its length: shapes and addresses stay from step to step,
-    // so that a GPU replays one graph.
-    Tokens mask(static_cast<size_t>(folder_.shares_cache ? max_length_ : total), 0);
+    // On a GPU a mask that keeps its length leaves shapes and addresses as they are from step to
+    // step, so that one graph is replayed.
+    const bool fixed = on_gpu_ && folder_.shares_cache;
+    Tokens mask(static_cast<size_t>(fixed ? max_length_ : total), 0);
     std::fill_n(mask.begin(), total, 1);
     feed(binding, folder_.mask, mask);
     if (inputs_.contains(folder_.positions)) {
