@@ -53,6 +53,13 @@ std::vector<Layout> fragment_proposals(const System& system, const Constraint& c
       }
       return out;
     }
+    case Op::kDot: {
+      // As the left operand in registers, where each warp has whole rows.
+      if (forward || constraint.operand != 1 || constraint.a != op.operands[1]) return {};
+      Layout left = Layout::mma(to, system.threads, /*rows_together=*/true);
+      bool fits = from.is_mma() && left.warps_n == 1 && left.warps_m == from.warps_m;
+      return fits ? std::vector{left} : std::vector<Layout>{};
+    }
     default:
       return {};
   }
