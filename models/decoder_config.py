@@ -63,12 +63,15 @@ class DecoderConfig:
 class Spelling:
     """How a decoder is written.
 
-    form             genai: the operators that ONNX Runtime GenAI writes
-                     attention: torch's exporter, opset 23, Attention fused
-                     unfused: torch's exporter, softmax(QK)V spelled out
-    use_qdq          genai: quantised products by DequantizeLinear, as the other forms have them
-    last_token_only  logits of each row's last token, not of all
-    accuracy_level   of MatMulNBits; 4 lets a provider round activations to 8 bits
+    form                 genai: the operators that ONNX Runtime GenAI writes
+                         attention: torch's exporter, opset 23, Attention fused
+                         unfused: torch's exporter, softmax(QK)V spelled out
+    use_qdq              genai: weights by DequantizeLinear, as the other forms have them
+    quantized_embedding  the table is stored as the products' weights are
+    last_token_only      logits of each row's last token, not of all
+    lengths              genai: the longest total is the mask's shape, or the largest of its sums,
+                         as GenAI writes it for runtimes that capture whole graphs
+    accuracy_level       of MatMulNBits; 4 lets a provider round activations to 8 bits
     """
 
     form: str = "genai"
@@ -76,13 +79,16 @@ class Spelling:
     activations: str = "f32"
     packed_qkv: bool = False
     use_qdq: bool = False
+    quantized_embedding: bool = False
     last_token_only: bool = False
+    lengths: str = "shape"
     accuracy_level: int = 0
 
     def __post_init__(self):
         _expect("form", self.form, FORMS)
         _expect("weights", self.weights, WEIGHT_FORMATS)
         _expect("activations", self.activations, ACTIVATION_TYPES)
+        _expect("lengths", self.lengths, ("shape", "values"))
         if self.weights in ACTIVATION_TYPES and self.weights != self.activations:
             raise ValueError(
                 f"plain weights have the type of the activations: {self.weights} with "
@@ -92,6 +98,15 @@ class Spelling:
     @property
     def element(self) -> int:
         return ACTIVATION_TYPES[self.activations]
+
+    @property
+    def by_operator(self) -> bool:
+        """Quantised weights are read by ONNX Runtime's own operators, where it has them."""
+        return self.form == "genai" and not self.use_qdq
+
+    @property
+    def packs_table(self) -> bool:
+        return self.quantized_embedding and self.weights not in ACTIVATION_TYPES
 
 
 FORMS = ("genai", "attention", "unfused")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .builder import BOOL, FLOAT, INT64
-from .decoder_graph import DecoderGraph, attention_matrices
+from .decoder_graph import BATCH, SEQUENCE, DecoderGraph, attention_matrices
 
 
 class ExportedGraph(DecoderGraph):
@@ -17,7 +17,7 @@ class ExportedGraph(DecoderGraph):
 
     def prepare(self, ids: str, mask: str) -> None:
         g = self.g
-        positions = g.input("position_ids", INT64, ["batch", "sequence"])
+        positions = g.input("position_ids", INT64, [BATCH, SEQUENCE])
         first = self.cache(0)
         self._caches = {0: first}
         g.scope("/model/mask")

@@ -21,19 +21,30 @@ class GenaiGraph(DecoderGraph):
     domains = (MICROSOFT,)
 
     def prepare(self, ids: str, mask: str) -> None:
-        """The last position of each row and the longest total, from the mask."""
-        g = self.g
-        g.scope("/model/attn_mask_reformat")
-        counts = g.node("ReduceSum", [mask, g.integers(1)], keepdims=0)
-        last = g.node("Sub", [counts, g.constant("one", np.int64(1))])
-        total = g.node("Gather", [g.node("Shape", [mask]), g.constant("axis", np.int64(1))])
-        self._lengths = [g.node("Cast", [value], to=INT32) for value in (last, total)]
+        self.g.scope("/model/attn_mask_reformat")
+        by_shape = self.spelling.lengths == "shape"
+        self._lengths = self._by_shape(mask) if by_shape else self._by_values(mask)
         self._rotary = [
             self.products.tensor(name, table)
             for name, table in zip(
                 ("cos_cache", "sin_cache"), rotary_tables(self.config), strict=True
             )
         ]
+
+    def _by_shape(self, mask: str) -> list[str]:
+        """The last position of each row, and the mask's length."""
+        g = self.g
+        counts = g.node("ReduceSum", [mask, g.integers(1)], keepdims=0)
+        last = g.node("Sub", [counts, g.constant("one", np.int64(1))])
+        total = g.node("Gather", [g.node("Shape", [mask]), g.constant("axis", np.int64(1))])
+        return [g.node("Cast", [value], to=INT32) for value in (last, total)]
+
+    def _by_values(self, mask: str) -> list[str]:
+        """The last position of each row, and the longest row: no shape is asked for."""
+        g = self.g
+        counts = g.node("ReduceSum", [g.node("Cast", [mask], to=INT32), g.integers(1)], keepdims=0)
+        last = g.node("Sub", [counts, g.constant("one", np.int32(1))])
+        return [last, g.node("ReduceMax", [counts], keepdims=0)]
 
     def norm(self, x: str, name: str, width: int = 0) -> str:
         attributes = {"axis": -1, "epsilon": self.config.epsilon, "stash_type": 1}

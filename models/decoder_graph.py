@@ -12,6 +12,10 @@ from .decoder_config import DecoderConfig, Spelling
 from .decoder_products import FileSink, Products, embedding_sink
 from .decoder_weights import NUMPY_TYPES, Matrix
 
+# Dimensions as exporters call them.
+BATCH, SEQUENCE = "batch_size", "sequence_length"
+PAST, TOTAL = "past_sequence_length", "total_sequence_length"
+
 # What clamped_silu keeps its gate below, and how steep its sigmoid is.
 CLAMP_LIMIT, CLAMP_SLOPE = 7.0, 1.702
 
@@ -24,6 +28,10 @@ def attention_matrices(config: DecoderConfig, layer: int, packed: bool) -> list[
         return [Matrix(f"{prefix}.{p}_proj", n, config.hidden) for p, n in widths.items()]
     parts = tuple((f"{prefix}.{p}_proj.weight", n) for p, n in widths.items())
     return [Matrix(f"{prefix}.qkv_proj", sum(widths.values()), config.hidden, parts)]
+
+
+def embedding_matrix(config: DecoderConfig) -> Matrix:
+    return Matrix("model.embed_tokens", config.vocabulary, config.hidden)
 
 
 def head_matrix(config: DecoderConfig) -> Matrix:
@@ -51,8 +59,8 @@ class DecoderGraph:
 
     def build(self) -> onnx.ModelProto:
         config, g = self.config, self.g
-        ids = g.input("input_ids", INT64, ["batch", "sequence"])
-        mask = g.input("attention_mask", INT64, ["batch", "total"])
+        ids = g.input("input_ids", INT64, [BATCH, SEQUENCE])
+        mask = g.input("attention_mask", INT64, [BATCH, TOTAL])
         self.prepare(ids, mask)
         residual, added = self.embed(ids), None
         for layer in range(config.layers):
@@ -109,9 +117,7 @@ class DecoderGraph:
     def embed(self, ids: str) -> str:
         config = self.config
         self.g.scope("/model/embed_tokens")
-        name = "model.embed_tokens.weight"
-        table = self.products.table(name, (config.vocabulary, config.hidden))
-        x = self.g.node("Gather", [table, ids])
+        x = self.products.gather(ids, embedding_matrix(config))
         if not config.scaled_embedding:
             return x
         return self.g.node("Mul", [x, self.scalar("scale", config.embedding_scale)])
@@ -120,7 +126,7 @@ class DecoderGraph:
         """Declares a layer's caches: what comes in, what goes out; keys first."""
         sizes = (self.config.kv_heads, self.config.head_size)
         element, parts = self.spelling.element, ("key", "value")
-        past, total = (["batch", sizes[0], length, sizes[1]] for length in ("past", "total"))
+        past, total = ([BATCH, sizes[0], length, sizes[1]] for length in (PAST, TOTAL))
         come = [self.g.input(f"past_key_values.{layer}.{p}", element, past) for p in parts]
         return come, [self.g.output(f"present.{layer}.{p}", element, total) for p in parts]
 
@@ -149,7 +155,7 @@ class DecoderGraph:
 
     def head(self, x: str) -> None:
         g, config = self.g, self.config
-        length = 1 if self.spelling.last_token_only else "sequence"
+        length = 1 if self.spelling.last_token_only else SEQUENCE
         if self.spelling.last_token_only:
             end = np.iinfo(np.int64).max
             x = g.node("Slice", [x, g.integers(-1), g.integers(end), g.integers(1)])
@@ -157,7 +163,7 @@ class DecoderGraph:
         if config.final_softcap:
             logits = self.capped(logits, config.final_softcap)
         g.node("Identity", [logits], outputs=["logits"])
-        g.output("logits", self.spelling.element, ["batch", length, config.vocabulary])
+        g.output("logits", self.spelling.element, [BATCH, length, config.vocabulary])
 
     def capped(self, x: str, limit: float) -> str:
         g, cap = self.g, self.scalar("softcap", limit)

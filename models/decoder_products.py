@@ -57,19 +57,26 @@ class Products:
 
     def emit(self, x: str, matrix: Matrix) -> str:
         spelling = self._spelling
-        by_operator = spelling.form == "genai" and not spelling.use_qdq
         kind = _PLAIN if spelling.weights in NUMPY_TYPES else spelling.weights
-        write = (by_operator and _OPERATORS.get((kind, spelling.element))) or _STANDARD[kind]
-        return write(self, x, matrix)
+        by_operator = _OPERATORS.get((kind, spelling.element)) if spelling.by_operator else None
+        return (by_operator or _STANDARD[kind])(self, x, matrix)
+
+    def gather(self, ids: str, table: Matrix) -> str:
+        """Rows of the embedding."""
+        if not self._spelling.packs_table:
+            name, shape = f"{table.name}.weight", (table.n, table.k)
+            pieces = self._source.table(name, shape, self._spelling.activations)
+            rows = self._sink(name, self._spelling.element, shape, pieces)
+        elif self._spelling.by_operator and self._spelling.weights == "int4":
+            return self._gather_block_quantized(ids, table)
+        else:
+            rows = _DEQUANTIZED[self._spelling.weights](self, table)
+        return self.g.node("Gather", [rows, ids])
 
     def tensor(self, name: str, values: np.ndarray) -> str:
         """A float tensor that stays one, in the activations' type."""
         values = values.astype(NUMPY_TYPES[self._spelling.activations])
         return self._sink(name, self._spelling.element, values.shape, [values])
-
-    def table(self, name: str, shape: tuple[int, ...]) -> str:
-        pieces = self._source.table(name, shape, self._spelling.activations)
-        return self._sink(name, self._spelling.element, shape, pieces)
 
     def _stored(self, matrix: Matrix, k_major: bool = False) -> Stored:
         spelling = self._spelling
@@ -81,27 +88,38 @@ class Products:
         weight = self._sink(f"{m.name}.weight", element, (m.k, m.n), stored.codes)
         return self.g.node("MatMul", [x, weight])
 
-    def _two_dequantizers(self, x: str, m: Matrix) -> str:
+    def _two_dequantizers(self, m: Matrix) -> str:
         stored = self._stored(m)
         codes = self._sink(f"{m.name}.codes", TensorProto.FLOAT4E2M1, (m.n, m.k), stored.codes)
         scales = self._scales(m, TensorProto.FLOAT8E4M3FN, stored)
         overall = self.g.parameter(f"{m.name}.global_scale", np.asarray(stored.overall))
         widened = self.g.node("DequantizeLinear", [scales, overall])
         weight = self.g.node("DequantizeLinear", [codes, widened], axis=-1, block_size=16)
-        if self._spelling.element != FLOAT:
-            weight = self.g.node("Cast", [weight], to=self._spelling.element)
-        return self._turned_product(x, weight)
+        if self._spelling.element == FLOAT:
+            return weight
+        return self.g.node("Cast", [weight], to=self._spelling.element)
 
-    def _powers_of_two(self, x: str, m: Matrix) -> str:
+    def _powers_of_two(self, m: Matrix) -> str:
         stored = self._stored(m)
         wide = self._spelling.weights == "mxfp8"
         element = TensorProto.FLOAT8E4M3FN if wide else TensorProto.FLOAT4E2M1
         codes = self._sink(f"{m.name}.codes", element, (m.n, m.k), stored.codes)
         scales = self._scales(m, TensorProto.FLOAT8E8M0, stored)
         attributes = {"axis": -1, "block_size": 32, "output_dtype": self._spelling.element}
-        return self._turned_product(
-            x, self.g.node("DequantizeLinear", [codes, scales], **attributes)
-        )
+        return self.g.node("DequantizeLinear", [codes, scales], **attributes)
+
+    def _rows_of_integers(self, m: Matrix) -> str:
+        stored = self._stored(m)
+        codes = self._sink(f"{m.name}.codes", TensorProto.INT4, (m.n, m.k), stored.codes)
+        scales = self._scales(m, self._spelling.element, stored)
+        return self.g.node("DequantizeLinear", [codes, scales], axis=-1, block_size=32)
+
+    def _gather_block_quantized(self, ids: str, m: Matrix) -> str:
+        stored = self._stored(m)
+        codes = self._sink(f"{m.name}.codes", TensorProto.INT4, (m.n, m.k), stored.codes)
+        scales = self._scales(m, self._spelling.element, stored)
+        axes = {"gather_axis": 0, "quantize_axis": 1, "block_size": 32}
+        return self.g.node("GatherBlockQuantized", [codes, ids, scales], domain=MICROSOFT, **axes)
 
     def _blocks_of_integers(self, x: str, m: Matrix) -> str:
         stored = self._stored(m, k_major=True)
@@ -132,16 +150,24 @@ class Products:
     def _scales(self, m: Matrix, element: int, stored: Stored) -> str:
         return self._sink(f"{m.name}.scales", element, stored.scales.shape, [stored.scales])
 
-    def _turned_product(self, x: str, weight_nk: str) -> str:
-        return self.g.node("MatMul", [x, self.g.node("Transpose", [weight_nk], perm=[1, 0])])
+    def _dequantized_product(self, x: str, m: Matrix) -> str:
+        weight = _DEQUANTIZED[self._spelling.weights](self, m)
+        return self.g.node("MatMul", [x, self.g.node("Transpose", [weight], perm=[1, 0])])
 
 
-_PLAIN = "plain"
-_STANDARD: dict[str, Callable[[Products, str, Matrix], str]] = {
-    _PLAIN: Products._plain,
+# A weight or a table as [N,K].
+_DEQUANTIZED: dict[str, Callable[[Products, Matrix], str]] = {
     "nvfp4": Products._two_dequantizers,
     "mxfp8": Products._powers_of_two,
     "mxfp4": Products._powers_of_two,
+    "int4": Products._rows_of_integers,
+}
+_PLAIN = "plain"
+_STANDARD: dict[str, Callable[[Products, str, Matrix], str]] = {
+    _PLAIN: Products._plain,
+    "nvfp4": Products._dequantized_product,
+    "mxfp8": Products._dequantized_product,
+    "mxfp4": Products._dequantized_product,
     "int4": Products._blocks_of_integers,
 }
 # ONNX Runtime's own operators, and the activations that they take.

@@ -9,7 +9,13 @@ import numpy as np
 
 from .decoder_config import DecoderConfig, Spelling
 from .decoder_genai import rotary_tables
-from .decoder_graph import CLAMP_LIMIT, CLAMP_SLOPE, attention_matrices, head_matrix
+from .decoder_graph import (
+    CLAMP_LIMIT,
+    CLAMP_SLOPE,
+    attention_matrices,
+    embedding_matrix,
+    head_matrix,
+)
 from .decoder_weights import NUMPY_TYPES, FloatWeights, Matrix
 from .reference import causal_attention, join_heads, rotate, split_heads
 
@@ -27,8 +33,7 @@ class ReferenceDecoder:
         """Logits [batch, sequence, vocabulary] of these tokens after all that came before."""
         config = self.config
         ids = np.asarray(ids)
-        table = self._floats("model.embed_tokens.weight", (config.vocabulary, config.hidden))
-        x = table[ids] * self._rounded(config.embedding_scale)
+        x = self._embedding()[ids] * self._rounded(config.embedding_scale)
         for layer in range(config.layers):
             prefix = f"model.layers.{layer}"
             added = self._attention(layer, self._norm(x, f"{prefix}.input_layernorm"))
@@ -47,6 +52,12 @@ class ReferenceDecoder:
             x = x[:, -1:]
         logits = x @ self._matrix(head_matrix(config)).T
         return _capped(logits, config.final_softcap)
+
+    def _embedding(self) -> np.ndarray:
+        table = embedding_matrix(self.config)
+        if self.spelling.packs_table:
+            return self._matrix(table)
+        return self._floats(f"{table.name}.weight", (table.n, table.k))
 
     def _attention(self, layer: int, x: np.ndarray) -> np.ndarray:
         config = self.config

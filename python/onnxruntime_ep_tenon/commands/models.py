@@ -48,6 +48,9 @@ def _add_decoder(kinds) -> None:
         "--use-qdq", action="store_true", help="genai: weights by DequantizeLinear"
     )
     decoder.add_argument(
+        "--quantized-embedding", action="store_true", help="store the table as the weights are"
+    )
+    decoder.add_argument(
         "--separate-qkv", action="store_true", help="three products where one would do"
     )
     decoder.add_argument(
@@ -152,5 +155,6 @@ def _spelling(args):
         activations=args.activations or (args.weights if plain else "f16"),
         packed_qkv=not args.separate_qkv,
         use_qdq=args.use_qdq,
+        quantized_embedding=args.quantized_embedding,
         last_token_only=args.last_token_only,
     )
