@@ -166,7 +166,7 @@ def _in_a_process_of_its_own(plan: DecoderPlan, format: str) -> tuple[list[Row],
 
 def _measure_for_parent(pipe, plan: DecoderPlan, format: str) -> None:
     try:
-        with tempfile.TemporaryDirectory(prefix="tenon-", dir=_folder_for(plan)) as folder:
+        with tempfile.TemporaryDirectory(prefix="tenon-", dir=_folder_for(plan, format)) as folder:
             for row in measure_format(plan, format, Path(folder)):
                 pipe.send(row)
         pipe.send(None)
@@ -174,14 +174,23 @@ def _measure_for_parent(pipe, plan: DecoderPlan, format: str) -> None:
         pipe.send((str(error).strip() or type(error).__name__)[:500])
 
 
-def _folder_for(plan: DecoderPlan) -> Path | None:
+def _folder_for(plan: DecoderPlan, format: str) -> Path | None:
+    """In memory where there is room: writing and reading gigabytes is not what is measured."""
+    needed = _file_bytes(plan, format) + (0 if plan.on_gpu else _file_bytes(plan, "int4"))
+    fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 1.5 * needed
+    return _MEMORY_FOLDER if fast else None
+
+
+def _file_bytes(plan: DecoderPlan, format: str) -> float:
+    """About as large as the model's file will be."""
     from .models.decoder_config import PRESETS
 
     config = PRESETS[plan.preset]
-    parameters = config.layers * 4 * config.hidden * config.feed_forward
-    needed = 2 * parameters + 4 * config.vocabulary * config.hidden
-    fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 2 * needed
-    return _MEMORY_FOLDER if fast else None
+    bits = {"f32": 32, "f16": 16, "bf16": 16, "mxfp8": 8.25}.get(format, 4.5)
+    attention = config.hidden * 2 * (config.query_width + config.kv_width)
+    layers = config.layers * (attention + 3 * config.hidden * config.feed_forward)
+    table = config.vocabulary * config.hidden
+    return (layers + table) * bits / 8 + table * (2 if plan.on_gpu else 4)
 
 
 def measure_format(plan: DecoderPlan, format: str, folder: Path):

@@ -113,8 +113,9 @@ class TokenLoop:
         """As if so many tokens had been fed: every cache [batch, heads, max_length, size]."""
         if not self.shares_cache:
             raise InputError("only shared caches can be filled from outside")
+        typed = cache.astype(tensors.dtype_of(next(iter(self._caches.values()))))
         for value in self._caches.values():
-            self._memory.put(cache.astype(tensors.dtype_of(value)), value)
+            self._memory.put(typed, value)
         self.length = length
 
     def logits(self, outputs: dict) -> np.ndarray:

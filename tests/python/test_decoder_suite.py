@@ -82,6 +82,15 @@ def test_a_format_that_fails_costs_only_its_own_rows():
     assert "gpu:9" in problem
 
 
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp8", "f32"])
+def test_the_size_of_a_file_is_foreseen(format, tmp_path):
+    folder = decoder_suite._write(replace(PLAN, preset="tiny-qwen3"), format, tmp_path)
+    written = sum(file.stat().st_size for file in folder.glob("model.onnx.data"))
+    foreseen = decoder_suite._file_bytes(replace(PLAN, preset="tiny-qwen3"), format)
+    # Tensors begin at whole pages, of which a small model has many.
+    assert 0.5 * written < foreseen < written
+
+
 def test_bars_belong_to_the_sizes_they_were_set_for():
     assert DecoderPlan("llama-8b", "gpu").bars[("nvfp4", "decode", 1)] == 0.5
     assert DecoderPlan("llama-8b", "cpu").bars == {}
