@@ -76,7 +76,7 @@ TEST(PipelinedDot, EveryFormat) {
 // Which of the first shapes for one row share k inside a block.
 std::vector<int> few_token_ranks(const DotProblem& problem) {
   std::mt19937 random(1);
-  const ir::Graph graph = build_dot(problem, random);
+  const ir::Graph graph = build_dot(problem, random, /*rows=*/1);
   const ir::Node& node = graph.node(graph.order().front());
   Settings settings = pipelined_settings();
   const Choice choice = select(graph, node, settings);

@@ -39,7 +39,11 @@ class Emitter {
     for (int run = 0; run < layout_.code_runs(); ++run) {
       codes_.push_back(ring_of(kLanes * layout_.code_width()));
     }
-    if (layout_.scale.words() > 0) scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
+    if (layout_.shares_scales()) {
+      scale_ = b_.ring(DType::kU32, {steps_of_slot(), layout_.scale.words()}, shape_.slots);
+    } else if (layout_.scale.words() > 0) {
+      scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
+    }
     if (layout_.zero.words() > 0) zero_ = ring_of(kWarpPairs * layout_.zero.words_of_pair());
     for (int unit = 0; unit < shape_.units; ++unit) {
       const int rows = shape_.groups * shape_.tokens;
@@ -106,9 +110,18 @@ class Emitter {
     for (ValueId codes : codes_) {
       places.codes.push_back({codes, int64_t{unit} * kFragmentThreads * layout_.code_width()});
     }
-    places.scale = {scale_, int64_t{unit} * layout_.scale.words()};
+    const int records = layout_.shares_scales() ? shape_.groups : 1;  // of a unit
+    places.scale = {scale_, int64_t{unit} * records * layout_.scale.words()};
     places.zero = {zero_, int64_t{unit} * layout_.zero.words()};
     return places;
+  }
+
+  // The products of one unit are of one block in every group.
+  Tile add_product(Tile sums, Tile left, Tile right, int unit, ValueId slot) {
+    if (!layout_.scales_blocks()) return b_.grouped_dot(sums, left, right, shape_.groups);
+    const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+    const Tile scales = reader_.block_scales(places(unit), slot, columns(), shape_.groups);
+    return b_.fma(b_.grouped_dot(zero, left, right, shape_.groups), scales, sums);
   }
 
   // [128, columns]: the share of every group.
@@ -131,8 +144,8 @@ class Emitter {
           for (int unit = 0; unit < shape_.units; ++unit) {
             const ValueId ring = x_rings_[static_cast<size_t>(unit)];
             const Tile right = b_.read(ring, slot, {shape_.groups * shape_.tokens, kFragmentDepth});
-            sums = b_.grouped_dot(sums, reader_.operand(places(unit), slot), b_.transpose(right),
-                                  shape_.groups);
+            const Tile left = reader_.operand(places(unit), slot);
+            sums = add_product(sums, left, b_.transpose(right), unit, slot);
           }
           return std::vector<ValueId>{sums};
         })[0];

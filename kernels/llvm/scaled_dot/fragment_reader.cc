@@ -113,11 +113,17 @@ Tile FragmentReader::scaled(Tile elements, Tile scale) {
   return b_.cast(b_.mul(b_.cast(elements, DType::kF32), scale), layout_.operand);
 }
 
-Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int tokens) {
-  const int64_t step = layout_.scale.kind == Side::Kind::kShared ? 0 : 1;
-  const Tile bits = b_.read(places.scale.ring, slot, {kFragmentRows, tokens},
-                            b_.index(places.scale.first), {step, 0});
-  return b_.bitcast(bits, DType::kF32);
+Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int tokens,
+                                  int groups) {
+  std::vector<int> shape = {kFragmentRows, tokens};
+  std::vector<int64_t> strides = {1, 0};
+  if (layout_.shares_scales()) {
+    shape = {groups, kFragmentRows / groups * tokens};
+    strides = {layout_.scale.words(), 0};
+  }
+  const auto [ring, first] = places.scale;
+  const Tile bits = b_.read(ring, slot, shape, b_.index(first), strides);
+  return b_.bitcast(b_.reshape(bits, {kFragmentRows, tokens}), DType::kF32);
 }
 
 Tile FragmentReader::zeros(const Words& at, int row_half) {

@@ -60,6 +60,7 @@ struct FragmentLayout {
   bool scales_blocks() const {
     return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
   }
+  bool shares_scales() const { return scale.kind == Side::Kind::kShared; }
   // Units of a slot that are one block, or parts of one.
   int units_together(int units) const;
   // Codes of a unit lie in runs of a few words for each thread.
@@ -119,8 +120,10 @@ class FragmentReader {
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
   Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
-  // What multiplies the sums of the unit's block, f32 [128, tokens]: see scales_blocks().
-  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int tokens);
+  // What multiplies the sums of the unit's block, f32 [128, tokens]: see scales_blocks(). `groups`
+  // of rows may each have a block, whose shared scales then follow each other.
+  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int tokens,
+                    int groups = 1);
 
  private:
   using Words = FragmentPlaces::Words;

@@ -67,8 +67,7 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
                           std::vector<PipelinedShape>& shapes) {
-  if (layout.is_plain() || layout.scales_blocks() || rows > kFewTokens ||
-      layout.k % kFragmentDepth != 0) {
+  if (layout.is_plain() || rows > kFewTokens || layout.k % kFragmentDepth != 0) {
     return;
   }
   const int tokens = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
