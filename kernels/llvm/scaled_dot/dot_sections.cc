@@ -69,6 +69,13 @@ Support check_pair(const DotSection& section) {
 
 }  // namespace
 
+bool DotSections::has_bodies() const {
+  return std::ranges::any_of(sections, [](const DotSection& section) {
+    return std::ranges::any_of(section.parts,
+                               [](const DotPart& part) { return part.node.body != nullptr; });
+  });
+}
+
 DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots) {
   DotSections plan;
   const auto refuse = [&](Support why) {

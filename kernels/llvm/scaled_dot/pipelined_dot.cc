@@ -11,8 +11,9 @@ using codegen::ValueId;
 
 // Tiles of the weight that run at the same time share the tokens that they read.
 constexpr int64_t kRowGroup = 32;
-// Tokens whose sums go through the epilogue at once: what it loads must fit beside them.
-constexpr int kEpilogueTokens = 32;
+// Tokens whose sums go through the epilogue at once: what it loads must fit beside them all, and
+// what the functions of a body need in between.
+constexpr int kEpilogueTokens = 32, kBodyTokens = 16;
 
 class Emitter {
  public:
@@ -54,7 +55,9 @@ class Emitter {
   }
 
  private:
-  int chunk() const { return std::min(shape_.tokens, kEpilogueTokens); }
+  int chunk() const {
+    return std::min(shape_.tokens, dot_.dots.has_bodies() ? kBodyTokens : kEpilogueTokens);
+  }
   Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
   Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }

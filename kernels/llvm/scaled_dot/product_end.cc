@@ -69,7 +69,10 @@ void ProductEnd::emit_pair(ValueId token, ValueId row, Tile gives, Tile takes) {
 
 void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile sums) {
   if (section.weights.is_paired()) {
-    return finish_pair(section, token, row, half_of(sums, 0), half_of(sums, 1));
+    const Tile apart = pair_apart(sums);
+    const std::vector<int> half = {piece_.tokens, piece_.rows / 2};
+    const Tile gives = b_.slice(apart, {0, 0}, half);
+    return finish_pair(section, token, row, gives, b_.slice(apart, {piece_.tokens, 0}, half));
   }
   Part& part = section.parts[0];
   const ValueId column = b_.sub(row, b_.index(section.weights.first_unit * kFragmentRows));
@@ -104,17 +107,15 @@ bool ProductEnd::ends_inside(const Section& section) const {
 }
 
 // Bit 3 of a row says which of the two it is: see FragmentRows.
-Tile ProductEnd::half_of(Tile sums, int half) {
+Tile ProductEnd::pair_apart(Tile sums) {
   constexpr int kBit = 3;
-  const int columns = piece_.rows / 2;
   const int bits = std::countr_zero(static_cast<unsigned>(piece_.tokens * piece_.rows));
   std::vector<int64_t> order;
   for (int bit = 0; bit < bits; ++bit) {
     if (bit != kBit) order.push_back(bit);
   }
   order.push_back(kBit);
-  const Tile apart = b_.permute(sums, std::move(order), {2 * piece_.tokens, columns});
-  return b_.slice(apart, {half * piece_.tokens, 0}, {piece_.tokens, columns});
+  return b_.permute(sums, std::move(order), {2 * piece_.tokens, piece_.rows / 2});
 }
 
 Tile ProductEnd::scaled(const Part& part, ValueId column, Tile sums) {

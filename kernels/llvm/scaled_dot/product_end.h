@@ -44,8 +44,8 @@ class ProductEnd {
   Epilogue::Place place(const Section& section, codegen::ValueId token, codegen::ValueId column);
   bool is_last(const Section& section) const { return &section == &sections_.back(); }
   bool ends_inside(const Section& section) const;
-  // What the sums of one of a pair are: [tokens, rows / 2].
-  Tile half_of(Tile sums, int half);
+  // The sums of one of a pair, then those of the other: [2 tokens, rows / 2].
+  Tile pair_apart(Tile sums);
   Tile scaled(const Part& part, codegen::ValueId column, Tile sums);
 
   LaunchWriter& writer_;
