@@ -269,3 +269,40 @@ def test_on_a_gpu_that_the_stub_driver_plays(form, wanted, request):
     ):
         assert ran.returncode == 0, ran.stderr
         assert [int(token) for token in ran.stdout.split()] == wanted[:4]
+
+
+INSIDE_GENAI = """
+import sys
+import onnxruntime_ep_tenon as tenon
+import onnxruntime_genai as og
+
+og.register_execution_provider_library(tenon.get_ep_name(), tenon.get_library_path())
+parameters = og.GeneratorParams(model := og.Model(sys.argv[1]))
+parameters.set_search_options(max_length=int(sys.argv[2]), do_sample=False)
+generator = og.Generator(model, parameters)
+generator.append_tokens([int(token) for token in sys.argv[3].split(",")])
+while not generator.is_done():
+    generator.generate_next_token()
+    print(generator.get_next_tokens()[0])
+"""
+
+
+@pytest.mark.plugin
+def test_inside_onnxruntime_genai(tmp_path):
+    """In a format that no other provider on the host has kernels for."""
+    pytest.importorskip("onnxruntime_genai")
+    config, spelling = ARCHITECTURES["gemma2"], Spelling("genai", "nvfp4", "f32")
+    decoder.write_decoder(tmp_path / "whole", config, spelling, SeededWeights())
+
+    def name_tenon(config):
+        only = {"device_filtering_options": {"hardware_device_type": "CPU"}}
+        options = config["model"]["decoder"]["session_options"]
+        options["provider_options"] = [{tenon.get_ep_name(): only}]
+
+    folder = tmp_path / "named"
+    folder.mkdir()
+    changed(tmp_path / "whole", folder, name_tenon)
+    length, prompt = len(PROMPT) + COUNT, ",".join(map(str, PROMPT))
+    ran = run([sys.executable, "-c", INSIDE_GENAI, folder, length, prompt], {})
+    assert ran.returncode == 0, ran.stderr
+    assert [int(token) for token in ran.stdout.split()] == tokens_of(tmp_path / "whole")
