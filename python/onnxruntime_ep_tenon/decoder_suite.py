@@ -269,7 +269,7 @@ class _Peer:
         self._plan, self._folder = plan, folder
         self._left_to_try = [True, False] if plan.on_gpu else [False]
         self._side: _Side | None = None
-        self.notes: list[str] = []
+        self._notes: list[str] = []
 
     def bind(self, number: int, case, cache: np.ndarray, ids: np.ndarray) -> Callable | None:
         while self._left_to_try:
@@ -280,9 +280,15 @@ class _Peer:
                 self._side = None
                 captures = self._left_to_try.pop(0)
                 text = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-                name = "the other with CUDA graphs" if captures else "the other"
-                self.notes.append(f"{name}: {text}")
+                if not any(text in note for note in self._notes):
+                    name = "the other with CUDA graphs" if captures else "the other"
+                    self._notes.append(f"{name}: {text}")
         return None
+
+    def take_notes(self) -> list[str]:
+        """What went wrong since the last case: told once."""
+        taken, self._notes = self._notes, []
+        return taken
 
     @property
     def logits(self) -> np.ndarray:
@@ -334,7 +340,7 @@ def _case_row(
         other,
         f"<= {bar}" if bar else "",
         None if bar is None or math.isnan(other) else ours <= bar * other,
-        "; ".join(notes + peer.notes),
+        "; ".join(notes + peer.take_notes()),
     )
 
 
