@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <set>
 
 namespace tenon::codegen {
 
@@ -135,19 +134,23 @@ int wavefronts(const LinearMap& address_of_lane, int bytes) {
 
 int wavefronts(std::span<const int64_t> address_of_lane, int bytes) {
   auto at_once = static_cast<size_t>(lanes_at_once(bytes));
-  size_t total = 0;
+  int total = 0;
+  std::vector<int64_t> words;
   for (size_t first = 0; first < address_of_lane.size(); first += at_once) {
-    std::array<std::set<int64_t>, kBanks> words;
-    for (int64_t address : address_of_lane.subspan(first, at_once)) {
+    words.clear();
+    size_t count = std::min(at_once, address_of_lane.size() - first);
+    for (int64_t address : address_of_lane.subspan(first, count)) {
       for (int64_t word = address / kBankBytes; word * kBankBytes < address + bytes; ++word) {
-        words[static_cast<size_t>(word % kBanks)].insert(word);
+        words.push_back(word);
       }
     }
-    size_t most = 0;
-    for (const auto& in_bank : words) most = std::max(most, in_bank.size());
-    total += most;
+    std::ranges::sort(words);
+    words.erase(std::ranges::unique(words).begin(), words.end());
+    std::array<int, kBanks> in_bank{};
+    for (int64_t word : words) ++in_bank[static_cast<size_t>(word % kBanks)];
+    total += *std::ranges::max_element(in_bank);
   }
-  return static_cast<int>(total);
+  return total;
 }
 
 }  // namespace tenon::codegen

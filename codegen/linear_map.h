@@ -62,7 +62,7 @@ LinearMap swizzled_rows(int row_bytes, int address_bits);
 
 // How many times the banks must be asked to serve one access by a warp, each lane reading or
 // writing `bytes` at its address; 16 bytes go in quarters of a warp, 8 in halves. Lanes with the
-// same word share it.
+// same word share it. The second form takes any addresses, also of fewer lanes.
 int wavefronts(const LinearMap& address_of_lane, int bytes);
 int wavefronts(std::span<const int64_t> address_of_lane, int bytes);
 

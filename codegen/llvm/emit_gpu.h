@@ -89,8 +89,6 @@ class GpuEmitter : private KernelEmitter {
     int pitch = 0;
   };
   Grid make_grid(DType dtype, int rows, int pitch);
-  // Neighbours in a row that one vector takes to or from a row of the grid.
-  int grid_width(const Grid& grid, const Layout& layout, const Type& type, int first_column) const;
   void write_grid(const Grid& grid, const Tile& tile, const Layout& layout, const Type& type,
                   int first_row = 0, int first_column = 0);
   // Where in the source an element of the result lies.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "codegen/exchange.h"
 #include "codegen/llvm/emit_gpu.h"
 
 namespace tenon::codegen {
@@ -53,7 +54,7 @@ void GpuEmitter::plain_dot(const Operation& op, bool b_transposed) {
     }
     places.push_back(at);
   }
-  int width = b_transposed ? 1 : grid_width(right, layout, acc, 0);
+  int width = b_transposed ? 1 : exchange_width(acc, layout, right.pitch, 0);
   auto add_product = [&](Value* k, Tile& out) {
     for (size_t r = 0; r < out.size(); r += static_cast<size_t>(width)) {
       const Place& at = places[r];

@@ -1,6 +1,7 @@
 // Rearranging tiles, and tables.
 #include <llvm/IR/IRBuilder.h>
 
+#include "codegen/exchange.h"
 #include "codegen/llvm/emit_gpu.h"
 
 namespace tenon::codegen {
@@ -69,13 +70,12 @@ GpuEmitter::Tile GpuEmitter::broadcast(const Operation& op) {
 
 GpuEmitter::Tile GpuEmitter::transpose(const Operation& op) {
   const Type &from = type(op.operands[0]), &to = type(op.results[0]);
-  int columns = from.shape[1];
+  const Layout &source = layouts_[op.operands[0]], &target = layouts_[op.results[0]];
   auto place = [](Value* row, Value* column) { return std::pair{column, row}; };
-  // Neighbours in a column of the source must not meet in one bank.
-  int word = std::max(1, 32 / bit_width(from.dtype));
-  int pitch = columns % 2 == 0 ? columns + word : columns;
-  return redistribute(tile(op.operands[0]), layouts_[op.operands[0]], from, layouts_[op.results[0]],
-                      to, place, pitch);
+  int pitch = exchange_pitch(from, source, target, [&](int64_t element) {
+    return origin_of(kernel_, op, element).element;
+  });
+  return redistribute(tile(op.operands[0]), source, from, target, to, place, pitch);
 }
 
 GpuEmitter::Tile GpuEmitter::slice(const Operation& op) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "codegen/exchange.h"
 #include "codegen/llvm/emit_gpu.h"
 
 namespace tenon::codegen {
@@ -60,24 +61,10 @@ GpuEmitter::Grid GpuEmitter::make_grid(DType dtype, int rows, int pitch) {
   return grid;
 }
 
-int GpuEmitter::grid_width(const Grid& grid, const Layout& layout, const Type& type,
-                           int first_column) const {
-  int columns = type.shape.empty() ? 1 : type.shape.back();
-  int width = layout.kind == Layout::Kind::kDealt ? layout.run
-              : layout.is_bits()                  ? layout.neighbours()
-              : layout.is_mma()                   ? 2
-                                                  : 1;
-  if (columns % width != 0) return 1;
-  // Each vector must lie at a multiple of its own size.
-  bool one_row = type.shape.size() < 2 || type.shape[0] == 1;
-  while ((!one_row && grid.pitch % width != 0) || first_column % width != 0) width /= 2;
-  return width;
-}
-
 // Copies of an element write the same value, so they need no guard.
 void GpuEmitter::write_grid(const Grid& grid, const Tile& tile, const Layout& layout,
                             const Type& type, int first_row, int first_column) {
-  int width = grid_width(grid, layout, type, first_column);
+  int width = exchange_width(type, layout, grid.pitch, first_column);
   for (int r = 0; r < layout.registers(); r += width) {
     Place at = place(layout, r, type);
     when(at.live, [&] {
@@ -123,10 +110,7 @@ GpuEmitter::Tile GpuEmitter::convert(const Tile& tile, const Layout& from, const
     for (int reg : *held) out.push_back(tile[static_cast<size_t>(reg)]);
     return out;
   }
-  // Rows that follow each other in the same bank are what mma tiles write and read.
-  int columns = type.shape.back();
-  int word = std::max<int>(1, static_cast<int>(8 / bytes_of(type.dtype)));
-  int pitch = type.shape.size() == 2 && columns % 32 == 0 ? columns + word : columns;
+  int pitch = exchange_pitch(type, from, to, [](int64_t element) { return element; });
   auto same = [](Value* row, Value* column) { return std::pair{row, column}; };
   return redistribute(tile, from, type, to, type, same, pitch);
 }
