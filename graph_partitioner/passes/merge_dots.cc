@@ -94,19 +94,22 @@ class Merger {
 
   bool can_join(NodeId id, const std::vector<NodeId>& group) const {
     const Node& node = graph_.node(id);
-    const ValueId rows = ScaledDot::from(node).a;
-    return std::none_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-      return input != kNoValue && input != rows && !is_gate(input, node, group) &&
-             depends_on(input, group);
-    });
+    const ScaledDot dot = ScaledDot::from(node);
+    const auto waits = [&](ValueId input) {
+      return input != kNoValue && input != dot.a && depends_on(input, group);
+    };
+    return !waits(dot.alpha) && !waits(dot.bias) &&
+           std::none_of(dot.extra.begin(), dot.extra.end(), [&](ValueId operand) {
+             return !is_gate(operand, node, group) && waits(operand);
+           });
   }
 
-  // The result of a dot of the group that is the operand of this one alone, element by element.
-  bool is_gate(ValueId input, const Node& reader, const std::vector<NodeId>& group) const {
-    const NodeId from = graph_.value(input).producer;
+  // The result of a dot of the group that is the operand of this one's body alone.
+  bool is_gate(ValueId operand, const Node& reader, const std::vector<NodeId>& group) const {
+    const NodeId from = graph_.value(operand).producer;
     return std::find(group.begin(), group.end(), from) != group.end() &&
-           graph_.has_one_use(input) &&
-           graph_.value(input).shape == graph_.value(reader.output(0)).shape;
+           graph_.has_one_use(operand) &&
+           graph_.value(operand).shape == graph_.value(reader.output(0)).shape;
   }
 
   bool depends_on(ValueId value, const std::vector<NodeId>& group) const {

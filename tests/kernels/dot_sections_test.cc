@@ -209,5 +209,18 @@ TEST(DotSections, RefuseThreeInARow) {
   EXPECT_NE(dots.support.reason.find("in a row"), std::string::npos) << dots.support.reason;
 }
 
+TEST(DotSections, RefuseABiasThatIsAResult) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f16[m,64]
+    const %w: f16[64,8] = sha256:00 bytes:1024
+    %a: f16[m,8] = tenon::ScaledDot(%x, %w) {result="f16"}
+    %b: f16[m,8] = tenon::ScaledDot(%x, %w, _, _, _, _, _, %a) {result="f16"}
+    output %b
+  })");
+  const DotSections dots = plan_sections(graph, nodes(graph));
+  EXPECT_FALSE(dots.support);
+  EXPECT_NE(dots.support.reason.find("bias"), std::string::npos) << dots.support.reason;
+}
+
 }  // namespace
 }  // namespace tenon::kernels

@@ -35,6 +35,18 @@ struct Pairing {
   std::vector<bool> gives;
 };
 
+// What a body does not take element by element would be read before it is written.
+bool reads_before_written(std::span<const ir::Node> dots) {
+  const auto is_result = [&](ir::ValueId id) {
+    return id != ir::kNoValue &&
+           std::ranges::any_of(dots, [&](const ir::Node& dot) { return dot.output(0) == id; });
+  };
+  return std::ranges::any_of(dots, [&](const ir::Node& node) {
+    const ir::ScaledDot dot = ir::ScaledDot::from(node);
+    return is_result(dot.bias) || is_result(dot.alpha);
+  });
+}
+
 Pairing pair_up(std::span<const ir::Node> dots) {
   Pairing pairing{.giver = std::vector<size_t>(dots.size(), kNobody),
                   .gives = std::vector<bool>(dots.size())};
@@ -51,6 +63,9 @@ Pairing pair_up(std::span<const ir::Node> dots) {
     if (pairing.gives[i] && pairing.giver[i] != kNobody) {
       pairing.support = Support::no("products wait for each other in a row");
     }
+  }
+  if (reads_before_written(dots)) {
+    pairing.support = Support::no("a product's bias or factor is another one's result");
   }
   return pairing;
 }
