@@ -141,7 +141,24 @@ class Order {
         std::adjacent_find(node.sources.begin(), node.sources.end()) != node.sources.end()) {
       return Support::no(fmt::format("{}: sources must be sorted and unique", describe(node)));
     }
+    if (node.is(kMergedDots) && node.body) {
+      if (Support inside = verify_taken(node); !inside) return inside;
+    }
     return node.body ? verify_body(node) : Support::yes();
+  }
+
+  // No kernel stores what one merged dot takes from another.
+  Support verify_taken(const Node& node) const {
+    const Graph& body = *node.body;
+    for (size_t i = 0; i < std::min(node.outputs.size(), body.outputs().size()); ++i) {
+      const ValueId output = node.outputs[i];
+      if (output == kNoValue || body.consumers(body.outputs()[i]).empty()) continue;
+      if (graph_.is_output(output) || !graph_.consumers(output).empty()) {
+        return Support::no(fmt::format("{}: '{}' is taken by another of its dots, but read outside",
+                                       describe(node), graph_.value(output).name));
+      }
+    }
+    return Support::yes();
   }
 
   const Graph& graph_;

@@ -119,5 +119,29 @@ TEST(IrVerify, FindsAMergedNodeThatIsNoDot) {
   expect_fault(graph, "expected a tenon::ScaledDot");
 }
 
+TEST(IrVerify, FindsAResultThatIsTakenInsideAndReadOutside) {
+  Graph graph = parse(R"(graph main {
+    input %x: f16[m,8]
+    const %w: f16[8,4] = sha256:00 bytes:64
+    %u: f16[m,4], %y: f16[m,4] = tenon::MergedDots(%x, %w) body {
+      input %x: f16[m,8]
+      input %w: f16[8,4]
+      %u: f16[m,4] = tenon::ScaledDot(%x, %w) {result="f16"}
+      %y: f16[m,4] = tenon::ScaledDot(%x, %w, _, _, _, _, _, _, %u) {result="f16"} body {
+        input %s: f16[m,4]
+        input %u: f16[m,4]
+        %y: f16[m,4] = Mul(%s, %u)
+        output %y
+      }
+      output %u
+      output %y
+    }
+    output %y
+  })");
+  EXPECT_TRUE(verify(graph)) << verify(graph).reason;
+  graph.add_output(graph.find("u"));
+  expect_fault(graph, "read outside");
+}
+
 }  // namespace
 }  // namespace tenon::ir
