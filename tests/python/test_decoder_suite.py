@@ -106,3 +106,22 @@ def test_bars_belong_to_the_sizes_they_were_set_for():
 )
 def test_bad_sizes_are_refused(given, text):
     assert text in failed(command("bench", "--suite", "decoder", "--device", "cpu", *given))
+
+
+def test_the_other_is_tried_again_without_graphs(tmp_path, monkeypatch):
+    class Capturing:
+        def bind(self, *_):
+            raise RuntimeError("cannot capture\nmore")
+
+    class Plain:
+        logits = np.zeros(1)
+
+        def bind(self, *_):
+            return "bound"
+
+    peer = decoder_suite._Peer(replace(PLAN, device="gpu"), tmp_path)
+    monkeypatch.setattr(peer, "_open", lambda captures: Capturing() if captures else Plain())
+    assert peer.bind(0, None, None, None) == "bound"
+    assert peer.take_notes() == ["the other with CUDA graphs: cannot capture"]
+    assert peer.bind(1, None, None, None) == "bound"
+    assert peer.take_notes() == []
