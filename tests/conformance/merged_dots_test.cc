@@ -70,11 +70,11 @@ ir::Graph several(const std::vector<DotProblem>& problems, std::mt19937& random)
   return graph;
 }
 
-void judge_several(const std::vector<DotProblem>& problems, std::initializer_list<int64_t> rows,
-                   const Settings& settings = merged_settings()) {
+void judge_several(const std::vector<DotProblem>& problems, const ir::Graph& apart,
+                   std::initializer_list<int64_t> rows, const Settings& settings) {
   SCOPED_TRACE(describe(problems[0]));
-  std::mt19937 random(11);
-  const ir::Graph apart = several(problems, random), merged = merge(apart);
+  std::mt19937 random(12);
+  const ir::Graph merged = merge(apart);
   const std::unique_ptr<Executable> executable = build_for_test(merged, settings);
   for (const int64_t m : rows) {
     const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
@@ -93,10 +93,26 @@ void judge_several(const std::vector<DotProblem>& problems, std::initializer_lis
 
 TEST_P(Merged, ResultsOfTheirOwn) {
   const int64_t k = form().k_last ? 200 : 128;  // the others have whole blocks
-  judge_several({{form(), activation(), {130, k}, DotEnd::kBias},
-                 {form(), activation(), {64, k}, DotEnd::kAlpha},
-                 {form(), activation(), {67, k}, DotEnd::kBody}},
-                {1, 7, 33});
+  const std::vector<DotProblem> problems = {{form(), activation(), {130, k}, DotEnd::kBias},
+                                            {form(), activation(), {64, k}, DotEnd::kAlpha},
+                                            {form(), activation(), {67, k}, DotEnd::kBody}};
+  std::mt19937 random(11);
+  judge_several(problems, several(problems, random), {1, 7, 33}, merged_settings());
+}
+
+// Bare powers of two are shifted into f16's range, by another distance for each weight.
+TEST(MergedDots, ScalesOfAnotherRange) {
+  const DotForm form = form_of("mxfp8", DType::kF16);
+  const std::vector<DotProblem> problems = {{form, DType::kF16, {70, 128}, DotEnd::kPlain},
+                                            {form, DType::kF16, {50, 128}, DotEnd::kPlain}};
+  std::mt19937 random(4);
+  ir::Graph graph = several(problems, random);
+  const ir::ScaledDot second = ir::ScaledDot::from(graph.node(graph.order()[1]));
+  ir::Value& scale = graph.value(second.scale_b.scale);
+  std::vector<std::byte> codes(scale.constant->data, scale.constant->data + scale.constant->bytes);
+  for (std::byte& code : codes) code = static_cast<std::byte>(std::to_integer<int>(code) - 7);
+  scale.constant = ir::Tensor::copy(scale.dtype, scale.constant->dims, codes);
+  judge_several(problems, graph, {1, 9}, merged_settings());
 }
 
 // act(gate) * up, with the activation as one op.
@@ -227,7 +243,7 @@ TEST(MergedDots, EveryShapeOfFewTokens) {
   }
   for (const int rank : three_ranks) {
     settings.rank = rank;
-    judge_several(three, {1, 5, 13}, settings);
+    judge_several(three, several(three, random), {1, 5, 13}, settings);
   }
 }
 
