@@ -14,7 +14,8 @@ namespace tenon::codegen {
 std::string print(const Kernel& kernel);
 // With a remark about each tile, for people: it does not parse back.
 std::string print(const Kernel& kernel, const std::function<std::string(ValueId)>& remark);
-// What the text calls each value, and the line of each operation (the first one, if it has regions).
+// What the text calls each value, and the line of each operation (the first one, if it has
+// regions).
 struct KernelWords {
   std::vector<std::string> names;
   std::unordered_map<const Operation*, std::string> lines;
