@@ -16,7 +16,7 @@ namespace tenon::codegen {
 
 namespace {
 
-constexpr int kRegistersOfBlock = 65536, kMostRegisters = 255, kMostDealt = 240;
+constexpr int kMostRegisters = 255, kMostDealt = 240;
 constexpr int kWarpgroup = 128;
 
 // Beside the tiles: addresses, counters, operands of products on their way. From the assembler's
@@ -216,11 +216,11 @@ int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int
 }
 
 RegisterShare share_registers(int live, int threads, int copying) {
-  int equal = std::min(kRegistersOfBlock / (threads + copying) / 8 * 8, kMostRegisters);
+  int equal = std::min(kRegisters / (threads + copying) / 8 * 8, kMostRegisters);
   if (copying % kWarpgroup != 0 || copying == 0 || live + kBesidesTiles <= equal) {
     return {equal, false};
   }
-  int rest = (kRegistersOfBlock - copying * kCopyRegisters) / threads / 8 * 8;
+  int rest = (kRegisters - copying * kCopyRegisters) / threads / 8 * 8;
   return {std::min(rest, kMostDealt), true};
 }
 

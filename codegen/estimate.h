@@ -16,6 +16,7 @@ namespace tenon::codegen {
 // Elements that are decoded for one step of a product after the other hold none.
 int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int threads);
 
+inline constexpr int kRegisters = 65536;   // of a multiprocessor
 inline constexpr int kCopyRegisters = 40;  // of threads that only copy, where they are dealt anew
 
 // How the registers of a multiprocessor go to the threads of one block.

@@ -105,6 +105,7 @@ void GpuEmitter::survey(const Region& region) {
         break;
       case Op::kDot:
         has_async_products_ |= multiplies_async(op);
+        has_grouped_products_ |= op.integer > 0;
         break;
       case Op::kFor:
         for (size_t i = 0; i < op.results.size(); ++i) {

@@ -34,6 +34,7 @@ class GpuEmitter : private KernelEmitter {
   llvm::Function* run();
   int64_t shared_bytes() const { return shared_.total(); }
   int threads() const;  // of a block, with those that only copy
+  int blocks() const;   // that should run beside each other on a multiprocessor
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
   bool begins_early() const { return specialised_; }
@@ -323,7 +324,7 @@ class GpuEmitter : private KernelEmitter {
   std::map<ValueId, Ring> rings_;
   std::vector<Steps> steps_;
   std::map<const Operation*, size_t> steps_of_;
-  bool has_async_products_ = false;
+  bool has_async_products_ = false, has_grouped_products_ = false;
   std::vector<MatrixMap> maps_;
   std::map<const Operation*, size_t> map_of_;
   std::vector<bool> needed_;                                           // by who copies

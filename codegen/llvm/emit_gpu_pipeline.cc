@@ -97,6 +97,16 @@ int GpuEmitter::copy_threads() const {
 
 int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads() : 0); }
 
+// Kernels of few tokens are short: blocks of the next launch should come in early, so registers
+// must not keep out what fits by its memory. Others need their registers more.
+int GpuEmitter::blocks() const {
+  constexpr int kEnoughRegisters = 64;
+  if (!has_grouped_products_) return 1;
+  int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
+  int64_t by_registers = kRegisters / kEnoughRegisters / threads();
+  return static_cast<int>(std::max<int64_t>(1, std::min(by_memory, by_registers)));
+}
+
 // Registers are dealt anew where an equal share is too little for what is alive at once.
 int GpuEmitter::registers_to_compute() const {
   int live = live_registers(kernel_, layouts_, threads_);

@@ -50,8 +50,10 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const GpuArch& arch) {
       llvm::CodeGenOptLevel::Default));
 }
 
-// A block has exactly this many threads. Maps stay where the launch put them.
-void annotate(llvm::Module& module, llvm::Function* function, int threads, size_t maps) {
+// A block has exactly this many threads, and so many blocks should run beside each other. Maps stay
+// where the launch put them.
+void annotate(llvm::Module& module, llvm::Function* function, int threads, int blocks,
+              size_t maps) {
   auto& context = module.getContext();
   auto* i32 = llvm::Type::getInt32Ty(context);
   auto note = [&](const char* what, int value) {
@@ -66,7 +68,7 @@ void annotate(llvm::Module& module, llvm::Function* function, int threads, size_
   note("reqntidy", 1);
   note("reqntidz", 1);
   if (maps == 0) return;
-  note("minctasm", 1);  // without it the assembler ignores that registers are dealt anew
+  note("minctasm", blocks);  // without it the assembler ignores that registers are dealt anew
   std::vector<llvm::Metadata*> numbers;
   for (size_t i = function->arg_size() - maps; i < function->arg_size(); ++i) {
     numbers.push_back(llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(i32, i + 1)));
@@ -97,7 +99,8 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                       [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
                         GpuEmitter emitter(kernel, threads, target, into, ir);
                         llvm::Function* function = emitter.run();
-                        annotate(into, function, emitter.threads(), emitter.maps().size());
+                        annotate(into, function, emitter.threads(), emitter.blocks(),
+                                 emitter.maps().size());
                         out.shared_bytes = emitter.shared_bytes();
                         out.threads = emitter.threads();
                         out.maps = emitter.maps();

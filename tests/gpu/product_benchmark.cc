@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <random>
 #include <sstream>
 
@@ -88,10 +89,16 @@ class ProductBenchmark : public testing::Test {
     const double bytes = static_cast<double>(product.n * product.k) * 0.5625;
     const int copies = static_cast<int>(std::clamp(250e6 / bytes, 3.0, 32.0));
     device::Stream stream(device_);
+    // Packing is most of the time: all cores.
+    std::vector<std::future<std::unique_ptr<Executable>>> built;
+    for (int i = 0; i < copies; ++i) {
+      built.push_back(std::async(std::launch::async,
+                                 [&] { return build_on_device(graph, settings, device_, {}); }));
+    }
     std::vector<std::unique_ptr<Executable>> executables;
     std::vector<std::unique_ptr<DeviceContext>> contexts;
     for (int i = 0; i < copies; ++i) {
-      executables.push_back(build_on_device(graph, settings, device_, {}));
+      executables.push_back(built[static_cast<size_t>(i)].get());
       contexts.push_back(std::make_unique<DeviceContext>(device_, product, stream.handle()));
       stream.fill(contexts.back()->x(), 0, static_cast<size_t>(product.rows * product.k) * 2);
       executables.back()->run(*contexts.back());

@@ -124,31 +124,39 @@ class Emitter {
     return b_.fma(b_.grouped_dot(zero, left, right, shape_.groups), scales, sums);
   }
 
-  // [128, columns]: the share of every group.
+  // [128, columns]: the share of every group. Two sums in turns: a product need not wait for the
+  // one before it.
   Tile emit_shares(ValueId tile, ValueId token) {
-    const ValueId k = b_.index(layout_.k);
-    return b_.pipeline(
+    const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+    const std::vector<Tile> sums = b_.pipeline(
         shape_.slots, b_.index(0), b_.index(layout_.steps() / steps_of_slot()),
-        {b_.constant(DType::kF32, 0, {kFragmentRows, columns()})},
+        std::vector<ValueId>(shape_.units > 1 ? 2 : 1, zero),
         [&](ValueId step, ValueId slot) {
           fetch_weight(tile, step, slot);
-          const int depth = shape_.groups * kFragmentDepth;
-          const ValueId first = b_.mul(step, b_.index(shape_.units * depth));
-          for (int unit = 0; unit < shape_.units; ++unit) {
-            b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, {x_, rows_, k, k}, token,
-                         b_.add(first, b_.index(unit * depth)), shape_.groups);
-          }
+          fetch_tokens(token, step, slot);
         },
         [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          Tile sums = carried[0];
+          std::vector<Tile> sums(carried.begin(), carried.end());
           for (int unit = 0; unit < shape_.units; ++unit) {
-            const ValueId ring = x_rings_[static_cast<size_t>(unit)];
-            const Tile right = b_.read(ring, slot, {shape_.groups * shape_.tokens, kFragmentDepth});
+            Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
+            const Tile right = b_.read(x_rings_[static_cast<size_t>(unit)], slot,
+                                       {shape_.groups * shape_.tokens, kFragmentDepth});
             const Tile left = reader_.operand(places(unit), slot);
-            sums = add_product(sums, left, b_.transpose(right), unit, slot);
+            sum = add_product(sum, left, b_.transpose(right), unit, slot);
           }
-          return std::vector<ValueId>{sums};
-        })[0];
+          return sums;
+        });
+    return sums.size() == 1 ? sums[0] : b_.add(sums[0], sums[1]);
+  }
+
+  void fetch_tokens(ValueId token, ValueId step, ValueId slot) {
+    const ValueId k = b_.index(layout_.k);
+    const int depth = shape_.groups * kFragmentDepth;
+    const ValueId first = b_.mul(step, b_.index(shape_.units * depth));
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, {x_, rows_, k, k}, token,
+                   b_.add(first, b_.index(unit * depth)), shape_.groups);
+    }
   }
 
   void emit_item(ValueId item) {

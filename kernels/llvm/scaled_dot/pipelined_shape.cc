@@ -1,6 +1,7 @@
 // Which tile, how many slots and splits: from bytes and products, before anything is compiled.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,13 +12,15 @@ namespace {
 
 // As measured on an H200: bytes that one multiprocessor gets in a microsecond; microseconds that a
 // unit of 128 x 64 weights takes to decode, and to multiply with one token.
-constexpr double kBytes = 32'000, kDecode = 0.1, kDecodeAlone = 0.15, kProduct = 0.00235;
+constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
 // Microseconds: to begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a
 // counter; to pass on the sums of one token of a split.
 constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0, kPass = 0.0125;
 
-// The same for few tokens, whose sums meet in a block; bytes of x that a multiprocessor gets.
-constexpr double kPerFewTokens = 2.0, kPerFewTile = 0.8, kTokenBytes = 64'000;
+// The same for few tokens, whose sums meet in a block; bytes of x that a multiprocessor gets; how
+// long a copy is on its way; what is lost where the next kernel cannot fetch ahead.
+constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFewDecode = 0.073,
+                 kFewProduct = 0.0015, kTokenBytes = 64'000, kLatency = 1.3, kNextWaits = 0.3;
 
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
@@ -26,15 +29,20 @@ int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
   return int64_t{units} * (layout.unit_words() * 4 + tokens * kFragmentDepth * 2);
 }
 
+// Of few tokens products are not done beside the decoding, and eight warps cannot fill the time
+// that they wait for each other's results; two blocks are in each other's way.
+double decode_time(const PipelinedShape& shape) {
+  if (shape.tokens > kFewTokens) return kDecode;
+  return 0.12 + (shape.blocks == 1 ? 0.0045 : 0.0073) * shape.tokens;
+}
+
 double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                 int multiprocessors) {
   const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t items = ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits;
   const int64_t each = ceil_of(items, multiprocessors);  // of a multiprocessor
   const auto units = static_cast<double>(ceil_of(layout.steps(), shape.splits));
-  // Eight warps of few tokens cannot fill the time that they wait for each other's results.
-  const bool waits = shape.tokens <= kFewTokens && shape.blocks == 1;
-  const double decode = layout.is_plain() ? 0 : waits ? kDecodeAlone : kDecode;
+  const double decode = layout.is_plain() ? 0 : decode_time(shape);
   const double multiply = kProduct * shape.tokens;
   // Two blocks decode and multiply at the same time; one does so in turns.
   const bool together = shape.blocks > 1 || layout.is_plain();
@@ -55,14 +63,20 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
                            int multiprocessors) {
   const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t row_tiles = ceil_of(layout.n * shape.groups, kFragmentRows);
-  const int64_t each = ceil_of(ceil_of(rows, shape.tokens) * row_tiles, multiprocessors);
+  const int64_t tiles = ceil_of(rows, shape.tokens) * row_tiles;
+  const int64_t turns = ceil_of(tiles, int64_t{multiprocessors} * shape.blocks);
+  const int64_t blocks = std::min<int64_t>(shape.blocks, ceil_of(tiles, multiprocessors));
   const double units = static_cast<double>(layout.steps()) / shape.groups;  // of 128 x 64
-  const double tokens_read = shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes;
-  const double unit = std::max(layout.unit_words() * 4 / kBytes + tokens_read,
-                               shape.blocks == 1 ? kDecodeAlone : kDecode);
-  const double slots = units / shape.units * kPerSlot / shape.blocks;
-  const auto turns = static_cast<double>(ceil_of(each, shape.blocks));
-  return kPerFewTokens + static_cast<double>(each) * (units * unit + slots) + turns * kPerFewTile;
+  const double bytes = layout.unit_words() * 4;
+  // While a slot is used it is not filled: the others must cover the way to memory.
+  const double rest = shape.slots * shape.units < units ? shape.slots - 1 : shape.slots;
+  const double rate =
+      std::min(kBytes, rest * shape.units * bytes * static_cast<double>(blocks) / kLatency);
+  const double read = bytes / rate + shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes;
+  const double compute = kFewDecode + kFewProduct * shape.tokens +
+                         kPerFewSlot / shape.units / static_cast<double>(blocks);
+  return kPerFewTokens + static_cast<double>(turns * blocks) * units * std::max(read, compute) +
+         static_cast<double>(turns) * kPerFewTile;
 }
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, const codegen::GpuTarget& gpu,
@@ -72,23 +86,23 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, const code
   }
   const int tokens = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
   for (int groups : {8, 4}) {
-    for (int units : {1, 2, 4}) {
+    for (int units : {1, 2, 4, 8}) {
       if (layout.steps() % (groups * units) != 0) continue;
+      const int64_t all = layout.steps() / (groups * units);
+      PipelinedShape shape{.tokens = tokens, .units = units, .groups = groups};
       const int64_t slot = int64_t{units} * (layout.unit_words() * 4 +
                                              int64_t{groups} * tokens * kFragmentDepth * 2);
-      for (int blocks : {1, 2}) {
-        // As much again is left for the next kernel.
-        const int64_t room = gpu.shared_bytes / (2 * blocks) - (8 << 10);
-        const int64_t slots =
-            std::min({room / slot, layout.steps() / (groups * units), int64_t{kMostSlots}});
-        if (slots < 2) continue;
-        PipelinedShape shape{.tokens = tokens,
-                             .units = units,
-                             .slots = static_cast<int>(slots),
-                             .blocks = blocks,
-                             .groups = groups};
-        shape.microseconds = estimate_few_tokens(layout, rows, shape, gpu.multiprocessors);
-        shapes.push_back(shape);
+      for (shape.blocks = 1; shape.blocks <= 2; ++shape.blocks) {
+        // With room for as many blocks of the next kernel, which fetch ahead, and without.
+        int last = 0;
+        for (int kernels : {2, 1}) {
+          const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10);
+          shape.slots = static_cast<int>(std::min({room / slot, all, int64_t{kMostSlots}}));
+          if (shape.slots < 2 || shape.slots == std::exchange(last, shape.slots)) continue;
+          shape.microseconds = estimate_few_tokens(layout, rows, shape, gpu.multiprocessors) +
+                               (kernels == 1 ? kNextWaits : 0);
+          shapes.push_back(shape);
+        }
       }
     }
   }
