@@ -22,6 +22,7 @@
 #include "graph_partitioner/passes/shape_arithmetic.h"
 #include "graph_partitioner/passes/share_equal_values.h"
 #include "graph_partitioner/passes/sink_movement.h"
+#include "graph_partitioner/passes/split_dots.h"
 
 namespace tenon {
 namespace {
@@ -47,6 +48,7 @@ constexpr Pass kPasses[] = {
     {"fold_constants", fold_constants},
     {"share_equal_values", share_equal_values},
     {"lift_views", lift_views},
+    {"split_dots", nullptr, split_dots},
     {"fuse_epilogues", fuse_epilogues},
     {"merge_dots", nullptr, merge_dots},
     {"sink_movement", sink_movement},

@@ -155,7 +155,8 @@ void MergedDots::write_to(Node& node, const Graph& graph) const {
     inner.outputs = {inside[output] = body->add_value(copy_of(output))};
     node.outputs.push_back(output);
     node.sources = merge_sources(node.sources, dot.sources);
-    if (!dot.name.empty()) names.push_back(dot.name);
+    const bool told = !names.empty() && names.back() == dot.name;
+    if (!dot.name.empty() && !told) names.push_back(dot.name);
     body->add_output(inner.outputs[0]);
     body->add_node(std::move(inner));
   }

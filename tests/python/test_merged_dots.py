@@ -98,3 +98,55 @@ def test_explain_tells_why_products_stay_apart(tmp_path):
     assert "merged_dots" not in told
     assert "run apart because" in told
     assert "activations are f32" in told
+
+
+def build_packed() -> onnx.ModelProto:
+    """The same weights, as exporters pack them: one product, then a split."""
+    tensors = {name: tensor.astype(np.float16) for name, tensor in weights().items()}
+    qkv = np.concatenate([tensors[name].T for name in ("q", "k", "v")])
+    gate_up = np.concatenate([tensors[name].T for name in ("gate", "up")])
+    node = helper.make_node
+    nodes = [
+        node("Gemm", ["x", "qkv"], ["xw"], name="qkv_proj", transB=1),
+        node("Split", ["xw", "widths"], ["query", "key", "value"], name="split_qkv", axis=1),
+        node("Gemm", ["h", "gate_up"], ["hw"], name="gate_up_proj", transB=1),
+        node("Split", ["hw"], ["g", "u"], name="split_mlp", axis=1, num_outputs=2),
+        node("Sigmoid", ["g"], ["s"], name="sigmoid"),
+        node("Mul", ["g", "s"], ["a"], name="activation"),
+        node("Mul", ["a", "u"], ["y"], name="gated"),
+    ]
+    value = helper.make_tensor_value_info
+    widths = {"query": QUERY, "key": KEY, "value": KEY, "y": HIDDEN}
+    graph = helper.make_graph(
+        nodes,
+        "packed",
+        [value(name, TensorProto.FLOAT16, ["M", K]) for name in ("x", "h")],
+        [value(name, TensorProto.FLOAT16, ["M", width]) for name, width in widths.items()],
+        [
+            numpy_helper.from_array(qkv, "qkv"),
+            numpy_helper.from_array(gate_up, "gate_up"),
+            numpy_helper.from_array(np.array([QUERY, KEY, KEY]), "widths"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def test_packed_weights_come_apart_without_a_split(tmp_path):
+    path = tmp_path / "packed.onnx"
+    onnx.save(build_packed(), path)
+    told = command("explain", path, "--device", "gpu")
+    assert told.count("merged_dots") == 2
+    assert "loop" not in told
+    random = np.random.default_rng(3)
+    feeds = {name: random.standard_normal((5, K)).astype(np.float16) for name in ("x", "h")}
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    run_script(f"""
+        import numpy, onnxruntime_ep_tenon as tenon
+        session = tenon.create_session({str(path)!r}, "gpu")
+        feeds = dict(numpy.load({str(tmp_path / "feeds.npz")!r}))
+        numpy.savez({str(tmp_path / "results.npz")!r}, *session.run(None, feeds))
+    """)
+    wanted = expected(feeds["x"].astype(np.float64), feeds["h"].astype(np.float64))
+    wanted[0] -= weights()["bias"]
+    for result, exact in zip(np.load(tmp_path / "results.npz").values(), wanted, strict=True):
+        np.testing.assert_allclose(result, exact, rtol=4e-3, atol=4e-3)
