@@ -26,6 +26,13 @@ Layout Layout::uniform(int threads) {
   return out;
 }
 
+Layout Layout::splat(const std::vector<int>& shape, int threads) {
+  Layout out = dealt(shape, threads);
+  out.kind = Kind::kSplat;
+  out.run = 1;
+  return out;
+}
+
 Layout Layout::dealt(const std::vector<int>& shape, int threads) {
   if (shape.empty()) return uniform(threads);
   Layout out = uniform(threads);
@@ -147,6 +154,7 @@ int Layout::fragments_n() const { return fragments(columns, kFragmentColumns) / 
 int Layout::registers() const {
   switch (kind) {
     case Kind::kUniform:
+    case Kind::kSplat:
       return 1;
     case Kind::kDealt: {
       int64_t wave = int64_t{threads} * run;
@@ -164,7 +172,7 @@ int Layout::registers() const {
 }
 
 int64_t Layout::element_of(int thread, int reg) const {
-  if (kind == Kind::kUniform) return 0;
+  if (kind == Kind::kUniform || is_splat()) return 0;
   if (kind == Kind::kDealt) {
     if (elements() < threads) return thread % elements();
     int64_t element = (int64_t{reg / run} * threads + thread) * run + reg % run;
@@ -206,6 +214,7 @@ bool Layout::is_first_copy(int thread, int) const {
   int warp = thread / kWarp, lane = thread % kWarp;
   switch (kind) {
     case Kind::kUniform:
+    case Kind::kSplat:
       return thread == 0;
     case Kind::kDealt:
       return elements() >= threads || thread < elements();
@@ -238,7 +247,7 @@ std::optional<LinearMap> Layout::linear() const {
   if (kind == Kind::kMma || kind == Kind::kRows) whole = whole && rows % kFragmentRows == 0;
   if (kind == Kind::kMma || kind == Kind::kColumns)
     whole = whole && columns % kFragmentColumns == 0;
-  if (!whole) return std::nullopt;
+  if (!whole || is_splat()) return std::nullopt;
   std::vector<uint64_t> switched;
   for (int thread = 1; thread < threads; thread *= 2) {
     switched.push_back(static_cast<uint64_t>(element_of(thread, 0)));
@@ -250,7 +259,7 @@ std::optional<LinearMap> Layout::linear() const {
 }
 
 std::string Layout::text() const {
-  constexpr std::array kNames{"uniform", "dealt", "mma", "rows", "columns", "bits"};
+  constexpr std::array kNames{"uniform", "splat", "dealt", "mma", "rows", "columns", "bits"};
   std::string out = fmt::format("{}[{},{}]", kNames[static_cast<size_t>(kind)], rows, columns);
   if (kind == Kind::kDealt) return out + fmt::format(" run {}", run);
   if (is_bits()) {

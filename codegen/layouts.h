@@ -16,6 +16,7 @@ inline constexpr int kWarp = 32;
 
 // Which element register r of thread t holds. Tiles are seen as rows x columns: rank 1 is one row.
 //   uniform  one element, the same in every thread (rank 0)
+//   splat    one register for all elements, which are equal
 //   dealt    runs of `run` consecutive elements in row-major order, one thread after the other, the
 //            first thread again after the last; a tile smaller than the block repeats
 //   mma      sums of mma.m16n8: fragments of 16x8, split over a grid of warps
@@ -26,6 +27,7 @@ inline constexpr int kWarp = 32;
 struct Layout {
   enum class Kind : uint8_t {
     kUniform,
+    kSplat,
     kDealt,
     kMma,
     kRows,
@@ -50,6 +52,8 @@ struct Layout {
   static std::optional<Layout> sums(const std::vector<int>& shape, int threads);
   // Its left operand [rows, k] as registers, four words for 16 columns.
   static std::optional<Layout> left_operand(const std::vector<int>& shape, int threads);
+  // A tile of equal elements that is only read in other layouts.
+  static Layout splat(const std::vector<int>& shape, int threads);
   // The whole tile in every thread. For sizes and blocks that are powers of two.
   static Layout replicated(const std::vector<int>& shape, int threads);
   Layout rows_of() const;     // of an mma layout
@@ -57,6 +61,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 
   bool is_mma() const { return kind == Kind::kMma; }
+  bool is_splat() const { return kind == Kind::kSplat; }
   bool is_bits() const { return kind == Kind::kBits; }
   // Made for an instruction, not dealt.
   bool is_special() const { return kind >= Kind::kMma; }
@@ -72,7 +77,8 @@ struct Layout {
   // False: another thread with a smaller number (or register) holds a copy.
   bool is_first_copy(int thread, int reg) const;
   // The bits of the thread's number, then those of the register's, onto those of the element's.
-  // Nothing where sizes or threads are no powers of two, or some registers hold nothing.
+  // Nothing for splats, where sizes or threads are no powers of two, or some registers hold
+  // nothing.
   std::optional<LinearMap> linear() const;
   std::string text() const;
 };

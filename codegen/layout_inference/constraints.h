@@ -37,6 +37,7 @@ struct System {
   int threads;
   std::vector<const Operation*> definitions;
   std::vector<bool> splats;  // all elements are one number: in any layout for nothing
+  std::vector<int> uses;     // of a value as an operand
   std::vector<Constraint> constraints;
 
   const std::vector<int>& shape(ValueId id) const { return kernel.types[id].shape; }

@@ -49,7 +49,7 @@ int64_t exchange(const Layout& from, const Type& type, const Layout& to) {
 
 int64_t relayout_price(const System& system, const Constraint& constraint, const Layout& from,
                        const Layout& to) {
-  if (from == to) return 0;
+  if (from == to || from.is_splat()) return 0;
   const Type& type = system.kernel.types[constraint.a];
   if (system.splats[constraint.a] || type.elements() == 1) return kTrifle;
   if (registers_in_place(from, to)) return kTrifle;

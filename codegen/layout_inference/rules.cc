@@ -26,6 +26,7 @@ class Rules {
   void visit(const Region& region) {
     for (const Operation& op : region.operations) {
       for (ValueId id : op.results) system_.splats[id] = is_splat(op);
+      for (ValueId id : op.operands) system_.uses[std::max(id, 0)] += id != kNone;
       auto rule = std::ranges::find(kRules, op.op, &Entry::op);
       if (rule != kRules.end() && !folded_.contains(&op)) (this->*rule->add)(op);
       bool repeats = op.op == Op::kFor || op.op == Op::kPipeline;
@@ -204,7 +205,12 @@ class Rules {
 }  // namespace
 
 System constraints_of(const Kernel& kernel, int threads) {
-  System out{kernel, threads, definitions_of(kernel), std::vector<bool>(kernel.types.size()), {}};
+  System out{kernel,
+             threads,
+             definitions_of(kernel),
+             std::vector<bool>(kernel.types.size()),
+             std::vector<int>(kernel.types.size()),
+             {}};
   Rules(out).visit(kernel.body);
   return out;
 }

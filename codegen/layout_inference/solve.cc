@@ -85,7 +85,13 @@ class Search {
  public:
   Search(const System& system, const Classes& classes) : system_(system), classes_(classes) {
     candidates_.resize(system.kernel.types.size());
-    for (size_t id = 0; id < candidates_.size(); ++id) start(static_cast<ValueId>(id));
+    std::vector<int> reads(candidates_.size());
+    for (const Constraint& constraint : system.constraints) {
+      reads[static_cast<size_t>(constraint.a)] += constraint.kind == Kind::kRelayout;
+    }
+    for (size_t id = 0; id < candidates_.size(); ++id) {
+      start(static_cast<ValueId>(id), /*only_read=*/reads[id] == system.uses[id]);
+    }
     offer_instructions_layouts();
     passed_on_.resize(2 * system.constraints.size());
     while (offer_neighbours()) {
@@ -94,7 +100,7 @@ class Search {
 
   std::vector<Layout> run() {
     choose_together();
-    // Splats lie in any way for nothing, so they follow their users, the last ones first.
+    // Splats that are not only read lie in any way for nothing: they follow those who read them.
     for (size_t id = candidates_.size(); id-- > 0;) {
       if (is_open(static_cast<ValueId>(id)) && chosen_[id] < 0) follow(static_cast<ValueId>(id));
     }
@@ -111,9 +117,13 @@ class Search {
   bool is_open(ValueId id) { return classes_.of(id) == id && ways(id).size() > 1; }
   bool is_splat(ValueId id) const { return system_.splats[static_cast<size_t>(id)]; }
 
-  void start(ValueId id) {
+  void start(ValueId id, bool only_read) {
     if (classes_.of(id) != id) return;
     const std::vector<Layout>* given = classes_.ways(id);
+    if (!given && is_splat(id) && only_read && !system_.shape(id).empty()) {
+      ways(id) = {Layout::splat(system_.shape(id), system_.threads)};
+      return;
+    }
     ways(id) = given ? *given : std::vector{Layout::dealt(system_.shape(id), system_.threads)};
     // Both are the same for most shapes.
     ways(id).erase(std::ranges::unique(ways(id)).begin(), ways(id).end());
@@ -121,7 +131,8 @@ class Search {
 
   bool offer(ValueId id, const Layout& layout) {
     ValueId to = classes_.of(id);
-    if (classes_.ways(to) || std::ranges::count(ways(to), layout)) return false;
+    if (classes_.ways(to) || ways(to)[0].is_splat()) return false;
+    if (std::ranges::count(ways(to), layout)) return false;
     if (ways(to).size() == kMostCandidates) return false;
     ways(to).push_back(layout);
     return true;

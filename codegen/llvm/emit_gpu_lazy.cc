@@ -63,9 +63,10 @@ bool GpuEmitter::computes_in_place(const Operation& op) {
     if (origins) origins_[&op] = *origins;
     return origins.has_value();
   }
-  if (!is_elementwise(op.op)) return false;
+  if (!is_elementwise(op.op) || layouts_[op.results[0]].is_splat()) return false;
   return std::ranges::all_of(op.operands, [&](ValueId id) {
-    return layouts_[id] == layouts_[op.results[0]] || is_splat(definitions_[id]);
+    return layouts_[id] == layouts_[op.results[0]] || layouts_[id].is_splat() ||
+           is_splat(definitions_[id]);
   });
 }
 

@@ -105,6 +105,9 @@ GpuEmitter::Tile GpuEmitter::redistribute(const Tile& tile, const Layout& from,
 GpuEmitter::Tile GpuEmitter::convert(const Tile& tile, const Layout& from, const Layout& to,
                                      const Type& type) {
   if (from == to) return tile;
+  if (from.is_splat() || to.is_splat()) {
+    return Tile(static_cast<size_t>(to.registers()), tile[0]);
+  }
   if (auto held = registers_in_place(from, to)) {
     Tile out;
     for (int reg : *held) out.push_back(tile[static_cast<size_t>(reg)]);

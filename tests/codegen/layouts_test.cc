@@ -125,7 +125,7 @@ TEST(LayoutTest, AssignmentFollowsProductsThroughLoops) {
   b.store({y, zero}, sum);
   Kernel kernel = b.finish();
   std::vector<Layout> layouts = assign_layouts(kernel, 128);
-  EXPECT_EQ(layouts[initial].kind, Kind::kMma);
+  EXPECT_EQ(layouts[initial].kind, Kind::kSplat);  // the loop takes it in its own layout
   EXPECT_EQ(layouts[sum].kind, Kind::kMma);
   EXPECT_EQ(layouts[scaled].kind, Kind::kMma);
   EXPECT_EQ(layouts[high].kind, Kind::kRows);
@@ -247,6 +247,24 @@ TEST(LayoutTest, PackedWeightsAreDecodedInPlace) {
     }
     EXPECT_GE(moves, 10);
   }
+}
+
+// Equal elements take one register, unless somebody looks at where they lie.
+TEST(LayoutTest, EqualElementsTakeOneRegister) {
+  Builder b("splats");
+  ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+  ValueId half = b.constant(DType::kF32, 0.5, {16, 16}), two = b.constant(DType::kF32, 2, {16, 16});
+  ValueId one = b.mul(half, two), stored = b.add(one, one);
+  ValueId sum = b.add(b.load({x, zero}, {16, 16}), one);
+  b.store({x, zero}, stored);
+  b.store({x, zero}, sum);
+  std::vector<Layout> layouts = assign_layouts(b.finish(), 64);
+  for (ValueId id : {half, two, one}) EXPECT_EQ(layouts[id], Layout::splat({16, 16}, 64));
+  for (ValueId id : {stored, sum}) EXPECT_EQ(layouts[id], Layout::dealt({16, 16}, 64));
+  EXPECT_EQ(layouts[one].registers(), 1);
+  EXPECT_EQ(layouts[one].elements(), 256);
+  EXPECT_EQ(layouts[one].text(), "splat[16,16]");
+  EXPECT_FALSE(layouts[one].linear());
 }
 
 TEST(LayoutTest, WithoutTensorCoresEverythingIsDealt) {
