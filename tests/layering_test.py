@@ -149,7 +149,7 @@ def test_layouts_of_registers_are_named_by_the_compiler_only():
     """Kernels say what is computed; which thread holds what is the work of codegen."""
     makers = (
         r"codegen/((layouts|linear_map|moves)\.h|layout_inference/)"
-        r"|\bLayout::(uniform|dealt|mma|bits|sums|left_operand|replicated)\b"
+        r"|\bLayout::(uniform|dealt|mma|bits|sums|left_operand|replicated|splat)\b"
     )
     outside = [
         f"{path}:{number}"
