@@ -100,6 +100,15 @@ TEST_P(Merged, ResultsOfTheirOwn) {
   judge_several(problems, several(problems, random), {1, 7, 33}, merged_settings());
 }
 
+// Rows of one weight share their scales, those of the other do not.
+TEST(MergedDots, ScalesOfBothKinds) {
+  const std::vector<DotProblem> problems = {
+      {form_of("fp8_square", DType::kF16), DType::kF16, {130, 256}, DotEnd::kPlain},
+      {form_of("fp8_block", DType::kF16), DType::kF16, {70, 256}, DotEnd::kBias}};
+  std::mt19937 random(6);
+  judge_several(problems, several(problems, random), {1, 33}, merged_settings());
+}
+
 // Bare powers of two are shifted into f16's range, by another distance for each weight.
 TEST(MergedDots, ScalesOfAnotherRange) {
   const DotForm form = form_of("mxfp8", DType::kF16);
@@ -183,11 +192,13 @@ TEST_P(Merged, GateAndUp) {
 INSTANTIATE_TEST_SUITE_P(Formats, Merged,
                          testing::Combine(testing::Values("nvfp4", "mxfp4", "mxfp8", "int4_n_major",
                                                           "nbits4_zero", "fp8_channel",
-                                                          "fp8_tensor", "f16"),
+                                                          "fp8_tensor", "fp8_block", "fp8_square",
+                                                          "uint8_block_zero", "f16"),
                                           testing::Values(DType::kF16)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
 INSTANTIATE_TEST_SUITE_P(Bf16, Merged,
-                         testing::Combine(testing::Values("nvfp4", "bf16"),
+                         testing::Combine(testing::Values("nvfp4", "uint8_block_zero", "fp8_square",
+                                                          "bf16"),
                                           testing::Values(DType::kBF16)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
 

@@ -76,10 +76,18 @@ Support check_pair(const DotSection& section) {
   if (first.n != second.n) {
     return Support::no(fmt::format("{} and {} columns cannot alternate", first.n, second.n));
   }
-  if (first.scale.kind == FragmentLayout::Side::Kind::kShared) {
-    return Support::no("a scale is for 128 rows, and those of two weights alternate");
-  }
   return Support::yes();
+}
+
+// One scale for the 128 rows of a unit is enough where all weights have such scales and no two
+// share their units.
+void agree_on_scales(std::vector<DotPart>& parts, const Pairing& pairing) {
+  const auto shares = [](const DotPart& part) { return part.layout.shares_scales(); };
+  const bool paired = std::ranges::find(pairing.gives, true) != pairing.gives.end();
+  if (std::ranges::all_of(parts, shares) && !paired) return;
+  for (DotPart& part : parts) {
+    if (shares(part)) part.layout.scale = {FragmentLayout::Side::Kind::kColumn, 1};
+  }
 }
 
 }  // namespace
@@ -103,13 +111,15 @@ DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots
     FragmentLayoutAnswer answer = fragment_layout(graph, part.problem);
     if (!answer.support) return refuse(answer.support);
     part.layout = answer.layout;
-    if (!parts.empty() && !decode_alike(part.layout, parts[0].layout)) {
-      return refuse(Support::no("the weights are decoded in different ways"));
-    }
     parts.push_back(std::move(part));
   }
   const Pairing pairing = pair_up(dots);
   if (!pairing.support) return refuse(pairing.support);
+  agree_on_scales(parts, pairing);
+  for (const DotPart& part : parts) {
+    if (decode_alike(part.layout, parts[0].layout)) continue;
+    return refuse(Support::no("the weights are decoded in different ways"));
+  }
   int64_t units = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (pairing.gives[i]) continue;
