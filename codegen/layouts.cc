@@ -241,13 +241,18 @@ int Layout::neighbours() const {
   return 1 << count;
 }
 
-std::optional<LinearMap> Layout::linear() const {
+bool Layout::is_linear() const {
   auto is_power_of_two = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
-  bool whole = is_power_of_two(threads) && is_power_of_two(rows) && is_power_of_two(columns);
-  if (kind == Kind::kMma || kind == Kind::kRows) whole = whole && rows % kFragmentRows == 0;
-  if (kind == Kind::kMma || kind == Kind::kColumns)
-    whole = whole && columns % kFragmentColumns == 0;
-  if (!whole || is_splat()) return std::nullopt;
+  if (is_splat() || !is_power_of_two(threads)) return false;
+  if (!is_power_of_two(rows) || !is_power_of_two(columns)) return false;
+  bool has_rows = kind == Kind::kMma || kind == Kind::kRows;
+  bool has_columns = kind == Kind::kMma || kind == Kind::kColumns;
+  return (!has_rows || rows % kFragmentRows == 0) &&
+         (!has_columns || columns % kFragmentColumns == 0);
+}
+
+std::optional<LinearMap> Layout::linear() const {
+  if (!is_linear()) return std::nullopt;
   std::vector<uint64_t> switched;
   for (int thread = 1; thread < threads; thread *= 2) {
     switched.push_back(static_cast<uint64_t>(element_of(thread, 0)));
@@ -256,6 +261,19 @@ std::optional<LinearMap> Layout::linear() const {
     switched.push_back(static_cast<uint64_t>(element_of(0, reg)));
   }
   return LinearMap(log2_of(rows) + log2_of(columns), switched);
+}
+
+bool Layout::same_as(const Layout& other) const {
+  if (*this == other) return true;
+  if (!is_linear() || !other.is_linear() || threads != other.threads) return false;
+  if (elements() != other.elements() || registers() != other.registers()) return false;
+  for (int thread = 1; thread < threads; thread *= 2) {
+    if (element_of(thread, 0) != other.element_of(thread, 0)) return false;
+  }
+  for (int reg = 1; reg < registers(); reg *= 2) {
+    if (element_of(0, reg) != other.element_of(0, reg)) return false;
+  }
+  return true;
 }
 
 std::string Layout::text() const {

@@ -80,6 +80,9 @@ struct Layout {
   // Nothing for splats, where sizes or threads are no powers of two, or some registers hold
   // nothing.
   std::optional<LinearMap> linear() const;
+  bool is_linear() const;
+  // True if both hold the same everywhere, whatever they are called. Of linear ones only.
+  bool same_as(const Layout& other) const;
   std::string text() const;
 };
 

@@ -271,8 +271,28 @@ std::optional<std::vector<RegisterOrigin>> registers_of_move(const Kernel& kerne
                           from);
 }
 
+namespace {
+
+// A cheap way to say no. False: some bit of the thread's number leads to another element of the
+// operand before the move than after it.
+bool threads_agree(const Kernel& kernel, const Operation& op, const Layout& from,
+                   const Layout& to) {
+  if (!from.is_linear() || !to.is_linear() || !maps_bits(kernel, op)) return true;
+  Origin first = origin_of(kernel, op, to.element_of(0, 0));
+  for (int thread = 1; thread < to.threads; thread *= 2) {
+    Origin other = origin_of(kernel, op, to.element_of(thread, 0));
+    if (other.operand != first.operand || other.part != first.part) return false;
+    int64_t before = from.element_of(thread, 0) ^ from.element_of(0, 0);
+    if ((other.element ^ first.element) != before) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool stays_in_thread(const Kernel& kernel, const Operation& op, size_t operand, const Layout& from,
                      const Layout& to) {
+  if (!threads_agree(kernel, op, from, to)) return false;
   auto map = map_of_move(kernel, op);
   auto source = from.linear(), result = to.linear();
   if (!map || !source || !result) {
@@ -307,6 +327,7 @@ std::optional<std::vector<int>> registers_in_place(const Layout& from, const Lay
   Kernel kernel;
   kernel.types.assign(2, Type::tile(DType::kU8, {from.rows, from.columns}));
   Operation same{.op = Op::kReshape, .operands = {0}, .results = {1}};
+  if (!threads_agree(kernel, same, from, to)) return std::nullopt;
   auto origins = registers_of_move(kernel, same, {from, to});
   if (!origins) return std::nullopt;
   std::vector<int> out;

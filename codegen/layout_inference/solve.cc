@@ -92,8 +92,8 @@ class Search {
     for (size_t id = 0; id < candidates_.size(); ++id) {
       start(static_cast<ValueId>(id), /*only_read=*/reads[id] == system.uses[id]);
     }
-    offer_instructions_layouts();
     passed_on_.resize(2 * system.constraints.size());
+    offer_instructions_layouts();
     while (offer_neighbours()) {
     }
   }
@@ -132,10 +132,26 @@ class Search {
   bool offer(ValueId id, const Layout& layout) {
     ValueId to = classes_.of(id);
     if (classes_.ways(to) || ways(to)[0].is_splat()) return false;
-    if (std::ranges::count(ways(to), layout)) return false;
+    auto known =
+        std::ranges::find_if(ways(to), [&](const Layout& way) { return way.same_as(layout); });
+    if (known != ways(to).end()) {
+      // One name for one thing: what an instruction calls it goes on to the neighbours.
+      if (known->kind != Layout::Kind::kDealt || layout.kind == Layout::Kind::kDealt) return false;
+      *known = layout;
+      pass_on_again(to);
+      return true;
+    }
     if (ways(to).size() == kMostCandidates) return false;
     ways(to).push_back(layout);
     return true;
+  }
+
+  void pass_on_again(ValueId class_id) {
+    for (size_t i = 0; i < system_.constraints.size(); ++i) {
+      const Constraint& constraint = system_.constraints[i];
+      if (classes_.of(constraint.a) == class_id) passed_on_[2 * i + 1] = 0;
+      if (constraint.b != kNone && classes_.of(constraint.b) == class_id) passed_on_[2 * i] = 0;
+    }
   }
 
   // Tiles as large as sums may lie as they do: sums that come back from memory, for example.

@@ -61,6 +61,16 @@ TEST(LayoutTest, DealtRunsAreConsecutiveAndCyclic) {
   EXPECT_EQ(Layout::dealt({5}, 32).element_of(7, 0), 2);       // a copy
 }
 
+TEST(LayoutTest, OneThingUnderTwoNamesIsTheSame) {
+  Layout dealt = Layout::dealt({256, 4}, 256);
+  Layout named = Layout::bits({256, 4}, 256, {2, 3, 4, 5, 6, 7, 8, 9}, {0, 1});
+  Layout other = Layout::bits({256, 4}, 256, {2, 3, 4, 5, 6, 7, 8, 9}, {1, 0});
+  EXPECT_NE(dealt, named);
+  EXPECT_TRUE(dealt.same_as(named));
+  EXPECT_FALSE(dealt.same_as(other));
+  EXPECT_FALSE(dealt.same_as(Layout::dealt({256, 4}, 128)));
+}
+
 TEST(LayoutTest, DealtIgnoresTheShapeOfEqualSizes) {
   Layout flat = Layout::dealt({1024}, 64), square = Layout::dealt({32, 32}, 64);
   for (int thread = 0; thread < 64; ++thread) {

@@ -50,7 +50,7 @@ struct Chain {
 
 const Layout kSums = *Layout::sums({64, 32}, 128);
 const Layout kDealt = Layout::dealt({64, 32}, 128);
-const Layout kMma = Layout::mma({64, 32}, 128, true);
+const Layout kMma = Layout::mma({64, 32}, 128, /*rows_together=*/false);
 
 TEST(LayoutSolverTest, NothingAskedNothingDone) {
   Chain chain;
