@@ -388,6 +388,9 @@ class DeviceExecutable final : public Executable {
                const std::function<void()>& launched = {}) const {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
+    // Launches read inputs without waiting for the one before them, so the first waits for all that
+    // may still be making these.
+    bool after_all = !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
       for (; fetch < fetches_.size() && fetches_[fetch].launch == i; ++fetch) {
@@ -402,7 +405,8 @@ class DeviceExecutable final : public Executable {
       }
       if (tasks > 0) {
         stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
-                      state.maps[i].encode(*device_, launch.node, of_launch));
+                      state.maps[i].encode(*device_, launch.node, of_launch), after_all);
+        after_all = false;
       }
       arguments += of_launch.size();
       if (launched) launched();

@@ -201,6 +201,7 @@ class ProgramBuilder {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
     compiled.fetched = fetched_values(launch);
+    if (on_gpu()) mark_inputs(launch);
     for (const BufferArgument& argument : launch.buffers) {
       const size_t slot = slot_of(argument, places);
       touch(slot);
@@ -214,6 +215,21 @@ class ProgramBuilder {
     }
     kernels_.push_back(std::move(launch.kernel));
     program_.launches.push_back(std::move(compiled));
+  }
+
+  // What the caller brings is there before the first launch: pipelines need not wait for it.
+  void mark_inputs(Launch& launch) const {
+    std::set<codegen::ValueId> fetched;
+    collect_fetched(launch.kernel.body, fetched);
+    auto argument = launch.buffers.begin();
+    for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
+      codegen::Parameter& parameter = launch.kernel.parameters[i];
+      if (parameter.type.kind != codegen::Type::Kind::kBuffer) continue;
+      const BufferArgument& buffer = *argument++;
+      if (buffer.kind != BufferArgument::Kind::kValue) continue;
+      const bool is_input = std::ranges::count(graph_.inputs(), root_.at(buffer.id)) > 0;
+      if (is_input && fetched.contains(static_cast<codegen::ValueId>(i))) parameter.constant = true;
+    }
   }
 
   std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {

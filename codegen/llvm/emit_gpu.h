@@ -266,6 +266,7 @@ class GpuEmitter : private KernelEmitter {
   int registers_to_compute() const;
   void start_positions(int phase);
   void prepare_roles();
+  void wait_before(const Operation& op);
   Value* map_value(size_t map);
   void run_roles();
   void pipeline_operation(const Operation& op) override;
@@ -325,6 +326,9 @@ class GpuEmitter : private KernelEmitter {
   std::vector<Steps> steps_;
   std::map<const Operation*, size_t> steps_of_;
   bool has_async_products_ = false, has_grouped_products_ = false;
+  // Everything that pipelines fetch is constant: the launch before is waited for at the end only,
+  // where results are stored.
+  bool waits_late_ = true;
   std::vector<MatrixMap> maps_;
   std::map<const Operation*, size_t> map_of_;
   std::vector<bool> needed_;                                           // by who copies

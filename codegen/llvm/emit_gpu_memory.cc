@@ -24,6 +24,7 @@ bool is_shared(llvm::Value* pointer) { return pointer->getType()->getPointerAddr
 }  // namespace
 
 void GpuEmitter::memory_operation(const Operation& op) {
+  if (op.op != Op::kAlloc && op.op != Op::kPrefetch) wait_before(op);
   switch (op.op) {
     case Op::kLoad:
       order_memory(op);

@@ -169,7 +169,7 @@ void GpuEmitter::run_roles() {
   if (registers > 0) instruct(Instruction::kFewerRegisters, {number(kCopyRegisters)});
   when(ir_.CreateICmpEQ(thread_, number(threads_)), [&] {
     start_positions(1);  // a fresh barrier counts as passed once
-    ir_.CreateStore(ir_.getFalse(), waited_);
+    ir_.CreateStore(waits_late_ ? ir_.getTrue() : ir_.getFalse(), waited_);
     region(kernel_.body);
   });
   ir_.CreateRetVoid();
@@ -180,13 +180,22 @@ void GpuEmitter::run_roles() {
   role_ = Role::kComputes;
   if (registers > 0) instruct(Instruction::kMoreRegisters, {number(registers)});
   start_positions(0);
-  instruct(Instruction::kWaitForPrevious, {});
+  if (!waits_late_) instruct(Instruction::kWaitForPrevious, {});
   make_tables();
   region(kernel_.body);
   ir_.CreateRetVoid();
 }
 
 // ---- operations
+
+// Once it was waited for, waiting again takes no time.
+void GpuEmitter::wait_before(const Operation& op) {
+  if (!specialised_ || !waits_late_ || role_ != Role::kComputes) return;
+  auto buffer = static_cast<size_t>(op.operands[0]);
+  bool is_parameter = buffer < kernel_.parameters.size();
+  if (!is_parameter || kernel_.parameters[buffer].constant) return;
+  instruct(Instruction::kWaitForPrevious, {});
+}
 
 void GpuEmitter::pipeline_operation(const Operation& op) {
   switch (op.op) {

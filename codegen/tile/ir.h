@@ -248,7 +248,9 @@ struct Operation {
 struct Parameter {
   std::string name;
   Type type;              // a buffer or an index
-  bool constant = false;  // a buffer that no launch of the session writes: weights
+  // A buffer that no launch of the program writes, weights or what the caller brings: it may be
+  // read before the launch before this one has ended.
+  bool constant = false;
 };
 
 // Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)

@@ -194,7 +194,7 @@ class ArgumentPointers {
 }  // namespace
 
 void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
-                    std::span<const TensorMap> maps) {
+                    std::span<const TensorMap> maps, bool after_all) {
   if (tasks <= 0) return;
   if (tasks > std::numeric_limits<int32_t>::max()) {
     throw UserError(fmt::format("kernel '{}': {} blocks are more than a launch takes (2^31 - 1)",
@@ -204,8 +204,9 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const u
   device_->make_current();
   remember(kernel.name);
   const auto blocks = static_cast<unsigned>(tasks);
-  const Result result = kernel.begins_early || kernel.cluster > 1
-                            ? launch_with_attributes(kernel, blocks, pointers.data())
+  const bool early = kernel.begins_early && !after_all;
+  const Result result = early || kernel.cluster > 1
+                            ? launch_with_attributes(kernel, blocks, early, pointers.data())
                             : device_->driver().launch(kernel.function, blocks, 1, 1,
                                                        static_cast<unsigned>(kernel.threads), 1, 1,
                                                        static_cast<unsigned>(kernel.shared_bytes),
@@ -218,7 +219,8 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const u
   }
 }
 
-Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, void** pointers) {
+Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, bool early,
+                                      void** pointers) {
   if (device_->driver().launch_with == nullptr) {
     throw UserError(fmt::format(
         "kernel '{}': the NVIDIA driver has no function cuLaunchKernelEx: update it", kernel.name));
@@ -230,7 +232,7 @@ Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks
   config.shared_bytes = static_cast<unsigned>(kernel.shared_bytes);
   config.stream = handle_;
   config.attributes = attributes.data();
-  if (kernel.begins_early) {
+  if (early) {
     LaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = LaunchAttribute::kProgrammaticSerialization;
     attribute.value.allowed = 1;

@@ -224,6 +224,34 @@ TEST(PtxTest, RefusesPipelinesThatCannotRun) {
   EXPECT_THROW(compile(2, true, true), UserError);
 }
 
+// What no launch writes is fetched at once; only results wait for the launch before.
+TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
+  auto compile = [](bool constant) {
+    Builder b("pipeline");
+    ValueId x = b.buffer("x", DType::kF16, constant), y = b.buffer("y", DType::kF16);
+    ValueId n = b.index_parameter("n"), zero = b.index(0);
+    ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
+    b.pipeline(
+        2, zero, n, {},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+        },
+        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
+          b.store({y, i}, b.read(ring, slot, {8, 64}));
+          return std::vector<ValueId>{};
+        });
+    return compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
+  };
+  auto first = [](const std::string& text, const char* what) { return text.find(what); };
+  std::string early = compile(true), late = compile(false);
+  constexpr const char* kWait = "griddepcontrol.wait";
+  ASSERT_NE(first(early, kWait), std::string::npos);
+  EXPECT_GT(first(early, kWait), first(early, "mbarrier.try_wait"));
+  EXPECT_LT(first(late, kWait), first(late, "mbarrier.try_wait"));
+  EXPECT_EQ(first(early, kWait), early.rfind(kWait));
+  EXPECT_NE(first(late, kWait), late.rfind(kWait));  // who copies, and who computes
+}
+
 TEST(PtxTest, RefusesWhatABlockCannotHold) {
   Builder b("large");
   ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);

@@ -124,7 +124,21 @@ TEST_F(DeviceExecutableTest, AWarmRunEncodesNoMap) {
     EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), 1);
   }
   EXPECT_THAT(read(y, 10), Each(3.0f));
-  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 3);
+  EXPECT_EQ(stub_.calls("cuLaunchKernel"), 3);
+}
+
+// Launches read inputs without waiting for each other: only the first waits for what came before.
+TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
+  add_copy_of_boxes();
+  add_copy_of_boxes();
+  const auto executable = finish();
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  for (int i = 1; i <= 3; ++i) {
+    OneInput context(x.address(), y.address(), 10);
+    executable->run(context);
+    EXPECT_EQ(stub_.calls("cuLaunchKernel"), i);
+    EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), i);
+  }
 }
 
 TEST_F(DeviceExecutableTest, OtherBuffersAndSizesGetMapsOfTheirOwn) {
@@ -416,7 +430,8 @@ TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
 
 TEST_F(DeviceExecutableTest, AProductIsLaunchedEarlyAndWithItsMaps) {
   constexpr int64_t kN = 256, kK = 512, kRows = 9;
-  const auto executable = build_on_device(product(kN, kK), pipelined(), device_, {});
+  const auto executable =
+      build_on_device(product(kN, kK), pipelined(), device_, {.inputs_ready = true});
   const Buffer x(device_, kRows * kK * 2, "x"), y(device_, kRows * kN * 2, "y");
   device::Stream stream(device_);
   stream.fill(x.address(), 0, x.bytes());
