@@ -20,7 +20,7 @@ constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0,
 // The same for few tokens, whose sums meet in a block; bytes of x that a multiprocessor gets; how
 // long a copy is on its way; what is lost where the next kernel cannot fetch ahead.
 constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFewDecode = 0.073,
-                 kFewProduct = 0.0015, kTokenBytes = 64'000, kLatency = 1.3, kNextWaits = 0.3;
+                 kFewProduct = 0.0015, kTokenBytes = 64'000, kLatency = 1.3, kNextWaits = 0.7;
 
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
@@ -67,12 +67,12 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const int64_t turns = ceil_of(tiles, int64_t{multiprocessors} * shape.blocks);
   const int64_t blocks = std::min<int64_t>(shape.blocks, ceil_of(tiles, multiprocessors));
   const double units = static_cast<double>(layout.steps()) / shape.groups;  // of 128 x 64
-  const double bytes = layout.unit_words() * 4;
   // While a slot is used it is not filled: the others must cover the way to memory.
   const double rest = shape.slots * shape.units < units ? shape.slots - 1 : shape.slots;
-  const double rate =
-      std::min(kBytes, rest * shape.units * bytes * static_cast<double>(blocks) / kLatency);
-  const double read = bytes / rate + shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes;
+  const double on_its_way = kLatency / (rest * shape.units * static_cast<double>(blocks));
+  const double read =
+      std::max(on_its_way, layout.unit_words() * 4 / kBytes +
+                               shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes);
   const double compute = kFewDecode + kFewProduct * shape.tokens +
                          kPerFewSlot / shape.units / static_cast<double>(blocks);
   return kPerFewTokens + static_cast<double>(turns * blocks) * units * std::max(read, compute) +
