@@ -15,12 +15,13 @@ namespace {
 constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
 // Microseconds: to begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a
 // counter; to pass on the sums of one token of a split.
-constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.12, kMeet = 1.0, kPass = 0.0125;
+constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.085, kMeet = 1.4, kPass = 0.034;
 
-// The same for few tokens, whose sums meet in a block; bytes of x that a multiprocessor gets; how
-// long a copy is on its way; what is lost where the next kernel cannot fetch ahead.
+// The same for few tokens, whose sums meet in a block; bytes that a multiprocessor gets from the
+// second cache level; how long a copy is on its way; what is lost where the next kernel cannot
+// fetch ahead.
 constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFewDecode = 0.073,
-                 kFewProduct = 0.0015, kTokenBytes = 64'000, kLatency = 1.3, kNextWaits = 0.7;
+                 kFewProduct = 0.0015, kCachedBytes = 47'000, kLatency = 1.3, kNextWaits = 0.7;
 
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
@@ -33,14 +34,16 @@ int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
 // that they wait for each other's results; two blocks are in each other's way.
 double decode_time(const PipelinedShape& shape) {
   if (shape.tokens > kFewTokens) return kDecode;
-  return 0.12 + (shape.blocks == 1 ? 0.0045 : 0.0073) * shape.tokens;
+  return 0.112 + (shape.blocks == 1 ? 0.0035 : 0.0115) * shape.tokens;
 }
 
 double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                 int multiprocessors) {
   const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t items = ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits;
-  const int64_t each = ceil_of(items, multiprocessors);  // of a multiprocessor
+  const int64_t turns = ceil_of(items, int64_t{multiprocessors} * shape.blocks);
+  const int64_t each =  // of a multiprocessor
+      turns * std::min<int64_t>(shape.blocks, ceil_of(items, multiprocessors));
   const auto units = static_cast<double>(ceil_of(layout.steps(), shape.splits));
   const double decode = layout.is_plain() ? 0 : decode_time(shape);
   const double multiply = kProduct * shape.tokens;
@@ -49,13 +52,11 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
   const double compute = together ? std::max(decode, multiply) : decode + multiply;
   const double unit =
       std::max(layout.unit_words() * 4 / kBytes, compute) + kPerSlot / shape.units / shape.blocks;
-  // A block that is alone on its multiprocessor waits for its own copies and barriers.
-  const double alone = shape.blocks > 1 && each == 1 ? 1.4 : 1;
   const auto splits = static_cast<double>(shape.splits);
   const double overhead =
       kPerTile + (shape.splits > 1 ? kMeet + (1 + splits) * shape.tokens * kPass : 0);
-  const auto turns = static_cast<double>(ceil_of(each, shape.blocks));
-  return kPerKernel + static_cast<double>(each) * units * unit * alone + turns * overhead;
+  return kPerKernel + static_cast<double>(each) * units * unit +
+         static_cast<double>(turns) * overhead;
 }
 
 // A block's warps share k: nothing waits for other blocks, but each reads all of x.
@@ -68,11 +69,12 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const int64_t blocks = std::min<int64_t>(shape.blocks, ceil_of(tiles, multiprocessors));
   const double units = static_cast<double>(layout.steps()) / shape.groups;  // of 128 x 64
   // While a slot is used it is not filled: the others must cover the way to memory.
-  const double rest = shape.slots * shape.units < units ? shape.slots - 1 : shape.slots;
-  const double on_its_way = kLatency / (rest * shape.units * static_cast<double>(blocks));
-  const double read =
-      std::max(on_its_way, layout.unit_words() * 4 / kBytes +
-                               shape.groups * shape.tokens * kFragmentDepth * 2 / kTokenBytes);
+  const bool at_once = turns == 1 && shape.slots * shape.units >= units;
+  const double others = at_once ? shape.slots : shape.slots - 1;
+  const double on_its_way = kLatency / (others * shape.units * static_cast<double>(blocks));
+  const double weight = layout.unit_words() * 4;
+  const double tokens = shape.groups * shape.tokens * kFragmentDepth * 2;
+  const double read = std::max({on_its_way, weight / kBytes, (weight + tokens) / kCachedBytes});
   const double compute = kFewDecode + kFewProduct * shape.tokens +
                          kPerFewSlot / shape.units / static_cast<double>(blocks);
   return kPerFewTokens + static_cast<double>(turns * blocks) * units * std::max(read, compute) +
