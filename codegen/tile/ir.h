@@ -247,7 +247,7 @@ struct Operation {
 
 struct Parameter {
   std::string name;
-  Type type;              // a buffer or an index
+  Type type;  // a buffer or an index
   // A buffer that no launch of the program writes, weights or what the caller brings: it may be
   // read before the launch before this one has ended.
   bool constant = false;
