@@ -145,6 +145,61 @@ def test_tenon_takes_lengths_by_value():
     check_generation(session, config, spelling)
 
 
+def attention_with_a_total(heads=4, kv_heads=2, size=16, longest=24):
+    """GroupQueryAttention whose total is an input and whose caches keep their length."""
+    helper, f32, i32 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
+    cache = ["batch", kv_heads, longest, size]
+    inputs = {
+        "qkv": (f32, ["batch", "sequence", (heads + 2 * kv_heads) * size]),
+        "past_k": (f32, cache),
+        "past_v": (f32, cache),
+        "seqlens_k": (i32, ["batch"]),
+        "total": (i32, [1]),
+    }
+    outputs = {
+        "y": (f32, ["batch", "sequence", heads * size]),
+        "present_k": (f32, cache),
+        "present_v": (f32, cache),
+    }
+    node = helper.make_node(
+        "GroupQueryAttention",
+        ["qkv", "", "", "past_k", "past_v", "seqlens_k", "total"],
+        list(outputs),
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+    )
+    graph = helper.make_graph(
+        [node],
+        "attention",
+        [helper.make_tensor_value_info(name, *type) for name, type in inputs.items()],
+        [helper.make_tensor_value_info(name, *type) for name, type in outputs.items()],
+    )
+    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+@pytest.mark.plugin
+def test_a_total_that_is_an_input():
+    model = attention_with_a_total()
+    sessions = tenon_session(model), stock_session(model)
+    random = np.random.default_rng(5)
+    caches = {name: np.zeros((2, 2, 24, 16), np.float32) for name in ("past_k", "past_v")}
+    past = 0
+    for length in (6, 1, 1, 1):
+        past += length
+        given = {
+            "qkv": random.standard_normal((2, length, 128)).astype(np.float32),
+            "seqlens_k": np.full(2, past - 1, np.int32),
+            "total": np.array([past], np.int32),
+            **caches,
+        }
+        ours, theirs = (session.run(None, given) for session in sessions)
+        for mine, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+        caches = {"past_k": ours[1], "past_v": ours[2]}
+
+
 @pytest.mark.parametrize(
     "spelling",
     [

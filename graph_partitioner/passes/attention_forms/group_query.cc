@@ -48,6 +48,20 @@ bool is_ours(Rewrite& r) {
          r.has_input(kNormQ) == r.has_input(kNormK) && r.has_input(kLengths);
 }
 
+// Keys of all rows: as many as shapes tell, or else those of a cache that the model says keeps its
+// length, so that the total, whatever its value, is no more. Lengths beyond it are cut.
+std::optional<Dim> total_keys(Rewrite& r) {
+  const auto total = r.emit.known_elements(r.input(kTotal));
+  if (total && total->size() == 1 && r.is_bound(total->front())) return total->front();
+  const auto past = r.has_input(kPastK) ? r.shape(r.input(kPastK)) : std::nullopt;
+  if (!past || past->size() != 4) return std::nullopt;
+  for (const size_t present : {1, 2}) {
+    const auto shape = r.is_used(present) ? r.shape(r.output(present)) : std::nullopt;
+    if (!shape || shape->size() != 4 || !((*shape)[2] == (*past)[2])) return std::nullopt;
+  }
+  return (*past)[2];
+}
+
 std::optional<Form> read_form(Rewrite& r) {
   Form form;
   form.q_heads = r.node().integer("num_heads", 0);
@@ -65,12 +79,10 @@ std::optional<Form> read_form(Rewrite& r) {
     const auto k = r.shape(r.input(kK));
     if (!k || k->size() != 3 || !((*k)[1] == form.sequence)) return std::nullopt;
   }
-  const auto total = r.emit.known_elements(r.input(kTotal));
   const bool needs_total = r.has_input(kPastK) || r.has_input(kBias);
-  if (needs_total && (!total || total->size() != 1 || !r.is_bound(total->front()))) {
-    return std::nullopt;
-  }
-  form.cache = form.total = needs_total ? total->front() : form.sequence;
+  const std::optional<Dim> total = needs_total ? total_keys(r) : form.sequence;
+  if (!total) return std::nullopt;
+  form.cache = form.total = *total;
   if (r.has_input(kPastK)) {
     const auto past = r.shape(r.input(kPastK));
     if (!past || past->size() != 4 || r.dtype(r.input(kPastK)) != r.dtype(r.input(kQ))) {
