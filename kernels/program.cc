@@ -219,32 +219,32 @@ class ProgramBuilder {
 
   // What the caller brings is there before the first launch: pipelines need not wait for it.
   void mark_inputs(Launch& launch) const {
-    std::set<codegen::ValueId> fetched;
-    collect_fetched(launch.kernel.body, fetched);
-    auto argument = launch.buffers.begin();
-    for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
-      codegen::Parameter& parameter = launch.kernel.parameters[i];
-      if (parameter.type.kind != codegen::Type::Kind::kBuffer) continue;
-      const BufferArgument& buffer = *argument++;
-      if (buffer.kind != BufferArgument::Kind::kValue) continue;
-      const bool is_input = std::ranges::count(graph_.inputs(), root_.at(buffer.id)) > 0;
-      if (is_input && fetched.contains(static_cast<codegen::ValueId>(i))) parameter.constant = true;
-    }
+    for_fetched_values(launch, [&](size_t parameter, ir::ValueId id) {
+      if (std::ranges::count(graph_.inputs(), root_.at(id)) == 0) return;
+      launch.kernel.parameters[parameter].constant = true;
+    });
   }
 
   std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
+    std::vector<FetchedBuffer> values;
+    for_fetched_values(launch, [&](size_t parameter, ir::ValueId id) {
+      values.push_back({parameter, storage_bytes_of(graph_.value(id))});
+    });
+    return values;
+  }
+
+  // visit(number of the parameter, value) for what pipelines fetch.
+  template <typename Visit>
+  static void for_fetched_values(const Launch& launch, const Visit& visit) {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
-    std::vector<FetchedBuffer> values;
     auto argument = launch.buffers.begin();
     for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
       if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
       const BufferArgument& buffer = *argument++;
       if (buffer.kind != BufferArgument::Kind::kValue) continue;
-      if (!fetched.contains(static_cast<codegen::ValueId>(i))) continue;
-      values.push_back({i, storage_bytes_of(graph_.value(buffer.id))});
+      if (fetched.contains(static_cast<codegen::ValueId>(i))) visit(i, buffer.id);
     }
-    return values;
   }
 
   void add_shape_value(const ir::Node& node) {
