@@ -390,7 +390,8 @@ ValueId Builder::load(const Access& from, std::vector<int> shape, double fill) {
 
 void Builder::store(const Access& to, ValueId value) {
   Operation operation{.op = Op::kStore, .operands = {to.buffer, to.offset, value}};
-  add_access(*this, to, type(value).shape, operation.operands);
+  const std::vector<int> shape = type(value).shape;  // types move when one is added
+  add_access(*this, to, shape, operation.operands);
   append(std::move(operation), {});
 }
 
