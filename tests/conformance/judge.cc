@@ -22,6 +22,23 @@ Support runs(const ir::Graph& fused, const Settings& settings) {
   return Support::yes();
 }
 
+Settings pipelined_settings() {
+  Settings settings = conformance_settings();
+  if (settings.gpu) return settings;
+  settings.gpu = codegen::GpuTarget{};
+  settings.gpu->multiprocessors = 6;
+  settings.gpu->pipelines = true;
+  settings.emulate = true;
+  return settings;
+}
+
+Settings assembled_settings() {
+  Settings settings = conformance_settings();
+  settings.gpu = codegen::GpuTarget{};
+  settings.gpu->pipelines = true;
+  return settings;
+}
+
 std::vector<ReferenceTensor> run(Executable& executable, const ir::Graph& fused,
                                  const std::vector<ReferenceTensor>& inputs) {
   std::vector<HostTensor> bytes;

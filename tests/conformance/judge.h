@@ -16,6 +16,10 @@ namespace tenon::kernels {
 using reference::ReferenceTensor;
 
 Settings conformance_settings();
+// With pipelines: on the GPU where that is the target, else interpreted with a GPU's tiles.
+Settings pipelined_settings();
+// To assemble only, for sm_90a.
+Settings assembled_settings();
 
 // Whether some kernel runs every node; the reason names the first that none does.
 Support runs(const ir::Graph& fused, const Settings& settings);

@@ -16,13 +16,6 @@ namespace {
 using codegen::Assembled;
 using codegen::GpuCode;
 
-Settings gpu_settings() {
-  Settings settings = conformance_settings();
-  settings.gpu = codegen::GpuTarget{};
-  settings.gpu->pipelines = true;
-  return settings;
-}
-
 DotProblem nvfp4(int64_t n) {
   const auto form = std::ranges::find(dot_forms(), "nvfp4", &DotForm::name);
   return {*form, DType::kF16, {n, 1024}, DotEnd::kAlpha};
@@ -35,7 +28,7 @@ void expect_clean(ir::Graph graph) {
     graph = run_pass(pass, std::move(graph));
   }
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = gpu_settings();
+  const Settings settings = assembled_settings();
   const Choice choice = select(graph, node, settings);
   ASSERT_NE(choice.chosen, nullptr) << choice.reason();
   const Lowered lowered = choice.chosen->lower(graph, node, settings);

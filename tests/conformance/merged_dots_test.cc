@@ -15,17 +15,6 @@
 namespace tenon::kernels {
 namespace {
 
-Settings merged_settings() {
-  Settings settings = conformance_settings();
-  if (!settings.gpu) {
-    settings.gpu = codegen::GpuTarget{};
-    settings.gpu->multiprocessors = 6;
-    settings.gpu->pipelines = true;
-    settings.emulate = true;
-  }
-  return settings;
-}
-
 DotForm form_of(std::string_view name, DType activation) {
   const auto found = std::ranges::find(dot_forms(), name, &DotForm::name);
   DotForm form = *found;
@@ -42,7 +31,7 @@ ir::Graph merge(const ir::Graph& apart) {
   EXPECT_EQ(merged.order().size(), 1u);
   const ir::Node& node = merged.node(merged.order().front());
   EXPECT_EQ(node.op, ir::kMergedDots);
-  const Choice choice = select(merged, node, merged_settings());
+  const Choice choice = select(merged, node, pipelined_settings());
   EXPECT_NE(choice.chosen, nullptr) << choice.reason();
   return merged;
 }
@@ -97,7 +86,7 @@ TEST_P(Merged, ResultsOfTheirOwn) {
                                             {form(), activation(), {64, k}, DotEnd::kAlpha},
                                             {form(), activation(), {67, k}, DotEnd::kBody}};
   std::mt19937 random(11);
-  judge_several(problems, several(problems, random), {1, 7, 33}, merged_settings());
+  judge_several(problems, several(problems, random), {1, 7, 33}, pipelined_settings());
 }
 
 // Rows of one weight share their scales, those of the other do not.
@@ -106,7 +95,7 @@ TEST(MergedDots, ScalesOfBothKinds) {
       {form_of("fp8_square", DType::kF16), DType::kF16, {130, 256}, DotEnd::kPlain},
       {form_of("fp8_block", DType::kF16), DType::kF16, {70, 256}, DotEnd::kBias}};
   std::mt19937 random(6);
-  judge_several(problems, several(problems, random), {1, 33}, merged_settings());
+  judge_several(problems, several(problems, random), {1, 33}, pipelined_settings());
 }
 
 // Bare powers of two are shifted into f16's range, by another distance for each weight.
@@ -121,7 +110,7 @@ TEST(MergedDots, ScalesOfAnotherRange) {
   std::vector<std::byte> codes(scale.constant->data, scale.constant->data + scale.constant->bytes);
   for (std::byte& code : codes) code = static_cast<std::byte>(std::to_integer<int>(code) - 7);
   scale.constant = ir::Tensor::copy(scale.dtype, scale.constant->dims, codes);
-  judge_several(problems, graph, {1, 9}, merged_settings());
+  judge_several(problems, graph, {1, 9}, pipelined_settings());
 }
 
 // act(gate) * up, with the activation as one op.
@@ -154,7 +143,7 @@ ir::Graph gated(const std::vector<DotProblem>& problems, const char* activation,
 
 void judge_gated(const std::vector<DotProblem>& problems, const char* activation,
                  std::initializer_list<int64_t> rows,
-                 const Settings& settings = merged_settings()) {
+                 const Settings& settings = pipelined_settings()) {
   SCOPED_TRACE(describe(problems[0]) + " " + activation);
   std::mt19937 random(5);
   const ir::Graph apart = gated(problems, activation, random);
@@ -221,7 +210,7 @@ TEST(MergedDots, SplitsAndManyRows) {
 std::vector<int> few_token_ranks(const ir::Graph& apart) {
   const ir::Graph graph = merge(apart);
   const ir::Node& node = graph.node(graph.order().front());
-  Settings settings = merged_settings();
+  Settings settings = pipelined_settings();
   const Choice choice = select(graph, node, settings);
   std::set<std::string> seen;
   std::vector<int> ranks;
@@ -247,7 +236,7 @@ TEST(MergedDots, EveryShapeOfFewTokens) {
   const std::vector<int> three_ranks = few_token_ranks(several(three, random));
   EXPECT_GE(pair_ranks.size(), 2u);
   EXPECT_GE(three_ranks.size(), 2u);
-  Settings settings = merged_settings();
+  Settings settings = pipelined_settings();
   for (const int rank : pair_ranks) {
     settings.rank = rank;
     judge_gated(pair, "Sigmoid", {1, 5, 13}, settings);
@@ -263,7 +252,7 @@ TEST(MergedDots, KeepTheirSize) {
   const DotForm form = form_of("nvfp4", DType::kF16);
   const DotProblem problem{form, DType::kF16, {128, 128}, DotEnd::kPlain};
   const std::unique_ptr<Executable> executable =
-      build_for_test(merge(gated({problem, problem}, "Sigmoid", random)), merged_settings());
+      build_for_test(merge(gated({problem, problem}, "Sigmoid", random)), pipelined_settings());
   EXPECT_EQ(executable->packed_bytes(), executable->weight_bytes());
 }
 

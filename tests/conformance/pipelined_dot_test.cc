@@ -14,14 +14,8 @@
 namespace tenon::kernels {
 namespace {
 
-Settings pipelined_settings() {
-  Settings settings = conformance_settings();
-  if (!settings.gpu) {
-    settings.gpu = codegen::GpuTarget{};
-    settings.gpu->multiprocessors = 6;
-    settings.gpu->pipelines = true;
-    settings.emulate = true;
-  }
+Settings only_pipelined() {
+  Settings settings = pipelined_settings();
   settings.only_candidate = "pipelined";
   return settings;
 }
@@ -29,7 +23,7 @@ Settings pipelined_settings() {
 // How many Runs were judged; 0: the candidate does not take the problem. `size`: of activations, a
 // power of two.
 int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_t> rows,
-          const Settings& settings = pipelined_settings(), double size = 1) {
+          const Settings& settings = only_pipelined(), double size = 1) {
   std::mt19937 random(seed);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
@@ -78,7 +72,7 @@ std::vector<int> few_token_ranks(const DotProblem& problem) {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random, /*rows=*/1);
   const ir::Node& node = graph.node(graph.order().front());
-  Settings settings = pipelined_settings();
+  Settings settings = only_pipelined();
   const Choice choice = select(graph, node, settings);
   std::vector<int> ranks;
   for (; choice.chosen && settings.rank < 24; ++settings.rank) {
@@ -97,7 +91,7 @@ TEST(PipelinedDot, FewTokensOfEveryFormat) {
       if (is_integer(form.element)) problem.form.scale = activation;
       const std::vector<int> ranks = few_token_ranks(problem);
       if (ranks.empty()) continue;
-      Settings settings = pipelined_settings();
+      Settings settings = only_pipelined();
       settings.rank = ranks[seed % ranks.size()];
       formats += judge(problem, seed++, {1, 2, 7, 16}, settings) > 0;
     }
@@ -112,7 +106,7 @@ TEST(PipelinedDot, EveryShapeOfFewTokens) {
   const std::vector<int> ranks = few_token_ranks(problem);
   EXPECT_GE(ranks.size(), 4u);
   for (int rank : ranks) {
-    Settings settings = pipelined_settings();
+    Settings settings = only_pipelined();
     settings.rank = rank;
     EXPECT_GT(judge(problem, 5, {1, 8, 13}, settings), 0);
   }
@@ -138,7 +132,7 @@ TEST(PipelinedDot, TinyActivationsKeepTheirBits) {
     if (bit_width(form.element) != 8 || is_integer(form.element)) continue;
     const DotProblem problem{form, DType::kBF16, {130, 256}, DotEnd::kPlain};
     if (!form.k_last && form.block > 0) continue;
-    EXPECT_EQ(judge(problem, 5, {9}, pipelined_settings(), 0x1p-28), 1) << describe(problem);
+    EXPECT_EQ(judge(problem, 5, {9}, only_pipelined(), 0x1p-28), 1) << describe(problem);
   }
 }
 

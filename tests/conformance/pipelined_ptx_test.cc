@@ -14,10 +14,8 @@ namespace {
 using codegen::Assembled;
 using codegen::GpuCode;
 
-Settings gpu_settings() {
-  Settings settings = conformance_settings();
-  settings.gpu = codegen::GpuTarget{};
-  settings.gpu->pipelines = true;
+Settings only_pipelined() {
+  Settings settings = assembled_settings();
   settings.only_candidate = "pipelined";
   return settings;
 }
@@ -27,7 +25,7 @@ void expect_clean(const DotProblem& problem, bool all) {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = gpu_settings();
+  const Settings settings = only_pipelined();
   const Choice choice = select(graph, node, settings);
   if (!choice.chosen) return;
   const Lowered lowered = choice.chosen->lower(graph, node, settings);
@@ -68,7 +66,7 @@ TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
   const auto form = std::ranges::find(dot_forms(), "fp8_e5m2_block", &DotForm::name);
   const ir::Graph graph = build_dot({*form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = gpu_settings();
+  const Settings settings = only_pipelined();
   const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
   const ShapeChoice& most = lowered.shapes.back();
   EXPECT_EQ(most.chosen.find("128x128 tokens"), 0u) << most.chosen;
