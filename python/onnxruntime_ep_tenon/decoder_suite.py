@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from . import console, cuda
+from .gpu_runs import runs_for
 from .measure import side_by_side, timed
 from .suite import Row, print_rows, write_rows
 
@@ -326,7 +327,7 @@ def _case_row(
     bound = {"tenon": tenon.bind(number, case, cache, ids)}
     if (theirs := peer.bind(number, case, cache, ids)) is not None:
         bound["other"] = theirs
-    runs = {name: _runs_for(call) for name, call in bound.items()}
+    runs = {name: runs_for(call, _SECONDS_PER_CALL) for name, call in bound.items()}
     calls = {name: call(runs[name]) for name, call in bound.items()}
     timings = {t.name: t.median / runs[t.name] for t in side_by_side(calls, plan.seconds, 3)}
     notes = [f"{batch * count / timings['tenon']:.0f} tokens/s"]
@@ -349,13 +350,6 @@ def _compared(case: str, ours: np.ndarray, theirs: np.ndarray) -> str:
     if difference > _LARGEST_DIFFERENCE:
         raise RuntimeError(f"WRONG: {case}: logits differ by {difference:.1%} from the other's")
     return f"logits within {difference:.2%}"
-
-
-def _runs_for(bound: Callable) -> int:
-    once = bound(1)
-    for _ in range(3):  # graphs are captured by then
-        once()
-    return min(200, max(1, int(_SECONDS_PER_CALL / max(timed(once), 1e-6))))
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:

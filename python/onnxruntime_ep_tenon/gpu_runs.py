@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import tensors
-from .commands.bench import gpu_of
+from .commands.arguments import session_options
+from .commands.bench import gpu_of, open_cuda_session
+from .measure import timed
+
+_SECONDS_PER_CALL = 0.02  # of a call that is timed as one
+
+# A bound side: how many Runs in a row -> a call that makes them and waits for the last.
+Bound = Callable[[int], Callable[[], None]]
 
 
 def bind(session, feed: dict, results: dict):
@@ -23,7 +30,8 @@ def bind_addresses(session, feed: dict, results: dict):
     binding, gpu = session.io_binding(), gpu_of(session)
     for bind_one, values in ((binding.bind_input, feed), (binding.bind_output, results)):
         for name, value in values.items():
-            bind_one(name, "cuda", gpu, value.element_type(), value.shape(), value.data_ptr())
+            place = ("cpu", 0) if value.device_name() == "cpu" else ("cuda", gpu)
+            bind_one(name, *place, value.element_type(), value.shape(), value.data_ptr())
     return binding
 
 
@@ -60,3 +68,36 @@ def back_to_back(session, binding, runs: int, **entries: str) -> Callable[[], No
         session.run_with_iobinding(binding, waiting)
 
     return many
+
+
+def runs_for(bound: Bound, seconds: float = _SECONDS_PER_CALL) -> int:
+    """How many Runs in a row take about so long."""
+    once = bound(1)
+    for _ in range(3):  # graphs are captured by then
+        once()
+    return min(200, max(1, int(seconds / max(timed(once), 1e-6))))
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def bind_cuda_provider(
+    model, feed: dict, make_results: Callable[[int], dict], notes: list[str]
+) -> Bound:
+    """ONNX Runtime's own CUDA provider, with its CUDA graph where that works."""
+
+    def attempt(**options) -> Bound:
+        session = open_cuda_session(str(model), session_options(0), **options)
+        results = make_results(gpu_of(session))
+        binding = bind_addresses(session, feed, results)
+        session.run_with_iobinding(binding)
+        kept = feed, results  # the binding knows their addresses only
+        return lambda runs, _kept=kept: back_to_back(session, binding, runs)
+
+    try:
+        return attempt(enable_cuda_graph="1")
+    except Exception as error:
+        without = attempt()
+        notes.append(f"the CUDA provider captures no graph: {first_line(error)}")
+        return without

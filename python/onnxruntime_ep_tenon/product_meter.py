@@ -1,36 +1,24 @@
-"""Times one product on the GPU: Tenon, the CUDA provider and cuBLAS in turns, and checks it.
-
-The work is done in a process of its own: a kernel that faults or hangs takes its case along, not
-the table.
-"""
+"""Times one product on the GPU: Tenon, the CUDA provider and cuBLAS in turns, and checks it."""
 
 from __future__ import annotations
 
 import gc
 import math
-import multiprocessing
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from .gpu_runs import Bound, back_to_back, bind, bind_cuda_provider, first_line, runs_for
+from .machine import Machine, has_cuda_provider, this_machine
 from .measure import side_by_side, timed
+from .measuring_process import MeasuringProcess, WrongResultError
 from .product_cases import Case
 
 _SECONDS_PER_SIDE = 0.25
-_SECONDS_PER_CALL = 0.02  # of a call that is timed as one
-_SECONDS_PER_CASE = 90  # and the process that measures is taken for hung
-_COPIED_BYTES = 1 << 30
 _CHECKED_TOKENS, _CHECKED_COLUMNS = 8, 64
-_MEMORY_FOLDER = Path("/dev/shm")
-_SPACE_NEEDED = 8 << 30
-
-
-class WrongResultError(RuntimeError):
-    """A product is not what float64 says; the GPU itself is well."""
 
 
 @dataclass
@@ -46,96 +34,9 @@ class Measured:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What measures, as told by itself."""
-
-    gpu: str
-    driver: str
-    onnxruntime: str
-    torch: str  # empty: there is none that sees the GPU
-    has_peer: bool
-    copy_rate: float  # bytes read and written per second
-
-
-class Meter:
-    """Hands cases to the measuring process, and replaces it when a case has failed in it."""
-
+class Meter(MeasuringProcess):
     def __init__(self, seed: int = 0):
-        fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > _SPACE_NEEDED
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="tenon-", dir=_MEMORY_FOLDER if fast else None
-        )
-        self._seed = seed
-        self._process = self._pipe = None
-        self.machine: Machine = self._start()
-
-    def measure(self, case: Case) -> Measured:
-        if self._process is None:
-            self._start()
-        self._pipe.send(case)
-        answer = self._answer()
-        if isinstance(answer, Measured):
-            return answer
-        if not isinstance(answer, WrongResultError):
-            self._stop()
-        raise answer
-
-    def close(self) -> None:
-        self._stop()
-        self._folder.cleanup()
-
-    def _start(self) -> Machine:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        arguments = (theirs, self._folder.name, self._seed)
-        self._process = context.Process(target=_measure_for_parent, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-        told = self._answer()
-        if isinstance(told, Exception):
-            self._stop()
-            raise told
-        return told
-
-    def _answer(self):
-        try:
-            if self._pipe.poll(_SECONDS_PER_CASE):
-                return self._pipe.recv()
-            return RuntimeError(f"no answer within {_SECONDS_PER_CASE} s: a kernel may hang")
-        except EOFError:
-            self._process.join()
-            return RuntimeError(f"the measuring process ended with {self._process.exitcode}")
-
-    def _stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._pipe.close()
-            self._process = None
-
-
-def _measure_for_parent(pipe, folder: str, seed: int) -> None:
-    """The measuring process: says what it runs on, then answers case after case."""
-    try:
-        bench = _Bench(Path(folder), seed)
-        pipe.send(bench.machine())
-    except Exception as error:
-        pipe.send(RuntimeError(str(error)))
-        return
-    while True:
-        try:
-            case = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(bench.measure(case))
-        except WrongResultError as error:
-            pipe.send(error)
-        except Exception as error:
-            # Errors of ONNX Runtime cannot be pickled.
-            pipe.send(RuntimeError(str(error) or type(error).__name__))
-        bench.clean_up()
+        super().__init__(_Bench, seed)
 
 
 class _Bench:
@@ -145,20 +46,7 @@ class _Bench:
         self._cublas = _Cublas.find()
 
     def machine(self) -> Machine:
-        import onnxruntime
-
-        from . import cuda
-        from .driver_clock import DriverClock
-
-        driver = cuda.find_driver()
-        return Machine(
-            gpu=driver.gpus[0],
-            driver=driver.cuda,
-            onnxruntime=onnxruntime.__version__,
-            torch=self._cublas.version if self._cublas else "",
-            has_peer=_has_cuda_provider(),
-            copy_rate=DriverClock().copy_rate(_COPIED_BYTES),
-        )
+        return this_machine(on_gpu=True, torch=self._cublas.version if self._cublas else "")
 
     def clean_up(self) -> None:
         gc.collect()
@@ -176,7 +64,7 @@ class _Bench:
         calls = {"tenon": ours.bind(feed)}
         if not case.drawn:
             self._add_others(calls, measured.notes, stack, case, feed)
-        runs = {name: _runs_for(call) for name, call in calls.items()}
+        runs = {name: runs_for(call) for name, call in calls.items()}
         repeated = {name: call(runs[name]) for name, call in calls.items()}
         for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
             copies = self._cublas.copies(case) if timing.name == "cublas" else case.copies
@@ -201,7 +89,7 @@ class _Bench:
         others = {}
         if stack.format.emit_peer is None:
             notes.append("the CUDA provider does not know the format")
-        elif _has_cuda_provider():
+        elif has_cuda_provider():
             others["peer"] = lambda: _bind_peer(stack, case, feed, notes)
         if self._cublas:
             others["cublas"] = lambda: self._cublas.bind(case)
@@ -209,28 +97,7 @@ class _Bench:
             try:
                 calls[name] = bind()
             except Exception as error:
-                notes.append(f"{name}: {_first_line(error)}")
-
-
-def _has_cuda_provider() -> bool:
-    import onnxruntime
-
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-
-
-# A bound side: how many Runs in a row -> a call that makes them and waits for the last.
-Bound = Callable[[int], Callable[[], None]]
-
-
-def _runs_for(bound: Bound) -> int:
-    once = bound(1)
-    for _ in range(3):  # graphs are captured by then
-        once()
-    return min(200, max(1, int(_SECONDS_PER_CALL / max(timed(once), 1e-6))))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                notes.append(f"{name}: {first_line(error)}")
 
 
 def shapes_of(fusions: list[dict]) -> list[str]:
@@ -277,8 +144,6 @@ class _Tenon:
         return session_with_report(model, "gpu", session_options(0), **options)
 
     def bind(self, feed) -> Bound:
-        from .gpu_runs import back_to_back, bind
-
         binding = bind(self.session, feed, self._results)
         return lambda runs: back_to_back(self.session, binding, runs)
 
@@ -301,26 +166,8 @@ class _Tenon:
 
 def _bind_peer(stack, case: Case, feed, notes: list[str]) -> Bound:
     """The CUDA provider on the same inputs, with its CUDA graph where that works."""
-    from .commands.arguments import session_options
-    from .commands.bench import gpu_of, open_cuda_session
-    from .gpu_runs import back_to_back, bind_addresses
-
-    path = str(stack.model(case.m, case.copies, peer=True))
-
-    def attempt(**options) -> Bound:
-        session = open_cuda_session(path, session_options(0), **options)
-        results = _results(case, stack, gpu_of(session))
-        binding = bind_addresses(session, feed, results)
-        session.run_with_iobinding(binding)
-        kept = feed, results  # the binding knows their addresses only
-        return lambda runs, _kept=kept: back_to_back(session, binding, runs)
-
-    try:
-        return attempt(enable_cuda_graph="1")
-    except Exception as error:
-        without = attempt()
-        notes.append(f"the CUDA provider captures no graph: {_first_line(error)}")
-        return without
+    path = stack.model(case.m, case.copies, peer=True)
+    return bind_cuda_provider(path, feed, lambda gpu: _results(case, stack, gpu), notes)
 
 
 class _Cublas:

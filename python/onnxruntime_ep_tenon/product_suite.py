@@ -10,34 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import console, cuda
+from .machine import Limits, Machine
+from .measuring_process import measure_in_turn
 from .product_cases import Case, random_cases, table_cases
-from .product_meter import Machine, Measured, Meter
+from .product_meter import Measured, Meter
 from .requirements import has
 
 _MOST_SECONDS, _MORE_PER_RANDOM_CASE = 330.0, 5.0  # no further case is begun after this
 _FEW_TOKENS = 16  # up to here a plot of its own
 _MEMORY_BOUND_UP_TO, _COMPUTE_BOUND_FROM = 64, 64  # tokens: which figure a row shows
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the machine can do at best, and how that is known."""
-
-    read: float  # bytes per second
-    flops: float  # 16-bit, dense
-    source: str
-
-    @staticmethod
-    def of(machine: Machine) -> Limits:
-        if "H200" in machine.gpu:
-            return Limits(
-                4.57e12, 989e12, "assumed: bulk copies read 4.57 TB/s; data sheet's FLOPs"
-            )
-        return Limits(machine.copy_rate, math.nan, "the copy rate of this run")
-
-    def seconds(self, case: Case) -> float:
-        reading = case.bytes / self.read
-        return reading if math.isnan(self.flops) else max(reading, case.flops / self.flops)
 
 
 @dataclass(frozen=True)
@@ -159,28 +140,14 @@ def _measure_all(cases: list[Case], meter, say, args) -> list[ProductRow]:
     if args.random:
         say(f"random shapes from seed {args.seed}")
     most = _MOST_SECONDS + _MORE_PER_RANDOM_CASE * args.random
-    begin = time.perf_counter()
     rows: list[ProductRow] = []
-    for number, case in enumerate(cases, 1):
-        started = time.perf_counter()
-        if started - begin > most:
-            row = ProductRow(case, limits, problem=f"not begun: {most:.0f} s were over")
-        else:
-            row = _measure_one(case, limits, meter)
-        rows.append(row)
-        spent = time.perf_counter() - started
-        say(f"[{number}/{len(cases)}] {case.name}: {_summary(row)} ({spent:.1f} s)")
+    for case, measured, problem, spent in measure_in_turn(cases, meter, most):
+        rows.append(ProductRow(case, limits, measured, problem))
+        say(f"[{len(rows)}/{len(cases)}] {case.name}: {_summary(rows[-1])} ({spent:.1f} s)")
         if args.out:
             # A run that is cut short leaves what it has.
             _write(Path(args.out), _result(rows, meter.machine, args))
     return rows
-
-
-def _measure_one(case: Case, limits: Limits, meter) -> ProductRow:
-    try:
-        return ProductRow(case, limits, meter.measure(case))
-    except Exception as error:
-        return ProductRow(case, limits, problem=" ".join(str(error).split())[:400])
 
 
 def _microseconds(seconds: float) -> str:

@@ -9,10 +9,11 @@ import onnx
 import pytest
 from conftest import runtime_at_least
 from onnxruntime_ep_tenon import product_suite, tensors
+from onnxruntime_ep_tenon.machine import Machine
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.product_stack import STACK_FORMATS, ProductStack
 from onnxruntime_ep_tenon.product_cases import Bar, Case, random_cases, table_cases
-from onnxruntime_ep_tenon.product_meter import Machine, Measured, shapes_of
+from onnxruntime_ep_tenon.product_meter import Measured, shapes_of
 from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import python, run_script
 
