@@ -6,6 +6,8 @@
 #   ./run --bench     the table of cases on the GPU, into results/bench
 #   ./run --products  the table of block-scaled products on the GPU, into results/products; takes
 #                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
+#   ./run --attention the table of attentions on the GPU, into results/attention; takes --quick and
+#                     --only PATTERN
 #   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
 #                     `tenon bench`: --preset, --weights, --batch, --past, --prefill
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
@@ -119,6 +121,10 @@ case ${1:-} in
     exec "$python" -m onnxruntime_ep_tenon bench --suite products --device gpu \
       --out "$results/products" "${@:2}"
     ;;
+  --attention)
+    exec "$python" -m onnxruntime_ep_tenon bench --suite attention --device gpu \
+      --out "$results/attention" "${@:2}"
+    ;;
   --decoder)
     exec "$python" -m onnxruntime_ep_tenon bench --suite decoder --device gpu \
       --out "$results/decoder" "${@:2}"
@@ -134,7 +140,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --products, --decoder, --sanitize" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --sanitize" >&2
     exit 2
     ;;
 esac

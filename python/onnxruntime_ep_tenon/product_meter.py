@@ -93,9 +93,9 @@ class _Bench:
             others["peer"] = lambda: _bind_peer(stack, case, feed, notes)
         if self._cublas:
             others["cublas"] = lambda: self._cublas.bind(case)
-        for name, bind in others.items():
+        for name, begin in others.items():
             try:
-                calls[name] = bind()
+                calls[name] = begin()
             except Exception as error:
                 notes.append(f"{name}: {first_line(error)}")
 

@@ -44,6 +44,10 @@ def run_suite(args) -> int:
         from .decoder_suite import run_decoder_suite
 
         return run_decoder_suite(args)
+    if args.suite == "attention":
+        from .attention_suite import run_attention_suite
+
+        return run_attention_suite(args)
     if args.device.startswith("gpu"):
         from .gpu_suite import run_gpu_suite
 

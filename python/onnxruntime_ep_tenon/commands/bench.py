@@ -20,11 +20,13 @@ def add_arguments(parser) -> None:
         "--suite",
         nargs="?",
         const="general",
-        choices=("general", "products", "decoder"),
+        choices=("general", "products", "attention", "decoder"),
         help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "or whole decoders",
+        "of attentions, or whole decoders",
     )
-    parser.add_argument("--quick", action="store_true", help="products: NVFP4 only")
+    parser.add_argument(
+        "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
+    )
     parser.add_argument(
         "--random",
         type=int,
@@ -33,7 +35,9 @@ def add_arguments(parser) -> None:
         help="products: random shapes besides the table, drawn with --seed",
     )
     parser.add_argument(
-        "--only", metavar="PATTERN", help="products: cases of this name, e.g. 'int4 M=16 *'"
+        "--only",
+        metavar="PATTERN",
+        help="products, attention: cases of this name, e.g. 'int4 M=16 *'",
     )
     _add_decoder_sizes(parser)
     parser.add_argument(

@@ -1,0 +1,181 @@
+"""Times one attention: Tenon and ONNX Runtime's own provider in turns, caches written in place.
+
+On a GPU the other is the CUDA provider, on the host the CPU provider; both get the same file, the
+same caches and the same queries.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from . import tensors
+from .attention_cases import AttentionCase
+from .commands.arguments import session_options
+from .gpu_runs import Bound, back_to_back, bind, bind_cuda_provider, first_line, runs_for
+from .machine import Machine, has_cuda_provider, this_machine
+from .measure import side_by_side, timed
+from .measuring_process import MeasuringProcess, WrongResultError
+
+_SECONDS_PER_SIDE = 0.25
+_CHECKED_ROWS = 8
+
+
+@dataclass
+class MeasuredAttention:
+    """Seconds per attention; what was not measured is NaN."""
+
+    tenon: float = math.nan
+    peer: float = math.nan
+    kernel: str = ""
+    created: float = math.nan  # seconds until the session was there
+    error: float = math.nan  # the largest, over what rounding explains
+    notes: list[str] = field(default_factory=list)
+
+
+class AttentionMeter(MeasuringProcess):
+    def __init__(self, device: str, seed: int = 0):
+        super().__init__(partial(AttentionBench, device=device), seed)
+
+
+class AttentionBench:
+    def __init__(self, folder: Path, seed: int, device: str):
+        self._folder, self._seed, self._device = folder, seed, device
+        self._on_gpu = device.startswith("gpu")
+
+    def machine(self) -> Machine:
+        return this_machine(self._on_gpu)
+
+    def clean_up(self) -> None:
+        gc.collect()
+
+    def measure(self, case: AttentionCase) -> MeasuredAttention:
+        from .models.attention_stack import AttentionStack
+
+        stack = AttentionStack(case, self._seed)
+        path = stack.model(self._folder)
+        measured = MeasuredAttention()
+        session = self._open(path, measured)
+        buffers = _Buffers(stack, session.tenon_gpu)
+        results = buffers.results()
+        binding = bind(session, buffers.feed, results)
+        session.run_with_iobinding(binding)
+        check = _Check(stack, buffers, self._seed)
+        measured.error = check(results, with_caches=True)
+        calls: dict[str, Bound] = {"tenon": lambda runs: back_to_back(session, binding, runs)}
+        self._add_peer(calls, path, buffers, measured.notes)
+        runs = {name: runs_for(call) for name, call in calls.items()}
+        repeated = {name: call(runs[name]) for name, call in calls.items()}
+        for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
+            setattr(measured, timing.name, timing.median / runs[timing.name] / case.copies)
+        measured.error = max(measured.error, check(results))
+        return measured
+
+    def _open(self, path: Path, measured: MeasuredAttention):
+        from .report import session_with_report
+
+        options = {"claim": "all", "require_full_claim": True}
+        if self._on_gpu:
+            options["enable_cuda_graph"] = True
+        opened = []
+        measured.created = timed(
+            lambda: opened.append(
+                session_with_report(path, self._device, session_options(0), **options)
+            )
+        )
+        session, report = opened[0]
+        measured.kernel = ", ".join(sorted({f.get("chosen", "") for f in report.fusions}))
+        return session
+
+    def _add_peer(self, calls: dict, path: Path, buffers: _Buffers, notes: list[str]) -> None:
+        try:
+            if not self._on_gpu:
+                calls["peer"] = _bind_cpu_provider(path, buffers)
+            elif has_cuda_provider():
+                calls["peer"] = bind_cuda_provider(
+                    path, buffers.feed, lambda _: buffers.results(), notes
+                )
+        except Exception as error:
+            notes.append(f"the other: {first_line(error)}")
+
+
+def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        str(path), session_options(0), providers=["CPUExecutionProvider"]
+    )
+    binding = bind(session, buffers.feed, buffers.results())
+    session.run_with_iobinding(binding)
+    return lambda runs: back_to_back(session, binding, runs)
+
+
+class _Buffers:
+    """Inputs where the session wants them; the caches are outputs as well."""
+
+    def __init__(self, stack, gpu: int | None):
+        self._stack, self._gpu = stack, gpu
+        lengths = stack.lengths()
+        self.feed = {name: self._put(stack.fresh(name)) for name in "qkv"}
+        self.feed["seqlens_k"] = self._put(lengths["seqlens_k"])
+        self.feed["total"] = tensors.to_ort_value(lengths["total"])
+        for number in range(stack.case.copies):
+            for name in "kv":
+                self.feed[f"past_{name}{number}"] = self._put(stack.past(name, number))
+
+    def results(self) -> dict:
+        """Outputs of their own, and the caches, which are written in place."""
+        bound = {}
+        for number in range(self._stack.case.copies):
+            bound[f"y{number}"] = self._put(np.zeros_like(self._stack.fresh("q")))
+            for name in "kv":
+                bound[f"present_{name}{number}"] = self.feed[f"past_{name}{number}"]
+        return bound
+
+    def get(self, value) -> np.ndarray:
+        on_host = tensors.from_ort_value if self._gpu is None else tensors.from_gpu_value
+        return on_host(value)
+
+    def _put(self, array: np.ndarray):
+        if self._gpu is None:
+            return tensors.to_ort_value(array)
+        return tensors.to_gpu_value(array, self._gpu)
+
+
+class _Check:
+    """Some rows of one attention against float64, and that only the fresh keys were written."""
+
+    def __init__(self, stack, buffers: _Buffers, seed: int):
+        self._stack, self._buffers = stack, buffers
+        case = stack.case
+        random = np.random.default_rng(seed)
+        self._number = int(random.integers(case.copies))
+        last = case.queries - 1
+        self._rows = [
+            tuple(int(random.integers(size)) for size in (case.batch, case.heads, case.queries))
+            for _ in range(_CHECKED_ROWS - 1)
+        ] + [(case.batch - 1, case.heads - 1, last)]
+        self._caches = {name: stack.present(name, self._number) for name in "kv"}
+
+    def __call__(self, results: dict, with_caches: bool = False) -> float:
+        if with_caches:
+            for name, expected in self._caches.items():
+                found = self._buffers.get(results[f"present_{name}{self._number}"])
+                if not np.array_equal(found.view(np.uint16), expected.view(np.uint16)):
+                    raise WrongResultError(
+                        f"WRONG: cache {name}{self._number} is not the past with the fresh "
+                        f"{'keys' if name == 'k' else 'values'} behind it"
+                    )
+        y = self._buffers.get(results[f"y{self._number}"])
+        worst = self._stack.error_over_bound(self._caches, y, self._rows)
+        if worst > 1:
+            raise WrongResultError(
+                f"WRONG: attention {self._number} is off by {worst:.3g} times what rounding "
+                "explains"
+            )
+        return worst

@@ -1,0 +1,228 @@
+"""The table of attentions: Tenon, ONNX Runtime's own provider on the same file, and the limit."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import console
+from .attention_cases import AttentionCase, host_cases, table_cases
+from .attention_meter import AttentionMeter, MeasuredAttention
+from .machine import Limits, Machine
+from .measuring_process import measure_in_turn
+from .requirements import has
+
+_MOST_SECONDS = 240.0  # no further case is begun after this
+
+
+@dataclass(frozen=True)
+class AttentionRow:
+    """One line of the table: a case with its times, or with the reason why there are none."""
+
+    case: AttentionCase
+    limits: Limits
+    measured: MeasuredAttention | None = None
+    problem: str = ""
+
+    def seconds(self, side: str) -> float:
+        return getattr(self.measured, side) if self.measured else math.nan
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds("tenon") / self.seconds("peer")
+
+    @property
+    def met(self) -> bool | None:
+        """None: no bar, or nothing to compare with."""
+        if self.measured is None:
+            return False
+        if self.case.bar is None or math.isnan(self.ratio):
+            return None
+        return self.ratio <= self.case.bar
+
+    def rate(self, side: str) -> float:
+        """TB/s for a step, TFLOP/s for a prompt."""
+        work = self.case.bytes if self.case.kind == "decode" else self.case.flops
+        return work / self.seconds(side) / 1e12
+
+    @property
+    def unit(self) -> str:
+        return "TB/s" if self.case.kind == "decode" else "TFLOP/s"
+
+    def as_json(self) -> dict:
+        figures = {
+            "tenon_us": self.seconds("tenon") * 1e6,
+            "peer_us": self.seconds("peer") * 1e6,
+            "limit_us": self.limits.seconds(self.case) * 1e6,
+            "tenon_over_peer": self.ratio,
+            "tenon_rate": self.rate("tenon"),
+            "peer_rate": self.rate("peer"),
+            "error_over_bound": self.seconds("error"),
+            "created_s": self.seconds("created"),
+        }
+        return {
+            "case": self.case.name,
+            **asdict(self.case),
+            "copies": self.case.copies,
+            "rate_unit": self.unit,
+            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            "met": self.met,
+            "kernel": self.measured.kernel if self.measured else "",
+            "notes": self.measured.notes if self.measured else [],
+            "problem": self.problem,
+        }
+
+
+def run_attention_suite(args, meter=None) -> int:
+    device = _device(args.device)
+    cases = _cases(args, device)
+    meter = meter or AttentionMeter(device, args.seed)
+    say = (lambda *_: None) if args.json else console.say
+    try:
+        rows = _measure_all(cases, meter, say, args)
+    finally:
+        meter.close()
+    result = _result(rows, meter.machine, args)
+    if args.out:
+        _write(Path(args.out), result)
+        _plot(Path(args.out), rows)
+    if args.json:
+        console.print_json(result)
+    else:
+        _print(rows, meter.machine)
+    return 1 if any(row.problem for row in rows) else 0
+
+
+def _device(wanted: str) -> str:
+    from .session import devices
+
+    if wanted == "auto":
+        return devices()[0].device.type.name.lower()
+    if wanted not in ("cpu", "gpu", "gpu:0"):
+        raise ValueError(
+            f"the suite of attentions runs on the first GPU or on the cpu, not '{wanted}'"
+        )
+    return wanted
+
+
+def _cases(args, device: str) -> list[AttentionCase]:
+    cases = host_cases() if device == "cpu" else table_cases(args.quick)
+    chosen = [case for case in cases if fnmatch.fnmatch(case.name, args.only or "*")]
+    if not chosen:
+        names = ", ".join(case.name for case in cases)
+        raise ValueError(f"no case is named '{args.only}'; there are: {names}")
+    return chosen
+
+
+def _measure_all(cases: list[AttentionCase], meter, say, args) -> list[AttentionRow]:
+    limits = Limits.of(meter.machine)
+    rows: list[AttentionRow] = []
+    for case, measured, problem, spent in measure_in_turn(cases, meter, _MOST_SECONDS):
+        rows.append(AttentionRow(case, limits, measured, problem))
+        say(f"[{len(rows)}/{len(cases)}] {case.name}: {_summary(rows[-1])} ({spent:.1f} s)")
+        if args.out:
+            # A run that is cut short leaves what it has.
+            _write(Path(args.out), _result(rows, meter.machine, args))
+    return rows
+
+
+def _microseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
+
+
+def _summary(row: AttentionRow) -> str:
+    if row.problem:
+        return f"FAILED: {row.problem}"
+    other = _microseconds(row.seconds("peer"))
+    verdict = {True: ", met", False: ", MISSED", None: ""}[row.met]
+    return (
+        f"{_microseconds(row.seconds('tenon'))} us"
+        + (f", other {other}" if other else "")
+        + verdict
+    )
+
+
+def _result(rows: list[AttentionRow], machine: Machine, args) -> dict:
+    limits = Limits.of(machine)
+    told = {
+        **asdict(machine),
+        "read_limit_bytes_s": limits.read,
+        "flop_limit_s": limits.flops,
+    }
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in told.items()
+        },
+        "limits": limits.source,
+        "seed": args.seed,
+        "rows": [row.as_json() for row in rows],
+    }
+
+
+def _write(folder: Path, result: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "attention.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _plot(folder: Path, rows: list[AttentionRow]) -> None:
+    """One plot of the steps and one of the prompts, in the unit that bounds each."""
+    if not has("matplotlib"):
+        return
+    from . import plots
+
+    for kind in ("decode", "prefill"):
+        members = [row for row in rows if row.measured and row.case.kind == kind]
+        if not members:
+            continue
+        rates = {
+            label: [0.0 if math.isnan(row.rate(side)) else row.rate(side) for row in members]
+            for label, side in (("Tenon", "tenon"), (_peer_name(rows), "peer"))
+        }
+        shown = {label: values for label, values in rates.items() if any(values)}
+        labels = [row.case.name.removeprefix(f"{kind} ").replace(" ", "\n") for row in members]
+        path = folder / f"attention_{kind}.png"
+        plots.bars(path, f"attention, {kind}", members[0].unit, labels, shown)
+
+
+def _peer_name(rows: list[AttentionRow]) -> str:
+    return "CPU provider" if math.isnan(rows[0].limits.read) else "CUDA provider"
+
+
+def _print(rows: list[AttentionRow], machine: Machine) -> None:
+    limits = Limits.of(machine)
+    console.heading(f"Attention on {machine.gpu or 'the host'}, onnxruntime {machine.onnxruntime}")
+    if not machine.has_peer:
+        console.say("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+    if machine.gpu:
+        console.say(f"read limit {limits.read / 1e12:.2f} TB/s ({limits.source})")
+    columns = ["case", "tenon us", f"{_peer_name(rows)} us", "ratio", "limit us", "tenon", "other"]
+    columns += ["unit", "bar", "", "kernel", "note"]
+    console.table(columns, [_cells(row) for row in rows], right=(1, 2, 3, 4, 5, 6))
+    for row in rows:
+        if row.problem:
+            console.say(f"FAILED  {row.case.name}: {row.problem}")
+
+
+def _cells(row: AttentionRow) -> tuple:
+    def figure(value: float) -> str:
+        return "" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+    verdict = {True: "met", False: "MISSED", None: ""}[row.met]
+    return (
+        row.case.name,
+        *(_microseconds(row.seconds(side)) for side in ("tenon", "peer")),
+        figure(row.ratio),
+        _microseconds(row.limits.seconds(row.case)),
+        *(figure(row.rate(side)) for side in ("tenon", "peer")),
+        row.unit,
+        f"<= {row.case.bar}" if row.case.bar else "",
+        "FAILED" if row.problem else verdict,
+        row.measured.kernel if row.measured else "",
+        "; ".join(row.measured.notes) if row.measured else "see below",
+    )
