@@ -179,6 +179,30 @@ std::optional<Layout> moved_backward(const Kernel& kernel, const Operation& op, 
                       register_bits);
 }
 
+std::optional<WarpReduction> reduced_in_warp(const Layout& from, int axis) {
+  if (!from.is_bits()) return std::nullopt;
+  int columns = log2_of(from.columns);
+  // What becomes of a bit of the element's number: -1 where the reduction drops it.
+  auto kept = [&](int bit) {
+    if (axis == 1) return bit < columns ? -1 : bit - columns;
+    return bit < columns ? bit : -1;
+  };
+  std::vector<int> thread_bits, register_bits, distances;
+  for (int i = 0; i < static_cast<int>(from.thread_bits.size()); ++i) {
+    int bit = from.thread_bits[static_cast<size_t>(i)];
+    thread_bits.push_back(bit < 0 ? -1 : kept(bit));
+    if (bit < 0 || thread_bits.back() >= 0) continue;
+    if (1 << i >= kWarp) return std::nullopt;
+    distances.push_back(1 << i);
+  }
+  for (int bit : from.register_bits) {
+    if (kept(bit) >= 0) register_bits.push_back(kept(bit));
+  }
+  return WarpReduction{Layout::bits({axis == 1 ? from.rows : from.columns}, from.threads,
+                                    std::move(thread_bits), std::move(register_bits)),
+                       std::move(distances)};
+}
+
 namespace {
 
 // All threads do the same with their registers if and only if a bit of the thread's number leads to

@@ -29,6 +29,14 @@ std::optional<Layout> moved_backward(const Kernel& kernel, const Operation& op, 
 // Where [n, m] lies that a transpose makes of sums [m, n] in place. Nothing where no sums fit.
 std::optional<Layout> turned_sums(const std::vector<int>& shape, int threads);
 
+// Where the results of a reduction along `axis` lie if lanes of a warp combine what they hold, and
+// how far apart those are. Nothing: some of it is in other warps.
+struct WarpReduction {
+  Layout result;
+  std::vector<int> distances;
+};
+std::optional<WarpReduction> reduced_in_warp(const Layout& from, int axis);
+
 // True if what the result has of this operand is in the same thread already, and in the same
 // register for all of them.
 bool stays_in_thread(const Kernel& kernel, const Operation& op, size_t operand, const Layout& from,

@@ -70,6 +70,11 @@ int64_t reduce_price(const Operation& op, const Type& type, const Layout& from, 
     return kInstruction * registers + 5 * kShuffle * std::max<int64_t>(1, registers / from.run) +
            kExchange + kInstruction * to.registers();
   }
+  auto in_warp = reduced_in_warp(from, op.axis);
+  if (in_warp && in_warp->result == to) {
+    auto shuffles = static_cast<int64_t>(in_warp->distances.size());
+    return kInstruction * registers + kShuffle * to.registers() * shuffles;
+  }
   int along = type.shape[static_cast<size_t>(op.axis)];
   return kExchange + kInstruction * (accesses(from, type) + int64_t{along} * to.registers());
 }

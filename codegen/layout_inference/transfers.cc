@@ -73,6 +73,10 @@ std::vector<Layout> proposals(const System& system, const Constraint& constraint
   if (constraint.kind == Constraint::Kind::kRelayout) return {from};
   if (constraint.kind != Constraint::Kind::kTransfer) return {};
   if (!from.is_bits()) return fragment_proposals(system, constraint, forward, from);
+  if (constraint.op->op == Op::kReduce) {
+    auto reduced = forward ? reduced_in_warp(from, constraint.op->axis) : std::nullopt;
+    return reduced ? std::vector{reduced->result} : std::vector<Layout>{};
+  }
   if (!is_move(system.kernel, *constraint.op)) return {};
   auto moved = forward ? moved_forward(system.kernel, *constraint.op, from)
                        : moved_backward(system.kernel, *constraint.op, constraint.operand, from);

@@ -238,6 +238,24 @@ TEST(LayoutTest, MovedLayoutsKeepElementsInTheirThreads) {
   }
 }
 
+// What a reduction in a warp leaves is what the lanes that combined it held the parts of.
+TEST(LayoutTest, ReductionsOfSumsStayInTheirWarp) {
+  Layout sums = Layout::sums({128, 32}, 256).value();
+  auto rows = reduced_in_warp(sums, 1);
+  ASSERT_TRUE(rows);
+  EXPECT_EQ(rows->distances, (std::vector{1, 2}));
+  for (int thread = 0; thread < 256; ++thread) {
+    std::set<int64_t> held, reduced;
+    for (int reg = 0; reg < sums.registers(); ++reg) held.insert(sums.element_of(thread, reg) / 32);
+    for (int reg = 0; reg < rows->result.registers(); ++reg) {
+      reduced.insert(rows->result.element_of(thread, reg));
+    }
+    ASSERT_EQ(held, reduced);
+  }
+  EXPECT_FALSE(reduced_in_warp(sums, 0)) << "other warps hold the other rows";
+  EXPECT_FALSE(reduced_in_warp(Layout::dealt({128, 32}, 256), 1));
+}
+
 // From the words in a slot to the operand of the product: nothing changes threads, and the sums are
 // turned in place.
 TEST(LayoutTest, PackedWeightsAreDecodedInPlace) {
