@@ -9,7 +9,7 @@
 #   ./run --attention the table of attentions on the GPU, into results/attention; takes --quick and
 #                     --only PATTERN
 #   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
-#                     `tenon bench`: --preset, --weights, --batch, --past, --prefill
+#                     `tenon bench`: --preset, --weights, --batch, --past, --prefill, --limit SECONDS
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
 #
 # PYTHON names another interpreter.
@@ -23,7 +23,10 @@ print(next(pathlib.Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.s
   exit 1
 }
 results=$PWD/results
-rm -rf "$results"
+# Tables stay beside each other; a run of the tests begins anew.
+case ${1:-} in
+  "" | --sanitize) rm -rf "$results" ;;
+esac
 mkdir -p "$results"
 
 export PYTHONPATH=$PWD/python:$PWD/vendor${PYTHONPATH:+:$PYTHONPATH}

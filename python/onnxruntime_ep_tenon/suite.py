@@ -98,7 +98,7 @@ def print_rows(rows: list[Row], heading: str) -> None:
 def write_rows(folder: Path, result: dict, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
-    if has("matplotlib"):
+    if rows and has("matplotlib"):
         from . import plots
 
         names = [row.case.replace(", ", "\n") for row in rows]

@@ -53,6 +53,13 @@ def add_arguments(parser) -> None:
         "--cuda-model", metavar="FILE", help="the CUDA provider runs this one instead"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="per provider (default: 2)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="decoder: what is not done by then is left out",
+    )
     parser.add_argument("--out", metavar="FOLDER", help="write bench.json and bench.png there")
     arguments.add_session(parser)
     arguments.add_inputs(parser)

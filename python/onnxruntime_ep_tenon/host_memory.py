@@ -1,0 +1,28 @@
+"""How much memory of the host a piece of work took at its peak, as Linux counts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+def _status(key: str) -> int:
+    return int(re.search(rf"^{key}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)[1]) * 1024
+
+
+class PeakMemory:
+    """with PeakMemory() as memory: ...; then memory.grown: resident bytes at most, over before.
+
+    What is mapped from files counts as soon as it was read.
+    """
+
+    def __enter__(self) -> PeakMemory:
+        _CLEAR.write_text(_RESET_PEAK)
+        self._before = _status("VmRSS")
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.grown = _status("VmHWM") - self._before
