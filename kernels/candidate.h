@@ -23,6 +23,7 @@ struct Settings {
   Precision precision = Precision::kExact;
   std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
   int rank = 0;                // which of a candidate's shapes, best first, for tuning
+  bool early_reads = true;     // what the caller brings is read before the launch before has ended
 };
 
 struct Candidate {

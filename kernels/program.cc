@@ -201,7 +201,7 @@ class ProgramBuilder {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
     compiled.fetched = fetched_values(launch);
-    if (on_gpu()) mark_inputs(launch);
+    if (on_gpu() && settings_.early_reads) mark_inputs(launch);
     for (const BufferArgument& argument : launch.buffers) {
       const size_t slot = slot_of(argument, places);
       touch(slot);

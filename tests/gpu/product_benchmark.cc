@@ -2,6 +2,8 @@
 // not for the chosen one alone. Nothing is asserted about time; runs where TENON_MEASURE is set:
 //   TENON_MEASURE="28672x4096x1 4096x4096x256"   these products (N x K x rows)
 //   TENON_MEASURE=random:40                      as many random ones, and how good the choice was
+//   TENON_MEASURE_SEED=7                         which random ones
+//   TENON_MEASURE_CHAIN=1                        as if each product needed the one before
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +30,8 @@ struct Product {
 std::vector<Product> wanted_products(const std::string& text) {
   std::vector<Product> products;
   if (text.starts_with("random:")) {
-    const unsigned seed = std::random_device{}();
+    const char* given = std::getenv("TENON_MEASURE_SEED");
+    const unsigned seed = given ? static_cast<unsigned>(std::stoul(given)) : std::random_device{}();
     fmt::print("seed {}\n", seed);
     std::mt19937 random(seed);
     const auto between = [&](double low, double high) {
@@ -80,6 +83,7 @@ class ProductBenchmark : public testing::Test {
     device_ = device::Device::open(0);
     settings_.host = codegen::detect_host();
     settings_.gpu = device_->description().target();
+    settings_.early_reads = std::getenv("TENON_MEASURE_CHAIN") == nullptr;
   }
 
   // Microseconds of one product; enough copies of the weight that none stays in a cache.
@@ -140,7 +144,8 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
     const ir::Node& node = graph.node(graph.order().front());
     const FragmentLayout layout =
         fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
-    const std::vector<PipelinedShape> shapes = rank_shapes(layout, product.rows, *settings_.gpu);
+    const std::vector<PipelinedShape> shapes =
+        rank_shapes(layout, product.rows, settings_.early_reads, *settings_.gpu);
     const size_t count = std::min<size_t>(shapes.size(), tries ? std::stoul(tries) : 8);
     double chosen = 0, best = 1e30;
     for (size_t rank = 0; rank < count; ++rank) {

@@ -123,7 +123,7 @@ Support supports_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node
   }
   const DotSections dots = plan_sections(graph, nodes);
   if (!dots.support) return dots.support;
-  if (rank_shapes(dots.layout, 8, *settings.gpu).empty()) {
+  if (rank_shapes(dots.layout, 8, /*overlaps=*/false, *settings.gpu).empty()) {
     return Support::no("a block has too little shared memory");
   }
   return Support::yes();
@@ -198,9 +198,13 @@ Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> n
   const PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
   const ScaledDotProblem& problem = dot.problem;
   const std::vector<int64_t> buckets = row_buckets(problem.rows);
+  // kernels/program.cc lets pipelines fetch what the caller brings without waiting.
+  const bool overlaps =
+      settings.early_reads && std::ranges::count(graph.inputs(), problem.dot.a) > 0;
   Dim below = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
-    const std::vector<PipelinedShape> shapes = rank_shapes(dot.layout, buckets[i], *settings.gpu);
+    const std::vector<PipelinedShape> shapes =
+        rank_shapes(dot.layout, buckets[i], overlaps, *settings.gpu);
     const bool last = i + 1 == buckets.size();
     const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
     const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));

@@ -27,8 +27,9 @@ struct PipelinedShape {
 };
 
 // The best shapes for up to `rows` rows, best first: bytes, products and decoding against what a
-// multiprocessor does in a microsecond, times the number of waves.
-std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows,
+// multiprocessor does in a microsecond. `overlaps`: the product waits for no launch before it, and
+// its neighbours fill what it leaves idle; else waves count.
+std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                                         const codegen::GpuTarget& gpu);
 
 // Rows up to which each kernel of a weight is made; the last one takes all others.
