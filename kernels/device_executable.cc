@@ -336,9 +336,17 @@ class DeviceExecutable final : public Executable {
     for (const Patch& patch : patches_) {
       state.arguments[patch.position] = state.callers[patch.caller];
     }
+    for (size_t i = 0; i < program_.launches.size(); ++i) is_left_out(state, i);  // or refused
     for (size_t i = 0; i < fetches_.size(); ++i) {
       if (!is_aligned(state, fetches_[i])) make_aligned(state, i);
     }
+  }
+
+  bool is_left_out(const DeviceRunState& state, size_t number) const {
+    const CompiledLaunch& launch = program_.launches[number];
+    if (!launch.brings_over) return false;
+    return is_brought(launch, state.shapes.instance->launches[number],
+                      state.slots[launch.brings_over->from], state.slots[launch.brings_over->to]);
   }
 
   static bool is_aligned(const DeviceRunState& state, const Fetch& fetch) {
@@ -399,7 +407,7 @@ class DeviceExecutable final : public Executable {
                     bytes_of(state, fetches_[fetch]));
       }
       const std::span of_launch(arguments, launch.is_buffer.size());
-      const int64_t tasks = instance.launches[i].tasks;
+      const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
       for (const ShapeInstance::Check& check : instance.launches[i].checks) {
         watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i));
       }

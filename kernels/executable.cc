@@ -140,17 +140,27 @@ class CompiledExecutable final : public Executable {
       for (const ShapeInstance::Check& check : size.checks) {
         check_indices(state.slots[check.slot], check, launch.node);
       }
+      const int64_t tasks = is_left_out(launch, size, state) ? 0 : size.tasks;
       const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};
-      if (size.tasks > 0 && size.batches <= 1) {
-        call(0, size.tasks);
-      } else if (size.tasks > 0) {
-        context.parallel_for(size.tasks, size.batches,
+      if (tasks > 0 && size.batches <= 1) {
+        call(0, tasks);
+      } else if (tasks > 0) {
+        context.parallel_for(tasks, size.batches,
                              [&call](int64_t first, int64_t last) { call(first, last); });
       }
       buffers += launch.slots.size();
       if (observer == nullptr) continue;
       observer->launched(launch.node, start, std::chrono::steady_clock::now());
     }
+  }
+
+  static bool is_left_out(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& size,
+                          const RunState& state) {
+    const auto address = [&](size_t slot) {
+      return reinterpret_cast<uintptr_t>(state.slots[slot]);
+    };
+    const auto& shared = launch.brings_over;
+    return shared && is_brought(launch, size, address(shared->from), address(shared->to));
   }
 
   static void copy_outputs(const RunState& state) {

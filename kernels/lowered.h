@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,12 @@ struct SizeCheck {
   Dim size, over;
 };
 
+// The launch only brings what `from` holds to `to`: it is left out where the caller bound both to
+// the same memory. Where they overlap in any other way Run fails with the node's name.
+struct BringsOver {
+  ir::ValueId from = ir::kNoValue, to = ir::kNoValue;
+};
+
 // One launch. Buffers and indices pair with the kernel's parameters of each kind, in order.
 // Two buffers may be the same memory: a scatter reads what it adds to.
 struct Launch {
@@ -53,6 +60,7 @@ struct Launch {
   Dim task_cost = 1000;
   int threads = 128;  // of the block that runs a task on a GPU
   std::vector<IndexCheck> checks;
+  std::optional<BringsOver> brings_over;
 };
 
 // Writes bytes [first_byte, first_byte + out.size()) of a constant to `out`, every one of them.

@@ -213,6 +213,12 @@ class ProgramBuilder {
       touch(slot);
       compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
     }
+    if (launch.brings_over) {
+      const auto [from, to] = *launch.brings_over;
+      compiled.brings_over =
+          SharedBuffers{slot_of(from), slot_of(to), storage_bytes_of(graph_.value(from)),
+                        storage_bytes_of(graph_.value(to))};
+    }
     kernels_.push_back(std::move(launch.kernel));
     program_.launches.push_back(std::move(compiled));
   }

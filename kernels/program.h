@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct FetchedBuffer {
   Dim bytes;
 };
 
+// As BringsOver: slots, and how much memory each is.
+struct SharedBuffers {
+  size_t from = 0, to = 0;
+  Dim from_bytes, to_bytes;
+};
+
 struct CompiledLaunch {
   codegen::HostFunction function = nullptr;            // on the host
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
@@ -54,6 +61,7 @@ struct CompiledLaunch {
   std::vector<Dim> indices;
   Dim tasks, task_cost;
   std::vector<CheckedIndices> checks;
+  std::optional<SharedBuffers> brings_over;
   std::string node;  // for messages
 };
 

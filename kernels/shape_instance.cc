@@ -79,6 +79,10 @@ class Instantiation {
     for (const FetchedBuffer& buffer : launch.fetched) {
       size.fetched_bytes.push_back(number(buffer.bytes));
     }
+    if (launch.brings_over) {
+      size.from_bytes = number(launch.brings_over->from_bytes);
+      size.to_bytes = number(launch.brings_over->to_bytes);
+    }
     for (const CheckedIndices& indices : launch.checks) {
       const int64_t bound = number(indices.check.bound);
       const ShapeInstance::Check sized{indices.slot,
@@ -147,6 +151,19 @@ void check_range(const Integer* data, const ShapeInstance::Check& check, const s
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
                                                  std::span<const int64_t> symbols, int threads) {
   return Instantiation(program, symbols).build(threads);
+}
+
+bool is_brought(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& size, uintptr_t from,
+                uintptr_t to) {
+  if (size.from_bytes == 0 || size.to_bytes == 0) return false;
+  if (from == to && size.from_bytes == size.to_bytes) return true;
+  const auto from_bytes = static_cast<uintptr_t>(size.from_bytes);
+  const auto to_bytes = static_cast<uintptr_t>(size.to_bytes);
+  if (from + from_bytes <= to || to + to_bytes <= from) return false;
+  throw UserError(
+      fmt::format("node '{}': a cache of {} bytes and the grown one of {} bytes share part of "
+                  "their memory; bind one buffer of equal size to both, or two that are apart",
+                  launch.node, size.from_bytes, size.to_bytes));
 }
 
 void store_extents(DType dtype, std::span<const int64_t> extents, void* to) {

@@ -24,7 +24,8 @@ struct ShapeInstance {
     int64_t batches = 1;  // 1: run on the calling thread
     size_t first_index = 0;
     std::vector<Check> checks;
-    std::vector<int64_t> fetched_bytes;  // one per FetchedBuffer
+    std::vector<int64_t> fetched_bytes;    // one per FetchedBuffer
+    int64_t from_bytes = 0, to_bytes = 0;  // of SharedBuffers
   };
   struct Copy {
     size_t from = 0, to = 0;
@@ -47,6 +48,11 @@ std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
 
 // Every index in range, else a UserError that names the node.
 void check_indices(const void* data, const ShapeInstance::Check& check, const std::string& node);
+
+// Whether what the launch brings over is there already, since both buffers are the same memory.
+// UserError where they overlap in part.
+bool is_brought(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& size, uintptr_t from,
+                uintptr_t to);
 
 // Sizes as elements of a tensor.
 void store_extents(DType dtype, std::span<const int64_t> extents, void* to);

@@ -1,5 +1,6 @@
 #include "graph_partitioner/ir/fusions.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -10,7 +11,21 @@ namespace tenon::ir {
 namespace {
 
 enum ScaledDotInput { kA, kB, kScaleA, kZeroA, kScaleB, kZeroB, kAlpha, kBias, kFirstExtra };
-enum AttentionInput { kQ, kK, kV, kMask, kPastK, kPastV, kKvLengths, kSinks };
+enum AttentionInput {
+  kQ,
+  kK,
+  kV,
+  kMask,
+  kPastK,
+  kPastV,
+  kKvLengths,
+  kSinks,
+  kCos,
+  kSin,
+  kPositions,
+  kQNorm,
+  kKNorm
+};
 
 // Attributes at their default stay unwritten: text and dumps show what is special.
 template <typename T>
@@ -123,7 +138,11 @@ MergedDots MergedDots::from(const Node& node) {
     Node dot = body.node(id);
     for (ValueId& input : dot.inputs) input = outside.at(input);
     for (ValueId& output : dot.outputs) output = outside.at(output);
-    merged.dots.push_back(std::move(dot));
+    if (is_loop(dot)) {
+      merged.prologue = std::move(dot);
+    } else {
+      merged.dots.push_back(std::move(dot));
+    }
   }
   return merged;
 }
@@ -141,7 +160,7 @@ void MergedDots::write_to(Node& node, const Graph& graph) const {
     return copy;
   };
   std::vector<std::string> names;
-  for (const Node& dot : dots) {
+  const auto add = [&](const Node& dot) {
     Node inner = dot;
     inner.sources.clear();
     for (ValueId& input : inner.inputs) {
@@ -159,7 +178,9 @@ void MergedDots::write_to(Node& node, const Graph& graph) const {
     if (!dot.name.empty() && !told) names.push_back(dot.name);
     body->add_output(inner.outputs[0]);
     body->add_node(std::move(inner));
-  }
+  };
+  if (prologue) add(*prologue);
+  std::ranges::for_each(dots, add);
   node.name = fmt::format("{}", fmt::join(names, " + "));
   node.body = std::move(body);
 }
@@ -175,6 +196,11 @@ Attention Attention::from(const Node& node) {
   attention.past_v = node.input(kPastV);
   attention.kv_lengths = node.input(kKvLengths);
   attention.sinks = node.input(kSinks);
+  attention.cos = node.input(kCos);
+  attention.sin = node.input(kSin);
+  attention.positions = node.input(kPositions);
+  attention.q_norm = node.input(kQNorm);
+  attention.k_norm = node.input(kKNorm);
   attention.q_heads = node.integer("q_heads", 0);
   attention.kv_heads = node.integer("kv_heads", 0);
   attention.q_layout = node.text("q_layout", "bhsd");
@@ -187,13 +213,16 @@ Attention Attention::from(const Node& node) {
   attention.causal_top_left = node.integer("causal_top_left", 0) != 0;
   attention.left_window = node.integer("left_window", -1);
   attention.right_window = node.integer("right_window", -1);
+  attention.interleaved = node.integer("interleaved", 0) != 0;
+  attention.norm_epsilon = node.number("norm_epsilon", 1e-6f);
   return attention;
 }
 
 void Attention::write_to(Node& node) const {
   node.op = kAttention;
   node.since_version = 0;
-  set_inputs(node, {q, k, v, mask, past_k, past_v, kv_lengths, sinks});
+  set_inputs(node, {q, k, v, mask, past_k, past_v, kv_lengths, sinks, cos, sin, positions, q_norm,
+                    k_norm});
   set_unless<int64_t>(node, "q_heads", q_heads, 0);
   set_unless<int64_t>(node, "kv_heads", kv_heads, 0);
   const std::string default_layout = "bhsd";
@@ -207,6 +236,8 @@ void Attention::write_to(Node& node) const {
   set_flag(node, "causal_top_left", causal_top_left, false);
   set_unless<int64_t>(node, "left_window", left_window, -1);
   set_unless<int64_t>(node, "right_window", right_window, -1);
+  set_flag(node, "interleaved", interleaved, false);
+  set_unless(node, "norm_epsilon", norm_epsilon, 1e-6f);
 }
 
 bool is_loop(const Node& node) { return node.is(kLoop); }

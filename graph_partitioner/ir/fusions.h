@@ -73,8 +73,12 @@ struct ScaledDot {
 // The body holds the dots and nothing else; output i is what its i-th node gives. Node inputs: what
 // the dots read, each once, `a` first. A dot may read the result of one before it as an operand of
 // its own body (act(gate) * up). Nobody else reads such a result, and no kernel needs to store it.
+//
+// A Loop that makes `a`, a norm, may stand before the dots. The same holds for its result; there may
+// be one dot only then.
 struct MergedDots {
   std::vector<Node> dots;  // in terms of the graph that the node stands in
+  std::optional<Node> prologue;
 
   static MergedDots from(const Node& node);
   // Op, inputs, outputs, sources, name and body; `graph` has the values of the dots.
@@ -86,7 +90,8 @@ struct MergedDots {
 // q, k, v: [B, H, S, D] each, given by strides, so that the transposes and reshapes around an
 // attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
 // means that heads are packed in the last dim of a 3-D tensor.
-// Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks.
+// Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks, cos, sin, positions, q_norm,
+// k_norm.
 // Node outputs: y, present_k, present_v (kNoValue where not asked for; only with a past).
 //
 // Which keys a query sees, for batch row b, with S keys in k and P in past_k (0 without):
@@ -98,12 +103,22 @@ struct MergedDots {
 //   position(b, i) = i + past(b), or where `causal` is set i + length(b) - Sq
 // and sees key j when j < length(b), j <= position (causal, causal_top_left),
 // position - j <= left_window and j - position <= right_window. A query that sees no key gives 0.
+//
+// Before all this, heads of q and of the new keys (not those of past) are brought to their places:
+//   x ── [x * norm / sqrt(mean(x²) + norm_epsilon)] ── [rotary] ── rounded to x's type
+// Rotary turns pairs of the first 2 * W elements of a head by the angle of row r of cos and sin:
+//   (x1, x2) -> (x1 cos - x2 sin, x1 sin + x2 cos)
+// Pairs are elements (i, i + W), or (2i, 2i + 1) where `interleaved`. Query and key i of batch row
+// b take row r = positions[b, i], else past(b) + i; rows come by (b, i) where cos has three dims.
 struct Attention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   ValueId mask = kNoValue;  // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
   ValueId past_k = kNoValue, past_v = kNoValue;
-  ValueId kv_lengths = kNoValue;  // i32/i64 [B]: valid keys of each batch row
-  ValueId sinks = kNoValue;       // [H]: one extra logit per head in the denominator
+  ValueId kv_lengths = kNoValue;                 // i32/i64 [B]: valid keys of each batch row
+  ValueId sinks = kNoValue;                      // [H]: one extra logit per head in the denominator
+  ValueId cos = kNoValue, sin = kNoValue;        // [rows, W] or [B or 1, S, W]; both or none
+  ValueId positions = kNoValue;                  // i32/i64 [B or 1, S]
+  ValueId q_norm = kNoValue, k_norm = kNoValue;  // [D]
   int64_t q_heads = 0, kv_heads = 0;
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
   float scale = 0.0f;            // 0: 1/sqrt(D)
@@ -111,6 +126,11 @@ struct Attention {
   bool causal = false;           // bottom-right aligned: the last query sees the last key
   bool causal_top_left = false;  // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited
+  bool interleaved = false;
+  float norm_epsilon = 1e-6f;
+
+  bool has_rotary() const { return cos != kNoValue; }
+  bool has_norm() const { return q_norm != kNoValue || k_norm != kNoValue; }
 
   static Attention from(const Node& node);
   void write_to(Node& node) const;

@@ -30,10 +30,10 @@ Support supports_one_pass(const ir::Graph& graph, const ir::Node& node, const Se
 Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const AttentionProblem problem = describe_attention(graph, node).problem;
   Lowered lowered;
-  lowered.sizes = mask_sizes(graph, problem, /*with_keys=*/true);
-  const KeyRows keys = key_rows(graph, node, problem, 0, lowered);
-  const KeyRows values = key_rows(graph, node, problem, 1, lowered);
-  lowered.launches.push_back(one_pass_launch(graph, node, problem, keys, values, settings.host));
+  lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/true);
+  const AttentionOperands operands =
+      widened_operands(graph, node, problem, HeadTiles::for_host(problem), lowered);
+  lowered.launches.push_back(one_pass_launch(graph, node, problem, operands, settings.host));
   return lowered;
 }
 

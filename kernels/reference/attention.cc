@@ -148,9 +148,40 @@ const ReferenceTensor* optional_input(const Call& call, size_t index) {
   return call.has(index) ? &call.input(index) : nullptr;
 }
 
+// x * weight / sqrt(mean(x²) + epsilon) over the last dim.
+ReferenceTensor norm_heads(const ReferenceTensor& x, const ReferenceTensor* weight,
+                           double epsilon) {
+  if (weight == nullptr) return x;
+  const int64_t width = x.dims.back();
+  ReferenceTensor y = x;
+  for (int64_t first = 0; first < x.elements(); first += width) {
+    double sum = 0;
+    for (int64_t d = 0; d < width; ++d) sum += x.number(first + d) * x.number(first + d);
+    const double root = std::sqrt(sum / static_cast<double>(width) + epsilon);
+    for (int64_t d = 0; d < width; ++d) {
+      y.set(first + d, x.number(first + d) / root * weight->number(d));
+    }
+  }
+  return y;
+}
+
 // The rules are those of graph_partitioner/ir/fusions.h.
 Outputs fused_attention(const Call& call) {
-  enum { kQ, kK, kV, kMask, kPastK, kPastV, kLengths, kSinks };
+  enum {
+    kQ,
+    kK,
+    kV,
+    kMask,
+    kPastK,
+    kPastV,
+    kLengths,
+    kSinks,
+    kCos,
+    kSin,
+    kPositions,
+    kQNorm,
+    kKNorm
+  };
   const ir::Attention node = ir::Attention::from(call.node);
   Problem p;
   p.q = to_heads(call.input(kQ), node.q_layout, node.q_heads);
@@ -165,6 +196,20 @@ Outputs fused_attention(const Call& call) {
     for (size_t b = 0; b < past_rows.size() && call.has(kPastK); ++b) {
       past_rows[b] = std::max<int64_t>(0, p.lengths[b] - fresh);
     }
+  }
+  p.q = norm_heads(p.q, optional_input(call, kQNorm), node.norm_epsilon);
+  k = norm_heads(k, optional_input(call, kKNorm), node.norm_epsilon);
+  if (node.has_rotary()) {
+    const ReferenceTensor &cos = call.input(kCos), &sin = call.input(kSin);
+    const auto row = [&](int64_t b, int64_t s) {
+      if (cos.dims.size() == 3) return (cos.dims[0] == 1 ? 0 : b) * fresh + s;
+      if (!call.has(kPositions)) return past_rows[static_cast<size_t>(b)] + s;
+      const ReferenceTensor& positions = call.input(kPositions);
+      const int64_t at = (positions.dims[0] == 1 ? 0 : b) * fresh + s;
+      return positions.integers.at(static_cast<size_t>(at));
+    };
+    p.q = rotate_heads(p.q, cos, sin, 2 * cos.dims.back(), node.interleaved, row);
+    k = rotate_heads(k, cos, sin, 2 * cos.dims.back(), node.interleaved, row);
   }
   const Dims present = call.wants(1) ? call.required_output_dims(1) : Dims{};
   const int64_t rows = present.empty() ? past + fresh : present[2];

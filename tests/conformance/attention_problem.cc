@@ -12,6 +12,8 @@ namespace {
 
 using ir::ValueId;
 
+constexpr int64_t kAngleRows = 300;
+
 class AttentionBuilder {
  public:
   AttentionBuilder(unsigned seed, std::span<const int64_t> depths)
@@ -24,10 +26,14 @@ class AttentionBuilder {
     value_depth_ = pick(3) ? depth_ : 12;
     attention_.kv_heads = std::array<int64_t, 3>{1, 2, 3}[pick(3)];
     attention_.q_heads = attention_.kv_heads * std::array<int64_t, 3>{1, 2, 4}[pick(3)];
+    const bool places_new_heads = pick(3) == 0 && depth_ >= 2;
+    if (places_new_heads) t_ = keys_ = q_;
     add_operands();
     add_past();
     add_mask();
     add_rules();
+    if (places_new_heads) add_norm();
+    if (places_new_heads) add_rotary();
     add_node();
     return std::move(graph_);
   }
@@ -101,6 +107,29 @@ class AttentionBuilder {
     if (pick(4) == 0) attention_.sinks = input("sinks", dtype_, {attention_.q_heads});
   }
 
+  void add_norm() {
+    if (pick(3) != 0) return;
+    const DType type = pick(2) ? DType::kF32 : dtype_;
+    attention_.q_norm = input("q_norm", type, {depth_});
+    if (pick(4) != 0) attention_.k_norm = input("k_norm", type, {depth_});
+    if (pick(2)) attention_.norm_epsilon = 1e-3f;
+  }
+
+  // All of a head or some of it; a table with positions or lengths, or angles for each token.
+  void add_rotary() {
+    const int64_t angles = pick(2) ? depth_ / 2 : (depth_ + 3) / 4;
+    const DType type = pick(2) ? DType::kF32 : dtype_;
+    const Dim batch = pick(2) ? b_ : Dim(1);
+    attention_.interleaved = pick(2) != 0;
+    const size_t kind = pick(3);
+    const Shape shape = kind == 0 ? Shape{batch, q_, angles} : Shape{kAngleRows, angles};
+    attention_.cos = input("cos", type, shape);
+    attention_.sin = input("sin", type, shape);
+    if (kind == 1 || (kind == 2 && attention_.kv_lengths == ir::kNoValue)) {
+      attention_.positions = input("positions", pick(2) ? DType::kI32 : DType::kI64, {batch, q_});
+    }
+  }
+
   void add_node() {
     ir::Node node;
     attention_.write_to(node);
@@ -139,6 +168,7 @@ std::vector<ReferenceTensor> attention_inputs(const ir::Graph& graph, const Atte
                                               std::mt19937& random) {
   std::vector<ReferenceTensor> inputs;
   const bool past = graph.find("past_k") != ir::kNoValue;
+  const bool places_new_heads = graph.find("cos") != ir::kNoValue;
   for (const ValueId id : graph.inputs()) {
     const ir::Value& value = graph.value(id);
     std::vector<int64_t> dims;
@@ -146,7 +176,10 @@ std::vector<ReferenceTensor> attention_inputs(const ir::Graph& graph, const Atte
       dims.push_back(dim.evaluate([&](std::string_view symbol) { return sizes.of(symbol); }));
     }
     ReferenceTensor tensor = random_tensor(value.dtype, dims, random);
-    const int64_t keys = sizes.t + (past ? sizes.p : 0);
+    const int64_t keys = (places_new_heads ? sizes.q : sizes.t) + (past ? sizes.p : 0);
+    for (int64_t i = 0; value.name == "positions" && i < tensor.elements(); ++i) {
+      tensor.set_integer(i, static_cast<int64_t>(random() % kAngleRows));
+    }
     for (int64_t i = 0; value.name == "lengths" && i < tensor.elements(); ++i) {
       tensor.set_integer(i, static_cast<int64_t>(random() % static_cast<unsigned>(keys + 1)));
     }
@@ -161,9 +194,10 @@ std::vector<ReferenceTensor> attention_inputs(const ir::Graph& graph, const Atte
 Tolerance attention_tolerance(const ir::Graph& graph) {
   const DType dtype = graph.value(graph.outputs()[0]).dtype;
   const double share = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF16 ? 5e-3 : 1e-2;
-  // Caches are copied, so they agree to the bit.
-  return [share](size_t output, int64_t, double expected) {
-    return output == 0 ? share * (1 + std::fabs(expected)) : 0;
+  // Caches are copied, so they agree to the bit, but for keys that are computed.
+  const size_t computed = graph.find("cos") != ir::kNoValue ? 2 : 1;
+  return [share, computed](size_t output, int64_t, double expected) {
+    return output < computed ? share * (1 + std::fabs(expected)) : 0;
   };
 }
 

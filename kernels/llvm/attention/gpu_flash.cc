@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-#include "kernels/llvm/attention/gpu_key_cache.h"
+#include "kernels/llvm/attention/key_cache.h"
 #include "kernels/llvm/attention/problem.h"
 #include "kernels/llvm/attention/task.h"
 #include "kernels/llvm/launch_writer.h"
@@ -79,17 +79,18 @@ struct FlashTiles {
 class GpuFlash {
  public:
   GpuFlash(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-           const KeyRows& keys, const KeyRows& values, const FlashTiles& tiles)
+           const AttentionOperands& operands, const FlashTiles& tiles)
       : graph_(graph),
         node_(node),
         problem_(problem),
         attention_(problem.attention),
         tiles_(tiles),
-        key_strides_(keys.strides),
-        value_strides_(values.strides),
+        query_strides_(operands.q.strides),
+        key_strides_(operands.keys.strides),
+        value_strides_(operands.values.strides),
         writer_("attention"),
         b_(writer_.builder) {
-    declare(keys.buffer, values.buffer);
+    declare(operands);
   }
 
   Launch emit(const Dim& wanted) {
@@ -107,21 +108,22 @@ class GpuFlash {
   }
 
  private:
-  void declare(BufferArgument keys, BufferArgument values) {
+  void declare(const AttentionOperands& operands) {
     const auto buffer = [&](const char* name, ir::ValueId id, BufferArgument argument) {
       return id == ir::kNoValue ? kNone : writer_.buffer(name, storage_type(dtype(id)), argument);
     };
     const auto value_buffer = [&](const char* name, ir::ValueId id) {
       return buffer(name, id, BufferArgument::value(id));
     };
-    q_ = value_buffer("q", attention_.q);
-    k_ = buffer("k", attention_.k, keys);
-    v_ = buffer("v", attention_.v, values);
+    q_ = buffer("q", attention_.q, operands.q.buffer);
+    k_ = buffer("k", attention_.k, operands.keys.buffer);
+    v_ = buffer("v", attention_.v, operands.values.buffer);
     mask_ = value_buffer("mask", attention_.mask);
     lengths_ = value_buffer("lengths", attention_.kv_lengths);
     sinks_ = value_buffer("sinks", attention_.sinks);
     y_ = value_buffer("y", node_.outputs[0]);
-    for (const HeadStrides* strides : {&problem_.q, &key_strides_, &value_strides_, &problem_.y}) {
+    for (const HeadStrides* strides :
+         {&query_strides_, &key_strides_, &value_strides_, &problem_.y}) {
       for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
         writer_.declare(dim);
       }
@@ -173,8 +175,8 @@ class GpuFlash {
   Terms load_queries(ValueId depth) {
     const Tile codes =
         b_.load({q_,
-                 place(problem_.q, task_.head, task_.first_query, depth),
-                 {dim(problem_.q.row), dim(problem_.q.column)},
+                 place(query_strides_, task_.head, task_.first_query, depth),
+                 {dim(query_strides_.row), dim(query_strides_.column)},
                  {task_.queries_left, columns_left(problem_.depth, tiles_.depth, depth)}},
                 {tiles_.queries, tiles_.depth});
     return operand(codes, dtype(attention_.q));
@@ -374,7 +376,7 @@ class GpuFlash {
   const AttentionProblem& problem_;
   const ir::Attention& attention_;
   const FlashTiles tiles_;
-  const HeadStrides key_strides_, value_strides_;
+  const HeadStrides query_strides_, key_strides_, value_strides_;
   LaunchWriter writer_;
   Builder& b_;
   ValueId q_ = kNone, k_ = kNone, v_ = kNone, mask_ = kNone, lengths_ = kNone, sinks_ = kNone,
@@ -410,9 +412,9 @@ bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
 Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const AttentionProblem problem = describe_attention(graph, node).problem;
   Lowered lowered;
-  lowered.sizes = mask_sizes(graph, problem, /*with_keys=*/false);
-  const KeyRows keys = appended_rows(graph, node, problem, 0, gpu_append_launch, lowered);
-  const KeyRows values = appended_rows(graph, node, problem, 1, gpu_append_launch, lowered);
+  lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/false);
+  const AttentionOperands operands =
+      placed_operands(graph, node, problem, HeadTiles::for_gpu(), lowered);
   const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
   const TileSizes sizes = tile_sizes(exact, settings.gpu.value());
   // 1 where all queries fit into the small block, else 0; the other launch gets no tasks.
@@ -421,7 +423,7 @@ Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings
   const auto launch = [&](bool many, const Dim& wanted) {
     if (wanted.is(0)) return;
     const FlashTiles tiles(problem, sizes, many, exact);
-    lowered.launches.push_back(GpuFlash(graph, node, problem, keys, values, tiles).emit(wanted));
+    lowered.launches.push_back(GpuFlash(graph, node, problem, operands, tiles).emit(wanted));
   };
   launch(/*many=*/false, few);
   launch(/*many=*/true, 1 - few);

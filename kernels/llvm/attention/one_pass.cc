@@ -21,18 +21,19 @@ using Nothing = std::vector<ValueId>;
 class OnePass {
  public:
   OnePass(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-          const KeyRows& keys, const KeyRows& values, const MicroTile& tile)
+          const AttentionOperands& operands, const MicroTile& tile)
       : graph_(graph),
         node_(node),
         problem_(problem),
         attention_(problem.attention),
         tile_(tile),
-        key_strides_(keys.strides),
-        value_strides_(values.strides),
+        query_strides_(operands.q.strides),
+        key_strides_(operands.keys.strides),
+        value_strides_(operands.values.strides),
         lanes_(tile.columns),
         writer_("attention"),
         b_(writer_.builder) {
-    declare(keys.buffer, values.buffer);
+    declare(operands);
   }
 
   Launch emit() {
@@ -46,20 +47,21 @@ class OnePass {
   }
 
  private:
-  void declare(BufferArgument keys, BufferArgument values) {
+  void declare(const AttentionOperands& operands) {
     const auto value_buffer = [&](const char* name, ir::ValueId id) {
       return id == ir::kNoValue ? kNone
                                 : writer_.buffer(name, storage_type(graph_.value(id).dtype),
                                                  BufferArgument::value(id));
     };
-    q_ = value_buffer("q", attention_.q);
-    k_ = writer_.buffer("k", DType::kF32, keys);
-    v_ = writer_.buffer("v", DType::kF32, values);
+    q_ = writer_.buffer("q", storage_type(graph_.value(attention_.q).dtype), operands.q.buffer);
+    k_ = writer_.buffer("k", DType::kF32, operands.keys.buffer);
+    v_ = writer_.buffer("v", DType::kF32, operands.values.buffer);
     mask_ = value_buffer("mask", attention_.mask);
     lengths_ = value_buffer("lengths", attention_.kv_lengths);
     sinks_ = value_buffer("sinks", attention_.sinks);
     y_ = value_buffer("y", node_.outputs[0]);
-    for (const HeadStrides* strides : {&problem_.q, &key_strides_, &value_strides_, &problem_.y}) {
+    for (const HeadStrides* strides :
+         {&query_strides_, &key_strides_, &value_strides_, &problem_.y}) {
       for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
         writer_.declare(dim);
       }
@@ -83,12 +85,13 @@ class OnePass {
     queries_ = b_.alloc(DType::kF32, problem_.depth * lanes_);
     sums_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
-    const ValueId base =
-        b_.add(head_offset(problem_.q, task_.head), b_.mul(task_.first_query, dim(problem_.q.row)));
+    const ValueId base = b_.add(head_offset(query_strides_, task_.head),
+                                b_.mul(task_.first_query, dim(query_strides_.row)));
     const DType dtype = graph_.value(attention_.q).dtype;
     b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
-      const ValueId at = b_.add(base, b_.mul(d, dim(problem_.q.column)));
-      const Tile codes = b_.load({q_, at, {dim(problem_.q.row)}, {task_.queries_left}}, {lanes_});
+      const ValueId at = b_.add(base, b_.mul(d, dim(query_strides_.column)));
+      const Tile codes =
+          b_.load({q_, at, {dim(query_strides_.row)}, {task_.queries_left}}, {lanes_});
       const Tile scaled = b_.mul(decode_tile(b_, codes, dtype), f32(problem_.scale));
       b_.store({queries_, scratch_row(d), {}, {}}, scaled);
       return Nothing{};
@@ -268,7 +271,7 @@ class OnePass {
   const AttentionProblem& problem_;
   const ir::Attention& attention_;
   const MicroTile& tile_;
-  const HeadStrides key_strides_, value_strides_;
+  const HeadStrides query_strides_, key_strides_, value_strides_;
   int lanes_;
   LaunchWriter writer_;
   Builder& b_;
@@ -282,10 +285,10 @@ class OnePass {
 }  // namespace
 
 Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
-                       const AttentionProblem& problem, const KeyRows& keys, const KeyRows& values,
+                       const AttentionProblem& problem, const AttentionOperands& operands,
                        const codegen::HostTarget& host) {
   const MicroTile tile = MicroTile::for_host(host);
-  return OnePass(graph, node, problem, keys, values, tile).emit();
+  return OnePass(graph, node, problem, operands, tile).emit();
 }
 
 }  // namespace tenon::kernels

@@ -20,7 +20,7 @@ namespace tenon::kernels {
 inline constexpr int64_t kMaxDepth = 512;
 
 Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
-                       const AttentionProblem& problem, const KeyRows& keys, const KeyRows& values,
+                       const AttentionProblem& problem, const AttentionOperands& operands,
                        const codegen::HostTarget& host);
 
 }  // namespace tenon::kernels

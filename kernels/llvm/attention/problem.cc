@@ -70,6 +70,85 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
+Support describe_positions(const ir::Graph& graph, AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  if (attention.positions == ir::kNoValue) {
+    if (attention.kv_lengths != ir::kNoValue) return Support::yes();
+    return Support::no("rotary without positions, and no lengths that they follow from");
+  }
+  const ir::Value& positions = graph.value(attention.positions);
+  if (positions.dtype != DType::kI32 && positions.dtype != DType::kI64) {
+    return Support::no(fmt::format("positions of type {}", name(positions.dtype)));
+  }
+  if (!positions.shape || positions.shape->size() != 2 ||
+      !((*positions.shape)[1] == problem.keys)) {
+    return Support::no("rotary positions that are not [batch, tokens]");
+  }
+  problem.position_batch = stride_unless_one((*positions.shape)[0], problem.keys);
+  return Support::yes();
+}
+
+Support describe_rotary(const ir::Graph& graph, AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  if (!attention.has_rotary()) return Support::yes();
+  const ir::Value &cos = graph.value(attention.cos), &sin = graph.value(attention.sin);
+  if (!is_float(cos.dtype) || !is_float(sin.dtype)) {
+    return Support::no(fmt::format("angles of type {}", name(cos.dtype)));
+  }
+  if (!cos.shape || !sin.shape || *cos.shape != *sin.shape || cos.shape->empty() ||
+      !cos.shape->back().is_constant()) {
+    return Support::no("cos and sin of different or unknown shapes");
+  }
+  const Shape& shape = *cos.shape;
+  problem.angles = shape.back().value();
+  problem.has_angle_table = shape.size() == 2;
+  if (2 * problem.angles > problem.depth) {
+    return Support::no(
+        fmt::format("{} angles for heads of {} elements", problem.angles, problem.depth));
+  }
+  if (problem.has_angle_table) {
+    problem.angle_rows = shape[0];
+    return describe_positions(graph, problem);
+  }
+  if (shape.size() != 3 || !(shape[1] == problem.keys)) {
+    return Support::no(fmt::format("angles {} that are no row per token", text(shape)));
+  }
+  problem.angle_batch = stride_unless_one(shape[0], problem.keys * problem.angles);
+  return Support::yes();
+}
+
+// Norm and rotary work on the new tokens: as many queries as keys.
+Support describe_new_heads(const ir::Graph& graph, AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  if (!attention.has_rotary() && !attention.has_norm()) return Support::yes();
+  if (!(problem.queries == problem.keys)) {
+    return Support::no("rotary over another number of queries than of new keys");
+  }
+  for (const ir::ValueId norm : {attention.q_norm, attention.k_norm}) {
+    if (norm == ir::kNoValue) continue;
+    const ir::Value& weight = graph.value(norm);
+    if (!is_float(weight.dtype) || !weight.shape || *weight.shape != Shape{problem.depth}) {
+      return Support::no("a norm of heads whose weight is not one number per element");
+    }
+  }
+  return describe_rotary(graph, problem);
+}
+
+std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem& problem,
+                                  bool with_keys) {
+  std::vector<SizeCheck> checks;
+  if (problem.attention.mask == ir::kNoValue) return checks;
+  const Shape& mask = *graph.value(problem.attention.mask).shape;
+  const Shape wanted = masked_shape(problem);
+  const size_t shift = wanted.size() - mask.size();
+  for (size_t axis = 0; axis < mask.size(); ++axis) {
+    const bool is_keys = axis + 1 == mask.size();
+    if (mask[axis].is(1) || mask[axis] == wanted[axis + shift] || (is_keys && !with_keys)) continue;
+    checks.push_back({mask[axis], wanted[axis + shift]});
+  }
+  return checks;
+}
+
 }  // namespace
 
 std::string AttentionProblem::text() const {
@@ -78,6 +157,8 @@ std::string AttentionProblem::text() const {
   result += fmt::format(", queries {}, keys {}", queries.text(), all_keys.text());
   if (attention.mask != ir::kNoValue) result += ", mask";
   if (attention.causal || attention.causal_top_left) result += ", causal";
+  if (attention.has_norm()) result += ", norm";
+  if (attention.has_rotary()) result += ", rotary";
   return result;
 }
 
@@ -130,22 +211,20 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
       problem.all_keys = (*graph.value(node.output(1)).shape)[2];
     }
   }
-  result.support = describe_mask(graph, problem);
+  result.support = describe_new_heads(graph, problem);
+  if (result.support) result.support = describe_mask(graph, problem);
   return result;
 }
 
-std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem& problem,
-                                  bool with_keys) {
-  std::vector<SizeCheck> checks;
-  if (problem.attention.mask == ir::kNoValue) return checks;
-  const Shape& mask = *graph.value(problem.attention.mask).shape;
-  const Shape wanted = masked_shape(problem);
-  const size_t shift = wanted.size() - mask.size();
-  for (size_t axis = 0; axis < mask.size(); ++axis) {
-    const bool is_keys = axis + 1 == mask.size();
-    if (mask[axis].is(1) || mask[axis] == wanted[axis + shift] || (is_keys && !with_keys)) continue;
-    checks.push_back({mask[axis], wanted[axis + shift]});
-  }
+std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
+                                   bool mask_has_all_keys) {
+  std::vector<SizeCheck> checks = mask_sizes(graph, problem, mask_has_all_keys);
+  const ir::Attention& attention = problem.attention;
+  const auto require_batch = [&](ir::ValueId id) {
+    if (id != ir::kNoValue) checks.push_back({graph.value(id).shape->front(), problem.batch});
+  };
+  if (attention.has_rotary() && !problem.has_angle_table) require_batch(attention.cos);
+  require_batch(attention.positions);
   return checks;
 }
 

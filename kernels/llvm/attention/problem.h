@@ -25,6 +25,11 @@ struct AttentionProblem {
   float scale = 1;
   DType mask_type = DType::kUndefined;
   Dim mask_batch, mask_head, mask_query, mask_key;  // strides; 0 where the mask repeats
+  // Rotary: cos and sin have `angles` columns, in a table of `angle_rows` rows, or a row for each
+  // token. Strides between batch rows, 0 where those share.
+  int64_t angles = 0;
+  bool has_angle_table = false;
+  Dim angle_rows, angle_batch, position_batch;
 
   bool has_past() const { return attention.past_k != ir::kNoValue; }
   int64_t group() const { return attention.q_heads / attention.kv_heads; }
@@ -37,9 +42,10 @@ struct DescribedAttention {
 };
 DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& node);
 
-// What shapes alone do not say of a mask: that it is as large as what it masks. `with_keys`: along
-// the keys too, for kernels that cannot hide what a shorter mask does not speak of.
-std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem& problem,
-                                  bool with_keys);
+// What shapes alone do not say: that angles and positions are as many as batch rows, and a mask as
+// large as what it masks. `mask_has_all_keys`: along the keys too, for kernels that cannot hide
+// what a shorter mask does not speak of.
+std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
+                                   bool mask_has_all_keys);
 
 }  // namespace tenon::kernels

@@ -1,0 +1,417 @@
+#include "kernels/llvm/attention/place_heads.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Access;
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+using Nothing = std::vector<ValueId>;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int width_of_tiles(int64_t elements, int most) {
+  return static_cast<int>(std::min<int64_t>(most, ceil_div(elements, 16) * 16));
+}
+
+// Tiles of `width` over `size` elements need no bound where they cover them exactly.
+ValueId elements_left(Builder& b, int64_t size, int64_t width, ValueId first) {
+  return size % width == 0 ? kNone : b.sub(b.index(size), first);
+}
+
+void declare_strides(LaunchWriter& writer, const HeadStrides& strides) {
+  for (const Dim& dim : {strides.batch, strides.head, strides.row, strides.column}) {
+    writer.declare(dim);
+  }
+}
+
+ValueId buffer_of(LaunchWriter& writer, const ir::Graph& graph, const char* name, ir::ValueId id) {
+  if (id == ir::kNoValue) return kNone;
+  return writer.buffer(name, storage_type(graph.value(id).dtype), BufferArgument::value(id));
+}
+
+// Rows of the past that stay, of batch row `batch`.
+ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem, ValueId lengths,
+                  ValueId batch) {
+  Builder& b = writer.builder;
+  const ValueId fresh = writer.index(problem.keys);
+  const auto before_fresh = [&](ValueId end) { return b.max(b.index(0), b.sub(end, fresh)); };
+  ValueId kept = writer.index(problem.past);
+  if (lengths != kNone) {
+    const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));
+    kept = b.min(kept, before_fresh(length));
+  }
+  // A length beyond the cache must not write past its end.
+  return b.min(kept, before_fresh(writer.index(problem.all_keys)));
+}
+
+class PlaceHeads {
+ public:
+  PlaceHeads(const ir::Graph& graph, const AttentionProblem& problem,
+             const std::vector<NewHeads>& operands, const HeadTiles& tiles)
+      : graph_(graph),
+        problem_(problem),
+        attention_(problem.attention),
+        operands_(operands),
+        tiles_(tiles),
+        writer_("place_heads"),
+        b_(writer_.builder) {
+    declare();
+  }
+
+  Launch emit() {
+    const ValueId per_token = b_.index(groups(operands_.size()));
+    const ValueId token = b_.div(b_.task(), per_token);
+    const ValueId group = b_.rem(b_.task(), per_token);
+    batch_ = b_.div(token, dim(problem_.keys));
+    row_ = b_.rem(token, dim(problem_.keys));
+    kept_ = kept_rows(writer_, problem_, lengths_, batch_);
+    if (attention_.has_rotary()) locate_angles();
+    place_one_of(0, group);
+    int64_t elements = 0;
+    for (const NewHeads& operand : operands_) {
+      elements += std::min(operand.heads, tiles_.heads_per_task) * operand.depth;
+    }
+    Launch launch = writer_.finish(problem_.batch * problem_.keys * groups(operands_.size()),
+                                   elements / static_cast<int64_t>(operands_.size()) / 2 + 1);
+    launch.threads = tiles_.threads;
+    launch.checks = position_checks();
+    return launch;
+  }
+
+ private:
+  struct Buffers {
+    ValueId from, to, norm;
+  };
+
+  void declare() {
+    for (const NewHeads& operand : operands_) {
+      const DType type = storage_type(graph_.value(operand.from).dtype);
+      Buffers buffers{};
+      buffers.from = writer_.buffer("new", type, BufferArgument::value(operand.from));
+      buffers.to = writer_.buffer("placed", type, operand.to);
+      buffers.norm = buffer_of(writer_, graph_, "norm", operand.norm);
+      buffers_.push_back(buffers);
+      declare_strides(writer_, operand.from_strides);
+      declare_strides(writer_, operand.to_strides);
+    }
+    lengths_ = buffer_of(writer_, graph_, "lengths", attention_.kv_lengths);
+    if (attention_.has_rotary()) {
+      cos_ = buffer_of(writer_, graph_, "cos", attention_.cos);
+      sin_ = buffer_of(writer_, graph_, "sin", attention_.sin);
+      positions_ = buffer_of(writer_, graph_, "positions", attention_.positions);
+      writer_.declare(problem_.angle_rows);
+      writer_.declare(problem_.angle_batch);
+      writer_.declare(problem_.position_batch);
+    }
+    for (const Dim& dim : {problem_.past, problem_.keys, problem_.all_keys}) writer_.declare(dim);
+  }
+
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+  std::vector<int> tile_shape(int columns) const { return {tiles_.heads, columns}; }
+
+  // Tasks of a token that the first `count` operands take.
+  int64_t groups(size_t count) const {
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; ++i) sum += ceil_div(operands_[i].heads, tiles_.heads_per_task);
+    return sum;
+  }
+
+  // A row that the tables do not have is reported by the launch's checks; here it only must not be
+  // read.
+  void locate_angles() {
+    const ValueId width = b_.index(problem_.angles);
+    if (!problem_.has_angle_table) {
+      angles_at_ = b_.add(b_.mul(batch_, dim(problem_.angle_batch)), b_.mul(row_, width));
+      return;
+    }
+    ValueId position = b_.add(kept_, row_);
+    if (positions_ != kNone) {
+      const ValueId at = b_.add(b_.mul(batch_, dim(problem_.position_batch)), row_);
+      position = b_.index_from(b_.load({positions_, at, {}, {}}, {}));
+    }
+    const ValueId last = b_.sub(dim(problem_.angle_rows), b_.index(1));
+    angles_at_ = b_.mul(b_.max(b_.index(0), b_.min(position, last)), width);
+  }
+
+  std::vector<IndexCheck> position_checks() const {
+    if (!attention_.has_rotary() || !problem_.has_angle_table) return {};
+    if (attention_.positions != ir::kNoValue) {
+      return {{.value = attention_.positions, .bound = problem_.angle_rows, .from_end = false}};
+    }
+    return {{.value = attention_.kv_lengths, .bound = problem_.angle_rows + 1}};
+  }
+
+  // The operand that has this task's group, of those from `index` on.
+  void place_one_of(size_t index, ValueId group) {
+    if (index + 1 == operands_.size()) return place(index, group);
+    b_.branch(
+        b_.less(group, b_.index(groups(index + 1))),
+        [&] {
+          place(index, group);
+          return Nothing{};
+        },
+        [&] {
+          place_one_of(index + 1, group);
+          return Nothing{};
+        });
+  }
+
+  void place(size_t index, ValueId group) {
+    operand_ = &operands_[index];
+    here_ = buffers_[index];
+    const int64_t heads = operand_->heads;
+    const ValueId first =
+        b_.mul(b_.sub(group, b_.index(groups(index))), b_.index(tiles_.heads_per_task));
+    const ValueId end = b_.min(b_.index(heads), b_.add(first, b_.index(tiles_.heads_per_task)));
+    b_.loop(first, end, b_.index(tiles_.heads), {}, [&](ValueId head, auto) {
+      heads_left_ = elements_left(b_, heads, tiles_.heads, head);
+      place_tile_of(head);
+      return Nothing{};
+    });
+  }
+
+  void place_tile_of(ValueId head) {
+    const HeadStrides &from = operand_->from_strides, &to = operand_->to_strides;
+    const ValueId to_row = operand_->behind_past ? b_.add(kept_, row_) : row_;
+    from_at_ = place_in(from, head, row_);
+    to_at_ = place_in(to, head, to_row);
+    normal_ = here_.norm == kNone ? kNone : reciprocal_root();
+    const int64_t turned = operand_->rotated ? 2 * problem_.angles : 0;
+    if (turned > 0) rotate();
+    for_columns(turned, operand_->depth, [&](ValueId column, ValueId left, int columns) {
+      const bool as_it_is = here_.norm == kNone;
+      const Tile codes = load(column, left, columns);
+      store(column, left, 1, as_it_is ? codes : encoded(normed(codes, column, left, 1)));
+    });
+  }
+
+  ValueId place_in(const HeadStrides& strides, ValueId head, ValueId row) {
+    const ValueId token = b_.add(b_.mul(batch_, dim(strides.batch)), b_.mul(row, dim(strides.row)));
+    return b_.add(token, b_.mul(head, dim(strides.head)));
+  }
+
+  void for_columns(int64_t begin, int64_t end,
+                   const std::function<void(ValueId column, ValueId left, int columns)>& body) {
+    if (begin >= end) return;
+    const int columns = width_of_tiles(end - begin, tiles_.columns);
+    b_.loop(b_.index(begin), b_.index(end), b_.index(columns), {}, [&](ValueId column, auto) {
+      const bool covered = (end - begin) % columns == 0;
+      body(column, covered ? kNone : b_.sub(b_.index(end), column), columns);
+      return Nothing{};
+    });
+  }
+
+  Tile load(ValueId column, ValueId left, int columns, int64_t step = 1) {
+    const HeadStrides& from = operand_->from_strides;
+    const ValueId stride = dim(from.column);
+    return b_.load({here_.from,
+                    b_.add(from_at_, b_.mul(column, stride)),
+                    {dim(from.head), b_.mul(stride, b_.index(step))},
+                    {heads_left_, left}},
+                   tile_shape(columns));
+  }
+
+  void store(ValueId column, ValueId left, int64_t step, Tile codes) {
+    const HeadStrides& to = operand_->to_strides;
+    const ValueId stride = dim(to.column);
+    b_.store({here_.to,
+              b_.add(to_at_, b_.mul(column, stride)),
+              {dim(to.head), b_.mul(stride, b_.index(step))},
+              {heads_left_, left}},
+             codes);
+  }
+
+  DType type() const { return graph_.value(operand_->from).dtype; }
+  Tile decoded(Tile codes) { return decode_tile(b_, codes, type()); }
+  Tile encoded(Tile numbers) { return encode_tile(b_, numbers, type()); }
+
+  // 1 / sqrt(mean(x²) + epsilon) of each head.
+  Tile reciprocal_root() {
+    const int64_t depth = operand_->depth;
+    const int columns = width_of_tiles(depth, tiles_.columns);
+    const Tile zero = b_.constant(DType::kF32, 0, tile_shape(columns));
+    const Tile squares = b_.loop(b_.index(0), b_.index(depth), b_.index(columns), {zero},
+                                 [&](ValueId column, auto sum) {
+                                   const ValueId left = elements_left(b_, depth, columns, column);
+                                   const Tile x = decoded(load(column, left, columns));
+                                   return std::vector<ValueId>{b_.fma(x, x, sum[0])};
+                                 })[0];
+    const std::vector<int> shape = {tiles_.heads};
+    const Tile mean = b_.mul(b_.reduce(Fn::kAdd, squares, 1),
+                             b_.constant(DType::kF32, 1.0 / static_cast<double>(depth), shape));
+    const Tile epsilon = b_.constant(DType::kF32, attention_.norm_epsilon, shape);
+    return b_.unary(Fn::kRsqrt, b_.add(mean, epsilon));
+  }
+
+  // The numbers of a tile whose columns begin at `column` and stand `step` apart.
+  Tile normed(Tile codes, ValueId column, ValueId left, int64_t step) {
+    const Tile x = decoded(codes);
+    if (here_.norm == kNone) return x;
+    const std::vector<int> shape = b_.type(x).shape;
+    const Tile weight =
+        decode_tile(b_, b_.load({here_.norm, column, {b_.index(step)}, {left}}, {shape[1]}),
+                    graph_.value(operand_->norm).dtype);
+    const Tile factor = b_.broadcast(b_.reshape(normal_, {tiles_.heads, 1}), shape);
+    return b_.mul(b_.mul(x, factor), b_.broadcast(weight, shape));
+  }
+
+  void rotate() {
+    // Where the pair of angle i begins, its two elements being `apart`.
+    const int64_t step = attention_.interleaved ? 2 : 1;
+    const int64_t apart = attention_.interleaved ? 1 : problem_.angles;
+    for_columns(0, problem_.angles, [&](ValueId angle, ValueId left, int columns) {
+      const ValueId first = b_.mul(angle, b_.index(step));
+      const ValueId second = b_.add(first, b_.index(apart));
+      const Tile x = normed(load(first, left, columns, step), first, left, step);
+      const Tile y = normed(load(second, left, columns, step), second, left, step);
+      const Tile cos = angles(cos_, attention_.cos, angle, left, columns);
+      const Tile sin = angles(sin_, attention_.sin, angle, left, columns);
+      store(first, left, step, encoded(b_.sub(b_.mul(x, cos), b_.mul(y, sin))));
+      store(second, left, step, encoded(b_.add(b_.mul(x, sin), b_.mul(y, cos))));
+    });
+  }
+
+  Tile angles(ValueId buffer, ir::ValueId id, ValueId angle, ValueId left, int columns) {
+    const Tile codes = b_.load({buffer, b_.add(angles_at_, angle), {}, {left}}, {columns});
+    return b_.broadcast(decode_tile(b_, codes, graph_.value(id).dtype), tile_shape(columns));
+  }
+
+  const ir::Graph& graph_;
+  const AttentionProblem& problem_;
+  const ir::Attention& attention_;
+  const std::vector<NewHeads>& operands_;
+  const HeadTiles& tiles_;
+  LaunchWriter writer_;
+  Builder& b_;
+  std::vector<Buffers> buffers_;
+  ValueId lengths_ = kNone, cos_ = kNone, sin_ = kNone, positions_ = kNone;
+  ValueId batch_ = kNone, row_ = kNone, kept_ = kNone, angles_at_ = kNone;
+  // The operand and the heads that code is written for.
+  const NewHeads* operand_ = nullptr;
+  Buffers here_{};
+  ValueId heads_left_ = kNone, from_at_ = kNone, to_at_ = kNone;
+  Tile normal_ = kNone;
+};
+
+class BringPast {
+ public:
+  BringPast(const ir::Graph& graph, const AttentionProblem& problem, const PastRows& cache,
+            const HeadTiles& tiles)
+      : problem_(problem),
+        cache_(cache),
+        tiles_(tiles),
+        type_(storage_type(graph.value(cache.past).dtype)),
+        columns_(width_of_tiles(cache.depth, tiles.columns)),
+        writer_("bring_past"),
+        b_(writer_.builder) {
+    past_ = writer_.buffer("past", type_, BufferArgument::value(cache.past));
+    present_ = writer_.buffer("present", type_, cache.to);
+    lengths_ = buffer_of(writer_, graph, "lengths", problem.attention.kv_lengths);
+    for (const Dim& dim :
+         {problem.past, problem.keys, problem.all_keys, tiles.rows_per_task, blocks()}) {
+      writer_.declare(dim);
+    }
+  }
+
+  Launch emit() {
+    const ValueId count = dim(blocks()), depth = b_.index(cache_.depth);
+    const ValueId head = b_.div(b_.task(), count);  // over all batch rows
+    const ValueId batch = b_.div(head, b_.index(problem_.attention.kv_heads));
+    first_ = b_.mul(b_.rem(b_.task(), count), dim(tiles_.rows_per_task));
+    end_ = b_.min(dim(problem_.all_keys), b_.add(first_, dim(tiles_.rows_per_task)));
+    past_base_ = b_.mul(head, b_.mul(dim(problem_.past), depth));
+    present_base_ = b_.mul(head, b_.mul(dim(problem_.all_keys), depth));
+    const ValueId kept = kept_rows(writer_, problem_, lengths_, batch);
+    write(b_.index(0), kept, /*from_past=*/true);
+    write(b_.add(kept, dim(problem_.keys)), dim(problem_.all_keys), /*from_past=*/false);
+    const Dim heads = problem_.batch * problem_.attention.kv_heads;
+    Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (cache_.depth / 8 + 1));
+    launch.threads = tiles_.threads;
+    if (cache_.present != ir::kNoValue) {
+      launch.brings_over = BringsOver{cache_.past, cache_.present};
+    }
+    return launch;
+  }
+
+ private:
+  Dim blocks() const { return tenon::ceil_div(problem_.all_keys, tiles_.rows_per_task); }
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+
+  // Rows [begin, end) of the cache that are this task's: past's own, or zeros.
+  void write(ValueId begin, ValueId end, bool from_past) {
+    const ValueId first = b_.max(first_, begin), last = b_.min(end_, end);
+    b_.loop(first, last, b_.index(tiles_.rows), {}, [&](ValueId row, auto) {
+      write_tile(row, b_.sub(last, row), from_past);
+      return Nothing{};
+    });
+  }
+
+  void write_tile(ValueId row, ValueId rows_left, bool from_past) {
+    const ValueId depth = b_.index(cache_.depth);
+    b_.loop(b_.index(0), depth, b_.index(columns_), {}, [&](ValueId column, auto) {
+      const ValueId left = elements_left(b_, cache_.depth, columns_, column);
+      const auto at = [&](ValueId buffer, ValueId base) {
+        const ValueId offset = b_.add(base, b_.add(b_.mul(row, depth), column));
+        return Access{buffer, offset, {depth, b_.index(1)}, {rows_left, left}};
+      };
+      const std::vector<int> shape = {tiles_.rows, columns_};
+      const Tile codes = from_past            ? b_.load(at(past_, past_base_), shape)
+                         : is_floating(type_) ? b_.constant(type_, 0, shape)
+                                              : b_.integer_constant(type_, 0, shape);
+      b_.store(at(present_, present_base_), codes);
+      return Nothing{};
+    });
+  }
+
+  const AttentionProblem& problem_;
+  const PastRows& cache_;
+  const HeadTiles& tiles_;
+  const DType type_;
+  const int columns_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId past_ = kNone, present_ = kNone, lengths_ = kNone;
+  ValueId first_ = kNone, end_ = kNone, past_base_ = kNone, present_base_ = kNone;
+};
+
+}  // namespace
+
+HeadTiles HeadTiles::for_host(const AttentionProblem& problem) {
+  const int64_t heads = std::max(problem.attention.q_heads, problem.attention.kv_heads);
+  return {.heads = 1,
+          .heads_per_task = heads,
+          .rows = 1,
+          .rows_per_task = max(problem.all_keys, Dim(1)),
+          .columns = 16,
+          .threads = 1};
+}
+
+HeadTiles HeadTiles::for_gpu() {
+  return {.heads = 8,
+          .heads_per_task = 8,
+          .rows = 32,
+          .rows_per_task = Dim(32),
+          .columns = 128,
+          .threads = 128};
+}
+
+Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                          const std::vector<NewHeads>& operands, const HeadTiles& tiles) {
+  return PlaceHeads(graph, problem, operands, tiles).emit();
+}
+
+Launch bring_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                         const PastRows& cache, const HeadTiles& tiles) {
+  return BringPast(graph, problem, cache, tiles).emit();
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,53 @@
+// Heads brought to where an attention kernel reads them, as launches in front of it:
+//
+//   place_heads   new heads of q, k and v: normed, rotated, to scratch or behind a cache's past
+//   bring_past    the past of a cache, and zeros behind the new rows, where present is not past's
+//                 own memory: left out at Run where it is (BringsOver)
+//
+// A task of place_heads has one token and some heads; one of bring_past some rows of one head. The
+// same code serves the host and GPUs, with tiles of one head or of several.
+#pragma once
+
+#include <vector>
+
+#include "kernels/llvm/attention/problem.h"
+#include "kernels/lowered.h"
+
+namespace tenon::kernels {
+
+struct HeadTiles {
+  int heads;               // of a token in one tile
+  int64_t heads_per_task;  // a multiple of it
+  int rows;                // of a cache in one tile
+  Dim rows_per_task;
+  int columns;  // at most
+  int threads;  // of a block
+
+  static HeadTiles for_host(const AttentionProblem& problem);
+  static HeadTiles for_gpu();
+};
+
+// Heads of each token of one operand.
+struct NewHeads {
+  ir::ValueId from;
+  HeadStrides from_strides;
+  int64_t heads, depth;
+  BufferArgument to;
+  HeadStrides to_strides;
+  bool behind_past;  // rows of `to` are those of a cache
+  bool rotated;
+  ir::ValueId norm;  // kNoValue: none
+};
+Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                          const std::vector<NewHeads>& operands, const HeadTiles& tiles);
+
+struct PastRows {
+  ir::ValueId past;
+  ir::ValueId present;  // kNoValue: `to` is scratch
+  BufferArgument to;
+  int64_t depth;
+};
+Launch bring_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                         const PastRows& cache, const HeadTiles& tiles);
+
+}  // namespace tenon::kernels
