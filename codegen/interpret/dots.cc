@@ -53,16 +53,21 @@ std::vector<T> converted(const TileData& x) {
   return out;
 }
 
-// Rows of group g are multiplied with the columns of group g, which repeat as often as they must.
+// Rows of group g are multiplied with the columns of group g, which repeat as often as they must,
+// or with the rows of group g.
 template <typename T, typename Add>
 void multiply(const TileData& a, const TileData& b, int groups, TileData& out, Add add) {
   const int m = out.type().shape[0], n = out.type().shape[1], depth = a.type().shape[1];
-  const int all = b.type().shape[1], columns = all / groups, height = m / groups;
+  const bool has_own_rows = b.type().shape[0] != depth;
+  const int all = b.type().shape[1], height = m / groups;
+  const int columns = has_own_rows ? n : all / groups;
   const std::vector<T> left = converted<T>(a), right = converted<T>(b);
   T* sums = out.data<T>();
   for (int row = 0; row < m; ++row) {
     for (int k = 0; k < depth; ++k) {
-      const T* from = &right[int64_t{k} * all + row / height * columns];
+      const int group = row / height;
+      const T* from = has_own_rows ? &right[(int64_t{group} * depth + k) * all]
+                                   : &right[int64_t{k} * all + group * columns];
       for (int first = 0; first < n; first += columns) {
         add(sums + int64_t{row} * n + first, left[int64_t{row} * depth + k], from, columns);
       }

@@ -229,12 +229,16 @@ void Interpreter::read(const Operation& op) {
   const std::byte* slot = ring.read(index(op.operands[1]));
   const int64_t first = op.operands[2] == kNone ? 0 : index(op.operands[2]);
   TileData& out = fresh(op.results[0]);
-  const Access access = read_access(op, out.type());
+  Access access = read_access(op, out.type());
   const int64_t last =
       first + (access.rows - 1) * access.row_stride + (access.columns - 1) * access.stride;
   if (std::min(first, last) < 0 || std::max(first, last) >= ring.slot_elements()) {
     throw InternalError(
         fmt::format("elements {} to {} of a slot of {}", first, last, ring.slot_elements()));
+  }
+  if (op.operands[3] != kNone) {
+    access.row_extent = std::clamp<int64_t>(index(op.operands[3]), 0, access.rows);
+    std::memset(out.data<std::byte>(), 0, out.bytes());
   }
   visit_width(out.dtype(), [&]<typename T>() {
     load_elements<T>(slot + first * ring.element_bytes(), access, out.data<T>());

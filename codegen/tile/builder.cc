@@ -434,9 +434,10 @@ void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId 
 }
 
 ValueId Builder::read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset,
-                      std::vector<int64_t> strides) {
-  return emit({.op = Op::kRead, .operands = {ring, slot, offset}, .integers = std::move(strides)},
-              Type::tile(type(ring).dtype, std::move(shape)));
+                      std::vector<int64_t> strides, ValueId extent) {
+  return emit(
+      {.op = Op::kRead, .operands = {ring, slot, offset, extent}, .integers = std::move(strides)},
+      Type::tile(type(ring).dtype, std::move(shape)));
 }
 
 std::vector<ValueId> Builder::pipeline(int slots, ValueId lo, ValueId hi,

@@ -93,7 +93,7 @@ class Builder {
   void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column,
                  int groups = 0);
   ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone,
-               std::vector<int64_t> strides = {});
+               std::vector<int64_t> strides = {}, ValueId extent = kNone);
   using ProduceBody = std::function<void(ValueId counter, ValueId slot)>;
   using ConsumeBody =
       std::function<std::vector<ValueId>(ValueId counter, ValueId slot, std::span<const ValueId>)>;

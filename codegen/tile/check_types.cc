@@ -456,13 +456,16 @@ void TypeChecker::check_table_or_dot() {
 void TypeChecker::check_dot() {
   counts(3, 1);
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
-  require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
-              a.shape[0] == acc.shape[0] && a.shape[1] == b.shape[0],
+  const int64_t groups = op_.integer;
+  require(groups >= 0 && acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
+              a.shape[0] == acc.shape[0] &&
+              (a.shape[1] == b.shape[0] || groups * a.shape[1] == b.shape[0]),
           "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", acc, a, b);
-  const int64_t groups = op_.integer, columns = groups == 0 ? 0 : b.shape[1] / groups;
-  require(groups == 0 ? b.shape[1] == acc.shape[1]
-                      : groups > 0 && columns > 0 && b.shape[1] % groups == 0 &&
-                            acc.shape[0] % groups == 0 && acc.shape[1] % columns == 0,
+  const bool has_own_columns = groups > 0 && a.shape[1] == b.shape[0];
+  const int64_t columns = has_own_columns ? b.shape[1] / groups : acc.shape[1];
+  require((groups == 0 || acc.shape[0] % groups == 0) && columns > 0 &&
+              (has_own_columns ? b.shape[1] % groups == 0 && acc.shape[1] % columns == 0
+                               : b.shape[1] == acc.shape[1]),
           "shapes {} + {} * {} do not fit {} groups", acc, a, b, groups);
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,
           "cannot accumulate in {}", acc);
@@ -560,9 +563,11 @@ void TypeChecker::check_ring_op() {
   require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", ring);
   is_index(1);
   if (op_.op == Op::kRead) {
-    counts(3, 1);
+    counts(4, 1);
     if (!absent(2)) is_index(2);
+    if (!absent(3)) is_index(3);
     same(Type::tile(ring.dtype, result().shape), result(), "the result");
+    require(absent(3) || result().shape.size() == 2, "only tiles of rank 2 have rows to leave out");
     require(op_.integers.empty() || op_.integers.size() == result().shape.size(),
             "needs a stride per dimension");
     int64_t last = op_.integers.empty() ? result().elements() - 1 : 0;

@@ -108,7 +108,8 @@ enum class Op : uint8_t {
             // of which only the low 4 (8) bits count
   kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order). With
             // `integer` groups: as many products at once, rows m/groups of a each with columns of
-            // its own, b[k,groups*c]; where n is more than c, columns repeat
+            // its own, b[k,groups*c]; where n is more than c, columns repeat. Or with rows of
+            // its own, b[groups*k,n]
   kDotI8,   // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
             // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
             // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
@@ -130,11 +131,12 @@ enum class Op : uint8_t {
               // or constants, and so is the buffer. With `integer` groups: as many boxes that lie
               // side by side in the matrix, one below the other in the slot; columns and column
               // are multiples of a box's width
-  kRead,  // ring, slot, offset (kNone: 0) -> tile of the slot's elements, consecutive ones or with
-          // the strides in `integers`, one per dimension (0 repeats)
+  kRead,  // ring, slot, offset (kNone: 0), extent (kNone: whole) -> tile of the slot's elements,
+          // consecutive ones or with the strides in `integers`, one per dimension (0 repeats). Rows
+          // at or past the extent, of tiles of rank 2, are zeros whatever the slot holds there
   kPipeline,  // lo, hi, initial values…; `integer` slots; regions: produce(counter, slot) and
-              // consume(counter, slot, carried…); only what is uniform and known without reading
-              // memory decides what produce does
+              // consume(counter, slot, carried…); only what is uniform, single numbers from
+              // parameters that the kernel never writes included, decides what produce does
   // Control. Regions hold their own ops; the last is kYield.
   kFor,  // lo, hi, step, initial values…; region args: counter, carried…
   kIf,   // bool[]; regions: then, else; results from both yields

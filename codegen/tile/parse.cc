@@ -414,6 +414,7 @@ void Parser::head(Operation& op, std::string_view word) {
       uses(op.operands);
       expect("]");
       if (accept_word("strides")) op.integers = integers();
+      op.operands.push_back(accept_word("extent") ? use() : kNone);
       break;
     case Op::kPipeline:
       pipeline(op);

@@ -188,8 +188,9 @@ std::string Printer::words(const Operation& op) {
       return fmt::format("dot {}{}", use_all(op.operands), groups(op));
     case Op::kRead:
       return fmt::format(
-          "read {}[{}, {}]{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),
-          op.integers.empty() ? "" : fmt::format(" strides({})", fmt::join(op.integers, ", ")));
+          "read {}[{}, {}]{}{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),
+          op.integers.empty() ? "" : fmt::format(" strides({})", fmt::join(op.integers, ", ")),
+          op.operands[3] == kNone ? "" : fmt::format(" extent {}", use(op.operands[3])));
     default:
       if (op.operands.empty()) return std::string(name(op.op));
       return fmt::format("{} {}", name(op.op), use_all(op.operands));

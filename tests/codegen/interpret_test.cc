@@ -186,6 +186,27 @@ TEST(InterpretTest, PipelinesWithMoreAndFewerStepsThanSlots) {
   }
 }
 
+// Groups with rows of their own, of which those past an extent are zeros even where no number is.
+TEST(InterpretTest, GroupsMultiplyRowsOfTheirOwn) {
+  Builder b("stacked");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
+  ValueId extent = b.index_parameter("extent"), zero = b.index(0);
+  ValueId ring = b.ring(DType::kF32, {4, 3}, 2);
+  b.pipeline(
+      2, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
+      [&](ValueId, ValueId slot, std::span<const ValueId>) {
+        ValueId right = b.read(ring, slot, {4, 3}, kNone, {}, extent);
+        ValueId left = b.constant(DType::kF32, 2, {2, 2}),
+                sums = b.constant(DType::kF32, 1, {2, 3});
+        b.store({y, zero}, b.grouped_dot(sums, left, right, 2));
+        return std::vector<ValueId>{};
+      });
+  const Kernel kernel = b.finish();
+  std::vector<float> data{1, 2, 3, 4, 5, 6, 7, 8, 9, NAN, NAN, NAN}, result(6);
+  interpret(kernel, std::vector<void*>{data.data(), result.data()}, std::vector<int64_t>{3}, 0, 1);
+  EXPECT_EQ(result, (std::vector<float>{11, 15, 19, 15, 17, 19}));
+}
+
 // What would be a race on a GPU.
 TEST(InterpretTest, WrongSlotsAreErrorsThatNameTheOperation) {
   for (int slots : {2, 3}) {

@@ -112,7 +112,7 @@ TEST(TextTest, RoundTripsPipelines) {
     %13 = slice %12 offsets(0, 0) : f16[32,4]
     %14 = concat %12, %13 axis 0 : f16[64,4]
     %15 = permute %14 bits(7, 6, 5, 4, 3, 2, 1, 0) : f16[16,16]
-    %16 = read %2[%9, 0] strides(16, 1) : f16[8,16]
+    %16 = read %2[%9, 0] strides(16, 1) extent %8 : f16[8,16]
     %17 = transpose %16 : f16[16,8]
     %18 = dot %10, %15, %17 : f32[16,8]
     yield %18
