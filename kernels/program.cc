@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -208,6 +209,7 @@ class ProgramBuilder {
       compiled.slots.push_back(slot);
     }
     for (const IndexCheck& check : launch.checks) {
+      if (!is_first_check(check)) continue;
       const ir::Value& value = graph_.value(check.value);
       const size_t slot = slot_of(check.value);
       touch(slot);
@@ -221,6 +223,13 @@ class ProgramBuilder {
     }
     kernels_.push_back(std::move(launch.kernel));
     program_.launches.push_back(std::move(compiled));
+  }
+
+  // Values do not change: what one launch has checked, those behind it need not check again.
+  bool is_first_check(const IndexCheck& check) {
+    return checked_
+        .emplace(root_.at(check.value), check.bound.text(), check.first, check.step, check.from_end)
+        .second;
   }
 
   // What the caller brings is there before the first launch: pipelines need not wait for it.
@@ -323,6 +332,7 @@ class ProgramBuilder {
   std::vector<size_t> slot_of_;
   std::vector<codegen::Kernel> kernels_;  // one per launch
   std::set<ir::ValueId> counted_;
+  std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool>> checked_;
 };
 
 }  // namespace

@@ -11,13 +11,12 @@ void match_attention(ir::Graph& graph) {
       attention_forms::onnx_forms(),
       attention_forms::multi_head_forms(),
       attention_forms::group_query_forms(),
-      attention_forms::rotary_forms(),
   });
   apply_rules(graph, ops);
-  const auto graphs = std::to_array<std::span<const NamedRewrite>>({
-      attention_forms::unfused_forms(),
-  });
-  apply_rules(graph, graphs);
+  for (const auto family : {attention_forms::unfused_forms(), attention_forms::new_head_forms(),
+                            attention_forms::rotary_forms()}) {
+    apply_rules(graph, {&family, 1});
+  }
 }
 
 }  // namespace tenon

@@ -4,7 +4,8 @@
 //   attention_forms/onnx.cc          ONNX Attention-23 and -24
 //   attention_forms/multi_head.cc    com.microsoft::MultiHeadAttention and com.microsoft::Attention
 //   attention_forms/group_query.cc   com.microsoft::GroupQueryAttention
-//   attention_forms/rotary.cc        RotaryEmbedding of both domains, as primitives
+//   attention_forms/new_heads.cc     rotary, norms of heads and a spelled-out cache go inside
+//   attention_forms/rotary.cc        RotaryEmbedding that is left, as primitives
 //
 // Why here: after match_scaled_dot, so that products have one spelling and the transposes beside
 // them are gone; before `decompose`, which takes Softmax apart.

@@ -26,6 +26,7 @@ class Rewrite {
   decomposition::Emitter emit;  // writes nodes in front of this one
 
   ir::Graph& graph() { return graph_; }
+  const ir::Graph& graph() const { return graph_; }
   ir::NodeId id() const { return id_; }
   const ir::Node& node() const { return node_; }  // as it was when the rule began
   ir::ValueId input(size_t index) const { return node_.input(index); }

@@ -15,6 +15,7 @@ std::span<const NamedRewrite> onnx_forms();
 std::span<const NamedRewrite> multi_head_forms();
 std::span<const NamedRewrite> group_query_forms();
 std::span<const NamedRewrite> rotary_forms();
+std::span<const NamedRewrite> new_head_forms();
 
 // The node becomes `attention` with these outputs (of the node; kNoValue where not asked for).
 void write(Rewrite& r, const ir::Attention& attention, std::vector<ir::ValueId> outputs);

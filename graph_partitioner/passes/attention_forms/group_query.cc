@@ -2,6 +2,9 @@
 //
 //   q, k, v ──[RMS norm of heads]──[rotary at past + i]── Attention(past, seqlens_k + 1 keys)
 //
+// Norm and rotary are tenon::Attention's own, but where new keys leave the node and no past is
+// there to put them behind: then they are written out.
+//
 // Keys land behind each row's own past; the cache is as long as past's buffer or the longest row.
 // q may hold k and v too. Quantised caches, windowed caches and score outputs stay as they are.
 #include "graph_partitioner/passes/attention_forms/forms.h"
@@ -111,39 +114,53 @@ Tensors read_tensors(Rewrite& r, const Form& form) {
           slice_axis(r, all, 2, form.q_heads + form.kv_heads, form.kv_heads)};
 }
 
-ValueId normed(Rewrite& r, ValueId x, ValueId weight) {
+ValueId normed(Rewrite& r, ValueId x, ValueId weight, float epsilon) {
   if (weight == kNoValue) return x;
   ir::Node norm;
   norm.op = "RMSNormalization";
   norm.inputs = {x, weight};
   norm.attributes["axis"] = int64_t{-1};
-  norm.attributes["epsilon"] = r.node().number("qk_norm_epsilon", 1e-6f);
+  norm.attributes["epsilon"] = epsilon;
   return r.emit.emit(std::move(norm), r.dtype(x), r.graph().value(x).shape);
 }
 
-// [B, S]: what the caller says, or the row's past and on: max(0, length - S) + i.
-ValueId positions_of(Rewrite& r, const Form& form, ValueId lengths) {
-  if (r.has_input(kPositions)) return r.input(kPositions);
-  const ValueId step = r.emit.position({1, form.sequence}, 1);
-  if (!r.has_input(kPastK)) return step;
-  const ValueId wide = r.emit.cast(r.emit.reshape(lengths, {form.batch, 1}), DType::kI64);
-  const ValueId behind = r.emit.binary("Sub", wide, r.emit.dim_value(form.sequence, DType::kI64));
-  const ValueId past = r.emit.binary("Max", behind, 0.0);
-  return r.emit.binary("Add", past, step);
-}
-
-bool apply_rotary(Rewrite& r, const Form& form, ValueId lengths, Tensors& tensors) {
+// The operands of norm and rotary; false where rotary's do not fit.
+bool read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
+  attention.q_norm = r.input(kNormQ);
+  attention.k_norm = r.input(kNormK);
+  attention.norm_epsilon = r.node().number("qk_norm_epsilon", 1e-6f);
   if (r.node().integer("do_rotary", 0) == 0) return true;
   const auto cos = r.shape(r.input(kCos)), sin = r.shape(r.input(kSin));
   if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant()) return false;
-  const int64_t width = 2 * (*cos)[1].value();
-  if (width > form.head_size) return false;
-  const Rotation rotation =
-      rotation_at(r, r.input(kCos), r.input(kSin), positions_of(r, form, lengths), width,
-                  r.node().integer("rotary_interleaved", 0) != 0);
-  tensors.q = rotate(r, tensors.q, rotation, false);
-  tensors.k = rotate(r, tensors.k, rotation, false);
+  if (2 * (*cos)[1].value() > form.head_size) return false;
+  if (r.has_input(kPositions)) {
+    const auto positions = r.shape(r.input(kPositions));
+    if (!positions || positions->size() != 2 || !((*positions)[1] == form.sequence)) return false;
+  }
+  attention.cos = r.input(kCos);
+  attention.sin = r.input(kSin);
+  attention.positions = r.input(kPositions);
+  attention.interleaved = r.node().integer("rotary_interleaved", 0) != 0;
   return true;
+}
+
+// Norm and rotary in front of an attention without a past.
+void write_out_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
+  attention.q = normed(r, attention.q, attention.q_norm, attention.norm_epsilon);
+  attention.k = normed(r, attention.k, attention.k_norm, attention.norm_epsilon);
+  attention.q_norm = attention.k_norm = kNoValue;
+  attention.norm_epsilon = ir::Attention().norm_epsilon;
+  if (!attention.has_rotary()) return;
+  const ValueId positions = attention.positions != kNoValue
+                                ? attention.positions
+                                : r.emit.position({1, form.sequence}, 1);
+  const int64_t width = 2 * r.graph().value(attention.cos).shape->back().value();
+  const Rotation rotation =
+      rotation_at(r, attention.cos, attention.sin, positions, width, attention.interleaved);
+  attention.q = rotate(r, attention.q, rotation, false);
+  attention.k = rotate(r, attention.k, rotation, false);
+  attention.cos = attention.sin = attention.positions = kNoValue;
+  attention.interleaved = false;
 }
 
 // One extra logit per head: given, or 0 for a smooth softmax.
@@ -155,52 +172,56 @@ ValueId sinks_of(Rewrite& r, const Form& form) {
                                 ir::Tensor::of(r.dtype(r.input(kQ)), {form.q_heads}, zeros));
 }
 
-bool write_presents(Rewrite& r, const Form& form, const Tensors& tensors) {
+void write_presents(Rewrite& r, const Form& form) {
   const Shape shape = {form.batch, form.kv_heads, form.cache, form.head_size};
-  if (r.has_input(kPastK)) {
-    r.set_shape(1, shape);
-    r.set_shape(2, shape);
-    return true;
-  }
-  if (r.is_used(1) && !r.replace(1, r.emit.transpose(tensors.k, {0, 2, 1, 3}))) return false;
-  return !r.is_used(2) || r.replace(2, r.emit.transpose(tensors.v, {0, 2, 1, 3}));
+  r.set_shape(1, shape);
+  r.set_shape(2, shape);
+}
+
+// Without a past the presents are the new keys and values.
+bool hand_out_new_keys(Rewrite& r, const ir::Attention& attention) {
+  if (r.is_used(1) && !r.replace(1, r.emit.transpose(attention.k, {0, 2, 1, 3}))) return false;
+  return !r.is_used(2) || r.replace(2, r.emit.transpose(attention.v, {0, 2, 1, 3}));
+}
+
+ir::Attention options_of(const ir::Node& node, const Form& form) {
+  const int64_t window = node.integer("local_window_size", -1);
+  ir::Attention attention;
+  attention.q_heads = form.q_heads;
+  attention.kv_heads = form.kv_heads;
+  attention.q_layout = attention.k_layout = attention.v_layout = "bshd";
+  attention.y_layout = "bs(hd)";
+  attention.scale = node.number("scale", 0.0f);
+  attention.softcap = node.number("softcap", 0.0f);
+  attention.causal_top_left = node.integer("causal", 1) != 0;
+  attention.left_window = window > 0 ? window - 1 : -1;  // the query's own key is one of them
+  return attention;
 }
 
 bool group_query_attention(Rewrite& r) {
   const auto form = is_ours(r) ? read_form(r) : std::nullopt;
   if (!form || (r.has_input(kBias) && !r.shape(r.input(kBias)))) return false;
-  const ir::Node& node = r.node();
+  ir::Attention attention = options_of(r.node(), *form);
+  if (!read_new_heads(r, *form, attention)) return false;
   const DType count_type = r.dtype(r.input(kLengths));
   const ValueId counts = r.emit.reshape(r.input(kLengths), {form->batch});
-  const ValueId lengths = r.emit.binary("Add", counts, r.emit.scalar(count_type, 1.0));
-  Tensors tensors = read_tensors(r, *form);
-  tensors.q = normed(r, tensors.q, r.input(kNormQ));
-  tensors.k = normed(r, tensors.k, r.input(kNormK));
-  if (!apply_rotary(r, *form, lengths, tensors)) return false;
-  if (!write_presents(r, *form, tensors)) return false;
-  const bool causal = node.integer("causal", 1) != 0;
-  const int64_t window = node.integer("local_window_size", -1);
-  ir::Attention attention;
+  attention.kv_lengths = r.emit.binary("Add", counts, r.emit.scalar(count_type, 1.0));
+  const Tensors tensors = read_tensors(r, *form);
   attention.q = tensors.q;
   attention.k = tensors.k;
   attention.v = tensors.v;
-  attention.past_k = r.input(kPastK);
-  attention.past_v = r.input(kPastV);
-  attention.kv_lengths = lengths;
   attention.sinks = sinks_of(r, *form);
   if (r.has_input(kBias)) attention.mask = pad_mask(r, r.input(kBias), form->cache);
-  attention.q_heads = form->q_heads;
-  attention.kv_heads = form->kv_heads;
-  attention.q_layout = attention.k_layout = attention.v_layout = "bshd";
-  attention.y_layout = "bs(hd)";
-  attention.scale = node.number("scale", 0.0f);
-  attention.softcap = node.number("softcap", 0.0f);
-  attention.causal_top_left = causal;
-  attention.left_window = window > 0 ? window - 1 : -1;  // the query's own key is one of them
   std::vector<ValueId> outputs = {r.output(0)};
   if (r.has_input(kPastK)) {
+    write_presents(r, *form);
+    attention.past_k = r.input(kPastK);
+    attention.past_v = r.input(kPastV);
     outputs.push_back(used_output(r, 1));
     outputs.push_back(used_output(r, 2));
+  } else {
+    if (r.is_used(1)) write_out_new_heads(r, *form, attention);
+    if (!hand_out_new_keys(r, attention)) return false;
   }
   write(r, attention, std::move(outputs));
   return true;

@@ -1,5 +1,7 @@
 #include "graph_partitioner/passes/attention_forms/rotary.h"
 
+#include <algorithm>
+
 #include "graph_partitioner/passes/attention_forms/forms.h"
 
 namespace tenon::attention_forms {
@@ -41,11 +43,86 @@ ValueId rotated(Rewrite& r, ValueId x, const Rotation& rotation, bool heads_firs
   return r.emit.reshape(concat(r, {real, imaginary}, axis), shape);
 }
 
-struct Arguments {
-  ValueId x = kNoValue, cos = kNoValue, sin = kNoValue, positions = kNoValue;
+using Operands = RotaryCall (*)(const Rewrite& r, const ir::Node& node);
+
+RotaryCall onnx_operands(const Rewrite&, const ir::Node& node) {
+  return {node.input(0), node.input(1), node.input(2), node.input(3), node.integer("num_heads", 0)};
+}
+
+RotaryCall contrib_operands(const Rewrite& r, const ir::Node& node) {
+  RotaryCall call{node.input(0), node.input(2), node.input(3), node.input(1),
+                  node.integer("num_heads", 0)};
+  const auto shape = r.shape(call.x), table = r.shape(call.cos);
+  if (call.heads == 0 && shape && table && shape->back().is_constant() &&
+      table->back().is_constant()) {
+    call.heads = shape->back().value() / (2 * table->back().value());  // as wide as a whole head
+  }
+  return call;
+}
+
+struct RotaryOp {
+  std::string_view name;
+  Operands operands;
+};
+constexpr RotaryOp kOps[] = {
+    {"RotaryEmbedding", onnx_operands},
+    {"com.microsoft::RotaryEmbedding", contrib_operands},
 };
 
-// Positions [B or 1, S]; one number is the first of S positions.
+bool tables_fit(const Rewrite& r, const RotaryCall& call) {
+  const auto cos = r.shape(call.cos), sin = r.shape(call.sin);
+  if (!cos || !sin || *cos != *sin || call.width % 2 != 0 || !cos->back().is(call.width / 2)) {
+    return false;
+  }
+  if (call.positions == kNoValue) return cos->size() == 3;
+  const auto positions = r.shape(call.positions);
+  return positions && positions->size() <= 2 && cos->size() == 2;
+}
+
+bool expand(Rewrite& r) {
+  const auto call = read_rotary(r, r.node());
+  if (!call) return false;
+  const Shape shape = *r.graph().value(call->x).shape;
+  const bool heads_first = shape.size() == 4;
+  Rotation rotation{call->cos, call->sin, call->width, call->interleaved};
+  if (call->positions != kNoValue) {
+    const ValueId rows = spread_positions(r, call->positions, shape[heads_first ? 2 : 1]);
+    rotation = rotation_at(r, call->cos, call->sin, rows, call->width, call->interleaved);
+  }
+  ValueId x = call->x;
+  if (!heads_first) {
+    x = r.emit.reshape(x, {shape[0], shape[1], call->heads, floor_div(shape[2], call->heads)});
+  }
+  return r.replace(0, r.emit.reshape(rotate(r, x, rotation, heads_first), shape));
+}
+
+constexpr NamedRewrite kRules[] = {
+    {"RotaryEmbedding", expand},
+    {"com.microsoft::RotaryEmbedding", expand},
+};
+
+}  // namespace
+
+std::optional<RotaryCall> read_rotary(const Rewrite& r, const ir::Node& node) {
+  const auto op = std::ranges::find(kOps, node.op, &RotaryOp::name);
+  if (op == std::end(kOps)) return std::nullopt;
+  if (node.integer("is_packed_batching", 0) != 0 || node.number("scale", 1.0f) != 1.0f) {
+    return std::nullopt;
+  }
+  RotaryCall call = op->operands(r, node);
+  const auto shape = r.shape(call.x);
+  if (!shape || (shape->size() != 3 && shape->size() != 4)) return std::nullopt;
+  const bool heads_first = shape->size() == 4;
+  if (!heads_first && call.heads <= 0) return std::nullopt;
+  const Dim head_size = heads_first ? shape->back() : floor_div(shape->back(), call.heads);
+  if (!head_size.is_constant()) return std::nullopt;
+  const int64_t width = node.integer("rotary_embedding_dim", 0);
+  call.width = width > 0 ? width : head_size.value();
+  call.interleaved = node.integer("interleaved", 0) != 0;
+  if (call.width > head_size.value() || !tables_fit(r, call)) return std::nullopt;
+  return call;
+}
+
 ValueId spread_positions(Rewrite& r, ValueId positions, const Dim& sequence) {
   const Shape shape = *r.graph().value(positions).shape;
   if (shape.size() == 2) return positions;
@@ -53,64 +130,6 @@ ValueId spread_positions(Rewrite& r, ValueId positions, const Dim& sequence) {
   const ValueId steps = r.emit.cast(r.emit.position({1, sequence}, 1), r.dtype(positions));
   return r.emit.binary("Add", first, steps);
 }
-
-std::optional<Rotation> rotation_of(Rewrite& r, const Arguments& given, int64_t width,
-                                    const Dim& sequence) {
-  const auto cos = r.shape(given.cos), sin = r.shape(given.sin);
-  if (!cos || !sin || *cos != *sin || width % 2 != 0 || !cos->back().is(width / 2)) {
-    return std::nullopt;
-  }
-  const bool interleaved = r.node().integer("interleaved", 0) != 0;
-  if (given.positions == kNoValue) {
-    if (cos->size() != 3) return std::nullopt;
-    return Rotation{given.cos, given.sin, width, interleaved};
-  }
-  const auto positions = r.shape(given.positions);
-  if (!positions || positions->size() > 2 || cos->size() != 2) return std::nullopt;
-  return rotation_at(r, given.cos, given.sin, spread_positions(r, given.positions, sequence), width,
-                     interleaved);
-}
-
-bool expand(Rewrite& r, const Arguments& given, int64_t heads) {
-  const auto shape = r.shape(given.x);
-  if (!shape || (shape->size() != 3 && shape->size() != 4)) return false;
-  const bool heads_first = shape->size() == 4;
-  if (!heads_first && heads <= 0) return false;
-  const Dim head_size = heads_first ? shape->back() : floor_div(shape->back(), heads);
-  if (!head_size.is_constant()) return false;
-  const int64_t given_width = r.node().integer("rotary_embedding_dim", 0);
-  const int64_t width = given_width > 0 ? given_width : head_size.value();
-  const auto rotation = rotation_of(r, given, width, (*shape)[heads_first ? 2 : 1]);
-  if (!rotation || width > head_size.value()) return false;
-  ValueId x = given.x;
-  if (!heads_first) x = r.emit.reshape(x, {(*shape)[0], (*shape)[1], heads, head_size});
-  const ValueId y = rotate(r, x, *rotation, heads_first);
-  return r.replace(0, r.emit.reshape(y, *shape));
-}
-
-bool onnx_rotary(Rewrite& r) {
-  return expand(r, {r.input(0), r.input(1), r.input(2), r.input(3)},
-                r.node().integer("num_heads", 0));
-}
-
-bool contrib_rotary(Rewrite& r) {
-  const ir::Node& node = r.node();
-  if (node.integer("is_packed_batching", 0) != 0 || node.number("scale", 1.0f) != 1.0f)
-    return false;
-  int64_t heads = node.integer("num_heads", 0);
-  const auto shape = r.shape(r.input(0)), table = r.shape(r.input(2));
-  if (heads == 0 && shape && table && shape->back().is_constant() && table->back().is_constant()) {
-    heads = shape->back().value() / (2 * table->back().value());  // the table is a whole head wide
-  }
-  return expand(r, {r.input(0), r.input(2), r.input(3), r.input(1)}, heads);
-}
-
-constexpr NamedRewrite kRules[] = {
-    {"RotaryEmbedding", onnx_rotary},
-    {"com.microsoft::RotaryEmbedding", contrib_rotary},
-};
-
-}  // namespace
 
 Rotation rotation_at(Rewrite& r, ValueId cos_table, ValueId sin_table, ValueId positions,
                      int64_t width, bool interleaved) {

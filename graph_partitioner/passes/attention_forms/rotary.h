@@ -7,9 +7,23 @@
 // Interleaved, the pairs are neighbours: the same on the view [..., d/2, 2].
 #pragma once
 
+#include <optional>
+
 #include "graph_partitioner/passes/rewrite.h"
 
 namespace tenon::attention_forms {
+
+// A RotaryEmbedding of either domain that we know, as it is called.
+struct RotaryCall {
+  ir::ValueId x = ir::kNoValue;  // [B, S, H * D] or [B, H, S, D]
+  ir::ValueId cos = ir::kNoValue, sin = ir::kNoValue;
+  ir::ValueId positions = ir::kNoValue;  // kNoValue: cos has a row for each token
+  int64_t heads = 0, width = 0;
+  bool interleaved = false;
+};
+std::optional<RotaryCall> read_rotary(const Rewrite& r, const ir::Node& node);
+// Positions [B or 1, S]; one number is the first of S positions.
+ir::ValueId spread_positions(Rewrite& r, ir::ValueId positions, const Dim& sequence);
 
 struct Rotation {
   ir::ValueId cos = ir::kNoValue, sin = ir::kNoValue;  // [B or 1, S, width / 2]
