@@ -1,4 +1,5 @@
 // Which tile lies how.
+#include <algorithm>
 #include <optional>
 
 #include "codegen/layout_inference/solve.h"
@@ -22,6 +23,39 @@ void collect(const Region& region, std::vector<const Operation*>& out) {
   }
 }
 
+// Whether an index is a multiple of eight in every step.
+bool is_multiple_of_eight(const std::vector<const Operation*>& definitions, ValueId id) {
+  const Operation* op = definitions[id];
+  if (!op) return false;
+  auto operand = [&](size_t i) { return is_multiple_of_eight(definitions, op->operands[i]); };
+  switch (op->op) {
+    case Op::kIndexConstant:
+      return op->integer % 8 == 0;
+    case Op::kIndexAdd:
+    case Op::kIndexSub:
+      return operand(0) && operand(1);
+    case Op::kIndexMul:
+      return operand(0) || operand(1);
+    default:
+      return false;
+  }
+}
+
+// Rows of scratch that matrices can be loaded from: each begins with a whole unit of 16 bytes.
+const Operation* scratch_rows(const Kernel& kernel,
+                              const std::vector<const Operation*>& definitions, ValueId id) {
+  const Operation* load = definitions[id];
+  if (!load || load->op != Op::kLoad || kernel.types[id].shape.size() != 2) return nullptr;
+  const Operation* scratch = definitions[load->operands[0]];
+  const Operation* column_stride = definitions[load->operands[3]];
+  bool whole = load->operands[4] == kNone && load->operands[5] == kNone;
+  bool dense = column_stride && column_stride->op == Op::kIndexConstant &&
+               column_stride->integer == 1 && kernel.types[id].shape[1] % 16 == 0;
+  bool aligned = is_multiple_of_eight(definitions, load->operands[1]) &&
+                 is_multiple_of_eight(definitions, load->operands[2]);
+  return scratch && scratch->op == Op::kAlloc && whole && dense && aligned ? load : nullptr;
+}
+
 }  // namespace
 
 std::vector<const Operation*> definitions_of(const Kernel& kernel) {
@@ -33,20 +67,33 @@ std::vector<const Operation*> definitions_of(const Kernel& kernel) {
 std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const std::vector<const Operation*>& definitions,
                                 const Operation& op, int threads) {
+  constexpr int kWholeRow = 128, kLeastRow = 32;  // bytes
   if (!is_tensor_core_dot(kernel, op)) return std::nullopt;
-  // The whole slot, in rows of 128 bytes.
-  auto slot = [&](ValueId id) -> const Operation* {
+  // The whole slot, in rows of 128 bytes; on the right also of 64 or 32.
+  auto slot = [&](ValueId id, int least_row, bool may_end = false) -> const Operation* {
     const Operation* read = definitions[id];
     if (!read || read->op != Op::kRead || read->operands[2] != kNone || !read->integers.empty()) {
       return nullptr;
     }
+    if (read->operands[3] != kNone && !may_end) return nullptr;
     const Type& ring = kernel.types[read->operands[0]];
     bool whole = ring.shape == kernel.types[id].shape;
-    return whole && ring.shape.back() * bit_width(ring.dtype) == 1024 ? read : nullptr;
+    int row = ring.shape.back() * bit_width(ring.dtype) / 8;
+    bool fits = row >= least_row && (row == 128 || row == 64 || row == 32);
+    return whole && fits ? read : nullptr;
   };
+  RingDot out{nullptr, slot(op.operands[1], kWholeRow)};
   const Operation* turned = definitions[op.operands[2]];
-  if (!turned || turned->op != Op::kTranspose) return std::nullopt;
-  RingDot out{slot(turned->operands[0]), slot(op.operands[1])};
+  const std::vector<int>&left = kernel.types[op.operands[1]].shape,
+        &right = kernel.types[op.operands[2]].shape;
+  if (turned && turned->op == Op::kTranspose) {
+    out.right = slot(turned->operands[0], kLeastRow);
+    bool few = kernel.types[op.results[0]].shape[1] <= kFewColumns;
+    if (!out.right && few) out.right = scratch_rows(kernel, definitions, turned->operands[0]);
+  } else if (right[0] == std::max<int64_t>(1, op.integer) * left[1]) {
+    out.right = slot(op.operands[2], kLeastRow, /*may_end=*/true);
+    out.rows_are_k = true;
+  }
   const std::vector<int>& sums = kernel.types[op.results[0]].shape;
   bool fits = Layout::sums(sums, threads) &&
               Layout::left_operand(kernel.types[op.operands[1]].shape, threads);

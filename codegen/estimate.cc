@@ -72,7 +72,7 @@ class LiveRegisters {
     for (size_t i = region.operations.size(); i-- > 0;) {
       const Operation& op = region.operations[i];
       for (const Region& inner : op.regions) find_on_demand(inner);
-      bool may = is_elementwise(op.op) || is_move(kernel_, op) || op.op == Op::kRead;
+      bool may = is_elementwise(op.op) || is_move(kernel_, op) || is_read(op);
       if (!may || users_[op.results[0]].empty()) continue;
       on_demand_[op.results[0]] = std::ranges::all_of(
           users_[op.results[0]], [&](const User& user) { return is_on_demand(op, user); });
@@ -81,12 +81,13 @@ class LiveRegisters {
 
   bool is_on_demand(const Operation& op, const User& user) const {
     if (auto product = ring_dot(kernel_, definitions_, *user.op, threads_)) {
-      if (user.operand == 1) return product->left ? product->left == &op : op.op != Op::kRead;
+      if (user.operand == 1) return product->left ? product->left == &op : !is_read(op);
       return user.operand == 2;
     }
     if (user.op->results.size() != 1 || !user.op->regions.empty()) return false;
-    return on_demand_[user.op->results[0]] && (op.op != Op::kRead || is_turned(user));
+    return on_demand_[user.op->results[0]] && (!is_read(op) || is_turned(user));
   }
+  static bool is_read(const Operation& op) { return op.op == Op::kRead || op.op == Op::kLoad; }
   static bool is_turned(const User& user) { return user.op->op == Op::kTranspose; }
 
   int count_registers(ValueId id) const {
@@ -188,7 +189,7 @@ class LiveRegisters {
 
   // Words at places known from the beginning of a step are read there, all of them.
   bool is_read_early(const Operation& op) const {
-    if (op.op != Op::kRead || on_demand_[op.results[0]]) return false;
+    if (op.op != Op::kRead || on_demand_[op.results[0]] || op.operands[3] != kNone) return false;
     const Operation* offset = op.operands[2] == kNone ? nullptr : definitions_[op.operands[2]];
     return op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
   }

@@ -50,7 +50,7 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   auto fold = [&](Op kind, const auto& takes) {
     for (size_t id = 0; id < definitions.size(); ++id) {
       const Operation* op = definitions[id];
-      if (!op || op->op != kind) continue;
+      if (!op || op->op != kind || users[id].empty()) continue;
       bool all = std::ranges::all_of(
           users[id], [&](const auto& user) { return takes(op, *user.first, user.second); });
       if (all) out.insert(op);
@@ -65,13 +65,17 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   });
   auto from_slot = [&](const Operation* read, const Operation& user, size_t operand) {
     auto dot = ring_dot(kernel, definitions, user, threads);
-    return dot && (operand == 2 || (operand == 1 && dot->left == read));
+    return dot && ((operand == 2 && dot->right == read) || (operand == 1 && dot->left == read));
   };
-  fold(Op::kRead, [&](const Operation* read, const Operation& user, size_t operand) {
+  auto from_memory = [&](const Operation* read, const Operation& user, size_t operand) {
     if (user.op != Op::kTranspose) return from_slot(read, user, operand);
     return std::ranges::all_of(users[user.results[0]], [&](const auto& next) {
       return from_slot(read, *next.first, next.second);
     });
+  };
+  fold(Op::kRead, from_memory);
+  fold(Op::kLoad, [&](const Operation* load, const Operation& user, size_t operand) {
+    return user.op == Op::kTranspose && from_memory(load, user, operand);
   });
   return out;
 }

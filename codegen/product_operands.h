@@ -22,7 +22,8 @@ struct ProductOperand {
 ProductOperand product_operand(const Kernel& kernel,
                                const std::vector<const Operation*>& definitions, ValueId id);
 
-// Transposes and concatenations that products alone look through, and slots that they alone read.
+// Transposes and concatenations that products alone look through, and memory that they alone read:
+// slots, rows of scratch.
 std::set<const Operation*> folded_into_products(const Kernel& kernel,
                                                 const std::vector<const Operation*>& definitions,
                                                 int threads);

@@ -71,7 +71,9 @@ llvm::Function* GpuEmitter::run() {
   place_rings();
   for (auto [id, offset] : scratch_) values_[id] = {shared_pointer(shared_.keep(offset))};
   folded_ = folded_into_products(kernel_, definitions_, threads_);
+  find_settled();
   plan_lazy(kernel_.body);
+  find_running();
   plan_turned_stores();
   make_positions();
   if (specialised_) {

@@ -50,7 +50,12 @@ class GpuEmitter : private KernelEmitter {
   void survey(const Region& region);
   void make_tables();
   int64_t keep_table(DType dtype, const std::vector<int64_t>& table);
-  void before_region(const Region&) override {}
+  // What was waited for inside of a region may not have been where it is left out.
+  void before_region(const Region&) override { waited_around_.push_back(has_waited_); }
+  void after_region(const Region&) override {
+    has_waited_ = waited_around_.back();
+    waited_around_.pop_back();
+  }
   void enter_block() override {
     shared_.forget();
     turned_.forget();
@@ -118,6 +123,7 @@ class GpuEmitter : private KernelEmitter {
   Value* fold(Fn fn, DType dtype, Value* sum, Value* next);  // sum may be null
   Tile reduce_block(const Operation& op);
   Tile reduce_mma(const Operation& op);
+  Tile reduce_bits(const Operation& op, const WarpReduction& reduction);
   std::optional<Tile> reduce_runs(const Operation& op);
   std::optional<Tile> reduce_waves(const Operation& op);
   Tile reduce_in_shared(const Operation& op);
@@ -136,6 +142,7 @@ class GpuEmitter : private KernelEmitter {
   };
   Access access(const Operation& op, size_t first_stride, const Type& type);
   void order_memory(const Operation& op);
+  void find_settled();
   int group_width(const Layout& layout, const Type& type, const Access& access);
   Value* groups_apply(const Access& access, int width);  // i1: vectors of `width` may be used
   Value* inside(const Access& access, const Place& place);
@@ -193,11 +200,27 @@ class GpuEmitter : private KernelEmitter {
   void multiply_ring(const Operation& op, const RingDot& operands);
   bool multiplies_async(const Operation& op) const;
   void multiply_async(const RingProduct& product);
+  bool runs_until_read(const Operation& op) const;
+  void find_running();
+  void multiply_until_read(const RingProduct& product);
+  void finish_running(ValueId id);
+  void finish_operands(const Operation& op);
+  void clear_for_products(const Operation& read);
+  void clear_rows(const Operation& read);
+  int right_step_bytes(const RingProduct& product);
+  std::vector<Tile> left_operands(const RingProduct& product, Value* slot, int step);
+  Value* left_slot(const RingProduct& product);
+  Value* moved(Value* descriptor, int64_t bytes);
+  void begin_step(const RingProduct& product, const std::vector<Tile>& left, Value* right,
+                  Tile& sums);
   void multiply_in_order(const RingProduct& product);
   Tile left_words(const RingProduct& product, int block, int step);
   Value* descriptor(const Operation& read);
   Value* ring_place(const Operation& read, Value* row, Value* column);
-  Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count);
+  Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count,
+                          bool transposed = false);
+  Tile right_words(const RingProduct& product, int column, int count, int step);
+  Value* is_before(ValueId extent, Value* row);
 
   // emit_gpu_lazy.cc
   void plan_lazy(const Region& region);
@@ -219,6 +242,7 @@ class GpuEmitter : private KernelEmitter {
   Value* element(ValueId id, int r);
   Value* lazy_element(const Operation& op, int r);
   Value* part_of(const Operation& bitcast, Value* whole, int part);
+  bool is_weight(const Operation& op) const;
   Value* single_operation(const Operation& op, std::span<Value* const> operands);
   Tile paired(const Operation& op, const std::vector<Tile>& operands);
 
@@ -279,6 +303,8 @@ class GpuEmitter : private KernelEmitter {
   void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
+  Tile in_words(const Tile& tile, ValueId id);
+  Tile out_of_words(const Tile& words, ValueId id);
   std::vector<const Operation*> readable_ahead(const Region& consume) const;
   Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* slot);
   void consume(const Operation& op);
@@ -308,6 +334,7 @@ class GpuEmitter : private KernelEmitter {
   // Buffers that the kernel reads, writes, scatters to: what may follow what without a barrier.
   std::vector<bool> read_, written_;
   std::vector<DType> scattered_;
+  std::set<ValueId> settled_;  // scratch that needs no barrier before it is read
 
   // Where turned sums pass, two in turns, and what a warpgroup still has to wait for there.
   int64_t turned_buffers_[2] = {}, turned_bytes_ = 0;
@@ -329,6 +356,8 @@ class GpuEmitter : private KernelEmitter {
   // Everything that pipelines fetch is constant: the launch before is waited for at the end only,
   // where results are stored.
   bool waits_late_ = true;
+  bool has_waited_ = false;  // for it, on every way to where the emitter stands
+  std::vector<bool> waited_around_;
   std::vector<MatrixMap> maps_;
   std::map<const Operation*, size_t> map_of_;
   std::vector<bool> needed_;                                           // by who copies
@@ -342,6 +371,12 @@ class GpuEmitter : private KernelEmitter {
   int steps_begun_ = 0;                      // of products, in this step of the pipeline
   std::set<const Operation*> in_flight_;     // products that may still run when their step ends
   std::function<void()> give_back_;          // the slot of the step before
+  struct Running {  // sums that nobody has looked at yet
+    int group = 0;  // of products, with which they are done
+    Tile left;      // words that these read
+  };
+  std::map<ValueId, Running> running_;
+  int groups_begun_ = 0;
 };
 
 }  // namespace tenon::codegen

@@ -246,8 +246,26 @@ llvm::Value* GpuEmitter::part_of(const Operation& bitcast, Value* whole, int par
   return ir_.CreateBitCast(ir_.CreateTrunc(integer, ir_.getIntNTy(width)), element_type(to));
 }
 
+// Weights of a softmax are rounded to 16 bits and summed: what is less than 2^-126 may be nothing,
+// and keeping it would take three more instructions.
+bool GpuEmitter::is_weight(const Operation& op) const {
+  if (op.op != Op::kUnary || op.fn != Fn::kExp2) return false;
+  bool rounded = false, summed = false;
+  for (const auto& [user, operand] : users_[op.results[0]]) {
+    bool sums = user->op == Op::kReduce && user->fn == Fn::kAdd;
+    bool rounds = user->op == Op::kCast && is_half(type(user->results[0]).dtype);
+    if (!sums && !rounds) return false;
+    rounded |= rounds;
+    summed |= sums;
+  }
+  return rounded && summed;
+}
+
 // One element of anything elementwise, also of what comes in pairs elsewhere.
 llvm::Value* GpuEmitter::single_operation(const Operation& op, std::span<Value* const> operands) {
+  if (is_weight(op)) {
+    return ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {}, {operands[0]});
+  }
   if (decoded(op)) return half_of(decode_pair(operands[0], ir_.getInt8(0)), 0);
   if (op.op == Op::kBinary && is_paired(op)) {
     Value* zero = ir_.getInt16(0);

@@ -4,6 +4,9 @@
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "codegen/llvm/emit_gpu.h"
@@ -24,6 +27,7 @@ bool is_shared(llvm::Value* pointer) { return pointer->getType()->getPointerAddr
 }  // namespace
 
 void GpuEmitter::memory_operation(const Operation& op) {
+  if (folded_.contains(&op)) return;
   if (op.op != Op::kAlloc && op.op != Op::kPrefetch) wait_before(op);
   switch (op.op) {
     case Op::kLoad:
@@ -32,7 +36,9 @@ void GpuEmitter::memory_operation(const Operation& op) {
       return;
     case Op::kStore:
       order_memory(op);
-      return store(op);
+      store(op);
+      if (settled_.contains(op.operands[0])) emit_barrier();
+      return;
     case Op::kGather:
       return gather(op);
     case Op::kScatter:
@@ -70,6 +76,7 @@ void GpuEmitter::arrive(const Operation& op) {
 void GpuEmitter::order_memory(const Operation& op) {
   ValueId buffer = op.operands[0];
   bool write = op.op == Op::kStore || op.op == Op::kScatter;
+  if (settled_.contains(buffer)) return;
   if (is_shared(single(buffer))) {
     auto* definition = definitions_[buffer];
     int64_t bytes = definition->integer * bytes_of(type(buffer).dtype);
@@ -84,6 +91,33 @@ void GpuEmitter::order_memory(const Operation& op) {
   // Offsets below zero stand for global memory.
   int64_t place = scattered ? -1 : -2 - int64_t{buffer};
   barrier_before(place, 1, write);
+}
+
+// Scratch that products read, and that is filled before any of them stands: a barrier behind each
+// store, and none in the loops that read.
+void GpuEmitter::find_settled() {
+  std::map<ValueId, std::pair<size_t, size_t>> times;  // of the last store and the first load
+  std::set<ValueId> kept;                              // by whoever reads into registers
+  size_t now = 0;
+  std::function<void(const Operation&)> visit = [&](const Operation& op) {
+    for (const Region& region : op.regions) std::ranges::for_each(region.operations, visit);
+    bool reads = op.op == Op::kLoad || op.op == Op::kGather;
+    if (!reads && op.op != Op::kStore && op.op != Op::kScatter) return;
+    const Operation* scratch = definitions_[op.operands[0]];
+    if (!scratch || scratch->op != Op::kAlloc) return;
+    auto [entry, fresh] = times.try_emplace(op.operands[0], 0, SIZE_MAX);
+    auto& [stored, loaded] = entry->second;
+    if (!reads) stored = now;
+    if (reads) loaded = std::min(loaded, now);
+    if (!folded_.contains(&op) && op.op != Op::kStore) kept.insert(op.operands[0]);
+  };
+  for (const Operation& op : kernel_.body.operations) {
+    ++now;
+    visit(op);
+  }
+  for (const auto& [scratch, between] : times) {
+    if (between.first < between.second && !kept.contains(scratch)) settled_.insert(scratch);
+  }
 }
 
 GpuEmitter::Access GpuEmitter::access(const Operation& op, size_t first_stride, const Type& type) {

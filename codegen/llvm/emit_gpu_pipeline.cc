@@ -188,13 +188,18 @@ void GpuEmitter::run_roles() {
 
 // ---- operations
 
-// Once it was waited for, waiting again takes no time.
 void GpuEmitter::wait_before(const Operation& op) {
-  if (!specialised_ || !waits_late_ || role_ != Role::kComputes) return;
+  if (!specialised_) return;
   auto buffer = static_cast<size_t>(op.operands[0]);
   bool is_parameter = buffer < kernel_.parameters.size();
   if (!is_parameter || kernel_.parameters[buffer].constant) return;
-  instruct(Instruction::kWaitForPrevious, {});
+  if (role_ == Role::kCopies) {  // what it reads decides what it fetches
+    instruct(Instruction::kWaitForPrevious, {});
+    ir_.CreateStore(ir_.getTrue(), waited_);
+  } else if (waits_late_ && !has_waited_) {
+    instruct(Instruction::kWaitForPrevious, {});
+    has_waited_ = true;
+  }
 }
 
 void GpuEmitter::pipeline_operation(const Operation& op) {
@@ -205,7 +210,8 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
     case Op::kFetchBox:
       return fetch(op);
     case Op::kRead:
-      if (!folded_.contains(&op) && !read_already_.contains(&op)) values_[op.results[0]] = read(op);
+      if (folded_.contains(&op)) return clear_for_products(op);
+      if (!read_already_.contains(&op)) values_[op.results[0]] = read(op);
       return;
     default:
       if (role_ == Role::kCopies) return produce(op);
@@ -326,7 +332,7 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
   std::vector<Tile> initials;
   for (size_t i = 0; i < op.results.size(); ++i) {
-    initials.push_back(carried(op.operands[2 + i], op.results[i]));
+    initials.push_back(in_words(carried(op.operands[2 + i], op.results[i]), op.results[i]));
   }
   llvm::BasicBlock* before = ir_.GetInsertBlock();
   auto* body = llvm::BasicBlock::Create(context, "step", function_);
@@ -358,6 +364,10 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
     along_phis.back()->addIncoming(value, first);
     value = along_phis.back();
   }
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    Tile& argument = values_[inside.arguments[2 + i]];
+    argument = out_of_words(argument, op.results[i]);
+  }
   enter_block();
   values_[inside.arguments[0]] = {counter};
   values_[inside.arguments[1]] = {hooks.before_step(counter)};
@@ -367,7 +377,9 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   read_already_.clear();
   std::vector<Tile> lasts;
   std::vector<ValueId> yields = yielded(inside);
-  for (size_t i = 0; i < op.results.size(); ++i) lasts.push_back(carried(yields[i], op.results[i]));
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    lasts.push_back(in_words(carried(yields[i], op.results[i]), op.results[i]));
+  }
   hooks.after_step(counter);
   Value* next = ir_.CreateNSWAdd(counter, index_constant(1));
   llvm::BasicBlock* latch = ir_.GetInsertBlock();
@@ -395,7 +407,27 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
     }
     values_[op.results[i]] = std::move(merged);
   }
+  for (ValueId id : op.results) values_[id] = out_of_words(values_[id], id);
   enter_block();
+}
+
+// Two 16-bit registers go along as one word: the assembler would give each a register of its own.
+GpuEmitter::Tile GpuEmitter::in_words(const Tile& tile, ValueId id) {
+  if (bit_width(type(id).dtype) != 16 || tile.size() % 2 != 0) return tile;
+  Tile out;
+  for (size_t r = 0; r < tile.size(); r += 2) out.push_back(pack_halves(tile[r], tile[r + 1]));
+  return out;
+}
+
+GpuEmitter::Tile GpuEmitter::out_of_words(const Tile& words, ValueId id) {
+  if (bit_width(type(id).dtype) != 16 || words.empty() || !words[0]->getType()->isIntegerTy(32)) {
+    return words;
+  }
+  Tile out;
+  for (Value* word : words) {
+    for (int half : {0, 1}) out.push_back(half_of(word, half));
+  }
+  return out;
 }
 
 // What a step reads at places known from its beginning. It is read in the step before: products
@@ -403,7 +435,7 @@ void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
 std::vector<const Operation*> GpuEmitter::readable_ahead(const Region& consume) const {
   std::vector<const Operation*> out;
   for (const Operation& op : consume.operations) {
-    if (op.op != Op::kRead || folded_.contains(&op)) continue;
+    if (op.op != Op::kRead || folded_.contains(&op) || op.operands[3] != kNone) continue;
     auto* offset = op.operands[2] == kNone ? nullptr : definitions_[op.operands[2]];
     bool known = op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
     if (known && op.operands[1] == consume.arguments[1]) out.push_back(&op);
@@ -535,7 +567,11 @@ GpuEmitter::Tile GpuEmitter::read(const Operation& op) {
     Value* byte = times(element, bytes);
     if (ring.row_bytes > 0) byte = swizzled(ring, byte);
     Value* pointer = ir_.CreateInBoundsGEP(ir_.getInt8Ty(), base, as_index(byte));
-    for (Value* value : load_vector(result.dtype, pointer, width)) out.push_back(value);
+    Value* counts = op.operands[3] == kNone ? nullptr : is_before(op.operands[3], at.row);
+    for (Value* value : load_vector(result.dtype, pointer, width)) {
+      Value* zero = llvm::Constant::getNullValue(value->getType());
+      out.push_back(counts ? ir_.CreateSelect(counts, value, zero) : value);
+    }
   }
   return out;
 }

@@ -144,6 +144,14 @@ void GpuEmitter::need(ValueId id) {
   }
   const Operation* op = definitions_[id];
   if (!op) return;
+  // A number that the kernel only reads is the same for whoever reads it.
+  auto is_only_read = [&](ValueId buffer) {
+    return static_cast<size_t>(buffer) < kernel_.parameters.size() && !written_[buffer];
+  };
+  if (op->op == Op::kLoad && kernel_.types[id].shape.empty() && is_only_read(op->operands[0])) {
+    for (ValueId operand : op->operands) need(operand);
+    return;
+  }
   switch (op->op) {
     case Op::kLoad:
     case Op::kGather:
@@ -151,7 +159,8 @@ void GpuEmitter::need(ValueId id) {
     case Op::kRead:
     case Op::kPipeline:
       throw UserError(fmt::format(
-          "kernel @{}: what a pipeline fetches must not depend on memory that the kernel reads",
+          "kernel @{}: what a pipeline fetches may depend on single numbers that the kernel only "
+          "reads, not on other memory",
           kernel_.name));
     case Op::kFor:
     case Op::kIf:
@@ -183,6 +192,7 @@ void GpuEmitter::plan_copies(const Region& region) {
 }
 
 bool GpuEmitter::wanted(const Operation& op) {
+  finish_operands(op);
   if (lazy_.contains(&op)) return false;
   if (role_ != Role::kCopies || in_produce_ || contains_pipeline(op)) return true;
   return std::ranges::any_of(op.results, [&](ValueId id) { return needed_[id]; });

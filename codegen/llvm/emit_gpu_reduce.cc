@@ -31,6 +31,7 @@ GpuEmitter::Tile GpuEmitter::reduce(const Operation& op) {
   }
   if (from.shape.size() == 1) return reduce_block(op);
   if (layout.is_mma()) return reduce_mma(op);
+  if (auto in_warp = reduced_in_warp(layout, op.axis)) return reduce_bits(op, *in_warp);
   if (auto out = op.axis == 1 ? reduce_runs(op) : reduce_waves(op)) return *out;
   return reduce_in_shared(op);
 }
@@ -175,6 +176,38 @@ GpuEmitter::Tile GpuEmitter::reduce_mma(const Operation& op) {
   }
   barrier_before(grid.offset, grid.bytes, /*write=*/false);
   return sum_parts(op, grid, parts, size, 1, layouts_[op.results[0]]);
+}
+
+// A thread's own registers, in a few chains so that none is long, then those of the lanes that hold
+// the rest.
+GpuEmitter::Tile GpuEmitter::reduce_bits(const Operation& op, const WarpReduction& reduction) {
+  const Layout& layout = layouts_[op.operands[0]];
+  const Tile& in = tile(op.operands[0]);
+  DType dtype = type(op.results[0]).dtype;
+  constexpr size_t kChains = 4;
+  auto registers = static_cast<size_t>(reduction.result.registers());
+  std::vector<Tile> chains(registers, Tile(kChains, nullptr));
+  std::vector<size_t> counts(registers);
+  for (int r = 0; r < layout.registers(); ++r) {
+    int64_t element = layout.element_of(0, r);
+    int64_t wanted = op.axis == 1 ? element / layout.columns : element % layout.columns;
+    size_t slot = 0;
+    while (reduction.result.element_of(0, static_cast<int>(slot)) != wanted) ++slot;
+    Value*& sum = chains[slot][counts[slot]++ % kChains];
+    sum = fold(op.fn, dtype, sum, in[static_cast<size_t>(r)]);
+  }
+  Tile sums;
+  for (const Tile& chain : chains) {
+    Value* sum = nullptr;
+    for (Value* part : chain) sum = part ? fold(op.fn, dtype, sum, part) : sum;
+    sums.push_back(sum);
+  }
+  for (Value*& sum : sums) {
+    for (int distance : reduction.distances) {
+      sum = binary(op.fn, dtype, sum, shuffle_xor(sum, distance));
+    }
+  }
+  return convert(sums, reduction.result, layouts_[op.results[0]], type(op.results[0]));
 }
 
 // Along the rows of a dealt tile whose runs do not cross rows: a run, then neighbouring lanes.

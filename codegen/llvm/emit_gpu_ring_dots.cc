@@ -1,8 +1,9 @@
-// Products whose right operand is a slot of a ring: wgmma where the architecture has it, which runs
-// beside everything else, or mma.sync. Sums lie the same in both.
+// Products whose right operand is a slot of a ring, or rows of scratch: wgmma where the
+// architecture has it, which runs beside everything else, or mma.sync. Sums lie the same in both.
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Module.h>
 
 #include <algorithm>
 
@@ -19,8 +20,12 @@ using ptx::Instruction;
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
 constexpr int kStepBytes = kStep * 2;
 
-// Of a matrix in rows of 128 bytes, swizzled: eight rows are 1024 bytes, and so on.
-constexpr uint64_t kDescriptor = uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+// Of a matrix in swizzled rows of 128, 64 or 32 bytes: how far eight rows are from the next eight,
+// and which of the three it is.
+uint64_t descriptor_bits(int row_bytes) {
+  uint64_t mode = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
+  return uint64_t{1} << 16 | static_cast<uint64_t>(8 * row_bytes >> 4) << 32 | mode << 62;
+}
 
 }  // namespace
 
@@ -76,19 +81,20 @@ int groups_in_flight(int columns) { return columns >= 128 ? 1 : columns >= 64 ? 
 void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
   RingProduct product(kernel_, op, operands, threads_);
   for (const Operation* read : {operands.left, operands.right}) {
-    if (!read || rings_[read->operands[0]].row_bytes > 0) continue;
+    if (!read || read->op == Op::kLoad || rings_[read->operands[0]].row_bytes > 0) continue;
     throw UserError(
         fmt::format("kernel @{}: products read slots that are fetched as boxes, not as "
                     "runs",
                     kernel_.name));
   }
-  if (specialised_ && multiplies_async(op)) return multiply_async(product);
-  multiply_in_order(product);
+  if (!specialised_ || !multiplies_async(op)) return multiply_in_order(product);
+  runs_until_read(op) ? multiply_until_read(product) : multiply_async(product);
 }
 
 bool GpuEmitter::multiplies_async(const Operation& op) const {
-  return op.op == Op::kDot && op.integer == 0 && type(op.results[0]).shape[1] > kFewColumns &&
-         ring_dot(kernel_, definitions_, op, threads_);
+  if (op.op != Op::kDot || op.integer > 0) return false;
+  auto product = ring_dot(kernel_, definitions_, op, threads_);
+  return product && (product->rows_are_k || type(op.results[0]).shape[1] > kFewColumns);
 }
 
 // The four words of a block of rows for one step.
@@ -103,50 +109,77 @@ llvm::Value* GpuEmitter::descriptor(const Operation& read) {
   Value* pointer = slot_pointer(rings_[read.operands[0]], single(read.operands[1]));
   Value* address = ir_.CreatePtrToInt(pointer, ir_.getInt32Ty());
   Value* units = ir_.CreateLShr(ir_.CreateAnd(address, number(0x3ffff)), 4);
-  return ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()), ir_.getInt64(kDescriptor));
+  return ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()),
+                      ir_.getInt64(descriptor_bits(rings_[read.operands[0]].row_bytes)));
+}
+
+// How far the right operand of one step is from that of the next.
+int GpuEmitter::right_step_bytes(const RingProduct& product) {
+  const Ring& ring = rings_[product.operands.right->operands[0]];
+  return product.operands.rows_are_k ? kStep * ring.row_bytes : kStepBytes;
+}
+
+// The left operand of one step, of each block of rows: four words of registers, pinned so that they
+// are made before the fence that follows, or a descriptor. Words from before this block of code are
+// there already, and a copy of them between two products would hold up the second.
+std::vector<GpuEmitter::Tile> GpuEmitter::left_operands(const RingProduct& product, Value* slot,
+                                                        int step) {
+  std::vector<Tile> out;
+  for (int block = 0; block < product.blocks; ++block) {
+    if (slot) {
+      out.push_back({moved(slot, block * kBlockRows * kRowBytes + step * kStepBytes)});
+      continue;
+    }
+    Tile words = left_words(product, block, step);
+    for (Value*& word : words) {
+      auto* made = llvm::dyn_cast<llvm::Instruction>(word);
+      bool is_made_here = made && made->getParent() == ir_.GetInsertBlock();
+      if (is_made_here && !llvm::isa<llvm::PHINode>(made)) {
+        word = instruct(Instruction::kPin, {word});
+      }
+    }
+    out.push_back(words);
+  }
+  return out;
+}
+
+// Where the left operand of this warpgroup begins; null: in registers.
+llvm::Value* GpuEmitter::left_slot(const RingProduct& product) {
+  if (!product.operands.left) return nullptr;
+  Value* block = times(ir_.CreateLShr(thread_, 7), product.blocks);
+  Value* bytes = times(block, kBlockRows * kRowBytes >> 4);
+  return ir_.CreateAdd(descriptor(*product.operands.left),
+                       ir_.CreateZExt(bytes, ir_.getInt64Ty()));
+}
+
+llvm::Value* GpuEmitter::moved(Value* descriptor, int64_t bytes) {
+  return ir_.CreateAdd(descriptor, ir_.getInt64(static_cast<uint64_t>(bytes >> 4)));
+}
+
+// sums += left * right of one step, begun.
+void GpuEmitter::begin_step(const RingProduct& product, const std::vector<Tile>& left, Value* right,
+                            Tile& sums) {
+  DType dtype = type(product.op.operands[1]).dtype;
+  for (int block = 0; block < product.blocks; ++block) {
+    auto first = sums.begin() + static_cast<int64_t>(product.sums()) * block;
+    Tile part(first, first + static_cast<int64_t>(product.sums()));
+    part = ptx::multiply_async(ir_, dtype, part, left[static_cast<size_t>(block)], right,
+                               product.operands.rows_are_k);
+    std::ranges::copy(part, first);
+  }
 }
 
 void GpuEmitter::multiply_async(const RingProduct& product) {
   const Operation& op = product.op;
-  DType dtype = type(op.operands[1]).dtype;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
-  auto moved = [&](Value* from, int64_t bytes) {
-    return ir_.CreateAdd(from, ir_.getInt64(static_cast<uint64_t>(bytes >> 4)));
-  };
-  Value* right = descriptor(*product.operands.right);
-  Value* left = nullptr;
-  if (product.operands.left) {
-    Value* block = times(ir_.CreateLShr(thread_, 7), product.blocks);
-    Value* bytes = times(block, kBlockRows * kRowBytes >> 4);
-    left =
-        ir_.CreateAdd(descriptor(*product.operands.left), ir_.CreateZExt(bytes, ir_.getInt64Ty()));
-  }
-  auto operands_of = [&](int step) {
-    std::vector<Tile> out;
-    for (int block = 0; block < product.blocks; ++block) {
-      if (left) {
-        out.push_back({moved(left, block * kBlockRows * kRowBytes + step * kStepBytes)});
-        continue;
-      }
-      Tile words = left_words(product, block, step);
-      for (Value*& word : words) word = instruct(Instruction::kPin, {word});
-      out.push_back(words);
-    }
-    return out;
-  };
+  Value *right = descriptor(*product.operands.right), *left = left_slot(product);
   int depth = groups_in_flight(product.columns);
-  std::vector<Tile> current = operands_of(0);
+  std::vector<Tile> current = left_operands(product, left, 0);
   for (int step = 0; step < product.steps; ++step) {
     instruct(Instruction::kProductFence, {});
-    for (int block = 0; block < product.blocks; ++block) {
-      auto first = sums.begin() + static_cast<int64_t>(product.sums()) * block;
-      Tile part(first, first + static_cast<int64_t>(product.sums()));
-      part = ptx::multiply_async(ir_, dtype, part, current[static_cast<size_t>(block)],
-                                 moved(right, step * kStepBytes));
-      std::ranges::copy(part, first);
-    }
+    begin_step(product, current, moved(right, step * right_step_bytes(product)), sums);
     instruct(Instruction::kProductCommit, {});
-    if (step + 1 < product.steps) current = operands_of(step + 1);
+    if (step + 1 < product.steps) current = left_operands(product, left, step + 1);
     instruct(Instruction::kProductWait, {number(depth)});
     // So many are left that none of the step before is among them.
     if (++steps_begun_ >= depth && give_back_) std::exchange(give_back_, nullptr)();
@@ -155,27 +188,172 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
   values_[op.results[0]] = std::move(sums);
 }
 
+// ---- products that run until somebody looks at their sums
+
+// Whose left operand is there already: nothing is decoded between its steps.
+bool GpuEmitter::runs_until_read(const Operation& op) const {
+  return multiplies_async(op) && !in_flight_.contains(&op) && !lazy_definition(op.operands[1]);
+}
+
+// Sums that another such product adds to run until somebody looks at that one's.
+void GpuEmitter::find_running() {
+  auto is_added_to = [&](const Operation* op) {
+    return std::ranges::any_of(users_[op->results[0]], [&](const auto& user) {
+      return user.second == 0 && runs_until_read(*user.first);
+    });
+  };
+  for (bool found = true; found;) {
+    found = std::erase_if(in_flight_, [&](const Operation* op) {
+              return !lazy_definition(op->operands[1]) && is_added_to(op);
+            }) > 0;
+  }
+}
+
+void GpuEmitter::multiply_until_read(const RingProduct& product) {
+  const Operation& op = product.op;
+  Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
+  Value *right = descriptor(*product.operands.right), *slot = left_slot(product);
+  std::vector<std::vector<Tile>> left;
+  for (int step = 0; step < product.steps; ++step) {
+    left.push_back(left_operands(product, slot, step));
+  }
+  instruct(Instruction::kProductFence, {});
+  for (int step = 0; step < product.steps; ++step) {
+    begin_step(product, left[static_cast<size_t>(step)],
+               moved(right, step * right_step_bytes(product)), sums);
+  }
+  instruct(Instruction::kProductCommit, {});
+  Running& now = running_[op.results[0]];
+  if (auto before = running_.extract(op.operands[0])) now.left = before.mapped().left;
+  for (const std::vector<Tile>& step : left) {
+    for (const Tile& words : step) {
+      if (!slot) now.left.insert(now.left.end(), words.begin(), words.end());
+    }
+  }
+  now.group = ++groups_begun_;
+  values_[op.results[0]] = std::move(sums);
+}
+
+void GpuEmitter::finish_running(ValueId id) {
+  auto found = running_.find(id);
+  if (found == running_.end()) return;
+  const Running& running = found->second;
+  values_[id] =
+      ptx::finish_products(ir_, values_[id], groups_begun_ - running.group, running.left);
+  running_.erase(found);
+}
+
+// Before an operation reads them. Sums that are only added to run on; nothing runs across the edge
+// of a region, so that slots are given back, and other code begins, when all is done.
+void GpuEmitter::finish_operands(const Operation& op) {
+  if (running_.empty()) return;
+  if (op.op == Op::kYield || !op.regions.empty()) {
+    while (!running_.empty()) finish_running(running_.begin()->first);
+    return;
+  }
+  bool adds = op.op == Op::kDot && runs_until_read(op);
+  for (size_t i = adds ? 1 : 0; i < op.operands.size(); ++i) finish_running(op.operands[i]);
+}
+
+// Products of the copy engine's kind read slots as they are.
+void GpuEmitter::clear_for_products(const Operation& read) {
+  bool reads_slot = std::ranges::any_of(users_[read.results[0]], [&](const auto& user) {
+    return multiplies_async(*user.first);
+  });
+  if (specialised_ && reads_slot && read.operands[3] != kNone) clear_rows(read);
+}
+
+// Rows of a slot at and past the extent of a read become zeros where they are. Each warpgroup does
+// it for itself, so that none waits for another; both write the same.
+void GpuEmitter::clear_rows(const Operation& read) {
+  constexpr int kUnit = 16, kWarpgroup = 128, kFirstBarrier = 2;
+  const Ring& ring = rings_[read.operands[0]];
+  int rows = type(read.results[0]).shape[0], units = ring.row_bytes / kUnit;
+  Value* extent = single(read.operands[3]);
+  auto& context = module_.getContext();
+  auto* clear = llvm::BasicBlock::Create(context, "clear", function_);
+  auto* after = llvm::BasicBlock::Create(context, "cleared", function_);
+  ir_.CreateCondBr(ir_.CreateICmpSLT(extent, index_constant(rows)), clear, after);
+  ir_.SetInsertPoint(clear);
+  Value* first = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, extent, index_constant(0));
+  Value* begin = times(ir_.CreateTrunc(first, ir_.getInt32Ty()), units);
+  Value* base = slot_pointer(ring, single(read.operands[1]));
+  auto* words = llvm::FixedVectorType::get(ir_.getInt32Ty(), 4);
+  for (int unit = 0; unit < rows * units; unit += kWarpgroup) {
+    Value* at = plus(ir_.CreateAnd(thread_, kWarpgroup - 1), unit);
+    bool all = unit + kWarpgroup <= rows * units;
+    Value* inside = all ? nullptr : ir_.CreateICmpULT(at, number(rows * units));
+    when(both(ir_.CreateICmpUGE(at, begin), inside), [&] {
+      Value* place = ir_.CreateInBoundsGEP(words, base, as_index(at));
+      ir_.CreateAlignedStore(llvm::Constant::getNullValue(words), place, llvm::Align(kUnit));
+    });
+  }
+  instruct(Instruction::kFenceAsyncProxy, {});
+  Value* barrier = plus(ir_.CreateLShr(thread_, 7), kFirstBarrier);
+  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {barrier, number(kWarpgroup)});
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(after);
+}
+
 // ---- mma.sync
 
 llvm::Value* GpuEmitter::ring_place(const Operation& read, Value* row, Value* column) {
+  if (read.op == Op::kLoad) {
+    order_memory(read);
+    Access from = access(read, 2, type(read.results[0]));
+    Value* element = ir_.CreateAdd(ir_.CreateMul(as_index(row), from.row_stride), as_index(column));
+    return ir_.CreateInBoundsGEP(memory_type(from.dtype), from.base, element);
+  }
   const Ring& ring = rings_[read.operands[0]];
-  Value* byte = swizzled(ring, plus(times(row, kRowBytes), times(column, 2)));
+  Value* byte = swizzled(ring, plus(times(row, ring.row_bytes), times(column, 2)));
   return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), slot_pointer(ring, single(read.operands[1])),
                                as_index(byte));
 }
 
 GpuEmitter::Tile GpuEmitter::load_ring_matrices(const Operation& read, Value* row, Value* column,
-                                                int count) {
+                                                int count, bool transposed) {
   using namespace llvm::Intrinsic;
   Value* pointer = ring_place(read, row, column);
-  auto id =
-      count == 4 ? nvvm_ldmatrix_sync_aligned_m8n8_x4_b16 : nvvm_ldmatrix_sync_aligned_m8n8_x2_b16;
+  auto id = count == 4 ? (transposed ? nvvm_ldmatrix_sync_aligned_m8n8_x4_trans_b16
+                                     : nvvm_ldmatrix_sync_aligned_m8n8_x4_b16)
+                       : (transposed ? nvvm_ldmatrix_sync_aligned_m8n8_x2_trans_b16
+                                     : nvvm_ldmatrix_sync_aligned_m8n8_x2_b16);
   Value* loaded = ir_.CreateIntrinsic(id, {pointer->getType()}, {pointer});
   Tile out;
   for (int i = 0; i < count; ++i) {
     out.push_back(ir_.CreateExtractValue(loaded, static_cast<unsigned>(i)));
   }
   return out;
+}
+
+// Words of `count` fragments of 8 columns from a slot whose rows are k. Rows past the slot's extent
+// become zeros: a product with zero would not hide what is no number.
+GpuEmitter::Tile GpuEmitter::right_words(const RingProduct& product, int column, int count,
+                                         int step) {
+  const Operation &op = product.op, &read = *product.operands.right;
+  Value* first = number(step * kStep);
+  if (op.integer > 0) {
+    auto warps = threads_ / kWarp / static_cast<int>(op.integer);
+    first = plus(times(ir_.CreateUDiv(warp_, number(warps)), product.steps * kStep), first);
+  }
+  Value* next = count == 2 ? times(ir_.CreateLShr(lane_, 4), 8) : number(0);
+  Tile words = load_ring_matrices(read, plus(first, ir_.CreateAnd(lane_, 15)), plus(next, column),
+                                  2 * count, /*transposed=*/true);
+  if (read.operands[3] == kNone) return words;
+  for (size_t i = 0; i < words.size(); ++i) {  // a word holds rows 2t and 2t + 1, plus 8 if odd
+    Value* row = plus(first, plus(times(ir_.CreateAnd(lane_, 3), 2), i % 2 == 0 ? 0 : 8));
+    auto half = [&](Value* at, uint32_t bits) {
+      return ir_.CreateSelect(is_before(read.operands[3], at), number(bits), number(0));
+    };
+    Value* kept = ir_.CreateOr(half(row, 0xffff), half(plus(row, 1), 0xffff0000));
+    words[i] = ir_.CreateAnd(words[i], kept);
+  }
+  return words;
+}
+
+// Whether a row lies before an extent, which may be any index.
+llvm::Value* GpuEmitter::is_before(ValueId extent, Value* row) {
+  return ir_.CreateICmpSLT(as_index(row), single(extent));
 }
 
 void GpuEmitter::multiply_in_order(const RingProduct& product) {
@@ -186,7 +364,7 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
   // Of groups each warp has its own columns; where they are fewer than the sums', they repeat.
   int columns = product.columns;
   Value* first_column = number(0);
-  if (op.integer > 0) {
+  if (op.integer > 0 && !product.operands.rows_are_k) {
     auto groups = static_cast<int>(op.integer);
     columns = type(op.operands[2]).shape[1] / groups;
     first_column = times(ir_.CreateUDiv(warp_, number(threads_ / kWarp / groups)), columns);
@@ -215,7 +393,9 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
       Value* row = right_row(plus(plus(ir_.CreateAnd(lane_, 7), second), column));
       Value* k = plus(times(bit(3), 8), step * kStep);
       Tile right;
-      if (product.columns == 8 && product.steps % 2 == 0) {
+      if (product.operands.rows_are_k) {
+        right = right_words(product, column, count, step);
+      } else if (product.columns == 8 && product.steps % 2 == 0) {
         Value* wide = plus(times(ir_.CreateLShr(lane_, 3), 8), step * kStep);
         if (step % 2 == 0) both = load_ring_matrices(*product.operands.right, row, wide, 4);
         right.assign(both.begin() + step % 2 * 2, both.begin() + step % 2 * 2 + 2);

@@ -15,6 +15,7 @@ KernelEmitter::KernelEmitter(const Kernel& kernel, llvm::Module& module, llvm::I
 void KernelEmitter::region(const Region& region) {
   before_region(region);
   for (const Operation& op : region.operations) operation(op);
+  after_region(region);
 }
 
 void KernelEmitter::operation(const Operation& op) {

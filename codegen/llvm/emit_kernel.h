@@ -42,6 +42,7 @@ class KernelEmitter {
   // False: left out where it stands.
   virtual bool wanted(const Operation&) { return true; }
   virtual void before_region(const Region&) {}
+  virtual void after_region(const Region&) {}
   // Code that runs after other code than what stands before it in the text begins here.
   virtual void enter_block() {}
   // The pieces of `value` as those of `as` lie.

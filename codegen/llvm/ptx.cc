@@ -132,17 +132,18 @@ bool has_product(int columns) { return columns % 8 == 0 && columns >= 8 && colum
 
 std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
                                          std::span<llvm::Value* const> sums,
-                                         std::span<llvm::Value* const> left, llvm::Value* right) {
+                                         std::span<llvm::Value* const> left, llvm::Value* right,
+                                         bool rows_are_k) {
   size_t count = sums.size();
   bool in_registers = left.size() > 1;
   const char* type = dtype == DType::kF16 ? "f16" : "bf16";
   size_t next = count + left.size();
   // The numbers at the end: signs of the operands, then which of those in memory are turned.
   std::string text =
-      fmt::format("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {}, {}, ${}, ${}, 1, 1, {};",
+      fmt::format("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {}, {}, ${}, ${}, 1, 1, {}{};",
                   count * 2, type, type, list(0, count),
                   in_registers ? list(count, left.size()) : fmt::format("${}", count), next,
-                  next + 1, in_registers ? "0" : "0, 0");
+                  next + 1, in_registers ? "" : "0, ", rows_are_k ? 1 : 0);
   // Sums that begin as zero need no registers before.
   bool fresh = std::ranges::all_of(sums, [](const llvm::Value* sum) {
     auto* number = llvm::dyn_cast<llvm::ConstantFP>(sum);
@@ -156,8 +157,12 @@ std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
 }
 
 std::vector<llvm::Value*> finish_products(llvm::IRBuilderBase& ir,
-                                          std::span<llvm::Value* const> sums) {
-  return call_tied(ir, "wgmma.wait_group.sync.aligned 0;", "", sums, {});
+                                          std::span<llvm::Value* const> sums, int running,
+                                          std::span<llvm::Value* const> left) {
+  std::string words;
+  for (size_t i = 0; i < left.size(); ++i) words += ",r";
+  return call_tied(ir, fmt::format("wgmma.wait_group.sync.aligned {};", running), words, sums,
+                   {left.begin(), left.end()});
 }
 
 }  // namespace tenon::codegen::ptx

@@ -53,13 +53,17 @@ llvm::Value* emit(llvm::IRBuilderBase& ir, Instruction instruction,
 bool has_product(int columns);
 
 // sums[64, columns] += left[64, 16] * right[16, columns], asynchronously. `left` is four words of
-// registers or one descriptor (i64) of shared memory, `right` a descriptor.
+// registers or one descriptor (i64) of shared memory, `right` a descriptor: of columns whose
+// elements lie side by side, or of rows where `rows_are_k`.
 std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
                                          std::span<llvm::Value* const> sums,
-                                         std::span<llvm::Value* const> left, llvm::Value* right);
+                                         std::span<llvm::Value* const> left, llvm::Value* right,
+                                         bool rows_are_k = false);
 
-// All products are done; the sums are what they are from here on.
+// All products are done but those of the last `running` groups; these sums are what they are from
+// here on. `left`: words that the products read, whose registers are theirs until then.
 std::vector<llvm::Value*> finish_products(llvm::IRBuilderBase& ir,
-                                          std::span<llvm::Value* const> sums);
+                                          std::span<llvm::Value* const> sums, int running = 0,
+                                          std::span<llvm::Value* const> left = {});
 
 }  // namespace tenon::codegen::ptx

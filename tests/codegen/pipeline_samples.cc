@@ -132,6 +132,46 @@ Sample packed_product(const Shape& shape, DType to) {
           2e-3};
 }
 
+// y = sum of p v over steps, warp by warp: each has 16 rows of p and, of a slot of v, rows of its
+// own. Past the length, which is read from memory, v holds what does not count.
+Sample grouped_rows(int columns_of_p, DType dtype) {
+  constexpr int kGroups = 8, kRows = 16;
+  const int keys = kGroups * columns_of_p;
+  Builder b("grouped_rows");
+  ValueId p = b.buffer("p", dtype, /*constant=*/true), v = b.buffer("v", dtype);
+  ValueId lengths = b.buffer("lengths", DType::kI32), y = b.buffer("y", kF32);
+  ValueId rows = b.index_parameter("rows");
+  ValueId ring = b.ring(dtype, {keys, kStep}, 2);
+  ValueId length = b.index_from(b.load({lengths, b.task()}, {}));
+  ValueId steps = b.div(b.add(length, b.index(keys - 1)), b.index(keys));
+  ValueId first = b.mul(b.task(), rows);
+  ValueId sums = b.pipeline(
+      2, b.index(0), steps, {b.constant(kF32, 0, {kGroups * kRows, kStep})},
+      [&](ValueId i, ValueId slot) {
+        b.fetch_box(ring, slot, {v, b.index(1000), b.index(kStep), b.index(kStep)},
+                    b.add(first, b.mul(i, b.index(keys))), b.index(0));
+      },
+      [&](ValueId i, ValueId slot, std::span<const ValueId> carried) {
+        ValueId left = b.load({p, b.index(0)}, {kGroups * kRows, columns_of_p});
+        ValueId extent = b.sub(length, b.mul(i, b.index(keys)));
+        ValueId right = b.read(ring, slot, {keys, kStep}, kNone, {}, extent);
+        return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
+      })[0];
+  b.store({y, b.mul(b.task(), b.index(kGroups * kRows * kStep))}, sums);
+  std::string name = "grouped_rows_" + std::to_string(columns_of_p) + "_" +
+                     std::string(tenon::name(dtype));
+  return {name,
+          b.finish(),
+          256,
+          3,
+          {{dtype, int64_t{kGroups} * kRows * columns_of_p, 1},
+           {dtype, 1000 * kStep, 1},
+           {DType::kI32, 3, 300},
+           {kF32, int64_t{3} * kGroups * kRows * kStep, 0}},
+          {300},
+          2e-3};
+}
+
 // y[m, n] = x[m, k] * w[n, k]' for few rows of x: warps share 16 rows of w and have k of their own.
 Sample grouped_product(int tokens, int slots, DType dtype) {
   constexpr int kGroups = 8, kRows = 16, kDepth = kGroups * kStep;
@@ -225,6 +265,8 @@ std::vector<Sample> pipeline_samples() {
   out.back().representative = false;
   for (int tokens : {1, 8, 16}) out.push_back(grouped_product(tokens, 2, kF16));
   out.push_back(grouped_product(16, 2, DType::kBF16));
+  out.push_back(grouped_rows(16, kF16));
+  out.push_back(grouped_rows(32, DType::kBF16));
   return out;
 }
 
