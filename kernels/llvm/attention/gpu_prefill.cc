@@ -1,0 +1,406 @@
+#include "kernels/llvm/attention/gpu_prefill.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <numbers>
+
+#include "kernels/llvm/attention/head_matrix.h"
+#include "kernels/llvm/attention/task.h"
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+using Tiles = std::vector<ValueId>;
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr int kQueries = 128, kThreads = 256;
+constexpr int kLeastDepth = 64, kMostDepth = 256, kWidePanel = 128;
+
+// How one launch is cut. Registers decide: queries, scores, p and the sums of a panel of v are in
+// them at the same time.
+struct PrefillShape {
+  int keys, slots;
+  int64_t panel;  // columns of v that a block computes
+
+  explicit PrefillShape(const AttentionProblem& problem) {
+    const int64_t panels = (problem.value_depth + kWidePanel - 1) / kWidePanel;
+    panel = problem.value_depth / panels;
+    keys = problem.depth > kWidePanel ? 64 : 128;
+    const int64_t slot_bytes = int64_t{keys} * (problem.depth + panel) * 2;
+    slots = static_cast<int>(std::clamp<int64_t>((200 << 10) / slot_bytes, 2, 4));
+  }
+};
+
+class GpuPrefill {
+ public:
+  GpuPrefill(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+             const AttentionOperands& operands, int multiprocessors)
+      : graph_(graph),
+        problem_(problem),
+        attention_(problem.attention),
+        shape_(problem),
+        multiprocessors_(multiprocessors),
+        type_(graph.value(problem.attention.q).dtype),
+        writer_("prefill_attention"),
+        b_(writer_.builder),
+        q_strides_(operands.q.strides),
+        q_(writer_.buffer("q", type_, operands.q.buffer)),
+        keys_(writer_, "k", type_, operands.keys, problem, problem.depth),
+        values_(writer_, "v", type_, operands.values, problem, problem.value_depth) {
+    const auto optional = [&](const char* name, ir::ValueId id) {
+      return id == ir::kNoValue ? kNone
+                                : writer_.buffer(name, storage_type(graph.value(id).dtype),
+                                                 BufferArgument::value(id));
+    };
+    lengths_ = optional("lengths", attention_.kv_lengths);
+    sinks_ = optional("sinks", attention_.sinks);
+    y_ = writer_.buffer("y", type_, BufferArgument::value(node.outputs[0]));
+    for (const HeadStrides* strides : {&q_strides_, &problem_.y}) {
+      for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
+        writer_.declare(dim);
+      }
+    }
+    keys_.declare(writer_);
+    values_.declare(writer_);
+    declare_task(writer_, problem_, kQueries);
+    for (const Dim& dim : {heads(), work(), tasks()}) writer_.declare(dim);
+  }
+
+  Launch emit(const Dim& wanted) {
+    for (const HeadColumns& part : head_columns(problem_.depth)) {
+      key_rings_.push_back(b_.ring(type_, {shape_.keys, part.width}, shape_.slots));
+    }
+    for (const HeadColumns& part : head_columns(shape_.panel)) {
+      value_rings_.push_back(b_.ring(type_, {shape_.keys, part.width}, shape_.slots));
+    }
+    b_.loop(b_.task(), dim(work()), dim(tasks()), {}, [&](ValueId item, auto) {
+      emit_item(item);
+      return Tiles{};
+    });
+    Launch launch =
+        writer_.finish(tasks() * wanted, problem_.all_keys * (problem_.depth + shape_.panel));
+    launch.threads = kThreads;
+    return launch;
+  }
+
+ private:
+  int64_t panels() const { return problem_.value_depth / shape_.panel; }
+  Dim heads() const { return problem_.batch * attention_.q_heads * panels(); }
+  Dim blocks() const { return ceil_div(problem_.queries, kQueries); }
+  Dim work() const { return heads() * blocks(); }
+  Dim tasks() const { return min(work(), Dim(multiprocessors_)); }
+
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+  Tile per_row(double value) { return b_.constant(DType::kF32, value, {kQueries}); }
+  Tile scores_of(double value) { return b_.constant(DType::kF32, value, {kQueries, shape_.keys}); }
+  // A number for each row as a tile of `columns` columns.
+  Tile spread(Tile rows, int columns) {
+    return b_.broadcast(b_.reshape(rows, {kQueries, 1}), {kQueries, columns});
+  }
+  ValueId place(const HeadStrides& strides, ValueId column) {
+    const ValueId head =
+        b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head)));
+    return b_.add(head, b_.add(b_.mul(task_.first_query, dim(strides.row)),
+                               b_.mul(column, dim(strides.column))));
+  }
+
+  // Scores come in this unit, times log2(e) the exponent of 2: the scale is never multiplied alone.
+  double unit() const { return attention_.softcap > 0 ? attention_.softcap : problem_.scale; }
+  double exponent_scale() const { return unit() * std::numbers::log2e; }
+
+  // The last queries, which see most where a mask is causal, come first: what is left for the end
+  // is short.
+  void emit_item(ValueId item) {
+    const ValueId heads_here = dim(heads()), blocks_here = dim(blocks());
+    const ValueId head = b_.rem(item, heads_here);
+    const ValueId block = b_.sub(b_.sub(blocks_here, b_.index(1)), b_.div(item, heads_here));
+    const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), blocks_here), block);
+    panel_ = b_.mul(b_.rem(head, b_.index(panels())), b_.index(shape_.panel));
+    task_ = locate_task(writer_, problem_, number, kQueries, lengths_);
+    find_tiles();
+    load_queries();
+    store_result(walk_keys());
+  }
+
+  // Of the tiles [first, last), those in [whole, whole_end) are seen by all queries.
+  void find_tiles() {
+    const ValueId keys = b_.index(shape_.keys), one = b_.index(1), zero = b_.index(0);
+    const auto up = [&](ValueId key) {
+      return b_.div(b_.add(key, b_.index(shape_.keys - 1)), keys);
+    };
+    first_ = b_.div(task_.first_key, keys);
+    last_ = b_.max(first_, up(task_.last_key));
+    second_ = b_.min(b_.add(first_, one), last_);
+    const ValueId position = b_.add(task_.origin, task_.first_query);
+    ValueId whole_end = task_.length;
+    if (sees_to_the_right()) {
+      whole_end = b_.max(zero, b_.min(whole_end, b_.add(position, b_.index(right_window() + 1))));
+    }
+    whole_ = second_;
+    if (attention_.left_window >= 0) {
+      const ValueId begin = b_.add(position, b_.index(kQueries - 1 - attention_.left_window));
+      whole_ = b_.min(last_, b_.max(second_, up(b_.max(zero, begin))));
+    }
+    whole_end_ = b_.min(last_, b_.max(whole_, b_.div(whole_end, keys)));
+  }
+
+  bool is_causal() const { return attention_.causal || attention_.causal_top_left; }
+  bool sees_to_the_right() const { return is_causal() || attention_.right_window >= 0; }
+  int64_t right_window() const { return is_causal() ? 0 : attention_.right_window; }
+
+  void load_queries() {
+    queries_.clear();
+    for (const HeadColumns& part : head_columns(problem_.depth)) {
+      queries_.push_back(b_.load({q_,
+                                  place(q_strides_, b_.index(part.first)),
+                                  {dim(q_strides_.row), dim(q_strides_.column)},
+                                  {task_.queries_left, kNone}},
+                                 {kQueries, part.width}));
+    }
+  }
+
+  // A pipeline over steps [lo, hi); steps without keys or values fetch from behind the end, zeros.
+  struct Fetched {
+    bool keys, values;
+  };
+  template <typename Consume>
+  Tiles steps(ValueId lo, ValueId hi, Fetched fetched, const Tiles& carried,
+              const Consume& consume) {
+    return b_.pipeline(
+        shape_.slots, lo, hi, carried,
+        [&](ValueId step, ValueId slot) {
+          const ValueId before = b_.sub(step, b_.index(1));
+          fetch(keys_, key_rings_, slot, fetched.keys ? step : kNone, b_.index(0));
+          fetch(values_, value_rings_, slot, fetched.values ? before : kNone, panel_);
+        },
+        [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+          return consume(step, slot, before);
+        });
+  }
+
+  void fetch(const HeadMatrix& from, const std::vector<ValueId>& rings, ValueId slot, ValueId tile,
+             ValueId column) {
+    const Builder::Matrix matrix = from.matrix(writer_);
+    ValueId row = matrix.rows;
+    if (tile != kNone) {
+      row = b_.add(from.row(writer_, task_.batch, task_.kv_head),
+                   b_.mul(tile, b_.index(shape_.keys)));
+    }
+    ValueId at = b_.add(from.column(writer_, task_.kv_head), column);
+    for (const ValueId ring : rings) {
+      b_.fetch_box(ring, slot, matrix, row, at);
+      at = b_.add(at, b_.index(b_.type(ring).shape[1]));
+    }
+  }
+
+  // Maximum and sum of each row, p of the scores before, sums of p x v.
+  Tiles walk_keys() {
+    Tile maximum = per_row(kMinusInfinity), total = per_row(0);
+    if (sinks_ != kNone) {
+      const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}),
+                                    graph_.value(attention_.sinks).dtype);
+      maximum = b_.splat(b_.div(sink, b_.constant(DType::kF32, unit())), {kQueries});
+      total = per_row(1);
+    }
+    Tiles carried = {maximum, total, b_.constant(type_, 0, {kQueries, shape_.keys})};
+    carried = steps(first_, second_, {true, false}, carried,
+                    [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                      const Softened now = soften(hide(scores(slot), step), before);
+                      return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
+                    });
+    for (const ValueId ring : value_rings_) {
+      carried.push_back(b_.constant(DType::kF32, 0, {kQueries, b_.type(ring).shape[1]}));
+    }
+    const auto middle = [&](ValueId lo, ValueId hi, bool at_an_edge) {
+      carried = steps(lo, hi, {true, true}, carried,
+                      [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                        return both_products(step, slot, before, at_an_edge);
+                      });
+    };
+    if (attention_.left_window >= 0) middle(second_, whole_, true);
+    middle(whole_, whole_end_, false);
+    middle(whole_end_, last_, true);
+    return last_product(std::move(carried));
+  }
+
+  Tile scores(ValueId slot) {
+    Tile sums = scores_of(0);
+    for (size_t i = 0; i < queries_.size(); ++i) {
+      const Tile keys = b_.read(key_rings_[i], slot, b_.type(key_rings_[i]).shape);
+      sums = b_.dot(sums, queries_[i], b_.transpose(keys));
+    }
+    if (attention_.softcap == 0) return sums;
+    return b_.unary(Fn::kTanh, b_.mul(sums, scores_of(problem_.scale / attention_.softcap)));
+  }
+
+  Tiles both_products(ValueId step, ValueId slot, std::span<const ValueId> before,
+                      bool at_an_edge) {
+    Tile visible = scores(slot);
+    Tiles sums;
+    for (size_t i = 0; i < value_rings_.size(); ++i) {
+      const Tile values = b_.read(value_rings_[i], slot, b_.type(value_rings_[i]).shape);
+      sums.push_back(b_.dot(before[3 + i], before[2], values));
+    }
+    if (at_an_edge) visible = hide(visible, step);
+    const Softened now = soften(visible, before);
+    for (Tile& sum : sums) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
+    // Rounded only now: until here the product above reads the registers of those before.
+    Tiles after = {now.maximum, now.total, b_.cast(now.weights, type_)};
+    std::ranges::copy(sums, std::back_inserter(after));
+    return after;
+  }
+
+  struct Softened {
+    Tile maximum, total, weights, correction;  // weights: f32
+  };
+
+  Softened soften(Tile scores, std::span<const ValueId> before) {
+    const double to_exponent = exponent_scale();
+    Softened now;
+    now.maximum = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
+    // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+    const Tile none = b_.compare(Fn::kEqual, now.maximum, per_row(kMinusInfinity));
+    const Tile base = b_.select(none, per_row(0), now.maximum);
+    const Tile shift = b_.mul(base, per_row(-to_exponent));
+    const auto power = [&](Tile x, Tile below) {
+      const Tile scale = b_.constant(DType::kF32, to_exponent, b_.type(x).shape);
+      return b_.unary(Fn::kExp2, b_.fma(x, scale, below));
+    };
+    now.correction = power(before[0], shift);
+    now.weights = power(scores, spread(shift, shape_.keys));
+    now.total = b_.fma(before[1], now.correction, b_.reduce(Fn::kAdd, now.weights, 1));
+    return now;
+  }
+
+  // Values behind the last visible key are memory that nobody may have written.
+  Tiles last_product(Tiles carried) {
+    const Tile weights = carried[2];
+    const Tiles sums(carried.begin() + 3, carried.end());
+    const ValueId any = b_.min(b_.index(1), b_.sub(last_, first_));
+    const Tiles result =
+        steps(last_, b_.add(last_, any), {false, true}, sums,
+              [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                const ValueId first_key = b_.mul(b_.sub(step, b_.index(1)), b_.index(shape_.keys));
+                const ValueId visible = b_.sub(task_.last_key, first_key);
+                Tiles values, after;
+                for (const ValueId ring : value_rings_) {
+                  values.push_back(b_.read(ring, slot, b_.type(ring).shape, kNone, {}, visible));
+                }
+                for (size_t i = 0; i < values.size(); ++i) {
+                  after.push_back(b_.dot(before[i], weights, values[i]));
+                }
+                return after;
+              });
+    std::ranges::copy(result, carried.begin() + 3);
+    return carried;
+  }
+
+  Tile hide(Tile scores, ValueId tile) {
+    const std::vector<int> shape = {kQueries, shape_.keys};
+    const ValueId key = b_.mul(tile, b_.index(shape_.keys));
+    const auto splat = [&](ValueId index) {
+      return b_.splat(b_.from_index(index, DType::kI32), shape);
+    };
+    const Tile column = b_.iota(DType::kI32, shape, 1);
+    const ValueId keys_left = b_.min(b_.sub(task_.length, key), b_.index(shape_.keys));
+    Tile visible = b_.compare(Fn::kLess, column, splat(keys_left));
+    const auto require = [&](Fn relation, Tile distance, int64_t bound) {
+      const Tile inside =
+          b_.compare(relation, distance, b_.integer_constant(DType::kI32, bound, shape));
+      visible = b_.binary(Fn::kAnd, visible, inside);
+    };
+    if (sees_to_the_right() || attention_.left_window >= 0) {
+      // key - position of the query
+      const ValueId corner = b_.sub(key, b_.add(task_.origin, task_.first_query));
+      const Tile distance = b_.sub(b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0));
+      if (sees_to_the_right()) require(Fn::kLessEqual, distance, right_window());
+      if (attention_.left_window >= 0) {
+        require(Fn::kGreaterEqual, distance, -attention_.left_window);
+      }
+    }
+    return b_.select(visible, scores, scores_of(kMinusInfinity));
+  }
+
+  void store_result(const Tiles& carried) {
+    const Tile denominator = carried[1];
+    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
+    const Tile factor = b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
+    ValueId column = panel_;
+    for (size_t i = 3; i < carried.size(); ++i) {
+      const int width = b_.type(carried[i]).shape[1];
+      const Tile result = b_.mul(carried[i], spread(factor, width));
+      b_.store({y_,
+                place(problem_.y, column),
+                {dim(problem_.y.row), dim(problem_.y.column)},
+                {task_.queries_left, kNone}},
+               encode_tile(b_, result, type_));
+      column = b_.add(column, b_.index(width));
+    }
+  }
+
+  const ir::Graph& graph_;
+  const AttentionProblem& problem_;
+  const ir::Attention& attention_;
+  const PrefillShape shape_;
+  const int multiprocessors_;
+  const DType type_;
+  LaunchWriter writer_;
+  Builder& b_;
+  const HeadStrides q_strides_;
+  ValueId q_;
+  HeadMatrix keys_, values_;
+  ValueId lengths_ = kNone, sinks_ = kNone, y_ = kNone;
+  std::vector<ValueId> key_rings_, value_rings_;
+  AttentionTask task_{};
+  ValueId panel_ = kNone;
+  // Numbers of tiles: the range, its second one, those that need no look at places.
+  ValueId first_ = kNone, second_ = kNone, whole_ = kNone, whole_end_ = kNone, last_ = kNone;
+  std::vector<Tile> queries_;
+};
+
+}  // namespace
+
+Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
+                         const AttentionProblem& problem, const Settings& settings) {
+  const ir::Attention& attention = problem.attention;
+  if (!settings.gpu->pipelines) return Support::no(settings.gpu->arch + " runs no pipelines");
+  const DType type = graph.value(attention.q).dtype;
+  if (type != DType::kF16 && type != DType::kBF16) return Support::no("q is not of a 16-bit type");
+  for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
+    if (graph.value(id).dtype != type) return Support::no("q, k, v and y are of different types");
+  }
+  if (attention.mask != ir::kNoValue) return Support::no("a mask is read by flash");
+  if (attention.softcap > 0) return Support::no("a soft cap needs too many registers");
+  for (const int64_t depth : {problem.depth, problem.value_depth}) {
+    if (depth % 16 != 0 || depth < kLeastDepth || depth > kMostDepth) {
+      return Support::no(fmt::format("heads of {} elements, not a multiple of 16 from {} to {}",
+                                     depth, kLeastDepth, kMostDepth));
+    }
+  }
+  if (problem.value_depth > kWidePanel && problem.value_depth % 32 != 0) {
+    return Support::no("values cannot be cut into two halves");
+  }
+  if (attention.softcap <= 0 && problem.scale <= 0)
+    return Support::no("a scale that is not positive");
+  for (const HeadStrides* strides : {&problem.k, &problem.v}) {
+    if (!strides->column.is(1)) return Support::no("keys lie side by side");
+  }
+  return Support::yes();
+}
+
+Launch prefill_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                      const AttentionOperands& operands, const Settings& settings,
+                      const Dim& wanted) {
+  return GpuPrefill(graph, node, problem, operands, settings.gpu->multiprocessors).emit(wanted);
+}
+
+}  // namespace tenon::kernels
