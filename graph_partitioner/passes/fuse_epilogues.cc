@@ -51,10 +51,60 @@ class Epilogue {
       const std::vector<ValueId> leaving = escaping(nodes);
       if (leaving.size() == 1 && operands(nodes) <= kMostOperands) best = {nodes, leaving[0]};
     }
+    while (take_operand(best)) continue;
     return best;
   }
 
  private:
+  // What is computed for the region alone (a residual that is rounded first) is computed there.
+  bool take_operand(Region& region) const {
+    if (region.nodes.size() >= kMostNodes) return false;
+    for (const NodeId reader : region.nodes) {
+      for (const ValueId operand : graph_.node(reader).inputs) {
+        if (operand == kNoValue || !is_computed_for(operand, region.nodes)) continue;
+        std::vector<NodeId> nodes = region.nodes;
+        nodes.insert(nodes.begin(), graph_.value(operand).producer);
+        if (operands(nodes) > kMostOperands) continue;
+        region.nodes = std::move(nodes);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool is_computed_for(ValueId operand, const std::vector<NodeId>& nodes) const {
+    const NodeId producer = graph_.value(operand).producer;
+    const auto taken = [&](NodeId id) { return std::ranges::find(nodes, id) != nodes.end(); };
+    if (producer == ir::kNoNode || producer == dot_ || taken(producer) ||
+        uses_.is_output(operand) || !std::ranges::all_of(uses_.of(operand), taken)) {
+      return false;
+    }
+    const Node& node = graph_.node(producer);
+    const ir::Primitive* primitive = ir::find_primitive(node.op);
+    return primitive != nullptr && primitive->kind == ir::PrimitiveClass::kPointwise &&
+           graph_.value(operand).shape == graph_.value(result_).shape &&
+           std::ranges::all_of(node.inputs, [&](ValueId input) {
+             return input != kNoValue && is_ready(input) && !is_epilogue_of_another(input);
+           });
+  }
+
+  // A dot that has no body yet takes what follows it itself.
+  bool is_epilogue_of_another(ValueId operand) const {
+    std::set<ValueId> seen;
+    std::vector<ValueId> open{operand};
+    while (!open.empty()) {
+      const ValueId value = open.back();
+      open.pop_back();
+      const Node* producer = value == kNoValue ? nullptr : graph_.producer(value);
+      if (producer == nullptr || !seen.insert(value).second) continue;
+      if (producer->is(ir::kScaledDot) && !producer->body) return true;
+      const ir::Primitive* primitive = ir::find_primitive(producer->op);
+      if (primitive == nullptr || primitive->kind != ir::PrimitiveClass::kPointwise) continue;
+      open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
+    }
+    return false;
+  }
+
   void find_descendants() {
     std::vector<NodeId> open{dot_};
     while (!open.empty()) {

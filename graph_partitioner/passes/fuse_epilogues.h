@@ -5,7 +5,8 @@
 //
 // The region taken in is the largest set of pointwise ops after the dot that has the result's
 // shape, whose other operands do not themselves depend on the dot, and of which one value alone is
-// seen outside. Runs before fuse_loops, which would otherwise make a Loop of the same ops.
+// seen outside; then whatever is computed element by element for these operands alone. Runs before
+// fuse_loops, which would otherwise make a Loop of the same ops.
 #pragma once
 
 #include "graph_partitioner/ir/graph.h"

@@ -47,6 +47,43 @@ TEST(FuseEpilogues, BiasAndGeluAndResidual) {
   EXPECT_EQ(after.value(dot_of(after).output(0)).name, "y");
 }
 
+// The sum of one layer is rounded before the next one adds to it.
+TEST(FuseEpilogues, WhatIsComputedForAnOperandAlone) {
+  const ir::Graph after = fused(ir::parse(R"(graph g {
+    input %x: f16[m,4]
+    input %w: f16[4,4]
+    input %r: f32[m,4]
+    %d: f16[m,4] = tenon::ScaledDot(%x, %w) {result="f16"}
+    %e: f32[m,4] = Cast(%d) {to=1}
+    %s: f32[m,4] = Add(%e, %r)
+    %h: f16[m,4] = Cast(%s) {to=10}
+    %i: f32[m,4] = Cast(%h) {to=1}
+    %n: f32[m,4] = Softmax@13(%s)
+    %b: f16[m,4] = Cast(%n) {to=10}
+    %f: f16[m,4] = tenon::ScaledDot(%b, %w) {result="f16"}
+    %g: f32[m,4] = Cast(%f) {to=1}
+    %y: f32[m,4] = Add(%g, %i)
+    output %y
+  })"));
+  EXPECT_EQ(outline_text(after),
+            "ScaledDot[Cast Add] ReduceMax Sub Exp ReduceSum Div Cast "
+            "ScaledDot[Cast Cast Cast Add]");
+}
+
+TEST(FuseEpilogues, WhatOthersReadToo) {
+  const ir::Graph after = fused(ir::parse(R"(graph g {
+    input %x: f32[m,4]
+    input %w: f32[4,2]
+    input %r: f32[m,2]
+    %e: f32[m,2] = Exp@13(%r)
+    %d: f32[m,2] = tenon::ScaledDot(%x, %w) {result="f32"}
+    %y: f32[m,2] = Add(%d, %e)
+    output %y
+    output %e
+  })"));
+  EXPECT_EQ(outline_text(after), "Exp ScaledDot[Add]");
+}
+
 TEST(FuseEpilogues, GateTakesTheOtherDotAsOperand) {
   const ir::Graph after = fused(ir::parse(R"(graph g {
     input %x: f32[m,4]
