@@ -142,7 +142,7 @@ Support has_known_sizes(const ir::Graph& graph, const LoopProblem& problem) {
 Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
     Lowered unused;
-    const LoopProblem problem = ProblemMaker(graph, node, unused).make();
+    const LoopProblem problem = describe_loop(graph, node, unused);
     if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
     if (Support answer = supports_problem(problem, settings); !answer) return answer;
     return settings.gpu ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
@@ -154,7 +154,7 @@ Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settin
 
 Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Lowered lowered;
-  LoopProblem problem = ProblemMaker(graph, node, lowered).make();
+  LoopProblem problem = describe_loop(graph, node, lowered);
   for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
     lowered.launches.push_back(emit_loop(part, settings));
   }
@@ -162,6 +162,10 @@ Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings&
 }
 
 }  // namespace
+
+LoopProblem describe_loop(const ir::Graph& graph, const ir::Node& node, Lowered& lowered) {
+  return ProblemMaker(graph, node, lowered).make();
+}
 
 std::span<const Candidate> loop_candidates() {
   static constexpr std::array<Candidate, 1> table = {{{"one_kernel", supports_loop, lower_loop}}};

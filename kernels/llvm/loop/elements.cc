@@ -12,16 +12,20 @@ using codegen::kNone;
 
 }  // namespace
 
-void Elements::declare_buffers() {
+void Elements::declare_inputs() {
   for (const auto& [value, argument] : problem_.buffers) {
     buffers_[value] = writer_.buffer(fmt::format("in{}", buffers_.size()),
                                      storage_type(dtype_of(value)), argument);
   }
+  places_.set_index_buffers(buffers_);
+}
+
+void Elements::declare_buffers() {
+  declare_inputs();
   for (const LoopStore& store : problem_.stores) {
     store_buffers_.push_back(writer_.buffer(fmt::format("out{}", store_buffers_.size()),
                                             storage_type(dtype_of(store.value)), store.buffer));
   }
-  places_.set_index_buffers(buffers_);
 }
 
 // Lanes that may be read: inside the domain and inside every guard. kNone: all.

@@ -18,8 +18,9 @@ class Elements {
         schedule_(schedule),
         places_(places) {}
 
-  // One parameter per buffer; before all other code.
+  // One parameter per buffer; before all other code. Inputs alone where nothing is stored.
   void declare_buffers();
+  void declare_inputs();
 
   // Codes of the elements: a scalar where no lane differs, else a tile. Where one of the access's
   // guards fails nothing is read and the code means nothing.

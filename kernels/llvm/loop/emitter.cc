@@ -19,19 +19,22 @@ namespace {
 
 using codegen::kNone;
 
+}  // namespace
+
 class LoopEmitter {
  public:
-  LoopEmitter(const LoopProblem& problem, LoopSchedule schedule)
+  LoopEmitter(LaunchWriter& writer, const LoopProblem& problem, LoopSchedule schedule)
       : problem_(problem),
         body_(*problem.body),
         schedule_(std::move(schedule)),
-        writer_(problem.name),
+        writer_(writer),
         b_(writer_.builder),
         places_(writer_, problem_, schedule_),
         elements_(writer_, problem_, schedule_, places_),
         values_(writer_, problem_, schedule_, places_, elements_) {}
 
   Launch run() {
+    elements_.declare_buffers();
     declare_parameters();
     values_.allocate_stashes();
     values_.in_scope([&] { emit_task(); });
@@ -41,12 +44,35 @@ class LoopEmitter {
     return launch;
   }
 
+  void declare_row() {
+    elements_.declare_inputs();
+    declare_parameters();
+  }
+
+  // What the rows share is read first: nobody has to wait for it.
+  Tile row(Tile number) {
+    return values_.in_scope([&] {
+      return at_whole_row([&] {
+        for (const tiling::Access& load : problem_.loads) {
+          const bool shared = (axes_of(load) & kept_axes()) == 0 && load.guards.empty();
+          if (shared && !problem_.is_baked(load.input)) values_.codes(load.value);
+        }
+        if (schedule_.row_axis >= 0) places_.open(schedule_.row_axis, number);
+        values_.hoist();
+        for (size_t stage = 0; stage < schedule_.stages.size(); ++stage) reduce_stage(stage);
+        values_.enter_stage(schedule_.stages.size());
+        const Tile codes = values_.codes(problem_.stores[0].value);
+        if (schedule_.row_axis >= 0) places_.close(schedule_.row_axis);
+        return codes;
+      });
+    });
+  }
+
  private:
   using Carried = std::vector<Tile>;
   using TileBody = std::function<Carried(std::span<const Tile>)>;
 
   void declare_parameters() {
-    elements_.declare_buffers();
     places_.declare_sizes();
     for (const Dim& dim : {schedule_.vector_size, schedule_.vector_chunk, schedule_.row_chunk,
                            schedule_.vector_chunks, schedule_.row_chunks, reduced_count()}) {
@@ -153,12 +179,23 @@ class LoopEmitter {
 
   void emit_stages() {
     if (!schedule_.whole_row) return emit_every_stage();
+    at_whole_row([&] {
+      emit_every_stage();
+      return kNone;
+    });
+  }
+
+  Tile at_whole_row(const std::function<Tile()>& inside) {
     const Tile extent =
         schedule_.vector_size.is(schedule_.lanes) ? kNone : writer_.index(schedule_.vector_size);
-    at_tile(b_.index(0), extent, {}, [&](std::span<const Tile>) {
-      emit_every_stage();
-      return Carried{};
-    });
+    return at_tile(b_.index(0), extent, {},
+                   [&](std::span<const Tile>) { return Carried{inside()}; })[0];
+  }
+
+  AxisSet kept_axes() const {
+    AxisSet kept = (AxisSet{1} << problem_.domain.size()) - 1;
+    for (int axis : problem_.reduced_axes) kept &= ~(AxisSet{1} << axis);
+    return kept;
   }
 
   void emit_every_stage() {
@@ -328,12 +365,14 @@ class LoopEmitter {
   const LoopProblem& problem_;
   const ir::Graph& body_;
   const LoopSchedule schedule_;
-  LaunchWriter writer_;
+  LaunchWriter& writer_;
   codegen::Builder& b_;
   Places places_;
   Elements elements_;
   Values values_;
 };
+
+namespace {
 
 Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule) {
   for (const LoopStore& store : problem.stores) {
@@ -368,7 +407,32 @@ Support supports_problem(const LoopProblem& problem, const Settings& settings) {
 }
 
 Launch emit_loop(const LoopProblem& problem, const Settings& settings) {
-  return LoopEmitter(problem, make_schedule(problem, settings)).run();
+  LaunchWriter writer(problem.name);
+  return LoopEmitter(writer, problem, make_schedule(problem, settings)).run();
 }
+
+Support LoopRow::supports(const LoopProblem& problem, const Settings& settings) {
+  const LoopSchedule schedule = make_schedule(problem, settings);
+  if (!schedule.whole_row) return Support::no("no row of the loop is held by one block");
+  if (!schedule.outer_axes.empty()) return Support::no("rows of the loop have several numbers");
+  if (problem.stores.size() != 1 ||
+      !(axes_of(problem.stores[0].place) >> schedule.vector_axis & 1)) {
+    return Support::no("the loop gives something else than rows");
+  }
+  if (!problem.checks.empty()) return Support::no("the loop reads by indices");
+  return Support::yes();
+}
+
+LoopRow::LoopRow(LaunchWriter& writer, LoopProblem problem, const Settings& settings)
+    : problem_(std::make_unique<const LoopProblem>(std::move(problem))),
+      emitter_(
+          std::make_unique<LoopEmitter>(writer, *problem_, make_schedule(*problem_, settings))) {
+  emitter_->declare_row();
+}
+
+LoopRow::LoopRow(LoopRow&&) noexcept = default;
+LoopRow::~LoopRow() = default;
+
+Tile LoopRow::emit(Tile row) { return emitter_->row(row); }
 
 }  // namespace tenon::kernels

@@ -41,6 +41,9 @@ struct LoopProblem {
   bool is_baked(ir::ValueId value) const;
 };
 
+// What a tenon::Loop computes. Throws UserError with the reason where its body is no legal loop.
+LoopProblem describe_loop(const ir::Graph& graph, const ir::Node& node, Lowered& lowered);
+
 // Fewer axes with the same meaning: axes of size 1 vanish, neighbours that every access walks
 // through contiguously become one.
 LoopProblem merge_axes(LoopProblem problem);
