@@ -2,10 +2,12 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "kernels/device/uploader.h"
+#include "kernels/file_pages.h"
 
 namespace tenon::kernels {
 namespace {
@@ -96,6 +98,7 @@ DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Prog
       uploader->upload(addresses_[i], slot.data.get(), bytes_of(slot));
     }
     slot.pack = {};  // the graph that it reads may go
+    for (const auto& source : std::exchange(slot.sources, {})) release_file_pages(source);
     if (!checked.contains(i)) slot.data.reset();
   }
   uploader->finish();

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/compile_launches.h"
+#include "kernels/file_pages.h"
 #include "kernels/selector.h"
 
 namespace tenon::kernels {
@@ -153,6 +154,7 @@ class ProgramBuilder {
     for (PackedConstant& constant : lowered.packed) {
       places.packed.push_back(add_packed(constant, node));
     }
+    leave_sources(lowered, places);
     for (const Dim& bytes : lowered.scratch) {
       places.scratch.push_back(
           add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
@@ -175,6 +177,22 @@ class ProgramBuilder {
       slot.data = pack_whole(constant.bytes, constant.pack, constant.unit);
     }
     return add_slot(std::move(slot));
+  }
+
+  // A weight that was packed need not lie in memory a second time. For a GPU it is packed later.
+  void leave_sources(const Lowered& lowered, const Places& places) {
+    if (places.packed.empty()) return;
+    Slot& last = program_.slots[places.packed.back()];
+    for (const ir::ValueId id : lowered.replaced_constants) {
+      const ir::TensorPtr& tensor = graph_.value(id).constant;
+      if (tensor == nullptr) continue;
+      const std::span<const std::byte> bytes{tensor->data, tensor->bytes};
+      if (last.pack != nullptr) {
+        last.sources.push_back(bytes);
+      } else {
+        release_file_pages(bytes);
+      }
+    }
   }
 
   size_t slot_of(const BufferArgument& argument, const Places& places) {
@@ -292,7 +310,9 @@ class ProgramBuilder {
     program_.packed_bytes += tensor.bytes;
     Slot slot{Slot::Kind::kConstant, 0, {}, static_cast<int64_t>(tensor.bytes), 0, 0, value.name};
     const PackPiece copy = [from = tensor.data](int64_t first, std::span<std::byte> out) {
-      if (!out.empty()) std::memcpy(out.data(), from + first, out.size());
+      if (out.empty()) return;
+      std::memcpy(out.data(), from + first, out.size());
+      release_file_pages({from + first, out.size()});
     };
     if (tensor.owner != nullptr) {
       slot.data = std::shared_ptr<const void>(value.constant, tensor.data);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Slot {
   std::string name = {};             // kConstant: for messages
   PackPiece pack = {};               // kConstant, as of PackedConstant
   size_t unit = 1;
+  // kConstant for a GPU: what it is made of and nobody else needs.
+  std::vector<std::span<const std::byte>> sources = {};
 };
 
 struct CheckedIndices {
