@@ -61,6 +61,21 @@ ValueId split_heads(Rewrite& r, ValueId x, int64_t heads) {
   return r.emit.transpose(r.emit.reshape(x, split), {0, 2, 1, 3});
 }
 
+void take_output_transpose(Rewrite& r, ir::Attention& attention) {
+  ir::Graph& graph = r.graph();
+  const ValueId y = r.output();
+  if (attention.y_layout != "bhsd" || !graph.has_one_use(y)) return;
+  const ir::NodeId reader = graph.consumers(y).front();
+  const ir::Node& node = graph.node(reader);
+  if (!node.is("Transpose") || node.integers("perm") != std::vector<int64_t>{0, 2, 1, 3}) return;
+  const ValueId turned = node.output(0);
+  r.absorb(node.sources);
+  graph.value(y).shape = graph.value(turned).shape;
+  graph.replace_uses(turned, y);
+  graph.remove_node(reader);
+  attention.y_layout = "bshd";
+}
+
 ValueId used_output(Rewrite& r, size_t index) {
   return r.is_used(index) ? r.output(index) : kNoValue;
 }

@@ -32,6 +32,9 @@ ir::ValueId concat(Rewrite& r, const std::vector<ir::ValueId>& parts, int64_t ax
 // [B, S, H*D] as [B, H, S, D], by a view and a transpose.
 ir::ValueId split_heads(Rewrite& r, ir::ValueId x, int64_t heads);
 
+// The Transpose that alone reads y and turns [B,H,S,D] into [B,S,H,D] dissolves into y's layout.
+void take_output_transpose(Rewrite& r, ir::Attention& attention);
+
 // Whether a node's output is read by anybody; kNoValue where it is not.
 ir::ValueId used_output(Rewrite& r, size_t index);
 

@@ -240,6 +240,7 @@ bool onnx_attention(Rewrite& r) {
   } else if (!present_without_past(r, *form)) {
     return false;
   }
+  take_output_transpose(r, attention);
   write(r, attention, std::move(outputs));
   return true;
 }

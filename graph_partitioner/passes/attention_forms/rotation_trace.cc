@@ -136,40 +136,74 @@ bool has_equal_halves(const ir::Tensor& tensor, int64_t half) {
   return true;
 }
 
-// The first half of the last dim of a value whose halves are equal.
-std::optional<ValueId> first_half(Rewrite& r, ValueId value, int64_t half) {
-  const Graph& graph = r.graph();
-  const auto shape = r.shape(value);
-  if (!shape || shape->empty() || !shape->back().is(2 * half)) return std::nullopt;
-  if (graph.value(value).is_constant()) {
-    if (!has_equal_halves(*graph.value(value).constant, half)) return std::nullopt;
-    return slice_axis(r, value, static_cast<int64_t>(shape->size()) - 1, 0, half);
+// The first half of an axis of a value whose halves along it are equal, made from first halves.
+class HalfWriter {
+ public:
+  HalfWriter(Rewrite& r, int64_t half) : r_(r), half_(half) {}
+
+  std::optional<ValueId> first_half(ValueId value, size_t axis) {
+    const auto shape = r_.shape(value);
+    if (!shape || axis >= shape->size() || !(*shape)[axis].is(2 * half_)) return std::nullopt;
+    const bool is_last = axis + 1 == shape->size();
+    if (r_.graph().value(value).is_constant()) {
+      const bool equal = is_last && has_equal_halves(*r_.graph().value(value).constant, half_);
+      if (!equal) return std::nullopt;
+      return slice_axis(r_, value, static_cast<int64_t>(axis), 0, half_);
+    }
+    if (r_.graph().producer(value) == nullptr) return std::nullopt;
+    const Node node = *r_.graph().producer(value);  // a copy: emitting moves nodes
+    if (node.is("Concat")) return of_concat(node, axis, *shape);
+    if (node.is("Transpose")) return of_transpose(node, axis);
+    if (node.is("Reshape") && is_last) return of_view(node, *shape);
+    if (node.is("Gather") && node.integer("axis", 0) == 0 && is_last) return of_gather(node);
+    const bool has_scalar = node.is("Mul") && scalar_constant(r_.graph(), node.input(1));
+    if (!node.is("Cos") && !node.is("Sin") && !node.is("Cast") && !has_scalar) return std::nullopt;
+    return of_pointwise(node, axis, *shape);
   }
-  if (graph.producer(value) == nullptr) return std::nullopt;
-  const Node node = *graph.producer(value);
-  if (joins_last_axis(graph, node)) {
-    return node.input(0) == node.input(1) ? std::optional(node.input(0)) : std::nullopt;
+
+ private:
+  std::optional<ValueId> of_concat(const Node& node, size_t axis, const Shape& shape) {
+    const auto joined = decomposition::normal_axis(node.integer("axis", 0), shape);
+    const bool twice = node.inputs.size() == 2 && node.input(0) == node.input(1);
+    if (joined != static_cast<int64_t>(axis) || !twice) return std::nullopt;
+    return node.input(0);
   }
-  Shape halved = *shape;
-  halved.back() = half;
-  const bool has_scalar = node.is("Mul") && scalar_constant(graph, node.input(1));
-  if (node.is("Cos") || node.is("Sin") || node.is("Cast") || has_scalar) {
-    const auto inner = first_half(r, node.input(0), half);
+
+  std::optional<ValueId> of_transpose(const Node& node, size_t axis) {
+    const std::vector<int64_t> perm = node.integers("perm");
+    if (axis >= perm.size()) return std::nullopt;
+    const auto inner = first_half(node.input(0), static_cast<size_t>(perm[axis]));
+    return inner ? std::optional(r_.emit.transpose(*inner, perm)) : std::nullopt;
+  }
+
+  std::optional<ValueId> of_view(const Node& node, Shape shape) {
+    const auto from = r_.shape(node.input(0));
+    const auto inner = from ? first_half(node.input(0), from->size() - 1) : std::nullopt;
     if (!inner) return std::nullopt;
-    Node same = node;
-    same.inputs[0] = *inner;
-    return r.emit.emit(std::move(same), r.dtype(value), std::move(halved));
+    shape.back() = half_;
+    return r_.emit.reshape(*inner, std::move(shape));
   }
-  if (node.is("Reshape")) {
-    const auto inner = first_half(r, node.input(0), half);
-    return inner ? std::optional(r.emit.reshape(*inner, std::move(halved))) : std::nullopt;
+
+  std::optional<ValueId> of_gather(const Node& node) {
+    const auto table = r_.shape(node.input(0));
+    if (!table || table->size() != 2) return std::nullopt;
+    const auto inner = first_half(node.input(0), 1);
+    return inner ? std::optional(r_.emit.gather(*inner, node.input(1), 0)) : std::nullopt;
   }
-  if (node.is("Gather") && node.integer("axis", 0) == 0) {
-    const auto inner = first_half(r, node.input(0), half);
-    return inner ? std::optional(r.emit.gather(*inner, node.input(1), 0)) : std::nullopt;
+
+  std::optional<ValueId> of_pointwise(Node node, size_t axis, Shape shape) {
+    const auto inner = first_half(node.input(0), axis);
+    if (!inner) return std::nullopt;
+    const DType dtype = r_.dtype(node.output(0));
+    node.inputs[0] = *inner;
+    node.outputs.clear();
+    shape[axis] = half_;
+    return r_.emit.emit(std::move(node), dtype, std::move(shape));
   }
-  return std::nullopt;
-}
+
+  Rewrite& r_;
+  const int64_t half_;
+};
 
 }  // namespace
 
@@ -207,7 +241,7 @@ std::optional<ValueId> token_angles(Rewrite& r, ValueId angles, const TracedRota
   const auto shape = r.shape(angles);
   const size_t heads = rotation.layout == "bshd" ? 2 : 1, tokens = 3 - heads;
   if (!shape || shape->size() != 4 || !(*shape)[heads].is(1)) return std::nullopt;
-  const auto half = first_half(r, angles, rotation.width / 2);
+  const auto half = HalfWriter(r, rotation.width / 2).first_half(angles, 3);
   if (!half) return std::nullopt;
   return r.emit.reshape(*half, {(*shape)[0], (*shape)[tokens], rotation.width / 2});
 }

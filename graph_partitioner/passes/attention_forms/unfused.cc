@@ -184,23 +184,6 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   return attention;
 }
 
-// The Transpose that alone reads y and turns [B,H,S,D] into [B,S,H,D] dissolves into a layout.
-bool take_output_transpose(Rewrite& r) {
-  Graph& graph = r.graph();
-  const ValueId y = r.output();
-  if (!graph.has_one_use(y)) return false;
-  const ir::NodeId reader = graph.consumers(y).front();
-  const Node& node = graph.node(reader);
-  if (!node.is("Transpose") || node.integers("perm") != std::vector<int64_t>{0, 2, 1, 3})
-    return false;
-  const ValueId turned = node.output(0);
-  r.absorb(node.sources);
-  graph.value(y).shape = graph.value(turned).shape;
-  graph.replace_uses(turned, y);
-  graph.remove_node(reader);
-  return true;
-}
-
 bool match_unfused(Rewrite& r) {
   const auto found = find_attention(r);
   if (!found) return false;
@@ -214,7 +197,7 @@ bool match_unfused(Rewrite& r) {
     r.become("Reshape", {r.emit.emit(std::move(node), r.dtype(r.output()), std::move(four))});
     return true;
   }
-  if (take_output_transpose(r)) attention.y_layout = "bshd";
+  take_output_transpose(r, attention);
   write(r, attention, {r.output()});
   return true;
 }
