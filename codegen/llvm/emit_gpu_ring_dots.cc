@@ -148,8 +148,7 @@ llvm::Value* GpuEmitter::left_slot(const RingProduct& product) {
   if (!product.operands.left) return nullptr;
   Value* block = times(ir_.CreateLShr(thread_, 7), product.blocks);
   Value* bytes = times(block, kBlockRows * kRowBytes >> 4);
-  return ir_.CreateAdd(descriptor(*product.operands.left),
-                       ir_.CreateZExt(bytes, ir_.getInt64Ty()));
+  return ir_.CreateAdd(descriptor(*product.operands.left), ir_.CreateZExt(bytes, ir_.getInt64Ty()));
 }
 
 llvm::Value* GpuEmitter::moved(Value* descriptor, int64_t bytes) {
@@ -238,8 +237,7 @@ void GpuEmitter::finish_running(ValueId id) {
   auto found = running_.find(id);
   if (found == running_.end()) return;
   const Running& running = found->second;
-  values_[id] =
-      ptx::finish_products(ir_, values_[id], groups_begun_ - running.group, running.left);
+  values_[id] = ptx::finish_products(ir_, values_[id], groups_begun_ - running.group, running.left);
   running_.erase(found);
 }
 
@@ -257,9 +255,8 @@ void GpuEmitter::finish_operands(const Operation& op) {
 
 // Products of the copy engine's kind read slots as they are.
 void GpuEmitter::clear_for_products(const Operation& read) {
-  bool reads_slot = std::ranges::any_of(users_[read.results[0]], [&](const auto& user) {
-    return multiplies_async(*user.first);
-  });
+  bool reads_slot = std::ranges::any_of(
+      users_[read.results[0]], [&](const auto& user) { return multiplies_async(*user.first); });
   if (specialised_ && reads_slot && read.operands[3] != kNone) clear_rows(read);
 }
 
