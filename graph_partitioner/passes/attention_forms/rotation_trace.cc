@@ -152,16 +152,23 @@ class HalfWriter {
     }
     if (r_.graph().producer(value) == nullptr) return std::nullopt;
     const Node node = *r_.graph().producer(value);  // a copy: emitting moves nodes
-    if (node.is("Concat")) return of_concat(node, axis, *shape);
-    if (node.is("Transpose")) return of_transpose(node, axis);
-    if (node.is("Reshape") && is_last) return of_view(node, *shape);
-    if (node.is("Gather") && node.integer("axis", 0) == 0 && is_last) return of_gather(node);
-    const bool has_scalar = node.is("Mul") && scalar_constant(r_.graph(), node.input(1));
-    if (!node.is("Cos") && !node.is("Sin") && !node.is("Cast") && !has_scalar) return std::nullopt;
-    return of_pointwise(node, axis, *shape);
+    const auto found = half_of(node, axis, *shape);
+    if (found) r_.absorb(node.sources);
+    return found;
   }
 
  private:
+  std::optional<ValueId> half_of(const Node& node, size_t axis, const Shape& shape) {
+    const bool is_last = axis + 1 == shape.size();
+    if (node.is("Concat")) return of_concat(node, axis, shape);
+    if (node.is("Transpose")) return of_transpose(node, axis);
+    if (node.is("Reshape") && is_last) return of_view(node, shape);
+    if (node.is("Gather") && node.integer("axis", 0) == 0 && is_last) return of_gather(node);
+    const bool has_scalar = node.is("Mul") && scalar_constant(r_.graph(), node.input(1));
+    if (!node.is("Cos") && !node.is("Sin") && !node.is("Cast") && !has_scalar) return std::nullopt;
+    return of_pointwise(node, axis, shape);
+  }
+
   std::optional<ValueId> of_concat(const Node& node, size_t axis, const Shape& shape) {
     const auto joined = decomposition::normal_axis(node.integer("axis", 0), shape);
     const bool twice = node.inputs.size() == 2 && node.input(0) == node.input(1);
