@@ -12,6 +12,7 @@
 #include "graph_partitioner/passes/fold_constants.h"
 #include "graph_partitioner/passes/fuse_epilogues.h"
 #include "graph_partitioner/passes/fuse_loops.h"
+#include "graph_partitioner/passes/fuse_prologues.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/lift_views.h"
 #include "graph_partitioner/passes/match_attention.h"
@@ -53,6 +54,7 @@ constexpr Pass kPasses[] = {
     {"merge_dots", nullptr, merge_dots},
     {"sink_movement", sink_movement},
     {"fuse_loops", fuse_loops},
+    {"fuse_prologues", nullptr, fuse_prologues},
     {"separate_outputs", separate_outputs},
 };
 

@@ -57,23 +57,26 @@ size_t body_inputs(const Node& node) {
   return node.inputs.size();
 }
 
-// Dots of the first input, one for each output.
+// Dots of the first input, or of what a loop before them makes, one for each output.
 Support verify_merged(const Node& node) {
   const Graph& body = *node.body;
   if (body.order().size() != body.outputs().size()) {
     return Support::no(fmt::format("{}: {} nodes in its body, expected one for each of {} outputs",
                                    describe(node), body.order().size(), body.outputs().size()));
   }
+  ValueId rows = body.inputs()[0];
   for (size_t i = 0; i < body.order().size(); ++i) {
     const Node& dot = body.node(body.order()[i]);
-    if (dot.is(kScaledDot) && dot.outputs.size() == 1 && dot.output(0) == body.outputs()[i] &&
-        dot.input(0) == body.inputs()[0]) {
+    const bool gives = dot.outputs.size() == 1 && dot.output(0) == body.outputs()[i];
+    if (gives && dot.is(kScaledDot) && dot.input(0) == rows) continue;
+    if (gives && is_loop(dot) && i == 0 && body.order().size() > 1) {
+      rows = dot.output(0);
       continue;
     }
     return Support::no(
-        fmt::format("{}: node {} of its body is {}, expected a {} that gives output "
-                    "{} from its first input",
-                    describe(node), i, describe(dot), kScaledDot, i));
+        fmt::format("{}: node {} of its body is {}, expected a {} that gives output {} from its "
+                    "first input, or from a {} at the beginning",
+                    describe(node), i, describe(dot), kScaledDot, i, kLoop));
   }
   return Support::yes();
 }

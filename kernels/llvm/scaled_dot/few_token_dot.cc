@@ -4,7 +4,11 @@
 //
 // A slot holds `units` times `groups` steps of 64 k. Of each the block's rows are fetched, 16 for a
 // warp, and are decoded as if they were one unit of 128 rows: group after group.
+//
+// The tokens come with the slots, or are read once into shared memory, where the block can also
+// compute them (a norm): weights are on their way meanwhile, before the launch before has ended.
 #include <bit>
+#include <optional>
 
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/product_end.h"
@@ -18,6 +22,9 @@ using codegen::ValueId;
 
 constexpr int kWarpRows = 16, kFewestColumns = 8;  // of the matrix instruction
 constexpr int kWarpPairs = kWarpRows / 2, kLanes = 32;
+// Of 64 k of a token that is kept: an odd number of 16-byte units, so that eight rows of a matrix
+// lie in eight banks.
+constexpr int kKeptPitch = kFragmentDepth + 8;
 
 class Emitter {
  public:
@@ -27,7 +34,7 @@ class Emitter {
         shape_(shape),
         writer_("few_token_dot"),
         b_(writer_.builder),
-        x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
+        x_(declare_tokens(lowered)),
         w_(writer_.buffer("w", DType::kU32, dot.units)),
         end_(writer_, dot.graph, dot.dots, {shape.tokens, block_rows(), shape.tokens}, lowered),
         reader_(b_, layout_) {
@@ -45,11 +52,11 @@ class Emitter {
       scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
     }
     if (layout_.zero.words() > 0) zero_ = ring_of(kWarpPairs * layout_.zero.words_of_pair());
-    for (int unit = 0; unit < shape_.units; ++unit) {
-      const int rows = shape_.groups * shape_.tokens;
-      x_rings_.push_back(b_.ring(layout_.operand, {rows, kFragmentDepth}, shape_.slots));
+    for (int unit = 0; unit < shape_.units && !shape_.keeps_tokens; ++unit) {
+      x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
     }
     shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * columns());
+    if (shape_.keeps_tokens) keep_tokens();
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
             [&](ValueId item, std::span<const ValueId>) {
@@ -66,9 +73,54 @@ class Emitter {
   int warps_of_group() const { return block_rows() / kWarpRows; }
   int columns() const { return std::max(shape_.tokens, kFewestColumns); }  // of the sums
   int steps_of_slot() const { return shape_.units * shape_.groups; }
+  // Of 64 k for each group.
+  std::vector<int> token_shape() const { return {shape_.groups * shape_.tokens, kFragmentDepth}; }
   int64_t row_tiles() const { return (layout_.n + block_rows() - 1) / block_rows(); }
   Dim work() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)) * Dim(row_tiles()); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
+
+  ValueId declare_tokens(Lowered& lowered) {
+    if (dot_.prologue != nullptr && shape_.keeps_tokens) {
+      prologue_.emplace(dot_.prologue->declare(writer_, lowered));
+      return kNone;
+    }
+    return writer_.buffer("x", layout_.operand, BufferArgument::value(dot_.problem.dot.a));
+  }
+
+  // All tokens, as [k / 64][token][64]: the kernels that keep them have one tile of tokens.
+  void keep_tokens() {
+    kept_ = b_.alloc(layout_.operand, layout_.steps() * shape_.tokens * kKeptPitch);
+    if (shape_.tokens == 1) return keep_token(b_.index(0));
+    const ValueId last = b_.min(rows_, b_.index(shape_.tokens));
+    b_.loop(b_.index(0), last, b_.index(1), {}, [&](ValueId token, std::span<const ValueId>) {
+      keep_token(token);
+      return std::vector<ValueId>{};
+    });
+  }
+
+  void keep_token(ValueId token) {
+    const Tile row = prologue_ ? prologue_->emit(token) : load_token(token);
+    const int lines = b_.type(row).shape[0] / kFragmentDepth;
+    b_.store({kept_,
+              b_.mul(token, b_.index(kKeptPitch)),
+              {b_.index(shape_.tokens * kKeptPitch), b_.index(1)},
+              {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
+             b_.reshape(row, {lines, kFragmentDepth}));
+  }
+
+  Tile load_token(ValueId token) {
+    return b_.load({x_, b_.mul(token, b_.index(layout_.k))}, {static_cast<int>(layout_.k)});
+  }
+
+  // Of the groups' 64 k in one unit of a slot.
+  Tile tokens(ValueId step, ValueId slot, int unit) {
+    if (!shape_.keeps_tokens) {
+      return b_.read(x_rings_[static_cast<size_t>(unit)], slot, token_shape());
+    }
+    const int64_t size = int64_t{shape_.groups} * shape_.tokens * kKeptPitch;
+    const ValueId at = b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size));
+    return b_.load({kept_, at, {b_.index(kKeptPitch), b_.index(1)}, {}}, token_shape());
+  }
 
   // Words that a warp has of a step: in a slot [unit][group][warp][words].
   ValueId ring_of(int words) {
@@ -133,14 +185,13 @@ class Emitter {
         std::vector<ValueId>(shape_.units > 1 ? 2 : 1, zero),
         [&](ValueId step, ValueId slot) {
           fetch_weight(tile, step, slot);
-          fetch_tokens(token, step, slot);
+          if (!shape_.keeps_tokens) fetch_tokens(token, step, slot);
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
+        [&](ValueId step, ValueId slot, std::span<const ValueId> carried) {
           std::vector<Tile> sums(carried.begin(), carried.end());
           for (int unit = 0; unit < shape_.units; ++unit) {
             Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
-            const Tile right = b_.read(x_rings_[static_cast<size_t>(unit)], slot,
-                                       {shape_.groups * shape_.tokens, kFragmentDepth});
+            const Tile right = tokens(step, slot, unit);
             const Tile left = reader_.operand(places(unit), slot);
             sum = add_product(sum, left, b_.transpose(right), unit, slot);
           }
@@ -204,10 +255,11 @@ class Emitter {
   const PipelinedShape& shape_;
   LaunchWriter writer_;
   Builder& b_;
+  std::optional<LoopRow> prologue_;
   ValueId x_, w_;
   ProductEnd end_;
   FragmentReader reader_;
-  ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone;
+  ValueId rows_ = kNone, shares_ = kNone, kept_ = kNone, scale_ = kNone, zero_ = kNone;
   std::vector<ValueId> codes_, x_rings_;
 };
 

@@ -1,5 +1,6 @@
 // The candidates for a dot on a GPU: which operands are multiplied in which type, and how many rows
 // a block takes.
+#include <algorithm>
 #include <array>
 #include <functional>
 
@@ -133,8 +134,22 @@ Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const S
   return supports_pipelined_dots(graph, {&node, 1}, settings);
 }
 
+// Where a prologue gains: some kernel of few rows computes it itself.
+Support supports_prologue(const RowPrologue& prologue, std::span<const ir::Node> dots) {
+  if (Support answer = prologue.supports(); !answer) return answer;
+  const DotSections sections = plan_sections(prologue.graph, dots);
+  const int64_t fewest = row_buckets(sections.first().problem.rows).front();
+  if (rank_keeping_shapes(sections.layout, fewest, *prologue.settings.gpu).empty()) {
+    return Support::no("rows are too many, or too long, for each block to compute them");
+  }
+  return Support::yes();
+}
+
 Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  return supports_pipelined_dots(graph, ir::MergedDots::from(node).dots, settings);
+  const ir::MergedDots merged = ir::MergedDots::from(node);
+  if (Support dots = supports_pipelined_dots(graph, merged.dots, settings); !dots) return dots;
+  if (!merged.prologue) return Support::yes();
+  return supports_prologue({graph, *merged.prologue, settings}, merged.dots);
 }
 
 // A shape whose kernel is expected to fit a block, and why those before it are not.
@@ -190,33 +205,79 @@ std::string bucket_text(const Dim& rows, std::span<const int64_t> buckets, size_
   return last ? fmt::format("rows > {}", buckets[i - 1]) : fmt::format("rows <= {}", buckets[i]);
 }
 
+// One kernel for each range of rows; a Run gives tasks to one of them.
+class BucketLowering {
+ public:
+  BucketLowering(const PipelinedDot& dot, const Settings& settings, Lowered& lowered)
+      : dot_(dot),
+        settings_(settings),
+        lowered_(lowered),
+        rows_(dot.problem.rows),
+        buckets_(row_buckets(rows_)) {
+    for (const int64_t rows : buckets_) keeping_.push_back(keeping_shapes(rows));
+  }
+
+  void run() {
+    add_prologue();
+    for (size_t i = 0; i < buckets_.size(); ++i) add_bucket(i);
+  }
+
+ private:
+  std::vector<PipelinedShape> keeping_shapes(int64_t rows) const {
+    if (dot_.prologue == nullptr) return {};
+    return rank_keeping_shapes(dot_.layout, rows, *settings_.gpu);
+  }
+
+  // kernels/program.cc lets pipelines fetch what the caller brings without waiting.
+  bool overlaps() const {
+    return settings_.early_reads && dot_.prologue == nullptr &&
+           std::ranges::count(dot_.graph.inputs(), dot_.problem.dot.a) > 0;
+  }
+
+  // 1 where the rows are at most those of bucket i.
+  Dim within(size_t i) const {
+    return i + 1 == buckets_.size() ? Dim(1) : at_most(rows_, buckets_[i]);
+  }
+
+  // The buckets whose kernels read the prologue's rows from memory come last.
+  void add_prologue() {
+    if (dot_.prologue == nullptr) return;
+    const auto first = std::ranges::find_if(keeping_, &std::vector<PipelinedShape>::empty);
+    if (first == keeping_.end()) return;
+    const auto i = static_cast<size_t>(first - keeping_.begin());
+    dot_.prologue->add_launches(i == 0 ? Dim(1) : 1 - within(i - 1), lowered_);
+  }
+
+  void add_bucket(size_t i) {
+    const bool keeps = !keeping_[i].empty();
+    const std::vector<PipelinedShape> shapes =
+        keeps ? keeping_[i] : rank_shapes(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
+    const bool last = i + 1 == buckets_.size();
+    const Dim rows = last ? rows_ : min(rows_, Dim(buckets_[i]));
+    const size_t wanted = static_cast<size_t>(settings_.rank) % shapes.size();
+    const FittingShape fitting = first_fitting(dot_, shapes, wanted, rows, *settings_.gpu);
+    lowered_.shapes.push_back(describe_shapes(shapes, fitting, bucket_text(rows_, buckets_, i)));
+    Launch launch = dot_.emit(shapes[fitting.taken], rows, lowered_);
+    launch.tasks = launch.tasks * (within(i) - (i == 0 ? Dim(0) : within(i - 1)));
+    lowered_.launches.push_back(std::move(launch));
+  }
+
+  const PipelinedDot& dot_;
+  const Settings& settings_;
+  Lowered& lowered_;
+  Dim rows_;
+  std::vector<int64_t> buckets_;
+  std::vector<std::vector<PipelinedShape>> keeping_;  // by bucket; empty: rows are read from memory
+};
+
 Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
-                             const Settings& settings) {
+                             const Settings& settings, const RowPrologue* prologue = nullptr) {
   DotSections dots = plan_sections(graph, nodes);
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
-  const PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
-  const ScaledDotProblem& problem = dot.problem;
-  const std::vector<int64_t> buckets = row_buckets(problem.rows);
-  // kernels/program.cc lets pipelines fetch what the caller brings without waiting.
-  const bool overlaps =
-      settings.early_reads && std::ranges::count(graph.inputs(), problem.dot.a) > 0;
-  Dim below = 0;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    const std::vector<PipelinedShape> shapes =
-        rank_shapes(dot.layout, buckets[i], overlaps, *settings.gpu);
-    const bool last = i + 1 == buckets.size();
-    const Dim within = last ? Dim(1) : at_most(problem.rows, buckets[i]);
-    const Dim rows = last ? problem.rows : min(problem.rows, Dim(buckets[i]));
-    const size_t wanted = static_cast<size_t>(settings.rank) % shapes.size();
-    const FittingShape fitting = first_fitting(dot, shapes, wanted, rows, *settings.gpu);
-    lowered.shapes.push_back(
-        describe_shapes(shapes, fitting, bucket_text(problem.rows, buckets, i)));
-    Launch launch = dot.emit(shapes[fitting.taken], rows, lowered);
-    launch.tasks = launch.tasks * (within - below);
-    below = within;
-    lowered.launches.push_back(std::move(launch));
-  }
+  PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
+  dot.prologue = prologue;
+  BucketLowering(dot, settings, lowered).run();
   for (const DotSection& section : dots.sections) {
     for (const DotPart& part : section.parts) replace_weight(part.problem, lowered);
   }
@@ -228,7 +289,10 @@ Lowered lower_pipelined(const ir::Graph& graph, const ir::Node& node, const Sett
 }
 
 Lowered lower_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  return lower_pipelined_dots(graph, ir::MergedDots::from(node).dots, settings);
+  const ir::MergedDots merged = ir::MergedDots::from(node);
+  if (!merged.prologue) return lower_pipelined_dots(graph, merged.dots, settings);
+  const RowPrologue prologue{graph, *merged.prologue, settings};
+  return lower_pipelined_dots(graph, merged.dots, settings, &prologue);
 }
 
 // ---- codes stay codes

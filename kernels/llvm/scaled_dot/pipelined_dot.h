@@ -9,6 +9,7 @@
 
 #include "codegen/target.h"
 #include "kernels/llvm/scaled_dot/dot_sections.h"
+#include "kernels/llvm/scaled_dot/row_prologue.h"
 
 namespace tenon::kernels {
 
@@ -21,6 +22,8 @@ struct PipelinedShape {
   int64_t splits = 1;  // of K, summed in a fixed order by whoever comes last
   // Few tokens: the warps of a block have as many parts of k, and 128 / groups rows together.
   int groups = 0;
+  // Few tokens: they are read once, when the block begins, and stay in shared memory.
+  bool keeps_tokens = false;
   double microseconds = 0;  // what it is expected to take
 
   std::string text() const;
@@ -31,6 +34,9 @@ struct PipelinedShape {
 // its neighbours fill what it leaves idle; else waves count.
 std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                                         const codegen::GpuTarget& gpu);
+// Those of them that keep their tokens, none where these are too many or too long.
+std::vector<PipelinedShape> rank_keeping_shapes(const FragmentLayout& layout, int64_t rows,
+                                                const codegen::GpuTarget& gpu);
 
 // Rows up to which each kernel of a weight is made; the last one takes all others.
 std::vector<int64_t> row_buckets(const Dim& rows);
@@ -42,6 +48,7 @@ struct PipelinedDot {
   int multiprocessors = 1;
   const ScaledDotProblem& problem = dots.first().problem;  // whose rows are everybody's
   const FragmentLayout& layout = dots.layout;
+  const RowPrologue* prologue = nullptr;  // makes the rows of x; null: they are there
 
   // `rows`: of x, as far as this kernel takes them; what is put aside for it depends on them.
   Launch emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const;

@@ -49,6 +49,10 @@ constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.06, kF
 
 constexpr int kMostSlots = 8;
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
+// Tokens that a block keeps in shared memory: it reads, or computes, one after the other, each in
+// registers.
+constexpr int kMostKept = 4;
+constexpr int64_t kLongestKept = 8192, kMostKeptBytes = 40 << 10;
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
   return int64_t{units} * (layout.unit_words() * 4 + tokens * kFragmentDepth * 2);
@@ -140,23 +144,29 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
 }
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
-                          const codegen::GpuTarget& gpu, std::vector<PipelinedShape>& shapes) {
+                          const codegen::GpuTarget& gpu, bool keeps_tokens,
+                          std::vector<PipelinedShape>& shapes) {
   if (layout.is_plain() || rows > kFewTokens || layout.k % kFragmentDepth != 0) {
     return;
   }
-  const int tokens = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
+  const int tokens = keeps_tokens ? static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rows)))
+                     : rows == 1  ? 1
+                     : rows <= 8  ? 8
+                                  : 16;
+  const int64_t kept = keeps_tokens ? layout.steps() * tokens * (kFragmentDepth + 8) * 2 : 0;
   for (int groups : {8, 4}) {
     for (int units : {1, 2, 4, 8}) {
       if (layout.steps() % (groups * units) != 0) continue;
       const int64_t all = layout.steps() / (groups * units);
-      PipelinedShape shape{.tokens = tokens, .units = units, .groups = groups};
-      const int64_t slot = int64_t{units} * (layout.unit_words() * 4 +
-                                             int64_t{groups} * tokens * kFragmentDepth * 2);
+      PipelinedShape shape{
+          .tokens = tokens, .units = units, .groups = groups, .keeps_tokens = keeps_tokens};
+      const int64_t with_slot = keeps_tokens ? 0 : int64_t{groups} * tokens * kFragmentDepth * 2;
+      const int64_t slot = int64_t{units} * (layout.unit_words() * 4 + with_slot);
       for (shape.blocks = 1; shape.blocks <= 2; ++shape.blocks) {
         // With room for as many blocks of the next kernel, which fetch ahead, and without.
         int last = 0;
         for (int kernels : {2, 1}) {
-          const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10);
+          const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10) - kept;
           shape.slots = static_cast<int>(std::min({room / slot, all, int64_t{kMostSlots}}));
           if (shape.slots < 2 || shape.slots == std::exchange(last, shape.slots)) continue;
           shape.microseconds =
@@ -197,9 +207,9 @@ void add_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
 std::string PipelinedShape::text() const {
   if (groups > 0) {
     return fmt::format(
-        "{}x{} tokens, {} slots of {} k shared by {} groups, {} blocks, {:.1f} us expected",
-        kFragmentRows / groups, tokens, slots, units * groups * kFragmentDepth, groups, blocks,
-        microseconds);
+        "{}x{} tokens{}, {} slots of {} k shared by {} groups, {} blocks, {:.1f} us expected",
+        kFragmentRows / groups, tokens, keeps_tokens ? " kept" : "", slots,
+        units * groups * kFragmentDepth, groups, blocks, microseconds);
   }
   return fmt::format("128x{} tokens, {} slots of {} k, {} blocks, {} splits, {:.1f} us expected",
                      tokens, slots, units * kFragmentDepth, blocks, splits, microseconds);
@@ -221,7 +231,19 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
       }
     }
   }
-  add_few_token_shapes(layout, rows, overlaps, gpu, shapes);
+  add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/false, shapes);
+  std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
+  return shapes;
+}
+
+std::vector<PipelinedShape> rank_keeping_shapes(const FragmentLayout& layout, int64_t rows,
+                                                const codegen::GpuTarget& gpu) {
+  std::vector<PipelinedShape> shapes;
+  if (rows < 1 || rows > kMostKept || layout.k > kLongestKept ||
+      rows * layout.k * 2 > kMostKeptBytes) {
+    return shapes;
+  }
+  add_few_token_shapes(layout, rows, /*overlaps=*/false, gpu, /*keeps_tokens=*/true, shapes);
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
   return shapes;
 }
