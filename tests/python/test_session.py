@@ -1,5 +1,8 @@
 """Models through the plugin: claimed whole, right, and the same from many threads."""
 
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +16,7 @@ from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, refere
 from onnxruntime_ep_tenon.models.builder import BFLOAT16, FLOAT, FLOAT16
 from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.number_formats import FORMATS
+from onnxruntime_ep_tenon.models.product_stack import ProductStack
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
 from onnxruntime_ep_tenon.models.tolerances import INT8_ACTIVATIONS, for_model
@@ -216,3 +220,20 @@ def test_int8_activations_are_near_and_only_on_request():
     assert validate.compare("y", results["exact"], exact).ok
     error = np.sqrt(np.mean((results["int8"] - exact) ** 2) / np.mean(exact**2))
     assert error < 0.02
+
+
+def test_a_session_holds_weights_once_while_it_is_created(tmp_path):
+    stack = ProductStack(tmp_path, "int4", 4096, 4096, 24)
+    text = f"""
+        from onnxruntime_ep_tenon import create_session
+        from onnxruntime_ep_tenon.host_memory import PeakMemory
+        with PeakMemory() as first:
+            create_session({str(stack.model(1, 1))!r}, "cpu", claim="all")
+        with PeakMemory() as memory:
+            create_session({str(stack.model(1))!r}, "cpu", claim="all")
+        print(memory.grown)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    size = stack.path.stat().st_size
+    assert 1.0 * size < int(ran.stdout) < 1.3 * size
