@@ -218,6 +218,32 @@ TEST_F(DeviceExecutableTest, AnInputThatTheEngineCannotReadIsNamedWithItsNode) {
   EXPECT_THAT(read(y, 5), Each(1.0f));
 }
 
+// ---- buffers that the caller shares
+
+TEST_F(DeviceExecutableTest, WhatIsThereAlreadyIsNotBroughtOver) {
+  for (const bool graphs : {false, true}) {
+    program_.launches.clear();
+    program_.gpu_code.clear();
+    add_copy_of_boxes();
+    const Dim bytes = n_ * Dim(kColumns * 4);
+    program_.launches[0].brings_over = SharedBuffers{0, 1, bytes, bytes};
+    const auto executable =
+        run_on_device(program_, device_->description().target(), device_, {.graphs = graphs});
+    const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+    const long before = stub_.calls("cuLaunchKernel");
+    for (int i = 0; i < 3; ++i) {
+      OneInput shared(x.address(), x.address(), 10);
+      executable->run(shared);
+    }
+    EXPECT_EQ(stub_.calls("cuLaunchKernel"), before);
+    OneInput apart(x.address(), y.address(), 10);
+    executable->run(apart);
+    EXPECT_THAT(read(y, 10), Each(1.0f));
+    OneInput overlapping(x.address(), x.address() + 128, 10);
+    EXPECT_THROW(executable->run(overlapping), UserError);
+  }
+}
+
 // ---- warm Runs and streams
 
 TEST_F(DeviceExecutableTest, AWarmCapturedRunIsOneLaunchAndAllocatesNothing) {
