@@ -6,7 +6,7 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/llvm/attention.h"
-#include "kernels/llvm/attention/gpu_flash.h"
+#include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/concat.h"
 #include "kernels/llvm/cum_sum.h"
 #include "kernels/llvm/gather.h"

@@ -1,7 +1,6 @@
 #include "kernels/llvm/attention/gpu_flash.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "kernels/llvm/attention/key_cache.h"
@@ -386,19 +385,6 @@ class GpuFlash {
   Terms queries_;  // where one step covers the depth
 };
 
-Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  const DescribedAttention described = describe_attention(graph, node);
-  if (!described.support) return described.support;
-  const ir::Attention& attention = described.problem.attention;
-  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
-    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
-  };
-  if (!same_type(attention.past_k, attention.k) || !same_type(attention.past_v, attention.v)) {
-    return Support::no("the cache has another type than the new keys");
-  }
-  return Support::yes();
-}
-
 bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
                                const ir::Attention& attention) {
   const DType dtype = graph.value(attention.q).dtype;
@@ -409,34 +395,20 @@ bool is_all_of_one_16_bit_type(const ir::Graph& graph, const ir::Node& node,
   return true;
 }
 
-Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const AttentionProblem problem = describe_attention(graph, node).problem;
-  Lowered lowered;
-  lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/false);
-  const AttentionOperands operands =
-      placed_operands(graph, node, problem, HeadTiles::for_gpu(), lowered);
-  const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
-  const TileSizes sizes = tile_sizes(exact, settings.gpu.value());
-  // 1 where all queries fit into the small block, else 0; the other launch gets no tasks.
-  const Dim blocks = ceil_div(problem.queries, sizes.few_queries);
-  const Dim few = max(Dim(0), min(Dim(1), 2 - blocks)) * min(blocks, 1);
-  const auto launch = [&](bool many, const Dim& wanted) {
-    if (wanted.is(0)) return;
-    const FlashTiles tiles(problem, sizes, many, exact);
-    lowered.launches.push_back(GpuFlash(graph, node, problem, operands, tiles).emit(wanted));
-  };
-  launch(/*many=*/false, few);
-  launch(/*many=*/true, 1 - few);
-  return lowered;
-}
-
 }  // namespace
 
-std::span<const Candidate> gpu_attention_candidates() {
-  static constexpr std::array<Candidate, 1> table = {{
-      {"flash", supports_flash, lower_flash},
-  }};
-  return table;
+int64_t few_flash_queries(const ir::Graph& graph, const ir::Node& node,
+                          const AttentionProblem& problem, const Settings& settings) {
+  const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
+  return tile_sizes(exact, settings.gpu.value()).few_queries;
+}
+
+Launch flash_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                    const AttentionOperands& operands, const Settings& settings, bool many,
+                    const Dim& wanted) {
+  const bool exact = !is_all_of_one_16_bit_type(graph, node, problem.attention);
+  const FlashTiles tiles(problem, tile_sizes(exact, settings.gpu.value()), many, exact);
+  return GpuFlash(graph, node, problem, operands, tiles).emit(wanted);
 }
 
 }  // namespace tenon::kernels

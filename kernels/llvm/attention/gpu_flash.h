@@ -10,12 +10,19 @@
 // is split into exact bf16 terms (split_parts.h), which gives what f32 arithmetic would.
 #pragma once
 
-#include <span>
-
 #include "kernels/candidate.h"
+#include "kernels/llvm/attention/key_cache.h"
 
 namespace tenon::kernels {
 
-std::span<const Candidate> gpu_attention_candidates();
+// Up to how many queries the launch for few takes.
+int64_t few_flash_queries(const ir::Graph& graph, const ir::Node& node,
+                          const AttentionProblem& problem, const Settings& settings);
+
+// `many`: of the two launches that for more queries. `wanted`: 1, or 0 where another launch has the
+// queries of this Run.
+Launch flash_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                    const AttentionOperands& operands, const Settings& settings, bool many,
+                    const Dim& wanted);
 
 }  // namespace tenon::kernels

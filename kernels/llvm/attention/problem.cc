@@ -216,6 +216,12 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   return result;
 }
 
+Dim has_few_queries(const AttentionProblem& problem, int64_t most) {
+  if (most == 0) return 0;
+  const Dim blocks = ceil_div(problem.queries, most);
+  return max(Dim(0), min(Dim(1), 2 - blocks)) * min(blocks, 1);
+}
+
 std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
                                    bool mask_has_all_keys) {
   std::vector<SizeCheck> checks = mask_sizes(graph, problem, mask_has_all_keys);

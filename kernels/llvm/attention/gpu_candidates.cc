@@ -1,0 +1,93 @@
+#include "kernels/llvm/attention/gpu_candidates.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/llvm/attention/gpu_decode.h"
+#include "kernels/llvm/attention/gpu_flash.h"
+#include "kernels/llvm/attention/gpu_prefill.h"
+#include "kernels/llvm/attention/key_cache.h"
+#include "kernels/llvm/attention/problem.h"
+
+namespace tenon::kernels {
+namespace {
+
+Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  const ir::Attention& attention = described.problem.attention;
+  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
+    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
+  };
+  if (!same_type(attention.past_k, attention.k) || !same_type(attention.past_v, attention.v)) {
+    return Support::no("the cache has another type than the new keys");
+  }
+  return Support::yes();
+}
+
+Support supports_prefilling(const ir::Graph& graph, const ir::Node& node,
+                            const Settings& settings) {
+  const Support all = supports_flash(graph, node, settings);
+  if (!all) return all;
+  return supports_prefill(graph, node, describe_attention(graph, node).problem, settings);
+}
+
+Support supports_split_keys(const ir::Graph& graph, const ir::Node& node,
+                            const Settings& settings) {
+  const Support all = supports_flash(graph, node, settings);
+  if (!all) return all;
+  return supports_decode(graph, node, describe_attention(graph, node).problem, settings);
+}
+
+// Runs of up to most_decode_queries() by split keys, of some more by flash, of many by prefill;
+// what does not decode or prefill leaves its queries to flash.
+Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& settings, bool decodes,
+              bool prefills) {
+  const AttentionProblem problem = describe_attention(graph, node).problem;
+  Lowered lowered;
+  lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/false);
+  const AttentionOperands operands =
+      placed_operands(graph, node, problem, HeadTiles::for_gpu(), lowered);
+  const auto add = [&](const Dim& wanted, const auto& launch) {
+    if (!wanted.is(0)) lowered.launches.push_back(launch(wanted));
+  };
+  const int64_t fewest = decodes ? most_decode_queries(problem) : 0;
+  const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
+  add(has_few_queries(problem, fewest), [&](const Dim& wanted) {
+    return decode_launch(graph, node, problem, operands, settings, wanted, lowered);
+  });
+  add(has_few_queries(problem, few) - has_few_queries(problem, fewest), [&](const Dim& wanted) {
+    return flash_launch(graph, node, problem, operands, settings, /*many=*/false, wanted);
+  });
+  add(1 - has_few_queries(problem, few), [&](const Dim& wanted) {
+    return prefills ? prefill_launch(graph, node, problem, operands, settings, wanted)
+                    : flash_launch(graph, node, problem, operands, settings, /*many=*/true, wanted);
+  });
+  return lowered;
+}
+
+Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return lower(graph, node, settings, /*decodes=*/false, /*prefills=*/false);
+}
+
+Lowered lower_prefill(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return lower(graph, node, settings, /*decodes=*/false, /*prefills=*/true);
+}
+
+Lowered lower_split_keys(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const bool prefills = supports_prefilling(graph, node, settings).ok;
+  return lower(graph, node, settings, /*decodes=*/true, prefills);
+}
+
+}  // namespace
+
+std::span<const Candidate> gpu_attention_candidates() {
+  static constexpr std::array<Candidate, 3> table = {{
+      {"split_keys", supports_split_keys, lower_split_keys},
+      {"prefill", supports_prefilling, lower_prefill},
+      {"flash", supports_flash, lower_flash},
+  }};
+  return table;
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,521 @@
+#include "kernels/llvm/attention/gpu_decode.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "kernels/llvm/attention/gpu_decode_shape.h"
+#include "kernels/llvm/attention/head_matrix.h"
+#include "kernels/llvm/attention/task.h"
+#include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/tile_types.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int kRows = DecodeShape::kRows, kColumns = DecodeShape::kColumns;
+constexpr int kMergedColumns = DecodeShape::kMergedColumns;
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr double kLog2E = std::numbers::log2e;  // scores are logarithms to base 2
+
+BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
+  lowered.scratch.push_back(bytes);
+  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+}
+
+BufferArgument add_counters(Lowered& lowered, const Dim& count) {
+  lowered.counters.push_back(count);
+  return BufferArgument::counters(static_cast<int32_t>(lowered.counters.size()) - 1);
+}
+
+class GpuDecode {
+ public:
+  GpuDecode(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+            const AttentionOperands& operands, const DecodeShape& shape, int multiprocessors,
+            Lowered& lowered)
+      : graph_(graph),
+        node_(node),
+        problem_(problem),
+        attention_(problem.attention),
+        shape_(shape),
+        group_(static_cast<int>(problem.group())),
+        most_queries_(kRows / group_),
+        query_strides_(operands.q.strides),
+        splits_(shape.splits(problem, multiprocessors)),
+        writer_("decode_attention"),
+        b_(writer_.builder),
+        q_(writer_.buffer("q", dtype(attention_.q), operands.q.buffer)),
+        keys_(writer_, "k", dtype(attention_.k), operands.keys, problem, problem.depth),
+        values_(writer_, "v", dtype(attention_.v), operands.values, problem, problem.value_depth),
+        mask_(optional_buffer("mask", attention_.mask)),
+        lengths_(optional_buffer("lengths", attention_.kv_lengths)),
+        sinks_(optional_buffer("sinks", attention_.sinks)),
+        outputs_(writer_.buffer("outputs", DType::kF32,
+                                add_scratch(lowered, shares() * (value_columns() * 4)))),
+        maxima_(writer_.buffer("maxima", DType::kF32, add_scratch(lowered, shares() * 4))),
+        totals_(writer_.buffer("totals", DType::kF32, add_scratch(lowered, shares() * 4))),
+        counters_(writer_.buffer("counters", DType::kI32, add_counters(lowered, heads()))),
+        y_(optional_buffer("y", node.outputs[0])) {
+    declare();
+  }
+
+  Launch emit(const Dim& wanted) {
+    locate();
+    make_rings();
+    stage_queries();
+    const std::vector<Tile> ends = walk_keys();
+    merge_warps(ends);
+    const ValueId arrived = b_.arrive(counters_, head_number_);
+    b_.branch(b_.equal(arrived, b_.sub(dim(splits_), b_.index(1))), [&] {
+      b_.store({counters_, head_number_}, b_.integer_constant(DType::kI32, 0));
+      for_queries([&](ValueId query) { merge_splits(query); });
+      return std::vector<ValueId>{};
+    });
+    Launch launch = writer_.finish(heads() * splits_ * wanted, 1000);
+    launch.threads = shape_.threads();
+    return launch;
+  }
+
+ private:
+  DType dtype(ir::ValueId id) const { return graph_.value(id).dtype; }
+  ValueId dim(const Dim& value) { return writer_.index(value); }
+  ValueId optional_buffer(const char* name, ir::ValueId id) {
+    if (id == ir::kNoValue) return kNone;
+    return writer_.buffer(name, storage_type(dtype(id)), BufferArgument::value(id));
+  }
+  Dim heads() const { return problem_.batch * attention_.kv_heads; }
+  // Rows of all heads and splits.
+  Dim shares() const { return heads() * splits_ * int64_t{group_ * most_queries_}; }
+  int value_columns() const { return shape_.value_boxes * kColumns; }
+  int all_rows() const { return shape_.rows(); }
+  Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
+  // A number for each row as a tile of `columns` columns.
+  Tile spread(Tile rows, int columns) {
+    const int count = b_.type(rows).shape[0];
+    return b_.broadcast(b_.reshape(rows, {count, 1}), {count, columns});
+  }
+  // Where nothing was seen the maximum is -inf, and -inf - -inf is no number.
+  Tile base_of(Tile maximum) {
+    const std::vector<int> shape = b_.type(maximum).shape;
+    const Tile none = b_.compare(Fn::kEqual, maximum, f32(kMinusInfinity, shape));
+    return b_.select(none, f32(0, shape), maximum);
+  }
+  Tile exp2(Tile x) { return b_.unary(Fn::kExp2, x); }
+
+  void for_queries(const std::function<void(ValueId)>& body) {
+    b_.loop(b_.index(0), dim(problem_.queries), b_.index(1), {}, [&](ValueId query, auto) {
+      body(query);
+      return std::vector<ValueId>{};
+    });
+  }
+
+  void declare() {
+    keys_.declare(writer_);
+    values_.declare(writer_);
+    for (const HeadStrides* strides : {&query_strides_, &problem_.y}) {
+      for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
+        writer_.declare(dim);
+      }
+    }
+    for (const Dim& dim : {splits_, problem_.mask_batch, problem_.mask_head, problem_.mask_query,
+                           problem_.mask_key, mask_keys()}) {
+      writer_.declare(dim);
+    }
+    declare_task(writer_, problem_, most_queries_);
+  }
+
+  // Keys that the mask speaks of; 1 where it repeats.
+  Dim mask_keys() const {
+    if (attention_.mask == ir::kNoValue) return 1;
+    const Shape& shape = *graph_.value(attention_.mask).shape;
+    return shape.empty() ? Dim(1) : shape.back();
+  }
+
+  void locate() {
+    split_ = b_.rem(b_.task(), dim(splits_));
+    head_number_ = b_.div(b_.task(), dim(splits_));
+    // Of the first head of the group; there is one block of queries.
+    const ValueId blocks = dim(ceil_div(problem_.queries, most_queries_));
+    const ValueId first = b_.mul(b_.mul(head_number_, b_.index(group_)), blocks);
+    task_ = locate_task(writer_, problem_, first, most_queries_, lengths_);
+  }
+
+  void make_rings() {
+    const auto rings = [&](int count, DType type) {
+      std::vector<ValueId> made;
+      for (int i = 0; i < count; ++i) {
+        made.push_back(b_.ring(type, {shape_.keys(), kColumns}, shape_.slots));
+      }
+      return made;
+    };
+    key_rings_ = rings(shape_.key_boxes, dtype(attention_.k));
+    value_rings_ = rings(shape_.value_boxes, dtype(attention_.v));
+  }
+
+  ValueId place(const HeadStrides& strides, ValueId query, int64_t column) {
+    const ValueId head =
+        b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head)));
+    return b_.add(head, b_.add(b_.mul(query, dim(strides.row)),
+                               b_.mul(b_.index(column), dim(strides.column))));
+  }
+
+  // Rows of all warps alike, in shared memory [box][row][column]; those that are left are zeros.
+  void stage_queries() {
+    const DType type = dtype(attention_.q);
+    const int box = kRows * kColumns;
+    const ValueId room = b_.alloc(type, int64_t{box} * shape_.key_boxes);
+    b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
+    for_queries([&](ValueId query) {
+      for (int i = 0; i < shape_.key_boxes; ++i) {
+        const int64_t first = int64_t{i} * kColumns, left = problem_.depth - first;
+        const Tile codes = b_.load({q_,
+                                    place(query_strides_, query, first),
+                                    {dim(query_strides_.head), dim(query_strides_.column)},
+                                    {kNone, left < kColumns ? b_.index(left) : kNone}},
+                                   {group_, kColumns});
+        const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
+        b_.store({room, b_.add(b_.index(int64_t{i} * box), row)}, codes);
+      }
+    });
+    for (int i = 0; i < shape_.key_boxes; ++i) {
+      const Tile repeated = b_.load(
+          {room, b_.index(int64_t{i} * box), {b_.index(0), b_.index(1)}, {}}, {shape_.warps, box});
+      queries_.push_back(b_.reshape(repeated, {all_rows(), kColumns}));
+    }
+  }
+
+  // Maximum, sum and outputs of every row of every warp.
+  std::vector<Tile> walk_keys() {
+    const ValueId visible = b_.sub(task_.last_key, task_.first_key);
+    const ValueId slots =
+        b_.div(b_.add(visible, b_.index(shape_.keys() - 1)), b_.index(shape_.keys()));
+    const ValueId most = b_.sub(b_.add(slots, dim(splits_)), b_.index(1));
+    const ValueId share = b_.div(most, dim(splits_));
+    const ValueId first = b_.min(slots, b_.mul(split_, share));
+    const ValueId last = b_.min(slots, b_.add(first, share));
+    std::vector<ValueId> carried = {f32(kMinusInfinity, {all_rows()}), f32(0, {all_rows()})};
+    for (int i = 0; i < shape_.value_boxes; ++i) carried.push_back(f32(0, {all_rows(), kColumns}));
+    return b_.pipeline(
+        shape_.slots, first, last, carried, [&](ValueId step, ValueId slot) { fetch(step, slot); },
+        [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+          return visit_keys(step, slot, before);
+        });
+  }
+
+  ValueId first_key(ValueId step) {
+    return b_.add(task_.first_key, b_.mul(step, b_.index(shape_.keys())));
+  }
+
+  void fetch(ValueId step, ValueId slot) {
+    const auto fetch_head = [&](const HeadMatrix& from, const std::vector<ValueId>& rings) {
+      const ValueId row = b_.add(from.row(writer_, task_.batch, task_.kv_head), first_key(step));
+      const ValueId column = from.column(writer_, task_.kv_head);
+      for (size_t i = 0; i < rings.size(); ++i) {
+        const auto first = static_cast<int64_t>(i) * kColumns;
+        b_.fetch_box(rings[i], slot, from.matrix(writer_), row, b_.add(column, b_.index(first)));
+      }
+    };
+    fetch_head(keys_, key_rings_);
+    fetch_head(values_, value_rings_);
+  }
+
+  std::vector<ValueId> visit_keys(ValueId step, ValueId slot, std::span<const ValueId> before) {
+    const ValueId key = first_key(step), left = b_.sub(task_.last_key, key);
+    const std::vector<int> of_slot = {shape_.keys(), kColumns};
+    Tile products = f32(0, {all_rows(), shape_.warp_keys});
+    for (size_t i = 0; i < key_rings_.size(); ++i) {
+      const Tile keys = b_.transpose(b_.read(key_rings_[i], slot, of_slot));
+      products = b_.grouped_dot(products, queries_[i], keys, shape_.warps);
+    }
+    const Tile scores = visible_scores(products, key, left);
+    const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
+    const Tile base = base_of(highest);
+    const Tile correction = exp2(b_.sub(before[0], base));
+    const Tile p = exp2(b_.sub(scores, spread(base, shape_.warp_keys)));
+    const Tile total = b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1));
+
+    std::vector<ValueId> after = {highest, total};
+    const Tile weights = b_.cast(p, dtype(attention_.v));
+    for (size_t i = 0; i < value_rings_.size(); ++i) {
+      const Tile rescaled = b_.mul(before[2 + i], spread(correction, kColumns));
+      // Past the last key anything may lie.
+      const Tile values = b_.read(value_rings_[i], slot, of_slot, kNone, {}, left);
+      after.push_back(b_.grouped_dot(rescaled, weights, values, shape_.warps));
+    }
+    return after;
+  }
+
+  // ---- which keys count, and how much. Tiles [row of all warps, key of a warp].
+
+  std::vector<int> scores_shape() const { return {all_rows(), shape_.warp_keys}; }
+  Tile splat(ValueId index) { return b_.splat(b_.from_index(index, DType::kI32), scores_shape()); }
+  Tile i32(int64_t value) { return b_.integer_constant(DType::kI32, value, scores_shape()); }
+  Tile row_of_warp() {
+    return b_.binary(Fn::kAnd, b_.iota(DType::kI32, scores_shape(), 0), i32(kRows - 1));
+  }
+  Tile query_of_row() { return b_.binary(Fn::kDiv, row_of_warp(), i32(group_)); }
+  Tile head_of_row() { return b_.binary(Fn::kRem, row_of_warp(), i32(group_)); }
+  Tile key_of_slot() {
+    const Tile warp = b_.binary(Fn::kShiftRight, b_.iota(DType::kI32, scores_shape(), 0),
+                                i32(std::countr_zero(static_cast<unsigned>(kRows))));
+    return b_.add(b_.mul(warp, i32(shape_.warp_keys)), b_.iota(DType::kI32, scores_shape(), 1));
+  }
+
+  Tile visible_scores(Tile products, ValueId key, ValueId left) {
+    const std::vector<int> shape = scores_shape();
+    Tile scores = products;
+    if (attention_.softcap > 0) {
+      const double cap = attention_.softcap;
+      scores = b_.unary(Fn::kTanh, b_.mul(scores, f32(problem_.scale / cap, shape)));
+      scores = b_.mul(scores, f32(cap * kLog2E, shape));
+    } else {
+      scores = b_.mul(scores, f32(problem_.scale * kLog2E, shape));
+    }
+    return hide(add_mask(scores, key, left), key, left);
+  }
+
+  // What the mask does not speak of is hidden: it may be shorter than the keys.
+  Tile add_mask(Tile scores, ValueId key, ValueId left) {
+    if (mask_ == kNone) return scores;
+    const auto part = [&](ValueId position, const Dim& stride) {
+      return b_.mul(position, dim(stride));
+    };
+    const ValueId offset =
+        b_.add(b_.add(part(task_.batch, problem_.mask_batch), part(task_.head, problem_.mask_head)),
+               part(key, problem_.mask_key));
+    Tile at = b_.mul(key_of_slot(), splat(dim(problem_.mask_key)));
+    at = b_.add(at, b_.mul(query_of_row(), splat(dim(problem_.mask_query))));
+    at = b_.add(at, b_.mul(head_of_row(), splat(dim(problem_.mask_head))));
+    const ValueId masked =
+        b_.select(b_.equal(dim(problem_.mask_key), b_.index(0)), left,
+                  b_.max(b_.index(0), b_.min(left, b_.sub(dim(mask_keys()), key))));
+    const Tile inside =
+        b_.binary(Fn::kAnd, b_.compare(Fn::kLess, key_of_slot(), splat(cut(masked))),
+                  b_.compare(Fn::kLess, query_of_row(), splat(dim(problem_.queries))));
+    const bool keeps = problem_.mask_type == DType::kBool;
+    const Tile codes = b_.gather(mask_, offset, at, inside, keeps ? 0 : kMinusInfinity);
+    const Tile hidden = f32(kMinusInfinity, scores_shape());
+    if (keeps) return b_.select(codes, scores, hidden);
+    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
+    const Tile sum = b_.fma(bias, f32(kLog2E, scores_shape()), scores);
+    // A hidden key may hold anything, NaN too.
+    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, sum);
+  }
+
+  // A number of keys from which no slot on has more: it fits 32 bits then.
+  ValueId cut(ValueId keys) { return b_.min(keys, b_.index(shape_.keys())); }
+
+  Tile hide(Tile scores, ValueId key, ValueId left) {
+    const Tile place = key_of_slot();
+    Tile visible = b_.compare(Fn::kLess, place, splat(cut(left)));
+    const auto require = [&](Fn relation, Tile distance, int64_t bound) {
+      visible = b_.binary(Fn::kAnd, visible, b_.compare(relation, distance, i32(bound)));
+    };
+    const bool causal = attention_.causal || attention_.causal_top_left;
+    const bool ahead = causal || attention_.right_window >= 0;
+    if (ahead || attention_.left_window >= 0) {
+      // key - position of the query
+      const Tile distance = b_.sub(b_.add(splat(b_.sub(key, task_.origin)), place), query_of_row());
+      if (ahead) require(Fn::kLessEqual, distance, causal ? 0 : attention_.right_window);
+      if (attention_.left_window >= 0) {
+        require(Fn::kGreaterEqual, distance, -attention_.left_window);
+      }
+    }
+    return b_.select(visible, scores, f32(kMinusInfinity, scores_shape()));
+  }
+
+  // ---- how warps and splits meet
+
+  // Where the rows of a query begin among those of all shares; those of all splits lie together.
+  ValueId share_of(ValueId query, ValueId split) {
+    const ValueId of_query = b_.add(b_.mul(head_number_, b_.index(most_queries_)), query);
+    return b_.mul(b_.add(b_.mul(of_query, dim(splits_)), split), b_.index(group_));
+  }
+
+  // Rows of every warp to one of the block, for each query the rows of its heads.
+  using TakeRows = std::function<void(ValueId query, Tile rows)>;
+  void sum_warps(ValueId room, int columns, const TakeRows& take) {
+    for_queries([&](ValueId query) {
+      Tile sum = kNone;
+      for (int warp = 0; warp < shape_.warps; ++warp) {
+        const ValueId at = b_.mul(b_.add(b_.index(warp * kRows), b_.mul(query, b_.index(group_))),
+                                  b_.index(columns));
+        const Tile share = b_.load({room, at}, {group_, columns});
+        sum = sum == kNone ? share : b_.add(sum, share);
+      }
+      take(query, sum);
+    });
+  }
+
+  void merge_warps(const std::vector<Tile>& ends) {
+    const ValueId sides = b_.alloc(DType::kF32, all_rows());
+    const ValueId room = b_.alloc(DType::kF32, int64_t{all_rows()} * kMergedColumns);
+    b_.store({sides, b_.index(0)}, ends[0]);
+    const Tile apart = b_.load({sides, b_.index(0)}, {shape_.warps, kRows});
+    const Tile top = b_.reduce(Fn::kMax, apart, 0);
+    const Tile repeated = b_.broadcast(b_.reshape(base_of(top), {1, kRows}), {shape_.warps, kRows});
+    const Tile weight = exp2(b_.sub(ends[0], b_.reshape(repeated, {all_rows()})));
+    b_.store({sides, b_.index(0)}, top);
+    for_queries([&](ValueId query) {
+      const Tile rows = b_.load({sides, b_.mul(query, b_.index(group_))}, {group_});
+      b_.store({maxima_, share_of(query, split_)}, rows);
+    });
+    b_.store({sides, b_.index(0)}, b_.mul(ends[1], weight));
+    sum_warps(sides, 1, [&](ValueId query, Tile rows) {
+      b_.store({totals_, share_of(query, split_)}, b_.reshape(rows, {group_}));
+    });
+    for (int column = 0; column < value_columns(); column += kMergedColumns) {
+      const Tile output = ends[2 + static_cast<size_t>(column / kColumns)];
+      const Tile piece = b_.slice(output, {0, column % kColumns}, {all_rows(), kMergedColumns});
+      b_.store({room, b_.index(0)}, b_.mul(piece, spread(weight, kMergedColumns)));
+      sum_warps(room, kMergedColumns, [&](ValueId query, Tile rows) {
+        const ValueId width = b_.index(value_columns());
+        const ValueId at = b_.add(b_.mul(share_of(query, split_), width), b_.index(column));
+        b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
+      });
+    }
+  }
+
+  // Splits that are merged at once: as many loads are on their way.
+  int merged_splits() const {
+    constexpr int kMostElements = 1 << 13;
+    const int rows = kMostElements / (group_ * value_columns());
+    return static_cast<int>(std::bit_floor(static_cast<unsigned>(std::clamp(rows, 1, 16))));
+  }
+
+  void merge_splits(ValueId query) {
+    const int count = merged_splits();
+    Tile top = f32(kMinusInfinity, {group_}), total = f32(0, {group_});
+    if (sinks_ != kNone) {
+      const Tile sinks = b_.load({sinks_, task_.head}, {group_});
+      top = b_.mul(decode_tile(b_, sinks, dtype(attention_.sinks)), f32(kLog2E, {group_}));
+      total = f32(1, {group_});
+    }
+    const std::vector<ValueId> merged =
+        b_.loop(b_.index(0), dim(splits_), b_.index(count),
+                {top, total, f32(0, {group_ * value_columns()})},
+                [&](ValueId split, std::span<const ValueId> before) {
+                  return add_splits(query, split, count, before);
+                });
+    store_result(query, merged[1], b_.reshape(merged[2], {group_, value_columns()}));
+  }
+
+  std::vector<ValueId> add_splits(ValueId query, ValueId split, int count,
+                                  std::span<const ValueId> before) {
+    const int rows = count * group_, columns = value_columns();
+    const ValueId first = share_of(query, split);
+    const ValueId left = b_.mul(b_.sub(dim(splits_), split), b_.index(group_));
+    const Tile maxima = b_.load({maxima_, first, {}, {left}}, {rows}, kMinusInfinity);
+    const Tile totals = b_.load({totals_, first, {}, {left}}, {rows});
+    const Tile outputs =
+        b_.load({outputs_, b_.mul(first, b_.index(columns)), {}, {left, kNone}}, {rows, columns});
+    const Tile apart = b_.reshape(maxima, {count, group_});
+    const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, apart, 0));
+    const Tile base = base_of(highest);
+    const Tile correction = exp2(b_.sub(before[0], base));
+    const Tile of_split = b_.broadcast(b_.reshape(base, {1, group_}), {count, group_});
+    const Tile weight = b_.reshape(exp2(b_.sub(apart, of_split)), {rows});
+    const Tile sums = b_.reduce(Fn::kAdd, b_.reshape(b_.mul(totals, weight), {count, group_}), 0);
+    const Tile weighted =
+        b_.reshape(b_.mul(outputs, spread(weight, columns)), {count, group_ * columns});
+    const Tile rescale = b_.reshape(spread(correction, columns), {group_ * columns});
+    return {highest, b_.fma(before[1], correction, sums),
+            b_.fma(before[2], rescale, b_.reduce(Fn::kAdd, weighted, 0))};
+  }
+
+  void store_result(ValueId query, Tile total, Tile sums) {
+    const Tile nothing = b_.compare(Fn::kEqual, total, f32(0, {group_}));
+    const Tile factor = b_.select(nothing, f32(0, {group_}), b_.div(f32(1, {group_}), total));
+    const Tile result = b_.mul(sums, spread(factor, value_columns()));
+    const bool whole = problem_.value_depth == value_columns();
+    b_.store({y_,
+              place(problem_.y, query, 0),
+              {dim(problem_.y.head), dim(problem_.y.column)},
+              {kNone, whole ? kNone : b_.index(problem_.value_depth)}},
+             encode_tile(b_, result, dtype(node_.outputs[0])));
+  }
+
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const AttentionProblem& problem_;
+  const ir::Attention& attention_;
+  const DecodeShape shape_;
+  const int group_, most_queries_;
+  const HeadStrides query_strides_;
+  const Dim splits_;
+  LaunchWriter writer_;
+  Builder& b_;
+  ValueId q_;
+  HeadMatrix keys_, values_;
+  ValueId mask_, lengths_, sinks_, outputs_, maxima_, totals_, counters_, y_;
+  ValueId split_ = kNone, head_number_ = kNone;
+  AttentionTask task_{};  // of the first head of the group
+  std::vector<ValueId> key_rings_, value_rings_;
+  std::vector<Tile> queries_;
+};
+
+}  // namespace
+
+int64_t most_decode_queries(const AttentionProblem& problem) { return kRows / problem.group(); }
+
+Support supports_decode(const ir::Graph& graph, const ir::Node& node,
+                        const AttentionProblem& problem, const Settings& settings) {
+  const ir::Attention& attention = problem.attention;
+  if (!settings.gpu->pipelines) return Support::no(settings.gpu->arch + " runs no pipelines");
+  const DType type = graph.value(attention.q).dtype;
+  if (type != DType::kF16 && type != DType::kBF16) {
+    return Support::no("heads are " + std::string(name(type)) + ", not 16 bits wide");
+  }
+  for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
+    if (graph.value(id).dtype != type) return Support::no("operands differ in their types");
+  }
+  if (most_decode_queries(problem) == 0) {
+    return Support::no(
+        fmt::format("{} heads share their keys, more than {}", problem.group(), kRows));
+  }
+  if (attention.k_layout == "bhds" && !problem.has_past()) {
+    return Support::no("keys lie side by side");
+  }
+  for (const int64_t depth : {problem.depth, problem.value_depth}) {
+    if (depth % 16 != 0 || depth > 256) {
+      return Support::no(fmt::format("heads of {}, not of a multiple of 16 up to 256", depth));
+    }
+    // Boxes are wider than such heads: only past the end of a row are there zeros.
+    const bool one_below_the_other =
+        problem.has_past() || (attention.k_layout == "bhsd" && attention.v_layout == "bhsd");
+    if (depth % kColumns != 0 && !one_below_the_other) {
+      return Support::no(fmt::format("heads of {} side by side", depth));
+    }
+  }
+  if (rank_decode_shapes(problem, *settings.gpu).empty()) {
+    return Support::no("a slot of keys does not fit shared memory");
+  }
+  return Support::yes();
+}
+
+Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                     const AttentionOperands& operands, const Settings& settings, const Dim& wanted,
+                     Lowered& lowered) {
+  const std::vector<DecodeShape> shapes = rank_decode_shapes(problem, *settings.gpu);
+  const size_t rank = std::min(shapes.size() - 1, static_cast<size_t>(settings.rank));
+  ShapeChoice choice{
+      fmt::format("queries <= {}", most_decode_queries(problem)), shapes[rank].text(), {}};
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (i != rank) choice.others.push_back(shapes[i].text());
+  }
+  lowered.shapes.push_back(std::move(choice));
+  return GpuDecode(graph, node, problem, operands, shapes[rank], settings.gpu->multiprocessors,
+                   lowered)
+      .emit(wanted);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,33 @@
+// Attention of few queries on many keys, as decoding a token needs it, where copies run ahead of
+// the arithmetic (sm_90a). The keys of a head are split over blocks, those of a block over warps:
+//
+//   rows    queries x heads that share their keys: the 16 rows of a matrix instruction
+//   slot    16 or 32 keys and values for each warp, fetched ahead in rings
+//   warp    multiplies all rows with keys of its own and keeps a maximum, a sum and an output
+//   block   merges its warps through shared memory, and stores what its split has
+//   head    whoever arrives last merges the splits, in their order
+//
+// How long a cache is comes from the device: splits are cut from the keys that are visible, and one
+// without any still arrives.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/candidate.h"
+#include "kernels/llvm/attention/key_cache.h"
+
+namespace tenon::kernels {
+
+// Most queries that a launch of this kind takes; 0: none.
+int64_t most_decode_queries(const AttentionProblem& problem);
+
+Support supports_decode(const ir::Graph& graph, const ir::Node& node,
+                        const AttentionProblem& problem, const Settings& settings);
+
+// `wanted`: 1, or 0 where another launch has the queries of this Run.
+Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                     const AttentionOperands& operands, const Settings& settings, const Dim& wanted,
+                     Lowered& lowered);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,50 @@
+#include "kernels/llvm/attention/gpu_decode_shape.h"
+
+#include <fmt/format.h>
+
+namespace tenon::kernels {
+namespace {
+
+constexpr int64_t kReserved = 1 << 10;      // of shared memory, for each block
+constexpr int64_t kSmallBuffers = 4 << 10;  // barriers, maxima and sums, what changes threads
+
+int boxes(int64_t depth) {
+  return static_cast<int>((depth + DecodeShape::kColumns - 1) / DecodeShape::kColumns);
+}
+
+}  // namespace
+
+int64_t DecodeShape::shared_bytes() const {
+  const int64_t slot = int64_t{keys()} * kColumns * 2 * (key_boxes + value_boxes);
+  const int64_t queries = int64_t{kRows} * kColumns * 2 * key_boxes;
+  return slots * slot + queries + int64_t{rows()} * kMergedColumns * 4 + kSmallBuffers;
+}
+
+Dim DecodeShape::splits(const AttentionProblem& problem, int multiprocessors) const {
+  const Dim heads = max(Dim(1), problem.batch * problem.attention.kv_heads);
+  const Dim places = floor_div(Dim(int64_t{multiprocessors} * blocks), heads);
+  return max(Dim(1), min(places, ceil_div(problem.all_keys, Dim(keys()))));
+}
+
+std::string DecodeShape::text() const {
+  return fmt::format("{} warps, {} slots of {} keys, {} blocks", warps, slots, keys(), blocks);
+}
+
+std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem,
+                                            const codegen::GpuTarget& gpu) {
+  constexpr DecodeShape kShapes[] = {
+      {8, 16, 3, 1}, {4, 16, 3, 2}, {4, 32, 3, 1}, {4, 16, 5, 1},
+      {8, 16, 2, 1}, {4, 16, 3, 1}, {4, 16, 2, 3}, {4, 16, 2, 1},
+  };
+  std::vector<DecodeShape> fitting;
+  for (DecodeShape shape : kShapes) {
+    shape.key_boxes = boxes(problem.depth);
+    shape.value_boxes = boxes(problem.value_depth);
+    const bool fits =
+        shape.blocks * (shape.shared_bytes() + kReserved) <= gpu.shared_bytes + kReserved;
+    if (fits && shape.threads() <= gpu.threads) fitting.push_back(shape);
+  }
+  return fitting;
+}
+
+}  // namespace tenon::kernels

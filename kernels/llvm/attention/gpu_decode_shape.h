@@ -1,0 +1,33 @@
+// How a block of the decoding kernel is cut.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/target.h"
+#include "kernels/llvm/attention/problem.h"
+
+namespace tenon::kernels {
+
+struct DecodeShape {
+  static constexpr int kRows = 16, kColumns = 64;  // of the matrix instruction, of a box
+  static constexpr int kMergedColumns = 32;        // that warps merge at once
+
+  int warps, warp_keys, slots;
+  int blocks;                          // of a multiprocessor
+  int key_boxes = 1, value_boxes = 1;  // that a head is fetched in
+
+  int keys() const { return warps * warp_keys; }  // of a slot
+  int rows() const { return warps * kRows; }      // of all warps
+  int threads() const { return warps * 32; }
+  int64_t shared_bytes() const;
+  // Parts that the keys of each head are cut into: about one block for each place that there is.
+  Dim splits(const AttentionProblem& problem, int multiprocessors) const;
+  std::string text() const;
+};
+
+// Those that fit, the most promising first.
+std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem,
+                                            const codegen::GpuTarget& gpu);
+
+}  // namespace tenon::kernels

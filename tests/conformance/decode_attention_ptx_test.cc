@@ -1,0 +1,80 @@
+// The kernel of split keys as the assembler takes it for sm_90a.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/ir/text.h"
+#include "kernels/selector.h"
+#include "tests/codegen/estimate_check.h"
+#include "tests/conformance/judge.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Assembled;
+using codegen::GpuCode;
+
+// One query of heads of `depth` elements on a cache of open length.
+ir::Graph decoder(int q_heads, int kv_heads, int depth, const std::string& rules) {
+  const auto tensor = [&](int heads, const char* rows) {
+    return "f16[b," + std::to_string(heads) + "," + rows + "," + std::to_string(depth) + "]\n";
+  };
+  return ir::parse("graph decode {\n  input %q: " + tensor(q_heads, "1") +
+                   "  input %k: " + tensor(kv_heads, "k") + "  input %v: " + tensor(kv_heads, "k") +
+                   "  input %lengths: i32[b]\n  %y: f16[b," + std::to_string(q_heads) + ",1," +
+                   std::to_string(depth) + "] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {" +
+                   rules + "kv_heads=" + std::to_string(kv_heads) +
+                   ", q_heads=" + std::to_string(q_heads) + "}\n  output %y\n}\n");
+}
+
+Launch lowered(const ir::Graph& graph, const Settings& settings) {
+  const ir::Node& node = graph.node(graph.order().front());
+  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  EXPECT_EQ(lowered.launches.size(), 1u);
+  return std::move(lowered.launches.front());
+}
+
+// Between two waits of those who compute, in the loop over slots.
+std::string loop_of(const std::string& ptx) {
+  const size_t first = ptx.find("ldmatrix"), last = ptx.rfind("ldmatrix");
+  return ptx.substr(first, last - first);
+}
+
+TEST(DecodeAttentionPtx, AssemblesWithinItsRegisters) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const int depth : {64, 96, 128, 256}) {
+    for (int rank = 0; rank < 4; ++rank) {
+      Settings settings = assembled_settings();
+      settings.only_candidate = "split_keys";
+      settings.rank = rank;
+      const Launch launch = lowered(decoder(32, 8, depth, "causal=1, "), settings);
+      const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+      const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
+      const std::string what =
+          "heads of " + std::to_string(depth) + ", shape " + std::to_string(rank);
+      ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
+      EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << assembled.report;
+      EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
+      EXPECT_LE(code.shared_bytes, settings.gpu->shared_bytes) << what;
+      codegen::expect_estimated(what, launch.kernel, launch.threads, *settings.gpu, code,
+                                assembled);
+    }
+  }
+}
+
+// Warps only meet when all keys are seen.
+TEST(DecodeAttentionPtx, NoBarrierStandsInTheLoop) {
+  Settings settings = assembled_settings();
+  settings.only_candidate = "split_keys";
+  const Launch launch = lowered(decoder(32, 8, 128, "causal=1, "), settings);
+  const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+  const std::string loop = loop_of(code.ptx);
+  EXPECT_NE(loop.find("ldmatrix.sync.aligned.m8n8.x4.trans"), std::string::npos);
+  EXPECT_NE(loop.find("mma.sync"), std::string::npos);
+  EXPECT_NE(loop.find("ex2.approx"), std::string::npos);
+  EXPECT_EQ(loop.find("bar.sync"), std::string::npos);
+  EXPECT_EQ(loop.find("st.shared"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tenon::kernels
