@@ -220,7 +220,7 @@ class ProgramBuilder {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
     compiled.fetched = fetched_values(launch);
-    if (on_gpu() && settings_.early_reads) mark_inputs(launch);
+    if (on_gpu()) mark_constants(launch);
     for (const BufferArgument& argument : launch.buffers) {
       const size_t slot = slot_of(argument, places);
       touch(slot);
@@ -250,25 +250,30 @@ class ProgramBuilder {
         .second;
   }
 
-  // What the caller brings is there before the first launch: pipelines need not wait for it.
-  void mark_inputs(Launch& launch) const {
-    for_fetched_values(launch, [&](size_t parameter, ir::ValueId id) {
-      if (std::ranges::count(graph_.inputs(), root_.at(id)) == 0) return;
-      launch.kernel.parameters[parameter].constant = true;
+  // What no launch writes need not be waited for: constants, and what pipelines fetch of the
+  // caller's, which is there before the first launch.
+  void mark_constants(Launch& launch) const {
+    for_values(launch, [&](size_t parameter, ir::ValueId id, bool fetched) {
+      const ir::ValueId root = root_.at(id);
+      const bool brought =
+          settings_.early_reads && fetched && std::ranges::count(graph_.inputs(), root) > 0;
+      if (brought || graph_.value(root).is_constant()) {
+        launch.kernel.parameters[parameter].constant = true;
+      }
     });
   }
 
   std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
     std::vector<FetchedBuffer> values;
-    for_fetched_values(launch, [&](size_t parameter, ir::ValueId id) {
-      values.push_back({parameter, storage_bytes_of(graph_.value(id))});
+    for_values(launch, [&](size_t parameter, ir::ValueId id, bool fetched) {
+      if (fetched) values.push_back({parameter, storage_bytes_of(graph_.value(id))});
     });
     return values;
   }
 
-  // visit(number of the parameter, value) for what pipelines fetch.
+  // visit(number of the parameter, value, whether pipelines fetch it)
   template <typename Visit>
-  static void for_fetched_values(const Launch& launch, const Visit& visit) {
+  static void for_values(const Launch& launch, const Visit& visit) {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
     auto argument = launch.buffers.begin();
@@ -276,7 +281,7 @@ class ProgramBuilder {
       if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
       const BufferArgument& buffer = *argument++;
       if (buffer.kind != BufferArgument::Kind::kValue) continue;
-      if (fetched.contains(static_cast<codegen::ValueId>(i))) visit(i, buffer.id);
+      visit(i, buffer.id, fetched.contains(static_cast<codegen::ValueId>(i)));
     }
   }
 

@@ -1,9 +1,11 @@
 // Products of tiles: mma.sync for 16-bit operands, plain arithmetic from shared memory for others.
+#include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "codegen/exchange.h"
 #include "codegen/llvm/emit_gpu.h"
 
@@ -23,6 +25,12 @@ int matrix_pitch(int columns) { return (round_up(columns, 8) / 8 | 1) * 8; }
 void GpuEmitter::dot(const Operation& op) {
   if (auto operands = ring_dot(kernel_, definitions_, op, threads_)) {
     return multiply_ring(op, *operands);
+  }
+  if (op.integer > 0) {
+    throw UserError(
+        fmt::format("kernel @{}: groups of a dot are multiplied from slots, or from rows of "
+                    "scratch that begin with whole units of 16 bytes, by 16 rows a warp",
+                    kernel_.name));
   }
   if (is_tensor_core_dot(kernel_, op)) return tensor_core_dot(op);
   plain_dot(op, /*b_transposed=*/false);

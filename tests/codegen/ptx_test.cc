@@ -252,6 +252,71 @@ TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   EXPECT_NE(first(late, kWait), late.rfind(kWait));  // who copies, and who computes
 }
 
+// Once on every way to a store.
+TEST(PtxTest, WaitsOnceForTheLaunchBefore) {
+  auto waits = [](bool store_before) {
+    Builder b("pipeline");
+    ValueId x = b.buffer("x", DType::kF16, /*constant=*/true), y = b.buffer("y", DType::kF16);
+    ValueId n = b.index_parameter("n"), zero = b.index(0);
+    ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
+    ValueId none = b.constant(DType::kF16, 0, {8, 64});
+    if (store_before) b.store({y, n}, none);
+    b.pipeline(
+        2, zero, n, {},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+        },
+        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
+          b.store({y, i}, b.read(ring, slot, {8, 64}));
+          b.store({y, b.add(i, n)}, none);
+          return std::vector<ValueId>{};
+        });
+    b.store({y, zero}, none);
+    std::string ptx = compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
+    int found = 0;
+    for (size_t at = 0; (at = ptx.find("griddepcontrol.wait", at)) != ptx.npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(waits(true), 1);
+  EXPECT_EQ(waits(false), 2);  // the steps may be none
+}
+
+// Rows that a block keeps for its products: matrices are loaded from where they are, and a barrier
+// behind the store is enough for all steps.
+TEST(PtxTest, ProductsReadRowsOfScratch) {
+  constexpr int kGroups = 8, kRows = 128, kDepth = 64, kPitch = 72;
+  auto compile = [](int offset) {
+    Builder b("kept");
+    ValueId w = b.buffer("w", DType::kF16, /*constant=*/true), x = b.buffer("x", DType::kF16);
+    ValueId y = b.buffer("y", DType::kF32), n = b.index_parameter("n"), zero = b.index(0);
+    ValueId ring = b.ring(DType::kF16, {kRows, kDepth}, 2);
+    ValueId kept = b.alloc(DType::kF16, 4 * kGroups * kPitch);
+    b.store({kept, zero, {b.index(kPitch), b.index(1)}, {}},
+            b.load({x, zero}, {2 * kGroups, kDepth}));
+    std::vector<ValueId> sums = b.pipeline(
+        2, zero, n, {b.constant(DType::kF32, 0, {kRows, 8})},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {w, n, n, n}, i, zero);
+        },
+        [&](ValueId i, ValueId slot, std::span<const ValueId> carried) {
+          ValueId at = b.add(b.mul(i, b.index(kGroups * kPitch)), b.index(offset));
+          ValueId rows = b.load({kept, at, {b.index(kPitch), b.index(1)}, {}}, {kGroups, kDepth});
+          ValueId left = b.read(ring, slot, {kRows, kDepth});
+          return std::vector{b.grouped_dot(carried[0], left, b.transpose(rows), kGroups)};
+        });
+    b.store({y, zero}, sums[0]);
+    return compile_gpu(b.finish(), 256, target_of("sm_90a")).ptx;
+  };
+  std::string ptx = compile(0);
+  size_t first = ptx.find("ldmatrix"), last = ptx.rfind("mma.sync");
+  ASSERT_NE(first, std::string::npos);
+  size_t steps = ptx.rfind("mbarrier.try_wait", first);
+  EXPECT_LT(ptx.find("st.shared"), steps);
+  EXPECT_EQ(ptx.substr(steps, last - steps).find("bar.sync"), std::string::npos);
+  // Matrices begin with whole units of 16 bytes: other rows are no operand of groups.
+  EXPECT_THROW(compile(1), UserError);
+}
+
 TEST(PtxTest, RefusesWhatABlockCannotHold) {
   Builder b("large");
   ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);

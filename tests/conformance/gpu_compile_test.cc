@@ -32,5 +32,24 @@ TEST(GpuCompile, EveryFormOfDot) {
   }
 }
 
+// A bias is the graph's own: no launch writes it, so that no kernel waits before it reads it.
+TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
+  std::mt19937 random(1);
+  const DotForm& form = dot_forms().front();
+  const DotProblem problem{form, DType::kF16, {130, 256}, DotEnd::kBias, true};
+  Settings settings = real_gpu_settings();
+  settings.gpu->pipelines = true;
+  int kernels = 0;
+  const codegen::StageSink sink = [&](std::string_view, std::string_view stage,
+                                      std::string_view text) {
+    if (stage != "tile") return;
+    ++kernels;
+    EXPECT_NE(text.find("%bias: constant buffer"), std::string_view::npos) << text.substr(0, 400);
+    EXPECT_NE(text.find("%y0: buffer"), std::string_view::npos) << text.substr(0, 400);
+  };
+  build_on_device(build_dot(problem, random), settings, nullptr, {}, sink);
+  EXPECT_GT(kernels, 0);
+}
+
 }  // namespace
 }  // namespace tenon::kernels
