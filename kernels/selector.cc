@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/refusal.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/concat.h"
@@ -81,7 +82,8 @@ std::string Choice::reason() const {
   for (const Verdict& verdict : verdicts) {
     if (verdict.support) continue;
     if (!joined.empty()) joined += "; ";
-    joined += fmt::format("{}: {}", verdict.candidate, verdict.support.reason);
+    if (!verdict.candidate.empty()) joined += fmt::format("{}: ", verdict.candidate);
+    joined += verdict.support.reason;
   }
   return joined;
 }
@@ -101,7 +103,12 @@ std::span<const Candidate> candidates(std::string_view op, const Settings& setti
 Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   Choice choice;
   const auto table = candidates(node.op, settings);
-  if (table.empty()) return choice;
+  if (table.empty()) {
+    if (node.has(ir::kRefused)) {
+      choice.verdicts.push_back({"", Support::no(node.text(ir::kRefused, ""))});
+    }
+    return choice;
+  }
   const Support sizes = has_known_sizes(graph, node);
   for (const Candidate& candidate : table) {
     Support answer = sizes ? candidate.supports(graph, node, settings) : sizes;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "graph_partitioner/ir/refusal.h"
+
 namespace tenon {
 
 std::set<std::string> input_symbols(const ir::Graph& graph) {
@@ -51,6 +53,11 @@ void Rewrite::become(std::string op, std::vector<ir::ValueId> inputs, Attributes
 void Rewrite::set_shape(size_t output, Shape shape) {
   const ir::ValueId id = node_.output(output);
   if (id != ir::kNoValue) graph_.value(id).shape = std::move(shape);
+}
+
+bool Rewrite::refuse(std::string why) {
+  graph_.node(id_).attributes[std::string(ir::kRefused)] = std::move(why);
+  return false;
 }
 
 bool Rewrite::replace(size_t output, ir::ValueId by) {

@@ -45,6 +45,8 @@ class Rewrite {
   // The node changes and keeps its outputs.
   void become(std::string op, std::vector<ir::ValueId> inputs, Attributes attributes = {});
   void set_shape(size_t output, Shape shape);
+  // The node stays and says why, so that whoever asks for a kernel can tell. False.
+  bool refuse(std::string why);
   // Every use of an output reads `by` instead. False where a graph output would lose its producer.
   bool replace(size_t output, ir::ValueId by);
 

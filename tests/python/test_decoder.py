@@ -134,11 +134,6 @@ def test_tenon_takes_other_spellings(spelling):
 
 
 @pytest.mark.plugin
-@pytest.mark.xfail(
-    strict=True,
-    reason="GroupQueryAttention is claimed only where shapes tell total_sequence_length; else it "
-    "is left to the CPU provider with 'no kernel knows this op'",
-)
 def test_tenon_takes_lengths_by_value():
     config, spelling = ARCHITECTURES["llama"], Spelling(lengths="values")
     session = tenon_session(decoder.build_decoder(config, spelling))

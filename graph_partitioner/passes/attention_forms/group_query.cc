@@ -7,6 +7,9 @@
 //
 // Keys land behind each row's own past; the cache is as long as past's buffer or the longest row.
 // q may hold k and v too. Quantised caches, windowed caches and score outputs stay as they are.
+#include <fmt/format.h>
+
+#include "base/support.h"
 #include "graph_partitioner/passes/attention_forms/forms.h"
 #include "graph_partitioner/passes/attention_forms/rotary.h"
 
@@ -41,59 +44,90 @@ struct Form {
   Dim cache;  // length of present
 };
 
-bool is_ours(Rewrite& r) {
+Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
-  const bool quantized = r.has_input(kScaleK) || r.has_input(kScaleV) ||
-                         node.text("k_quant_type", "NONE") != "NONE" ||
-                         node.text("v_quant_type", "NONE") != "NONE";
-  return !quantized && node.integer("sliding_window_cache", 0) == 0 && !r.is_used(3) &&
-         r.has_input(kPastK) == r.has_input(kPastV) && r.has_input(kK) == r.has_input(kV) &&
-         r.has_input(kNormQ) == r.has_input(kNormK) && r.has_input(kLengths);
+  if (r.has_input(kScaleK) || r.has_input(kScaleV) || node.text("k_quant_type", "NONE") != "NONE" ||
+      node.text("v_quant_type", "NONE") != "NONE") {
+    return Support::no("its cache is quantised");
+  }
+  if (node.integer("sliding_window_cache", 0) != 0) {
+    return Support::no("its cache keeps only the keys of a window");
+  }
+  if (r.is_used(3)) return Support::no("its scores are asked for");
+  if (!r.has_input(kLengths)) return Support::no("it has no seqlens_k");
+  if (r.has_input(kPastK) != r.has_input(kPastV) || r.has_input(kK) != r.has_input(kV) ||
+      r.has_input(kNormQ) != r.has_input(kNormK)) {
+    return Support::no("it has keys without values, or a norm of one of q and k");
+  }
+  return Support::yes();
 }
 
-// Keys of all rows: as many as shapes tell, or else those of a cache that the model says keeps its
-// length, so that the total, whatever its value, is no more. Lengths beyond it are cut.
+// Keys of all rows: as many as shapes tell, or else as the model says that present has rows, so
+// that the total, whatever its value, is no more. Lengths beyond it are cut.
 std::optional<Dim> total_keys(Rewrite& r) {
   const auto total = r.emit.known_elements(r.input(kTotal));
   if (total && total->size() == 1 && r.is_bound(total->front())) return total->front();
-  const auto past = r.has_input(kPastK) ? r.shape(r.input(kPastK)) : std::nullopt;
-  if (!past || past->size() != 4) return std::nullopt;
-  for (const size_t present : {1, 2}) {
+  const auto rows = [&](size_t present) -> std::optional<Dim> {
     const auto shape = r.is_used(present) ? r.shape(r.output(present)) : std::nullopt;
-    if (!shape || shape->size() != 4 || !((*shape)[2] == (*past)[2])) return std::nullopt;
-  }
-  return (*past)[2];
+    return shape && shape->size() == 4 ? std::optional((*shape)[2]) : std::nullopt;
+  };
+  const auto keys = rows(1), values = rows(2);
+  if (!keys || !values || !(*keys == *values)) return std::nullopt;
+  return keys;
 }
 
-std::optional<Form> read_form(Rewrite& r) {
-  Form form;
+Support read_sizes(Rewrite& r, Form& form) {
   form.q_heads = r.node().integer("num_heads", 0);
   form.kv_heads = r.node().integer("kv_num_heads", 0);
   const auto q = r.shape(r.input(kQ));
-  if (!q || q->size() != 3 || !q->back().is_constant()) return std::nullopt;
+  if (!q || q->size() != 3 || !q->back().is_constant()) {
+    return Support::no("the sizes of its query are not known before Run");
+  }
   if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
-    return std::nullopt;
+    return Support::no(fmt::format("{} query heads on {} key heads", form.q_heads, form.kv_heads));
   }
   const int64_t parts = r.has_input(kK) ? form.q_heads : form.q_heads + 2 * form.kv_heads;
   form.head_size = q->back().value() / parts;
   form.batch = (*q)[0];
   form.sequence = (*q)[1];
-  if (r.has_input(kK)) {  // keys of another node's cache come with none of their own
-    const auto k = r.shape(r.input(kK));
-    if (!k || k->size() != 3 || !((*k)[1] == form.sequence)) return std::nullopt;
+  if (!r.has_input(kK)) return Support::yes();
+  // Keys of another node's cache come with none of their own.
+  const auto k = r.shape(r.input(kK));
+  if (!k || k->size() != 3 || !((*k)[1] == form.sequence)) {
+    return Support::no("it has another number of keys than of queries");
+  }
+  return Support::yes();
+}
+
+Support read_cache(Rewrite& r, Form& form) {
+  if (r.has_input(kBias) && !r.shape(r.input(kBias))) {
+    return Support::no("the sizes of its bias are not known before Run");
   }
   const bool needs_total = r.has_input(kPastK) || r.has_input(kBias);
   const std::optional<Dim> total = needs_total ? total_keys(r) : form.sequence;
-  if (!total) return std::nullopt;
-  form.cache = form.total = *total;
-  if (r.has_input(kPastK)) {
-    const auto past = r.shape(r.input(kPastK));
-    if (!past || past->size() != 4 || r.dtype(r.input(kPastK)) != r.dtype(r.input(kQ))) {
-      return std::nullopt;
-    }
-    form.cache = max((*past)[2], form.total);
+  if (!total) {
+    return Support::no(
+        "total_sequence_length is a value that no shape tells, and the model does not say how "
+        "many rows its caches have");
   }
-  return form;
+  form.cache = form.total = *total;
+  if (!r.has_input(kPastK)) return Support::yes();
+  const auto past = r.shape(r.input(kPastK));
+  if (!past || past->size() != 4) {
+    return Support::no("the sizes of its cache are not known before Run");
+  }
+  const DType own = r.dtype(r.input(kQ)), cached = r.dtype(r.input(kPastK));
+  if (own != cached) {
+    return Support::no(fmt::format("its cache is {}, its queries are {}", name(cached), name(own)));
+  }
+  form.cache = max((*past)[2], form.total);
+  return Support::yes();
+}
+
+Support read_form(Rewrite& r, Form& form) {
+  if (Support answer = is_ours(r); !answer) return answer;
+  if (Support answer = read_sizes(r, form); !answer) return answer;
+  return read_cache(r, form);
 }
 
 struct Tensors {
@@ -124,24 +158,28 @@ ValueId normed(Rewrite& r, ValueId x, ValueId weight, float epsilon) {
   return r.emit.emit(std::move(norm), r.dtype(x), r.graph().value(x).shape);
 }
 
-// The operands of norm and rotary; false where rotary's do not fit.
-bool read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
+// The operands of norm and rotary.
+Support read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
   attention.q_norm = r.input(kNormQ);
   attention.k_norm = r.input(kNormK);
   attention.norm_epsilon = r.node().number("qk_norm_epsilon", 1e-6f);
-  if (r.node().integer("do_rotary", 0) == 0) return true;
+  if (r.node().integer("do_rotary", 0) == 0) return Support::yes();
   const auto cos = r.shape(r.input(kCos)), sin = r.shape(r.input(kSin));
-  if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant()) return false;
-  if (2 * (*cos)[1].value() > form.head_size) return false;
+  if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant() ||
+      2 * (*cos)[1].value() > form.head_size) {
+    return Support::no("its cos_cache and sin_cache do not fit a head");
+  }
   if (r.has_input(kPositions)) {
     const auto positions = r.shape(r.input(kPositions));
-    if (!positions || positions->size() != 2 || !((*positions)[1] == form.sequence)) return false;
+    if (!positions || positions->size() != 2 || !((*positions)[1] == form.sequence)) {
+      return Support::no("its position_ids are not [batch, tokens]");
+    }
   }
   attention.cos = r.input(kCos);
   attention.sin = r.input(kSin);
   attention.positions = r.input(kPositions);
   attention.interleaved = r.node().integer("rotary_interleaved", 0) != 0;
-  return true;
+  return Support::yes();
 }
 
 // Norm and rotary in front of an attention without a past.
@@ -199,28 +237,30 @@ ir::Attention options_of(const ir::Node& node, const Form& form) {
 }
 
 bool group_query_attention(Rewrite& r) {
-  const auto form = is_ours(r) ? read_form(r) : std::nullopt;
-  if (!form || (r.has_input(kBias) && !r.shape(r.input(kBias)))) return false;
-  ir::Attention attention = options_of(r.node(), *form);
-  if (!read_new_heads(r, *form, attention)) return false;
+  Form form;
+  if (const Support answer = read_form(r, form); !answer) return r.refuse(answer.reason);
+  ir::Attention attention = options_of(r.node(), form);
+  if (const Support answer = read_new_heads(r, form, attention); !answer) {
+    return r.refuse(answer.reason);
+  }
   const DType count_type = r.dtype(r.input(kLengths));
-  const ValueId counts = r.emit.reshape(r.input(kLengths), {form->batch});
+  const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
   attention.kv_lengths = r.emit.binary("Add", counts, r.emit.scalar(count_type, 1.0));
-  const Tensors tensors = read_tensors(r, *form);
+  const Tensors tensors = read_tensors(r, form);
   attention.q = tensors.q;
   attention.k = tensors.k;
   attention.v = tensors.v;
-  attention.sinks = sinks_of(r, *form);
-  if (r.has_input(kBias)) attention.mask = pad_mask(r, r.input(kBias), form->cache);
+  attention.sinks = sinks_of(r, form);
+  if (r.has_input(kBias)) attention.mask = pad_mask(r, r.input(kBias), form.cache);
   std::vector<ValueId> outputs = {r.output(0)};
   if (r.has_input(kPastK)) {
-    write_presents(r, *form);
+    write_presents(r, form);
     attention.past_k = r.input(kPastK);
     attention.past_v = r.input(kPastV);
     outputs.push_back(used_output(r, 1));
     outputs.push_back(used_output(r, 2));
   } else {
-    if (r.is_used(1)) write_out_new_heads(r, *form, attention);
+    if (r.is_used(1)) write_out_new_heads(r, form, attention);
     if (!hand_out_new_keys(r, attention)) return false;
   }
   write(r, attention, std::move(outputs));

@@ -1,12 +1,13 @@
 // Attention as exporters write it:
 //
 //   q ──[scale]──┐
-//                dot ── scores.h ── Softmax(-1) ──[NaN to 0]──[Cast]── dot ──[Transpose]── y
-//   k ──[scale]──┘                                           v ──┘
+//                dot ── scores.h ── probabilities.h ── dot ──[Transpose]── y
+//   k ──[scale]──┘                              v ──┘
 //
 // Both products are plain tenon::ScaledDots; tensor_trace.h tells how far q, k and v dissolve.
 // Scores and probabilities must be nobody else's.
 #include "graph_partitioner/passes/attention_forms/forms.h"
+#include "graph_partitioner/passes/attention_forms/probabilities.h"
 #include "graph_partitioner/passes/attention_forms/scores.h"
 #include "graph_partitioner/passes/attention_forms/tensor_trace.h"
 #include "graph_partitioner/pattern.h"
@@ -28,32 +29,6 @@ std::optional<ScaledDot> plain_dot(const Node& node) {
                      dot.alpha == kNoValue && dot.bias == kNoValue && !dot.a_k_first &&
                      dot.b_type == DType::kUndefined;
   return plain ? std::optional(dot) : std::nullopt;
-}
-
-struct Probabilities {
-  ValueId scores = kNoValue;  // the softmax's input
-  std::vector<int> sources;
-};
-
-std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
-  const Pattern softmax = op("Softmax", {any("scores")}, "softmax");
-  // Rows without a key: exporters turn the NaN into 0, which tenon::Attention gives anyway.
-  const Pattern guarded =
-      op("Where", {op("IsNaN", {softmax}), constant("zero"), softmax}, "guarded");
-  const Pattern pattern = optional("Cast", either(guarded, softmax));
-  Match match;
-  if (!pattern(graph, value, match) || !graph.has_one_use(value)) return std::nullopt;
-  if (match["zero"] != kNoValue && scalar_constant(graph, match["zero"]) != 0.0)
-    return std::nullopt;
-  if (match["guarded"] == kNoValue && !graph.has_one_use(match["softmax"])) return std::nullopt;
-  const Node& node = *graph.producer(match["softmax"]);
-  const auto& shape = graph.value(match["scores"]).shape;
-  if (!shape) return std::nullopt;
-  const auto last = static_cast<int64_t>(shape->size()) - 1;
-  const bool flattens = node.since_version > 0 && node.since_version < 13;
-  const auto axis = decomposition::normal_axis(node.integer("axis", flattens ? 1 : -1), shape);
-  if (axis != last) return std::nullopt;
-  return Probabilities{match["scores"], match.sources};
 }
 
 // A tensor of any rank as the four dims that tenon::Attention wants, by a view at most.
@@ -86,7 +61,8 @@ struct Found {
   ScaledDot first, second;
   Scores scores;
   FourDims q, k, v;
-  size_t rank = 4;  // of the scores
+  size_t rank = 4;           // of the scores
+  ValueId sinks = kNoValue;  // as of Probabilities
   std::vector<int> sources;
 };
 
@@ -123,7 +99,7 @@ std::optional<Found> find_attention(Rewrite& r) {
   Found found;
   const auto second = plain_dot(r.node());
   if (!second || second->b_k_last || second->alpha_constant != 1.0f) return std::nullopt;
-  const auto probabilities = trace_softmax(r.graph(), second->a);
+  const auto probabilities = trace_probabilities(r.graph(), second->a);
   if (!probabilities) return std::nullopt;
   const auto scores = trace_scores(r.graph(), probabilities->scores);
   if (!scores) return std::nullopt;
@@ -134,11 +110,22 @@ std::optional<Found> find_attention(Rewrite& r) {
              v = as_four_dims(r, second->b);
   const auto rank = r.shape(second->a);
   if (!q || !k || !v || !rank || !r.shape(r.output())) return std::nullopt;
-  found = {*first, *second, *scores, *q, *k, *v, rank->size(), probabilities->sources};
+  found = {*first,
+           *second,
+           *scores,
+           *q,
+           *k,
+           *v,
+           rank->size(),
+           probabilities->sinks,
+           probabilities->sources};
   found.sources = ir::merge_sources(found.sources, scores->sources);
   found.sources = ir::merge_sources(found.sources, product.sources);
   for (const FourDims* operand : {&found.q, &found.k, &found.v}) {
     found.sources = ir::merge_sources(found.sources, operand->sources);
+  }
+  if (found.sinks != kNoValue && !((*r.shape(found.sinks))[1] == found.q.shape[1])) {
+    return std::nullopt;
   }
   if (found.scores.scale == 0.0 || !is_attention(found) || !masks_fit(r, found))
     return std::nullopt;
@@ -181,6 +168,7 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
       static_cast<float>(found.scores.scale * q.scale * k.scale * found.first.alpha_constant);
   attention.softcap = static_cast<float>(found.scores.softcap);
   attention.mask = combined_mask(r, found);
+  if (found.sinks != kNoValue) attention.sinks = r.emit.reshape(found.sinks, {found.q.shape[1]});
   return attention;
 }
 
