@@ -208,6 +208,29 @@ TEST(Prologues, EveryShape) {
   for (settings.rank = 0; settings.rank < 8; ++settings.rank) judge_normed(normed, {1}, settings);
 }
 
+// Products of rows that are there may read them once as well: shapes behind all others.
+TEST(Prologues, RowsAreKeptWithoutANorm) {
+  std::mt19937 random(2);
+  const DotProblem problem = nvfp4(77, 1536);
+  for (const int64_t rows : {1, 3}) {
+    const ir::Graph graph = build_dot(problem, random, rows);
+    const ir::Node& node = graph.node(graph.order().front());
+    Settings settings = pipelined_settings();
+    const Candidate& candidate = *select(graph, node, settings).chosen;
+    const auto keeps = [&] {
+      return candidate.lower(graph, node, settings).shapes[0].chosen.find("kept") !=
+             std::string::npos;
+    };
+    while (settings.rank < 99 && !keeps()) ++settings.rank;
+    ASSERT_LT(settings.rank, 99);
+    const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
+    EXPECT_EQ(disagreement(run(*build_for_test(graph, settings), graph, inputs),
+                           reference::evaluate(graph, inputs),
+                           dot_tolerance(problem, magnitudes(graph, inputs))),
+              "");
+  }
+}
+
 // How K is cut decides the order of additions, nothing else does.
 TEST(Prologues, SameBitsAsApart) {
   const Normed normed(Norm::kRms, {nvfp4(200, 1024), nvfp4(60, 1024)}, DType::kF16);

@@ -4,6 +4,8 @@
 //   TENON_MEASURE=random:40                      as many random ones, and how good the choice was
 //   TENON_MEASURE_SEED=7                         which random ones
 //   TENON_MEASURE_CHAIN=1                        as if each product needed the one before
+//   TENON_MEASURE_KEPT=4                         also as many shapes that keep their rows
+//   TENON_MEASURE_NORMS=1                        with a norm before each, inside of it and apart
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,9 +17,11 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/pipeline.h"
 #include "kernels/device/stream.h"
 #include "kernels/device_executable.h"
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
+#include "kernels/selector.h"
 #include "tests/conformance/scaled_dot_problem.h"
 
 namespace tenon::kernels {
@@ -129,26 +133,28 @@ class ProductBenchmark : public testing::Test {
   Settings settings_;
 };
 
+const DotForm& nvfp4() { return *std::ranges::find(dot_forms(), "nvfp4", &DotForm::name); }
+
 TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
-  const DotForm* form = nullptr;
-  for (const DotForm& each : dot_forms()) {
-    if (each.name == "nvfp4") form = &each;
-  }
+  if (std::getenv("TENON_MEASURE_NORMS") != nullptr) GTEST_SKIP() << "norms are measured";
   const std::vector<Product> products = wanted_products(std::getenv("TENON_MEASURE"));
   const char* tries = std::getenv("TENON_MEASURE_RANKS");
   int good = 0;
   for (const Product& product : products) {
     std::mt19937 random(1);
-    const DotProblem problem{*form, DType::kF16, {product.n, product.k}, DotEnd::kPlain};
+    const DotProblem problem{nvfp4(), DType::kF16, {product.n, product.k}, DotEnd::kPlain};
     const ir::Graph graph = build_dot(problem, random, product.rows);
     const ir::Node& node = graph.node(graph.order().front());
     const FragmentLayout layout =
         fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
-    const std::vector<PipelinedShape> shapes =
+    std::vector<PipelinedShape> shapes =
         rank_shapes(layout, product.rows, settings_.early_reads, *settings_.gpu);
-    const size_t count = std::min<size_t>(shapes.size(), tries ? std::stoul(tries) : 8);
+    const size_t ranked = shapes.size();
+    std::ranges::copy(rank_keeping_shapes(layout, product.rows, *settings_.gpu),
+                      std::back_inserter(shapes));
+    const size_t count = std::min<size_t>(ranked, tries ? std::stoul(tries) : 8);
     double chosen = 0, best = 1e30;
-    for (size_t rank = 0; rank < count; ++rank) {
+    const auto measure = [&](size_t rank) {
       const double microseconds = time(graph, product, static_cast<int>(rank));
       if (rank == 0) chosen = microseconds;
       best = std::min(best, microseconds);
@@ -158,10 +164,57 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
                  2 * work * static_cast<double>(product.rows) / microseconds * 1e-6,
                  shapes[rank].text());
       std::fflush(stdout);
-    }
+    };
+    for (size_t rank = 0; rank < count; ++rank) measure(rank);
+    const char* kept = std::getenv("TENON_MEASURE_KEPT");
+    const size_t last = std::min(shapes.size(), ranked + (kept ? std::stoul(kept) : 0));
+    for (size_t rank = ranked; rank < last; ++rank) measure(rank);
     good += chosen <= 1.15 * best ? 1 : 0;
   }
   fmt::print("{} of {} choices are within 1.15 of the best tried\n", good, products.size());
+}
+
+// Root mean square of the rows, then the product.
+ir::Graph normed_product(const Product& product) {
+  std::mt19937 random(1);
+  ir::Graph graph;
+  const ir::ValueId x = add_rows(graph, DType::kF16, product.k, product.rows);
+  const std::vector<double> ones(static_cast<size_t>(product.k), 1.0);
+  ir::Node norm;
+  norm.op = "RMSNormalization";
+  norm.since_version = 23;
+  norm.inputs = {x, graph.add_constant("gamma", ir::Tensor::of(DType::kF16, {product.k}, ones))};
+  ir::Value rows;
+  rows.name = "normed";
+  rows.dtype = DType::kF16;
+  rows.shape = graph.value(x).shape;
+  norm.outputs = {graph.add_value(std::move(rows))};
+  const ir::ValueId normed = norm.outputs[0];
+  graph.add_node(std::move(norm));
+  const DotProblem problem{nvfp4(), DType::kF16, {product.n, product.k}, DotEnd::kPlain};
+  graph.add_output(add_dot(graph, normed, problem, random));
+  return run_pass("fuse_loops", run_pass("decompose", std::move(graph)));
+}
+
+TEST_F(ProductBenchmark, NormsInsideAndApart) {
+  if (std::getenv("TENON_MEASURE_NORMS") == nullptr) GTEST_SKIP() << "no norms are measured";
+  const char* tries = std::getenv("TENON_MEASURE_RANKS");
+  for (const Product& product : wanted_products(std::getenv("TENON_MEASURE"))) {
+    const ir::Graph apart = normed_product(product);
+    for (const auto& [what, graph] :
+         {std::pair{"apart", apart}, std::pair{"inside", run_pass("fuse_prologues", apart)}}) {
+      const ir::Node& node = graph.node(graph.order().back());
+      for (int rank = 0; rank < (tries ? std::stoi(tries) : 4); ++rank) {
+        Settings settings = settings_;
+        settings.rank = rank;
+        const Choice choice = select(graph, node, settings);
+        const std::string shape = choice.chosen->lower(graph, node, settings).shapes.front().chosen;
+        fmt::print("{}x{} rows {:5}  norm {:6}  #{} {:8.2f} us  {}\n", product.n, product.k,
+                   product.rows, what, rank, time(graph, product, rank), shape);
+        std::fflush(stdout);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -214,7 +214,9 @@ class BucketLowering {
         lowered_(lowered),
         rows_(dot.problem.rows),
         buckets_(row_buckets(rows_)) {
-    for (const int64_t rows : buckets_) keeping_.push_back(keeping_shapes(rows));
+    for (const int64_t rows : buckets_) {
+      keeping_.push_back(rank_keeping_shapes(dot_.layout, rows, *settings_.gpu));
+    }
   }
 
   void run() {
@@ -223,11 +225,6 @@ class BucketLowering {
   }
 
  private:
-  std::vector<PipelinedShape> keeping_shapes(int64_t rows) const {
-    if (dot_.prologue == nullptr) return {};
-    return rank_keeping_shapes(dot_.layout, rows, *settings_.gpu);
-  }
-
   // kernels/program.cc lets pipelines fetch what the caller brings without waiting.
   bool overlaps() const {
     return settings_.early_reads && dot_.prologue == nullptr &&
@@ -248,10 +245,19 @@ class BucketLowering {
     dot_.prologue->add_launches(i == 0 ? Dim(1) : 1 - within(i - 1), lowered_);
   }
 
+  // Rows that are there need not be kept: such shapes come last.
+  std::vector<PipelinedShape> shapes_of(size_t i) const {
+    if (dot_.prologue != nullptr && !keeping_[i].empty()) return keeping_[i];
+    std::vector<PipelinedShape> shapes =
+        rank_shapes(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
+    if (dot_.prologue == nullptr) {
+      shapes.insert(shapes.end(), keeping_[i].begin(), keeping_[i].end());
+    }
+    return shapes;
+  }
+
   void add_bucket(size_t i) {
-    const bool keeps = !keeping_[i].empty();
-    const std::vector<PipelinedShape> shapes =
-        keeps ? keeping_[i] : rank_shapes(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
+    const std::vector<PipelinedShape> shapes = shapes_of(i);
     const bool last = i + 1 == buckets_.size();
     const Dim rows = last ? rows_ : min(rows_, Dim(buckets_[i]));
     const size_t wanted = static_cast<size_t>(settings_.rank) % shapes.size();
@@ -267,7 +273,7 @@ class BucketLowering {
   Lowered& lowered_;
   Dim rows_;
   std::vector<int64_t> buckets_;
-  std::vector<std::vector<PipelinedShape>> keeping_;  // by bucket; empty: rows are read from memory
+  std::vector<std::vector<PipelinedShape>> keeping_;  // by bucket; empty: rows are too many
 };
 
 Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
