@@ -55,6 +55,17 @@ void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& 
   }
 }
 
+// Buffers that single numbers are loaded from: how long a cache is decides what is fetched of it.
+void collect_numbers(const codegen::Kernel& kernel, const codegen::Region& region,
+                     std::set<codegen::ValueId>& buffers) {
+  for (const codegen::Operation& operation : region.operations) {
+    if (operation.op == codegen::Op::kLoad && kernel.types[operation.results.at(0)].shape.empty()) {
+      buffers.insert(operation.operands.at(0));
+    }
+    for (const codegen::Region& inner : operation.regions) collect_numbers(kernel, inner, buffers);
+  }
+}
+
 class ProgramBuilder {
  public:
   ProgramBuilder(const ir::Graph& graph, const Settings& settings)
@@ -253,10 +264,13 @@ class ProgramBuilder {
   // What no launch writes need not be waited for: constants, and what pipelines fetch of the
   // caller's, which is there before the first launch.
   void mark_constants(Launch& launch) const {
-    for_values(launch, [&](size_t parameter, ir::ValueId id, bool fetched) {
+    std::set<codegen::ValueId> early;
+    if (settings_.early_reads) collect_fetched(launch.kernel.body, early);
+    if (!early.empty()) collect_numbers(launch.kernel, launch.kernel.body, early);
+    for_values(launch, [&](size_t parameter, ir::ValueId id) {
       const ir::ValueId root = root_.at(id);
-      const bool brought =
-          settings_.early_reads && fetched && std::ranges::count(graph_.inputs(), root) > 0;
+      const bool brought = early.contains(static_cast<codegen::ValueId>(parameter)) &&
+                           std::ranges::count(graph_.inputs(), root) > 0;
       if (brought || graph_.value(root).is_constant()) {
         launch.kernel.parameters[parameter].constant = true;
       }
@@ -264,24 +278,25 @@ class ProgramBuilder {
   }
 
   std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
+    std::set<codegen::ValueId> fetched;
+    collect_fetched(launch.kernel.body, fetched);
     std::vector<FetchedBuffer> values;
-    for_values(launch, [&](size_t parameter, ir::ValueId id, bool fetched) {
-      if (fetched) values.push_back({parameter, storage_bytes_of(graph_.value(id))});
+    for_values(launch, [&](size_t parameter, ir::ValueId id) {
+      if (!fetched.contains(static_cast<codegen::ValueId>(parameter))) return;
+      values.push_back({parameter, storage_bytes_of(graph_.value(id))});
     });
     return values;
   }
 
-  // visit(number of the parameter, value, whether pipelines fetch it)
+  // visit(number of the parameter, value)
   template <typename Visit>
   static void for_values(const Launch& launch, const Visit& visit) {
-    std::set<codegen::ValueId> fetched;
-    collect_fetched(launch.kernel.body, fetched);
     auto argument = launch.buffers.begin();
     for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
       if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
       const BufferArgument& buffer = *argument++;
       if (buffer.kind != BufferArgument::Kind::kValue) continue;
-      visit(i, buffer.id, fetched.contains(static_cast<codegen::ValueId>(i)));
+      visit(i, buffer.id);
     }
   }
 

@@ -14,17 +14,19 @@ namespace {
 using codegen::Assembled;
 using codegen::GpuCode;
 
-// One query of heads of `depth` elements on a cache of open length.
-ir::Graph decoder(int q_heads, int kv_heads, int depth, const std::string& rules) {
-  const auto tensor = [&](int heads, const char* rows) {
+// Queries of heads of `depth` elements on a cache of open length.
+ir::Graph decoder(int q_heads, int kv_heads, int depth, const std::string& rules,
+                  const std::string& queries = "1") {
+  const auto tensor = [&](int heads, const std::string& rows) {
     return "f16[b," + std::to_string(heads) + "," + rows + "," + std::to_string(depth) + "]\n";
   };
-  return ir::parse("graph decode {\n  input %q: " + tensor(q_heads, "1") +
+  return ir::parse("graph decode {\n  input %q: " + tensor(q_heads, queries) +
                    "  input %k: " + tensor(kv_heads, "k") + "  input %v: " + tensor(kv_heads, "k") +
-                   "  input %lengths: i32[b]\n  %y: f16[b," + std::to_string(q_heads) + ",1," +
-                   std::to_string(depth) + "] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {" +
-                   rules + "kv_heads=" + std::to_string(kv_heads) +
-                   ", q_heads=" + std::to_string(q_heads) + "}\n  output %y\n}\n");
+                   "  input %lengths: i32[b]\n  %y: f16[b," + std::to_string(q_heads) + "," +
+                   queries + "," + std::to_string(depth) +
+                   "] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {" + rules +
+                   "kv_heads=" + std::to_string(kv_heads) + ", q_heads=" + std::to_string(q_heads) +
+                   "}\n  output %y\n}\n");
 }
 
 Launch lowered(const ir::Graph& graph, const Settings& settings) {
@@ -58,6 +60,24 @@ TEST(DecodeAttentionPtx, AssemblesWithinItsRegisters) {
       EXPECT_LE(code.shared_bytes, settings.gpu->shared_bytes) << what;
       codegen::expect_estimated(what, launch.kernel, launch.threads, *settings.gpu, code,
                                 assembled);
+    }
+  }
+}
+
+// Whatever is merged: scratch stands beside the rings.
+TEST(DecodeAttentionPtx, EveryHeadFitsSharedMemory) {
+  Settings settings = assembled_settings();
+  settings.only_candidate = "split_keys";
+  for (const int depth : {64, 128, 256}) {
+    for (const int group : {1, 4, 16}) {
+      const ir::Graph graph = decoder(2 * group, 2, depth, "", "q");
+      const ir::Node& node = graph.node(graph.order().front());
+      const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+      for (const Launch& launch : lowered.launches) {
+        if (launch.kernel.name.find("decode") == std::string::npos) continue;
+        const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+        EXPECT_LE(code.shared_bytes, settings.gpu->shared_bytes) << depth << " " << group;
+      }
     }
   }
 }

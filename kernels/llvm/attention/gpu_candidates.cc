@@ -53,9 +53,14 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   };
   const int64_t fewest = decodes ? most_decode_queries(problem) : 0;
   const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
-  add(has_few_queries(problem, fewest), [&](const Dim& wanted) {
-    return decode_launch(graph, node, problem, operands, settings, wanted, lowered);
-  });
+  const auto decode = [&](int64_t queries) {
+    return [&, queries](const Dim& wanted) {
+      return decode_launch(graph, node, problem, operands, settings, queries, wanted, lowered);
+    };
+  };
+  const int64_t one = std::min<int64_t>(1, fewest);  // the case that matters most
+  add(has_few_queries(problem, one), decode(one));
+  add(has_few_queries(problem, fewest) - has_few_queries(problem, one), decode(fewest));
   add(has_few_queries(problem, few) - has_few_queries(problem, fewest), [&](const Dim& wanted) {
     return flash_launch(graph, node, problem, operands, settings, /*many=*/false, wanted);
   });

@@ -23,7 +23,6 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int kRows = DecodeShape::kRows, kColumns = DecodeShape::kColumns;
-constexpr int kMergedColumns = DecodeShape::kMergedColumns;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kLog2E = std::numbers::log2e;  // scores are logarithms to base 2
 
@@ -48,7 +47,7 @@ class GpuDecode {
         attention_(problem.attention),
         shape_(shape),
         group_(static_cast<int>(problem.group())),
-        most_queries_(kRows / group_),
+        most_queries_(shape.kept_rows / group_),
         query_strides_(operands.q.strides),
         splits_(shape.splits(problem, multiprocessors)),
         writer_("decode_attention"),
@@ -94,7 +93,7 @@ class GpuDecode {
   }
   Dim heads() const { return problem_.batch * attention_.kv_heads; }
   // Rows of all heads and splits.
-  Dim shares() const { return heads() * splits_ * int64_t{group_ * most_queries_}; }
+  Dim shares() const { return heads() * splits_ * int64_t{shape_.kept_rows}; }
   int value_columns() const { return shape_.value_boxes * kColumns; }
   int all_rows() const { return shape_.rows(); }
   Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
@@ -112,6 +111,7 @@ class GpuDecode {
   Tile exp2(Tile x) { return b_.unary(Fn::kExp2, x); }
 
   void for_queries(const std::function<void(ValueId)>& body) {
+    if (most_queries_ == 1) return body(b_.index(0));
     b_.loop(b_.index(0), dim(problem_.queries), b_.index(1), {}, [&](ValueId query, auto) {
       body(query);
       return std::vector<ValueId>{};
@@ -173,15 +173,16 @@ class GpuDecode {
     const DType type = dtype(attention_.q);
     const int box = kRows * kColumns;
     const ValueId room = b_.alloc(type, int64_t{box} * shape_.key_boxes);
-    b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
+    const bool one = most_queries_ == 1;
+    if (!one) b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
     for_queries([&](ValueId query) {
       for (int i = 0; i < shape_.key_boxes; ++i) {
         const int64_t first = int64_t{i} * kColumns, left = problem_.depth - first;
         const Tile codes = b_.load({q_,
                                     place(query_strides_, query, first),
                                     {dim(query_strides_.head), dim(query_strides_.column)},
-                                    {kNone, left < kColumns ? b_.index(left) : kNone}},
-                                   {group_, kColumns});
+                                    {b_.index(group_), b_.index(left)}},
+                                   {one ? kRows : group_, kColumns});
         const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
         b_.store({room, b_.add(b_.index(int64_t{i} * box), row)}, codes);
       }
@@ -341,107 +342,129 @@ class GpuDecode {
     return b_.mul(b_.add(b_.mul(of_query, dim(splits_)), split), b_.index(group_));
   }
 
-  // Rows of every warp to one of the block, for each query the rows of its heads.
-  using TakeRows = std::function<void(ValueId query, Tile rows)>;
-  void sum_warps(ValueId room, int columns, const TakeRows& take) {
+  // What `part(warp)` gives of each warp, put together.
+  Tile over_warps(Fn fn, const std::function<Tile(int)>& part) {
+    Tile all = part(0);
+    for (int warp = 1; warp < shape_.warps; ++warp) all = b_.binary(fn, all, part(warp));
+    return all;
+  }
+
+  // Maxima of the warps are brought to a common one; everything is weighted by what that changes.
+  void merge_warps(const std::vector<Tile>& ends) {
+    const ValueId maxima = b_.alloc(DType::kF32, all_rows());
+    const ValueId totals = b_.alloc(DType::kF32, all_rows());
+    b_.store({maxima, b_.index(0)}, ends[0]);
+    const Tile top = over_warps(Fn::kMax, [&](int warp) {
+      const ValueId at = b_.index(warp * kRows);
+      const Tile rows =
+          b_.load({maxima, at, {b_.index(0), b_.index(1)}, {}}, {shape_.warps, kRows});
+      return b_.reshape(rows, {all_rows()});
+    });
+    const Tile weight = exp2(b_.sub(ends[0], base_of(top)));
+    b_.store({totals, b_.index(0)}, b_.mul(ends[1], weight));
+    merge_outputs(std::span(ends).subspan(2), weight);
     for_queries([&](ValueId query) {
-      Tile sum = kNone;
-      for (int warp = 0; warp < shape_.warps; ++warp) {
-        const ValueId at = b_.mul(b_.add(b_.index(warp * kRows), b_.mul(query, b_.index(group_))),
-                                  b_.index(columns));
-        const Tile share = b_.load({room, at}, {group_, columns});
-        sum = sum == kNone ? share : b_.add(sum, share);
-      }
-      take(query, sum);
+      const auto rows_of = [&](ValueId room) {
+        return [this, room, query](int warp) {
+          const ValueId row = b_.add(b_.index(warp * kRows), b_.mul(query, b_.index(group_)));
+          return b_.load({room, row}, {group_});
+        };
+      };
+      b_.store({maxima_, share_of(query, split_)}, over_warps(Fn::kMax, rows_of(maxima)));
+      b_.store({totals_, share_of(query, split_)}, over_warps(Fn::kAdd, rows_of(totals)));
     });
   }
 
-  void merge_warps(const std::vector<Tile>& ends) {
-    const ValueId sides = b_.alloc(DType::kF32, all_rows());
-    const ValueId room = b_.alloc(DType::kF32, int64_t{all_rows()} * kMergedColumns);
-    b_.store({sides, b_.index(0)}, ends[0]);
-    const Tile apart = b_.load({sides, b_.index(0)}, {shape_.warps, kRows});
-    const Tile top = b_.reduce(Fn::kMax, apart, 0);
-    const Tile repeated = b_.broadcast(b_.reshape(base_of(top), {1, kRows}), {shape_.warps, kRows});
-    const Tile weight = exp2(b_.sub(ends[0], b_.reshape(repeated, {all_rows()})));
-    b_.store({sides, b_.index(0)}, top);
-    for_queries([&](ValueId query) {
-      const Tile rows = b_.load({sides, b_.mul(query, b_.index(group_))}, {group_});
-      b_.store({maxima_, share_of(query, split_)}, rows);
-    });
-    b_.store({sides, b_.index(0)}, b_.mul(ends[1], weight));
-    sum_warps(sides, 1, [&](ValueId query, Tile rows) {
-      b_.store({totals_, share_of(query, split_)}, b_.reshape(rows, {group_}));
-    });
-    for (int column = 0; column < value_columns(); column += kMergedColumns) {
-      const Tile output = ends[2 + static_cast<size_t>(column / kColumns)];
-      const Tile piece = b_.slice(output, {0, column % kColumns}, {all_rows(), kMergedColumns});
-      b_.store({room, b_.index(0)}, b_.mul(piece, spread(weight, kMergedColumns)));
-      sum_warps(room, kMergedColumns, [&](ValueId query, Tile rows) {
-        const ValueId width = b_.index(value_columns());
-        const ValueId at = b_.add(b_.mul(share_of(query, split_), width), b_.index(column));
-        b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
+  // Some boxes at once, in shared memory [box][warp][row][column].
+  void merge_outputs(std::span<const Tile> outputs, Tile weight) {
+    const int of_warp = shape_.kept_rows * kColumns, of_box = shape_.warps * of_warp;
+    const ValueId room = b_.alloc(DType::kF32, shape_.merged_elements());
+    const auto merged = static_cast<size_t>(shape_.merged_boxes());
+    for (size_t first = 0; first < outputs.size(); first += merged) {
+      const size_t last = std::min(outputs.size(), first + merged);
+      for (size_t box = first; box < last; ++box) {
+        const Tile weighted = b_.mul(outputs[box], spread(weight, kColumns));
+        b_.store({room,
+                  b_.index(static_cast<int64_t>(box - first) * of_box),
+                  {b_.index(of_warp), b_.index(1)},
+                  {kNone, b_.index(of_warp)}},
+                 b_.reshape(weighted, {shape_.warps, kRows * kColumns}));
+      }
+      for_queries([&](ValueId query) {
+        for (size_t box = first; box < last; ++box) {
+          const Tile rows = over_warps(Fn::kAdd, [&](int warp) {
+            const auto begin = static_cast<int64_t>(box - first) * of_box + warp * of_warp;
+            const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
+            return b_.load({room, b_.add(b_.index(begin), row)}, {group_, kColumns});
+          });
+          const ValueId width = b_.index(value_columns());
+          const ValueId at = b_.add(b_.mul(share_of(query, split_), width),
+                                    b_.index(static_cast<int64_t>(box) * kColumns));
+          b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
+        }
       });
     }
   }
 
   // Splits that are merged at once: as many loads are on their way.
   int merged_splits() const {
-    constexpr int kMostElements = 1 << 13;
-    const int rows = kMostElements / (group_ * value_columns());
-    return static_cast<int>(std::bit_floor(static_cast<unsigned>(std::clamp(rows, 1, 16))));
+    constexpr int kMostRegisters = 64, kMost = 16;
+    const int registers = std::max(1, group_ * value_columns() / shape_.threads());
+    return std::clamp(kMostRegisters / registers, 1, kMost);
   }
 
+  // Every element looks at the maxima and sums of its row by itself: nothing changes threads.
   void merge_splits(ValueId query) {
+    const std::vector<int> shape = {group_, value_columns()};
     const int count = merged_splits();
-    Tile top = f32(kMinusInfinity, {group_}), total = f32(0, {group_});
+    Tile top = f32(kMinusInfinity, shape), total = f32(0, shape);
     if (sinks_ != kNone) {
-      const Tile sinks = b_.load({sinks_, task_.head}, {group_});
-      top = b_.mul(decode_tile(b_, sinks, dtype(attention_.sinks)), f32(kLog2E, {group_}));
-      total = f32(1, {group_});
+      const Tile sinks = b_.load({sinks_, task_.head, {b_.index(1), b_.index(0)}, {}}, shape);
+      top = b_.mul(decode_tile(b_, sinks, dtype(attention_.sinks)), f32(kLog2E, shape));
+      total = f32(1, shape);
     }
     const std::vector<ValueId> merged =
-        b_.loop(b_.index(0), dim(splits_), b_.index(count),
-                {top, total, f32(0, {group_ * value_columns()})},
+        b_.loop(b_.index(0), dim(splits_), b_.index(count), {top, total, f32(0, shape)},
                 [&](ValueId split, std::span<const ValueId> before) {
                   return add_splits(query, split, count, before);
                 });
-    store_result(query, merged[1], b_.reshape(merged[2], {group_, value_columns()}));
+    store_result(query, merged[1], merged[2]);
   }
 
-  std::vector<ValueId> add_splits(ValueId query, ValueId split, int count,
+  std::vector<ValueId> add_splits(ValueId query, ValueId first, int count,
                                   std::span<const ValueId> before) {
-    const int rows = count * group_, columns = value_columns();
-    const ValueId first = share_of(query, split);
-    const ValueId left = b_.mul(b_.sub(dim(splits_), split), b_.index(group_));
-    const Tile maxima = b_.load({maxima_, first, {}, {left}}, {rows}, kMinusInfinity);
-    const Tile totals = b_.load({totals_, first, {}, {left}}, {rows});
-    const Tile outputs =
-        b_.load({outputs_, b_.mul(first, b_.index(columns)), {}, {left, kNone}}, {rows, columns});
-    const Tile apart = b_.reshape(maxima, {count, group_});
-    const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, apart, 0));
-    const Tile base = base_of(highest);
-    const Tile correction = exp2(b_.sub(before[0], base));
-    const Tile of_split = b_.broadcast(b_.reshape(base, {1, group_}), {count, group_});
-    const Tile weight = b_.reshape(exp2(b_.sub(apart, of_split)), {rows});
-    const Tile sums = b_.reduce(Fn::kAdd, b_.reshape(b_.mul(totals, weight), {count, group_}), 0);
-    const Tile weighted =
-        b_.reshape(b_.mul(outputs, spread(weight, columns)), {count, group_ * columns});
-    const Tile rescale = b_.reshape(spread(correction, columns), {group_ * columns});
-    return {highest, b_.fma(before[1], correction, sums),
-            b_.fma(before[2], rescale, b_.reduce(Fn::kAdd, weighted, 0))};
+    const std::vector<int> shape = {group_, value_columns()};
+    std::vector<Tile> maxima, totals, outputs;
+    for (int i = 0; i < count; ++i) {
+      const ValueId split = b_.add(first, b_.index(i));
+      const ValueId row = share_of(query, split), zero = b_.index(0), one = b_.index(1);
+      const ValueId left = b_.mul(b_.sub(dim(splits_), split), b_.index(group_));
+      const ValueId at = b_.mul(row, b_.index(value_columns()));
+      maxima.push_back(b_.load({maxima_, row, {one, zero}, {left, kNone}}, shape, kMinusInfinity));
+      totals.push_back(b_.load({totals_, row, {one, zero}, {left, kNone}}, shape));
+      outputs.push_back(b_.load({outputs_, at, {}, {left, kNone}}, shape));
+    }
+    Tile highest = before[0];
+    for (const Tile maximum : maxima) highest = b_.max(highest, maximum);
+    const Tile base = base_of(highest), correction = exp2(b_.sub(before[0], base));
+    Tile total = b_.mul(before[1], correction), sum = b_.mul(before[2], correction);
+    for (size_t i = 0; i < maxima.size(); ++i) {
+      const Tile weight = exp2(b_.sub(maxima[i], base));
+      total = b_.fma(totals[i], weight, total);
+      sum = b_.fma(outputs[i], weight, sum);
+    }
+    return {highest, total, sum};
   }
 
   void store_result(ValueId query, Tile total, Tile sums) {
-    const Tile nothing = b_.compare(Fn::kEqual, total, f32(0, {group_}));
-    const Tile factor = b_.select(nothing, f32(0, {group_}), b_.div(f32(1, {group_}), total));
-    const Tile result = b_.mul(sums, spread(factor, value_columns()));
-    const bool whole = problem_.value_depth == value_columns();
+    const std::vector<int> shape = {group_, value_columns()};
+    const Tile nothing = b_.compare(Fn::kEqual, total, f32(0, shape));
+    const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
     b_.store({y_,
               place(problem_.y, query, 0),
               {dim(problem_.y.head), dim(problem_.y.column)},
-              {kNone, whole ? kNone : b_.index(problem_.value_depth)}},
-             encode_tile(b_, result, dtype(node_.outputs[0])));
+              {kNone, b_.index(problem_.value_depth)}},
+             encode_tile(b_, b_.mul(sums, factor), dtype(node_.outputs[0])));
   }
 
   const ir::Graph& graph_;
@@ -496,19 +519,20 @@ Support supports_decode(const ir::Graph& graph, const ir::Node& node,
       return Support::no(fmt::format("heads of {} side by side", depth));
     }
   }
-  if (rank_decode_shapes(problem, *settings.gpu).empty()) {
-    return Support::no("a slot of keys does not fit shared memory");
+  for (const int64_t queries : {int64_t{1}, most_decode_queries(problem)}) {
+    if (rank_decode_shapes(problem, queries, *settings.gpu).empty()) {
+      return Support::no("a slot of keys does not fit shared memory");
+    }
   }
   return Support::yes();
 }
 
 Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-                     const AttentionOperands& operands, const Settings& settings, const Dim& wanted,
-                     Lowered& lowered) {
-  const std::vector<DecodeShape> shapes = rank_decode_shapes(problem, *settings.gpu);
+                     const AttentionOperands& operands, const Settings& settings, int64_t queries,
+                     const Dim& wanted, Lowered& lowered) {
+  const std::vector<DecodeShape> shapes = rank_decode_shapes(problem, queries, *settings.gpu);
   const size_t rank = std::min(shapes.size() - 1, static_cast<size_t>(settings.rank));
-  ShapeChoice choice{
-      fmt::format("queries <= {}", most_decode_queries(problem)), shapes[rank].text(), {}};
+  ShapeChoice choice{fmt::format("queries <= {}", queries), shapes[rank].text(), {}};
   for (size_t i = 0; i < shapes.size(); ++i) {
     if (i != rank) choice.others.push_back(shapes[i].text());
   }

@@ -19,15 +19,15 @@
 
 namespace tenon::kernels {
 
-// Most queries that a launch of this kind takes; 0: none.
+// Most queries that such a launch can take; 0: none.
 int64_t most_decode_queries(const AttentionProblem& problem);
 
 Support supports_decode(const ir::Graph& graph, const ir::Node& node,
                         const AttentionProblem& problem, const Settings& settings);
 
-// `wanted`: 1, or 0 where another launch has the queries of this Run.
+// For up to `queries` of them. `wanted`: 1, or 0 where another launch has the queries of this Run.
 Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-                     const AttentionOperands& operands, const Settings& settings, const Dim& wanted,
-                     Lowered& lowered);
+                     const AttentionOperands& operands, const Settings& settings, int64_t queries,
+                     const Dim& wanted, Lowered& lowered);
 
 }  // namespace tenon::kernels

@@ -1,5 +1,7 @@
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace tenon::kernels {
@@ -14,10 +16,15 @@ int boxes(int64_t depth) {
 
 }  // namespace
 
+int DecodeShape::merged_boxes() const {
+  constexpr int kMergedBytes = 16 << 10;
+  return std::clamp(kMergedBytes / (warps * kept_rows * kColumns * 4), 1, value_boxes);
+}
+
 int64_t DecodeShape::shared_bytes() const {
   const int64_t slot = int64_t{keys()} * kColumns * 2 * (key_boxes + value_boxes);
   const int64_t queries = int64_t{kRows} * kColumns * 2 * key_boxes;
-  return slots * slot + queries + int64_t{rows()} * kMergedColumns * 4 + kSmallBuffers;
+  return slots * slot + queries + merged_elements() * 4 + kSmallBuffers;
 }
 
 Dim DecodeShape::splits(const AttentionProblem& problem, int multiprocessors) const {
@@ -30,16 +37,18 @@ std::string DecodeShape::text() const {
   return fmt::format("{} warps, {} slots of {} keys, {} blocks", warps, slots, keys(), blocks);
 }
 
-std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem,
+std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int64_t queries,
                                             const codegen::GpuTarget& gpu) {
+  // As measured; the second leaves room for a block of the next launch.
   constexpr DecodeShape kShapes[] = {
-      {8, 16, 3, 1}, {4, 16, 3, 2}, {4, 32, 3, 1}, {4, 16, 5, 1},
-      {8, 16, 2, 1}, {4, 16, 3, 1}, {4, 16, 2, 3}, {4, 16, 2, 1},
+      {4, 32, 3, 1}, {4, 16, 3, 1}, {4, 16, 5, 1}, {8, 16, 3, 1},
+      {4, 16, 3, 2}, {8, 16, 2, 1}, {4, 16, 2, 3}, {4, 16, 2, 1},
   };
   std::vector<DecodeShape> fitting;
   for (DecodeShape shape : kShapes) {
     shape.key_boxes = boxes(problem.depth);
     shape.value_boxes = boxes(problem.value_depth);
+    shape.kept_rows = static_cast<int>(problem.group() * queries);
     const bool fits =
         shape.blocks * (shape.shared_bytes() + kReserved) <= gpu.shared_bytes + kReserved;
     if (fits && shape.threads() <= gpu.threads) fitting.push_back(shape);

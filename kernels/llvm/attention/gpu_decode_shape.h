@@ -11,15 +11,17 @@ namespace tenon::kernels {
 
 struct DecodeShape {
   static constexpr int kRows = 16, kColumns = 64;  // of the matrix instruction, of a box
-  static constexpr int kMergedColumns = 32;        // that warps merge at once
 
   int warps, warp_keys, slots;
   int blocks;                          // of a multiprocessor
   int key_boxes = 1, value_boxes = 1;  // that a head is fetched in
+  int kept_rows = kRows;               // queries x heads that there are at most
 
   int keys() const { return warps * warp_keys; }  // of a slot
   int rows() const { return warps * kRows; }      // of all warps
   int threads() const { return warps * 32; }
+  int merged_boxes() const;  // of values that warps bring together at once
+  int64_t merged_elements() const { return int64_t{merged_boxes()} * warps * kept_rows * kColumns; }
   int64_t shared_bytes() const;
   // Parts that the keys of each head are cut into: about one block for each place that there is.
   Dim splits(const AttentionProblem& problem, int multiprocessors) const;
@@ -27,7 +29,7 @@ struct DecodeShape {
 };
 
 // Those that fit, the most promising first.
-std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem,
+std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int64_t queries,
                                             const codegen::GpuTarget& gpu);
 
 }  // namespace tenon::kernels
