@@ -33,7 +33,8 @@ void declare_strides(LaunchWriter& writer, const HeadStrides& strides) {
   }
 }
 
-ValueId buffer_of(LaunchWriter& writer, const ir::Graph& graph, const char* name, ir::ValueId id) {
+ValueId buffer_of(LaunchWriter& writer, const ir::Graph& graph, const std::string& name,
+                  ir::ValueId id) {
   if (id == ir::kNoValue) return kNone;
   return writer.buffer(name, storage_type(graph.value(id).dtype), BufferArgument::value(id));
 }
@@ -95,10 +96,11 @@ class PlaceHeads {
   void declare() {
     for (const NewHeads& operand : operands_) {
       const DType type = storage_type(graph_.value(operand.from).dtype);
+      const std::string number = std::to_string(buffers_.size());
       Buffers buffers{};
-      buffers.from = writer_.buffer("new", type, BufferArgument::value(operand.from));
-      buffers.to = writer_.buffer("placed", type, operand.to);
-      buffers.norm = buffer_of(writer_, graph_, "norm", operand.norm);
+      buffers.from = writer_.buffer("new" + number, type, BufferArgument::value(operand.from));
+      buffers.to = writer_.buffer("placed" + number, type, operand.to);
+      buffers.norm = buffer_of(writer_, graph_, "norm" + number, operand.norm);
       buffers_.push_back(buffers);
       declare_strides(writer_, operand.from_strides);
       declare_strides(writer_, operand.to_strides);
