@@ -16,8 +16,8 @@ constexpr int64_t kAngleRows = 300;
 
 class AttentionBuilder {
  public:
-  AttentionBuilder(unsigned seed, std::span<const int64_t> depths)
-      : random_(seed), depths_(depths) {}
+  AttentionBuilder(unsigned seed, std::span<const int64_t> depths, bool always_new_heads)
+      : random_(seed), depths_(depths), always_new_heads_(always_new_heads) {}
 
   ir::Graph build() {
     graph_.name = "attention";
@@ -26,7 +26,7 @@ class AttentionBuilder {
     value_depth_ = pick(3) ? depth_ : 12;
     attention_.kv_heads = std::array<int64_t, 3>{1, 2, 3}[pick(3)];
     attention_.q_heads = attention_.kv_heads * std::array<int64_t, 3>{1, 2, 4}[pick(3)];
-    const bool places_new_heads = pick(3) == 0 && depth_ >= 2;
+    const bool places_new_heads = (always_new_heads_ || pick(3) == 0) && depth_ >= 2;
     if (places_new_heads) t_ = keys_ = q_;
     add_operands();
     add_past();
@@ -146,6 +146,7 @@ class AttentionBuilder {
 
   std::mt19937 random_;
   std::span<const int64_t> depths_;
+  bool always_new_heads_;
   Dim b_ = Dim::symbol("b"), q_ = Dim::symbol("q"), t_ = Dim::symbol("t"), p_ = Dim::symbol("p");
   Dim keys_ = t_;
   DType dtype_ = DType::kF32;
@@ -160,8 +161,8 @@ int64_t AttentionSizes::of(std::string_view symbol) const {
   return symbol == "b" ? b : symbol == "q" ? q : symbol == "t" ? t : p;
 }
 
-ir::Graph random_attention(unsigned seed, std::span<const int64_t> depths) {
-  return AttentionBuilder(seed, depths).build();
+ir::Graph random_attention(unsigned seed, std::span<const int64_t> depths, bool always_new_heads) {
+  return AttentionBuilder(seed, depths, always_new_heads).build();
 }
 
 std::vector<ReferenceTensor> attention_inputs(const ir::Graph& graph, const AttentionSizes& sizes,

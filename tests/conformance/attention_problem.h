@@ -16,8 +16,10 @@ struct AttentionSizes {
   int64_t of(std::string_view symbol) const;
 };
 
-// A graph of one attention over symbolic sizes; its heads have one of `depths` elements.
-ir::Graph random_attention(unsigned seed, std::span<const int64_t> depths);
+// A graph of one attention over symbolic sizes; its heads have one of `depths` elements. Norm and
+// rotary of new heads, which then are as many as queries, stand in all graphs or in some.
+ir::Graph random_attention(unsigned seed, std::span<const int64_t> depths,
+                           bool always_new_heads = false);
 
 std::vector<ReferenceTensor> attention_inputs(const ir::Graph& graph, const AttentionSizes& sizes,
                                               std::mt19937& random);

@@ -31,10 +31,11 @@ struct Series {
   std::vector<int64_t> depths;
   std::vector<AttentionSizes> sizes;
   unsigned seeds;
+  bool always_new_heads = false;
 };
 
 void judge(unsigned seed, const Series& series, bool print, Seen& seen) {
-  const ir::Graph graph = random_attention(seed, series.depths);
+  const ir::Graph graph = random_attention(seed, series.depths, series.always_new_heads);
   if (print) std::cout << ir::print(graph);
   Settings settings = conformance_settings();
   const ir::Node& node = graph.node(graph.order().front());
@@ -86,6 +87,14 @@ TEST(ConformanceAttention, WholeBlocksAndTheirEdges) {
   judge_all({.depths = {32, 64, 80, 96, 128, 256},
              .sizes = {{1, 65, 130, 17}, {1, 63, 64, 64}, {2, 1, 1, 129}, {1, 16, 15, 50}},
              .seeds = conformance_settings().gpu ? 14u : 16u});
+}
+
+// Norms, both kinds of pairs, parts of heads; tables by position and by length, angles by token.
+TEST(ConformanceAttention, NewHeadsAreNormedAndRotated) {
+  judge_all({.depths = {2, 6, 20, 33, 64, 128},
+             .sizes = {{2, 3, 3, 4}, {1, 1, 1, 9}, {3, 17, 17, 0}, {2, 2, 2, 40}, {0, 1, 1, 1}},
+             .seeds = conformance_settings().gpu ? 40u : 60u,
+             .always_new_heads = true});
 }
 
 struct Built {
