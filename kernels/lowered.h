@@ -36,10 +36,11 @@ struct IndexCheck {
   bool from_end = true;
 };
 
-// Sizes that shapes alone do not make equal: `size` must be 1 or `over`, else Run fails with the
-// node's name.
+// Sizes that shapes alone do not make fit: `size` must be 1 or `over`, or not more than it, else
+// Run fails with the node's name.
 struct SizeCheck {
   Dim size, over;
+  bool at_most = false;
 };
 
 // The launch only brings what `from` holds to `to`: it is left out where the caller bound both to

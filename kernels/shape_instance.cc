@@ -62,12 +62,15 @@ class Instantiation {
   }
 
   void check_sizes(const NamedSizeCheck& named) const {
-    const int64_t size = number(named.check.size), over = number(named.check.over);
-    if (size == 1 || size == over) return;
-    throw UserError(
-        fmt::format("node '{}': {} ({}) and {} ({}) do not broadcast: they differ and "
-                    "neither is 1",
-                    named.node, size, named.check.size.text(), over, named.check.over.text()));
+    const auto& [size_dim, over_dim, at_most] = named.check;
+    const int64_t size = number(size_dim), over = number(over_dim);
+    if (at_most ? size <= over : size == 1 || size == over) return;
+    const auto why = [&](const char* text) {
+      return fmt::format("node '{}': {} ({}) and {} ({}) {}", named.node, size, size_dim.text(),
+                         over, over_dim.text(), text);
+    };
+    throw UserError(why(at_most ? "do not fit: the first must not be larger"
+                                : "do not broadcast: they differ and neither is 1"));
   }
 
   void size_launch(const CompiledLaunch& launch, int threads) {

@@ -76,6 +76,23 @@ std::optional<Dim> total_keys(Rewrite& r) {
   return keys;
 }
 
+Support read_new_keys(Rewrite& r, const Form& form) {
+  for (const Input input : {kK, kV}) {
+    const auto shape = r.shape(r.input(input));
+    // Keys of another node's cache come with none of their own.
+    if (!shape || shape->size() != 3 || !((*shape)[0] == form.batch) ||
+        !((*shape)[1] == form.sequence)) {
+      return Support::no("it has another number of keys than of queries");
+    }
+    const int64_t width = form.kv_heads * form.head_size;
+    if (!shape->back().is(width)) {
+      return Support::no(fmt::format("its keys or values have {} elements, {} heads of {} are {}",
+                                     shape->back().text(), form.kv_heads, form.head_size, width));
+    }
+  }
+  return Support::yes();
+}
+
 Support read_sizes(Rewrite& r, Form& form) {
   form.q_heads = r.node().integer("num_heads", 0);
   form.kv_heads = r.node().integer("kv_num_heads", 0);
@@ -87,16 +104,14 @@ Support read_sizes(Rewrite& r, Form& form) {
     return Support::no(fmt::format("{} query heads on {} key heads", form.q_heads, form.kv_heads));
   }
   const int64_t parts = r.has_input(kK) ? form.q_heads : form.q_heads + 2 * form.kv_heads;
+  if (q->back().value() <= 0 || q->back().value() % parts != 0) {
+    return Support::no(
+        fmt::format("{} elements of a token are no {} heads", q->back().value(), parts));
+  }
   form.head_size = q->back().value() / parts;
   form.batch = (*q)[0];
   form.sequence = (*q)[1];
-  if (!r.has_input(kK)) return Support::yes();
-  // Keys of another node's cache come with none of their own.
-  const auto k = r.shape(r.input(kK));
-  if (!k || k->size() != 3 || !((*k)[1] == form.sequence)) {
-    return Support::no("it has another number of keys than of queries");
-  }
-  return Support::yes();
+  return r.has_input(kK) ? read_new_keys(r, form) : Support::yes();
 }
 
 Support read_cache(Rewrite& r, Form& form) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tenon::kernels {
@@ -149,6 +150,50 @@ std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem
   return checks;
 }
 
+// Kernels read every operand by the sizes of q, k and the first cache: the others must have the
+// same, and a cache that keeps its size must have room for the new keys.
+std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  std::vector<SizeCheck> checks;
+  const auto require_equal = [&](const Dim& size, const Dim& wanted) {
+    if (size == wanted) return;
+    checks.push_back({size, wanted, /*at_most=*/true});
+    checks.push_back({wanted, size, /*at_most=*/true});
+  };
+  const auto require = [&](ir::ValueId id, const Shape& wanted) {
+    if (id == ir::kNoValue || !graph.value(id).shape) return;
+    const Shape& shape = *graph.value(id).shape;
+    for (size_t axis = 0; axis < std::min(shape.size(), wanted.size()); ++axis) {
+      require_equal(shape[axis], wanted[axis]);
+    }
+  };
+  const auto k = head_dims(graph.value(attention.k), attention.k_layout, attention.kv_heads);
+  const auto v = head_dims(graph.value(attention.v), attention.v_layout, attention.kv_heads);
+  require_equal(k->columns, problem.depth);
+  require_equal(k->batch, problem.batch);
+  require_equal(v->batch, problem.batch);
+  require_equal(v->rows, problem.keys);
+  require(attention.kv_lengths, {problem.batch});
+  const Dim heads = attention.kv_heads;
+  require(attention.past_k, {problem.batch, heads, problem.past, problem.depth});
+  require(attention.past_v, {problem.batch, heads, problem.past, problem.value_depth});
+  if (problem.has_past() && !(problem.all_keys == problem.past + problem.keys)) {
+    checks.push_back({problem.keys, problem.all_keys, /*at_most=*/true});
+  }
+  return checks;
+}
+
+// What can be said before sizes are known.
+Support sizes_agree(const std::vector<SizeCheck>& checks) {
+  for (const SizeCheck& check : checks) {
+    if (!check.size.is_constant() || !check.over.is_constant()) continue;
+    if (check.size.value() <= check.over.value()) continue;
+    return Support::no(fmt::format("sizes {} and {} of its operands do not fit together",
+                                   check.size.value(), check.over.value()));
+  }
+  return Support::yes();
+}
+
 }  // namespace
 
 std::string AttentionProblem::text() const {
@@ -211,7 +256,8 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
       problem.all_keys = (*graph.value(node.output(1)).shape)[2];
     }
   }
-  result.support = describe_new_heads(graph, problem);
+  result.support = sizes_agree(operand_sizes(graph, problem));
+  if (result.support) result.support = describe_new_heads(graph, problem);
   if (result.support) result.support = describe_mask(graph, problem);
   return result;
 }
@@ -231,6 +277,7 @@ std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProble
   };
   if (attention.has_rotary() && !problem.has_angle_table) require_batch(attention.cos);
   require_batch(attention.positions);
+  for (const SizeCheck& check : operand_sizes(graph, problem)) checks.push_back(check);
   return checks;
 }
 

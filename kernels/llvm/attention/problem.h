@@ -45,9 +45,9 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
 // 1 where a Run has queries, and at most so many, else 0.
 Dim has_few_queries(const AttentionProblem& problem, int64_t most);
 
-// What shapes alone do not say: that angles and positions are as many as batch rows, and a mask as
-// large as what it masks. `mask_has_all_keys`: along the keys too, for kernels that cannot hide
-// what a shorter mask does not speak of.
+// What shapes alone do not say: that operands fit together, angles and positions are as many as
+// batch rows, and a mask as large as what it masks. `mask_has_all_keys`: along the keys too, for
+// kernels that cannot hide what a shorter mask does not speak of.
 std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
                                    bool mask_has_all_keys);
 
