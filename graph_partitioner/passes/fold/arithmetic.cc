@@ -145,7 +145,9 @@ ir::TensorPtr evaluate_cast(const Operands& operands) {
   if (operands.inputs.empty() || !operands.inputs[0]) return nullptr;
   const ir::Tensor& a = *operands.inputs[0];
   const bool known = bit_width(a.dtype) != 0 && bit_width(operands.dtype) != 0;
-  if (!known || a.dims != operands.dims || operands.node.has("round_mode")) return nullptr;
+  // Only e8m0 has a round_mode of its own; newer opsets spell its default out for every type.
+  const bool rounds_to_nearest = operands.dtype != DType::kF8E8M0;
+  if (!known || a.dims != operands.dims || !rounds_to_nearest) return nullptr;
   const EncodeRule rule{operands.node.integer("saturate", 1) != 0, RoundMode::kNearestEven};
   return tensor_of_codes(operands.dtype, operands.dims, [&](int64_t i) {
     if (a.dtype == operands.dtype) return load_code(a.dtype, a.data, i);
