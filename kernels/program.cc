@@ -192,14 +192,16 @@ class ProgramBuilder {
 
   // A weight that was packed need not lie in memory a second time. For a GPU it is packed later.
   void leave_sources(const Lowered& lowered, const Places& places) {
-    if (places.packed.empty()) return;
-    Slot& last = program_.slots[places.packed.back()];
+    Slot* last_packed_later = nullptr;
+    for (const size_t slot : places.packed) {
+      if (program_.slots[slot].pack != nullptr) last_packed_later = &program_.slots[slot];
+    }
     for (const ir::ValueId id : lowered.replaced_constants) {
       const ir::TensorPtr& tensor = graph_.value(id).constant;
       if (tensor == nullptr) continue;
       const std::span<const std::byte> bytes{tensor->data, tensor->bytes};
-      if (last.pack != nullptr) {
-        last.sources.push_back(bytes);
+      if (last_packed_later != nullptr) {
+        last_packed_later->sources.push_back(bytes);
       } else {
         release_file_pages(bytes);
       }
