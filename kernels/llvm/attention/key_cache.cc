@@ -28,23 +28,27 @@ class Placing {
 
   AttentionOperands run() {
     const bool turns = attention_.has_rotary();
-    const int64_t kv = attention_.kv_heads;
+    NewHeads q{.from = attention_.q,
+               .from_strides = problem_.q,
+               .heads = attention_.q_heads,
+               .depth = problem_.depth,
+               .rotated = turns,
+               .norm = attention_.q_norm};
+    NewHeads k{.from = attention_.k,
+               .from_strides = problem_.k,
+               .heads = attention_.kv_heads,
+               .depth = problem_.depth,
+               .rotated = turns,
+               .norm = attention_.k_norm};
+    NewHeads v{.from = attention_.v,
+               .from_strides = problem_.v,
+               .heads = attention_.kv_heads,
+               .depth = problem_.value_depth};
     const AttentionOperands operands = {
-        as_given_or_placed({attention_.q,
-                            problem_.q,
-                            attention_.q_heads,
-                            problem_.depth,
-                            {},
-                            {},
-                            false,
-                            turns,
-                            attention_.q_norm}),
-        cached(
-            {attention_.k, problem_.k, kv, problem_.depth, {}, {}, true, turns, attention_.k_norm},
-            attention_.past_k, node_.output(1)),
-        cached(
-            {attention_.v, problem_.v, kv, problem_.value_depth, {}, {}, true, false, ir::kNoValue},
-            attention_.past_v, node_.output(2))};
+        as_given_or_placed(std::move(q)),
+        cached(std::move(k), attention_.past_k, node_.output(1)),
+        cached(std::move(v), attention_.past_v, node_.output(2)),
+    };
     if (!moved_.empty()) {
       lowered_.launches.push_back(place_heads_launch(graph_, problem_, moved_, tiles_));
     }
@@ -67,7 +71,6 @@ class Placing {
     if (!heads.rotated && heads.norm == ir::kNoValue) {
       return {BufferArgument::value(heads.from), heads.from_strides};
     }
-    heads.behind_past = false;
     const Dim row = heads.heads * heads.depth, batch = problem_.keys * row;
     const BufferArgument scratch = add_scratch(lowered_, bytes_of(heads, problem_.batch * batch));
     return placed(std::move(heads), {scratch, {batch, Dim(heads.depth), row, 1}});
@@ -82,6 +85,7 @@ class Placing {
     lowered_.launches.push_back(
         bring_past_launch(graph_, problem_, {past, present, cache, heads.depth}, tiles_));
     const HeadStrides strides = {batch, head, Dim(heads.depth), 1};
+    heads.behind_past = true;
     return placed(std::move(heads), {cache, strides});
   }
 

@@ -36,7 +36,8 @@ void declare_strides(LaunchWriter& writer, const HeadStrides& strides) {
 ValueId buffer_of(LaunchWriter& writer, const ir::Graph& graph, const std::string& name,
                   ir::ValueId id) {
   if (id == ir::kNoValue) return kNone;
-  return writer.buffer(name, storage_type(graph.value(id).dtype), BufferArgument::value(id));
+  return writer.buffer(std::move(name), storage_type(graph.value(id).dtype),
+                       BufferArgument::value(id));
 }
 
 // Rows of the past that stay, of batch row `batch`.
@@ -84,7 +85,7 @@ class PlaceHeads {
     Launch launch = writer_.finish(problem_.batch * problem_.keys * groups(operands_.size()),
                                    elements / static_cast<int64_t>(operands_.size()) / 2 + 1);
     launch.threads = tiles_.threads;
-    launch.checks = position_checks();
+    launch.checks = position_checks(problem_);
     return launch;
   }
 
@@ -142,14 +143,6 @@ class PlaceHeads {
     }
     const ValueId last = b_.sub(dim(problem_.angle_rows), b_.index(1));
     angles_at_ = b_.mul(b_.max(b_.index(0), b_.min(position, last)), width);
-  }
-
-  std::vector<IndexCheck> position_checks() const {
-    if (!attention_.has_rotary() || !problem_.has_angle_table) return {};
-    if (attention_.positions != ir::kNoValue) {
-      return {{.value = attention_.positions, .bound = problem_.angle_rows, .from_end = false}};
-    }
-    return {{.value = attention_.kv_lengths, .bound = problem_.angle_rows + 1}};
   }
 
   // The operand that has this task's group, of those from `index` on.
@@ -404,6 +397,15 @@ HeadTiles HeadTiles::for_gpu() {
           .rows_per_task = Dim(32),
           .columns = 128,
           .threads = 128};
+}
+
+std::vector<IndexCheck> position_checks(const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  if (!attention.has_rotary() || !problem.has_angle_table) return {};
+  if (attention.positions != ir::kNoValue) {
+    return {{.value = attention.positions, .bound = problem.angle_rows, .from_end = false}};
+  }
+  return {{.value = attention.kv_lengths, .bound = problem.angle_rows + 1}};
 }
 
 Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& problem,

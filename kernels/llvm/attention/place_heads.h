@@ -29,15 +29,18 @@ struct HeadTiles {
 
 // Heads of each token of one operand.
 struct NewHeads {
-  ir::ValueId from;
-  HeadStrides from_strides;
-  int64_t heads, depth;
-  BufferArgument to;
-  HeadStrides to_strides;
-  bool behind_past;  // rows of `to` are those of a cache
-  bool rotated;
-  ir::ValueId norm;  // kNoValue: none
+  ir::ValueId from = ir::kNoValue;
+  HeadStrides from_strides = {};
+  int64_t heads = 0, depth = 0;
+  BufferArgument to = {};
+  HeadStrides to_strides = {};
+  bool behind_past = false;  // rows of `to` are those of a cache
+  bool rotated = false;
+  ir::ValueId norm = ir::kNoValue;
 };
+// That positions, or the lengths that they follow from, name rows which the angles have.
+std::vector<IndexCheck> position_checks(const AttentionProblem& problem);
+
 Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& problem,
                           const std::vector<NewHeads>& operands, const HeadTiles& tiles);
 
