@@ -13,8 +13,8 @@ using PassObserver = std::function<void(std::string_view pass, const ir::Graph& 
 
 // A pure function: the same graph in gives the same graph out. A pattern that cannot be matched
 // stays as it is; nothing here fails because of what a model contains.
-// Products are merged where `supports` takes the merged ones. Claims do without (`supports` empty):
-// what runs merged runs apart too.
+// Products are merged, and take in the norms before them, where `supports` takes what comes out.
+// Claims do without (`supports` empty): what runs merged runs apart too.
 ir::Graph fuse(ir::Graph imported, const PassObserver& observe = {},
                const SupportsFn& supports = {});
 

@@ -94,6 +94,29 @@ TEST_P(ProloguePtx, FitsItsBlock) {
   EXPECT_EQ(count(code.ptx, "griddepcontrol.wait"), waits);
 }
 
+// Without a copy engine all threads copy, after the rows are there.
+TEST(ProloguesPtx, OtherArchitectures) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  const ir::Graph graph = fused({"RMSNormalization", DType::kF16, {256, 128}, 2048});
+  const ir::Node& node = graph.node(graph.order().front());
+  for (const char* arch : {"sm_80", "sm_89", "sm_120a"}) {
+    Settings settings = assembled_settings();
+    settings.gpu->arch = arch;
+    settings.gpu->shared_bytes = 99 << 10;
+    const Choice choice = select(graph, node, settings);
+    ASSERT_NE(choice.chosen, nullptr) << arch << ": " << choice.reason();
+    const Lowered lowered = choice.chosen->lower(graph, node, settings);
+    const auto launch = std::ranges::find_if(lowered.launches, [](const Launch& one) {
+      return one.kernel.name.starts_with("few_token_dot");
+    });
+    ASSERT_NE(launch, lowered.launches.end());
+    const GpuCode code = codegen::compile_gpu(launch->kernel, launch->threads, *settings.gpu);
+    const Assembled assembled = codegen::assemble(code, arch);
+    EXPECT_EQ(assembled.status, 0) << arch << "\n" << assembled.report;
+    EXPECT_TRUE(assembled.keeps_to_registers()) << arch << "\n" << assembled.report;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Norms, ProloguePtx,
     testing::Values(Case{"RMSNormalization", DType::kF16, {1024, 256, 256}, 4096},

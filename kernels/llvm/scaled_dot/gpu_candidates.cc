@@ -139,10 +139,13 @@ Support supports_prologue(const RowPrologue& prologue, std::span<const ir::Node>
   if (Support answer = prologue.supports(); !answer) return answer;
   const DotSections sections = plan_sections(prologue.graph, dots);
   const int64_t fewest = row_buckets(sections.first().problem.rows).front();
-  if (rank_keeping_shapes(sections.layout, fewest, *prologue.settings.gpu).empty()) {
-    return Support::no("rows are too many, or too long, for each block to compute them");
+  if (!rank_keeping_shapes(sections.layout, fewest, *prologue.settings.gpu).empty()) {
+    return Support::yes();
   }
-  return Support::yes();
+  return Support::no(fmt::format("each block would have to compute the rows first, and {}",
+                                 sections.layout.is_plain()
+                                     ? "plain weights have no kernel for few rows"
+                                     : "they are too many, too long or in no whole slots"));
 }
 
 Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
