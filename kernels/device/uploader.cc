@@ -12,7 +12,8 @@
 namespace tenon::device {
 namespace {
 
-constexpr size_t kBuffers = 4, kBufferBytes = 4 << 20;
+// As many threads pack as there are buffers, and most weights are some ten megabytes.
+constexpr size_t kBuffers = 16, kBufferBytes = 1 << 20;
 
 class PinnedRing final : public Uploader {
  public:
