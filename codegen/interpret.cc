@@ -46,11 +46,13 @@ void collect_touched(const Region& region, Touched& touched) {
 
 }  // namespace
 
-// On a GPU copies run ahead of everything else that the task does, and of other tasks.
+// On a GPU copies run ahead of everything else that the task does, and of other tasks. What counts
+// of a constant nobody writes, whatever lies beside it.
 void Interpreter::require_no_race() const {
   Touched touched;
   collect_touched(kernel_.body, touched);
   for (ValueId fetched : touched.fetched) {
+    if (kernel_.parameters.at(static_cast<size_t>(fetched)).constant) continue;
     for (ValueId written : touched.written) {
       const std::byte* memory = values_[fetched].buffer;
       if (fetched != written && (memory == nullptr || memory != values_[written].buffer)) continue;

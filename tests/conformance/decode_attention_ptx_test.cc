@@ -82,6 +82,44 @@ TEST(DecodeAttentionPtx, EveryHeadFitsSharedMemory) {
   }
 }
 
+// A step as one launch: past is fetched before the launch before has ended, the token read after.
+TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) {
+  const ir::Graph graph = ir::parse(R"(graph step {
+  input %x: f16[b,4096]
+  input %k: f16[b,8,1,128]
+  input %v: f16[b,8,1,128]
+  input %past_k: f16[b,8,p,128]
+  input %past_v: f16[b,8,p,128]
+  input %lengths: i32[b]
+  input %cos: f16[4096,64]
+  input %sin: f16[4096,64]
+  %q: f16[b,32,1,128] = Reshape(%x)
+  %y: f16[b,32,1,128], %present_k: f16[b,8,p,128], %present_v: f16[b,8,p,128] = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths, _, %cos, %sin) {causal=1, kv_heads=8, q_heads=32}
+  output %y
+  output %present_k
+  output %present_v
+})");
+  Settings settings = assembled_settings();
+  settings.only_candidate = "split_keys";
+  const ir::Node& node = graph.node(graph.order().back());
+  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  Launch& launch = lowered.launches.back();
+  for (codegen::Parameter& parameter : launch.kernel.parameters) {
+    parameter.constant |= parameter.name == "lengths";
+  }
+  const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+  // Who computes waits for the launch before, who copies does not.
+  const std::string wait = "griddepcontrol.wait";
+  ASSERT_NE(code.ptx.find(wait), std::string::npos);
+  EXPECT_EQ(code.ptx.find(wait), code.ptx.rfind(wait));
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
+  ASSERT_EQ(assembled.status, 0) << assembled.report;
+  EXPECT_TRUE(assembled.keeps_to_registers()) << assembled.report;
+  codegen::expect_estimated("a step of decoding", launch.kernel, launch.threads, *settings.gpu,
+                            code, assembled);
+}
+
 // Warps only meet when all keys are seen.
 TEST(DecodeAttentionPtx, NoBarrierStandsInTheLoop) {
   Settings settings = assembled_settings();

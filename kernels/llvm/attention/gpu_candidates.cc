@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/llvm/attention/gpu_decode.h"
+#include "kernels/llvm/attention/gpu_decode_token.h"
 #include "kernels/llvm/attention/gpu_flash.h"
 #include "kernels/llvm/attention/gpu_prefill.h"
 #include "kernels/llvm/attention/key_cache.h"
@@ -39,6 +40,15 @@ Support supports_split_keys(const ir::Graph& graph, const ir::Node& node,
   return supports_decode(graph, node, describe_attention(graph, node).problem, settings);
 }
 
+// Runs of one query may bring their token into the caches by themselves: place_heads then has
+// nothing to do.
+void leave_out_placing(Lowered& lowered, const Dim& wanted) {
+  for (Launch& launch : lowered.launches) {
+    if (!launch.brings_over) launch.tasks = launch.tasks * wanted;
+  }
+  std::erase_if(lowered.launches, [](const Launch& launch) { return launch.tasks.is(0); });
+}
+
 // Runs of up to most_decode_queries() by split keys, of some more by flash, of many by prefill;
 // what does not decode or prefill leaves its queries to flash.
 Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& settings, bool decodes,
@@ -53,14 +63,17 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   };
   const int64_t fewest = decodes ? most_decode_queries(problem) : 0;
   const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
-  const auto decode = [&](int64_t queries) {
-    return [&, queries](const Dim& wanted) {
-      return decode_launch(graph, node, problem, operands, settings, queries, wanted, lowered);
-    };
-  };
   const int64_t one = std::min<int64_t>(1, fewest);  // the case that matters most
-  add(has_few_queries(problem, one), decode(one));
-  add(has_few_queries(problem, fewest) - has_few_queries(problem, one), decode(fewest));
+  const bool adds_token = decodes && can_add_token(graph, node, problem).ok;
+  if (adds_token) leave_out_placing(lowered, 1 - has_few_queries(problem, one));
+  add(has_few_queries(problem, one), [&](const Dim& wanted) {
+    return decode_launch(graph, node, problem, adds_token ? operands_of_past(problem) : operands,
+                         settings, one, adds_token, wanted, lowered);
+  });
+  add(has_few_queries(problem, fewest) - has_few_queries(problem, one), [&](const Dim& wanted) {
+    return decode_launch(graph, node, problem, operands, settings, fewest, /*adds_token=*/false,
+                         wanted, lowered);
+  });
   add(has_few_queries(problem, few) - has_few_queries(problem, fewest), [&](const Dim& wanted) {
     return flash_launch(graph, node, problem, operands, settings, /*many=*/false, wanted);
   });

@@ -5,10 +5,12 @@
 #include <bit>
 #include <limits>
 #include <numbers>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "kernels/llvm/attention/gpu_decode_shape.h"
+#include "kernels/llvm/attention/gpu_decode_token.h"
 #include "kernels/llvm/attention/head_matrix.h"
 #include "kernels/llvm/attention/task.h"
 #include "kernels/llvm/launch_writer.h"
@@ -40,7 +42,7 @@ class GpuDecode {
  public:
   GpuDecode(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
             const AttentionOperands& operands, const DecodeShape& shape, int multiprocessors,
-            Lowered& lowered)
+            bool adds_token, Lowered& lowered)
       : graph_(graph),
         node_(node),
         problem_(problem),
@@ -50,6 +52,7 @@ class GpuDecode {
         most_queries_(shape.kept_rows / group_),
         query_strides_(operands.q.strides),
         splits_(shape.splits(problem, multiprocessors)),
+        shares_(splits_ + (adds_token ? 1 : 0)),
         writer_("decode_attention"),
         b_(writer_.builder),
         q_(writer_.buffer("q", dtype(attention_.q), operands.q.buffer)),
@@ -59,11 +62,12 @@ class GpuDecode {
         lengths_(optional_buffer("lengths", attention_.kv_lengths)),
         sinks_(optional_buffer("sinks", attention_.sinks)),
         outputs_(writer_.buffer("outputs", DType::kF32,
-                                add_scratch(lowered, shares() * (value_columns() * 4)))),
-        maxima_(writer_.buffer("maxima", DType::kF32, add_scratch(lowered, shares() * 4))),
-        totals_(writer_.buffer("totals", DType::kF32, add_scratch(lowered, shares() * 4))),
+                                add_scratch(lowered, share_rows() * (value_columns() * 4)))),
+        maxima_(writer_.buffer("maxima", DType::kF32, add_scratch(lowered, share_rows() * 4))),
+        totals_(writer_.buffer("totals", DType::kF32, add_scratch(lowered, share_rows() * 4))),
         counters_(writer_.buffer("counters", DType::kI32, add_counters(lowered, heads()))),
         y_(optional_buffer("y", node.outputs[0])) {
+    if (adds_token) token_.emplace(writer_, graph, node, problem, q_);
     declare();
   }
 
@@ -71,6 +75,7 @@ class GpuDecode {
     locate();
     make_rings();
     stage_queries();
+    if (token_) add_token();
     const std::vector<Tile> ends = walk_keys();
     merge_warps(ends);
     const ValueId arrived = b_.arrive(counters_, head_number_);
@@ -81,6 +86,13 @@ class GpuDecode {
     });
     Launch launch = writer_.finish(heads() * splits_ * wanted, 1000);
     launch.threads = shape_.threads();
+    if (token_) {
+      launch.checks = position_checks(problem_);
+      // Rows of past that count are not written, though present may be the same memory.
+      for (codegen::Parameter& parameter : launch.kernel.parameters) {
+        if (parameter.name == "k" || parameter.name == "v") parameter.constant = true;
+      }
+    }
     return launch;
   }
 
@@ -92,8 +104,8 @@ class GpuDecode {
     return writer_.buffer(name, storage_type(dtype(id)), BufferArgument::value(id));
   }
   Dim heads() const { return problem_.batch * attention_.kv_heads; }
-  // Rows of all heads and splits.
-  Dim shares() const { return heads() * splits_ * int64_t{shape_.kept_rows}; }
+  // Rows of all heads, splits and the new token.
+  Dim share_rows() const { return heads() * shares_ * int64_t{shape_.kept_rows}; }
   int value_columns() const { return shape_.value_boxes * kColumns; }
   int all_rows() const { return shape_.rows(); }
   Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
@@ -126,8 +138,8 @@ class GpuDecode {
         writer_.declare(dim);
       }
     }
-    for (const Dim& dim : {splits_, problem_.mask_batch, problem_.mask_head, problem_.mask_query,
-                           problem_.mask_key, mask_keys()}) {
+    for (const Dim& dim : {splits_, shares_, problem_.mask_batch, problem_.mask_head,
+                           problem_.mask_query, problem_.mask_key, mask_keys()}) {
       writer_.declare(dim);
     }
     declare_task(writer_, problem_, most_queries_);
@@ -147,6 +159,13 @@ class GpuDecode {
     const ValueId blocks = dim(ceil_div(problem_.queries, most_queries_));
     const ValueId first = b_.mul(b_.mul(head_number_, b_.index(group_)), blocks);
     task_ = locate_task(writer_, problem_, first, most_queries_, lengths_);
+    if (!token_) return;
+    const ValueId before = b_.max(b_.index(0), b_.sub(task_.length, b_.index(1)));
+    const ValueId kept = b_.min(dim(problem_.past), before);
+    token_->locate(task_, kept);
+    sees_token_ = b_.less(kept, task_.length);
+    task_.last_key = b_.min(task_.last_key, kept);
+    task_.first_key = b_.min(task_.first_key, task_.last_key);
   }
 
   void make_rings() {
@@ -173,18 +192,14 @@ class GpuDecode {
     const DType type = dtype(attention_.q);
     const int box = kRows * kColumns;
     const ValueId room = b_.alloc(type, int64_t{box} * shape_.key_boxes);
-    const bool one = most_queries_ == 1;
-    if (!one) b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
+    const int rows = most_queries_ == 1 && !token_ ? kRows : group_;  // all at once
+    if (rows < kRows) b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
     for_queries([&](ValueId query) {
       for (int i = 0; i < shape_.key_boxes; ++i) {
-        const int64_t first = int64_t{i} * kColumns, left = problem_.depth - first;
-        const Tile codes = b_.load({q_,
-                                    place(query_strides_, query, first),
-                                    {dim(query_strides_.head), dim(query_strides_.column)},
-                                    {b_.index(group_), b_.index(left)}},
-                                   {one ? kRows : group_, kColumns});
+        const Tile codes = query_codes(query, int64_t{i} * kColumns, rows);
         const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
         b_.store({room, b_.add(b_.index(int64_t{i} * box), row)}, codes);
+        if (token_) new_queries_.push_back(codes);
       }
     });
     for (int i = 0; i < shape_.key_boxes; ++i) {
@@ -192,6 +207,42 @@ class GpuDecode {
           {room, b_.index(int64_t{i} * box), {b_.index(0), b_.index(1)}, {}}, {shape_.warps, box});
       queries_.push_back(b_.reshape(repeated, {all_rows(), kColumns}));
     }
+  }
+
+  Tile query_codes(ValueId query, int64_t first, int rows) {
+    if (token_) return token_->queries(rows, first, kColumns);
+    return b_.load({q_,
+                    place(query_strides_, query, first),
+                    {dim(query_strides_.head), dim(query_strides_.column)},
+                    {b_.index(group_), b_.index(problem_.depth - first)}},
+                   {rows, kColumns});
+  }
+
+  // The new token goes into the caches and is a share of its own, made by the block that has the
+  // last keys: often it has the fewest.
+  void add_token() {
+    b_.branch(b_.equal(split_, b_.sub(dim(splits_), b_.index(1))), [&] {
+      Tile products = f32(0, {group_});
+      for (int i = 0; i < shape_.key_boxes; ++i) {
+        const Tile key = token_->key(int64_t{i} * kColumns, kColumns);
+        token_->store_key(int64_t{i} * kColumns, key);
+        const Tile left =
+            decode_tile(b_, new_queries_[static_cast<size_t>(i)], dtype(attention_.q));
+        const Tile right =
+            b_.broadcast(decode_tile(b_, key, dtype(attention_.k)), {group_, kColumns});
+        products = b_.add(products, b_.reduce(Fn::kAdd, b_.mul(left, right), 1));
+      }
+      token_->store_value(token_->value(1, value_columns()));
+      const ValueId share = share_of(b_.index(0), dim(splits_));
+      const Tile hidden = f32(kMinusInfinity, {group_});
+      const Tile score = b_.select(b_.splat(sees_token_, {group_}), scaled(products), hidden);
+      b_.store({maxima_, share}, score);
+      b_.store({totals_, share}, f32(1, {group_}));
+      const Tile value =
+          decode_tile(b_, token_->value(group_, value_columns()), dtype(attention_.v));
+      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, value);
+      return std::vector<ValueId>{};
+    });
   }
 
   // Maximum, sum and outputs of every row of every warp.
@@ -271,17 +322,16 @@ class GpuDecode {
     return b_.add(b_.mul(warp, i32(shape_.warp_keys)), b_.iota(DType::kI32, scores_shape(), 1));
   }
 
+  Tile scaled(Tile products) {
+    const std::vector<int> shape = b_.type(products).shape;
+    const double cap = attention_.softcap;
+    if (!(cap > 0)) return b_.mul(products, f32(problem_.scale * kLog2E, shape));
+    const Tile capped = b_.unary(Fn::kTanh, b_.mul(products, f32(problem_.scale / cap, shape)));
+    return b_.mul(capped, f32(cap * kLog2E, shape));
+  }
+
   Tile visible_scores(Tile products, ValueId key, ValueId left) {
-    const std::vector<int> shape = scores_shape();
-    Tile scores = products;
-    if (attention_.softcap > 0) {
-      const double cap = attention_.softcap;
-      scores = b_.unary(Fn::kTanh, b_.mul(scores, f32(problem_.scale / cap, shape)));
-      scores = b_.mul(scores, f32(cap * kLog2E, shape));
-    } else {
-      scores = b_.mul(scores, f32(problem_.scale * kLog2E, shape));
-    }
-    return hide(add_mask(scores, key, left), key, left);
+    return hide(add_mask(scaled(products), key, left), key, left);
   }
 
   // What the mask does not speak of is hidden: it may be shorter than the keys.
@@ -339,7 +389,7 @@ class GpuDecode {
   // Where the rows of a query begin among those of all shares; those of all splits lie together.
   ValueId share_of(ValueId query, ValueId split) {
     const ValueId of_query = b_.add(b_.mul(head_number_, b_.index(most_queries_)), query);
-    return b_.mul(b_.add(b_.mul(of_query, dim(splits_)), split), b_.index(group_));
+    return b_.mul(b_.add(b_.mul(of_query, dim(shares_)), split), b_.index(group_));
   }
 
   // What `part(warp)` gives of each warp, put together.
@@ -424,7 +474,7 @@ class GpuDecode {
       total = f32(1, shape);
     }
     const std::vector<ValueId> merged =
-        b_.loop(b_.index(0), dim(splits_), b_.index(count), {top, total, f32(0, shape)},
+        b_.loop(b_.index(0), dim(shares_), b_.index(count), {top, total, f32(0, shape)},
                 [&](ValueId split, std::span<const ValueId> before) {
                   return add_splits(query, split, count, before);
                 });
@@ -438,7 +488,7 @@ class GpuDecode {
     for (int i = 0; i < count; ++i) {
       const ValueId split = b_.add(first, b_.index(i));
       const ValueId row = share_of(query, split), zero = b_.index(0), one = b_.index(1);
-      const ValueId left = b_.mul(b_.sub(dim(splits_), split), b_.index(group_));
+      const ValueId left = b_.mul(b_.sub(dim(shares_), split), b_.index(group_));
       const ValueId at = b_.mul(row, b_.index(value_columns()));
       maxima.push_back(b_.load({maxima_, row, {one, zero}, {left, kNone}}, shape, kMinusInfinity));
       totals.push_back(b_.load({totals_, row, {one, zero}, {left, kNone}}, shape));
@@ -474,7 +524,7 @@ class GpuDecode {
   const DecodeShape shape_;
   const int group_, most_queries_;
   const HeadStrides query_strides_;
-  const Dim splits_;
+  const Dim splits_, shares_;
   LaunchWriter writer_;
   Builder& b_;
   ValueId q_;
@@ -482,8 +532,10 @@ class GpuDecode {
   ValueId mask_, lengths_, sinks_, outputs_, maxima_, totals_, counters_, y_;
   ValueId split_ = kNone, head_number_ = kNone;
   AttentionTask task_{};  // of the first head of the group
+  std::optional<NewToken> token_;
+  ValueId sees_token_ = kNone;
   std::vector<ValueId> key_rings_, value_rings_;
-  std::vector<Tile> queries_;
+  std::vector<Tile> queries_, new_queries_;
 };
 
 }  // namespace
@@ -529,7 +581,7 @@ Support supports_decode(const ir::Graph& graph, const ir::Node& node,
 
 Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
                      const AttentionOperands& operands, const Settings& settings, int64_t queries,
-                     const Dim& wanted, Lowered& lowered) {
+                     bool adds_token, const Dim& wanted, Lowered& lowered) {
   const std::vector<DecodeShape> shapes = rank_decode_shapes(problem, queries, *settings.gpu);
   const size_t rank = std::min(shapes.size() - 1, static_cast<size_t>(settings.rank));
   ShapeChoice choice{fmt::format("queries <= {}", queries), shapes[rank].text(), {}};
@@ -538,7 +590,7 @@ Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const Attenti
   }
   lowered.shapes.push_back(std::move(choice));
   return GpuDecode(graph, node, problem, operands, shapes[rank], settings.gpu->multiprocessors,
-                   lowered)
+                   adds_token, lowered)
       .emit(wanted);
 }
 

@@ -25,9 +25,10 @@ int64_t most_decode_queries(const AttentionProblem& problem);
 Support supports_decode(const ir::Graph& graph, const ir::Node& node,
                         const AttentionProblem& problem, const Settings& settings);
 
-// For up to `queries` of them. `wanted`: 1, or 0 where another launch has the queries of this Run.
+// For up to `queries` of them. `adds_token`: of one, with operands_of_past(); the launch brings its
+// token into the caches. `wanted`: 1, or 0 where another launch has the queries of this Run.
 Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
                      const AttentionOperands& operands, const Settings& settings, int64_t queries,
-                     const Dim& wanted, Lowered& lowered);
+                     bool adds_token, const Dim& wanted, Lowered& lowered);
 
 }  // namespace tenon::kernels
