@@ -91,7 +91,15 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
     bool few = kernel.types[op.results[0]].shape[1] <= kFewColumns;
     if (!out.right && few) out.right = scratch_rows(kernel, definitions, turned->operands[0]);
   } else if (right[0] == std::max<int64_t>(1, op.integer) * left[1]) {
-    out.right = slot(op.operands[2], kLeastRow, /*may_end=*/true);
+    bool two = turned && turned->op == Op::kConcat && turned->axis == 1 &&
+               turned->operands.size() == 2 && op.integer == 0;
+    if (two) {
+      out.right = slot(turned->operands[0], kWholeRow, /*may_end=*/true);
+      out.beside = slot(turned->operands[1], kWholeRow, /*may_end=*/true);
+      if (!out.beside) return std::nullopt;
+    } else {
+      out.right = slot(op.operands[2], kLeastRow, /*may_end=*/true);
+    }
     out.rows_are_k = true;
   }
   const std::vector<int>& sums = kernel.types[op.results[0]].shape;

@@ -39,9 +39,13 @@ class LiveRegisters {
         users_(kernel.types.size()),
         on_demand_(kernel.types.size()),
         renamed_(kernel.types.size()),
+        of_places_(kernel.types.size()),
+        in_words_(kernel.types.size()),
         registers_(kernel.types.size()) {
     find_users(kernel.body);
     find_on_demand(kernel.body);
+    find_of_places(kernel.body);
+    find_in_words(kernel.body);
     for (size_t id = 0; id < kernel.types.size(); ++id) {
       const Operation* op = definitions_[id];
       renamed_[id] = op && !on_demand_[id] && is_renamed(*op);
@@ -79,6 +83,37 @@ class LiveRegisters {
     }
   }
 
+  // What depends on nothing but where an element lies is made where it is used.
+  void find_of_places(const Region& region) {
+    for (const Operation& op : region.operations) {
+      for (const Region& inner : op.regions) find_of_places(inner);
+      bool made = op.op == Op::kIota || op.op == Op::kConstant || op.op == Op::kSplat;
+      bool follows = is_elementwise(op.op) &&
+                     std::ranges::all_of(op.operands, [&](ValueId id) { return of_places_[id]; });
+      if (made || follows) of_places_[op.results[0]] = true;
+    }
+  }
+
+  // Left operands of products that are there before them, also where pipelines carry them along:
+  // two elements in a register.
+  void find_in_words(const Region& region) {
+    for (size_t i = region.operations.size(); i-- > 0;) {
+      const Operation& op = region.operations[i];
+      for (const Region& inner : op.regions) find_in_words(inner);
+      if (ring_dot(kernel_, definitions_, op, threads_)) in_words_[op.operands[1]] = true;
+      if (op.op != Op::kPipeline) continue;
+      const Region& consume = op.regions[1];
+      for (size_t k = 0; k < op.results.size(); ++k) {
+        ValueId inside = consume.arguments[2 + k];
+        if (!in_words_[inside] && !in_words_[op.results[k]]) continue;
+        for (ValueId id :
+             {inside, op.results[k], op.operands[2 + k], consume.operations.back().operands[k]}) {
+          in_words_[id] = true;
+        }
+      }
+    }
+  }
+
   bool is_on_demand(const Operation& op, const User& user) const {
     if (auto product = ring_dot(kernel_, definitions_, *user.op, threads_)) {
       if (user.operand == 1) return product->left ? product->left == &op : !is_read(op);
@@ -88,12 +123,15 @@ class LiveRegisters {
     return on_demand_[user.op->results[0]] && (!is_read(op) || is_turned(user));
   }
   static bool is_read(const Operation& op) { return op.op == Op::kRead || op.op == Op::kLoad; }
-  static bool is_turned(const User& user) { return user.op->op == Op::kTranspose; }
+  static bool is_turned(const User& user) {
+    return user.op->op == Op::kTranspose || user.op->op == Op::kConcat;
+  }
 
   int count_registers(ValueId id) const {
     const Type& type = kernel_.types[id];
     const Operation* op = definitions_[id];
-    if (on_demand_[id] || renamed_[id]) return 0;
+    if (on_demand_[id] || renamed_[id] || of_places_[id]) return 0;
+    if (in_words_[id] && bit_width(type.dtype) == 16) return (layouts_[id].registers() + 1) / 2;
     if (type.kind == Type::Kind::kIndex) return op && op->op == Op::kIndexConstant ? 0 : 2;
     if (type.kind != Type::Kind::kTile) return 0;
     if (op && (op->op == Op::kConstant || op->op == Op::kSplat)) return 0;
@@ -179,6 +217,11 @@ class LiveRegisters {
         inside = std::max(inside, most_in(op.regions[r], pipeline));
       }
       alive[2 * i] += inside;
+      // What is carried begins in the registers of what ends here.
+      size_t first = pipeline ? 2 : 3;
+      for (size_t k = first; (pipeline || op.op == Op::kFor) && k < op.operands.size(); ++k) {
+        if (last.at(op.operands[k]) == i) alive[2 * i] -= registers_[op.operands[k]];
+      }
     }
     return *std::ranges::max_element(alive);
   }
@@ -208,7 +251,7 @@ class LiveRegisters {
   int threads_;
   std::vector<const Operation*> definitions_;
   std::vector<std::vector<User>> users_;
-  std::vector<bool> on_demand_, renamed_;
+  std::vector<bool> on_demand_, renamed_, of_places_, in_words_;
   std::vector<int> registers_;
 };
 

@@ -99,13 +99,14 @@ std::vector<const Operation*> definitions_of(const Kernel& kernel);
 // Few columns are multiplied by mma.sync everywhere: the fences around a wgmma cost more than it.
 inline constexpr int kFewColumns = 16;
 
-// A dot on tensor cores whose right operand is a turned slot of a ring, [n, k], or where columns are
-// few turned rows of scratch: what is read there needs no registers. The left one lies in
+// A dot on tensor cores whose right operand is a turned slot of a ring, [n, k], or where columns
+// are few turned rows of scratch: what is read there needs no registers. The left one lies in
 // registers, or in a slot [m, k] as well.
 struct RingDot {
-  const Operation* right = nullptr;  // kRead, or kLoad from scratch
-  const Operation* left = nullptr;   // kRead, or null: registers
-  bool rows_are_k = false;           // the right one is no turned slot but one [k, n]
+  const Operation* right = nullptr;   // kRead, or kLoad from scratch
+  const Operation* left = nullptr;    // kRead, or null: registers
+  bool rows_are_k = false;            // the right one is no turned slot but one [k, n]
+  const Operation* beside = nullptr;  // kRead: its right half is another slot of the same shape
 };
 std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const std::vector<const Operation*>& definitions,

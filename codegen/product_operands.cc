@@ -65,10 +65,11 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   });
   auto from_slot = [&](const Operation* read, const Operation& user, size_t operand) {
     auto dot = ring_dot(kernel, definitions, user, threads);
-    return dot && ((operand == 2 && dot->right == read) || (operand == 1 && dot->left == read));
+    bool on_the_right = dot && (dot->right == read || dot->beside == read);
+    return (operand == 2 && on_the_right) || (operand == 1 && dot && dot->left == read);
   };
   auto from_memory = [&](const Operation* read, const Operation& user, size_t operand) {
-    if (user.op != Op::kTranspose) return from_slot(read, user, operand);
+    if (user.op != Op::kTranspose && user.op != Op::kConcat) return from_slot(read, user, operand);
     return std::ranges::all_of(users[user.results[0]], [&](const auto& next) {
       return from_slot(read, *next.first, next.second);
     });

@@ -39,6 +39,8 @@ std::span<const TensorMap> LaunchMaps::encode(device::Device& device, const std:
 
 const TensorMap& LaunchMaps::find(Kept& kept, const MappedMatrix& matrix, device::Device& device,
                                   const std::string& node) {
+  static constexpr TensorMap kNothing{};
+  if (matrix.rows == 0) return kNothing;  // of which nothing is fetched
   const auto known = std::ranges::find(kept.encoded, matrix, &Encoded::matrix);
   if (known != kept.encoded.end()) return known->map;
   const TensorMap map =

@@ -81,6 +81,11 @@ llvm::Function* GpuEmitter::run() {
     run_roles();
   } else {
     start_positions(0);
+    if (begins_early()) {  // nothing is read before the wait, but what a launch takes is over by
+                           // then
+      instruct(ptx::Instruction::kLetNextBegin, {});
+      instruct(ptx::Instruction::kWaitForPrevious, {});
+    }
     make_tables();
     region(kernel_.body);
     ir_.CreateRetVoid();
@@ -429,6 +434,7 @@ bool GpuEmitter::is_uniform(Value* value) const {
 
 void GpuEmitter::elementwise(const Operation& op) {
   if (folded_.contains(&op)) return;
+  if (rescales_running(op)) return rescale_running(op);
   // Unexpanded only where every use is a cast to f16, which decodes the codes itself.
   if (op.fn == Fn::kDecodeF8E4M3FN) return;
   const Layout& layout = layouts_[op.results[0]];

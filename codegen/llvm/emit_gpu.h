@@ -37,7 +37,7 @@ class GpuEmitter : private KernelEmitter {
   int blocks() const;   // that should run beside each other on a multiprocessor
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
-  bool begins_early() const { return specialised_; }
+  bool begins_early() const { return target_.arch == "sm_90a"; }
 
  private:
   // Where a register's element lies in its tile; rank 1 is row 0.
@@ -205,11 +205,18 @@ class GpuEmitter : private KernelEmitter {
   void multiply_until_read(const RingProduct& product);
   void finish_running(ValueId id);
   void finish_operands(const Operation& op);
+  void find_turns(const Region& region);
+  void await_turn();
+  void pass_turn();
+  void pass_first_turn();
+  bool rescales_running(const Operation& op) const;
+  void rescale_running(const Operation& op);
   void clear_for_products(const Operation& read);
   void clear_rows(const Operation& read);
   int right_step_bytes(const RingProduct& product);
   std::vector<Tile> left_operands(const RingProduct& product, Value* slot, int step);
   Value* left_slot(const RingProduct& product);
+  Value* right_slot(const RingProduct& product);
   Value* moved(Value* descriptor, int64_t bytes);
   void begin_step(const RingProduct& product, const std::vector<Tile>& left, Value* right,
                   Tile& sums);
@@ -371,11 +378,12 @@ class GpuEmitter : private KernelEmitter {
   int steps_begun_ = 0;                      // of products, in this step of the pipeline
   std::set<const Operation*> in_flight_;     // products that may still run when their step ends
   std::function<void()> give_back_;          // the slot of the step before
-  struct Running {  // sums that nobody has looked at yet
-    int group = 0;  // of products, with which they are done
-    Tile left;      // words that these read
+  struct Running {                           // sums that nobody has looked at yet
+    int group = 0;                           // of products, with which they are done
+    Tile left;                               // words that these read
   };
   std::map<ValueId, Running> running_;
+  std::set<const Operation*> turn_begins_, turn_ends_;  // products around what a turn is
   int groups_begun_ = 0;
 };
 

@@ -19,6 +19,7 @@ using ptx::Instruction;
 
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
 constexpr int kStepBytes = kStep * 2;
+constexpr int kWarpgroup = 128, kClearBarrier = 2, kTurnBarrier = 4;  // of each warpgroup
 
 // Of a matrix in swizzled rows of 128, 64 or 32 bytes: how far eight rows are from the next eight,
 // and which of the three it is.
@@ -113,6 +114,16 @@ llvm::Value* GpuEmitter::descriptor(const Operation& read) {
                       ir_.getInt64(descriptor_bits(rings_[read.operands[0]].row_bytes)));
 }
 
+// The right operand; its second half, where it has one, is as far away in every slot.
+llvm::Value* GpuEmitter::right_slot(const RingProduct& product) {
+  Value* first = descriptor(*product.operands.right);
+  if (!product.operands.beside) return first;
+  const Ring &left = rings_[product.operands.right->operands[0]],
+             &right = rings_[product.operands.beside->operands[0]];
+  auto distance = static_cast<uint64_t>(right.offset - left.offset) >> 4;
+  return ir_.CreateAdd(first, ir_.getInt64((distance - 1) << 16));
+}
+
 // How far the right operand of one step is from that of the next.
 int GpuEmitter::right_step_bytes(const RingProduct& product) {
   const Ring& ring = rings_[product.operands.right->operands[0]];
@@ -171,7 +182,7 @@ void GpuEmitter::begin_step(const RingProduct& product, const std::vector<Tile>&
 void GpuEmitter::multiply_async(const RingProduct& product) {
   const Operation& op = product.op;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
-  Value *right = descriptor(*product.operands.right), *left = left_slot(product);
+  Value *right = right_slot(product), *left = left_slot(product);
   int depth = groups_in_flight(product.columns);
   std::vector<Tile> current = left_operands(product, left, 0);
   for (int step = 0; step < product.steps; ++step) {
@@ -211,17 +222,19 @@ void GpuEmitter::find_running() {
 void GpuEmitter::multiply_until_read(const RingProduct& product) {
   const Operation& op = product.op;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
-  Value *right = descriptor(*product.operands.right), *slot = left_slot(product);
+  Value *right = right_slot(product), *slot = left_slot(product);
   std::vector<std::vector<Tile>> left;
   for (int step = 0; step < product.steps; ++step) {
     left.push_back(left_operands(product, slot, step));
   }
+  if (turn_begins_.contains(&op)) await_turn();
   instruct(Instruction::kProductFence, {});
   for (int step = 0; step < product.steps; ++step) {
     begin_step(product, left[static_cast<size_t>(step)],
                moved(right, step * right_step_bytes(product)), sums);
   }
   instruct(Instruction::kProductCommit, {});
+  if (turn_ends_.contains(&op)) pass_turn();
   Running& now = running_[op.results[0]];
   if (auto before = running_.extract(op.operands[0])) now.left = before.mapped().left;
   for (const std::vector<Tile>& step : left) {
@@ -231,6 +244,41 @@ void GpuEmitter::multiply_until_read(const RingProduct& product) {
   }
   now.group = ++groups_begun_;
   values_[op.results[0]] = std::move(sums);
+}
+
+// Two warpgroups take turns: while one begins its products, the other computes with the sums of its
+// own. Without it both would wait for the matrix unit, and then for nothing but arithmetic.
+void GpuEmitter::find_turns(const Region& region) {
+  for (const Operation& op : region.operations) {
+    for (const Region& inner : op.regions) find_turns(inner);
+    if (op.op != Op::kPipeline || threads_ != 2 * kWarpgroup || !specialised_) continue;
+    std::vector<const Operation*> products;
+    for (const Operation& inner : op.regions[1].operations) {
+      if (inner.op == Op::kDot && runs_until_read(inner)) products.push_back(&inner);
+    }
+    auto reads_rows = [&](const Operation* product) {
+      return ring_dot(kernel_, definitions_, *product, threads_)->rows_are_k;
+    };
+    if (products.empty() || reads_rows(products.front()) == reads_rows(products.back())) continue;
+    turn_begins_.insert(products.front());
+    turn_ends_.insert(products.back());
+  }
+}
+
+void GpuEmitter::await_turn() {
+  Value* barrier = plus(ir_.CreateLShr(thread_, 7), kTurnBarrier);
+  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {barrier, number(threads_)});
+}
+
+void GpuEmitter::pass_turn() {
+  Value* other = ir_.CreateXor(ir_.CreateLShr(thread_, 7), 1);
+  instruct(Instruction::kBarrierPass, {plus(other, kTurnBarrier), number(threads_)});
+}
+
+// The first warpgroup begins.
+void GpuEmitter::pass_first_turn() {
+  if (turn_begins_.empty()) return;
+  when(ir_.CreateICmpUGE(thread_, number(kWarpgroup)), [&] { pass_turn(); });
 }
 
 void GpuEmitter::finish_running(ValueId id) {
@@ -249,21 +297,71 @@ void GpuEmitter::finish_operands(const Operation& op) {
     while (!running_.empty()) finish_running(running_.begin()->first);
     return;
   }
-  bool adds = op.op == Op::kDot && runs_until_read(op);
+  bool adds = (op.op == Op::kDot && runs_until_read(op)) || rescales_running(op);
   for (size_t i = adds ? 1 : 0; i < op.operands.size(); ++i) finish_running(op.operands[i]);
+}
+
+// Sums times a number for each row, which is 1 for most: a warp whose rows all have 1 leaves them
+// as they are. The branch stands before the wait, and with it all that was computed so far: the
+// assembler moves a wait up as far as its block of code reaches.
+bool GpuEmitter::rescales_running(const Operation& op) const {
+  if (op.op != Op::kBinary || op.fn != Fn::kMul || !running_.contains(op.operands[0])) return false;
+  const Operation* factor = definitions_[op.operands[1]];
+  return factor && factor->op == Op::kBroadcast && layouts_[op.operands[1]].is_bits() &&
+         layouts_[op.operands[1]] == layouts_[op.operands[0]];
+}
+
+void GpuEmitter::rescale_running(const Operation& op) {
+  auto& context = module_.getContext();
+  const Tile factors = tile(op.operands[1]);
+  Value* changed = nullptr;
+  for (Value* factor : std::set<Value*>(factors.begin(), factors.end())) {
+    Value* is_other = ir_.CreateFCmpUNE(factor, llvm::ConstantFP::get(factor->getType(), 1.0));
+    changed = changed ? ir_.CreateOr(changed, is_other) : is_other;
+  }
+  Value* any =
+      ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_vote_any_sync, {}, {ir_.getInt32(~0u), changed});
+  auto* scale = llvm::BasicBlock::Create(context, "rescale", function_);
+  auto* keep = llvm::BasicBlock::Create(context, "keep", function_);
+  auto* after = llvm::BasicBlock::Create(context, "rescaled", function_);
+  ir_.CreateCondBr(any, scale, keep);
+  Running running = running_.extract(op.operands[0]).mapped();
+  auto finished = [&] {
+    return ptx::finish_products(ir_, tile(op.operands[0]), groups_begun_ - running.group,
+                                running.left);
+  };
+  ir_.SetInsertPoint(scale);
+  Tile scaled = finished();
+  for (size_t r = 0; r < scaled.size(); ++r) scaled[r] = ir_.CreateFMul(scaled[r], factors[r]);
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(keep);
+  Tile kept = finished();
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(after);
+  Tile out;
+  for (size_t r = 0; r < scaled.size(); ++r) {
+    llvm::PHINode* either = ir_.CreatePHI(scaled[r]->getType(), 2);
+    either->addIncoming(scaled[r], scale);
+    either->addIncoming(kept[r], keep);
+    out.push_back(either);
+  }
+  values_[op.results[0]] = std::move(out);
 }
 
 // Products of the copy engine's kind read slots as they are.
 void GpuEmitter::clear_for_products(const Operation& read) {
-  bool reads_slot = std::ranges::any_of(
-      users_[read.results[0]], [&](const auto& user) { return multiplies_async(*user.first); });
+  auto multiplies = [&](const auto& user) { return multiplies_async(*user.first); };
+  bool reads_slot = std::ranges::any_of(users_[read.results[0]], [&](const auto& user) {
+    return multiplies(user) || (user.first->op == Op::kConcat &&
+                                std::ranges::any_of(users_[user.first->results[0]], multiplies));
+  });
   if (specialised_ && reads_slot && read.operands[3] != kNone) clear_rows(read);
 }
 
 // Rows of a slot at and past the extent of a read become zeros where they are. Each warpgroup does
 // it for itself, so that none waits for another; both write the same.
 void GpuEmitter::clear_rows(const Operation& read) {
-  constexpr int kUnit = 16, kWarpgroup = 128, kFirstBarrier = 2;
+  constexpr int kUnit = 16;
   const Ring& ring = rings_[read.operands[0]];
   int rows = type(read.results[0]).shape[0], units = ring.row_bytes / kUnit;
   Value* extent = single(read.operands[3]);
@@ -286,7 +384,7 @@ void GpuEmitter::clear_rows(const Operation& read) {
     });
   }
   instruct(Instruction::kFenceAsyncProxy, {});
-  Value* barrier = plus(ir_.CreateLShr(thread_, 7), kFirstBarrier);
+  Value* barrier = plus(ir_.CreateLShr(thread_, 7), kClearBarrier);
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {barrier, number(kWarpgroup)});
   ir_.CreateBr(after);
   ir_.SetInsertPoint(after);
@@ -327,7 +425,11 @@ GpuEmitter::Tile GpuEmitter::load_ring_matrices(const Operation& read, Value* ro
 // become zeros: a product with zero would not hide what is no number.
 GpuEmitter::Tile GpuEmitter::right_words(const RingProduct& product, int column, int count,
                                          int step) {
-  const Operation &op = product.op, &read = *product.operands.right;
+  const Operation& op = product.op;
+  int half = type(product.operands.right->results[0]).shape[1];
+  bool is_beside = product.operands.beside && column >= half;
+  const Operation& read = is_beside ? *product.operands.beside : *product.operands.right;
+  if (is_beside) column -= half;
   Value* first = number(step * kStep);
   if (op.integer > 0) {
     auto warps = threads_ / kWarp / static_cast<int>(op.integer);

@@ -158,8 +158,8 @@ Sample grouped_rows(int columns_of_p, DType dtype) {
         return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
       })[0];
   b.store({y, b.mul(b.task(), b.index(kGroups * kRows * kStep))}, sums);
-  std::string name = "grouped_rows_" + std::to_string(columns_of_p) + "_" +
-                     std::string(tenon::name(dtype));
+  std::string name =
+      "grouped_rows_" + std::to_string(columns_of_p) + "_" + std::string(tenon::name(dtype));
   return {name,
           b.finish(),
           256,
@@ -249,6 +249,71 @@ Sample plain_product(const Shape& shape, DType dtype) {
           {M, N, K}, 1e-5};
 }
 
+// Two products that run at once: scores of keys, and values weighted by the scores before, whose
+// sums are halved in rows where a score is high. Values past the last key may be anything.
+Sample overlapping_products(int keys_of_slot, int threads, DType dtype) {
+  constexpr int kDepth = 64, kNarrow = 32;
+  const int rows = threads / 2;
+  Builder b("overlapping_products");
+  ValueId q = b.buffer("q", dtype), k = b.buffer("k", dtype), v = b.buffer("v", dtype);
+  ValueId y = b.buffer("y", kF32), n = b.index_parameter("n");
+  ValueId wide = b.index(2 * kDepth + kNarrow), depth = b.index(kDepth), one = b.index(1);
+  ValueId ring_k = b.ring(dtype, {keys_of_slot, kDepth}, 2);
+  std::vector<ValueId> rings;
+  for (int width : {kDepth, kDepth, kNarrow}) {
+    rings.push_back(b.ring(dtype, {keys_of_slot, width}, 2));
+  }
+  ValueId row = b.mul(b.task(), b.index(rows)), step_keys = b.index(keys_of_slot);
+  ValueId queries = b.load({q, b.mul(row, depth), {depth, one}, {}}, {rows, kDepth});
+  ValueId steps = b.div(b.add(n, b.index(keys_of_slot - 1)), step_keys);
+  auto spread = [&](ValueId x, int columns) {
+    return b.broadcast(b.reshape(x, {rows, 1}), {rows, columns});
+  };
+  std::vector<ValueId> out = b.pipeline(
+      2, b.index(0), steps,
+      {b.constant(dtype, 0, {rows, keys_of_slot}), b.constant(kF32, 0, {rows, 2 * kDepth}),
+       b.constant(kF32, 0, {rows, kNarrow})},
+      [&](ValueId i, ValueId slot) {
+        ValueId key = b.mul(i, step_keys);
+        b.fetch_box(ring_k, slot, {k, n, depth, depth}, key, b.index(0));
+        for (size_t part = 0; part < rings.size(); ++part) {
+          ValueId column = b.index(static_cast<int64_t>(part) * kDepth);
+          b.fetch_box(rings[part], slot, {v, n, wide, wide}, key, column);
+        }
+      },
+      [&](ValueId i, ValueId slot, std::span<const ValueId> before) {
+        ValueId left = b.sub(n, b.mul(i, step_keys));
+        std::vector<ValueId> values;
+        for (ValueId ring : rings) {
+          values.push_back(b.read(ring, slot, b.type(ring).shape, kNone, {}, left));
+        }
+        ValueId keys = b.transpose(b.read(ring_k, slot, {keys_of_slot, kDepth}));
+        ValueId scores = b.dot(b.constant(kF32, 0, {rows, keys_of_slot}), queries, keys);
+        ValueId both = b.concat(std::span(values).first(2), 1);
+        ValueId sums = b.dot(before[1], before[0], both);
+        ValueId narrow = b.dot(before[2], before[0], values[2]);
+        ValueId top = b.reduce(Fn::kMax, scores, 1);
+        ValueId is_high = b.compare(Fn::kGreater, top, b.constant(kF32, 0.5, {rows}));
+        ValueId factor =
+            b.select(is_high, b.constant(kF32, 0.5, {rows}), b.constant(kF32, 1, {rows}));
+        sums = b.mul(sums, spread(factor, 2 * kDepth));
+        narrow = b.mul(narrow, spread(factor, kNarrow));
+        return std::vector{b.cast(scores, dtype), sums, narrow};
+      });
+  b.store({y, b.mul(row, wide), {wide, one}, {}}, out[1]);
+  b.store({y, b.add(b.mul(row, wide), b.index(2 * kDepth)), {wide, one}, {}}, out[2]);
+  int64_t M = 2 * rows, N = 3 * keys_of_slot - 7, D = 2 * kDepth + kNarrow;
+  std::string name = "overlapping_products_" + std::to_string(keys_of_slot) + "_" +
+                     std::string(tenon::name(dtype)) + "_t" + std::to_string(threads);
+  return {name,
+          b.finish(),
+          threads,
+          2,
+          {{dtype, M * kDepth, 0.2}, {dtype, N * kDepth, 0.2}, {dtype, N * D, 1}, {kF32, M * D, 0}},
+          {N},
+          2e-2};
+}
+
 }  // namespace
 
 std::vector<Sample> pipeline_samples() {
@@ -263,6 +328,8 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(plain_product({64, 32, 4, 128}, DType::kBF16));
   out.push_back(plain_product({256, 64, 2, 256}, DType::kBF16));
   out.back().representative = false;
+  out.push_back(overlapping_products(128, 256, kF16));
+  out.push_back(overlapping_products(64, 128, DType::kBF16));
   for (int tokens : {1, 8, 16}) out.push_back(grouped_product(tokens, 2, kF16));
   out.push_back(grouped_product(16, 2, DType::kBF16));
   out.push_back(grouped_rows(16, kF16));

@@ -23,6 +23,9 @@ using Tiles = std::vector<ValueId>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr int kQueries = 128, kThreads = 256;
+// p may be so many powers of two above 1 before the maximum of its row moves and sums are rescaled:
+// far from what f16 holds, and most rows then keep their first maximum.
+constexpr double kHeadroom = 6;
 constexpr int kLeastDepth = 64, kMostDepth = 256, kWidePanel = 128;
 
 // How one launch is cut. Registers decide: queries, scores, p and the sums of a panel of v are in
@@ -202,7 +205,7 @@ class GpuPrefill {
     }
   }
 
-  // Maximum and sum of each row, p of the scores before, sums of p x v.
+  // Maximum of each row, or less by the headroom, its sum, p of the scores before, sums of p x v.
   Tiles walk_keys() {
     Tile maximum = per_row(kMinusInfinity), total = per_row(0);
     if (sinks_ != kNone) {
@@ -217,8 +220,8 @@ class GpuPrefill {
                       const Softened now = soften(hide(scores(slot), step), before);
                       return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
                     });
-    for (const ValueId ring : value_rings_) {
-      carried.push_back(b_.constant(DType::kF32, 0, {kQueries, b_.type(ring).shape[1]}));
+    for (const int width : sum_widths()) {
+      carried.push_back(b_.constant(DType::kF32, 0, {kQueries, width}));
     }
     const auto middle = [&](ValueId lo, ValueId hi, bool at_an_edge) {
       carried = steps(lo, hi, {true, true}, carried,
@@ -242,14 +245,30 @@ class GpuPrefill {
     return b_.unary(Fn::kTanh, b_.mul(sums, scores_of(problem_.scale / attention_.softcap)));
   }
 
+  // Two slots of 64 columns are one operand.
+  bool sums_are_whole() const { return shape_.panel == kWidePanel; }
+  std::vector<int> sum_widths() const {
+    if (sums_are_whole()) return {kWidePanel};
+    std::vector<int> widths;
+    for (const HeadColumns& part : head_columns(shape_.panel)) widths.push_back(part.width);
+    return widths;
+  }
+
+  // What the rings of values hold, as operands for the sums; `visible`: rows that count.
+  Tiles values(ValueId slot, ValueId visible) {
+    Tiles parts;
+    for (const ValueId ring : value_rings_) {
+      parts.push_back(b_.read(ring, slot, b_.type(ring).shape, kNone, {}, visible));
+    }
+    if (sums_are_whole()) return {b_.concat(parts, 1)};
+    return parts;
+  }
+
   Tiles both_products(ValueId step, ValueId slot, std::span<const ValueId> before,
                       bool at_an_edge) {
     Tile visible = scores(slot);
-    Tiles sums;
-    for (size_t i = 0; i < value_rings_.size(); ++i) {
-      const Tile values = b_.read(value_rings_[i], slot, b_.type(value_rings_[i]).shape);
-      sums.push_back(b_.dot(before[3 + i], before[2], values));
-    }
+    Tiles sums = values(slot, kNone);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] = b_.dot(before[3 + i], before[2], sums[i]);
     if (at_an_edge) visible = hide(visible, step);
     const Softened now = soften(visible, before);
     for (Tile& sum : sums) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
@@ -266,7 +285,10 @@ class GpuPrefill {
   Softened soften(Tile scores, std::span<const ValueId> before) {
     const double to_exponent = exponent_scale();
     Softened now;
-    now.maximum = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
+    const Tile highest = b_.reduce(Fn::kMax, scores, 1);
+    const Tile allowed = b_.add(before[0], per_row(kHeadroom / to_exponent));
+    const Tile stays = b_.compare(Fn::kLessEqual, highest, allowed);
+    now.maximum = b_.select(stays, before[0], highest);
     // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
     const Tile none = b_.compare(Fn::kEqual, now.maximum, per_row(kMinusInfinity));
     const Tile base = b_.select(none, per_row(0), now.maximum);
@@ -286,20 +308,17 @@ class GpuPrefill {
     const Tile weights = carried[2];
     const Tiles sums(carried.begin() + 3, carried.end());
     const ValueId any = b_.min(b_.index(1), b_.sub(last_, first_));
-    const Tiles result =
-        steps(last_, b_.add(last_, any), {false, true}, sums,
-              [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-                const ValueId first_key = b_.mul(b_.sub(step, b_.index(1)), b_.index(shape_.keys));
-                const ValueId visible = b_.sub(task_.last_key, first_key);
-                Tiles values, after;
-                for (const ValueId ring : value_rings_) {
-                  values.push_back(b_.read(ring, slot, b_.type(ring).shape, kNone, {}, visible));
-                }
-                for (size_t i = 0; i < values.size(); ++i) {
-                  after.push_back(b_.dot(before[i], weights, values[i]));
-                }
-                return after;
-              });
+    const Tiles result = steps(last_, b_.add(last_, any), {false, true}, sums,
+                               [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                                 const ValueId first_key =
+                                     b_.mul(b_.sub(step, b_.index(1)), b_.index(shape_.keys));
+                                 const ValueId visible = b_.sub(task_.last_key, first_key);
+                                 Tiles after = values(slot, visible);
+                                 for (size_t i = 0; i < after.size(); ++i) {
+                                   after[i] = b_.dot(before[i], weights, after[i]);
+                                 }
+                                 return after;
+                               });
     std::ranges::copy(result, carried.begin() + 3);
     return carried;
   }

@@ -1,0 +1,97 @@
+// The kernel for many queries as the assembler takes it for sm_90a.
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "graph_partitioner/ir/text.h"
+#include "kernels/selector.h"
+#include "tests/codegen/estimate_check.h"
+#include "tests/conformance/judge.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Assembled;
+using codegen::GpuCode;
+
+struct Compiled {
+  Launch launch;
+  GpuCode code;
+};
+
+Settings only_prefill() {
+  Settings settings = assembled_settings();
+  settings.only_candidate = "prefill";
+  return settings;
+}
+
+Compiled compiled(int depth, const std::string& type, const std::string& rules) {
+  const Settings settings = only_prefill();
+  const ir::Graph graph = ir::parse(fmt::format(R"(graph prefill {{
+  input %q: {1}[b,8,q,{0}]
+  input %k: {1}[b,2,t,{0}]
+  input %v: {1}[b,2,t,{0}]
+  input %lengths: i32[b]
+  %y: {1}[b,8,q,{0}] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {{{2}q_heads=8, kv_heads=2}}
+  output %y
+}})",
+                                                depth, type, rules));
+  const ir::Node& node = graph.node(graph.order().front());
+  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  Launch launch = std::move(lowered.launches.back());
+  EXPECT_EQ(launch.kernel.name, "prefill_attention");
+  GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+  return {std::move(launch), std::move(code)};
+}
+
+void expect_clean(int depth, const std::string& type, const std::string& rules) {
+  const Compiled kernel = compiled(depth, type, rules);
+  const codegen::GpuTarget target = *only_prefill().gpu;
+  const Assembled assembled = codegen::assemble(kernel.code, target.arch);
+  const std::string what = fmt::format("{} heads of {}, {}", type, depth, rules);
+  ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
+  EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
+                                                                     << assembled.report;
+  EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
+  codegen::expect_estimated(what, kernel.launch.kernel, kernel.launch.threads, target, kernel.code,
+                            assembled);
+}
+
+TEST(PrefillAttentionPtx, AssemblesWithinItsRegisters) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const int depth : {64, 80, 96, 128, 192, 256}) expect_clean(depth, "f16", "causal=1, ");
+  expect_clean(128, "bf16", "causal=1, left_window=1000, ");
+  expect_clean(128, "f16", "");
+}
+
+std::string between(const std::string& text, const std::string& first, const std::string& last,
+                    size_t from) {
+  const size_t begin = text.find(first, from), end = text.find(last, begin);
+  return begin == std::string::npos ? "" : text.substr(begin, end - begin);
+}
+
+int count(const std::string& text, const std::string& word) {
+  int found = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+// The second loop over slots is the one whose keys all queries see: both products begin, and
+// softmax stands between the wait for the first and the wait for the second.
+TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
+  const std::string ptx = compiled(128, "f16", "causal=1, ").code.ptx;
+  const std::string wait = "mbarrier.try_wait";
+  const size_t first = ptx.find(wait), second = ptx.find(wait, first + 1);
+  const std::string products = between(ptx, wait, "wgmma.wait_group", second);
+  EXPECT_EQ(count(products, "m64n128k16"), 16) << products;
+  const std::string softmax =
+      between(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", second);
+  EXPECT_EQ(count(softmax, "ex2.approx.ftz.f32"), 64);
+  EXPECT_EQ(count(softmax, "bar.sync"), 0);
+  EXPECT_LE(count(softmax, "setp"), 8) << "elements are compared in tiles that lie wholly inside";
+  EXPECT_EQ(count(softmax, "cvt.rn.f16x2.f32"), 0) << "weights are rounded while products read";
+}
+
+}  // namespace
+}  // namespace tenon::kernels
