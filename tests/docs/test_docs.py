@@ -86,3 +86,43 @@ def test_what_the_compiler_page_shows_can_be_made(tmp_path):
     kernels = {name.split(".")[0] for name in shown if name.startswith("pipelined_dot")}
     for kernel in kernels:
         assert "registers" in (dump / f"{kernel}.tile.layouts.txt").read_text()
+
+
+@pytest.fixture
+def command_line():
+    try:
+        tenon.get_library_path()
+    except tenon.LibraryNotFoundError as error:
+        pytest.skip(str(error))
+
+    def run(line: str, folder: Path) -> str:
+        line = re.sub(r"\bpython (?=examples)", f"{sys.executable} {ROOT}/", line)
+        line = re.sub(r"^tenon ", f"{sys.executable} -m onnxruntime_ep_tenon ", line)
+        ran = subprocess.run(
+            ["bash", "-ec", line], cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        assert ran.returncode == 0, line + ran.stdout + ran.stderr
+        return ran.stdout
+
+    return run
+
+
+def test_what_the_page_on_decoders_shows_runs(tmp_path, command_line):
+    """As it stands there, but for the size of the model."""
+    page = (ROOT / "docs" / "decoders.md").read_text()
+    (block,) = [b for b in re.findall(r"```\n(.*?)```", page, re.S) if b.startswith("tenon models")]
+    write, generate = block.replace("llama-8b", "tiny-llama").strip().splitlines()
+    command_line(write, tmp_path)
+    assert len(command_line(generate, tmp_path).split()) == 64
+
+
+@pytest.mark.parametrize("page", ["decoders.md", "performance.md"])
+def test_options_of_decoders_and_suites_exist(page, command_line, tmp_path):
+    text = (ROOT / "docs" / page).read_text()
+    known = command_line("tenon models decoder --help", tmp_path)
+    known += command_line("tenon bench --help", tmp_path)
+    for suite in re.findall(r"tenon bench --suite (\w+)", text):
+        assert suite in known
+    rows = re.findall(r"^\| (`--.*?) \|", text, re.M)
+    options = {option for row in rows for option in re.findall(r"--[a-z-]+", row)}
+    assert options and [option for option in sorted(options) if option not in known] == []
