@@ -299,7 +299,7 @@ ModuleKernel::~ModuleKernel() {
 
 std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code,
                                                           const Digest& content) {
-  constexpr int kRegisters = 4, kDynamicSharedBytes = 8;
+  constexpr int kRegisters = 4, kDynamicSharedBytes = 8, kSharedShare = 9;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
   constexpr int kEarlyLaunchesInGraphs = 12030;  // before, a capture refuses them
 
@@ -321,6 +321,13 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
                                 static_cast<int>(code.shared_bytes)),
           fmt::format("give kernel '{}' {} of shared memory", code.entry,
                       bytes_text(static_cast<size_t>(code.shared_bytes))));
+  }
+  // A multiprocessor that divides its memory anew is emptied first: launches that overlap must all
+  // want the same.
+  if (kernel->begins_early) {
+    constexpr int kPercent = 100;
+    check(driver_->function_set(kernel->function, kSharedShare, kPercent),
+          fmt::format("let kernel '{}' have all shared memory", code.entry));
   }
   check(driver_->function_attribute(&kernel->registers, kRegisters, kernel->function),
         fmt::format("count the registers of kernel '{}'", code.entry));

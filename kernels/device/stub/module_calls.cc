@@ -17,7 +17,7 @@ using tenon::device::StreamHandle;
 
 namespace {
 
-constexpr int kRegistersAttribute = 4, kDynamicSharedAttribute = 8;
+constexpr int kRegistersAttribute = 4, kDynamicSharedAttribute = 8, kSharedShareAttribute = 9;
 
 void write_log(const std::string& text, unsigned options, const int* keys, void** values) {
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
@@ -125,6 +125,7 @@ TENON_STUB_EXPORT Result cuFuncSetAttribute(FunctionHandle handle, int attribute
   return call(name, kContext, [&](World& world) -> Result {
     Function* function = find_function(world, handle, name);
     if (function == nullptr) return kInvalidHandle;
+    if (attribute == kSharedShareAttribute) return value <= 100 ? kSuccess : kInvalidValue;
     if (attribute != kDynamicSharedAttribute || value < 0 ||
         value > current_device().description.shared_bytes) {
       return kInvalidValue;
