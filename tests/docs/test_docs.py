@@ -82,7 +82,8 @@ def test_what_the_compiler_page_shows_can_be_made(tmp_path):
     assert len(shown) >= 4
     assert [name for name in shown if not (dump / name).is_file()] == []
     (fused,) = re.findall(r"^%y: .*ScaledDot.*$", page, re.M)
-    assert fused in (dump / "19.separate_outputs.graph.txt").read_text()
+    (last_pass,) = dump.glob("*.separate_outputs.graph.txt")
+    assert fused in last_pass.read_text()
     kernels = {name.split(".")[0] for name in shown if name.startswith("pipelined_dot")}
     for kernel in kernels:
         assert "registers" in (dump / f"{kernel}.tile.layouts.txt").read_text()
