@@ -19,6 +19,7 @@
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/merge_dots.h"
 #include "graph_partitioner/passes/normalize.h"
+#include "graph_partitioner/passes/read_packed_heads.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
 #include "graph_partitioner/passes/share_equal_values.h"
@@ -52,6 +53,7 @@ constexpr Pass kPasses[] = {
     {"split_dots", nullptr, split_dots},
     {"fuse_epilogues", fuse_epilogues},
     {"merge_dots", nullptr, merge_dots},
+    {"read_packed_heads", nullptr, read_packed_heads},
     {"sink_movement", sink_movement},
     {"fuse_loops", fuse_loops},
     {"fuse_prologues", nullptr, fuse_prologues},

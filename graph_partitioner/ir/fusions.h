@@ -89,7 +89,7 @@ struct MergedDots {
 //
 // q, k, v: [B, H, S, D] each, given by strides, so that the transposes and reshapes around an
 // attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
-// means that heads are packed in the last dim of a 3-D tensor.
+// means that heads are packed in the last dim of a 3-D tensor; head_layout.h has one more.
 // Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks, cos, sin, positions, q_norm,
 // k_norm.
 // Node outputs: y, present_k, present_v (kNoValue where not asked for; only with a past).

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/head_layout.h"
 #include "kernels/reference/heads.h"
 #include "kernels/reference/op.h"
 #include "kernels/reference/rotary.h"
@@ -148,6 +149,18 @@ const ReferenceTensor* optional_input(const Call& call, size_t index) {
   return call.has(index) ? &call.input(index) : nullptr;
 }
 
+ReferenceTensor head_range(const ReferenceTensor& x, int64_t first, int64_t count) {
+  return remap(x, {x.dims[0], count, x.dims[2], x.dims[3]}, [&](const Index& index) {
+    return flat_index(x.dims, {index[0], index[1] + first, index[2], index[3]});
+  });
+}
+
+ReferenceTensor operand_heads(const ReferenceTensor& x, std::string_view text, int64_t heads) {
+  const ir::HeadLayout layout = ir::HeadLayout::parse(text);
+  const ReferenceTensor all = to_heads(x, layout.axes, heads);
+  return layout.is_packed ? head_range(all, layout.first_head, heads) : all;
+}
+
 // x * weight / sqrt(mean(x²) + epsilon) over the last dim.
 ReferenceTensor norm_heads(const ReferenceTensor& x, const ReferenceTensor* weight,
                            double epsilon) {
@@ -184,9 +197,9 @@ Outputs fused_attention(const Call& call) {
   };
   const ir::Attention node = ir::Attention::from(call.node);
   Problem p;
-  p.q = to_heads(call.input(kQ), node.q_layout, node.q_heads);
-  ReferenceTensor k = to_heads(call.input(kK), node.k_layout, node.kv_heads);
-  ReferenceTensor v = to_heads(call.input(kV), node.v_layout, node.kv_heads);
+  p.q = operand_heads(call.input(kQ), node.q_layout, node.q_heads);
+  ReferenceTensor k = operand_heads(call.input(kK), node.k_layout, node.kv_heads);
+  ReferenceTensor v = operand_heads(call.input(kV), node.v_layout, node.kv_heads);
   const int64_t batch = p.q.dims[0], fresh = k.dims[2];
   const int64_t past = call.has(kPastK) ? call.input(kPastK).dims.at(2) : 0;
   std::vector<int64_t> past_rows = repeated(batch, past);
@@ -265,12 +278,6 @@ Outputs onnx_attention(const Call& call) {
   const std::array stages{&scores.raw, &scores.capped, &scores.biased, &scores.probabilities};
   const int64_t mode = call.node.integer("qk_matmul_output_mode", 0);
   return {std::move(y), p.k, p.v, *stages.at(static_cast<size_t>(mode))};
-}
-
-ReferenceTensor head_range(const ReferenceTensor& x, int64_t first, int64_t count) {
-  return remap(x, {x.dims[0], count, x.dims[2], x.dims[3]}, [&](const Index& index) {
-    return flat_index(x.dims, {index[0], index[1] + first, index[2], index[3]});
-  });
 }
 
 // com.microsoft::GroupQueryAttention on float caches; always causal.

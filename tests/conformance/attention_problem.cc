@@ -28,7 +28,7 @@ class AttentionBuilder {
     attention_.q_heads = attention_.kv_heads * std::array<int64_t, 3>{1, 2, 4}[pick(3)];
     const bool places_new_heads = (always_new_heads_ || pick(3) == 0) && depth_ >= 2;
     if (places_new_heads) t_ = keys_ = q_;
-    add_operands();
+    places_new_heads&& pick(3) == 0 ? add_packed_operands() : add_operands();
     add_past();
     add_mask();
     add_rules();
@@ -77,6 +77,17 @@ class AttentionBuilder {
         input("q", dtype_, shape_in(attention_.q_layout, b_, attention_.q_heads, q_, depth_));
     attention_.k = input("k", dtype_, shape_in(attention_.k_layout, b_, kv, t_, depth_));
     attention_.v = input("v", dtype_, shape_in(attention_.v_layout, b_, kv, t_, value_depth_));
+  }
+
+  // q, k and v side by side in one tensor.
+  void add_packed_operands() {
+    const int64_t q = attention_.q_heads, kv = attention_.kv_heads;
+    value_depth_ = depth_;
+    attention_.q = attention_.k = attention_.v = input("qkv", dtype_, {b_, q_, q + 2 * kv, depth_});
+    attention_.q_layout = "bshd+0";
+    attention_.k_layout = "bshd+" + std::to_string(q);
+    attention_.v_layout = "bshd+" + std::to_string(q + kv);
+    attention_.y_layout = "bs(hd)";
   }
 
   void add_past() {

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/head_layout.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 namespace tenon {
@@ -73,15 +74,16 @@ void projecting_attention(NodeFacts& facts) {
   facts.set_shape(0, {(*input)[0], (*input)[1], hidden});
 }
 
-std::optional<Heads> heads_in_layout(const Shape* shape, const std::string& layout, int64_t heads) {
+std::optional<Heads> heads_in_layout(const Shape* shape, const std::string& text, int64_t heads) {
   if (!shape) return std::nullopt;
   const Shape& s = *shape;
+  const auto [layout, first_head, is_packed] = ir::HeadLayout::parse(text);
   if (layout == "bs(hd)" && s.size() == 3 && heads > 0) {
     return Heads{s[0], heads, s[1], floor_div(s[2], heads)};
   }
   if (s.size() != 4) return std::nullopt;
   if (layout == "bhsd") return Heads{s[0], s[1], s[2], s[3]};
-  if (layout == "bshd") return Heads{s[0], s[2], s[1], s[3]};
+  if (layout == "bshd") return Heads{s[0], is_packed ? Dim(heads) : s[2], s[1], s[3]};
   if (layout == "bhds") return Heads{s[0], s[1], s[3], s[2]};
   return std::nullopt;
 }

@@ -16,6 +16,7 @@ namespace {
 Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
   const DescribedAttention described = describe_attention(graph, node);
   if (!described.support) return described.support;
+  if (described.problem.is_packed()) return Support::no("heads lie among those of others");
   const ir::Attention& attention = described.problem.attention;
   const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
     return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;

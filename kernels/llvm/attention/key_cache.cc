@@ -68,7 +68,7 @@ class Placing {
   }
 
   HeadRows as_given_or_placed(NewHeads heads) {
-    if (!heads.rotated && heads.norm == ir::kNoValue) {
+    if (!heads.rotated && heads.norm == ir::kNoValue && heads.from_strides.offset.is(0)) {
       return {BufferArgument::value(heads.from), heads.from_strides};
     }
     const Dim row = heads.heads * heads.depth, batch = problem_.keys * row;

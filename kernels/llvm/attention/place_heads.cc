@@ -28,7 +28,8 @@ ValueId elements_left(Builder& b, int64_t size, int64_t width, ValueId first) {
 }
 
 void declare_strides(LaunchWriter& writer, const HeadStrides& strides) {
-  for (const Dim& dim : {strides.batch, strides.head, strides.row, strides.column}) {
+  for (const Dim& dim :
+       {strides.batch, strides.head, strides.row, strides.column, strides.offset}) {
     writer.declare(dim);
   }
 }
@@ -191,7 +192,7 @@ class PlaceHeads {
 
   ValueId place_in(const HeadStrides& strides, ValueId head, ValueId row) {
     const ValueId token = b_.add(b_.mul(batch_, dim(strides.batch)), b_.mul(row, dim(strides.row)));
-    return b_.add(token, b_.mul(head, dim(strides.head)));
+    return b_.add(b_.add(token, dim(strides.offset)), b_.mul(head, dim(strides.head)));
   }
 
   void for_columns(int64_t begin, int64_t end,

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph_partitioner/ir/head_layout.h"
+
 namespace tenon::kernels {
 namespace {
 
@@ -14,9 +16,10 @@ struct HeadDims {
 };
 
 // Sizes and strides of a tensor that holds `heads` heads in this layout.
-std::optional<HeadDims> head_dims(const ir::Value& value, std::string_view layout, int64_t heads) {
+std::optional<HeadDims> head_dims(const ir::Value& value, std::string_view text, int64_t heads) {
   if (!value.shape) return std::nullopt;
   const Shape& s = *value.shape;
+  const auto [layout, first_head, is_packed] = ir::HeadLayout::parse(text);
   HeadDims dims;
   if (layout == "bs(hd)") {
     if (s.size() != 3 || !s[2].is_constant() || s[2].value() % heads != 0) return std::nullopt;
@@ -33,6 +36,12 @@ std::optional<HeadDims> head_dims(const ir::Value& value, std::string_view layou
     dims = {s[0], s[3], s[2], {s[1] * s[2] * s[3], s[2] * s[3], 1, s[3]}};
   } else {
     return std::nullopt;
+  }
+  if (is_packed) {
+    const bool holds = layout == "bshd" && s[2].is_constant() && first_head >= 0 &&
+                       first_head + heads <= s[2].value();
+    if (!holds) return std::nullopt;
+    dims.strides.offset = dims.strides.head * first_head;
   }
   return dims;
 }

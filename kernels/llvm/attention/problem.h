@@ -13,6 +13,7 @@ namespace tenon::kernels {
 // Where element (b, h, s, d) of an operand lies, in elements.
 struct HeadStrides {
   Dim batch, head, row, column;
+  Dim offset = 0;  // of the first head
 };
 
 struct AttentionProblem {
@@ -31,6 +32,8 @@ struct AttentionProblem {
   bool has_angle_table = false;
   Dim angle_rows, angle_batch, position_batch;
 
+  // Operands are heads among those of others.
+  bool is_packed() const { return attention.q_layout.find('+') != std::string::npos; }
   bool has_past() const { return attention.past_k != ir::kNoValue; }
   int64_t group() const { return attention.q_heads / attention.kv_heads; }
   std::string text() const;  // "12 heads of 32, queries seq, keys seq, mask"
