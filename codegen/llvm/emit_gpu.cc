@@ -81,11 +81,6 @@ llvm::Function* GpuEmitter::run() {
     run_roles();
   } else {
     start_positions(0);
-    if (begins_early()) {  // nothing is read before the wait, but what a launch takes is over by
-                           // then
-      instruct(ptx::Instruction::kLetNextBegin, {});
-      instruct(ptx::Instruction::kWaitForPrevious, {});
-    }
     make_tables();
     region(kernel_.body);
     ir_.CreateRetVoid();

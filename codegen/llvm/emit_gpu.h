@@ -37,7 +37,7 @@ class GpuEmitter : private KernelEmitter {
   int blocks() const;   // that should run beside each other on a multiprocessor
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
-  bool begins_early() const { return target_.arch == "sm_90a"; }
+  bool begins_early() const { return specialised_; }
 
  private:
   // Where a register's element lies in its tile; rank 1 is row 0.

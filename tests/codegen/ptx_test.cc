@@ -252,24 +252,6 @@ TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   EXPECT_NE(first(late, kWait), late.rfind(kWait));  // who copies, and who computes
 }
 
-// Kernels without pipelines wait at once: the next launch may fetch its weights meanwhile.
-TEST(PtxTest, EveryKernelBeginsEarly) {
-  auto compile = [](const char* arch) {
-    Builder b("copy");
-    ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
-    b.store({y, zero}, b.load({x, zero}, {64}));
-    return compile_gpu(b.finish(), 64, target_of(arch));
-  };
-  GpuCode early = compile("sm_90a"), patient = compile("sm_89");
-  EXPECT_TRUE(early.begins_early);
-  size_t wait = early.ptx.find("griddepcontrol.wait");
-  ASSERT_NE(wait, std::string::npos);
-  EXPECT_LT(early.ptx.find("griddepcontrol.launch_dependents"), wait);
-  EXPECT_LT(wait, early.ptx.find("ld.global"));
-  EXPECT_FALSE(patient.begins_early);
-  EXPECT_EQ(patient.ptx.find("griddepcontrol"), std::string::npos);
-}
-
 // Once on every way to a store.
 TEST(PtxTest, WaitsOnceForTheLaunchBefore) {
   auto waits = [](bool store_before) {
