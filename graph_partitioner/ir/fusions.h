@@ -74,8 +74,8 @@ struct ScaledDot {
 // the dots read, each once, `a` first. A dot may read the result of one before it as an operand of
 // its own body (act(gate) * up). Nobody else reads such a result, and no kernel needs to store it.
 //
-// A Loop that makes `a`, a norm, may stand before the dots. The same holds for its result; there may
-// be one dot only then.
+// A Loop that makes `a`, a norm, may stand before the dots. The same holds for its result; there
+// may be one dot only then.
 struct MergedDots {
   std::vector<Node> dots;  // in terms of the graph that the node stands in
   std::optional<Node> prologue;
