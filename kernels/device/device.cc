@@ -229,6 +229,7 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
                                                 const Digest& content);
   ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content);
   ModuleHandle load_text(const codegen::GpuCode& code, std::string_view linker_said);
+  ModuleHandle load_whole_program(const codegen::GpuCode& code);
 
   void remember_loss(Result result, std::string_view what) {
     const std::string cause =
@@ -339,6 +340,7 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   // alone knows the machine code.
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
   if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
+  if (ModuleHandle module = load_whole_program(code)) return module;
   const LinkerAnswer& answer = linker(driver_version_ / 1000);
   if (!answer.support) return load_text(code, answer.support.reason);
   std::shared_ptr<const MachineCode> machine_code;
@@ -354,6 +356,17 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");
   return load_text(code,
                    fmt::format("its machine code was refused: {}", error_text(*driver_, result)));
+}
+
+// nvJitLink compiles a unit that others might call: it does not deal registers anew (setmaxnreg),
+// and where a division is a call it runs asynchronous products one after the other. The driver
+// knows that nothing follows. Null where the kernel does not need that, or the driver refuses.
+ModuleHandle OpenDevice::load_whole_program(const codegen::GpuCode& code) {
+  if (code.ptx.find("wgmma.") == std::string::npos) return nullptr;
+  ModuleHandle module = nullptr;
+  const Result result = driver_->module_load(&module, code.ptx.c_str(), 0, nullptr, nullptr);
+  if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");
+  return result == kSuccess ? module : nullptr;
 }
 
 ModuleHandle OpenDevice::load_text(const codegen::GpuCode& code, std::string_view linker_said) {

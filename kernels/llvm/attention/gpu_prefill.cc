@@ -352,7 +352,7 @@ class GpuPrefill {
   void store_result(const Tiles& carried) {
     const Tile denominator = carried[1];
     const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
-    const Tile factor = b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
+    const Tile factor = b_.select(nothing, per_row(0), b_.unary(Fn::kReciprocal, denominator));
     ValueId column = panel_;
     for (size_t i = 3; i < carried.size(); ++i) {
       const int width = b_.type(carried[i]).shape[1];
