@@ -63,6 +63,7 @@ TEST(PrefillAttentionPtx, AssemblesWithinItsRegisters) {
   for (const int depth : {64, 80, 96, 128, 192, 256}) expect_clean(depth, "f16", "causal=1, ");
   expect_clean(128, "bf16", "causal=1, left_window=1000, ");
   expect_clean(128, "f16", "");
+  expect_clean(256, "f16", "causal=1, softcap=30.0, ");
 }
 
 std::string between(const std::string& text, const std::string& first, const std::string& last,

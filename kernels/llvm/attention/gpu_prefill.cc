@@ -37,7 +37,8 @@ struct PrefillShape {
   explicit PrefillShape(const AttentionProblem& problem) {
     const int64_t panels = (problem.value_depth + kWidePanel - 1) / kWidePanel;
     panel = problem.value_depth / panels;
-    keys = problem.depth > kWidePanel ? 64 : 128;
+    const bool crowded = problem.depth > kWidePanel || problem.attention.softcap > 0;
+    keys = crowded ? 64 : 128;
     const int64_t slot_bytes = int64_t{keys} * (problem.depth + panel) * 2;
     slots = static_cast<int>(std::clamp<int64_t>((200 << 10) / slot_bytes, 2, 4));
   }
@@ -217,7 +218,7 @@ class GpuPrefill {
     Tiles carried = {maximum, total, b_.constant(type_, 0, {kQueries, shape_.keys})};
     carried = steps(first_, second_, {true, false}, carried,
                     [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-                      const Softened now = soften(hide(scores(slot), step), before);
+                      const Softened now = soften(hide(capped(scores(slot)), step), before);
                       return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
                     });
     for (const int width : sum_widths()) {
@@ -241,8 +242,12 @@ class GpuPrefill {
       const Tile keys = b_.read(key_rings_[i], slot, b_.type(key_rings_[i]).shape);
       sums = b_.dot(sums, queries_[i], b_.transpose(keys));
     }
-    if (attention_.softcap == 0) return sums;
-    return b_.unary(Fn::kTanh, b_.mul(sums, scores_of(problem_.scale / attention_.softcap)));
+    return sums;
+  }
+
+  Tile capped(Tile scores) {
+    if (attention_.softcap == 0) return scores;
+    return b_.unary(Fn::kTanh, b_.mul(scores, scores_of(problem_.scale / attention_.softcap)));
   }
 
   // Two slots of 64 columns are one operand.
@@ -269,6 +274,7 @@ class GpuPrefill {
     Tile visible = scores(slot);
     Tiles sums = values(slot, kNone);
     for (size_t i = 0; i < sums.size(); ++i) sums[i] = b_.dot(before[3 + i], before[2], sums[i]);
+    visible = capped(visible);
     if (at_an_edge) visible = hide(visible, step);
     const Softened now = soften(visible, before);
     for (Tile& sum : sums) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
@@ -398,7 +404,6 @@ Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
     if (graph.value(id).dtype != type) return Support::no("q, k, v and y are of different types");
   }
   if (attention.mask != ir::kNoValue) return Support::no("a mask is read by flash");
-  if (attention.softcap > 0) return Support::no("a soft cap needs too many registers");
   for (const int64_t depth : {problem.depth, problem.value_depth}) {
     if (depth % 16 != 0 || depth < kLeastDepth || depth > kMostDepth) {
       return Support::no(fmt::format("heads of {} elements, not a multiple of 16 from {} to {}",
