@@ -33,7 +33,9 @@ Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Setti
   lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/true);
   const AttentionOperands operands =
       widened_operands(graph, node, problem, HeadTiles::for_host(problem), lowered);
-  lowered.launches.push_back(one_pass_launch(graph, node, problem, operands, settings.host));
+  for (Launch& launch : one_pass_launches(graph, node, problem, operands, settings.host)) {
+    lowered.launches.push_back(std::move(launch));
+  }
   return lowered;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/llvm/attention/one_pass.h"
 
 #include <limits>
+#include <utility>
 
 #include "kernels/llvm/attention/task.h"
 #include "kernels/llvm/launch_writer.h"
@@ -18,10 +19,14 @@ constexpr int64_t kKeyBlock = 48;  // a multiple of the tallest micro tiles
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 using Nothing = std::vector<ValueId>;
 
+// What stands in the lanes of a task's tiles: queries of one head, or the heads that share keys,
+// each with one query.
+enum class Lanes : uint8_t { kQueries, kHeads };
+
 class OnePass {
  public:
   OnePass(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-          const AttentionOperands& operands, const MicroTile& tile)
+          const AttentionOperands& operands, const MicroTile& tile, Lanes lanes)
       : graph_(graph),
         node_(node),
         problem_(problem),
@@ -31,22 +36,46 @@ class OnePass {
         key_strides_(operands.keys.strides),
         value_strides_(operands.values.strides),
         lanes_(tile.columns),
-        writer_("attention"),
+        lanes_are_heads_(lanes == Lanes::kHeads),
+        writer_(lanes_are_heads_ ? "attention_step" : "attention"),
         b_(writer_.builder) {
     declare(operands);
   }
 
   Launch emit() {
-    task_ = locate_task(writer_, problem_, b_.task(), lanes_, lengths_);
+    lanes_are_heads_ ? locate_heads() : locate_queries();
     load_queries();
     walk_keys();
     store_result();
-    const Dim tasks = problem_.batch * attention_.q_heads * ceil_div(problem_.queries, lanes_);
+    const Dim tasks =
+        lanes_are_heads_ ? problem_.batch * attention_.kv_heads * head_blocks()
+                         : problem_.batch * attention_.q_heads * ceil_div(problem_.queries, lanes_);
     const int64_t per_key = (problem_.depth + problem_.value_depth) * lanes_ / 40 + 1;
     return writer_.finish(tasks, problem_.all_keys * per_key);
   }
 
  private:
+  int64_t queries_per_task() const { return lanes_are_heads_ ? 1 : lanes_; }
+  int64_t head_blocks() const { return (problem_.group() + lanes_ - 1) / lanes_; }
+
+  void locate_queries() {
+    task_ = locate_task(writer_, problem_, b_.task(), lanes_, lengths_);
+    lanes_left_ = task_.queries_left;
+  }
+
+  // Tasks are heads of keys, over all batch rows, times blocks of the heads that share them.
+  void locate_heads() {
+    const ValueId blocks = b_.index(head_blocks()), group = b_.index(problem_.group());
+    const ValueId in_group = b_.mul(b_.rem(b_.task(), blocks), b_.index(lanes_));
+    const ValueId first = b_.add(b_.mul(b_.div(b_.task(), blocks), group), in_group);
+    task_ = locate_task(writer_, problem_, first, 1, lengths_);
+    lanes_left_ = b_.sub(group, in_group);
+  }
+
+  const Dim& lane_stride(const HeadStrides& strides) const {
+    return lanes_are_heads_ ? strides.head : strides.row;
+  }
+
   void declare(const AttentionOperands& operands) {
     const auto value_buffer = [&](const char* name, ir::ValueId id) {
       return id == ir::kNoValue ? kNone
@@ -70,7 +99,7 @@ class OnePass {
          {problem_.mask_batch, problem_.mask_head, problem_.mask_query, problem_.mask_key}) {
       writer_.declare(dim);
     }
-    declare_task(writer_, problem_, lanes_);
+    declare_task(writer_, problem_, queries_per_task());
   }
 
   ValueId dim(const Dim& value) { return writer_.index(value); }
@@ -91,7 +120,7 @@ class OnePass {
     b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
       const ValueId at = b_.add(base, b_.mul(d, dim(query_strides_.column)));
       const Tile codes =
-          b_.load({q_, at, {dim(query_strides_.row)}, {task_.queries_left}}, {lanes_});
+          b_.load({q_, at, {dim(lane_stride(query_strides_))}, {lanes_left_}}, {lanes_});
       const Tile scaled = b_.mul(decode_tile(b_, codes, dtype), f32(problem_.scale));
       b_.store({queries_, scratch_row(d), {}, {}}, scaled);
       return Nothing{};
@@ -106,9 +135,7 @@ class OnePass {
     const ValueId first = task_.first_key, last = task_.last_key;
     Tile maximum = f32(kMinusInfinity), denominator = f32(0);
     if (sinks_ != kNone) {
-      const DType dtype = graph_.value(attention_.sinks).dtype;
-      const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype);
-      maximum = b_.splat(b_.cast(sink, DType::kF32), {lanes_});
+      maximum = load_sinks();
       denominator = f32(1);
     }
     const auto results =
@@ -126,6 +153,16 @@ class OnePass {
                   return {highest, total};
                 });
     denominator_ = results[1];
+  }
+
+  Tile load_sinks() {
+    const DType dtype = graph_.value(attention_.sinks).dtype;
+    if (lanes_are_heads_) {
+      const Tile codes = b_.load({sinks_, task_.head, {b_.index(1)}, {lanes_left_}}, {lanes_});
+      return b_.cast(decode_tile(b_, codes, dtype), DType::kF32);
+    }
+    const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype);
+    return b_.splat(b_.cast(sink, DType::kF32), {lanes_});
   }
 
   // Runs `body(row, height)` over [0, count) in micro tiles, tallest first.
@@ -195,11 +232,12 @@ class OnePass {
                             b_.mul(task_.head, dim(problem_.mask_head)));
     offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
+    const Dim& stride = lanes_are_heads_ ? problem_.mask_head : problem_.mask_query;
     Tile value;
-    if (problem_.mask_query.is(0)) {
+    if (stride.is(0)) {
       value = b_.splat(b_.load({mask_, offset, {}, {}}, {}), {lanes_});
     } else {
-      value = b_.load({mask_, offset, {dim(problem_.mask_query)}, {task_.queries_left}}, {lanes_});
+      value = b_.load({mask_, offset, {dim(stride)}, {lanes_left_}}, {lanes_});
     }
     if (problem_.mask_type == DType::kBool) return b_.select(value, score, f32(kMinusInfinity));
     const Tile bias = decode_tile(b_, value, problem_.mask_type);
@@ -215,8 +253,8 @@ class OnePass {
       return b_.splat(b_.from_index(index, DType::kI32), {lanes_});
     };
     // key - position of the query in each lane
-    const Tile lane = b_.iota(DType::kI32, {lanes_}, 0);
-    const Tile distance = b_.sub(splat(b_.sub(key, b_.add(task_.origin, task_.first_query))), lane);
+    Tile distance = splat(b_.sub(key, b_.add(task_.origin, task_.first_query)));
+    if (!lanes_are_heads_) distance = b_.sub(distance, b_.iota(DType::kI32, {lanes_}, 0));
     const auto limit = [&](Fn outside, int64_t bound) {
       const Tile hidden =
           b_.compare(outside, distance, b_.integer_constant(DType::kI32, bound, {lanes_}));
@@ -260,7 +298,7 @@ class OnePass {
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
       const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor);
       const ValueId at = b_.add(base, b_.mul(d, dim(problem_.y.column)));
-      b_.store({y_, at, {dim(problem_.y.row)}, {task_.queries_left}},
+      b_.store({y_, at, {dim(lane_stride(problem_.y))}, {lanes_left_}},
                encode_tile(b_, value, dtype));
       return Nothing{};
     });
@@ -273,22 +311,44 @@ class OnePass {
   const MicroTile& tile_;
   const HeadStrides query_strides_, key_strides_, value_strides_;
   int lanes_;
+  bool lanes_are_heads_;
   LaunchWriter writer_;
   Builder& b_;
   ValueId q_ = kNone, k_ = kNone, v_ = kNone, mask_ = kNone, lengths_ = kNone, sinks_ = kNone,
           y_ = kNone;
   AttentionTask task_{};
+  ValueId lanes_left_ = kNone;
   ValueId queries_ = kNone, sums_ = kNone, scores_ = kNone;  // scratch
   Tile denominator_ = kNone;
 };
 
+// As many lanes as heads share keys, in whole registers.
+MicroTile step_tile(const AttentionProblem& problem, const codegen::HostTarget& host) {
+  const MicroTile tile = MicroTile::for_host(host);
+  int lanes = host.lanes_f32();
+  while (lanes < problem.group() && lanes < tile.columns) lanes *= 2;
+  if (lanes >= tile.columns) return tile;
+  // Twelve sums in flight hide the latency of one.
+  return {lanes, {12, 4, 1}, tile.k_step};
+}
+
 }  // namespace
 
-Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
-                       const AttentionProblem& problem, const AttentionOperands& operands,
-                       const codegen::HostTarget& host) {
-  const MicroTile tile = MicroTile::for_host(host);
-  return OnePass(graph, node, problem, operands, tile).emit();
+std::vector<Launch> one_pass_launches(const ir::Graph& graph, const ir::Node& node,
+                                      const AttentionProblem& problem,
+                                      const AttentionOperands& operands,
+                                      const codegen::HostTarget& host) {
+  const Dim one = has_few_queries(problem, 1), others = 1 - one;
+  std::vector<Launch> launches;
+  const auto add = [&](const MicroTile& tile, Lanes lanes, const Dim& used) {
+    if (used.is(0)) return;
+    Launch launch = OnePass(graph, node, problem, operands, tile, lanes).emit();
+    launch.tasks = launch.tasks * used;
+    launches.push_back(std::move(launch));
+  };
+  add(step_tile(problem, host), Lanes::kHeads, one);
+  add(MicroTile::for_host(host), Lanes::kQueries, others);
+  return launches;
 }
 
 }  // namespace tenon::kernels

@@ -9,6 +9,7 @@
 //   y = (oᵀ / denominator)ᵀ
 // Both products broadcast elements of k and v as they lie in memory; the softmax works along rows
 // of the tile, so that no step needs a sum across lanes.
+// One query alone would leave the lanes empty: then the heads that share keys stand in them.
 #pragma once
 
 #include "kernels/llvm/attention/key_cache.h"
@@ -19,8 +20,10 @@ namespace tenon::kernels {
 
 inline constexpr int64_t kMaxDepth = 512;
 
-Launch one_pass_launch(const ir::Graph& graph, const ir::Node& node,
-                       const AttentionProblem& problem, const AttentionOperands& operands,
-                       const codegen::HostTarget& host);
+// Of which a Run uses one: that for one query, or that for more.
+std::vector<Launch> one_pass_launches(const ir::Graph& graph, const ir::Node& node,
+                                      const AttentionProblem& problem,
+                                      const AttentionOperands& operands,
+                                      const codegen::HostTarget& host);
 
 }  // namespace tenon::kernels
