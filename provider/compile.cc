@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
 #include "kernels/device_executable.h"
 #include "provider/api.h"
@@ -101,7 +102,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   PartitionReport& report = result.report;
   const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
     Support answer = kernels::supports(part, node, settings);
-    if (!answer && target.on_gpu()) {
+    if (!answer && target.on_gpu() && node.is(ir::kMergedDots)) {
       report.apart.push_back(
           {fmt::format("{}", fmt::join(names(part, node.outputs), ", ")), answer.reason});
     }

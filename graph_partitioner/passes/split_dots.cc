@@ -46,9 +46,11 @@ class Splitter {
  public:
   Splitter(Graph& graph, NodeId id) : graph_(graph), node_(graph.node(id)) {
     dot_ = ScaledDot::from(node_);
+    whole_ = node_.output(0);
   }
 
   bool run(const SupportsFn& supports) {
+    take_bias();
     if (!is_splittable() || !find_slices() || !make_parts()) return false;
     Node merged;
     parts_.write_to(merged, graph_);
@@ -58,6 +60,23 @@ class Splitter {
   }
 
  private:
+  // A constant for each column, added by the result's only reader, is a bias.
+  void take_bias() {
+    const auto& shape = graph_.value(whole_).shape;
+    if (dot_.bias != kNoValue || node_.body || !shape || shape->empty() ||
+        !graph_.has_one_use(whole_)) {
+      return;
+    }
+    const Node& reader = graph_.node(graph_.consumers(whole_).front());
+    if (!reader.is("Add")) return;
+    const ValueId added = reader.input(reader.input(0) == whole_ ? 1 : 0);
+    const auto& columns = graph_.value(added).shape;
+    if (!graph_.value(added).is_constant() || !columns || *columns != Shape{shape->back()}) return;
+    dot_.bias = added;
+    node_.sources = ir::merge_sources(node_.sources, reader.sources);
+    whole_ = reader.output(0);
+  }
+
   bool is_splittable() const {
     const auto& shape = graph_.value(node_.output(0)).shape;
     if (node_.outputs.size() != 1 || node_.body || !dot_.b_k_last || !shape || shape->empty() ||
@@ -73,7 +92,7 @@ class Splitter {
 
   // All readers of the result are slices along its columns, of itself or of one view.
   bool find_slices() {
-    ValueId whole = node_.output(0);
+    ValueId whole = whole_;
     Sliced sliced{graph_.value(whole).shape->size() - 1, 1};
     std::vector<NodeId> readers = graph_.consumers(whole);
     if (readers.size() == 1 && graph_.node(readers[0]).is("Reshape") && !graph_.is_output(whole)) {
@@ -186,6 +205,7 @@ class Splitter {
   Graph& graph_;
   Node node_;
   ScaledDot dot_;
+  ValueId whole_ = kNoValue;  // the result that slices are of, with its bias
   std::optional<NodeId> view_;
   std::vector<NodeId> slices_;
   std::vector<Columns> columns_;  // of each slice
