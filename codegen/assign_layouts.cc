@@ -69,7 +69,7 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const Operation& op, int threads) {
   constexpr int kWholeRow = 128, kLeastRow = 32;  // bytes
   if (!is_tensor_core_dot(kernel, op)) return std::nullopt;
-  // The whole slot, in rows of 128 bytes; on the right also of 64 or 32.
+  // The whole slot, in rows of 128 bytes; on the right also of 64 or 32, and of 256 for groups.
   auto slot = [&](ValueId id, int least_row, bool may_end = false) -> const Operation* {
     const Operation* read = definitions[id];
     if (!read || read->op != Op::kRead || read->operands[2] != kNone || !read->integers.empty()) {
@@ -80,6 +80,7 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
     bool whole = ring.shape == kernel.types[id].shape;
     int row = ring.shape.back() * bit_width(ring.dtype) / 8;
     bool fits = row >= least_row && (row == 128 || row == 64 || row == 32);
+    fits |= row == 2 * kWholeRow && op.integer > 0 && id != op.operands[1];
     return whole && fits ? read : nullptr;
   };
   RingDot out{nullptr, slot(op.operands[1], kWholeRow)};

@@ -258,7 +258,7 @@ class GpuEmitter : private KernelEmitter {
     int64_t offset = 0, slot_bytes = 0;
     int slots = 0;
     int box_bytes = 0;  // of a row of boxes; 0: runs
-    int row_bytes = 0;  // the same, where they are swizzled
+    int row_bytes = 0;  // the same, where they are swizzled: of pieces of 128 bytes at most
   };
   struct Steps {  // what pipelines over the same rings share
     std::vector<ValueId> rings;

@@ -247,6 +247,12 @@ void GpuEmitter::fetch_box(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
   auto narrow = [&](size_t i) { return ir_.CreateTrunc(single(op.operands[i]), ir_.getInt32Ty()); };
+  if (ring.row_bytes > 0 && ring.box_bytes > ring.row_bytes) {  // rows of several pieces
+    Value* piece = ir_.CreateUDiv(narrow(4), number(ring.row_bytes / 2));
+    instruct(Instruction::kCopyBoxes, {to, map_value(map_of_[&op]), number(0), piece, narrow(3),
+                                       arrival_, ir_.getInt64(kNormalPolicy)});
+    return;
+  }
   if (op.integer > 0) {
     Value* box = ir_.CreateUDiv(narrow(4), number(type(op.operands[0]).shape[1]));
     instruct(Instruction::kCopyBoxes, {to, map_value(map_of_[&op]), number(0), narrow(3), box,

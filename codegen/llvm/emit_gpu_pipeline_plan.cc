@@ -12,6 +12,7 @@ namespace tenon::codegen {
 namespace {
 
 constexpr int64_t kBoxAlignment = 1024;  // of swizzled slots
+constexpr int kSwizzledBytes = 128;      // whose units change places at most
 
 int64_t bytes_of(const Type& type) { return type.elements() * ((bit_width(type.dtype) + 7) / 8); }
 
@@ -52,12 +53,13 @@ void GpuEmitter::plan_box(const Operation& fetch) {
                 size(6),           size(7),    slot.shape[0] / std::max(1, groups),
                 slot.shape[1],     groups,     swizzled};
   int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
-  bool fits = swizzled ? row_bytes == 128 || row_bytes == 64 || row_bytes == 32
+  bool wide = row_bytes == 2 * kSwizzledBytes && groups == 0;
+  bool fits = swizzled ? row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || wide
                        : row_bytes % 16 == 0 && slot.shape[1] <= 256;
   if (!fits || slot.shape[0] > 256) {
     throw UserError(
-        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64 or 128 bytes (wider than 16 "
-                    "bits: up to 256 elements), not {} of {}",
+        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64, 128 or 256 bytes (wider than "
+                    "16 bits: up to 256 elements), not {} of {}",
                     kernel_.name, slot.shape[0], row_bytes));
   }
   auto same = [&](const MatrixMap& other) {
@@ -74,7 +76,7 @@ void GpuEmitter::plan_box(const Operation& fetch) {
   if (found == maps_.end()) maps_.push_back(map);
   Ring& ring = rings_[fetch.operands[0]];
   ring.box_bytes = row_bytes;
-  if (swizzled) ring.row_bytes = row_bytes;
+  if (swizzled) ring.row_bytes = std::min(row_bytes, kSwizzledBytes);
 }
 
 void GpuEmitter::plan_pipeline(const Operation& op) {

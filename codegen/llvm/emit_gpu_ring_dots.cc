@@ -51,8 +51,16 @@ void GpuEmitter::plan_in_flight(const Operation& pipeline) {
       return is_product_here(user.first) && user.second == 0;
     });
   };
+  // A left operand from before the pipeline asks for no arithmetic that products could run beside.
+  auto is_from_before = [&](ValueId id) {
+    const Operation* made = definitions_[id];
+    bool here = made && made >= region.operations.data() &&
+                made < region.operations.data() + region.operations.size();
+    return !here && std::ranges::count(region.arguments, id) == 0;
+  };
   for (const Operation& op : region.operations) {
-    if (is_product_here(&op) && may_run_on(op.results[0])) in_flight_.insert(&op);
+    if (!is_product_here(&op) || is_from_before(op.operands[1])) continue;
+    if (may_run_on(op.results[0])) in_flight_.insert(&op);
   }
 }
 
@@ -400,7 +408,7 @@ llvm::Value* GpuEmitter::ring_place(const Operation& read, Value* row, Value* co
     return ir_.CreateInBoundsGEP(memory_type(from.dtype), from.base, element);
   }
   const Ring& ring = rings_[read.operands[0]];
-  Value* byte = swizzled(ring, plus(times(row, ring.row_bytes), times(column, 2)));
+  Value* byte = swizzled(ring, plus(times(row, ring.box_bytes), times(column, 2)));
   return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), slot_pointer(ring, single(read.operands[1])),
                                as_index(byte));
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -27,9 +28,15 @@ int element_type(const MappedMatrix& matrix) {
   throw InternalError(fmt::format("a map of elements of {} bytes", matrix.element_bytes));
 }
 
+// Rows that are wider than what changes places are pieces of it, one behind the other.
+constexpr int kPieceBytes = 128;
+bool has_pieces(const MappedMatrix& matrix) {
+  return matrix.swizzled && matrix.box_columns * matrix.element_bytes > kPieceBytes;
+}
+
 int swizzle(const MappedMatrix& matrix) {
   if (!matrix.swizzled) return 0;
-  const int row_bytes = matrix.box_columns * matrix.element_bytes;
+  const int row_bytes = std::min(kPieceBytes, matrix.box_columns * matrix.element_bytes);
   for (const Swizzle& entry : kSwizzles) {
     if (entry.row_bytes == row_bytes) return entry.mode;
   }
@@ -54,7 +61,7 @@ std::string objection(const MappedMatrix& matrix) {
     return fmt::format("has {} x {} elements; each size must be from 1 to 2^32", matrix.rows,
                        matrix.columns);
   }
-  if (matrix.groups > 0 && matrix.columns % matrix.box_columns != 0) {
+  if ((matrix.groups > 0 || has_pieces(matrix)) && matrix.columns % matrix.box_columns != 0) {
     return fmt::format("has rows of {} elements, and groups of boxes need a multiple of {}",
                        matrix.columns, matrix.box_columns);
   }
@@ -82,18 +89,25 @@ TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_vie
   const auto width = static_cast<uint64_t>(matrix.box_columns);
   const auto columns = static_cast<uint64_t>(matrix.columns);
   // The third dimension: boxes side by side.
-  const bool grouped = matrix.groups > 0;
-  const std::array<uint64_t, 3> sizes{grouped ? width : columns, static_cast<uint64_t>(matrix.rows),
-                                      columns / width};
-  const std::array<uint64_t, 2> strides{static_cast<uint64_t>(matrix.stride) * size, width * size};
-  const std::array<uint32_t, 3> box{static_cast<uint32_t>(matrix.box_columns),
-                                    static_cast<uint32_t>(matrix.box_rows),
-                                    static_cast<uint32_t>(matrix.groups)};
+  const bool grouped = matrix.groups > 0, pieces = has_pieces(matrix);
+  std::array<uint64_t, 3> sizes{grouped ? width : columns, static_cast<uint64_t>(matrix.rows),
+                                columns / width};
+  std::array<uint64_t, 2> strides{static_cast<uint64_t>(matrix.stride) * size, width * size};
+  std::array<uint32_t, 3> box{static_cast<uint32_t>(matrix.box_columns),
+                              static_cast<uint32_t>(matrix.box_rows),
+                              static_cast<uint32_t>(matrix.groups)};
+  if (pieces) {  // of a row before those of the next
+    const uint64_t piece = kPieceBytes / size;
+    sizes = {piece, columns / piece, static_cast<uint64_t>(matrix.rows)};
+    strides = {kPieceBytes, static_cast<uint64_t>(matrix.stride) * size};
+    box = {static_cast<uint32_t>(piece), static_cast<uint32_t>(width / piece),
+           static_cast<uint32_t>(matrix.box_rows)};
+  }
   constexpr std::array<uint32_t, 3> kSteps{1, 1, 1};
   TensorMap map;
   device.make_current();
   const Result result = device.driver().encode_map(
-      &map, element_type(matrix), grouped ? 3 : 2, reinterpret_cast<void*>(matrix.base),
+      &map, element_type(matrix), grouped || pieces ? 3 : 2, reinterpret_cast<void*>(matrix.base),
       sizes.data(), strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
       kPromoteTo256Bytes, kZerosOutside);
   if (result != kSuccess) {

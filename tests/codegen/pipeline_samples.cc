@@ -134,40 +134,40 @@ Sample packed_product(const Shape& shape, DType to) {
 
 // y = sum of p v over steps, warp by warp: each has 16 rows of p and, of a slot of v, rows of its
 // own. Past the length, which is read from memory, v holds what does not count.
-Sample grouped_rows(int columns_of_p, DType dtype) {
+Sample grouped_rows(int columns_of_p, int columns, DType dtype) {
   constexpr int kGroups = 8, kRows = 16;
   const int keys = kGroups * columns_of_p;
   Builder b("grouped_rows");
   ValueId p = b.buffer("p", dtype, /*constant=*/true), v = b.buffer("v", dtype);
   ValueId lengths = b.buffer("lengths", DType::kI32), y = b.buffer("y", kF32);
   ValueId rows = b.index_parameter("rows");
-  ValueId ring = b.ring(dtype, {keys, kStep}, 2);
+  ValueId ring = b.ring(dtype, {keys, columns}, 2);
   ValueId length = b.index_from(b.load({lengths, b.task()}, {}));
   ValueId steps = b.div(b.add(length, b.index(keys - 1)), b.index(keys));
   ValueId first = b.mul(b.task(), rows);
   ValueId sums = b.pipeline(
-      2, b.index(0), steps, {b.constant(kF32, 0, {kGroups * kRows, kStep})},
+      2, b.index(0), steps, {b.constant(kF32, 0, {kGroups * kRows, columns})},
       [&](ValueId i, ValueId slot) {
-        b.fetch_box(ring, slot, {v, b.index(1000), b.index(kStep), b.index(kStep)},
+        b.fetch_box(ring, slot, {v, b.index(1000), b.index(columns), b.index(columns)},
                     b.add(first, b.mul(i, b.index(keys))), b.index(0));
       },
       [&](ValueId i, ValueId slot, std::span<const ValueId> carried) {
         ValueId left = b.load({p, b.index(0)}, {kGroups * kRows, columns_of_p});
         ValueId extent = b.sub(length, b.mul(i, b.index(keys)));
-        ValueId right = b.read(ring, slot, {keys, kStep}, kNone, {}, extent);
+        ValueId right = b.read(ring, slot, {keys, columns}, kNone, {}, extent);
         return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
       })[0];
-  b.store({y, b.mul(b.task(), b.index(kGroups * kRows * kStep))}, sums);
-  std::string name =
-      "grouped_rows_" + std::to_string(columns_of_p) + "_" + std::string(tenon::name(dtype));
+  b.store({y, b.mul(b.task(), b.index(kGroups * kRows * columns))}, sums);
+  std::string name = "grouped_rows_" + std::to_string(columns_of_p) + "x" +
+                     std::to_string(columns) + "_" + std::string(tenon::name(dtype));
   return {name,
           b.finish(),
           256,
           3,
           {{dtype, int64_t{kGroups} * kRows * columns_of_p, 1},
-           {dtype, 1000 * kStep, 1},
+           {dtype, 1000 * columns, 1},
            {DType::kI32, 3, 300},
-           {kF32, int64_t{3} * kGroups * kRows * kStep, 0}},
+           {kF32, int64_t{3} * kGroups * kRows * columns, 0}},
           {300},
           2e-3};
 }
@@ -332,8 +332,9 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(overlapping_products(64, 128, DType::kBF16));
   for (int tokens : {1, 8, 16}) out.push_back(grouped_product(tokens, 2, kF16));
   out.push_back(grouped_product(16, 2, DType::kBF16));
-  out.push_back(grouped_rows(16, kF16));
-  out.push_back(grouped_rows(32, DType::kBF16));
+  out.push_back(grouped_rows(16, 64, kF16));
+  out.push_back(grouped_rows(32, 64, DType::kBF16));
+  out.push_back(grouped_rows(16, 128, kF16));  // rows of two pieces
   return out;
 }
 

@@ -239,7 +239,7 @@ TEST(DecodeAttention, SplitsFillTheMultiprocessorsOnce) {
   AttentionProblem problem;
   problem.attention.kv_heads = 8;
   problem.all_keys = 8192;
-  const DecodeShape shape{8, 16, 3, 1, 2, 2};
+  const DecodeShape shape{8, 16, 3, 1};
   for (const auto& [batch, splits] : {std::pair{1, 16}, {2, 8}, {8, 2}, {16, 1}, {32, 1}}) {
     problem.batch = batch;
     EXPECT_TRUE(shape.splits(problem, 132).is(splits)) << batch;

@@ -133,7 +133,9 @@ struct Rule {
   const char* words;
 };
 
-Result check_encoding(World& world, const EncodedMap& map, uint32_t swizzled_bytes) {
+// `swizzled_bytes`: 0 for none; `piece_bytes`: of rows of boxes that one such stretch covers.
+Result check_encoding(World& world, const EncodedMap& map, uint32_t swizzled_bytes,
+                      uint32_t piece_bytes) {
   constexpr uint64_t kMostSize = uint64_t{1} << 32, kMostStride = uint64_t{1} << 40;
   constexpr uint32_t kMostBox = 256, kAlignment = 16;
   const uint32_t box_bytes = map.box_columns * map.element_bytes;
@@ -146,7 +148,7 @@ Result check_encoding(World& world, const EncodedMap& map, uint32_t swizzled_byt
       {map.box_rows == 0 || map.box_columns == 0, "its boxes are empty"},
       {map.box_rows > kMostBox || map.box_columns > kMostBox, "its boxes exceed 256 elements"},
       {box_bytes % kAlignment != 0, "a row of its boxes is no multiple of 16 bytes"},
-      {swizzled_bytes != 0 && box_bytes > swizzled_bytes,
+      {swizzled_bytes != 0 && piece_bytes > swizzled_bytes,
        "a row of its boxes is wider than what is swizzled"},
   };
   for (const Rule& rule : rules) {
@@ -182,22 +184,39 @@ TENON_STUB_EXPORT Result cuTensorMapEncodeTiled(TensorMap* to, int type, uint32_
       world.report("a map of another kind than ours: 2 or 3 dimensions, plain, zeros outside");
       return kInvalidValue;
     }
-    const bool grouped = rank == 3;
+    const uint32_t piece_bytes = box[0] * kTypeBytes[type];
+    // Rows of several pieces, those of a row before the next, or boxes side by side.
+    const bool pieces =
+        rank == 3 && strides[0] == piece_bytes && strides[1] >= sizes[1] * piece_bytes;
+    const bool grouped = rank == 3 && !pieces;
+    if (pieces && (sizes[0] != box[0] || sizes[1] % box[1] != 0 || steps[2] != 1)) {
+      world.report("a map of rows in pieces that do not make whole boxes");
+      return kInvalidValue;
+    }
     if (grouped && (sizes[0] != box[0] || strides[1] != sizes[0] * kTypeBytes[type] ||
                     box[2] == 0 || box[2] > 256 || steps[2] != 1)) {
       world.report("a map with three dimensions whose boxes do not lie side by side");
       return kInvalidValue;
     }
-    const EncodedMap map{EncodedMap::kMark,
-                         reinterpret_cast<Address>(base),
-                         grouped ? sizes[0] * sizes[2] : sizes[0],
-                         sizes[1],
-                         strides[0],
-                         box[0],
-                         box[1],
-                         kTypeBytes[type],
-                         grouped ? box[2] : 0};
-    if (const Result result = check_encoding(world, map, kSwizzledBytes[swizzle])) return result;
+    EncodedMap map{EncodedMap::kMark,
+                   reinterpret_cast<Address>(base),
+                   grouped ? sizes[0] * sizes[2] : sizes[0],
+                   sizes[1],
+                   strides[0],
+                   box[0],
+                   box[1],
+                   kTypeBytes[type],
+                   grouped ? box[2] : 0};
+    if (pieces) {
+      map.columns = sizes[0] * sizes[1];
+      map.rows = sizes[2];
+      map.row_bytes = strides[1];
+      map.box_columns = box[0] * box[1];
+      map.box_rows = box[2];
+    }
+    if (const Result result = check_encoding(world, map, kSwizzledBytes[swizzle], piece_bytes)) {
+      return result;
+    }
     std::memcpy(to->words, &map, sizeof(map));
     return kSuccess;
   });

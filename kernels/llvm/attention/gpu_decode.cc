@@ -24,7 +24,7 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int kRows = DecodeShape::kRows, kColumns = DecodeShape::kColumns;
+constexpr int kRows = DecodeShape::kRows;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kLog2E = std::numbers::log2e;  // scores are logarithms to base 2
 
@@ -106,7 +106,7 @@ class GpuDecode {
   Dim heads() const { return problem_.batch * attention_.kv_heads; }
   // Rows of all heads, splits and the new token.
   Dim share_rows() const { return heads() * shares_ * int64_t{shape_.kept_rows}; }
-  int value_columns() const { return shape_.value_boxes * kColumns; }
+  int value_columns() const { return shape_.value_boxes * shape_.columns; }
   int all_rows() const { return shape_.rows(); }
   Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
   // A number for each row as a tile of `columns` columns.
@@ -172,7 +172,7 @@ class GpuDecode {
     const auto rings = [&](int count, DType type) {
       std::vector<ValueId> made;
       for (int i = 0; i < count; ++i) {
-        made.push_back(b_.ring(type, {shape_.keys(), kColumns}, shape_.slots));
+        made.push_back(b_.ring(type, {shape_.keys(), shape_.columns}, shape_.slots));
       }
       return made;
     };
@@ -190,14 +190,14 @@ class GpuDecode {
   // Rows of all warps alike, in shared memory [box][row][column]; those that are left are zeros.
   void stage_queries() {
     const DType type = dtype(attention_.q);
-    const int box = kRows * kColumns;
+    const int box = kRows * shape_.columns;
     const ValueId room = b_.alloc(type, int64_t{box} * shape_.key_boxes);
     const int rows = most_queries_ == 1 && !token_ ? kRows : group_;  // all at once
     if (rows < kRows) b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
     for_queries([&](ValueId query) {
       for (int i = 0; i < shape_.key_boxes; ++i) {
-        const Tile codes = query_codes(query, int64_t{i} * kColumns, rows);
-        const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
+        const Tile codes = query_codes(query, int64_t{i} * shape_.columns, rows);
+        const ValueId row = b_.mul(query, b_.index(int64_t{group_} * shape_.columns));
         b_.store({room, b_.add(b_.index(int64_t{i} * box), row)}, codes);
         if (token_) new_queries_.push_back(codes);
       }
@@ -205,17 +205,17 @@ class GpuDecode {
     for (int i = 0; i < shape_.key_boxes; ++i) {
       const Tile repeated = b_.load(
           {room, b_.index(int64_t{i} * box), {b_.index(0), b_.index(1)}, {}}, {shape_.warps, box});
-      queries_.push_back(b_.reshape(repeated, {all_rows(), kColumns}));
+      queries_.push_back(b_.reshape(repeated, {all_rows(), shape_.columns}));
     }
   }
 
   Tile query_codes(ValueId query, int64_t first, int rows) {
-    if (token_) return token_->queries(rows, first, kColumns);
+    if (token_) return token_->queries(rows, first, shape_.columns);
     return b_.load({q_,
                     place(query_strides_, query, first),
                     {dim(query_strides_.head), dim(query_strides_.column)},
                     {b_.index(group_), b_.index(problem_.depth - first)}},
-                   {rows, kColumns});
+                   {rows, shape_.columns});
   }
 
   // The new token goes into the caches and is a share of its own, made by the block that has the
@@ -224,12 +224,12 @@ class GpuDecode {
     b_.branch(b_.equal(split_, b_.sub(dim(splits_), b_.index(1))), [&] {
       Tile products = f32(0, {group_});
       for (int i = 0; i < shape_.key_boxes; ++i) {
-        const Tile key = token_->key(int64_t{i} * kColumns, kColumns);
-        token_->store_key(int64_t{i} * kColumns, key);
+        const Tile key = token_->key(int64_t{i} * shape_.columns, shape_.columns);
+        token_->store_key(int64_t{i} * shape_.columns, key);
         const Tile left =
             decode_tile(b_, new_queries_[static_cast<size_t>(i)], dtype(attention_.q));
         const Tile right =
-            b_.broadcast(decode_tile(b_, key, dtype(attention_.k)), {group_, kColumns});
+            b_.broadcast(decode_tile(b_, key, dtype(attention_.k)), {group_, shape_.columns});
         products = b_.add(products, b_.reduce(Fn::kAdd, b_.mul(left, right), 1));
       }
       token_->store_value(token_->value(1, value_columns()));
@@ -255,7 +255,8 @@ class GpuDecode {
     const ValueId first = b_.min(slots, b_.mul(split_, share));
     const ValueId last = b_.min(slots, b_.add(first, share));
     std::vector<ValueId> carried = {f32(kMinusInfinity, {all_rows()}), f32(0, {all_rows()})};
-    for (int i = 0; i < shape_.value_boxes; ++i) carried.push_back(f32(0, {all_rows(), kColumns}));
+    for (int i = 0; i < shape_.value_boxes; ++i)
+      carried.push_back(f32(0, {all_rows(), shape_.columns}));
     return b_.pipeline(
         shape_.slots, first, last, carried, [&](ValueId step, ValueId slot) { fetch(step, slot); },
         [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
@@ -272,7 +273,7 @@ class GpuDecode {
       const ValueId row = b_.add(from.row(writer_, task_.batch, task_.kv_head), first_key(step));
       const ValueId column = from.column(writer_, task_.kv_head);
       for (size_t i = 0; i < rings.size(); ++i) {
-        const auto first = static_cast<int64_t>(i) * kColumns;
+        const auto first = static_cast<int64_t>(i) * shape_.columns;
         b_.fetch_box(rings[i], slot, from.matrix(writer_), row, b_.add(column, b_.index(first)));
       }
     };
@@ -282,7 +283,7 @@ class GpuDecode {
 
   std::vector<ValueId> visit_keys(ValueId step, ValueId slot, std::span<const ValueId> before) {
     const ValueId key = first_key(step), left = b_.sub(task_.last_key, key);
-    const std::vector<int> of_slot = {shape_.keys(), kColumns};
+    const std::vector<int> of_slot = {shape_.keys(), shape_.columns};
     Tile products = f32(0, {all_rows(), shape_.warp_keys});
     for (size_t i = 0; i < key_rings_.size(); ++i) {
       const Tile keys = b_.transpose(b_.read(key_rings_[i], slot, of_slot));
@@ -298,7 +299,7 @@ class GpuDecode {
     std::vector<ValueId> after = {highest, total};
     const Tile weights = b_.cast(p, dtype(attention_.v));
     for (size_t i = 0; i < value_rings_.size(); ++i) {
-      const Tile rescaled = b_.mul(before[2 + i], spread(correction, kColumns));
+      const Tile rescaled = b_.mul(before[2 + i], spread(correction, shape_.columns));
       // Past the last key anything may lie.
       const Tile values = b_.read(value_rings_[i], slot, of_slot, kNone, {}, left);
       after.push_back(b_.grouped_dot(rescaled, weights, values, shape_.warps));
@@ -427,29 +428,29 @@ class GpuDecode {
 
   // Some boxes at once, in shared memory [box][warp][row][column].
   void merge_outputs(std::span<const Tile> outputs, Tile weight) {
-    const int of_warp = shape_.kept_rows * kColumns, of_box = shape_.warps * of_warp;
+    const int of_warp = shape_.kept_rows * shape_.columns, of_box = shape_.warps * of_warp;
     const ValueId room = b_.alloc(DType::kF32, shape_.merged_elements());
     const auto merged = static_cast<size_t>(shape_.merged_boxes());
     for (size_t first = 0; first < outputs.size(); first += merged) {
       const size_t last = std::min(outputs.size(), first + merged);
       for (size_t box = first; box < last; ++box) {
-        const Tile weighted = b_.mul(outputs[box], spread(weight, kColumns));
+        const Tile weighted = b_.mul(outputs[box], spread(weight, shape_.columns));
         b_.store({room,
                   b_.index(static_cast<int64_t>(box - first) * of_box),
                   {b_.index(of_warp), b_.index(1)},
                   {kNone, b_.index(of_warp)}},
-                 b_.reshape(weighted, {shape_.warps, kRows * kColumns}));
+                 b_.reshape(weighted, {shape_.warps, kRows * shape_.columns}));
       }
       for_queries([&](ValueId query) {
         for (size_t box = first; box < last; ++box) {
           const Tile rows = over_warps(Fn::kAdd, [&](int warp) {
             const auto begin = static_cast<int64_t>(box - first) * of_box + warp * of_warp;
-            const ValueId row = b_.mul(query, b_.index(int64_t{group_} * kColumns));
-            return b_.load({room, b_.add(b_.index(begin), row)}, {group_, kColumns});
+            const ValueId row = b_.mul(query, b_.index(int64_t{group_} * shape_.columns));
+            return b_.load({room, b_.add(b_.index(begin), row)}, {group_, shape_.columns});
           });
           const ValueId width = b_.index(value_columns());
           const ValueId at = b_.add(b_.mul(share_of(query, split_), width),
-                                    b_.index(static_cast<int64_t>(box) * kColumns));
+                                    b_.index(static_cast<int64_t>(box) * shape_.columns));
           b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
         }
       });
@@ -567,7 +568,7 @@ Support supports_decode(const ir::Graph& graph, const ir::Node& node,
     // Boxes are wider than such heads: only past the end of a row are there zeros.
     const bool one_below_the_other =
         problem.has_past() || (attention.k_layout == "bhsd" && attention.v_layout == "bhsd");
-    if (depth % kColumns != 0 && !one_below_the_other) {
+    if (depth % 64 != 0 && !one_below_the_other) {
       return Support::no(fmt::format("heads of {} side by side", depth));
     }
   }

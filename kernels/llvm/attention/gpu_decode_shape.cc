@@ -10,20 +10,23 @@ namespace {
 constexpr int64_t kReserved = 1 << 10;      // of shared memory, for each block
 constexpr int64_t kSmallBuffers = 4 << 10;  // barriers, maxima and sums, what changes threads
 
-int boxes(int64_t depth) {
-  return static_cast<int>((depth + DecodeShape::kColumns - 1) / DecodeShape::kColumns);
+// Whole rows in one box keep the memory's order where they can.
+int box_columns(const AttentionProblem& problem) {
+  return problem.depth % 128 == 0 && problem.value_depth % 128 == 0 ? 128 : 64;
 }
+
+int boxes(int64_t depth, int columns) { return static_cast<int>((depth + columns - 1) / columns); }
 
 }  // namespace
 
 int DecodeShape::merged_boxes() const {
   constexpr int kMergedBytes = 16 << 10;
-  return std::clamp(kMergedBytes / (warps * kept_rows * kColumns * 4), 1, value_boxes);
+  return std::clamp(kMergedBytes / (warps * kept_rows * columns * 4), 1, value_boxes);
 }
 
 int64_t DecodeShape::shared_bytes() const {
-  const int64_t slot = int64_t{keys()} * kColumns * 2 * (key_boxes + value_boxes);
-  const int64_t queries = int64_t{kRows} * kColumns * 2 * key_boxes;
+  const int64_t slot = int64_t{keys()} * columns * 2 * (key_boxes + value_boxes);
+  const int64_t queries = int64_t{kRows} * columns * 2 * key_boxes;
   return slots * slot + queries + merged_elements() * 4 + kSmallBuffers;
 }
 
@@ -46,8 +49,9 @@ std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int
   };
   std::vector<DecodeShape> fitting;
   for (DecodeShape shape : kShapes) {
-    shape.key_boxes = boxes(problem.depth);
-    shape.value_boxes = boxes(problem.value_depth);
+    shape.columns = box_columns(problem);
+    shape.key_boxes = boxes(problem.depth, shape.columns);
+    shape.value_boxes = boxes(problem.value_depth, shape.columns);
     shape.kept_rows = static_cast<int>(problem.group() * queries);
     const bool fits =
         shape.blocks * (shape.shared_bytes() + kReserved) <= gpu.shared_bytes + kReserved;

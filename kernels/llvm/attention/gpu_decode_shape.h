@@ -10,10 +10,11 @@
 namespace tenon::kernels {
 
 struct DecodeShape {
-  static constexpr int kRows = 16, kColumns = 64;  // of the matrix instruction, of a box
+  static constexpr int kRows = 16;  // of the matrix instruction
 
   int warps, warp_keys, slots;
   int blocks;                          // of a multiprocessor
+  int columns = 64;                    // of a box
   int key_boxes = 1, value_boxes = 1;  // that a head is fetched in
   int kept_rows = kRows;               // queries x heads that there are at most
 
@@ -21,7 +22,7 @@ struct DecodeShape {
   int rows() const { return warps * kRows; }      // of all warps
   int threads() const { return warps * 32; }
   int merged_boxes() const;  // of values that warps bring together at once
-  int64_t merged_elements() const { return int64_t{merged_boxes()} * warps * kept_rows * kColumns; }
+  int64_t merged_elements() const { return int64_t{merged_boxes()} * warps * kept_rows * columns; }
   int64_t shared_bytes() const;
   // Parts that the keys of each head are cut into: about one block for each place that there is.
   Dim splits(const AttentionProblem& problem, int multiprocessors) const;

@@ -75,6 +75,17 @@ TEST_F(TensorMapTest, AKernelFetchesThroughItsMap) {
   EXPECT_EQ(result(y_), numbers_);
 }
 
+// 128 elements of 16 bits are two pieces, one behind the other as in memory.
+TEST_F(TensorMapTest, WideRowsAreMappedInPieces) {
+  MappedMatrix wide{x_.address(), 2, 2, 256, 256, 2, 128, 0, /*swizzled=*/true};
+  const Buffer room(device_, 2 * 256 * 2, "room");
+  wide.base = room.address();
+  map_of(wide);
+  EXPECT_EQ(stub_.take_reports(), "");
+  wide.columns = 192;
+  EXPECT_THAT(refusal(wide), HasSubstr("need a multiple of 128"));
+}
+
 TEST_F(TensorMapTest, AGraphTakesTheMapOfAnotherBuffer) {
   const Buffer z(device_, kBytes, "z");
   const TensorMap of_x = map_of(matrix());
