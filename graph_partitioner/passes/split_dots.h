@@ -8,6 +8,8 @@
 // kernel of the parts again, which then writes each result where it belongs, with its own epilogue,
 // and the slices are no kernels. Where `supports` says that it could not, the product stays whole.
 //
+// A constant for each column that is added behind the product is cut with it.
+//
 // Weights are not copied: rows of [N, K] follow each other, so a part is a piece of its bytes.
 //
 // Runs before fuse_epilogues, behind lift_views.

@@ -20,6 +20,7 @@ from onnxruntime_ep_tenon.models.decoder_reference import ReferenceDecoder
 from onnxruntime_ep_tenon.models.decoder_weights import NUMPY_TYPES, DrawnWeights, SeededWeights
 from onnxruntime_ep_tenon.models.tolerances import for_logits
 from onnxruntime_ep_tenon.report import session_with_report
+from test_gpu import run_script
 from test_session import quiet
 
 PREFILL = 7
@@ -131,6 +132,28 @@ def test_tenon_takes_other_spellings(spelling):
     config = ARCHITECTURES["qwen2"]
     session = tenon_session(decoder.build_decoder(config, spelling))
     check_generation(session, config, spelling, batch=2)
+
+
+ON_A_GPU = """
+    import sys
+    sys.path.insert(0, {folder!r})
+    from test_decoder import ARCHITECTURES, FORMS, Spelling, check_generation, decoder
+    from onnxruntime_ep_tenon.report import session_with_report
+
+    for form in FORMS:
+        config, spelling = ARCHITECTURES[{name!r}], Spelling(form, "int4", "f16")
+        session, report = session_with_report(decoder.build_decoder(config, spelling), "gpu")
+        assert report.left_out == []
+        check_generation(session, config, spelling, batch=2)
+        print(form)
+"""
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_kernels_of_a_gpu_that_the_stub_driver_plays(name, request):
+    text = ON_A_GPU.format(folder=str(request.path.parent), name=name)
+    assert run_script(text).split() == list(FORMS)
 
 
 @pytest.mark.plugin
