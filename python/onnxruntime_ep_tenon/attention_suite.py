@@ -12,7 +12,7 @@ from pathlib import Path
 from . import console
 from .attention_cases import AttentionCase, host_cases, table_cases
 from .attention_meter import AttentionMeter, MeasuredAttention
-from .machine import Limits, Machine
+from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
 from .requirements import has
 
@@ -120,6 +120,8 @@ def _cases(args, device: str) -> list[AttentionCase]:
 
 def _measure_all(cases: list[AttentionCase], meter, say, args) -> list[AttentionRow]:
     limits = Limits.of(meter.machine)
+    if not meter.machine.has_peer:
+        say(absent_peer_text())
     rows: list[AttentionRow] = []
     for case, measured, problem, spent in measure_in_turn(cases, meter, _MOST_SECONDS):
         rows.append(AttentionRow(case, limits, measured, problem))
@@ -197,8 +199,6 @@ def _peer_name(rows: list[AttentionRow]) -> str:
 def _print(rows: list[AttentionRow], machine: Machine) -> None:
     limits = Limits.of(machine)
     console.heading(f"Attention on {machine.gpu or 'the host'}, onnxruntime {machine.onnxruntime}")
-    if not machine.has_peer:
-        console.say("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
     if machine.gpu:
         console.say(f"read limit {limits.read / 1e12:.2f} TB/s ({limits.source})")
     columns = ["case", "tenon us", f"{_peer_name(rows)} us", "ratio", "limit us", "tenon", "other"]

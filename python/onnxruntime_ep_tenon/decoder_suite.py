@@ -17,6 +17,7 @@ from pathlib import Path
 
 from . import console, cuda
 from .decoder_meter import Begun, DecoderPlan, Problem, file_bytes, measure_format, write_model
+from .machine import absent_peer_text, has_cuda_provider
 from .suite import Row, print_rows, write_rows
 
 _MEMORY_FOLDER = Path("/dev/shm")
@@ -45,6 +46,8 @@ def plan_of(args) -> DecoderPlan:
 def run_decoder_suite(args) -> int:
     plan = plan_of(args)
     table = _Table(plan, args)
+    if plan.on_gpu and not has_cuda_provider():
+        table.say(absent_peer_text())
     for format in plan.formats:
         if table.spent > args.limit:
             table.take(format, Problem(f"not begun: {args.limit:.0f} s were over"))
@@ -74,15 +77,15 @@ class _Table:
 
     def take(self, format: str, told: Begun | Row | Problem) -> None:
         if isinstance(told, Begun):
-            self._say(f"{format}: {told.part} ...")
+            self.say(f"{format}: {told.part} ...")
             return
         if isinstance(told, Row):
             self._rows.append(told)
             other = "" if math.isnan(told.other) else f", other {console.duration(told.other)}"
-            self._say(f"{told.case}: {console.duration(told.tenon)}{other}; {told.note}")
+            self.say(f"{told.case}: {console.duration(told.tenon)}{other}; {told.note}")
         else:
             self.problems.append(f"{format}: {told.text}")
-            self._say(f"FAILED  {self.problems[-1]}")
+            self.say(f"FAILED  {self.problems[-1]}")
         if self._out:
             write_rows(self._out, self._result(), [])
 
@@ -100,7 +103,7 @@ class _Table:
         for text in self.problems:
             console.say(f"FAILED  {text}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if not self._json:
             console.say(f"[{self.spent:6.1f} s] {text}")
 

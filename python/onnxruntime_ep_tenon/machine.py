@@ -64,3 +64,13 @@ def has_cuda_provider() -> bool:
     import onnxruntime
 
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+def absent_peer_text() -> str:
+    """Told before anything is measured: which onnxruntime was found is often a surprise."""
+    import onnxruntime
+
+    return (
+        f"onnxruntime {onnxruntime.__version__} from {onnxruntime.__file__} has no CUDA provider, "
+        "only Tenon is timed: pip install onnxruntime-gpu"
+    )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import console, cuda
-from .machine import Limits, Machine
+from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
 from .product_cases import Case, random_cases, table_cases
 from .product_meter import Measured, Meter
@@ -137,6 +137,8 @@ def _require_gpu(device: str) -> None:
 
 def _measure_all(cases: list[Case], meter, say, args) -> list[ProductRow]:
     limits = Limits.of(meter.machine)
+    if not meter.machine.has_peer:
+        say(absent_peer_text())
     if args.random:
         say(f"random shapes from seed {args.seed}")
     most = _MOST_SECONDS + _MORE_PER_RANDOM_CASE * args.random
@@ -216,8 +218,6 @@ _COLUMNS = [
 def _print(rows: list[ProductRow], machine: Machine) -> None:
     limits = Limits.of(machine)
     console.heading(f"Products on {machine.gpu}, onnxruntime {machine.onnxruntime}")
-    if not machine.has_peer:
-        console.say("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
     console.say(f"cuBLAS from torch {machine.torch}" if machine.torch else "no torch: no cuBLAS")
     console.say(
         f"read limit {limits.read / 1e12:.2f} TB/s ({limits.source}); copies in this run "

@@ -149,6 +149,16 @@ def test_rows_and_verdicts(tmp_path, monkeypatch, capsys):
     ]  # fmt: skip
 
 
+def test_a_missing_peer_is_told_first(monkeypatch, capsys):
+    (case, *_) = table_cases(quick=True)
+    monkeypatch.setattr(attention_suite, "_cases", lambda *_: [case])
+    meter = FakeMeter({case: MeasuredAttention(12e-6)})
+    meter.machine = replace(H200, has_peer=False)
+    args = Namespace(json=False, out=None, seed=0, device="gpu", quick=True, only=None)
+    assert attention_suite.run_attention_suite(args, meter) == 0
+    assert "has no CUDA provider, only Tenon is timed" in capsys.readouterr().out.splitlines()[0]
+
+
 @pytest.mark.plugin
 def test_bad_arguments_are_refused():
     suite = ("bench", "--suite", "attention", "--device")
