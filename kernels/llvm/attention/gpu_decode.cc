@@ -590,7 +590,9 @@ Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const Attenti
     if (i != rank) choice.others.push_back(shapes[i].text());
   }
   lowered.shapes.push_back(std::move(choice));
-  return GpuDecode(graph, node, problem, operands, shapes[rank], settings.gpu->multiprocessors,
+  AttentionProblem here = problem;
+  if (queries == 1) here.queries = 1;  // where tasks lie then takes no divisions
+  return GpuDecode(graph, node, here, operands, shapes[rank], settings.gpu->multiprocessors,
                    adds_token, lowered)
       .emit(wanted);
 }
