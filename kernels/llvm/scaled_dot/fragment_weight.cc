@@ -59,6 +59,16 @@ class UnitPacker {
             pair_place(layout.element->bits, half, k);
       }
     }
+    if (layout.scale.kind == Side::Kind::kBytes || layout.zero.kind == Side::Kind::kBytes) {
+      const FormatRule& rule = layout.scale_rule ? *layout.scale_rule : rule_of_zeros();
+      for (size_t pair = 0; pair < 2; ++pair) {
+        for (size_t code = 0; code < 256; ++code) {
+          std::array<uint8_t, 2> alone{};
+          alone[pair] = static_cast<uint8_t>(code);
+          side_halves_[pair][code] = rule.half(alone);
+        }
+      }
+    }
     const ir::BlockScale& scale = problem.dot.scale_b;
     if (layout.scale.kind != Side::Kind::kNone) {
       scales_.emplace(graph, problem_, scale.scale, layout.scale_type);
@@ -174,13 +184,12 @@ class UnitPacker {
   // pair 1 row g + 8.
   template <typename At>
   uint32_t bytes_half(int count, int word, int h, int row, const At& at) const {
-    const FormatRule& rule = layout_.scale_rule ? *layout_.scale_rule : rule_of_zeros();
-    std::array<uint8_t, 2> codes{};
+    uint32_t half = 0;
     for (int pair = 0; pair < 2; ++pair) {
-      codes[static_cast<size_t>(pair)] = static_cast<uint8_t>(
-          count == 4 ? at(row + 8 * word, 2 * pair + h) : at(row + 8 * pair, h));
+      const uint32_t code = count == 4 ? at(row + 8 * word, 2 * pair + h) : at(row + 8 * pair, h);
+      half |= side_halves_[static_cast<size_t>(pair)][code & 0xff];
     }
-    return rule.half(codes);
+    return half;
   }
 
   template <typename At>
@@ -196,9 +205,10 @@ class UnitPacker {
   int64_t row_;
   uint32_t sign_;  // of signed codes, which are stored as unsigned ones
   uint32_t flip_;  // bits of codes that are stored otherwise
-  std::array<std::array<uint16_t, 256>, 8> halves_{};  // of a word with one code: [pair][code]
-  std::array<std::array<uint32_t, 256>, 4> bytes_{};   // of a word with two: [pair][byte]
-  std::array<Places, 2> places_{};                     // of rows g and g + 8
+  std::array<std::array<uint16_t, 256>, 8> halves_{};       // of a word with one code: [pair][code]
+  std::array<std::array<uint16_t, 256>, 2> side_halves_{};  // of scales or zeros: [pair][code]
+  std::array<std::array<uint32_t, 256>, 4> bytes_{};        // of a word with two: [pair][byte]
+  std::array<Places, 2> places_{};                          // of rows g and g + 8
   std::optional<ScaleReader> scales_, zeros_;
 };
 
