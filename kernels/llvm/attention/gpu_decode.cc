@@ -1,14 +1,12 @@
 #include "kernels/llvm/attention/gpu_decode.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <limits>
 #include <numbers>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "kernels/llvm/attention/gpu_decode_scores.h"
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
 #include "kernels/llvm/attention/head_matrix.h"
@@ -25,8 +23,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int kRows = DecodeShape::kRows;
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-constexpr double kLog2E = std::numbers::log2e;  // scores are logarithms to base 2
+constexpr double kMinusInfinity = DecodeScores::kHidden, kLog2E = std::numbers::log2e;
 
 BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
   lowered.scratch.push_back(bytes);
@@ -58,7 +55,7 @@ class GpuDecode {
         q_(writer_.buffer("q", dtype(attention_.q), operands.q.buffer)),
         keys_(writer_, "k", dtype(attention_.k), operands.keys, problem, problem.depth),
         values_(writer_, "v", dtype(attention_.v), operands.values, problem, problem.value_depth),
-        mask_(optional_buffer("mask", attention_.mask)),
+        scores_(writer_, graph, problem, shape),
         lengths_(optional_buffer("lengths", attention_.kv_lengths)),
         sinks_(optional_buffer("sinks", attention_.sinks)),
         outputs_(writer_.buffer("outputs", DType::kF32,
@@ -78,7 +75,11 @@ class GpuDecode {
     if (token_) add_token();
     const std::vector<Tile> ends = walk_keys();
     merge_warps(ends);
-    const ValueId arrived = b_.arrive(counters_, head_number_);
+    // A head that is not split waits for nobody.
+    const ValueId arrived = b_.branch(
+        b_.less(b_.index(1), dim(splits_)),
+        [&] { return std::vector{b_.arrive(counters_, head_number_)}; },
+        [&] { return std::vector{b_.index(0)}; })[0];
     b_.branch(b_.equal(arrived, b_.sub(dim(splits_), b_.index(1))), [&] {
       b_.store({counters_, head_number_}, b_.integer_constant(DType::kI32, 0));
       for_queries([&](ValueId query) { merge_splits(query); });
@@ -138,18 +139,9 @@ class GpuDecode {
         writer_.declare(dim);
       }
     }
-    for (const Dim& dim : {splits_, shares_, problem_.mask_batch, problem_.mask_head,
-                           problem_.mask_query, problem_.mask_key, mask_keys()}) {
-      writer_.declare(dim);
-    }
+    for (const Dim& dim : {splits_, shares_}) writer_.declare(dim);
+    scores_.declare();
     declare_task(writer_, problem_, most_queries_);
-  }
-
-  // Keys that the mask speaks of; 1 where it repeats.
-  Dim mask_keys() const {
-    if (attention_.mask == ir::kNoValue) return 1;
-    const Shape& shape = *graph_.value(attention_.mask).shape;
-    return shape.empty() ? Dim(1) : shape.back();
   }
 
   void locate() {
@@ -235,7 +227,8 @@ class GpuDecode {
       token_->store_value(token_->value(1, value_columns()));
       const ValueId share = share_of(b_.index(0), dim(splits_));
       const Tile hidden = f32(kMinusInfinity, {group_});
-      const Tile score = b_.select(b_.splat(sees_token_, {group_}), scaled(products), hidden);
+      const Tile score =
+          b_.select(b_.splat(sees_token_, {group_}), scores_.scaled(products), hidden);
       b_.store({maxima_, share}, score);
       b_.store({totals_, share}, f32(1, {group_}));
       const Tile value =
@@ -289,7 +282,7 @@ class GpuDecode {
       const Tile keys = b_.transpose(b_.read(key_rings_[i], slot, of_slot));
       products = b_.grouped_dot(products, queries_[i], keys, shape_.warps);
     }
-    const Tile scores = visible_scores(products, key, left);
+    const Tile scores = scores_.visible(products, task_, key, left);
     const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
     const Tile base = base_of(highest);
     const Tile correction = exp2(b_.sub(before[0], base));
@@ -305,84 +298,6 @@ class GpuDecode {
       after.push_back(b_.grouped_dot(rescaled, weights, values, shape_.warps));
     }
     return after;
-  }
-
-  // ---- which keys count, and how much. Tiles [row of all warps, key of a warp].
-
-  std::vector<int> scores_shape() const { return {all_rows(), shape_.warp_keys}; }
-  Tile splat(ValueId index) { return b_.splat(b_.from_index(index, DType::kI32), scores_shape()); }
-  Tile i32(int64_t value) { return b_.integer_constant(DType::kI32, value, scores_shape()); }
-  Tile row_of_warp() {
-    return b_.binary(Fn::kAnd, b_.iota(DType::kI32, scores_shape(), 0), i32(kRows - 1));
-  }
-  Tile query_of_row() { return b_.binary(Fn::kDiv, row_of_warp(), i32(group_)); }
-  Tile head_of_row() { return b_.binary(Fn::kRem, row_of_warp(), i32(group_)); }
-  Tile key_of_slot() {
-    const Tile warp = b_.binary(Fn::kShiftRight, b_.iota(DType::kI32, scores_shape(), 0),
-                                i32(std::countr_zero(static_cast<unsigned>(kRows))));
-    return b_.add(b_.mul(warp, i32(shape_.warp_keys)), b_.iota(DType::kI32, scores_shape(), 1));
-  }
-
-  Tile scaled(Tile products) {
-    const std::vector<int> shape = b_.type(products).shape;
-    const double cap = attention_.softcap;
-    if (!(cap > 0)) return b_.mul(products, f32(problem_.scale * kLog2E, shape));
-    const Tile capped = b_.unary(Fn::kTanh, b_.mul(products, f32(problem_.scale / cap, shape)));
-    return b_.mul(capped, f32(cap * kLog2E, shape));
-  }
-
-  Tile visible_scores(Tile products, ValueId key, ValueId left) {
-    return hide(add_mask(scaled(products), key, left), key, left);
-  }
-
-  // What the mask does not speak of is hidden: it may be shorter than the keys.
-  Tile add_mask(Tile scores, ValueId key, ValueId left) {
-    if (mask_ == kNone) return scores;
-    const auto part = [&](ValueId position, const Dim& stride) {
-      return b_.mul(position, dim(stride));
-    };
-    const ValueId offset =
-        b_.add(b_.add(part(task_.batch, problem_.mask_batch), part(task_.head, problem_.mask_head)),
-               part(key, problem_.mask_key));
-    Tile at = b_.mul(key_of_slot(), splat(dim(problem_.mask_key)));
-    at = b_.add(at, b_.mul(query_of_row(), splat(dim(problem_.mask_query))));
-    at = b_.add(at, b_.mul(head_of_row(), splat(dim(problem_.mask_head))));
-    const ValueId masked =
-        b_.select(b_.equal(dim(problem_.mask_key), b_.index(0)), left,
-                  b_.max(b_.index(0), b_.min(left, b_.sub(dim(mask_keys()), key))));
-    const Tile inside =
-        b_.binary(Fn::kAnd, b_.compare(Fn::kLess, key_of_slot(), splat(cut(masked))),
-                  b_.compare(Fn::kLess, query_of_row(), splat(dim(problem_.queries))));
-    const bool keeps = problem_.mask_type == DType::kBool;
-    const Tile codes = b_.gather(mask_, offset, at, inside, keeps ? 0 : kMinusInfinity);
-    const Tile hidden = f32(kMinusInfinity, scores_shape());
-    if (keeps) return b_.select(codes, scores, hidden);
-    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
-    const Tile sum = b_.fma(bias, f32(kLog2E, scores_shape()), scores);
-    // A hidden key may hold anything, NaN too.
-    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, sum);
-  }
-
-  // A number of keys from which no slot on has more: it fits 32 bits then.
-  ValueId cut(ValueId keys) { return b_.min(keys, b_.index(shape_.keys())); }
-
-  Tile hide(Tile scores, ValueId key, ValueId left) {
-    const Tile place = key_of_slot();
-    Tile visible = b_.compare(Fn::kLess, place, splat(cut(left)));
-    const auto require = [&](Fn relation, Tile distance, int64_t bound) {
-      visible = b_.binary(Fn::kAnd, visible, b_.compare(relation, distance, i32(bound)));
-    };
-    const bool causal = attention_.causal || attention_.causal_top_left;
-    const bool ahead = causal || attention_.right_window >= 0;
-    if (ahead || attention_.left_window >= 0) {
-      // key - position of the query
-      const Tile distance = b_.sub(b_.add(splat(b_.sub(key, task_.origin)), place), query_of_row());
-      if (ahead) require(Fn::kLessEqual, distance, causal ? 0 : attention_.right_window);
-      if (attention_.left_window >= 0) {
-        require(Fn::kGreaterEqual, distance, -attention_.left_window);
-      }
-    }
-    return b_.select(visible, scores, f32(kMinusInfinity, scores_shape()));
   }
 
   // ---- how warps and splits meet
@@ -530,7 +445,8 @@ class GpuDecode {
   Builder& b_;
   ValueId q_;
   HeadMatrix keys_, values_;
-  ValueId mask_, lengths_, sinks_, outputs_, maxima_, totals_, counters_, y_;
+  DecodeScores scores_;
+  ValueId lengths_, sinks_, outputs_, maxima_, totals_, counters_, y_;
   ValueId split_ = kNone, head_number_ = kNone;
   AttentionTask task_{};  // of the first head of the group
   std::optional<NewToken> token_;
