@@ -78,16 +78,16 @@ int count(const std::string& text, const std::string& word) {
   return found;
 }
 
-// The second loop over slots is the one whose keys all queries see: both products begin, and
-// softmax stands between the wait for the first and the wait for the second.
+// The third loop over slots is the one whose keys all queries see, behind two for the first tile:
+// both products begin, and softmax stands between the wait for the first and that for the second.
 TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
   const std::string ptx = compiled(128, "f16", "causal=1, ").code.ptx;
   const std::string wait = "mbarrier.try_wait";
-  const size_t first = ptx.find(wait), second = ptx.find(wait, first + 1);
-  const std::string products = between(ptx, wait, "wgmma.wait_group", second);
+  const size_t second = ptx.find(wait, ptx.find(wait) + 1), third = ptx.find(wait, second + 1);
+  const std::string products = between(ptx, wait, "wgmma.wait_group", third);
   EXPECT_EQ(count(products, "m64n128k16"), 16) << products;
   const std::string softmax =
-      between(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", second);
+      between(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", third);
   EXPECT_EQ(count(softmax, "ex2.approx.ftz.f32"), 64);
   EXPECT_EQ(count(softmax, "bar.sync"), 0);
   EXPECT_LE(count(softmax, "setp"), 8) << "elements are compared in tiles that lie wholly inside";

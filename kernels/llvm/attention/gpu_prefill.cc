@@ -149,12 +149,16 @@ class GpuPrefill {
     if (sees_to_the_right()) {
       whole_end = b_.max(zero, b_.min(whole_end, b_.add(position, b_.index(right_window() + 1))));
     }
-    whole_ = second_;
+    ValueId whole = first_;
     if (attention_.left_window >= 0) {
       const ValueId begin = b_.add(position, b_.index(kQueries - 1 - attention_.left_window));
-      whole_ = b_.min(last_, b_.max(second_, up(b_.max(zero, begin))));
+      whole = b_.max(first_, up(b_.max(zero, begin)));
     }
-    whole_end_ = b_.min(last_, b_.max(whole_, b_.div(whole_end, keys)));
+    const ValueId end = b_.div(whole_end, keys);
+    edge_ = b_.select(b_.less(first_, end), first_, second_);
+    edge_ = b_.select(b_.equal(first_, whole), edge_, second_);
+    whole_ = b_.min(last_, b_.max(second_, whole));
+    whole_end_ = b_.min(last_, b_.max(whole_, end));
   }
 
   bool is_causal() const { return attention_.causal || attention_.causal_top_left; }
@@ -216,11 +220,14 @@ class GpuPrefill {
       total = per_row(1);
     }
     Tiles carried = {maximum, total, b_.constant(type_, 0, {kQueries, shape_.keys})};
-    carried = steps(first_, second_, {true, false}, carried,
-                    [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-                      const Softened now = soften(hide(capped(scores(slot)), step), before);
-                      return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
-                    });
+    for (const bool at_an_edge : {true, false}) {
+      carried = steps(at_an_edge ? first_ : edge_, at_an_edge ? edge_ : second_, {true, false},
+                      carried, [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                        const Tile all = capped(scores(slot));
+                        const Softened now = soften(at_an_edge ? hide(all, step) : all, before);
+                        return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
+                      });
+    }
     for (const int width : sum_widths()) {
       carried.push_back(b_.constant(DType::kF32, 0, {kQueries, width}));
     }
@@ -387,8 +394,10 @@ class GpuPrefill {
   std::vector<ValueId> key_rings_, value_rings_;
   AttentionTask task_{};
   ValueId panel_ = kNone;
-  // Numbers of tiles: the range, its second one, those that need no look at places.
-  ValueId first_ = kNone, second_ = kNone, whole_ = kNone, whole_end_ = kNone, last_ = kNone;
+  // Numbers of tiles: the range, its second one, those that need no look at places. The first tile
+  // looks at places before `edge_`.
+  ValueId first_ = kNone, edge_ = kNone, second_ = kNone, whole_ = kNone, whole_end_ = kNone,
+          last_ = kNone;
   std::vector<Tile> queries_;
 };
 
