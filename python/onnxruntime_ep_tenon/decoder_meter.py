@@ -38,8 +38,8 @@ _BARS = {
 }
 _CREATION_SECONDS, _CREATION_MEMORY = 15.0, 1.3  # of the llama-8b on a GPU
 
-# How long a part may take before it is taken for hung.
-_SECONDS_TO_CREATE, _SECONDS_TO_MEASURE = 150.0, 60.0
+# How long a part may take before it is taken for hung; on a host prompts take seconds each.
+_SECONDS_TO_CREATE, _SECONDS_TO_MEASURE, _SECONDS_ON_A_HOST = 150.0, 60.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def measure_format(
     tenon = _Side(session, GenaiFolder.load(ours), plan.on_gpu)
     peer = _Peer(plan, theirs)
     for number, case in enumerate(plan.cases()):
-        limit = _SECONDS_TO_MEASURE if number else _SECONDS_TO_CREATE  # the other is created too
-        yield Begun(case.name, limit)
+        on_gpu = _SECONDS_TO_MEASURE if number else _SECONDS_TO_CREATE  # the other is created too
+        yield Begun(case.name, on_gpu if plan.on_gpu else _SECONDS_ON_A_HOST)
         try:
             yield from _measure_case(plan, format, case, number, tenon, peer, theirs == ours)
         except Exception as error:
@@ -178,7 +178,7 @@ class _Side:
         binding, outputs = loop.bound_step(ids)
         # The CUDA provider keeps a graph per number; a prompt runs without one.
         entries = {"gpu_graph_id": str(number + 1 if stepping else -1)} if self._by_name else {}
-        for _ in range(_RUNS_TO_CAPTURE):
+        for _ in range(_RUNS_TO_CAPTURE if self._captures else 1):
             self.session.run_with_iobinding(binding, run_options(**entries))
         self.logits = loop.logits(outputs)[:, -1].astype(np.float32)
         self._kept = loop, outputs  # a binding knows addresses only

@@ -135,6 +135,16 @@ def test_a_part_that_takes_too_long_is_given_up(tmp_path):
 
 
 @pytest.mark.plugin
+def test_a_host_may_take_its_time(tmp_path):
+    begun = [one for one in measured("int4", tmp_path) if isinstance(one, Begun)]
+    assert [one.part for one in begun][1:] == [
+        "decode, batch 2, past 16",
+        "prefill, batch 1, 24 tokens",
+    ]
+    assert begun[2].limit > 600
+
+
+@pytest.mark.plugin
 def test_time_that_is_over_begins_no_further_format(tmp_path):
     ran = command(*SMALL, "--device", "cpu", "--limit", -1, "--out", tmp_path)
     assert "nvfp4: not begun: -1 s were over" in ran.stdout
