@@ -26,17 +26,21 @@ Settings only_prefill() {
   return settings;
 }
 
-Compiled compiled(int depth, const std::string& type, const std::string& rules) {
+Compiled compiled(int depth, const std::string& type, const std::string& rules,
+                  const std::string& mask = "") {
   const Settings settings = only_prefill();
-  const ir::Graph graph = ir::parse(fmt::format(R"(graph prefill {{
+  const ir::Graph graph =
+      ir::parse(fmt::format(R"(graph prefill {{
   input %q: {1}[b,8,q,{0}]
   input %k: {1}[b,2,t,{0}]
   input %v: {1}[b,2,t,{0}]
   input %lengths: i32[b]
-  %y: {1}[b,8,q,{0}] = tenon::Attention(%q, %k, %v, _, _, _, %lengths) {{{2}q_heads=8, kv_heads=2}}
+  {3}
+  %y: {1}[b,8,q,{0}] = tenon::Attention(%q, %k, %v, {4}, _, _, %lengths) {{{2}q_heads=8, kv_heads=2}}
   output %y
 }})",
-                                                depth, type, rules));
+                            depth, type, rules, mask.empty() ? "" : "input %mask: " + mask,
+                            mask.empty() ? "_" : "%mask"));
   const ir::Node& node = graph.node(graph.order().front());
   Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
   Launch launch = std::move(lowered.launches.back());
@@ -45,11 +49,12 @@ Compiled compiled(int depth, const std::string& type, const std::string& rules) 
   return {std::move(launch), std::move(code)};
 }
 
-void expect_clean(int depth, const std::string& type, const std::string& rules) {
-  const Compiled kernel = compiled(depth, type, rules);
+void expect_clean(int depth, const std::string& type, const std::string& rules,
+                  const std::string& mask = "") {
+  const Compiled kernel = compiled(depth, type, rules, mask);
   const codegen::GpuTarget target = *only_prefill().gpu;
   const Assembled assembled = codegen::assemble(kernel.code, target.arch);
-  const std::string what = fmt::format("{} heads of {}, {}", type, depth, rules);
+  const std::string what = fmt::format("{} heads of {}, {}{}", type, depth, rules, mask);
   ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
   EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                      << assembled.report;
@@ -64,6 +69,9 @@ TEST(PrefillAttentionPtx, AssemblesWithinItsRegisters) {
   expect_clean(128, "bf16", "causal=1, left_window=1000, ");
   expect_clean(128, "f16", "");
   expect_clean(256, "f16", "causal=1, softcap=30.0, ");
+  expect_clean(128, "f16", "causal=1, ", "bool[b,1,q,t]");
+  expect_clean(128, "bf16", "", "f32[b,8,q,t]");
+  expect_clean(64, "f16", "", "f16[b,1,1,t]");
 }
 
 std::string between(const std::string& text, const std::string& first, const std::string& last,

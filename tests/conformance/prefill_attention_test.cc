@@ -21,6 +21,7 @@ struct Heads {
   std::string options = "";  // "causal=1, "
   bool lengths = false, sinks = false, past = false;
   bool side_by_side = false;  // [B, S, H, D]
+  std::string mask = "";      // "bool[b,1,q,t]"
 };
 
 std::string graph_text(const Heads& heads) {
@@ -39,16 +40,17 @@ std::string graph_text(const Heads& heads) {
     text += "  input %past_k: " + cache(heads.depth);
     text += "  input %past_v: " + cache(heads.value_depth);
   }
+  if (!heads.mask.empty()) text += "  input %mask: " + heads.mask + "\n";
   if (heads.lengths) text += "  input %lengths: i32[b]\n";
   if (heads.sinks) text += fmt::format("  input %sinks: f32[{}]\n", heads.q_heads);
   std::string layouts;
   for (const char* name : {"q", "k", "v", "y"}) {
     if (heads.side_by_side) layouts += fmt::format(", {}_layout=\"bshd\"", name);
   }
-  text += fmt::format("  %y: {} = tenon::Attention(%q, %k, %v, _, {}, {}, {}) ",
+  text += fmt::format("  %y: {} = tenon::Attention(%q, %k, %v, {}, {}, {}, {}) ",
                       operand(heads.q_heads, "q", heads.value_depth),
-                      heads.past ? "%past_k, %past_v" : "_, _", heads.lengths ? "%lengths" : "_",
-                      heads.sinks ? "%sinks" : "_");
+                      heads.mask.empty() ? "_" : "%mask", heads.past ? "%past_k, %past_v" : "_, _",
+                      heads.lengths ? "%lengths" : "_", heads.sinks ? "%sinks" : "_");
   text += fmt::format("{{{}q_heads={}, kv_heads={}{}}}\n  output %y\n}}\n", heads.options,
                       heads.q_heads, heads.kv_heads, layouts);
   return text;
@@ -140,6 +142,16 @@ TEST(PrefillAttention, CachesAndSinks) {
   Built({.options = "scale=0.7, ", .sinks = true}).expect_right({1, 150, 150, 0});
 }
 
+TEST(PrefillAttention, MasksOfEveryBroadcast) {
+  for (const std::string mask : {"bool[q,t]", "f16[b,1,1,t]", "f32[b,2,q,t]", "bool[q,1]"}) {
+    SCOPED_TRACE(mask);
+    Built({.mask = mask}).expect_right({2, 140, 150, 0});
+    Built(
+        {.depth = 128, .value_depth = 128, .options = "causal=1, ", .lengths = true, .mask = mask})
+        .expect_right({2, 70, 200, 0});
+  }
+}
+
 TEST(PrefillAttention, CappedScores) {
   for (const int64_t depth : {64, 256}) {
     Built({.depth = depth,
@@ -196,6 +208,7 @@ TEST(PrefillAttention, SaysWhatItDoesNotTake) {
   EXPECT_EQ(reason({}), "");
   EXPECT_NE(reason({.type = "f32"}).find("16-bit"), std::string::npos);
   EXPECT_NE(reason({.depth = 72, .value_depth = 72}).find("heads of 72"), std::string::npos);
+  EXPECT_NE(reason({.depth = 256, .mask = "bool[q,t]"}).find("mask"), std::string::npos);
   EXPECT_NE(reason({.options = "scale=-1.0, "}).find("not positive"), std::string::npos);
 }
 

@@ -37,7 +37,8 @@ struct PrefillShape {
   explicit PrefillShape(const AttentionProblem& problem) {
     const int64_t panels = (problem.value_depth + kWidePanel - 1) / kWidePanel;
     panel = problem.value_depth / panels;
-    const bool crowded = problem.depth > kWidePanel || problem.attention.softcap > 0;
+    const bool crowded = problem.depth > kWidePanel || problem.attention.softcap > 0 ||
+                         problem.attention.mask != ir::kNoValue;
     keys = crowded ? 64 : 128;
     const int64_t slot_bytes = int64_t{keys} * (problem.depth + panel) * 2;
     slots = static_cast<int>(std::clamp<int64_t>((200 << 10) / slot_bytes, 2, 4));
@@ -65,6 +66,7 @@ class GpuPrefill {
                                 : writer_.buffer(name, storage_type(graph.value(id).dtype),
                                                  BufferArgument::value(id));
     };
+    mask_ = optional("mask", attention_.mask);
     lengths_ = optional("lengths", attention_.kv_lengths);
     sinks_ = optional("sinks", attention_.sinks);
     y_ = writer_.buffer("y", type_, BufferArgument::value(node.outputs[0]));
@@ -72,6 +74,10 @@ class GpuPrefill {
       for (const Dim& dim : {strides->batch, strides->head, strides->row, strides->column}) {
         writer_.declare(dim);
       }
+    }
+    for (const Dim& dim : {problem_.mask_batch, problem_.mask_head, problem_.mask_query,
+                           problem_.mask_key, mask_keys()}) {
+      writer_.declare(dim);
     }
     keys_.declare(writer_);
     values_.declare(writer_);
@@ -223,7 +229,8 @@ class GpuPrefill {
     for (const bool at_an_edge : {true, false}) {
       carried = steps(at_an_edge ? first_ : edge_, at_an_edge ? edge_ : second_, {true, false},
                       carried, [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-                        const Tile all = capped(scores(slot));
+                        const Tile mask = mask_codes(step);
+                        const Tile all = masked(capped(scores(slot)), mask);
                         const Softened now = soften(at_an_edge ? hide(all, step) : all, before);
                         return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
                       });
@@ -257,6 +264,41 @@ class GpuPrefill {
     return b_.unary(Fn::kTanh, b_.mul(scores, scores_of(problem_.scale / attention_.softcap)));
   }
 
+  // Keys that the mask speaks of; 1 where it repeats.
+  Dim mask_keys() const {
+    if (attention_.mask == ir::kNoValue) return 1;
+    const Shape& shape = *graph_.value(attention_.mask).shape;
+    return shape.empty() ? Dim(1) : shape.back();
+  }
+
+  // Of the keys of a tile, read before its products begin. What a mask does not speak of is hidden:
+  // it may be shorter than the keys.
+  Tile mask_codes(ValueId tile) {
+    if (mask_ == kNone) return kNone;
+    const ValueId key = b_.mul(tile, b_.index(shape_.keys)), stride = dim(problem_.mask_key);
+    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
+                            b_.mul(task_.head, dim(problem_.mask_head)));
+    offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
+    offset = b_.add(offset, b_.mul(key, stride));
+    const ValueId keys_left = b_.sub(task_.length, key);
+    const ValueId masked = b_.select(b_.equal(stride, b_.index(0)), keys_left,
+                                     b_.min(keys_left, b_.sub(dim(mask_keys()), key)));
+    const double outside = problem_.mask_type == DType::kBool ? 0 : kMinusInfinity;
+    return b_.load(
+        {mask_, offset, {dim(problem_.mask_query), stride}, {task_.queries_left, masked}},
+        {kQueries, shape_.keys}, outside);
+  }
+
+  Tile masked(Tile scores, Tile codes) {
+    if (codes == kNone) return scores;
+    const Tile hidden = scores_of(kMinusInfinity);
+    if (problem_.mask_type == DType::kBool) return b_.select(codes, scores, hidden);
+    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
+    // A hidden key may hold anything, NaN too.
+    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden,
+                     b_.fma(bias, scores_of(1 / unit()), scores));
+  }
+
   // Two slots of 64 columns are one operand.
   bool sums_are_whole() const { return shape_.panel == kWidePanel; }
   std::vector<int> sum_widths() const {
@@ -278,10 +320,11 @@ class GpuPrefill {
 
   Tiles both_products(ValueId step, ValueId slot, std::span<const ValueId> before,
                       bool at_an_edge) {
+    const Tile mask = mask_codes(step);
     Tile visible = scores(slot);
     Tiles sums = values(slot, kNone);
     for (size_t i = 0; i < sums.size(); ++i) sums[i] = b_.dot(before[3 + i], before[2], sums[i]);
-    visible = capped(visible);
+    visible = masked(capped(visible), mask);
     if (at_an_edge) visible = hide(visible, step);
     const Softened now = soften(visible, before);
     for (Tile& sum : sums) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
@@ -390,7 +433,7 @@ class GpuPrefill {
   const HeadStrides q_strides_;
   ValueId q_;
   HeadMatrix keys_, values_;
-  ValueId lengths_ = kNone, sinks_ = kNone, y_ = kNone;
+  ValueId mask_ = kNone, lengths_ = kNone, sinks_ = kNone, y_ = kNone;
   std::vector<ValueId> key_rings_, value_rings_;
   AttentionTask task_{};
   ValueId panel_ = kNone;
@@ -412,7 +455,10 @@ Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
   for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
     if (graph.value(id).dtype != type) return Support::no("q, k, v and y are of different types");
   }
-  if (attention.mask != ir::kNoValue) return Support::no("a mask is read by flash");
+  const bool masked = attention.mask != ir::kNoValue;
+  if (masked && (problem.depth > kWidePanel || attention.softcap > 0)) {
+    return Support::no("a mask beside long heads or a soft cap needs too many registers");
+  }
   for (const int64_t depth : {problem.depth, problem.value_depth}) {
     if (depth % 16 != 0 || depth < kLeastDepth || depth > kMostDepth) {
       return Support::no(fmt::format("heads of {} elements, not a multiple of 16 from {} to {}",
