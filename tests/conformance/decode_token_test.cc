@@ -128,7 +128,7 @@ TEST(DecodeToken, OneLaunchBesideTheCopiesOfAPastThatIsNotShared) {
 }
 
 TEST(DecodeToken, CachesThatGrow) {
-  for (const int64_t past : {1, 15, 16, 127, 128, 300}) {
+  for (const int64_t past : {0, 1, 15, 16, 127, 128, 300}) {
     EXPECT_EQ(judged({.past = past}), "") << past;
     EXPECT_EQ(judged({.past = past, .attributes = "causal=1, "}), "") << past;
   }
