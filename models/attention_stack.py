@@ -38,9 +38,7 @@ class AttentionStack:
         ]
         lengths = [g.input("seqlens_k", INT32, [c.batch]), g.input("total", INT32, [1])]
         for number in range(c.copies):
-            past = [
-                g.input(f"past_{x}{number}", self.element, list(c.cache_shape)) for x in "kv"
-            ]
+            past = [g.input(f"past_{x}{number}", self.element, list(c.cache_shape)) for x in "kv"]
             width = c.heads * c.head_size
             results = [g.output(f"y{number}", self.element, [c.batch, c.queries, width])]
             results += [
