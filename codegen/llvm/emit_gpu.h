@@ -205,10 +205,6 @@ class GpuEmitter : private KernelEmitter {
   void multiply_until_read(const RingProduct& product);
   void finish_running(ValueId id);
   void finish_operands(const Operation& op);
-  void find_turns(const Region& region);
-  void await_turn();
-  void pass_turn();
-  void pass_first_turn();
   bool rescales_running(const Operation& op) const;
   void rescale_running(const Operation& op);
   void clear_for_products(const Operation& read);
@@ -383,7 +379,6 @@ class GpuEmitter : private KernelEmitter {
     Tile left;                               // words that these read
   };
   std::map<ValueId, Running> running_;
-  std::set<const Operation*> turn_begins_, turn_ends_;  // products around what a turn is
   int groups_begun_ = 0;
 };
 

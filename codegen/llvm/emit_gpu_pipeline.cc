@@ -180,7 +180,6 @@ void GpuEmitter::run_roles() {
   role_ = Role::kComputes;
   if (registers > 0) instruct(Instruction::kMoreRegisters, {number(registers)});
   start_positions(0);
-  pass_first_turn();
   if (!waits_late_) instruct(Instruction::kWaitForPrevious, {});
   make_tables();
   region(kernel_.body);

@@ -19,7 +19,7 @@ using ptx::Instruction;
 
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
 constexpr int kStepBytes = kStep * 2;
-constexpr int kWarpgroup = 128, kClearBarrier = 2, kTurnBarrier = 4;  // of each warpgroup
+constexpr int kWarpgroup = 128, kClearBarrier = 2;  // of the first warpgroup
 
 // Of a matrix in swizzled rows of 128, 64 or 32 bytes: how far eight rows are from the next eight,
 // and which of the three it is.
@@ -235,14 +235,12 @@ void GpuEmitter::multiply_until_read(const RingProduct& product) {
   for (int step = 0; step < product.steps; ++step) {
     left.push_back(left_operands(product, slot, step));
   }
-  if (turn_begins_.contains(&op)) await_turn();
   instruct(Instruction::kProductFence, {});
   for (int step = 0; step < product.steps; ++step) {
     begin_step(product, left[static_cast<size_t>(step)],
                moved(right, step * right_step_bytes(product)), sums);
   }
   instruct(Instruction::kProductCommit, {});
-  if (turn_ends_.contains(&op)) pass_turn();
   Running& now = running_[op.results[0]];
   if (auto before = running_.extract(op.operands[0])) now.left = before.mapped().left;
   for (const std::vector<Tile>& step : left) {
@@ -252,41 +250,6 @@ void GpuEmitter::multiply_until_read(const RingProduct& product) {
   }
   now.group = ++groups_begun_;
   values_[op.results[0]] = std::move(sums);
-}
-
-// Two warpgroups take turns: while one begins its products, the other computes with the sums of its
-// own. Without it both would wait for the matrix unit, and then for nothing but arithmetic.
-void GpuEmitter::find_turns(const Region& region) {
-  for (const Operation& op : region.operations) {
-    for (const Region& inner : op.regions) find_turns(inner);
-    if (op.op != Op::kPipeline || threads_ != 2 * kWarpgroup || !specialised_) continue;
-    std::vector<const Operation*> products;
-    for (const Operation& inner : op.regions[1].operations) {
-      if (inner.op == Op::kDot && runs_until_read(inner)) products.push_back(&inner);
-    }
-    auto reads_rows = [&](const Operation* product) {
-      return ring_dot(kernel_, definitions_, *product, threads_)->rows_are_k;
-    };
-    if (products.empty() || reads_rows(products.front()) == reads_rows(products.back())) continue;
-    turn_begins_.insert(products.front());
-    turn_ends_.insert(products.back());
-  }
-}
-
-void GpuEmitter::await_turn() {
-  Value* barrier = plus(ir_.CreateLShr(thread_, 7), kTurnBarrier);
-  ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {barrier, number(threads_)});
-}
-
-void GpuEmitter::pass_turn() {
-  Value* other = ir_.CreateXor(ir_.CreateLShr(thread_, 7), 1);
-  instruct(Instruction::kBarrierPass, {plus(other, kTurnBarrier), number(threads_)});
-}
-
-// The first warpgroup begins.
-void GpuEmitter::pass_first_turn() {
-  if (turn_begins_.empty()) return;
-  when(ir_.CreateICmpUGE(thread_, number(kWarpgroup)), [&] { pass_turn(); });
 }
 
 void GpuEmitter::finish_running(ValueId id) {

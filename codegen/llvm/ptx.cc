@@ -27,7 +27,6 @@ constexpr Row kTable[] = {
     {I::kBarrierExpect, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r"},
     {I::kBarrierArrive, "@$0 mbarrier.arrive.shared::cta.b64 _, [$1];", "b,r"},
     {I::kBarrierTryWait, "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", "=b,r,r"},
-    {I::kBarrierPass, "bar.arrive $0, $1;", "r,r"},
     {I::kFenceBarrierInit, "fence.mbarrier_init.release.cluster;", ""},
     {I::kFenceDevice, "fence.acq_rel.gpu;", ""},
     {I::kFenceAsyncProxy, "fence.proxy.async.shared::cta;", ""},

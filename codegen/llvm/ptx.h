@@ -22,7 +22,6 @@ enum class Instruction : uint8_t {
   kBarrierExpect,     // barrier, bytes: arrives, and waits for that many bytes as well
   kBarrierArrive,     // i1: whether at all, barrier
   kBarrierTryWait,    // barrier, parity -> i1
-  kBarrierPass,       // number of a named barrier, threads: arrives and does not wait
   kFenceBarrierInit,  // the copy engine sees barriers that were made before
   kFenceDevice,       // what this thread saw and wrote, for all blocks
   kFenceAsyncProxy,   // and what was written before
