@@ -158,7 +158,7 @@ void Interpreter::tile_operation(const Operation& op) {
     case Op::kLookup:
       return interpret_lookup(in, out);
     case Op::kDot:
-      return interpret_dot(in, std::max(1, static_cast<int>(op.integer)), out);
+      return interpret_dot(op, in, out);
     case Op::kDotI8:
       return interpret_dot_i8(in, out);
     case Op::kSplat:

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
 #include "kernels/file_pages.h"
 #include "kernels/selector.h"
@@ -52,17 +53,6 @@ void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& 
       buffers.insert(operation.operands.at(2));
     }
     for (const codegen::Region& inner : operation.regions) collect_fetched(inner, buffers);
-  }
-}
-
-// Buffers that single numbers are loaded from: how long a cache is decides what is fetched of it.
-void collect_numbers(const codegen::Kernel& kernel, const codegen::Region& region,
-                     std::set<codegen::ValueId>& buffers) {
-  for (const codegen::Operation& operation : region.operations) {
-    if (operation.op == codegen::Op::kLoad && kernel.types[operation.results.at(0)].shape.empty()) {
-      buffers.insert(operation.operands.at(0));
-    }
-    for (const codegen::Region& inner : operation.regions) collect_numbers(kernel, inner, buffers);
   }
 }
 
@@ -263,19 +253,32 @@ class ProgramBuilder {
         .second;
   }
 
-  // What no launch writes need not be waited for: constants, and what pipelines fetch of the
-  // caller's, which is there before the first launch.
+  // What no launch writes need not be waited for: constants, and what the caller brings, which is
+  // there before the first launch. Caches may be written in place: only pipelines, which know
+  // what is new in them, read those early.
   void mark_constants(Launch& launch) const {
-    std::set<codegen::ValueId> early;
-    if (settings_.early_reads) collect_fetched(launch.kernel.body, early);
-    if (!early.empty()) collect_numbers(launch.kernel, launch.kernel.body, early);
+    std::set<codegen::ValueId> fetched;
+    collect_fetched(launch.kernel.body, fetched);
     for_values(launch, [&](size_t parameter, ir::ValueId id) {
       const ir::ValueId root = root_.at(id);
-      const bool brought = early.contains(static_cast<codegen::ValueId>(parameter)) &&
-                           std::ranges::count(graph_.inputs(), root) > 0;
+      const bool brought =
+          settings_.early_reads && std::ranges::count(graph_.inputs(), root) > 0 &&
+          (fetched.contains(static_cast<codegen::ValueId>(parameter)) || !is_cache(root));
       if (brought || graph_.value(root).is_constant()) {
         launch.kernel.parameters[parameter].constant = true;
       }
+    });
+  }
+
+  bool is_cache(ir::ValueId root) const {
+    return std::ranges::any_of(graph_.order(), [&](ir::NodeId id) {
+      const ir::Node& node = graph_.node(id);
+      if (node.op != ir::kAttention) return false;
+      const ir::Attention attention = ir::Attention::from(node);
+      const auto is_it = [&](ir::ValueId past) {
+        return past != ir::kNoValue && root_.at(past) == root;
+      };
+      return is_it(attention.past_k) || is_it(attention.past_v);
     });
   }
 

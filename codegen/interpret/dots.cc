@@ -1,4 +1,5 @@
 // Products: one fma per k, in order, vectors of n at a time.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -54,9 +55,10 @@ std::vector<T> converted(const TileData& x) {
 }
 
 // Rows of group g are multiplied with the columns of group g, which repeat as often as they must,
-// or with the rows of group g.
+// or are one for each block of k; or with the rows of group g.
 template <typename T, typename Add>
-void multiply(const TileData& a, const TileData& b, int groups, TileData& out, Add add) {
+void multiply(const Operation& op, const TileData& a, const TileData& b, TileData& out, Add add) {
+  const int groups = std::max(1, static_cast<int>(op.integer));
   const int m = out.type().shape[0], n = out.type().shape[1], depth = a.type().shape[1];
   const bool has_own_rows = b.type().shape[0] != depth;
   const int all = b.type().shape[1], height = m / groups;
@@ -68,6 +70,11 @@ void multiply(const TileData& a, const TileData& b, int groups, TileData& out, A
       const int group = row / height;
       const T* from = has_own_rows ? &right[(int64_t{group} * depth + k) * all]
                                    : &right[int64_t{k} * all + group * columns];
+      if (!op.integers.empty()) {
+        const int64_t column = op.integers[1] + 2 * (k / op.integers[0]);
+        add(sums + int64_t{row} * n + column, left[int64_t{row} * depth + k], from, 1);
+        continue;
+      }
       for (int first = 0; first < n; first += columns) {
         add(sums + int64_t{row} * n + first, left[int64_t{row} * depth + k], from, columns);
       }
@@ -77,14 +84,14 @@ void multiply(const TileData& a, const TileData& b, int groups, TileData& out, A
 
 }  // namespace
 
-void interpret_dot(TileOperands in, int groups, TileData& out) {
+void interpret_dot(const Operation& op, TileOperands in, TileData& out) {
   std::memcpy(out.data<std::byte>(), in[0]->data<std::byte>(), out.bytes());
   visit_element(out.dtype(), [&]<typename T>() {
     if constexpr (std::is_same_v<T, float>) {
       static const AddRow add = best_add_row();
-      multiply<float>(*in[1], *in[2], groups, out, add);
+      multiply<float>(op, *in[1], *in[2], out, add);
     } else if constexpr (std::is_same_v<T, double> || is_integer_element<T>) {
-      multiply<T>(*in[1], *in[2], groups, out,
+      multiply<T>(op, *in[1], *in[2], out,
                   [](T* sums, T factor, const T* row, int n) { add_row(sums, factor, row, n); });
     }
   });

@@ -54,7 +54,7 @@ void interpret_cast(const TileData& x, TileData& out);                          
 void interpret_shape(const Operation& op, TileOperands in, TileData& out);        // shapes.cc
 void interpret_constant(const Operation& op, TileData& out);                      // shapes.cc
 void interpret_lookup(TileOperands in, TileData& out);                            // shapes.cc
-void interpret_dot(TileOperands in, int groups, TileData& out);                   // dots.cc
+void interpret_dot(const Operation& op, TileOperands in, TileData& out);          // dots.cc
 void interpret_dot_i8(TileOperands in, TileData& out);                            // dots.cc
 
 // One element from a number, as kConstant and the fill of loads have it.

@@ -222,6 +222,7 @@ class GpuEmitter : private KernelEmitter {
   Value* ring_place(const Operation& read, Value* row, Value* column);
   Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count,
                           bool transposed = false);
+  Value* own_block(const RingProduct& product, Value* k, int step);
   Tile right_words(const RingProduct& product, int column, int count, int step);
   Value* is_before(ValueId extent, Value* row);
 

@@ -96,6 +96,13 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
                     "runs",
                     kernel_.name));
   }
+  if (!op.integers.empty() &&
+      (product.columns != 8 || product.steps % 2 != 0 || operands.right->op != Op::kLoad)) {
+    throw UserError(
+        fmt::format("kernel @{}: products by blocks have eight columns of sums, an even number of "
+                    "steps of {} k, and a right operand from scratch",
+                    kernel_.name, kStep));
+  }
   if (!specialised_ || !multiplies_async(op)) return multiply_in_order(product);
   runs_until_read(op) ? multiply_until_read(product) : multiply_async(product);
 }
@@ -426,6 +433,16 @@ llvm::Value* GpuEmitter::is_before(ValueId extent, Value* row) {
   return ir_.CreateICmpSLT(as_index(row), single(extent));
 }
 
+// Blocks of k have columns of their own: lanes that say where rows of other columns are point at
+// the zeros that follow each row. The upper lanes speak of the second of two steps.
+llvm::Value* GpuEmitter::own_block(const RingProduct& product, Value* k, int step) {
+  int64_t block = product.op.integers[0], first = product.op.integers[1];
+  auto column_of = [&](int at) { return static_cast<int>(first + 2 * (at * kStep / block)); };
+  Value* second = times(ir_.CreateLShr(lane_, 4), column_of(step + 1) - column_of(step));
+  Value* is_own = ir_.CreateICmpEQ(ir_.CreateAnd(lane_, 7), plus(second, column_of(step)));
+  return ir_.CreateSelect(is_own, k, number(product.steps * kStep));
+}
+
 void GpuEmitter::multiply_in_order(const RingProduct& product) {
   const Operation& op = product.op;
   DType dtype = type(op.operands[1]).dtype;
@@ -467,6 +484,7 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
         right = right_words(product, column, count, step);
       } else if (product.columns == 8 && product.steps % 2 == 0) {
         Value* wide = plus(times(ir_.CreateLShr(lane_, 3), 8), step * kStep);
+        if (!op.integers.empty()) wide = own_block(product, wide, step);
         if (step % 2 == 0) both = load_ring_matrices(*product.operands.right, row, wide, 4);
         right.assign(both.begin() + step % 2 * 2, both.begin() + step % 2 * 2 + 2);
       } else {

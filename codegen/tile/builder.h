@@ -70,6 +70,8 @@ class Builder {
   ValueId lookup(ValueId table, ValueId codes);
   ValueId dot(ValueId acc, ValueId a, ValueId b);
   ValueId grouped_dot(ValueId acc, ValueId a, ValueId b, int groups);
+  // A column for the sum of each block of k: see kDot.
+  ValueId blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups, int block, int first);
   ValueId dot_i8(ValueId acc, ValueId a, ValueId b);
   // A rank-1 tile holding these numbers (tables, permutations), kept as constants in the code.
   ValueId table(DType dtype, const std::vector<double>& values);

@@ -407,6 +407,11 @@ void Parser::head(Operation& op, std::string_view word) {
     case Op::kDot:
       uses(op.operands);
       if (accept_word("groups")) op.integer = integer();
+      if (accept_word("blocks")) {
+        op.integers = {integer()};
+        expect("from");
+        op.integers.push_back(integer());
+      }
       break;
     case Op::kRead:
       op.operands.push_back(use());

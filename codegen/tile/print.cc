@@ -92,6 +92,11 @@ class Printer {
     return op.integer == 0 ? "" : fmt::format(" groups {}", op.integer);
   }
 
+  static std::string blocks(const Operation& op) {
+    return op.integers.empty() ? ""
+                               : fmt::format(" blocks {} from {}", op.integers[0], op.integers[1]);
+  }
+
   std::string remarks(const std::vector<ValueId>& ids) const {
     std::string out;
     for (ValueId id : ids) {
@@ -185,7 +190,7 @@ std::string Printer::words(const Operation& op) {
                          use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
                          use(op.operands[7]), groups(op));
     case Op::kDot:
-      return fmt::format("dot {}{}", use_all(op.operands), groups(op));
+      return fmt::format("dot {}{}{}", use_all(op.operands), groups(op), blocks(op));
     case Op::kRead:
       return fmt::format(
           "read {}[{}, {}]{}{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),

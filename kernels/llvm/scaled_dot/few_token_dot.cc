@@ -17,6 +17,7 @@ namespace tenon::kernels {
 namespace {
 
 using codegen::Builder;
+using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
@@ -55,7 +56,7 @@ class Emitter {
     for (int unit = 0; unit < shape_.units && !shape_.keeps_tokens; ++unit) {
       x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
     }
-    shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * columns());
+    shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * share_columns());
     if (shape_.keeps_tokens) keep_tokens();
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
@@ -72,6 +73,8 @@ class Emitter {
   int block_rows() const { return kFragmentRows / shape_.groups; }
   int warps_of_group() const { return block_rows() / kWarpRows; }
   int columns() const { return std::max(shape_.tokens, kFewestColumns); }  // of the sums
+  bool sums_blocks() const { return shape_.sums_blocks(layout_); }
+  int share_columns() const { return sums_blocks() ? 1 : columns(); }
   int steps_of_slot() const { return shape_.units * shape_.groups; }
   // Of 64 k for each group.
   std::vector<int> token_shape() const { return {shape_.groups * shape_.tokens, kFragmentDepth}; }
@@ -90,6 +93,11 @@ class Emitter {
   // All tokens, as [k / 64][token][64]: the kernels that keep them have one tile of tokens.
   void keep_tokens() {
     kept_ = b_.alloc(layout_.operand, layout_.steps() * shape_.tokens * kKeptPitch);
+    if (sums_blocks()) {  // zeros behind each row, which other columns' blocks are multiplied with
+      b_.store({kept_, b_.index(kFragmentDepth), {b_.index(kKeptPitch), b_.index(1)}, {}},
+               b_.constant(layout_.operand, 0,
+                           {static_cast<int>(layout_.steps()), kKeptPitch - kFragmentDepth}));
+    }
     if (shape_.tokens == 1) return keep_token(b_.index(0));
     const ValueId last = b_.min(rows_, b_.index(shape_.tokens));
     b_.loop(b_.index(0), last, b_.index(1), {}, [&](ValueId token, std::span<const ValueId>) {
@@ -176,28 +184,51 @@ class Emitter {
     return b_.fma(b_.grouped_dot(zero, left, right, shape_.groups), scales, sums);
   }
 
-  // [128, columns]: the share of every group. Two sums in turns: a product need not wait for the
-  // one before it.
+  // [128, share_columns]: the share of every group.
   Tile emit_shares(ValueId tile, ValueId token) {
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+    // Two sums in turns: a product need not wait for the one before it.
+    const bool two = shape_.units > 1 && !sums_blocks();
     const std::vector<Tile> sums = b_.pipeline(
         shape_.slots, b_.index(0), b_.index(layout_.steps() / steps_of_slot()),
-        std::vector<ValueId>(shape_.units > 1 ? 2 : 1, zero),
+        std::vector<ValueId>(two ? 2 : 1, zero),
         [&](ValueId step, ValueId slot) {
           fetch_weight(tile, step, slot);
           if (!shape_.keeps_tokens) fetch_tokens(token, step, slot);
         },
         [&](ValueId step, ValueId slot, std::span<const ValueId> carried) {
           std::vector<Tile> sums(carried.begin(), carried.end());
-          for (int unit = 0; unit < shape_.units; ++unit) {
-            Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
-            const Tile right = tokens(step, slot, unit);
-            const Tile left = reader_.operand(places(unit), slot);
-            sum = add_product(sum, left, b_.transpose(right), unit, slot);
-          }
-          return sums;
+          return sums_blocks() ? add_blocks(sums, step, slot) : add_units(sums, step, slot);
         });
-    return sums.size() == 1 ? sums[0] : b_.add(sums[0], sums[1]);
+    const Tile sum = sums.size() == 1 ? sums[0] : b_.add(sums[0], sums[1]);
+    if (!sums_blocks()) return sum;
+    return b_.reshape(b_.reduce(Fn::kAdd, sum, 1), {kFragmentRows, 1});
+  }
+
+  std::vector<Tile> add_units(std::vector<Tile> sums, ValueId step, ValueId slot) {
+    for (int unit = 0; unit < shape_.units; ++unit) {
+      Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
+      const Tile right = tokens(step, slot, unit);
+      const Tile left = reader_.operand(places(unit), slot);
+      sum = add_product(sum, left, b_.transpose(right), unit, slot);
+    }
+    return sums;
+  }
+
+  // Two units at once, whose blocks are the eight columns.
+  std::vector<Tile> add_blocks(std::vector<Tile> sums, ValueId step, ValueId slot) {
+    for (int unit = 0; unit < shape_.units; unit += 2) {
+      Tile blocks = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+      for (const int u : {0, 1}) {
+        const Tile right = tokens(step, slot, unit + u);
+        const Tile left = reader_.unscaled_operand(places(unit + u), slot);
+        blocks = b_.blockwise_dot(blocks, left, b_.transpose(right), shape_.groups,
+                                  static_cast<int>(layout_.block), u);
+      }
+      const Tile factors = reader_.block_factors({places(unit), places(unit + 1)}, slot);
+      sums[0] = b_.fma(blocks, factors, sums[0]);
+    }
+    return sums;
   }
 
   void fetch_tokens(ValueId token, ValueId step, ValueId slot) {
@@ -227,7 +258,7 @@ class Emitter {
   // Of a pair's weights each has every second eight rows; in shared memory all of one come before
   // those of the other, group by group.
   Tile pair_apart(Tile shares) {
-    const int columns_bits = std::countr_zero(static_cast<unsigned>(columns()));
+    const int columns_bits = std::countr_zero(static_cast<unsigned>(share_columns()));
     const int block_bits = std::countr_zero(static_cast<unsigned>(block_rows()));
     const int pair = columns_bits + 3;
     std::vector<int64_t> order;
@@ -235,19 +266,20 @@ class Emitter {
       if (bit != pair) order.push_back(bit);
     }
     order.insert(order.begin() + columns_bits + block_bits - 1, pair);
-    return b_.permute(shares, std::move(order), {kFragmentRows, columns()});
+    return b_.permute(shares, std::move(order), {kFragmentRows, share_columns()});
   }
 
   // The sums of rows `first` and following ones over all groups: [tokens, rows].
   Tile total(int first, int rows) {
     Tile sum = kNone;
     for (int group = 0; group < shape_.groups; ++group) {
-      const ValueId at = b_.index((int64_t{group} * block_rows() + first) * columns());
-      const Tile share =
-          b_.load({shares_, at, {b_.index(1), b_.index(columns())}, {}}, {shape_.tokens, rows});
+      const ValueId at = b_.index((int64_t{group} * block_rows() + first) * share_columns());
+      const Tile share = b_.load({shares_, at, {b_.index(1), b_.index(share_columns())}, {}},
+                                 {shape_.tokens, rows});
       sum = sum == kNone ? share : b_.add(sum, share);
     }
-    return sum;
+    if (!sums_blocks() || reader_.block_factor() == 1) return sum;
+    return b_.mul(sum, b_.constant(DType::kF32, reader_.block_factor(), {shape_.tokens, rows}));
   }
 
   const PipelinedDot& dot_;

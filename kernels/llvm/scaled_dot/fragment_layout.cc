@@ -183,6 +183,11 @@ int FragmentLayout::Side::words() const {
   }
 }
 
+bool FragmentLayout::can_sum_blocks() const {
+  return element != nullptr && element->codes == DType::kF4E2M1 && operand == DType::kF16 &&
+         scale.kind == Side::Kind::kBytes && zero.kind == Side::Kind::kNone && lift == 0;
+}
+
 int FragmentLayout::units_together(int units) const {
   const int64_t in_block = block / kFragmentDepth;
   if (units % in_block == 0) return static_cast<int>(in_block);

@@ -134,9 +134,48 @@ Tile FragmentReader::zeros(const Words& at, int row_half) {
 
 Tile FragmentReader::operand(const FragmentPlaces& places, ValueId slot) {
   slot_ = slot;
+  return decoded(places, layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks());
+}
+
+Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId slot) {
+  slot_ = slot;
+  return decoded(places, /*with_scales=*/false);
+}
+
+// Lane t of a row has the scale of block t, or of t % 2 where there are two: f32 [threads, 1].
+Tile FragmentReader::lane_factors(const Words& at, int row_half) {
+  const FormatRule& rule = *layout_.scale_rule;
+  const bool four = layout_.scale.per_row == 4;
+  const std::vector<int> shape = {kFragmentThreads, 1};
+  const auto number = [&](int64_t value) { return b_.integer_constant(DType::kU32, value, shape); };
+  // Where the lowest bit of a code stands in its half of the word.
+  const auto position = [&](int pair) {
+    return number(rule.field[0] - rule.pairs[static_cast<size_t>(pair)].moves[0].shift);
+  };
+  const Tile lane = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(3));
+  const Tile half = b_.binary(Fn::kShiftLeft, b_.binary(Fn::kAnd, lane, number(1)), number(4));
+  const Tile in_half =
+      four ? b_.select(b_.less(lane, number(2)), position(0), position(1)) : position(row_half);
+  const Tile word = row_words(at, layout_.scale, four ? row_half : 0);
+  const Tile code = b_.binary(Fn::kShiftRight, word, b_.add(half, in_half));
+  const Tile bits = b_.binary(Fn::kAnd, b_.binary(Fn::kShiftLeft, code, number(rule.field[0])),
+                              number(rule.pairs[0].moves[0].mask));
+  return b_.cast(b_.bitcast(b_.cast(bits, DType::kU16), layout_.operand), DType::kF32);
+}
+
+Tile FragmentReader::block_factors(const std::array<FragmentPlaces, 2>& units, ValueId slot) {
+  slot_ = slot;
+  std::vector<Tile> parts;
+  for (const int row_half : {0, 1}) {
+    for (const FragmentPlaces& unit : units) parts.push_back(lane_factors(unit.scale, row_half));
+  }
+  // From (row half, unit, warp, g, t) to (warp, row half, g; t, unit).
+  return b_.permute(b_.concat(parts, 0), {8, 0, 1, 2, 3, 4, 9, 5, 6, 7}, {kFragmentRows, 8});
+}
+
+Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {
   const FormatRule& rule = *layout_.element;
   const int width = layout_.code_width(), columns = 2 * width;
-  const bool has_scales = layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks();
   const bool has_zeros = layout_.zero.kind != Side::Kind::kNone;
   const int slices = static_cast<int>(rule.pairs.size() + 3) / 4;  // of a word
   // Of rows g and g + 8, by slice.

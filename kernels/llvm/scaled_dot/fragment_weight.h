@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "kernels/llvm/launch_writer.h"
@@ -61,6 +62,8 @@ struct FragmentLayout {
     return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
   }
   bool shares_scales() const { return scale.kind == Side::Kind::kShared; }
+  // Elements are operands as they are, and scales of blocks may multiply sums instead.
+  bool can_sum_blocks() const;
   // Units of a slot that are one block, or parts of one.
   int units_together(int units) const;
   // Codes of a unit lie in runs of a few words for each thread.
@@ -120,6 +123,12 @@ class FragmentReader {
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
   Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
+  // The same without scales, for sums of one block each: see can_sum_blocks().
+  Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId slot);
+  // What multiplies such sums of two units, f32 [128, 8]: column 2 b + u is block b of unit u. It
+  // is too small by block_factor().
+  Tile block_factors(const std::array<FragmentPlaces, 2>& units, codegen::ValueId slot);
+  double block_factor() const { return layout_.scale_type == DType::kF8E4M3FN ? 0x1p8 : 1; }
   // What multiplies the sums of the unit's block, f32 [128, tokens]: see scales_blocks(). `groups`
   // of rows may each have a block, whose shared scales then follow each other.
   Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int tokens,
@@ -137,6 +146,8 @@ class FragmentReader {
   // Every element as often as k repeats it; `slice`: of two in a word.
   Tile across(Tile side, int width, int slice);
   Tile scales(const Words& at, int row_half);
+  Tile decoded(const FragmentPlaces& places, bool with_scales);
+  Tile lane_factors(const Words& at, int row_half);
   Tile zeros(const Words& at, int row_half);
   Tile scaled(Tile elements, Tile scale);
   Tile constant(double value, Tile like);

@@ -26,6 +26,11 @@ struct PipelinedShape {
   bool keeps_tokens = false;
   double microseconds = 0;  // what it is expected to take
 
+  // One token leaves seven columns of the matrix instruction to spare: blocks of k get one each,
+  // and scales multiply eight sums instead of all weights.
+  bool sums_blocks(const FragmentLayout& layout) const {
+    return keeps_tokens && tokens == 1 && units % 2 == 0 && layout.can_sum_blocks();
+  }
   std::string text() const;
 };
 

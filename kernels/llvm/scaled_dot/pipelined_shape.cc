@@ -27,6 +27,9 @@ constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.085, kMeet = 1.4
 // fetch ahead.
 constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFewDecode = 0.073,
                  kFewProduct = 0.0015, kCachedBytes = 47'000, kLatency = 1.3, kNextWaits = 0.7;
+// Of the time to decode, where scales multiply the sums of blocks; what two blocks lose that both
+// keep the tokens, where they have more than one tile each.
+constexpr double kUnscaled = 0.75, kKeptTwice = 1;
 
 // The same of a product that waits for nobody, so that the next one begins where this one leaves
 // room: a kernel counts as long as it keeps multiprocessors busy. Fitted to 40 random products with
@@ -35,7 +38,7 @@ constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFe
 namespace overlapped {
 
 constexpr double kPerKernel = 1.55, kPerTile = 0.25, kPerTileToken = 0.0145, kPerSlot = 0.033,
-                 kMeet = 0.5, kPass = 0.041, kPassOfSplits = 0.0047, kBytes = 33'500;
+                 kMeet = 0.5, kPass = 0.041, kPassOfSplits = 0.0047, kBytes = 28'000;
 // A unit by tokens, 8 to 256; by two blocks at once, 8 and 16.
 constexpr std::array<double, 6> kUnit = {0.09, 0.15, 0.19, 0.227, 0.347, 0.74};
 constexpr std::array<double, 2> kUnitOfTwo = {0.1, 0.145};
@@ -43,7 +46,8 @@ constexpr std::array<double, 2> kUnitOfTwo = {0.1, 0.145};
 constexpr double kAtOnce = 4;
 
 constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.06, kFewUnit = 0.155,
-                 kFewProduct = 0.0013, kFewBytes = 26'700, kCachedBytes = 50'500, kLatency = 1.5;
+                 kFewProduct = 0.0013, kFewBytes = 26'700, kUnscaledBytes = 31'000,
+                 kCachedBytes = 50'500, kLatency = 1.5;
 
 }  // namespace overlapped
 
@@ -128,18 +132,22 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const double weight = layout.unit_words() * 4;
   const double cached = weight + shape.groups * shape.tokens * kFragmentDepth * 2;
   const double slots = 1.0 / shape.units / static_cast<double>(blocks);
+  const double decoding = shape.sums_blocks(layout) ? kUnscaled : 1;
+  const double kept = shape.keeps_tokens && blocks > 1 && turns > 1 ? kKeptTwice : 0;
   if (overlaps) {
     namespace o = overlapped;
-    const double read =
-        std::max({o::kLatency / ahead, weight / o::kFewBytes, cached / o::kCachedBytes});
-    const double compute = o::kFewUnit + o::kFewProduct * shape.tokens + o::kPerFewSlot * slots;
+    const double bytes = shape.sums_blocks(layout) ? o::kUnscaledBytes : o::kFewBytes;
+    const double read = std::max({o::kLatency / ahead, weight / bytes, cached / o::kCachedBytes});
+    const double compute =
+        decoding * o::kFewUnit + o::kFewProduct * shape.tokens + o::kPerFewSlot * slots;
     const double each =
         units * std::max(read, compute) + o::kPerFewTile / static_cast<double>(blocks);
-    return o::kPerFewTokens + static_cast<double>(tiles) / multiprocessors * each;
+    return o::kPerFewTokens + kept + static_cast<double>(tiles) / multiprocessors * each;
   }
   const double read = std::max({kLatency / ahead, weight / kBytes, cached / kCachedBytes});
-  const double compute = kFewDecode + kFewProduct * shape.tokens + kPerFewSlot * slots;
-  return kPerFewTokens + static_cast<double>(turns * blocks) * units * std::max(read, compute) +
+  const double compute = decoding * kFewDecode + kFewProduct * shape.tokens + kPerFewSlot * slots;
+  return kPerFewTokens + kept +
+         static_cast<double>(turns * blocks) * units * std::max(read, compute) +
          static_cast<double>(turns) * kPerFewTile;
 }
 
@@ -162,7 +170,9 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
           .tokens = tokens, .units = units, .groups = groups, .keeps_tokens = keeps_tokens};
       const int64_t with_slot = keeps_tokens ? 0 : int64_t{groups} * tokens * kFragmentDepth * 2;
       const int64_t slot = int64_t{units} * (layout.unit_words() * 4 + with_slot);
-      for (shape.blocks = 1; shape.blocks <= 2; ++shape.blocks) {
+      // Small blocks only share a multiprocessor where each keeps the tokens.
+      const int most_blocks = keeps_tokens && groups < 8 ? 1 : 2;
+      for (shape.blocks = 1; shape.blocks <= most_blocks; ++shape.blocks) {
         // With room for as many blocks of the next kernel, which fetch ahead, and without.
         int last = 0;
         for (int kernels : {2, 1}) {
@@ -232,6 +242,9 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
     }
   }
   add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/false, shapes);
+  if (rows == 1 && layout.can_sum_blocks() && layout.k <= kLongestKept) {
+    add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/true, shapes);
+  }
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
   return shapes;
 }
