@@ -100,10 +100,12 @@ int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads
 // Kernels of few tokens are short: blocks of the next launch should come in early, so registers
 // must not keep out what fits by its memory. Others need their registers more.
 int GpuEmitter::blocks() const {
-  constexpr int kEnoughRegisters = 64;
+  constexpr int kEnoughRegisters = 64, kBesideTiles = 24;
   if (!has_grouped_products_) return 1;
   int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
-  int64_t by_registers = kRegisters / kEnoughRegisters / threads();
+  int live = live_registers(kernel_, layouts_, threads_);
+  int64_t needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
+  int64_t by_registers = kRegisters / needed / threads();
   return static_cast<int>(std::max<int64_t>(1, std::min(by_memory, by_registers)));
 }
 
