@@ -70,7 +70,8 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   };
   auto from_memory = [&](const Operation* read, const Operation& user, size_t operand) {
     if (user.op != Op::kTranspose && user.op != Op::kConcat) return from_slot(read, user, operand);
-    return std::ranges::all_of(users[user.results[0]], [&](const auto& next) {
+    const auto& readers = users[user.results[0]];
+    return !readers.empty() && std::ranges::all_of(readers, [&](const auto& next) {
       return from_slot(read, *next.first, next.second);
     });
   };

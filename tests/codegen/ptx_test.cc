@@ -332,5 +332,14 @@ TEST(PtxTest, RefusesWhatABlockCannotHold) {
   EXPECT_THROW(compile_gpu(kernel, 2048, large), InternalError);
 }
 
+// Nobody reads the transpose, so no product reads what was loaded for it from memory.
+TEST(PtxTest, WhatNobodyReadsIsStillEmitted) {
+  Builder b("unread");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
+  b.transpose(b.load({x, zero}, {16, 8}));
+  b.store({y, zero}, b.load({x, zero}, {64}));
+  EXPECT_FALSE(compile_gpu(b.finish(), 64, target_of("sm_90a")).ptx.empty());
+}
+
 }  // namespace
 }  // namespace tenon::codegen
