@@ -110,24 +110,36 @@ class Gpu {
       return of.parameter < 0 ? static_cast<uint64_t>(of.constant)
                               : arguments[static_cast<size_t>(of.parameter)];
     };
-    constexpr int kU16 = 1, kU32 = 2, kSwizzle128 = 3, kPromote256 = 3;
+    constexpr int kU16 = 1, kU32 = 2, kPromote256 = 3;
+    constexpr uint64_t kPieceBytes = 128;  // units change places within so much of a row
     EncodedMap out;
     const auto bytes = static_cast<uint64_t>(bit_width(map.dtype) / 8);
     const auto width = static_cast<uint64_t>(map.box_columns);
-    const bool grouped = map.groups > 0;
-    uint64_t sizes[3] = {grouped ? width : size(map.columns), size(map.rows),
-                         size(map.columns) / width};
-    uint64_t strides[2] = {size(map.stride) * bytes, width * bytes};
-    uint32_t box[3] = {static_cast<uint32_t>(map.box_columns), static_cast<uint32_t>(map.box_rows),
-                       static_cast<uint32_t>(map.groups)};
+    const bool grouped = map.groups > 0, pieces = map.swizzled && width * bytes > kPieceBytes;
+    std::array<uint64_t, 3> sizes{grouped ? width : size(map.columns), size(map.rows),
+                                  size(map.columns) / width};
+    std::array<uint64_t, 2> strides{size(map.stride) * bytes, width * bytes};
+    std::array<uint32_t, 3> box{static_cast<uint32_t>(map.box_columns),
+                                static_cast<uint32_t>(map.box_rows),
+                                static_cast<uint32_t>(map.groups)};
+    if (pieces) {
+      const uint64_t piece = kPieceBytes / bytes;
+      sizes = {piece, size(map.columns) / piece, size(map.rows)};
+      strides = {kPieceBytes, size(map.stride) * bytes};
+      box = {static_cast<uint32_t>(piece), static_cast<uint32_t>(width / piece),
+             static_cast<uint32_t>(map.box_rows)};
+    }
+    const uint64_t row_bytes = std::min(kPieceBytes, width * bytes);
+    const int swizzle = !map.swizzled ? 0 : row_bytes == 32 ? 1 : row_bytes == 64 ? 2 : 3;
     uint32_t steps[3] = {1, 1, 1};
     must("encoding a map",
          call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out), bytes == 2 ? kU16 : kU32,
-                   grouped ? 3u : 2u,
+                   grouped || pieces ? 3u : 2u,
                    reinterpret_cast<void*>(arguments[static_cast<size_t>(map.buffer)]),
-                   static_cast<const uint64_t*>(sizes), static_cast<const uint64_t*>(strides),
-                   static_cast<const uint32_t*>(box), static_cast<const uint32_t*>(steps), 0,
-                   map.swizzled ? kSwizzle128 : 0, kPromote256, 0));
+                   static_cast<const uint64_t*>(sizes.data()),
+                   static_cast<const uint64_t*>(strides.data()),
+                   static_cast<const uint32_t*>(box.data()), static_cast<const uint32_t*>(steps), 0,
+                   swizzle, kPromote256, 0));
     return out;
   }
 
