@@ -24,6 +24,7 @@ struct Settings {
   std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
   int rank = 0;                // which of a candidate's shapes, best first, for tuning
   bool early_reads = true;     // what the caller brings is read before the launch before has ended
+  bool neighbours = false;     // launches of other executables overlap these, for tuning
 };
 
 struct Candidate {

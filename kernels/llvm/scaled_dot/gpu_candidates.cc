@@ -228,10 +228,19 @@ class BucketLowering {
   }
 
  private:
-  // kernels/program.cc lets pipelines fetch what the caller brings without waiting.
+  // kernels/program.cc lets kernels read what the caller brings without waiting; so do others that
+  // have such inputs, if there are any.
   bool overlaps() const {
-    return settings_.early_reads && dot_.prologue == nullptr &&
-           std::ranges::count(dot_.graph.inputs(), dot_.problem.dot.a) > 0;
+    if (!settings_.early_reads || dot_.prologue != nullptr) return false;
+    const ir::Graph& graph = dot_.graph;
+    const auto reads_input = [&](ir::NodeId id) {
+      const ir::Node& node = graph.node(id);
+      return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) &&
+             std::ranges::count(graph.inputs(), node.inputs[0]) > 0;
+    };
+    const auto products = std::ranges::count_if(graph.order(), reads_input);
+    return std::ranges::count(graph.inputs(), dot_.problem.dot.a) > 0 &&
+           (settings_.neighbours || products > 1);
   }
 
   // 1 where the rows are at most those of bucket i.
