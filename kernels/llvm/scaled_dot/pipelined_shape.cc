@@ -46,7 +46,7 @@ constexpr std::array<double, 2> kUnitOfTwo = {0.1, 0.145};
 // A launch overlaps the one before it and the one after it, not all others.
 constexpr double kAtOnce = 4;
 
-constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.06, kFewUnit = 0.155,
+constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.12, kFewUnit = 0.155,
                  kFewProduct = 0.0013, kFewBytes = 26'700, kUnscaledBytes = 31'000,
                  kCachedBytes = 50'500, kLatency = 1.5;
 
