@@ -132,21 +132,22 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const double ahead = others * shape.units * static_cast<double>(blocks);
   const double weight = layout.unit_words() * 4;
   const double cached = weight + shape.groups * shape.tokens * kFragmentDepth * 2;
-  const double slots = 1.0 / shape.units / static_cast<double>(blocks);
   const double decoding = shape.sums_blocks(layout) ? kUnscaled : 1;
   const double kept = shape.keeps_tokens && blocks > 1 && turns > 1 ? kKeptTwice : 0;
   if (overlaps) {
     namespace o = overlapped;
     const double bytes = shape.sums_blocks(layout) ? o::kUnscaledBytes : o::kFewBytes;
     const double read = std::max({o::kLatency / ahead, weight / bytes, cached / o::kCachedBytes});
-    const double compute =
-        decoding * o::kFewUnit + o::kFewProduct * shape.tokens + o::kPerFewSlot * slots;
+    const double compute = decoding * o::kFewUnit + o::kFewProduct * shape.tokens +
+                           o::kPerFewSlot / shape.units / static_cast<double>(blocks);
     const double each =
         units * std::max(read, compute) + o::kPerFewTile / static_cast<double>(blocks);
     return o::kPerFewTokens + kept + static_cast<double>(tiles) / multiprocessors * each;
   }
   const double read = std::max({kLatency / ahead, weight / kBytes, cached / kCachedBytes});
-  const double compute = decoding * kFewDecode + kFewProduct * shape.tokens + kPerFewSlot * slots;
+  // Two blocks hide some of each other's waits, not half of them.
+  const double waits = kPerFewSlot / shape.units / std::sqrt(static_cast<double>(blocks));
+  const double compute = decoding * kFewDecode + kFewProduct * shape.tokens + waits;
   return kPerFewTokens + kept +
          static_cast<double>(turns * blocks) * units * std::max(read, compute) +
          static_cast<double>(turns) * kPerFewTile;
