@@ -18,6 +18,7 @@ from . import tensors
 from .attention_cases import AttentionCase
 from .commands.arguments import session_options
 from .gpu_runs import Bound, back_to_back, bind, bind_cuda_provider, first_line, runs_for
+from .library import version_tuple
 from .machine import Machine, has_cuda_provider, this_machine
 from .measure import side_by_side, timed
 from .measuring_process import MeasuringProcess, WrongResultError
@@ -104,9 +105,18 @@ class AttentionBench:
             notes.append(f"the other: {first_line(error)}")
 
 
+def cpu_provider_writes_in_place() -> bool:
+    """1.24.4 crashes where GroupQueryAttention has caches as inputs and outputs, 1.31.1 does not."""
+    import onnxruntime
+
+    return version_tuple(onnxruntime.__version__) >= (1, 31)
+
+
 def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
     import onnxruntime
 
+    if not cpu_provider_writes_in_place():
+        raise RuntimeError(f"onnxruntime {onnxruntime.__version__} cannot write caches in place")
     session = onnxruntime.InferenceSession(
         str(path), session_options(0), providers=["CPUExecutionProvider"]
     )

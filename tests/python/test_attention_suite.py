@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from onnxruntime_ep_tenon import attention_suite
 from onnxruntime_ep_tenon.attention_cases import AttentionCase, host_cases, table_cases
-from onnxruntime_ep_tenon.attention_meter import AttentionBench, MeasuredAttention
+from onnxruntime_ep_tenon.attention_meter import (
+    AttentionBench,
+    MeasuredAttention,
+    cpu_provider_writes_in_place,
+)
 from onnxruntime_ep_tenon.machine import Machine
 from onnxruntime_ep_tenon.measuring_process import WrongResultError
 from onnxruntime_ep_tenon.models.attention_stack import AttentionStack
@@ -27,7 +31,7 @@ PROMPT = AttentionCase(2, 24, 24, heads=4, kv_heads=2, head_size=32)
 def test_attention_is_right_and_writes_in_place_on_the_host(case, tmp_path):
     measured = AttentionBench(tmp_path, 3, "cpu").measure(case)
     assert measured.tenon > 0 and 0 < measured.error <= 1
-    assert case.element == "bf16" or measured.peer > 0
+    assert case.element == "bf16" or measured.peer > 0 or not cpu_provider_writes_in_place()
 
 
 @pytest.mark.plugin
@@ -55,7 +59,8 @@ def test_the_table_on_the_host(tmp_path):
     )  # fmt: skip
     assert "CPU provider us" in succeeded(ran)
     (row,) = json.loads((tmp_path / "attention.json").read_text())["rows"]
-    assert row["tenon_us"] > 0 and row["peer_us"] > 0 and row["limit_us"] is None
+    assert row["tenon_us"] > 0 and row["limit_us"] is None
+    assert not cpu_provider_writes_in_place() or row["peer_us"] > 0
     assert (tmp_path / "attention_decode.png").is_file()
 
 
