@@ -106,7 +106,7 @@ class AttentionBench:
 
 
 def cpu_provider_writes_in_place() -> bool:
-    """1.24.4 crashes where GroupQueryAttention has caches as inputs and outputs, 1.31.1 does not."""
+    """1.24.4 crashes where GroupQueryAttention has its caches as outputs too, 1.31.1 does not."""
     import onnxruntime
 
     return version_tuple(onnxruntime.__version__) >= (1, 31)
