@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.library import version_tuple
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.builder import BOOL, FLOAT, FLOAT16, INT32, GraphBuilder
 from onnxruntime_ep_tenon.report import session_with_report
@@ -212,7 +213,10 @@ def normed(x, weight):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_group_query_attention(seed):
-    GroupQuery(seed).check_all()
+    drawn = GroupQuery(seed)
+    if drawn.norms and version_tuple(onnxruntime.__version__) < (1, 31):
+        pytest.skip("1.24 knows no norms of queries and keys")
+    drawn.check_all()
 
 
 class OnnxAttention(Drawn):
