@@ -36,14 +36,6 @@ ir::Graph merge(const ir::Graph& apart) {
   return merged;
 }
 
-// How far a sum may be from the reference, by the size of its terms. Integers times their scale are
-// rounded to the type of the activations; the reference is not.
-double error_of(const DotProblem& problem, double magnitude) {
-  const double rounded = is_integer(problem.form.element) ? unit_roundoff(problem.activation) : 0;
-  const double summed = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
-  return (summed + rounded) * magnitude + std::ldexp(1, -22);
-}
-
 class Merged : public testing::TestWithParam<std::tuple<const char*, DType>> {
  protected:
   DotForm form() const { return form_of(std::get<0>(GetParam()), std::get<1>(GetParam())); }

@@ -23,22 +23,6 @@ struct Case {
   std::optional<int64_t> tokens = std::nullopt;
 };
 
-ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
-                     DType dtype) {
-  ir::Value result;
-  result.name = op;
-  result.dtype = dtype;
-  result.shape = graph.value(inputs[0]).shape;
-  ir::Node node;
-  node.op = op;
-  node.since_version = version;
-  node.inputs = std::move(inputs);
-  node.outputs = {graph.add_value(std::move(result))};
-  const ir::ValueId output = node.outputs[0];
-  graph.add_node(std::move(node));
-  return output;
-}
-
 ir::Graph fused(const Case& wanted) {
   std::mt19937 random(1);
   ir::Graph graph;

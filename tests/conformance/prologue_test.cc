@@ -23,22 +23,6 @@ DotForm form_of(std::string_view name, DType activation) {
   return form;
 }
 
-ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
-                     DType dtype) {
-  ir::Value result;
-  result.name = op;
-  result.dtype = dtype;
-  result.shape = graph.value(inputs[0]).shape;
-  ir::Node node;
-  node.op = op;
-  node.since_version = version;
-  node.inputs = std::move(inputs);
-  node.outputs = {graph.add_value(std::move(result))};
-  const ir::ValueId output = node.outputs[0];
-  graph.add_node(std::move(node));
-  return output;
-}
-
 ir::ValueId add_columns(ir::Graph& graph, const char* name, DType dtype, int64_t k,
                         std::mt19937& random) {
   const ReferenceTensor numbers = random_tensor(dtype, {k}, random);
@@ -107,12 +91,6 @@ struct Normed {
     return graph;
   }
 };
-
-double error_of(const DotProblem& problem, double magnitude) {
-  const double rounded = is_integer(problem.form.element) ? unit_roundoff(problem.activation) : 0;
-  const double summed = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
-  return (summed + rounded) * magnitude + std::ldexp(1, -22);
-}
 
 // Products of exactly those rows that the norm's own kernel makes; on a GPU, where its blocks add
 // in another order, a row may be rounded otherwise.

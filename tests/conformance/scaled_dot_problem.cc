@@ -335,4 +335,26 @@ std::string describe(const DotProblem& p) {
          (p.constant_weight ? "" : " runtime weight");
 }
 
+double error_of(const DotProblem& problem, double magnitude) {
+  const double rounded = is_integer(problem.form.element) ? unit_roundoff(problem.activation) : 0;
+  const double summed = std::sqrt(static_cast<double>(problem.size.k)) * std::ldexp(1, -22);
+  return (summed + rounded) * magnitude + std::ldexp(1, -22);
+}
+
+ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
+                     DType dtype) {
+  ir::Value result;
+  result.name = op;
+  result.dtype = dtype;
+  result.shape = graph.value(inputs[0]).shape;
+  ir::Node node;
+  node.op = op;
+  node.since_version = version;
+  node.inputs = std::move(inputs);
+  node.outputs = {graph.add_value(std::move(result))};
+  const ir::ValueId output = node.outputs[0];
+  graph.add_node(std::move(node));
+  return output;
+}
+
 }  // namespace tenon::kernels

@@ -68,4 +68,12 @@ std::string describe(const DotProblem& problem);
 reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims,
                                          std::mt19937& random, double spread = 1);
 
+// How far a sum may be from the reference, by the size of its terms. Integers times their scale are
+// rounded to the type of the activations; the reference is not.
+double error_of(const DotProblem& problem, double magnitude);
+
+// An operation whose only result has the shape of its first operand; gives that result.
+ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
+                     DType dtype);
+
 }  // namespace tenon::kernels

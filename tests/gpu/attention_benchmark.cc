@@ -18,6 +18,7 @@
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
 #include "kernels/device_executable.h"
+#include "tests/gpu/captured_time.h"
 
 namespace tenon::kernels {
 namespace {
@@ -214,20 +215,10 @@ class AttentionBenchmark : public testing::Test {
 
   double time(device::Stream& stream, std::span<const std::unique_ptr<Executable>> executables,
               std::span<const std::unique_ptr<DeviceOperands>> contexts) {
-    stream.begin_capture();
-    for (size_t i = 0; i < executables.size(); ++i) executables[i]->run(*contexts[i]);
-    const device::Graph sequence(device_, stream.end_capture());
-    std::vector<float> times;
-    for (int turn = 0; turn < 9; ++turn) {
-      device::Event first(device_, true), last(device_, true);
-      stream.record(first);
-      stream.launch(sequence);
-      stream.record(last);
-      stream.synchronize();
-      times.push_back(device::Event::milliseconds(first, last));
-    }
-    std::ranges::nth_element(times, times.begin() + 4);
-    return times[4] * 1e3 / static_cast<double>(executables.size());
+    const double all = captured_microseconds(device_, stream, [&] {
+      for (size_t i = 0; i < executables.size(); ++i) executables[i]->run(*contexts[i]);
+    });
+    return all / static_cast<double>(executables.size());
   }
 
   double error(const Case& c, const Operands& operands, const DeviceOperands& context,

@@ -23,6 +23,7 @@
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/selector.h"
 #include "tests/conformance/scaled_dot_problem.h"
+#include "tests/gpu/captured_time.h"
 
 namespace tenon::kernels {
 namespace {
@@ -114,20 +115,10 @@ class ProductBenchmark : public testing::Test {
       executables.back()->run(*contexts.back());
     }
     stream.synchronize();
-    stream.begin_capture();
-    for (size_t i = 0; i < executables.size(); ++i) executables[i]->run(*contexts[i]);
-    const device::Graph sequence(device_, stream.end_capture());
-    std::vector<float> times;
-    for (int turn = 0; turn < 9; ++turn) {
-      device::Event first(device_, true), last(device_, true);
-      stream.record(first);
-      stream.launch(sequence);
-      stream.record(last);
-      stream.synchronize();
-      times.push_back(device::Event::milliseconds(first, last));
-    }
-    std::ranges::nth_element(times, times.begin() + 4);
-    return times[4] * 1e3 / copies;
+    const double all = captured_microseconds(device_, stream, [&] {
+      for (size_t i = 0; i < executables.size(); ++i) executables[i]->run(*contexts[i]);
+    });
+    return all / copies;
   }
 
   std::shared_ptr<device::Device> device_;
