@@ -60,8 +60,8 @@ std::optional<Caches> joined_caches(Rewrite& r, const ir::Attention& attention) 
 
 // The layout that is read best, of the same elements.
 void read_through_transposes(Rewrite& r, ValueId& value, std::string& layout) {
-  const TensorTrace trace = trace_tensor(r, value, layout, {"bhsd", "bshd"});
-  if (trace.scale != 1.0 || trace.part || trace.heads != 0) return;
+  const TensorTrace trace = trace_tensor(r, untraced(value, layout), {"bhsd", "bshd"});
+  if (trace.scale != 1.0 || trace.part || trace.heads != 0 || !trace.rounding.empty()) return;
   r.absorb(trace.sources);
   value = trace.value;
   layout = trace.layout;

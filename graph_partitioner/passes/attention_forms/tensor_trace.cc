@@ -26,11 +26,31 @@ bool step_through_number(const Graph& graph, const Node& node, TensorTrace& trac
   for (const size_t side : {1u, 0u}) {
     const auto number = scalar_constant(graph, node.input(side));
     if (!number || (divides && side == 0)) continue;
-    trace.scale = divides ? trace.scale / *number : trace.scale * *number;
+    if (!trace.rounding.empty()) {
+      Node number_last = node;
+      std::swap(number_last.inputs[0], number_last.inputs[1 - side]);
+      trace.rounding.push_back({std::move(number_last), graph.value(node.output(0)).dtype});
+    } else {
+      trace.scale = divides ? trace.scale / *number : trace.scale * *number;
+    }
     trace.value = node.input(1 - side);
     return true;
   }
   return false;
+}
+
+bool has_one_scale(const Graph& graph, const Node& node) {
+  const auto& shape = graph.value(node.input(1)).shape;
+  return shape && element_count(*shape).is(1) && node.integer("block_size", 0) == 0;
+}
+
+bool step_through_rounding(const Graph& graph, const Node& node, TensorTrace& trace) {
+  const bool scales = node.is("QuantizeLinear") || node.is("DequantizeLinear");
+  const bool casts = node.is("Cast") && !trace.rounding.empty();
+  if (!casts && !(scales && has_one_scale(graph, node))) return false;
+  trace.rounding.push_back({node, graph.value(node.output(0)).dtype});
+  trace.value = node.input(0);
+  return true;
 }
 
 bool step_through_transpose(const Node& node, TensorTrace& trace) {
@@ -117,13 +137,13 @@ TensorTrace untraced(ValueId value, const std::string& layout) {
   return trace;
 }
 
-TensorTrace trace_tensor(Rewrite& r, ValueId value, const std::string& layout,
-                         const std::vector<std::string>& allowed) {
-  TensorTrace here = untraced(value, layout), best = here;
+TensorTrace trace_tensor(Rewrite& r, TensorTrace start, const std::vector<std::string>& allowed) {
+  TensorTrace here = std::move(start), best = here;
   while (const Node* node = here.part ? nullptr : r.graph().producer(here.value)) {
     const std::vector<int> sources = node->sources;
     if (!step_through_number(r.graph(), *node, here) && !step_through_transpose(*node, here) &&
-        !step_through_repeat(r, *node, here) && !step_through_part(r, *node, here)) {
+        !step_through_rounding(r.graph(), *node, here) && !step_through_repeat(r, *node, here) &&
+        !step_through_part(r, *node, here)) {
       break;
     }
     here.sources = ir::merge_sources(here.sources, sources);
@@ -133,9 +153,16 @@ TensorTrace trace_tensor(Rewrite& r, ValueId value, const std::string& layout,
 }
 
 ValueId materialize(Rewrite& r, const TensorTrace& trace) {
-  if (!trace.part) return trace.value;
-  const PackedPart& part = *trace.part;
-  return r.emit.reshape(slice_axis(r, part.packed, part.axis, part.start, 1), part.shape);
+  ValueId value = trace.value;
+  if (const auto& part = trace.part) {
+    value = r.emit.reshape(slice_axis(r, part->packed, part->axis, part->start, 1), part->shape);
+  }
+  for (auto step = trace.rounding.rbegin(); step != trace.rounding.rend(); ++step) {
+    Node node = step->node;
+    node.inputs[0] = value;
+    value = r.emit.emit(std::move(node), step->result, r.graph().value(value).shape);
+  }
+  return value;
 }
 
 }  // namespace tenon::attention_forms

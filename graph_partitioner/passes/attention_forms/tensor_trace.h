@@ -6,7 +6,11 @@
 //
 //   packed:  qkv [B,S,3,H,D] ── Transpose [3,B,H,S,D] ── Slice one ── Reshape [B,H,S,D]
 //
-// Transposes become a layout, numbers become part of the scale, repeated heads are read once.
+//   rounded: x ──[Mul]── Transpose ── QuantizeLinear ── DequantizeLinear ── dot
+//
+// Transposes become a layout, numbers become part of the scale, repeated heads are read once. One
+// scale for all elements rounds them the same wherever they lie: such a rounding, and numbers in
+// front of it, are written anew before the transposes.
 #pragma once
 
 #include <optional>
@@ -25,23 +29,29 @@ struct PackedPart {
   Shape shape;  // of the part, without the axis
 };
 
+// An op on every element alone, its other operands numbers.
+struct PointwiseStep {
+  ir::Node node;
+  DType result;
+};
+
 struct TensorTrace {
   ir::ValueId value = ir::kNoValue;
   std::optional<PackedPart> part;  // then `value` is still to be written
   std::string layout;              // letters of value's axes: "bhsd", "bshd", "bhds"
   int64_t heads = 0;               // before they were repeated
   double scale = 1.0;
+  std::vector<PointwiseStep> rounding;  // the first gives what the product reads
   std::vector<int> sources;
 };
 
 TensorTrace untraced(ir::ValueId value, const std::string& layout);
 
-// `layout` names the four axes of `value` as the product reads them; `allowed` are the layouts that
-// tenon::Attention takes.
-TensorTrace trace_tensor(Rewrite& r, ir::ValueId value, const std::string& layout,
-                         const std::vector<std::string>& allowed);
+// `layout` names the four axes of the start's value as the product reads them; `allowed` are the
+// layouts that tenon::Attention takes.
+TensorTrace trace_tensor(Rewrite& r, TensorTrace start, const std::vector<std::string>& allowed);
 
-// Writes a packed part's slice; `value` where there is none.
+// Writes a packed part's slice and the rounding; `value` where there is neither.
 ir::ValueId materialize(Rewrite& r, const TensorTrace& trace);
 
 }  // namespace tenon::attention_forms

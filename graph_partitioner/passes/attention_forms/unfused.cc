@@ -1,11 +1,12 @@
 // Attention as exporters write it:
 //
-//   q ──[scale]──┐
-//                dot ── scores.h ── probabilities.h ── dot ──[Transpose]── y
-//   k ──[scale]──┘                              v ──┘
+//   q ──[scale]──[round]──┐
+//                         dot ── scores.h ── probabilities.h ── dot ──[Cast]──[Transpose]── y
+//   k ──[scale]──[round]──┘                      v ──[round]──┘
 //
-// Both products are plain tenon::ScaledDots; tensor_trace.h tells how far q, k and v dissolve.
-// Scores and probabilities must be nobody else's.
+// Both products are plain tenon::ScaledDots, or of codes under one scale each: then the graph
+// rounds to 8 bits and back, which stays in front of the attention. tensor_trace.h tells how far q,
+// k and v dissolve. Scores and probabilities must be nobody else's.
 #include "graph_partitioner/passes/attention_forms/forms.h"
 #include "graph_partitioner/passes/attention_forms/probabilities.h"
 #include "graph_partitioner/passes/attention_forms/scores.h"
@@ -21,11 +22,23 @@ using ir::Node;
 using ir::ScaledDot;
 using ir::ValueId;
 
-// Two tensors multiplied as they stand.
-std::optional<ScaledDot> plain_dot(const Node& node) {
+bool is_wide(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+// Not scaled, or all by the same number.
+bool is_tensor(const Graph& graph, const ir::BlockScale& scale) {
+  if (scale == ir::BlockScale{}) return true;
+  return scale.scale != kNoValue && !scale.per_channel && scale.block == 0 &&
+         scale.zero_offset == 0 && scale.scale_type == DType::kUndefined &&
+         is_wide(graph.value(scale.scale).dtype);
+}
+
+// Two tensors multiplied.
+std::optional<ScaledDot> plain_dot(const Graph& graph, const Node& node) {
   if (!node.is(ir::kScaledDot) || node.body) return std::nullopt;
   ScaledDot dot = ScaledDot::from(node);
-  const bool plain = dot.scale_a == ir::BlockScale{} && dot.scale_b == ir::BlockScale{} &&
+  const bool plain = is_tensor(graph, dot.scale_a) && is_tensor(graph, dot.scale_b) &&
                      dot.alpha == kNoValue && dot.bias == kNoValue && !dot.a_k_first &&
                      dot.b_type == DType::kUndefined;
   return plain ? std::optional(dot) : std::nullopt;
@@ -36,24 +49,25 @@ struct FourDims {
   ValueId value = kNoValue;
   Shape shape;
   std::vector<int> sources;  // of a view that dissolves
+  ir::BlockScale scale{};    // of codes
 };
 
 // [B*H, S, D] was [B, H, S, D] before a view, or is [B*H, 1, S, D]; [S, D] is [1, 1, S, D].
-std::optional<FourDims> as_four_dims(Rewrite& r, ValueId value) {
+std::optional<FourDims> as_four_dims(Rewrite& r, ValueId value, const ir::BlockScale& scale) {
   const auto shape = r.shape(value);
   if (!shape || shape->size() < 2) return std::nullopt;
-  if (shape->size() == 4) return FourDims{value, *shape, {}};
+  if (shape->size() == 4) return FourDims{value, *shape, {}, scale};
   const Node* view = r.graph().producer(value);
   if (shape->size() == 3 && view != nullptr && view->is("Reshape")) {
     const auto before = r.shape(view->input(0));
     if (before && before->size() == 4 &&
         *shape == Shape{(*before)[0] * (*before)[1], (*before)[2], (*before)[3]}) {
-      return FourDims{view->input(0), *before, view->sources};
+      return FourDims{view->input(0), *before, view->sources, scale};
     }
   }
   Dim batch = 1;
   for (size_t i = 0; i + 2 < shape->size(); ++i) batch = batch * (*shape)[i];
-  return FourDims{value, {batch, 1, (*shape)[shape->size() - 2], shape->back()}, {}};
+  return FourDims{value, {batch, 1, (*shape)[shape->size() - 2], shape->back()}, {}, scale};
 }
 
 // What the two products and the softmax between them amount to.
@@ -97,17 +111,18 @@ bool masks_fit(Rewrite& r, const Found& found) {
 
 std::optional<Found> find_attention(Rewrite& r) {
   Found found;
-  const auto second = plain_dot(r.node());
+  const auto second = plain_dot(r.graph(), r.node());
   if (!second || second->b_k_last || second->alpha_constant != 1.0f) return std::nullopt;
   const auto probabilities = trace_probabilities(r.graph(), second->a);
   if (!probabilities) return std::nullopt;
   const auto scores = trace_scores(r.graph(), probabilities->scores);
   if (!scores) return std::nullopt;
   const Node& product = r.graph().node(scores->dot);
-  const auto first = plain_dot(product);
+  const auto first = plain_dot(r.graph(), product);
   if (!first) return std::nullopt;
-  const auto q = as_four_dims(r, first->a), k = as_four_dims(r, first->b),
-             v = as_four_dims(r, second->b);
+  const auto q = as_four_dims(r, first->a, first->scale_a),
+             k = as_four_dims(r, first->b, first->scale_b),
+             v = as_four_dims(r, second->b, second->scale_b);
   const auto rank = r.shape(second->a);
   if (!q || !k || !v || !rank || !r.shape(r.output())) return std::nullopt;
   found = {*first,
@@ -141,18 +156,30 @@ ValueId combined_mask(Rewrite& r, const Found& found) {
   return write_mask(r, scores, r.dtype(r.output()));
 }
 
+// Codes are brought back to numbers as the graph did it, in the type of their scale.
+TensorTrace start_of(Rewrite& r, const FourDims& operand, const std::string& layout) {
+  TensorTrace trace = untraced(r.emit.reshape(operand.value, operand.shape), layout);
+  if (operand.scale == ir::BlockScale{}) return trace;
+  Node dequantize;
+  dequantize.op = "DequantizeLinear";
+  dequantize.inputs = {trace.value, operand.scale.scale};
+  if (operand.scale.zero_point != kNoValue) dequantize.inputs.push_back(operand.scale.zero_point);
+  trace.rounding.push_back({std::move(dequantize), r.dtype(operand.scale.scale)});
+  return trace;
+}
+
 ir::Attention attention_of(Rewrite& r, const Found& found) {
   const auto traced = [&](const FourDims& operand, const std::string& layout,
                           const std::vector<std::string>& allowed) {
-    return trace_tensor(r, r.emit.reshape(operand.value, operand.shape), layout, allowed);
+    return trace_tensor(r, start_of(r, operand, layout), allowed);
   };
   TensorTrace q = traced(found.q, "bhsd", {"bhsd", "bshd"});
   const std::string k_layout = found.first.b_k_last ? "bhsd" : "bhds";
   TensorTrace k = traced(found.k, k_layout, {"bhsd", "bshd", "bhds"});
   TensorTrace v = traced(found.v, "bhsd", {"bhsd", "bshd"});
   if (v.scale != 1.0 || k.heads != v.heads) {  // as they stand, then
-    k = untraced(r.emit.reshape(found.k.value, found.k.shape), k_layout);
-    v = untraced(r.emit.reshape(found.v.value, found.v.shape), "bhsd");
+    k = start_of(r, found.k, k_layout);
+    v = start_of(r, found.v, "bhsd");
   }
   for (const TensorTrace* trace : {&q, &k, &v}) r.absorb(trace->sources);
   ir::Attention attention;
@@ -172,11 +199,30 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   return attention;
 }
 
+// A Cast that alone reads y, to the type that q, k and v have, dissolves into y's type.
+void take_output_cast(Rewrite& r, const ir::Attention& attention) {
+  ir::Graph& graph = r.graph();
+  const ValueId y = r.output();
+  if (!graph.has_one_use(y)) return;
+  const ir::NodeId reader = graph.consumers(y).front();
+  const Node& node = graph.node(reader);
+  const ValueId cast = node.output(0);
+  if (!node.is("Cast") || r.dtype(cast) == r.dtype(y)) return;
+  for (const ValueId operand : {attention.q, attention.k, attention.v}) {
+    if (r.dtype(operand) != r.dtype(cast)) return;
+  }
+  r.absorb(node.sources);
+  graph.value(y).dtype = r.dtype(cast);
+  graph.replace_uses(cast, y);
+  graph.remove_node(reader);
+}
+
 bool match_unfused(Rewrite& r) {
   const auto found = find_attention(r);
   if (!found) return false;
   r.absorb(found->sources);
   ir::Attention attention = attention_of(r, *found);
+  take_output_cast(r, attention);
   if (found->rank != 4) {
     Shape four = found->q.shape;
     four[3] = found->v.shape[3];
