@@ -24,7 +24,9 @@ enum AttentionInput {
   kSin,
   kPositions,
   kQNorm,
-  kKNorm
+  kKNorm,
+  kKScale,
+  kVScale
 };
 
 // Attributes at their default stay unwritten: text and dumps show what is special.
@@ -201,6 +203,9 @@ Attention Attention::from(const Node& node) {
   attention.positions = node.input(kPositions);
   attention.q_norm = node.input(kQNorm);
   attention.k_norm = node.input(kKNorm);
+  attention.k_scale = node.input(kKScale);
+  attention.v_scale = node.input(kVScale);
+  attention.cache_type = dtype_attribute(node, "cache_type");
   attention.q_heads = node.integer("q_heads", 0);
   attention.kv_heads = node.integer("kv_heads", 0);
   attention.q_layout = node.text("q_layout", "bhsd");
@@ -222,7 +227,8 @@ void Attention::write_to(Node& node) const {
   node.op = kAttention;
   node.since_version = 0;
   set_inputs(node, {q, k, v, mask, past_k, past_v, kv_lengths, sinks, cos, sin, positions, q_norm,
-                    k_norm});
+                    k_norm, k_scale, v_scale});
+  set_dtype(node, "cache_type", cache_type);
   set_unless<int64_t>(node, "q_heads", q_heads, 0);
   set_unless<int64_t>(node, "kv_heads", kv_heads, 0);
   const std::string default_layout = "bhsd";

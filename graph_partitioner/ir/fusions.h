@@ -91,7 +91,7 @@ struct MergedDots {
 // attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
 // means that heads are packed in the last dim of a 3-D tensor; head_layout.h has one more.
 // Node inputs: q, k, v, mask, past_k, past_v, kv_lengths, sinks, cos, sin, positions, q_norm,
-// k_norm.
+// k_norm, k_scale, v_scale.
 // Node outputs: y, present_k, present_v (kNoValue where not asked for; only with a past).
 //
 // Which keys a query sees, for batch row b, with S keys in k and P in past_k (0 without):
@@ -110,6 +110,12 @@ struct MergedDots {
 //   (x1, x2) -> (x1 cos - x2 sin, x1 sin + x2 cos)
 // Pairs are elements (i, i + W), or (2i, 2i + 1) where `interleaved`. Query and key i of batch row
 // b take row r = positions[b, i], else past(b) + i; rows come by (b, i) where cos has three dims.
+//
+// Caches may hold codes of `cache_type` (i8, f8e4m3fn or i4) instead of numbers: past and present
+// are then codes, and every key, also a new one, counts as what its code says:
+//   code = clamp(round_half_even(x / scale)), x = code * scale
+// with one scale for all, or one for each element of each head. Codes of i4 are stored as code + 8,
+// two in a byte of u8, the first in the low bits; rows have D / 2 bytes then.
 struct Attention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   ValueId mask = kNoValue;  // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
@@ -119,6 +125,8 @@ struct Attention {
   ValueId cos = kNoValue, sin = kNoValue;        // [rows, W] or [B or 1, S, W]; both or none
   ValueId positions = kNoValue;                  // i32/i64 [B or 1, S]
   ValueId q_norm = kNoValue, k_norm = kNoValue;  // [D]
+  ValueId k_scale = kNoValue, v_scale = kNoValue;  // f32: 1 or H * D elements in any shape
+  DType cache_type = DType::kUndefined;            // of codes; kUndefined: caches hold numbers
   int64_t q_heads = 0, kv_heads = 0;
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
   float scale = 0.0f;            // 0: 1/sqrt(D)
@@ -130,6 +138,7 @@ struct Attention {
   float norm_epsilon = 1e-6f;
 
   bool has_rotary() const { return cos != kNoValue; }
+  bool has_codes() const { return cache_type != DType::kUndefined; }
   bool has_norm() const { return q_norm != kNoValue || k_norm != kNoValue; }
 
   static Attention from(const Node& node);

@@ -10,7 +10,7 @@
 // Why here: after match_scaled_dot, so that products have one spelling and the transposes beside
 // them are gone; before `decompose`, which takes Softmax apart.
 //
-// What tenon::Attention cannot say (quantised caches, beams, key orders) stays as it was.
+// What tenon::Attention cannot say (windowed caches, beams, key orders) stays as it was.
 #pragma once
 
 #include "graph_partitioner/ir/graph.h"

@@ -17,13 +17,6 @@ Support supports_one_pass(const ir::Graph& graph, const ir::Node& node, const Se
   if (problem.depth > kMaxDepth || problem.value_depth > kMaxDepth) {
     return Support::no("heads are larger than " + std::to_string(kMaxDepth));
   }
-  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
-    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
-  };
-  if (!same_type(problem.attention.past_k, problem.attention.k) ||
-      !same_type(problem.attention.past_v, problem.attention.v)) {
-    return Support::no("the cache has another type than the new keys");
-  }
   return Support::yes();
 }
 

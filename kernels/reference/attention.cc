@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/head_layout.h"
+#include "kernels/reference/conversions.h"
 #include "kernels/reference/heads.h"
 #include "kernels/reference/op.h"
 #include "kernels/reference/rotary.h"
@@ -132,6 +133,73 @@ ReferenceTensor append_rows(const ReferenceTensor* past, const ReferenceTensor& 
   return y;
 }
 
+// A cache of codes: what it stores, and how codes and numbers turn into each other. Scales are one,
+// or one for each element of each head.
+struct Codes {
+  DType type = DType::kUndefined;  // i4: code + 8, two in a byte
+  const ReferenceTensor* scale = nullptr;
+
+  bool are_packed() const { return type == DType::kI4; }
+  // Of element d of head h, where heads have `width` elements.
+  double scale_of(int64_t h, int64_t d, int64_t width) const {
+    return scale->number(scale->elements() == 1 ? 0 : h * width + d);
+  }
+
+  ReferenceTensor quantized(const ReferenceTensor& x) const {
+    ReferenceTensor codes = ReferenceTensor::zeros(are_packed() ? DType::kU4 : type, x.dims);
+    for_each_index(x.dims, [&](const Index& index, int64_t flat) {
+      const double held = as_held(x.dtype, x.number(flat));
+      const double scaled = as_held(DType::kF32, held / scale_of(index[1], index[3], x.dims[3]));
+      const uint64_t code = quantize(codes.dtype, scaled, are_packed() ? 8 : 0);
+      codes.set(flat, decode(codes.dtype, code));
+    });
+    return are_packed() ? packed(codes) : codes;
+  }
+
+  ReferenceTensor numbers(const ReferenceTensor& stored, DType dtype) const {
+    Dims dims = stored.dims;
+    if (are_packed()) dims[3] *= 2;
+    ReferenceTensor x = ReferenceTensor::zeros(dtype, dims);
+    for_each_index(dims, [&](const Index& index, int64_t flat) {
+      double code = 0;
+      if (are_packed()) {
+        const int64_t byte = stored.integers.at(static_cast<size_t>(flat / 2));
+        code = static_cast<double>(flat % 2 == 0 ? byte & 15 : byte >> 4) - 8;
+      } else {
+        code = stored.number(flat);
+      }
+      x.set(flat, code * scale_of(index[1], index[3], dims[3]));
+    });
+    return x;
+  }
+
+ private:
+  static ReferenceTensor packed(const ReferenceTensor& nibbles) {
+    Dims dims = nibbles.dims;
+    dims[3] /= 2;
+    ReferenceTensor bytes = ReferenceTensor::zeros(DType::kU8, dims);
+    for (int64_t i = 0; i < bytes.elements(); ++i) {
+      const auto at = static_cast<size_t>(2 * i);
+      bytes.set_integer(i, nibbles.integers.at(at) | nibbles.integers.at(at + 1) << 4);
+    }
+    return bytes;
+  }
+};
+
+// A cache after this step, as it is stored and as it counts.
+struct Cache {
+  ReferenceTensor present, numbers;
+};
+Cache append_to_cache(const ReferenceTensor* past, const ReferenceTensor& fresh, const Codes& codes,
+                      const std::vector<int64_t>& past_rows, int64_t rows) {
+  if (codes.type == DType::kUndefined) {
+    const ReferenceTensor all = append_rows(past, fresh, past_rows, rows);
+    return {all, all};
+  }
+  const ReferenceTensor all = append_rows(past, codes.quantized(fresh), past_rows, rows);
+  return {all, codes.numbers(all, fresh.dtype)};
+}
+
 // A mask that broadcasts to [B, H, Sq, Sk]; keys beyond a shorter mask are hidden.
 std::function<double(int64_t, int64_t, int64_t, int64_t)> mask_bias(const ReferenceTensor& mask) {
   return [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
@@ -193,7 +261,9 @@ Outputs fused_attention(const Call& call) {
     kSin,
     kPositions,
     kQNorm,
-    kKNorm
+    kKNorm,
+    kKScale,
+    kVScale
   };
   const ir::Attention node = ir::Attention::from(call.node);
   Problem p;
@@ -226,8 +296,12 @@ Outputs fused_attention(const Call& call) {
   }
   const Dims present = call.wants(1) ? call.required_output_dims(1) : Dims{};
   const int64_t rows = present.empty() ? past + fresh : present[2];
-  p.k = append_rows(optional_input(call, kPastK), k, past_rows, rows);
-  p.v = append_rows(optional_input(call, kPastV), v, past_rows, rows);
+  const Codes k_codes{node.cache_type, optional_input(call, kKScale)};
+  const Codes v_codes{node.cache_type, optional_input(call, kVScale)};
+  const Cache keys = append_to_cache(optional_input(call, kPastK), k, k_codes, past_rows, rows);
+  const Cache values = append_to_cache(optional_input(call, kPastV), v, v_codes, past_rows, rows);
+  p.k = keys.numbers;
+  p.v = values.numbers;
   p.scale = node.scale;
   p.softcap = node.softcap;
   p.causal = node.causal || node.causal_top_left;
@@ -241,7 +315,7 @@ Outputs fused_attention(const Call& call) {
   p.sinks = optional_input(call, kSinks);
   ReferenceTensor y = from_heads(attend(p), node.y_layout);
   y.dtype = call.output_type();  // f32 sums may be asked for over f16 operands
-  return {std::move(y), p.k, p.v};
+  return {std::move(y), keys.present, values.present};
 }
 
 // ONNX 23 to 25.
@@ -280,9 +354,17 @@ Outputs onnx_attention(const Call& call) {
   return {std::move(y), p.k, p.v, *stages.at(static_cast<size_t>(mode))};
 }
 
-// com.microsoft::GroupQueryAttention on float caches; always causal.
+// How the caches of a GroupQueryAttention hold keys (input 12: their scale) or values (13).
+Codes group_query_codes(const Call& call, const ReferenceTensor* past, size_t scale) {
+  const char* attribute = scale == 12 ? "k_quant_type" : "v_quant_type";
+  if (past == nullptr || call.node.text(attribute, "NONE") == "NONE") return {};
+  return {past->dtype == DType::kU8 ? DType::kI4 : past->dtype, &call.input(scale)};
+}
+
+// com.microsoft::GroupQueryAttention; always causal.
 Outputs group_query_attention(const Call& call) {
   enum { kQ, kK, kV, kPastK, kPastV, kSeqlens, kTotal, kCos, kSin, kPositions, kBias, kSink };
+  constexpr size_t kKScale = 12, kVScale = 13;
   const int64_t heads = call.node.integer("num_heads", 0),
                 kv_heads = call.node.integer("kv_num_heads", 0);
   Problem p;
@@ -318,8 +400,14 @@ Outputs group_query_attention(const Call& call) {
     k = rotate_heads(k, cos, sin, 2 * cos.dims.back(), interleaved, row);
   }
   const int64_t rows = std::max(past, total);
-  p.k = append_rows(optional_input(call, kPastK), k, past_rows, rows);
-  p.v = append_rows(optional_input(call, kPastV), v, past_rows, rows);
+  const ReferenceTensor *past_k = optional_input(call, kPastK),
+                        *past_v = optional_input(call, kPastV);
+  const Cache keys =
+      append_to_cache(past_k, k, group_query_codes(call, past_k, kKScale), past_rows, rows);
+  const Cache values =
+      append_to_cache(past_v, v, group_query_codes(call, past_v, kVScale), past_rows, rows);
+  p.k = keys.numbers;
+  p.v = values.numbers;
   p.positions = past_rows;
   p.causal = true;
   p.scale = call.node.number("scale", 0);
@@ -330,7 +418,7 @@ Outputs group_query_attention(const Call& call) {
   if (call.has(kBias)) p.bias = mask_bias(call.input(kBias));
   p.sinks = optional_input(call, kSink);
   p.zero_sink = call.node.integer("smooth_softmax", 0) == 1 && !p.sinks;
-  return {from_heads(attend(p), "bs(hd)"), p.k, p.v};
+  return {from_heads(attend(p), "bs(hd)"), keys.present, values.present};
 }
 
 ReferenceTensor plus_bias(const ReferenceTensor& x, const ReferenceTensor& bias, int64_t offset) {

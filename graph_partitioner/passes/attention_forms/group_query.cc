@@ -6,7 +6,9 @@
 // there to put them behind: then they are written out.
 //
 // Keys land behind each row's own past; the cache is as long as past's buffer or the longest row.
-// q may hold k and v too. Quantised caches, windowed caches and score outputs stay as they are.
+// q may hold k and v too. Windowed caches and score outputs stay as they are.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/support.h"
@@ -41,15 +43,12 @@ enum Input {
 struct Form {
   int64_t q_heads = 0, kv_heads = 0, head_size = 0;
   Dim batch, sequence, total;
-  Dim cache;  // length of present
+  Dim cache;                        // length of present
+  DType codes = DType::kUndefined;  // of a quantised cache
 };
 
 Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
-  if (r.has_input(kScaleK) || r.has_input(kScaleV) || node.text("k_quant_type", "NONE") != "NONE" ||
-      node.text("v_quant_type", "NONE") != "NONE") {
-    return Support::no("its cache is quantised");
-  }
   if (node.integer("sliding_window_cache", 0) != 0) {
     return Support::no("its cache keeps only the keys of a window");
   }
@@ -132,16 +131,70 @@ Support read_cache(Rewrite& r, Form& form) {
     return Support::no("the sizes of its cache are not known before Run");
   }
   const DType own = r.dtype(r.input(kQ)), cached = r.dtype(r.input(kPastK));
-  if (own != cached) {
+  if (form.codes == DType::kUndefined && own != cached) {
     return Support::no(fmt::format("its cache is {}, its queries are {}", name(cached), name(own)));
   }
   form.cache = max((*past)[2], form.total);
   return Support::yes();
 }
 
+// How a cache holds keys that are not numbers of their own type.
+struct CodedCache {
+  DType stored;
+  int64_t bits;
+  DType codes;
+};
+constexpr CodedCache kCodedCaches[] = {
+    {DType::kI8, 8, DType::kI8},
+    {DType::kF8E4M3FN, 8, DType::kF8E4M3FN},
+    {DType::kU8, 4, DType::kI4},
+};
+
+Support read_scale(Rewrite& r, const Form& form, Input scale, const char* attribute) {
+  const std::string kind = r.node().text(attribute, "NONE");
+  const bool per_channel = kind == "PER_CHANNEL";
+  if (!per_channel && kind != "PER_TENSOR") {
+    return Support::no(fmt::format("its cache is quantised, and {} is {}", attribute, kind));
+  }
+  const auto shape = r.shape(r.input(scale));
+  const int64_t wanted = per_channel ? form.kv_heads * form.head_size : 1;
+  if (!shape || !element_count(*shape).is(wanted) || r.dtype(r.input(scale)) != DType::kF32) {
+    return Support::no(
+        fmt::format("{} is {}, and its scale is not {} of f32", attribute, kind, wanted));
+  }
+  return Support::yes();
+}
+
+Support read_codes(Rewrite& r, Form& form) {
+  const bool quantised = r.node().text("k_quant_type", "NONE") != "NONE" ||
+                         r.node().text("v_quant_type", "NONE") != "NONE";
+  if (!quantised) {
+    const bool scaled = r.has_input(kScaleK) || r.has_input(kScaleV);
+    return scaled ? Support::no("it has scales of a cache that is not quantised") : Support::yes();
+  }
+  if (!r.has_input(kPastK) || !r.has_input(kScaleK) || !r.has_input(kScaleV)) {
+    return Support::no("its cache is quantised, but a past or a scale is missing");
+  }
+  const DType stored = r.dtype(r.input(kPastK));
+  const int64_t bits = r.node().integer("kv_cache_bit_width", 8);
+  const auto* const known = std::ranges::find_if(kCodedCaches, [&](const CodedCache& cache) {
+    return cache.stored == stored && cache.bits == (bits == 4 ? 4 : 8);
+  });
+  if (known == std::end(kCodedCaches) || r.dtype(r.input(kPastV)) != stored) {
+    return Support::no(fmt::format("its cache has codes of {} bits in {}", bits, name(stored)));
+  }
+  if (known->codes == DType::kI4 && form.head_size % 2 != 0) {
+    return Support::no(fmt::format("heads of {} do not fill whole bytes", form.head_size));
+  }
+  form.codes = known->codes;
+  if (Support answer = read_scale(r, form, kScaleK, "k_quant_type"); !answer) return answer;
+  return read_scale(r, form, kScaleV, "v_quant_type");
+}
+
 Support read_form(Rewrite& r, Form& form) {
   if (Support answer = is_ours(r); !answer) return answer;
   if (Support answer = read_sizes(r, form); !answer) return answer;
+  if (Support answer = read_codes(r, form); !answer) return answer;
   return read_cache(r, form);
 }
 
@@ -226,7 +279,8 @@ ValueId sinks_of(Rewrite& r, const Form& form) {
 }
 
 void write_presents(Rewrite& r, const Form& form) {
-  const Shape shape = {form.batch, form.kv_heads, form.cache, form.head_size};
+  const int64_t width = form.codes == DType::kI4 ? form.head_size / 2 : form.head_size;
+  const Shape shape = {form.batch, form.kv_heads, form.cache, width};
   r.set_shape(1, shape);
   r.set_shape(2, shape);
 }
@@ -272,6 +326,11 @@ bool group_query_attention(Rewrite& r) {
     write_presents(r, form);
     attention.past_k = r.input(kPastK);
     attention.past_v = r.input(kPastV);
+    if (form.codes != DType::kUndefined) {
+      attention.cache_type = form.codes;
+      attention.k_scale = r.input(kScaleK);
+      attention.v_scale = r.input(kScaleV);
+    }
     outputs.push_back(used_output(r, 1));
     outputs.push_back(used_output(r, 2));
   } else {

@@ -17,13 +17,6 @@ Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Setti
   const DescribedAttention described = describe_attention(graph, node);
   if (!described.support) return described.support;
   if (described.problem.is_packed()) return Support::no("heads lie among those of others");
-  const ir::Attention& attention = described.problem.attention;
-  const auto same_type = [&](ir::ValueId a, ir::ValueId b) {
-    return a == ir::kNoValue || b == ir::kNoValue || graph.value(a).dtype == graph.value(b).dtype;
-  };
-  if (!same_type(attention.past_k, attention.k) || !same_type(attention.past_v, attention.v)) {
-    return Support::no("the cache has another type than the new keys");
-  }
   return Support::yes();
 }
 

@@ -32,6 +32,7 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
   if (!is_brought(graph, attention.past_k) || !is_brought(graph, attention.past_v)) {
     return Support::no("the cache is made by the partition");
   }
+  if (attention.has_codes()) return Support::no("the cache holds codes");
   if (attention.has_norm()) return Support::no("heads are normed first");
   if (attention.mask != ir::kNoValue) return Support::no("a mask speaks of the new key");
   if (!(problem.keys == problem.queries)) return Support::no("new keys are not those of queries");

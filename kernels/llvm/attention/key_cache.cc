@@ -1,5 +1,6 @@
 #include "kernels/llvm/attention/key_cache.h"
 
+#include "kernels/llvm/attention/cache_codes.h"
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/tile_types.h"
 
@@ -18,12 +19,13 @@ BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
 class Placing {
  public:
   Placing(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-          const HeadTiles& tiles, Lowered& lowered)
+          const HeadTiles& tiles, DType decoded, Lowered& lowered)
       : graph_(graph),
         node_(node),
         problem_(problem),
         attention_(problem.attention),
         tiles_(tiles),
+        decoded_(decoded),
         lowered_(lowered) {}
 
   AttentionOperands run() {
@@ -46,12 +48,13 @@ class Placing {
                .depth = problem_.value_depth};
     const AttentionOperands operands = {
         as_given_or_placed(std::move(q)),
-        cached(std::move(k), attention_.past_k, node_.output(1)),
-        cached(std::move(v), attention_.past_v, node_.output(2)),
+        cached(std::move(k), attention_.past_k, node_.output(1), attention_.k_scale),
+        cached(std::move(v), attention_.past_v, node_.output(2), attention_.v_scale),
     };
     if (!moved_.empty()) {
       lowered_.launches.push_back(place_heads_launch(graph_, problem_, moved_, tiles_));
     }
+    for (Launch& launch : around_codes_) lowered_.launches.push_back(std::move(launch));
     return operands;
   }
 
@@ -76,17 +79,43 @@ class Placing {
     return placed(std::move(heads), {scratch, {batch, Dim(heads.depth), row, 1}});
   }
 
-  HeadRows cached(NewHeads heads, ir::ValueId past, ir::ValueId present) {
-    if (past == ir::kNoValue) return as_given_or_placed(std::move(heads));
-    const Dim head = problem_.all_keys * heads.depth, batch = heads.heads * head;
+  HeadStrides cache_strides(const NewHeads& heads) const {
+    const Dim head = problem_.all_keys * heads.depth;
+    return {heads.heads * head, head, Dim(heads.depth), 1};
+  }
+
+  // What becomes present, with past's rows in it.
+  BufferArgument brought_past(const NewHeads& heads, ir::ValueId past, ir::ValueId present) {
+    const int64_t width = problem_.cache_width(heads.depth);
+    const Dim elements = problem_.batch * heads.heads * problem_.all_keys * width;
     const BufferArgument cache =
-        present != ir::kNoValue ? BufferArgument::value(present)
-                                : add_scratch(lowered_, bytes_of(heads, problem_.batch * batch));
+        present != ir::kNoValue
+            ? BufferArgument::value(present)
+            : add_scratch(lowered_, elements * (bit_width(graph_.value(past).dtype) / 8));
     lowered_.launches.push_back(
-        bring_past_launch(graph_, problem_, {past, present, cache, heads.depth}, tiles_));
-    const HeadStrides strides = {batch, head, Dim(heads.depth), 1};
+        bring_past_launch(graph_, problem_, {past, present, cache, width}, tiles_));
+    return cache;
+  }
+
+  HeadRows cached(NewHeads heads, ir::ValueId past, ir::ValueId present, ir::ValueId scale) {
+    if (past == ir::kNoValue) return as_given_or_placed(std::move(heads));
+    const BufferArgument cache = brought_past(heads, past, present);
+    if (attention_.has_codes()) return decoded(heads, {cache, scale, heads.depth});
     heads.behind_past = true;
-    return placed(std::move(heads), {cache, strides});
+    return placed(heads, {cache, cache_strides(heads)});
+  }
+
+  HeadRows decoded(const NewHeads& heads, const CacheCodes& cache) {
+    const DType own = graph_.value(heads.from).dtype;
+    const DType wide = decoded_ == DType::kUndefined ? own : decoded_;
+    const HeadStrides strides = cache_strides(heads);
+    const BufferArgument numbers =
+        add_scratch(lowered_, problem_.batch * strides.batch * (bit_width(wide) / 8));
+    const HeadRows fresh = as_given_or_placed(heads);
+    around_codes_.push_back(
+        append_codes_launch(graph_, problem_, cache, fresh.buffer, own, fresh.strides, tiles_));
+    around_codes_.push_back(decode_cache_launch(graph_, problem_, cache, numbers, wide, tiles_));
+    return {numbers, strides};
   }
 
   const ir::Graph& graph_;
@@ -94,8 +123,10 @@ class Placing {
   const AttentionProblem& problem_;
   const ir::Attention& attention_;
   const HeadTiles& tiles_;
+  const DType decoded_;  // what codes become; kUndefined: the type of the new heads
   Lowered& lowered_;
   std::vector<NewHeads> moved_;
+  std::vector<Launch> around_codes_;  // behind the new heads
 };
 
 Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const Dim& elements) {
@@ -121,16 +152,16 @@ Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const
 AttentionOperands placed_operands(const ir::Graph& graph, const ir::Node& node,
                                   const AttentionProblem& problem, const HeadTiles& tiles,
                                   Lowered& lowered) {
-  return Placing(graph, node, problem, tiles, lowered).run();
+  return Placing(graph, node, problem, tiles, DType::kUndefined, lowered).run();
 }
 
 AttentionOperands widened_operands(const ir::Graph& graph, const ir::Node& node,
                                    const AttentionProblem& problem, const HeadTiles& tiles,
                                    Lowered& lowered) {
-  AttentionOperands operands = placed_operands(graph, node, problem, tiles, lowered);
+  AttentionOperands operands = Placing(graph, node, problem, tiles, DType::kF32, lowered).run();
   const auto widen = [&](HeadRows& rows, ir::ValueId fresh) {
     const DType dtype = graph.value(fresh).dtype;
-    if (dtype == DType::kF32) return;
+    if (dtype == DType::kF32 || problem.attention.has_codes()) return;
     const bool is_given = rows.buffer.kind == BufferArgument::Kind::kValue && !problem.has_past();
     const Dim elements =
         is_given ? element_count(*graph.value(fresh).shape) : problem.batch * rows.strides.batch;

@@ -18,10 +18,6 @@ using Nothing = std::vector<ValueId>;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int width_of_tiles(int64_t elements, int most) {
-  return static_cast<int>(std::min<int64_t>(most, ceil_div(elements, 16) * 16));
-}
-
 // Tiles of `width` over `size` elements need no bound where they cover them exactly.
 ValueId elements_left(Builder& b, int64_t size, int64_t width, ValueId first) {
   return size % width == 0 ? kNone : b.sub(b.index(size), first);
@@ -39,21 +35,6 @@ ValueId buffer_of(LaunchWriter& writer, const ir::Graph& graph, const std::strin
   if (id == ir::kNoValue) return kNone;
   return writer.buffer(std::move(name), storage_type(graph.value(id).dtype),
                        BufferArgument::value(id));
-}
-
-// Rows of the past that stay, of batch row `batch`.
-ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem, ValueId lengths,
-                  ValueId batch) {
-  Builder& b = writer.builder;
-  const ValueId fresh = writer.index(problem.keys);
-  const auto before_fresh = [&](ValueId end) { return b.max(b.index(0), b.sub(end, fresh)); };
-  ValueId kept = writer.index(problem.past);
-  if (lengths != kNone) {
-    const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));
-    kept = b.min(kept, before_fresh(length));
-  }
-  // A length beyond the cache must not write past its end.
-  return b.min(kept, before_fresh(writer.index(problem.all_keys)));
 }
 
 class PlaceHeads {
@@ -198,7 +179,7 @@ class PlaceHeads {
   void for_columns(int64_t begin, int64_t end,
                    const std::function<void(ValueId column, ValueId left, int columns)>& body) {
     if (begin >= end) return;
-    const int columns = width_of_tiles(end - begin, tiles_.columns);
+    const int columns = tiles_.width_of(end - begin);
     b_.loop(b_.index(begin), b_.index(end), b_.index(columns), {}, [&](ValueId column, auto) {
       const bool covered = (end - begin) % columns == 0;
       body(column, covered ? kNone : b_.sub(b_.index(end), column), columns);
@@ -233,7 +214,7 @@ class PlaceHeads {
   // 1 / sqrt(mean(x²) + epsilon) of each head.
   Tile reciprocal_root() {
     const int64_t depth = operand_->depth;
-    const int columns = width_of_tiles(depth, tiles_.columns);
+    const int columns = tiles_.width_of(depth);
     const Tile zero = b_.constant(DType::kF32, 0, tile_shape(columns));
     const Tile squares = b_.loop(b_.index(0), b_.index(depth), b_.index(columns), {zero},
                                  [&](ValueId column, auto sum) {
@@ -306,7 +287,7 @@ class BringPast {
         cache_(cache),
         tiles_(tiles),
         type_(storage_type(graph.value(cache.past).dtype)),
-        columns_(width_of_tiles(cache.depth, tiles.columns)),
+        columns_(tiles.width_of(cache.depth)),
         writer_("bring_past"),
         b_(writer_.builder) {
     past_ = writer_.buffer("past", type_, BufferArgument::value(cache.past));
@@ -380,6 +361,24 @@ class BringPast {
 };
 
 }  // namespace
+
+ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem, ValueId lengths,
+                  ValueId batch) {
+  Builder& b = writer.builder;
+  const ValueId fresh = writer.index(problem.keys);
+  const auto before_fresh = [&](ValueId end) { return b.max(b.index(0), b.sub(end, fresh)); };
+  ValueId kept = writer.index(problem.past);
+  if (lengths != kNone) {
+    const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));
+    kept = b.min(kept, before_fresh(length));
+  }
+  // A length beyond the cache must not write past its end.
+  return b.min(kept, before_fresh(writer.index(problem.all_keys)));
+}
+
+int HeadTiles::width_of(int64_t elements) const {
+  return static_cast<int>(std::min<int64_t>(columns, ceil_div(elements, 16) * 16));
+}
 
 HeadTiles HeadTiles::for_host(const AttentionProblem& problem) {
   const int64_t heads = std::max(problem.attention.q_heads, problem.attention.kv_heads);

@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "kernels/llvm/attention/problem.h"
+#include "kernels/llvm/launch_writer.h"
 #include "kernels/lowered.h"
 
 namespace tenon::kernels {
+
+// Rows of the past that stay, of batch row `batch`; past, keys and all_keys are declared.
+codegen::ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem,
+                           codegen::ValueId lengths, codegen::ValueId batch);
 
 struct HeadTiles {
   int heads;               // of a token in one tile
@@ -25,6 +30,8 @@ struct HeadTiles {
 
   static HeadTiles for_host(const AttentionProblem& problem);
   static HeadTiles for_gpu();
+  // Width of a tile over so many elements.
+  int width_of(int64_t elements) const;
 };
 
 // Heads of each token of one operand.
@@ -48,7 +55,7 @@ struct PastRows {
   ir::ValueId past;
   ir::ValueId present;  // kNoValue: `to` is scratch
   BufferArgument to;
-  int64_t depth;
+  int64_t depth;  // elements of a row
 };
 Launch bring_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
                          const PastRows& cache, const HeadTiles& tiles);

@@ -127,6 +127,40 @@ Support describe_rotary(const ir::Graph& graph, AttentionProblem& problem) {
   return Support::yes();
 }
 
+// Types that caches of codes are stored in.
+DType stored_type(DType codes) { return codes == DType::kI4 ? DType::kU8 : codes; }
+
+Support describe_cache(const ir::Graph& graph, const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  const auto fits = [&](ir::ValueId past, ir::ValueId fresh, ir::ValueId scale, int64_t depth) {
+    if (past == ir::kNoValue) return Support::yes();
+    const DType type = graph.value(past).dtype;
+    if (!attention.has_codes()) {
+      if (type == graph.value(fresh).dtype) return Support::yes();
+      return Support::no("the cache has another type than the new keys");
+    }
+    if (type != stored_type(attention.cache_type) ||
+        (attention.cache_type == DType::kI4 && depth % 2 != 0)) {
+      return Support::no(fmt::format("codes of {} for heads of {} in a cache of {}",
+                                     name(attention.cache_type), depth, name(type)));
+    }
+    const ir::Value* const factor = scale == ir::kNoValue ? nullptr : &graph.value(scale);
+    if (factor == nullptr || factor->dtype != DType::kF32 || !factor->shape) {
+      return Support::no("codes in the cache without a scale of f32");
+    }
+    const Dim count = element_count(*factor->shape);
+    if (!count.is(1) && !count.is(attention.kv_heads * depth)) {
+      return Support::no(fmt::format("{} scales of a cache with {} heads of {}", count.text(),
+                                     attention.kv_heads, depth));
+    }
+    return Support::yes();
+  };
+  if (attention.has_codes() && !problem.has_past()) return Support::no("codes without a cache");
+  const Support keys = fits(attention.past_k, attention.k, attention.k_scale, problem.depth);
+  if (!keys) return keys;
+  return fits(attention.past_v, attention.v, attention.v_scale, problem.value_depth);
+}
+
 // Norm and rotary work on the new tokens: as many queries as keys.
 Support describe_new_heads(const ir::Graph& graph, AttentionProblem& problem) {
   const ir::Attention& attention = problem.attention;
@@ -184,8 +218,9 @@ std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProb
   require_equal(v->rows, problem.keys);
   require(attention.kv_lengths, {problem.batch});
   const Dim heads = attention.kv_heads;
-  require(attention.past_k, {problem.batch, heads, problem.past, problem.depth});
-  require(attention.past_v, {problem.batch, heads, problem.past, problem.value_depth});
+  const auto width = [&](int64_t depth) { return Dim(problem.cache_width(depth)); };
+  require(attention.past_k, {problem.batch, heads, problem.past, width(problem.depth)});
+  require(attention.past_v, {problem.batch, heads, problem.past, width(problem.value_depth)});
   if (problem.has_past() && !(problem.all_keys == problem.past + problem.keys)) {
     checks.push_back({problem.keys, problem.all_keys, /*at_most=*/true});
   }
@@ -211,6 +246,7 @@ std::string AttentionProblem::text() const {
   result += fmt::format(", queries {}, keys {}", queries.text(), all_keys.text());
   if (attention.mask != ir::kNoValue) result += ", mask";
   if (attention.causal || attention.causal_top_left) result += ", causal";
+  if (attention.has_codes()) result += fmt::format(", {} in the cache", name(attention.cache_type));
   if (attention.has_norm()) result += ", norm";
   if (attention.has_rotary()) result += ", rotary";
   return result;
@@ -265,7 +301,8 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
       problem.all_keys = (*graph.value(node.output(1)).shape)[2];
     }
   }
-  result.support = sizes_agree(operand_sizes(graph, problem));
+  result.support = describe_cache(graph, problem);
+  if (result.support) result.support = sizes_agree(operand_sizes(graph, problem));
   if (result.support) result.support = describe_new_heads(graph, problem);
   if (result.support) result.support = describe_mask(graph, problem);
   return result;

@@ -34,6 +34,10 @@ struct AttentionProblem {
 
   // Operands are heads among those of others.
   bool is_packed() const { return attention.q_layout.find('+') != std::string::npos; }
+  // Elements of a cache's row, as its tensor has them: bytes where two codes share one.
+  int64_t cache_width(int64_t head) const {
+    return attention.cache_type == DType::kI4 ? head / 2 : head;
+  }
   bool has_past() const { return attention.past_k != ir::kNoValue; }
   int64_t group() const { return attention.q_heads / attention.kv_heads; }
   std::string text() const;  // "12 heads of 32, queries seq, keys seq, mask"

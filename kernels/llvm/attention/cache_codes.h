@@ -1,0 +1,29 @@
+// Caches that hold codes instead of numbers (ir::Attention::cache_type), as launches around the
+// kernels that attend:
+//
+//   append_codes   new heads, normed and rotated, become codes behind the past
+//   decode_cache   the rows that count become numbers again, in scratch
+#pragma once
+
+#include "kernels/llvm/attention/place_heads.h"
+
+namespace tenon::kernels {
+
+// One cache of codes, [B, H, all_keys, width].
+struct CacheCodes {
+  BufferArgument codes;
+  ir::ValueId scale;
+  int64_t depth;  // of a head
+};
+
+// Heads of the new tokens at `strides` in `from`.
+Launch append_codes_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                           const CacheCodes& cache, BufferArgument from, DType type,
+                           const HeadStrides& strides, const HeadTiles& tiles);
+
+// To rows of [B, H, all_keys, D] in `to`.
+Launch decode_cache_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                           const CacheCodes& cache, BufferArgument to, DType type,
+                           const HeadTiles& tiles);
+
+}  // namespace tenon::kernels
