@@ -182,6 +182,11 @@ INSTANTIATE_TEST_SUITE_P(Bf16, Merged,
                                                           "bf16"),
                                           testing::Values(DType::kBF16)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(F32, Merged,
+                         testing::Combine(testing::Values("nvfp4", "mxfp8", "uint8_block_zero",
+                                                          "fp8_square"),
+                                          testing::Values(DType::kF32)),
+                         [](const auto& info) { return std::string(std::get<0>(info.param)); });
 
 TEST(MergedDots, Activations) {
   const DotForm form = form_of("nvfp4", DType::kF16);

@@ -1,4 +1,5 @@
-// The kernels of pipelined products, every format, as the assembler takes them for sm_90a.
+// The kernels of pipelined products as the assembler takes them: every format for sm_90a, some for
+// GPUs without a copy engine.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -14,18 +15,21 @@ namespace {
 using codegen::Assembled;
 using codegen::GpuCode;
 
-Settings only_pipelined() {
+Settings only_pipelined(const std::string& arch = "sm_90a") {
   Settings settings = assembled_settings();
   settings.only_candidate = "pipelined";
+  settings.gpu->arch = arch;
+  if (arch == "sm_120a") settings.gpu->shared_bytes = 99 << 10;
+  if (arch == "sm_80") settings.gpu->shared_bytes = 163 << 10;
   return settings;
 }
 
 // `all`: every kernel of the weight, else the one for the most rows.
-void expect_clean(const DotProblem& problem, bool all) {
+void expect_clean(const DotProblem& problem, bool all, const std::string& arch = "sm_90a") {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = only_pipelined();
+  const Settings settings = only_pipelined(arch);
   const Choice choice = select(graph, node, settings);
   if (!choice.chosen) return;
   const Lowered lowered = choice.chosen->lower(graph, node, settings);
@@ -35,6 +39,7 @@ void expect_clean(const DotProblem& problem, bool all) {
     const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
     const std::string what = describe(problem) + " launch " + std::to_string(i);
     ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
+    if (arch != "sm_90a") continue;  // for whose registers shapes are chosen
     EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                        << assembled.report;
     EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
@@ -60,11 +65,26 @@ TEST_P(PipelinedPtxOf, AssemblesWithinItsRegisters) {
 INSTANTIATE_TEST_SUITE_P(EveryFormat, PipelinedPtxOf, testing::ValuesIn(dot_forms()),
                          [](const auto& form) { return std::string(form.param.name); });
 
+const DotForm& form_named(std::string_view name) {
+  return *std::ranges::find(dot_forms(), name, &DotForm::name);
+}
+
+// Rows in f32: three products with the same operand in registers.
+TEST(PipelinedPtx, RowsInF32) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  DotProblem problem{form_named("nvfp4"), DType::kF32, {1024, 4096}, DotEnd::kBias};
+  for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) expect_clean(problem, true, arch);
+  for (const char* name : {"mxfp8", "fp8_channel", "fp8_square", "uint8_block_zero", "bf16"}) {
+    problem.form = form_named(name);
+    expect_clean(problem, /*all=*/false);
+  }
+}
+
 // Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.
 TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
   std::mt19937 random(1);
-  const auto form = std::ranges::find(dot_forms(), "fp8_e5m2_block", &DotForm::name);
-  const ir::Graph graph = build_dot({*form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
+  const DotForm& form = form_named("fp8_e5m2_block");
+  const ir::Graph graph = build_dot({form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = only_pipelined();
   const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);

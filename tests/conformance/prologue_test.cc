@@ -168,6 +168,10 @@ INSTANTIATE_TEST_SUITE_P(Bf16, Prologue,
                          testing::Combine(testing::Values("nvfp4", "uint8_block_zero"),
                                           testing::Values(DType::kBF16)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(F32, Prologue,
+                         testing::Combine(testing::Values("nvfp4", "uint8_block_zero"),
+                                          testing::Values(DType::kF32)),
+                         [](const auto& info) { return std::string(std::get<0>(info.param)); });
 
 DotProblem nvfp4(int64_t n, int64_t k) {
   return {form_of("nvfp4", DType::kF16), DType::kF16, {n, k}, DotEnd::kPlain};

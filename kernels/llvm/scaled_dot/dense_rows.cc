@@ -1,6 +1,7 @@
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 
 #include "kernels/llvm/launch_writer.h"
+#include "kernels/llvm/split_parts.h"
 #include "kernels/llvm/tile_types.h"
 
 namespace tenon::kernels {
@@ -11,6 +12,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int kLanes = kHostRowLanes;
+constexpr int kSplitThreads = 256, kSplitElements = 8 * kSplitThreads;  // of a block
 
 DType scale_type_of(const ir::Graph& graph, const ir::BlockScale& scale) {
   return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
@@ -147,6 +149,32 @@ BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, co
   });
   lowered.launches.push_back(writer.finish(problem.rows * several, k / 8));
   return target;
+}
+
+BufferArgument room_for_terms(const ScaledDotProblem& problem, int terms, Lowered& lowered) {
+  lowered.scratch.push_back(problem.rows * problem.k * Dim(terms * 2));
+  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+}
+
+Launch split_rows(const ScaledDotProblem& problem, int terms, BufferArgument room,
+                  const Dim& wanted) {
+  const Dim elements = problem.rows * problem.k;
+  LaunchWriter writer("split_rows");
+  codegen::Builder& b = writer.builder;
+  const ValueId x = writer.buffer("x", problem.a_type, BufferArgument::value(problem.dot.a));
+  const ValueId out = writer.buffer("terms", DType::kBF16, room);
+  writer.declare(elements);
+  const ValueId first = b.mul(b.task(), b.index(kSplitElements));
+  const ValueId left = b.sub(writer.index(elements), first);
+  const Tile numbers = b.load({x, first, {}, {left}}, {kSplitElements});
+  ValueId matrix = b.index(0);
+  for (const Tile term : split_bf16(b, numbers, terms)) {
+    b.store({out, b.add(matrix, first), {}, {left}}, term);
+    matrix = b.add(matrix, writer.index(elements));
+  }
+  Launch launch = writer.finish(ceil_div(elements, Dim(kSplitElements)) * wanted, kSplitElements);
+  launch.threads = kSplitThreads;
+  return launch;
 }
 
 }  // namespace tenon::kernels

@@ -25,4 +25,11 @@ Dim row_distance(const ScaledDotProblem& problem);
 BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, const Dim& several,
                            Lowered& lowered);
 
+// f32 rows as terms of bf16 (split_parts.h), for products that copy their rows from memory: room
+// for those of all rows, one matrix [rows, K] behind the other, the largest terms first; and the
+// launch that splits, for the Runs where `wanted` is 1 and not 0.
+BufferArgument room_for_terms(const ScaledDotProblem& problem, int terms, Lowered& lowered);
+Launch split_rows(const ScaledDotProblem& problem, int terms, BufferArgument room,
+                  const Dim& wanted);
+
 }  // namespace tenon::kernels

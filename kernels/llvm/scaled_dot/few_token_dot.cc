@@ -12,6 +12,7 @@
 
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/product_end.h"
+#include "kernels/llvm/split_parts.h"
 
 namespace tenon::kernels {
 namespace {
@@ -39,7 +40,7 @@ class Emitter {
         w_(writer_.buffer("w", DType::kU32, dot.units)),
         end_(writer_, dot.graph, dot.dots, {shape.tokens, block_rows(), shape.tokens}, lowered),
         reader_(b_, layout_) {
-    for (const Dim& dim : {dot.problem.rows, work(), tasks()}) writer_.declare(dim);
+    for (const Dim& dim : {dot.problem.rows, all_terms(), work(), tasks()}) writer_.declare(dim);
   }
 
   Launch run() {
@@ -53,7 +54,8 @@ class Emitter {
       scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
     }
     if (layout_.zero.words() > 0) zero_ = ring_of(kWarpPairs * layout_.zero.words_of_pair());
-    for (int unit = 0; unit < shape_.units && !shape_.keeps_tokens; ++unit) {
+    const int boxes = shape_.keeps_tokens ? 0 : shape_.units * layout_.row_terms;
+    for (int box = 0; box < boxes; ++box) {
       x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
     }
     shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * share_columns());
@@ -78,6 +80,7 @@ class Emitter {
   int steps_of_slot() const { return shape_.units * shape_.groups; }
   // Of 64 k for each group.
   std::vector<int> token_shape() const { return {shape_.groups * shape_.tokens, kFragmentDepth}; }
+  Dim all_terms() const { return dot_.problem.rows * Dim(layout_.row_terms); }
   int64_t row_tiles() const { return (layout_.n + block_rows() - 1) / block_rows(); }
   Dim work() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)) * Dim(row_tiles()); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
@@ -87,14 +90,17 @@ class Emitter {
       prologue_.emplace(dot_.prologue->declare(writer_, lowered));
       return kNone;
     }
-    return writer_.buffer("x", layout_.operand, BufferArgument::value(dot_.problem.dot.a));
+    if (!shape_.keeps_tokens) return writer_.buffer("x", layout_.operand, dot_.terms);
+    return writer_.buffer("x", dot_.problem.a_type, BufferArgument::value(dot_.problem.dot.a));
   }
 
   // All tokens, as [k / 64][token][64]: the kernels that keep them have one tile of tokens.
   void keep_tokens() {
-    kept_ = b_.alloc(layout_.operand, layout_.steps() * shape_.tokens * kKeptPitch);
+    for (int term = 0; term < layout_.row_terms; ++term) {
+      kept_.push_back(b_.alloc(layout_.operand, layout_.steps() * shape_.tokens * kKeptPitch));
+    }
     if (sums_blocks()) {  // zeros behind each row, which other columns' blocks are multiplied with
-      b_.store({kept_, b_.index(kFragmentDepth), {b_.index(kKeptPitch), b_.index(1)}, {}},
+      b_.store({kept_[0], b_.index(kFragmentDepth), {b_.index(kKeptPitch), b_.index(1)}, {}},
                b_.constant(layout_.operand, 0,
                            {static_cast<int>(layout_.steps()), kKeptPitch - kFragmentDepth}));
     }
@@ -109,11 +115,15 @@ class Emitter {
   void keep_token(ValueId token) {
     const Tile row = prologue_ ? prologue_->emit(token) : load_token(token);
     const int lines = b_.type(row).shape[0] / kFragmentDepth;
-    b_.store({kept_,
-              b_.mul(token, b_.index(kKeptPitch)),
-              {b_.index(shape_.tokens * kKeptPitch), b_.index(1)},
-              {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
-             b_.reshape(row, {lines, kFragmentDepth}));
+    const std::vector<Tile> terms =
+        layout_.row_terms == 1 ? std::vector<Tile>{row} : split_bf16(b_, row, layout_.row_terms);
+    for (size_t term = 0; term < terms.size(); ++term) {
+      b_.store({kept_[term],
+                b_.mul(token, b_.index(kKeptPitch)),
+                {b_.index(shape_.tokens * kKeptPitch), b_.index(1)},
+                {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
+               b_.reshape(terms[term], {lines, kFragmentDepth}));
+    }
   }
 
   Tile load_token(ValueId token) {
@@ -121,13 +131,12 @@ class Emitter {
   }
 
   // Of the groups' 64 k in one unit of a slot.
-  Tile tokens(ValueId step, ValueId slot, int unit) {
-    if (!shape_.keeps_tokens) {
-      return b_.read(x_rings_[static_cast<size_t>(unit)], slot, token_shape());
-    }
+  Tile tokens(ValueId step, ValueId slot, int unit, int term = 0) {
+    if (!shape_.keeps_tokens) return b_.read(x_ring(unit, term), slot, token_shape());
     const int64_t size = int64_t{shape_.groups} * shape_.tokens * kKeptPitch;
     const ValueId at = b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size));
-    return b_.load({kept_, at, {b_.index(kKeptPitch), b_.index(1)}, {}}, token_shape());
+    return b_.load({kept_[static_cast<size_t>(term)], at, {b_.index(kKeptPitch), b_.index(1)}, {}},
+                   token_shape());
   }
 
   // Words that a warp has of a step: in a slot [unit][group][warp][words].
@@ -176,12 +185,29 @@ class Emitter {
     return places;
   }
 
+  ValueId x_ring(int unit, int term) const {
+    return x_rings_[static_cast<size_t>(unit * layout_.row_terms + term)];
+  }
+
   // The products of one unit are of one block in every group.
-  Tile add_product(Tile sums, Tile left, Tile right, int unit, ValueId slot) {
-    if (!layout_.scales_blocks()) return b_.grouped_dot(sums, left, right, shape_.groups);
+  Tile add_product(Tile sums, ValueId step, ValueId slot, int unit) {
+    if (!layout_.scales_blocks()) return multiply(sums, step, slot, unit);
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
     const Tile scales = reader_.block_scales(places(unit), slot, columns(), shape_.groups);
-    return b_.fma(b_.grouped_dot(zero, left, right, shape_.groups), scales, sums);
+    return b_.fma(multiply(zero, step, slot, unit), scales, sums);
+  }
+
+  // Smallest terms first.
+  Tile multiply(Tile sums, ValueId step, ValueId slot, int unit) {
+    std::vector<Tile> right;
+    for (int term = 0; term < layout_.row_terms; ++term) {
+      right.push_back(tokens(step, slot, unit, term));
+    }
+    const Tile left = reader_.operand(places(unit), slot);
+    for (; !right.empty(); right.pop_back()) {
+      sums = b_.grouped_dot(sums, left, b_.transpose(right.back()), shape_.groups);
+    }
+    return sums;
   }
 
   // [128, share_columns]: the share of every group.
@@ -208,9 +234,7 @@ class Emitter {
   std::vector<Tile> add_units(std::vector<Tile> sums, ValueId step, ValueId slot) {
     for (int unit = 0; unit < shape_.units; ++unit) {
       Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
-      const Tile right = tokens(step, slot, unit);
-      const Tile left = reader_.operand(places(unit), slot);
-      sum = add_product(sum, left, b_.transpose(right), unit, slot);
+      sum = add_product(sum, step, slot, unit);
     }
     return sums;
   }
@@ -235,9 +259,12 @@ class Emitter {
     const ValueId k = b_.index(layout_.k);
     const int depth = shape_.groups * kFragmentDepth;
     const ValueId first = b_.mul(step, b_.index(shape_.units * depth));
+    const Builder::Matrix x{x_, writer_.index(all_terms()), k, k};
     for (int unit = 0; unit < shape_.units; ++unit) {
-      b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, {x_, rows_, k, k}, token,
-                   b_.add(first, b_.index(unit * depth)), shape_.groups);
+      for (int term = 0; term < layout_.row_terms; ++term) {
+        b_.fetch_box(x_ring(unit, term), slot, x, b_.add(token, b_.mul(b_.index(term), rows_)),
+                     b_.add(first, b_.index(unit * depth)), shape_.groups);
+      }
     }
   }
 
@@ -291,8 +318,8 @@ class Emitter {
   ValueId x_, w_;
   ProductEnd end_;
   FragmentReader reader_;
-  ValueId rows_ = kNone, shares_ = kNone, kept_ = kNone, scale_ = kNone, zero_ = kNone;
-  std::vector<ValueId> codes_, x_rings_;
+  ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone;
+  std::vector<ValueId> codes_, x_rings_, kept_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
+#include "kernels/llvm/split_parts.h"
 
 namespace tenon::kernels {
 namespace {
@@ -122,8 +123,9 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
              : Support::yes();
 }
 
-// One scale for a row multiplies its sums. Integers times their scale are rounded, as
-// DequantizeLinear does; floats never are: what is not exact multiplies the sums of its block.
+// One scale for a row multiplies its sums. Integers times their scale are rounded to 16-bit rows'
+// type, as DequantizeLinear does; nothing else is: what is not exact multiplies the sums of its
+// block.
 Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                     FragmentLayout& layout) {
   const ir::ValueId id = problem.dot.scale_b.scale;
@@ -135,12 +137,13 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
   if (contains_infinity(scales, layout.scale_type)) {
     return Support::no("an infinite scale would reach the codes past K");
   }
-  const bool whole = is_integer(layout.element->codes), same = layout.scale_type == layout.operand;
-  if (layout.blocks() == 1 && !(whole && same)) {
+  const bool rounds = is_integer(layout.element->codes) && layout.row_terms == 1;
+  const bool same = layout.scale_type == layout.operand;
+  if (layout.blocks() == 1 && !(rounds && same)) {
     layout.scaled_sums = true;
     return Support::yes();
   }
-  if (whole) {
+  if (rounds) {
     layout.scale = {same ? Side::Kind::kHalves : Side::Kind::kFloats, in_row};
     return Support::yes();
   }
@@ -201,11 +204,12 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     answer.support = std::move(support);
     return answer;
   };
-  if (!is_half(problem.a_type)) {
+  if (!is_half(problem.a_type) && problem.a_type != DType::kF32) {
     return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
   }
   if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
-  layout.operand = problem.a_type;
+  layout.operand = is_half(problem.a_type) ? problem.a_type : DType::kBF16;
+  layout.row_terms = problem.a_type == layout.operand ? 1 : bf16_parts(problem.a_type);
   layout.k = problem.k.value();
   layout.n = problem.n.value();
   layout.block = problem.block();

@@ -44,6 +44,7 @@ struct FragmentLayout {
   const FormatRule* element = nullptr;     // null: plain
   const FormatRule* scale_rule = nullptr;  // of scales in bytes
   DType operand{};                         // f16 or bf16
+  int row_terms = 1;                       // of the operand type that an element of x has
   DType scale_type = DType::kUndefined;
   int64_t n = 0, k = 0, block = 0;
   Side scale, zero;

@@ -231,7 +231,7 @@ class BucketLowering {
   // kernels/program.cc lets kernels read what the caller brings without waiting; so do others that
   // have such inputs, if there are any.
   bool overlaps() const {
-    if (!settings_.early_reads || dot_.prologue != nullptr) return false;
+    if (!settings_.early_reads || makes_rows()) return false;
     const ir::Graph& graph = dot_.graph;
     const auto reads_input = [&](ir::NodeId id) {
       const ir::Node& node = graph.node(id);
@@ -243,26 +243,34 @@ class BucketLowering {
            (settings_.neighbours || products > 1);
   }
 
+  // The rows that are multiplied are not those of the node before.
+  bool makes_rows() const { return dot_.prologue != nullptr || dot_.layout.row_terms > 1; }
+
   // 1 where the rows are at most those of bucket i.
   Dim within(size_t i) const {
     return i + 1 == buckets_.size() ? Dim(1) : at_most(rows_, buckets_[i]);
   }
 
-  // The buckets whose kernels read the prologue's rows from memory come last.
+  // The buckets whose kernels read rows that were made from memory come last.
   void add_prologue() {
-    if (dot_.prologue == nullptr) return;
+    if (!makes_rows()) return;
     const auto first = std::ranges::find_if(keeping_, &std::vector<PipelinedShape>::empty);
     if (first == keeping_.end()) return;
     const auto i = static_cast<size_t>(first - keeping_.begin());
-    dot_.prologue->add_launches(i == 0 ? Dim(1) : 1 - within(i - 1), lowered_);
+    const Dim wanted = i == 0 ? Dim(1) : 1 - within(i - 1);
+    if (dot_.prologue != nullptr) dot_.prologue->add_launches(wanted, lowered_);
+    const int terms = dot_.layout.row_terms;
+    if (terms > 1) {
+      lowered_.launches.push_back(split_rows(dot_.problem, terms, dot_.terms, wanted));
+    }
   }
 
   // Rows that are there need not be kept: such shapes come last.
   std::vector<PipelinedShape> shapes_of(size_t i) const {
-    if (dot_.prologue != nullptr && !keeping_[i].empty()) return keeping_[i];
+    if (makes_rows() && !keeping_[i].empty()) return keeping_[i];
     std::vector<PipelinedShape> shapes =
         rank_shapes(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
-    if (dot_.prologue == nullptr) {
+    if (!makes_rows()) {
       shapes.insert(shapes.end(), keeping_[i].begin(), keeping_[i].end());
     }
     return shapes;
@@ -293,7 +301,11 @@ Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> n
   DotSections dots = plan_sections(graph, nodes);
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
-  PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
+  const ScaledDotProblem& problem = dots.first().problem;
+  const int terms = dots.layout.row_terms;
+  const BufferArgument rows =
+      terms > 1 ? room_for_terms(problem, terms, lowered) : BufferArgument::value(problem.dot.a);
+  PipelinedDot dot{graph, dots, units, rows, settings.gpu->multiprocessors};
   dot.prologue = prologue;
   BucketLowering(dot, settings, lowered).run();
   for (const DotSection& section : dots.sections) {

@@ -23,13 +23,15 @@ class Emitter {
         shape_(shape),
         writer_("pipelined_dot"),
         b_(writer_.builder),
-        x_(writer_.buffer("x", layout_.operand, BufferArgument::value(dot.problem.dot.a))),
+        x_(writer_.buffer("x", layout_.operand, dot.terms)),
         w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32, dot.units)),
         partial_(declare_partial(rows, lowered)),
         counters_(declare_counters(rows, lowered)),
         end_(writer_, dot.graph, dot.dots, {chunk(), kFragmentRows, shape.tokens}, lowered),
         reader_(b_, layout_) {
-    for (const Dim& dim : {dot.problem.rows, token_tiles(), work(), tasks()}) writer_.declare(dim);
+    for (const Dim& dim : {dot.problem.rows, all_terms(), token_tiles(), work(), tasks()}) {
+      writer_.declare(dim);
+    }
   }
 
   Launch run() {
@@ -41,7 +43,9 @@ class Emitter {
       if (layout_.is_plain()) {
         w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, kFragmentDepth}, shape_.slots));
       }
-      x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
+      for (int term = 0; term < layout_.row_terms; ++term) {
+        x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
+      }
     }
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
@@ -58,6 +62,7 @@ class Emitter {
   int chunk() const {
     return std::min(shape_.tokens, dot_.dots.has_bodies() ? kBodyTokens : kEpilogueTokens);
   }
+  Dim all_terms() const { return dot_.problem.rows * Dim(layout_.row_terms); }
   Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
   Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
@@ -125,7 +130,6 @@ class Emitter {
     const int64_t share = (steps() + shape_.splits - 1) / shape_.splits;
     const ValueId first = b_.mul(place.split, b_.index(share));
     const ValueId last = b_.min(b_.add(first, b_.index(share)), b_.index(steps()));
-    const Builder::Matrix x{x_, rows_, b_.index(layout_.k), b_.index(layout_.k)};
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
     return b_.pipeline(
         shape_.slots, first, last, {zero},
@@ -134,7 +138,7 @@ class Emitter {
           for (int unit = 0; unit < shape_.units; ++unit) {
             const ValueId k = b_.add(b_.mul(step, b_.index(shape_.units * kFragmentDepth)),
                                      b_.index(unit * kFragmentDepth));
-            b_.fetch_box(x_rings_[static_cast<size_t>(unit)], slot, x, place.token, k);
+            fetch_tokens(place, unit, k, slot);
           }
         },
         [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
@@ -149,15 +153,36 @@ class Emitter {
       if (together > 0 && unit % together == 0) {
         part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
       }
-      const Tile right =
-          b_.read(x_rings_[static_cast<size_t>(unit)], slot, {shape_.tokens, kFragmentDepth});
-      part = b_.dot(part, left_operand(slot, unit), b_.transpose(right));
+      part = add_product(part, slot, unit);
       if (together == 0 || (unit + 1) % together != 0) continue;
       const Tile scales = reader_.block_scales(FragmentPlaces::of_unit(layout_, w_rings_[0], unit),
                                                slot, shape_.tokens);
       sums = b_.fma(part, scales, sums);
     }
     return together > 0 ? sums : part;
+  }
+
+  // Smallest terms first.
+  Tile add_product(Tile sums, ValueId slot, int unit) {
+    const Tile left = left_operand(slot, unit);
+    for (int term = layout_.row_terms - 1; term >= 0; --term) {
+      const Tile right = b_.read(x_ring(unit, term), slot, {shape_.tokens, kFragmentDepth});
+      sums = b_.dot(sums, left, b_.transpose(right));
+    }
+    return sums;
+  }
+
+  ValueId x_ring(int unit, int term) const {
+    return x_rings_[static_cast<size_t>(unit * layout_.row_terms + term)];
+  }
+
+  void fetch_tokens(const Place& place, int unit, ValueId k, ValueId slot) {
+    const ValueId width = b_.index(layout_.k);
+    const Builder::Matrix x{x_, writer_.index(all_terms()), width, width};
+    for (int term = 0; term < layout_.row_terms; ++term) {
+      const ValueId row = b_.add(place.token, b_.mul(b_.index(term), rows_));
+      b_.fetch_box(x_ring(unit, term), slot, x, row, k);
+    }
   }
 
   // The units of a step follow each other.

@@ -1,7 +1,8 @@
-// Products of packed weights with 16-bit rows on a GPU, weights on the left:
+// Products of packed weights with rows on a GPU, weights on the left:
 //   y^T [N, rows] = w [N, K] x^T [K, rows]
 // A block takes 128 rows of the weight and a number of rows of x ("tokens"). Copies of both run
 // ahead in rings; the weights become numbers in the registers of the threads that multiply them.
+// Rows in f32 are multiplied as three terms in bf16 each (split_parts.h), with the same weights.
 #pragma once
 
 #include <string>
@@ -50,6 +51,8 @@ struct PipelinedDot {
   const ir::Graph& graph;
   const DotSections& dots;
   BufferArgument units;
+  // f32 rows as a matrix [terms * rows, K], all of the largest terms first; else the rows of x.
+  BufferArgument terms;
   int multiprocessors = 1;
   const ScaledDotProblem& problem = dots.first().problem;  // whose rows are everybody's
   const FragmentLayout& layout = dots.layout;

@@ -60,7 +60,8 @@ constexpr int kMostKept = 4;
 constexpr int64_t kLongestKept = 8192, kMostKeptBytes = 40 << 10;
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
-  return int64_t{units} * (layout.unit_words() * 4 + tokens * kFragmentDepth * 2);
+  return int64_t{units} *
+         (layout.unit_words() * 4 + tokens * layout.row_terms * kFragmentDepth * 2);
 }
 
 // Of few tokens products are not done beside the decoding, and eight warps cannot fill the time
@@ -79,7 +80,7 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
       turns * std::min<int64_t>(shape.blocks, ceil_of(items, multiprocessors));
   const auto units = static_cast<double>(ceil_of(layout.steps(), shape.splits));
   const double decode = layout.is_plain() ? 0 : decode_time(shape);
-  const double multiply = kProduct * shape.tokens;
+  const double multiply = kProduct * shape.tokens * layout.row_terms;
   // Two blocks decode and multiply at the same time; one does so in turns.
   const bool together = shape.blocks > 1 || layout.is_plain();
   const double compute = together ? std::max(decode, multiply) : decode + multiply;
@@ -131,14 +132,15 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const double others = at_once ? shape.slots : shape.slots - 1;
   const double ahead = others * shape.units * static_cast<double>(blocks);
   const double weight = layout.unit_words() * 4;
-  const double cached = weight + shape.groups * shape.tokens * kFragmentDepth * 2;
+  const double terms = shape.tokens * layout.row_terms;
+  const double cached = weight + shape.groups * terms * kFragmentDepth * 2;
   const double decoding = shape.sums_blocks(layout) ? kUnscaled : 1;
   const double kept = shape.keeps_tokens && blocks > 1 && turns > 1 ? kKeptTwice : 0;
   if (overlaps) {
     namespace o = overlapped;
     const double bytes = shape.sums_blocks(layout) ? o::kUnscaledBytes : o::kFewBytes;
     const double read = std::max({o::kLatency / ahead, weight / bytes, cached / o::kCachedBytes});
-    const double compute = decoding * o::kFewUnit + o::kFewProduct * shape.tokens +
+    const double compute = decoding * o::kFewUnit + o::kFewProduct * terms +
                            o::kPerFewSlot / shape.units / static_cast<double>(blocks);
     const double each =
         units * std::max(read, compute) + o::kPerFewTile / static_cast<double>(blocks);
@@ -147,7 +149,7 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const double read = std::max({kLatency / ahead, weight / kBytes, cached / kCachedBytes});
   // Two blocks hide some of each other's waits, not half of them.
   const double waits = kPerFewSlot / shape.units / std::sqrt(static_cast<double>(blocks));
-  const double compute = decoding * kFewDecode + kFewProduct * shape.tokens + waits;
+  const double compute = decoding * kFewDecode + kFewProduct * terms + waits;
   return kPerFewTokens + kept +
          static_cast<double>(turns * blocks) * units * std::max(read, compute) +
          static_cast<double>(turns) * kPerFewTile;
@@ -163,14 +165,15 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
                      : rows == 1  ? 1
                      : rows <= 8  ? 8
                                   : 16;
-  const int64_t kept = keeps_tokens ? layout.steps() * tokens * (kFragmentDepth + 8) * 2 : 0;
+  const int64_t terms = int64_t{tokens} * layout.row_terms;
+  const int64_t kept = keeps_tokens ? layout.steps() * terms * (kFragmentDepth + 8) * 2 : 0;
   for (int groups : {8, 4}) {
     for (int units : {1, 2, 4, 8}) {
       if (layout.steps() % (groups * units) != 0) continue;
       const int64_t all = layout.steps() / (groups * units);
       PipelinedShape shape{
           .tokens = tokens, .units = units, .groups = groups, .keeps_tokens = keeps_tokens};
-      const int64_t with_slot = keeps_tokens ? 0 : int64_t{groups} * tokens * kFragmentDepth * 2;
+      const int64_t with_slot = keeps_tokens ? 0 : groups * terms * kFragmentDepth * 2;
       const int64_t slot = int64_t{units} * (layout.unit_words() * 4 + with_slot);
       // Small blocks only share a multiprocessor where each keeps the tokens.
       const int most_blocks = keeps_tokens && groups < 8 ? 1 : 2;
@@ -255,7 +258,7 @@ std::vector<PipelinedShape> rank_keeping_shapes(const FragmentLayout& layout, in
                                                 const codegen::GpuTarget& gpu) {
   std::vector<PipelinedShape> shapes;
   if (rows < 1 || rows > kMostKept || layout.k > kLongestKept ||
-      rows * layout.k * 2 > kMostKeptBytes) {
+      rows * layout.row_terms * layout.k * 2 > kMostKeptBytes) {
     return shapes;
   }
   add_few_token_shapes(layout, rows, /*overlaps=*/false, gpu, /*keeps_tokens=*/true, shapes);
