@@ -214,6 +214,10 @@ Attention Attention::from(const Node& node) {
   attention.y_layout = node.text("y_layout", "bhsd");
   attention.scale = node.number("scale", 0.0f);
   attention.softcap = node.number("softcap", 0.0f);
+  attention.probability_scale = node.number("probability_scale", 0.0f);
+  if (node.has("probability_type")) {
+    attention.probability_type = dtype_attribute(node, "probability_type");
+  }
   attention.causal = node.integer("causal", 0) != 0;
   attention.causal_top_left = node.integer("causal_top_left", 0) != 0;
   attention.left_window = node.integer("left_window", -1);
@@ -238,6 +242,9 @@ void Attention::write_to(Node& node) const {
   set_unless(node, "y_layout", y_layout, default_layout);
   set_unless(node, "scale", scale, 0.0f);
   set_unless(node, "softcap", softcap, 0.0f);
+  set_unless(node, "probability_scale", probability_scale, 0.0f);
+  const bool divides_in_f32 = probability_type == DType::kF32;
+  set_dtype(node, "probability_type", divides_in_f32 ? DType::kUndefined : probability_type);
   set_flag(node, "causal", causal, false);
   set_flag(node, "causal_top_left", causal_top_left, false);
   set_unless<int64_t>(node, "left_window", left_window, -1);

@@ -129,8 +129,12 @@ struct Attention {
   DType cache_type = DType::kUndefined;            // of codes; kUndefined: caches hold numbers
   int64_t q_heads = 0, kv_heads = 0;
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
-  float scale = 0.0f;            // 0: 1/sqrt(D)
-  float softcap = 0.0f;          // 0: none
+  float scale = 0.0f;    // 0: 1/sqrt(D)
+  float softcap = 0.0f;  // 0: none
+  // > 0: probabilities p, divided by their sum, are rounded before v: e4m3(p / this) * this, where
+  // p / this has probability_type first.
+  float probability_scale = 0.0f;
+  DType probability_type = DType::kF32;
   bool causal = false;           // bottom-right aligned: the last query sees the last key
   bool causal_top_left = false;  // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited
@@ -138,6 +142,7 @@ struct Attention {
   float norm_epsilon = 1e-6f;
 
   bool has_rotary() const { return cos != kNoValue; }
+  bool rounds_probabilities() const { return probability_scale > 0.0f; }
   bool has_codes() const { return cache_type != DType::kUndefined; }
   bool has_norm() const { return q_norm != kNoValue || k_norm != kNoValue; }
 

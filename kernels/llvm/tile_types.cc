@@ -197,6 +197,10 @@ Tile quantize_to_codes(Builder& b, Tile scaled, Tile zero_point, DType to, bool 
   return b.cast(b.cast(rounded, DType::kI32), to);
 }
 
+Tile rounded_to(Builder& b, Tile numbers, DType dtype) {
+  return decode_tile(b, quantize_to_codes(b, numbers, kNone, dtype, /*saturate=*/true), dtype);
+}
+
 Tile constant_tile(Builder& b, DType dtype, const void* data, int64_t index,
                    std::vector<int> shape) {
   const DType type = compute_type(dtype);

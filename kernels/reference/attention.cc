@@ -2,6 +2,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/head_layout.h"
@@ -20,6 +21,8 @@ struct Problem {
   ReferenceTensor q, k, v;
   double scale = 0;
   double softcap = 0;
+  double probability_scale = 0;  // 0: probabilities stay as they are
+  DType probability_type = DType::kF32;
   std::vector<int64_t> lengths;    // per batch row: keys that count
   std::vector<int64_t> positions;  // per batch row: where its first query stands among the keys
   bool causal = false;
@@ -61,6 +64,11 @@ std::vector<double> softmax_row(const std::vector<double>& logits, const std::ve
   return row;
 }
 
+double rounded_to_e4m3(double value, double scale, DType type) {
+  const double ratio = decode(type, encode(type, value / scale));
+  return decode(DType::kF8E4M3FN, encode(DType::kF8E4M3FN, ratio)) * scale;
+}
+
 ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
   const int64_t heads = p.q.dims[1], queries = p.q.dims[2], width = p.q.dims[3];
   const int64_t kv_heads = p.k.dims[1], keys = p.k.dims[2], value_width = p.v.dims[3];
@@ -96,7 +104,11 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
     std::optional<double> sink;
     if (p.sinks) sink = p.sinks->number(h);
     if (p.zero_sink) sink = 0;
-    const std::vector<double> weights = softmax_row(logits, hidden, sink);
+    std::vector<double> weights = softmax_row(logits, hidden, sink);
+    if (p.probability_scale > 0) {
+      for (double& weight : weights)
+        weight = rounded_to_e4m3(weight, p.probability_scale, p.probability_type);
+    }
     for (int64_t d = 0; d < value_width; ++d) {
       double sum = 0;
       for (int64_t j = 0; j < keys; ++j) {
@@ -304,6 +316,8 @@ Outputs fused_attention(const Call& call) {
   p.v = values.numbers;
   p.scale = node.scale;
   p.softcap = node.softcap;
+  p.probability_scale = node.probability_scale;
+  p.probability_type = node.probability_type;
   p.causal = node.causal || node.causal_top_left;
   p.left_window = node.left_window;
   p.right_window = node.right_window;

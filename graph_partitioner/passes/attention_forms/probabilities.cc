@@ -35,7 +35,7 @@ std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
   const bool flattens = node.since_version > 0 && node.since_version < 13;
   const int64_t axis = node.integer("axis", flattens ? 1 : -1);
   if (!is_last_axis(graph, match["scores"], axis)) return std::nullopt;
-  return Probabilities{match["scores"], kNoValue, match.sources};
+  return Probabilities{match["scores"], kNoValue, 0.0f, DType::kF32, match.sources};
 }
 
 // What a Slice reads that drops the last element of the last axis only.
@@ -92,14 +92,40 @@ bool part_sinks(const Graph& graph, Probabilities& found) {
   return found.sinks != kNoValue;
 }
 
-}  // namespace
-
-std::optional<Probabilities> trace_probabilities(const Graph& graph, ValueId value) {
+std::optional<Probabilities> trace_numbers(const Graph& graph, ValueId value) {
   const auto with_sink = before_drop(graph, value);
   auto found = trace_softmax(graph, with_sink.value_or(value));
   if (!found || !with_sink) return found;
   found->sources = ir::merge_sources(found->sources, graph.producer(value)->sources);
   return part_sinks(graph, *found) ? found : std::nullopt;
+}
+
+// What became codes by the same number that brings them back.
+const Node* quantizer_of(const Graph& graph, ValueId codes, const ir::BlockScale& scale) {
+  const Node* node = graph.producer(codes);
+  if (node == nullptr || !node->is("QuantizeLinear") || !graph.has_one_use(codes)) return nullptr;
+  const auto number = scalar_constant(graph, scale.scale);
+  const bool fits = number && *number > 0 && scalar_constant(graph, node->input(1)) == number &&
+                    scale.zero_point == kNoValue && node->integer("saturate", 1) != 0 &&
+                    node->integer("precision", 0) == 0 &&
+                    graph.value(node->input(0)).dtype == graph.value(node->input(1)).dtype &&
+                    graph.value(codes).dtype == DType::kF8E4M3FN;
+  return fits ? node : nullptr;
+}
+
+}  // namespace
+
+std::optional<Probabilities> trace_probabilities(const Graph& graph, ValueId value,
+                                                 const ir::BlockScale& scale) {
+  if (scale == ir::BlockScale{}) return trace_numbers(graph, value);
+  const Node* quantizer = quantizer_of(graph, value, scale);
+  if (quantizer == nullptr) return std::nullopt;
+  auto found = trace_numbers(graph, quantizer->input(0));
+  if (!found) return std::nullopt;
+  found->rounded_by = static_cast<float>(*scalar_constant(graph, scale.scale));
+  found->divided_in = graph.value(quantizer->input(0)).dtype;
+  found->sources = ir::merge_sources(found->sources, quantizer->sources);
+  return found;
 }
 
 }  // namespace tenon::attention_forms

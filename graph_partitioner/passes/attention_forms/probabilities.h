@@ -1,6 +1,6 @@
 // What stands between the scores and the second product, read from the product down:
 //
-//   scores ── Softmax(-1) ──[NaN to 0]──[Cast]── p
+//   scores ── Softmax(-1) ──[NaN to 0]──[Cast]──[QuantizeLinear to e4m3]── p
 //
 //   sinks:  Concat(scores, sink of each head) ──[less its maximum]──[Cast]── Softmax ── Slice ── p
 #pragma once
@@ -8,17 +8,20 @@
 #include <optional>
 #include <vector>
 
-#include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/ir/fusions.h"
 
 namespace tenon::attention_forms {
 
 struct Probabilities {
   ir::ValueId scores = ir::kNoValue;
   ir::ValueId sinks = ir::kNoValue;  // [1, H, 1, 1]; kNoValue: none
+  float rounded_by = 0.0f;           // the scale of e4m3 codes; 0: not rounded
+  DType divided_in = DType::kF32;    // by that scale
   std::vector<int> sources;
 };
 
-// Nothing on the way is read by anybody else.
-std::optional<Probabilities> trace_probabilities(const ir::Graph& graph, ir::ValueId value);
+// Nothing on the way is read by anybody else. `scale`: that of `value` where it holds codes.
+std::optional<Probabilities> trace_probabilities(const ir::Graph& graph, ir::ValueId value,
+                                                 const ir::BlockScale& scale);
 
 }  // namespace tenon::attention_forms

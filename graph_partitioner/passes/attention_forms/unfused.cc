@@ -77,6 +77,8 @@ struct Found {
   FourDims q, k, v;
   size_t rank = 4;           // of the scores
   ValueId sinks = kNoValue;  // as of Probabilities
+  float rounded_by = 0.0f;
+  DType divided_in = DType::kF32;
   std::vector<int> sources;
 };
 
@@ -113,7 +115,7 @@ std::optional<Found> find_attention(Rewrite& r) {
   Found found;
   const auto second = plain_dot(r.graph(), r.node());
   if (!second || second->b_k_last || second->alpha_constant != 1.0f) return std::nullopt;
-  const auto probabilities = trace_probabilities(r.graph(), second->a);
+  const auto probabilities = trace_probabilities(r.graph(), second->a, second->scale_a);
   if (!probabilities) return std::nullopt;
   const auto scores = trace_scores(r.graph(), probabilities->scores);
   if (!scores) return std::nullopt;
@@ -133,6 +135,8 @@ std::optional<Found> find_attention(Rewrite& r) {
            *v,
            rank->size(),
            probabilities->sinks,
+           probabilities->rounded_by,
+           probabilities->divided_in,
            probabilities->sources};
   found.sources = ir::merge_sources(found.sources, scores->sources);
   found.sources = ir::merge_sources(found.sources, product.sources);
@@ -194,6 +198,8 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   attention.scale =
       static_cast<float>(found.scores.scale * q.scale * k.scale * found.first.alpha_constant);
   attention.softcap = static_cast<float>(found.scores.softcap);
+  attention.probability_scale = found.rounded_by;
+  attention.probability_type = found.divided_in;
   attention.mask = combined_mask(r, found);
   if (found.sinks != kNoValue) attention.sinks = r.emit.reshape(found.sinks, {found.q.shape[1]});
   return attention;

@@ -20,16 +20,23 @@ Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Setti
   return Support::yes();
 }
 
+// The kernels that are made for one query and for many see each key once.
+Support supports_one_walk(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const Support all = supports_flash(graph, node, settings);
+  if (!all || !ir::Attention::from(node).rounds_probabilities()) return all;
+  return Support::no("probabilities are rounded, which takes their sum over all keys first");
+}
+
 Support supports_prefilling(const ir::Graph& graph, const ir::Node& node,
                             const Settings& settings) {
-  const Support all = supports_flash(graph, node, settings);
+  const Support all = supports_one_walk(graph, node, settings);
   if (!all) return all;
   return supports_prefill(graph, node, describe_attention(graph, node).problem, settings);
 }
 
 Support supports_split_keys(const ir::Graph& graph, const ir::Node& node,
                             const Settings& settings) {
-  const Support all = supports_flash(graph, node, settings);
+  const Support all = supports_one_walk(graph, node, settings);
   if (!all) return all;
   return supports_decode(graph, node, describe_attention(graph, node).problem, settings);
 }

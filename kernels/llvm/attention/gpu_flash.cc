@@ -71,7 +71,8 @@ struct FlashTiles {
     const bool wide = panel > 128;  // accumulators of many queries would fill 256 threads too
     threads = wide || (many && panel > sizes.crowded) ? 256 : 128;
     if (many && threads == 256 && !wide) queries *= 2;
-    ahead = !exact && problem.depth <= depth && keys * (depth + panel) <= 64 * threads;
+    ahead = !exact && problem.depth <= depth && keys * (depth + panel) <= 64 * threads &&
+            !problem.attention.rounds_probabilities();
   }
 };
 
@@ -230,6 +231,7 @@ class GpuFlash {
       maximum = b_.splat(sink, {tiles_.queries});
       denominator = per_row(1);
     }
+    if (attention_.rounds_probabilities()) return walk_twice(maximum, denominator);
     std::vector<ValueId> carried = {maximum, denominator};
     for (const int width : accumulator_widths()) carried.push_back(f32(0, {tiles_.queries, width}));
     const size_t end_of_sums = carried.size();
@@ -238,7 +240,65 @@ class GpuFlash {
     carried = b_.loop(
         first, last, b_.index(tiles_.keys), carried,
         [&](ValueId key, std::span<const ValueId> before) { return visit_keys(key, before); });
-    store_result(carried[1], std::span(carried).subspan(2, end_of_sums - 2));
+    store_result(one_over(carried[1]), std::span(carried).subspan(2, end_of_sums - 2));
+  }
+
+  // Maximum and denominator first, then rounded probabilities times values.
+  void walk_twice(Tile maximum, Tile denominator) {
+    const ValueId first = task_.first_key, last = task_.last_key, step = b_.index(tiles_.keys);
+    const auto scores_from = [&](ValueId key) {
+      const ValueId keys_left = b_.sub(last, key);
+      return visible_scores(products(key, keys_left, kNone), key, keys_left);
+    };
+    const auto rows =
+        b_.loop(first, last, step, {maximum, denominator}, [&](ValueId key, auto before) {
+          const RowSoftmax softmax = add_scores(scores_from(key), before[0], before[1]);
+          return std::vector<ValueId>{softmax.highest, softmax.total};
+        });
+    const Tile base = finite_base(rows[0]), scale = per_row(attention_.probability_scale);
+    const Tile share = b_.div(one_over(rows[1]), scale);
+    std::vector<ValueId> sums;
+    for (const int width : accumulator_widths()) sums.push_back(f32(0, {tiles_.queries, width}));
+    sums = b_.loop(first, last, step, sums, [&](ValueId key, auto before) {
+      const Tile below = b_.sub(scores_from(key), spread(base, tiles_.keys));
+      const Tile p = b_.mul(b_.unary(Fn::kExp, below), spread(share, tiles_.keys));
+      const Tile ratio = rounded_to(b_, p, attention_.probability_type);
+      const Tile rounded = rounded_to(b_, ratio, DType::kF8E4M3FN);
+      // Every type of an operand holds these.
+      const Terms weights{b_.cast(rounded, tiles_.exact ? DType::kBF16 : dtype(attention_.v))};
+      std::vector<ValueId> after;
+      for (size_t i = 0; i < before.size(); ++i) {
+        const Tile values = load_values(key, b_.sub(last, key), i);
+        after.push_back(dot_parts(b_, before[i], weights, operand(values, dtype(attention_.v))));
+      }
+      return after;
+    });
+    store_result(scale, sums);
+  }
+
+  // What a tile of scores makes of the rows' softmax.
+  struct RowSoftmax {
+    Tile highest, correction, p, total;
+  };
+
+  RowSoftmax add_scores(Tile scores, Tile highest_before, Tile total_before) {
+    const Tile highest = b_.max(highest_before, b_.reduce(Fn::kMax, scores, 1));
+    const Tile base = finite_base(highest);
+    const Tile correction = b_.unary(Fn::kExp, b_.sub(highest_before, base));
+    const Tile p = b_.unary(Fn::kExp, b_.sub(scores, spread(base, tiles_.keys)));
+    const Tile total = b_.fma(total_before, correction, b_.reduce(Fn::kAdd, p, 1));
+    return {highest, correction, p, total};
+  }
+
+  // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+  Tile finite_base(Tile highest) {
+    const Tile none = b_.compare(Fn::kEqual, highest, per_row(kMinusInfinity));
+    return b_.select(none, per_row(0), highest);
+  }
+
+  Tile one_over(Tile denominator) {
+    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
+    return b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
   }
 
   std::vector<ValueId> visit_keys(ValueId key, std::span<const ValueId> before) {
@@ -254,20 +314,13 @@ class GpuFlash {
       for (size_t i = 0; i < widths.size(); ++i) values[i] = load_values(key, keys_left, i);
     }
     const Tile scores = visible_scores(products(key, keys_left, these_keys), key, keys_left);
-    const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
-    // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
-    const Tile none = b_.compare(Fn::kEqual, highest, per_row(kMinusInfinity));
-    const Tile base = b_.select(none, per_row(0), highest);
-    const Tile correction = b_.unary(Fn::kExp, b_.sub(before[0], base));
-    const Tile p = b_.unary(Fn::kExp, b_.sub(scores, spread(base, tiles_.keys)));
-    const Tile total = b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1));
-
-    std::vector<ValueId> after = {highest, total};
-    const Terms weights = tiles_.exact ? split_bf16(b_, p, bf16_parts(DType::kF32))
-                                       : Terms{b_.cast(p, dtype(attention_.v))};
+    const RowSoftmax softmax = add_scores(scores, before[0], before[1]);
+    std::vector<ValueId> after = {softmax.highest, softmax.total};
+    const Terms weights = tiles_.exact ? split_bf16(b_, softmax.p, bf16_parts(DType::kF32))
+                                       : Terms{b_.cast(softmax.p, dtype(attention_.v))};
     for (size_t i = 0; i < widths.size(); ++i) {
       if (values[i] == kNone) values[i] = load_values(key, keys_left, i);
-      const Tile rescaled = b_.mul(before[2 + i], spread(correction, widths[i]));
+      const Tile rescaled = b_.mul(before[2 + i], spread(softmax.correction, widths[i]));
       after.push_back(dot_parts(b_, rescaled, weights, operand(values[i], dtype(attention_.v))));
     }
     if (tiles_.ahead) after.push_back(next_keys);
@@ -352,9 +405,7 @@ class GpuFlash {
     return b_.select(visible, scores, f32(kMinusInfinity, shape));
   }
 
-  void store_result(Tile denominator, std::span<const ValueId> sums) {
-    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
-    const Tile factor = b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
+  void store_result(Tile factor, std::span<const ValueId> sums) {
     const ir::ValueId y = node_.outputs[0];
     int64_t first = 0;
     for (const Tile sum : sums) {

@@ -6,6 +6,8 @@
 //     o[queries][D] = o * exp(old maximum - new) + p x v
 //   y = o / denominator
 //
+// Probabilities that are to be rounded need their sum first: maximum and denominator then have a
+// pass of their own.
 // Operands of one 16-bit type are multiplied as they are, p rounded to that type. Everything else
 // is split into exact bf16 terms (split_parts.h), which gives what f32 arithmetic would.
 #pragma once

@@ -132,27 +132,61 @@ class OnePass {
   }
 
   void walk_keys() {
-    const ValueId first = task_.first_key, last = task_.last_key;
     Tile maximum = f32(kMinusInfinity), denominator = f32(0);
     if (sinks_ != kNone) {
       maximum = load_sinks();
       denominator = f32(1);
     }
-    const auto results =
-        b_.loop(first, last, b_.index(kKeyBlock), {maximum, denominator},
-                [&](ValueId key, auto carried) -> std::vector<ValueId> {
-                  const ValueId count = b_.min(b_.index(kKeyBlock), b_.sub(last, key));
-                  multiply_queries(key, count);
-                  const Tile highest = mask_scores(key, count, carried[0]);
-                  // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
-                  const Tile none = b_.compare(Fn::kEqual, highest, f32(kMinusInfinity));
-                  const Tile base = b_.select(none, f32(0), highest);
-                  const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
-                  const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
-                  multiply_values(key, count, correction);
-                  return {highest, total};
-                });
-    denominator_ = results[1];
+    const bool twice = attention_.rounds_probabilities();
+    const auto rows =
+        for_key_blocks({maximum, denominator}, [&](ValueId key, ValueId count, auto carried) {
+          multiply_queries(key, count);
+          const Tile highest = mask_scores(key, count, carried[0]);
+          const Tile base = finite_base(highest);
+          const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
+          const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
+          if (!twice) multiply_values(key, count, correction);
+          return std::vector<ValueId>{highest, total};
+        });
+    const Tile nothing = b_.compare(Fn::kEqual, rows[1], f32(0));
+    factor_ = b_.select(nothing, f32(0), b_.div(f32(1), rows[1]));
+    if (twice) add_rounded_values(rows[0]);
+  }
+
+  // Runs `body(key, count, carried)` over the blocks of keys that some query sees.
+  template <typename Body>
+  std::vector<ValueId> for_key_blocks(std::vector<ValueId> initial, const Body& body) {
+    const ValueId first = task_.first_key, last = task_.last_key;
+    return b_.loop(first, last, b_.index(kKeyBlock), std::move(initial),
+                   [&](ValueId key, auto carried) {
+                     return body(key, b_.min(b_.index(kKeyBlock), b_.sub(last, key)), carried);
+                   });
+  }
+
+  // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
+  Tile finite_base(Tile highest) {
+    const Tile none = b_.compare(Fn::kEqual, highest, f32(kMinusInfinity));
+    return b_.select(none, f32(0), highest);
+  }
+
+  // The second pass, where maximum and denominator of all keys are known.
+  void add_rounded_values(Tile maximum) {
+    const Tile base = finite_base(maximum), scale = f32(attention_.probability_scale);
+    const Tile share = b_.div(factor_, scale);
+    for_key_blocks({}, [&](ValueId key, ValueId count, auto) {
+      multiply_queries(key, count);
+      mask_scores(key, count, maximum);
+      b_.loop(b_.index(0), count, b_.index(1), {}, [&](ValueId row, auto) {
+        const codegen::Access at{scores_, scratch_row(row), {}, {}};
+        const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
+        const Tile ratio = rounded_to(b_, b_.mul(p, share), attention_.probability_type);
+        b_.store(at, rounded_to(b_, ratio, DType::kF8E4M3FN));
+        return Nothing{};
+      });
+      multiply_values(key, count, f32(1));
+      return Nothing{};
+    });
+    factor_ = scale;
   }
 
   Tile load_sinks() {
@@ -290,13 +324,11 @@ class OnePass {
   }
 
   void store_result() {
-    const Tile nothing = b_.compare(Fn::kEqual, denominator_, f32(0));
-    const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), denominator_));
     const ValueId base =
         b_.add(head_offset(problem_.y, task_.head), b_.mul(task_.first_query, dim(problem_.y.row)));
     const DType dtype = graph_.value(node_.outputs[0]).dtype;
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
-      const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor);
+      const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor_);
       const ValueId at = b_.add(base, b_.mul(d, dim(problem_.y.column)));
       b_.store({y_, at, {dim(lane_stride(problem_.y))}, {lanes_left_}},
                encode_tile(b_, value, dtype));
@@ -319,7 +351,7 @@ class OnePass {
   AttentionTask task_{};
   ValueId lanes_left_ = kNone;
   ValueId queries_ = kNone, sums_ = kNone, scores_ = kNone;  // scratch
-  Tile denominator_ = kNone;
+  Tile factor_ = kNone;                                      // of sums in the result
 };
 
 // As many lanes as heads share keys, in whole registers.

@@ -10,6 +10,8 @@
 // Both products broadcast elements of k and v as they lie in memory; the softmax works along rows
 // of the tile, so that no step needs a sum across lanes.
 // One query alone would leave the lanes empty: then the heads that share keys stand in them.
+// Probabilities that are to be rounded need their sum first: maximum and denominator then have a
+// pass of their own, and the second computes the scores again.
 #pragma once
 
 #include "kernels/llvm/attention/key_cache.h"
