@@ -11,22 +11,23 @@
 namespace tenon::kernels {
 namespace {
 
-ir::Graph attention_over(const std::string& type, int depth) {
+ir::Graph attention_over(const std::string& type, int depth, const std::string& more) {
   const std::string width = std::to_string(depth);
   const auto heads = [&](const char* rows) { return type + "[b,2," + rows + "," + width + "]\n"; };
   return ir::parse("graph heads {\n  input %q: " + heads("q") + "  input %k: " + heads("t") +
                    "  input %v: " + heads("t") + "  %y: " + type + "[b,2,q," + width +
-                   "] = tenon::Attention(%q, %k, %v) {kv_heads=2, q_heads=2}\n  output %y\n}\n");
+                   "] = tenon::Attention(%q, %k, %v) {kv_heads=2, " + more +
+                   "q_heads=2}\n  output %y\n}\n");
 }
 
-TEST(AttentionTiles, EveryHeadCompilesForTheSmallestGpu) {
+void expect_all_compile(const std::string& more) {
   Settings settings;
   settings.gpu = codegen::GpuTarget{.arch = "sm_86", .shared_bytes = 99 << 10};
   const Candidate& flash = gpu_attention_candidates().back();
   for (const std::string type : {"f16", "f32"}) {
     for (const int depth : {8, 33, 80, 128, 256, 576}) {
       SCOPED_TRACE(type + " heads of " + std::to_string(depth));
-      const ir::Graph graph = attention_over(type, depth);
+      const ir::Graph graph = attention_over(type, depth, more);
       const ir::Node& node = graph.node(graph.order().front());
       ASSERT_TRUE(flash.supports(graph, node, settings).ok);
       const Lowered lowered = flash.lower(graph, node, settings);
@@ -39,6 +40,12 @@ TEST(AttentionTiles, EveryHeadCompilesForTheSmallestGpu) {
       }
     }
   }
+}
+
+TEST(AttentionTiles, EveryHeadCompilesForTheSmallestGpu) { expect_all_compile(""); }
+
+TEST(AttentionTiles, SoDoRoundedProbabilities) {
+  expect_all_compile("probability_scale=0.002232143, probability_type=\"f16\", ");
 }
 
 }  // namespace
