@@ -13,7 +13,7 @@ import onnx
 
 from .decoder_config import DecoderConfig, Spelling
 from .decoder_exported import AttentionGraph, UnfusedGraph
-from .decoder_genai import GenaiGraph
+from .decoder_genai import GenaiGraph, cache_scales
 from .decoder_weights import NUMPY_TYPES, SeededWeights
 from .genai_folder import write_config
 
@@ -56,13 +56,15 @@ def inputs_for(
     random = np.random.default_rng(seed)
     ids = random.integers(0, config.vocabulary, (batch, sequence))
     shape = (batch, config.kv_heads, past, config.head_size)
-    caches = {
-        f"past_key_values.{layer}.{part}": random.standard_normal(shape).astype(
-            NUMPY_TYPES[spelling.activations]
-        )
-        for layer in range(config.layers)
-        for part in ("key", "value")
-    }
+    caches = {}
+    for layer in range(config.layers):
+        for index, part in enumerate(("key", "value")):
+            drawn = random.standard_normal(shape)
+            if codes := spelling.cache_format:
+                stored = codes.quantize(drawn, cache_scales(config, spelling, layer)[index])
+            else:
+                stored = drawn.astype(NUMPY_TYPES[spelling.activations])
+            caches[f"past_key_values.{layer}.{part}"] = stored
     return step_inputs(spelling, ids, past) | caches
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from .builder import BFLOAT16, FLOAT, FLOAT16
+from .cache_formats import CACHE_FORMATS, CacheFormat
 
 ACTIVATION_TYPES = {"f32": FLOAT, "f16": FLOAT16, "bf16": BFLOAT16}
 
@@ -72,6 +73,7 @@ class Spelling:
     lengths              genai: the longest total is the mask's shape, or the largest of its sums,
                          as GenAI writes it for runtimes that capture whole graphs
     accuracy_level       of MatMulNBits; 4 lets a provider round activations to 8 bits
+    cache                genai: int8, fp8 or int4 codes; none: numbers of the activations' type
     """
 
     form: str = "genai"
@@ -83,12 +85,17 @@ class Spelling:
     last_token_only: bool = False
     lengths: str = "shape"
     accuracy_level: int = 0
+    cache: str = ""
 
     def __post_init__(self):
         _expect("form", self.form, FORMS)
         _expect("weights", self.weights, WEIGHT_FORMATS)
         _expect("activations", self.activations, ACTIVATION_TYPES)
         _expect("lengths", self.lengths, ("shape", "values"))
+        if self.cache:
+            _expect("cache", self.cache, CACHE_FORMATS)
+            if self.form != "genai":
+                raise ValueError(f"only GroupQueryAttention has caches of codes, not {self.form}")
         if self.weights in ACTIVATION_TYPES and self.weights != self.activations:
             raise ValueError(
                 f"plain weights have the type of the activations: {self.weights} with "
@@ -98,6 +105,10 @@ class Spelling:
     @property
     def element(self) -> int:
         return ACTIVATION_TYPES[self.activations]
+
+    @property
+    def cache_format(self) -> CacheFormat | None:
+        return CACHE_FORMATS[self.cache] if self.cache else None
 
     @property
     def by_operator(self) -> bool:

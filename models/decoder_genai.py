@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .builder import INT32
-from .decoder_config import DecoderConfig
+from .decoder_config import DecoderConfig, Spelling
 from .decoder_graph import DecoderGraph, attention_matrices
 from .decoder_products import MICROSOFT
 
@@ -15,6 +15,12 @@ def rotary_tables(config: DecoderConfig) -> tuple[np.ndarray, np.ndarray]:
     frequencies = config.theta ** (-np.arange(0, config.head_size, 2) / config.head_size)
     angles = np.arange(config.positions)[:, None] * frequencies
     return np.cos(angles), np.sin(angles)
+
+
+def cache_scales(config: DecoderConfig, spelling: Spelling, layer: int) -> list[np.ndarray]:
+    """Of a layer's keys and values."""
+    sizes = config.kv_heads, config.head_size
+    return [spelling.cache_format.scales(*sizes, seed=2 * layer + part) for part in range(2)]
 
 
 class GenaiGraph(DecoderGraph):
@@ -85,15 +91,24 @@ class GenaiGraph(DecoderGraph):
             qkv[0] = self._head_norm(qkv[0], f"{name}.q_norm", config.query_width)
             qkv[1] = self._head_norm(qkv[1], f"{name}.k_norm", config.kv_width)
         past, present = self.cache(layer)
-        sinks = []
+        more, attributes = [""] * 5, {}  # positions, bias, sinks, scales of the caches
         if config.sinks:
-            name = f"model.layers.{layer}.self_attn.sinks"
-            sinks = ["", "", self.vector(name, config.heads)]
+            more[2] = self.vector(f"model.layers.{layer}.self_attn.sinks", config.heads)
+        if codes := self.spelling.cache_format:
+            more[3:] = [
+                self.g.parameter(f"model.layers.{layer}.self_attn.{part}_scale", scale)
+                for part, scale in zip(
+                    "kv", cache_scales(config, self.spelling, layer), strict=True
+                )
+            ]
+            attributes = codes.attributes()
+        while more and not more[-1]:
+            more.pop()
         attended = f"/model/layers.{layer}/attn/output"
         self.g.node(
             "GroupQueryAttention",
             [*(qkv if len(qkv) == 3 else [*qkv, "", ""]), *past, *self._lengths, *self._rotary]
-            + sinks,
+            + more,
             outputs=[attended, *present],
             domain=MICROSOFT,
             num_heads=config.heads,
@@ -103,6 +118,7 @@ class GenaiGraph(DecoderGraph):
             rotary_interleaved=0,
             local_window_size=config.window_of(layer) or -1,
             softcap=config.softcap,
+            **attributes,
         )
         return self.output_projection(layer, attended)
 

@@ -124,9 +124,11 @@ class DecoderGraph:
 
     def cache(self, layer: int) -> tuple[list[str], list[str]]:
         """Declares a layer's caches: what comes in, what goes out; keys first."""
-        sizes = (self.config.kv_heads, self.config.head_size)
         element, parts = self.spelling.element, ("key", "value")
-        past, total = ([BATCH, sizes[0], length, sizes[1]] for length in (PAST, TOTAL))
+        heads, width = self.config.kv_heads, self.config.head_size
+        if codes := self.spelling.cache_format:
+            element, width = codes.element, codes.width(width)
+        past, total = ([BATCH, heads, length, width] for length in (PAST, TOTAL))
         come = [self.g.input(f"past_key_values.{layer}.{p}", element, past) for p in parts]
         return come, [self.g.output(f"present.{layer}.{p}", element, total) for p in parts]
 

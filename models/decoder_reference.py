@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .decoder_config import DecoderConfig, Spelling
-from .decoder_genai import rotary_tables
+from .decoder_genai import cache_scales, rotary_tables
 from .decoder_graph import (
     CLAMP_LIMIT,
     CLAMP_SLOPE,
@@ -75,6 +75,12 @@ class ReferenceDecoder:
         positions = self._length + np.arange(x.shape[1])[None]
         cos, sin = (self._rounded(table)[positions] for table in rotary_tables(config))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if codes := self.spelling.cache_format:
+            scales = cache_scales(config, self.spelling, layer)
+            k, v = (
+                codes.dequantize(codes.quantize(x, scale), scale)
+                for x, scale in zip((k, v), scales, strict=True)
+            )
         if len(self.caches) > layer:
             k, v = (
                 np.concatenate([old, new], 2)

@@ -20,7 +20,10 @@ from .genai_folder import GenaiFolder
 from .gpu_runs import bind, bind_addresses
 from .inputs import InputError
 
-_ELEMENTS = {"float": 1, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16}
+_ELEMENTS = {
+    "float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16,
+    "float8e4m3fn": 17,
+}  # fmt: skip
 _INTEGERS = {6: np.int32, 7: np.int64}
 
 
@@ -110,10 +113,12 @@ class TokenLoop:
         return self._bound[1:]
 
     def assume(self, length: int, cache: np.ndarray) -> None:
-        """As if so many tokens had been fed: every cache [batch, heads, max_length, size]."""
+        """As if so many tokens had been fed: every cache [batch, heads, max_length, size]; caches
+        of codes take as much of it as they have elements."""
         if not self.shares_cache:
             raise InputError("only shared caches can be filled from outside")
-        typed = cache.astype(tensors.dtype_of(next(iter(self._caches.values()))))
+        one = next(iter(self._caches.values()))
+        typed = cache[..., : one.shape()[-1]].astype(tensors.dtype_of(one))
         for value in self._caches.values():
             self._memory.put(typed, value)
         self.length = length

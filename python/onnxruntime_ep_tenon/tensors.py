@@ -54,7 +54,8 @@ def dtype_of(value) -> np.dtype:
     if number in _RAW_TYPES:
         name = _RAW_TYPES[number][0]
         return np.dtype(getattr(require("ml_dtypes", f"for {name} tensors"), name))
-    return np.dtype({1: np.float32, 6: np.int32, 7: np.int64, 10: np.float16}[number])
+    plain = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 10: np.float16}
+    return np.dtype(plain[number])
 
 
 _NVIDIA = 0x10DE  # PCI vendor

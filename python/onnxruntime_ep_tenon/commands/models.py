@@ -38,6 +38,11 @@ def _add_decoder(kinds) -> None:
         help="the type between the layers and of the caches (default: f16, or that of the weights)",
     )
     decoder.add_argument(
+        "--cache",
+        choices=("int8", "fp8", "int4"),
+        help="genai: caches hold codes under fixed scales (default: numbers)",
+    )
+    decoder.add_argument(
         "--form",
         default="genai",
         choices=("genai", "attention", "unfused"),
@@ -157,4 +162,5 @@ def _spelling(args):
         use_qdq=args.use_qdq,
         quantized_embedding=args.quantized_embedding,
         last_token_only=args.last_token_only,
+        cache=args.cache or "",
     )
