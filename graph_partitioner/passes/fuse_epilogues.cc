@@ -25,6 +25,9 @@ bool has_epilogue_type(DType dtype) {
          dtype == DType::kBool;
 }
 
+// Codes of a rounding that the epilogue itself brings back to numbers.
+bool stays_inside(DType dtype) { return has_epilogue_type(dtype) || is_small_float(dtype); }
+
 class Epilogue {
  public:
   Epilogue(const Graph& graph, NodeId dot)
@@ -49,13 +52,16 @@ class Epilogue {
       nodes.push_back(id);
       inside.insert(graph_.node(id).output(0));
       const std::vector<ValueId> leaving = escaping(nodes);
-      if (leaving.size() == 1 && operands(nodes) <= kMostOperands) best = {nodes, leaving[0]};
+      const bool is_result = leaving.size() == 1 && has_epilogue_type(dtype(leaving[0]));
+      if (is_result && operands(nodes) <= kMostOperands) best = {nodes, leaving[0]};
     }
     while (take_operand(best)) continue;
     return best;
   }
 
  private:
+  DType dtype(ValueId id) const { return graph_.value(id).dtype; }
+
   // What is computed for the region alone (a residual that is rounded first) is computed there.
   bool take_operand(Region& region) const {
     if (region.nodes.size() >= kMostNodes) return false;
@@ -123,9 +129,7 @@ class Epilogue {
     const ir::Primitive* primitive = ir::find_primitive(node.op);
     if (primitive == nullptr || primitive->kind != ir::PrimitiveClass::kPointwise) return false;
     const ir::Value& output = graph_.value(node.output(0));
-    if (!has_epilogue_type(output.dtype) || output.shape != graph_.value(result_).shape) {
-      return false;
-    }
+    if (!stays_inside(output.dtype) || output.shape != graph_.value(result_).shape) return false;
     bool follows = false;
     for (const ValueId operand : node.inputs) {
       if (inside.contains(operand)) {

@@ -157,12 +157,19 @@ ValueId materialize(Rewrite& r, const TensorTrace& trace) {
   if (const auto& part = trace.part) {
     value = r.emit.reshape(slice_axis(r, part->packed, part->axis, part->start, 1), part->shape);
   }
+  if (trace.rounding.empty()) return value;
+  // In front of a view of heads, where it is the epilogue of what made them.
+  const Shape heads = *r.graph().value(value).shape;
+  while (const Node* view = r.graph().producer(value)) {
+    if (!view->is("Reshape") || !r.shape(view->input(0))) break;
+    value = view->input(0);
+  }
   for (auto step = trace.rounding.rbegin(); step != trace.rounding.rend(); ++step) {
     Node node = step->node;
     node.inputs[0] = value;
     value = r.emit.emit(std::move(node), step->result, r.graph().value(value).shape);
   }
-  return value;
+  return r.emit.reshape(value, heads);
 }
 
 }  // namespace tenon::attention_forms
