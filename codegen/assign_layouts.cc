@@ -56,7 +56,26 @@ const Operation* scratch_rows(const Kernel& kernel,
   return scratch && scratch->op == Op::kAlloc && whole && dense && aligned ? load : nullptr;
 }
 
+// Whole steps of 16 columns of all rows of a slot.
+bool is_columns(const Kernel& kernel, const std::vector<const Operation*>& definitions,
+                const Operation& read) {
+  constexpr int kStep = 16;
+  const Operation* first = read.operands[2] == kNone ? nullptr : definitions[read.operands[2]];
+  const std::vector<int>&ring = kernel.types[read.operands[0]].shape,
+        &shape = kernel.types[read.results[0]].shape;
+  if (!first || first->op != Op::kIndexConstant || ring.size() != 2 || shape.size() != 2) {
+    return false;
+  }
+  return read.integers == std::vector<int64_t>{ring[1], 1} && shape[0] == ring[0] &&
+         shape[1] % kStep == 0 && first->integer % kStep == 0 &&
+         first->integer + shape[1] <= ring[1];
+}
+
 }  // namespace
+
+int first_column(const std::vector<const Operation*>& definitions, const Operation& read) {
+  return read.operands[2] == kNone ? 0 : static_cast<int>(definitions[read.operands[2]]->integer);
+}
 
 std::vector<const Operation*> definitions_of(const Kernel& kernel) {
   std::vector<const Operation*> out(kernel.types.size());
@@ -70,14 +89,16 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
   constexpr int kWholeRow = 128, kLeastRow = 32;  // bytes
   if (!is_tensor_core_dot(kernel, op)) return std::nullopt;
   // The whole slot, in rows of 128 bytes; on the right also of 64 or 32, and of 256 for groups.
-  auto slot = [&](ValueId id, int least_row, bool may_end = false) -> const Operation* {
+  // Where its rows are turned, some columns of it.
+  auto slot = [&](ValueId id, int least_row, bool may_end = false,
+                  bool may_be_columns = false) -> const Operation* {
     const Operation* read = definitions[id];
-    if (!read || read->op != Op::kRead || read->operands[2] != kNone || !read->integers.empty()) {
-      return nullptr;
-    }
+    if (!read || read->op != Op::kRead) return nullptr;
     if (read->operands[3] != kNone && !may_end) return nullptr;
     const Type& ring = kernel.types[read->operands[0]];
-    bool whole = ring.shape == kernel.types[id].shape;
+    bool plain = read->operands[2] == kNone && read->integers.empty();
+    bool whole = plain && ring.shape == kernel.types[id].shape;
+    whole |= may_be_columns && is_columns(kernel, definitions, *read);
     int row = ring.shape.back() * bit_width(ring.dtype) / 8;
     bool fits = row >= least_row && (row == 128 || row == 64 || row == 32);
     fits |= row == 2 * kWholeRow && op.integer > 0 && id != op.operands[1];
@@ -88,7 +109,7 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
   const std::vector<int>&left = kernel.types[op.operands[1]].shape,
         &right = kernel.types[op.operands[2]].shape;
   if (turned && turned->op == Op::kTranspose) {
-    out.right = slot(turned->operands[0], kLeastRow);
+    out.right = slot(turned->operands[0], kLeastRow, /*may_end=*/false, /*may_be_columns=*/true);
     bool few = kernel.types[op.results[0]].shape[1] <= kFewColumns;
     if (!out.right && few) out.right = scratch_rows(kernel, definitions, turned->operands[0]);
   } else if (right[0] == std::max<int64_t>(1, op.integer) * left[1]) {
@@ -108,7 +129,11 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
               Layout::left_operand(kernel.types[op.operands[1]].shape, threads);
   // Every warp has 16 rows of one group.
   if (op.integer > 0) fits = fits && sums[0] * 2 == threads && threads / kWarp % op.integer == 0;
-  return out.right && fits ? std::optional(out) : std::nullopt;
+  if (out.right || op.integer == 0) return out.right && fits ? std::optional(out) : std::nullopt;
+  auto groups = static_cast<int>(op.integer);
+  out.rows_are_k = groups > 1 && right[0] == groups * left[1];
+  fits = fits && Layout::right_operand(right, threads, groups, out.rows_are_k);
+  return fits ? std::optional(out) : std::nullopt;
 }
 
 std::vector<Layout> assign_layouts(const Kernel& kernel, int threads) {

@@ -52,6 +52,10 @@ struct Layout {
   static std::optional<Layout> sums(const std::vector<int>& shape, int threads);
   // Its left operand [rows, k] as registers, four words for 16 columns.
   static std::optional<Layout> left_operand(const std::vector<int>& shape, int threads);
+  // Its right operand as registers, two words for 16 k and 8 columns, where each group of warps has
+  // columns of its own, or k.
+  static std::optional<Layout> right_operand(const std::vector<int>& shape, int threads, int groups,
+                                             bool groups_have_k);
   // A tile of equal elements that is only read in other layouts.
   static Layout splat(const std::vector<int>& shape, int threads);
   // The whole tile in every thread. For sizes and blocks that are powers of two.
@@ -101,13 +105,15 @@ inline constexpr int kFewColumns = 16;
 
 // A dot on tensor cores whose right operand is a turned slot of a ring, [n, k], or where columns
 // are few turned rows of scratch: what is read there needs no registers. The left one lies in
-// registers, or in a slot [m, k] as well.
+// registers, or in a slot [m, k] as well. Of groups, the right one may be computed: in registers.
 struct RingDot {
-  const Operation* right = nullptr;   // kRead, or kLoad from scratch
+  const Operation* right = nullptr;   // kRead, or kLoad from scratch, or null: registers
   const Operation* left = nullptr;    // kRead, or null: registers
   bool rows_are_k = false;            // the right one is no turned slot but one [k, n]
   const Operation* beside = nullptr;  // kRead: its right half is another slot of the same shape
 };
+// Where the columns of a slot begin that such a product reads.
+int first_column(const std::vector<const Operation*>& definitions, const Operation& read);
 std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const std::vector<const Operation*>& definitions,
                                 const Operation& op, int threads);

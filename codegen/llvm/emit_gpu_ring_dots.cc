@@ -97,7 +97,8 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
                     kernel_.name));
   }
   if (!op.integers.empty() &&
-      (product.columns != 8 || product.steps % 2 != 0 || operands.right->op != Op::kLoad)) {
+      (product.columns != 8 || product.steps % 2 != 0 || !operands.right ||
+       operands.right->op != Op::kLoad)) {
     throw UserError(
         fmt::format("kernel @{}: products by blocks have eight columns of sums, an even number of "
                     "steps of {} k, and a right operand from scratch",
@@ -125,8 +126,10 @@ llvm::Value* GpuEmitter::descriptor(const Operation& read) {
   Value* pointer = slot_pointer(rings_[read.operands[0]], single(read.operands[1]));
   Value* address = ir_.CreatePtrToInt(pointer, ir_.getInt32Ty());
   Value* units = ir_.CreateLShr(ir_.CreateAnd(address, number(0x3ffff)), 4);
-  return ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()),
-                      ir_.getInt64(descriptor_bits(rings_[read.operands[0]].row_bytes)));
+  Value* whole = ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()),
+                              ir_.getInt64(descriptor_bits(rings_[read.operands[0]].row_bytes)));
+  int column = first_column(definitions_, read);
+  return column == 0 ? whole : moved(whole, column * 2);
 }
 
 // The right operand; its second half, where it has one, is as far away in every slot.
@@ -378,6 +381,7 @@ llvm::Value* GpuEmitter::ring_place(const Operation& read, Value* row, Value* co
     return ir_.CreateInBoundsGEP(memory_type(from.dtype), from.base, element);
   }
   const Ring& ring = rings_[read.operands[0]];
+  column = plus(column, first_column(definitions_, read));
   Value* byte = swizzled(ring, plus(times(row, ring.box_bytes), times(column, 2)));
   return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), slot_pointer(ring, single(read.operands[1])),
                                as_index(byte));
@@ -395,6 +399,21 @@ GpuEmitter::Tile GpuEmitter::load_ring_matrices(const Operation& read, Value* ro
   Tile out;
   for (int i = 0; i < count; ++i) {
     out.push_back(ir_.CreateExtractValue(loaded, static_cast<unsigned>(i)));
+  }
+  return out;
+}
+
+// Words of `count` fragments of 8 columns that are computed in registers. Columns repeat where a
+// warp has fewer than the sums.
+GpuEmitter::Tile GpuEmitter::computed_words(const RingProduct& product, int column, int count,
+                                            int step) {
+  const Operation& op = product.op;
+  int fragments = type(op.operands[2]).shape[1] / 8;
+  if (!product.operands.rows_are_k) fragments /= static_cast<int>(op.integer);
+  Tile out;
+  for (int i = 0; i < count; ++i) {
+    int first = 4 * (step * fragments + (column / 8 + i) % fragments);
+    for (int r : {first, first + 2}) out.push_back(word(op.operands[2], r));
   }
   return out;
 }
@@ -480,7 +499,9 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
       Value* row = right_row(plus(plus(ir_.CreateAnd(lane_, 7), second), column));
       Value* k = plus(times(bit(3), 8), step * kStep);
       Tile right;
-      if (product.operands.rows_are_k) {
+      if (!product.operands.right) {
+        right = computed_words(product, column, count, step);
+      } else if (product.operands.rows_are_k) {
         right = right_words(product, column, count, step);
       } else if (product.columns == 8 && product.steps % 2 == 0) {
         Value* wide = plus(times(ir_.CreateLShr(lane_, 3), 8), step * kStep);

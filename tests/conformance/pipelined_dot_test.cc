@@ -67,7 +67,15 @@ TEST(PipelinedDot, EveryFormat) {
       }
     }
   }
-  EXPECT_GE(taken.size(), 29u);
+  for (const DotForm& form : dot_forms()) {
+    for (const DType activation : kActivations) {
+      const std::string what = std::string(form.name) + " " + std::string(name(activation));
+      const DType operand = activation == DType::kF32 ? DType::kBF16 : activation;
+      const bool is_plain = bit_width(form.element) > 8, is_shifted = is_floating(form.zero);
+      const bool expected = is_plain ? form.element == operand : !is_shifted;
+      EXPECT_EQ(taken.contains(what), expected) << what;
+    }
+  }
 }
 
 // Which of the first shapes for one row share k inside a block.
@@ -125,6 +133,19 @@ TEST(PipelinedDot, ScalesOfBlocksMultiplyTheirSums) {
         const DotProblem problem{form, activation, size, static_cast<DotEnd>(seed % 4)};
         EXPECT_EQ(judge(problem, seed++, {1, 7, 40, 300}), 4) << describe(problem);
       }
+    }
+  }
+}
+
+// Several of them in a unit of 64 k.
+TEST(PipelinedDot, ScalesOfSmallBlocksMultiplyTheirSums) {
+  unsigned seed = 400;
+  for (const DotForm& form : dot_forms()) {
+    const bool sums = form.scale == DType::kF32 && form.block > 0 && form.block < 64;
+    if (!sums || !form.k_last || is_floating(form.zero)) continue;
+    for (const DType activation : kActivations) {
+      const DotProblem problem{form, activation, {131, 520}, static_cast<DotEnd>(seed % 4)};
+      EXPECT_EQ(judge(problem, seed++, {1, 7, 40, 130}), 4) << describe(problem);
     }
   }
 }

@@ -80,6 +80,18 @@ TEST(PipelinedPtx, RowsInF32) {
   }
 }
 
+// Scales that multiply sums of blocks smaller than a unit: products of some columns of a slot.
+TEST(PipelinedPtx, SumsOfSmallBlocks) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  DotProblem problem{form_named("nvfp4_f32_scale"), DType::kF16, {1024, 4096}, DotEnd::kBias};
+  expect_clean(problem, /*all=*/true);
+  problem.form = form_named("nbits4_zero");
+  problem.activation = DType::kF32;
+  for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) expect_clean(problem, true, arch);
+  problem.form = form_named("int2");
+  expect_clean(problem, /*all=*/false);
+}
+
 // Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.
 TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
   std::mt19937 random(1);

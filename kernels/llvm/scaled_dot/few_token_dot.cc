@@ -130,13 +130,17 @@ class Emitter {
     return b_.load({x_, b_.mul(token, b_.index(layout_.k))}, {static_cast<int>(layout_.k)});
   }
 
-  // Of the groups' 64 k in one unit of a slot.
-  Tile tokens(ValueId step, ValueId slot, int unit, int term = 0) {
-    if (!shape_.keeps_tokens) return b_.read(x_ring(unit, term), slot, token_shape());
+  // Of the groups' 64 k in one unit of a slot, or of one block of each.
+  Tile tokens(ValueId step, ValueId slot, int unit, int term = 0, int block = 0) {
+    const int rows = shape_.groups * shape_.tokens, depth = layout_.depth_of_sum();
+    if (!shape_.keeps_tokens) {
+      return read_block(b_, x_ring(unit, term), slot, rows, layout_, block);
+    }
     const int64_t size = int64_t{shape_.groups} * shape_.tokens * kKeptPitch;
-    const ValueId at = b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size));
+    const ValueId at =
+        b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size + block * depth));
     return b_.load({kept_[static_cast<size_t>(term)], at, {b_.index(kKeptPitch), b_.index(1)}, {}},
-                   token_shape());
+                   {rows, depth});
   }
 
   // Words that a warp has of a step: in a slot [unit][group][warp][words].
@@ -189,23 +193,31 @@ class Emitter {
     return x_rings_[static_cast<size_t>(unit * layout_.row_terms + term)];
   }
 
-  // The products of one unit are of one block in every group.
+  // In every group the products of one unit are of as many blocks.
   Tile add_product(Tile sums, ValueId step, ValueId slot, int unit) {
-    if (!layout_.scales_blocks()) return multiply(sums, step, slot, unit);
+    std::vector<std::vector<Tile>> right;  // by block
+    for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+      right.emplace_back();
+      for (int term = 0; term < layout_.row_terms; ++term) {
+        right.back().push_back(tokens(step, slot, unit, term, block));
+      }
+    }
+    const Tile left = reader_.operand(places(unit), slot);
+    if (!layout_.scales_blocks()) return multiply(sums, left, right[0]);
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
-    const Tile scales = reader_.block_scales(places(unit), slot, columns(), shape_.groups);
-    return b_.fma(multiply(zero, step, slot, unit), scales, sums);
+    for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+      const Tile part =
+          multiply(zero, reader_.operand_of_block(left, block), right[static_cast<size_t>(block)]);
+      const Tile scales = reader_.block_scales(places(unit), slot, block, columns(), shape_.groups);
+      sums = b_.fma(part, scales, sums);
+    }
+    return sums;
   }
 
   // Smallest terms first.
-  Tile multiply(Tile sums, ValueId step, ValueId slot, int unit) {
-    std::vector<Tile> right;
-    for (int term = 0; term < layout_.row_terms; ++term) {
-      right.push_back(tokens(step, slot, unit, term));
-    }
-    const Tile left = reader_.operand(places(unit), slot);
-    for (; !right.empty(); right.pop_back()) {
-      sums = b_.grouped_dot(sums, left, b_.transpose(right.back()), shape_.groups);
+  Tile multiply(Tile sums, Tile left, std::span<const Tile> terms) {
+    for (; !terms.empty(); terms = terms.first(terms.size() - 1)) {
+      sums = b_.grouped_dot(sums, left, b_.transpose(terms.back()), shape_.groups);
     }
     return sums;
   }

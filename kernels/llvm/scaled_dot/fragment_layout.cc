@@ -147,12 +147,12 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
     layout.scale = {same ? Side::Kind::kHalves : Side::Kind::kFloats, in_row};
     return Support::yes();
   }
-  Support exact = plan_exact_scales(scales, layout);
-  if (exact || in_row > 1) return exact;
+  if (plan_exact_scales(scales, layout)) return Support::yes();
   const ScaleReader reader(graph, problem, id, layout.scale_type);
   layout.scale_rule = nullptr;
   layout.exponent = layout.element->exponent;
-  layout.scale = {rows_share_scales(reader, layout) ? Side::Kind::kShared : Side::Kind::kColumn, 1};
+  const bool share = in_row == 1 && rows_share_scales(reader, layout);
+  layout.scale = {share ? Side::Kind::kShared : Side::Kind::kColumn, in_row};
   return Support::yes();
 }
 
@@ -192,7 +192,7 @@ bool FragmentLayout::can_sum_blocks() const {
 }
 
 int FragmentLayout::units_together(int units) const {
-  const int64_t in_block = block / kFragmentDepth;
+  const int64_t in_block = std::max<int64_t>(1, block / kFragmentDepth);
   if (units % in_block == 0) return static_cast<int>(in_block);
   return in_block % units == 0 ? units : 1;
 }

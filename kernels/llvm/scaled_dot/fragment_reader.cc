@@ -27,6 +27,13 @@ FragmentPlaces FragmentPlaces::of_unit(const FragmentLayout& layout, ValueId rin
   return places;
 }
 
+Tile read_block(codegen::Builder& b, ValueId ring, ValueId slot, int rows,
+                const FragmentLayout& layout, int block) {
+  const int depth = layout.depth_of_sum();
+  if (depth == kFragmentDepth) return b.read(ring, slot, {rows, depth});
+  return b.read(ring, slot, {rows, depth}, b.index(block * depth), {kFragmentDepth, 1});
+}
+
 Tile FragmentReader::words(const Words& at, int width) {
   return b_.read(at.ring, slot_, {kFragmentThreads, width}, b_.index(at.first));
 }
@@ -113,16 +120,22 @@ Tile FragmentReader::scaled(Tile elements, Tile scale) {
   return b_.cast(b_.mul(b_.cast(elements, DType::kF32), scale), layout_.operand);
 }
 
-Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int tokens,
+Tile FragmentReader::operand_of_block(Tile operand, int block) {
+  const int depth = layout_.depth_of_sum();
+  if (depth == kFragmentDepth) return operand;
+  return b_.slice(operand, {0, block * depth}, {kFragmentRows, depth});
+}
+
+Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int block, int tokens,
                                   int groups) {
   std::vector<int> shape = {kFragmentRows, tokens};
-  std::vector<int64_t> strides = {1, 0};
+  std::vector<int64_t> strides = {layout_.scale.per_row, 0};
   if (layout_.shares_scales()) {
     shape = {groups, kFragmentRows / groups * tokens};
     strides = {layout_.scale.words(), 0};
   }
   const auto [ring, first] = places.scale;
-  const Tile bits = b_.read(ring, slot, shape, b_.index(first), strides);
+  const Tile bits = b_.read(ring, slot, shape, b_.index(first + block), strides);
   return b_.bitcast(b_.reshape(bits, {kFragmentRows, tokens}), DType::kF32);
 }
 

@@ -161,7 +161,7 @@ class UnitPacker {
       return;
     }
     if (side.kind == Side::Kind::kColumn) {
-      for (int row = 0; row < kFragmentRows; ++row) words[row] |= at(row, 0);
+      for (int i = 0; i < side.words(); ++i) words[i] |= at(i / count, i % count);
       return;
     }
     for (int pair = 0; pair < kRowPairs; ++pair) {

@@ -30,7 +30,7 @@ inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the 
 struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
   //   bytes, halves, floats  multiply elements (or are taken from them): a pair of rows together
-  //   column                 f32 in the order of the rows, which multiply the sums of their block
+  //   column                 f32 of row after row, which multiply the sums of their block
   //   shared                 likewise, one for all rows, four times: copies take 16 bytes
   struct Side {
     enum class Kind : uint8_t { kNone, kBytes, kHalves, kFloats, kColumn, kShared };
@@ -67,6 +67,9 @@ struct FragmentLayout {
   bool can_sum_blocks() const;
   // Units of a slot that are one block, or parts of one.
   int units_together(int units) const;
+  // Blocks of a unit whose sums are multiplied on their own, and k of each.
+  int sums_of_unit() const { return scales_blocks() ? scale.per_row : 1; }
+  int depth_of_sum() const { return kFragmentDepth / sums_of_unit(); }
   // Codes of a unit lie in runs of a few words for each thread.
   int code_width() const { return std::min(4, element->bits); }
   int code_runs() const { return std::max(1, element->bits / 4); }
@@ -118,6 +121,10 @@ struct FragmentPlaces {
   static FragmentPlaces of_unit(const FragmentLayout& layout, codegen::ValueId ring, int unit);
 };
 
+// Rows of x in a slot of [rows, 64]: what block number `block` of a unit is multiplied with.
+Tile read_block(codegen::Builder& b, codegen::ValueId ring, codegen::ValueId slot, int rows,
+                const FragmentLayout& layout, int block);
+
 // Emits the left operand of a product from a slot that holds units: [128, 64] of the operand type.
 class FragmentReader {
  public:
@@ -130,10 +137,13 @@ class FragmentReader {
   // is too small by block_factor().
   Tile block_factors(const std::array<FragmentPlaces, 2>& units, codegen::ValueId slot);
   double block_factor() const { return layout_.scale_type == DType::kF8E4M3FN ? 0x1p8 : 1; }
-  // What multiplies the sums of the unit's block, f32 [128, tokens]: see scales_blocks(). `groups`
-  // of rows may each have a block, whose shared scales then follow each other.
-  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int tokens,
+  // What multiplies the sums of block number `block` of the unit, f32 [128, tokens]: see
+  // scales_blocks(). `groups` of rows may each have a block, whose shared scales then follow each
+  // other.
+  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int block, int tokens,
                     int groups = 1);
+  // The part of an operand that is block number `block` of it.
+  Tile operand_of_block(Tile operand, int block);
 
  private:
   using Words = FragmentPlaces::Words;

@@ -301,11 +301,9 @@ Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> n
   DotSections dots = plan_sections(graph, nodes);
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
-  const ScaledDotProblem& problem = dots.first().problem;
-  const int terms = dots.layout.row_terms;
-  const BufferArgument rows =
-      terms > 1 ? room_for_terms(problem, terms, lowered) : BufferArgument::value(problem.dot.a);
-  PipelinedDot dot{graph, dots, units, rows, settings.gpu->multiprocessors};
+  PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
+  const int terms = dot.layout.row_terms;
+  if (terms > 1) dot.terms = room_for_terms(dot.problem, terms, lowered);
   dot.prologue = prologue;
   BucketLowering(dot, settings, lowered).run();
   for (const DotSection& section : dots.sections) {

@@ -150,24 +150,39 @@ class Emitter {
     const int together = layout_.scales_blocks() ? layout_.units_together(shape_.units) : 0;
     Tile part = sums;
     for (int unit = 0; unit < shape_.units; ++unit) {
-      if (together > 0 && unit % together == 0) {
-        part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+      const std::vector<std::vector<Tile>> right = tokens_of_blocks(slot, unit);
+      const Tile left = left_operand(slot, unit);
+      for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+        if (together > 0 && unit % together == 0) {
+          part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+        }
+        part = multiply(part, reader_.operand_of_block(left, block),
+                        right[static_cast<size_t>(block)]);
+        if (together == 0 || (unit + 1) % together != 0) continue;
+        const auto places = FragmentPlaces::of_unit(layout_, w_rings_[0], unit);
+        sums = b_.fma(part, reader_.block_scales(places, slot, block, shape_.tokens), sums);
       }
-      part = add_product(part, slot, unit);
-      if (together == 0 || (unit + 1) % together != 0) continue;
-      const Tile scales = reader_.block_scales(FragmentPlaces::of_unit(layout_, w_rings_[0], unit),
-                                               slot, shape_.tokens);
-      sums = b_.fma(part, scales, sums);
     }
     return together > 0 ? sums : part;
   }
 
+  // By block of the unit and by term.
+  std::vector<std::vector<Tile>> tokens_of_blocks(ValueId slot, int unit) {
+    std::vector<std::vector<Tile>> out;
+    for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+      out.emplace_back();
+      for (int term = 0; term < layout_.row_terms; ++term) {
+        const ValueId ring = x_ring(unit, term);
+        out.back().push_back(read_block(b_, ring, slot, shape_.tokens, layout_, block));
+      }
+    }
+    return out;
+  }
+
   // Smallest terms first.
-  Tile add_product(Tile sums, ValueId slot, int unit) {
-    const Tile left = left_operand(slot, unit);
-    for (int term = layout_.row_terms - 1; term >= 0; --term) {
-      const Tile right = b_.read(x_ring(unit, term), slot, {shape_.tokens, kFragmentDepth});
-      sums = b_.dot(sums, left, b_.transpose(right));
+  Tile multiply(Tile sums, Tile left, std::span<const Tile> terms) {
+    for (; !terms.empty(); terms = terms.first(terms.size() - 1)) {
+      sums = b_.dot(sums, left, b_.transpose(terms.back()));
     }
     return sums;
   }

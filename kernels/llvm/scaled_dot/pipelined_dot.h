@@ -51,11 +51,11 @@ struct PipelinedDot {
   const ir::Graph& graph;
   const DotSections& dots;
   BufferArgument units;
-  // f32 rows as a matrix [terms * rows, K], all of the largest terms first; else the rows of x.
-  BufferArgument terms;
   int multiprocessors = 1;
   const ScaledDotProblem& problem = dots.first().problem;  // whose rows are everybody's
   const FragmentLayout& layout = dots.layout;
+  // The rows of x; f32 ones as a matrix [terms * rows, K], all of the largest terms first.
+  BufferArgument terms = BufferArgument::value(problem.dot.a);
   const RowPrologue* prologue = nullptr;  // makes the rows of x; null: they are there
 
   // `rows`: of x, as far as this kernel takes them; what is put aside for it depends on them.

@@ -53,6 +53,7 @@ constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.12, kF
 }  // namespace overlapped
 
 constexpr int kMostSlots = 8;
+constexpr int kMostScales = 8;  // of a row in a slot, where they wait in registers for sums
 constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 // Tokens that a block keeps in shared memory: it reads, or computes, one after the other, each in
 // registers.
@@ -235,11 +236,13 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
-    if (tokens > 128 && layout.scales_blocks()) break;  // registers hold the sums twice
+    // Registers hold the sums twice, and of small blocks more scales.
+    if (layout.scales_blocks() && tokens > (layout.sums_of_unit() > 1 ? 64 : 128)) break;
     for (int units : {1, 2, 4}) {
       // Slots of one unit keep the thread that copies too busy, unless tokens are many.
       const bool sensible = tokens > 64 ? units <= 2 : units >= 2 || layout.steps() % 2 != 0;
       if (layout.steps() % units != 0 || !sensible) continue;
+      if (units * layout.sums_of_unit() > kMostScales) break;
       for (int blocks = 1; blocks <= (tokens <= kFewTokens ? 2 : 1); ++blocks) {
         add_shapes(layout, rows, overlaps, gpu,
                    {.tokens = tokens, .units = units, .blocks = blocks}, shapes);
