@@ -72,7 +72,8 @@ TEST(PipelinedDot, EveryFormat) {
       const std::string what = std::string(form.name) + " " + std::string(name(activation));
       const DType operand = activation == DType::kF32 ? DType::kBF16 : activation;
       const bool is_plain = bit_width(form.element) > 8, is_shifted = is_floating(form.zero);
-      const bool expected = is_plain ? form.element == operand : !is_shifted;
+      const bool is_rounded = activation != DType::kF32;
+      const bool expected = is_plain ? form.element == operand : !is_shifted || is_rounded;
       EXPECT_EQ(taken.contains(what), expected) << what;
     }
   }
@@ -146,6 +147,24 @@ TEST(PipelinedDot, ScalesOfSmallBlocksMultiplyTheirSums) {
     for (const DType activation : kActivations) {
       const DotProblem problem{form, activation, {131, 520}, static_cast<DotEnd>(seed % 4)};
       EXPECT_EQ(judge(problem, seed++, {1, 7, 40, 130}), 4) << describe(problem);
+    }
+  }
+}
+
+// Zero points of the activations' type, or wider; integers among them are codes to f32 rows.
+TEST(PipelinedDot, RealZeroPoints) {
+  const auto real = [](const DotForm& form) { return is_floating(form.zero); };
+  DotForm form = *std::ranges::find_if(dot_forms(), real);
+  unsigned seed = 500;
+  for (const DType activation : kActivations) {
+    form.whole_zero = activation == DType::kF32;
+    for (const DType zero : {activation, DType::kF32}) {
+      for (const int64_t block : {16, 32, 128}) {
+        form.scale = form.zero = zero;
+        form.block = block;
+        const DotProblem problem{form, activation, {131, 520}, static_cast<DotEnd>(seed % 4)};
+        EXPECT_EQ(judge(problem, seed++, {1, 7, 40}), 3) << describe(problem);
+      }
     }
   }
 }

@@ -180,6 +180,9 @@ void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
   dot.scale_b.scale = add_operand(graph, "scale", scale, problem.constant_weight);
   if (form.zero == DType::kUndefined) return;
   ReferenceTensor zero = random_tensor(form.zero, scale_dims, random, 4);
+  for (int64_t i = 0; form.whole_zero && i < zero.elements(); ++i) {
+    zero.set(i, std::floor(std::abs(zero.number(i))));
+  }
   if (form.as_bytes && is_integer(form.zero)) zero = hide_in_bytes(zero, n);
   dot.scale_b.zero_point = add_operand(graph, "zero", zero, problem.constant_weight);
 }

@@ -23,9 +23,10 @@ struct DotForm {
   int64_t block = 0;                // 0: one scale for all of K
   bool per_channel = true;
   DType zero = DType::kUndefined;
-  bool k_last = true;     // b is [N, K]
-  bool as_bytes = false;  // elements, scale codes and zero points hide in uint8
-  int64_t rows = 1;       // that share their scales
+  bool k_last = true;       // b is [N, K]
+  bool as_bytes = false;    // elements, scale codes and zero points hide in uint8
+  int64_t rows = 1;         // that share their scales
+  bool whole_zero = false;  // zero points that are floats are integers
 };
 
 std::span<const DotForm> dot_forms();

@@ -1,10 +1,12 @@
 // Which order and which sides a weight gets, or why it has none.
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/convert.h"
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
@@ -139,7 +141,7 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
   }
   const bool rounds = is_integer(layout.element->codes) && layout.row_terms == 1;
   const bool same = layout.scale_type == layout.operand;
-  if (layout.blocks() == 1 && !(rounds && same)) {
+  if (layout.blocks() == 1 && !(rounds && (same || layout.real_zeros))) {
     layout.scaled_sums = true;
     return Support::yes();
   }
@@ -156,17 +158,46 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
   return Support::yes();
 }
 
-Support plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
-                   FragmentLayout& layout) {
+// Whether zero points that are stored as floats are codes after all.
+bool are_codes(const ir::Tensor& zeros, const FormatRule& element) {
+  const double most = element.bits < 8 ? 127 : 255;
+  for (int64_t i = 0; i < zeros.elements(); ++i) {
+    const double zero = load_element(zeros.dtype, zeros.data, i);
+    if (!(zero >= 0 && zero <= most && zero == std::floor(zero))) return false;
+  }
+  return true;
+}
+
+// Before the scales: what is taken from real zero points is not exact, so that scales multiply it
+// before it is rounded.
+Support plan_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem,
+                       FragmentLayout& layout) {
   const DType zero = stored_zero_type(graph, problem);
   if (zero == DType::kUndefined) return Support::yes();
-  if (!is_integer(problem.b_type) || is_floating(zero) || bit_width(zero) > 8) {
+  const auto refuse = [&](std::string_view why) {
     return Support::no(
-        fmt::format("{} zero points of {} weights", name(zero), name(problem.b_type)));
+        fmt::format("{} zero points of {} weights{}", name(zero), name(problem.b_type), why));
+  };
+  if (!is_integer(problem.b_type) || is_small_float(zero)) return refuse("");
+  if (!is_floating(zero)) return bit_width(zero) > 8 ? refuse("") : Support::yes();
+  const ir::Tensor& zeros = *graph.value(problem.dot.scale_b.zero_point).constant;
+  layout.real_zeros = is_signed(problem.b_type) || !are_codes(zeros, *layout.element);
+  if (!layout.real_zeros) return Support::yes();
+  if (layout.row_terms > 1) return refuse(" that are no integers are not exact under f32 rows");
+  if (layout.scale_type == DType::kUndefined) return refuse(" without scales");
+  return contains_infinity(zeros, zero) ? refuse(" would reach the codes past K") : Support::yes();
+}
+
+void plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem, FragmentLayout& layout) {
+  const DType zero = stored_zero_type(graph, problem);
+  if (zero == DType::kUndefined) return;
+  if (layout.real_zeros) {
+    layout.zero = {zero == layout.operand ? Side::Kind::kHalves : Side::Kind::kFloats,
+                   layout.scale.per_row};
+    return;
   }
   layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
   layout.zero_offset = 0;
-  return Support::yes();
 }
 
 }  // namespace
@@ -229,10 +260,11 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
   if (whole && is_signed(problem.b_type)) layout.zero_offset += 1 << (layout.element->bits - 1);
   layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  if (Support zeros = plan_zero_type(graph, problem, layout); !zeros) return end(zeros);
   if (layout.scale_type != DType::kUndefined) {
     if (Support scales = plan_scales(graph, problem, layout); !scales) return end(scales);
   }
-  if (Support zeros = plan_zeros(graph, problem, layout); !zeros) return end(zeros);
+  plan_zeros(graph, problem, layout);
   // Sums of numbers near 2^-120 would lose their last bits.
   const bool scales_elements = layout.scale.words() > 0 && !layout.scales_blocks();
   if (layout.operand == DType::kBF16 && !scales_elements) {

@@ -114,6 +114,13 @@ Tile FragmentReader::scales(const Words& at, int row_half) {
   return b_.mul(scale, constant(0x1p119, scale));
 }
 
+// In f32, and rounded once.
+Tile FragmentReader::shifted(Tile elements, Tile zero, Tile scale) {
+  const auto number = [&](Tile tile) { return b_.cast(tile, DType::kF32); };
+  const Tile distance = b_.sub(number(elements), number(zero));
+  return b_.cast(b_.mul(distance, number(scale)), layout_.operand);
+}
+
 // As DequantizeLinear does: scales of another type multiply in f32, and the product is rounded.
 Tile FragmentReader::scaled(Tile elements, Tile scale) {
   if (layout_.scale.kind != Side::Kind::kFloats) return b_.mul(elements, scale);
@@ -140,6 +147,7 @@ Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, in
 }
 
 Tile FragmentReader::zeros(const Words& at, int row_half) {
+  if (layout_.real_zeros) return side(layout_.zero, nullptr, at, row_half);
   const FormatRule* rule = zero_rule(layout_.operand, layout_.element->bits);
   const Tile counted = side(layout_.zero, rule, at, row_half);
   return b_.sub(counted, constant(rule->pairs[0].offset, counted));
@@ -210,6 +218,10 @@ Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {
       Tile value = pairs(codes, rule.pairs[pair]);
       const double offset = rule.pairs[pair].offset + layout_.zero_offset;
       if (offset != 0) value = b_.sub(value, constant(offset, value));
+      if (layout_.real_zeros) {
+        parts.push_back(shifted(value, zero[half][slice], scale[half][slice]));
+        continue;
+      }
       if (has_zeros) value = b_.sub(value, zero[half][slice]);
       if (layout_.lift != 0) value = b_.mul(value, constant(std::ldexp(1.0, layout_.lift), value));
       if (has_scales) value = scaled(value, scale[half][slice]);

@@ -91,7 +91,7 @@ class UnitPacker {
     pack_side(layout_.scale, words, rows, first_k,
               [&](int64_t block, int64_t n) { return scale_bits(block, n); });
     pack_side(layout_.zero, words + layout_.scale.words(), rows, first_k,
-              [&](int64_t block, int64_t n) { return zero_code(block, n); });
+              [&](int64_t block, int64_t n) { return zero_bits(block, n); });
   }
 
  private:
@@ -142,7 +142,13 @@ class UnitPacker {
     return *zero_rule(layout_.operand, layout_.element->bits);
   }
 
-  uint32_t zero_code(int64_t block, int64_t n) const {
+  uint32_t zero_bits(int64_t block, int64_t n) const {
+    if (layout_.zero.kind == Side::Kind::kHalves) {
+      return static_cast<uint32_t>(zeros_->code(block, n));
+    }
+    if (layout_.zero.kind == Side::Kind::kFloats) {
+      return std::bit_cast<uint32_t>(static_cast<float>(zeros_->number(block, n)));
+    }
     const auto zero = static_cast<int64_t>(zeros_->number(block, n));
     return static_cast<uint32_t>(zero + sign_) ^ rule_of_zeros().inverted;
   }

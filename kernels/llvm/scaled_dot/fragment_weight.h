@@ -50,6 +50,7 @@ struct FragmentLayout {
   Side scale, zero;
   bool scaled_sums = false;  // a scale per column, or one for all, multiplies the sums
   double zero_offset = 0;    // of all codes; unsigned codes stand for signed ones
+  bool real_zeros = false;   // zero points are floats: what they are taken from is rounded once
   int scale_shift = 0;       // added to the exponents of e8m0 scales so that products fit
   int lift = 0;              // elements are multiplied by 2^lift: sums stay above subnormal numbers
   int exponent = 0;          // sums come out times 2^exponent
@@ -161,6 +162,7 @@ class FragmentReader {
   Tile lane_factors(const Words& at, int row_half);
   Tile zeros(const Words& at, int row_half);
   Tile scaled(Tile elements, Tile scale);
+  Tile shifted(Tile elements, Tile zero, Tile scale);
   Tile constant(double value, Tile like);
 
   codegen::Builder& b_;
