@@ -1,10 +1,12 @@
 #include "kernels/llvm/loop.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "codegen/compile.h"
 #include "kernels/llvm/loop/emitter.h"
@@ -111,10 +113,22 @@ class ProblemMaker {
     if (dtype != DType::kI32 && dtype != DType::kI64) {
       throw UserError(fmt::format("Gather by indices of type {}", name(dtype)));
     }
+    if (graph_.value(argument.id).is_constant()) return require_rows(argument.id, term.bound);
     for (const IndexCheck& check : problem_.checks) {
       if (check.value == argument.id && check.bound == term.bound) return;
     }
     problem_.checks.push_back({.value = argument.id, .bound = term.bound});
+  }
+
+  // Indices that are known fit as soon as sizes do.
+  void require_rows(ir::ValueId indices, const Dim& bound) {
+    const ir::Tensor& tensor = *graph_.value(indices).constant;
+    int64_t most = 0;
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      const int64_t index = load_integer(tensor.dtype, tensor.data, i);
+      most = std::max(most, index < 0 ? -index : index + 1);
+    }
+    lowered_.sizes.push_back({Dim(most), bound, /*at_most=*/true});
   }
 
   const ir::Graph& graph_;

@@ -57,12 +57,13 @@ class LoopEmitter {
           const bool shared = (axes_of(load) & kept_axes()) == 0 && load.guards.empty();
           if (shared && !problem_.is_baked(load.input)) values_.codes(load.value);
         }
-        if (schedule_.row_axis >= 0) places_.open(schedule_.row_axis, number);
+        open_row(number);
         values_.hoist();
         for (size_t stage = 0; stage < schedule_.stages.size(); ++stage) reduce_stage(stage);
         values_.enter_stage(schedule_.stages.size());
         const Tile codes = values_.codes(problem_.stores[0].value);
         if (schedule_.row_axis >= 0) places_.close(schedule_.row_axis);
+        for (const int axis : schedule_.outer_axes) places_.close(axis);
         return codes;
       });
     });
@@ -71,6 +72,21 @@ class LoopEmitter {
  private:
   using Carried = std::vector<Tile>;
   using TileBody = std::function<Carried(std::span<const Tile>)>;
+
+  // All kept axes from one number, the last axis fastest.
+  void open_row(Tile number) {
+    std::vector<int> axes = schedule_.outer_axes;
+    if (schedule_.row_axis >= 0) axes.push_back(schedule_.row_axis);
+    for (size_t i = axes.size(); i-- > 0;) {
+      if (i == 0) {
+        places_.open(axes[i], number);
+      } else {
+        const Tile size = writer_.index(problem_.domain[axes[i]]);
+        places_.open(axes[i], b_.rem(number, size));
+        number = b_.div(number, size);
+      }
+    }
+  }
 
   void declare_parameters() {
     places_.declare_sizes();
@@ -414,7 +430,9 @@ Launch emit_loop(const LoopProblem& problem, const Settings& settings) {
 Support LoopRow::supports(const LoopProblem& problem, const Settings& settings) {
   const LoopSchedule schedule = make_schedule(problem, settings);
   if (!schedule.whole_row) return Support::no("no row of the loop is held by one block");
-  if (!schedule.outer_axes.empty()) return Support::no("rows of the loop have several numbers");
+  std::vector<int> kept = schedule.outer_axes;
+  if (schedule.row_axis >= 0) kept.push_back(schedule.row_axis);
+  if (!std::ranges::is_sorted(kept)) return Support::no("rows of the loop are numbered otherwise");
   if (problem.stores.size() != 1 ||
       !(axes_of(problem.stores[0].place) >> schedule.vector_axis & 1)) {
     return Support::no("the loop gives something else than rows");
