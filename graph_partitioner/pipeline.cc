@@ -20,6 +20,7 @@
 #include "graph_partitioner/passes/merge_dots.h"
 #include "graph_partitioner/passes/normalize.h"
 #include "graph_partitioner/passes/read_packed_heads.h"
+#include "graph_partitioner/passes/select_rows.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
 #include "graph_partitioner/passes/share_equal_values.h"
@@ -50,6 +51,7 @@ constexpr Pass kPasses[] = {
     {"fold_constants", fold_constants},
     {"share_equal_values", share_equal_values},
     {"lift_views", lift_views},
+    {"select_rows", select_rows},
     {"split_dots", nullptr, split_dots},
     {"fuse_epilogues", fuse_epilogues},
     {"merge_dots", nullptr, merge_dots},

@@ -1,28 +1,18 @@
 #include "graph_partitioner/passes/lift_views.h"
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/passes/free_rows.h"
 
 namespace tenon {
 namespace {
 
 using ir::Graph;
-using ir::kNoValue;
 using ir::Node;
 using ir::NodeId;
 using ir::ScaledDot;
 using ir::ValueId;
 
 bool is_view(const Node& node) { return node.is("Reshape") && node.inputs.size() == 1; }
-
-// Every row of `a` is multiplied by the same weight, so rows may be grouped at will.
-bool has_free_rows(const Graph& graph, const Node& node, const ScaledDot& dot) {
-  const auto& weight = graph.value(dot.b).shape;
-  const bool flat_weight = dot.b_dims.size() == 2 || (weight && weight->size() == 2);
-  const bool flat_bias = dot.bias == kNoValue ||
-                         (graph.value(dot.bias).shape && graph.value(dot.bias).shape->size() == 1);
-  return flat_weight && flat_bias && !node.body && dot.scale_a == ir::BlockScale{} &&
-         !dot.a_k_first && graph.value(dot.a).shape && !graph.value(dot.a).shape->empty();
-}
 
 bool lift(Graph& graph, NodeId view_id) {
   const Node view = graph.node(view_id);
