@@ -117,7 +117,7 @@ class LiveRegisters {
   bool is_on_demand(const Operation& op, const User& user) const {
     if (auto product = ring_dot(kernel_, definitions_, *user.op, threads_)) {
       if (user.operand == 1) return product->left ? product->left == &op : !is_read(op);
-      return user.operand == 2;
+      return user.operand == 2 && (product->right || !is_read(op));
     }
     if (user.op->results.size() != 1 || !user.op->regions.empty()) return false;
     return on_demand_[user.op->results[0]] && (!is_read(op) || is_turned(user));

@@ -126,6 +126,28 @@ std::optional<Layout> Layout::left_operand(const std::vector<int>& shape, int th
   return bits(shape, threads, thread_bits, register_bits);
 }
 
+std::optional<Layout> Layout::right_operand(const std::vector<int>& shape, int threads, int groups,
+                                            bool groups_have_k) {
+  auto is_power_of_two = [](int n) { return std::has_single_bit(static_cast<unsigned>(n)); };
+  int warps = threads / kWarp;
+  if (shape.size() != 2 || groups < 1 || warps < groups) return std::nullopt;
+  for (int size : {shape[0], shape[1], threads, groups}) {
+    if (!is_power_of_two(size)) return std::nullopt;
+  }
+  int all_n = log2_of(shape[1]), own_n = all_n, own_k = log2_of(shape[0]);
+  (groups_have_k ? own_k : own_n) -= log2_of(groups);
+  if (own_n < log2_of(kFragmentColumns) || own_k < log2_of(kStepColumns)) return std::nullopt;
+  std::vector<int> thread_bits{all_n + 1, all_n + 2, 0, 1, 2};
+  for (int warp = 1; warp < warps / groups; warp *= 2) thread_bits.push_back(-1);
+  for (int group = 0; group < log2_of(groups); ++group) {
+    thread_bits.push_back(groups_have_k ? all_n + own_k + group : own_n + group);
+  }
+  std::vector<int> register_bits{all_n, all_n + 3};
+  for (int bit = 3; bit < own_n; ++bit) register_bits.push_back(bit);
+  for (int bit = 4; bit < own_k; ++bit) register_bits.push_back(all_n + bit);
+  return bits(shape, threads, thread_bits, register_bits);
+}
+
 Layout Layout::replicated(const std::vector<int>& shape, int threads) {
   Layout out =
       bits(shape, threads, std::vector<int>(static_cast<size_t>(log2_of(threads)), -1), {});

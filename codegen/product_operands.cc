@@ -57,7 +57,9 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
     }
   };
   auto into_product = [&](const Operation*, const Operation& user, size_t operand) {
-    return is_tensor_core_dot(kernel, user) && operand > 0;
+    if (!is_tensor_core_dot(kernel, user) || operand == 0) return false;
+    auto dot = ring_dot(kernel, definitions, user, threads);
+    return !dot || dot->right || operand == 1;
   };
   fold(Op::kTranspose, into_product);
   fold(Op::kConcat, [&](const Operation* op, const Operation& user, size_t operand) {

@@ -154,6 +154,12 @@ class Rules {
     divides(op, sums, 1, kColumns);
     divides(op, left, 1, kStep);
     one_of(op, sums, {*Layout::sums(system_.shape(sums), system_.threads)});
+    if (!ring.right) {
+      ValueId right = op.operands[2];
+      one_of(op, right,
+             {*Layout::right_operand(system_.shape(right), system_.threads,
+                                     static_cast<int>(op.integer), ring.rows_are_k)});
+    }
     if (ring.left) return;
     one_of(op, left, {*Layout::left_operand(system_.shape(left), system_.threads)});
   }

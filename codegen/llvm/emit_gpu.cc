@@ -102,9 +102,6 @@ void GpuEmitter::survey(const Region& region) {
       case Op::kRing:
         plan_ring(op);
         break;
-      case Op::kPipeline:
-        plan_pipeline(op);
-        break;
       case Op::kDot:
         has_async_products_ |= multiplies_async(op);
         has_grouped_products_ |= op.integer > 0;
@@ -128,6 +125,7 @@ void GpuEmitter::survey(const Region& region) {
         break;
     }
     for (const Region& inner : op.regions) survey(inner);
+    if (op.op == Op::kPipeline) plan_pipeline(op);  // knows who reads what it fetches
     if (op.op == Op::kPipeline) plan_in_flight(op);
   }
 }

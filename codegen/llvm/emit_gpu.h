@@ -223,6 +223,7 @@ class GpuEmitter : private KernelEmitter {
   Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count,
                           bool transposed = false);
   Value* own_block(const RingProduct& product, Value* k, int step);
+  Tile computed_words(const RingProduct& product, int column, int count, int step);
   Tile right_words(const RingProduct& product, int column, int count, int step);
   Value* is_before(ValueId extent, Value* row);
 
@@ -275,6 +276,7 @@ class GpuEmitter : private KernelEmitter {
   };
   void plan_ring(const Operation& op);
   void plan_box(const Operation& fetch);
+  bool meets_in_banks(ValueId ring) const;
   void plan_pipeline(const Operation& op);
   void place_rings();
   void need(ValueId id);

@@ -1,4 +1,4 @@
-// Registers on demand. What is only computed for the left operand of a product is not emitted where
+// Registers on demand. What is only computed for an operand of a product is not emitted where
 // it stands, but register by register just before the product's step that reads it, so that the
 // arithmetic for one step runs while the step before multiplies. 16-bit arithmetic goes in pairs.
 #include <llvm/IR/IRBuilder.h>
@@ -50,7 +50,7 @@ void GpuEmitter::plan_lazy(const Region& region) {
       if (!stands_here(by)) return false;
       if (lazy_.contains(by)) return true;
       auto dot = ring_dot(kernel_, definitions_, *by, threads_);
-      return dot && !dot->left && operand == 1;
+      return dot && ((!dot->left && operand == 1) || (!dot->right && operand == 2));
     });
     if (all) lazy_.insert(&op);
   }

@@ -48,7 +48,7 @@ void GpuEmitter::plan_box(const Operation& fetch) {
   };
   auto groups = static_cast<int>(fetch.integer);
   // Products read 16-bit elements, in rows whose units have changed places.
-  bool swizzled = bit_width(slot.dtype) == 16;
+  bool swizzled = bit_width(slot.dtype) == 16 || meets_in_banks(fetch.operands[0]);
   MatrixMap map{fetch.operands[2], slot.dtype, size(5),
                 size(6),           size(7),    slot.shape[0] / std::max(1, groups),
                 slot.shape[1],     groups,     swizzled};
@@ -77,6 +77,23 @@ void GpuEmitter::plan_box(const Operation& fetch) {
   Ring& ring = rings_[fetch.operands[0]];
   ring.box_bytes = row_bytes;
   if (swizzled) ring.row_bytes = std::min(row_bytes, kSwizzledBytes);
+}
+
+// Whether lanes of a warp read the same place of several rows at once, which units that stay where
+// they are would bring from the same banks.
+bool GpuEmitter::meets_in_banks(ValueId ring) const {
+  const std::vector<int>& slot = kernel_.types[ring].shape;
+  int row_bytes = slot.back() * bit_width(kernel_.types[ring].dtype) / 8;
+  if (slot.size() != 2 || (row_bytes != 128 && row_bytes != 64 && row_bytes != 32)) return false;
+  return std::ranges::any_of(users_[ring], [&](const auto& user) {
+    if (user.first->op != Op::kRead || kernel_.types[user.first->results[0]].shape != slot) {
+      return false;
+    }
+    const Layout& layout = layouts_[user.first->results[0]];
+    if (!layout.is_bits()) return false;
+    return std::ranges::count_if(layout.thread_bits.begin(), layout.thread_bits.begin() + 5,
+                                 [&](int bit) { return bit >= 0 && 1 << bit >= slot[1]; }) >= 2;
+  });
 }
 
 void GpuEmitter::plan_pipeline(const Operation& op) {

@@ -96,9 +96,8 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
                     "runs",
                     kernel_.name));
   }
-  if (!op.integers.empty() &&
-      (product.columns != 8 || product.steps % 2 != 0 || !operands.right ||
-       operands.right->op != Op::kLoad)) {
+  if (!op.integers.empty() && (product.columns != 8 || product.steps % 2 != 0 || !operands.right ||
+                               operands.right->op != Op::kLoad)) {
     throw UserError(
         fmt::format("kernel @{}: products by blocks have eight columns of sums, an even number of "
                     "steps of {} k, and a right operand from scratch",
