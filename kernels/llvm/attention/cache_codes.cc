@@ -61,24 +61,15 @@ class CodedRows {
                    std::move(shape), 1);
   }
 
-  Tile code(Tile scaled) {
-    if (!is_packed()) return quantize_to_codes(b_, scaled, kNone, type_, /*saturate=*/true);
-    const Tile offset = b_.constant(DType::kF32, kOffset, b_.type(scaled).shape);
-    return quantize_to_codes(b_, scaled, offset, DType::kU4, /*saturate=*/true);
-  }
-
   Tile number(Tile bytes, int64_t part) {
-    if (!is_packed()) {
-      const Tile decoded = decode_tile(b_, bytes, type_);
-      return is_integer(type_) ? b_.cast(decoded, DType::kF32) : decoded;
-    }
+    if (!is_packed()) return numbers_of(b_, bytes, type_);
     const auto integer = [&](int64_t value) {
       return b_.integer_constant(DType::kI32, value, b_.type(bytes).shape);
     };
     const Tile wide = b_.cast(bytes, DType::kI32);
     const Tile nibble = part == 0 ? b_.binary(Fn::kAnd, wide, integer(15))
                                   : b_.binary(Fn::kShiftRight, wide, integer(4));
-    return b_.cast(b_.sub(nibble, integer(kOffset)), DType::kF32);
+    return numbers_of(b_, nibble, type_);
   }
 
   const AttentionProblem& problem_;
@@ -132,13 +123,7 @@ class AppendCodes : CodedRows {
  private:
   void append(ValueId head, ValueId heads_left, ValueId byte) {
     Tile bytes = coded(head, heads_left, byte, 0);
-    if (is_packed()) {
-      const std::vector<int> shape = b_.type(bytes).shape;
-      const Tile high = b_.cast(coded(head, heads_left, byte, 1), DType::kI32);
-      const Tile shifted =
-          b_.binary(Fn::kShiftLeft, high, b_.integer_constant(DType::kI32, 4, shape));
-      bytes = b_.cast(b_.add(b_.cast(bytes, DType::kI32), shifted), DType::kU8);
-    }
+    if (is_packed()) bytes = packed_codes(b_, bytes, coded(head, heads_left, byte, 1));
     const ValueId number = b_.add(b_.mul(batch_, b_.index(problem_.attention.kv_heads)), head);
     const ValueId stride = b_.mul(dim(problem_.all_keys), b_.index(width_));
     b_.store({codes_,
@@ -163,7 +148,7 @@ class AppendCodes : CodedRows {
                             {heads_left, bytes_left(byte)}},
                            shape);
     const Tile scale = scales(head, byte, part, shape, /*heads=*/true, heads_left);
-    return code(b_.div(decode_tile(b_, x, from_type_), scale));
+    return to_codes(b_, b_.div(decode_tile(b_, x, from_type_), scale), type_);
   }
 
   const DType from_type_;
@@ -239,6 +224,25 @@ class DecodeCache : CodedRows {
 };
 
 }  // namespace
+
+Tile to_codes(Builder& b, Tile scaled, DType type) {
+  if (type != DType::kI4) return quantize_to_codes(b, scaled, kNone, type, /*saturate=*/true);
+  const Tile offset = b.constant(DType::kF32, kOffset, b.type(scaled).shape);
+  return quantize_to_codes(b, scaled, offset, DType::kU4, /*saturate=*/true);
+}
+
+Tile numbers_of(Builder& b, Tile codes, DType type) {
+  if (is_floating(type)) return decode_tile(b, codes, type);
+  if (type != DType::kI4) return b.cast(codes, DType::kF32);
+  const Tile offset = b.constant(DType::kF32, kOffset, b.type(codes).shape);
+  return b.sub(b.cast(b.cast(codes, DType::kI32), DType::kF32), offset);
+}
+
+Tile packed_codes(Builder& b, Tile low, Tile high) {
+  const Tile four = b.integer_constant(DType::kI32, 4, b.type(low).shape);
+  const Tile shifted = b.binary(Fn::kShiftLeft, b.cast(high, DType::kI32), four);
+  return b.cast(b.add(b.cast(low, DType::kI32), shifted), DType::kU8);
+}
 
 Launch append_codes_launch(const ir::Graph& graph, const AttentionProblem& problem,
                            const CacheCodes& cache, BufferArgument from, DType type,

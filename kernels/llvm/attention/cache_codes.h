@@ -6,8 +6,15 @@
 #pragma once
 
 #include "kernels/llvm/attention/place_heads.h"
+#include "kernels/llvm/tile_types.h"
 
 namespace tenon::kernels {
+
+// x / scale as codes of a cache, a byte each, and codes as f32: i4 is stored as code + 8.
+Tile to_codes(codegen::Builder& b, Tile scaled, DType type);
+Tile numbers_of(codegen::Builder& b, Tile codes, DType type);
+// Bytes of two codes of i4 each.
+Tile packed_codes(codegen::Builder& b, Tile low, Tile high);
 
 // One cache of codes, [B, H, all_keys, width].
 struct CacheCodes {

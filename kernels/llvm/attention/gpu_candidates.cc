@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/llvm/attention/gpu_decode.h"
+#include "kernels/llvm/attention/gpu_decode_shape.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
 #include "kernels/llvm/attention/gpu_flash.h"
 #include "kernels/llvm/attention/gpu_prefill.h"
@@ -57,22 +58,26 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   const AttentionProblem problem = describe_attention(graph, node).problem;
   Lowered lowered;
   lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/false);
-  const AttentionOperands operands =
-      placed_operands(graph, node, problem, HeadTiles::for_gpu(), lowered);
+  const int64_t fewest = decodes ? most_decode_queries(problem) : 0;
+  const bool takes_codes = reads_codes(problem).ok;
+  const PlacedOperands placed =
+      placed_operands(graph, node, problem, HeadTiles::for_gpu(),
+                      takes_codes ? 1 - has_few_queries(problem, fewest) : Dim(1), lowered);
+  const AttentionOperands& operands = placed.numbers;
+  const AttentionOperands& decoded = takes_codes ? placed.codes : placed.numbers;
   const auto add = [&](const Dim& wanted, const auto& launch) {
     if (!wanted.is(0)) lowered.launches.push_back(launch(wanted));
   };
-  const int64_t fewest = decodes ? most_decode_queries(problem) : 0;
   const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
   const int64_t one = std::min<int64_t>(1, fewest);  // the case that matters most
   const bool adds_token = decodes && can_add_token(graph, node, problem).ok;
   if (adds_token) leave_out_placing(lowered, 1 - has_few_queries(problem, one));
   add(has_few_queries(problem, one), [&](const Dim& wanted) {
-    return decode_launch(graph, node, problem, adds_token ? operands_of_past(problem) : operands,
+    return decode_launch(graph, node, problem, adds_token ? operands_of_past(problem) : decoded,
                          settings, one, adds_token, wanted, lowered);
   });
   add(has_few_queries(problem, fewest) - has_few_queries(problem, one), [&](const Dim& wanted) {
-    return decode_launch(graph, node, problem, operands, settings, fewest, /*adds_token=*/false,
+    return decode_launch(graph, node, problem, decoded, settings, fewest, /*adds_token=*/false,
                          wanted, lowered);
   });
   add(has_few_queries(problem, few) - has_few_queries(problem, fewest), [&](const Dim& wanted) {

@@ -1,11 +1,13 @@
 #include "kernels/llvm/attention/gpu_decode.h"
 
 #include <algorithm>
+#include <map>
 #include <numbers>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "kernels/llvm/attention/gpu_decode_codes.h"
 #include "kernels/llvm/attention/gpu_decode_scores.h"
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
@@ -53,8 +55,8 @@ class GpuDecode {
         writer_("decode_attention"),
         b_(writer_.builder),
         q_(writer_.buffer("q", dtype(attention_.q), operands.q.buffer)),
-        keys_(writer_, "k", dtype(attention_.k), operands.keys, problem, problem.depth),
-        values_(writer_, "v", dtype(attention_.v), operands.values, problem, problem.value_depth),
+        keys_(writer_, "k", slot_type(), operands.keys, problem, fetched(problem.depth)),
+        values_(writer_, "v", slot_type(), operands.values, problem, fetched(problem.value_depth)),
         scores_(writer_, graph, problem, shape),
         lengths_(optional_buffer("lengths", attention_.kv_lengths)),
         sinks_(optional_buffer("sinks", attention_.sinks)),
@@ -65,6 +67,7 @@ class GpuDecode {
         counters_(writer_.buffer("counters", DType::kI32, add_counters(lowered, heads()))),
         y_(optional_buffer("y", node.outputs[0])) {
     if (adds_token) token_.emplace(writer_, graph, node, problem, q_);
+    if (has_codes()) codes_.emplace(writer_, graph, problem, shape_);
     declare();
   }
 
@@ -99,6 +102,16 @@ class GpuDecode {
 
  private:
   DType dtype(ir::ValueId id) const { return graph_.value(id).dtype; }
+  bool has_codes() const { return shape_.codes > 1; }
+  DType slot_type() const { return has_codes() ? DType::kU32 : dtype(attention_.k); }
+  // Elements of a slot that a head's row of so many columns takes.
+  int64_t fetched(int64_t depth) const {
+    return has_codes() ? problem_.cache_width(depth) / 4 : depth;
+  }
+  std::vector<int> slot_shape() const {
+    return {shape_.keys(), has_codes() ? shape_.words() : shape_.columns};
+  }
+  int box_columns() const { return shape_.columns * shape_.codes; }  // of a head
   ValueId dim(const Dim& value) { return writer_.index(value); }
   ValueId optional_buffer(const char* name, ir::ValueId id) {
     if (id == ir::kNoValue) return kNone;
@@ -151,6 +164,7 @@ class GpuDecode {
     const ValueId blocks = dim(ceil_div(problem_.queries, most_queries_));
     const ValueId first = b_.mul(b_.mul(head_number_, b_.index(group_)), blocks);
     task_ = locate_task(writer_, problem_, first, most_queries_, lengths_);
+    if (codes_) codes_->locate(task_);
     if (!token_) return;
     const ValueId before = b_.max(b_.index(0), b_.sub(task_.length, b_.index(1)));
     const ValueId kept = b_.min(dim(problem_.past), before);
@@ -161,15 +175,15 @@ class GpuDecode {
   }
 
   void make_rings() {
-    const auto rings = [&](int count, DType type) {
+    const auto rings = [&](int boxes) {
       std::vector<ValueId> made;
-      for (int i = 0; i < count; ++i) {
-        made.push_back(b_.ring(type, {shape_.keys(), shape_.columns}, shape_.slots));
+      for (int i = 0; i < boxes / shape_.codes; ++i) {
+        made.push_back(b_.ring(slot_type(), slot_shape(), shape_.slots));
       }
       return made;
     };
-    key_rings_ = rings(shape_.key_boxes, dtype(attention_.k));
-    value_rings_ = rings(shape_.value_boxes, dtype(attention_.v));
+    key_rings_ = rings(shape_.key_boxes);
+    value_rings_ = rings(shape_.value_boxes);
   }
 
   ValueId place(const HeadStrides& strides, ValueId query, int64_t column) {
@@ -182,32 +196,38 @@ class GpuDecode {
   // Rows of all warps alike, in shared memory [box][row][column]; those that are left are zeros.
   void stage_queries() {
     const DType type = dtype(attention_.q);
-    const int box = kRows * shape_.columns;
-    const ValueId room = b_.alloc(type, int64_t{box} * shape_.key_boxes);
+    const int box = kRows * box_columns(), of_product = kRows * shape_.columns;
+    const ValueId room = b_.alloc(type, int64_t{of_product} * shape_.key_boxes);
     const int rows = most_queries_ == 1 && !token_ ? kRows : group_;  // all at once
-    if (rows < kRows) b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, box}));
+    if (rows < kRows) {
+      b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, of_product}));
+    }
     for_queries([&](ValueId query) {
-      for (int i = 0; i < shape_.key_boxes; ++i) {
-        const Tile codes = query_codes(query, int64_t{i} * shape_.columns, rows);
-        const ValueId row = b_.mul(query, b_.index(int64_t{group_} * shape_.columns));
-        b_.store({room, b_.add(b_.index(int64_t{i} * box), row)}, codes);
+      for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
+        const int64_t first = int64_t{i} * box_columns();
+        const Tile codes = query_codes(query, first, rows);
+        const ValueId row = b_.mul(query, b_.index(int64_t{group_} * box_columns()));
+        b_.store({room, b_.add(b_.index(int64_t{i} * box), row)},
+                 codes_ ? codes_->scaled_queries(codes, first) : codes);
         if (token_) new_queries_.push_back(codes);
       }
     });
     for (int i = 0; i < shape_.key_boxes; ++i) {
-      const Tile repeated = b_.load(
-          {room, b_.index(int64_t{i} * box), {b_.index(0), b_.index(1)}, {}}, {shape_.warps, box});
+      const int64_t first = int64_t{i / shape_.codes} * box + i % shape_.codes;
+      const Tile repeated =
+          b_.load({room, b_.index(first), {b_.index(0), b_.index(shape_.codes)}, {}},
+                  {shape_.warps, of_product});
       queries_.push_back(b_.reshape(repeated, {all_rows(), shape_.columns}));
     }
   }
 
   Tile query_codes(ValueId query, int64_t first, int rows) {
-    if (token_) return token_->queries(rows, first, shape_.columns);
+    if (token_) return token_->queries(rows, first, box_columns());
     return b_.load({q_,
                     place(query_strides_, query, first),
                     {dim(query_strides_.head), dim(query_strides_.column)},
                     {b_.index(group_), b_.index(problem_.depth - first)}},
-                   {rows, shape_.columns});
+                   {rows, box_columns()});
   }
 
   // The new token goes into the caches and is a share of its own, made by the block that has the
@@ -215,27 +235,52 @@ class GpuDecode {
   void add_token() {
     b_.branch(b_.equal(split_, b_.sub(dim(splits_), b_.index(1))), [&] {
       Tile products = f32(0, {group_});
-      for (int i = 0; i < shape_.key_boxes; ++i) {
-        const Tile key = token_->key(int64_t{i} * shape_.columns, shape_.columns);
-        token_->store_key(int64_t{i} * shape_.columns, key);
+      for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
         const Tile left =
             decode_tile(b_, new_queries_[static_cast<size_t>(i)], dtype(attention_.q));
         const Tile right =
-            b_.broadcast(decode_tile(b_, key, dtype(attention_.k)), {group_, shape_.columns});
+            b_.broadcast(new_key(int64_t{i} * box_columns()), {group_, box_columns()});
         products = b_.add(products, b_.reduce(Fn::kAdd, b_.mul(left, right), 1));
       }
-      token_->store_value(token_->value(1, value_columns()));
+      store_new_value();
       const ValueId share = share_of(b_.index(0), dim(splits_));
       const Tile hidden = f32(kMinusInfinity, {group_});
       const Tile score =
           b_.select(b_.splat(sees_token_, {group_}), scores_.scaled(products), hidden);
       b_.store({maxima_, share}, score);
       b_.store({totals_, share}, f32(1, {group_}));
-      const Tile value =
-          decode_tile(b_, token_->value(group_, value_columns()), dtype(attention_.v));
-      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, value);
+      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, new_values());
       return std::vector<ValueId>{};
     });
+  }
+
+  // Columns of the token's key, stored, as what its cache says of them: f32.
+  Tile new_key(int64_t first) {
+    const Tile key = token_->key(first, box_columns());
+    const Tile numbers = decode_tile(b_, key, dtype(attention_.k));
+    if (!codes_) {
+      token_->store_key(first, key);
+      return numbers;
+    }
+    const Tile codes = codes_->key_codes(numbers, first);
+    token_->store_key(problem_.cache_width(first), codes_->as_stored(codes));
+    return b_.mul(codes_->as_numbers(codes), codes_->key_scales(b_.type(codes).shape, first));
+  }
+
+  void store_new_value() {
+    const Tile value = token_->value(1, value_columns());
+    if (!codes_) return token_->store_value(0, value);
+    const Tile codes = codes_->value_codes(decode_tile(b_, value, dtype(attention_.v)), 0);
+    token_->store_value(0, codes_->as_stored(codes));
+  }
+
+  // The token's value for every row, as sums have it: f32.
+  Tile new_values() {
+    if (!codes_)
+      return decode_tile(b_, token_->value(group_, value_columns()), dtype(attention_.v));
+    const Tile column = codes_->column({group_, value_columns()});
+    return codes_->rounded_values(decode_tile(b_, token_->value_at(column), dtype(attention_.v)),
+                                  column);
   }
 
   // Maximum, sum and outputs of every row of every warp.
@@ -266,7 +311,7 @@ class GpuDecode {
       const ValueId row = b_.add(from.row(writer_, task_.batch, task_.kv_head), first_key(step));
       const ValueId column = from.column(writer_, task_.kv_head);
       for (size_t i = 0; i < rings.size(); ++i) {
-        const auto first = static_cast<int64_t>(i) * shape_.columns;
+        const auto first = static_cast<int64_t>(i) * slot_shape()[1];
         b_.fetch_box(rings[i], slot, from.matrix(writer_), row, b_.add(column, b_.index(first)));
       }
     };
@@ -276,13 +321,14 @@ class GpuDecode {
 
   std::vector<ValueId> visit_keys(ValueId step, ValueId slot, std::span<const ValueId> before) {
     const ValueId key = first_key(step), left = b_.sub(task_.last_key, key);
-    const std::vector<int> of_slot = {shape_.keys(), shape_.columns};
     Tile products = f32(0, {all_rows(), shape_.warp_keys});
-    for (size_t i = 0; i < key_rings_.size(); ++i) {
-      const Tile keys = b_.transpose(b_.read(key_rings_[i], slot, of_slot));
+    for (size_t i = 0; i < queries_.size(); ++i) {
+      const Tile keys = b_.transpose(keys_of(slot, static_cast<int>(i)));
       products = b_.grouped_dot(products, queries_[i], keys, shape_.warps);
     }
-    const Tile scores = scores_.visible(products, task_, key, left);
+    read_words_.clear();
+    const ValueId factor = codes_ ? codes_->factor() : kNone;
+    const Tile scores = scores_.visible(products, task_, key, left, factor);
     const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
     const Tile base = base_of(highest);
     const Tile correction = exp2(b_.sub(before[0], base));
@@ -291,13 +337,36 @@ class GpuDecode {
 
     std::vector<ValueId> after = {highest, total};
     const Tile weights = b_.cast(p, dtype(attention_.v));
-    for (size_t i = 0; i < value_rings_.size(); ++i) {
-      const Tile rescaled = b_.mul(before[2 + i], spread(correction, shape_.columns));
-      // Past the last key anything may lie.
-      const Tile values = b_.read(value_rings_[i], slot, of_slot, kNone, {}, left);
+    for (size_t i = 2; i < before.size(); ++i) {
+      const Tile rescaled = b_.mul(before[i], spread(correction, shape_.columns));
+      const Tile values = values_of(slot, static_cast<int>(i) - 2, left);
       after.push_back(b_.grouped_dot(rescaled, weights, values, shape_.warps));
     }
+    read_words_.clear();
     return after;
+  }
+
+  // What product `box` takes of a slot.
+  Tile keys_of(ValueId slot, int box) {
+    const ValueId ring = key_rings_[static_cast<size_t>(box / shape_.codes)];
+    if (!codes_) return b_.read(ring, slot, slot_shape());
+    return codes_->keys(words_of(ring, slot, kNone), box % shape_.codes);
+  }
+  Tile values_of(ValueId slot, int box, ValueId left) {
+    const ValueId ring = value_rings_[static_cast<size_t>(box / shape_.codes)];
+    // Past the last key anything may lie.
+    if (!codes_) return b_.read(ring, slot, slot_shape(), kNone, {}, left);
+    // A read that ends comes when it is due, not a step ahead: long slots leave no registers for
+    // it.
+    const bool ends = codes_->may_be_nan() || shape_.warp_keys > DecodeShape::kRows;
+    const ValueId end = ends ? left : kNone;
+    return codes_->values(words_of(ring, slot, end), box % shape_.codes);
+  }
+  // Read once for all products that have some of them.
+  Tile words_of(ValueId ring, ValueId slot, ValueId end) {
+    const auto [found, fresh] = read_words_.try_emplace(ring, kNone);
+    if (fresh) found->second = b_.read(ring, slot, slot_shape(), kNone, {}, end);
+    return found->second;
   }
 
   // ---- how warps and splits meet
@@ -426,11 +495,26 @@ class GpuDecode {
     const std::vector<int> shape = {group_, value_columns()};
     const Tile nothing = b_.compare(Fn::kEqual, total, f32(0, shape));
     const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
+    if (codes_) return store_of_codes(query, b_.mul(sums, factor));
     b_.store({y_,
               place(problem_.y, query, 0),
               {dim(problem_.y.head), dim(problem_.y.column)},
               {kNone, b_.index(problem_.value_depth)}},
              encode_tile(b_, b_.mul(sums, factor), dtype(node_.outputs[0])));
+  }
+
+  void store_of_codes(ValueId query, Tile result) {
+    const std::vector<int> shape = b_.type(result).shape;
+    const auto splat = [&](const Dim& value) {
+      return b_.splat(b_.from_index(dim(value), DType::kI32), shape);
+    };
+    const Tile column = codes_->column(shape);
+    const Tile row = b_.mul(b_.iota(DType::kI32, shape, 0), splat(problem_.y.head));
+    const Tile at = b_.add(row, b_.mul(column, splat(problem_.y.column)));
+    const Tile inside = b_.compare(Fn::kLess, column, splat(problem_.value_depth));
+    const Tile scaled = b_.mul(result, codes_->value_scales(column));
+    b_.scatter(y_, place(problem_.y, query, 0), at,
+               encode_tile(b_, scaled, dtype(node_.outputs[0])), inside);
   }
 
   const ir::Graph& graph_;
@@ -450,6 +534,8 @@ class GpuDecode {
   ValueId split_ = kNone, head_number_ = kNone;
   AttentionTask task_{};  // of the first head of the group
   std::optional<NewToken> token_;
+  std::optional<DecodeCodes> codes_;
+  std::map<ValueId, Tile> read_words_;  // of this step's slots
   ValueId sees_token_ = kNone;
   std::vector<ValueId> key_rings_, value_rings_;
   std::vector<Tile> queries_, new_queries_;

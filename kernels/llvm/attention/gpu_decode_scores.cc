@@ -55,17 +55,19 @@ Tile DecodeScores::key_of_slot() {
   return b_.add(b_.mul(warp, i32(shape_.warp_keys)), b_.iota(DType::kI32, shape(), 1));
 }
 
-Tile DecodeScores::scaled(Tile products) {
+Tile DecodeScores::scaled(Tile products, ValueId factor) {
   const std::vector<int> size = b_.type(products).shape;
   const auto number = [&](double value) { return b_.constant(DType::kF32, value, size); };
+  if (factor != kNone) products = b_.mul(products, b_.splat(factor, size));
   const double cap = attention_.softcap;
   if (!(cap > 0)) return b_.mul(products, number(problem_.scale * kLog2E));
   const Tile capped = b_.unary(Fn::kTanh, b_.mul(products, number(problem_.scale / cap)));
   return b_.mul(capped, number(cap * kLog2E));
 }
 
-Tile DecodeScores::visible(Tile products, const AttentionTask& task, ValueId key, ValueId left) {
-  return hide(add_mask(scaled(products), task, key, left), task, key, left);
+Tile DecodeScores::visible(Tile products, const AttentionTask& task, ValueId key, ValueId left,
+                           ValueId factor) {
+  return hide(add_mask(scaled(products, factor), task, key, left), task, key, left);
 }
 
 // What the mask does not speak of is hidden: it may be shorter than the keys.

@@ -21,12 +21,12 @@ class DecodeScores {
                const DecodeShape& shape);
   void declare();
 
-  // Scaled and capped, of any shape.
-  Tile scaled(Tile products);
+  // Scaled and capped, of any shape; `factor`: f32 [] that multiplies them, too.
+  Tile scaled(Tile products, codegen::ValueId factor = codegen::kNone);
   // Of a slot whose first key is `key`, with `left` keys up to the last that is visible; what does
   // not count is kHidden.
   Tile visible(Tile products, const AttentionTask& task, codegen::ValueId key,
-               codegen::ValueId left);
+               codegen::ValueId left, codegen::ValueId factor = codegen::kNone);
 
  private:
   std::vector<int> shape() const { return {shape_.rows(), shape_.warp_keys}; }

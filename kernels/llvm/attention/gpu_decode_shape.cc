@@ -1,6 +1,8 @@
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 
 #include <algorithm>
+#include <bit>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -15,6 +17,12 @@ int box_columns(const AttentionProblem& problem) {
   return problem.depth % 128 == 0 && problem.value_depth % 128 == 0 ? 128 : 64;
 }
 
+// A row of codes, to the next size that a box can have.
+int code_columns(const AttentionProblem& problem) {
+  const auto bytes = static_cast<unsigned>(problem.cache_width(problem.depth));
+  return static_cast<int>(std::clamp(std::bit_ceil(bytes), 32u, 128u) / 2);
+}
+
 int boxes(int64_t depth, int columns) { return static_cast<int>((depth + columns - 1) / columns); }
 
 }  // namespace
@@ -25,7 +33,7 @@ int DecodeShape::merged_boxes() const {
 }
 
 int64_t DecodeShape::shared_bytes() const {
-  const int64_t slot = int64_t{keys()} * columns * 2 * (key_boxes + value_boxes);
+  const int64_t slot = int64_t{keys()} * columns * 2 * (key_boxes + value_boxes) / codes;
   const int64_t queries = int64_t{kRows} * columns * 2 * key_boxes;
   return slots * slot + queries + merged_elements() * 4 + kSmallBuffers;
 }
@@ -40,6 +48,18 @@ std::string DecodeShape::text() const {
   return fmt::format("{} warps, {} slots of {} keys, {} blocks", warps, slots, keys(), blocks);
 }
 
+Support reads_codes(const AttentionProblem& problem) {
+  if (!problem.attention.has_codes()) return Support::no("the cache has no codes");
+  if (problem.depth != problem.value_depth) return Support::no("values differ from keys in size");
+  constexpr int64_t kMostDepth = 128;
+  if (problem.depth > kMostDepth) {
+    return Support::no(fmt::format("heads of {} leave no registers to decode in", problem.depth));
+  }
+  const int64_t bytes = problem.cache_width(problem.depth);
+  if (bytes % 16 != 0) return Support::no(fmt::format("rows of {} bytes of codes", bytes));
+  return Support::yes();
+}
+
 std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int64_t queries,
                                             const codegen::GpuTarget& gpu) {
   // As measured; the second leaves room for a block of the next launch.
@@ -47,11 +67,19 @@ std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int
       {4, 32, 3, 1}, {4, 16, 3, 1}, {4, 16, 5, 1}, {8, 16, 3, 1},
       {4, 16, 3, 2}, {8, 16, 2, 1}, {4, 16, 2, 3}, {4, 16, 2, 1},
   };
+  constexpr DecodeShape kCodeShapes[] = {
+      {4, 16, 6, 1}, {4, 16, 8, 1}, {4, 32, 4, 1}, {4, 16, 3, 1}, {4, 16, 3, 2}, {4, 16, 2, 1},
+  };
+  const bool has_codes = reads_codes(problem).ok;
+  const std::span<const DecodeShape> shapes =
+      has_codes ? std::span<const DecodeShape>(kCodeShapes) : std::span(kShapes);
   std::vector<DecodeShape> fitting;
-  for (DecodeShape shape : kShapes) {
-    shape.columns = box_columns(problem);
-    shape.key_boxes = boxes(problem.depth, shape.columns);
-    shape.value_boxes = boxes(problem.value_depth, shape.columns);
+  for (DecodeShape shape : shapes) {
+    shape.columns = has_codes ? code_columns(problem) : box_columns(problem);
+    if (has_codes) shape.codes = 16 / bit_width(problem.attention.cache_type);
+    const int box = shape.columns * shape.codes;
+    shape.key_boxes = boxes(problem.depth, box) * shape.codes;
+    shape.value_boxes = boxes(problem.value_depth, box) * shape.codes;
     shape.kept_rows = static_cast<int>(problem.group() * queries);
     const bool fits =
         shape.blocks * (shape.shared_bytes() + kReserved) <= gpu.shared_bytes + kReserved;

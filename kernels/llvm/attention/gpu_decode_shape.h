@@ -16,18 +16,25 @@ struct DecodeShape {
   int blocks;                          // of a multiprocessor
   int columns = 64;                    // of a box
   int key_boxes = 1, value_boxes = 1;  // that a head is fetched in
-  int kept_rows = kRows;               // queries x heads that there are at most
+  // Where the cache has codes a box holds so many for each column, and a product takes the codes
+  // with one number among them: boxes are counted by products.
+  int codes = 1;
+  int kept_rows = kRows;  // queries x heads that there are at most
 
   int keys() const { return warps * warp_keys; }  // of a slot
   int rows() const { return warps * kRows; }      // of all warps
   int threads() const { return warps * 32; }
-  int merged_boxes() const;  // of values that warps bring together at once
+  int words() const { return columns / 2; }  // of a row of a box
+  int merged_boxes() const;                  // of values that warps bring together at once
   int64_t merged_elements() const { return int64_t{merged_boxes()} * warps * kept_rows * columns; }
   int64_t shared_bytes() const;
   // Parts that the keys of each head are cut into: about one block for each place that there is.
   Dim splits(const AttentionProblem& problem, int multiprocessors) const;
   std::string text() const;
 };
+
+// Whether the kernel takes codes from the cache as they are; else they are decoded before it.
+Support reads_codes(const AttentionProblem& problem);
 
 // Those that fit, the most promising first.
 std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int64_t queries,

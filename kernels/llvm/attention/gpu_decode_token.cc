@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/llvm/attention/gpu_decode_shape.h"
+
 namespace tenon::kernels {
 
 using codegen::Builder;
@@ -32,7 +34,9 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
   if (!is_brought(graph, attention.past_k) || !is_brought(graph, attention.past_v)) {
     return Support::no("the cache is made by the partition");
   }
-  if (attention.has_codes()) return Support::no("the cache holds codes");
+  if (attention.has_codes()) {
+    if (const Support codes = reads_codes(problem); !codes) return codes;
+  }
   if (attention.has_norm()) return Support::no("heads are normed first");
   if (attention.mask != ir::kNoValue) return Support::no("a mask speaks of the new key");
   if (!(problem.keys == problem.queries)) return Support::no("new keys are not those of queries");
@@ -41,6 +45,9 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
 
 AttentionOperands operands_of_past(const AttentionProblem& problem) {
   const auto past = [&](ir::ValueId id, int64_t depth) {
+    if (problem.attention.has_codes()) {
+      return code_words(problem, BufferArgument::value(id), problem.past, depth);
+    }
     return HeadRows{BufferArgument::value(id), cache_strides(problem, problem.past, depth)};
   };
   return {{BufferArgument::value(problem.attention.q), problem.q},
@@ -161,21 +168,28 @@ Tile NewToken::value(int rows, int columns) {
                  {rows, columns});
 }
 
-void NewToken::store_key(int64_t first, Tile key) {
-  const HeadStrides to = cache_strides(problem_, problem_.all_keys, k_.depth);
-  const ValueId head = b_.add(b_.mul(task_.batch, b_.index(attention_.kv_heads)), task_.kv_head);
-  const ValueId row = b_.add(b_.mul(head, dim(problem_.all_keys)), kept_);
-  b_.store({present_k_,
-            b_.add(b_.mul(row, b_.index(k_.depth)), b_.index(first)),
-            {},
-            {kNone, b_.index(k_.depth - first)}},
-           key);
+Tile NewToken::value_at(Tile column) {
+  const std::vector<int> shape = b_.type(column).shape;
+  const auto splat = [&](ValueId index) {
+    return b_.splat(b_.from_index(index, DType::kI32), shape);
+  };
+  const Tile at = b_.mul(column, splat(dim(v_.strides.column)));
+  const Tile inside = b_.compare(Fn::kLess, column, splat(b_.index(v_.depth)));
+  return b_.gather(v_.buffer, place(v_.strides, task_.kv_head), at, inside);
 }
 
-void NewToken::store_value(Tile value) {
+void NewToken::store(ValueId present, int64_t depth, int64_t first, Tile elements) {
+  const int64_t width = problem_.cache_width(depth);
   const ValueId head = b_.add(b_.mul(task_.batch, b_.index(attention_.kv_heads)), task_.kv_head);
   const ValueId row = b_.add(b_.mul(head, dim(problem_.all_keys)), kept_);
-  b_.store({present_v_, b_.mul(row, b_.index(v_.depth)), {}, {kNone, b_.index(v_.depth)}}, value);
+  b_.store({present,
+            b_.add(b_.mul(row, b_.index(width)), b_.index(first)),
+            {},
+            {kNone, b_.index(width - first)}},
+           elements);
 }
+
+void NewToken::store_key(int64_t first, Tile key) { store(present_k_, k_.depth, first, key); }
+void NewToken::store_value(int64_t first, Tile value) { store(present_v_, v_.depth, first, value); }
 
 }  // namespace tenon::kernels

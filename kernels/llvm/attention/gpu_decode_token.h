@@ -31,8 +31,11 @@ class NewToken {
   Tile key(int64_t first, int columns);
   // The value, for each of some rows.
   Tile value(int rows, int columns);
+  // Columns of the value's head, wherever they stand in the tile of their numbers.
+  Tile value_at(Tile column);
+  // Elements of the caches' rows from `first` on.
   void store_key(int64_t first, Tile key);
-  void store_value(Tile value);
+  void store_value(int64_t first, Tile value);
 
  private:
   struct Heads {
@@ -43,6 +46,7 @@ class NewToken {
   };
   codegen::ValueId dim(const Dim& value) { return writer_.index(value); }
   codegen::ValueId place(const HeadStrides& strides, codegen::ValueId head);
+  void store(codegen::ValueId present, int64_t depth, int64_t first, Tile elements);
   Tile rotated(const Heads& from, codegen::ValueId head, int heads, int64_t first, int columns);
   Tile angles(codegen::ValueId buffer, ir::ValueId id, Tile angle, Tile turned, double fill);
 

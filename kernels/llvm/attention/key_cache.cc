@@ -19,16 +19,17 @@ BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
 class Placing {
  public:
   Placing(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-          const HeadTiles& tiles, DType decoded, Lowered& lowered)
+          const HeadTiles& tiles, DType decoded, const Dim& reads_numbers, Lowered& lowered)
       : graph_(graph),
         node_(node),
         problem_(problem),
         attention_(problem.attention),
         tiles_(tiles),
         decoded_(decoded),
+        reads_numbers_(reads_numbers),
         lowered_(lowered) {}
 
-  AttentionOperands run() {
+  PlacedOperands run() {
     const bool turns = attention_.has_rotary();
     NewHeads q{.from = attention_.q,
                .from_strides = problem_.q,
@@ -46,16 +47,16 @@ class Placing {
                .from_strides = problem_.v,
                .heads = attention_.kv_heads,
                .depth = problem_.value_depth};
-    const AttentionOperands operands = {
-        as_given_or_placed(std::move(q)),
-        cached(std::move(k), attention_.past_k, node_.output(1), attention_.k_scale),
-        cached(std::move(v), attention_.past_v, node_.output(2), attention_.v_scale),
-    };
+    const HeadRows queries = as_given_or_placed(std::move(q));
+    const auto [keys, key_codes] =
+        cached(std::move(k), attention_.past_k, node_.output(1), attention_.k_scale);
+    const auto [values, value_codes] =
+        cached(std::move(v), attention_.past_v, node_.output(2), attention_.v_scale);
     if (!moved_.empty()) {
       lowered_.launches.push_back(place_heads_launch(graph_, problem_, moved_, tiles_));
     }
     for (Launch& launch : around_codes_) lowered_.launches.push_back(std::move(launch));
-    return operands;
+    return {{queries, keys, values}, {queries, key_codes, value_codes}};
   }
 
  private:
@@ -97,12 +98,18 @@ class Placing {
     return cache;
   }
 
-  HeadRows cached(NewHeads heads, ir::ValueId past, ir::ValueId present, ir::ValueId scale) {
-    if (past == ir::kNoValue) return as_given_or_placed(std::move(heads));
+  struct Cached {
+    HeadRows numbers, codes;
+  };
+  Cached cached(NewHeads heads, ir::ValueId past, ir::ValueId present, ir::ValueId scale) {
+    if (past == ir::kNoValue) return {as_given_or_placed(std::move(heads)), {}};
     const BufferArgument cache = brought_past(heads, past, present);
-    if (attention_.has_codes()) return decoded(heads, {cache, scale, heads.depth});
+    if (attention_.has_codes()) {
+      return {decoded(heads, {cache, scale, heads.depth}),
+              code_words(problem_, cache, problem_.all_keys, heads.depth)};
+    }
     heads.behind_past = true;
-    return placed(heads, {cache, cache_strides(heads)});
+    return {placed(heads, {cache, cache_strides(heads)}), {}};
   }
 
   HeadRows decoded(const NewHeads& heads, const CacheCodes& cache) {
@@ -114,7 +121,9 @@ class Placing {
     const HeadRows fresh = as_given_or_placed(heads);
     around_codes_.push_back(
         append_codes_launch(graph_, problem_, cache, fresh.buffer, own, fresh.strides, tiles_));
-    around_codes_.push_back(decode_cache_launch(graph_, problem_, cache, numbers, wide, tiles_));
+    Launch decode = decode_cache_launch(graph_, problem_, cache, numbers, wide, tiles_);
+    decode.tasks = decode.tasks * reads_numbers_;
+    if (!decode.tasks.is(0)) around_codes_.push_back(std::move(decode));
     return {numbers, strides};
   }
 
@@ -124,6 +133,7 @@ class Placing {
   const ir::Attention& attention_;
   const HeadTiles& tiles_;
   const DType decoded_;  // what codes become; kUndefined: the type of the new heads
+  const Dim reads_numbers_;
   Lowered& lowered_;
   std::vector<NewHeads> moved_;
   std::vector<Launch> around_codes_;  // behind the new heads
@@ -149,16 +159,24 @@ Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const
 
 }  // namespace
 
-AttentionOperands placed_operands(const ir::Graph& graph, const ir::Node& node,
-                                  const AttentionProblem& problem, const HeadTiles& tiles,
-                                  Lowered& lowered) {
-  return Placing(graph, node, problem, tiles, DType::kUndefined, lowered).run();
+HeadRows code_words(const AttentionProblem& problem, BufferArgument codes, const Dim& rows,
+                    int64_t depth) {
+  const int64_t words = problem.cache_width(depth) / 4;
+  const Dim head = rows * words;
+  return {codes, {problem.attention.kv_heads * head, head, Dim(words), 1}};
+}
+
+PlacedOperands placed_operands(const ir::Graph& graph, const ir::Node& node,
+                               const AttentionProblem& problem, const HeadTiles& tiles,
+                               const Dim& reads_numbers, Lowered& lowered) {
+  return Placing(graph, node, problem, tiles, DType::kUndefined, reads_numbers, lowered).run();
 }
 
 AttentionOperands widened_operands(const ir::Graph& graph, const ir::Node& node,
                                    const AttentionProblem& problem, const HeadTiles& tiles,
                                    Lowered& lowered) {
-  AttentionOperands operands = Placing(graph, node, problem, tiles, DType::kF32, lowered).run();
+  AttentionOperands operands =
+      Placing(graph, node, problem, tiles, DType::kF32, Dim(1), lowered).run().numbers;
   const auto widen = [&](HeadRows& rows, ir::ValueId fresh) {
     const DType dtype = graph.value(fresh).dtype;
     if (dtype == DType::kF32 || problem.attention.has_codes()) return;
