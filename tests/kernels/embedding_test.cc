@@ -58,6 +58,11 @@ std::vector<Table> tables() {
        codes("u8", kWidth / 2, 4) + constant("k", "f32", 2, kRows * 2 * 4, 2),
        R"(  %y: f32[b,s,64] = com.microsoft::GatherBlockQuantized@1(%w, %i, %k) {bits=4, block_size=32, gather_axis=0, quantize_axis=1}
 )"},
+      {"gather_block_quantized_zero",
+       codes("u8", kWidth / 2, 4) + constant("k", "f16", 2, kRows * 2 * 2, 2) +
+           constant("z", "u8", 1, kRows, 3),
+       R"(  %y: f16[b,s,64] = com.microsoft::GatherBlockQuantized@1(%w, %i, %k, %z) {bits=4, block_size=32, gather_axis=0, quantize_axis=1}
+)"},
   };
 }
 
@@ -83,6 +88,7 @@ TEST_P(Embedding, OnlyPickedRowsAreDequantised) {
   Settings host = test_settings();
   host.gpu.reset();
   std::set<ir::ValueId> read;
+  size_t kernels = 0;
   for (const ir::NodeId id : fused.order()) {
     const ir::Node& node = fused.node(id);
     read.insert(node.inputs.begin(), node.inputs.end());
@@ -96,12 +102,14 @@ TEST_P(Embedding, OnlyPickedRowsAreDequantised) {
       ASSERT_NE(choice.chosen, nullptr) << choice.reason();
       const Lowered lowered = choice.chosen->lower(fused, node, settings);
       EXPECT_TRUE(lowered.packed.empty() && lowered.scratch.empty());
+      if (settings.gpu) kernels += lowered.launches.size();
       for (const Launch& launch : lowered.launches) {
         const auto tasks = launch.tasks.evaluate([](std::string_view) { return 2; });
         EXPECT_LE(tasks, 4 * kWidth) << "for four rows";
       }
     }
   }
+  EXPECT_EQ(kernels, 1u) << ir::print(fused);
   read.erase(ir::kNoValue);
   std::set<ir::ValueId> stored;
   for (const ir::NodeId id : imported.order()) {
