@@ -1,13 +1,12 @@
 // What tenon::Attention does to new heads, where the graph does it in front of one:
 //
-//   x ──[RMSNormalization of heads]──[rotary]──┬── q
-//                                              └── [Concat(past, .)] ── k
+//   x ──[norm of heads]──[rotary]──┬── q
+//                                  └── [Concat(past, .)] ── k
 //
 // q and k are turned by the same angles, and k's Concat becomes the node's own cache, if v has one
 // too. Norms are taken where rotary is inside or absent.
-#include <algorithm>
-
 #include "graph_partitioner/passes/attention_forms/forms.h"
+#include "graph_partitioner/passes/attention_forms/head_norm.h"
 #include "graph_partitioner/passes/attention_forms/rotary.h"
 #include "graph_partitioner/passes/attention_forms/rotation_trace.h"
 #include "graph_partitioner/passes/attention_forms/tensor_trace.h"
@@ -136,38 +135,6 @@ bool take_rotary(Rewrite& r, ir::Attention& attention, Presents& presents) {
   return true;
 }
 
-constexpr std::string_view kNorms[] = {"RMSNormalization", "SimplifiedLayerNormalization",
-                                       "com.microsoft::SimplifiedLayerNormalization"};
-
-struct HeadNorm {
-  ValueId x = kNoValue, weight = kNoValue;
-  float epsilon = 0;
-  std::vector<int> sources;
-};
-
-// A norm of rows of one head each, seen through views.
-std::optional<HeadNorm> head_norm(Rewrite& r, ValueId value, int64_t head_size) {
-  const Graph& graph = r.graph();
-  std::vector<int> sources;
-  for (const Node* node = graph.producer(value); node != nullptr && graph.has_one_use(value);
-       node = graph.producer(value)) {
-    sources = ir::merge_sources(sources, node->sources);
-    if (node->is("Reshape")) {
-      value = node->input(0);
-      continue;
-    }
-    const auto x = r.shape(node->input(0)), weight = r.shape(node->input(1));
-    const bool is_norm = std::ranges::find(kNorms, node->op) != std::end(kNorms);
-    if (!is_norm || !x || !weight || *weight != Shape{head_size} || !x->back().is(head_size)) break;
-    const auto axis = decomposition::normal_axis(node->integer("axis", -1), x);
-    if (axis != static_cast<int64_t>(x->size()) - 1 || node->integer("stash_type", 1) != 1) break;
-    if (node->outputs.size() > 1 && !graph.consumers(node->output(1)).empty()) break;
-    if (r.dtype(node->input(0)) != r.dtype(value)) break;
-    return HeadNorm{node->input(0), node->input(1), node->number("epsilon", 1e-5f), sources};
-  }
-  return std::nullopt;
-}
-
 bool take_norms(Rewrite& r, ir::Attention& attention) {
   const auto q_shape = r.shape(attention.q), k_shape = r.shape(attention.k);
   const auto has_heads_last = [](const std::string& layout) { return layout == "bshd"; };
@@ -176,8 +143,8 @@ bool take_norms(Rewrite& r, ir::Attention& attention) {
     return false;
   }
   if ((*q_shape)[1] != (*k_shape)[1] || !q_shape->back().is_constant()) return false;
-  const auto q = head_norm(r, attention.q, q_shape->back().value());
-  const auto k = head_norm(r, attention.k, q_shape->back().value());
+  const auto q = trace_head_norm(r, attention.q, q_shape->back().value());
+  const auto k = trace_head_norm(r, attention.k, q_shape->back().value());
   if (!q || !k || q->epsilon != k->epsilon) return false;
   r.absorb(q->sources);
   r.absorb(k->sources);
