@@ -185,6 +185,33 @@ TEST(LayoutTest, LeftOperandLiesAsProductsReadIt) {
   }
 }
 
+// Its right operand, computed: words b0, b1 hold (2t, g), (2t + 8, g) of 16 k and 8 columns. Each
+// group of warps has columns of its own, or k.
+TEST(LayoutTest, RightOperandLiesAsProductsReadIt) {
+  for (bool groups_have_k : {false, true}) {
+    for (auto [groups, threads] : {std::array{4, 128}, {2, 128}, {8, 256}}) {
+      constexpr int kOwnK = 32, kOwnColumns = 16;
+      int rows = groups_have_k ? kOwnK * groups : kOwnK;
+      int columns = groups_have_k ? kOwnColumns : kOwnColumns * groups;
+      Layout layout =
+          Layout::right_operand({rows, columns}, threads, groups, groups_have_k).value();
+      EXPECT_EQ(layout.registers(), kOwnK * kOwnColumns / kWarp);
+      for (int thread = 0; thread < threads; ++thread) {
+        int group = thread / kWarp / (threads / kWarp / groups);
+        for (int reg = 0; reg < layout.registers(); ++reg) {
+          int word = reg / 2 % 2, fragment = reg / 4 % 2, step = reg / 8;
+          int k = 16 * step + 8 * word + 2 * (thread % 4) + reg % 2;
+          int column = 8 * fragment + thread % 32 / 4;
+          (groups_have_k ? k : column) += group * (groups_have_k ? kOwnK : kOwnColumns);
+          ASSERT_EQ(layout.element_of(thread, reg), k * columns + column);
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(Layout::right_operand({8, 64}, 128, 4, false));
+  EXPECT_FALSE(Layout::right_operand({64, 16}, 128, 4, false));
+}
+
 // What the algebra says of a move, against a look at every thread.
 void expect_enumerated(const Kernel& kernel, const Operation& op,
                        const std::vector<Layout>& layouts) {

@@ -27,7 +27,9 @@ struct CodedCase {
   bool grows = false;  // present has past's rows and the new ones; else past's, cut by lengths
   bool turns = false;
   bool has_present = true;
+  bool is_masked = false;
   std::string attributes = "causal_top_left=1, ";
+  bool keys_are_large = false;  // in one channel, beside queries that are large in all
 
   int64_t width() const { return codes == "i4" ? depth / 2 : depth; }
   std::string text() const {
@@ -49,13 +51,15 @@ struct CodedCase {
                       "\n  input %past_k: " + past + "\n  input %past_v: " + past +
                       "\n  input %lengths: i32[b]\n  input %k_scale: " + scale +
                       "\n  input %v_scale: " + scale + "\n";
+    if (is_masked) out += "  input %mask: " + type + "[b,1,s," + (grows ? "p + s]\n" : "p]\n");
     if (turns) out += "  input %cos: " + table + "\n  input %sin: " + table + "\n";
     out += "  %y: " + tensor(type, q_heads, "s", depth);
     if (has_present) out += ", %present_k: " + present + ", %present_v: " + present;
-    return out + " = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths, _, " +
-           (turns ? "%cos, %sin" : "_, _") + ", _, _, _, %k_scale, %v_scale) {" + attributes +
-           "cache_type=\"" + codes + "\", kv_heads=" + std::to_string(kv_heads) +
-           ", q_heads=" + std::to_string(q_heads) + "}\n  output %y\n" +
+    return out + " = tenon::Attention(%q, %k, %v, " + (is_masked ? "%mask" : "_") +
+           ", %past_k, %past_v, %lengths, _, " + (turns ? "%cos, %sin" : "_, _") +
+           ", _, _, _, %k_scale, %v_scale) {" + attributes + "cache_type=\"" + codes +
+           "\", kv_heads=" + std::to_string(kv_heads) + ", q_heads=" + std::to_string(q_heads) +
+           "}\n  output %y\n" +
            (has_present ? "  output %present_k\n  output %present_v\n}\n" : "}\n");
   }
 };
@@ -109,6 +113,10 @@ class Coded {
     const double full = case_.codes == "i4" ? 8 : case_.codes == "i8" ? 128 : 448;
     if (name == "lengths") tensor.set_integer(i, sizes.lengths.at(static_cast<size_t>(i)));
     if (name == "k_scale" || name == "v_scale") tensor.set(i, (2 + 2 * unit) / full);
+    if (case_.keys_are_large && name == "k_scale") {
+      tensor.set(i, 60000 / full * (i == 0 ? 1 : 0x1p-14 * (1 + unit)));
+    }
+    if (case_.keys_are_large && name == "q") tensor.set(i, 64 * tensor.number(i));
     if (tensor.dtype == DType::kF8E4M3FN) {
       tensor.set(i, decode(tensor.dtype, encode(tensor.dtype, (2 * unit - 1) * full)));
     }
@@ -182,6 +190,37 @@ TEST(CodedCache, WindowsAndCaps) {
   for (const std::string rule : {"causal_top_left=1, left_window=9, ", "softcap=1.5, "}) {
     judge_everywhere({.codes = "i8", .per_channel = true, .attributes = rule},
                      {{1, 1, 60, {44}}, {1, 18, 60, {60}}});
+  }
+}
+
+// Heads that share keys, of sizes that fill no box, one query and a few; with a mask nobody brings
+// the token along.
+TEST(CodedCache, StepsOfManyHeads) {
+  for (const std::string codes : kCodes) {
+    for (const auto& [q_heads, kv_heads, depth] :
+         {std::tuple{16, 1, 128}, {7, 1, 96}, {2, 2, 32}, {8, 2, 64}}) {
+      for (const bool is_masked : {false, true}) {
+        judge_everywhere({.codes = codes,
+                          .per_channel = depth != 64,
+                          .q_heads = q_heads,
+                          .kv_heads = kv_heads,
+                          .depth = depth,
+                          .turns = true,
+                          .is_masked = is_masked},
+                         {{2, 1, 150, {150, 17}}, {1, 2, 70, {69}}, {1, 1, 300, {257}}});
+      }
+    }
+  }
+}
+
+// Queries times such scales are beyond f16, and those of the other channels below it.
+TEST(CodedCache, ScalesThatAreFarApart) {
+  for (const std::string codes : kCodes) {
+    judge_everywhere({.codes = codes,
+                      .per_channel = true,
+                      .attributes = "causal_top_left=1, scale=0.0000001, ",
+                      .keys_are_large = true},
+                     {{1, 1, 70, {70}}});
   }
 }
 

@@ -259,6 +259,29 @@ def test_a_token_loop_with_one_buffer_for_each_cache(folders, codes):
     assert tokens(max_length=40, fixed_mask=True) == handed_on
 
 
+LOOP_ON_A_GPU = """
+    import sys
+    sys.path.insert(0, {folder!r})
+    from test_coded_caches import GenaiFolder, TokenLoop, create_session, generate
+
+    told = GenaiFolder.load({model!r})
+    for device, settings in (("cpu", {{}}), ("gpu", {{}}), ("gpu", {{"enable_cuda_graph": 1}})):
+        session = create_session(told.model, device, **settings)
+        loop = TokenLoop(session, told, max_length=40, fixed_mask=bool(settings))
+        print(*generate(loop, (1, 2, 3, 4), 8))
+"""
+
+
+@pytest.mark.parametrize("codes", CACHE_FORMATS)
+def test_a_token_loop_on_a_gpu_that_the_stub_driver_plays(codes, tmp_path, request):
+    spelling = Spelling("genai", "int4", "f16", cache=codes)
+    decoder.write_decoder(tmp_path, CONFIG, spelling, SeededWeights())
+    text = LOOP_ON_A_GPU.format(folder=str(request.path.parent), model=str(tmp_path))
+    host, gpu, captured = run_script(text).splitlines()
+    assert len(host.split()) == 8
+    assert gpu == captured == host
+
+
 @pytest.mark.parametrize("codes", CACHE_FORMATS)
 def test_the_example_and_the_command(codes, tmp_path):
     arguments = ["--preset", "tiny-llama", "--weights", "int4", "--cache", codes]

@@ -209,7 +209,7 @@ class DecodeCache : CodedRows {
     const ValueId to_row = b_.add(b_.mul(head_number, dim(problem_.all_keys)), row);
     for (int64_t part = 0; part < codes_of_byte(); ++part) {
       const Tile scale = scales(head, byte, part, shape, /*heads=*/false, kNone);
-      const Tile x = b_.mul(number(bytes, part), scale);
+      const Tile x = within_range(b_.mul(number(bytes, part), scale));
       const ValueId column = b_.add(b_.mul(byte, b_.index(codes_of_byte())), b_.index(part));
       b_.store({to_,
                 b_.add(b_.mul(to_row, b_.index(depth_)), column),
@@ -217,6 +217,16 @@ class DecodeCache : CodedRows {
                 {rows_left, bytes_left(byte)}},
                encode_tile(b_, x, to_type_));
     }
+  }
+
+  // The largest keys of f16 may have been rounded up by their code.
+  Tile within_range(Tile x) {
+    if (to_type_ != DType::kF16) return x;
+    constexpr double kLargest = 65504;
+    const auto limit = [&](double value) {
+      return b_.constant(DType::kF32, value, b_.type(x).shape);
+    };
+    return b_.max(b_.min(x, limit(kLargest)), limit(-kLargest));
   }
 
   const DType to_type_;
