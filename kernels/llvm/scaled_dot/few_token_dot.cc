@@ -23,7 +23,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int kWarpRows = 16, kFewestColumns = 8;  // of the matrix instruction
-constexpr int kWarpPairs = kWarpRows / 2, kLanes = 32;
+constexpr int kLanes = 32;
 // Of 64 k of a token that is kept: an odd number of 16-byte units, so that eight rows of a matrix
 // lie in eight banks.
 constexpr int kKeptPitch = kFragmentDepth + 8;
@@ -51,9 +51,9 @@ class Emitter {
     if (layout_.shares_scales()) {
       scale_ = b_.ring(DType::kU32, {steps_of_slot(), layout_.scale.words()}, shape_.slots);
     } else if (layout_.scale.words() > 0) {
-      scale_ = ring_of(kWarpPairs * layout_.scale.words_of_pair());
+      scale_ = ring_of(layout_.scale.words_of_warp());
     }
-    if (layout_.zero.words() > 0) zero_ = ring_of(kWarpPairs * layout_.zero.words_of_pair());
+    if (layout_.zero.words() > 0) zero_ = ring_of(layout_.zero.words_of_warp());
     const int boxes = shape_.keeps_tokens ? 0 : shape_.units * layout_.row_terms;
     for (int box = 0; box < boxes; ++box) {
       x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
@@ -170,11 +170,11 @@ class Emitter {
     }
     const int64_t sides = layout_.code_words();
     if (scale_ != kNone) {
-      fetch_pieces(scale_, slot, unit, warp, sides, kWarpPairs * layout_.scale.words_of_pair());
+      fetch_pieces(scale_, slot, unit, warp, sides, layout_.scale.words_of_warp());
     }
     if (zero_ != kNone) {
       fetch_pieces(zero_, slot, unit, warp, sides + layout_.scale.words(),
-                   kWarpPairs * layout_.zero.words_of_pair());
+                   layout_.zero.words_of_warp());
     }
   }
 

@@ -37,6 +37,14 @@ FormatRule integers(DType codes, DType operand, int bits) {
   return rule;
 }
 
+// All pairs of a word alike, so that a shift brings one to the place of another.
+FormatRule nibbles(DType operand) {
+  FormatRule rule = integers(DType::kU4, operand, 4);
+  const PairRule first = rule.pairs[0];
+  rule.pairs = counted_pairs(4, first.magic, first.offset);
+  return rule;
+}
+
 // q - 128 in bf16, whose seven bits of mantissa hold 128 + q % 128 only: less 256 where the top bit
 // of q is not set, else less 128.
 FormatRule brain_bytes() {
@@ -159,6 +167,8 @@ const FormatRule* zero_rule(DType operand, int element_bits) {
   static const FormatRule kHalfZero = integers(DType::kU8, kHalf, 8);
   static const FormatRule kSmallBrainZero = integers(DType::kU8, kBrain, 8);  // below 128
   static const FormatRule kBrainZero = brain_bytes();
+  static const FormatRule kHalfNibble = nibbles(kHalf), kBrainNibble = nibbles(kBrain);
+  if (element_bits == 2) return operand == kHalf ? &kHalfNibble : &kBrainNibble;
   if (operand == kHalf) return &kHalfZero;
   return element_bits < 8 ? &kSmallBrainZero : &kBrainZero;
 }

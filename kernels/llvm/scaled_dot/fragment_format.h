@@ -48,6 +48,7 @@ struct FormatRule {
 // Null where there is none.
 const FormatRule* element_rule(DType element, DType operand);
 const FormatRule* scale_rule(DType scale, DType operand);
+// Zero points of 2-bit codes are packed in nibbles, others in bytes.
 const FormatRule* zero_rule(DType operand, int element_bits);
 
 }  // namespace tenon::kernels

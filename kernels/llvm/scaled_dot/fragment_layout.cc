@@ -196,7 +196,9 @@ void plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem, Fragmen
                    layout.scale.per_row};
     return;
   }
-  layout.zero = {Side::Kind::kBytes, std::max(2, layout.scale.per_row)};
+  const bool small = layout.element->bits == 2;
+  layout.zero = {small ? Side::Kind::kNibbles : Side::Kind::kBytes,
+                 std::max(2, layout.scale.per_row)};
   layout.zero_offset = 0;
 }
 
@@ -206,6 +208,8 @@ int FragmentLayout::Side::words() const {
   switch (kind) {
     case Kind::kNone:
       return 0;
+    case Kind::kNibbles:
+      return kFragmentRows * per_row / 8;
     case Kind::kBytes:
       return kFragmentRows * per_row / 4;
     case Kind::kHalves:

@@ -44,6 +44,15 @@ Tile FragmentReader::row_words(const Words& at, const Side& side, int word) {
   return b_.reshape(rows, {kFragmentThreads, 1});
 }
 
+// Words that two pairs of rows share, shifted so that each finds its own where the first has them.
+Tile FragmentReader::shared_words(const Words& at) {
+  const std::vector<int> shape = {kFragmentThreads, 1};
+  const auto number = [&](int64_t value) { return b_.integer_constant(DType::kU32, value, shape); };
+  const Tile rows = b_.read(at.ring, slot_, {kRowPairs / 2, 8}, b_.index(at.first), {1, 0});
+  const Tile second = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(4));
+  return b_.binary(Fn::kShiftRight, b_.reshape(rows, shape), b_.mul(second, number(2)));
+}
+
 Tile FragmentReader::moved(Tile words, std::span<const BitMove> moves, uint16_t magic) {
   const std::vector<int> shape = b_.type(words).shape;
   const auto all = [&](uint32_t half) {
@@ -70,6 +79,14 @@ Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
 
 // [threads, per_row] of one of the two rows of each thread.
 Tile FragmentReader::side(const Side& side, const FormatRule* rule, const Words& at, int row_half) {
+  if (side.kind == Side::Kind::kNibbles) {
+    const auto first = static_cast<size_t>(side.per_row == 4 ? 2 * row_half : row_half);
+    if (side.per_row == 2) return pairs(shared_words(at), rule->pairs[first]);
+    const Tile nibbles = row_words(at, side, 0);
+    const std::array<Tile, 2> both = {pairs(nibbles, rule->pairs[first]),
+                                      pairs(nibbles, rule->pairs[first + 1])};
+    return b_.concat(both, 1);
+  }
   if (side.kind == Side::Kind::kBytes) {
     const Tile bytes = row_words(at, side, side.per_row == 4 ? row_half : 0);
     if (side.per_row == 2) return pairs(bytes, rule->pairs[static_cast<size_t>(row_half)]);

@@ -59,11 +59,11 @@ class UnitPacker {
             pair_place(layout.element->bits, half, k);
       }
     }
-    if (layout.scale.kind == Side::Kind::kBytes || layout.zero.kind == Side::Kind::kBytes) {
+    if (holds_codes(layout.scale) || holds_codes(layout.zero)) {
       const FormatRule& rule = layout.scale_rule ? *layout.scale_rule : rule_of_zeros();
-      for (size_t pair = 0; pair < 2; ++pair) {
+      for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
         for (size_t code = 0; code < 256; ++code) {
-          std::array<uint8_t, 2> alone{};
+          std::array<uint8_t, 4> alone{};
           alone[pair] = static_cast<uint8_t>(code);
           side_halves_[pair][code] = rule.half(alone);
         }
@@ -100,6 +100,10 @@ class UnitPacker {
   // A byte of the file is a pair: most weights are like that.
   bool holds_pairs() const {
     return layout_.element->bits == 4 && problem_.dot.b_k_last && row_ % 2 == 0;
+  }
+
+  static bool holds_codes(const Side& side) {
+    return side.kind == Side::Kind::kNibbles || side.kind == Side::Kind::kBytes;
   }
 
   void pack_row(uint32_t* words, const Places& places, int64_t n, int64_t first_k) const {
@@ -172,6 +176,10 @@ class UnitPacker {
     }
     for (int pair = 0; pair < kRowPairs; ++pair) {
       const int row = pair / 8 * 16 + pair % 8;
+      if (side.kind == Side::Kind::kNibbles) {
+        pack_nibbles(count, pair, row, words, at);
+        continue;
+      }
       for (int word = 0; side.kind == Side::Kind::kFloats && word < 2 * count; ++word) {
         words[pair * 2 * count + word] |= at(row + word / count * 8, word % count);
       }
@@ -182,6 +190,21 @@ class UnitPacker {
                                     : halves_half(count, word, h, row, at);
           words[pair * side.words_of_pair() + word] |= half << (16 * h);
         }
+      }
+    }
+  }
+
+  // Four of a row: a word has two pairs for either row. Two of a row: two pairs of rows share a
+  // word.
+  template <typename At>
+  void pack_nibbles(int count, int pair, int row, uint32_t* words, const At& at) const {
+    const int slots = count == 4 ? 4 : 2, first = count == 4 ? 0 : pair % 2 * 2;
+    for (int slot = 0; slot < slots; ++slot) {
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t code =
+            count == 4 ? at(row + 8 * (slot / 2), slot % 2 * 2 + h) : at(row + 8 * slot, h);
+        const uint32_t half = side_halves_[static_cast<size_t>(first + slot)][code & 15];
+        words[pair * count / 4] |= half << (16 * h);
       }
     }
   }
@@ -212,7 +235,7 @@ class UnitPacker {
   uint32_t sign_;  // of signed codes, which are stored as unsigned ones
   uint32_t flip_;  // bits of codes that are stored otherwise
   std::array<std::array<uint16_t, 256>, 8> halves_{};       // of a word with one code: [pair][code]
-  std::array<std::array<uint16_t, 256>, 2> side_halves_{};  // of scales or zeros: [pair][code]
+  std::array<std::array<uint16_t, 256>, 4> side_halves_{};  // of scales or zeros: [pair][code]
   std::array<std::array<uint32_t, 256>, 4> bytes_{};        // of a word with two: [pair][byte]
   std::array<Places, 2> places_{};                          // of rows g and g + 8
   std::optional<ScaleReader> scales_, zeros_;

@@ -29,15 +29,17 @@ inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the 
 
 struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
-  //   bytes, halves, floats  multiply elements (or are taken from them): a pair of rows together
+  //   nibbles, bytes, halves, floats
+  //                          multiply elements (or are taken from them): a pair of rows together
   //   column                 f32 of row after row, which multiply the sums of their block
   //   shared                 likewise, one for all rows, four times: copies take 16 bytes
   struct Side {
-    enum class Kind : uint8_t { kNone, kBytes, kHalves, kFloats, kColumn, kShared };
+    enum class Kind : uint8_t { kNone, kNibbles, kBytes, kHalves, kFloats, kColumn, kShared };
     Kind kind = Kind::kNone;
     int per_row = 0;
     int words() const;  // of a unit
     int words_of_pair() const { return words() / kRowPairs; }
+    int words_of_warp() const { return words() / (kFragmentRows / 16); }
     bool operator==(const Side&) const = default;
   };
 
@@ -153,6 +155,7 @@ class FragmentReader {
   Tile pairs(Tile words, const PairRule& rule);  // operand type [threads, 2 * width]
   // Number `word` of those that a pair of rows has: u32 [threads, 1], shared by the lanes.
   Tile row_words(const Words& at, const FragmentLayout::Side& side, int word);
+  Tile shared_words(const Words& at);
   Tile side(const FragmentLayout::Side& side, const FormatRule* rule, const Words& at,
             int row_half);
   // Every element as often as k repeats it; `slice`: of two in a word.
