@@ -83,7 +83,7 @@ TEST(DecodeAttentionPtx, EveryHeadFitsSharedMemory) {
 }
 
 // A step as one launch: past is fetched before the launch before has ended, the token read after.
-TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) {
+void expect_past_fetched_first(const std::string& norms) {
   const ir::Graph graph = ir::parse(R"(graph step {
   input %x: f16[b,4096]
   input %k: f16[b,8,1,128]
@@ -93,8 +93,10 @@ TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) {
   input %lengths: i32[b]
   input %cos: f16[4096,64]
   input %sin: f16[4096,64]
+  input %w: f16[128]
   %q: f16[b,32,1,128] = Reshape(%x)
-  %y: f16[b,32,1,128], %present_k: f16[b,8,p,128], %present_v: f16[b,8,p,128] = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths, _, %cos, %sin) {causal=1, kv_heads=8, q_heads=32}
+  %y: f16[b,32,1,128], %present_k: f16[b,8,p,128], %present_v: f16[b,8,p,128] = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths, _, %cos, %sin)" +
+                                    norms + R"() {causal=1, kv_heads=8, q_heads=32}
   output %y
   output %present_k
   output %present_v
@@ -105,7 +107,9 @@ TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) {
   Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
   Launch& launch = lowered.launches.back();
   for (codegen::Parameter& parameter : launch.kernel.parameters) {
-    parameter.constant |= parameter.name == "lengths";
+    for (const char* known : {"lengths", "q_norm", "k_norm"}) {
+      parameter.constant |= parameter.name == known;
+    }
   }
   const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
   // Who computes waits for the launch before, who copies does not.
@@ -119,6 +123,10 @@ TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) {
   codegen::expect_estimated("a step of decoding", launch.kernel, launch.threads, *settings.gpu,
                             code, assembled);
 }
+
+TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) { expect_past_fetched_first(""); }
+
+TEST(DecodeAttentionPtx, AlsoWhereTheTokenIsNormed) { expect_past_fetched_first(", _, %w, %w"); }
 
 // Warps only meet when all keys are seen.
 TEST(DecodeAttentionPtx, NoBarrierStandsInTheLoop) {

@@ -25,7 +25,7 @@ struct StepCase {
   std::string queries = "1";      // "s": open
   std::string present = "p + 1";  // "p": the cache keeps its size
   int64_t angles = 0;             // 0: no rotary
-  bool has_lengths = false, has_positions = false, has_sinks = false;
+  bool has_lengths = false, has_positions = false, has_sinks = false, has_norms = false;
   std::string attributes = "";
   std::vector<int64_t> lengths = {};
 
@@ -43,6 +43,8 @@ struct StepCase {
     if (has_sinks) out += "  input %sinks: " + type + "[" + std::to_string(q_heads) + "]\n";
     if (angles > 0) out += "  input %cos: " + table + "\n  input %sin: " + table + "\n";
     if (has_positions) out += "  input %positions: i64[b," + queries + "]\n";
+    const std::string weight = type + "[" + std::to_string(depth) + "]\n";
+    if (has_norms) out += "  input %q_norm: " + weight + "  input %k_norm: " + weight;
     const auto optional = [](bool there, const char* name) {
       return std::string(", ") + (there ? name : "_");
     };
@@ -52,7 +54,8 @@ struct StepCase {
            " = tenon::Attention(%q, %k, %v, _, %past_k, %past_v" +
            optional(has_lengths, "%lengths") + optional(has_sinks, "%sinks") +
            optional(angles > 0, "%cos") + optional(angles > 0, "%sin") +
-           optional(has_positions, "%positions") + ") {" + attributes +
+           optional(has_positions, "%positions") + optional(has_norms, "%q_norm") +
+           optional(has_norms, "%k_norm") + ") {" + attributes +
            "kv_heads=" + std::to_string(kv_heads) + ", q_heads=" + std::to_string(q_heads) +
            "}\n  output %y\n  output %present_k\n  output %present_v\n}\n";
   }
@@ -91,8 +94,8 @@ class Step {
   std::string disagrees(int64_t queries = 1) const {
     const std::vector<ReferenceTensor> given = inputs(queries);
     const Tolerance of_attention = attention_tolerance(graph_);
-    // Rotated keys are rounded once; the others are copied.
-    const double rotated = case_.angles > 0 ? 1e-2 : 0;
+    // Keys that are normed or rotated are rounded once; the others are copied.
+    const double rotated = case_.angles > 0 || case_.has_norms ? 1e-2 : 0;
     return disagreement(run(*executable_, graph_, given), reference::evaluate(graph_, given),
                         [&](size_t output, int64_t index, double expected) {
                           return output == 0   ? of_attention(output, index, expected)
@@ -188,6 +191,30 @@ TEST(DecodeToken, HeadsWindowsCapsAndSinks) {
           << q_heads << " " << depth << rule;
     }
   }
+}
+
+TEST(DecodeToken, NormsOfHeads) {
+  for (const auto& [q_heads, kv_heads, depth] :
+       {std::tuple{8, 2, 128}, {4, 4, 64}, {16, 2, 256}, {7, 1, 80}}) {
+    for (const std::string type : {"f16", "bf16"}) {
+      for (const int64_t angles : {int64_t{0}, int64_t{depth} / 4, int64_t{depth} / 2}) {
+        const StepCase one = {.type = type,
+                              .past = 150,
+                              .q_heads = q_heads,
+                              .kv_heads = kv_heads,
+                              .depth = depth,
+                              .present = "p",
+                              .angles = angles,
+                              .has_lengths = true,
+                              .has_norms = true,
+                              .attributes = "causal=1, norm_epsilon=0.01, ",
+                              .lengths = {150, 33}};
+        EXPECT_EQ(judged(one), "") << type << " " << depth << " " << angles;
+      }
+    }
+  }
+  EXPECT_EQ(Step({.angles = 64, .has_positions = true, .has_norms = true}).launches(),
+            (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
 }
 
 // The same node serves prompts: then another kernel places the heads.

@@ -37,7 +37,6 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
   if (attention.has_codes()) {
     if (const Support codes = reads_codes(problem); !codes) return codes;
   }
-  if (attention.has_norm()) return Support::no("heads are normed first");
   if (attention.mask != ir::kNoValue) return Support::no("a mask speaks of the new key");
   if (!(problem.keys == problem.queries)) return Support::no("new keys are not those of queries");
   return Support::yes();
@@ -66,8 +65,14 @@ NewToken::NewToken(LaunchWriter& writer, const ir::Graph& graph, const ir::Node&
     if (id == ir::kNoValue) return kNone;
     return writer.buffer(name, storage_type(graph.value(id).dtype), BufferArgument::value(id));
   };
-  q_ = {q, attention_.q, problem.q, problem.depth};
-  k_ = {buffer("new_k", attention_.k), attention_.k, problem.k, problem.depth};
+  q_ = {q,
+        attention_.q,
+        problem.q,
+        problem.depth,
+        buffer("q_norm", attention_.q_norm),
+        attention_.q_norm};
+  k_ = {buffer("new_k", attention_.k),       attention_.k,     problem.k, problem.depth,
+        buffer("k_norm", attention_.k_norm), attention_.k_norm};
   v_ = {buffer("new_v", attention_.v), attention_.v, problem.v, problem.value_depth};
   present_k_ = buffer("present_k", node.output(1));
   present_v_ = buffer("present_v", node.output(2));
@@ -114,6 +119,22 @@ Tile NewToken::angles(ValueId buffer, ir::ValueId id, Tile angle, Tile turned, d
                      graph_.value(id).dtype);
 }
 
+// 1 / sqrt(mean(x²) + epsilon) of each head.
+Tile NewToken::reciprocal_roots(const Heads& from, ValueId head, int heads) {
+  int columns = 1;
+  while (columns < from.depth) columns *= 2;
+  const Tile codes = b_.load({from.buffer,
+                              place(from.strides, head),
+                              {dim(from.strides.head), dim(from.strides.column)},
+                              {kNone, b_.index(from.depth)}},
+                             {heads, columns});
+  const Tile x = decode_tile(b_, codes, graph_.value(from.id).dtype);
+  const auto f32 = [&](double value) { return b_.constant(DType::kF32, value, {heads}); };
+  const Tile mean =
+      b_.mul(b_.reduce(Fn::kAdd, b_.mul(x, x), 1), f32(1.0 / static_cast<double>(from.depth)));
+  return b_.unary(Fn::kRsqrt, b_.add(mean, f32(attention_.norm_epsilon)));
+}
+
 // Each element takes the other one of its pair by itself.
 Tile NewToken::rotated(const Heads& from, ValueId head, int heads, int64_t first, int columns) {
   const std::vector<int> shape = {heads, columns};
@@ -129,7 +150,15 @@ Tile NewToken::rotated(const Heads& from, ValueId head, int heads, int64_t first
     const Tile at = b_.add(row, b_.mul(wanted, splat(from.strides.column)));
     return decode_tile(b_, b_.gather(from.buffer, begin, at, mask), type);
   };
-  const Tile x = load(column, b_.compare(Fn::kLess, column, number(from.depth)));
+  const Tile roots = from.norm == kNone ? kNone : reciprocal_roots(from, head, heads);
+  const auto load_normed = [&](Tile wanted, Tile mask) {
+    const Tile numbers = load(wanted, mask);
+    if (roots == kNone) return numbers;
+    const Tile weight = decode_tile(b_, b_.gather(from.norm, b_.index(0), wanted, mask),
+                                    graph_.value(from.norm_id).dtype);
+    return b_.mul(b_.mul(numbers, b_.broadcast(b_.reshape(roots, {heads, 1}), shape)), weight);
+  };
+  const Tile x = load_normed(column, b_.compare(Fn::kLess, column, number(from.depth)));
   if (!attention_.has_rotary()) return encode_tile(b_, x, type);
 
   const int64_t width = problem_.angles;
@@ -145,7 +174,7 @@ Tile NewToken::rotated(const Heads& from, ValueId head, int heads, int64_t first
     other = b_.select(is_first, b_.add(column, number(width)), b_.sub(column, number(width)));
     angle = b_.select(is_first, column, b_.sub(column, number(width)));
   }
-  const Tile y = load(other, turned);
+  const Tile y = load_normed(other, turned);
   const Tile cos = angles(cos_, attention_.cos, angle, turned, 1);
   const Tile sin = angles(sin_, attention_.sin, angle, turned, 0);
   const Tile own = b_.mul(x, cos), others = b_.mul(y, sin);

@@ -1,5 +1,5 @@
 // The token that a step of decoding adds, inside of the kernel that attends to it: one launch
-// rotates its heads (as place_heads would), writes its key and value into the caches, and attends.
+// norms and rotates its heads (as place_heads would), writes its key and value into the caches, and attends.
 // Older keys are read from past, which no launch writes where it counts: they are fetched before
 // the launch before has ended.
 #pragma once
@@ -26,7 +26,8 @@ class NewToken {
   // `kept`: rows of past that stay; the token's own row comes behind them.
   void locate(const AttentionTask& task, codegen::ValueId kept);
 
-  // Columns from `first` on of heads of q, and of the key, rotated and rounded; zeros past the end.
+  // Columns from `first` on of heads of q, and of the key, normed, rotated and rounded; zeros past
+  // the end.
   Tile queries(int heads, int64_t first, int columns);
   Tile key(int64_t first, int columns);
   // The value, for each of some rows.
@@ -43,10 +44,13 @@ class NewToken {
     ir::ValueId id;
     HeadStrides strides;
     int64_t depth;
+    codegen::ValueId norm = codegen::kNone;  // its weight
+    ir::ValueId norm_id = ir::kNoValue;
   };
   codegen::ValueId dim(const Dim& value) { return writer_.index(value); }
   codegen::ValueId place(const HeadStrides& strides, codegen::ValueId head);
   void store(codegen::ValueId present, int64_t depth, int64_t first, Tile elements);
+  Tile reciprocal_roots(const Heads& from, codegen::ValueId head, int heads);
   Tile rotated(const Heads& from, codegen::ValueId head, int heads, int64_t first, int columns);
   Tile angles(codegen::ValueId buffer, ir::ValueId id, Tile angle, Tile turned, double fill);
 
