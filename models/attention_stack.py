@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from .builder import BFLOAT16, FLOAT16, INT32, GraphBuilder
+from .cache_formats import CACHE_FORMATS
 from .tolerances import UNIT_ROUNDOFF
 
 _ELEMENTS = {"f16": (FLOAT16, np.float16), "bf16": (BFLOAT16, ml_dtypes.bfloat16)}
@@ -28,6 +29,16 @@ class AttentionStack:
         self.element, self.dtype = _ELEMENTS[case.element]
         random = np.random.default_rng((seed, case.keys, case.head_size))
         self._pool = random.standard_normal(_DRAWN, np.float32).astype(self.dtype)
+        self.codes = CACHE_FORMATS.get(case.cache)
+        if self.codes:
+            self.cache_element = self.codes.element
+            self.cache_shape = (*case.cache_shape[:3], self.codes.width(case.head_size))
+            self._scale = self.codes.scales(case.kv_heads, case.head_size)
+            one = np.float32(self._scale.mean())
+            self._cache_pool = self.codes.quantize(self._pool[:-1].reshape(-1, 2), one).reshape(-1)
+        else:
+            self.cache_element, self.cache_shape = self.element, case.cache_shape
+            self._cache_pool = self._pool
 
     def model(self, folder: Path) -> Path:
         c = self.case
@@ -37,16 +48,19 @@ class AttentionStack:
             for name, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads))
         ]
         lengths = [g.input("seqlens_k", INT32, [c.batch]), g.input("total", INT32, [1])]
+        scales, attributes = [], {}
+        if self.codes:
+            scales = [*[""] * 5, *[g.constant(f"{x}_scale", self._scale) for x in "kv"]]
+            attributes = self.codes.attributes()
+        cache = self.cache_element, list(self.cache_shape)
         for number in range(c.copies):
-            past = [g.input(f"past_{x}{number}", self.element, list(c.cache_shape)) for x in "kv"]
+            past = [g.input(f"past_{x}{number}", *cache) for x in "kv"]
             width = c.heads * c.head_size
             results = [g.output(f"y{number}", self.element, [c.batch, c.queries, width])]
-            results += [
-                g.output(f"present_{x}{number}", self.element, list(c.cache_shape)) for x in "kv"
-            ]
+            results += [g.output(f"present_{x}{number}", *cache) for x in "kv"]
             g.node(
-                "GroupQueryAttention", [*fresh, *past, *lengths], outputs=results,
-                domain="com.microsoft", num_heads=c.heads, kv_num_heads=c.kv_heads,
+                "GroupQueryAttention", [*fresh, *past, *lengths, *scales], outputs=results,
+                domain="com.microsoft", num_heads=c.heads, kv_num_heads=c.kv_heads, **attributes,
             )  # fmt: skip
         path = Path(folder) / "attentions.onnx"
         onnx.save(g.model(check=False), path)
@@ -59,10 +73,11 @@ class AttentionStack:
         return self._drawn("qkv".index(name), (c.batch, c.queries, heads * c.head_size))
 
     def past(self, name: str, number: int) -> np.ndarray:
-        """A cache as it is before the first Run: positions to be written hold NaN."""
+        """A cache as it is before the first Run: positions to be written hold NaN, or zeros."""
         c = self.case
-        cache = self._drawn(3 + 2 * number + "kv".index(name), c.cache_shape)
-        cache[:, :, c.keys - c.queries :] = np.nan
+        place = 3 + 2 * number + "kv".index(name)
+        cache = self._drawn(place, self.cache_shape, self._cache_pool)
+        cache[:, :, c.keys - c.queries :] = 0 if self.codes else np.nan
         return cache
 
     def lengths(self) -> dict[str, np.ndarray]:
@@ -78,8 +93,19 @@ class AttentionStack:
         c = self.case
         cache = self.past(name, number)
         fresh = self.fresh(name).reshape(c.batch, c.queries, c.kv_heads, c.head_size)
-        cache[:, :, c.keys - c.queries :] = fresh.transpose(0, 2, 1, 3)
+        fresh = fresh.transpose(0, 2, 1, 3)
+        if self.codes:
+            fresh = self.codes.quantize(fresh, self._scale)
+        cache[:, :, c.keys - c.queries :] = fresh
         return cache
+
+    def _numbers(self, cache: np.ndarray, batch: int, group: int, visible: int) -> np.ndarray:
+        """Rows of a head as they count, in float64."""
+        rows = cache[batch, group, :visible]
+        if not self.codes:
+            return rows.astype(np.float64)
+        per_channel = self._scale.size > 1
+        return self.codes.dequantize(rows, self._scale[0, group] if per_channel else self._scale)
 
     def error_over_bound(self, caches: dict, y: np.ndarray, rows: list[tuple]) -> float:
         """The largest error of y at (batch, head, query) over what rounding explains.
@@ -93,7 +119,7 @@ class AttentionStack:
         for batch, head, query in rows:
             group = head // (c.heads // c.kv_heads)
             visible = c.keys - c.queries + query + 1
-            k, v = (caches[x][batch, group, :visible].astype(np.float64) for x in "kv")
+            k, v = (self._numbers(caches[x], batch, group, visible) for x in "kv")
             expected, bound = self._row(q[batch, query, head].astype(np.float64), k, v)
             error = np.abs(results[batch, query, head].astype(np.float64) - expected) / bound
             worst = float("inf") if np.isnan(error).any() else max(worst, float(error.max()))
@@ -110,5 +136,5 @@ class AttentionStack:
         sums = np.sqrt(len(k)) * 2.0**-22 * np.abs(shares).sum(axis=0)
         return expected, 2 * roundoff * np.abs(expected) + _ROUNDINGS * roundoff * spread + sums
 
-    def _drawn(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
-        return np.resize(np.roll(self._pool, 104729 * number), shape)
+    def _drawn(self, number: int, shape: tuple[int, ...], pool=None) -> np.ndarray:
+        return np.resize(np.roll(self._pool if pool is None else pool, 104729 * number), shape)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 # Four times the second cache level of an H200: no cache is still there when its turn comes again.
 _ROTATED_BYTES = 240_000_000
-_FEWEST, _MOST = 2, 16
+_FEWEST, _MOST = 2, 32
 _BYTES = 2  # of an element: f16 and bf16
+_CACHE_BITS = {"int8": 8, "fp8": 8, "int4": 4}
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class AttentionCase:
     element: str = "f16"
     heads: int = 32
     kv_heads: int = 8
+    cache: str = ""  # int8, fp8 or int4 codes; else numbers of the element's type
 
     @property
     def kind(self) -> str:
@@ -31,7 +33,8 @@ class AttentionCase:
     @property
     def name(self) -> str:
         size = self.keys if self.kind == "prefill" or self.keys % 1024 else f"{self.keys // 1024}k"
-        return f"{self.kind} b{self.batch} {size} {self.element} d{self.head_size}"
+        cache = f" {self.cache} cache" if self.cache else ""
+        return f"{self.kind} b{self.batch} {size} {self.element} d{self.head_size}{cache}"
 
     @property
     def cache_shape(self) -> tuple[int, int, int, int]:
@@ -40,9 +43,9 @@ class AttentionCase:
     @property
     def bytes(self) -> int:
         """Caches, queries and results, each moved once."""
-        caches = 2 * math.prod(self.cache_shape)
+        caches = 2 * math.prod(self.cache_shape) * _CACHE_BITS.get(self.cache, 8 * _BYTES) // 8
         around = 2 * self.batch * self.queries * self.heads * self.head_size
-        return _BYTES * (caches + around)
+        return caches + _BYTES * around
 
     @property
     def flops(self) -> float:
@@ -55,7 +58,7 @@ class AttentionCase:
         return min(_MOST, max(_FEWEST, math.ceil(_ROTATED_BYTES / self.bytes)))
 
 
-# The others repeat these with shorter heads and with bfloat16, without a bar.
+# The others repeat these with shorter heads, with bfloat16, and steps over codes, without a bar.
 _BARRED = (
     AttentionCase(1, 1, 8192, bar=0.52),
     AttentionCase(1, 1, 32768, bar=0.76),
@@ -72,7 +75,9 @@ def table_cases(quick: bool = False) -> list[AttentionCase]:
     if quick:
         return list(_BARRED)
     varied = [replace(case, bar=None, **change) for change in _VARIED for case in _BARRED]
-    return [*_BARRED, *varied]
+    steps = [case for case in _BARRED if case.kind == "decode"]
+    coded = [replace(case, bar=None, cache=cache) for cache in _CACHE_BITS for case in steps]
+    return [*_BARRED, *varied, *coded]
 
 
 def host_cases() -> list[AttentionCase]:

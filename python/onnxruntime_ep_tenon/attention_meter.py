@@ -176,7 +176,7 @@ class _Check:
         if with_caches:
             for name, expected in self._caches.items():
                 found = self._buffers.get(results[f"present_{name}{self._number}"])
-                if not np.array_equal(found.view(np.uint16), expected.view(np.uint16)):
+                if not np.array_equal(found.view(np.uint8), expected.view(np.uint8)):
                     raise WrongResultError(
                         f"WRONG: cache {name}{self._number} is not the past with the fresh "
                         f"{'keys' if name == 'k' else 'values'} behind it"

@@ -102,7 +102,7 @@ def test_caches_rotate_past_the_gpus_own():
 
 def test_the_table_has_every_case_once():
     names = [case.name for case in table_cases()]
-    assert len(set(names)) == len(names) == 15
+    assert len(set(names)) == len(names) == 24
     assert names[:5] == [
         "decode b1 8k f16 d128", "decode b1 32k f16 d128", "decode b32 8k f16 d128",
         "prefill b4 4096 f16 d128", "prefill b1 16384 f16 d128",

@@ -4,7 +4,7 @@ decoders and token loops."""
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ import onnxruntime
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime_ep_tenon import create_session, tensors
+from onnxruntime_ep_tenon.attention_cases import AttentionCase
+from onnxruntime_ep_tenon.attention_meter import AttentionBench
 from onnxruntime_ep_tenon.genai_folder import GenaiFolder
 from onnxruntime_ep_tenon.generation import TokenLoop, generate
 from onnxruntime_ep_tenon.models import decoder, reference
@@ -257,6 +259,20 @@ def test_a_token_loop_with_one_buffer_for_each_cache(folders, codes):
     handed_on = tokens(share_cache=False)
     assert tokens() == handed_on
     assert tokens(max_length=40, fixed_mask=True) == handed_on
+
+
+TIMED = AttentionCase(2, 1, 40, heads=4, kv_heads=2, head_size=32)
+
+
+@pytest.mark.parametrize("codes", CACHE_FORMATS)
+def test_what_is_timed_is_right(codes, tmp_path):
+    measured = AttentionBench(tmp_path, 3, "cpu").measure(replace(TIMED, cache=codes))
+    assert measured.tenon > 0 and 0 < measured.error <= 1
+
+
+def test_timed_bytes_count_codes():
+    numbers, eight, four = (replace(TIMED, cache=codes).bytes for codes in ("", "int8", "int4"))
+    assert numbers - eight == 2 * (eight - four) == 2 * 2 * 40 * 32 * 2
 
 
 LOOP_ON_A_GPU = """
