@@ -83,7 +83,7 @@ TEST(DecodeAttentionPtx, EveryHeadFitsSharedMemory) {
 }
 
 // A step as one launch: past is fetched before the launch before has ended, the token read after.
-void expect_past_fetched_first(const std::string& norms) {
+void expect_past_fetched_first(const std::string& mask, const std::string& norms) {
   const ir::Graph graph = ir::parse(R"(graph step {
   input %x: f16[b,4096]
   input %k: f16[b,8,1,128]
@@ -94,8 +94,10 @@ void expect_past_fetched_first(const std::string& norms) {
   input %cos: f16[4096,64]
   input %sin: f16[4096,64]
   input %w: f16[128]
+  input %mask: bool[b,1,1,p]
   %q: f16[b,32,1,128] = Reshape(%x)
-  %y: f16[b,32,1,128], %present_k: f16[b,8,p,128], %present_v: f16[b,8,p,128] = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths, _, %cos, %sin)" +
+  %y: f16[b,32,1,128], %present_k: f16[b,8,p,128], %present_v: f16[b,8,p,128] = tenon::Attention(%q, %k, %v, )" +
+                                    mask + R"(, %past_k, %past_v, %lengths, _, %cos, %sin)" +
                                     norms + R"() {causal=1, kv_heads=8, q_heads=32}
   output %y
   output %present_k
@@ -124,9 +126,12 @@ void expect_past_fetched_first(const std::string& norms) {
                             code, assembled);
 }
 
-TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) { expect_past_fetched_first(""); }
+TEST(DecodeAttentionPtx, PastIsFetchedBeforeTheTokenIsThere) { expect_past_fetched_first("_", ""); }
 
-TEST(DecodeAttentionPtx, AlsoWhereTheTokenIsNormed) { expect_past_fetched_first(", _, %w, %w"); }
+TEST(DecodeAttentionPtx, AlsoWhereTheTokenIsNormedOrMasked) {
+  expect_past_fetched_first("_", ", _, %w, %w");
+  expect_past_fetched_first("%mask", ", _, %w, %w");
+}
 
 // Warps only meet when all keys are seen.
 TEST(DecodeAttentionPtx, NoBarrierStandsInTheLoop) {

@@ -26,6 +26,7 @@ struct StepCase {
   std::string present = "p + 1";  // "p": the cache keeps its size
   int64_t angles = 0;             // 0: no rotary
   bool has_lengths = false, has_positions = false, has_sinks = false, has_norms = false;
+  std::string mask = "";  // its type and shape
   std::string attributes = "";
   std::vector<int64_t> lengths = {};
 
@@ -43,6 +44,7 @@ struct StepCase {
     if (has_sinks) out += "  input %sinks: " + type + "[" + std::to_string(q_heads) + "]\n";
     if (angles > 0) out += "  input %cos: " + table + "\n  input %sin: " + table + "\n";
     if (has_positions) out += "  input %positions: i64[b," + queries + "]\n";
+    if (!mask.empty()) out += "  input %mask: " + mask + "\n";
     const std::string weight = type + "[" + std::to_string(depth) + "]\n";
     if (has_norms) out += "  input %q_norm: " + weight + "  input %k_norm: " + weight;
     const auto optional = [](bool there, const char* name) {
@@ -50,8 +52,8 @@ struct StepCase {
     };
     const std::string rows = queries == "1" ? present : "p + s";
     return out + "  %y: " + heads(q_heads, queries) + ", %present_k: " + heads(kv_heads, rows) +
-           ", %present_v: " + heads(kv_heads, rows) +
-           " = tenon::Attention(%q, %k, %v, _, %past_k, %past_v" +
+           ", %present_v: " + heads(kv_heads, rows) + " = tenon::Attention(%q, %k, %v" +
+           optional(!mask.empty(), "%mask") + ", %past_k, %past_v" +
            optional(has_lengths, "%lengths") + optional(has_sinks, "%sinks") +
            optional(angles > 0, "%cos") + optional(angles > 0, "%sin") +
            optional(has_positions, "%positions") + optional(has_norms, "%q_norm") +
@@ -214,6 +216,26 @@ TEST(DecodeToken, NormsOfHeads) {
     }
   }
   EXPECT_EQ(Step({.angles = 64, .has_positions = true, .has_norms = true}).launches(),
+            (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
+}
+
+// As exporters write it: the mask is made for all keys, the new one too.
+TEST(DecodeToken, Masks) {
+  for (const std::string mask : {"bool[b,1,1,p + 1]", "f16[1,1,1,p + 1]", "f16[b,8,1,p + 1]",
+                                 "bool[1,8,1,1]", "f32[b,1,1,p + 1]"}) {
+    for (const int64_t past : {0, 1, 150}) {
+      EXPECT_EQ(judged({.past = past, .mask = mask}), "") << mask << " " << past;
+      EXPECT_EQ(judged({.past = past,
+                        .angles = 64,
+                        .has_positions = true,
+                        .has_norms = true,
+                        .mask = mask,
+                        .attributes = "left_window=100, "}),
+                "")
+          << mask << " " << past;
+    }
+  }
+  EXPECT_EQ(Step({.mask = "bool[b,1,1,p + 1]"}).launches(),
             (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
 }
 

@@ -167,10 +167,10 @@ class GpuDecode {
     if (codes_) codes_->locate(task_);
     if (!token_) return;
     const ValueId before = b_.max(b_.index(0), b_.sub(task_.length, b_.index(1)));
-    const ValueId kept = b_.min(dim(problem_.past), before);
-    token_->locate(task_, kept);
-    sees_token_ = b_.less(kept, task_.length);
-    task_.last_key = b_.min(task_.last_key, kept);
+    kept_ = b_.min(dim(problem_.past), before);
+    token_->locate(task_, kept_);
+    sees_token_ = b_.less(kept_, task_.length);
+    task_.last_key = b_.min(task_.last_key, kept_);
     task_.first_key = b_.min(task_.first_key, task_.last_key);
   }
 
@@ -245,8 +245,8 @@ class GpuDecode {
       store_new_value();
       const ValueId share = share_of(b_.index(0), dim(splits_));
       const Tile hidden = f32(kMinusInfinity, {group_});
-      const Tile score =
-          b_.select(b_.splat(sees_token_, {group_}), scores_.scaled(products), hidden);
+      const Tile visible = scores_.masked(scores_.scaled(products), task_, kept_);
+      const Tile score = b_.select(b_.splat(sees_token_, {group_}), visible, hidden);
       b_.store({maxima_, share}, score);
       b_.store({totals_, share}, f32(1, {group_}));
       b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, new_values());
@@ -536,6 +536,7 @@ class GpuDecode {
   std::optional<NewToken> token_;
   std::optional<DecodeCodes> codes_;
   std::map<ValueId, Tile> read_words_;  // of this step's slots
+  ValueId kept_ = kNone;                // rows of past before the new token's
   ValueId sees_token_ = kNone;
   std::vector<ValueId> key_rings_, value_rings_;
   std::vector<Tile> queries_, new_queries_;

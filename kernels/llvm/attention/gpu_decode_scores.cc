@@ -70,15 +70,41 @@ Tile DecodeScores::visible(Tile products, const AttentionTask& task, ValueId key
   return hide(add_mask(scaled(products, factor), task, key, left), task, key, left);
 }
 
-// What the mask does not speak of is hidden: it may be shorter than the keys.
-Tile DecodeScores::add_mask(Tile scores, const AttentionTask& task, ValueId key, ValueId left) {
-  if (mask_ == kNone) return scores;
+ValueId DecodeScores::mask_offset(const AttentionTask& task, ValueId key) {
   const auto part = [&](ValueId position, const Dim& stride) {
     return b_.mul(position, dim(stride));
   };
-  const ValueId offset =
-      b_.add(b_.add(part(task.batch, problem_.mask_batch), part(task.head, problem_.mask_head)),
-             part(key, problem_.mask_key));
+  return b_.add(b_.add(part(task.batch, problem_.mask_batch), part(task.head, problem_.mask_head)),
+                part(key, problem_.mask_key));
+}
+
+// Elements of the mask `at` places behind `offset`; what is not inside is hidden.
+Tile DecodeScores::biased(Tile scores, ValueId offset, Tile at, Tile inside) {
+  const std::vector<int> size = b_.type(scores).shape;
+  const auto number = [&](double value) { return b_.constant(DType::kF32, value, size); };
+  const bool keeps = problem_.mask_type == DType::kBool;
+  const Tile codes = b_.gather(mask_, offset, at, inside, keeps ? 0 : kHidden);
+  const Tile hidden = number(kHidden);
+  if (keeps) return b_.select(codes, scores, hidden);
+  const Tile bias = decode_tile(b_, codes, problem_.mask_type);
+  const Tile sum = b_.fma(bias, number(kLog2E), scores);
+  // A hidden key may hold anything, NaN too.
+  return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, sum);
+}
+
+Tile DecodeScores::masked(Tile scores, const AttentionTask& task, ValueId key) {
+  if (mask_ == kNone) return scores;
+  const std::vector<int> size = b_.type(scores).shape;
+  const Tile stride = b_.splat(b_.from_index(dim(problem_.mask_head), DType::kI32), size);
+  const ValueId end = b_.select(b_.equal(dim(problem_.mask_key), b_.index(0)),
+                                b_.add(key, b_.index(1)), dim(mask_keys()));
+  return biased(scores, mask_offset(task, key), b_.mul(b_.iota(DType::kI32, size, 0), stride),
+                b_.splat(b_.less(key, end), size));
+}
+
+// What the mask does not speak of is hidden: it may be shorter than the keys.
+Tile DecodeScores::add_mask(Tile scores, const AttentionTask& task, ValueId key, ValueId left) {
+  if (mask_ == kNone) return scores;
   Tile at = b_.mul(key_of_slot(), splat(dim(problem_.mask_key)));
   at = b_.add(at, b_.mul(query_of_row(), splat(dim(problem_.mask_query))));
   at = b_.add(at, b_.mul(head_of_row(), splat(dim(problem_.mask_head))));
@@ -88,14 +114,7 @@ Tile DecodeScores::add_mask(Tile scores, const AttentionTask& task, ValueId key,
   const Tile inside =
       b_.binary(Fn::kAnd, b_.compare(Fn::kLess, key_of_slot(), splat(cut(masked))),
                 b_.compare(Fn::kLess, query_of_row(), splat(dim(problem_.queries))));
-  const bool keeps = problem_.mask_type == DType::kBool;
-  const Tile codes = b_.gather(mask_, offset, at, inside, keeps ? 0 : kHidden);
-  const Tile hidden = f32(kHidden);
-  if (keeps) return b_.select(codes, scores, hidden);
-  const Tile bias = decode_tile(b_, codes, problem_.mask_type);
-  const Tile sum = b_.fma(bias, f32(kLog2E), scores);
-  // A hidden key may hold anything, NaN too.
-  return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, sum);
+  return biased(scores, mask_offset(task, key), at, inside);
 }
 
 // A number of keys from which no slot on has more: it fits 32 bits then.

@@ -23,6 +23,8 @@ class DecodeScores {
 
   // Scaled and capped, of any shape; `factor`: f32 [] that multiplies them, too.
   Tile scaled(Tile products, codegen::ValueId factor = codegen::kNone);
+  // Scores of one key in the group's heads, [group], under the mask; one query.
+  Tile masked(Tile scores, const AttentionTask& task, codegen::ValueId key);
   // Of a slot whose first key is `key`, with `left` keys up to the last that is visible; what does
   // not count is kHidden.
   Tile visible(Tile products, const AttentionTask& task, codegen::ValueId key,
@@ -42,8 +44,10 @@ class DecodeScores {
   Tile query_of_row();
   Tile head_of_row();
   Tile key_of_slot();
+  codegen::ValueId mask_offset(const AttentionTask& task, codegen::ValueId key);
   Tile add_mask(Tile scores, const AttentionTask& task, codegen::ValueId key,
                 codegen::ValueId left);
+  Tile biased(Tile scores, codegen::ValueId offset, Tile at, Tile inside);
   Tile hide(Tile scores, const AttentionTask& task, codegen::ValueId key, codegen::ValueId left);
 
   LaunchWriter& writer_;

@@ -37,7 +37,6 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
   if (attention.has_codes()) {
     if (const Support codes = reads_codes(problem); !codes) return codes;
   }
-  if (attention.mask != ir::kNoValue) return Support::no("a mask speaks of the new key");
   if (!(problem.keys == problem.queries)) return Support::no("new keys are not those of queries");
   return Support::yes();
 }
