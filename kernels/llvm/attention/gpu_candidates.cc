@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+
 #include "kernels/llvm/attention/gpu_decode.h"
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
@@ -51,6 +53,15 @@ void leave_out_placing(Lowered& lowered, const Dim& wanted) {
   std::erase_if(lowered.launches, [](const Launch& launch) { return launch.tasks.is(0); });
 }
 
+// Kernels of many queries read numbers: `fewest` queries or fewer take codes as they are.
+ShapeChoice how_codes_are_read(const AttentionProblem& problem, int64_t fewest) {
+  const Support direct =
+      fewest == 0 ? Support::no("no kernel of few queries runs here") : reads_codes(problem);
+  const std::string what(name(problem.attention.cache_type));
+  if (!direct) return {"queries", what + " decoded once before: " + direct.reason, {}};
+  return {fmt::format("queries > {}", fewest), what + " decoded once before", {}};
+}
+
 // Runs of up to most_decode_queries() by split keys, of some more by flash, of many by prefill;
 // what does not decode or prefill leaves its queries to flash.
 Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& settings, bool decodes,
@@ -68,6 +79,7 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   const auto add = [&](const Dim& wanted, const auto& launch) {
     if (!wanted.is(0)) lowered.launches.push_back(launch(wanted));
   };
+  if (problem.attention.has_codes()) lowered.shapes.push_back(how_codes_are_read(problem, fewest));
   const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
   const int64_t one = std::min<int64_t>(1, fewest);  // the case that matters most
   const bool adds_token = decodes && can_add_token(graph, node, problem).ok;

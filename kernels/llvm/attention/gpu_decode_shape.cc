@@ -45,7 +45,8 @@ Dim DecodeShape::splits(const AttentionProblem& problem, int multiprocessors) co
 }
 
 std::string DecodeShape::text() const {
-  return fmt::format("{} warps, {} slots of {} keys, {} blocks", warps, slots, keys(), blocks);
+  return fmt::format("{} warps, {} slots of {} keys, {} blocks{}", warps, slots, keys(), blocks,
+                     codes > 1 ? ", codes decoded in registers" : "");
 }
 
 Support reads_codes(const AttentionProblem& problem) {
