@@ -151,6 +151,35 @@ TEST(PipelinedDot, ScalesOfSmallBlocksMultiplyTheirSums) {
   }
 }
 
+// Scales and zero points of large blocks stand apart from the codes, once each.
+std::vector<DotForm> forms_with_sides_apart(DType activation) {
+  const auto form = [&](DType element, int64_t block, DType scale, DType zero) {
+    return DotForm{
+        .name = "apart", .element = element, .scale = scale, .block = block, .zero = zero};
+  };
+  constexpr DType kNo = DType::kUndefined;
+  return {
+      form(DType::kI4, 0, activation, kNo),          form(DType::kU4, 0, activation, DType::kU4),
+      form(DType::kU4, 128, activation, DType::kU4), form(DType::kU4, 256, DType::kF32, DType::kU4),
+      form(DType::kI2, 0, activation, kNo),          form(DType::kU2, 512, activation, DType::kU2),
+      form(DType::kU2, 128, DType::kF32, kNo),       form(DType::kU4, 0, DType::kF32, DType::kU4)};
+}
+
+TEST(PipelinedDot, SidesApartOfUnits) {
+  unsigned seed = 600;
+  for (const DType activation : {DType::kF16, DType::kBF16}) {
+    for (const DotForm& form : forms_with_sides_apart(activation)) {
+      const DotProblem tail{form, activation, {131, 1032}, static_cast<DotEnd>(seed % 4)};
+      EXPECT_EQ(judge(tail, seed++, {1, 7, 40, 130}), 4) << describe(tail);
+      const DotProblem whole{form, activation, {150, 4096}, DotEnd::kBias};
+      const std::vector<int> ranks = few_token_ranks(whole);
+      Settings settings = only_pipelined();
+      settings.rank = ranks.at(seed % ranks.size());
+      EXPECT_EQ(judge(whole, seed++, {1, 9}, settings), 2) << describe(whole);
+    }
+  }
+}
+
 // Zero points of the activations' type, or wider; integers among them are codes to f32 rows.
 TEST(PipelinedDot, RealZeroPoints) {
   const auto real = [](const DotForm& form) { return is_floating(form.zero); };

@@ -92,6 +92,17 @@ TEST(PipelinedPtx, SumsOfSmallBlocks) {
   expect_clean(problem, /*all=*/false);
 }
 
+// Scales and zero points that come from memory a slot ahead, and once for all of K.
+TEST(PipelinedPtx, SidesApartOfUnits) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  DotProblem problem{form_named("uint4_zero"), DType::kF16, {1024, 4096}, DotEnd::kBias};
+  problem.form.scale = DType::kF16;
+  for (const int64_t block : {128, 0}) {
+    problem.form.block = block;
+    for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) expect_clean(problem, true, arch);
+  }
+}
+
 // Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.
 TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
   std::mt19937 random(1);

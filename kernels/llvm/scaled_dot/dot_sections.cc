@@ -137,23 +137,24 @@ DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots
   return plan;
 }
 
-BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered) {
+namespace {
+
+// Units of all sections in a row, by what packs those of one weight.
+PackRowUnit pack_all(const ir::Graph& graph, const DotSections& dots, const auto& packer_of) {
   struct Piece {
     PackUnit pack;
     int64_t first_unit, units;
     int half;
   };
   std::vector<Piece> pieces;
-  for (DotSection& section : dots.sections) {
+  for (const DotSection& section : dots.sections) {
     for (size_t i = 0; i < section.parts.size(); ++i) {
-      DotPart& part = section.parts[i];
-      pieces.push_back({unit_packer(graph, part.problem, part.layout), section.first_unit,
+      const DotPart& part = section.parts[i];
+      pieces.push_back({packer_of(graph, part.problem, part.layout), section.first_unit,
                         section.units(), section.is_paired() ? static_cast<int>(i) : -1});
-      if (!part.layout.scaled_sums) continue;
-      part.column_scales = keep(lowered, column_scales(graph, part.problem, part.layout));
     }
   }
-  const auto pack = [=](int64_t row_unit, int64_t step, uint32_t* words) {
+  return [=](int64_t row_unit, int64_t step, uint32_t* words) {
     for (const Piece& piece : pieces) {
       const int64_t unit = row_unit - piece.first_unit;
       if (unit < 0 || unit >= piece.units) continue;
@@ -161,7 +162,21 @@ BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered&
       piece.pack({unit * rows, piece.half}, step, words);
     }
   };
-  return keep(lowered, pack_units(dots.layout, pack));
+}
+
+}  // namespace
+
+BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered) {
+  for (DotSection& section : dots.sections) {
+    for (DotPart& part : section.parts) {
+      if (!part.layout.scaled_sums) continue;
+      part.column_scales = keep(lowered, column_scales(graph, part.problem, part.layout));
+    }
+  }
+  if (dots.layout.sides_apart) {
+    dots.sides = keep(lowered, pack_sides(dots.layout, pack_all(graph, dots, side_packer)));
+  }
+  return keep(lowered, pack_units(dots.layout, pack_all(graph, dots, unit_packer)));
 }
 
 }  // namespace tenon::kernels

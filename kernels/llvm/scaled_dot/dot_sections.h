@@ -32,7 +32,8 @@ struct DotSection {
 struct DotSections {
   Support support;
   std::vector<DotSection> sections;
-  FragmentLayout layout;  // of all units; n ends with the last row of the last section
+  FragmentLayout layout;      // of all units; n ends with the last row of the last section
+  BufferArgument sides = {};  // of all units, where they stand apart
 
   const DotPart& first() const { return sections[0].parts[0]; }
   bool is_pair() const { return sections.size() == 1 && sections[0].is_paired(); }
@@ -41,7 +42,7 @@ struct DotSections {
 
 // `dots` have the same `a`.
 DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots);
-// The units of all sections; notes where the column scales are.
+// The units of all sections; notes where the column scales are, and sides that stand apart.
 BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered);
 
 }  // namespace tenon::kernels

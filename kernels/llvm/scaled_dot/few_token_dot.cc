@@ -10,6 +10,7 @@
 #include <bit>
 #include <optional>
 
+#include "kernels/llvm/scaled_dot/apart_sides.h"
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/product_end.h"
 #include "kernels/llvm/split_parts.h"
@@ -38,6 +39,7 @@ class Emitter {
         b_(writer_.builder),
         x_(declare_tokens(lowered)),
         w_(writer_.buffer("w", DType::kU32, dot.units)),
+        side_words_(declare_sides()),
         end_(writer_, dot.graph, dot.dots, {shape.tokens, block_rows(), shape.tokens}, lowered),
         reader_(b_, layout_) {
     for (const Dim& dim : {dot.problem.rows, all_terms(), work(), tasks()}) writer_.declare(dim);
@@ -50,16 +52,20 @@ class Emitter {
     }
     if (layout_.shares_scales()) {
       scale_ = b_.ring(DType::kU32, {steps_of_slot(), layout_.scale.words()}, shape_.slots);
-    } else if (layout_.scale.words() > 0) {
+    } else if (layout_.scale.words() > 0 && !layout_.sides_apart) {
       scale_ = ring_of(layout_.scale.words_of_warp());
     }
-    if (layout_.zero.words() > 0) zero_ = ring_of(layout_.zero.words_of_warp());
+    if (layout_.zero.words() > 0 && !layout_.sides_apart)
+      zero_ = ring_of(layout_.zero.words_of_warp());
     const int boxes = shape_.keeps_tokens ? 0 : shape_.units * layout_.row_terms;
     for (int box = 0; box < boxes; ++box) {
       x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
     }
     shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * share_columns());
     if (shape_.keeps_tokens) keep_tokens();
+    if (layout_.sides_apart) {
+      sides_.emplace(b_, layout_, side_words_, shape_.units, shape_.groups);
+    }
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
             [&](ValueId item, std::span<const ValueId>) {
@@ -92,6 +98,10 @@ class Emitter {
     }
     if (!shape_.keeps_tokens) return writer_.buffer("x", layout_.operand, dot_.terms);
     return writer_.buffer("x", dot_.problem.a_type, BufferArgument::value(dot_.problem.dot.a));
+  }
+
+  ValueId declare_sides() {
+    return layout_.sides_apart ? writer_.buffer("sides", DType::kU32, dot_.dots.sides) : kNone;
   }
 
   // All tokens, as [k / 64][token][64]: the kernels that keep them have one tile of tokens.
@@ -157,10 +167,15 @@ class Emitter {
     b_.fetch_box(ring, slot, {w_, units, width, width}, unit, column);
   }
 
-  void fetch_weight(ValueId tile, ValueId step, ValueId slot) {
+  // Which rows of which row unit a tile has.
+  ApartSides::Rows rows_of(ValueId tile) {
     const ValueId row = b_.mul(tile, b_.index(block_rows()));
-    const ValueId row_unit = b_.div(row, b_.index(kFragmentRows));
-    const ValueId warp = b_.div(b_.rem(row, b_.index(kFragmentRows)), b_.index(kWarpRows));
+    return {b_.div(row, b_.index(kFragmentRows)),
+            b_.div(b_.rem(row, b_.index(kFragmentRows)), b_.index(kWarpRows))};
+  }
+
+  void fetch_weight(ValueId tile, ValueId step, ValueId slot) {
+    const auto [row_unit, warp] = rows_of(tile);
     const ValueId unit = b_.add(b_.mul(row_unit, b_.index(layout_.steps())),
                                 b_.mul(step, b_.index(steps_of_slot())));
     const int width = layout_.code_width();
@@ -178,11 +193,13 @@ class Emitter {
     }
   }
 
-  FragmentPlaces places(int unit) const {
+  FragmentPlaces places(int unit, std::span<const Tile> sides = {}) const {
     FragmentPlaces places;
+    if (sides_) sides_->place(sides, unit, places);
     for (ValueId codes : codes_) {
       places.codes.push_back({codes, int64_t{unit} * kFragmentThreads * layout_.code_width()});
     }
+    if (sides_) return places;
     const int records = layout_.shares_scales() ? shape_.groups : 1;  // of a unit
     places.scale = {scale_, int64_t{unit} * records * layout_.scale.words()};
     places.zero = {zero_, int64_t{unit} * layout_.zero.words()};
@@ -194,7 +211,7 @@ class Emitter {
   }
 
   // In every group the products of one unit are of as many blocks.
-  Tile add_product(Tile sums, ValueId step, ValueId slot, int unit) {
+  Tile add_product(Tile sums, ValueId step, ValueId slot, int unit, std::span<const Tile> sides) {
     std::vector<std::vector<Tile>> right;  // by block
     for (int block = 0; block < layout_.sums_of_unit(); ++block) {
       right.emplace_back();
@@ -202,7 +219,7 @@ class Emitter {
         right.back().push_back(tokens(step, slot, unit, term, block));
       }
     }
-    const Tile left = reader_.operand(places(unit), slot);
+    const Tile left = reader_.operand(places(unit, sides), slot);
     if (!layout_.scales_blocks()) return multiply(sums, left, right[0]);
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
     for (int block = 0; block < layout_.sums_of_unit(); ++block) {
@@ -227,26 +244,39 @@ class Emitter {
     const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
     // Two sums in turns: a product need not wait for the one before it.
     const bool two = shape_.units > 1 && !sums_blocks();
+    const size_t count = two ? 2 : 1;
+    std::vector<Tile> initial(count, zero);
+    const std::vector<Tile> sides =
+        sides_ ? sides_->load(rows_of(tile), b_.index(0)) : std::vector<Tile>{};
+    const bool carries = sides_ && !sides_->is_constant();
+    if (carries) initial.insert(initial.end(), sides.begin(), sides.end());
+    const int64_t last = layout_.steps() / steps_of_slot();
     const std::vector<Tile> sums = b_.pipeline(
-        shape_.slots, b_.index(0), b_.index(layout_.steps() / steps_of_slot()),
-        std::vector<ValueId>(two ? 2 : 1, zero),
+        shape_.slots, b_.index(0), b_.index(last), initial,
         [&](ValueId step, ValueId slot) {
           fetch_weight(tile, step, slot);
           if (!shape_.keeps_tokens) fetch_tokens(token, step, slot);
         },
         [&](ValueId step, ValueId slot, std::span<const ValueId> carried) {
-          std::vector<Tile> sums(carried.begin(), carried.end());
-          return sums_blocks() ? add_blocks(sums, step, slot) : add_units(sums, step, slot);
+          std::vector<Tile> sums(carried.begin(), carried.begin() + static_cast<int64_t>(count));
+          if (sums_blocks()) return add_blocks(sums, step, slot);
+          if (!carries) return add_units(sums, step, slot, sides);
+          const ValueId next = b_.min(b_.add(step, b_.index(1)), b_.index(last - 1));
+          const std::vector<Tile> ahead = sides_->load(rows_of(tile), next);
+          std::vector<Tile> out = add_units(sums, step, slot, carried.subspan(count));
+          out.insert(out.end(), ahead.begin(), ahead.end());
+          return out;
         });
-    const Tile sum = sums.size() == 1 ? sums[0] : b_.add(sums[0], sums[1]);
+    const Tile sum = two ? b_.add(sums[0], sums[1]) : sums[0];
     if (!sums_blocks()) return sum;
     return b_.reshape(b_.reduce(Fn::kAdd, sum, 1), {kFragmentRows, 1});
   }
 
-  std::vector<Tile> add_units(std::vector<Tile> sums, ValueId step, ValueId slot) {
+  std::vector<Tile> add_units(std::vector<Tile> sums, ValueId step, ValueId slot,
+                              std::span<const Tile> sides) {
     for (int unit = 0; unit < shape_.units; ++unit) {
       Tile& sum = sums[static_cast<size_t>(unit) % sums.size()];
-      sum = add_product(sum, step, slot, unit);
+      sum = add_product(sum, step, slot, unit, sides);
     }
     return sums;
   }
@@ -327,9 +357,10 @@ class Emitter {
   LaunchWriter writer_;
   Builder& b_;
   std::optional<LoopRow> prologue_;
-  ValueId x_, w_;
+  ValueId x_, w_, side_words_;
   ProductEnd end_;
   FragmentReader reader_;
+  std::optional<ApartSides> sides_;
   ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone;
   std::vector<ValueId> codes_, x_rings_, kept_;
 };

@@ -1,5 +1,6 @@
 // Which order and which sides a weight gets, or why it has none.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -202,6 +203,25 @@ void plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem, Fragmen
   layout.zero_offset = 0;
 }
 
+// Bytes of a row's sides against those of its codes in 64 k: in every unit, and in the file.
+bool repeats_too_much(const ir::Graph& graph, const ScaledDotProblem& problem,
+                      const FragmentLayout& layout) {
+  constexpr double kMostGrowth = 1.05;
+  const auto width = [](DType type) { return type == DType::kUndefined ? 0 : bit_width(type); };
+  const double codes = kFragmentDepth * layout.element->bits;
+  const double repeated = layout.side_words() * 32.0 / kFragmentRows;
+  const auto length = static_cast<double>(layout.blocks() == 1 ? layout.k : layout.block);
+  const double stored = width(layout.scale_type) + width(stored_zero_type(graph, problem));
+  return codes + repeated > kMostGrowth * (codes + stored * kFragmentDepth / length);
+}
+
+// Blocks of whole units, so many that slots begin with a block or lie in one.
+bool may_stand_apart(const FragmentLayout& layout) {
+  const auto block = static_cast<uint64_t>(layout.block);
+  const bool large = layout.block > kFragmentDepth && std::has_single_bit(block);
+  return layout.side_words() > 0 && !layout.scales_blocks() && (layout.blocks() == 1 || large);
+}
+
 }  // namespace
 
 int FragmentLayout::Side::words() const {
@@ -269,6 +289,7 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     if (Support scales = plan_scales(graph, problem, layout); !scales) return end(scales);
   }
   plan_zeros(graph, problem, layout);
+  layout.sides_apart = may_stand_apart(layout) && repeats_too_much(graph, problem, layout);
   // Sums of numbers near 2^-120 would lose their last bits.
   const bool scales_elements = layout.scale.words() > 0 && !layout.scales_blocks();
   if (layout.operand == DType::kBF16 && !scales_elements) {

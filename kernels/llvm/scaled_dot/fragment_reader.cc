@@ -22,6 +22,7 @@ FragmentPlaces FragmentPlaces::of_unit(const FragmentLayout& layout, ValueId rin
   for (int run = 0; run < layout.code_runs(); ++run) {
     places.codes.push_back({ring, first + int64_t{run} * kFragmentThreads * layout.code_width()});
   }
+  if (layout.sides_apart) return places;
   places.scale = {ring, first + layout.code_words()};
   places.zero = {ring, first + layout.code_words() + layout.scale.words()};
   return places;
@@ -39,6 +40,7 @@ Tile FragmentReader::words(const Words& at, int width) {
 }
 
 Tile FragmentReader::row_words(const Words& at, const Side& side, int word) {
+  if (!at.loaded.empty()) return at.loaded[static_cast<size_t>(word)];
   const Tile rows =
       b_.read(at.ring, slot_, {kRowPairs, 4}, b_.index(at.first + word), {side.words_of_pair(), 0});
   return b_.reshape(rows, {kFragmentThreads, 1});
@@ -48,9 +50,13 @@ Tile FragmentReader::row_words(const Words& at, const Side& side, int word) {
 Tile FragmentReader::shared_words(const Words& at) {
   const std::vector<int> shape = {kFragmentThreads, 1};
   const auto number = [&](int64_t value) { return b_.integer_constant(DType::kU32, value, shape); };
-  const Tile rows = b_.read(at.ring, slot_, {kRowPairs / 2, 8}, b_.index(at.first), {1, 0});
+  const auto read = [&] {
+    const Tile rows = b_.read(at.ring, slot_, {kRowPairs / 2, 8}, b_.index(at.first), {1, 0});
+    return b_.reshape(rows, shape);
+  };
+  const Tile words = at.loaded.empty() ? read() : at.loaded[0];
   const Tile second = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(4));
-  return b_.binary(Fn::kShiftRight, b_.reshape(rows, shape), b_.mul(second, number(2)));
+  return b_.binary(Fn::kShiftRight, words, b_.mul(second, number(2)));
 }
 
 Tile FragmentReader::moved(Tile words, std::span<const BitMove> moves, uint16_t magic) {
@@ -158,8 +164,8 @@ Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, in
     shape = {groups, kFragmentRows / groups * tokens};
     strides = {layout_.scale.words(), 0};
   }
-  const auto [ring, first] = places.scale;
-  const Tile bits = b_.read(ring, slot, shape, b_.index(first + block), strides);
+  const Words& at = places.scale;
+  const Tile bits = b_.read(at.ring, slot, shape, b_.index(at.first + block), strides);
   return b_.bitcast(b_.reshape(bits, {kFragmentRows, tokens}), DType::kF32);
 }
 

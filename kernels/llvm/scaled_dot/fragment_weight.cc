@@ -87,7 +87,10 @@ class UnitPacker {
       pack_row(unit + lanes * std::min(4, layout_.element->bits),
                places_[static_cast<size_t>(row / 8 % 2)], n, first_k);
     }
-    uint32_t* words = unit + layout_.code_words();
+    if (!layout_.sides_apart) pack_sides(rows, first_k, unit + layout_.code_words());
+  }
+
+  void pack_sides(const FragmentRows& rows, int64_t first_k, uint32_t* words) const {
     pack_side(layout_.scale, words, rows, first_k,
               [&](int64_t block, int64_t n) { return scale_bits(block, n); });
     pack_side(layout_.zero, words + layout_.scale.words(), rows, first_k,
@@ -162,8 +165,10 @@ class UnitPacker {
                  const Read& read) const {
     if (side.kind == Side::Kind::kNone) return;
     const int count = side.per_row;
+    // Those that stand apart are all of one block.
+    const int distance = layout_.sides_apart ? 0 : kFragmentDepth / count;
     const auto at = [&](int row, int index) -> uint32_t {
-      const int64_t n = rows.column(row), k = first_k + index * kFragmentDepth / count;
+      const int64_t n = rows.column(row), k = first_k + int64_t{index} * distance;
       return n >= 0 && n < layout_.n && k < layout_.k ? read(k / layout_.block, n) : 0;
     };
     if (side.kind == Side::Kind::kShared) {
@@ -270,9 +275,20 @@ PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
   };
 }
 
-PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack) {
-  const int64_t steps = layout.steps();
-  const auto unit = static_cast<size_t>(layout.unit_words()) * sizeof(uint32_t);
+PackUnit side_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
+                     const FragmentLayout& layout) {
+  const auto packer = std::make_shared<UnitPacker>(graph, problem, layout);
+  return [=](const FragmentRows& rows, int64_t block, uint32_t* words) {
+    packer->pack_sides(rows, block * layout.block, words);
+  };
+}
+
+namespace {
+
+// `steps` runs of `words` for each row unit.
+PackedConstant pack_runs(const FragmentLayout& layout, int64_t steps, int words,
+                         const PackRowUnit& pack) {
+  const auto unit = static_cast<size_t>(words) * sizeof(uint32_t);
   PackedConstant packed;
   packed.bytes = static_cast<size_t>(layout.row_units() * steps) * unit;
   packed.unit = unit;
@@ -285,6 +301,16 @@ PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack)
     }
   };
   return packed;
+}
+
+}  // namespace
+
+PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack) {
+  return pack_runs(layout, layout.steps(), layout.unit_words(), pack);
+}
+
+PackedConstant pack_sides(const FragmentLayout& layout, const PackRowUnit& pack) {
+  return pack_runs(layout, layout.blocks(), layout.side_words(), pack);
 }
 
 PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,

@@ -9,6 +9,9 @@
 // which is how the left operand of mma.m16n8k16 and of wgmma lies. fragment_format.h says how the
 // two elements of a pair stand in a word. Past N and K codes and scales are zero.
 //
+// Where every unit would repeat scales and zero points of large blocks at too high a price, they
+// stand apart, once for each block: [N / 128][K / block], see apart_sides.h.
+//
 // Weights that are operands already (f16, bf16) need no decoding: their units are plain [128, 64],
 // which the matrix instruction reads from shared memory.
 #pragma once
@@ -52,6 +55,7 @@ struct FragmentLayout {
   Side scale, zero;
   bool scaled_sums = false;  // a scale per column, or one for all, multiplies the sums
   double zero_offset = 0;    // of all codes; unsigned codes stand for signed ones
+  bool sides_apart = false;  // scales and zero points are in no unit
   bool real_zeros = false;   // zero points are floats: what they are taken from is rounded once
   int scale_shift = 0;       // added to the exponents of e8m0 scales so that products fit
   int lift = 0;              // elements are multiplied by 2^lift: sums stay above subnormal numbers
@@ -77,7 +81,8 @@ struct FragmentLayout {
   int code_width() const { return std::min(4, element->bits); }
   int code_runs() const { return std::max(1, element->bits / 4); }
   int code_words() const { return kFragmentThreads * (is_plain() ? 16 : element->bits); }
-  int unit_words() const { return code_words() + scale.words() + zero.words(); }
+  int side_words() const { return scale.words() + zero.words(); }
+  int unit_words() const { return code_words() + (sides_apart ? 0 : side_words()); }
   bool operator==(const FragmentLayout&) const = default;
 };
 
@@ -103,9 +108,13 @@ struct FragmentRows {
 using PackUnit = std::function<void(const FragmentRows& rows, int64_t step, uint32_t* words)>;
 PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
                      const FragmentLayout& layout);
-// All units of a layout, one behind the other.
+// The same for sides that stand apart, of one block instead of one step.
+PackUnit side_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
+                     const FragmentLayout& layout);
+// All units of a layout, one behind the other, or all of its sides.
 using PackRowUnit = std::function<void(int64_t row_unit, int64_t step, uint32_t* words)>;
 PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack);
+PackedConstant pack_sides(const FragmentLayout& layout, const PackRowUnit& pack);
 // f32 for each row of the units, where scales multiply the sums.
 PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                              const FragmentLayout& layout);
@@ -116,6 +125,8 @@ struct FragmentPlaces {
   struct Words {
     codegen::ValueId ring = codegen::kNone;
     int64_t first = 0;
+    // Instead of a slot, for every thread: those of its pair of rows, u32 [threads, 1] each.
+    std::vector<Tile> loaded = {};
   };
   std::vector<Words> codes;  // as many as FragmentLayout::code_runs()
   Words scale, zero;

@@ -1,5 +1,8 @@
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 
+#include <optional>
+
+#include "kernels/llvm/scaled_dot/apart_sides.h"
 #include "kernels/llvm/scaled_dot/product_end.h"
 
 namespace tenon::kernels {
@@ -25,6 +28,7 @@ class Emitter {
         b_(writer_.builder),
         x_(writer_.buffer("x", layout_.operand, dot.terms)),
         w_(writer_.buffer("w", layout_.is_plain() ? layout_.operand : DType::kU32, dot.units)),
+        side_words_(declare_sides()),
         partial_(declare_partial(rows, lowered)),
         counters_(declare_counters(rows, lowered)),
         end_(writer_, dot.graph, dot.dots, {chunk(), kFragmentRows, shape.tokens}, lowered),
@@ -47,6 +51,7 @@ class Emitter {
         x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
       }
     }
+    if (layout_.sides_apart) sides_.emplace(b_, layout_, side_words_, shape_.units);
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
             [&](ValueId item, std::span<const ValueId>) {
@@ -80,6 +85,10 @@ class Emitter {
     return writer_.buffer(
         "partial", DType::kF32,
         BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1));
+  }
+
+  ValueId declare_sides() {
+    return layout_.sides_apart ? writer_.buffer("sides", DType::kU32, dot_.dots.sides) : kNone;
   }
 
   ValueId declare_counters(const Dim& rows, Lowered& lowered) {
@@ -130,9 +139,13 @@ class Emitter {
     const int64_t share = (steps() + shape_.splits - 1) / shape_.splits;
     const ValueId first = b_.mul(place.split, b_.index(share));
     const ValueId last = b_.min(b_.add(first, b_.index(share)), b_.index(steps()));
-    const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+    std::vector<Tile> initial = {b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens})};
+    const ApartSides::Rows rows{place.row_unit, b_.index(0)};
+    const std::vector<Tile> sides = sides_ ? sides_->load(rows, first) : std::vector<Tile>{};
+    const bool carries = sides_ && !sides_->is_constant();
+    if (carries) initial.insert(initial.end(), sides.begin(), sides.end());
     return b_.pipeline(
-        shape_.slots, first, last, {zero},
+        shape_.slots, first, last, initial,
         [&](ValueId step, ValueId slot) {
           fetch_weight(place, step, slot);
           for (int unit = 0; unit < shape_.units; ++unit) {
@@ -141,17 +154,21 @@ class Emitter {
             fetch_tokens(place, unit, k, slot);
           }
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          return std::vector<ValueId>{add_units(carried[0], slot)};
+        [&](ValueId step, ValueId slot, std::span<const ValueId> carried) {
+          if (!carries) return std::vector<ValueId>{add_units(carried[0], slot, sides)};
+          const ValueId next = b_.min(b_.add(step, b_.index(1)), b_.sub(last, b_.index(1)));
+          std::vector<ValueId> out = sides_->load(rows, next);
+          out.insert(out.begin(), add_units(carried[0], slot, carried.subspan(1)));
+          return out;
         })[0];
   }
 
-  Tile add_units(Tile sums, ValueId slot) {
+  Tile add_units(Tile sums, ValueId slot, std::span<const Tile> sides) {
     const int together = layout_.scales_blocks() ? layout_.units_together(shape_.units) : 0;
     Tile part = sums;
     for (int unit = 0; unit < shape_.units; ++unit) {
       const std::vector<std::vector<Tile>> right = tokens_of_blocks(slot, unit);
-      const Tile left = left_operand(slot, unit);
+      const Tile left = left_operand(slot, unit, sides);
       for (int block = 0; block < layout_.sums_of_unit(); ++block) {
         if (together > 0 && unit % together == 0) {
           part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
@@ -215,10 +232,13 @@ class Emitter {
     }
   }
 
-  Tile left_operand(ValueId slot, int unit) {
-    if (!layout_.is_plain())
-      return reader_.operand(FragmentPlaces::of_unit(layout_, w_rings_[0], unit), slot);
-    return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
+  Tile left_operand(ValueId slot, int unit, std::span<const Tile> sides) {
+    if (layout_.is_plain()) {
+      return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
+    }
+    auto places = FragmentPlaces::of_unit(layout_, w_rings_[0], unit);
+    if (sides_) sides_->place(sides, unit, places);
+    return reader_.operand(places, slot);
   }
 
   Tile own_chunk(Tile sums, int first) {
@@ -256,9 +276,10 @@ class Emitter {
   const PipelinedShape& shape_;
   LaunchWriter writer_;
   Builder& b_;
-  ValueId x_, w_, partial_, counters_;
+  ValueId x_, w_, side_words_, partial_, counters_;
   ProductEnd end_;
   FragmentReader reader_;
+  std::optional<ApartSides> sides_;
   ValueId rows_ = kNone;
   std::vector<ValueId> w_rings_, x_rings_;
 };
