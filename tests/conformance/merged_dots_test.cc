@@ -170,13 +170,13 @@ TEST_P(Merged, GateAndUp) {
               "Sigmoid", {1, 9, 40});
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Merged,
-                         testing::Combine(testing::Values("nvfp4", "mxfp4", "mxfp8", "int4_n_major",
-                                                          "nbits4_zero", "fp8_channel",
-                                                          "fp8_tensor", "fp8_block", "fp8_square",
-                                                          "uint8_block_zero", "f16"),
-                                          testing::Values(DType::kF16)),
-                         [](const auto& info) { return std::string(std::get<0>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, Merged,
+    testing::Combine(testing::Values("nvfp4", "mxfp4", "mxfp8", "int4_n_major", "nbits4_zero",
+                                     "fp8_channel", "fp8_tensor", "fp8_block", "fp8_square",
+                                     "uint8_block_zero", "uint4_large_zero", "f16"),
+                     testing::Values(DType::kF16)),
+    [](const auto& info) { return std::string(std::get<0>(info.param)); });
 INSTANTIATE_TEST_SUITE_P(Bf16, Merged,
                          testing::Combine(testing::Values("nvfp4", "uint8_block_zero", "fp8_square",
                                                           "bf16"),

@@ -161,7 +161,8 @@ TEST_P(Prologue, GateAndUp) {
 INSTANTIATE_TEST_SUITE_P(Formats, Prologue,
                          testing::Combine(testing::Values("nvfp4", "mxfp4", "mxfp8", "int4_n_major",
                                                           "nbits4_zero", "fp8_channel", "fp8_block",
-                                                          "fp8_square", "uint8_block_zero"),
+                                                          "fp8_square", "uint8_block_zero",
+                                                          "uint4_large_zero"),
                                           testing::Values(DType::kF16)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
 INSTANTIATE_TEST_SUITE_P(Bf16, Prologue,
