@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/refusal.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
+#include "kernels/llvm/attention/paged.h"
 #include "kernels/llvm/concat.h"
 #include "kernels/llvm/cum_sum.h"
 #include "kernels/llvm/gather.h"
@@ -42,9 +44,10 @@ std::array<Table, 3> gpu_tables() {
 }
 
 // These ask the settings themselves: only the order of their loops differs.
-std::array<Table, 8> shared_tables() {
+std::array<Table, 9> shared_tables() {
   return {{
       {ir::kLoop, loop_candidates()},
+      {ir::kPagedAttention, paged_attention_candidates()},
       {"Concat", concat_candidates()},
       {"CumSum", cum_sum_candidates()},
       {"GatherElements", gather_elements_candidates()},

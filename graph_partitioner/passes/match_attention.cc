@@ -11,6 +11,7 @@ void match_attention(ir::Graph& graph) {
       attention_forms::onnx_forms(),
       attention_forms::multi_head_forms(),
       attention_forms::group_query_forms(),
+      attention_forms::paged_forms(),
   });
   apply_rules(graph, ops);
   for (const auto family : {attention_forms::unfused_forms(), attention_forms::new_head_forms(),

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/primitives.h"
 
 namespace tenon {
@@ -68,7 +69,9 @@ Support is_gainful(const ir::Graph& cut, const ir::Graph& fused) {
   size_t most = 0;
   for (ir::NodeId id : fused.order()) {
     const ir::Node& node = fused.node(id);
-    if (node.is(ir::kScaledDot) || node.is(ir::kAttention)) return Support::yes();
+    if (node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention)) {
+      return Support::yes();
+    }
     if (node.body && computes(*node.body)) most = std::max(most, computing_sources(cut, node));
   }
   if (most >= kFewestFusedOps) return Support::yes();

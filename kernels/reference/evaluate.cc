@@ -15,9 +15,10 @@ using OpTable = std::unordered_map<std::string_view, Outputs (*)(const Call&)>;
 const OpTable& op_table() {
   static const OpTable table = [] {
     OpTable merged;
-    for (const auto family : {pointwise_ops(), activation_ops(), conversion_ops(), reduction_ops(),
-                              normalization_ops(), movement_ops(), scatter_ops(), shape_ops(),
-                              dot_ops(), attention_ops(), rotary_ops(), fusion_ops()}) {
+    for (const auto family :
+         {pointwise_ops(), activation_ops(), conversion_ops(), reduction_ops(), normalization_ops(),
+          movement_ops(), scatter_ops(), shape_ops(), dot_ops(), attention_ops(),
+          paged_attention_ops(), rotary_ops(), fusion_ops()}) {
       for (const OpEntry& entry : family) {
         if (!merged.emplace(entry.op, entry.evaluate).second) {
           throw InternalError("the reference lists an op twice: " + std::string(entry.op));

@@ -55,6 +55,7 @@ std::span<const OpEntry> scatter_ops();
 std::span<const OpEntry> shape_ops();
 std::span<const OpEntry> dot_ops();
 std::span<const OpEntry> attention_ops();
+std::span<const OpEntry> paged_attention_ops();
 std::span<const OpEntry> rotary_ops();
 std::span<const OpEntry> fusion_ops();
 

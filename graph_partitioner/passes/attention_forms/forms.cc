@@ -76,6 +76,16 @@ void take_output_transpose(Rewrite& r, ir::Attention& attention) {
   attention.y_layout = "bshd";
 }
 
+ValueId normed_heads(Rewrite& r, ValueId x, ValueId weight, float epsilon) {
+  if (weight == kNoValue) return x;
+  ir::Node norm;
+  norm.op = "RMSNormalization";
+  norm.inputs = {x, weight};
+  norm.attributes["axis"] = int64_t{-1};
+  norm.attributes["epsilon"] = epsilon;
+  return r.emit.emit(std::move(norm), r.dtype(x), r.graph().value(x).shape);
+}
+
 ValueId used_output(Rewrite& r, size_t index) {
   return r.is_used(index) ? r.output(index) : kNoValue;
 }

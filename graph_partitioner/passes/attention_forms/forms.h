@@ -14,6 +14,7 @@ std::span<const NamedRewrite> unfused_forms();
 std::span<const NamedRewrite> onnx_forms();
 std::span<const NamedRewrite> multi_head_forms();
 std::span<const NamedRewrite> group_query_forms();
+std::span<const NamedRewrite> paged_forms();
 std::span<const NamedRewrite> rotary_forms();
 std::span<const NamedRewrite> new_head_forms();
 
@@ -34,6 +35,9 @@ ir::ValueId split_heads(Rewrite& r, ir::ValueId x, int64_t heads);
 
 // The Transpose that alone reads y and turns [B,H,S,D] into [B,S,H,D] dissolves into y's layout.
 void take_output_transpose(Rewrite& r, ir::Attention& attention);
+
+// x [..., D] with its heads normed by their root mean square; x itself without a weight.
+ir::ValueId normed_heads(Rewrite& r, ir::ValueId x, ir::ValueId weight, float epsilon);
 
 // Whether a node's output is read by anybody; kNoValue where it is not.
 ir::ValueId used_output(Rewrite& r, size_t index);

@@ -216,16 +216,6 @@ Tensors read_tensors(Rewrite& r, const Form& form) {
           slice_axis(r, all, 2, form.q_heads + form.kv_heads, form.kv_heads)};
 }
 
-ValueId normed(Rewrite& r, ValueId x, ValueId weight, float epsilon) {
-  if (weight == kNoValue) return x;
-  ir::Node norm;
-  norm.op = "RMSNormalization";
-  norm.inputs = {x, weight};
-  norm.attributes["axis"] = int64_t{-1};
-  norm.attributes["epsilon"] = epsilon;
-  return r.emit.emit(std::move(norm), r.dtype(x), r.graph().value(x).shape);
-}
-
 // The operands of norm and rotary.
 Support read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
   attention.q_norm = r.input(kNormQ);
@@ -252,8 +242,8 @@ Support read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
 
 // Norm and rotary in front of an attention without a past.
 void write_out_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
-  attention.q = normed(r, attention.q, attention.q_norm, attention.norm_epsilon);
-  attention.k = normed(r, attention.k, attention.k_norm, attention.norm_epsilon);
+  attention.q = normed_heads(r, attention.q, attention.q_norm, attention.norm_epsilon);
+  attention.k = normed_heads(r, attention.k, attention.k_norm, attention.norm_epsilon);
   attention.q_norm = attention.k_norm = kNoValue;
   attention.norm_epsilon = ir::Attention().norm_epsilon;
   if (!attention.has_rotary()) return;

@@ -1,0 +1,183 @@
+// com.microsoft::PagedAttention: tokens of several sequences behind each other, keys in pages.
+//
+//   q, k, v ──[RMS norm of heads]──[rotary at past + i]── tenon::PagedAttention
+//
+// The operator tells where sequences begin; here that becomes a sequence and a place for each
+// token. Caches that are no outputs, quantised and latent ones, and queries that see later tokens
+// stay.
+#include "graph_partitioner/ir/paged_attention.h"
+
+#include <fmt/format.h>
+
+#include "base/support.h"
+#include "graph_partitioner/passes/attention_forms/forms.h"
+#include "graph_partitioner/passes/attention_forms/rotary.h"
+
+namespace tenon::attention_forms {
+namespace {
+
+using ir::kNoValue;
+using ir::ValueId;
+
+enum Input {
+  kQ,
+  kK,
+  kV,
+  kKeyCache,
+  kValueCache,
+  kStarts,
+  kPast,
+  kTable,
+  kCos,
+  kSin,
+  kSlots,
+  kSinks,
+  kNormQ,
+  kNormK,
+};
+
+struct Form {
+  int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  Dim tokens, sequences;
+};
+
+Support is_ours(Rewrite& r) {
+  const ir::Node& node = r.node();
+  if (node.text("kv_cache_layout", "SEPARATE") != "SEPARATE") {
+    return Support::no("its caches are latent");
+  }
+  if (node.text("k_quant_type", "NONE") != "NONE" || node.text("v_quant_type", "NONE") != "NONE") {
+    return Support::no("its pages are quantised");
+  }
+  if (node.integer("is_causal", 1) == 0) return Support::no("its tokens see later ones");
+  if (node.integer("rotary_offset", 0) != 0)
+    return Support::no("its rotary begins inside of heads");
+  if (!r.is_used(1) || !r.is_used(2)) {
+    return Support::no("its caches are to be written in place and are no outputs");
+  }
+  if (r.has_input(kK) != r.has_input(kV) || r.has_input(kNormQ) != r.has_input(kNormK)) {
+    return Support::no("it has keys without values, or a norm of one of q and k");
+  }
+  return Support::yes();
+}
+
+Support read_form(Rewrite& r, Form& form) {
+  if (Support answer = is_ours(r); !answer) return answer;
+  const auto q = r.shape(r.input(kQ)), cache = r.shape(r.input(kKeyCache)),
+             values = r.shape(r.input(kValueCache)), table = r.shape(r.input(kTable)),
+             starts = r.shape(r.input(kStarts));
+  if (!q || !cache || !values || !table || !starts || q->size() != 2 || cache->size() != 4 ||
+      *cache != *values || table->size() != 2 || starts->size() != 1) {
+    return Support::no("the sizes of its operands are not known before Run");
+  }
+  form.q_heads = r.node().integer("num_heads", 0);
+  form.kv_heads = r.node().integer("kv_num_heads", 0);
+  if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
+    return Support::no(fmt::format("{} query heads on {} key heads", form.q_heads, form.kv_heads));
+  }
+  const Dim& width = (*cache)[3];
+  const int64_t heads = r.has_input(kK) ? form.q_heads : form.q_heads + 2 * form.kv_heads;
+  if (!width.is_constant() || !(*cache)[2].is(form.kv_heads) ||
+      !q->back().is(heads * width.value())) {
+    return Support::no(fmt::format("{} elements of a token are no {} heads of {}", q->back().text(),
+                                   heads, width.text()));
+  }
+  for (const Input input : {kK, kV}) {
+    const auto shape = r.has_input(input) ? r.shape(r.input(input)) : Shape{};
+    if (r.has_input(input) && (!shape || *shape != Shape{(*q)[0], form.kv_heads * width.value()})) {
+      return Support::no("its keys or values are not those of its tokens");
+    }
+  }
+  form.head_size = width.value();
+  form.tokens = (*q)[0];
+  form.sequences = (*table)[0];
+  return Support::yes();
+}
+
+// The sequence of each token, and its place there: [T].
+void find_places(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
+  auto& e = r.emit;
+  const auto wide = [&](Input input) { return e.cast(r.input(input), DType::kI64); };
+  const ValueId starts = wide(kStarts), token = e.position({form.tokens}, 0);
+  const ValueId ends = slice_axis(r, starts, 0, 1, form.sequences);
+  const ValueId passed = e.compare("GreaterOrEqual", e.reshape(token, {form.tokens, 1}),
+                                   e.reshape(ends, {1, form.sequences}));
+  const ValueId count = e.reduce("ReduceSum", e.cast(passed, DType::kI64), {1});
+  const ValueId last = e.dim_value(form.sequences - 1, DType::kI64);
+  attention.rows = e.binary("Min", e.reshape(count, {form.tokens}), last);
+  const ValueId before = e.gather(wide(kPast), attention.rows, 0);
+  const ValueId begin = e.gather(starts, attention.rows, 0);
+  attention.positions = e.binary("Add", before, e.binary("Sub", token, begin));
+}
+
+Support rotate_heads(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
+  if (r.node().integer("do_rotary", 0) == 0) return Support::yes();
+  const auto cos = r.shape(r.input(kCos)), sin = r.shape(r.input(kSin));
+  if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant() ||
+      2 * (*cos)[1].value() > form.head_size) {
+    return Support::no("its cos_cache and sin_cache do not fit a head");
+  }
+  const ValueId places = r.emit.reshape(attention.positions, {1, form.tokens});
+  const Rotation rotation =
+      rotation_at(r, r.input(kCos), r.input(kSin), places, 2 * (*cos)[1].value(),
+                  r.node().integer("rotary_interleaved", 0) != 0);
+  const auto turned = [&](ValueId x, int64_t heads) {
+    const ValueId rows = r.emit.reshape(x, {1, form.tokens, heads, form.head_size});
+    return r.emit.reshape(rotate(r, rows, rotation, false), {form.tokens, heads, form.head_size});
+  };
+  attention.q = turned(attention.q, form.q_heads);
+  attention.k = turned(attention.k, form.kv_heads);
+  return Support::yes();
+}
+
+void read_heads(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
+  const auto heads = [&](Input input, int64_t count) {
+    return r.emit.reshape(r.input(input), {form.tokens, count, form.head_size});
+  };
+  if (r.has_input(kK)) {
+    attention.q = heads(kQ, form.q_heads);
+    attention.k = heads(kK, form.kv_heads);
+    attention.v = heads(kV, form.kv_heads);
+  } else {
+    const ValueId all = heads(kQ, form.q_heads + 2 * form.kv_heads);
+    attention.q = slice_axis(r, all, 1, 0, form.q_heads);
+    attention.k = slice_axis(r, all, 1, form.q_heads, form.kv_heads);
+    attention.v = slice_axis(r, all, 1, form.q_heads + form.kv_heads, form.kv_heads);
+  }
+  const float epsilon = r.node().number("qk_norm_epsilon", 1e-6f);
+  attention.q = normed_heads(r, attention.q, r.input(kNormQ), epsilon);
+  attention.k = normed_heads(r, attention.k, r.input(kNormK), epsilon);
+}
+
+bool paged_attention(Rewrite& r) {
+  Form form;
+  if (const Support answer = read_form(r, form); !answer) return r.refuse(answer.reason);
+  const int64_t window = r.node().integer("local_window_size", -1);
+  ir::PagedAttention attention;
+  attention.key_cache = r.input(kKeyCache);
+  attention.value_cache = r.input(kValueCache);
+  attention.table = r.input(kTable);
+  attention.slots = r.input(kSlots);
+  attention.sinks = r.input(kSinks);
+  attention.scale = r.node().number("scale", 0.0f);
+  attention.softcap = r.node().number("softcap", 0.0f);
+  attention.left_window = window > 0 ? window - 1 : -1;  // the query's own key is one of them
+  find_places(r, form, attention);
+  read_heads(r, form, attention);
+  if (const Support answer = rotate_heads(r, form, attention); !answer) {
+    return r.refuse(answer.reason);
+  }
+  for (const size_t output : {1, 2})
+    r.set_shape(output, *r.graph().value(r.input(kKeyCache)).shape);
+  r.set_shape(0, {form.tokens, form.q_heads * form.head_size});
+  attention.write_to(r.graph().node(r.id()));
+  return true;
+}
+
+constexpr NamedRewrite kRules[] = {{"com.microsoft::PagedAttention", paged_attention}};
+
+}  // namespace
+
+std::span<const NamedRewrite> paged_forms() { return kRules; }
+
+}  // namespace tenon::attention_forms
