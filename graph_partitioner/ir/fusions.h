@@ -102,7 +102,8 @@ struct MergedDots {
 // kv_lengths that is Concat(past, k). Query i stands at
 //   position(b, i) = i + past(b), or where `causal` is set i + length(b) - Sq
 // and sees key j when j < length(b), j <= position (causal, causal_top_left),
-// position - j <= left_window and j - position <= right_window. A query that sees no key gives 0.
+// position - j <= left_window and j - position <= right_window. A query that sees none of the keys
+// gives 0, or NaN as a softmax does where `nan_without_keys` is set.
 //
 // Before all this, heads of q and of the new keys (not those of past) are brought to their places:
 //   x ── [x * norm / sqrt(mean(x²) + norm_epsilon)] ── [rotary] ── rounded to x's type
@@ -138,6 +139,7 @@ struct Attention {
   bool causal = false;           // bottom-right aligned: the last query sees the last key
   bool causal_top_left = false;  // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited
+  bool nan_without_keys = false;
   bool interleaved = false;
   float norm_epsilon = 1e-6f;
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -30,6 +31,7 @@ struct Problem {
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> bias;  // empty: none
   const ReferenceTensor* sinks = nullptr;
   bool zero_sink = false;
+  bool nan_without_keys = false;
 
   int64_t batch() const { return q.dims[0]; }
   bool sees(int64_t b, int64_t i, int64_t j) const {
@@ -109,8 +111,10 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
       for (double& weight : weights)
         weight = rounded_to_e4m3(weight, p.probability_scale, p.probability_type);
     }
+    const bool sees_nothing = std::ranges::find(hidden, false) == hidden.end();
+    const bool is_nan = p.nan_without_keys && keys > 0 && sees_nothing && !sink;
     for (int64_t d = 0; d < value_width; ++d) {
-      double sum = 0;
+      double sum = is_nan ? std::numeric_limits<double>::quiet_NaN() : 0;
       for (int64_t j = 0; j < keys; ++j) {
         const double weight = weights[static_cast<size_t>(j)];
         // A hidden key may hold anything, NaN too.
@@ -316,6 +320,7 @@ Outputs fused_attention(const Call& call) {
   p.v = values.numbers;
   p.scale = node.scale;
   p.softcap = node.softcap;
+  p.nan_without_keys = node.nan_without_keys;
   p.probability_scale = node.probability_scale;
   p.probability_type = node.probability_type;
   p.causal = node.causal || node.causal_top_left;

@@ -22,7 +22,7 @@ bool is_last_axis(const Graph& graph, ValueId value, int64_t axis) {
 // The softmax's input behind `value`, which is its result, perhaps guarded and cast.
 std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
   const Pattern softmax = op("Softmax", {any("scores")}, "softmax");
-  // Rows without a key: exporters turn the NaN into 0, which tenon::Attention gives anyway.
+  // Rows without a key: some exporters turn the NaN into 0.
   const Pattern guarded =
       op("Where", {op("IsNaN", {softmax}), constant("zero"), softmax}, "guarded");
   const Pattern pattern = optional("Cast", either(guarded, softmax));
@@ -35,7 +35,11 @@ std::optional<Probabilities> trace_softmax(const Graph& graph, ValueId value) {
   const bool flattens = node.since_version > 0 && node.since_version < 13;
   const int64_t axis = node.integer("axis", flattens ? 1 : -1);
   if (!is_last_axis(graph, match["scores"], axis)) return std::nullopt;
-  return Probabilities{match["scores"], kNoValue, 0.0f, DType::kF32, match.sources};
+  Probabilities found;
+  found.scores = match["scores"];
+  found.is_guarded = match["guarded"] != kNoValue;
+  found.sources = match.sources;
+  return found;
 }
 
 // What a Slice reads that drops the last element of the last axis only.

@@ -15,6 +15,7 @@ namespace tenon::attention_forms {
 struct Probabilities {
   ir::ValueId scores = ir::kNoValue;
   ir::ValueId sinks = ir::kNoValue;  // [1, H, 1, 1]; kNoValue: none
+  bool is_guarded = false;           // NaN becomes 0
   float rounded_by = 0.0f;           // the scale of e4m3 codes; 0: not rounded
   DType divided_in = DType::kF32;    // by that scale
   std::vector<int> sources;

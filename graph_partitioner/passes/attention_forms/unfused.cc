@@ -73,12 +73,10 @@ std::optional<FourDims> as_four_dims(Rewrite& r, ValueId value, const ir::BlockS
 // What the two products and the softmax between them amount to.
 struct Found {
   ScaledDot first, second;
+  Probabilities probabilities;
   Scores scores;
   FourDims q, k, v;
-  size_t rank = 4;           // of the scores
-  ValueId sinks = kNoValue;  // as of Probabilities
-  float rounded_by = 0.0f;
-  DType divided_in = DType::kF32;
+  size_t rank = 4;  // of the scores
   std::vector<int> sources;
 };
 
@@ -127,23 +125,15 @@ std::optional<Found> find_attention(Rewrite& r) {
              v = as_four_dims(r, second->b, second->scale_b);
   const auto rank = r.shape(second->a);
   if (!q || !k || !v || !rank || !r.shape(r.output())) return std::nullopt;
-  found = {*first,
-           *second,
-           *scores,
-           *q,
-           *k,
-           *v,
-           rank->size(),
-           probabilities->sinks,
-           probabilities->rounded_by,
-           probabilities->divided_in,
-           probabilities->sources};
+  found = {*first, *second,      *probabilities,        *scores, *q, *k,
+           *v,     rank->size(), probabilities->sources};
   found.sources = ir::merge_sources(found.sources, scores->sources);
   found.sources = ir::merge_sources(found.sources, product.sources);
   for (const FourDims* operand : {&found.q, &found.k, &found.v}) {
     found.sources = ir::merge_sources(found.sources, operand->sources);
   }
-  if (found.sinks != kNoValue && !((*r.shape(found.sinks))[1] == found.q.shape[1])) {
+  if (found.probabilities.sinks != kNoValue &&
+      !((*r.shape(found.probabilities.sinks))[1] == found.q.shape[1])) {
     return std::nullopt;
   }
   if (found.scores.scale == 0.0 || !is_attention(found) || !masks_fit(r, found))
@@ -198,10 +188,15 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   attention.scale =
       static_cast<float>(found.scores.scale * q.scale * k.scale * found.first.alpha_constant);
   attention.softcap = static_cast<float>(found.scores.softcap);
-  attention.probability_scale = found.rounded_by;
-  attention.probability_type = found.divided_in;
+  attention.probability_scale = found.probabilities.rounded_by;
+  attention.probability_type = found.probabilities.divided_in;
   attention.mask = combined_mask(r, found);
-  if (found.sinks != kNoValue) attention.sinks = r.emit.reshape(found.sinks, {found.q.shape[1]});
+  if (found.probabilities.sinks != kNoValue) {
+    attention.sinks = r.emit.reshape(found.probabilities.sinks, {found.q.shape[1]});
+  }
+  // A sink counts where no key does.
+  attention.nan_without_keys =
+      attention.mask != kNoValue && attention.sinks == kNoValue && !found.probabilities.is_guarded;
   return attention;
 }
 

@@ -493,7 +493,7 @@ class GpuDecode {
 
   void store_result(ValueId query, Tile total, Tile sums) {
     const std::vector<int> shape = {group_, value_columns()};
-    const Tile nothing = b_.compare(Fn::kEqual, total, f32(0, shape));
+    const Tile nothing = rows_of_nothing(writer_, problem_, total);
     const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
     if (codes_) return store_of_codes(query, b_.mul(sums, factor));
     b_.store({y_,

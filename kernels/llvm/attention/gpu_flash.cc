@@ -297,7 +297,7 @@ class GpuFlash {
   }
 
   Tile one_over(Tile denominator) {
-    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
+    const Tile nothing = rows_of_nothing(writer_, problem_, denominator);
     return b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
   }
 

@@ -407,7 +407,7 @@ class GpuPrefill {
 
   void store_result(const Tiles& carried) {
     const Tile denominator = carried[1];
-    const Tile nothing = b_.compare(Fn::kEqual, denominator, per_row(0));
+    const Tile nothing = rows_of_nothing(writer_, problem_, denominator);
     const Tile factor = b_.select(nothing, per_row(0), b_.unary(Fn::kReciprocal, denominator));
     ValueId column = panel_;
     for (size_t i = 3; i < carried.size(); ++i) {

@@ -148,7 +148,7 @@ class OnePass {
           if (!twice) multiply_values(key, count, correction);
           return std::vector<ValueId>{highest, total};
         });
-    const Tile nothing = b_.compare(Fn::kEqual, rows[1], f32(0));
+    const Tile nothing = rows_of_nothing(writer_, problem_, rows[1]);
     factor_ = b_.select(nothing, f32(0), b_.div(f32(1), rows[1]));
     if (twice) add_rounded_values(rows[0]);
   }

@@ -61,4 +61,13 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
   return task;
 }
 
+ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem, ValueId total) {
+  Builder& b = writer.builder;
+  const std::vector<int> shape = b.type(total).shape;
+  if (!problem.attention.nan_without_keys) {
+    return b.compare(codegen::Fn::kEqual, total, b.constant(DType::kF32, 0, shape));
+  }
+  return b.splat(b.equal(writer.index(problem.all_keys), b.index(0)), shape);
+}
+
 }  // namespace tenon::kernels

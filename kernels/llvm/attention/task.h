@@ -23,4 +23,9 @@ struct AttentionTask {
 AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
                           codegen::ValueId number, int64_t query_block, codegen::ValueId lengths);
 
+// Where sums, which are 0, are the result whatever they would be divided by: rows that saw no key.
+// Those of a softmax over keys that are all hidden become 0 / 0.
+codegen::ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem,
+                                 codegen::ValueId total);
+
 }  // namespace tenon::kernels
