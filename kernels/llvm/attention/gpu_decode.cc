@@ -495,26 +495,15 @@ class GpuDecode {
     const std::vector<int> shape = {group_, value_columns()};
     const Tile nothing = rows_of_nothing(writer_, problem_, total);
     const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
-    if (codes_) return store_of_codes(query, b_.mul(sums, factor));
+    if (codes_) {
+      return codes_->store_result(y_, place(problem_.y, query, 0), b_.mul(sums, factor),
+                                  dtype(node_.outputs[0]));
+    }
     b_.store({y_,
               place(problem_.y, query, 0),
               {dim(problem_.y.head), dim(problem_.y.column)},
               {kNone, b_.index(problem_.value_depth)}},
              encode_tile(b_, b_.mul(sums, factor), dtype(node_.outputs[0])));
-  }
-
-  void store_of_codes(ValueId query, Tile result) {
-    const std::vector<int> shape = b_.type(result).shape;
-    const auto splat = [&](const Dim& value) {
-      return b_.splat(b_.from_index(dim(value), DType::kI32), shape);
-    };
-    const Tile column = codes_->column(shape);
-    const Tile row = b_.mul(b_.iota(DType::kI32, shape, 0), splat(problem_.y.head));
-    const Tile at = b_.add(row, b_.mul(column, splat(problem_.y.column)));
-    const Tile inside = b_.compare(Fn::kLess, column, splat(problem_.value_depth));
-    const Tile scaled = b_.mul(result, codes_->value_scales(column));
-    b_.scatter(y_, place(problem_.y, query, 0), at,
-               encode_tile(b_, scaled, dtype(node_.outputs[0])), inside);
   }
 
   const ir::Graph& graph_;

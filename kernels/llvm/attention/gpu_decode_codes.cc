@@ -138,6 +138,19 @@ Tile DecodeCodes::column(std::vector<int> shape) {
                 b_.add(times(of_product, shape_.codes), part));
 }
 
+void DecodeCodes::store_result(ValueId y, ValueId offset, Tile sums, DType type) {
+  const std::vector<int> shape = b_.type(sums).shape;
+  const auto splat = [&](const Dim& value) {
+    return b_.splat(b_.from_index(writer_.index(value), DType::kI32), shape);
+  };
+  const Tile where = column(shape);
+  const Tile row = b_.mul(b_.iota(DType::kI32, shape, 0), splat(problem_.y.head));
+  const Tile at = b_.add(row, b_.mul(where, splat(problem_.y.column)));
+  const Tile inside = b_.compare(Fn::kLess, where, splat(problem_.value_depth));
+  const Tile scaled = b_.mul(sums, value_scales(where));
+  b_.scatter(y, offset, at, encode_tile(b_, scaled, type), inside);
+}
+
 Tile DecodeCodes::value_scales(Tile column) {
   const std::vector<int> shape = b_.type(column).shape;
   if (value_.is_one) return b_.splat(b_.load({value_.buffer, b_.index(0)}, {}), shape);

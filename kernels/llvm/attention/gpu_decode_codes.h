@@ -33,10 +33,10 @@ class DecodeCodes {
   // What products are to be multiplied with: f32 [].
   Tile factor() const { return factor_; }
 
-  // Which column of a head an element of the sums [rows, all columns] belongs to: i32.
+  // The sums [heads, all columns] of a query times the scales of values, from `offset` of y on.
+  void store_result(codegen::ValueId y, codegen::ValueId offset, Tile sums, DType type);
+  // Which column of a head an element of the sums belongs to: i32.
   Tile column(std::vector<int> shape);
-  // The scales of values in these columns.
-  Tile value_scales(Tile column);
 
   // Numbers of a new head [1, columns from `first` on] as codes, as f32 again, and as the cache
   // stores them.
@@ -49,6 +49,8 @@ class DecodeCodes {
   Tile rounded_values(Tile numbers, Tile column);
 
  private:
+  // The scales of values in these columns.
+  Tile value_scales(Tile column);
   struct Scale {
     codegen::ValueId buffer;
     bool is_one;  // for all
