@@ -167,7 +167,7 @@ std::vector<DotForm> forms_with_sides_apart(DType activation) {
 
 TEST(PipelinedDot, SidesApartOfUnits) {
   unsigned seed = 600;
-  for (const DType activation : {DType::kF16, DType::kBF16}) {
+  for (const DType activation : kActivations) {
     for (const DotForm& form : forms_with_sides_apart(activation)) {
       const DotProblem tail{form, activation, {131, 1032}, static_cast<DotEnd>(seed % 4)};
       EXPECT_EQ(judge(tail, seed++, {1, 7, 40, 130}), 4) << describe(tail);

@@ -101,6 +101,9 @@ TEST(PipelinedPtx, SidesApartOfUnits) {
     problem.form.block = block;
     for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) expect_clean(problem, true, arch);
   }
+  problem.activation = problem.form.scale = DType::kF32;  // scales of sums
+  problem.form.block = 128;
+  expect_clean(problem, /*all=*/true);
 }
 
 // Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.

@@ -1,6 +1,7 @@
-// Every kind of weight that Tenon promises to multiply from its packed form, with 16-bit rows:
-// which candidate takes it on a GPU with pipelines, and what its packed form weighs against the
-// file's.
+// Every kind of weight that Tenon promises to multiply from its packed form: which candidate takes
+// it on a GPU with pipelines, and what its packed form weighs against the file's.
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
@@ -12,6 +13,7 @@ namespace tenon::kernels {
 namespace {
 
 constexpr DotSize kSize{384, 1024};
+constexpr std::array kActivations = {DType::kF16, DType::kBF16, DType::kF32};
 
 Settings gpu_settings() {
   Settings settings = conformance_settings();
@@ -27,7 +29,7 @@ std::vector<DotForm> integer_kinds(DType activation) {
   for (const DType element :
        {DType::kI4, DType::kU4, DType::kI8, DType::kU8, DType::kI2, DType::kU2}) {
     for (const int64_t block : {16, 32, 64, 128, 256, 0}) {
-      for (const DType scale : {activation, DType::kF32}) {
+      for (const DType scale : std::set{activation, DType::kF32}) {
         for (const DType zero : {DType::kUndefined, element}) {
           for (const bool k_last : {true, false}) {
             kinds.push_back({.name = "integers",
@@ -58,7 +60,8 @@ std::vector<DotForm> float_kinds(DType activation) {
                        .k_last = k_last,
                        .rows = k_last ? rows : 1});
     };
-    add("plain", activation, DType::kUndefined, 0);
+    if (activation != kF32) add("plain", activation, DType::kUndefined, 0);
+    add("fp4, f32 scales", DType::kF4E2M1, kF32, 16);
     add("nvfp4", DType::kF4E2M1, kE4M3, 16);
     add("mxfp4", DType::kF4E2M1, DType::kF8E8M0, 32);
     for (const DType element : {kE4M3, kE5M2}) {
@@ -113,13 +116,13 @@ void expect_pipelined(const DotForm& form, DType activation) {
 }
 
 TEST(WeightCoverage, FloatsArePipelined) {
-  for (const DType activation : {DType::kF16, DType::kBF16}) {
+  for (const DType activation : kActivations) {
     for (const DotForm& form : float_kinds(activation)) expect_pipelined(form, activation);
   }
 }
 
 TEST(WeightCoverage, IntegersArePipelined) {
-  for (const DType activation : {DType::kF16, DType::kBF16}) {
+  for (const DType activation : kActivations) {
     for (const DotForm& form : integer_kinds(activation)) expect_pipelined(form, activation);
   }
 }

@@ -9,10 +9,15 @@ namespace {
 
 using Side = FragmentLayout::Side;
 
+constexpr int kRowsApart = 8;  // the two rows of a pair
+
 // That a thread loads of its pair of rows: where two pairs share a word, that one.
 int words_to_load(const Side& side) {
   return side.kind == Side::Kind::kNone ? 0 : std::max(1, side.words_of_pair());
 }
+
+// From one of them to the next.
+int distance(const Side& side) { return side.kind == Side::Kind::kColumn ? kRowsApart : 1; }
 
 }  // namespace
 
@@ -34,9 +39,14 @@ Tile ApartSides::offsets(const Side& side) {
   const Tile pair = b_.div(b_.iota(DType::kI32, shape, 0), number(4));
   const int of_group = kRowPairs / groups_;
   const Tile own = b_.rem(pair, number(of_group));
-  const bool whole = side.words_of_pair() > 0;
-  const Tile word = whole ? b_.mul(own, number(side.words_of_pair()))
-                          : b_.div(own, number(kRowPairs / side.words()));
+  Tile word = own;
+  if (side.kind == Side::Kind::kColumn) {  // in the order of the rows
+    word = b_.add(own, b_.mul(b_.div(own, number(kRowsApart)), number(kRowsApart)));
+  } else if (side.words_of_pair() > 0) {
+    word = b_.mul(own, number(side.words_of_pair()));
+  } else {
+    word = b_.div(own, number(kRowPairs / side.words()));
+  }
   if (is_constant() || steps_of_block() >= groups_) return word;
   const Tile block = b_.div(pair, number(of_group * steps_of_block()));
   return b_.add(word, b_.mul(block, number(layout_.side_words())));
@@ -55,7 +65,8 @@ std::vector<Tile> ApartSides::load(const Rows& rows, ValueId step) {
     const auto gather = [&](const Side& side, Tile at, int64_t begin) {
       const ValueId own = b_.add(first, b_.mul(rows.warp, b_.index(side.words_of_warp())));
       for (int word = 0; word < words_to_load(side); ++word) {
-        words.push_back(b_.gather(buffer_, b_.add(own, b_.index(begin + word)), at));
+        const ValueId place = b_.add(own, b_.index(begin + word * distance(side)));
+        words.push_back(b_.gather(buffer_, place, at));
       }
     };
     gather(layout_.scale, scale_at_, 0);

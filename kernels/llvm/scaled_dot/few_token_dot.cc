@@ -225,7 +225,8 @@ class Emitter {
     for (int block = 0; block < layout_.sums_of_unit(); ++block) {
       const Tile part =
           multiply(zero, reader_.operand_of_block(left, block), right[static_cast<size_t>(block)]);
-      const Tile scales = reader_.block_scales(places(unit), slot, block, columns(), shape_.groups);
+      const Tile scales =
+          reader_.block_scales(places(unit, sides), slot, block, columns(), shape_.groups);
       sums = b_.fma(part, scales, sums);
     }
     return sums;

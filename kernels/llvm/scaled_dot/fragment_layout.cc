@@ -219,7 +219,7 @@ bool repeats_too_much(const ir::Graph& graph, const ScaledDotProblem& problem,
 bool may_stand_apart(const FragmentLayout& layout) {
   const auto block = static_cast<uint64_t>(layout.block);
   const bool large = layout.block > kFragmentDepth && std::has_single_bit(block);
-  return layout.side_words() > 0 && !layout.scales_blocks() && (layout.blocks() == 1 || large);
+  return layout.side_words() > 0 && !layout.shares_scales() && (layout.blocks() == 1 || large);
 }
 
 }  // namespace
@@ -272,8 +272,8 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   if (problem.b_type == layout.operand && !problem.has_scale_b()) return end(Support::yes());
   layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
   if (!layout.element) {
-    return end(Support::no(fmt::format("{} weights have no form for {} operands",
-                                       name(problem.b_type), name(layout.operand))));
+    return end(Support::no(fmt::format("{} weights have no packed form for rows in {}",
+                                       name(problem.b_type), name(problem.a_type))));
   }
   layout.exponent = layout.element->exponent;
   if (Support elements = check_elements(*graph.value(problem.dot.b).constant, *layout.element);

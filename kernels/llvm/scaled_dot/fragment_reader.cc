@@ -156,6 +156,19 @@ Tile FragmentReader::operand_of_block(Tile operand, int block) {
   return b_.slice(operand, {0, block * depth}, {kFragmentRows, depth});
 }
 
+// From (row half, warp, g, t) to (warp, row half, g; token), where lane t has tokens 2 t and 2 t +
+// 1 of each eight.
+Tile FragmentReader::across_tokens(std::span<const Tile> row_words, int tokens) {
+  constexpr int kLanes = 4;
+  const Tile rows = b_.permute(b_.bitcast(b_.concat(row_words, 0), DType::kF32),
+                               {0, 1, 2, 3, 4, 8, 5, 6, 7}, {kFragmentRows * kLanes, 1});
+  const Tile pair = b_.broadcast(rows, {kFragmentRows * kLanes, 2});
+  const Tile eight = b_.reshape(pair, {kFragmentRows, 2 * kLanes});
+  if (tokens == 2 * kLanes) return eight;
+  const std::vector<Tile> all(static_cast<size_t>(tokens / (2 * kLanes)), eight);
+  return b_.concat(all, 1);
+}
+
 Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int block, int tokens,
                                   int groups) {
   std::vector<int> shape = {kFragmentRows, tokens};
@@ -165,6 +178,7 @@ Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, in
     strides = {layout_.scale.words(), 0};
   }
   const Words& at = places.scale;
+  if (!at.loaded.empty()) return across_tokens(at.loaded, tokens);
   const Tile bits = b_.read(at.ring, slot, shape, b_.index(at.first + block), strides);
   return b_.bitcast(b_.reshape(bits, {kFragmentRows, tokens}), DType::kF32);
 }

@@ -167,6 +167,7 @@ class FragmentReader {
   // Number `word` of those that a pair of rows has: u32 [threads, 1], shared by the lanes.
   Tile row_words(const Words& at, const FragmentLayout::Side& side, int word);
   Tile shared_words(const Words& at);
+  Tile across_tokens(std::span<const Tile> row_words, int tokens);
   Tile side(const FragmentLayout::Side& side, const FormatRule* rule, const Words& at,
             int row_half);
   // Every element as often as k repeats it; `slice`: of two in a word.

@@ -176,8 +176,8 @@ class Emitter {
         part = multiply(part, reader_.operand_of_block(left, block),
                         right[static_cast<size_t>(block)]);
         if (together == 0 || (unit + 1) % together != 0) continue;
-        const auto places = FragmentPlaces::of_unit(layout_, w_rings_[0], unit);
-        sums = b_.fma(part, reader_.block_scales(places, slot, block, shape_.tokens), sums);
+        const Tile scales = reader_.block_scales(places(unit, sides), slot, block, shape_.tokens);
+        sums = b_.fma(part, scales, sums);
       }
     }
     return together > 0 ? sums : part;
@@ -232,13 +232,17 @@ class Emitter {
     }
   }
 
+  FragmentPlaces places(int unit, std::span<const Tile> sides) const {
+    FragmentPlaces places = FragmentPlaces::of_unit(layout_, w_rings_[0], unit);
+    if (sides_) sides_->place(sides, unit, places);
+    return places;
+  }
+
   Tile left_operand(ValueId slot, int unit, std::span<const Tile> sides) {
     if (layout_.is_plain()) {
       return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
     }
-    auto places = FragmentPlaces::of_unit(layout_, w_rings_[0], unit);
-    if (sides_) sides_->place(sides, unit, places);
-    return reader_.operand(places, slot);
+    return reader_.operand(places(unit, sides), slot);
   }
 
   Tile own_chunk(Tile sums, int first) {
