@@ -1,7 +1,7 @@
 // The token that a step of decoding adds, inside of the kernel that attends to it: one launch
-// norms and rotates its heads (as place_heads would), writes its key and value into the caches, and attends.
-// Older keys are read from past, which no launch writes where it counts: they are fetched before
-// the launch before has ended.
+// norms and rotates its heads (as place_heads would), writes its key and value into the caches, and
+// attends. Older keys are read from past, which no launch writes where it counts: they are fetched
+// before the launch before has ended.
 #pragma once
 
 #include "kernels/llvm/attention/key_cache.h"
