@@ -52,15 +52,18 @@ Tile ApartSides::offsets(const Side& side) {
   return b_.add(word, b_.mul(block, number(layout_.side_words())));
 }
 
+ValueId ApartSides::first_block(ValueId step, int load) {
+  if (is_constant()) return b_.index(0);
+  if (units_of_load() > units_) return b_.div(step, b_.index(units_of_load() / units_));
+  const int64_t blocks = std::max(1, groups_ / steps_of_block());  // of a load
+  return b_.add(b_.mul(step, b_.index(blocks * loads())), b_.index(blocks * load));
+}
+
 std::vector<Tile> ApartSides::load(const Rows& rows, ValueId step) {
   const int64_t blocks = layout_.blocks();
   std::vector<Tile> words;
   for (int load = 0; load < loads(); ++load) {
-    const ValueId unit = b_.add(b_.mul(step, b_.index(units_)), b_.index(load * units_of_load()));
-    const ValueId block = is_constant()
-                              ? b_.index(0)
-                              : b_.div(b_.mul(unit, b_.index(groups_)), b_.index(steps_of_block()));
-    const ValueId run = b_.add(b_.mul(rows.row_unit, b_.index(blocks)), block);
+    const ValueId run = b_.add(b_.mul(rows.row_unit, b_.index(blocks)), first_block(step, load));
     const ValueId first = b_.mul(run, b_.index(layout_.side_words()));
     const auto gather = [&](const Side& side, Tile at, int64_t begin) {
       const ValueId own = b_.add(first, b_.mul(rows.warp, b_.index(side.words_of_warp())));

@@ -30,6 +30,7 @@ class ApartSides {
   int units_of_load() const;  // that find all they need in one load
   int loads() const { return std::max(1, units_ / units_of_load()); }
   Tile offsets(const Side& side);
+  codegen::ValueId first_block(codegen::ValueId step, int load);
 
   codegen::Builder& b_;
   const FragmentLayout& layout_;
