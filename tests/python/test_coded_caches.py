@@ -215,19 +215,18 @@ DECODER_BOUNDS = {"int8": 0.02, "fp8": 0.04, "int4": 0.1}
 CONFIG = ARCHITECTURES["llama"]
 
 
-@pytest.mark.parametrize("codes", CACHE_FORMATS)
-def test_a_decoder(codes):
-    spelling = Spelling("genai", "f32", "f32", cache=codes)
-    model = decoder.build_decoder(CONFIG, spelling)
-    session, report = session_with_report(model, "cpu", quiet())
+def check_decoder(name, codes, activations, device):
+    config = ARCHITECTURES[name]
+    spelling = Spelling("genai", activations, activations, cache=codes)
+    session, report = session_with_report(decoder.build_decoder(config, spelling), device, quiet())
     assert report.left_out == []
-    judge = ReferenceDecoder(CONFIG, spelling, SeededWeights())
+    judge = ReferenceDecoder(config, spelling, SeededWeights())
     names = [output.name for output in session.get_outputs()]
     random = np.random.default_rng(1)
-    caches = decoder.inputs_for(CONFIG, spelling, 2, 1, past=0)
+    caches = decoder.inputs_for(config, spelling, 2, 1, past=0)
     past = 0
     for length in (7, 1, 1, 2, 1):
-        ids = random.integers(0, CONFIG.vocabulary, (2, length))
+        ids = random.integers(0, config.vocabulary, (2, length))
         feed = caches | decoder.step_inputs(spelling, ids, past)
         results = dict(zip(names, tensors.run(session, feed), strict=True))
         wanted = judge.step(ids)
@@ -235,6 +234,29 @@ def test_a_decoder(codes):
         assert error < DECODER_BOUNDS[codes], (past, error)
         past += length
         caches = decoder.renamed_caches(results)
+
+
+@pytest.mark.parametrize("codes", CACHE_FORMATS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_decoder(name, codes):
+    check_decoder(name, codes, "f32", "cpu")
+
+
+DECODERS_ON_A_GPU = """
+    import sys
+    sys.path.insert(0, {folder!r})
+    from test_coded_caches import CACHE_FORMATS, check_decoder
+
+    for codes in CACHE_FORMATS:
+        check_decoder({name!r}, codes, "f16", "gpu")
+        print(codes)
+"""
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_oss"])
+def test_a_decoder_on_a_gpu_that_the_stub_driver_plays(name, request):
+    text = DECODERS_ON_A_GPU.format(folder=str(request.path.parent), name=name)
+    assert run_script(text).split() == list(CACHE_FORMATS)
 
 
 @pytest.fixture(scope="module")
