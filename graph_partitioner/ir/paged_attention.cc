@@ -7,7 +7,7 @@ PagedAttention PagedAttention::from(const Node& node) {
   ValueId* const inputs[] = {&attention.q,         &attention.k,           &attention.v,
                              &attention.key_cache, &attention.value_cache, &attention.rows,
                              &attention.positions, &attention.table,       &attention.slots,
-                             &attention.sinks};
+                             &attention.sinks,     &attention.k_scale,     &attention.v_scale};
   for (size_t i = 0; i < std::size(inputs); ++i) *inputs[i] = node.input(i);
   attention.scale = node.number("scale", 0.0f);
   attention.softcap = node.number("softcap", 0.0f);
@@ -19,7 +19,8 @@ void PagedAttention::write_to(Node& node) const {
   node.op = kPagedAttention;
   node.since_version = 0;
   node.attributes.clear();
-  node.inputs = {q, k, v, key_cache, value_cache, rows, positions, table, slots, sinks};
+  node.inputs = {q,         k,     v,     key_cache, value_cache, rows,
+                 positions, table, slots, sinks,     k_scale,     v_scale};
   while (node.inputs.back() == kNoValue) node.inputs.pop_back();
   if (scale != 0.0f) node.attributes["scale"] = scale;
   if (softcap != 0.0f) node.attributes["softcap"] = softcap;

@@ -18,18 +18,23 @@ inline constexpr std::string_view kPagedAttention = "tenon::PagedAttention";
 // counted over all pages, nowhere where that is negative.
 // Token t sees keys j <= positions[t] with positions[t] - j <= left_window.
 // Places and pages that there are none of are not read or written.
-// Node inputs: q, k, v, key_cache, value_cache, rows, positions, table, slots, sinks.
+// Pages may hold codes of i8 or f8e4m3fn, as caches of Attention do: see fusions.h.
+// Node inputs: q, k, v, key_cache, value_cache, rows, positions, table, slots, sinks, k_scale,
+// v_scale.
 // Node outputs: y [T, H * D], key_cache, value_cache.
 struct PagedAttention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   ValueId key_cache = kNoValue, value_cache = kNoValue;
-  ValueId rows = kNoValue, positions = kNoValue;  // i32/i64 [T]
-  ValueId table = kNoValue;                       // i32/i64 [B, pages of a sequence]
-  ValueId slots = kNoValue;                       // i32/i64 [T]
-  ValueId sinks = kNoValue;                       // [H]
-  float scale = 0.0f;                             // 0: 1/sqrt(D)
-  float softcap = 0.0f;                           // 0: none
-  int64_t left_window = -1;                       // -1: unlimited
+  ValueId rows = kNoValue, positions = kNoValue;   // i32/i64 [T]
+  ValueId table = kNoValue;                        // i32/i64 [B, pages of a sequence]
+  ValueId slots = kNoValue;                        // i32/i64 [T]
+  ValueId sinks = kNoValue;                        // [H]
+  ValueId k_scale = kNoValue, v_scale = kNoValue;  // f32: 1 or Hkv * D elements in any shape
+  float scale = 0.0f;                              // 0: 1/sqrt(D)
+  float softcap = 0.0f;                            // 0: none
+  int64_t left_window = -1;                        // -1: unlimited
+
+  bool has_codes() const { return k_scale != kNoValue; }  // of the caches' own type
 
   static PagedAttention from(const Node& node);
   void write_to(Node& node) const;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/reference/conversions.h"
 #include "kernels/reference/op.h"
 
 namespace tenon::kernels::reference {
@@ -10,12 +11,39 @@ namespace {
 
 // The rules are those of graph_partitioner/ir/paged_attention.h.
 Outputs paged_attention(const Call& call) {
-  enum { kQ, kK, kV, kKeyCache, kValueCache, kRows, kPositions, kTable, kSlots, kSinks };
+  enum {
+    kQ,
+    kK,
+    kV,
+    kKeyCache,
+    kValueCache,
+    kRows,
+    kPositions,
+    kTable,
+    kSlots,
+    kSinks,
+    kKScale,
+    kVScale
+  };
   const ir::PagedAttention node = ir::PagedAttention::from(call.node);
   const ReferenceTensor& q = call.input(kQ);
   ReferenceTensor keys = call.input(kKeyCache), values = call.input(kValueCache);
   const int64_t heads = q.dims[1], width = q.dims[2], pages = keys.dims[0], page = keys.dims[1],
                 kv_heads = keys.dims[2], pages_of_one = call.input(kTable).dims[1];
+  // Of element `at` of a cache.
+  const auto scale_of = [&](size_t input, int64_t at) {
+    if (!call.has(input)) return 1.0;
+    const ReferenceTensor& scale = call.input(input);
+    return scale.number(scale.elements() == 1 ? 0 : at % scale.elements());
+  };
+  const auto store = [&](ReferenceTensor& cache, int64_t at, size_t from, int64_t element,
+                         size_t scale) {
+    const ReferenceTensor& x = call.input(from);
+    if (!call.has(scale)) return cache.copy_element(at, x, element);
+    const double scaled =
+        as_held(DType::kF32, as_held(x.dtype, x.number(element)) / scale_of(scale, at));
+    cache.set(at, decode(cache.dtype, quantize(cache.dtype, scaled, 0)));
+  };
   const auto integer = [&](size_t input, int64_t at) {
     return call.input(input).integers.at(static_cast<size_t>(at));
   };
@@ -29,8 +57,9 @@ Outputs paged_attention(const Call& call) {
         call.has(kSlots) ? integer(kSlots, t) : slot_of(integer(kRows, t), integer(kPositions, t));
     if (slot < 0 || slot >= pages * page) continue;
     for (int64_t i = 0; i < kv_heads * width; ++i) {
-      keys.copy_element(slot * kv_heads * width + i, call.input(kK), t * kv_heads * width + i);
-      values.copy_element(slot * kv_heads * width + i, call.input(kV), t * kv_heads * width + i);
+      const int64_t to = slot * kv_heads * width + i, from = t * kv_heads * width + i;
+      store(keys, to, kK, from, kKScale);
+      store(values, to, kV, from, kVScale);
     }
   }
   ReferenceTensor y = ReferenceTensor::zeros(q.dtype, {q.dims[0], heads * width});
@@ -51,7 +80,8 @@ Outputs paged_attention(const Call& call) {
         places.push_back((slot * kv_heads + h / (heads / kv_heads)) * width);
         double product = 0;
         for (int64_t d = 0; d < width; ++d) {
-          product += q.number(q_at + d) * keys.number(places.back() + d);
+          const int64_t at = places.back() + d;
+          product += q.number(q_at + d) * keys.number(at) * scale_of(kKScale, at);
         }
         const double raw = product * scale;
         scores.push_back(node.softcap > 0 ? node.softcap * std::tanh(raw / node.softcap) : raw);
@@ -63,7 +93,8 @@ Outputs paged_attention(const Call& call) {
         const double weight = std::exp(scores[j] - largest);
         total += weight;
         for (int64_t d = 0; d < width; ++d) {
-          sums[static_cast<size_t>(d)] += weight * values.number(places[j] + d);
+          const int64_t at = places[j] + d;
+          sums[static_cast<size_t>(d)] += weight * values.number(at) * scale_of(kVScale, at);
         }
       }
       for (int64_t d = 0; d < width; ++d) y.set(q_at + d, sums[static_cast<size_t>(d)] / total);

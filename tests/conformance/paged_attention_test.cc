@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/convert.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/reference/evaluate.h"
 #include "tests/conformance/attention_problem.h"
@@ -24,10 +25,15 @@ struct PagedCase {
   bool has_slots = false, has_sinks = false;
   std::vector<int64_t> past = {0, 20, 47}, fresh = {5, 1, 3};  // tokens of each sequence
   int64_t pages = 12, pages_of_sequence = 4;
+  std::string codes = "";  // of the pages; else numbers
+  bool per_channel = false;
 
   std::string text() const {
     const std::string size = std::to_string(depth), kv = std::to_string(kv_heads);
-    const std::string cache = type + "[p," + std::to_string(page) + "," + kv + "," + size + "]";
+    const std::string scale =
+        per_channel ? "f32[" + kv + ",1," + size + "]" : std::string("f32[1]");
+    const std::string cache =
+        (codes.empty() ? type : codes) + "[p," + std::to_string(page) + "," + kv + "," + size + "]";
     const std::string row = std::to_string(q_heads * depth);
     std::string out = "graph paged {\n  input %q: " + type + "[t," + std::to_string(q_heads) + "," +
                       size + "]\n  input %k: " + type + "[t," + kv + "," + size +
@@ -37,10 +43,12 @@ struct PagedCase {
                       "  input %table: i32[b,m]\n";
     if (has_slots) out += "  input %slots: i32[t]\n";
     if (has_sinks) out += "  input %sinks: " + type + "[" + std::to_string(q_heads) + "]\n";
+    if (!codes.empty()) out += "  input %k_scale: " + scale + "\n  input %v_scale: " + scale + "\n";
     return out + "  %y: " + type + "[t," + row + "], %keys_out: " + cache +
            ", %values_out: " + cache +
            " = tenon::PagedAttention(%q, %k, %v, %keys, %values, %rows, %positions, %table, " +
-           (has_slots ? "%slots, " : "_, ") + (has_sinks ? "%sinks" : "_") + ") {" + attributes +
+           (has_slots ? "%slots, " : "_, ") + (has_sinks ? "%sinks" : "_") +
+           (codes.empty() ? "" : ", %k_scale, %v_scale") + ") {" + attributes +
            "}\n  output %y\n  output %keys_out\n  output %values_out\n}\n";
   }
 };
@@ -72,6 +80,14 @@ class Pages {
         for (int64_t i = 0; i < tensor.elements(); ++i) {
           tensor.set_integer(i, order[static_cast<size_t>(i % case_.pages)]);
         }
+      }
+      const double full = case_.codes == "i8" ? 127 : 448;
+      for (int64_t i = 0; value.dtype == DType::kF8E4M3FN && i < tensor.elements(); ++i) {
+        const double drawn = static_cast<double>(random() % 897) - full;
+        tensor.set(i, decode(value.dtype, encode(value.dtype, drawn)));
+      }
+      for (int64_t i = 0; value.name.ends_with("_scale") && i < tensor.elements(); ++i) {
+        tensor.set(i, (2 + static_cast<double>(random() % 64) / 32) / full);
       }
       int64_t token = 0;
       for (size_t row = 0; row < case_.fresh.size(); ++row) {
@@ -112,6 +128,17 @@ TEST(PagedAttention, SequencesOfDifferentLengths) {
 TEST(PagedAttention, WindowsCapsAndSinks) {
   for (const std::string rule : {"left_window=3", "left_window=20", "softcap=1.5", "scale=0.3"}) {
     EXPECT_EQ(Pages({.attributes = rule, .has_sinks = true}).disagrees(), "") << rule;
+  }
+}
+
+TEST(PagedAttention, PagesOfCodes) {
+  for (const std::string codes : {"i8", "f8e4m3fn"}) {
+    for (const bool per_channel : {false, true}) {
+      EXPECT_EQ(Pages({.codes = codes, .per_channel = per_channel}).disagrees(), "") << codes;
+    }
+    EXPECT_EQ(Pages({.type = "f32", .depth = 64, .codes = codes, .per_channel = true}).disagrees(),
+              "")
+        << codes;
   }
 }
 

@@ -8,7 +8,8 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.models import reference
-from onnxruntime_ep_tenon.models.builder import BFLOAT16, FLOAT16, INT32, GraphBuilder
+from onnxruntime_ep_tenon.models.builder import BFLOAT16, FLOAT, FLOAT16, INT32, GraphBuilder
+from onnxruntime_ep_tenon.models.cache_formats import CACHE_FORMATS
 from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import run_script
 from test_random_attention import normed, softmax_values
@@ -48,6 +49,8 @@ class Paged:
     size: int = 32
     page: int = 16
     pages_of_one: int = 4
+    codes: str = ""
+    granularity: str = "PER_TENSOR"
 
     def __post_init__(self):
         random = np.random.default_rng(sum(self.past) + self.heads)
@@ -61,9 +64,15 @@ class Paged:
         self.q, self.k, self.v = (floats(tokens, width) for width in widths)
         cache = (self.pages, self.page, self.kv_heads, self.size)
         order = random.permutation(self.pages)[: count * self.pages_of_one]
-        self.inputs = {
-            "key_cache": floats(*cache),
-            "value_cache": floats(*cache),
+        self.format = CACHE_FORMATS.get(self.codes)
+        caches = {name: floats(*cache) for name in ("key_cache", "value_cache")}
+        if self.format:
+            sizes = self.kv_heads, self.size
+            scale = self.format.scales(*sizes, self.granularity)
+            self.scale = scale.reshape(sizes[0], 1, sizes[1]) if scale.size > 1 else scale
+            caches = {name: self.format.quantize(x, self.channels()) for name, x in caches.items()}
+            caches |= {"k_scale": self.scale, "v_scale": self.scale}
+        self.inputs = caches | {
             "starts": np.cumsum([0, *self.fresh]).astype(np.int32),
             "past": np.array(self.past, np.int32),
             "table": order.reshape(count, self.pages_of_one).astype(np.int32),
@@ -83,6 +92,15 @@ class Paged:
             fresh = {"q": np.concatenate(list(fresh.values()), 1)}
         self.inputs |= fresh
 
+    def channels(self):
+        """The scales of [..., heads, size]."""
+        return self.scale if self.scale.size == 1 else self.scale[:, 0]
+
+    def numbers(self, cache):
+        if not self.format:
+            return cache.astype(np.float64)
+        return self.format.dequantize(cache, self.channels())
+
     def model(self):
         g = GraphBuilder("paged", 21, ("com.microsoft",))
         symbols = {"q": "T", "k": "T", "v": "T"}
@@ -91,11 +109,14 @@ class Paged:
             if name not in self.inputs:
                 return ""
             array = self.inputs[name]
-            element = INT32 if array.dtype == np.int32 else self.type
+            element = {"int32": INT32, "float32": FLOAT}.get(array.dtype.name, self.type)
+            if name.endswith("cache"):
+                element = self.cache_element
             return g.input(name, element, [symbols.get(name, array.shape[0]), *array.shape[1:]])
 
         order = ("q", "k", "v", "key_cache", "value_cache", "starts", "past", "table", "cos", "sin")
-        names = [declared(name) for name in (*order, "slots", "sinks", "norm_q", "norm_k")]
+        order += ("slots", "sinks", "norm_q", "norm_k", "k_scale", "v_scale")
+        names = [declared(name) for name in order]
         while not names[-1]:
             names.pop()
         attributes = {"num_heads": self.heads, "kv_num_heads": self.kv_heads} | self.options
@@ -103,18 +124,24 @@ class Paged:
             attributes["do_rotary"] = 1
         if self.norms:
             attributes["qk_norm_epsilon"] = 1e-3
+        if self.format:
+            attributes |= {"k_quant_type": self.granularity, "v_quant_type": self.granularity}
         g.node(
             "PagedAttention", names, outputs=["y", "keys", "values"], domain="com.microsoft",
             **attributes,
         )  # fmt: skip
         g.output("y", self.type, ["T", self.heads * self.size])
         for name in ("keys", "values"):
-            g.output(name, self.type, list(self.inputs["key_cache"].shape))
+            g.output(name, self.cache_element, list(self.inputs["key_cache"].shape))
         return g.model(check=False)
+
+    @property
+    def cache_element(self):
+        return self.format.element if self.format else self.type
 
     def expected(self):
         keys, values = (
-            self.inputs[name].astype(np.float64).reshape(-1, self.kv_heads, self.size)
+            self.numbers(self.inputs[name]).reshape(-1, self.kv_heads, self.size)
             for name in ("key_cache", "value_cache")
         )
         rows, begin = [], 0
@@ -136,8 +163,11 @@ class Paged:
                 q, k = (reference.rotate(x, *tables) for x in (q, k))
             seen = np.arange(past + fresh)
             slots = self.inputs["table"][row][seen // self.page] * self.page + seen % self.page
-            keys[slots[places]] = k[0].swapaxes(0, 1)
-            values[slots[places]] = v[0].swapaxes(0, 1)
+            for cache, fresh_heads in ((keys, k), (values, v)):
+                stored = fresh_heads[0].swapaxes(0, 1)
+                if self.format:
+                    stored = self.numbers(self.format.quantize(stored, self.channels()))
+                cache[slots[places]] = stored
             rows.append(self._attend(q[0], keys[slots], values[slots], places, seen))
         shape = self.inputs["key_cache"].shape
         return [np.concatenate(rows), keys.reshape(shape), values.reshape(shape)]
@@ -158,9 +188,11 @@ class Paged:
     def check(self, device="cpu"):
         session, report = session_with_report(self.model(), device, quiet())
         assert report.left_out == []
-        for result, wanted in zip(tensors.run(session, self.inputs), self.expected(), strict=True):
+        y, *caches = tensors.run(session, self.inputs)
+        results = [y.astype(np.float64), *map(self.numbers, caches)]
+        for result, wanted in zip(results, self.expected(), strict=True):
             bound = BOUNDS[self.type]
-            np.testing.assert_allclose(result.astype(np.float64), wanted, atol=bound, rtol=bound)
+            np.testing.assert_allclose(result, wanted, atol=bound, rtol=bound)
 
 
 CASES = {
@@ -170,6 +202,8 @@ CASES = {
     "normed": Paged(rotary=True, norms=True, options={"scale": 0.3}),
     "sinks and a window": Paged(sinks=True, options={"local_window_size": 7}),
     "one token each": Paged(past=(3, 40, 0, 63), fresh=(1, 1, 1, 1), rotary=True, heads=8),
+    "int8": Paged(codes="int8", options={"scale": 0.1}),
+    "fp8 per channel": Paged(codes="fp8", granularity="PER_CHANNEL", type=BFLOAT16),
     "capped": Paged(options={"softcap": 2.0}, heads=2, size=64, page=32),
 }
 

@@ -3,7 +3,7 @@
 //   q, k, v ──[RMS norm of heads]──[rotary at past + i]── tenon::PagedAttention
 //
 // The operator tells where sequences begin; here that becomes a sequence and a place for each
-// token. Caches that are no outputs, quantised and latent ones, and queries that see later tokens
+// token. Caches that are no outputs, 4-bit and latent ones, and queries that see later tokens
 // stay.
 #include "graph_partitioner/ir/paged_attention.h"
 
@@ -34,6 +34,8 @@ enum Input {
   kSinks,
   kNormQ,
   kNormK,
+  kScaleK,
+  kScaleV,
 };
 
 struct Form {
@@ -45,9 +47,6 @@ Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
   if (node.text("kv_cache_layout", "SEPARATE") != "SEPARATE") {
     return Support::no("its caches are latent");
-  }
-  if (node.text("k_quant_type", "NONE") != "NONE" || node.text("v_quant_type", "NONE") != "NONE") {
-    return Support::no("its pages are quantised");
   }
   if (node.integer("is_causal", 1) == 0) return Support::no("its tokens see later ones");
   if (node.integer("rotary_offset", 0) != 0)
@@ -91,6 +90,33 @@ Support read_form(Rewrite& r, Form& form) {
   form.head_size = width.value();
   form.tokens = (*q)[0];
   form.sequences = (*table)[0];
+  return Support::yes();
+}
+
+Support read_scale(Rewrite& r, const Form& form, Input scale, const char* kind_name) {
+  const std::string kind = r.node().text(kind_name, "NONE");
+  const int64_t wanted = kind == "PER_CHANNEL" ? form.kv_heads * form.head_size : 1;
+  const auto shape = r.has_input(scale) ? r.shape(r.input(scale)) : std::nullopt;
+  if ((kind != "PER_CHANNEL" && kind != "PER_TENSOR") || !shape ||
+      !element_count(*shape).is(wanted)) {
+    return Support::no(
+        fmt::format("{} is {}, and its scale is not {} of f32", kind_name, kind, wanted));
+  }
+  return Support::yes();
+}
+
+// Numbers of q's own type, or codes of 8 bits.
+Support read_codes(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
+  const DType stored = r.dtype(r.input(kKeyCache));
+  if (r.dtype(r.input(kValueCache)) != stored) return Support::no("its caches differ in type");
+  if (stored == r.dtype(r.input(kQ))) return Support::yes();
+  if (stored != DType::kI8 && stored != DType::kF8E4M3FN) {
+    return Support::no(fmt::format("its pages are {}", name(stored)));
+  }
+  if (Support answer = read_scale(r, form, kScaleK, "k_quant_type"); !answer) return answer;
+  if (Support answer = read_scale(r, form, kScaleV, "v_quant_type"); !answer) return answer;
+  attention.k_scale = r.input(kScaleK);
+  attention.v_scale = r.input(kScaleV);
   return Support::yes();
 }
 
@@ -162,6 +188,9 @@ bool paged_attention(Rewrite& r) {
   attention.scale = r.node().number("scale", 0.0f);
   attention.softcap = r.node().number("softcap", 0.0f);
   attention.left_window = window > 0 ? window - 1 : -1;  // the query's own key is one of them
+  if (const Support answer = read_codes(r, form, attention); !answer) {
+    return r.refuse(answer.reason);
+  }
   find_places(r, form, attention);
   read_heads(r, form, attention);
   if (const Support answer = rotate_heads(r, form, attention); !answer) {

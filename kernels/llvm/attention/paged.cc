@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/paged_attention.h"
+#include "kernels/llvm/attention/cache_codes.h"
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/loop/emitter.h"
 #include "kernels/llvm/loop/movement.h"
@@ -64,11 +65,25 @@ Described describe(const ir::Graph& graph, const ir::Node& node) {
   p.depth = cache[3].value();
   p.q_heads = q[1].value();
   if (p.page % kKeys != 0) return refuse(fmt::format("pages of {} keys", p.page));
-  for (const ir::ValueId id : {p.attention.k, p.attention.v, p.attention.key_cache,
-                               p.attention.value_cache, node.outputs[0]}) {
+  const DType own = graph.value(p.attention.q).dtype;
+  for (const ir::ValueId id : {p.attention.q, p.attention.k, p.attention.v, node.outputs[0]}) {
     const DType type = graph.value(id).dtype;
-    if (type != graph.value(p.attention.q).dtype || compute_type(type) != DType::kF32) {
+    if (type != own || compute_type(type) != DType::kF32) {
       return refuse(fmt::format("operands of {}", name(type)));
+    }
+  }
+  const bool has_codes = p.attention.has_codes();
+  for (const ir::ValueId id : {p.attention.key_cache, p.attention.value_cache}) {
+    const DType type = graph.value(id).dtype;
+    const bool is_code = type == DType::kI8 || type == DType::kF8E4M3FN;
+    if (has_codes ? !is_code : type != own) return refuse(fmt::format("pages of {}", name(type)));
+  }
+  for (const ir::ValueId id : {p.attention.k_scale, p.attention.v_scale}) {
+    if (!has_codes) break;
+    const Dim count = id == ir::kNoValue ? Dim(0) : element_count(shape(id));
+    if (!count.is(1) && !count.is(p.row())) {
+      return refuse(
+          fmt::format("{} scales of pages with {} heads of {}", count.text(), p.kv_heads, p.depth));
     }
   }
   p.scale =
@@ -90,7 +105,9 @@ class Paged {
         b_(writer_.builder),
         rows_(buffer("rows", attention_.rows)),
         positions_(buffer("positions", attention_.positions)),
-        table_(buffer("table", attention_.table)) {
+        table_(buffer("table", attention_.table)),
+        k_scale_(buffer("k_scale", attention_.k_scale)),
+        v_scale_(buffer("v_scale", attention_.v_scale)) {
     for (const Dim& dim : {problem.sequences, problem.pages, problem.pages_of_sequence}) {
       writer_.declare(dim);
     }
@@ -128,6 +145,20 @@ class Paged {
     return b_.add(b_.mul(page, b_.index(problem_.page)), b_.rem(key, b_.index(problem_.page)));
   }
 
+  // Scales of `shape`, of elements of a slot's row from `column` on.
+  Tile scales(ir::ValueId id, ValueId column, ValueId left, std::vector<int> shape) {
+    const ValueId from = id == attention_.k_scale ? k_scale_ : v_scale_;
+    if (element_count(*graph_.value(id).shape).is(1)) {
+      return b_.splat(b_.load({from, b_.index(0), {}, {}}, {}), shape);
+    }
+    std::vector<ValueId> strides = {b_.index(1)}, extents = {left};
+    if (shape.size() == 2) {
+      strides.insert(strides.begin(), b_.index(0));
+      extents.insert(extents.begin(), kNone);
+    }
+    return b_.load({from, column, strides, extents}, shape, 1);
+  }
+
   Launch finish(const Dim& tasks, const Dim& cost) {
     Launch launch = writer_.finish(tasks, cost);
     launch.threads = kThreads;
@@ -141,7 +172,7 @@ class Paged {
   const int columns_;
   LaunchWriter writer_;
   Builder& b_;
-  ValueId rows_, positions_, table_;
+  ValueId rows_, positions_, table_, k_scale_, v_scale_;
   ValueId sequence_ = kNone, position_ = kNone, room_ = kNone;
 };
 
@@ -168,12 +199,13 @@ class AppendToPages : Paged {
     const ValueId to = b_.mul(slot, b_.index(problem_.row()));
     b_.loop(none, width, b_.index(columns_), {}, [&](ValueId column, auto) {
       const ValueId left = b_.sub(width, column);
-      const auto move = [&](ValueId source, ValueId target) {
-        const Tile codes = b_.load({source, b_.add(from, column), {}, {left}}, {columns_});
+      const auto move = [&](ValueId source, ir::ValueId scale, ValueId target) {
+        Tile codes = b_.load({source, b_.add(from, column), {}, {left}}, {columns_});
+        if (attention_.has_codes()) codes = coded(codes, scale, column, left);
         b_.store({target, b_.add(to, column), {}, {left}}, codes);
       };
-      move(k_, keys_);
-      move(v_, values_);
+      move(k_, attention_.k_scale, keys_);
+      move(v_, attention_.v_scale, values_);
       return Nothing{};
     });
     return finish(problem_.tokens, problem_.row());
@@ -185,6 +217,12 @@ class AppendToPages : Paged {
     const ValueId inside = within(position_, room_);
     const ValueId slot = slot_of(page_of(inside), inside);
     return b_.select(b_.equal(inside, position_), slot, b_.index(-1));
+  }
+
+  Tile coded(Tile elements, ir::ValueId scale, ValueId column, ValueId left) {
+    const Tile numbers = decode_tile(b_, elements, dtype(attention_.k));
+    const Tile scaled = b_.div(numbers, scales(scale, column, left, {columns_}));
+    return to_codes(b_, scaled, dtype(attention_.key_cache));
   }
 
   ValueId slots_, k_, v_, keys_, values_;
@@ -278,7 +316,10 @@ class AttendPages : Paged {
     const Tile codes = b_.load(
         {cache, b_.add(at, column), {b_.index(problem_.row()), b_.index(1)}, {rows_left, left}},
         {kKeys, columns_});
-    return decode_tile(b_, codes, dtype(id));
+    if (!attention_.has_codes()) return decode_tile(b_, codes, dtype(id));
+    const ir::ValueId scale = id == attention_.key_cache ? attention_.k_scale : attention_.v_scale;
+    return b_.mul(numbers_of(b_, codes, dtype(id)),
+                  scales(scale, b_.add(head_at_, column), left, {kKeys, columns_}));
   }
 
   Tile products(ValueId at) {
