@@ -215,6 +215,9 @@ Attention Attention::from(const Node& node) {
   attention.scale = node.number("scale", 0.0f);
   attention.softcap = node.number("softcap", 0.0f);
   attention.probability_scale = node.number("probability_scale", 0.0f);
+  if (node.has("probability_codes")) {
+    attention.probability_codes = dtype_attribute(node, "probability_codes");
+  }
   if (node.has("probability_type")) {
     attention.probability_type = dtype_attribute(node, "probability_type");
   }
@@ -244,8 +247,11 @@ void Attention::write_to(Node& node) const {
   set_unless(node, "scale", scale, 0.0f);
   set_unless(node, "softcap", softcap, 0.0f);
   set_unless(node, "probability_scale", probability_scale, 0.0f);
-  const bool divides_in_f32 = probability_type == DType::kF32;
-  set_dtype(node, "probability_type", divides_in_f32 ? DType::kUndefined : probability_type);
+  const auto set_dtype_unless = [&](const char* attribute, DType dtype, DType otherwise) {
+    set_dtype(node, attribute, dtype == otherwise ? DType::kUndefined : dtype);
+  };
+  set_dtype_unless("probability_codes", probability_codes, DType::kF8E4M3FN);
+  set_dtype_unless("probability_type", probability_type, DType::kF32);
   set_flag(node, "causal", causal, false);
   set_flag(node, "causal_top_left", causal_top_left, false);
   set_unless<int64_t>(node, "left_window", left_window, -1);

@@ -132,10 +132,10 @@ struct Attention {
   std::string q_layout = "bhsd", k_layout = "bhsd", v_layout = "bhsd", y_layout = "bhsd";
   float scale = 0.0f;    // 0: 1/sqrt(D)
   float softcap = 0.0f;  // 0: none
-  // > 0: probabilities p, divided by their sum, are rounded before v: e4m3(p / this) * this, where
-  // p / this has probability_type first.
+  // > 0: probabilities p, divided by their sum, are rounded before v: code(p / this) * this, with
+  // codes of probability_codes (f8e4m3fn, u8 or i8), where p / this has probability_type first.
   float probability_scale = 0.0f;
-  DType probability_type = DType::kF32;
+  DType probability_codes = DType::kF8E4M3FN, probability_type = DType::kF32;
   bool causal = false;           // bottom-right aligned: the last query sees the last key
   bool causal_top_left = false;  // query i sees the past and k's first i + 1 keys
   int64_t left_window = -1, right_window = -1;  // -1: unlimited

@@ -26,7 +26,10 @@ bool has_epilogue_type(DType dtype) {
 }
 
 // Codes of a rounding that the epilogue itself brings back to numbers.
-bool stays_inside(DType dtype) { return has_epilogue_type(dtype) || is_small_float(dtype); }
+bool stays_inside(DType dtype) {
+  return has_epilogue_type(dtype) || is_small_float(dtype) || dtype == DType::kI8 ||
+         dtype == DType::kU8;
+}
 
 class Epilogue {
  public:

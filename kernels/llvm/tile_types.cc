@@ -198,7 +198,9 @@ Tile quantize_to_codes(Builder& b, Tile scaled, Tile zero_point, DType to, bool 
 }
 
 Tile rounded_to(Builder& b, Tile numbers, DType dtype) {
-  return decode_tile(b, quantize_to_codes(b, numbers, kNone, dtype, /*saturate=*/true), dtype);
+  const Tile codes = quantize_to_codes(b, numbers, kNone, dtype, /*saturate=*/true);
+  const Tile rounded = decode_tile(b, codes, dtype);
+  return b.type(rounded).dtype == DType::kF32 ? rounded : b.cast(rounded, DType::kF32);
 }
 
 Tile constant_tile(Builder& b, DType dtype, const void* data, int64_t index,

@@ -30,7 +30,7 @@ Tile cast_to_codes(codegen::Builder& b, Tile numbers, DType from, DType to, Enco
 // Round half to even, add the zero point (kNone: 0), clamp, encode; floats are only encoded.
 Tile quantize_to_codes(codegen::Builder& b, Tile scaled, Tile zero_point, DType to, bool saturate);
 
-// Numbers as they are after a stay in `dtype`, a float; what is too large saturates.
+// Numbers in f32 as they are after a stay in `dtype`; what is too large saturates.
 Tile rounded_to(codegen::Builder& b, Tile numbers, DType dtype);
 
 // A constant of `dtype`'s compute type; `shape` as in Builder::constant.

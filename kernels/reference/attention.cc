@@ -23,7 +23,7 @@ struct Problem {
   double scale = 0;
   double softcap = 0;
   double probability_scale = 0;  // 0: probabilities stay as they are
-  DType probability_type = DType::kF32;
+  DType probability_type = DType::kF32, probability_codes = DType::kF8E4M3FN;
   std::vector<int64_t> lengths;    // per batch row: keys that count
   std::vector<int64_t> positions;  // per batch row: where its first query stands among the keys
   bool causal = false;
@@ -66,9 +66,9 @@ std::vector<double> softmax_row(const std::vector<double>& logits, const std::ve
   return row;
 }
 
-double rounded_to_e4m3(double value, double scale, DType type) {
+double rounded(double value, double scale, DType type, DType codes) {
   const double ratio = decode(type, encode(type, value / scale));
-  return decode(DType::kF8E4M3FN, encode(DType::kF8E4M3FN, ratio)) * scale;
+  return decode(codes, quantize(codes, ratio, 0)) * scale;
 }
 
 ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
@@ -109,7 +109,7 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
     std::vector<double> weights = softmax_row(logits, hidden, sink);
     if (p.probability_scale > 0) {
       for (double& weight : weights)
-        weight = rounded_to_e4m3(weight, p.probability_scale, p.probability_type);
+        weight = rounded(weight, p.probability_scale, p.probability_type, p.probability_codes);
     }
     const bool sees_nothing = std::ranges::find(hidden, false) == hidden.end();
     const bool is_nan = p.nan_without_keys && keys > 0 && sees_nothing && !sink;
@@ -323,6 +323,7 @@ Outputs fused_attention(const Call& call) {
   p.nan_without_keys = node.nan_without_keys;
   p.probability_scale = node.probability_scale;
   p.probability_type = node.probability_type;
+  p.probability_codes = node.probability_codes;
   p.causal = node.causal || node.causal_top_left;
   p.left_window = node.left_window;
   p.right_window = node.right_window;

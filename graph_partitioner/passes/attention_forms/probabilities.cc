@@ -104,16 +104,66 @@ std::optional<Probabilities> trace_numbers(const Graph& graph, ValueId value) {
   return part_sinks(graph, *found) ? found : std::nullopt;
 }
 
-// What became codes by the same number that brings them back.
-const Node* quantizer_of(const Graph& graph, ValueId codes, const ir::BlockScale& scale) {
-  const Node* node = graph.producer(codes);
-  if (node == nullptr || !node->is("QuantizeLinear") || !graph.has_one_use(codes)) return nullptr;
-  const auto number = scalar_constant(graph, scale.scale);
+// Numbers as they come back from codes.
+struct Rounded {
+  ValueId codes = kNoValue, scale = kNoValue, zero_point = kNoValue;
+  std::vector<int> sources;
+};
+
+// By the product itself, whose operand has this scale, or by a node in front of it.
+std::optional<Rounded> rounded_behind(const Graph& graph, ValueId value,
+                                      const ir::BlockScale& scale) {
+  if (scale != ir::BlockScale{}) return Rounded{value, scale.scale, scale.zero_point, {}};
+  Rounded found;
+  const Node* node = graph.producer(value);
+  if (node != nullptr && node->is("Cast") && graph.has_one_use(value)) {
+    found.sources = node->sources;
+    value = node->input(0);
+    node = graph.producer(value);
+  }
+  if (node == nullptr || !node->is("DequantizeLinear") || !graph.has_one_use(value)) {
+    return std::nullopt;
+  }
+  found.codes = node->input(0);
+  found.scale = node->input(1);
+  found.zero_point = node->input(2);
+  found.sources = ir::merge_sources(found.sources, node->sources);
+  return found;
+}
+
+// Codes that count from `zero` on are those of another type that count from 0 on.
+struct CodeType {
+  DType stored;
+  double zero;
+  DType codes;
+};
+constexpr CodeType kCodeTypes[] = {
+    {DType::kF8E4M3FN, 0, DType::kF8E4M3FN},
+    {DType::kU8, 0, DType::kU8},
+    {DType::kI8, 0, DType::kI8},
+    {DType::kI8, -128, DType::kU8},
+};
+
+std::optional<DType> codes_from_zero(const Graph& graph, ValueId codes, ValueId zero_point) {
+  const auto zero = zero_point == kNoValue ? 0.0 : scalar_constant(graph, zero_point);
+  for (const CodeType& type : kCodeTypes) {
+    if (graph.value(codes).dtype == type.stored && zero == type.zero) return type.codes;
+  }
+  return std::nullopt;
+}
+
+// What makes codes as they are brought back: by the same number, with the same zero.
+const Node* quantizer_of(const Graph& graph, const Rounded& rounded) {
+  const Node* node = graph.producer(rounded.codes);
+  if (node == nullptr || !node->is("QuantizeLinear") || !graph.has_one_use(rounded.codes)) {
+    return nullptr;
+  }
+  const auto number = scalar_constant(graph, rounded.scale);
   const bool fits = number && *number > 0 && scalar_constant(graph, node->input(1)) == number &&
-                    scale.zero_point == kNoValue && node->integer("saturate", 1) != 0 &&
-                    node->integer("precision", 0) == 0 &&
-                    graph.value(node->input(0)).dtype == graph.value(node->input(1)).dtype &&
-                    graph.value(codes).dtype == DType::kF8E4M3FN;
+                    codes_from_zero(graph, rounded.codes, rounded.zero_point) ==
+                        codes_from_zero(graph, rounded.codes, node->input(2)) &&
+                    node->integer("saturate", 1) != 0 && node->integer("precision", 0) == 0 &&
+                    graph.value(node->input(0)).dtype == graph.value(node->input(1)).dtype;
   return fits ? node : nullptr;
 }
 
@@ -121,14 +171,18 @@ const Node* quantizer_of(const Graph& graph, ValueId codes, const ir::BlockScale
 
 std::optional<Probabilities> trace_probabilities(const Graph& graph, ValueId value,
                                                  const ir::BlockScale& scale) {
-  if (scale == ir::BlockScale{}) return trace_numbers(graph, value);
-  const Node* quantizer = quantizer_of(graph, value, scale);
-  if (quantizer == nullptr) return std::nullopt;
+  const auto rounded = rounded_behind(graph, value, scale);
+  if (!rounded) return trace_numbers(graph, value);
+  const Node* quantizer = quantizer_of(graph, *rounded);
+  const auto codes = codes_from_zero(graph, rounded->codes, rounded->zero_point);
+  if (quantizer == nullptr || !codes) return std::nullopt;
   auto found = trace_numbers(graph, quantizer->input(0));
   if (!found) return std::nullopt;
-  found->rounded_by = static_cast<float>(*scalar_constant(graph, scale.scale));
+  found->rounded_by = static_cast<float>(*scalar_constant(graph, rounded->scale));
+  found->codes = *codes;
   found->divided_in = graph.value(quantizer->input(0)).dtype;
   found->sources = ir::merge_sources(found->sources, quantizer->sources);
+  found->sources = ir::merge_sources(found->sources, rounded->sources);
   return found;
 }
 

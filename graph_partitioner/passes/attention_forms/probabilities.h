@@ -1,6 +1,6 @@
 // What stands between the scores and the second product, read from the product down:
 //
-//   scores ── Softmax(-1) ──[NaN to 0]──[Cast]──[QuantizeLinear to e4m3]── p
+//   scores ── Softmax(-1) ──[NaN to 0]──[Cast]──[QuantizeLinear ── DequantizeLinear ──[Cast]]── p
 //
 //   sinks:  Concat(scores, sink of each head) ──[less its maximum]──[Cast]── Softmax ── Slice ── p
 #pragma once
@@ -16,7 +16,8 @@ struct Probabilities {
   ir::ValueId scores = ir::kNoValue;
   ir::ValueId sinks = ir::kNoValue;  // [1, H, 1, 1]; kNoValue: none
   bool is_guarded = false;           // NaN becomes 0
-  float rounded_by = 0.0f;           // the scale of e4m3 codes; 0: not rounded
+  float rounded_by = 0.0f;           // the scale of codes; 0: not rounded
+  DType codes = DType::kF8E4M3FN;    // their type, as of tenon::Attention
   DType divided_in = DType::kF32;    // by that scale
   std::vector<int> sources;
 };

@@ -189,6 +189,7 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
       static_cast<float>(found.scores.scale * q.scale * k.scale * found.first.alpha_constant);
   attention.softcap = static_cast<float>(found.scores.softcap);
   attention.probability_scale = found.probabilities.rounded_by;
+  attention.probability_codes = found.probabilities.codes;
   attention.probability_type = found.probabilities.divided_in;
   attention.mask = combined_mask(r, found);
   if (found.probabilities.sinks != kNoValue) {

@@ -263,7 +263,7 @@ class GpuFlash {
       const Tile below = b_.sub(scores_from(key), spread(base, tiles_.keys));
       const Tile p = b_.mul(b_.unary(Fn::kExp, below), spread(share, tiles_.keys));
       const Tile ratio = rounded_to(b_, p, attention_.probability_type);
-      const Tile rounded = rounded_to(b_, ratio, DType::kF8E4M3FN);
+      const Tile rounded = rounded_to(b_, ratio, attention_.probability_codes);
       // Every type of an operand holds these.
       const Terms weights{b_.cast(rounded, tiles_.exact ? DType::kBF16 : dtype(attention_.v))};
       std::vector<ValueId> after;

@@ -180,7 +180,7 @@ class OnePass {
         const codegen::Access at{scores_, scratch_row(row), {}, {}};
         const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
         const Tile ratio = rounded_to(b_, b_.mul(p, share), attention_.probability_type);
-        b_.store(at, rounded_to(b_, ratio, DType::kF8E4M3FN));
+        b_.store(at, rounded_to(b_, ratio, attention_.probability_codes));
         return Nothing{};
       });
       multiply_values(key, count, f32(1));

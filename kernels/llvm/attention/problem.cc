@@ -247,7 +247,9 @@ std::string AttentionProblem::text() const {
   if (attention.mask != ir::kNoValue) result += ", mask";
   if (attention.causal || attention.causal_top_left) result += ", causal";
   if (attention.has_codes()) result += fmt::format(", {} in the cache", name(attention.cache_type));
-  if (attention.rounds_probabilities()) result += ", probabilities in e4m3";
+  if (attention.rounds_probabilities()) {
+    result += fmt::format(", probabilities in {}", name(attention.probability_codes));
+  }
   if (attention.has_norm()) result += ", norm";
   if (attention.has_rotary()) result += ", rotary";
   return result;

@@ -44,7 +44,7 @@ std::vector<Case> read_cases(const std::string& file) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const char* file : {"normalize", "match_scaled_dot", "match_attention", "match_rotary",
-                           "match_new_heads", "read_packed_heads"}) {
+                           "match_new_heads", "match_rounded_attention", "read_packed_heads"}) {
     const std::vector<Case> more = read_cases(file);
     cases.insert(cases.end(), more.begin(), more.end());
   }
