@@ -82,8 +82,22 @@ struct Shape {
   int rows, tokens, slots, threads;
 };
 
-// y[m, n] = x[m, k] * w[n, k]', tile after tile of a persistent block.
-Sample packed_product(const Shape& shape, DType to) {
+// sums + left * right of a step, in `parts` along k, each times a factor of its own.
+ValueId add_parts(Builder& b, ValueId sums, ValueId left, ValueId ring, ValueId slot, int tokens,
+                  int parts) {
+  const int rows = b.type(left).shape[0], depth = kStep / parts;
+  for (int part = 0; part < parts; ++part) {
+    ValueId right = b.read(ring, slot, {tokens, depth}, b.index(part * depth), {kStep, 1});
+    ValueId product = b.dot(b.constant(kF32, 0, {rows, tokens}),
+                            b.slice(left, {0, part * depth}, {rows, depth}), b.transpose(right));
+    sums = b.fma(product, b.constant(kF32, part % 2 == 0 ? 0.5 : 2, {rows, tokens}), sums);
+  }
+  return sums;
+}
+
+// y[m, n] = x[m, k] * w[n, k]', tile after tile of a persistent block; in parts of a step where
+// there are more than one.
+Sample packed_product(const Shape& shape, DType to, int parts = 1) {
   auto [rows, tokens, slots, threads] = shape;
   Builder b("packed_product");
   PackedWeights weights{b, rows};
@@ -109,6 +123,9 @@ Sample packed_product(const Shape& shape, DType to) {
         },
         [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
           ValueId left = weights.decode(ring_w, slot);
+          if (parts > 1) {
+            return std::vector{add_parts(b, carried[0], left, ring_x, slot, tokens, parts)};
+          }
           ValueId right = b.transpose(b.read(ring_x, slot, {tokens, kStep}));
           return std::vector{b.dot(carried[0], left, right)};
         })[0];
@@ -123,6 +140,7 @@ Sample packed_product(const Shape& shape, DType to) {
   int64_t M = tokens + 3, N = rows * 2, K = 3 * kStep;
   std::string name = "packed_product_" + std::to_string(rows) + "x" + std::to_string(tokens) + "_" +
                      std::string(tenon::name(to)) + "_t" + std::to_string(threads);
+  if (parts > 1) name += "_parts" + std::to_string(parts);
   return {name,
           b.finish(),
           threads,
@@ -324,6 +342,8 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(packed_product({256, 128, 2, 256}, kF16));
   out.back().representative = false;  // needs the registers that copying threads leave over
   out.push_back(packed_product({128, 64, 4, 256}, kF32));
+  out.push_back(packed_product({128, 8, 4, 256}, kF32, 4));
+  out.push_back(packed_product({128, 64, 2, 256}, kF32, 2));
   out.push_back(plain_product({128, 128, 2, 256}, kF16));
   out.push_back(plain_product({64, 32, 4, 128}, DType::kBF16));
   out.push_back(plain_product({256, 64, 2, 256}, DType::kBF16));
