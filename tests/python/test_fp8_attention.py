@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_ep_tenon.report import fusion_kind, session_with_report
+from test_gpu import run_script
 from test_session import quiet
 
 pytestmark = pytest.mark.plugin
@@ -128,3 +129,20 @@ def test_three_kernels_on_a_gpu(block):
     _, report = session_with_report(model, "gpu", quiet(), target_arch="sm_90a")
     kinds = [fusion_kind(fusion) for fusion in report.fusions]
     assert kinds == ["merged_dots", "attention", "scaled_dot"]
+
+
+def test_a_gpu_that_the_stub_driver_plays_rounds_alike(tmp_path):
+    model = Block(TensorProto.FLOAT).model()
+    onnx.save(model, tmp_path / "model.onnx")
+    x = drawn(TensorProto.FLOAT)
+    np.save(tmp_path / "x.npy", x)
+    run_script(f"""
+        import numpy, onnxruntime_ep_tenon as tenon
+        session = tenon.create_session({str(tmp_path / "model.onnx")!r}, "gpu")
+        y = session.run(None, {{"x": numpy.load({str(tmp_path / "x.npy")!r})}})[0]
+        numpy.save({str(tmp_path / "y.npy")!r}, y)
+    """)
+    session, _ = session_with_report(model.SerializeToString(), "cpu", quiet())
+    apart = np.abs(session.run(None, {"x": x})[0] - np.load(tmp_path / "y.npy")).max(axis=-1)
+    assert np.mean(apart > 1e-5) < 0.05
+    assert apart.max() < 0.2
