@@ -197,7 +197,7 @@ class LiveRegisters {
       for (size_t i = first; i <= 2 * found->second; ++i) alive[i] += registers_[id];
     };
     for (ValueId id : region.arguments) live(id, 0);
-    bool ahead = is_consume && !yields_product(region);
+    bool ahead = is_consume && !yields_product(region) && !reads_all_early(region);
     std::optional<size_t> product;  // the one before
     for (size_t i = 0; i < count; ++i) {
       const Operation& op = region.operations[i];
@@ -235,6 +235,13 @@ class LiveRegisters {
     if (op.op != Op::kRead || on_demand_[op.results[0]] || op.operands[3] != kNone) return false;
     const Operation* offset = op.operands[2] == kNone ? nullptr : definitions_[op.operands[2]];
     return op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
+  }
+
+  // Such steps give their slot back at once instead of reading ahead.
+  bool reads_all_early(const Region& consume) const {
+    return std::ranges::all_of(consume.operations, [&](const Operation& op) {
+      return op.op != Op::kRead || is_read_early(op);
+    });
   }
 
   // Products that run on when their step ends forbid to read ahead of it.

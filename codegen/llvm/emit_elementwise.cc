@@ -143,7 +143,7 @@ llvm::Value* KernelEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
     case Fn::kAnd:
       return ir_.CreateAnd(a, b);
     case Fn::kOr:
-      return ir_.CreateOr(a, b);
+      return join_bits(a, b);
     case Fn::kXor:
       return ir_.CreateXor(a, b);
     case Fn::kShiftLeft:
@@ -153,6 +153,8 @@ llvm::Value* KernelEmitter::binary(Fn fn, DType dtype, Value* a, Value* b) {
       return real_function(fn, std::array{a, b});
   }
 }
+
+llvm::Value* KernelEmitter::join_bits(Value* a, Value* b) { return ir_.CreateOr(a, b); }
 
 // Never traps: x / 0 = x rem 0 = 0, and the smallest number over -1 wraps.
 llvm::Value* KernelEmitter::divide(Fn fn, DType dtype, Value* a, Value* b) {

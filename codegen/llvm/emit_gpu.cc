@@ -4,6 +4,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/PatternMatch.h>
 
 #include <algorithm>
 #include <array>
@@ -475,6 +476,19 @@ llvm::Value* GpuEmitter::real_function(Fn fn, std::span<Value* const> arguments)
 
 llvm::Value* GpuEmitter::float_remainder(Value* a, Value* b) {
   return ir_.CreateCall(remainder_function(module_, a->getType()), {a, b});
+}
+
+// The assembler sees no more that the masks of two words complement each other: it would take an
+// instruction for each.
+llvm::Value* GpuEmitter::join_bits(Value* a, Value* b) {
+  using namespace llvm::PatternMatch;
+  Value *first = nullptr, *second = nullptr;
+  const llvm::APInt *mask = nullptr, *rest = nullptr;
+  bool merges = match(a, m_And(m_Value(first), m_APInt(mask))) &&
+                match(b, m_And(m_Value(second), m_APInt(rest))) && *mask == ~*rest;
+  if (!merges || !a->getType()->isIntegerTy(32)) return KernelEmitter::join_bits(a, b);
+  return instruct(ptx::Instruction::kMergeBits,
+                  {first, second, llvm::ConstantInt::get(a->getType(), *mask)});
 }
 
 // The nearest float would cost a branch per element.

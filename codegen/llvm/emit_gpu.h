@@ -38,6 +38,7 @@ class GpuEmitter : private KernelEmitter {
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
   bool begins_early() const { return specialised_; }
+  bool has_registers_to_spare() const;
 
  private:
   // Where a register's element lies in its tile; rank 1 is row 0.
@@ -68,6 +69,7 @@ class GpuEmitter : private KernelEmitter {
   Value* real_function(Fn fn, std::span<Value* const> arguments) override;
   Value* float_remainder(Value* a, Value* b) override;
   Value* reciprocal(Value* x) override;
+  Value* join_bits(Value* a, Value* b) override;
   Value* f32_to_bf16(Value* x) override;
   Place place(const Layout& layout, int reg, const Type& type);
   Place dealt_place(const Layout& layout, int reg);
@@ -312,6 +314,7 @@ class GpuEmitter : private KernelEmitter {
   Tile in_words(const Tile& tile, ValueId id);
   Tile out_of_words(const Tile& words, ValueId id);
   std::vector<const Operation*> readable_ahead(const Region& consume) const;
+  bool reads_all(const Region& consume, const std::vector<const Operation*>& reads) const;
   Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* slot);
   void consume(const Operation& op);
   int read_width(const Operation& op);

@@ -104,9 +104,20 @@ int GpuEmitter::blocks() const {
   if (!has_grouped_products_) return 1;
   int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
   int live = live_registers(kernel_, layouts_, threads_);
-  int64_t needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
-  int64_t by_registers = kRegisters / needed / threads();
-  return static_cast<int>(std::max<int64_t>(1, std::min(by_memory, by_registers)));
+  int needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
+  // Each of four schedulers has a quarter of the registers, for whole warps.
+  auto registers_with = [&](int64_t blocks) {
+    int64_t warps = (blocks * threads() / kWarp + 3) / 4;
+    return kRegisters / 4 / kWarp / warps / 8 * 8;
+  };
+  int blocks = 1;
+  while (blocks < by_memory && registers_with(blocks + 1) >= needed) ++blocks;
+  return blocks;
+}
+
+bool GpuEmitter::has_registers_to_spare() const {
+  constexpr int kFewRegisters = 44;
+  return has_grouped_products_ && live_registers(kernel_, layouts_, threads_) <= kFewRegisters;
 }
 
 // Registers are dealt anew where an equal share is too little for what is alive at once.
@@ -451,6 +462,15 @@ std::vector<const Operation*> GpuEmitter::readable_ahead(const Region& consume) 
   return out;
 }
 
+// Nothing else looks at the slot: it can be filled again while the step computes.
+bool GpuEmitter::reads_all(const Region& consume,
+                           const std::vector<const Operation*>& reads) const {
+  auto of_slot = std::ranges::count_if(consume.operations, [&](const Operation& op) {
+    return std::ranges::count(op.operands, consume.arguments[1]) > 0;
+  });
+  return !reads.empty() && static_cast<size_t>(of_slot) == reads.size();
+}
+
 GpuEmitter::Tile GpuEmitter::read_all(const std::vector<const Operation*>& reads,
                                       const Region& consume, Value* slot) {
   ValueId argument = consume.arguments[1];
@@ -484,7 +504,15 @@ void GpuEmitter::consume(const Operation& op) {
   };
   StepHooks hooks;
   Tile for_next;
-  if (runs_on || reads.empty()) {
+  bool given_back = reads_all(inside, reads);
+  if (given_back) {
+    hooks.before_step = [&](Value*) {
+      wait_here();
+      take(read_all(reads, inside, slot));
+      release(steps, slot);
+      return as_index(slot);
+    };
+  } else if (runs_on || reads.empty()) {
     // Not ahead: the assembler runs products one after the other if they surround a wait (C7513).
     hooks.before_step = [&](Value* counter) {
       wait_here();
@@ -517,7 +545,7 @@ void GpuEmitter::consume(const Operation& op) {
     hooks.next = [&] { return for_next; };
   }
   hooks.after_step = [&](Value*) {
-    if (!runs_on) release(steps, slot);
+    if (!runs_on && !given_back) release(steps, slot);
     advance(steps, slot, phase);
   };
   hooks.drain = [&](std::vector<Tile>& lasts) {

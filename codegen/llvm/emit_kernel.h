@@ -74,7 +74,8 @@ class KernelEmitter {
   // What no instruction computes.
   virtual Value* real_function(Fn fn, std::span<Value* const> arguments) = 0;
   virtual Value* float_remainder(Value* a, Value* b);
-  virtual Value* reciprocal(Value* x);  // within 1 ULP
+  virtual Value* reciprocal(Value* x);           // within 1 ULP
+  virtual Value* join_bits(Value* a, Value* b);  // a or b
 
   // emit_casts.cc
   Value* cast(DType from, DType to, Value* x);

@@ -94,6 +94,7 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                  const StageSink& sink) {
   const GpuArch& arch = gpu_arch(target.arch);
   PtxText out;
+  bool hoist = false;
   KernelModule module(kernel.name, kTriple, make_machine(arch),
                       /*keep_names=*/static_cast<bool>(sink),
                       [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
@@ -105,6 +106,7 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                         out.threads = emitter.threads();
                         out.maps = emitter.maps();
                         out.begins_early = emitter.begins_early();
+                        hoist = emitter.has_registers_to_spare();
                       });
   if (out.shared_bytes > target.shared_bytes) {
     throw UserError(fmt::format(
@@ -112,8 +114,9 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
         kernel.name, out.shared_bytes, target.arch, target.shared_bytes));
   }
   if (sink) sink(kernel.name, "llvm", module.llvm_text());
-  // The assembler hoists as well, and knows how many registers are left.
-  module.optimize(/*hoist=*/false);
+  // The assembler hoists as well, and knows how many registers are left; where there are enough it
+  // still computes addresses anew in each step.
+  module.optimize(hoist);
   if (sink) sink(kernel.name, "llvm.optimized", module.llvm_text());
   out.text = module.assembly();
   // LLVM knows nothing newer than sm_90a; what it writes is valid for later ones all the same.

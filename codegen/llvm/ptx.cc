@@ -47,6 +47,7 @@ constexpr Row kTable[] = {
     {I::kStoreHalf, "@$0 st.global.b16 [$1], $2;", "b,l,h"},
     {I::kStoreWord, "@$0 st.global.b32 [$1], $2;", "b,l,r"},
     {I::kDecodeE4M3, "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", true},
+    {I::kMergeBits, "lop3.b32 $0, $1, $2, $3, 0xe4;", "=r,r,r,r", true},
     {I::kReciprocal, "rcp.approx.f32 $0, $1;", "=f,f", true},
     {I::kPin, "", "=r,0"},
 };
@@ -82,6 +83,7 @@ llvm::Type* result_of(llvm::IRBuilderBase& ir, Instruction instruction) {
     case I::kBarrierTryWait:
       return ir.getInt1Ty();
     case I::kDecodeE4M3:
+    case I::kMergeBits:
     case I::kPin:
       return ir.getInt32Ty();
     case I::kReciprocal:

@@ -42,8 +42,9 @@ enum class Instruction : uint8_t {
   kStoreHalf,         // i1, address, i16
   kStoreWord,         // i1, address, i32
   kDecodeE4M3,        // two f8e4m3fn in an i16 -> two f16 in an i32
-  kReciprocal,        // f32, within 1 ULP, subnormal numbers kept
-  kPin,               // i32 -> the same, computed before anything that follows
+  kMergeBits,   // i32, i32, i32: bits of the first where the third has ones, else the second's
+  kReciprocal,  // f32, within 1 ULP, subnormal numbers kept
+  kPin,         // i32 -> the same, computed before anything that follows
 };
 
 llvm::Value* emit(llvm::IRBuilderBase& ir, Instruction instruction,
