@@ -1,4 +1,5 @@
 // The left operand of a product, decoded from the words of packed units.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -59,28 +60,72 @@ Tile FragmentReader::shared_words(const Words& at) {
   return b_.binary(Fn::kShiftRight, words, b_.mul(second, number(2)));
 }
 
+Tile FragmentReader::in_both_halves(uint16_t bits, Tile like) {
+  return b_.integer_constant(DType::kU32, bits | uint32_t{bits} << 16, b_.type(like).shape);
+}
+
+Tile FragmentReader::shifted(Tile words, int shift) {
+  if (shift == 0) return words;
+  const Tile distance = b_.integer_constant(DType::kU32, std::abs(shift), b_.type(words).shape);
+  return b_.binary(shift > 0 ? Fn::kShiftLeft : Fn::kShiftRight, words, distance);
+}
+
 Tile FragmentReader::moved(Tile words, std::span<const BitMove> moves, uint16_t magic) {
-  const std::vector<int> shape = b_.type(words).shape;
-  const auto all = [&](uint32_t half) {
-    return b_.integer_constant(DType::kU32, half | half << 16, shape);
-  };
   Tile out = kNone;
   for (const BitMove& move : moves) {
-    Tile moved = words;
-    if (move.shift != 0) {
-      const Tile distance = b_.integer_constant(DType::kU32, std::abs(move.shift), shape);
-      moved = b_.binary(move.shift > 0 ? Fn::kShiftLeft : Fn::kShiftRight, words, distance);
-    }
-    moved = b_.binary(Fn::kAnd, moved, all(move.mask));
+    const Tile moved =
+        b_.binary(Fn::kAnd, shifted(words, move.shift), in_both_halves(move.mask, words));
     out = out == kNone ? moved : b_.binary(Fn::kOr, out, moved);
   }
-  if (magic != 0) out = b_.binary(Fn::kOr, out, all(magic));
+  if (magic != 0) out = b_.binary(Fn::kOr, out, in_both_halves(magic, words));
   return b_.bitcast(out, layout_.operand);
+}
+
+// Two pairs of two moves each, those of the second further by the same distance: the bits of both
+// are brought together at once.
+int FragmentReader::distance(const PairRule& first, const PairRule& second) {
+  if (first.moves.size() != 2 || second.moves.size() != 2 || !first.less.empty()) return 0;
+  const int distance = second.moves[0].shift - first.moves[0].shift;
+  for (size_t i = 0; i < 2; ++i) {
+    const BitMove &a = first.moves[i], &b = second.moves[i];
+    if (b.shift - a.shift != distance || a.mask != b.mask) return 0;
+    if ((a.mask >> distance << distance) != a.mask) return 0;
+  }
+  const auto covered = [&](size_t i) {
+    return first.moves[i].mask | first.moves[i].mask >> distance;
+  };
+  return (covered(0) & covered(1)) == 0 && first.magic == second.magic ? distance : 0;
+}
+
+std::array<Tile, 2> FragmentReader::both_pairs(Tile words, const PairRule& rule, int distance) {
+  const auto covered = static_cast<uint16_t>(rule.moves[0].mask | rule.moves[0].mask >> distance);
+  const auto rest = static_cast<uint16_t>(~covered);
+  const auto bits = [&](size_t move, uint16_t mask) {
+    return b_.binary(Fn::kAnd, shifted(words, rule.moves[move].shift), in_both_halves(mask, words));
+  };
+  const Tile together = b_.binary(Fn::kOr, bits(0, covered), bits(1, rest));
+  const auto all = static_cast<uint16_t>(rule.moves[0].mask | rule.moves[1].mask);
+  return {moved(together, std::array{BitMove{0, all}}, rule.magic),
+          moved(together, std::array{BitMove{distance, all}}, rule.magic)};
 }
 
 Tile FragmentReader::pairs(Tile words, const PairRule& rule) {
   const Tile out = moved(words, rule.moves, rule.magic);
   return rule.less.empty() ? out : b_.sub(out, moved(words, rule.less, rule.less_magic));
+}
+
+std::vector<Tile> FragmentReader::all_pairs(Tile words, std::span<const PairRule> rules) {
+  std::vector<Tile> out;
+  while (out.size() < rules.size()) {
+    const PairRule& rule = rules[out.size()];
+    const bool last = out.size() + 1 == rules.size();
+    if (const int further = last ? 0 : distance(rule, rules[out.size() + 1])) {
+      std::ranges::copy(both_pairs(words, rule, further), std::back_inserter(out));
+    } else {
+      out.push_back(pairs(words, rule));
+    }
+  }
+  return out;
 }
 
 // [threads, per_row] of one of the two rows of each thread.
@@ -249,10 +294,10 @@ Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {
   }
   std::vector<Tile> parts;
   for (const Words& at : places.codes) {
-    const Tile codes = words(at, width);
+    const std::vector<Tile> values = all_pairs(words(at, width), rule.pairs);
     for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
       const size_t half = pair % 2, slice = pair / 4;
-      Tile value = pairs(codes, rule.pairs[pair]);
+      Tile value = values[pair];
       const double offset = rule.pairs[pair].offset + layout_.zero_offset;
       if (offset != 0) value = b_.sub(value, constant(offset, value));
       if (layout_.real_zeros) {

@@ -162,8 +162,13 @@ class FragmentReader {
  private:
   using Words = FragmentPlaces::Words;
   Tile words(const Words& at, int width);  // u32 [threads, width]
+  Tile in_both_halves(uint16_t bits, Tile like);
+  Tile shifted(Tile words, int shift);
   Tile moved(Tile words, std::span<const BitMove> moves, uint16_t magic);
   Tile pairs(Tile words, const PairRule& rule);  // operand type [threads, 2 * width]
+  static int distance(const PairRule& first, const PairRule& second);  // 0: they differ in more
+  std::array<Tile, 2> both_pairs(Tile words, const PairRule& rule, int distance);
+  std::vector<Tile> all_pairs(Tile words, std::span<const PairRule> rules);
   // Number `word` of those that a pair of rows has: u32 [threads, 1], shared by the lanes.
   Tile row_words(const Words& at, const FragmentLayout::Side& side, int word);
   Tile shared_words(const Words& at);
