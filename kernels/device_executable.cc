@@ -397,7 +397,8 @@ class DeviceExecutable final : public Executable {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
     // Launches read inputs without waiting for the one before them, so the first waits for all that
-    // may still be making these.
+    // may still be making these. So does one behind a launch that lets nobody begin early: programs
+    // count on what such a launch wrote.
     bool after_all = !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
@@ -410,11 +411,13 @@ class DeviceExecutable final : public Executable {
       const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
       for (const ShapeInstance::Check& check : instance.launches[i].checks) {
         watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i));
+        after_all = true;
       }
       if (tasks > 0) {
         stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
-                      state.maps[i].encode(*device_, launch.node, of_launch), after_all);
-        after_all = false;
+                      state.maps[i].encode(*device_, launch.node, of_launch),
+                      {.shared_bytes = launch.shared_bytes, .after_all = after_all});
+        after_all = !kernels_[launch.gpu_code]->begins_early;
       }
       arguments += of_launch.size();
       if (launched) launched();

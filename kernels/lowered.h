@@ -60,6 +60,9 @@ struct Launch {
   // whether threads are worth waking.
   Dim task_cost = 1000;
   int threads = 128;  // of the block that runs a task on a GPU
+  // Shared memory that a block takes at least. Tasks are dealt evenly over the places that there
+  // are: a multiprocessor must not take more blocks than that counts on.
+  int64_t shared_bytes = 0;
   std::vector<IndexCheck> checks;
   std::optional<BringsOver> brings_over;
 };

@@ -147,7 +147,17 @@ class ProgramBuilder {
 
     const Places places = place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
+    const bool settles = std::ranges::none_of(lowered.launches, fetches);
     for (Launch& launch : lowered.launches) add_launch(launch, shown, places);
+    for (const ir::ValueId id : node.outputs) {
+      if (settles && id != ir::kNoValue) settled_.insert(root_.at(id));
+    }
+  }
+
+  static bool fetches(const Launch& launch) {
+    std::set<codegen::ValueId> fetched;
+    collect_fetched(launch.kernel.body, fetched);
+    return !fetched.empty();
   }
 
   Places place(Lowered& lowered, const std::string& node) {
@@ -219,6 +229,7 @@ class ProgramBuilder {
     compiled.tasks = launch.tasks;
     compiled.task_cost = launch.task_cost;
     compiled.threads = launch.threads;
+    compiled.shared_bytes = launch.shared_bytes;
     for (const codegen::Parameter& parameter : launch.kernel.parameters) {
       compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
     }
@@ -255,7 +266,8 @@ class ProgramBuilder {
 
   // What no launch writes need not be waited for: constants, and what the caller brings, which is
   // there before the first launch. Caches may be written in place: only pipelines, which know
-  // what is new in them, read those early.
+  // what is new in them, read those early. Launches that fetch nothing do not let others begin
+  // early: behind them what they wrote is there.
   void mark_constants(Launch& launch) const {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
@@ -264,7 +276,7 @@ class ProgramBuilder {
       const bool brought =
           settings_.early_reads && std::ranges::count(graph_.inputs(), root) > 0 &&
           (fetched.contains(static_cast<codegen::ValueId>(parameter)) || !is_cache(root));
-      if (brought || graph_.value(root).is_constant()) {
+      if (brought || graph_.value(root).is_constant() || settled_.contains(root)) {
         launch.kernel.parameters[parameter].constant = true;
       }
     });
@@ -377,6 +389,7 @@ class ProgramBuilder {
   std::vector<size_t> slot_of_;
   std::vector<codegen::Kernel> kernels_;  // one per launch
   std::set<ir::ValueId> counted_;
+  std::set<ir::ValueId> settled_;  // written by launches that let no other begin early
   std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool>> checked_;
 };
 

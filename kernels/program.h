@@ -58,6 +58,7 @@ struct CompiledLaunch {
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
   size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
   int threads = 0;                                     // on a GPU: of a block
+  int64_t shared_bytes = 0;                            // on a GPU: of a block, at least
   std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
   std::vector<size_t> slots;
   std::vector<FetchedBuffer> fetched;

@@ -317,11 +317,13 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
                          driver_version_ >= kEarlyLaunchesInGraphs;
   check(driver_->module_function(&kernel->function, kernel->module, code.entry.c_str()),
         fmt::format("find kernel '{}'", code.entry));
-  if (code.shared_bytes > kSharedWithoutAsking) {
-    check(driver_->function_set(kernel->function, kDynamicSharedBytes,
-                                static_cast<int>(code.shared_bytes)),
+  // A launch of a kernel that begins early may take more than it needs, to have room to itself.
+  const int64_t most = kernel->begins_early ? std::max(code.shared_bytes, description_.shared_bytes)
+                                            : code.shared_bytes;
+  if (most > kSharedWithoutAsking) {
+    check(driver_->function_set(kernel->function, kDynamicSharedBytes, static_cast<int>(most)),
           fmt::format("give kernel '{}' {} of shared memory", code.entry,
-                      bytes_text(static_cast<size_t>(code.shared_bytes))));
+                      bytes_text(static_cast<size_t>(most))));
   }
   // A multiprocessor that divides its memory anew is emptied first: launches that overlap must all
   // want the same.

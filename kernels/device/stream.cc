@@ -194,7 +194,7 @@ class ArgumentPointers {
 }  // namespace
 
 void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
-                    std::span<const TensorMap> maps, bool after_all) {
+                    std::span<const TensorMap> maps, const LaunchWishes& wishes) {
   if (tasks <= 0) return;
   if (tasks > std::numeric_limits<int32_t>::max()) {
     throw UserError(fmt::format("kernel '{}': {} blocks are more than a launch takes (2^31 - 1)",
@@ -204,23 +204,24 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const u
   device_->make_current();
   remember(kernel.name);
   const auto blocks = static_cast<unsigned>(tasks);
-  const bool early = kernel.begins_early && !after_all;
-  const Result result = early || kernel.cluster > 1
-                            ? launch_with_attributes(kernel, blocks, early, pointers.data())
-                            : device_->driver().launch(kernel.function, blocks, 1, 1,
-                                                       static_cast<unsigned>(kernel.threads), 1, 1,
-                                                       static_cast<unsigned>(kernel.shared_bytes),
-                                                       handle_, pointers.data(), nullptr);
+  const bool early = kernel.begins_early && !wishes.after_all;
+  const int64_t shared_bytes = std::max(kernel.shared_bytes, wishes.shared_bytes);
+  const Result result =
+      early || kernel.cluster > 1
+          ? launch_with_attributes(kernel, blocks, shared_bytes, early, pointers.data())
+          : device_->driver().launch(
+                kernel.function, blocks, 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
+                static_cast<unsigned>(shared_bytes), handle_, pointers.data(), nullptr);
   if (result != kSuccess) {
     device_->check(result,
                    fmt::format("launch kernel '{}' with {} blocks of {} threads and {} bytes "
                                "of shared memory",
-                               kernel.name, tasks, kernel.threads, kernel.shared_bytes));
+                               kernel.name, tasks, kernel.threads, shared_bytes));
   }
 }
 
-Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, bool early,
-                                      void** pointers) {
+Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks,
+                                      int64_t shared_bytes, bool early, void** pointers) {
   if (device_->driver().launch_with == nullptr) {
     throw UserError(fmt::format(
         "kernel '{}': the NVIDIA driver has no function cuLaunchKernelEx: update it", kernel.name));
@@ -229,7 +230,7 @@ Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks
   LaunchConfig config;
   config.grid_x = tasks;
   config.block_x = static_cast<unsigned>(kernel.threads);
-  config.shared_bytes = static_cast<unsigned>(kernel.shared_bytes);
+  config.shared_bytes = static_cast<unsigned>(shared_bytes);
   config.stream = handle_;
   config.attributes = attributes.data();
   if (early) {

@@ -44,6 +44,12 @@ class Graph {
   GraphExecHandle exec_ = nullptr;
 };
 
+struct LaunchWishes {
+  int64_t shared_bytes = 0;  // of a block; at least what the kernel needs
+  // Does not begin before everything enqueued so far has ended, even if the kernel could.
+  bool after_all = false;
+};
+
 class Stream {
  public:
   explicit Stream(std::shared_ptr<Device> device);                // its own
@@ -61,10 +67,9 @@ class Stream {
   void copy(Address to, Address from, size_t bytes);
   void fill(Address to, unsigned char value, size_t bytes);
   // One block per task. Arguments are 8 bytes each, in the order of the kernel's parameters; then
-  // come its maps. `after_all`: does not begin before everything enqueued so far has ended, even if
-  // the kernel could.
+  // come its maps.
   void launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
-              std::span<const TensorMap> maps = {}, bool after_all = false);
+              std::span<const TensorMap> maps = {}, const LaunchWishes& wishes = {});
   void launch(const Graph& graph);
   void record(Event& event);
   void wait(const Event& event);
@@ -82,8 +87,8 @@ class Stream {
   StreamHandle handle_ = nullptr;
   std::shared_ptr<const Owned> owned_;  // null: the caller's
   void remember(std::string_view work);
-  Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, bool early,
-                                void** pointers);
+  Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, int64_t shared_bytes,
+                                bool early, void** pointers);
   std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing
 };
 

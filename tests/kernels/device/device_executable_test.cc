@@ -430,17 +430,18 @@ TEST_F(DeviceExecutableTest, WeightsAreMadeInPiecesAndTakeNoMoreThanTheirBytes) 
 }
 
 // A product of f16 rows with an NVFP4 weight, as the partitioner leaves it. Its bytes are zero.
-ir::Graph product(int64_t n, int64_t k) {
+ir::Graph product(int64_t n, int64_t k, std::string_view rows = "input %x: f16[rows,{1}]") {
   const std::string text = fmt::format(
       R"(graph product {{
-  input %x: f16[rows,{1}]
+  {6}
   const %w: f4e2m1[{0},{1}] = sha256:{3} bytes:{4}
   const %scales: f8e4m3fn[{0},{2}] = sha256:{3} bytes:{5}
   const %scale: f32[1] = hex:0000803f
   %y: f16[rows,{0}] = tenon::ScaledDot(%x, %w, _, _, %scales, _, %scale, _) {{b_k_last=1, block_b=16, result="f16"}}
   output %y
 }})",
-      n, k, k / 16, std::string(64, '0'), n * k / 2, n * k / 16);
+      n, k, k / 16, std::string(64, '0'), n * k / 2, n * k / 16,
+      fmt::format(fmt::runtime(rows), n, k));
   return ir::parse(text);
 }
 
@@ -475,6 +476,24 @@ TEST_F(DeviceExecutableTest, AProductIsLaunchedEarlyAndWithItsMaps) {
   EXPECT_GT(encoded, 0);
   EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), encoded);
   EXPECT_GT(stub_.calls("cuLaunchKernelEx"), 0);
+}
+
+// Kernels count on what a launch that lets nobody begin early has written: it is waited for.
+TEST_F(DeviceExecutableTest, AProductBehindAPatientLaunchWaitsForItsEnd) {
+  constexpr int64_t kN = 256, kK = 512, kRows = 9;
+  const ir::Graph graph = product(kN, kK, R"(input %half: f16[rows,256]
+  %x: f16[rows,{1}] = Concat(%half, %half) {{axis=1}})");
+  Settings settings = pipelined();
+  settings.only_candidate.clear();
+  const auto executable = build_on_device(graph, settings, device_, {.inputs_ready = true});
+  const Buffer half(device_, kRows * kK, "half"), y(device_, kRows * kN * 2, "y");
+  device::Stream stream(device_);
+  stream.fill(half.address(), 0, half.bytes());
+  stream.synchronize();
+  OneInput context(half.address(), y.address(), kRows, kK / 2);
+  executable->run(context);
+  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 0);
+  EXPECT_GE(stub_.calls("cuLaunchKernel"), 2);
 }
 
 TEST_F(DeviceExecutableTest, WeightsShareAFewAllocationsAndEachHasAPlace) {
