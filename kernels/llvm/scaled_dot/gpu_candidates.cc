@@ -284,6 +284,7 @@ class BucketLowering {
     const FittingShape fitting = first_fitting(dot_, shapes, wanted, rows, *settings_.gpu);
     lowered_.shapes.push_back(describe_shapes(shapes, fitting, bucket_text(rows_, buckets_, i)));
     Launch launch = dot_.emit(shapes[fitting.taken], rows, lowered_);
+    launch.shared_bytes = shapes[fitting.taken].shared_bytes;
     launch.tasks = launch.tasks * (within(i) - (i == 0 ? Dim(0) : within(i - 1)));
     lowered_.launches.push_back(std::move(launch));
   }

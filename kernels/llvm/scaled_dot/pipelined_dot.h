@@ -25,7 +25,8 @@ struct PipelinedShape {
   int groups = 0;
   // Few tokens: they are read once, when the block begins, and stay in shared memory.
   bool keeps_tokens = false;
-  double microseconds = 0;  // what it is expected to take
+  int64_t shared_bytes = 0;  // that a block takes at least, so that no more than `blocks` fit
+  double microseconds = 0;   // what it is expected to take
 
   // One token leaves seven columns of the matrix instruction to spare: blocks of k get one each,
   // and scales multiply eight sums instead of all weights.

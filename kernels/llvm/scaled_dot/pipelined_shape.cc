@@ -23,13 +23,14 @@ constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
 constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.085, kMeet = 1.4, kPass = 0.034;
 
 // The same for few tokens, whose sums meet in a block; bytes that a multiprocessor gets from the
-// second cache level; how long a copy is on its way; what is lost where the next kernel cannot
-// fetch ahead.
-constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.31, kFewDecode = 0.073,
-                 kFewProduct = 0.0015, kCachedBytes = 47'000, kLatency = 1.3, kNextWaits = 0.7;
-// Of the time to decode, where scales multiply the sums of blocks; what two blocks lose that both
-// keep the tokens, where they have more than one tile each.
-constexpr double kUnscaled = 0.75, kKeptTwice = 1;
+// second cache level; how long a copy is on its way. Seen in steps of a decoder, each kernel from
+// the end of the one before to its own.
+constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.02, kFewProduct = 0.0003,
+                 kFirstSlot = 0.2, kCachedBytes = 110'000, kLatency = 1.3;
+// To decode a unit where scales multiply the sums of blocks, by one block and by two; how much
+// longer it takes where they multiply weights. What a block takes to keep its tokens.
+constexpr std::array<double, 2> kFewDecode = {0.2, 0.12};
+constexpr double kScaled = 1.35, kKeep = 0.25;
 
 // The same of a product that waits for nobody, so that the next one begins where this one leaves
 // room: a kernel counts as long as it keeps multiprocessors busy. Fitted to 40 random products with
@@ -49,6 +50,9 @@ constexpr double kAtOnce = 4;
 constexpr double kPerFewTokens = 0.4, kPerFewTile = 0.42, kPerFewSlot = 0.12, kFewUnit = 0.155,
                  kFewProduct = 0.0013, kFewBytes = 26'700, kUnscaledBytes = 31'000,
                  kCachedBytes = 50'500, kLatency = 1.5;
+// Of the time to decode, where scales multiply the sums of blocks; what two blocks lose that both
+// keep the tokens, where they have more than one tile each.
+constexpr double kUnscaled = 0.75, kKeptTwice = 1;
 
 }  // namespace overlapped
 
@@ -59,6 +63,9 @@ constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 // registers.
 constexpr int kMostKept = 4;
 constexpr int64_t kLongestKept = 8192, kMostKeptBytes = 40 << 10;
+constexpr int64_t kLongestRead = 16384;  // where tokens are only read, and neighbours need no room
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
   return int64_t{units} *
@@ -66,15 +73,14 @@ int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
 }
 
 // Of few tokens products are not done beside the decoding, and eight warps cannot fill the time
-// that they wait for each other's results; two blocks are in each other's way.
+// that they wait for each other's results.
 double decode_time(const PipelinedShape& shape) {
   if (shape.tokens > kFewTokens) return kDecode;
-  return 0.112 + (shape.blocks == 1 ? 0.0035 : 0.0115) * shape.tokens;
+  return (shape.blocks == 1 ? 0.165 : 0.14) + 0.0016 * shape.tokens;
 }
 
 double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                 int multiprocessors) {
-  const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t items = ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits;
   const int64_t turns = ceil_of(items, int64_t{multiprocessors} * shape.blocks);
   const int64_t each =  // of a multiprocessor
@@ -97,7 +103,6 @@ double estimate(const FragmentLayout& layout, int64_t rows, const PipelinedShape
 double estimate_overlapped(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                            int multiprocessors) {
   namespace o = overlapped;
-  const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const auto items =
       static_cast<double>(ceil_of(rows, shape.tokens) * layout.row_units() * shape.splits);
   const size_t size =
@@ -122,25 +127,25 @@ double estimate_overlapped(const FragmentLayout& layout, int64_t rows, const Pip
 // A block's warps share k: nothing waits for other blocks, but each reads all of x.
 double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
                            int multiprocessors, bool overlaps) {
-  const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t row_tiles = ceil_of(layout.n * shape.groups, kFragmentRows);
   const int64_t tiles = ceil_of(rows, shape.tokens) * row_tiles;
   const int64_t turns = ceil_of(tiles, int64_t{multiprocessors} * shape.blocks);
   const int64_t blocks = std::min<int64_t>(shape.blocks, ceil_of(tiles, multiprocessors));
   const double units = static_cast<double>(layout.steps()) / shape.groups;  // of 128 x 64
-  // While a slot is used it is not filled: the others must cover the way to memory.
+  // While a slot is used it is not filled: the others must cover the way to memory. Where tokens
+  // are kept it is given back as soon as its words are in registers.
   const bool at_once = turns == 1 && shape.slots * shape.units >= units;
-  const double others = at_once ? shape.slots : shape.slots - 1;
+  const double others = at_once || shape.keeps_tokens ? shape.slots : shape.slots - 1;
   const double ahead = others * shape.units * static_cast<double>(blocks);
   const double weight = layout.unit_words() * 4;
   const double terms = shape.tokens * layout.row_terms;
   const double cached = weight + shape.groups * terms * kFragmentDepth * 2;
-  const double decoding = shape.sums_blocks(layout) ? kUnscaled : 1;
-  const double kept = shape.keeps_tokens && blocks > 1 && turns > 1 ? kKeptTwice : 0;
   if (overlaps) {
     namespace o = overlapped;
     const double bytes = shape.sums_blocks(layout) ? o::kUnscaledBytes : o::kFewBytes;
     const double read = std::max({o::kLatency / ahead, weight / bytes, cached / o::kCachedBytes});
+    const double decoding = shape.sums_blocks(layout) ? o::kUnscaled : 1;
+    const double kept = shape.keeps_tokens && blocks > 1 && turns > 1 ? o::kKeptTwice : 0;
     const double compute = decoding * o::kFewUnit + o::kFewProduct * terms +
                            o::kPerFewSlot / shape.units / static_cast<double>(blocks);
     const double each =
@@ -148,12 +153,20 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
     return o::kPerFewTokens + kept + static_cast<double>(tiles) / multiprocessors * each;
   }
   const double read = std::max({kLatency / ahead, weight / kBytes, cached / kCachedBytes});
-  // Two blocks hide some of each other's waits, not half of them.
-  const double waits = kPerFewSlot / shape.units / std::sqrt(static_cast<double>(blocks));
-  const double compute = decoding * kFewDecode + kFewProduct * terms + waits;
-  return kPerFewTokens + kept +
-         static_cast<double>(turns * blocks) * units * std::max(read, compute) +
+  const double decode =
+      kFewDecode[static_cast<size_t>(blocks - 1)] * (shape.sums_blocks(layout) ? 1 : kScaled);
+  const double compute = decode + kFewProduct * terms;
+  const double kept = shape.keeps_tokens ? kKeep * static_cast<double>(blocks) : 0;
+  return kPerFewTokens + kept + kFirstSlot / shape.slots +
+         static_cast<double>(turns * blocks) * units *
+             (std::max(read, compute) + kPerFewSlot / shape.units) +
          static_cast<double>(turns) * kPerFewTile;
+}
+
+// Blocks have as many tiles each: a multiprocessor that took one more while the launch before still
+// filled others would make all wait.
+int64_t room_to_itself(const PipelinedShape& shape, const codegen::GpuTarget& gpu) {
+  return gpu.shared_bytes / (shape.blocks + 1) + 1;
 }
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
@@ -176,18 +189,25 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
           .tokens = tokens, .units = units, .groups = groups, .keeps_tokens = keeps_tokens};
       const int64_t with_slot = keeps_tokens ? 0 : groups * terms * kFragmentDepth * 2;
       const int64_t slot = int64_t{units} * (layout.unit_words() * 4 + with_slot);
-      // Small blocks only share a multiprocessor where each keeps the tokens.
-      const int most_blocks = keeps_tokens && groups < 8 ? 1 : 2;
+      const int64_t tiles = ceil_of(layout.n * groups, kFragmentRows);
+      // Neighbours that overlap find room; who waits fills its places, and all of them evenly.
+      const int64_t blocks_of_others = overlaps ? 2 : 1;
+      const int most_blocks = overlaps && keeps_tokens && groups < 8 ? 1 : 2;
       for (shape.blocks = 1; shape.blocks <= most_blocks; ++shape.blocks) {
-        // With room for as many blocks of the next kernel, which fetch ahead, and without.
         int last = 0;
-        for (int kernels : {2, 1}) {
+        for (int64_t kernels = blocks_of_others; kernels >= 1; --kernels) {
           const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10) - kept;
-          shape.slots = static_cast<int>(std::min({room / slot, all, int64_t{kMostSlots}}));
+          const int64_t turns = ceil_of(tiles, gpu.multiprocessors * int64_t{shape.blocks});
+          const int64_t most = overlaps ? all : all * turns;  // that a block ever fills
+          shape.slots = static_cast<int>(std::min({room / slot, most, int64_t{kMostSlots}}));
           if (shape.slots < 2 || shape.slots == std::exchange(last, shape.slots)) continue;
+          // One slot is used, one is on its way, and one has just come; fewer will do where all
+          // there is to fetch is fetched at once.
+          const bool at_once = turns == 1 && shape.slots == all && !keeps_tokens;
+          if (!overlaps && !at_once && shape.slots < 3) continue;
+          shape.shared_bytes = overlaps ? 0 : room_to_itself(shape, gpu);
           shape.microseconds =
-              estimate_few_tokens(layout, rows, shape, gpu.multiprocessors, overlaps) +
-              (kernels == 1 && !overlaps ? kNextWaits : 0);
+              estimate_few_tokens(layout, rows, shape, gpu.multiprocessors, overlaps);
           shapes.push_back(shape);
         }
       }
@@ -199,9 +219,10 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
 void add_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                 const codegen::GpuTarget& gpu, PipelinedShape shape,
                 std::vector<PipelinedShape>& shapes) {
-  // Small tiles leave room for a block of the next kernel, which fetches its weights meanwhile.
+  // Small tiles leave room for a block of a neighbour that overlaps.
   const int64_t reserve = (4 << 10) + std::min(shape.tokens, 32) * 512;  // for what is stored
-  const int64_t room = gpu.shared_bytes / (shape.tokens <= kFewTokens ? shape.blocks + 1 : 1);
+  const int64_t blocks = shape.blocks + (overlaps && shape.tokens <= kFewTokens ? 1 : 0);
+  const int64_t room = gpu.shared_bytes / (shape.tokens <= kFewTokens ? blocks : 1);
   const int64_t slots = (room - reserve) / slot_bytes(layout, shape.tokens, shape.units);
   if (slots < 2) return;
   const int64_t steps = layout.steps() / shape.units;
@@ -212,6 +233,7 @@ void add_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
     shape.splits = splits;
     shape.slots =
         static_cast<int>(std::max<int64_t>(2, std::min({int64_t{kMostSlots}, slots, share})));
+    shape.shared_bytes = overlaps ? 0 : room_to_itself(shape, gpu);
     shape.microseconds =
         (overlaps ? estimate_overlapped : estimate)(layout, rows, shape, gpu.multiprocessors);
     shapes.push_back(shape);
@@ -250,7 +272,8 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
     }
   }
   add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/false, shapes);
-  if (rows == 1 && layout.can_sum_blocks() && layout.k <= kLongestKept) {
+  if (rows == 1 && layout.can_sum_blocks() &&
+      layout.k <= (overlaps ? kLongestKept : kLongestRead)) {
     add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/true, shapes);
   }
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
