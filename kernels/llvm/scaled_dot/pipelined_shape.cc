@@ -26,7 +26,7 @@ constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.085, kMeet = 1.4
 // second cache level; how long a copy is on its way. Seen in steps of a decoder, each kernel from
 // the end of the one before to its own.
 constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.02, kFewProduct = 0.0003,
-                 kFirstSlot = 0.2, kCachedBytes = 110'000, kLatency = 1.3;
+                 kFirstSlot = 0.2, kStarved = 2, kCachedBytes = 110'000, kLatency = 1.3;
 // To decode a unit where scales multiply the sums of blocks, by one block and by two; how much
 // longer it takes where they multiply weights. What a block takes to keep its tokens.
 constexpr std::array<double, 2> kFewDecode = {0.2, 0.12};
@@ -157,7 +157,10 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
       kFewDecode[static_cast<size_t>(blocks - 1)] * (shape.sums_blocks(layout) ? 1 : kScaled);
   const double compute = decode + kFewProduct * terms;
   const double kept = shape.keeps_tokens ? kKeep * static_cast<double>(blocks) : 0;
-  return kPerFewTokens + kept + kFirstSlot / shape.slots +
+  // One slot is used, one is on its way, and one has just come; fewer will do where all there is to
+  // fetch is fetched at once, but not beside computing tokens.
+  const bool starved = shape.slots < 3 && (shape.keeps_tokens || !at_once);
+  return kPerFewTokens + kept + kFirstSlot / shape.slots + (starved ? kStarved : 0) +
          static_cast<double>(turns * blocks) * units *
              (std::max(read, compute) + kPerFewSlot / shape.units) +
          static_cast<double>(turns) * kPerFewTile;
@@ -201,10 +204,6 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
           const int64_t most = overlaps ? all : all * turns;  // that a block ever fills
           shape.slots = static_cast<int>(std::min({room / slot, most, int64_t{kMostSlots}}));
           if (shape.slots < 2 || shape.slots == std::exchange(last, shape.slots)) continue;
-          // One slot is used, one is on its way, and one has just come; fewer will do where all
-          // there is to fetch is fetched at once.
-          const bool at_once = turns == 1 && shape.slots == all && !keeps_tokens;
-          if (!overlaps && !at_once && shape.slots < 3) continue;
           shape.shared_bytes = overlaps ? 0 : room_to_itself(shape, gpu);
           shape.microseconds =
               estimate_few_tokens(layout, rows, shape, gpu.multiprocessors, overlaps);
