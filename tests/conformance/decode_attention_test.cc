@@ -243,10 +243,12 @@ TEST(DecodeAttention, SplitsFillTheMultiprocessorsOnce) {
   for (const auto& [batch, splits] : {std::pair{1, 16}, {2, 8}, {8, 2}, {16, 1}, {32, 1}}) {
     problem.batch = batch;
     EXPECT_TRUE(shape.splits(problem, 132).is(splits)) << batch;
+    EXPECT_TRUE(shape.spare_blocks(problem, 132).is(0)) << batch;
   }
   problem.batch = 1;
   problem.all_keys = 130;  // two slots
   EXPECT_TRUE(shape.splits(problem, 132).is(2));
+  EXPECT_TRUE(shape.spare_blocks(problem, 132).is(1));  // for the new token
 }
 
 // What it does not take says why, and another kernel takes it.

@@ -51,7 +51,8 @@ class GpuDecode {
         most_queries_(shape.kept_rows / group_),
         query_strides_(operands.q.strides),
         splits_(shape.splits(problem, multiprocessors)),
-        shares_(splits_ + (adds_token ? 1 : 0)),
+        blocks_(splits_ + (adds_token ? shape.spare_blocks(problem, multiprocessors) : Dim(0))),
+        shares_(blocks_ + (adds_token ? 1 : 0)),
         writer_("decode_attention"),
         b_(writer_.builder),
         q_(writer_.buffer("q", dtype(attention_.q), operands.q.buffer)),
@@ -80,15 +81,15 @@ class GpuDecode {
     merge_warps(ends);
     // A head that is not split waits for nobody.
     const ValueId arrived = b_.branch(
-        b_.less(b_.index(1), dim(splits_)),
+        b_.less(b_.index(1), dim(blocks_)),
         [&] { return std::vector{b_.arrive(counters_, head_number_)}; },
         [&] { return std::vector{b_.index(0)}; })[0];
-    b_.branch(b_.equal(arrived, b_.sub(dim(splits_), b_.index(1))), [&] {
+    b_.branch(b_.equal(arrived, b_.sub(dim(blocks_), b_.index(1))), [&] {
       b_.store({counters_, head_number_}, b_.integer_constant(DType::kI32, 0));
       for_queries([&](ValueId query) { merge_splits(query); });
       return std::vector<ValueId>{};
     });
-    Launch launch = writer_.finish(heads() * splits_ * wanted, 1000);
+    Launch launch = writer_.finish(heads() * blocks_ * wanted, 1000);
     launch.threads = shape_.threads();
     if (token_) {
       launch.checks = position_checks(problem_);
@@ -152,14 +153,14 @@ class GpuDecode {
         writer_.declare(dim);
       }
     }
-    for (const Dim& dim : {splits_, shares_}) writer_.declare(dim);
+    for (const Dim& dim : {splits_, blocks_, shares_}) writer_.declare(dim);
     scores_.declare();
     declare_task(writer_, problem_, most_queries_);
   }
 
   void locate() {
-    split_ = b_.rem(b_.task(), dim(splits_));
-    head_number_ = b_.div(b_.task(), dim(splits_));
+    split_ = b_.rem(b_.task(), dim(blocks_));
+    head_number_ = b_.div(b_.task(), dim(blocks_));
     // Of the first head of the group; there is one block of queries.
     const ValueId blocks = dim(ceil_div(problem_.queries, most_queries_));
     const ValueId first = b_.mul(b_.mul(head_number_, b_.index(group_)), blocks);
@@ -230,10 +231,10 @@ class GpuDecode {
                    {rows, box_columns()});
   }
 
-  // The new token goes into the caches and is a share of its own, made by the block that has the
-  // last keys: often it has the fewest.
+  // The new token goes into the caches and is a share of its own, made by the last block: it has no
+  // keys where there is room for one more, else those that are left.
   void add_token() {
-    b_.branch(b_.equal(split_, b_.sub(dim(splits_), b_.index(1))), [&] {
+    b_.branch(b_.equal(split_, b_.sub(dim(blocks_), b_.index(1))), [&] {
       Tile products = f32(0, {group_});
       for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
         const Tile left =
@@ -243,7 +244,7 @@ class GpuDecode {
         products = b_.add(products, b_.reduce(Fn::kAdd, b_.mul(left, right), 1));
       }
       store_new_value();
-      const ValueId share = share_of(b_.index(0), dim(splits_));
+      const ValueId share = share_of(b_.index(0), dim(blocks_));
       const Tile hidden = f32(kMinusInfinity, {group_});
       const Tile visible = scores_.masked(scores_.scaled(products), task_, kept_);
       const Tile score = b_.select(b_.splat(sees_token_, {group_}), visible, hidden);
@@ -513,7 +514,7 @@ class GpuDecode {
   const DecodeShape shape_;
   const int group_, most_queries_;
   const HeadStrides query_strides_;
-  const Dim splits_, shares_;
+  const Dim splits_, blocks_, shares_;  // of the keys of a head, that it has, that are merged
   LaunchWriter writer_;
   Builder& b_;
   ValueId q_;

@@ -38,10 +38,19 @@ int64_t DecodeShape::shared_bytes() const {
   return slots * slot + queries + merged_elements() * 4 + kSmallBuffers;
 }
 
-Dim DecodeShape::splits(const AttentionProblem& problem, int multiprocessors) const {
+Dim DecodeShape::places(const AttentionProblem& problem, int multiprocessors) const {
   const Dim heads = max(Dim(1), problem.batch * problem.attention.kv_heads);
-  const Dim places = floor_div(Dim(int64_t{multiprocessors} * blocks), heads);
-  return max(Dim(1), min(places, ceil_div(problem.all_keys, Dim(keys()))));
+  return floor_div(Dim(int64_t{multiprocessors} * blocks), heads);
+}
+
+Dim DecodeShape::splits(const AttentionProblem& problem, int multiprocessors) const {
+  const Dim wanted = ceil_div(problem.all_keys, Dim(keys()));
+  return max(Dim(1), min(places(problem, multiprocessors), wanted));
+}
+
+Dim DecodeShape::spare_blocks(const AttentionProblem& problem, int multiprocessors) const {
+  const Dim left = places(problem, multiprocessors) - splits(problem, multiprocessors);
+  return max(Dim(0), min(Dim(1), left));
 }
 
 std::string DecodeShape::text() const {

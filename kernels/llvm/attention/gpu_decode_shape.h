@@ -30,7 +30,12 @@ struct DecodeShape {
   int64_t shared_bytes() const;
   // Parts that the keys of each head are cut into: about one block for each place that there is.
   Dim splits(const AttentionProblem& problem, int multiprocessors) const;
+  // 1 where that leaves each head another place, else 0.
+  Dim spare_blocks(const AttentionProblem& problem, int multiprocessors) const;
   std::string text() const;
+
+ private:
+  Dim places(const AttentionProblem& problem, int multiprocessors) const;  // of a head's blocks
 };
 
 // Whether the kernel takes codes from the cache as they are; else they are decoded before it.
