@@ -64,6 +64,8 @@ constexpr int kFewTokens = 16;  // up to which two blocks share a multiprocessor
 constexpr int kMostKept = 4;
 constexpr int64_t kLongestKept = 8192, kMostKeptBytes = 40 << 10;
 constexpr int64_t kLongestRead = 16384;  // where tokens are only read, and neighbours need no room
+// Weights so large that it is of no account what neighbours do at their beginning and end.
+constexpr int64_t kMostBesideOthers = 128 << 20;
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -254,6 +256,8 @@ std::string PipelinedShape::text() const {
 
 std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                                         const codegen::GpuTarget& gpu) {
+  const int64_t bytes = layout.row_units() * layout.steps() * layout.unit_words() * 4;
+  if (rows <= kFewTokens && bytes > kMostBesideOthers) overlaps = false;
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
