@@ -25,12 +25,14 @@ constexpr double kPerTile = 0.8, kPerKernel = 2.0, kPerSlot = 0.085, kMeet = 1.4
 // The same for few tokens, whose sums meet in a block; bytes that a multiprocessor gets from the
 // second cache level; how long a copy is on its way. Seen in steps of a decoder, each kernel from
 // the end of the one before to its own.
-constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.4, kPerFewSlot = 0.02, kFewProduct = 0.0003,
-                 kFirstSlot = 0.2, kStarved = 2, kCachedBytes = 110'000, kLatency = 1.3;
+constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.2, kPerFewSlot = 0.02, kFewProduct = 0.0003,
+                 kFewBytes = 34'000, kFirstSlot = 0.2, kStarved = 2, kCachedBytes = 110'000,
+                 kLatency = 1.3;
 // To decode a unit where scales multiply the sums of blocks, by one block and by two; how much
-// longer it takes where they multiply weights. What a block takes to keep its tokens.
+// longer it takes where they multiply weights, or where tokens come with the slots, which are then
+// given back late. What a block takes to keep its tokens.
 constexpr std::array<double, 2> kFewDecode = {0.2, 0.12};
-constexpr double kScaled = 1.35, kKeep = 0.25;
+constexpr double kScaled = 1.15, kLateSlot = 0.025, kKeep = 0.25;
 
 // The same of a product that waits for nobody, so that the next one begins where this one leaves
 // room: a kernel counts as long as it keeps multiprocessors busy. Fitted to 40 random products with
@@ -154,10 +156,10 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
         units * std::max(read, compute) + o::kPerFewTile / static_cast<double>(blocks);
     return o::kPerFewTokens + kept + static_cast<double>(tiles) / multiprocessors * each;
   }
-  const double read = std::max({kLatency / ahead, weight / kBytes, cached / kCachedBytes});
+  const double read = std::max({kLatency / ahead, weight / kFewBytes, cached / kCachedBytes});
   const double decode =
       kFewDecode[static_cast<size_t>(blocks - 1)] * (shape.sums_blocks(layout) ? 1 : kScaled);
-  const double compute = decode + kFewProduct * terms;
+  const double compute = decode + kFewProduct * terms + (shape.keeps_tokens ? 0 : kLateSlot);
   const double kept = shape.keeps_tokens ? kKeep * static_cast<double>(blocks) : 0;
   // One slot is used, one is on its way, and one has just come; fewer will do where all there is to
   // fetch is fetched at once, but not beside computing tokens.
@@ -275,7 +277,7 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
     }
   }
   add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/false, shapes);
-  if (rows == 1 && layout.can_sum_blocks() &&
+  if (rows == 1 && (layout.can_sum_blocks() || !overlaps) &&
       layout.k <= (overlaps ? kLongestKept : kLongestRead)) {
     add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/true, shapes);
   }
