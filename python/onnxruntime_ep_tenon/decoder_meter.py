@@ -16,6 +16,7 @@ import numpy as np
 from . import console
 from .gpu_runs import back_to_back, first_line, run_options, runs_for
 from .host_memory import PeakMemory
+from .kernel_times import KernelTimes, profile
 from .measure import side_by_side, timed
 from .suite import Row
 
@@ -54,6 +55,7 @@ class DecoderPlan:
     prefill: int = 2048
     seconds: float = 1.0
     threads: int = 0
+    kernels: bool = False  # tell what each adds to a Run, too
 
     @property
     def on_gpu(self) -> bool:
@@ -123,7 +125,7 @@ def file_bytes(plan: DecoderPlan, format: str) -> float:
 
 def measure_format(
     plan: DecoderPlan, format: str, ours: Path, theirs: Path
-) -> Iterator[Begun | Row | Problem]:
+) -> Iterator[Begun | Row | Problem | KernelTimes]:
     """The rows of one format as they come; both folders hold a written model."""
     from .genai_folder import GenaiFolder
 
@@ -237,7 +239,7 @@ class _Peer:
 
 def _measure_case(
     plan: DecoderPlan, format: str, case: Case, number: int, tenon: _Side, peer: _Peer, same: bool
-) -> Iterator[Row | Problem]:
+) -> Iterator[Row | Problem | KernelTimes]:
     from .models.decoder_config import PRESETS
 
     config = PRESETS[plan.preset]
@@ -272,6 +274,8 @@ def _measure_case(
     )
     if wrong:
         yield wrong
+    if plan.kernels:
+        yield KernelTimes(f"{format} {case.name}", profile(calls["tenon"], runs["tenon"]))
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:

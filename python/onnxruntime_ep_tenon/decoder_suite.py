@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import console, cuda
+from . import console, cuda, kernel_times
 from .decoder_meter import Begun, DecoderPlan, Problem, file_bytes, measure_format, write_model
+from .kernel_times import KernelTimes
 from .machine import absent_peer_text, has_cuda_provider
 from .suite import Row, print_rows, write_rows
 
@@ -38,9 +39,14 @@ def plan_of(args) -> DecoderPlan:
     if unknown := [name for name in formats if name not in WEIGHT_FORMATS]:
         raise ValueError(f"unknown weights '{unknown[0]}'; one of: {', '.join(WEIGHT_FORMATS)}")
     batches = tuple(int(batch) for batch in args.batch.split(","))
+    if args.kernels and not device.startswith("gpu"):
+        raise ValueError("--kernels tells what kernels of a GPU take; give --device gpu")
+    if args.kernels and not kernel_times.is_available():
+        raise ValueError("--kernels needs the profiler of torch: pip install torch")
     return DecoderPlan(
-        preset, device, formats, batches, args.past, args.prefill, args.seconds, args.threads
-    )
+        preset, device, formats, batches, args.past, args.prefill, args.seconds, args.threads,
+        args.kernels,
+    )  # fmt: skip
 
 
 def run_decoder_suite(args) -> int:
@@ -69,17 +75,20 @@ class _Table:
         self._begin = time.perf_counter()
         self._gpu = cuda.find_driver().gpus[0] if plan.on_gpu else ""
         self._rows: list[Row] = []
+        self._kernels: list[KernelTimes] = []
         self.problems: list[str] = []
 
     @property
     def spent(self) -> float:
         return time.perf_counter() - self._begin
 
-    def take(self, format: str, told: Begun | Row | Problem) -> None:
+    def take(self, format: str, told: Begun | Row | Problem | KernelTimes) -> None:
         if isinstance(told, Begun):
             self.say(f"{format}: {told.part} ...")
             return
-        if isinstance(told, Row):
+        if isinstance(told, KernelTimes):
+            self._kernels.append(told)
+        elif isinstance(told, Row):
             self._rows.append(told)
             other = "" if math.isnan(told.other) else f", other {console.duration(told.other)}"
             self.say(f"{told.case}: {console.duration(told.tenon)}{other}; {told.note}")
@@ -100,6 +109,8 @@ class _Table:
         print_rows(
             self._rows, f"{self._plan.preset} on {self._gpu or 'the host'}, {peer} beside it"
         )
+        for times in self._kernels:
+            times.print()
         for text in self.problems:
             console.say(f"FAILED  {text}")
 
@@ -116,6 +127,7 @@ class _Table:
             "onnxruntime": onnxruntime.__version__,
             "preset": self._plan.preset,
             "rows": [_as_json(row) for row in self._rows],
+            "kernels": {t.case: [vars(k) for k in t.kernels] for t in self._kernels},
             "problems": self.problems,
         }
 
@@ -150,7 +162,7 @@ def _folder_for(plan: DecoderPlan, format: str) -> Path | None:
 
 def in_a_process_of_its_own(
     plan: DecoderPlan, format: str, ours: Path, theirs: Path, left: Callable[[], float]
-) -> Iterator[Begun | Row | Problem]:
+) -> Iterator[Begun | Row | Problem | KernelTimes]:
     """What the measuring process tells; it is ended when a part takes too long."""
     context = multiprocessing.get_context("spawn")
     pipe, writing_end = context.Pipe()

@@ -10,6 +10,7 @@ import pytest
 from onnxruntime_ep_tenon import decoder_meter, decoder_suite
 from onnxruntime_ep_tenon.decoder_meter import Begun, DecoderPlan, Problem, write_model
 from onnxruntime_ep_tenon.host_memory import PeakMemory
+from onnxruntime_ep_tenon.kernel_times import by_kernel
 from onnxruntime_ep_tenon.report import session_with_report
 from onnxruntime_ep_tenon.suite import Row
 from test_command import failed, succeeded
@@ -204,3 +205,25 @@ def test_the_other_is_tried_again_without_graphs(tmp_path, monkeypatch):
     assert peer.take_notes() == ["the other with CUDA graphs: cannot capture"]
     assert peer.bind(1, None, None, None) == "bound"
     assert peer.take_notes() == []
+
+
+def test_a_kernel_counts_from_the_end_of_the_one_before_it():
+    def event(name, begin, duration, blocks=1, kind="kernel"):
+        arguments = {"grid": [blocks, 1, 1], "shared memory": 64}
+        return {"name": name, "cat": kind, "ts": begin, "dur": duration, "args": arguments}
+
+    # Two Runs: `late` begins before `long` has ended, and adds what is left of it.
+    run = [event("first", 0, 2), event("long", 2, 10, 132), event("late", 4, 11)]
+    events = [{**one, "ts": one["ts"] + begin} for begin in (0, 20) for one in run]
+    noise = [event("host", 0, 50, kind="cpu_op"), {"name": "no category", "ts": 0, "dur": 1}]
+    times = {time.name: time for time in by_kernel(noise + events[::-1], 2)}
+    assert set(times) == {"first", "long", "late"}
+    assert (times["long"].microseconds, times["long"].launches) == (10, 1)
+    assert (times["late"].microseconds, times["late"].shared_bytes) == (3, 64)
+    assert times["first"].microseconds == 7  # the Run before ended at 15
+    assert times["long"].blocks == 132
+
+
+@pytest.mark.plugin
+def test_kernels_are_those_of_a_gpu():
+    assert "give --device gpu" in failed(command(*SMALL, "--device", "cpu", "--kernels"))

@@ -74,6 +74,9 @@ def _add_decoder_sizes(parser) -> None:
     parser.add_argument("--batch", default="1,16", help="decoder: rows of a step, by comma")
     parser.add_argument("--past", type=int, default=512, help="decoder: tokens before a step")
     parser.add_argument("--prefill", type=int, default=2048, help="decoder: tokens of a prompt")
+    parser.add_argument(
+        "--kernels", action="store_true", help="decoder: what each kernel of a GPU adds (torch)"
+    )
 
 
 def run(args) -> int:
