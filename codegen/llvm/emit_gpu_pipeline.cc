@@ -97,36 +97,6 @@ int GpuEmitter::copy_threads() const {
 
 int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads() : 0); }
 
-// Kernels of few tokens are short: blocks of the next launch should come in early, so registers
-// must not keep out what fits by its memory. Others need their registers more.
-int GpuEmitter::blocks() const {
-  constexpr int kEnoughRegisters = 64, kBesideTiles = 24;
-  if (!has_grouped_products_) return 1;
-  int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
-  int live = live_registers(kernel_, layouts_, threads_);
-  int needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
-  // Each of four schedulers has a quarter of the registers, for whole warps.
-  auto registers_with = [&](int64_t blocks) {
-    int64_t warps = (blocks * threads() / kWarp + 3) / 4;
-    return kRegisters / 4 / kWarp / warps / 8 * 8;
-  };
-  int blocks = 1;
-  while (blocks < by_memory && registers_with(blocks + 1) >= needed) ++blocks;
-  return blocks;
-}
-
-bool GpuEmitter::has_registers_to_spare() const {
-  constexpr int kFewRegisters = 44;
-  return has_grouped_products_ && live_registers(kernel_, layouts_, threads_) <= kFewRegisters;
-}
-
-// Registers are dealt anew where an equal share is too little for what is alive at once.
-int GpuEmitter::registers_to_compute() const {
-  int live = live_registers(kernel_, layouts_, threads_);
-  RegisterShare share = share_registers(live, threads_, has_async_products_ ? copy_threads() : 0);
-  return share.dealt_anew ? share.computing : 0;
-}
-
 void GpuEmitter::make_positions() {
   auto variable = [&](llvm::Type* type) { return ir_.CreateAlloca(type); };
   for (Steps& steps : steps_) {

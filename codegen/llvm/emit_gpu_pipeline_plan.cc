@@ -1,10 +1,11 @@
-// What pipelines need before anything is emitted: rings in shared memory, maps for boxes, and what
-// the copying thread must know.
+// What pipelines need before anything is emitted: rings in shared memory, maps for boxes, registers
+// and blocks, and what the copying thread must know.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/estimate.h"
 #include "codegen/llvm/emit_gpu.h"
 
 namespace tenon::codegen {
@@ -151,6 +152,38 @@ void GpuEmitter::place_rings() {
     }
   }
   for (Steps& steps : steps_) steps.barriers = shared_.keep(16 * steps.slots);
+}
+
+// ---- registers
+
+// Kernels of few tokens are short: blocks of the next launch should come in early, so registers
+// must not keep out what fits by its memory. Others need their registers more.
+int GpuEmitter::blocks() const {
+  constexpr int kEnoughRegisters = 64, kBesideTiles = 24;
+  if (!has_grouped_products_) return 1;
+  int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
+  int live = live_registers(kernel_, layouts_, threads_);
+  int needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
+  // Each of four schedulers has a quarter of the registers, for whole warps.
+  auto registers_with = [&](int64_t blocks) {
+    int64_t warps = (blocks * threads() / kWarp + 3) / 4;
+    return kRegisters / 4 / kWarp / warps / 8 * 8;
+  };
+  int blocks = 1;
+  while (blocks < by_memory && registers_with(blocks + 1) >= needed) ++blocks;
+  return blocks;
+}
+
+bool GpuEmitter::has_registers_to_spare() const {
+  constexpr int kFewRegisters = 44;
+  return has_grouped_products_ && live_registers(kernel_, layouts_, threads_) <= kFewRegisters;
+}
+
+// Registers are dealt anew where an equal share is too little for what is alive at once.
+int GpuEmitter::registers_to_compute() const {
+  int live = live_registers(kernel_, layouts_, threads_);
+  RegisterShare share = share_registers(live, threads_, has_async_products_ ? copy_threads() : 0);
+  return share.dealt_anew ? share.computing : 0;
 }
 
 // What the copying thread must know: all that decides where `produce` reads, and whether it runs.
