@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.gpu_runs import bind
 from onnxruntime_ep_tenon.models.builder import FLOAT16, INT32, GraphBuilder
@@ -12,6 +13,13 @@ from onnxruntime_ep_tenon.models.builder import FLOAT16, INT32, GraphBuilder
 HEADS, KV_HEADS, SIZE, CACHE = 4, 2, 32, 16
 CANARY = np.float16(-1234.0)
 _GUARDED_ROWS = 64  # of a head, on either side of a tensor
+
+
+def runtime_knows(op: str, attribute: str) -> bool:
+    """Whether the runtime's schema of an operator has that attribute."""
+    return any(
+        schema.name == op and attribute in schema.attributes for schema in get_all_operator_schema()
+    )
 
 
 def grouped_attention(heads=HEADS, kv_heads=KV_HEADS, size=SIZE, key_width=None, rotary=False):

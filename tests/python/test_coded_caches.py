@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+from attention_inputs import runtime_knows
 from onnxruntime_ep_tenon import create_session, tensors
 from onnxruntime_ep_tenon.attention_cases import AttentionCase
 from onnxruntime_ep_tenon.attention_meter import AttentionBench
@@ -33,16 +33,12 @@ BOUNDS = {FLOAT: 2e-5, FLOAT16: 4e-3}
 EXAMPLE = Path(__file__).parents[2] / "examples/python/generate.py"
 
 
-def knows_codes() -> bool:
-    return any(
-        schema.name == "GroupQueryAttention" and "kv_cache_bit_width" in schema.attributes
-        for schema in get_all_operator_schema()
-    )
-
-
 pytestmark = [
     pytest.mark.plugin,
-    pytest.mark.skipif(not knows_codes(), reason="this runtime knows no caches of codes"),
+    pytest.mark.skipif(
+        not runtime_knows("GroupQueryAttention", "kv_cache_bit_width"),
+        reason="this runtime knows no caches of codes",
+    ),
 ]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 import pytest
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+from attention_inputs import runtime_knows
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.builder import BFLOAT16, FLOAT, FLOAT16, INT32, GraphBuilder
@@ -19,16 +19,11 @@ NUMPY = {FLOAT16: np.float16, BFLOAT16: ml_dtypes.bfloat16}
 BOUNDS = {FLOAT16: 5e-3, BFLOAT16: 4e-2}
 
 
-def knows_caches_as_outputs() -> bool:
-    return any(
-        schema.name == "PagedAttention" and "is_causal" in schema.attributes
-        for schema in get_all_operator_schema()
-    )
-
-
 pytestmark = [
     pytest.mark.plugin,
-    pytest.mark.skipif(not knows_caches_as_outputs(), reason="an older PagedAttention"),
+    pytest.mark.skipif(
+        not runtime_knows("PagedAttention", "is_causal"), reason="an older PagedAttention"
+    ),
 ]
 
 
