@@ -105,6 +105,7 @@ class ProgramBuilder {
     for (ir::NodeId id : graph_.order()) {
       const ir::Node& node = graph_.node(id);
       if (is_view(node)) root_[node.output(0)] = root_[node.input(0)];
+      if (is_product(node)) multiplied_.insert(root_[node.input(0)]);
     }
   }
 
@@ -147,11 +148,29 @@ class ProgramBuilder {
 
     const Places places = place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
-    const bool settles = std::ranges::none_of(lowered.launches, fetches);
-    for (Launch& launch : lowered.launches) add_launch(launch, shown, places);
+    const bool makes_rows = makes_rows_of_products(node);
+    const bool settles = !makes_rows && std::ranges::none_of(lowered.launches, fetches);
+    for (Launch& launch : lowered.launches) {
+      // A product's own norms make rows for it alone.
+      launch.kernel.overlaps = makes_rows || (on_gpu() && is_product(node) && !fetches(launch));
+      add_launch(launch, shown, places);
+    }
     for (const ir::ValueId id : node.outputs) {
       if (settles && id != ir::kNoValue) settled_.insert(root_.at(id));
     }
+  }
+
+  // Products behind such a loop fetch their weights while it runs, if they may begin by then.
+  // Other loops make lengths and positions, which who comes behind them reads without waiting.
+  bool makes_rows_of_products(const ir::Node& node) const {
+    if (!on_gpu() || node.op != ir::kLoop) return false;
+    return std::ranges::any_of(node.outputs, [&](ir::ValueId id) {
+      return id != ir::kNoValue && multiplied_.contains(root_.at(id));
+    });
+  }
+
+  static bool is_product(const ir::Node& node) {
+    return node.op == ir::kScaledDot || node.op == ir::kMergedDots;
   }
 
   static bool fetches(const Launch& launch) {
@@ -266,8 +285,8 @@ class ProgramBuilder {
 
   // What no launch writes need not be waited for: constants, and what the caller brings, which is
   // there before the first launch. Caches may be written in place: only pipelines, which know
-  // what is new in them, read those early. Launches that fetch nothing do not let others begin
-  // early: behind them what they wrote is there.
+  // what is new in them, read those early. Launches that do not overlap let nobody begin early:
+  // behind them what they wrote is there.
   void mark_constants(Launch& launch) const {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
@@ -389,7 +408,8 @@ class ProgramBuilder {
   std::vector<size_t> slot_of_;
   std::vector<codegen::Kernel> kernels_;  // one per launch
   std::set<ir::ValueId> counted_;
-  std::set<ir::ValueId> settled_;  // written by launches that let no other begin early
+  std::set<ir::ValueId> multiplied_;  // rows of products
+  std::set<ir::ValueId> settled_;     // written by launches that let no other begin early
   std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool>> checked_;
 };
 

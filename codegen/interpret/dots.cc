@@ -71,7 +71,7 @@ void multiply(const Operation& op, const TileData& a, const TileData& b, TileDat
       const T* from = has_own_rows ? &right[(int64_t{group} * depth + k) * all]
                                    : &right[int64_t{k} * all + group * columns];
       if (!op.integers.empty()) {
-        const int64_t column = op.integers[1] + 2 * (k / op.integers[0]);
+        const int64_t column = op.integers[1] + k / op.integers[0];
         add(sums + int64_t{row} * n + column, left[int64_t{row} * depth + k], from, 1);
         continue;
       }

@@ -82,6 +82,7 @@ llvm::Function* GpuEmitter::run() {
     run_roles();
   } else {
     start_positions(0);
+    if (overlaps()) overlap_launches();
     make_tables();
     region(kernel_.body);
     ir_.CreateRetVoid();

@@ -37,7 +37,7 @@ class GpuEmitter : private KernelEmitter {
   int blocks() const;   // that should run beside each other on a multiprocessor
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
-  bool begins_early() const { return specialised_; }
+  bool begins_early() const { return specialised_ || overlaps(); }
   bool has_registers_to_spare() const;
 
  private:
@@ -145,6 +145,8 @@ class GpuEmitter : private KernelEmitter {
   Access access(const Operation& op, size_t first_stride, const Type& type);
   void order_memory(const Operation& op);
   void find_settled();
+  void overlap_launches();
+  bool overlaps() const { return kernel_.overlaps && target_.arch == "sm_90a"; }
   int group_width(const Layout& layout, const Type& type, const Access& access);
   Value* groups_apply(const Access& access, int width);  // i1: vectors of `width` may be used
   Value* inside(const Access& access, const Place& place);

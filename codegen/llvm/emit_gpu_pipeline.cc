@@ -134,6 +134,12 @@ void GpuEmitter::prepare_roles() {
   instruct(Instruction::kLetNextBegin, {});
 }
 
+// Without roles nothing is fetched ahead: who comes behind may fetch, and this kernel waits.
+void GpuEmitter::overlap_launches() {
+  instruct(Instruction::kLetNextBegin, {});
+  instruct(Instruction::kWaitForPrevious, {});
+}
+
 llvm::Value* GpuEmitter::map_value(size_t map) {
   return function_->getArg(static_cast<unsigned>(kernel_.parameters.size() + map));
 }

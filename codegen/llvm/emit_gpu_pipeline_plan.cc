@@ -156,27 +156,37 @@ void GpuEmitter::place_rings() {
 
 // ---- registers
 
+namespace {
+
+constexpr int kBesideTiles = 24;  // registers for addresses and the like
+
+// Each of four schedulers has a quarter of the registers, for whole warps.
+int64_t registers_with(int64_t blocks, int threads) {
+  int64_t warps = (blocks * threads / kWarp + 3) / 4;
+  return kRegisters / 4 / kWarp / warps / 8 * 8;
+}
+
+}  // namespace
+
 // Kernels of few tokens are short: blocks of the next launch should come in early, so registers
 // must not keep out what fits by its memory. Others need their registers more.
 int GpuEmitter::blocks() const {
-  constexpr int kEnoughRegisters = 64, kBesideTiles = 24;
+  constexpr int kEnoughRegisters = 64;
+  if (kernel_.resident > 0) return kernel_.resident;
   if (!has_grouped_products_) return 1;
   int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
   int live = live_registers(kernel_, layouts_, threads_);
   int needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
-  // Each of four schedulers has a quarter of the registers, for whole warps.
-  auto registers_with = [&](int64_t blocks) {
-    int64_t warps = (blocks * threads() / kWarp + 3) / 4;
-    return kRegisters / 4 / kWarp / warps / 8 * 8;
-  };
   int blocks = 1;
-  while (blocks < by_memory && registers_with(blocks + 1) >= needed) ++blocks;
+  while (blocks < by_memory && registers_with(blocks + 1, threads()) >= needed) ++blocks;
   return blocks;
 }
 
 bool GpuEmitter::has_registers_to_spare() const {
-  constexpr int kFewRegisters = 44;
-  return has_grouped_products_ && live_registers(kernel_, layouts_, threads_) <= kFewRegisters;
+  constexpr int kHoisted = 12;
+  if (!has_grouped_products_) return false;
+  int live = live_registers(kernel_, layouts_, threads_);
+  return live + kBesideTiles + kHoisted <= registers_with(blocks(), threads());
 }
 
 // Registers are dealt anew where an equal share is too little for what is alive at once.

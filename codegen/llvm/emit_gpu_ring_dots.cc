@@ -452,13 +452,13 @@ llvm::Value* GpuEmitter::is_before(ValueId extent, Value* row) {
 }
 
 // Blocks of k have columns of their own: lanes that say where rows of other columns are point at
-// the zeros that follow each row. The upper lanes speak of the second of two steps.
+// zeros behind each row. The upper lanes speak of the second of two steps.
 llvm::Value* GpuEmitter::own_block(const RingProduct& product, Value* k, int step) {
   int64_t block = product.op.integers[0], first = product.op.integers[1];
-  auto column_of = [&](int at) { return static_cast<int>(first + 2 * (at * kStep / block)); };
+  auto column_of = [&](int at) { return static_cast<int>(first + at * kStep / block); };
   Value* second = times(ir_.CreateLShr(lane_, 4), column_of(step + 1) - column_of(step));
   Value* is_own = ir_.CreateICmpEQ(ir_.CreateAnd(lane_, 7), plus(second, column_of(step)));
-  return ir_.CreateSelect(is_own, k, number(product.steps * kStep));
+  return ir_.CreateSelect(is_own, k, number(static_cast<int>(product.op.integers[2])));
 }
 
 void GpuEmitter::multiply_in_order(const RingProduct& product) {

@@ -76,7 +76,10 @@ class Rewriter {
                         : b_.index_parameter(parameter.name);
     }
     visit(kernel_.body);
-    return b_.finish();
+    Kernel out = b_.finish();
+    out.overlaps = kernel_.overlaps;
+    out.resident = kernel_.resident;
+    return out;
   }
 
  private:

@@ -353,12 +353,14 @@ ValueId Builder::grouped_dot(ValueId acc, ValueId a, ValueId b, int groups) {
   return emit({.op = Op::kDot, .operands = {acc, a, b}, .integer = groups}, std::move(result));
 }
 
-ValueId Builder::blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups, int block,
-                               int first) {
+ValueId Builder::blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups,
+                               const Blocks& blocks) {
   Type result = type(acc);
-  return emit(
-      {.op = Op::kDot, .operands = {acc, a, b}, .integer = groups, .integers = {block, first}},
-      std::move(result));
+  return emit({.op = Op::kDot,
+               .operands = {acc, a, b},
+               .integer = groups,
+               .integers = {blocks.block, blocks.first, blocks.zeros}},
+              std::move(result));
 }
 
 ValueId Builder::dot_i8(ValueId acc, ValueId a, ValueId b) {

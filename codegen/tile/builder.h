@@ -71,7 +71,10 @@ class Builder {
   ValueId dot(ValueId acc, ValueId a, ValueId b);
   ValueId grouped_dot(ValueId acc, ValueId a, ValueId b, int groups);
   // A column for the sum of each block of k: see kDot.
-  ValueId blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups, int block, int first);
+  struct Blocks {
+    int block, first, zeros;  // see kDot
+  };
+  ValueId blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups, const Blocks& blocks);
   ValueId dot_i8(ValueId acc, ValueId a, ValueId b);
   // A rank-1 tile holding these numbers (tables, permutations), kept as constants in the code.
   ValueId table(DType dtype, const std::vector<double>& values);

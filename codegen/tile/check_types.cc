@@ -468,9 +468,9 @@ void TypeChecker::check_dot() {
                                : b.shape[1] == acc.shape[1]),
           "shapes {} + {} * {} do not fit {} groups", acc, a, b, groups);
   if (!op_.integers.empty()) {
-    require(op_.integers.size() == 2 && has_own_columns && columns == 1 && op_.integers[0] > 0 &&
+    require(op_.integers.size() == 3 && has_own_columns && columns == 1 && op_.integers[0] > 0 &&
                 a.shape[1] % op_.integers[0] == 0 && op_.integers[1] >= 0 &&
-                op_.integers[1] + 2 * (a.shape[1] / op_.integers[0] - 1) < acc.shape[1],
+                op_.integers[1] + a.shape[1] / op_.integers[0] <= acc.shape[1],
             "blocks need one column of b for each group, and {} columns for their sums", acc);
   }
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,

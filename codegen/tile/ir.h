@@ -109,14 +109,14 @@ enum class Op : uint8_t {
   kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order). With
             // `integer` groups: as many products at once, rows m/groups of a each with columns of
             // its own, b[k,groups*c]; where n is more than c, columns repeat. Or with rows of
-            // its own, b[groups*k,n]. With `integers` block and first, and one column for each
-            // group: products of k are added to column first + 2 * (k / block) alone, so that
-            // blocks of k can be scaled afterwards. b is loaded from scratch then, where eight
-            // zeros follow each of its rows
-  kDotI8,   // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
-            // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
-            // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
-            // [k/4][n][4] and a loop over k/4 takes one such group at a time.
+  // its own, b[groups*k,n]. With `integers` block, first and zeros, and one column for each
+  // group: products of k are added to column first + k / block alone, so that blocks of
+  // k can be scaled afterwards. b is loaded from scratch then, and eight zeros lie at
+  // `zeros` behind the first element of each of its columns
+  kDotI8,  // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
+           // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
+           // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
+           // [k/4][n][4] and a loop over k/4 takes one such group at a time.
   // Memory.
   kAlloc,     // scratch of `integer` elements, 64-byte aligned, private to the task
   kLoad,      // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
@@ -265,6 +265,12 @@ struct Kernel {
   std::vector<Parameter> parameters;  // parameter i is value i
   std::vector<Type> types;            // of every value
   Region body;
+  // Blocks come in while the launch before this one ends, wait for it, and let those of the next
+  // one come in. Pipelines always do.
+  bool overlaps = false;
+  // Blocks, of this launch or of the next, that the registers of a multiprocessor are to have room
+  // for; 0: as many as its memory has, if few registers are alive.
+  int resident = 0;
 };
 
 }  // namespace tenon::codegen

@@ -409,8 +409,10 @@ void Parser::head(Operation& op, std::string_view word) {
       if (accept_word("groups")) op.integer = integer();
       if (accept_word("blocks")) {
         op.integers = {integer()};
-        expect("from");
-        op.integers.push_back(integer());
+        for (const char* word : {"from", "zeros"}) {
+          expect(word);
+          op.integers.push_back(integer());
+        }
       }
       break;
     case Op::kRead:
@@ -499,6 +501,8 @@ Kernel Parser::run() {
   expect("@");
   kernel_.name = word();
   parameters();
+  kernel_.overlaps = accept_word("overlaps");
+  if (accept_word("resident")) kernel_.resident = static_cast<int>(integer());
   kernel_.body = region({});
   skip();
   if (at_ != text_.size()) fail("text after the kernel");

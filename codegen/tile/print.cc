@@ -35,7 +35,9 @@ class Printer {
                                        parameter.constant ? "constant " : "",
                                        text(parameter.type)));
     }
-    out_ = fmt::format("kernel @{}({}) {{\n", kernel_.name, fmt::join(parameters, ", "));
+    out_ = fmt::format("kernel @{}({}) {}{}{{\n", kernel_.name, fmt::join(parameters, ", "),
+                       kernel_.overlaps ? "overlaps " : "",
+                       kernel_.resident > 0 ? fmt::format("resident {} ", kernel_.resident) : "");
     indent_ = 1;
     print(kernel_.body);
     return out_ + "}\n";
@@ -94,7 +96,8 @@ class Printer {
 
   static std::string blocks(const Operation& op) {
     return op.integers.empty() ? ""
-                               : fmt::format(" blocks {} from {}", op.integers[0], op.integers[1]);
+                               : fmt::format(" blocks {} from {} zeros {}", op.integers[0],
+                                             op.integers[1], op.integers[2]);
   }
 
   std::string remarks(const std::vector<ValueId>& ids) const {

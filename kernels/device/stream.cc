@@ -205,7 +205,10 @@ void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const u
   remember(kernel.name);
   const auto blocks = static_cast<unsigned>(tasks);
   const bool early = kernel.begins_early && !wishes.after_all;
-  const int64_t shared_bytes = std::max(kernel.shared_bytes, wishes.shared_bytes);
+  // What keeps others off is of no use to kernels that let nobody in.
+  const int64_t shared_bytes = kernel.begins_early
+                                   ? std::max(kernel.shared_bytes, wishes.shared_bytes)
+                                   : kernel.shared_bytes;
   const Result result =
       early || kernel.cluster > 1
           ? launch_with_attributes(kernel, blocks, shared_bytes, early, pointers.data())

@@ -213,13 +213,14 @@ TEST(InterpretTest, BlocksOfKHaveColumnsOfTheirOwn) {
   ValueId y = b.buffer("y", DType::kF32), zero = b.index(0);
   ValueId left = b.constant(DType::kF32, 2, {2, 4});
   ValueId right = b.cast(b.iota(DType::kI32, {4, 2}, 0), DType::kF32);  // k in both groups
-  b.store({y, zero}, b.blockwise_dot(b.constant(DType::kF32, 1, {2, 4}), left, right, 2, 2, 1));
+  b.store({y, zero},
+          b.blockwise_dot(b.constant(DType::kF32, 1, {2, 4}), left, right, 2, {2, 1, 4}));
   const Kernel kernel = b.finish();
   std::vector<float> result(8);
   interpret(kernel, std::vector<void*>{result.data()}, {}, 0, 1);
-  EXPECT_EQ(result, (std::vector<float>{1, 3, 1, 11, 1, 3, 1, 11}));
+  EXPECT_EQ(result, (std::vector<float>{1, 3, 11, 1, 1, 3, 11, 1}));
   const std::string text = print(kernel);
-  EXPECT_NE(text.find(" groups 2 blocks 2 from 1"), std::string::npos) << text;
+  EXPECT_NE(text.find(" groups 2 blocks 2 from 1 zeros 4"), std::string::npos) << text;
   EXPECT_EQ(print(parse(text)), text);
 }
 

@@ -224,6 +224,31 @@ TEST(PtxTest, RefusesPipelinesThatCannotRun) {
   EXPECT_THROW(compile(2, true, true), UserError);
 }
 
+// Kernels without pipelines let the next launch begin, and wait, before they read anything.
+TEST(PtxTest, KernelsThatOverlapLetTheNextBeginAndWait) {
+  auto compile = [](bool overlaps, const char* arch) {
+    Builder b("copy");
+    ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
+    b.store({y, b.index(0)}, b.load({x, b.index(0)}, {128}));
+    Kernel kernel = b.finish();
+    kernel.overlaps = overlaps;
+    kernel.resident = 2;
+    EXPECT_EQ(print(parse(print(kernel))), print(kernel));
+    return compile_gpu(kernel, 128, target_of(arch));
+  };
+  GpuCode code = compile(true, "sm_90a");
+  EXPECT_TRUE(code.begins_early);
+  size_t lets = code.ptx.find("griddepcontrol.launch_dependents"),
+         waits = code.ptx.find("griddepcontrol.wait");
+  ASSERT_NE(waits, std::string::npos);
+  EXPECT_LT(lets, waits);
+  EXPECT_LT(waits, code.ptx.find("ld.global"));
+  for (const GpuCode& other : {compile(false, "sm_90a"), compile(true, "sm_80")}) {
+    EXPECT_FALSE(other.begins_early);
+    EXPECT_EQ(other.ptx.find("griddepcontrol"), std::string::npos);
+  }
+}
+
 // What no launch writes is fetched at once; only results wait for the launch before.
 TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   auto compile = [](bool constant) {

@@ -2,6 +2,12 @@
 // that a device gets.
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include <fmt/format.h>
+
+#include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/text.h"
 #include "kernels/device_executable.h"
 #include "tests/conformance/judge.h"
 #include "tests/conformance/scaled_dot_problem.h"
@@ -49,6 +55,43 @@ TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
   };
   build_on_device(build_dot(problem, random), settings, nullptr, {}, sink);
   EXPECT_GT(kernels, 0);
+}
+
+// Products fetch weights while a loop makes their rows. Loops that make lengths and the like let
+// nobody begin early, since who comes behind them reads those without waiting.
+TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {
+  std::mt19937 random(1);
+  const DotForm& form = dot_forms().front();
+  ir::Graph graph = build_dot({form, DType::kF16, {130, 256}, DotEnd::kBias, true}, random);
+  // Before: a loop over what is multiplied. Beside: one over the same input.
+  const ir::NodeId product = graph.order().front();
+  const ir::ValueId x = graph.node(product).inputs[0];
+  const auto add_loop = [&](const std::string& name) {
+    const std::string type = fmt::format("f16{}", text(*graph.value(x).shape));
+    ir::Value made = graph.value(x);
+    made.name = name;
+    ir::Node loop;
+    loop.op = ir::kLoop;
+    loop.inputs = {x};
+    loop.outputs = {graph.add_value(std::move(made))};
+    loop.body = std::make_shared<ir::Graph>(ir::parse(fmt::format(
+        "graph body {{\n  input %in: {0}\n  %out: {0} = Neg(%in)\n  output %out\n}}", type)));
+    const ir::ValueId out = loop.outputs[0];
+    graph.insert_before(product, std::move(loop));
+    return out;
+  };
+  graph.node(product).inputs[0] = add_loop("rows");
+  graph.add_output(add_loop("beside"));
+  Settings settings = real_gpu_settings();
+  settings.gpu->pipelines = true;
+  std::map<std::string, bool> overlaps;
+  const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
+                                      std::string_view text) {
+    if (stage == "tile") overlaps[std::string(name)] = text.find(" overlaps ") != text.npos;
+  };
+  build_on_device(graph, settings, nullptr, {}, sink);
+  EXPECT_EQ(overlaps.at("loop_0"), true);
+  EXPECT_EQ(overlaps.at("loop_1"), false);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "kernels/llvm/attention/gpu_decode_codes.h"
+#include "kernels/llvm/attention/gpu_decode_queries.h"
 #include "kernels/llvm/attention/gpu_decode_scores.h"
 #include "kernels/llvm/attention/gpu_decode_shape.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
@@ -76,8 +77,10 @@ class GpuDecode {
     locate();
     make_rings();
     stage_queries();
-    if (token_) add_token();
+    // While keys are on their way; stores wait for the launch before, which keys need not.
+    const TokenShare added = token_ ? attend_token() : TokenShare{};
     const std::vector<Tile> ends = walk_keys();
+    if (token_) store_token(added);
     merge_warps(ends);
     // A head that is not split waits for nobody.
     const ValueId arrived = b_.branch(
@@ -91,6 +94,7 @@ class GpuDecode {
     });
     Launch launch = writer_.finish(heads() * blocks_ * wanted, 1000);
     launch.threads = shape_.threads();
+    launch.kernel.resident = shape_.resident;
     if (token_) {
       launch.checks = position_checks(problem_);
       // Rows of past that count are not written, though present may be the same memory.
@@ -199,7 +203,9 @@ class GpuDecode {
     const DType type = dtype(attention_.q);
     const int box = kRows * box_columns(), of_product = kRows * shape_.columns;
     const ValueId room = b_.alloc(type, int64_t{of_product} * shape_.key_boxes);
-    const int rows = most_queries_ == 1 && !token_ ? kRows : group_;  // all at once
+    const bool interleaves =
+        !has_codes() && most_queries_ == 1 && DecodeShape::kBankRows % group_ == 0;
+    const int rows = most_queries_ == 1 && !token_ && !interleaves ? kRows : group_;  // all at once
     if (rows < kRows) {
       b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, of_product}));
     }
@@ -207,10 +213,16 @@ class GpuDecode {
       for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
         const int64_t first = int64_t{i} * box_columns();
         const Tile codes = query_codes(query, first, rows);
+        if (token_) new_queries_.push_back(codes);
+        if (interleaves) {
+          const ValueId pitch = b_.index(2 * DecodeShape::kBankRows);
+          b_.store({room, b_.index(int64_t{i} * box), {pitch, b_.index(1)}, {}},
+                   interleaved_queries(b_, codes, shape_));
+          continue;
+        }
         const ValueId row = b_.mul(query, b_.index(int64_t{group_} * box_columns()));
         b_.store({room, b_.add(b_.index(int64_t{i} * box), row)},
                  codes_ ? codes_->scaled_queries(codes, first) : codes);
-        if (token_) new_queries_.push_back(codes);
       }
     });
     for (int i = 0; i < shape_.key_boxes; ++i) {
@@ -218,7 +230,8 @@ class GpuDecode {
       const Tile repeated =
           b_.load({room, b_.index(first), {b_.index(0), b_.index(shape_.codes)}, {}},
                   {shape_.warps, of_product});
-      queries_.push_back(b_.reshape(repeated, {all_rows(), shape_.columns}));
+      queries_.push_back(interleaves ? rows_of_queries(b_, repeated, shape_)
+                                     : b_.reshape(repeated, {all_rows(), shape_.columns}));
     }
   }
 
@@ -233,46 +246,83 @@ class GpuDecode {
 
   // The new token goes into the caches and is a share of its own, made by the last block: it has no
   // keys where there is room for one more, else those that are left.
-  void add_token() {
-    b_.branch(b_.equal(split_, b_.sub(dim(blocks_), b_.index(1))), [&] {
+  struct TokenShare {
+    std::vector<Tile> keys;                           // by box, as the cache has them
+    Tile value = kNone, score = kNone, sums = kNone;  // the value as the cache has it
+  };
+  ValueId is_last_block() { return b_.equal(split_, b_.sub(dim(blocks_), b_.index(1))); }
+
+  TokenShare attend_token() {
+    std::vector<codegen::Type> types;
+    const auto attend = [&] {
+      TokenShare share;
       Tile products = f32(0, {group_});
       for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
         const Tile left =
             decode_tile(b_, new_queries_[static_cast<size_t>(i)], dtype(attention_.q));
         const Tile right =
-            b_.broadcast(new_key(int64_t{i} * box_columns()), {group_, box_columns()});
+            b_.broadcast(new_key(int64_t{i} * box_columns(), share.keys), {group_, box_columns()});
         products = b_.add(products, b_.reduce(Fn::kAdd, b_.mul(left, right), 1));
       }
-      store_new_value();
-      const ValueId share = share_of(b_.index(0), dim(blocks_));
-      const Tile hidden = f32(kMinusInfinity, {group_});
       const Tile visible = scores_.masked(scores_.scaled(products), task_, kept_);
-      const Tile score = b_.select(b_.splat(sees_token_, {group_}), visible, hidden);
-      b_.store({maxima_, share}, score);
+      std::vector<Tile> all = share.keys;
+      all.push_back(new_value());
+      all.push_back(
+          b_.select(b_.splat(sees_token_, {group_}), visible, f32(kMinusInfinity, {group_})));
+      all.push_back(new_values());
+      for (const Tile tile : all) types.push_back(b_.type(tile));
+      return all;
+    };
+    const auto nothing = [&] {
+      std::vector<Tile> zeros;
+      for (const codegen::Type& type : types) {
+        zeros.push_back(is_floating(type.dtype) ? b_.constant(type.dtype, 0, type.shape)
+                                                : b_.integer_constant(type.dtype, 0, type.shape));
+      }
+      return zeros;
+    };
+    std::vector<Tile> all = b_.branch(is_last_block(), attend, nothing);
+    TokenShare share;
+    for (Tile* last : {&share.sums, &share.score, &share.value}) {
+      *last = all.back();
+      all.pop_back();
+    }
+    share.keys = std::move(all);
+    return share;
+  }
+
+  void store_token(const TokenShare& added) {
+    b_.branch(is_last_block(), [&] {
+      for (size_t i = 0; i < added.keys.size(); ++i) {
+        token_->store_key(problem_.cache_width(static_cast<int64_t>(i) * box_columns()),
+                          added.keys[i]);
+      }
+      token_->store_value(0, added.value);
+      const ValueId share = share_of(b_.index(0), dim(blocks_));
+      b_.store({maxima_, share}, added.score);
       b_.store({totals_, share}, f32(1, {group_}));
-      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, new_values());
+      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, added.sums);
       return std::vector<ValueId>{};
     });
   }
 
-  // Columns of the token's key, stored, as what its cache says of them: f32.
-  Tile new_key(int64_t first) {
+  // Columns of the token's key as what its cache says of them: f32; `stored`: as they lie there.
+  Tile new_key(int64_t first, std::vector<Tile>& stored) {
     const Tile key = token_->key(first, box_columns());
     const Tile numbers = decode_tile(b_, key, dtype(attention_.k));
     if (!codes_) {
-      token_->store_key(first, key);
+      stored.push_back(key);
       return numbers;
     }
     const Tile codes = codes_->key_codes(numbers, first);
-    token_->store_key(problem_.cache_width(first), codes_->as_stored(codes));
+    stored.push_back(codes_->as_stored(codes));
     return b_.mul(codes_->as_numbers(codes), codes_->key_scales(b_.type(codes).shape, first));
   }
 
-  void store_new_value() {
+  Tile new_value() {
     const Tile value = token_->value(1, value_columns());
-    if (!codes_) return token_->store_value(0, value);
-    const Tile codes = codes_->value_codes(decode_tile(b_, value, dtype(attention_.v)), 0);
-    token_->store_value(0, codes_->as_stored(codes));
+    if (!codes_) return value;
+    return codes_->as_stored(codes_->value_codes(decode_tile(b_, value, dtype(attention_.v)), 0));
   }
 
   // The token's value for every row, as sums have it: f32.
@@ -533,45 +583,6 @@ class GpuDecode {
 };
 
 }  // namespace
-
-int64_t most_decode_queries(const AttentionProblem& problem) { return kRows / problem.group(); }
-
-Support supports_decode(const ir::Graph& graph, const ir::Node& node,
-                        const AttentionProblem& problem, const Settings& settings) {
-  const ir::Attention& attention = problem.attention;
-  if (!settings.gpu->pipelines) return Support::no(settings.gpu->arch + " runs no pipelines");
-  const DType type = graph.value(attention.q).dtype;
-  if (type != DType::kF16 && type != DType::kBF16) {
-    return Support::no("heads are " + std::string(name(type)) + ", not 16 bits wide");
-  }
-  for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
-    if (graph.value(id).dtype != type) return Support::no("operands differ in their types");
-  }
-  if (most_decode_queries(problem) == 0) {
-    return Support::no(
-        fmt::format("{} heads share their keys, more than {}", problem.group(), kRows));
-  }
-  if (attention.k_layout == "bhds" && !problem.has_past()) {
-    return Support::no("keys lie side by side");
-  }
-  for (const int64_t depth : {problem.depth, problem.value_depth}) {
-    if (depth % 16 != 0 || depth > 256) {
-      return Support::no(fmt::format("heads of {}, not of a multiple of 16 up to 256", depth));
-    }
-    // Boxes are wider than such heads: only past the end of a row are there zeros.
-    const bool one_below_the_other =
-        problem.has_past() || (attention.k_layout == "bhsd" && attention.v_layout == "bhsd");
-    if (depth % 64 != 0 && !one_below_the_other) {
-      return Support::no(fmt::format("heads of {} side by side", depth));
-    }
-  }
-  for (const int64_t queries : {int64_t{1}, most_decode_queries(problem)}) {
-    if (rank_decode_shapes(problem, queries, *settings.gpu).empty()) {
-      return Support::no("a slot of keys does not fit shared memory");
-    }
-  }
-  return Support::yes();
-}
 
 Launch decode_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
                      const AttentionOperands& operands, const Settings& settings, int64_t queries,

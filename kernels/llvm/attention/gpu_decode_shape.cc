@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -72,7 +73,8 @@ Support reads_codes(const AttentionProblem& problem) {
 
 std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int64_t queries,
                                             const codegen::GpuTarget& gpu) {
-  // As measured; the second leaves room for a block of the next launch.
+  // As measured; the second leaves room for a block of the next launch, which long caches gain
+  // from: it streams its keys while this one merges.
   constexpr DecodeShape kShapes[] = {
       {4, 32, 3, 1}, {4, 16, 3, 1}, {4, 16, 5, 1}, {8, 16, 3, 1},
       {4, 16, 3, 2}, {8, 16, 2, 1}, {4, 16, 2, 3}, {4, 16, 2, 1},
@@ -91,10 +93,15 @@ std::vector<DecodeShape> rank_decode_shapes(const AttentionProblem& problem, int
     shape.key_boxes = boxes(problem.depth, box) * shape.codes;
     shape.value_boxes = boxes(problem.value_depth, box) * shape.codes;
     shape.kept_rows = static_cast<int>(problem.group() * queries);
-    const bool fits =
-        shape.blocks * (shape.shared_bytes() + kReserved) <= gpu.shared_bytes + kReserved;
-    if (fits && shape.threads() <= gpu.threads) fitting.push_back(shape);
+    const int64_t places = (gpu.shared_bytes + kReserved) / (shape.shared_bytes() + kReserved);
+    // Long heads and codes need more registers than two blocks have.
+    const bool is_small = shape.warp_keys <= 16 && problem.value_depth <= 128 && !has_codes;
+    if (is_small && shape.blocks == 1 && places > 1) shape.resident = 2;
+    if (places >= shape.blocks && shape.threads() <= gpu.threads) fitting.push_back(shape);
   }
+  constexpr int64_t kLongCache = 4096;
+  const bool is_long = problem.all_keys.is_constant() && problem.all_keys.value() >= kLongCache;
+  if (is_long && fitting.size() > 1 && fitting[1].resident > 1) std::swap(fitting[0], fitting[1]);
   return fitting;
 }
 

@@ -10,7 +10,8 @@
 namespace tenon::kernels {
 
 struct DecodeShape {
-  static constexpr int kRows = 16;  // of the matrix instruction
+  static constexpr int kRows = 16;     // of the matrix instruction
+  static constexpr int kBankRows = 8;  // of which a warp reads words at once
 
   int warps, warp_keys, slots;
   int blocks;                          // of a multiprocessor
@@ -20,6 +21,8 @@ struct DecodeShape {
   // with one number among them: boxes are counted by products.
   int codes = 1;
   int kept_rows = kRows;  // queries x heads that there are at most
+  // Blocks that registers are saved for, so that the next launch's come in beside these; 0: none.
+  int resident = 0;
 
   int keys() const { return warps * warp_keys; }  // of a slot
   int rows() const { return warps * kRows; }      // of all warps

@@ -26,6 +26,8 @@ constexpr int kQueries = 128, kThreads = 256;
 // p may be so many powers of two above 1 before the maximum of its row moves and sums are rescaled:
 // far from what f16 holds, and most rows then keep their first maximum.
 constexpr double kHeadroom = 6;
+// Of shared memory, for what is no key or value.
+constexpr int64_t kReserved = 27 << 10, kExchanged = 64 << 10;
 constexpr int kLeastDepth = 64, kMostDepth = 256, kWidePanel = 128;
 
 // How one launch is cut. Registers decide: queries, scores, p and the sums of a panel of v are in
@@ -34,26 +36,30 @@ struct PrefillShape {
   int keys, slots;
   int64_t panel;  // columns of v that a block computes
 
-  explicit PrefillShape(const AttentionProblem& problem) {
+  PrefillShape(const AttentionProblem& problem, const codegen::GpuTarget& gpu) {
+    const bool exchanges = gpu.arch != "sm_90a";  // scores change threads through shared memory
+    const int64_t room = gpu.shared_bytes - kReserved - (exchanges ? kExchanged : 0);
     const int64_t panels = (problem.value_depth + kWidePanel - 1) / kWidePanel;
     panel = problem.value_depth / panels;
     const bool crowded = problem.depth > kWidePanel || problem.attention.softcap > 0 ||
                          problem.attention.mask != ir::kNoValue;
-    keys = crowded ? 64 : 128;
-    const int64_t slot_bytes = int64_t{keys} * (problem.depth + panel) * 2;
-    slots = static_cast<int>(std::clamp<int64_t>((200 << 10) / slot_bytes, 2, 4));
+    const int64_t key_bytes = (problem.depth + panel) * 2;
+    keys = crowded || 2 * 128 * key_bytes > room ? 64 : 128;
+    slots = static_cast<int>(std::min<int64_t>(room / (keys * key_bytes), 4));
   }
+
+  bool fits() const { return slots >= 2; }
 };
 
 class GpuPrefill {
  public:
   GpuPrefill(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-             const AttentionOperands& operands, int multiprocessors)
+             const AttentionOperands& operands, const codegen::GpuTarget& gpu)
       : graph_(graph),
         problem_(problem),
         attention_(problem.attention),
-        shape_(problem),
-        multiprocessors_(multiprocessors),
+        shape_(problem, gpu),
+        multiprocessors_(gpu.multiprocessors),
         type_(graph.value(problem.attention.q).dtype),
         writer_("prefill_attention"),
         b_(writer_.builder),
@@ -470,6 +476,9 @@ Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
   }
   if (attention.softcap <= 0 && problem.scale <= 0)
     return Support::no("a scale that is not positive");
+  if (!PrefillShape(problem, *settings.gpu).fits()) {
+    return Support::no("two slots of 64 keys do not fit shared memory");
+  }
   for (const HeadStrides* strides : {&problem.k, &problem.v}) {
     if (!strides->column.is(1)) return Support::no("keys lie side by side");
   }
@@ -479,7 +488,7 @@ Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
 Launch prefill_launch(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
                       const AttentionOperands& operands, const Settings& settings,
                       const Dim& wanted) {
-  return GpuPrefill(graph, node, problem, operands, settings.gpu->multiprocessors).emit(wanted);
+  return GpuPrefill(graph, node, problem, operands, *settings.gpu).emit(wanted);
 }
 
 }  // namespace tenon::kernels

@@ -146,9 +146,15 @@ class Emitter {
     if (!shape_.keeps_tokens) {
       return read_block(b_, x_ring(unit, term), slot, rows, layout_, block);
     }
-    const int64_t size = int64_t{shape_.groups} * shape_.tokens * kKeptPitch;
+    return kept_tokens(step, unit, block * depth, depth, term);
+  }
+
+  // `depth` k of each group's 64 in one unit of a slot, from `first` on.
+  Tile kept_tokens(ValueId step, int unit, int first, int depth, int term = 0) {
+    const int rows = shape_.groups * shape_.tokens;
+    const int64_t size = int64_t{rows} * kKeptPitch;
     const ValueId at =
-        b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size + block * depth));
+        b_.add(b_.mul(step, b_.index(shape_.units * size)), b_.index(unit * size + first));
     return b_.load({kept_[static_cast<size_t>(term)], at, {b_.index(kKeptPitch), b_.index(1)}, {}},
                    {rows, depth});
   }
@@ -282,18 +288,31 @@ class Emitter {
     return sums;
   }
 
-  // Two units at once, whose blocks are the eight columns.
+  // Four units at once, two columns each: lane t of a row has the sums of unit t, whose scales are
+  // one word. Units of four blocks have them in two parts.
   std::vector<Tile> add_blocks(std::vector<Tile> sums, ValueId step, ValueId slot) {
-    for (int unit = 0; unit < shape_.units; unit += 2) {
-      Tile blocks = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
-      for (const int u : {0, 1}) {
-        const Tile right = tokens(step, slot, unit + u);
-        const Tile left = reader_.unscaled_operand(places(unit + u), slot);
-        blocks = b_.blockwise_dot(blocks, left, b_.transpose(right), shape_.groups,
-                                  static_cast<int>(layout_.block), u);
+    const int together = std::min(4, shape_.units);
+    const int parts = layout_.scale.per_row / 2, depth = kFragmentDepth / parts;
+    for (int unit = 0; unit < shape_.units; unit += together) {
+      const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+      std::vector<Tile> blocks(static_cast<size_t>(parts), zero);
+      std::vector<FragmentPlaces> units;
+      for (int u = 0; u < together; ++u) {
+        units.push_back(places(unit + u));
+        const Tile left = reader_.unscaled_operand(units.back(), slot);
+        for (int part = 0; part < parts; ++part) {
+          const int first = part * depth;
+          const Tile own = parts == 1 ? left : b_.slice(left, {0, first}, {kFragmentRows, depth});
+          Tile& sum = blocks[static_cast<size_t>(part)];
+          sum = b_.blockwise_dot(sum, own, b_.transpose(kept_tokens(step, unit + u, first, depth)),
+                                 shape_.groups,
+                                 {static_cast<int>(layout_.block), 2 * u, kFragmentDepth - first});
+        }
       }
-      const Tile factors = reader_.block_factors({places(unit), places(unit + 1)}, slot);
-      sums[0] = b_.fma(blocks, factors, sums[0]);
+      const std::vector<Tile> factors = reader_.block_factors(units, slot);
+      for (size_t part = 0; part < factors.size(); ++part) {
+        sums[0] = b_.fma(blocks[part], factors[part], sums[0]);
+      }
     }
     return sums;
   }

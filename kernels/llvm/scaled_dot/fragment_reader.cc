@@ -245,35 +245,41 @@ Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId slot
   return decoded(places, /*with_scales=*/false);
 }
 
-// Lane t of a row has the scale of block t, or of t % 2 where there are two: f32 [threads, 1].
-Tile FragmentReader::lane_factors(const Words& at, int row_half) {
-  const FormatRule& rule = *layout_.scale_rule;
-  const bool four = layout_.scale.per_row == 4;
-  const std::vector<int> shape = {kFragmentThreads, 1};
-  const auto number = [&](int64_t value) { return b_.integer_constant(DType::kU32, value, shape); };
-  // Where the lowest bit of a code stands in its half of the word.
-  const auto position = [&](int pair) {
-    return number(rule.field[0] - rule.pairs[static_cast<size_t>(pair)].moves[0].shift);
-  };
-  const Tile lane = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(3));
-  const Tile half = b_.binary(Fn::kShiftLeft, b_.binary(Fn::kAnd, lane, number(1)), number(4));
-  const Tile in_half =
-      four ? b_.select(b_.less(lane, number(2)), position(0), position(1)) : position(row_half);
-  const Tile word = row_words(at, layout_.scale, four ? row_half : 0);
-  const Tile code = b_.binary(Fn::kShiftRight, word, b_.add(half, in_half));
-  const Tile bits = b_.binary(Fn::kAnd, b_.binary(Fn::kShiftLeft, code, number(rule.field[0])),
-                              number(rule.pairs[0].moves[0].mask));
-  return b_.cast(b_.bitcast(b_.cast(bits, DType::kU16), layout_.operand), DType::kF32);
+// Lane t of a row has its word of unit t, or of t % 2 where there are two: u32 [threads, 1].
+Tile FragmentReader::lane_words(std::span<const FragmentPlaces> units, int word) {
+  const Words &first = units[0].scale, &second = units[1].scale;
+  if (units.size() == 2) {
+    const std::vector<int> shape = {kFragmentThreads, 1};
+    const auto number = [&](int value) { return b_.integer_constant(DType::kU32, value, shape); };
+    const Tile odd = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(1));
+    return b_.select(b_.compare(Fn::kEqual, odd, number(0)), row_words(first, layout_.scale, word),
+                     row_words(second, layout_.scale, word));
+  }
+  const Tile rows = b_.read(first.ring, slot_, {kRowPairs, 4}, b_.index(first.first + word),
+                            {layout_.scale.words_of_pair(), second.first - first.first});
+  return b_.reshape(rows, {kFragmentThreads, 1});
 }
 
-Tile FragmentReader::block_factors(const std::array<FragmentPlaces, 2>& units, ValueId slot) {
+std::vector<Tile> FragmentReader::block_factors(std::span<const FragmentPlaces> units,
+                                                ValueId slot) {
   slot_ = slot;
-  std::vector<Tile> parts;
-  for (const int row_half : {0, 1}) {
-    for (const FragmentPlaces& unit : units) parts.push_back(lane_factors(unit.scale, row_half));
+  const bool four = layout_.scale.per_row == 4;
+  const auto words = [&](int row_half) { return lane_words(units, four ? row_half : 0); };
+  const std::array<Tile, 2> of_half =
+      four ? std::array{words(0), words(1)} : std::array{words(0), kNone};
+  std::vector<Tile> factors;
+  for (int part = 0; part < layout_.scale.per_row / 2; ++part) {
+    std::array<Tile, 2> rows{};
+    for (const size_t half : {0, 1}) {
+      const size_t pair = four ? static_cast<size_t>(part) : half;
+      const Tile codes = pairs(of_half[four ? half : 0], layout_.scale_rule->pairs[pair]);
+      rows[half] = b_.cast(codes, DType::kF32);
+    }
+    // From (row half, warp, g, t, block) to (warp, row half, g; t, block).
+    factors.push_back(
+        b_.permute(b_.concat(rows, 0), {0, 1, 2, 3, 4, 5, 9, 6, 7, 8}, {kFragmentRows, 8}));
   }
-  // From (row half, unit, warp, g, t) to (warp, row half, g; t, unit).
-  return b_.permute(b_.concat(parts, 0), {8, 0, 1, 2, 3, 4, 9, 5, 6, 7}, {kFragmentRows, 8});
+  return factors;
 }
 
 Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {

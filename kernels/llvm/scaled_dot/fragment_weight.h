@@ -147,9 +147,9 @@ class FragmentReader {
   Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
   // The same without scales, for sums of one block each: see can_sum_blocks().
   Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId slot);
-  // What multiplies such sums of two units, f32 [128, 8]: column 2 b + u is block b of unit u. It
-  // is too small by block_factor().
-  Tile block_factors(const std::array<FragmentPlaces, 2>& units, codegen::ValueId slot);
+  // What multiplies such sums of two or four units, by parts of two blocks: f32 [128, 8], column
+  // 2 u + b is block b of unit u's part. They are too small by block_factor().
+  std::vector<Tile> block_factors(std::span<const FragmentPlaces> units, codegen::ValueId slot);
   double block_factor() const { return layout_.scale_type == DType::kF8E4M3FN ? 0x1p8 : 1; }
   // What multiplies the sums of block number `block` of the unit, f32 [128, tokens]: see
   // scales_blocks(). `groups` of rows may each have a block, whose shared scales then follow each
@@ -179,7 +179,7 @@ class FragmentReader {
   Tile across(Tile side, int width, int slice);
   Tile scales(const Words& at, int row_half);
   Tile decoded(const FragmentPlaces& places, bool with_scales);
-  Tile lane_factors(const Words& at, int row_half);
+  Tile lane_words(std::span<const FragmentPlaces> units, int word);
   Tile zeros(const Words& at, int row_half);
   Tile scaled(Tile elements, Tile scale);
   Tile shifted(Tile elements, Tile zero, Tile scale);
