@@ -32,7 +32,7 @@ constexpr double kPerFewTokens = 3.0, kPerFewTile = 0.2, kPerFewSlot = 0.02, kFe
 // longer it takes where they multiply weights, or where tokens come with the slots, which are then
 // given back late. What a block takes to keep its tokens.
 constexpr std::array<double, 2> kFewDecode = {0.2, 0.12};
-constexpr double kScaled = 1.15, kLateSlot = 0.025, kKeep = 0.25;
+constexpr double kScaled = 1.15, kLateSlot = 0.025, kKeep = 0.1;
 
 // The same of a product that waits for nobody, so that the next one begins where this one leaves
 // room: a kernel counts as long as it keeps multiprocessors busy. Fitted to 40 random products with
@@ -68,6 +68,16 @@ constexpr int64_t kLongestKept = 8192, kMostKeptBytes = 40 << 10;
 constexpr int64_t kLongestRead = 16384;  // where tokens are only read, and neighbours need no room
 // Weights so large that it is of no account what neighbours do at their beginning and end.
 constexpr int64_t kMostBesideOthers = 128 << 20;
+// What the blocks of a multiprocessor fetch before their tokens come.
+constexpr int64_t kFetchedBefore = 112 << 10;
+
+// Few tokens come with the slots of weights, or are read by each block when it begins and kept, or
+// are computed by it then.
+enum class Tokens : uint8_t { kFetched, kKept, kComputed };
+
+int64_t weight_bytes(const FragmentLayout& layout) {
+  return layout.row_units() * layout.steps() * layout.unit_words() * 4;
+}
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -130,7 +140,7 @@ double estimate_overlapped(const FragmentLayout& layout, int64_t rows, const Pip
 
 // A block's warps share k: nothing waits for other blocks, but each reads all of x.
 double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const PipelinedShape& shape,
-                           int multiprocessors, bool overlaps) {
+                           int multiprocessors, bool overlaps, Tokens from) {
   const int64_t row_tiles = ceil_of(layout.n * shape.groups, kFragmentRows);
   const int64_t tiles = ceil_of(rows, shape.tokens) * row_tiles;
   const int64_t turns = ceil_of(tiles, int64_t{multiprocessors} * shape.blocks);
@@ -163,7 +173,7 @@ double estimate_few_tokens(const FragmentLayout& layout, int64_t rows, const Pip
   const double kept = shape.keeps_tokens ? kKeep * static_cast<double>(blocks) : 0;
   // One slot is used, one is on its way, and one has just come; fewer will do where all there is to
   // fetch is fetched at once, but not beside computing tokens.
-  const bool starved = shape.slots < 3 && (shape.keeps_tokens || !at_once);
+  const bool starved = shape.slots < 3 && (from == Tokens::kComputed || !at_once);
   return kPerFewTokens + kept + kFirstSlot / shape.slots + (starved ? kStarved : 0) +
          static_cast<double>(turns * blocks) * units *
              (std::max(read, compute) + kPerFewSlot / shape.units) +
@@ -177,8 +187,9 @@ int64_t room_to_itself(const PipelinedShape& shape, const codegen::GpuTarget& gp
 }
 
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
-                          const codegen::GpuTarget& gpu, bool keeps_tokens,
+                          const codegen::GpuTarget& gpu, Tokens from,
                           std::vector<PipelinedShape>& shapes) {
+  const bool keeps_tokens = from != Tokens::kFetched;
   if (layout.is_plain() || rows > kFewTokens || layout.k % kFragmentDepth != 0) {
     return;
   }
@@ -191,26 +202,32 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
   for (int groups : {8, 4}) {
     for (int units : {1, 2, 4, 8}) {
       if (layout.steps() % (groups * units) != 0) continue;
+      if (units == 8 && keeps_tokens && !overlaps) continue;  // a slot comes late
       const int64_t all = layout.steps() / (groups * units);
       PipelinedShape shape{
           .tokens = tokens, .units = units, .groups = groups, .keeps_tokens = keeps_tokens};
       const int64_t with_slot = keeps_tokens ? 0 : groups * terms * kFragmentDepth * 2;
       const int64_t slot = int64_t{units} * (layout.unit_words() * 4 + with_slot);
       const int64_t tiles = ceil_of(layout.n * groups, kFragmentRows);
+      // What a block fetches before its tokens come is in their way: memory answers in turn. Where
+      // there is much more to fetch that does not count.
+      const bool is_long = weight_bytes(layout) > kMostBesideOthers;
       // Neighbours that overlap find room; who waits fills its places, and all of them evenly.
       const int64_t blocks_of_others = overlaps ? 2 : 1;
       const int most_blocks = overlaps && keeps_tokens && groups < 8 ? 1 : 2;
       for (shape.blocks = 1; shape.blocks <= most_blocks; ++shape.blocks) {
         int last = 0;
+        const int64_t in_time = std::max<int64_t>(2, kFetchedBefore / (slot * shape.blocks));
         for (int64_t kernels = blocks_of_others; kernels >= 1; --kernels) {
           const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10) - kept;
           const int64_t turns = ceil_of(tiles, gpu.multiprocessors * int64_t{shape.blocks});
-          const int64_t most = overlaps ? all : all * turns;  // that a block ever fills
+          int64_t most = overlaps ? all : all * turns;  // that a block ever fills
+          if (!overlaps && keeps_tokens && !is_long) most = std::min(most, in_time);
           shape.slots = static_cast<int>(std::min({room / slot, most, int64_t{kMostSlots}}));
           if (shape.slots < 2 || shape.slots == std::exchange(last, shape.slots)) continue;
           shape.shared_bytes = overlaps ? 0 : room_to_itself(shape, gpu);
           shape.microseconds =
-              estimate_few_tokens(layout, rows, shape, gpu.multiprocessors, overlaps);
+              estimate_few_tokens(layout, rows, shape, gpu.multiprocessors, overlaps, from);
           shapes.push_back(shape);
         }
       }
@@ -223,7 +240,9 @@ void add_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                 const codegen::GpuTarget& gpu, PipelinedShape shape,
                 std::vector<PipelinedShape>& shapes) {
   // Small tiles leave room for a block of a neighbour that overlaps.
-  const int64_t reserve = (4 << 10) + std::min(shape.tokens, 32) * 512;  // for what is stored
+  // For what is stored, and what changes threads where no warps of their own copy.
+  const int64_t reserve =
+      (gpu.arch == "sm_90a" ? 4 << 10 : 6 << 10) + std::min(shape.tokens, 32) * 512;
   const int64_t blocks = shape.blocks + (overlaps && shape.tokens <= kFewTokens ? 1 : 0);
   const int64_t room = gpu.shared_bytes / (shape.tokens <= kFewTokens ? blocks : 1);
   const int64_t slots = (room - reserve) / slot_bytes(layout, shape.tokens, shape.units);
@@ -258,8 +277,7 @@ std::string PipelinedShape::text() const {
 
 std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                                         const codegen::GpuTarget& gpu) {
-  const int64_t bytes = layout.row_units() * layout.steps() * layout.unit_words() * 4;
-  if (rows <= kFewTokens && bytes > kMostBesideOthers) overlaps = false;
+  if (rows <= kFewTokens && weight_bytes(layout) > kMostBesideOthers) overlaps = false;
   std::vector<PipelinedShape> shapes;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
     if (tokens > 8 && tokens / 2 >= rows) break;
@@ -276,10 +294,10 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
       }
     }
   }
-  add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/false, shapes);
+  add_few_token_shapes(layout, rows, overlaps, gpu, Tokens::kFetched, shapes);
   if (rows == 1 && (layout.can_sum_blocks() || !overlaps) &&
       layout.k <= (overlaps ? kLongestKept : kLongestRead)) {
-    add_few_token_shapes(layout, rows, overlaps, gpu, /*keeps_tokens=*/true, shapes);
+    add_few_token_shapes(layout, rows, overlaps, gpu, Tokens::kKept, shapes);
   }
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
   return shapes;
@@ -292,7 +310,7 @@ std::vector<PipelinedShape> rank_keeping_shapes(const FragmentLayout& layout, in
       rows * layout.row_terms * layout.k * 2 > kMostKeptBytes) {
     return shapes;
   }
-  add_few_token_shapes(layout, rows, /*overlaps=*/false, gpu, /*keeps_tokens=*/true, shapes);
+  add_few_token_shapes(layout, rows, /*overlaps=*/false, gpu, Tokens::kComputed, shapes);
   std::ranges::stable_sort(shapes, {}, &PipelinedShape::microseconds);
   return shapes;
 }
