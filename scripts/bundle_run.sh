@@ -2,7 +2,8 @@
 # Runs every test of this bundle that the machine can run, with the machine's own Python and its
 # onnxruntime, and closes with one line: N passed, N failed, N skipped.
 #
-#   ./run             the conformance cases on the GPU and on the CPU, then the Python tests
+#   ./run             the conformance cases on the GPU, on it with kernels for sm_80, and on the CPU,
+#                     then the Python tests
 #   ./run --bench     the table of cases on the GPU, into results/bench
 #   ./run --products  the table of block-scaled products on the GPU, into results/products; takes
 #                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
@@ -86,10 +87,14 @@ alone=DeviceRun.MemoryGoesBack
 run_programs() {
   local target shard program name
   local shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
-  echo "== conformance on the GPU and on the CPU, $shards processes each; other programs"
-  for target in gpu host; do
+  echo "== conformance on the GPU, as on an older one, and on the CPU, $shards processes each;" \
+    "other programs"
+  # A GPU runs what is made for older ones; those wait for the cores.
+  for target in gpu host sm_80; do
+    local where=(TENON_TEST_TARGET=$target)
+    [ $target != sm_80 ] || { wait; where=(TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80); }
     for ((shard = 0; shard < shards; shard++)); do
-      start "$target-$shard" env TENON_TEST_TARGET=$target GTEST_TOTAL_SHARDS=$shards \
+      start "$target-$shard" env "${where[@]}" GTEST_TOTAL_SHARDS=$shards \
         GTEST_SHARD_INDEX=$shard bin/gpu_test "--gtest_filter=-$alone"
     done
   done

@@ -134,7 +134,7 @@ codegen::GpuTarget Description::target() const {
   target.arch = arch;
   target.shared_bytes = shared_bytes;
   target.multiprocessors = multiprocessors;
-  target.pipelines = arch == "sm_90a";
+  target.pipelines = true;
   return target;
 }
 

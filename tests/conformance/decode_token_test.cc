@@ -178,6 +178,7 @@ TEST(DecodeToken, RotaryOfEveryForm) {
 TEST(DecodeToken, HeadsWindowsCapsAndSinks) {
   for (const auto& [q_heads, kv_heads, depth] :
        {std::tuple{4, 4, 64}, {7, 1, 96}, {16, 2, 256}, {16, 1, 80}}) {
+    if (depth > longest_heads()) continue;
     for (const std::string rule :
          {"causal=1, left_window=20, ", "softcap=1.5, ", "causal=1, scale=0.3, "}) {
       EXPECT_EQ(judged({.past = 150,
@@ -198,6 +199,7 @@ TEST(DecodeToken, HeadsWindowsCapsAndSinks) {
 TEST(DecodeToken, NormsOfHeads) {
   for (const auto& [q_heads, kv_heads, depth] :
        {std::tuple{8, 2, 128}, {4, 4, 64}, {16, 2, 256}, {7, 1, 80}}) {
+    if (depth > longest_heads()) continue;
     for (const std::string type : {"f16", "bf16"}) {
       for (const int64_t angles : {int64_t{0}, int64_t{depth} / 4, int64_t{depth} / 2}) {
         const StepCase one = {.type = type,

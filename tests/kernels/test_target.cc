@@ -1,5 +1,6 @@
 #include "tests/kernels/test_target.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -26,6 +27,15 @@ Target target() {
 const std::shared_ptr<device::Device>& test_device() {
   static const auto* opened = new std::shared_ptr<device::Device>(device::Device::open(0));
   return *opened;
+}
+
+// A GPU runs what is made for older ones, too: TENON_TEST_ARCH=sm_80 tests their kernels on it.
+void take_wanted_arch(codegen::GpuTarget& target) {
+  const char* wanted = std::getenv("TENON_TEST_ARCH");
+  if (wanted == nullptr) return;
+  const codegen::GpuTarget named = device::named_description(wanted).target();
+  target.arch = named.arch;
+  target.shared_bytes = std::min(target.shared_bytes, named.shared_bytes);
 }
 
 class HostMemory final : public TestMemory {
@@ -78,7 +88,14 @@ Settings test_settings() {
     settings.emulate = true;
   }
   if (target() == Target::kGpu) settings.gpu = test_device()->description().target();
+  if (settings.gpu) take_wanted_arch(*settings.gpu);
   return settings;
+}
+
+int64_t longest_heads() {
+  constexpr int64_t kForLongOnes = 200 << 10;
+  const Settings settings = test_settings();
+  return settings.gpu && settings.gpu->shared_bytes < kForLongOnes ? 128 : 256;
 }
 
 std::unique_ptr<Executable> build_for_test(const ir::Graph& fused, const Settings& settings) {

@@ -2,6 +2,7 @@
 //   host      kernels made for the host (when nothing is said)
 //   emulate   kernels made for a GPU, interpreted on the host
 //   gpu       the first GPU of this machine, through the driver
+// TENON_TEST_ARCH names another architecture to make kernels for; a GPU runs those of older ones.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,8 @@
 namespace tenon::kernels {
 
 Settings test_settings();
+// Heads of attention that the target has shared memory for.
+int64_t longest_heads();
 std::unique_ptr<Executable> build_for_test(const ir::Graph& fused, const Settings& settings);
 
 // Bytes where the kernels can reach them, with guard bytes behind.
