@@ -135,6 +135,7 @@ TEST(DecodeAttention, GroupsOfHeads) {
 
 TEST(DecodeAttention, HeadSizes) {
   for (const int64_t depth : {16, 32, 64, 80, 96, 128, 192, 256}) {
+    if (depth > longest_heads()) continue;
     EXPECT_EQ(judged({.keys = 200, .q_heads = 4, .kv_heads = 1, .depth = depth}), "") << depth;
   }
   EXPECT_EQ(judged({.keys = 90, .depth = 64, .value_depth = 128}), "");
