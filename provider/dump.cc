@@ -15,6 +15,7 @@ struct Dump::Writer {
   std::filesystem::path folder;
   std::mutex mutex;
   int passes = 0;
+  ir::Digests digests;
 
   void write(const std::filesystem::path& file, std::string_view text) const {
     std::ofstream stream(folder / file, std::ios::binary | std::ios::trunc);
@@ -53,7 +54,7 @@ void Dump::graph(std::string_view stage, const ir::Graph& graph) const {
   if (writer_ == nullptr) return;
   const std::lock_guard lock(writer_->mutex);
   writer_->write(fmt::format("{:02}.{}.graph.txt", writer_->passes++, file_name(stage)),
-                 ir::print(graph));
+                 ir::print(graph, {.digests = &writer_->digests}));
 }
 
 PassObserver Dump::observer() const {

@@ -9,6 +9,7 @@
 //   }
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -16,9 +17,13 @@
 
 namespace tenon::ir {
 
+// Of constants that were printed before: a model's weights take seconds.
+using Digests = std::map<TensorPtr, std::string>;
+
 struct PrintOptions {
   size_t inline_constant_bytes = 256;  // longer constants print as a digest, and parse as zeros
   bool sources = false;
+  Digests* digests = nullptr;  // to be kept from one graph to the next
 };
 
 std::string print(const Graph& graph, const PrintOptions& options = {});

@@ -131,7 +131,7 @@ class Printer {
       text += " elements(" +
               joined(*value.elements, ",", [](const Dim& dim) { return dim.text(); }) + ")";
     }
-    if (value.constant) text += " = " + bytes(*value.constant);
+    if (value.constant) text += " = " + bytes(value.constant);
     return text;
   }
 
@@ -143,14 +143,20 @@ class Printer {
     return "[" + joined(shape, ",", [](const Dim& dim) { return dim.text(); }) + "]";
   }
 
-  std::string bytes(const Tensor& tensor) const {
-    if (!tensor.stands_for.empty()) {
-      return fmt::format("sha256:{} bytes:{}", tensor.stands_for, tensor.bytes);
+  std::string digest(const TensorPtr& tensor) const {
+    if (!tensor->stands_for.empty()) return tensor->stands_for;
+    const auto anew = [&] { return hex(sha256({tensor->data, tensor->bytes})); };
+    if (options_.digests == nullptr) return anew();
+    const auto [known, fresh] = options_.digests->try_emplace(tensor);
+    if (fresh) known->second = anew();
+    return known->second;
+  }
+
+  std::string bytes(const TensorPtr& tensor) const {
+    if (!tensor->stands_for.empty() || tensor->bytes > options_.inline_constant_bytes) {
+      return fmt::format("sha256:{} bytes:{}", digest(tensor), tensor->bytes);
     }
-    const std::span<const std::byte> data(tensor.data, tensor.bytes);
-    if (tensor.bytes > options_.inline_constant_bytes) {
-      return fmt::format("sha256:{} bytes:{}", hex(sha256(data)), tensor.bytes);
-    }
+    const std::span<const std::byte> data(tensor->data, tensor->bytes);
     return "hex:" + joined(data, "", [](std::byte byte) {
              return fmt::format("{:02x}", static_cast<unsigned>(byte));
            });
@@ -173,7 +179,7 @@ class Printer {
     return held.empty() ? "strings[]" : "[" + joined(held, ",", quoted) + "]";
   }
   std::string form(const TensorPtr& held) const {
-    return fmt::format("{}[{}] {}", name(held->dtype), fmt::join(held->dims, ","), bytes(*held));
+    return fmt::format("{}[{}] {}", name(held->dtype), fmt::join(held->dims, ","), bytes(held));
   }
 
   void line(int depth, const std::string& text) {

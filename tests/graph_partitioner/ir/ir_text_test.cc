@@ -104,5 +104,19 @@ TEST(IrText, CutTextsNeverCrash) {
   }
 }
 
+// Weights are digested once for all the graphs that have them.
+TEST(IrText, DigestsAreKept) {
+  Graph graph;
+  graph.name = "weights";
+  graph.add_output(
+      graph.add_constant("w", Tensor::of(DType::kF32, {128}, std::vector<double>(128, 1))));
+  Digests digests;
+  const std::string text = print(graph, {.digests = &digests});
+  EXPECT_EQ(text, print(graph));
+  ASSERT_EQ(digests.size(), 1u);
+  digests.begin()->second = "remembered";
+  EXPECT_NE(print(graph, {.digests = &digests}).find("sha256:remembered"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tenon::ir
