@@ -91,7 +91,7 @@ run_programs() {
     "other programs"
   # A GPU runs what is made for older ones; those wait for the cores.
   for target in gpu host sm_80; do
-    local where=(TENON_TEST_TARGET=$target)
+    local where=("TENON_TEST_TARGET=$target")
     [ $target != sm_80 ] || { wait; where=(TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80); }
     for ((shard = 0; shard < shards; shard++)); do
       start "$target-$shard" env "${where[@]}" GTEST_TOTAL_SHARDS=$shards \
