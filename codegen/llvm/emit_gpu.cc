@@ -479,15 +479,18 @@ llvm::Value* GpuEmitter::float_remainder(Value* a, Value* b) {
   return ir_.CreateCall(remainder_function(module_, a->getType()), {a, b});
 }
 
-// The assembler sees no more that the masks of two words complement each other: it would take an
-// instruction for each.
+// The assembler sees no more that the masks of two words complement each other, and would rather
+// name two constants than keep one of them: it would take an instruction for each.
 llvm::Value* GpuEmitter::join_bits(Value* a, Value* b) {
   using namespace llvm::PatternMatch;
   Value *first = nullptr, *second = nullptr;
-  const llvm::APInt *mask = nullptr, *rest = nullptr;
-  bool merges = match(a, m_And(m_Value(first), m_APInt(mask))) &&
-                match(b, m_And(m_Value(second), m_APInt(rest))) && *mask == ~*rest;
-  if (!merges || !a->getType()->isIntegerTy(32)) return KernelEmitter::join_bits(a, b);
+  const llvm::APInt *mask = nullptr, *rest = nullptr, *bits = nullptr;
+  if (!a->getType()->isIntegerTy(32) || !match(a, m_And(m_Value(first), m_APInt(mask)))) {
+    return KernelEmitter::join_bits(a, b);
+  }
+  if (match(b, m_APInt(bits)) && (*bits & *mask).isZero()) second = b;
+  bool merges = second || (match(b, m_And(m_Value(second), m_APInt(rest))) && *mask == ~*rest);
+  if (!merges) return KernelEmitter::join_bits(a, b);
   return instruct(ptx::Instruction::kMergeBits,
                   {first, second, llvm::ConstantInt::get(a->getType(), *mask)});
 }

@@ -224,6 +224,25 @@ TEST(PtxTest, RefusesPipelinesThatCannotRun) {
   EXPECT_THROW(compile(2, true, true), UserError);
 }
 
+// Some bits of a word, and a constant's or another word's beside them: one instruction.
+TEST(PtxTest, BitsBesideOthersAreOneInstruction) {
+  auto compile = [](int64_t mask, int64_t beside, bool is_word) {
+    Builder b("bits");
+    ValueId x = b.buffer("x", DType::kU32), y = b.buffer("y", DType::kU32);
+    auto number = [&](int64_t value) { return b.integer_constant(DType::kU32, value, {128}); };
+    ValueId word = b.load({x, b.index(0)}, {128});
+    ValueId other = is_word ? b.binary(Fn::kAnd, b.load({x, b.index(128)}, {128}), number(beside))
+                            : number(beside);
+    b.store({y, b.index(0)}, b.binary(Fn::kOr, b.binary(Fn::kAnd, word, number(mask)), other));
+    std::string ptx = compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
+    return ptx.find("lop3.b32") != std::string::npos;
+  };
+  EXPECT_TRUE(compile(0x000f000f, 0x64006400, false));
+  EXPECT_TRUE(compile(0x00ff00ff, 0xff00ff00, true));
+  EXPECT_FALSE(compile(0x000f000f, 0x64006401, false));  // a bit of both
+  EXPECT_FALSE(compile(0x00ff00ff, 0x0f00ff00, true));   // not all bits
+}
+
 // Kernels without pipelines let the next launch begin, and wait, before they read anything.
 TEST(PtxTest, KernelsThatOverlapLetTheNextBeginAndWait) {
   auto compile = [](bool overlaps, const char* arch) {
