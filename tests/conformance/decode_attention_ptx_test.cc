@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph_partitioner/ir/text.h"
+#include "kernels/device/description.h"
 #include "kernels/selector.h"
 #include "tests/codegen/estimate_check.h"
 #include "tests/conformance/judge.h"
@@ -145,6 +146,26 @@ TEST(DecodeAttentionPtx, NoBarrierStandsInTheLoop) {
   EXPECT_NE(loop.find("ex2.approx"), std::string::npos);
   EXPECT_EQ(loop.find("bar.sync"), std::string::npos);
   EXPECT_EQ(loop.find("st.shared"), std::string::npos);
+}
+
+// Steps and prompts, by whichever kernel the architecture has room for.
+TEST(DecodeAttentionPtx, OtherArchitecturesAssembleToo) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const char* arch : {"sm_80", "sm_89", "sm_100a", "sm_120a"}) {
+    Settings settings = assembled_settings();
+    settings.gpu = device::named_description(arch).target();
+    for (const char* queries : {"1", "q"}) {
+      const ir::Graph graph = decoder(32, 8, 128, "causal=1, ", queries);
+      const ir::Node& node = graph.node(graph.order().front());
+      const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+      for (const Launch& launch : lowered.launches) {
+        const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
+        const Assembled assembled = codegen::assemble(code, arch);
+        EXPECT_EQ(assembled.status, 0) << arch << ", queries " << queries << assembled.report;
+        EXPECT_LE(code.shared_bytes, settings.gpu->shared_bytes) << arch;
+      }
+    }
+  }
 }
 
 }  // namespace
