@@ -149,10 +149,11 @@ class ProgramBuilder {
     const Places places = place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
     const bool makes_rows = makes_rows_of_products(node);
-    const bool settles = !makes_rows && std::ranges::none_of(lowered.launches, fetches);
+    const bool is_pipelined = on_gpu() && std::ranges::any_of(lowered.launches, fetches);
+    const bool settles = !makes_rows && !is_pipelined;
     for (Launch& launch : lowered.launches) {
-      // A product's own norms make rows for it alone.
-      launch.kernel.overlaps = makes_rows || (on_gpu() && is_product(node) && !fetches(launch));
+      // The norms of a pipelined product make rows for it alone.
+      launch.kernel.overlaps = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
       add_launch(launch, shown, places);
     }
     for (const ir::ValueId id : node.outputs) {

@@ -57,6 +57,22 @@ TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
   EXPECT_GT(kernels, 0);
 }
 
+// What such a product writes counts as there for whoever comes behind it, so it lets nobody begin.
+TEST(GpuCompile, ProductsWithoutPipelinesDoNotOverlap) {
+  std::mt19937 random(1);
+  const DotForm& form = dot_forms().front();
+  const ir::Graph graph = build_dot({form, DType::kF16, {130, 256}, DotEnd::kBias, true}, random);
+  int kernels = 0;
+  const codegen::StageSink sink = [&](std::string_view, std::string_view stage,
+                                      std::string_view text) {
+    if (stage != "tile") return;
+    ++kernels;
+    EXPECT_EQ(text.find(" overlaps "), text.npos) << text.substr(0, 400);
+  };
+  build_on_device(graph, real_gpu_settings(), nullptr, {}, sink);
+  EXPECT_GT(kernels, 0);
+}
+
 // Products fetch weights while a loop makes their rows. Loops that make lengths and the like let
 // nobody begin early, since who comes behind them reads those without waiting.
 TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {

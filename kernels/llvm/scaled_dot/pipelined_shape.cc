@@ -239,10 +239,10 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
 void add_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                 const codegen::GpuTarget& gpu, PipelinedShape shape,
                 std::vector<PipelinedShape>& shapes) {
-  // Small tiles leave room for a block of a neighbour that overlaps.
   // For what is stored, and what changes threads where no warps of their own copy.
   const int64_t reserve =
       (gpu.arch == "sm_90a" ? 4 << 10 : 6 << 10) + std::min(shape.tokens, 32) * 512;
+  // Small tiles leave room for a block of a neighbour that overlaps.
   const int64_t blocks = shape.blocks + (overlaps && shape.tokens <= kFewTokens ? 1 : 0);
   const int64_t room = gpu.shared_bytes / (shape.tokens <= kFewTokens ? blocks : 1);
   const int64_t slots = (room - reserve) / slot_bytes(layout, shape.tokens, shape.units);
