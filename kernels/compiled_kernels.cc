@@ -1,12 +1,12 @@
 #include "kernels/compiled_kernels.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/content_cache.h"
+#include "base/stopwatch.h"
 #include "codegen/tile/text.h"
 #include "kernels/device/linker.h"
 
@@ -19,14 +19,13 @@ template <typename Code, typename Make>
 Compiled<Code> compile_once(const std::string& key, bool anew, const Make& make) {
   Compiled<Code> compiled;
   compiled.is_shared = true;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const auto make_now = [&] {
     compiled.is_shared = false;
     return make();
   };
   compiled.code = anew ? make_now().first : process_cache<Code>().get(sha256(key), make_now);
-  const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - start;
-  compiled.milliseconds = passed.count();
+  compiled.milliseconds = watch.milliseconds();
   return compiled;
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <mutex>
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "kernels/captured_runs.h"
 #include "kernels/device/stream.h"
@@ -70,8 +72,12 @@ class DeviceExecutable final : public Executable {
       for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
       return;
     }
+    // The driver compiles one kernel at a time, and packing keeps the other cores busy.
+    auto loaded = std::async(std::launch::async, [&] { return load_kernels(); });
+    const Stopwatch watch;
     weights_ = DeviceWeights(device_, program_);
-    load_kernels();
+    program_.phases.push_back({"weights", watch.milliseconds()});
+    program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
   }
 
@@ -130,6 +136,7 @@ class DeviceExecutable final : public Executable {
   const std::vector<KernelReport>& kernels() const override { return program_.kernels; }
   size_t weight_bytes() const override { return program_.weight_bytes; }
   size_t packed_bytes() const override { return program_.packed_bytes; }
+  const std::vector<BuildPhase>& phases() const override { return program_.phases; }
 
  private:
   // Where an argument of a launch comes from: a slot's address, or a number of the instance.
@@ -180,16 +187,17 @@ class DeviceExecutable final : public Executable {
     }
   }
 
-  void load_kernels() {
+  // Returns how many milliseconds it took.
+  double load_kernels() {
+    const Stopwatch whole;
     kernels_.resize(program_.gpu_code.size());
     program_.kernels.resize(kernels_.size());
     parallel_for_each(static_cast<int64_t>(kernels_.size()), [&](int64_t i) {
-      const auto start = std::chrono::steady_clock::now();
+      const Stopwatch watch;
       kernels_[i] = device_->load(*program_.gpu_code[i]);
-      const std::chrono::duration<double, std::milli> passed =
-          std::chrono::steady_clock::now() - start;
-      program_.kernels[i].compile_ms += passed.count();
+      program_.kernels[i].compile_ms += watch.milliseconds();
     });
+    return whole.milliseconds();
   }
 
   std::unique_ptr<DeviceRunState> new_state() {

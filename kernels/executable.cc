@@ -59,6 +59,7 @@ class CompiledExecutable final : public Executable {
   }
 
   const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
+  const std::vector<BuildPhase>& phases() const override { return program_.phases; }
   const std::vector<KernelReport>& kernels() const override { return program_.kernels; }
   size_t weight_bytes() const override { return program_.weight_bytes; }
   size_t packed_bytes() const override { return program_.packed_bytes; }

@@ -58,6 +58,12 @@ struct KernelReport {
   bool is_shared = false;  // another session of the process had compiled it
 };
 
+// A part of what building took. Parts may have run side by side.
+struct BuildPhase {
+  const char* name;
+  double milliseconds = 0;
+};
+
 class Executable {
  public:
   // `fused`: what fuse() made of the partition's graph. Throws UserError when a node has no
@@ -77,6 +83,7 @@ class Executable {
   virtual const std::vector<KernelReport>& kernels() const = 0;
   virtual size_t weight_bytes() const = 0;  // constants as stored in the model
   virtual size_t packed_bytes() const = 0;  // constants as kept
+  virtual const std::vector<BuildPhase>& phases() const = 0;
 };
 
 }  // namespace tenon::kernels

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
 #include "kernels/file_pages.h"
@@ -62,11 +63,14 @@ class ProgramBuilder {
       : graph_(graph), settings_(settings), program_(graph) {}
 
   Program build(const codegen::StageSink& sink) {
+    const Stopwatch lowering;
     require_known_sizes();
     join_views();
     place_outputs();
     for (ir::NodeId id : graph_.order()) add_node(graph_.node(id));
     copy_shared_outputs();
+    program_.phases.push_back({"lowering", lowering.milliseconds()});
+    const Stopwatch compiling;
     if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
     } else if (settings_.emulate) {
@@ -74,6 +78,7 @@ class ProgramBuilder {
     } else {
       compile_launches(std::move(kernels_), settings_.host, sink, program_);
     }
+    program_.phases.push_back({"compiling", compiling.milliseconds()});
     return std::move(program_);
   }
 

@@ -107,6 +107,7 @@ struct Program {
   std::vector<KernelReport> kernels;
   std::vector<FusionReport> fusions;
   size_t weight_bytes = 0, packed_bytes = 0;
+  std::vector<BuildPhase> phases;
 
   explicit Program(const ir::Graph& graph) : binding(graph) {}
 };

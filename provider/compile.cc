@@ -1,10 +1,13 @@
 #include "provider/compile.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/stopwatch.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
 #include "kernels/device_executable.h"
@@ -88,7 +91,7 @@ std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& optio
 
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
                           const Target& target) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const Dump dump(options.dump_dir, name);
   ImportedGraph imported = import_graph(graph);
   dump.graph("imported", imported.graph);
@@ -109,6 +112,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
     return answer;
   };
   ir::Graph fused = fuse(std::move(imported.graph), dump.observer(), supports);
+  report.phases.push_back({"fusions", watch.milliseconds()});
   result.executable = build(std::move(fused), options, target, dump.kernel_sink());
 
   report.name = name;
@@ -120,8 +124,8 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   report.kernels = result.executable->kernels();
   report.weight_bytes = result.executable->weight_bytes();
   report.packed_bytes = result.executable->packed_bytes();
-  report.compile_ms =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::ranges::copy(result.executable->phases(), std::back_inserter(report.phases));
+  report.compile_ms = watch.milliseconds();
   return result;
 }
 

@@ -50,6 +50,8 @@ Json to_json(const PartitionReport& partition) {
     kernels.push_back(
         {{"name", kernel.name}, {"compile_ms", kernel.compile_ms}, {"shared", kernel.is_shared}});
   }
+  Json phases = Json::object();
+  for (const auto& phase : partition.phases) phases[phase.name] = phase.milliseconds;
   Json apart = Json::array();
   for (const auto& [products, reason] : partition.apart) {
     apart.push_back({{"products", products}, {"reason", reason}});
@@ -61,6 +63,7 @@ Json to_json(const PartitionReport& partition) {
           {"weight_bytes", partition.weight_bytes},
           {"packed_bytes", partition.packed_bytes},
           {"compile_ms", partition.compile_ms},
+          {"phases_ms", phases},
           {"kernels", kernels},
           {"fusions", fusions},
           {"apart", apart}};

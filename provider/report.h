@@ -19,6 +19,7 @@ struct PartitionReport {
   std::vector<std::string> nodes, inputs, outputs;
   size_t weight_bytes = 0, packed_bytes = 0;
   double compile_ms = 0;
+  std::vector<kernels::BuildPhase> phases;
   std::vector<kernels::FusionReport> fusions;
   std::vector<kernels::KernelReport> kernels;
   // Products of one input that no kernel of the device runs as one.
