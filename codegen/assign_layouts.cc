@@ -10,7 +10,7 @@ namespace tenon::codegen {
 bool is_tensor_core_dot(const Kernel& kernel, const Operation& op) {
   if (op.op != Op::kDot) return false;
   DType a = kernel.types[op.operands[1]].dtype, b = kernel.types[op.operands[2]].dtype;
-  return a == b && (a == DType::kF16 || a == DType::kBF16) &&
+  return a == b && (a == DType::kF16 || a == DType::kBF16 || op.tf32) &&
          kernel.types[op.operands[0]].dtype == DType::kF32;
 }
 
@@ -124,6 +124,8 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
     }
     out.rows_are_k = true;
   }
+  bool both_are_slots = out.left && out.right && out.right->op == Op::kRead && !out.rows_are_k;
+  if (op.tf32 && !both_are_slots) return std::nullopt;
   const std::vector<int>& sums = kernel.types[op.results[0]].shape;
   bool fits = Layout::sums(sums, threads) &&
               Layout::left_operand(kernel.types[op.operands[1]].shape, threads);

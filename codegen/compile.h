@@ -50,6 +50,7 @@ struct MatrixMap {
   int box_rows = 0, box_columns = 0;
   int groups = 0;         // boxes side by side that one copy takes; 0: one, anywhere
   bool swizzled = false;  // by the width of a box's row, 128 bytes at most
+  bool tf32 = false;      // f32 that is rounded as it is copied
 };
 
 // A kernel as PTX. It is launched as a grid of one block per task; its parameters are those of the

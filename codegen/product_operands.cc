@@ -84,4 +84,23 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   return out;
 }
 
+std::set<ValueId> rings_of_tf32(const Kernel& kernel) {
+  Users users(kernel.types.size());
+  collect_users(kernel.body, users);
+  std::set<ValueId> rings, others;
+  const std::vector<const Operation*> definitions = definitions_of(kernel);
+  auto feeds_tf32 = [](const auto& user) { return user.first->tf32 && user.second > 0; };
+  auto feeds_tf32_turned = [&](const auto& user) {
+    return feeds_tf32(user) || (user.first->op == Op::kTranspose &&
+                                std::ranges::all_of(users[user.first->results[0]], feeds_tf32));
+  };
+  for (const Operation* op : definitions) {
+    if (!op || op->op != Op::kRead) continue;
+    bool all = std::ranges::all_of(users[op->results[0]], feeds_tf32_turned);
+    (all ? rings : others).insert(op->operands[0]);
+  }
+  std::erase_if(rings, [&](ValueId ring) { return others.contains(ring); });
+  return rings;
+}
+
 }  // namespace tenon::codegen

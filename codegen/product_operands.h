@@ -28,4 +28,7 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
                                                 const std::vector<const Operation*>& definitions,
                                                 int threads);
 
+// Rings that tf32 products read, and nothing else: what is copied there may be rounded on its way.
+std::set<ValueId> rings_of_tf32(const Kernel& kernel);
+
 }  // namespace tenon::codegen

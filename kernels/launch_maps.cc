@@ -24,7 +24,8 @@ MappedMatrix matrix_of(const MatrixMap& described, std::span<const uint64_t> arg
           described.box_rows,
           described.box_columns,
           described.groups,
-          described.swizzled};
+          described.swizzled,
+          described.tf32};
 }
 
 }  // namespace

@@ -54,6 +54,15 @@ std::vector<T> converted(const TileData& x) {
   return out;
 }
 
+template <typename T>
+std::vector<T> operand_of(const Operation& dot, const TileData& x) {
+  std::vector<T> out = converted<T>(x);
+  if constexpr (std::is_same_v<T, float>) {
+    if (dot.tf32) std::ranges::transform(out, out.begin(), round_to_tf32);
+  }
+  return out;
+}
+
 // Rows of group g are multiplied with the columns of group g, which repeat as often as they must,
 // or are one for each block of k; or with the rows of group g.
 template <typename T, typename Add>
@@ -63,7 +72,7 @@ void multiply(const Operation& op, const TileData& a, const TileData& b, TileDat
   const bool has_own_rows = b.type().shape[0] != depth;
   const int all = b.type().shape[1], height = m / groups;
   const int columns = has_own_rows ? n : all / groups;
-  const std::vector<T> left = converted<T>(a), right = converted<T>(b);
+  const std::vector<T> left = operand_of<T>(op, a), right = operand_of<T>(op, b);
   T* sums = out.data<T>();
   for (int row = 0; row < m; ++row) {
     for (int k = 0; k < depth; ++k) {

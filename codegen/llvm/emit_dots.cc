@@ -57,6 +57,17 @@ llvm::Value* HostEmitter::dot_a_element(ValueId a, const std::vector<Value*>& ro
   return load_scalar(from.dtype, element_pointer(from.dtype, row_pointer(from, m), offset));
 }
 
+// As interpret/elements.h rounds it; NaN and infinity stay.
+llvm::Value* HostEmitter::round_to_tf32(Value* x) {
+  constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000, kExponent = 0x7f800000;
+  llvm::Type* words = x->getType()->getWithNewType(ir_.getInt32Ty());
+  auto number = [&](uint32_t bits) { return llvm::ConstantInt::get(words, bits); };
+  Value* bits = ir_.CreateBitCast(x, words);
+  Value* rounded = ir_.CreateAnd(ir_.CreateAdd(bits, number(kHalf)), number(kKept));
+  Value* is_finite = ir_.CreateICmpNE(ir_.CreateAnd(bits, number(kExponent)), number(kExponent));
+  return ir_.CreateSelect(is_finite, ir_.CreateBitCast(rounded, x->getType()), x);
+}
+
 void HostEmitter::dot(const Operation& op) {
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
   auto folded_b = folded_loads_.find(op.operands[2]);
@@ -64,6 +75,9 @@ void HostEmitter::dot(const Operation& op) {
   std::vector<Value*> a_rows;
   if (!folded_loads_.contains(op.operands[1])) a_rows = rows(tile(op.operands[1]), a);
   if (folded_b == folded_loads_.end()) b_rows = row_pieces(tile(op.operands[2]), b);
+  auto factor = [&](const Type& from, Value* x) {
+    return op.tf32 ? round_to_tf32(x) : cast(from.dtype, acc.dtype, x);
+  };
   for (int k = 0; k < a.shape[1]; ++k) {
     Tile row;
     if (folded_b == folded_loads_.end()) {
@@ -74,10 +88,10 @@ void HostEmitter::dot(const Operation& op) {
       row = load_line(line, b.shape[1], nullptr);
       if (has_packed_rows(b)) row = {join(row)};
     }
-    for (Value*& piece : row) piece = cast(b.dtype, acc.dtype, piece);
+    for (Value*& piece : row) piece = factor(b, piece);
     for (int m = 0; m < acc.shape[0]; ++m) {
       Value* scalar = dot_a_element(op.operands[1], a_rows, m, k);
-      multiply_add(acc.dtype, out[static_cast<size_t>(m)], cast(a.dtype, acc.dtype, scalar), row);
+      multiply_add(acc.dtype, out[static_cast<size_t>(m)], factor(a, scalar), row);
     }
   }
   values_[op.results[0]] = from_row_pieces(std::move(out), acc);

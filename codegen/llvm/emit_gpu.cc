@@ -23,6 +23,7 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       layouts_(assign_layouts(kernel, threads)),
       definitions_(definitions_of(kernel)),
       users_(kernel.types.size()),
+      rings_of_tf32_(rings_of_tf32(kernel)),
       read_(kernel.types.size()),
       written_(kernel.types.size()),
       needed_(kernel.types.size()) {}

@@ -222,6 +222,7 @@ class GpuEmitter : private KernelEmitter {
                   Tile& sums);
   void multiply_in_order(const RingProduct& product);
   Tile left_words(const RingProduct& product, int block, int step);
+  void round_words(const RingProduct& product, Tile& words);
   Value* descriptor(const Operation& read);
   Value* ring_place(const Operation& read, Value* row, Value* column);
   Tile load_ring_matrices(const Operation& read, Value* row, Value* column, int count,
@@ -336,6 +337,7 @@ class GpuEmitter : private KernelEmitter {
   std::vector<const Operation*> definitions_;
   std::vector<std::vector<std::pair<const Operation*, size_t>>> users_;  // and which operand
   std::set<const Operation*> folded_;                 // into the products that use them
+  std::set<ValueId> rings_of_tf32_;                   // read by such products only
   std::vector<std::pair<ValueId, int64_t>> scratch_;  // and its bytes
   SharedMemory shared_;
   Value *thread_ = nullptr, *lane_ = nullptr, *warp_ = nullptr;  // i32

@@ -32,6 +32,12 @@ void GpuEmitter::dot(const Operation& op) {
                     "scratch that begin with whole units of 16 bytes, by 16 rows a warp",
                     kernel_.name));
   }
+  if (op.tf32) {
+    throw UserError(
+        fmt::format("kernel @{}: tf32 products multiply whole slots of rings in rows of 128 bytes, "
+                    "the right one turned, by 64 rows to 128 threads",
+                    kernel_.name));
+  }
   if (is_tensor_core_dot(kernel_, op)) return tensor_core_dot(op);
   plain_dot(op, /*b_transposed=*/false);
 }
@@ -186,12 +192,13 @@ void GpuEmitter::tensor_core_dot(const Operation& op) {
   values_[op.results[0]] = std::move(sums);
 }
 
-// sums += left * right, 16x8 and 16 along k: four words and two.
+// sums += left * right, 16x8 and 32 bytes along k: four words and two. f32 operands are tf32.
 void GpuEmitter::multiply_fragment(DType dtype, std::span<Value* const> left,
                                    std::span<Value* const> right, std::span<Value*> sums) {
   bool is_f16 = dtype == DType::kF16;
-  auto id = is_f16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
-                   : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
+  auto id = is_f16                  ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
+            : dtype == DType::kBF16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16
+                                    : llvm::Intrinsic::nvvm_mma_m16n8k8_row_col_tf32;
   std::vector<Value*> arguments;
   for (std::span<Value* const> side : {left, right}) {
     for (Value* word : side) {

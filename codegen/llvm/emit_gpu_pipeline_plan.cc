@@ -48,11 +48,14 @@ void GpuEmitter::plan_box(const Operation& fetch) {
                     kernel_.name));
   };
   auto groups = static_cast<int>(fetch.integer);
-  // Products read 16-bit elements, in rows whose units have changed places.
-  bool swizzled = bit_width(slot.dtype) == 16 || meets_in_banks(fetch.operands[0]);
-  MatrixMap map{fetch.operands[2], slot.dtype, size(5),
-                size(6),           size(7),    slot.shape[0] / std::max(1, groups),
-                slot.shape[1],     groups,     swizzled};
+  // Products read elements of 16 bits or tf32, in rows whose units have changed places.
+  bool tf32 = rings_of_tf32_.contains(fetch.operands[0]);
+  bool swizzled = bit_width(slot.dtype) == 16 || tf32 || meets_in_banks(fetch.operands[0]);
+  MatrixMap map{fetch.operands[2], slot.dtype,
+                size(5),           size(6),
+                size(7),           slot.shape[0] / std::max(1, groups),
+                slot.shape[1],     groups,
+                swizzled,          tf32};
   int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
   bool wide = row_bytes == 2 * kSwizzledBytes && groups == 0;
   bool fits = swizzled ? row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || wide
@@ -70,7 +73,7 @@ void GpuEmitter::plan_box(const Operation& fetch) {
     return other.buffer == map.buffer && equal(other.rows, map.rows) &&
            equal(other.columns, map.columns) && equal(other.stride, map.stride) &&
            other.box_rows == map.box_rows && other.box_columns == map.box_columns &&
-           other.groups == map.groups;
+           other.groups == map.groups && other.tf32 == map.tf32;
   };
   auto found = std::ranges::find_if(maps_, same);
   map_of_[&fetch] = static_cast<size_t>(found - maps_.begin());

@@ -17,8 +17,9 @@ namespace {
 
 using ptx::Instruction;
 
+// A step is 16 k of 16-bit elements, or 8 of tf32: 32 bytes, two units of ldmatrix.
 constexpr int kStep = 16, kBlockRows = 64, kRowBytes = 128;
-constexpr int kStepBytes = kStep * 2;
+constexpr int kStepBytes = 32, kUnitBytes = 16;
 constexpr int kWarpgroup = 128, kClearBarrier = 2;  // of the first warpgroup
 
 // Of a matrix in swizzled rows of 128, 64 or 32 bytes: how far eight rows are from the next eight,
@@ -67,15 +68,18 @@ void GpuEmitter::plan_in_flight(const Operation& pipeline) {
 struct GpuEmitter::RingProduct {
   const Operation& op;
   RingDot operands;
-  int columns, blocks, steps;
+  int columns, blocks, element_bytes, steps;
 
   RingProduct(const Kernel& kernel, const Operation& dot, RingDot from, int threads)
       : op(dot),
         operands(from),
         columns(kernel.types[dot.results[0]].shape[1]),
         blocks(kernel.types[dot.results[0]].shape[0] / kBlockRows / (threads / 128)),
-        steps(kernel.types[dot.operands[1]].shape[1] / kStep) {}
+        element_bytes(bit_width(kernel.types[dot.operands[1]].dtype) / 8),
+        steps(kernel.types[dot.operands[1]].shape[1] * element_bytes / kStepBytes) {}
 
+  int step() const { return kStepBytes / element_bytes; }  // k
+  int unit() const { return kUnitBytes / element_bytes; }
   size_t sums() const { return static_cast<size_t>(columns / 2); }  // of a block, in a thread
 };
 
@@ -128,7 +132,7 @@ llvm::Value* GpuEmitter::descriptor(const Operation& read) {
   Value* whole = ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()),
                               ir_.getInt64(descriptor_bits(rings_[read.operands[0]].row_bytes)));
   int column = first_column(definitions_, read);
-  return column == 0 ? whole : moved(whole, column * 2);
+  return column == 0 ? whole : moved(whole, column * bit_width(type(read.results[0]).dtype) / 8);
 }
 
 // The right operand; its second half, where it has one, is as far away in every slot.
@@ -381,7 +385,8 @@ llvm::Value* GpuEmitter::ring_place(const Operation& read, Value* row, Value* co
   }
   const Ring& ring = rings_[read.operands[0]];
   column = plus(column, first_column(definitions_, read));
-  Value* byte = swizzled(ring, plus(times(row, ring.box_bytes), times(column, 2)));
+  int element_bytes = bit_width(type(read.results[0]).dtype) / 8;
+  Value* byte = swizzled(ring, plus(times(row, ring.box_bytes), times(column, element_bytes)));
   return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), slot_pointer(ring, single(read.operands[1])),
                                as_index(byte));
 }
@@ -400,6 +405,15 @@ GpuEmitter::Tile GpuEmitter::load_ring_matrices(const Operation& read, Value* ro
     out.push_back(ir_.CreateExtractValue(loaded, static_cast<unsigned>(i)));
   }
   return out;
+}
+
+// Words of tf32 products as the instruction wants them. The copy engine has rounded them already.
+void GpuEmitter::round_words(const RingProduct& product, Tile& words) {
+  if (!product.op.tf32 || specialised_) return;
+  for (Value*& word : words) {
+    Value* number = ir_.CreateBitCast(word, ir_.getFloatTy());
+    word = ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_f2tf32_rna, {}, {number});
+  }
 }
 
 // Words of `count` fragments of 8 columns that are computed in registers. Columns repeat where a
@@ -489,26 +503,31 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
       Value* group = times(ir_.CreateLShr(warp_, 2), product.blocks * kBlockRows);
       Value* first = plus(group, times(ir_.CreateAnd(warp_, 3), 16));
       Value* row = plus(plus(first, block * kBlockRows), ir_.CreateAnd(lane_, 15));
-      Value* k = plus(times(ir_.CreateLShr(lane_, 4), 8), step * kStep);
+      Value* k = plus(times(ir_.CreateLShr(lane_, 4), product.unit()), step * product.step());
       left.push_back(load_ring_matrices(*product.operands.left, row, k, 4));
+      round_words(product, left.back());
     }
     for (int column = 0; column < product.columns; column += 16) {
       int count = std::min(2, (product.columns - column) / 8);
       Value* second = count == 2 ? times(ir_.CreateLShr(lane_, 4), 8) : number(0);
       Value* row = right_row(plus(plus(ir_.CreateAnd(lane_, 7), second), column));
-      Value* k = plus(times(bit(3), 8), step * kStep);
+      Value* k = plus(times(bit(3), product.unit()), step * product.step());
       Tile right;
       if (!product.operands.right) {
         right = computed_words(product, column, count, step);
       } else if (product.operands.rows_are_k) {
         right = right_words(product, column, count, step);
       } else if (product.columns == 8 && product.steps % 2 == 0) {
-        Value* wide = plus(times(ir_.CreateLShr(lane_, 3), 8), step * kStep);
+        Value* wide = plus(times(ir_.CreateLShr(lane_, 3), product.unit()), step * product.step());
         if (!op.integers.empty()) wide = own_block(product, wide, step);
-        if (step % 2 == 0) both = load_ring_matrices(*product.operands.right, row, wide, 4);
+        if (step % 2 == 0) {
+          both = load_ring_matrices(*product.operands.right, row, wide, 4);
+          round_words(product, both);
+        }
         right.assign(both.begin() + step % 2 * 2, both.begin() + step % 2 * 2 + 2);
       } else {
         right = load_ring_matrices(*product.operands.right, row, k, 2 * count);
+        round_words(product, right);
       }
       for (int block = 0; block < product.blocks; ++block) {
         for (int i = 0; i < count; ++i) {

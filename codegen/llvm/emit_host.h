@@ -134,6 +134,7 @@ class HostEmitter : private KernelEmitter {
   // emit_dots.cc
   void before_region(const Region& region) override;
   void dot(const Operation& op) override;
+  Value* round_to_tf32(Value* x);
   void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
   void dot_i8(const Operation& op) override;
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);

@@ -138,14 +138,18 @@ std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
                                          bool rows_are_k) {
   size_t count = sums.size();
   bool in_registers = left.size() > 1;
-  const char* type = dtype == DType::kF16 ? "f16" : "bf16";
+  bool tf32 = dtype == DType::kF32;
+  const char* type = tf32 ? "tf32" : dtype == DType::kF16 ? "f16" : "bf16";
   size_t next = count + left.size();
-  // The numbers at the end: signs of the operands, then which of those in memory are turned.
-  std::string text =
-      fmt::format("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {}, {}, ${}, ${}, 1, 1, {}{};",
-                  count * 2, type, type, list(0, count),
-                  in_registers ? list(count, left.size()) : fmt::format("${}", count), next,
-                  next + 1, in_registers ? "" : "0, ", rows_are_k ? 1 : 0);
+  // Which of the operands in memory are turned: none of tf32 can be.
+  std::string turned = tf32           ? ""
+                       : in_registers ? fmt::format(", {:d}", rows_are_k)
+                                      : fmt::format(", 0, {:d}", rows_are_k);
+  // The numbers before them: signs of the operands.
+  std::string text = fmt::format(
+      "wgmma.mma_async.sync.aligned.m64n{}k{}.f32.{}.{} {}, {}, ${}, ${}, 1, 1{};", count * 2,
+      tf32 ? 8 : 16, type, type, list(0, count),
+      in_registers ? list(count, left.size()) : fmt::format("${}", count), next, next + 1, turned);
   // Sums that begin as zero need no registers before.
   bool fresh = std::ranges::all_of(sums, [](const llvm::Value* sum) {
     auto* number = llvm::dyn_cast<llvm::ConstantFP>(sum);

@@ -348,6 +348,11 @@ ValueId Builder::lookup(ValueId table, ValueId codes) {
 
 ValueId Builder::dot(ValueId acc, ValueId a, ValueId b) { return grouped_dot(acc, a, b, 0); }
 
+ValueId Builder::dot_tf32(ValueId acc, ValueId a, ValueId b) {
+  Type result = type(acc);
+  return emit({.op = Op::kDot, .operands = {acc, a, b}, .tf32 = true}, std::move(result));
+}
+
 ValueId Builder::grouped_dot(ValueId acc, ValueId a, ValueId b, int groups) {
   Type result = type(acc);
   return emit({.op = Op::kDot, .operands = {acc, a, b}, .integer = groups}, std::move(result));

@@ -69,6 +69,8 @@ class Builder {
   ValueId reduce(Fn fn, ValueId x, int axis);
   ValueId lookup(ValueId table, ValueId codes);
   ValueId dot(ValueId acc, ValueId a, ValueId b);
+  // Of f32 operands that are rounded first: see kDot.
+  ValueId dot_tf32(ValueId acc, ValueId a, ValueId b);
   ValueId grouped_dot(ValueId acc, ValueId a, ValueId b, int groups);
   // A column for the sum of each block of k: see kDot.
   struct Blocks {

@@ -478,7 +478,10 @@ void TypeChecker::check_dot() {
   for (const Type* side : {&a, &b}) {
     require(side->dtype == acc.dtype || (acc.dtype == DType::kF32 && is_half(side->dtype)),
             "{} cannot be multiplied into {}", *side, acc);
+    require(!op_.tf32 || side->dtype == DType::kF32, "tf32 products are of f32 tiles, not of {}",
+            *side);
   }
+  require(!op_.tf32 || groups == 0, "tf32 products have no groups");
   same(acc, result(), "the result");
 }
 

@@ -414,6 +414,7 @@ void Parser::head(Operation& op, std::string_view word) {
           op.integers.push_back(integer());
         }
       }
+      op.tf32 = accept_word("tf32");
       break;
     case Op::kRead:
       op.operands.push_back(use());

@@ -193,7 +193,8 @@ std::string Printer::words(const Operation& op) {
                          use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
                          use(op.operands[7]), groups(op));
     case Op::kDot:
-      return fmt::format("dot {}{}{}", use_all(op.operands), groups(op), blocks(op));
+      return fmt::format("dot {}{}{}{}", use_all(op.operands), groups(op), blocks(op),
+                         op.tf32 ? " tf32" : "");
     case Op::kRead:
       return fmt::format(
           "read {}[{}, {}]{}{}", use(op.operands[0]), use(op.operands[1]), use(op.operands[2]),

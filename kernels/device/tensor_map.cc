@@ -14,6 +14,7 @@ struct ElementType {
   int bytes, type;
 };
 constexpr ElementType kElementTypes[] = {{1, 0}, {2, 1}, {4, 2}, {8, 4}};
+constexpr int kTf32 = 11;  // unless they are rounded
 
 // CUtensorMapSwizzle by the bytes of a box's row.
 struct Swizzle {
@@ -22,6 +23,7 @@ struct Swizzle {
 constexpr Swizzle kSwizzles[] = {{32, 1}, {64, 2}, {128, 3}};
 
 int element_type(const MappedMatrix& matrix) {
+  if (matrix.tf32) return kTf32;
   for (const ElementType& entry : kElementTypes) {
     if (entry.bytes == matrix.element_bytes) return entry.type;
   }

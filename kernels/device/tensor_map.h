@@ -17,6 +17,7 @@ struct MappedMatrix {
   int box_rows = 0, box_columns = 0;
   int groups = 0;         // boxes side by side that one copy takes; 0: one, anywhere
   bool swizzled = false;  // by the width of a box's row
+  bool tf32 = false;      // f32 that is rounded as it is copied
 
   bool operator==(const MappedMatrix&) const = default;
 };

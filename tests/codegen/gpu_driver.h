@@ -110,7 +110,7 @@ class Gpu {
       return of.parameter < 0 ? static_cast<uint64_t>(of.constant)
                               : arguments[static_cast<size_t>(of.parameter)];
     };
-    constexpr int kU16 = 1, kU32 = 2, kPromote256 = 3;
+    constexpr int kU16 = 1, kU32 = 2, kTf32 = 11, kPromote256 = 3;
     constexpr uint64_t kPieceBytes = 128;  // units change places within so much of a row
     EncodedMap out;
     const auto bytes = static_cast<uint64_t>(bit_width(map.dtype) / 8);
@@ -133,7 +133,10 @@ class Gpu {
     const int swizzle = !map.swizzled ? 0 : row_bytes == 32 ? 1 : row_bytes == 64 ? 2 : 3;
     uint32_t steps[3] = {1, 1, 1};
     must("encoding a map",
-         call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out), bytes == 2 ? kU16 : kU32,
+         call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out),
+                   map.tf32     ? kTf32
+                   : bytes == 2 ? kU16
+                                : kU32,
                    grouped || pieces ? 3u : 2u,
                    reinterpret_cast<void*>(arguments[static_cast<size_t>(map.buffer)]),
                    static_cast<const uint64_t*>(sizes.data()),

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "base/convert.h"
@@ -222,6 +223,32 @@ TEST(InterpretTest, BlocksOfKHaveColumnsOfTheirOwn) {
   const std::string text = print(kernel);
   EXPECT_NE(text.find(" groups 2 blocks 2 from 1 zeros 4"), std::string::npos) << text;
   EXPECT_EQ(print(parse(text)), text);
+}
+
+// Both operands have 10 bits of mantissa, ties away from zero; sums keep all of theirs.
+TEST(InterpretTest, Tf32RoundsOperands) {
+  Builder b("rounded");
+  ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
+  const int count = 10;
+  ValueId left = b.load({x, zero}, {count, 1});
+  ValueId nothing = b.constant(DType::kF32, 0, {count, 1}),
+          one = b.constant(DType::kF32, 1, {1, 1});
+  b.store({y, zero}, b.dot_tf32(nothing, left, one));
+  b.store({y, b.index(count)},
+          b.dot_tf32(b.constant(DType::kF32, 1 + 0x1p-23, {1, count}), one, b.transpose(left)));
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> data{
+      1 + 0x1p-11f,    -1 - 0x1p-11f, 1 + 0x1.ffep-12f, 1 + 0x1.8p-10f, 0x1.fffp9f,
+      0x1.fffffep127f, inf,           0x1p-137f,        0x1p-136f,      NAN},
+      result(2 * count);
+  interpret(b.finish(), std::vector<void*>{data.data(), result.data()}, {}, 0, 1);
+  const std::vector<float> rounded{1 + 0x1p-10f, -1 - 0x1p-10f, 1,         1 + 0x1p-9f, 0x1p10f,
+                                   inf,          inf,           0x1p-136f, 0x1p-136f};
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    EXPECT_EQ(result[i], rounded[i]) << i;
+    EXPECT_EQ(result[count + i], 1 + 0x1p-23f + rounded[i]) << i;
+  }
+  EXPECT_TRUE(std::isnan(result[count - 1]) && std::isnan(result[2 * count - 1]));
 }
 
 // What would be a race on a GPU.

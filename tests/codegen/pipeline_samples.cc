@@ -236,31 +236,34 @@ Sample grouped_product(int tokens, int slots, DType dtype) {
       {M, N, K, 2}, 2e-3};
 }
 
-// y[n, m] = w[n, k] * x[m, k]', both sides as they are.
+// y[n, m] = w[n, k] * x[m, k]', both sides as they are; f32 as tf32.
 Sample plain_product(const Shape& shape, DType dtype) {
   auto [rows, tokens, slots, threads] = shape;
+  const bool tf32 = dtype == kF32;
+  const int depth = tf32 ? kStep / 2 : kStep;
   Builder b("plain_product");
   ValueId w = b.buffer("w", dtype, /*constant=*/true), x = b.buffer("x", dtype);
   ValueId y = b.buffer("y", kF32);
   ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
-  ValueId ring_w = b.ring(dtype, {rows, kStep}, slots);
-  ValueId ring_x = b.ring(dtype, {tokens, kStep}, slots);
-  ValueId steps = b.div(b.add(k, b.index(kStep - 1)), b.index(kStep));
+  ValueId ring_w = b.ring(dtype, {rows, depth}, slots);
+  ValueId ring_x = b.ring(dtype, {tokens, depth}, slots);
+  ValueId steps = b.div(b.add(k, b.index(depth - 1)), b.index(depth));
   ValueId row = b.mul(b.task(), b.index(rows)), zero = b.index(0);
   ValueId sums = b.pipeline(
       slots, zero, steps, {b.constant(kF32, 0, {rows, tokens})},
       [&](ValueId i, ValueId slot) {
-        ValueId column = b.mul(i, b.index(kStep));
+        ValueId column = b.mul(i, b.index(depth));
         b.fetch_box(ring_w, slot, {w, n, k, k}, row, column);
         b.fetch_box(ring_x, slot, {x, m, k, k}, zero, column);
       },
       [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-        ValueId left = b.read(ring_w, slot, {rows, kStep});
-        ValueId right = b.transpose(b.read(ring_x, slot, {tokens, kStep}));
-        return std::vector{b.dot(carried[0], left, right)};
+        ValueId left = b.read(ring_w, slot, {rows, depth});
+        ValueId right = b.transpose(b.read(ring_x, slot, {tokens, depth}));
+        return std::vector{tf32 ? b.dot_tf32(carried[0], left, right)
+                                : b.dot(carried[0], left, right)};
       })[0];
   b.store({y, b.mul(row, m), {m, b.index(1)}, {b.sub(n, row), m}}, sums);
-  int64_t M = tokens - 3, N = rows * 2 - 5, K = 3 * kStep + 8;
+  int64_t M = tokens - 3, N = rows * 2 - 5, K = 3 * depth + 8;
   std::string name = "plain_product_" + std::to_string(rows) + "x" + std::to_string(tokens) + "_" +
                      std::string(tenon::name(dtype)) + "_t" + std::to_string(threads);
   return {name,      b.finish(), threads, 2, {{dtype, N * K}, {dtype, M * K}, {kF32, M * N, 0}},
@@ -348,6 +351,9 @@ std::vector<Sample> pipeline_samples() {
   out.push_back(plain_product({64, 32, 4, 128}, DType::kBF16));
   out.push_back(plain_product({256, 64, 2, 256}, DType::kBF16));
   out.back().representative = false;
+  out.push_back(plain_product({128, 128, 2, 256}, kF32));
+  out.push_back(plain_product({128, 8, 4, 256}, kF32));
+  out.push_back(plain_product({64, 16, 4, 128}, kF32));
   out.push_back(overlapping_products(128, 256, kF16));
   out.push_back(overlapping_products(64, 128, DType::kBF16));
   for (int tokens : {1, 8, 16}) out.push_back(grouped_product(tokens, 2, kF16));

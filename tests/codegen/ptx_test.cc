@@ -193,6 +193,54 @@ TEST(PtxTest, WeightsAreDecodedInPairs) {
   }
 }
 
+Sample pipeline_called(const std::string& name) {
+  for (Sample& sample : pipeline_samples()) {
+    if (sample.name == name) return sample;
+  }
+  throw InternalError("no pipeline is called " + name);
+}
+
+// The copy engine rounds where there is one, else who multiplies does.
+TEST(PtxTest, Tf32IsRoundedOnce) {
+  Sample large = pipeline_called("plain_product_128x128_f32_t256");
+  Sample small = pipeline_called("plain_product_128x8_f32_t256");
+  auto compile = [](const Sample& sample, const char* arch) {
+    GpuTarget target = target_of(arch);
+    target.shared_bytes = 160 << 10;
+    return compile_gpu(sample.kernel, sample.threads, target);
+  };
+  GpuCode engine = compile(large, "sm_90a");
+  EXPECT_TRUE(has(engine.ptx, R"(wgmma\.mma_async\.sync\.aligned\.m64n128k8\.f32\.tf32\.tf32)"));
+  ASSERT_EQ(engine.maps.size(), 2u);
+  for (const MatrixMap& map : engine.maps) EXPECT_TRUE(map.tf32 && map.swizzled);
+  GpuCode few = compile(small, "sm_90a");
+  EXPECT_TRUE(has(few.ptx, R"(mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32)"));
+  for (const std::string& ptx : {engine.ptx, few.ptx}) EXPECT_FALSE(has(ptx, R"(cvt\.rna)"));
+  for (const Sample& sample : {large, small}) {
+    std::string ptx = compile(sample, "sm_80").ptx;
+    EXPECT_TRUE(has(ptx, R"(mma\.sync\.aligned\.m16n8k8)")) << sample.name;
+    EXPECT_TRUE(has(ptx, R"(cvt\.rna\.tf32\.f32)")) << sample.name;
+  }
+  GpuCode halves = compile(pipeline_called("plain_product_128x128_f16_t256"), "sm_90a");
+  for (const MatrixMap& map : halves.maps) EXPECT_FALSE(map.tf32);
+}
+
+// Operands that are in registers have no instruction of their own.
+TEST(PtxTest, Tf32ProductsReadSlots) {
+  Builder b("registers");
+  ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+  ValueId tile = b.load({x, zero}, {64, 64});
+  b.store({x, zero}, b.dot_tf32(tile, tile, tile));
+  try {
+    compile_gpu(b.finish(), 128, target_of("sm_90a"));
+    FAIL() << "compiled";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("tf32 products multiply whole slots"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 // What would wait for itself, or what the host could not encode, is an error that says so.
 TEST(PtxTest, RefusesPipelinesThatCannotRun) {
   auto compile = [](int slots, bool constant_sizes, bool same_ring) {

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 
+#include "codegen/product_operands.h"
 #include "kernels/device/stub/exports.h"
 
 namespace tenon::stub {
@@ -23,6 +25,7 @@ struct EncodedMap {
   uint32_t box_columns = 0, box_rows = 0;
   uint32_t element_bytes = 0;
   uint32_t groups = 0;  // of a map with three dimensions
+  bool tf32 = false;
 };
 static_assert(sizeof(EncodedMap) <= sizeof(TensorMap));
 
@@ -32,12 +35,13 @@ struct FetchedMatrix {
   Address base = 0;
   uint64_t columns = 0, rows = 0, row_bytes = 0;
   uint32_t slot_columns = 0, slot_rows = 0, element_bytes = 0, groups = 0;
+  bool tf32 = false;
 
   // A slot wider than a box is filled by several.
   bool is_mapped_by(const EncodedMap& map) const {
     return map.base == base && map.columns == columns && map.rows == rows &&
            map.row_bytes == row_bytes && map.element_bytes == element_bytes &&
-           map.groups == groups && slot_columns % map.box_columns == 0 &&
+           map.groups == groups && map.tf32 == tf32 && slot_columns % map.box_columns == 0 &&
            slot_rows % (map.box_rows * std::max(1u, groups)) == 0;
   }
 };
@@ -45,7 +49,7 @@ struct FetchedMatrix {
 class FetchedMatrices {
  public:
   FetchedMatrices(const codegen::Kernel& kernel, std::span<const uint64_t> arguments)
-      : kernel_(kernel) {
+      : kernel_(kernel), rings_of_tf32_(codegen::rings_of_tf32(kernel)) {
     for (size_t i = 0; i < arguments.size(); ++i) {
       numbers_[static_cast<codegen::ValueId>(i)] = arguments[i];
     }
@@ -77,18 +81,21 @@ class FetchedMatrices {
     matrix.slot_rows = static_cast<uint32_t>(ring.shape.at(0));
     matrix.slot_columns = static_cast<uint32_t>(ring.shape.at(1));
     matrix.groups = static_cast<uint32_t>(groups);
+    matrix.tf32 = rings_of_tf32_.contains(operands[0]);
     found_.push_back(std::move(matrix));
   }
 
   const codegen::Kernel& kernel_;
+  std::set<codegen::ValueId> rings_of_tf32_;
   std::map<codegen::ValueId, uint64_t> numbers_;  // of parameters and constants
   std::vector<FetchedMatrix> found_;
 };
 
 std::string text(const EncodedMap& map) {
-  return fmt::format("{} x {} elements of {} bytes at {:#x}, rows {} bytes apart, boxes of {} x {}",
-                     map.rows, map.columns, map.element_bytes, map.base, map.row_bytes,
-                     map.box_rows, map.box_columns);
+  return fmt::format(
+      "{} x {} elements of {} bytes{} at {:#x}, rows {} bytes apart, boxes of {} x {}", map.rows,
+      map.columns, map.element_bytes, map.tf32 ? " (tf32)" : "", map.base, map.row_bytes,
+      map.box_rows, map.box_columns);
 }
 
 // Zeros stand for the map of a matrix without rows, which the driver does not encode.
@@ -182,7 +189,8 @@ TENON_STUB_EXPORT Result cuTensorMapEncodeTiled(TensorMap* to, int type, uint32_
                                                 const uint32_t* box, const uint32_t* steps,
                                                 int interleaving, int swizzle, int, int fill) {
   return call(__func__, kContext, [&](World& world) -> Result {
-    constexpr uint32_t kTypeBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    constexpr uint32_t kTypeBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4};
+    constexpr int kTf32 = 11;
     constexpr uint32_t kSwizzledBytes[] = {0, 32, 64, 128};
     if (reinterpret_cast<uintptr_t>(to) % alignof(TensorMap) != 0) {
       world.report("a map is encoded at an address that is not aligned to 64 bytes");
@@ -216,7 +224,8 @@ TENON_STUB_EXPORT Result cuTensorMapEncodeTiled(TensorMap* to, int type, uint32_
                    box[0],
                    box[1],
                    kTypeBytes[type],
-                   grouped ? box[2] : 0};
+                   grouped ? box[2] : 0,
+                   type == kTf32};
     if (pieces) {
       map.columns = sizes[0] * sizes[1];
       map.rows = sizes[2];

@@ -4,9 +4,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "base/convert.h"
+#include "codegen/interpret.h"
 #include "tests/codegen/host_kernel.h"
 
 namespace tenon::codegen {
@@ -61,6 +63,41 @@ TEST(DotsTest, FloatsInOrder) {
         for (size_t i = 0; i < z.size(); ++i) {
           ASSERT_EQ(z[i], expected[i]) << s.m << "x" << s.k << "x" << s.n << " " << i;
         }
+      }
+    }
+  }
+}
+
+// As codegen/interpret.h says, bit for bit.
+TEST(DotsTest, Tf32RoundsOperands) {
+  for (const HostTarget& target : runnable_targets()) {
+    for (const Size& s : kSizes) {
+      for (bool folded : {true, false}) {
+        Builder b("dot");
+        ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
+        ValueId right = b.buffer("b", DType::kF32);
+        ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
+        ValueId c = b.load({right, b.index(0)}, {s.k, s.n});
+        if (!folded) {
+          a = b.add(a, b.constant(DType::kF32, 0));
+          c = b.add(c, b.constant(DType::kF32, 0));
+        }
+        b.store({acc, b.index(0)}, b.dot_tf32(b.load({acc, b.index(0)}, {s.m, s.n}), a, c));
+        Kernel rounded = b.finish();
+        auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
+        for (float& number : x) number *= 1.23f;
+        for (float& number : y) number *= 1.23f;
+        x.front() = std::numeric_limits<float>::max();
+        if (s.k > 1) y.back() = std::numeric_limits<float>::infinity();
+        auto expected = z, exact = expected_dot(s, z, x, y);
+        interpret(rounded, std::vector<void*>{expected.data(), x.data(), y.data()}, {}, 0, 1);
+        HostKernel kernel(rounded, target);
+        kernel({z.data(), x.data(), y.data()});
+        for (size_t i = 0; i < z.size(); ++i) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(z[i]), std::bit_cast<uint32_t>(expected[i]))
+              << s.m << "x" << s.k << "x" << s.n << " " << i << " " << z[i] << " " << expected[i];
+        }
+        EXPECT_NE(z, exact);
       }
     }
   }

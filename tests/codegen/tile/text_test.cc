@@ -124,6 +124,18 @@ TEST(TextTest, RoundTripsPipelines) {
   EXPECT_EQ(print(parse(text)), text);
 }
 
+TEST(TextTest, Tf32IsAWordOfTheProduct) {
+  auto kernel = [](const std::string& dtype, const std::string& words) {
+    return "kernel @k() {\n  %0 = constant 1.0 : " + dtype + "[4,4]\n  %1 = dot %0, %0, %0" +
+           words + " : " + dtype + "[4,4]\n}\n";
+  };
+  const std::string text = kernel("f32", " tf32");
+  EXPECT_EQ(print(parse(text)), text);
+  EXPECT_NE(print(parse(kernel("f32", ""))), text);
+  expect_refused(kernel("f64", " tf32"), "tf32 products are of f32 tiles, not of f64[4,4]");
+  expect_refused(kernel("f32", " groups 1 tf32"), "tf32 products have no groups");
+}
+
 TEST(TextTest, RefusesWithTheLine) {
   expect_refused("kernel @k() {\n  %0 = task : index\n  %1 = nonsense %0 : index\n}", "line 3");
   expect_refused("kernel @k() {\n  %0 = splat %9 : f32[4]\n}", "%9 is not defined");

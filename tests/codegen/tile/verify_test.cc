@@ -39,6 +39,12 @@ TEST(VerifyTest, RefusesWrongTypes) {
         b.dot(f32(b, {2, 4}), f32(b, {2, 3}), f32(b, {2, 4}));
       },
       "do not fit");
+  expect_refused(
+      [&](Builder& b) {
+        ValueId half = b.constant(DType::kF16, 0, {2, 2});
+        b.dot_tf32(f32(b, {2, 2}), f32(b, {2, 2}), half);
+      },
+      "tf32 products are of f32 tiles, not of f16[2,2]");
   expect_refused([&](Builder& b) { b.constant(DType::kF8E4M3FN, 0, {4}); },
                  "cannot be computed with");
   expect_refused([&](Builder& b) { f32(b, {2, 2, 2}); }, "rank above 2");

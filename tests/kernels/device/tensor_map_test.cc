@@ -224,6 +224,7 @@ TEST_F(TensorMapTest, MapsOfOtherSizes) {
       [](MappedMatrix& m) { m.stride = 36, m.rows = 8; },
       [](MappedMatrix& m) { m.box_rows = 3; },
       [](MappedMatrix& m) { m.element_bytes = 2, m.columns = m.stride = 64, m.box_columns = 64; },
+      [](MappedMatrix& m) { m.tf32 = true; },  // would round what is only copied
   };
   for (const auto& spoil : mistakes) {
     MappedMatrix wrong = matrix();
