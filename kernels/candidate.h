@@ -13,7 +13,9 @@
 
 namespace tenon::kernels {
 
-enum class Precision { kExact, kInt8 };  // kInt8: activations of block-scaled dots may be int8
+// kInt8: activations of block-scaled dots may be int8. kTf32: both operands of dots of f32 with
+// constant f32 weights may be rounded to tf32.
+enum class Precision { kExact, kInt8, kTf32 };
 
 struct Settings {
   codegen::HostTarget host;

@@ -23,7 +23,7 @@ DotForm form_of(std::string_view name, DType activation) {
 }
 
 // The graph of one merged node that it becomes, where there is a kernel for that.
-ir::Graph merge(const ir::Graph& apart) {
+ir::Graph merge(const ir::Graph& apart, const Settings& settings = pipelined_settings()) {
   ir::Graph merged = apart;
   for (const char* pass : {"decompose", "fuse_epilogues", "merge_dots"}) {
     merged = run_pass(pass, std::move(merged));
@@ -31,9 +31,29 @@ ir::Graph merge(const ir::Graph& apart) {
   EXPECT_EQ(merged.order().size(), 1u);
   const ir::Node& node = merged.node(merged.order().front());
   EXPECT_EQ(node.op, ir::kMergedDots);
-  const Choice choice = select(merged, node, pipelined_settings());
+  const Choice choice = select(merged, node, settings);
   EXPECT_NE(choice.chosen, nullptr) << choice.reason();
   return merged;
+}
+
+// What the kernels mean: the graph itself, unless they were asked to round.
+struct Meant {
+  ir::Graph graph;
+  bool tf32;
+
+  Meant(const ir::Graph& apart, const Settings& settings)
+      : graph(apart), tf32(settings.precision == Precision::kTf32) {
+    if (tf32) graph = in_tf32(std::move(graph));
+  }
+  std::vector<ReferenceTensor> inputs(const std::vector<ReferenceTensor>& given) const {
+    return tf32 ? in_tf32(given) : given;
+  }
+};
+
+Settings asking_for_tf32() {
+  Settings settings = pipelined_settings();
+  settings.precision = Precision::kTf32;
+  return settings;
 }
 
 class Merged : public testing::TestWithParam<std::tuple<const char*, DType>> {
@@ -55,17 +75,19 @@ void judge_several(const std::vector<DotProblem>& problems, const ir::Graph& apa
                    std::initializer_list<int64_t> rows, const Settings& settings) {
   SCOPED_TRACE(describe(problems[0]));
   std::mt19937 random(12);
-  const ir::Graph merged = merge(apart);
+  const ir::Graph merged = merge(apart, settings);
+  const Meant meant(apart, settings);
   const std::unique_ptr<Executable> executable = build_for_test(merged, settings);
   for (const int64_t m : rows) {
     const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
+    const std::vector<ReferenceTensor> used = meant.inputs(inputs);
     std::vector<ReferenceTensor> sums;
-    for (size_t i = 0; i < problems.size(); ++i) sums.push_back(magnitudes(apart, inputs, i));
+    for (size_t i = 0; i < problems.size(); ++i) sums.push_back(magnitudes(meant.graph, used, i));
     const Tolerance tolerance = [&](size_t output, int64_t index, double wanted) {
       return error_of(problems[output], sums[output].number(index)) +
              unit_roundoff(problems[output].activation) * std::fabs(wanted);
     };
-    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(apart, inputs),
+    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(meant.graph, used),
                            tolerance),
               "")
         << m << " rows";
@@ -139,15 +161,18 @@ void judge_gated(const std::vector<DotProblem>& problems, const char* activation
   SCOPED_TRACE(describe(problems[0]) + " " + activation);
   std::mt19937 random(5);
   const ir::Graph apart = gated(problems, activation, random);
-  const ir::Graph merged = merge(apart);
+  const ir::Graph merged = merge(apart, settings);
+  const Meant meant(apart, settings);
   const std::unique_ptr<Executable> executable = build_for_test(merged, settings);
-  ir::Graph products = apart;
+  ir::Graph products = meant.graph;
   products.set_output(0, apart.node(apart.order()[0]).output(0));
   products.add_output(apart.node(apart.order()[1]).output(0));
   for (const int64_t m : rows) {
     const std::vector<ReferenceTensor> inputs = dot_inputs(apart, m, random);
-    const std::vector<ReferenceTensor> sums = reference::evaluate(products, inputs);
-    const ReferenceTensor gates = magnitudes(apart, inputs, 0), ups = magnitudes(apart, inputs, 1);
+    const std::vector<ReferenceTensor> used = meant.inputs(inputs);
+    const std::vector<ReferenceTensor> sums = reference::evaluate(products, used);
+    const ReferenceTensor gates = magnitudes(meant.graph, used, 0),
+                          ups = magnitudes(meant.graph, used, 1);
     const Tolerance tolerance = [&](size_t, int64_t index, double wanted) {
       const double gate = error_of(problems[0], gates.number(index));
       const double up = error_of(problems[1], ups.number(index));
@@ -156,7 +181,7 @@ void judge_gated(const std::vector<DotProblem>& problems, const char* activation
              (std::fabs(sums[0].number(index)) + gate) * up +
              4 * unit_roundoff(problems[0].activation) * std::fabs(wanted);
     };
-    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(apart, inputs),
+    EXPECT_EQ(disagreement(run(*executable, merged, inputs), reference::evaluate(meant.graph, used),
                            tolerance),
               "")
         << m << " rows";
@@ -187,6 +212,18 @@ INSTANTIATE_TEST_SUITE_P(F32, Merged,
                                                           "fp8_square"),
                                           testing::Values(DType::kF32)),
                          [](const auto& info) { return std::string(std::get<0>(info.param)); });
+
+TEST(MergedDots, PlainF32AsTf32) {
+  const auto problem = [](int64_t n, DotEnd end) {
+    return DotProblem{form_of("f32_transposed", DType::kF32), DType::kF32, {n, 132}, end};
+  };
+  const std::vector<DotProblem> three = {problem(130, DotEnd::kBias), problem(64, DotEnd::kAlpha),
+                                         problem(67, DotEnd::kBody)};
+  std::mt19937 random(11);
+  judge_several(three, several(three, random), {1, 7, 64, 200}, asking_for_tf32());
+  judge_gated({problem(101, DotEnd::kBias), problem(101, DotEnd::kPlain)}, "Sigmoid",
+              {1, 7, 64, 200}, asking_for_tf32());
+}
 
 TEST(MergedDots, Activations) {
   const DotForm form = form_of("nvfp4", DType::kF16);

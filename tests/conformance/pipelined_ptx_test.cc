@@ -19,18 +19,22 @@ Settings only_pipelined(const std::string& arch = "sm_90a") {
   Settings settings = assembled_settings();
   settings.only_candidate = "pipelined";
   settings.gpu->arch = arch;
-  if (arch == "sm_120a") settings.gpu->shared_bytes = 99 << 10;
+  const bool is_small = arch == "sm_86" || arch == "sm_89" || arch == "sm_120a";
+  if (is_small) settings.gpu->shared_bytes = 99 << 10;
   if (arch == "sm_80") settings.gpu->shared_bytes = 163 << 10;
   return settings;
 }
 
 // `all`: every kernel of the weight, else the one for the most rows.
-void expect_clean(const DotProblem& problem, bool all, const std::string& arch = "sm_90a") {
+void expect_clean(const DotProblem& problem, bool all, const std::string& arch = "sm_90a",
+                  Precision precision = Precision::kExact) {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
-  const Settings settings = only_pipelined(arch);
+  Settings settings = only_pipelined(arch);
+  settings.precision = precision;
   const Choice choice = select(graph, node, settings);
+  ASSERT_TRUE(choice.chosen || precision == Precision::kExact) << choice.reason();
   if (!choice.chosen) return;
   const Lowered lowered = choice.chosen->lower(graph, node, settings);
   for (size_t i = all ? 0 : lowered.launches.size() - 1; i < lowered.launches.size(); ++i) {
@@ -104,6 +108,17 @@ TEST(PipelinedPtx, SidesApartOfUnits) {
   problem.activation = problem.form.scale = DType::kF32;  // scales of sums
   problem.form.block = 128;
   expect_clean(problem, /*all=*/true);
+}
+
+// Both operands in slots, rounded by the copy engine or by who multiplies.
+TEST(PipelinedPtx, PlainF32AsTf32) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  for (const DotEnd end : {DotEnd::kBias, DotEnd::kBody}) {
+    const DotProblem problem{form_named("f32"), DType::kF32, {1024, 4096}, end};
+    for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}) {
+      expect_clean(problem, /*all=*/true, arch, Precision::kTf32);
+    }
+  }
 }
 
 // Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.

@@ -360,6 +360,35 @@ double error_of(const DotProblem& problem, double magnitude) {
   return (summed + rounded) * magnitude + std::ldexp(1, -22);
 }
 
+namespace {
+
+// To 10 bits behind the first, ties away from zero.
+void round_to_tf32(ReferenceTensor& numbers) {
+  for (double& x : numbers.reals) {
+    if (x == 0 || !std::isfinite(x)) continue;
+    const int last = std::max(std::ilogb(x), -126) - 10;
+    x = std::ldexp(std::round(std::ldexp(x, -last)), last);
+  }
+}
+
+}  // namespace
+
+ir::Graph in_tf32(ir::Graph graph) {
+  for (const ir::NodeId id : graph.order()) {
+    if (!graph.node(id).is(ir::kScaledDot)) continue;
+    ir::Value& b = graph.value(ir::ScaledDot::from(graph.node(id)).b);
+    ReferenceTensor weight = ReferenceTensor::from(*b.constant);
+    round_to_tf32(weight);
+    b.constant = ir::Tensor::copy(weight.dtype, weight.dims, weight.bytes());
+  }
+  return graph;
+}
+
+std::vector<ReferenceTensor> in_tf32(std::vector<ReferenceTensor> inputs) {
+  round_to_tf32(inputs.front());
+  return inputs;
+}
+
 ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
                      DType dtype) {
   ir::Value result;

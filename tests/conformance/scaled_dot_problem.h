@@ -73,6 +73,11 @@ reference::ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims,
 // rounded to the type of the activations; the reference is not.
 double error_of(const DotProblem& problem, double magnitude);
 
+// What products mean that round both operands to tf32: the same graph with rounded weights, and its
+// inputs with rounded rows.
+ir::Graph in_tf32(ir::Graph graph);
+std::vector<reference::ReferenceTensor> in_tf32(std::vector<reference::ReferenceTensor> inputs);
+
 // An operation whose only result has the shape of its first operand; gives that result.
 ir::ValueId add_node(ir::Graph& graph, const char* op, int version, std::vector<ir::ValueId> inputs,
                      DType dtype);

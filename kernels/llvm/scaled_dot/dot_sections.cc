@@ -99,7 +99,8 @@ bool DotSections::has_bodies() const {
   });
 }
 
-DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots) {
+DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots,
+                          Precision precision) {
   DotSections plan;
   const auto refuse = [&](Support why) {
     plan.support = std::move(why);
@@ -108,7 +109,7 @@ DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots
   std::vector<DotPart> parts;
   for (const ir::Node& dot : dots) {
     DotPart part{dot, describe_scaled_dot(graph, dot).problem, {}};
-    FragmentLayoutAnswer answer = fragment_layout(graph, part.problem);
+    FragmentLayoutAnswer answer = fragment_layout(graph, part.problem, precision);
     if (!answer.support) return refuse(answer.support);
     part.layout = answer.layout;
     parts.push_back(std::move(part));

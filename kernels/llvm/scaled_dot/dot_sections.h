@@ -41,7 +41,8 @@ struct DotSections {
 };
 
 // `dots` have the same `a`.
-DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots);
+DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots,
+                          Precision precision = Precision::kExact);
 // The units of all sections; notes where the column scales are, and sides that stand apart.
 BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered);
 

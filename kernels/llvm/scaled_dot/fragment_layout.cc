@@ -252,7 +252,8 @@ int FragmentLayout::units_together(int units) const {
   return in_block % units == 0 ? units : 1;
 }
 
-FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem) {
+FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem,
+                                     Precision precision) {
   FragmentLayoutAnswer answer;
   FragmentLayout& layout = answer.layout;
   const auto end = [&](Support support) {
@@ -263,7 +264,9 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
   }
   if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
-  layout.operand = is_half(problem.a_type) ? problem.a_type : DType::kBF16;
+  const bool may_round = precision == Precision::kTf32 && problem.b_type == DType::kF32;
+  const bool is_operand = is_half(problem.a_type) || (may_round && !problem.has_scale_b());
+  layout.operand = is_operand ? problem.a_type : DType::kBF16;
   layout.row_terms = problem.a_type == layout.operand ? 1 : bf16_parts(problem.a_type);
   layout.k = problem.k.value();
   layout.n = problem.n.value();

@@ -32,8 +32,8 @@ FragmentPlaces FragmentPlaces::of_unit(const FragmentLayout& layout, ValueId rin
 Tile read_block(codegen::Builder& b, ValueId ring, ValueId slot, int rows,
                 const FragmentLayout& layout, int block) {
   const int depth = layout.depth_of_sum();
-  if (depth == kFragmentDepth) return b.read(ring, slot, {rows, depth});
-  return b.read(ring, slot, {rows, depth}, b.index(block * depth), {kFragmentDepth, 1});
+  if (depth == layout.depth()) return b.read(ring, slot, {rows, depth});
+  return b.read(ring, slot, {rows, depth}, b.index(block * depth), {layout.depth(), 1});
 }
 
 Tile FragmentReader::words(const Words& at, int width) {
@@ -197,7 +197,7 @@ Tile FragmentReader::scaled(Tile elements, Tile scale) {
 
 Tile FragmentReader::operand_of_block(Tile operand, int block) {
   const int depth = layout_.depth_of_sum();
-  if (depth == kFragmentDepth) return operand;
+  if (depth == layout_.depth()) return operand;
   return b_.slice(operand, {0, block * depth}, {kFragmentRows, depth});
 }
 

@@ -246,19 +246,20 @@ class UnitPacker {
   std::optional<ScaleReader> scales_, zeros_;
 };
 
+template <typename Element>
 PackUnit plain_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
                       const FragmentLayout& layout) {
-  const auto* from = reinterpret_cast<const uint16_t*>(graph.value(problem.dot.b).constant->data);
+  const auto* from = reinterpret_cast<const Element*>(graph.value(problem.dot.b).constant->data);
   const int64_t stored = stored_row(graph, problem);
   return [=](const FragmentRows& rows, int64_t step, uint32_t* words) {
-    auto* to = reinterpret_cast<uint16_t*>(words);
-    const int64_t first_k = step * kFragmentDepth;
-    const int64_t depth = std::min<int64_t>(kFragmentDepth, layout.k - first_k);
+    auto* to = reinterpret_cast<Element*>(words);
+    const int64_t first_k = step * layout.depth();
+    const int64_t depth = std::min<int64_t>(layout.depth(), layout.k - first_k);
     for (int row = 0; row < kFragmentRows; ++row) {
       const int64_t n = rows.column(row);
       if (n < 0 || n >= layout.n) continue;
       for (int64_t k = 0; k < depth; ++k) {
-        to[row * kFragmentDepth + k] = from[element_index(problem, stored, first_k + k, n)];
+        to[row * layout.depth() + k] = from[element_index(problem, stored, first_k + k, n)];
       }
     }
   };
@@ -268,7 +269,8 @@ PackUnit plain_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
 
 PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
                      const FragmentLayout& layout) {
-  if (layout.is_plain()) return plain_packer(graph, problem, layout);
+  if (layout.is_tf32()) return plain_packer<uint32_t>(graph, problem, layout);
+  if (layout.is_plain()) return plain_packer<uint16_t>(graph, problem, layout);
   const auto packer = std::make_shared<UnitPacker>(graph, problem, layout);
   return [=](const FragmentRows& rows, int64_t step, uint32_t* words) {
     packer->pack(rows, step, words);

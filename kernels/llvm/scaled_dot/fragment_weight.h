@@ -13,7 +13,8 @@
 // stand apart, once for each block: [N / 128][K / block], see apart_sides.h.
 //
 // Weights that are operands already (f16, bf16) need no decoding: their units are plain [128, 64],
-// which the matrix instruction reads from shared memory.
+// which the matrix instruction reads from shared memory. Those of f32 are [128, 32], and rounded to
+// tf32 on their way there: rows have 128 bytes either way.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +30,8 @@ namespace tenon::kernels {
 
 inline constexpr int kFragmentRows = 128, kFragmentDepth = 64, kFragmentThreads = 256;
 inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the same lanes
+// What a unit has of a row of x, or of a plain weight.
+inline constexpr int kFragmentRowBytes = 128;
 
 struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
@@ -48,7 +51,7 @@ struct FragmentLayout {
 
   const FormatRule* element = nullptr;     // null: plain
   const FormatRule* scale_rule = nullptr;  // of scales in bytes
-  DType operand{};                         // f16 or bf16
+  DType operand{};                         // f16, bf16 or, of plain weights, f32 as tf32
   int row_terms = 1;                       // of the operand type that an element of x has
   DType scale_type = DType::kUndefined;
   int64_t n = 0, k = 0, block = 0;
@@ -63,8 +66,10 @@ struct FragmentLayout {
 
   int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
   int64_t blocks() const { return (k + block - 1) / block; }
-  int64_t steps() const { return (k + kFragmentDepth - 1) / kFragmentDepth; }
   bool is_plain() const { return element == nullptr; }
+  bool is_tf32() const { return operand == DType::kF32; }
+  int depth() const { return is_tf32() ? kFragmentDepth / 2 : kFragmentDepth; }  // k of a unit
+  int64_t steps() const { return (k + depth() - 1) / depth(); }
   // Sums of a block are multiplied before they are added to those of the others.
   bool scales_blocks() const {
     return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
@@ -76,7 +81,7 @@ struct FragmentLayout {
   int units_together(int units) const;
   // Blocks of a unit whose sums are multiplied on their own, and k of each.
   int sums_of_unit() const { return scales_blocks() ? scale.per_row : 1; }
-  int depth_of_sum() const { return kFragmentDepth / sums_of_unit(); }
+  int depth_of_sum() const { return depth() / sums_of_unit(); }
   // Codes of a unit lie in runs of a few words for each thread.
   int code_width() const { return std::min(4, element->bits); }
   int code_runs() const { return std::max(1, element->bits / 4); }
@@ -90,7 +95,8 @@ struct FragmentLayoutAnswer {
   Support support;
   FragmentLayout layout;
 };
-FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem);
+FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProblem& problem,
+                                     Precision precision = Precision::kExact);
 
 // Which rows of a weight the rows of a unit are. Two weights may share their units: of each 16 rows
 // one has the first eight and the other one the rest, so that row n of both is in the same thread.
@@ -135,7 +141,7 @@ struct FragmentPlaces {
   static FragmentPlaces of_unit(const FragmentLayout& layout, codegen::ValueId ring, int unit);
 };
 
-// Rows of x in a slot of [rows, 64]: what block number `block` of a unit is multiplied with.
+// Rows of x in a slot of [rows, depth]: what block number `block` of a unit is multiplied with.
 Tile read_block(codegen::Builder& b, codegen::ValueId ring, codegen::ValueId slot, int rows,
                 const FragmentLayout& layout, int block);
 

@@ -110,7 +110,6 @@ Support supports_one_pipelined(const ir::Graph& graph, const ir::Node& node) {
   if (!reads_rows_directly(problem) || problem.dot.a_k_first) {
     return Support::no("rows must be read as they lie in memory");
   }
-  if (problem.k.value() % 8 != 0) return Support::no("rows are no multiple of 16 bytes");
   return Support::yes();
 }
 
@@ -122,8 +121,11 @@ Support supports_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node
   if (!settings.gpu->pipelines) {
     return Support::no(settings.gpu->arch + " runs no pipelines");
   }
-  const DotSections dots = plan_sections(graph, nodes);
+  const DotSections dots = plan_sections(graph, nodes, settings.precision);
   if (!dots.support) return dots.support;
+  if (dots.layout.k * bit_width(dots.layout.operand) % 128 != 0) {
+    return Support::no("rows are no multiple of 16 bytes");
+  }
   if (rank_shapes(dots.layout, 8, /*overlaps=*/false, *settings.gpu).empty()) {
     return Support::no("a block has too little shared memory");
   }
@@ -137,7 +139,7 @@ Support supports_pipelined(const ir::Graph& graph, const ir::Node& node, const S
 // Where a prologue gains: some kernel of few rows computes it itself.
 Support supports_prologue(const RowPrologue& prologue, std::span<const ir::Node> dots) {
   if (Support answer = prologue.supports(); !answer) return answer;
-  const DotSections sections = plan_sections(prologue.graph, dots);
+  const DotSections sections = plan_sections(prologue.graph, dots, prologue.settings.precision);
   const int64_t fewest = row_buckets(sections.first().problem.rows).front();
   if (!rank_keeping_shapes(sections.layout, fewest, *prologue.settings.gpu).empty()) {
     return Support::yes();
@@ -299,7 +301,7 @@ class BucketLowering {
 
 Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
                              const Settings& settings, const RowPrologue* prologue = nullptr) {
-  DotSections dots = plan_sections(graph, nodes);
+  DotSections dots = plan_sections(graph, nodes, settings.precision);
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
   PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};

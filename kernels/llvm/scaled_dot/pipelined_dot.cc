@@ -45,10 +45,10 @@ class Emitter {
     }
     for (int unit = 0; unit < shape_.units; ++unit) {
       if (layout_.is_plain()) {
-        w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, kFragmentDepth}, shape_.slots));
+        w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, depth()}, shape_.slots));
       }
       for (int term = 0; term < layout_.row_terms; ++term) {
-        x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, kFragmentDepth}, shape_.slots));
+        x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, depth()}, shape_.slots));
       }
     }
     if (layout_.sides_apart) sides_.emplace(b_, layout_, side_words_, shape_.units);
@@ -71,6 +71,7 @@ class Emitter {
   Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
   Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
   Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
+  int depth() const { return layout_.depth(); }
   int64_t tile_elements() const { return int64_t{kFragmentRows} * shape_.tokens; }
   // Steps of one slot each: rank_shapes() takes no units that leave a rest.
   int64_t steps() const { return layout_.steps() / shape_.units; }
@@ -149,8 +150,8 @@ class Emitter {
         [&](ValueId step, ValueId slot) {
           fetch_weight(place, step, slot);
           for (int unit = 0; unit < shape_.units; ++unit) {
-            const ValueId k = b_.add(b_.mul(step, b_.index(shape_.units * kFragmentDepth)),
-                                     b_.index(unit * kFragmentDepth));
+            const ValueId k =
+                b_.add(b_.mul(step, b_.index(shape_.units * depth())), b_.index(unit * depth()));
             fetch_tokens(place, unit, k, slot);
           }
         },
@@ -199,7 +200,8 @@ class Emitter {
   // Smallest terms first.
   Tile multiply(Tile sums, Tile left, std::span<const Tile> terms) {
     for (; !terms.empty(); terms = terms.first(terms.size() - 1)) {
-      sums = b_.dot(sums, left, b_.transpose(terms.back()));
+      const Tile right = b_.transpose(terms.back());
+      sums = layout_.is_tf32() ? b_.dot_tf32(sums, left, right) : b_.dot(sums, left, right);
     }
     return sums;
   }
@@ -225,7 +227,7 @@ class Emitter {
       return b_.fetch_run(w_rings_[0], slot, w_, b_.mul(first, b_.index(layout_.unit_words())));
     }
     const ValueId rows = b_.index(layout_.row_units() * layout_.steps() * kFragmentRows);
-    const Builder::Matrix w{w_, rows, b_.index(kFragmentDepth), b_.index(kFragmentDepth)};
+    const Builder::Matrix w{w_, rows, b_.index(depth()), b_.index(depth())};
     for (int unit = 0; unit < shape_.units; ++unit) {
       const ValueId row = b_.mul(b_.add(first, b_.index(unit)), b_.index(kFragmentRows));
       b_.fetch_box(w_rings_[static_cast<size_t>(unit)], slot, w, row, b_.index(0));
@@ -240,7 +242,7 @@ class Emitter {
 
   Tile left_operand(ValueId slot, int unit, std::span<const Tile> sides) {
     if (layout_.is_plain()) {
-      return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, kFragmentDepth});
+      return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, depth()});
     }
     return reader_.operand(places(unit, sides), slot);
   }

@@ -16,11 +16,12 @@ namespace tenon::kernels {
 
 // What one kernel is made for, and how its work is cut.
 struct PipelinedShape {
-  int tokens = 0;      // of a tile
-  int units = 1;       // of 64 k in a slot
-  int slots = 0;       // of the rings
-  int blocks = 1;      // that a multiprocessor runs at once
-  int64_t splits = 1;  // of K, summed in a fixed order by whoever comes last
+  int tokens = 0;              // of a tile
+  int units = 1;               // in a slot
+  int depth = kFragmentDepth;  // k of a unit
+  int slots = 0;               // of the rings
+  int blocks = 1;              // that a multiprocessor runs at once
+  int64_t splits = 1;          // of K, summed in a fixed order by whoever comes last
   // Few tokens: the warps of a block have as many parts of k, and 128 / groups rows together.
   int groups = 0;
   // Few tokens: they are read once, when the block begins, and stay in shared memory.

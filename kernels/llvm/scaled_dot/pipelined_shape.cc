@@ -16,7 +16,8 @@ namespace {
 // beginning to its end.
 //
 // Bytes that one multiprocessor gets in a microsecond; microseconds that a unit of 128 x 64 weights
-// takes to decode, and to multiply with one token.
+// takes to decode, and to multiply with one token. 128 x 32 of tf32 are as many bytes, and take as
+// long.
 constexpr double kBytes = 32'000, kDecode = 0.1, kProduct = 0.00235;
 // To begin a tile and store it, to begin a kernel, to wait for a slot, to meet at a counter; to
 // pass on the sums of one token of a split.
@@ -82,8 +83,7 @@ int64_t weight_bytes(const FragmentLayout& layout) {
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t slot_bytes(const FragmentLayout& layout, int tokens, int units) {
-  return int64_t{units} *
-         (layout.unit_words() * 4 + tokens * layout.row_terms * kFragmentDepth * 2);
+  return int64_t{units} * (layout.unit_words() * 4 + tokens * layout.row_terms * kFragmentRowBytes);
 }
 
 // Of few tokens products are not done beside the decoding, and eight warps cannot fill the time
@@ -268,11 +268,11 @@ std::string PipelinedShape::text() const {
   if (groups > 0) {
     return fmt::format(
         "{}x{} tokens{}, {} slots of {} k shared by {} groups, {} blocks, {:.1f} us expected",
-        kFragmentRows / groups, tokens, keeps_tokens ? " kept" : "", slots,
-        units * groups * kFragmentDepth, groups, blocks, microseconds);
+        kFragmentRows / groups, tokens, keeps_tokens ? " kept" : "", slots, units * groups * depth,
+        groups, blocks, microseconds);
   }
   return fmt::format("128x{} tokens, {} slots of {} k, {} blocks, {} splits, {:.1f} us expected",
-                     tokens, slots, units * kFragmentDepth, blocks, splits, microseconds);
+                     tokens, slots, units * depth, blocks, splits, microseconds);
 }
 
 std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
@@ -290,7 +290,8 @@ std::vector<PipelinedShape> rank_shapes(const FragmentLayout& layout, int64_t ro
       if (units * layout.sums_of_unit() > kMostScales) break;
       for (int blocks = 1; blocks <= (tokens <= kFewTokens ? 2 : 1); ++blocks) {
         add_shapes(layout, rows, overlaps, gpu,
-                   {.tokens = tokens, .units = units, .blocks = blocks}, shapes);
+                   {.tokens = tokens, .units = units, .depth = layout.depth(), .blocks = blocks},
+                   shapes);
       }
     }
   }
