@@ -55,11 +55,12 @@ inline F16 round_to_f16(float x) {
   return {static_cast<uint16_t>(code | (bits >> 16 & 0x8000u))};
 }
 
-// To the 10 bits of mantissa that tf32 has, ties away from zero.
+// To the 10 bits of mantissa that tf32 has, ties to even.
 inline float round_to_tf32(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t odd = bits >> 13 & 1;
   const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
-  return is_finite ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : x;
+  return is_finite ? std::bit_cast<float>((bits + 0xfffu + odd) & ~0x1fffu) : x;
 }
 
 inline float widen(BF16 x) { return std::bit_cast<float>(uint32_t{x.code} << 16); }

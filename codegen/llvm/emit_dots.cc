@@ -59,11 +59,13 @@ llvm::Value* HostEmitter::dot_a_element(ValueId a, const std::vector<Value*>& ro
 
 // As interpret/elements.h rounds it; NaN and infinity stay.
 llvm::Value* HostEmitter::round_to_tf32(Value* x) {
-  constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000, kExponent = 0x7f800000;
+  constexpr uint32_t kBelowHalf = 0xfff, kKept = 0xffffe000, kExponent = 0x7f800000;
   llvm::Type* words = x->getType()->getWithNewType(ir_.getInt32Ty());
   auto number = [&](uint32_t bits) { return llvm::ConstantInt::get(words, bits); };
   Value* bits = ir_.CreateBitCast(x, words);
-  Value* rounded = ir_.CreateAnd(ir_.CreateAdd(bits, number(kHalf)), number(kKept));
+  Value* odd = ir_.CreateAnd(ir_.CreateLShr(bits, number(13)), number(1));
+  Value* above = ir_.CreateAdd(ir_.CreateAdd(bits, number(kBelowHalf)), odd);
+  Value* rounded = ir_.CreateAnd(above, number(kKept));
   Value* is_finite = ir_.CreateICmpNE(ir_.CreateAnd(bits, number(kExponent)), number(kExponent));
   return ir_.CreateSelect(is_finite, ir_.CreateBitCast(rounded, x->getType()), x);
 }

@@ -113,7 +113,8 @@ enum class Op : uint8_t {
   // group: products of k are added to column first + k / block alone, so that blocks of
   // k can be scaled afterwards. b is loaded from scratch then, and eight zeros lie at
   // `zeros` behind the first element of each of its columns. With `tf32`, of f32: both operands
-  // are rounded to 10 bits of mantissa first, to nearest, ties away from zero; NaN stays
+  // are rounded to 10 bits of mantissa first, to nearest, ties to even as the copy engine does it
+  // (GPUs without one: away from zero); NaN stays
   kDotI8,  // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
            // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
            // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as

@@ -225,30 +225,38 @@ TEST(InterpretTest, BlocksOfKHaveColumnsOfTheirOwn) {
   EXPECT_EQ(print(parse(text)), text);
 }
 
-// Both operands have 10 bits of mantissa, ties away from zero; sums keep all of theirs.
+// Both operands have 10 bits of mantissa, ties to even; sums keep all of theirs.
 TEST(InterpretTest, Tf32RoundsOperands) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<float, float>> cases{
+      {1 + 0x1p-11f, 1},
+      {-1 - 0x1p-11f, -1},
+      {1 + 0x1.002p-11f, 1 + 0x1p-10f},
+      {1 + 0x1.8p-10f, 1 + 0x1p-9f},
+      {0x1.fffp9f, 0x1p10f},
+      {0x1.fffffep127f, inf},
+      {inf, inf},
+      {0x1p-137f, 0},
+      {0x1.8p-136f, 0x1p-135f},
+      {NAN, NAN},
+  };
+  const int count = static_cast<int>(cases.size());
   Builder b("rounded");
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
-  const int count = 10;
-  ValueId left = b.load({x, zero}, {count, 1});
-  ValueId nothing = b.constant(DType::kF32, 0, {count, 1}),
-          one = b.constant(DType::kF32, 1, {1, 1});
-  b.store({y, zero}, b.dot_tf32(nothing, left, one));
+  ValueId numbers = b.load({x, zero}, {count, 1}), one = b.constant(DType::kF32, 1, {1, 1});
+  b.store({y, zero}, b.dot_tf32(b.constant(DType::kF32, 0, {count, 1}), numbers, one));
   b.store({y, b.index(count)},
-          b.dot_tf32(b.constant(DType::kF32, 1 + 0x1p-23, {1, count}), one, b.transpose(left)));
-  const float inf = std::numeric_limits<float>::infinity();
-  std::vector<float> data{
-      1 + 0x1p-11f,    -1 - 0x1p-11f, 1 + 0x1.ffep-12f, 1 + 0x1.8p-10f, 0x1.fffp9f,
-      0x1.fffffep127f, inf,           0x1p-137f,        0x1p-136f,      NAN},
-      result(2 * count);
+          b.dot_tf32(b.constant(DType::kF32, 1 + 0x1p-23, {1, count}), one, b.transpose(numbers)));
+  std::vector<float> data, result(cases.size() * 2);
+  for (const auto& [number, rounded] : cases) data.push_back(number);
   interpret(b.finish(), std::vector<void*>{data.data(), result.data()}, {}, 0, 1);
-  const std::vector<float> rounded{1 + 0x1p-10f, -1 - 0x1p-10f, 1,         1 + 0x1p-9f, 0x1p10f,
-                                   inf,          inf,           0x1p-136f, 0x1p-136f};
-  for (size_t i = 0; i < rounded.size(); ++i) {
-    EXPECT_EQ(result[i], rounded[i]) << i;
-    EXPECT_EQ(result[count + i], 1 + 0x1p-23f + rounded[i]) << i;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto [number, rounded] = cases[i];
+    const float summed = 1 + 0x1p-23f + rounded;
+    EXPECT_TRUE(std::isnan(rounded) ? std::isnan(result[i]) : result[i] == rounded) << number;
+    const float sum = result[cases.size() + i];
+    EXPECT_TRUE(std::isnan(rounded) ? std::isnan(sum) : sum == summed) << number;
   }
-  EXPECT_TRUE(std::isnan(result[count - 1]) && std::isnan(result[2 * count - 1]));
 }
 
 // What would be a race on a GPU.

@@ -1,5 +1,6 @@
 #include "tests/conformance/scaled_dot_problem.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -97,6 +98,19 @@ constexpr auto kForms = std::to_array<DotForm>({
 
 // Uniform over [-1, 1) or, for scales, over a few powers of two below 1.
 double uniform(std::mt19937& random) { return std::ldexp(static_cast<double>(random()), -31) - 1; }
+
+// To 10 bits behind the first.
+double round_to_tf32(double x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const int last = std::max(std::ilogb(x), -126) - 10;
+  return std::ldexp(std::nearbyint(std::ldexp(x, -last)), last);
+}
+
+// Numbers half way between two of tf32 are rounded one way by some GPUs and the other by others.
+double without_tie(float x) {
+  const float below = std::nextafter(x, 0.0f), above = std::nextafter(x, 2 * x);
+  return round_to_tf32(below) == round_to_tf32(above) ? x : below;
+}
 
 ReferenceTensor random_scale(DType dtype, std::vector<int64_t> dims, std::mt19937& random) {
   ReferenceTensor scale = ReferenceTensor::zeros(dtype, std::move(dims));
@@ -238,7 +252,8 @@ ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt199
     if (!tensor.is_real()) {
       tensor.set_integer(i, static_cast<int64_t>(random() >> (32 - std::min(bits, 31))));
     } else if (bits > 8) {
-      tensor.set(i, decode(dtype, encode(dtype, spread * uniform(random))));
+      const double value = decode(dtype, encode(dtype, spread * uniform(random)));
+      tensor.set(i, dtype == DType::kF32 ? without_tie(static_cast<float>(value)) : value);
     } else {
       // Small floats: any code that is a number.
       double value = NAN;
@@ -360,32 +375,19 @@ double error_of(const DotProblem& problem, double magnitude) {
   return (summed + rounded) * magnitude + std::ldexp(1, -22);
 }
 
-namespace {
-
-// To 10 bits behind the first, ties away from zero.
-void round_to_tf32(ReferenceTensor& numbers) {
-  for (double& x : numbers.reals) {
-    if (x == 0 || !std::isfinite(x)) continue;
-    const int last = std::max(std::ilogb(x), -126) - 10;
-    x = std::ldexp(std::round(std::ldexp(x, -last)), last);
-  }
-}
-
-}  // namespace
-
 ir::Graph in_tf32(ir::Graph graph) {
   for (const ir::NodeId id : graph.order()) {
     if (!graph.node(id).is(ir::kScaledDot)) continue;
     ir::Value& b = graph.value(ir::ScaledDot::from(graph.node(id)).b);
     ReferenceTensor weight = ReferenceTensor::from(*b.constant);
-    round_to_tf32(weight);
+    std::ranges::transform(weight.reals, weight.reals.begin(), round_to_tf32);
     b.constant = ir::Tensor::copy(weight.dtype, weight.dims, weight.bytes());
   }
   return graph;
 }
 
 std::vector<ReferenceTensor> in_tf32(std::vector<ReferenceTensor> inputs) {
-  round_to_tf32(inputs.front());
+  std::ranges::transform(inputs[0].reals, inputs[0].reals.begin(), round_to_tf32);
   return inputs;
 }
 
