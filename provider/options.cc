@@ -118,7 +118,7 @@ const std::vector<Option>& table() {
       list("exclude_ops", &Options::exclude_ops, "op types, separated by commas"),
       flag("has_user_compute_stream", &Options::has_user_compute_stream),
       number("memory_limit", &Options::memory_limit, "a number of bytes; 0: no limit"),
-      choice("precision_mode", &Options::precision_mode, "exact | int8"),
+      choice("precision_mode", &Options::precision_mode, "exact | int8 | tf32"),
       text("report_file", &Options::report_file, "a file name"),
       flag("require_full_claim", &Options::require_full_claim),
       number("run_deadline_ms", &Options::run_deadline_ms, "milliseconds; 0: none"),

@@ -12,7 +12,7 @@ struct Options {
   int device_id = -1;                      // of the GPU; -1: the one that the session was given
   std::string target = "auto";             // auto | cpu | gpu; must not contradict the device
   std::string target_arch;                 // compile for this GPU; empty: the session's own
-  std::string precision_mode = "exact";    // exact | int8
+  std::string precision_mode = "exact";    // exact | int8 | tf32
   std::string claim = "gainful";           // gainful | all
   std::vector<std::string> exclude_ops;    // comma-separated op types
   std::vector<std::string> exclude_nodes;  // comma-separated node names

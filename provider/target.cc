@@ -63,8 +63,9 @@ kernels::Settings Target::settings(const Options& options) const {
   kernels::Settings settings;
   settings.host = host;
   if (description) settings.gpu = description->target();
-  settings.precision =
-      options.precision_mode == "int8" ? kernels::Precision::kInt8 : kernels::Precision::kExact;
+  settings.precision = options.precision_mode == "int8"   ? kernels::Precision::kInt8
+                       : options.precision_mode == "tf32" ? kernels::Precision::kTf32
+                                                          : kernels::Precision::kExact;
   return settings;
 }
 

@@ -109,6 +109,27 @@ TEST_F(Gpu, RunsAProduct) {
   expect_like_the_cpu(product_model(), {});
 }
 
+// The stub holds the map of each operand to what the kernel makes of it.
+TEST_F(Gpu, Tf32IsRoundedWhereItIsAskedFor) {
+  if (!runtime_at_least(27)) GTEST_SKIP() << "once is enough";
+  const TemporaryFolder folder;
+  const Options options = {{"precision_mode", "tf32"}, {"report_file", folder.path("r.json")}};
+  const Session gpu(product_model(), options, kOnGpu), cpu(product_model(), kClaimAll);
+  const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
+  const auto& fusion = report["graphs"][0]["partitions"][0]["fusions"][0];
+  EXPECT_EQ(fusion["chosen"], "pipelined");
+  for (const int64_t rows : {1, 7, 130}) {
+    const Tensor x = random_floats({rows, 64}, static_cast<unsigned>(rows));
+    const Tensor rounded = gpu.run({{"x", x}}).at(0), exact = cpu.run({{"x", x}}).at(0);
+    expect_close(rounded, exact, 0x1p-7f);
+    float furthest = 0;
+    for (size_t i = 0; i < static_cast<size_t>(exact.elements()); ++i) {
+      furthest = std::max(furthest, std::abs(rounded.at(i) - exact.at(i)));
+    }
+    EXPECT_GT(furthest, 0x1p-13f) << rows;
+  }
+}
+
 TEST_F(Gpu, TheSecondOneRunsToo) {
   expect_like_the_cpu(pointwise_model(), kClaimAll, {.cpu_fallback = false, .gpu = 1});
 }

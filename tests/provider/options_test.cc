@@ -41,6 +41,15 @@ TEST(ProviderOptions, EachValueLandsInItsField) {
   EXPECT_EQ(options.dump_dir, "d");
 }
 
+TEST(ProviderOptions, PrecisionIsOneOfThree) {
+  for (const char* value : {"exact", "int8", "tf32"}) {
+    EXPECT_EQ(parse_options({{"precision_mode", value}}).precision_mode, value);
+  }
+  for (const char* value : {"", "tf", "TF32", "tf32,int8", "int8 | tf32", "f32"}) {
+    EXPECT_THROW(parse_options({{"precision_mode", value}}), UserError) << value;
+  }
+}
+
 TEST(ProviderOptions, StreamsAreDecimalOrHexadecimal) {
   EXPECT_EQ(parse_options({{"user_compute_stream", "0x7f00aa10"}}).user_compute_stream,
             0x7f00aa10U);

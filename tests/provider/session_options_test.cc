@@ -78,7 +78,8 @@ TEST_P(BadValues, NameTheOptionTheValueAndWhatIsValid) {
 
 INSTANTIATE_TEST_SUITE_P(Options, BadValues,
                          ::testing::Values(BadValue{"claim", "some", "gainful | all"},
-                                           BadValue{"precision_mode", "float7", "exact | int8"},
+                                           BadValue{"precision_mode", "float7",
+                                                    "exact | int8 | tf32"},
                                            BadValue{"target", "toaster", "auto | cpu | gpu"},
                                            BadValue{"require_full_claim", "perhaps", "0 | 1"},
                                            BadValue{"device_id", "7", "contradicts"},

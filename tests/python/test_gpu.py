@@ -227,6 +227,19 @@ def test_explain_prints_shapes_and_what_came_next(product):
     assert "no kernel had shapes to choose from" in on_cpu
 
 
+def test_explain_names_the_shapes_of_tf32_products(tmp_path):
+    path = tmp_path / "plain.onnx"
+    onnx.save(build_scaled_dot("plain", Problem(n=256, k=512)), path)
+    exact = json.loads(explain_absent(path, "--json"))
+    tf32 = json.loads(explain_absent(path, "--json", "--option", "precision_mode=tf32"))
+    fusions = [report["graphs"][0]["partitions"][0]["fusions"][0] for report in (exact, tf32)]
+    assert [fusion["chosen"] for fusion in fusions] == ["mma_strided", "pipelined"]
+    assert not fusions[0].get("shapes")
+    printed = explain_absent(path, "--kernels", "--option", "precision_mode=tf32")
+    for shape in fusions[1]["shapes"]:
+        assert " tokens, " in shape["chosen"] and shape["chosen"] in printed
+
+
 def test_the_report_ranks_shapes_by_what_they_should_take(product):
     report = json.loads(explain_absent(product, "--json"))
     (fusion,) = report["graphs"][0]["partitions"][0]["fusions"]
