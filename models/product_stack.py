@@ -7,7 +7,7 @@ gigabyte takes a second. They lie in one file, which the models of every number 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ml_dtypes
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from .builder import BFLOAT16, FLOAT16, GraphBuilder
+from .builder import BFLOAT16, FLOAT, FLOAT16, GraphBuilder
 from .reference import dequantize, unpack_bits
 from .tolerances import dot_bound
 
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def word(self) -> np.dtype:
-        return np.dtype(np.uint16 if self.bits == 16 else np.uint8)
+        return np.dtype({16: np.uint16, 32: np.uint32}.get(self.bits, np.uint8))
 
     def bytes(self, n: int, k: int) -> int:
         return n * (k // self.block) * self.bits // 8
@@ -62,6 +62,11 @@ class StackFormat:
     opset: int = 21
     activations: int = FLOAT16
     may_round: bool = False  # code times scale may be rounded to the activations' type
+    options: dict[str, str] = field(default_factory=dict)  # that Tenon's session is given
+
+    @property
+    def may_be_tf32(self) -> bool:
+        return self.options.get("precision_mode") == "tf32"
 
     @property
     def dtype(self) -> np.dtype:
@@ -193,6 +198,11 @@ STACK_FORMATS: dict[str, StackFormat] = {
         _emit_plain(BFLOAT16), _plain_rows(ml_dtypes.bfloat16), _emit_plain(BFLOAT16),
         activations=BFLOAT16,
     ),
+    "tf32": StackFormat(
+        {"values": Part(32, 0x81FFFFFF, 0x3C000000, k_major=True)},
+        _emit_plain(FLOAT), _plain_rows(np.float32), _emit_plain(FLOAT),
+        activations=FLOAT, options={"precision_mode": "tf32"},
+    ),
 }  # fmt: skip
 
 
@@ -263,10 +273,20 @@ class ProductStack:
     ) -> float:
         """The largest error of y [M, rows] over what float32 sums and one rounding allow."""
         exact = self.weight_rows(number, rows)
-        readings = [exact]
+        readings = [(x, exact)]
         if self.format.may_round:
-            readings.append(exact.astype(self.format.dtype).astype(np.float64))
-        return min(_error_over_bound(x, weight.T, y) for weight in readings)
+            readings.append((x, exact.astype(self.format.dtype).astype(np.float64)))
+        if self.format.may_be_tf32:
+            readings.append((round_to_tf32(x), round_to_tf32(exact)))
+        return min(_error_over_bound(rows, weight.T, y) for rows, weight in readings)
+
+
+def round_to_tf32(numbers: np.ndarray) -> np.ndarray:
+    """Finite float32 to the 10 bits of mantissa that tf32 has, ties to even, as float64."""
+    bits = np.asarray(numbers, np.float32).view(np.uint32)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    return rounded.view(np.float32).astype(np.float64)
 
 
 def _error_over_bound(x: np.ndarray, weight: np.ndarray, y: np.ndarray) -> float:

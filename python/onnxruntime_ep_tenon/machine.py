@@ -34,10 +34,11 @@ class Limits:
             )
         return Limits(machine.copy_rate, math.nan, "the copy rate of this run")
 
-    def seconds(self, case) -> float:
-        """Of anything that tells its bytes and its flops."""
+    def seconds(self, case, operand_bytes: int = 2) -> float:
+        """Of anything that tells its bytes and its flops, of operands so long."""
         reading = case.bytes / self.read
-        return reading if math.isnan(self.flops) else max(reading, case.flops / self.flops)
+        multiplying = case.flops / self.flops * (operand_bytes / 2)
+        return reading if math.isnan(multiplying) else max(reading, multiplying)
 
 
 def this_machine(on_gpu: bool, torch: str = "", copied_bytes: int = 1 << 30) -> Machine:

@@ -53,9 +53,14 @@ class Case:
         return STACK_FORMATS[self.format].weight_bytes(self.n, self.k)
 
     @property
+    def operand_bytes(self) -> int:
+        """Of an element of x; of twice as long ones tensor cores multiply half as many."""
+        return STACK_FORMATS[self.format].dtype.itemsize
+
+    @property
     def bytes(self) -> int:
         """Weight, input and output, each moved once."""
-        return self.weight_bytes + 2 * self.m * (self.n + self.k)
+        return self.weight_bytes + self.operand_bytes * self.m * (self.n + self.k)
 
     @property
     def flops(self) -> float:
@@ -89,7 +94,8 @@ _TABLE = (
     (_MOST_USED_4_BIT, 4096, {_GATE_UP: Bar(teraflops=710, of_cublas=1.03),
                               _SQUARE: Bar(teraflops=810, of_cublas=1.03)}),
     (("fp8",), 1, {_VOCABULARY: Bar(read_share=0.85), _GATE_UP: Bar(read_share=0.75)}),
-    (("f16", "bf16"), 4096, {_GATE_UP: Bar(of_cublas=1.03), _SQUARE: Bar(of_cublas=1.03)}),
+    (("f16", "bf16", "tf32"), 4096, {_GATE_UP: Bar(of_cublas=1.03),
+                                     _SQUARE: Bar(of_cublas=1.03)}),
 )  # fmt: skip
 
 

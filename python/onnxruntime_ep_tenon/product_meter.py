@@ -140,6 +140,7 @@ class _Tenon:
         from .report import session_with_report
 
         options = {"enable_cuda_graph": True, "claim": "all", "require_full_claim": True}
+        options |= stack.format.options
         model = stack.model(case.m, case.copies)
         return session_with_report(model, "gpu", session_options(0), **options)
 
@@ -171,11 +172,12 @@ def _bind_peer(stack, case: Case, feed, notes: list[str]) -> Bound:
 
 
 class _Cublas:
-    """cuBLAS through torch: products with plain weights in one CUDA graph."""
+    """cuBLAS through torch: products with plain weights in one CUDA graph, f32 ones as tf32."""
 
     def __init__(self, torch):
         self.torch, self.version = torch, torch.__version__
         self._alive = None
+        torch.backends.cuda.matmul.allow_tf32 = True
 
     @staticmethod
     def find() -> _Cublas | None:
@@ -186,11 +188,12 @@ class _Cublas:
         return _Cublas(torch) if torch.cuda.is_available() else None
 
     def copies(self, case: Case) -> int:
-        return Case("f16", case.n, case.k, case.m).copies
+        plain = "tf32" if case.format == "tf32" else "f16"
+        return Case(plain, case.n, case.k, case.m).copies
 
     def bind(self, case: Case) -> Bound:
         torch = self.torch
-        dtype = torch.bfloat16 if case.format == "bf16" else torch.float16
+        dtype = {"bf16": torch.bfloat16, "tf32": torch.float32}.get(case.format, torch.float16)
 
         def stack(rows: int) -> list:
             shape = (rows, case.k)

@@ -38,6 +38,10 @@ class ProductRow:
         return self.per_product("tenon") / self.per_product("peer")
 
     @property
+    def limit(self) -> float:
+        return self.limits.seconds(self.case, self.case.operand_bytes)
+
+    @property
     def read_share(self) -> float:
         return self.case.bytes / self.limits.read / self.per_product("tenon")
 
@@ -72,7 +76,7 @@ class ProductRow:
             "tenon_us": self.per_product("tenon") * 1e6,
             "peer_us": self.per_product("peer") * 1e6,
             "cublas_us": self.per_product("cublas") * 1e6,
-            "limit_us": self.limits.seconds(case) * 1e6,
+            "limit_us": self.limit * 1e6,
             "tenon_over_peer": self.ratio,
             "tenon_over_cublas": self.per_product("tenon") / self.per_product("cublas"),
             "read_share": self.read_share,
@@ -205,7 +209,7 @@ def _plot(folder: Path, rows: list[ProductRow]) -> None:
 
 
 def _share_of_limit(row: ProductRow, side: str) -> float:
-    share = row.limits.seconds(row.case) / row.per_product(side)
+    share = row.limit / row.per_product(side)
     return 0.0 if math.isnan(share) else share
 
 
@@ -235,7 +239,7 @@ def _cells(row: ProductRow) -> tuple:
         row.case.name,
         *(_microseconds(row.per_product(side)) for side in ("tenon", "peer", "cublas")),
         "" if math.isnan(row.ratio) else f"{row.ratio:.2f}",
-        _microseconds(row.limits.seconds(row.case)),
+        _microseconds(row.limit),
         _reached(row),
         str(row.case.bar),
         "FAILED" if row.problem else verdict,

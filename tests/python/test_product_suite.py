@@ -9,9 +9,13 @@ import onnx
 import pytest
 from conftest import runtime_at_least
 from onnxruntime_ep_tenon import product_suite, tensors
-from onnxruntime_ep_tenon.machine import Machine
+from onnxruntime_ep_tenon.machine import Limits, Machine
 from onnxruntime_ep_tenon.models import reference
-from onnxruntime_ep_tenon.models.product_stack import STACK_FORMATS, ProductStack
+from onnxruntime_ep_tenon.models.product_stack import (
+    STACK_FORMATS,
+    ProductStack,
+    round_to_tf32,
+)
 from onnxruntime_ep_tenon.product_cases import Bar, Case, random_cases, table_cases
 from onnxruntime_ep_tenon.product_meter import Measured, shapes_of
 from onnxruntime_ep_tenon.report import session_with_report
@@ -64,6 +68,29 @@ def test_one_wrong_element_is_seen(tmp_path):
     assert stack.error_over_bound(2, x, range(N), y) == math.inf
 
 
+def test_tf32_may_round_both_operands_and_nothing_more(tmp_path):
+    stack = ProductStack(tmp_path, "tf32", N, K, COPIES)
+    x, weight = stack.inputs(4)["x1"], stack.weight_rows(1, range(N))
+    rounded = round_to_tf32(x) @ round_to_tf32(weight).T
+    for y in (x.astype(np.float64) @ weight.T, rounded):
+        assert stack.error_over_bound(1, x, range(N), y.astype(np.float32)) <= 1
+    one_sided = round_to_tf32(x) @ weight.T
+    for y in (one_sided, rounded * (1 + 2.0**-10)):
+        assert stack.error_over_bound(1, x, range(N), y.astype(np.float32)) > 1
+
+
+def test_rounding_to_tf32():
+    ties = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 3 * 2.0**-11, 0, 1 + 2.0**-12], np.float32)
+    expected = [1, -1, 1 + 2.0**-9, 0, 1]
+    np.testing.assert_array_equal(round_to_tf32(ties), expected)
+
+
+def test_tf32_has_half_the_limit():
+    row = product_suite.ProductRow(Case("tf32", 4096, 4096, 4096), Limits.of(H200))
+    half = product_suite.ProductRow(Case("f16", 4096, 4096, 4096), Limits.of(H200))
+    assert row.limit == pytest.approx(2 * half.limit) and row.case.bytes == 2 * half.case.bytes
+
+
 def test_fewer_products_and_other_tokens_read_the_same_weights(tmp_path):
     stack = ProductStack(tmp_path, "int4", N, K, COPIES)
     few, all_of_them = (onnx.load(stack.model(m, c)) for m, c in ((7, 2), (1, COPIES)))
@@ -82,7 +109,7 @@ def test_weights_rotate_past_the_cache():
 
 def test_the_table_has_every_case_once():
     names = [case.name for case in table_cases()]
-    assert len(set(names)) == len(names) == 52
+    assert len(set(names)) == len(names) == 54
     quick = table_cases(quick=True)
     assert {case.format for case in quick} == {"nvfp4"} and len(quick) == 18
     assert all(str(case.bar) for case in table_cases())
