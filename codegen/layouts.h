@@ -106,7 +106,7 @@ inline constexpr int kFewColumns = 16;
 // A dot on tensor cores whose right operand is a turned slot of a ring, [n, k], or where columns
 // are few turned rows of scratch: what is read there needs no registers. The left one lies in
 // registers, or in a slot [m, k] as well. Of groups, the right one may be computed: in registers.
-// In tf32 both are slots, turned or not as above.
+// In tf32 both are slots, the right one turned.
 struct RingDot {
   const Operation* right = nullptr;   // kRead, or kLoad from scratch, or null: registers
   const Operation* left = nullptr;    // kRead, or null: registers

@@ -95,7 +95,7 @@ std::set<ValueId> rings_of_tf32(const Kernel& kernel) {
                                 std::ranges::all_of(users[user.first->results[0]], feeds_tf32));
   };
   for (const Operation* op : definitions) {
-    if (!op || op->op != Op::kRead) continue;
+    if (!op || op->op != Op::kRead || kernel.types[op->results[0]].dtype != DType::kF32) continue;
     bool all = std::ranges::all_of(users[op->results[0]], feeds_tf32_turned);
     (all ? rings : others).insert(op->operands[0]);
   }

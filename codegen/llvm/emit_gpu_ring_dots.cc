@@ -94,6 +94,11 @@ int groups_in_flight(int columns) { return columns >= 128 ? 1 : columns >= 64 ? 
 void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
   RingProduct product(kernel_, op, operands, threads_);
   for (const Operation* read : {operands.left, operands.right}) {
+    if (op.tf32 && !rings_of_tf32_.contains(read->operands[0])) {
+      throw UserError(fmt::format(
+          "kernel @{}: what tf32 products read is rounded in its slot, so nothing else may read it",
+          kernel_.name));
+    }
     if (!read || read->op == Op::kLoad || rings_[read->operands[0]].row_bytes > 0) continue;
     throw UserError(
         fmt::format("kernel @{}: products read slots that are fetched as boxes, not as "

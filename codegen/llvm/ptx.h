@@ -55,8 +55,8 @@ bool has_product(int columns);
 
 // sums[64, columns] += left[64, 16] * right[16, columns], asynchronously. `left` is four words of
 // registers or one descriptor (i64) of shared memory, `right` a descriptor: of columns whose
-// elements lie side by side, or of rows where `rows_are_k`. f32 operands are tf32, 8 along k, both
-// in memory and in columns.
+// elements lie side by side, or of rows where `rows_are_k`. f32 operands are tf32, 8 along k: both
+// descriptors, and no rows that are k.
 std::vector<llvm::Value*> multiply_async(llvm::IRBuilderBase& ir, DType dtype,
                                          std::span<llvm::Value* const> sums,
                                          std::span<llvm::Value* const> left, llvm::Value* right,

@@ -225,20 +225,43 @@ TEST(PtxTest, Tf32IsRoundedOnce) {
   for (const MatrixMap& map : halves.maps) EXPECT_FALSE(map.tf32);
 }
 
-// Operands that are in registers have no instruction of their own.
-TEST(PtxTest, Tf32ProductsReadSlots) {
-  Builder b("registers");
-  ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
-  ValueId tile = b.load({x, zero}, {64, 64});
-  b.store({x, zero}, b.dot_tf32(tile, tile, tile));
-  try {
-    compile_gpu(b.finish(), 128, target_of("sm_90a"));
-    FAIL() << "compiled";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("tf32 products multiply whole slots"),
-              std::string::npos)
-        << error.what();
+// Operands in registers have no instruction, and slots that are rounded serve nobody else.
+TEST(PtxTest, Tf32ProductsReadSlotsOfTheirOwn) {
+  auto expect_refused = [](Builder& b, const char* why) {
+    try {
+      compile_gpu(b.finish(), 128, target_of("sm_90a"));
+      FAIL() << "compiled";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  Builder registers("registers");
+  {
+    Builder& b = registers;
+    ValueId x = b.buffer("x", DType::kF32), zero = b.index(0);
+    ValueId tile = b.load({x, zero}, {64, 64});
+    b.store({x, zero}, b.dot_tf32(tile, tile, tile));
   }
+  expect_refused(registers, "tf32 products multiply whole slots");
+  Builder shared("shared");
+  {
+    Builder& b = shared;
+    ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
+    ValueId size = b.index(64), ring = b.ring(DType::kF32, {64, 32}, 2);
+    b.pipeline(
+        2, zero, b.index(2), {},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {x, size, size, size}, zero, b.mul(i, b.index(32)));
+        },
+        [&](ValueId, ValueId slot, std::span<const ValueId>) {
+          ValueId tile = b.read(ring, slot, {64, 32});
+          ValueId sums = b.constant(DType::kF32, 0, {64, 64});
+          b.store({y, zero}, b.dot_tf32(sums, tile, b.transpose(tile)));
+          b.store({y, b.index(4096)}, b.read(ring, slot, {64, 32}));
+          return std::vector<ValueId>{};
+        });
+  }
+  expect_refused(shared, "nothing else may read it");
 }
 
 // What would wait for itself, or what the host could not encode, is an error that says so.

@@ -264,9 +264,10 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
   }
   if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
-  const bool may_round = precision == Precision::kTf32 && problem.b_type == DType::kF32;
-  const bool is_operand = is_half(problem.a_type) || (may_round && !problem.has_scale_b());
-  layout.operand = is_operand ? problem.a_type : DType::kBF16;
+  const bool is_plain_f32 =
+      problem.a_type == DType::kF32 && problem.b_type == DType::kF32 && !problem.has_scale_b();
+  const bool as_tf32 = precision == Precision::kTf32 && is_plain_f32;
+  layout.operand = is_half(problem.a_type) || as_tf32 ? problem.a_type : DType::kBF16;
   layout.row_terms = problem.a_type == layout.operand ? 1 : bf16_parts(problem.a_type);
   layout.k = problem.k.value();
   layout.n = problem.n.value();
