@@ -16,7 +16,9 @@ struct DeviceRunOptions {
   size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
   std::chrono::milliseconds deadline{0};  // for waits; 0: none
   bool streams_last = false;              // the callers' streams outlive the executable
-  bool inputs_ready = false;  // before what is enqueued when a Run begins: launches may overlap it
+  // Inputs are there before what is enqueued when a Run begins: its launches may overlap that, so
+  // that nothing of it is this executable's own Run before.
+  bool inputs_ready = false;
 };
 
 // `settings.gpu` describes `device`. Null device: everything is compiled, and run() throws a

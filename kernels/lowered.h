@@ -87,11 +87,20 @@ struct ShapeChoice {
   std::vector<std::string> others;  // what came next, best first
 };
 
+// Bytes of a temporary buffer, planned into the arena.
+struct Scratch {
+  Dim bytes;
+  // No other launch gets its memory, so that none need have ended before it is used.
+  bool own = false;
+
+  Scratch(Dim bytes, bool own = false) : bytes(std::move(bytes)), own(own) {}
+};
+
 struct Lowered {
   std::vector<Launch> launches;
   std::vector<PackedConstant> packed;
   std::vector<SizeCheck> sizes;
-  std::vector<Dim> scratch;  // bytes of each temporary buffer, planned into the arena
+  std::vector<Scratch> scratch;
   // Numbers of i32 counters in buffers that are zero when a launch begins, because the one that
   // counts in them puts them back. No other launch gets their memory.
   std::vector<Dim> counters;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -191,9 +192,14 @@ class ProgramBuilder {
       places.packed.push_back(add_packed(constant, node));
     }
     leave_sources(lowered, places);
-    for (const Dim& bytes : lowered.scratch) {
-      places.scratch.push_back(
-          add_slot({Slot::Kind::kArena, 0, {}, bytes, next_launch(), next_launch()}));
+    for (const Scratch& scratch : lowered.scratch) {
+      Slot slot{Slot::Kind::kArena, 0, {}, scratch.bytes, next_launch(), next_launch()};
+      if (scratch.own) {
+        slot.own = true;
+        slot.first = 0;
+        slot.last = std::numeric_limits<int>::max();
+      }
+      places.scratch.push_back(add_slot(std::move(slot)));
     }
     for (const Dim& count : lowered.counters) {
       places.counters.push_back(
@@ -265,6 +271,7 @@ class ProgramBuilder {
       touch(slot);
       compiled.slots.push_back(slot);
     }
+    mark_own(launch, compiled);
     for (const IndexCheck& check : launch.checks) {
       if (!is_first_check(check)) continue;
       const ir::Value& value = graph_.value(check.value);
@@ -305,6 +312,15 @@ class ProgramBuilder {
         launch.kernel.parameters[parameter].constant = true;
       }
     });
+  }
+
+  void mark_own(Launch& launch, const CompiledLaunch& compiled) const {
+    auto slot = compiled.slots.begin();
+    for (codegen::Parameter& parameter : launch.kernel.parameters) {
+      if (parameter.type.kind != codegen::Type::Kind::kBuffer) continue;
+      const Slot& described = program_.slots[*slot++];
+      parameter.own = described.own || described.kind == Slot::Kind::kCounters;
+    }
   }
 
   bool is_cache(ir::ValueId root) const {
@@ -399,7 +415,10 @@ class ProgramBuilder {
   }
 
   // The launch being added (or what follows the last one) uses the slot.
-  void touch(size_t slot) { program_.slots[slot].last = next_launch(); }
+  void touch(size_t slot) {
+    int& last = program_.slots[slot].last;
+    last = std::max(last, next_launch());
+  }
   int next_launch() const { return static_cast<int>(program_.launches.size()); }
   size_t add_slot(Slot slot) {
     program_.slots.push_back(std::move(slot));

@@ -31,6 +31,7 @@ struct Slot {
   size_t unit = 1;
   // kConstant for a GPU: what it is made of and nobody else needs.
   std::vector<std::span<const std::byte>> sources = {};
+  bool own = false;  // kArena: only one launch ever touches the bytes
 };
 
 struct CheckedIndices {

@@ -181,7 +181,9 @@ void GpuEmitter::wait_before(const Operation& op) {
   if (!specialised_) return;
   auto buffer = static_cast<size_t>(op.operands[0]);
   bool is_parameter = buffer < kernel_.parameters.size();
-  if (!is_parameter || kernel_.parameters[buffer].constant) return;
+  if (!is_parameter) return;
+  const Parameter& parameter = kernel_.parameters[buffer];
+  if (parameter.constant || parameter.own) return;
   if (role_ == Role::kCopies) {  // what it reads decides what it fetches
     instruct(Instruction::kWaitForPrevious, {});
     ir_.CreateStore(ir_.getTrue(), waited_);

@@ -79,6 +79,9 @@ class Rewriter {
     Kernel out = b_.finish();
     out.overlaps = kernel_.overlaps;
     out.resident = kernel_.resident;
+    for (size_t i = 0; i < out.parameters.size(); ++i) {
+      out.parameters[i].own = kernel_.parameters[i].own;
+    }
     return out;
   }
 

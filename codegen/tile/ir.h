@@ -259,6 +259,8 @@ struct Parameter {
   // A buffer that no launch of the program writes, weights or what the caller brings: it may be
   // read before the launch before this one has ended.
   bool constant = false;
+  // A buffer that no launch touches but this one: it may be read and written as early.
+  bool own = false;
 };
 
 // Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)

@@ -216,10 +216,10 @@ void Parser::parameters() {
   while (!accept(")")) {
     std::string_view name = value_name();
     expect(":");
-    bool constant = accept_word("constant");
+    bool constant = accept_word("constant"), own = accept_word("own");
     Type t = type();
     bind(name, define(t));
-    kernel_.parameters.push_back({std::string(name), t, constant});
+    kernel_.parameters.push_back({std::string(name), t, constant, own});
     accept(",");
   }
 }

@@ -32,7 +32,9 @@ class Printer {
       const Parameter& parameter = kernel_.parameters[i];
       names_[static_cast<ValueId>(i)] = "%" + parameter.name;
       parameters.push_back(fmt::format("%{}: {}{}", parameter.name,
-                                       parameter.constant ? "constant " : "",
+                                       parameter.constant ? "constant "
+                                       : parameter.own    ? "own "
+                                                          : "",
                                        text(parameter.type)));
     }
     out_ = fmt::format("kernel @{}({}) {}{}{{\n", kernel_.name, fmt::join(parameters, ", "),

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 # Four times the second cache level of an H200: no cache is still there when its turn comes again.
 _ROTATED_BYTES = 240_000_000
+# Of a Run of single tokens, so that the GPU is busy with it for longer than the host needs to begin
+# the next one: 0.1 ms and more.
+_RUN_BYTES = 1_000_000_000
 _FEWEST, _MOST = 2, 32
 _BYTES = 2  # of an element: f16 and bf16
 _CACHE_BITS = {"int8": 8, "fp8": 8, "int4": 4}
@@ -55,7 +58,8 @@ class AttentionCase:
 
     @property
     def copies(self) -> int:
-        return min(_MOST, max(_FEWEST, math.ceil(_ROTATED_BYTES / self.bytes)))
+        wanted = _RUN_BYTES if self.kind == "decode" else _ROTATED_BYTES
+        return min(_MOST, max(_FEWEST, math.ceil(wanted / self.bytes)))
 
 
 # The others repeat these with shorter heads, with bfloat16, and steps over codes, without a bar.

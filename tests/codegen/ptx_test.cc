@@ -367,6 +367,35 @@ TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   EXPECT_NE(first(late, kWait), late.rfind(kWait));  // who copies, and who computes
 }
 
+// What nobody else touches is written before the launch before has ended, and read.
+TEST(PtxTest, BuffersOfALaunchOfItsOwnAreWrittenWithoutWaiting) {
+  auto compile = [](bool own) {
+    Builder b("pipeline");
+    ValueId x = b.buffer("x", DType::kF16, /*constant=*/true), y = b.buffer("y", DType::kF16);
+    ValueId room = b.buffer("room", DType::kF16);
+    ValueId n = b.index_parameter("n"), zero = b.index(0);
+    ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
+    b.pipeline(
+        2, zero, n, {},
+        [&](ValueId i, ValueId slot) {
+          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+        },
+        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
+          b.store({room, i}, b.read(ring, slot, {8, 64}));
+          return std::vector<ValueId>{};
+        });
+    b.store({y, zero}, b.load({room, zero}, {8, 64}));
+    Kernel kernel = b.finish();
+    kernel.parameters[2].own = own;
+    return compile_gpu(parse(print(kernel)), 128, target_of("sm_90a")).ptx;
+  };
+  constexpr const char *kWait = "griddepcontrol.wait", *kStore = "st.global";
+  std::string own = compile(true), shared = compile(false);
+  EXPECT_LT(own.find(kStore), own.find(kWait));
+  EXPECT_LT(own.find(kWait), own.rfind(kStore));
+  EXPECT_LT(shared.find(kWait), shared.find(kStore));
+}
+
 // What is in registers need not stay in its slot, which is filled again while the step computes.
 TEST(PtxTest, SlotsThatAreReadAtOnceAreGivenBackBeforeTheStepComputes) {
   auto compile = [](bool all_at_once) {

@@ -110,5 +110,45 @@ TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {
   EXPECT_EQ(overlaps.at("loop_1"), false);
 }
 
+// Parts of a split attention meet without waiting for the launch before, where its queries are
+// there: in memory that stays theirs for the whole program.
+TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
+  constexpr const char* kText = R"(graph decode {
+  input %q: f16[1,8,1,128]
+  input %k: f16[1,2,2048,128]
+  input %v: f16[1,2,2048,128]
+  %made: f16[1,8,1,128] = tenon::Loop(%q) body {
+    input %in: f16[1,8,1,128]
+    %out: f16[1,8,1,128] = Neg(%in)
+    output %out
+  }
+  %y: f16[1,8,1,128] = tenon::Attention(%q, %k, %v) {kv_heads=2, q_heads=8}
+  %z: f16[1,8,1,128] = tenon::Attention(%made, %k, %v) {kv_heads=2, q_heads=8}
+  output %y
+  output %z
+})";
+  Settings settings = real_gpu_settings();
+  settings.gpu->pipelines = true;
+  std::map<std::string, bool> own;
+  const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
+                                      std::string_view text) {
+    if (stage != "tile" || !name.starts_with("decode_attention")) return;
+    own[std::string(name)] = text.find("%outputs: own buffer<f32>") != text.npos;
+  };
+  const Program program = make_program(ir::parse(kText), settings, sink);
+  ASSERT_EQ(own.size(), 2u);
+  EXPECT_TRUE(own.begin()->second);
+  EXPECT_FALSE(own.rbegin()->second);
+  const auto last = static_cast<int>(program.launches.size()) - 1;
+  int rooms = 0;
+  for (const Slot& slot : program.slots) {
+    if (!slot.own) continue;
+    ++rooms;
+    EXPECT_EQ(slot.first, 0);
+    EXPECT_GE(slot.last, last);
+  }
+  EXPECT_EQ(rooms, 3);  // outputs, maxima, totals
+}
+
 }  // namespace
 }  // namespace tenon::kernels

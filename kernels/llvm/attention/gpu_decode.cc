@@ -28,8 +28,10 @@ using codegen::ValueId;
 constexpr int kRows = DecodeShape::kRows;
 constexpr double kMinusInfinity = DecodeScores::kHidden, kLog2E = std::numbers::log2e;
 
-BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
-  lowered.scratch.push_back(bytes);
+// Shares of queries that are there before the launch need not wait for the one before it to meet:
+// where they do is theirs alone.
+BufferArgument add_scratch(Lowered& lowered, const Dim& bytes, bool own) {
+  lowered.scratch.emplace_back(bytes, own);
   return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
 }
 
@@ -62,10 +64,9 @@ class GpuDecode {
         scores_(writer_, graph, problem, shape),
         lengths_(optional_buffer("lengths", attention_.kv_lengths)),
         sinks_(optional_buffer("sinks", attention_.sinks)),
-        outputs_(writer_.buffer("outputs", DType::kF32,
-                                add_scratch(lowered, share_rows() * (value_columns() * 4)))),
-        maxima_(writer_.buffer("maxima", DType::kF32, add_scratch(lowered, share_rows() * 4))),
-        totals_(writer_.buffer("totals", DType::kF32, add_scratch(lowered, share_rows() * 4))),
+        outputs_(share_buffer("outputs", value_columns(), lowered)),
+        maxima_(share_buffer("maxima", 1, lowered)),
+        totals_(share_buffer("totals", 1, lowered)),
         counters_(writer_.buffer("counters", DType::kI32, add_counters(lowered, heads()))),
         y_(optional_buffer("y", node.outputs[0])) {
     if (adds_token) token_.emplace(writer_, graph, node, problem, q_);
@@ -77,10 +78,10 @@ class GpuDecode {
     locate();
     make_rings();
     stage_queries();
-    // While keys are on their way; stores wait for the launch before, which keys need not.
+    // While keys are on their way.
     const TokenShare added = token_ ? attend_token() : TokenShare{};
     const std::vector<Tile> ends = walk_keys();
-    if (token_) store_token(added);
+    if (token_) store_share(added);
     merge_warps(ends);
     // A head that is not split waits for nobody.
     const ValueId arrived = b_.branch(
@@ -92,6 +93,8 @@ class GpuDecode {
       for_queries([&](ValueId query) { merge_splits(query); });
       return std::vector<ValueId>{};
     });
+    // Stores into the caller's memory wait for the launch before: nothing else waits for them.
+    if (token_) store_token(added);
     Launch launch = writer_.finish(heads() * blocks_ * wanted, 1000);
     launch.threads = shape_.threads();
     launch.kernel.resident = shape_.resident;
@@ -121,6 +124,11 @@ class GpuDecode {
   ValueId optional_buffer(const char* name, ir::ValueId id) {
     if (id == ir::kNoValue) return kNone;
     return writer_.buffer(name, storage_type(dtype(id)), BufferArgument::value(id));
+  }
+  ValueId share_buffer(const char* name, int columns, Lowered& lowered) {
+    const bool is_brought = std::ranges::count(graph_.inputs(), attention_.q) > 0;
+    return writer_.buffer(name, DType::kF32,
+                          add_scratch(lowered, share_rows() * Dim(columns * 4), is_brought));
   }
   Dim heads() const { return problem_.batch * attention_.kv_heads; }
   // Rows of all heads, splits and the new token.
@@ -298,6 +306,12 @@ class GpuDecode {
                           added.keys[i]);
       }
       token_->store_value(0, added.value);
+      return std::vector<ValueId>{};
+    });
+  }
+
+  void store_share(const TokenShare& added) {
+    b_.branch(is_last_block(), [&] {
       const ValueId share = share_of(b_.index(0), dim(blocks_));
       b_.store({maxima_, share}, added.score);
       b_.store({totals_, share}, f32(1, {group_}));

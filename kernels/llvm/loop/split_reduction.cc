@@ -39,7 +39,7 @@ class Splitter {
            walks_are_plain() && reductions_are_independent();
   }
 
-  std::vector<LoopProblem> run(std::vector<Dim>& scratch) {
+  std::vector<LoopProblem> run(std::vector<Scratch>& scratch) {
     for (ir::NodeId id : reductions_) {
       const int bytes = bit_width(partial_type(id)) / 8;
       partials_.push_back(BufferArgument::scratch(static_cast<int32_t>(scratch.size())));
@@ -278,7 +278,7 @@ class Splitter {
 
 }  // namespace
 
-std::vector<LoopProblem> split_reduction(LoopProblem problem, std::vector<Dim>& scratch) {
+std::vector<LoopProblem> split_reduction(LoopProblem problem, std::vector<Scratch>& scratch) {
   Splitter splitter(problem);
   if (splitter.is_worth_it()) return splitter.run(scratch);
   return {std::move(problem)};

@@ -14,6 +14,6 @@ namespace tenon::kernels {
 
 // The problem itself where it is not worth splitting, else three problems; appends the bytes of the
 // buffers that hold partial results.
-std::vector<LoopProblem> split_reduction(LoopProblem problem, std::vector<Dim>& scratch);
+std::vector<LoopProblem> split_reduction(LoopProblem problem, std::vector<Scratch>& scratch);
 
 }  // namespace tenon::kernels
