@@ -5,9 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 max_bytes=$((40 * 1000 * 1000))
-preset=release
+preset=release strip=strip
 if [ "$(uname -m)" != x86_64 ]; then
-  preset=x86_64
+  preset=x86_64 strip=x86_64-linux-gnu-strip
   scripts/setup.sh --cross
 fi
 scripts/build.sh "$preset" onnxruntime_ep_tenon tests-gpu tests-multi_rank
@@ -28,7 +28,7 @@ scripts/make_wheel.sh "build/$preset" "$stage/wheel" >/dev/null
 
 ctest --test-dir "build/$preset" --show-only=json-v1 | .venv/bin/python scripts/list_test_programs.py \
   gpu multi_rank | xargs -r cp -t "$bundle/bin"
-find "$bundle/bin" -type f -exec strip {} +
+find "$bundle/bin" -type f -exec $strip {} +
 cp -rL tests/python "$bundle/tests"
 cp scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"
