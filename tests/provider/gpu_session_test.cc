@@ -233,6 +233,18 @@ TEST_F(Gpu, AnIndexOutOfBoundsFailsItsRun) {
   EXPECT_EQ(session.run({{"ids", int64s({1}, {3})}}).at(0).elements(), 4);
 }
 
+TEST_F(Gpu, TheReportTellsWhatCreatingTheSessionTook) {
+  const TemporaryFolder folder;
+  Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path("report.json")}},
+          kOnGpu);
+  const auto report = nlohmann::json::parse(read_file(folder.path("report.json")));
+  const nlohmann::json& partition = report["graphs"][0]["partitions"][0];
+  for (const char* phase : {"fusions", "lowering", "compiling", "weights", "machine code"}) {
+    ASSERT_TRUE(partition["phases_ms"].contains(phase)) << phase;
+    EXPECT_LE(partition["phases_ms"][phase], partition["compile_ms"]) << phase;
+  }
+}
+
 TEST_F(Gpu, ASessionAfterTheFirstCompilesNothing) {
   const TemporaryFolder folder;
   const auto kernels_of = [&](const char* file) {
