@@ -148,7 +148,8 @@ class ToyProduct {
       case BufferArgument::Kind::kPacked:
         return packed.data();
       case BufferArgument::Kind::kScratch:
-        scratch[argument.id].resize(static_cast<size_t>(lowered_.scratch[argument.id].bytes.value()));
+        scratch[argument.id].resize(
+            static_cast<size_t>(lowered_.scratch[argument.id].bytes.value()));
         return scratch[argument.id].data();
       case BufferArgument::Kind::kCounters:
         counters[argument.id].resize(static_cast<size_t>(lowered_.counters[argument.id].value()) *

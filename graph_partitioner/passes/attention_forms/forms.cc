@@ -21,7 +21,8 @@ ValueId add_masks(Rewrite& r, ValueId a, ValueId b) {
 }
 
 ValueId additive_mask(Rewrite& r, ValueId keep, DType dtype, double fill) {
-  return r.emit.where(keep, r.emit.scalar(dtype, 0.0), r.emit.scalar(dtype, fill));
+  const ValueId kept = r.emit.scalar(dtype, 0.0), masked = r.emit.scalar(dtype, fill);
+  return r.emit.where(keep, kept, masked);
 }
 
 ValueId pad_mask(Rewrite& r, ValueId mask, const Dim& keys) {

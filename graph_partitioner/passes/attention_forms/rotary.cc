@@ -36,10 +36,11 @@ ValueId rotated(Rewrite& r, ValueId x, const Rotation& rotation, bool heads_firs
   const ValueId second = slice_axis(r, split, axis, part, part);
   const ValueId cos = aligned(r, rotation.cos, rotation, heads_first);
   const ValueId sin = aligned(r, rotation.sin, rotation, heads_first);
-  const ValueId real =
-      r.emit.binary("Sub", r.emit.binary("Mul", first, cos), r.emit.binary("Mul", second, sin));
-  const ValueId imaginary =
-      r.emit.binary("Add", r.emit.binary("Mul", first, sin), r.emit.binary("Mul", second, cos));
+  const auto times = [&](ValueId a, ValueId b) { return r.emit.binary("Mul", a, b); };
+  const ValueId first_cos = times(first, cos), second_sin = times(second, sin);
+  const ValueId real = r.emit.binary("Sub", first_cos, second_sin);
+  const ValueId first_sin = times(first, sin), second_cos = times(second, cos);
+  const ValueId imaginary = r.emit.binary("Add", first_sin, second_cos);
   return r.emit.reshape(concat(r, {real, imaginary}, axis), shape);
 }
 

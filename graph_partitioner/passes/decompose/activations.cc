@@ -164,9 +164,10 @@ Results shrink(Emitter& emit, const Node& node) {
   if (!is_floating(emit.dtype(node.input(0)))) return {};
   const ValueId x = emit.widen(node.input(0));
   const float lambda = node.number("lambd", 0.5f), bias = node.number("bias", 0.0f);
-  const ValueId high = emit.where(emit.compare("Greater", x, lambda), emit.binary("Sub", x, bias),
-                                  emit.scalar_like(x, 0.0));
-  return {emit.where(emit.compare("Less", x, -lambda), emit.binary("Add", x, bias), high)};
+  const ValueId is_high = emit.compare("Greater", x, lambda), less = emit.binary("Sub", x, bias);
+  const ValueId high = emit.where(is_high, less, emit.scalar_like(x, 0.0));
+  const ValueId is_low = emit.compare("Less", x, -lambda), more = emit.binary("Add", x, bias);
+  return {emit.where(is_low, more, high)};
 }
 
 constexpr auto kRules = std::to_array<NamedRule>({

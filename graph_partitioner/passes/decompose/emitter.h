@@ -1,5 +1,6 @@
 // Writes the primitives that replace one node: each call inserts an op before that node, with its
-// dtype and (where operands' shapes are known) its shape.
+// dtype and (where operands' shapes are known) its shape. Two calls are never arguments of a third:
+// compilers differ in which comes first, and graphs must not.
 #pragma once
 
 #include <optional>

@@ -90,8 +90,8 @@ Residual add_residual(Emitter& emit, const Node& node, size_t bias) {
   Residual residual;
   residual.axes = trailing_axes(emit, node);
   if (residual.axes.empty()) return residual;
-  residual.sum =
-      emit.binary("Add", stash(emit, node, node.input(0)), stash(emit, node, node.input(1)));
+  const ValueId x = stash(emit, node, node.input(0)), skip = stash(emit, node, node.input(1));
+  residual.sum = emit.binary("Add", x, skip);
   if (node.input(bias) != kNoValue) {
     residual.sum = emit.binary("Add", residual.sum, stash(emit, node, node.input(bias)));
   }
@@ -202,7 +202,8 @@ Results lp_norm(Emitter& emit, const Node& node) {
   ValueId norm = emit.reduce("ReduceSum", power, {*axis});
   if (p == 2) norm = emit.unary("Sqrt", norm);
   const ValueId zero = emit.scalar_like(x, 0.0);
-  return {emit.where(emit.compare("Equal", norm, zero), zero, emit.binary("Div", x, norm))};
+  const ValueId is_zero = emit.compare("Equal", norm, zero);
+  return {emit.where(is_zero, zero, emit.binary("Div", x, norm))};
 }
 
 constexpr auto kRules = std::to_array<NamedRule>({

@@ -9,7 +9,8 @@ namespace {
 // column - row, over the last two axes of `shape`.
 ValueId diagonal(Emitter& emit, const Shape& shape) {
   const Dim rows = shape[shape.size() - 2], columns = shape[shape.size() - 1];
-  return emit.binary("Sub", emit.position({1, columns}, 1), emit.position({rows, 1}, 0));
+  const ValueId column = emit.position({1, columns}, 1), row = emit.position({rows, 1}, 0);
+  return emit.binary("Sub", column, row);
 }
 
 Results trilu(Emitter& emit, const Node& node) {
@@ -58,8 +59,8 @@ Results one_hot(Emitter& emit, const Node& node) {
   line[*axis] = (*shape)[*axis];
   const ValueId index = emit.cast(emit.reshape(node.input(0), split), DType::kI64);
   const ValueId depth = emit.dim_value((*shape)[*axis], DType::kI64);
-  const ValueId wrapped =
-      emit.where(emit.compare("Less", index, 0.0), emit.binary("Add", index, depth), index);
+  const ValueId is_negative = emit.compare("Less", index, 0.0);
+  const ValueId wrapped = emit.where(is_negative, emit.binary("Add", index, depth), index);
   const ValueId here = emit.compare("Equal", wrapped, emit.position(line, *axis));
   const ValueId off = emit.slice(node.input(2), {0}, {1}, {1});
   const ValueId on = emit.slice(node.input(2), {1}, {1}, {1});

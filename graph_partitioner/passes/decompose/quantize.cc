@@ -60,9 +60,11 @@ Results dequantize_linear(Emitter& emit, const Node& node) {
     if (zero == kNoValue) return {};
     // i32 does not fit a float's mantissa: the difference is taken first.
     const DType type = emit.dtype(x) == DType::kI32 ? DType::kI32 : DType::kF32;
-    x = emit.binary("Sub", emit.cast(x, type), emit.cast(zero, type));
+    x = emit.cast(x, type);
+    x = emit.binary("Sub", x, emit.cast(zero, type));
   }
-  return {emit.binary("Mul", emit.cast(x, DType::kF32), emit.cast(scale, DType::kF32))};
+  x = emit.cast(x, DType::kF32);
+  return {emit.binary("Mul", x, emit.cast(scale, DType::kF32))};
 }
 
 // The type whose rounding the division shows: `precision`, else the operands' own.
@@ -80,7 +82,8 @@ ValueId divide(Emitter& emit, ValueId x, ValueId scale, DType type) {
     const bool narrows = emit.dtype(operand) == DType::kF32 && type != wide;
     return emit.cast(narrows ? emit.cast(operand, type) : operand, wide);
   };
-  return emit.cast(emit.binary("Div", rounded(x), rounded(scale)), type);
+  const ValueId dividend = rounded(x), divisor = rounded(scale);
+  return emit.cast(emit.binary("Div", dividend, divisor), type);
 }
 
 Results quantize_linear(Emitter& emit, const Node& node) {
@@ -145,7 +148,8 @@ Blocks split_blocks(Emitter& emit, const Node& node, int64_t default_block) {
 // x / scale, and 0 for a block of zeros.
 ValueId scaled_down(Emitter& emit, ValueId x, ValueId scale) {
   const ValueId zero = emit.scalar_like(x, 0.0);
-  return emit.where(emit.compare("Equal", scale, zero), zero, emit.binary("Div", x, scale));
+  const ValueId is_zero = emit.compare("Equal", scale, zero);
+  return emit.where(is_zero, zero, emit.binary("Div", x, scale));
 }
 
 // NVFP4: e4m3 block scales under one given global scale; 6 is the largest e2m1.

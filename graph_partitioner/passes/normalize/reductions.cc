@@ -78,8 +78,8 @@ ValueId square(Rewrite& r, ValueId x) { return r.emit.binary("Mul", x, x); }
 // so that no difference of infinities appears.
 ValueId log_sum_exp(Rewrite& r, ValueId x, const Axes& axes) {
   const ValueId largest = r.emit.reduce("ReduceMax", x, axes);
-  const ValueId is_infinite =
-      r.emit.compare("Equal", r.emit.unary("Abs", largest), r.emit.scalar(r.dtype(x), HUGE_VAL));
+  const ValueId size = r.emit.unary("Abs", largest);
+  const ValueId is_infinite = r.emit.compare("Equal", size, r.emit.scalar(r.dtype(x), HUGE_VAL));
   const ValueId shift = r.emit.where(is_infinite, r.emit.scalar_like(x, 0.0), largest);
   const ValueId powers = r.emit.unary("Exp", r.emit.binary("Sub", x, shift));
   const ValueId total = r.emit.reduce("ReduceSum", powers, axes);

@@ -29,7 +29,8 @@ void set_alpha(Rewrite& r, ScaledDot& dot, ValueId global_a, ValueId global_b) {
   if (const auto number = scalar_constant(r.graph(), global_a)) {
     dot.alpha_constant *= static_cast<float>(*number);
   } else {
-    dot.alpha = r.emit.binary("Mul", r.emit.reshape(global_a, {}), r.emit.reshape(global_b, {}));
+    const ValueId a = r.emit.reshape(global_a, {}), b = r.emit.reshape(global_b, {});
+    dot.alpha = r.emit.binary("Mul", a, b);
   }
 }
 
