@@ -44,6 +44,9 @@ sanitized=(
   'Concat.*:Gather.*:Scatter.*:CumSum.*'
   'ConformanceScaledDot.ExtremeScales'
   'ConformanceAttention.MaskedKeysMayHoldNan:ConformanceAttention.KeysBeyond*'
+  'DecodeAttention.LengthsOutOfRange*:DecodeAttention.NothingPast*:DecodeToken.OneLaunch*'
+  'CodedCache.LengthsBeyond*:SharedCache.LengthsBeyond*:PagedAttention.SequencesOfDifferentLengths'
+  'PrefillAttention.LengthsOfEachRow'
   'DeviceRun.MemoryGoesBack'
 )
 launches_each=8
