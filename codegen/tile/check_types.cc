@@ -1,32 +1,12 @@
-#include "codegen/tile/verify.h"
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-// Types go into messages, which are written only where something is wrong.
-template <>
-struct fmt::formatter<tenon::codegen::Type> : fmt::formatter<std::string_view> {
-  auto format(const tenon::codegen::Type& type, format_context& context) const {
-    return fmt::formatter<std::string_view>::format(tenon::codegen::text(type), context);
-  }
-};
+#include "codegen/tile/type_checker.h"
 
 namespace tenon::codegen {
 
 namespace {
-
-bool is_computed(DType dtype) {
-  if (dtype == DType::kBool) return true;
-  if (is_small_float(dtype) || is_packed(dtype)) return false;
-  return is_integer(dtype) || is_floating(dtype);
-}
-
-bool is_numeric(DType dtype) { return is_computed(dtype) && dtype != DType::kBool; }
-bool is_float(DType dtype) { return is_computed(dtype) && is_floating(dtype); }
-bool is_bitwise(DType dtype) { return dtype == DType::kBool || is_integer(dtype); }
-bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 bool between(Fn fn, Fn first, Fn last) { return fn >= first && fn <= last; }
 
@@ -77,102 +57,7 @@ DType unary_result(Fn fn, DType dtype) {
   return dtype;
 }
 
-// Checks one operation; the first broken rule ends it.
-class TypeChecker {
- public:
-  TypeChecker(const Operation& operation, std::span<const Type> types)
-      : op_(operation), types_(types) {}
-
-  Support run() {
-    try {
-      check();
-    } catch (const Broken& broken) {
-      return Support::no(fmt::format("{}: {}", word(), broken.why));
-    }
-    return Support::yes();
-  }
-
- private:
-  struct Broken {
-    std::string why;
-  };
-
-  std::string_view word() const { return op_.fn == Fn::kNone ? name(op_.op) : name(op_.fn); }
-
-  template <typename... Args>
-  static void require(bool holds, fmt::format_string<Args...> why, Args&&... args) {
-    if (!holds) throw Broken{fmt::format(why, std::forward<Args>(args)...)};
-  }
-
-  const Type& operand(size_t i) const {
-    require(i < op_.operands.size(), "operand {} is missing", i);
-    ValueId id = op_.operands[i];
-    require(id >= 0 && static_cast<size_t>(id) < types_.size(), "operand {} is no value", i);
-    return types_[id];
-  }
-  const Type& result(size_t i = 0) const {
-    require(i < op_.results.size(), "result {} is missing", i);
-    return types_[op_.results[i]];
-  }
-  bool absent(size_t i) const { return i < op_.operands.size() && op_.operands[i] == kNone; }
-
-  void counts(size_t operands, size_t results) const {
-    require(op_.operands.size() == operands, "expected {} operands, got {}", operands,
-            op_.operands.size());
-    require(op_.results.size() == results, "expected {} results, got {}", results,
-            op_.results.size());
-  }
-  void is_index(size_t i) const {
-    require(operand(i).kind == Type::Kind::kIndex, "operand {} must be an index, is {}", i,
-            operand(i));
-  }
-  const Type& tile(size_t i) const {
-    require(operand(i).kind == Type::Kind::kTile, "operand {} must be a tile, is {}", i,
-            operand(i));
-    return operand(i);
-  }
-  const Type& buffer(size_t i) const {
-    require(operand(i).kind == Type::Kind::kBuffer, "operand {} must be a buffer, is {}", i,
-            operand(i));
-    return operand(i);
-  }
-  void same(const Type& expected, const Type& got, std::string_view what) const {
-    require(expected == got, "{} must be {}, is {}", what, expected, got);
-  }
-  void well_formed(const Type& type) const {
-    if (type.kind == Type::Kind::kIndex) return;
-    require(is_computed(type.dtype), "{} cannot be computed with; use bytes and decode_*",
-            tenon::name(type.dtype));
-    if (type.kind == Type::Kind::kBuffer) return;
-    require(type.shape.size() <= 2, "{} has rank above 2", type);
-    for (int size : type.shape) require(size > 0, "{} has an empty dimension", type);
-    require(type.elements() <= kMaxTileElements, "{} has more than {} elements", type,
-            kMaxTileElements);
-  }
-
-  void check();
-  void check_index_op();
-  void check_constant();
-  void check_elementwise();
-  void check_shape_op();
-  void check_broadcast();
-  void check_slice();
-  void check_concat();
-  void check_reduce();
-  void check_table_or_dot();
-  void check_dot();
-  void check_dot_i8();
-  void check_memory();
-  void check_access(size_t first, const Type& shape);
-  void check_for();
-  void check_ring_op();
-  void check_pipeline();
-  void check_permute();
-  void check_bitcast();
-
-  const Operation& op_;
-  std::span<const Type> types_;
-};
+}  // namespace
 
 void TypeChecker::check() {
   for (ValueId id : op_.results) {
@@ -497,121 +382,6 @@ void TypeChecker::check_dot_i8() {
           "element types must be i32 + (u8 or i8) * i8");
   same(acc, result(), "the result");
 }
-
-// Strides, then extents, one of each per dimension.
-void TypeChecker::check_access(size_t first, const Type& value) {
-  size_t rank = value.shape.size();
-  require(op_.operands.size() == first + 2 * rank, "needs a stride and an extent per dimension");
-  for (size_t d = 0; d < rank; ++d) {
-    is_index(first + d);
-    if (!absent(first + rank + d)) is_index(first + rank + d);
-  }
-}
-
-void TypeChecker::check_memory() {
-  if (op_.op == Op::kAlloc) {
-    counts(0, 1);
-    require(result().kind == Type::Kind::kBuffer, "the result must be a buffer");
-    int64_t bytes = (bit_width(result().dtype) + 7) / 8;
-    require(op_.integer > 0 && op_.integer <= kMaxScratchBytes / bytes,
-            "{} elements of {} are outside 1 … {} bytes", op_.integer, tenon::name(result().dtype),
-            kMaxScratchBytes);
-    return;
-  }
-  DType dtype = buffer(0).dtype;
-  is_index(1);
-  switch (op_.op) {
-    case Op::kLoad:
-      require(op_.results.size() == 1, "expected 1 result");
-      same(Type::tile(dtype, result().shape), result(), "the result");
-      return check_access(2, result());
-    case Op::kStore:
-      require(op_.results.empty(), "has no results");
-      same(Type::tile(dtype, tile(2).shape), operand(2), "the value");
-      return check_access(3, operand(2));
-    case Op::kGather:
-    case Op::kScatter: {
-      bool gather = op_.op == Op::kGather;
-      counts(gather ? 4 : 5, gather ? 1 : 0);
-      require(is_integer(tile(2).dtype), "indices must be integers, are {}", operand(2));
-      same(Type::tile(dtype, operand(2).shape), gather ? result() : operand(3),
-           gather ? "the result" : "the value");
-      size_t mask = gather ? 3 : 4;
-      if (absent(mask)) return;
-      return same(Type::tile(DType::kBool, operand(2).shape), operand(mask), "the mask");
-    }
-    case Op::kArrive:
-      counts(2, 1);
-      require(dtype == DType::kI32, "counters are i32, got {}", tenon::name(dtype));
-      return same(Type::index(), result(), "the result");
-    default:  // kPrefetch
-      return counts(2, 0);
-  }
-}
-
-void TypeChecker::check_for() {
-  require(op_.operands.size() == 3 + op_.results.size(),
-          "needs lo, hi, step and an initial value per result");
-  for (size_t i = 0; i < 3; ++i) is_index(i);
-  for (size_t i = 0; i < op_.results.size(); ++i) {
-    require(operand(3 + i).kind != Type::Kind::kBuffer, "a buffer cannot be carried");
-    same(operand(3 + i), result(i), "a result");
-  }
-  require(op_.regions.size() == 1, "needs one region");
-}
-
-void TypeChecker::check_ring_op() {
-  if (op_.op == Op::kRing) {
-    counts(0, 1);
-    require(result().kind == Type::Kind::kRing && !result().shape.empty(),
-            "the result must be a ring of tiles, is {}", result());
-    return require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}",
-                   op_.integer, kMaxSlots);
-  }
-  const Type& ring = operand(0);
-  require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", ring);
-  is_index(1);
-  if (op_.op == Op::kRead) {
-    counts(4, 1);
-    if (!absent(2)) is_index(2);
-    if (!absent(3)) is_index(3);
-    same(Type::tile(ring.dtype, result().shape), result(), "the result");
-    require(absent(3) || result().shape.size() == 2, "only tiles of rank 2 have rows to leave out");
-    require(op_.integers.empty() || op_.integers.size() == result().shape.size(),
-            "needs a stride per dimension");
-    int64_t last = op_.integers.empty() ? result().elements() - 1 : 0;
-    for (size_t d = 0; d < op_.integers.size(); ++d) {
-      require(op_.integers[d] >= 0, "strides cannot be negative");
-      last += op_.integers[d] * (result().shape[d] - 1);
-    }
-    return require(last < ring.elements(), "{} is more than {} holds", result(), ring);
-  }
-  bool box = op_.op == Op::kFetchBox;
-  counts(box ? 8 : 4, 0);
-  require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", operand(2), ring);
-  if (box) {
-    require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", ring);
-    require(op_.integer >= 0 && (op_.integer == 0 || ring.shape[0] % op_.integer == 0),
-            "{} cannot hold {} boxes", ring, op_.integer);
-  }
-  for (size_t i = 3; i < op_.operands.size(); ++i) is_index(i);
-}
-
-void TypeChecker::check_pipeline() {
-  require(op_.operands.size() == 2 + op_.results.size(),
-          "needs lo, hi and an initial value per result");
-  is_index(0), is_index(1);
-  for (size_t i = 0; i < op_.results.size(); ++i) {
-    require(operand(2 + i).kind == Type::Kind::kTile || operand(2 + i).kind == Type::Kind::kIndex,
-            "{} cannot be carried", operand(2 + i));
-    same(operand(2 + i), result(i), "a result");
-  }
-  require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}", op_.integer,
-          kMaxSlots);
-  require(op_.regions.size() == 2, "needs two regions");
-}
-
-}  // namespace
 
 // Without fmt: every printed operation has one.
 std::string text(const Type& type) {
