@@ -11,6 +11,7 @@
 #include "kernels/llvm/attention/gpu_decode_queries.h"
 #include "kernels/llvm/attention/gpu_decode_scores.h"
 #include "kernels/llvm/attention/gpu_decode_shape.h"
+#include "kernels/llvm/attention/gpu_decode_shares.h"
 #include "kernels/llvm/attention/gpu_decode_token.h"
 #include "kernels/llvm/attention/head_matrix.h"
 #include "kernels/llvm/attention/task.h"
@@ -27,13 +28,6 @@ using codegen::ValueId;
 
 constexpr int kRows = DecodeShape::kRows;
 constexpr double kMinusInfinity = DecodeScores::kHidden, kLog2E = std::numbers::log2e;
-
-// Shares of queries that are there before the launch need not wait for the one before it to meet:
-// where they do is theirs alone.
-BufferArgument add_scratch(Lowered& lowered, const Dim& bytes, bool own) {
-  lowered.scratch.emplace_back(bytes, own);
-  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
-}
 
 BufferArgument add_counters(Lowered& lowered, const Dim& count) {
   lowered.counters.push_back(count);
@@ -64,9 +58,7 @@ class GpuDecode {
         scores_(writer_, graph, problem, shape),
         lengths_(optional_buffer("lengths", attention_.kv_lengths)),
         sinks_(optional_buffer("sinks", attention_.sinks)),
-        outputs_(share_buffer("outputs", value_columns(), lowered)),
-        maxima_(share_buffer("maxima", 1, lowered)),
-        totals_(share_buffer("totals", 1, lowered)),
+        meeting_(writer_, graph, problem, shape, shares_, lowered),
         counters_(writer_.buffer("counters", DType::kI32, add_counters(lowered, heads()))),
         y_(optional_buffer("y", node.outputs[0])) {
     if (adds_token) token_.emplace(writer_, graph, node, problem, q_);
@@ -82,7 +74,7 @@ class GpuDecode {
     const TokenShare added = token_ ? attend_token() : TokenShare{};
     const std::vector<Tile> ends = walk_keys();
     if (token_) store_share(added);
-    merge_warps(ends);
+    meeting_.store_warps(split_, ends);
     // A head that is not split waits for nobody.
     const ValueId arrived = b_.branch(
         b_.less(b_.index(1), dim(blocks_)),
@@ -90,7 +82,7 @@ class GpuDecode {
         [&] { return std::vector{b_.index(0)}; })[0];
     b_.branch(b_.equal(arrived, b_.sub(dim(blocks_), b_.index(1))), [&] {
       b_.store({counters_, head_number_}, b_.integer_constant(DType::kI32, 0));
-      for_queries([&](ValueId query) { merge_splits(query); });
+      meeting_.for_queries([&](ValueId query) { store_result(query); });
       return std::vector<ValueId>{};
     });
     // Stores into the caller's memory wait for the launch before: nothing else waits for them.
@@ -125,37 +117,11 @@ class GpuDecode {
     if (id == ir::kNoValue) return kNone;
     return writer_.buffer(name, storage_type(dtype(id)), BufferArgument::value(id));
   }
-  ValueId share_buffer(const char* name, int columns, Lowered& lowered) {
-    const bool is_brought = std::ranges::count(graph_.inputs(), attention_.q) > 0;
-    return writer_.buffer(name, DType::kF32,
-                          add_scratch(lowered, share_rows() * Dim(columns * 4), is_brought));
-  }
   Dim heads() const { return problem_.batch * attention_.kv_heads; }
-  // Rows of all heads, splits and the new token.
-  Dim share_rows() const { return heads() * shares_ * int64_t{shape_.kept_rows}; }
   int value_columns() const { return shape_.value_boxes * shape_.columns; }
   int all_rows() const { return shape_.rows(); }
   Tile f32(double value, std::vector<int> shape) { return b_.constant(DType::kF32, value, shape); }
-  // A number for each row as a tile of `columns` columns.
-  Tile spread(Tile rows, int columns) {
-    const int count = b_.type(rows).shape[0];
-    return b_.broadcast(b_.reshape(rows, {count, 1}), {count, columns});
-  }
-  // Where nothing was seen the maximum is -inf, and -inf - -inf is no number.
-  Tile base_of(Tile maximum) {
-    const std::vector<int> shape = b_.type(maximum).shape;
-    const Tile none = b_.compare(Fn::kEqual, maximum, f32(kMinusInfinity, shape));
-    return b_.select(none, f32(0, shape), maximum);
-  }
   Tile exp2(Tile x) { return b_.unary(Fn::kExp2, x); }
-
-  void for_queries(const std::function<void(ValueId)>& body) {
-    if (most_queries_ == 1) return body(b_.index(0));
-    b_.loop(b_.index(0), dim(problem_.queries), b_.index(1), {}, [&](ValueId query, auto) {
-      body(query);
-      return std::vector<ValueId>{};
-    });
-  }
 
   void declare() {
     keys_.declare(writer_);
@@ -173,6 +139,7 @@ class GpuDecode {
   void locate() {
     split_ = b_.rem(b_.task(), dim(blocks_));
     head_number_ = b_.div(b_.task(), dim(blocks_));
+    meeting_.locate(head_number_);
     // Of the first head of the group; there is one block of queries.
     const ValueId blocks = dim(ceil_div(problem_.queries, most_queries_));
     const ValueId first = b_.mul(b_.mul(head_number_, b_.index(group_)), blocks);
@@ -217,7 +184,7 @@ class GpuDecode {
     if (rows < kRows) {
       b_.store({room, b_.index(0)}, b_.constant(type, 0, {shape_.key_boxes, of_product}));
     }
-    for_queries([&](ValueId query) {
+    meeting_.for_queries([&](ValueId query) {
       for (int i = 0; i < shape_.key_boxes / shape_.codes; ++i) {
         const int64_t first = int64_t{i} * box_columns();
         const Tile codes = query_codes(query, first, rows);
@@ -312,10 +279,7 @@ class GpuDecode {
 
   void store_share(const TokenShare& added) {
     b_.branch(is_last_block(), [&] {
-      const ValueId share = share_of(b_.index(0), dim(blocks_));
-      b_.store({maxima_, share}, added.score);
-      b_.store({totals_, share}, f32(1, {group_}));
-      b_.store({outputs_, b_.mul(share, b_.index(value_columns()))}, added.sums);
+      meeting_.store(dim(blocks_), added.score, f32(1, {group_}), added.sums);
       return std::vector<ValueId>{};
     });
   }
@@ -395,15 +359,15 @@ class GpuDecode {
     const ValueId factor = codes_ ? codes_->factor() : kNone;
     const Tile scores = scores_.visible(products, task_, key, left, factor);
     const Tile highest = b_.max(before[0], b_.reduce(Fn::kMax, scores, 1));
-    const Tile base = base_of(highest);
+    const Tile base = base_of(b_, highest);
     const Tile correction = exp2(b_.sub(before[0], base));
-    const Tile p = exp2(b_.sub(scores, spread(base, shape_.warp_keys)));
+    const Tile p = exp2(b_.sub(scores, spread(b_, base, shape_.warp_keys)));
     const Tile total = b_.fma(before[1], correction, b_.reduce(Fn::kAdd, p, 1));
 
     std::vector<ValueId> after = {highest, total};
     const Tile weights = b_.cast(p, dtype(attention_.v));
     for (size_t i = 2; i < before.size(); ++i) {
-      const Tile rescaled = b_.mul(before[i], spread(correction, shape_.columns));
+      const Tile rescaled = b_.mul(before[i], spread(b_, correction, shape_.columns));
       const Tile values = values_of(slot, static_cast<int>(i) - 2, left);
       after.push_back(b_.grouped_dot(rescaled, weights, values, shape_.warps));
     }
@@ -434,130 +398,16 @@ class GpuDecode {
     return found->second;
   }
 
-  // ---- how warps and splits meet
-
-  // Where the rows of a query begin among those of all shares; those of all splits lie together.
-  ValueId share_of(ValueId query, ValueId split) {
-    const ValueId of_query = b_.add(b_.mul(head_number_, b_.index(most_queries_)), query);
-    return b_.mul(b_.add(b_.mul(of_query, dim(shares_)), split), b_.index(group_));
+  // What the sinks of the heads say for every element: how they count as keys; none: kNone.
+  Tile sinks(const std::vector<int>& shape) {
+    if (sinks_ == kNone) return kNone;
+    const Tile loaded = b_.load({sinks_, task_.head, {b_.index(1), b_.index(0)}, {}}, shape);
+    return b_.mul(decode_tile(b_, loaded, dtype(attention_.sinks)), f32(kLog2E, shape));
   }
 
-  // What `part(warp)` gives of each warp, put together.
-  Tile over_warps(Fn fn, const std::function<Tile(int)>& part) {
-    Tile all = part(0);
-    for (int warp = 1; warp < shape_.warps; ++warp) all = b_.binary(fn, all, part(warp));
-    return all;
-  }
-
-  // Maxima of the warps are brought to a common one; everything is weighted by what that changes.
-  void merge_warps(const std::vector<Tile>& ends) {
-    const ValueId maxima = b_.alloc(DType::kF32, all_rows());
-    const ValueId totals = b_.alloc(DType::kF32, all_rows());
-    b_.store({maxima, b_.index(0)}, ends[0]);
-    const Tile top = over_warps(Fn::kMax, [&](int warp) {
-      const ValueId at = b_.index(warp * kRows);
-      const Tile rows =
-          b_.load({maxima, at, {b_.index(0), b_.index(1)}, {}}, {shape_.warps, kRows});
-      return b_.reshape(rows, {all_rows()});
-    });
-    const Tile weight = exp2(b_.sub(ends[0], base_of(top)));
-    b_.store({totals, b_.index(0)}, b_.mul(ends[1], weight));
-    merge_outputs(std::span(ends).subspan(2), weight);
-    for_queries([&](ValueId query) {
-      const auto rows_of = [&](ValueId room) {
-        return [this, room, query](int warp) {
-          const ValueId row = b_.add(b_.index(warp * kRows), b_.mul(query, b_.index(group_)));
-          return b_.load({room, row}, {group_});
-        };
-      };
-      b_.store({maxima_, share_of(query, split_)}, over_warps(Fn::kMax, rows_of(maxima)));
-      b_.store({totals_, share_of(query, split_)}, over_warps(Fn::kAdd, rows_of(totals)));
-    });
-  }
-
-  // Some boxes at once, in shared memory [box][warp][row][column].
-  void merge_outputs(std::span<const Tile> outputs, Tile weight) {
-    const int of_warp = shape_.kept_rows * shape_.columns, of_box = shape_.warps * of_warp;
-    const ValueId room = b_.alloc(DType::kF32, shape_.merged_elements());
-    const auto merged = static_cast<size_t>(shape_.merged_boxes());
-    for (size_t first = 0; first < outputs.size(); first += merged) {
-      const size_t last = std::min(outputs.size(), first + merged);
-      for (size_t box = first; box < last; ++box) {
-        const Tile weighted = b_.mul(outputs[box], spread(weight, shape_.columns));
-        b_.store({room,
-                  b_.index(static_cast<int64_t>(box - first) * of_box),
-                  {b_.index(of_warp), b_.index(1)},
-                  {kNone, b_.index(of_warp)}},
-                 b_.reshape(weighted, {shape_.warps, kRows * shape_.columns}));
-      }
-      for_queries([&](ValueId query) {
-        for (size_t box = first; box < last; ++box) {
-          const Tile rows = over_warps(Fn::kAdd, [&](int warp) {
-            const auto begin = static_cast<int64_t>(box - first) * of_box + warp * of_warp;
-            const ValueId row = b_.mul(query, b_.index(int64_t{group_} * shape_.columns));
-            return b_.load({room, b_.add(b_.index(begin), row)}, {group_, shape_.columns});
-          });
-          const ValueId width = b_.index(value_columns());
-          const ValueId at = b_.add(b_.mul(share_of(query, split_), width),
-                                    b_.index(static_cast<int64_t>(box) * shape_.columns));
-          b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
-        }
-      });
-    }
-  }
-
-  // Splits that are merged at once: as many loads are on their way.
-  int merged_splits() const {
-    constexpr int kMostRegisters = 64, kMost = 16;
-    const int registers = std::max(1, group_ * value_columns() / shape_.threads());
-    return std::clamp(kMostRegisters / registers, 1, kMost);
-  }
-
-  // Every element looks at the maxima and sums of its row by itself: nothing changes threads.
-  void merge_splits(ValueId query) {
+  void store_result(ValueId query) {
     const std::vector<int> shape = {group_, value_columns()};
-    const int count = merged_splits();
-    Tile top = f32(kMinusInfinity, shape), total = f32(0, shape);
-    if (sinks_ != kNone) {
-      const Tile sinks = b_.load({sinks_, task_.head, {b_.index(1), b_.index(0)}, {}}, shape);
-      top = b_.mul(decode_tile(b_, sinks, dtype(attention_.sinks)), f32(kLog2E, shape));
-      total = f32(1, shape);
-    }
-    const std::vector<ValueId> merged =
-        b_.loop(b_.index(0), dim(shares_), b_.index(count), {top, total, f32(0, shape)},
-                [&](ValueId split, std::span<const ValueId> before) {
-                  return add_splits(query, split, count, before);
-                });
-    store_result(query, merged[1], merged[2]);
-  }
-
-  std::vector<ValueId> add_splits(ValueId query, ValueId first, int count,
-                                  std::span<const ValueId> before) {
-    const std::vector<int> shape = {group_, value_columns()};
-    std::vector<Tile> maxima, totals, outputs;
-    for (int i = 0; i < count; ++i) {
-      const ValueId split = b_.add(first, b_.index(i));
-      const ValueId row = share_of(query, split), zero = b_.index(0), one = b_.index(1);
-      const ValueId left = b_.mul(b_.sub(dim(shares_), split), b_.index(group_));
-      const ValueId at = b_.mul(row, b_.index(value_columns()));
-      maxima.push_back(b_.load({maxima_, row, {one, zero}, {left, kNone}}, shape, kMinusInfinity));
-      totals.push_back(b_.load({totals_, row, {one, zero}, {left, kNone}}, shape));
-      outputs.push_back(b_.load({outputs_, at, {}, {left, kNone}}, shape));
-    }
-    Tile highest = before[0];
-    for (const Tile maximum : maxima) highest = b_.max(highest, maximum);
-    const Tile base = base_of(highest), correction = exp2(b_.sub(before[0], base));
-    Tile total = b_.mul(before[1], correction), sum = b_.mul(before[2], correction);
-    for (size_t i = 0; i < maxima.size(); ++i) {
-      const Tile weight = exp2(b_.sub(maxima[i], base));
-      total = b_.fma(totals[i], weight, total);
-      sum = b_.fma(outputs[i], weight, sum);
-    }
-    return {highest, total, sum};
-  }
-
-  void store_result(ValueId query, Tile total, Tile sums) {
-    const std::vector<int> shape = {group_, value_columns()};
+    const auto [total, sums] = meeting_.merged(query, sinks(shape));
     const Tile nothing = rows_of_nothing(writer_, problem_, total);
     const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
     if (codes_) {
@@ -584,7 +434,9 @@ class GpuDecode {
   ValueId q_;
   HeadMatrix keys_, values_;
   DecodeScores scores_;
-  ValueId lengths_, sinks_, outputs_, maxima_, totals_, counters_, y_;
+  ValueId lengths_, sinks_;
+  DecodeShares meeting_;
+  ValueId counters_, y_;
   ValueId split_ = kNone, head_number_ = kNone;
   AttentionTask task_{};  // of the first head of the group
   std::optional<NewToken> token_;
