@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -127,6 +128,7 @@ def test_doctor_finds_everything():
 def test_explain_shows_partitions_and_draws(nvfp4_model, tmp_path):
     svg, page = tmp_path / "graph.svg", tmp_path / "graph.html"
     text = succeeded(tenon("explain", nvfp4_model, "--svg", svg, "--html", page, "--candidates"))
+    assert re.search(r"most of it.*\n.*\n.*(compiling|lowering|fusions) \d+ ms", text)
     assert "Partitions" in text and "scaled_dot" in text
     assert svg.read_text().startswith("<svg") and "scaled_dot" in svg.read_text()
     assert "<svg" in page.read_text() and "Fusions" in page.read_text()
@@ -137,6 +139,9 @@ def test_explain_reports_json(nvfp4_model):
     report = json.loads(succeeded(tenon("explain", nvfp4_model, "--json")))
     assert report["schema"] == 1 and report["provider"] == "TenonExecutionProvider"
     assert report["graphs"][0]["claimed"] == report["graphs"][0]["nodes"]
+    phases = report["graphs"][0]["partitions"][0]["phases_ms"]
+    assert list(phases) == ["fusions", "lowering", "compiling"]
+    assert all(ms >= 0 for ms in phases.values())
 
 
 @pytest.mark.plugin

@@ -60,9 +60,15 @@ def partition_rows(report: Report) -> list[tuple]:
             console.size(part.get("weight_bytes", 0)),
             console.size(part.get("packed_bytes", 0)),
             f"{part.get('compile_ms', 0):.1f} ms",
+            _longest_phases(part.get("phases_ms", {})),
         )
         for part in report.partitions
     ]
+
+
+def _longest_phases(phases: dict[str, float], count: int = 2) -> str:
+    longest = sorted(phases.items(), key=lambda phase: -phase[1])[:count]
+    return ", ".join(f"{name} {ms:.0f} ms" for name, ms in longest)
 
 
 PARTITION_COLUMNS = [
@@ -74,6 +80,7 @@ PARTITION_COLUMNS = [
     "weights",
     "packed",
     "compiled in",
+    "most of it",
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
 _LONGEST_PROBLEM = 120
