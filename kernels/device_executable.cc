@@ -72,8 +72,9 @@ class DeviceExecutable final : public Executable {
       for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
       return;
     }
-    // The driver compiles one kernel at a time, and packing keeps the other cores busy.
-    auto loaded = std::async(std::launch::async, [&] { return load_kernels(); });
+    // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
+    // thread is to be had kernels are loaded afterwards.
+    auto loaded = std::async([&] { return load_kernels(); });
     const Stopwatch watch;
     weights_ = DeviceWeights(device_, program_);
     program_.phases.push_back({"weights", watch.milliseconds()});

@@ -16,8 +16,8 @@ struct DeviceRunOptions {
   size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
   std::chrono::milliseconds deadline{0};  // for waits; 0: none
   bool streams_last = false;              // the callers' streams outlive the executable
-  // Inputs are there before what is enqueued when a Run begins: its launches may overlap that, so
-  // that nothing of it is this executable's own Run before.
+  // Inputs are there before what is enqueued when a Run begins, so its launches may overlap that.
+  // Others must come between two Runs of the executable: what a launch owns is used early.
   bool inputs_ready = false;
 };
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 # Four times the second cache level of an H200: no cache is still there when its turn comes again.
 _ROTATED_BYTES = 240_000_000
-# Of a Run of single tokens, so that the GPU is busy with it for longer than the host needs to begin
-# the next one: 0.1 ms and more.
+# Of a Run of single tokens: what it costs to begin one, on the host and the GPU, is shared by many.
 _RUN_BYTES = 1_000_000_000
 _FEWEST, _MOST = 2, 32
 _BYTES = 2  # of an element: f16 and bf16

@@ -339,22 +339,27 @@ TEST(PtxTest, KernelsThatOverlapLetTheNextBeginAndWait) {
   }
 }
 
+// Boxes of x, one after the other, go through a ring to y.
+void copy_boxes(Builder& b, ValueId x, ValueId y) {
+  ValueId n = b.index_parameter("n"), zero = b.index(0);
+  ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
+  b.pipeline(
+      2, zero, n, {},
+      [&](ValueId i, ValueId slot) {
+        b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+      },
+      [&](ValueId i, ValueId slot, std::span<const ValueId>) {
+        b.store({y, i}, b.read(ring, slot, {8, 64}));
+        return std::vector<ValueId>{};
+      });
+}
+
 // What no launch writes is fetched at once; only results wait for the launch before.
 TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   auto compile = [](bool constant) {
     Builder b("pipeline");
     ValueId x = b.buffer("x", DType::kF16, constant), y = b.buffer("y", DType::kF16);
-    ValueId n = b.index_parameter("n"), zero = b.index(0);
-    ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
-    b.pipeline(
-        2, zero, n, {},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
-        },
-        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-          b.store({y, i}, b.read(ring, slot, {8, 64}));
-          return std::vector<ValueId>{};
-        });
+    copy_boxes(b, x, y);
     return compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
   };
   auto first = [](const std::string& text, const char* what) { return text.find(what); };
@@ -373,18 +378,8 @@ TEST(PtxTest, BuffersOfALaunchOfItsOwnAreWrittenWithoutWaiting) {
     Builder b("pipeline");
     ValueId x = b.buffer("x", DType::kF16, /*constant=*/true), y = b.buffer("y", DType::kF16);
     ValueId room = b.buffer("room", DType::kF16);
-    ValueId n = b.index_parameter("n"), zero = b.index(0);
-    ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
-    b.pipeline(
-        2, zero, n, {},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
-        },
-        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-          b.store({room, i}, b.read(ring, slot, {8, 64}));
-          return std::vector<ValueId>{};
-        });
-    b.store({y, zero}, b.load({room, zero}, {8, 64}));
+    copy_boxes(b, x, room);
+    b.store({y, b.index(0)}, b.load({room, b.index(0)}, {8, 64}));
     Kernel kernel = b.finish();
     kernel.parameters[2].own = own;
     return compile_gpu(parse(print(kernel)), 128, target_of("sm_90a")).ptx;

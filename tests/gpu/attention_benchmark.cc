@@ -188,8 +188,9 @@ class AttentionBenchmark : public testing::Test {
     Settings settings = settings_;
     settings.rank = rank;
     const ir::Graph graph = c.graph();
-    // So many that nothing stays in a cache from one turn to the next.
-    const int copies = static_cast<int>(std::clamp(400e6 / c.cache_bytes(), 2.0, 24.0));
+    // So many that nothing stays in a cache from one turn to the next, and that no launch overlaps
+    // its own next one.
+    const int copies = static_cast<int>(std::clamp(400e6 / c.cache_bytes(), 4.0, 24.0));
     device::Stream stream(device_);
     std::vector<std::unique_ptr<Executable>> executables;
     std::vector<std::unique_ptr<DeviceOperands>> contexts;

@@ -94,7 +94,7 @@ def test_one_lost_key_is_seen(case):
     assert stack.error_over_bound(caches, y, [row]) == math.inf
 
 
-def test_caches_rotate_past_the_gpus_own_and_keep_the_host_ahead():
+def test_caches_rotate_past_the_gpus_own_and_runs_are_long():
     for case in table_cases():
         assert case.copies * case.bytes >= 240e6
     assert [case.copies for case in table_cases(quick=True)] == [30, 8, 2, 2, 2]

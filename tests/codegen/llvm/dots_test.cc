@@ -41,22 +41,26 @@ std::vector<float> expected_dot(const Size& s, const std::vector<float>& acc,
   return out;
 }
 
+Kernel float_dot(const Size& s, bool folded, bool tf32) {
+  Builder b("dot");
+  ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
+  ValueId right = b.buffer("b", DType::kF32);
+  ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
+  ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
+  ValueId c = b.load({right, b.index(0)}, {s.k, s.n});
+  if (!folded) {  // a second use keeps the loads whole
+    a = b.add(a, b.constant(DType::kF32, 0));
+    c = b.add(c, b.constant(DType::kF32, 0));
+  }
+  b.store({acc, b.index(0)}, tf32 ? b.dot_tf32(sum, a, c) : b.dot(sum, a, c));
+  return b.finish();
+}
+
 TEST(DotsTest, FloatsInOrder) {
   for (const HostTarget& target : runnable_targets()) {
     for (const Size& s : kSizes) {
       for (bool folded : {true, false}) {
-        Builder b("dot");
-        ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
-        ValueId right = b.buffer("b", DType::kF32);
-        ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
-        ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
-        ValueId c = b.load({right, b.index(0)}, {s.k, s.n});
-        if (!folded) {  // a second use keeps the loads whole
-          a = b.add(a, b.constant(DType::kF32, 0));
-          c = b.add(c, b.constant(DType::kF32, 0));
-        }
-        b.store({acc, b.index(0)}, b.dot(sum, a, c));
-        HostKernel kernel(b.finish(), target);
+        HostKernel kernel(float_dot(s, folded, /*tf32=*/false), target);
         auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
         auto expected = expected_dot(s, z, x, y);
         kernel({z.data(), x.data(), y.data()});
@@ -73,17 +77,7 @@ TEST(DotsTest, Tf32RoundsOperands) {
   for (const HostTarget& target : runnable_targets()) {
     for (const Size& s : kSizes) {
       for (bool folded : {true, false}) {
-        Builder b("dot");
-        ValueId acc = b.buffer("acc", DType::kF32), left = b.buffer("a", DType::kF32);
-        ValueId right = b.buffer("b", DType::kF32);
-        ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
-        ValueId c = b.load({right, b.index(0)}, {s.k, s.n});
-        if (!folded) {
-          a = b.add(a, b.constant(DType::kF32, 0));
-          c = b.add(c, b.constant(DType::kF32, 0));
-        }
-        b.store({acc, b.index(0)}, b.dot_tf32(b.load({acc, b.index(0)}, {s.m, s.n}), a, c));
-        Kernel rounded = b.finish();
+        const Kernel rounded = float_dot(s, folded, /*tf32=*/true);
         auto x = numbers(s.m * s.k, 1), y = numbers(s.k * s.n, 2), z = numbers(s.m * s.n, 3);
         for (float& number : x) number *= 1.23f;
         for (float& number : y) number *= 1.23f;
