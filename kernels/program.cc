@@ -15,6 +15,7 @@
 #include "kernels/compile_launches.h"
 #include "kernels/file_pages.h"
 #include "kernels/selector.h"
+#include "kernels/views.h"
 
 namespace tenon::kernels {
 namespace {

@@ -18,6 +18,7 @@
 #include "kernels/llvm/scatter.h"
 #include "kernels/llvm/tensor_scatter.h"
 #include "kernels/symbol_binding.h"
+#include "kernels/views.h"
 
 namespace tenon::kernels {
 namespace {
@@ -129,8 +130,6 @@ Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& s
   const Choice choice = select(graph, node, settings);
   return choice.chosen != nullptr ? Support::yes() : Support::no(choice.reason());
 }
-
-bool is_view(const ir::Node& node) { return node.is("Reshape") || node.is("tenon::Bitcast"); }
 
 bool is_shape_value(const ir::Node& node) { return node.is("tenon::ShapeValue"); }
 

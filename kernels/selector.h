@@ -29,7 +29,6 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
 // select() as the partitioner's question. Ops that need no kernel (Reshape and other views) are
 // supported without a candidate.
 Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
-bool is_view(const ir::Node& node);  // output is the input's bytes under another shape or type
 bool is_shape_value(const ir::Node& node);  // known from shapes alone: written by the host
 
 }  // namespace tenon::kernels

@@ -122,7 +122,8 @@ TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
     %out: f16[1,8,1,128] = Neg(%in)
     output %out
   }
-  %y: f16[1,8,1,128] = tenon::Attention(%q, %k, %v) {kv_heads=2, q_heads=8}
+  %brought: f16[1,1,8,128] = Reshape(%q)
+  %y: f16[1,8,1,128] = tenon::Attention(%brought, %k, %v) {kv_heads=2, q_heads=8, q_layout="bshd"}
   %z: f16[1,8,1,128] = tenon::Attention(%made, %k, %v) {kv_heads=2, q_heads=8}
   output %y
   output %z

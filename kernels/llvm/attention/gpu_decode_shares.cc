@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/llvm/attention/gpu_decode_scores.h"
+#include "kernels/views.h"
 
 namespace tenon::kernels {
 
@@ -47,10 +48,9 @@ DecodeShares::DecodeShares(LaunchWriter& writer, const ir::Graph& graph,
 // where they do is theirs alone.
 ValueId DecodeShares::buffer(const char* name, int columns, const ir::Graph& graph,
                              Lowered& lowered) {
-  const bool is_brought = std::ranges::count(graph.inputs(), problem_.attention.q) > 0;
   const Dim heads = problem_.batch * problem_.attention.kv_heads;
   lowered.scratch.emplace_back(heads * count_ * int64_t{shape_.kept_rows} * Dim(columns * 4),
-                               is_brought);
+                               caller_brings(graph, problem_.attention.q));
   return writer_.buffer(name, DType::kF32,
                         BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1));
 }

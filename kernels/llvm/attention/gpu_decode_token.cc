@@ -13,7 +13,7 @@ using codegen::ValueId;
 
 namespace {
 
-bool is_brought(const ir::Graph& graph, ir::ValueId id) {
+bool is_input(const ir::Graph& graph, ir::ValueId id) {
   return std::ranges::count(graph.inputs(), id) > 0;
 }
 
@@ -31,7 +31,7 @@ Support can_add_token(const ir::Graph& graph, const ir::Node& node,
   if (node.output(1) == ir::kNoValue || node.output(2) == ir::kNoValue) {
     return Support::no("nobody asks for the cache");
   }
-  if (!is_brought(graph, attention.past_k) || !is_brought(graph, attention.past_v)) {
+  if (!is_input(graph, attention.past_k) || !is_input(graph, attention.past_v)) {
     return Support::no("the cache is made by the partition");
   }
   if (attention.has_codes()) {

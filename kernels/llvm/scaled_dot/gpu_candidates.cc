@@ -14,6 +14,7 @@
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
+#include "kernels/views.h"
 
 namespace tenon::kernels {
 namespace {
@@ -238,11 +239,10 @@ class BucketLowering {
     const auto reads_input = [&](ir::NodeId id) {
       const ir::Node& node = graph.node(id);
       return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) &&
-             std::ranges::count(graph.inputs(), node.inputs[0]) > 0;
+             caller_brings(graph, node.inputs[0]);
     };
     const auto products = std::ranges::count_if(graph.order(), reads_input);
-    return std::ranges::count(graph.inputs(), dot_.problem.dot.a) > 0 &&
-           (settings_.neighbours || products > 1);
+    return caller_brings(graph, dot_.problem.dot.a) && (settings_.neighbours || products > 1);
   }
 
   // The rows that are multiplied are not those of the node before.
