@@ -2,6 +2,7 @@
 // that a device gets.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
@@ -54,6 +55,24 @@ TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
     EXPECT_NE(text.find("%y0: buffer"), std::string_view::npos) << text.substr(0, 400);
   };
   build_on_device(build_dot(problem, random), settings, nullptr, {}, sink);
+  EXPECT_GT(kernels, 0);
+}
+
+// It would come a microsecond after the sums that it is added to.
+TEST(GpuCompile, FewTokensLoadWhatTheyAddBeforeTheirProducts) {
+  std::mt19937 random(1);
+  const auto form = std::ranges::find(dot_forms(), "nvfp4", &DotForm::name);
+  const DotProblem problem{*form, DType::kF16, {130, 1024}, DotEnd::kBias, true};
+  Settings settings = real_gpu_settings();
+  settings.gpu->pipelines = true;
+  int kernels = 0;
+  const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
+                                      std::string_view text) {
+    if (stage != "tile" || !name.starts_with("few_token_dot")) return;
+    ++kernels;
+    EXPECT_LT(text.find("load %bias"), text.find(" = pipeline ")) << text;
+  };
+  build_on_device(build_dot(problem, random, 1), settings, nullptr, {}, sink);
   EXPECT_GT(kernels, 0);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/convert.h"
 #include "kernels/llvm/pointwise.h"
@@ -181,9 +182,20 @@ ValueId Epilogue::row_offset(const Operand& operand, ValueId row) {
   return offset;
 }
 
-Tile Epilogue::load(const Operand& operand, const Place& place) {
-  return decode_tile(b_, is_row() ? load_row(operand, place) : load_rows(operand, place),
-                     operand.dtype);
+void Epilogue::ask(const Place& place) {
+  if (bias_) bias_->asked = load_codes(*bias_, place);
+  for (std::optional<Operand>& operand : extra_) {
+    if (operand) operand->asked = load_codes(*operand, place);
+  }
+}
+
+Tile Epilogue::load(Operand& operand, const Place& place) {
+  const Tile asked = std::exchange(operand.asked, kNone);
+  return decode_tile(b_, asked != kNone ? asked : load_codes(operand, place), operand.dtype);
+}
+
+Tile Epilogue::load_codes(const Operand& operand, const Place& place) {
+  return is_row() ? load_row(operand, place) : load_rows(operand, place);
 }
 
 Tile Epilogue::load_row(const Operand& operand, const Place& place) {
@@ -259,7 +271,7 @@ std::vector<Epilogue::Result> Epilogue::results(const Place& place, Tile sums, T
   if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, place), DType::kF32));
   if (node_.body == nullptr) return {{sums}};
   std::vector<Tile> inputs = {sums};
-  for (const std::optional<Operand>& operand : extra_) {
+  for (std::optional<Operand>& operand : extra_) {
     inputs.push_back(operand ? load(*operand, place) : given);
   }
   return emit_body(inputs);

@@ -39,6 +39,8 @@ class Epilogue {
     codegen::ValueId row, column;
     codegen::ValueId columns_left = codegen::kNone, rows_left = codegen::kNone;
   };
+  // Loads what the next `emit`, of the same place, needs besides sums.
+  void ask(const Place& place);
   // `given`: the operand of that role, as numbers.
   void emit(const Place& place, Tile sums, Tile given = codegen::kNone);
   // What would be stored, as numbers.
@@ -56,12 +58,14 @@ class Epilogue {
     std::vector<Dim> strides;   // one per result axis
     bool follows_rows = false;  // same leading dims as the result: the row number is enough
     bool repeats_rows = false;  // the same for every row
+    Tile asked = codegen::kNone;  // codes that are there already
   };
 
   void declare_alpha(Lowered& lowered);
   Operand declare_operand(const std::string& name, ir::ValueId value);
   bool is_row() const { return shape_.size() == 1; }
-  Tile load(const Operand& operand, const Place& place);
+  Tile load(Operand& operand, const Place& place);
+  Tile load_codes(const Operand& operand, const Place& place);
   Tile load_row(const Operand& operand, const Place& place);
   Tile load_rows(const Operand& operand, const Place& place);
   Tile gather_rows(const Operand& operand, const Place& place);

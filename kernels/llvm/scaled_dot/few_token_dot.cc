@@ -74,6 +74,8 @@ class Emitter {
             });
     Launch launch = writer_.finish(tasks(), 1000);
     launch.threads = kFragmentThreads;
+    // Where its memory keeps a third block off, its registers need not leave room for one.
+    if (shape_.shared_bytes > 0) launch.kernel.resident = shape_.blocks;
     return launch;
   }
 
@@ -334,6 +336,7 @@ class Emitter {
     const ValueId tile = b_.rem(item, b_.index(row_tiles()));
     const ValueId token = b_.mul(b_.div(item, b_.index(row_tiles())), b_.index(shape_.tokens));
     const ValueId row = b_.mul(tile, b_.index(block_rows()));
+    end_.ask(token, row);
     const Tile shares = emit_shares(tile, token);
     if (!dot_.dots.is_pair()) {
       b_.store({shares_, b_.index(0)}, shares);

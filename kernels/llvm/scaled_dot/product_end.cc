@@ -46,6 +46,12 @@ void ProductEnd::begin() {
   }
 }
 
+void ProductEnd::ask(ValueId token, ValueId row) {
+  if (sections_.size() > 1 || sections_[0].weights.is_paired()) return;  // it is not known of whom
+  const ValueId column = b_.sub(row, b_.index(sections_[0].weights.first_unit * kFragmentRows));
+  sections_[0].parts[0].epilogue.ask(place(sections_[0], token, column));
+}
+
 void ProductEnd::emit(ValueId token, ValueId row, Tile sums) { emit_from(0, token, row, sums); }
 
 void ProductEnd::emit_from(size_t section, ValueId token, ValueId row, Tile sums) {

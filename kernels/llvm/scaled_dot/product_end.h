@@ -18,6 +18,8 @@ class ProductEnd {
              const Piece& piece, Lowered& lowered);
 
   void begin();  // once, at the top of the kernel
+  // Loads what the piece that is emitted next needs from memory, long before its sums are there.
+  void ask(codegen::ValueId token, codegen::ValueId row);
   // `sums` [tokens, rows]: those of token `token` and row `row` of the units, and following ones.
   // Rows of a piece are all of one section.
   void emit(codegen::ValueId token, codegen::ValueId row, Tile sums);
