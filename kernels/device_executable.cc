@@ -43,7 +43,8 @@ struct DeviceRunState {
   Buffer shape_values;
   bool shape_values_stale = false;
   std::vector<Address> slots;               // per slot
-  std::vector<Address> callers;             // inputs and outputs, in the order of caller_slots_
+  std::vector<Address> callers;             // inputs and outputs, in the order of callers_
+  bool is_bound = false;                    // slots, arguments and copies are for these callers
   std::vector<uint64_t> arguments;          // of all launches, one launch after the other
   std::vector<LaunchMaps> maps;             // per launch
   std::vector<Buffer> aligned;              // copies of what fetches_ are of, where they are needed
@@ -65,7 +66,9 @@ class DeviceExecutable final : public Executable {
         options_(options),
         instances_(program_, 1) {
     for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
-      if (is_callers(slot)) caller_slots_.push_back(slot);
+      const Slot& described = program_.slots[slot];
+      if (!is_callers(slot)) continue;
+      callers_.push_back({slot, described.kind == Slot::Kind::kInput, described.index});
     }
     plan_arguments();
     if (device_ == nullptr) {
@@ -106,7 +109,7 @@ class DeviceExecutable final : public Executable {
     state.flags.check(program_);  // of the Run before
     Stream stream = open_stream(context, state);
     if (instances_.read(context, state.shapes)) adopt(state);
-    bind(context, state);
+    if (take_addresses(context, state)) bind(state);
     const device::CurrentHere current(*device_);  // from here on nobody else is called
     take_over(state, stream);
     if (state.shape_values_stale) send_shape_values(state, stream);
@@ -145,6 +148,12 @@ class DeviceExecutable final : public Executable {
     bool is_slot = false;
     size_t index = 0;  // slot, or position in ShapeInstance::indices
   };
+  // A slot whose memory the caller brings.
+  struct Caller {
+    size_t slot;
+    bool is_input;
+    size_t index;  // of the graph's input or output
+  };
   struct Patch {
     size_t position, caller;
   };
@@ -165,9 +174,8 @@ class DeviceExecutable final : public Executable {
       auto slot = launch.slots.begin();
       for (const bool is_buffer : launch.is_buffer) {
         if (is_buffer && is_callers(*slot)) {
-          const auto caller = std::find(caller_slots_.begin(), caller_slots_.end(), *slot);
-          patches_.push_back(
-              {arguments_.size(), static_cast<size_t>(caller - caller_slots_.begin())});
+          const auto caller = std::ranges::find(callers_, *slot, &Caller::slot);
+          patches_.push_back({arguments_.size(), static_cast<size_t>(caller - callers_.begin())});
         }
         arguments_.push_back(is_buffer ? Argument{true, *slot++} : Argument{false, next_index++});
       }
@@ -205,7 +213,7 @@ class DeviceExecutable final : public Executable {
     auto state = std::make_unique<DeviceRunState>();
     state->shapes = instances_.make_shapes();
     state->slots.resize(program_.slots.size());
-    state->callers.resize(caller_slots_.size());
+    state->callers.resize(callers_.size());
     state->arguments.resize(arguments_.size());
     for (const CompiledLaunch& launch : program_.launches) {
       state->maps.emplace_back(kernels_[launch.gpu_code]->maps);
@@ -246,6 +254,7 @@ class DeviceExecutable final : public Executable {
   // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
   // Run.
   void adopt(DeviceRunState& state) {
+    state.is_bound = false;
     auto instance = std::move(state.shapes.instance);
     const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
     if (arena_bytes > state.arena.bytes()) {
@@ -333,15 +342,25 @@ class DeviceExecutable final : public Executable {
     state.shape_values_stale = false;
   }
 
-  void bind(RunContext& context, DeviceRunState& state) {
-    for (size_t i = 0; i < caller_slots_.size(); ++i) {
-      const Slot& slot = program_.slots[caller_slots_[i]];
-      const void* data =
-          slot.kind == Slot::Kind::kInput
-              ? state.shapes.inputs[slot.index].data
-              : context.output(slot.index, state.shapes.instance->outputs[slot.index]);
-      state.callers[i] = state.slots[caller_slots_[i]] = address_in(data);
+  // Whether something of the caller's is elsewhere than what `state` is bound to. A Run has
+  // hundreds of buffers, and a warm one finds all of them where they were.
+  bool take_addresses(RunContext& context, DeviceRunState& state) const {
+    const ShapeInstance& instance = *state.shapes.instance;
+    for (size_t i = 0; i < callers_.size(); ++i) {
+      const Caller& caller = callers_[i];
+      const void* data = caller.is_input
+                             ? state.shapes.inputs[caller.index].data
+                             : context.output(caller.index, instance.outputs[caller.index]);
+      if (state.callers[i] == address_in(data)) continue;
+      state.callers[i] = address_in(data);
+      state.is_bound = false;
     }
+    return !state.is_bound;
+  }
+
+  // Throws UserError where buffers may not be where they are.
+  void bind(DeviceRunState& state) {
+    for (size_t i = 0; i < callers_.size(); ++i) state.slots[callers_[i].slot] = state.callers[i];
     for (const Patch& patch : patches_) {
       state.arguments[patch.position] = state.callers[patch.caller];
     }
@@ -349,6 +368,7 @@ class DeviceExecutable final : public Executable {
     for (size_t i = 0; i < fetches_.size(); ++i) {
       if (!is_aligned(state, fetches_[i])) make_aligned(state, i);
     }
+    state.is_bound = true;
   }
 
   bool is_left_out(const DeviceRunState& state, size_t number) const {
@@ -452,10 +472,10 @@ class DeviceExecutable final : public Executable {
   std::unique_ptr<IndexWatch> watch_;
   Instances instances_;
   StatePool<DeviceRunState> states_;
-  std::vector<size_t> caller_slots_;  // inputs and outputs
-  std::vector<Argument> arguments_;   // of all launches
-  std::vector<Patch> patches_;        // arguments that are the caller's addresses
-  std::vector<Fetch> fetches_;        // those that copies read, in the order of launches
+  std::vector<Caller> callers_;      // inputs and outputs
+  std::vector<Argument> arguments_;  // of all launches
+  std::vector<Patch> patches_;       // arguments that are the caller's addresses
+  std::vector<Fetch> fetches_;       // those that copies read, in the order of launches
 };
 
 }  // namespace
