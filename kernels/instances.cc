@@ -16,8 +16,30 @@ RunShapes Instances::make_shapes() const {
 }
 
 bool Instances::read(RunContext& context, RunShapes& shapes) {
+  for (size_t i = 0; i < shapes.inputs.size(); ++i) shapes.inputs[i] = context.input(i);
+  // The sizes of a warm Run are those of the one before: no symbol is solved for again.
+  if (shapes.instance != nullptr && first_misfit(shapes) == shapes.inputs.size()) return false;
+  shapes.instance.reset();
+  solve(shapes);
+  shapes.instance = find(shapes.symbols);
+  if (const size_t input = first_misfit(shapes); input < shapes.inputs.size()) {
+    shapes.instance.reset();
+    refuse(input, shapes.inputs[input].dims);
+  }
+  return true;
+}
+
+// The first input whose sizes are not the instance's; as many as there are inputs: all fit.
+size_t Instances::first_misfit(const RunShapes& shapes) const {
   for (size_t i = 0; i < shapes.inputs.size(); ++i) {
-    shapes.inputs[i] = context.input(i);
+    if (!program_.inputs[i].shape) continue;
+    if (!std::ranges::equal(shapes.inputs[i].dims, shapes.instance->inputs[i])) return i;
+  }
+  return shapes.inputs.size();
+}
+
+void Instances::solve(RunShapes& shapes) const {
+  for (size_t i = 0; i < shapes.inputs.size(); ++i) {
     const InputShape& expected = program_.inputs[i];
     const std::span<const int64_t> dims = shapes.inputs[i].dims;
     if (expected.shape && expected.shape->size() != dims.size()) refuse(i, dims);
@@ -28,20 +50,6 @@ bool Instances::read(RunContext& context, RunShapes& shapes) {
     const int64_t extent = shapes.inputs[source.input].dims[source.axis];
     shapes.symbols[i] = (extent - source.summand) / source.factor;
   }
-  const bool fresh = shapes.instance == nullptr || shapes.instance->symbols != shapes.symbols;
-  if (fresh) {
-    shapes.instance.reset();
-    shapes.instance = find(shapes.symbols);
-  }
-  for (size_t i = 0; i < shapes.inputs.size(); ++i) {
-    if (!program_.inputs[i].shape) continue;
-    const std::span<const int64_t> dims = shapes.inputs[i].dims;
-    if (!std::equal(dims.begin(), dims.end(), shapes.instance->inputs[i].begin())) {
-      shapes.instance.reset();
-      refuse(i, dims);
-    }
-  }
-  return fresh;
 }
 
 void Instances::refuse(size_t input, std::span<const int64_t> dims) const {

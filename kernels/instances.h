@@ -27,6 +27,8 @@ class Instances {
   bool read(RunContext& context, RunShapes& shapes);
 
  private:
+  size_t first_misfit(const RunShapes& shapes) const;
+  void solve(RunShapes& shapes) const;
   std::shared_ptr<const ShapeInstance> find(const std::vector<int64_t>& symbols);
   [[noreturn]] void refuse(size_t input, std::span<const int64_t> dims) const;
 

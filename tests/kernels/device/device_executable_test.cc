@@ -359,6 +359,31 @@ TEST_F(DeviceExecutableTest, AWarmRunFollowsTheOneBufferOfManyThatMoved) {
   }
 }
 
+TEST_F(DeviceExecutableTest, AWarmRunComparesTheSizesOfEveryInput) {
+  constexpr size_t kCount = 3;
+  make_many_copies(kCount);
+  const auto executable = finish({.graphs = true});
+  device::Stream stream(device_);
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  ManyBuffers context(kCount, 10, stream);
+  std::ranges::fill(context.inputs, x.address());
+  std::ranges::fill(context.outputs, y.address());
+  const auto right = context.dims;
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{
+           {9, kColumns}, {10, kColumns - 1}, {10}, {10, kColumns, 1}}) {
+    for (size_t input = 0; input < kCount; ++input) {
+      for (int i = 0; i < 3; ++i) executable->run(context);
+      context.dims[input] = wrong;
+      for (int i = 0; i < 2; ++i) EXPECT_THROW(executable->run(context), UserError) << input;
+      context.dims = right;
+    }
+  }
+  for (std::vector<int64_t>& dims : context.dims) dims[0] = 15;
+  executable->run(context);
+  stream.synchronize();
+  EXPECT_THAT(read(y, 15), Each(1.0f));
+}
+
 TEST_F(DeviceExecutableTest, ARunOnAnotherStreamWaitsForTheOneBeforeWhoseStreamIsGone) {
   add_copy_of_boxes();
   const auto executable = finish();
