@@ -56,8 +56,7 @@ void negotiate(const OrtApiBase& base) {
   mutable_runtime() = {api, api->GetEpApi(), version, release_text};
 }
 
-void check(OrtStatus* status) {
-  if (status == nullptr) return;
+void throw_status(OrtStatus* status) {
   std::string message = runtime().api->GetErrorMessage(status);
   runtime().api->ReleaseStatus(status);
   throw UserError(message);

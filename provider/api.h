@@ -21,6 +21,9 @@ const Runtime& runtime();
 void negotiate(const OrtApiBase& base);
 
 // Throws UserError with the runtime's own message, and releases the status.
-void check(OrtStatus* status);
+[[noreturn]] void throw_status(OrtStatus* status);
+inline void check(OrtStatus* status) {
+  if (status != nullptr) throw_status(status);
+}
 
 }  // namespace tenon::provider

@@ -202,7 +202,7 @@ void Ep::run_starts(const OrtRunOptions& run_options) {
 }
 
 void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
-  const std::vector<device::StreamHandle> streams = take_noted_streams();
+  const std::vector<device::StreamHandle>& streams = take_noted_streams();
   if (session_graph_) session_graph_->end(run_options);
   if (!wait) return;
   // Partitions that ran on other threads left no note here.

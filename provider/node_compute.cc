@@ -72,26 +72,25 @@ class Context final : public kernels::RunContext {
 
   Input input(size_t index) override {
     const OrtValue* value = nullptr;
-    check(api().KernelContext_GetInput(&context_, inputs_[index], &value));
+    check(api_.KernelContext_GetInput(&context_, inputs_[index], &value));
     if (value == nullptr) throw UserError(fmt::format("input {} is missing", index));
     ONNXTensorElementDataType type{};
     const int64_t* dims = nullptr;
     size_t rank = 0;
-    check(api().GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    check(api_.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
     Input result;
-    check(api().GetTensorData(value, &result.data));
+    check(api_.GetTensorData(value, &result.data));
     result.dims = {dims, rank};
     return result;
   }
 
   void* output(size_t index, std::span<const int64_t> dims) override {
     OrtValue* value = nullptr;
-    check(api().KernelContext_GetOutput(&context_, outputs_[index], dims.data(), dims.size(),
-                                        &value));
+    check(
+        api_.KernelContext_GetOutput(&context_, outputs_[index], dims.data(), dims.size(), &value));
     void* data = nullptr;
-    check(api().GetTensorMutableData(value, &data));
-    const bool empty = std::ranges::find(dims, 0) != dims.end();
-    if (data == nullptr && !empty) {
+    check(api_.GetTensorMutableData(value, &data));
+    if (data == nullptr && std::ranges::find(dims, 0) == dims.end()) {
       throw device::OutOfMemory(fmt::format("there is no memory for output {} of the partition: {}",
                                             index, allocation_failure()));
     }
@@ -106,8 +105,8 @@ class Context final : public kernels::RunContext {
       const auto b = static_cast<int64_t>(batch);
       (*work.fn)(work.total * b / work.batches, work.total * (b + 1) / work.batches);
     };
-    check(api().KernelContext_ParallelFor(&context_, run_batch, static_cast<size_t>(job.batches), 0,
-                                          &job));
+    check(api_.KernelContext_ParallelFor(&context_, run_batch, static_cast<size_t>(job.batches), 0,
+                                         &job));
   }
 
  private:
@@ -115,6 +114,7 @@ class Context final : public kernels::RunContext {
     const std::function<void(int64_t, int64_t)>* fn;
     int64_t total, batches;
   };
+  const OrtApi& api_ = api();  // asked for hundreds of times in a Run
   OrtKernelContext& context_;
   const std::vector<size_t>& inputs_;
   const std::vector<size_t>& outputs_;

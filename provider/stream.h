@@ -33,6 +33,6 @@ class SyncStream : public OrtSyncStreamImpl {
 // The streams that partitions used on this thread since they were last taken. The runtime only logs
 // what goes wrong when it waits for a stream at the end of a Run, so the session waits before it.
 void note_stream(device::StreamHandle stream);
-std::vector<device::StreamHandle> take_noted_streams();
+const std::vector<device::StreamHandle>& take_noted_streams();  // valid until the next call
 
 }  // namespace tenon::provider
