@@ -272,7 +272,7 @@ class ProgramBuilder {
       touch(slot);
       compiled.slots.push_back(slot);
     }
-    mark_own(launch, compiled);
+    describe_memory(launch, compiled);
     for (const IndexCheck& check : launch.checks) {
       if (!is_first_check(check)) continue;
       const ir::Value& value = graph_.value(check.value);
@@ -315,12 +315,16 @@ class ProgramBuilder {
     });
   }
 
-  void mark_own(Launch& launch, const CompiledLaunch& compiled) const {
+  // Whose memory each buffer is. What the executable places begins at multiples of 16 bytes.
+  void describe_memory(Launch& launch, const CompiledLaunch& compiled) const {
+    using Kind = Slot::Kind;
     auto slot = compiled.slots.begin();
     for (codegen::Parameter& parameter : launch.kernel.parameters) {
       if (parameter.type.kind != codegen::Type::Kind::kBuffer) continue;
       const Slot& described = program_.slots[*slot++];
-      parameter.own = described.own || described.kind == Slot::Kind::kCounters;
+      parameter.own = described.own || described.kind == Kind::kCounters;
+      parameter.aligned =
+          on_gpu() && described.kind != Kind::kInput && described.kind != Kind::kOutput;
     }
   }
 

@@ -81,6 +81,7 @@ class Rewriter {
     out.resident = kernel_.resident;
     for (size_t i = 0; i < out.parameters.size(); ++i) {
       out.parameters[i].own = kernel_.parameters[i].own;
+      out.parameters[i].aligned = kernel_.parameters[i].aligned;
     }
     return out;
   }

@@ -261,6 +261,8 @@ struct Parameter {
   bool constant = false;
   // A buffer that no launch touches but this one: it may be read and written as early.
   bool own = false;
+  // A buffer that begins at a multiple of 16 bytes, whoever launches.
+  bool aligned = false;
 };
 
 // Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)

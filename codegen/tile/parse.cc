@@ -217,9 +217,10 @@ void Parser::parameters() {
     std::string_view name = value_name();
     expect(":");
     bool constant = accept_word("constant"), own = accept_word("own");
+    bool aligned = accept_word("aligned");
     Type t = type();
     bind(name, define(t));
-    kernel_.parameters.push_back({std::string(name), t, constant, own});
+    kernel_.parameters.push_back({std::string(name), t, constant, own, aligned});
     accept(",");
   }
 }

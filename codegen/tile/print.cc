@@ -31,11 +31,11 @@ class Printer {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
       const Parameter& parameter = kernel_.parameters[i];
       names_[static_cast<ValueId>(i)] = "%" + parameter.name;
-      parameters.push_back(fmt::format("%{}: {}{}", parameter.name,
+      parameters.push_back(fmt::format("%{}: {}{}{}", parameter.name,
                                        parameter.constant ? "constant "
                                        : parameter.own    ? "own "
                                                           : "",
-                                       text(parameter.type)));
+                                       parameter.aligned ? "aligned " : "", text(parameter.type)));
     }
     out_ = fmt::format("kernel @{}({}) {}{}{{\n", kernel_.name, fmt::join(parameters, ", "),
                        kernel_.overlaps ? "overlaps " : "",

@@ -40,6 +40,24 @@ TEST(PtxTest, EveryKernelAssemblesForEveryArchitecture) {
   }
 }
 
+// Vectors may be used where memory begins at a multiple of their size: asked in the kernel, unless
+// that is known.
+TEST(PtxTest, WhatIsAlignedIsReadInVectorsWithoutAsking) {
+  constexpr const char* kCopy = R"(kernel @copy(%x: WORD buffer<f32>, %y: WORD buffer<f32>) {
+  %0 = task : index
+  %1 = index.mul %0, 1024 : index
+  %2 = load %x[%1] strides(1) : f32[1024]
+  store %y[%1], %2 strides(1) : f32[1024]
+})";
+  for (const bool aligned : {false, true}) {
+    const std::string text =
+        std::regex_replace(kCopy, std::regex("WORD "), aligned ? "aligned " : "");
+    const std::string ptx = compile_gpu(parse(text), 128, target_of("sm_90a")).ptx;
+    EXPECT_TRUE(has(ptx, "ld\\.global[^ ]*\\.v4")) << ptx;
+    EXPECT_EQ(has(ptx, "ld\\.global\\.[fub]32"), !aligned) << ptx;
+  }
+}
+
 TEST(PtxTest, PipelinesAssembleWithoutComplaint) {
   if (assembler().empty()) GTEST_SKIP() << "no assembler";
   for (const Sample& sample : pipeline_samples()) {
