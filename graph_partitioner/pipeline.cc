@@ -19,6 +19,7 @@
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/merge_dots.h"
 #include "graph_partitioner/passes/normalize.h"
+#include "graph_partitioner/passes/raise_views.h"
 #include "graph_partitioner/passes/read_packed_heads.h"
 #include "graph_partitioner/passes/select_rows.h"
 #include "graph_partitioner/passes/separate_outputs.h"
@@ -56,6 +57,7 @@ constexpr Pass kPasses[] = {
     {"fuse_epilogues", fuse_epilogues},
     {"merge_dots", nullptr, merge_dots},
     {"read_packed_heads", nullptr, read_packed_heads},
+    {"raise_views", raise_views},
     {"sink_movement", sink_movement},
     {"fuse_loops", fuse_loops},
     {"fuse_prologues", nullptr, fuse_prologues},
