@@ -439,8 +439,8 @@ class DeviceExecutable final : public Executable {
       const std::span of_launch(arguments, launch.is_buffer.size());
       const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
       for (const ShapeInstance::Check& check : instance.launches[i].checks) {
-        watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i));
-        after_all = true;
+        after_all = watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i),
+                                    after_all);
       }
       if (tasks > 0) {
         stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,

@@ -46,7 +46,9 @@ codegen::Kernel watch_kernel(DType dtype) {
     b.store({flag, b.index(0)}, any);
     return std::vector<ValueId>{};
   });
-  return b.finish();
+  codegen::Kernel kernel = b.finish();
+  kernel.overlaps = true;  // who comes behind it need not wait to be launched
+  return kernel;
 }
 
 }  // namespace
@@ -66,10 +68,10 @@ IndexWatch::IndexWatch(const Program& program, const codegen::GpuTarget& target,
   }
 }
 
-void IndexWatch::enqueue(device::Stream& stream, const ShapeInstance::Check& check,
-                         device::Address indices, device::Address flag) const {
+bool IndexWatch::enqueue(device::Stream& stream, const ShapeInstance::Check& check,
+                         device::Address indices, device::Address flag, bool after_all) const {
   const int64_t count = (check.count - check.first + check.step - 1) / check.step;
-  if (count <= 0) return;
+  if (count <= 0) return after_all;
   const auto number = [](int64_t value) { return static_cast<uint64_t>(value); };
   const uint64_t arguments[] = {indices,
                                 flag,
@@ -78,7 +80,9 @@ void IndexWatch::enqueue(device::Stream& stream, const ShapeInstance::Check& che
                                 number(count),
                                 number(check.lowest),
                                 number(check.bound)};
-  stream.launch(check.dtype == DType::kI32 ? *i32_ : *i64_, 1, arguments);
+  const device::LoadedKernel& kernel = check.dtype == DType::kI32 ? *i32_ : *i64_;
+  stream.launch(kernel, 1, arguments, {}, {.after_all = after_all});
+  return !kernel.begins_early;
 }
 
 IndexFlags::IndexFlags(std::shared_ptr<device::Device> device, size_t launches)

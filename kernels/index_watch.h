@@ -20,9 +20,10 @@ class IndexWatch {
   IndexWatch(const Program& program, const codegen::GpuTarget& target, device::Device& device);
 
   bool empty() const { return i32_ == nullptr && i64_ == nullptr; }
-  // Raises the flag when an index of `check`, read at `indices`, is out of range.
-  void enqueue(device::Stream& stream, const ShapeInstance::Check& check, device::Address indices,
-               device::Address flag) const;
+  // Raises the flag when an index of `check`, read at `indices`, is out of range. Whether it does so
+  // after all that was launched before; returns whether the next launch must.
+  bool enqueue(device::Stream& stream, const ShapeInstance::Check& check, device::Address indices,
+               device::Address flag, bool after_all) const;
 
  private:
   std::shared_ptr<const device::LoadedKernel> i32_, i64_;
