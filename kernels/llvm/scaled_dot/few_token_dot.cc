@@ -61,7 +61,7 @@ class Emitter {
     for (int box = 0; box < boxes; ++box) {
       x_rings_.push_back(b_.ring(layout_.operand, token_shape(), shape_.slots));
     }
-    shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * share_columns());
+    shares_ = b_.alloc(DType::kF32, int64_t{kFragmentRows} * share_pitch());
     if (shape_.keeps_tokens) keep_tokens();
     if (layout_.sides_apart) {
       sides_.emplace(b_, layout_, side_words_, shape_.units, shape_.groups);
@@ -85,6 +85,9 @@ class Emitter {
   int columns() const { return std::max(shape_.tokens, kFewestColumns); }  // of the sums
   bool sums_blocks() const { return shape_.sums_blocks(layout_); }
   int share_columns() const { return sums_blocks() ? 1 : columns(); }
+  // Lanes that add up have neighbouring rows: eight or sixteen columns and two more put 16 rows of
+  // two tokens into 32 banks.
+  int share_pitch() const { return sums_blocks() ? 1 : columns() + 2; }
   int steps_of_slot() const { return shape_.units * shape_.groups; }
   // Of 64 k for each group.
   std::vector<int> token_shape() const { return {shape_.groups * shape_.tokens, kFragmentDepth}; }
@@ -339,12 +342,16 @@ class Emitter {
     end_.ask(token, row);
     const Tile shares = emit_shares(tile, token);
     if (!dot_.dots.is_pair()) {
-      b_.store({shares_, b_.index(0)}, shares);
+      store_shares(shares);
       return end_.emit(token, row, total(0, block_rows()));
     }
-    b_.store({shares_, b_.index(0)}, pair_apart(shares));
+    store_shares(pair_apart(shares));
     const int half = block_rows() / 2;
     end_.emit_pair(token, row, total(0, half), total(half, half));
+  }
+
+  void store_shares(Tile shares) {
+    b_.store({shares_, b_.index(0), {b_.index(share_pitch()), b_.index(1)}, {}}, shares);
   }
 
   // Of a pair's weights each has every second eight rows; in shared memory all of one come before
@@ -365,9 +372,9 @@ class Emitter {
   Tile total(int first, int rows) {
     Tile sum = kNone;
     for (int group = 0; group < shape_.groups; ++group) {
-      const ValueId at = b_.index((int64_t{group} * block_rows() + first) * share_columns());
-      const Tile share = b_.load({shares_, at, {b_.index(1), b_.index(share_columns())}, {}},
-                                 {shape_.tokens, rows});
+      const ValueId at = b_.index((int64_t{group} * block_rows() + first) * share_pitch());
+      const Tile share =
+          b_.load({shares_, at, {b_.index(1), b_.index(share_pitch())}, {}}, {shape_.tokens, rows});
       sum = sum == kNone ? share : b_.add(sum, share);
     }
     if (!sums_blocks() || reader_.block_factor() == 1) return sum;

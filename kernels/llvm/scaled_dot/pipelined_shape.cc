@@ -186,6 +186,11 @@ int64_t room_to_itself(const PipelinedShape& shape, const codegen::GpuTarget& gp
   return gpu.shared_bytes / (shape.blocks + 1) + 1;
 }
 
+// What the sums of the groups take where they meet, and barriers.
+int64_t room_of_shares(int tokens) {
+  return std::max<int64_t>(8 << 10, int64_t{kFragmentRows} * (tokens + 2) * 4 + (1 << 10));
+}
+
 void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overlaps,
                           const codegen::GpuTarget& gpu, Tokens from,
                           std::vector<PipelinedShape>& shapes) {
@@ -219,7 +224,8 @@ void add_few_token_shapes(const FragmentLayout& layout, int64_t rows, bool overl
         int last = 0;
         const int64_t in_time = std::max<int64_t>(2, kFetchedBefore / (slot * shape.blocks));
         for (int64_t kernels = blocks_of_others; kernels >= 1; --kernels) {
-          const int64_t room = gpu.shared_bytes / (shape.blocks * kernels) - (8 << 10) - kept;
+          const int64_t room =
+              gpu.shared_bytes / (shape.blocks * kernels) - room_of_shares(tokens) - kept;
           const int64_t turns = ceil_of(tiles, gpu.multiprocessors * int64_t{shape.blocks});
           int64_t most = overlaps ? all : all * turns;  // that a block ever fills
           if (!overlaps && keeps_tokens && !is_long) most = std::min(most, in_time);
