@@ -69,7 +69,7 @@ class ProgramBuilder {
     require_known_sizes();
     join_views();
     place_outputs();
-    for (ir::NodeId id : graph_.order()) add_node(graph_.node(id));
+    for (ir::NodeId id : launch_order()) add_node(graph_.node(id));
     copy_shared_outputs();
     program_.phases.push_back({"lowering", lowering.milliseconds()});
     const Stopwatch compiling;
@@ -113,7 +113,28 @@ class ProgramBuilder {
       const ir::Node& node = graph_.node(id);
       if (is_view(node)) root_[node.output(0)] = root_[node.input(0)];
       if (is_product(node)) multiplied_.insert(root_[node.input(0)]);
+      if (node.op != ir::kAttention) continue;
+      const ir::ValueId lengths = ir::Attention::from(node).kv_lengths;
+      if (lengths != ir::kNoValue) lengths_.insert(root_[lengths]);
     }
+  }
+
+  // Nobody begins before a loop that makes lengths of caches has ended: it comes first where it
+  // needs only what the caller brings, since no weights could be fetched ahead then anyway.
+  std::vector<ir::NodeId> launch_order() const {
+    std::vector<ir::NodeId> order = graph_.order();
+    const auto makes_lengths = [&](ir::NodeId id) {
+      const ir::Node& node = graph_.node(id);
+      return on_gpu() && node.op == ir::kLoop &&
+             std::ranges::any_of(node.outputs,
+                                 [&](ir::ValueId out) { return lengths_.contains(out); }) &&
+             std::ranges::all_of(node.inputs, [&](ir::ValueId in) {
+               return in == ir::kNoValue || graph_.value(in).is_constant() ||
+                      caller_brings(graph_, in);
+             });
+    };
+    std::ranges::stable_partition(order, makes_lengths);
+    return order;
   }
 
   // A computed value that leaves the graph is computed right into the caller's buffer.
@@ -439,6 +460,7 @@ class ProgramBuilder {
   std::vector<codegen::Kernel> kernels_;  // one per launch
   std::set<ir::ValueId> counted_;
   std::set<ir::ValueId> multiplied_;  // rows of products
+  std::set<ir::ValueId> lengths_;     // of caches
   std::set<ir::ValueId> settled_;     // written by launches that let no other begin early
   std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool>> checked_;
 };
