@@ -45,9 +45,8 @@ llvm::Function* GpuEmitter::run() {
   function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
   for (size_t i = 0; i < kernel_.parameters.size(); ++i) {  // vectors need not be asked for then
     if (!kernel_.parameters[i].aligned) continue;
-    function_->addParamAttr(
-        static_cast<unsigned>(i),
-        llvm::Attribute::getWithAlignment(module_.getContext(), llvm::Align(16)));
+    function_->addParamAttr(static_cast<unsigned>(i), llvm::Attribute::getWithAlignment(
+                                                          module_.getContext(), llvm::Align(16)));
   }
   for (size_t i = 0; i < maps().size(); ++i) {
     auto argument = static_cast<unsigned>(kernel_.parameters.size() + i);

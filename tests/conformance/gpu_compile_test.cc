@@ -51,7 +51,8 @@ TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
                                       std::string_view text) {
     if (stage != "tile") return;
     ++kernels;
-    EXPECT_NE(text.find("%bias: constant buffer"), std::string_view::npos) << text.substr(0, 400);
+    EXPECT_NE(text.find("%bias: constant aligned buffer"), std::string_view::npos)
+        << text.substr(0, 400);
     EXPECT_NE(text.find("%y0: buffer"), std::string_view::npos) << text.substr(0, 400);
   };
   build_on_device(build_dot(problem, random), settings, nullptr, {}, sink);
@@ -153,7 +154,7 @@ TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
   const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
                                       std::string_view text) {
     if (stage != "tile" || !name.starts_with("decode_attention")) return;
-    own[std::string(name)] = text.find("%outputs: own buffer<f32>") != text.npos;
+    own[std::string(name)] = text.find("%outputs: own aligned buffer<f32>") != text.npos;
   };
   const Program program = make_program(ir::parse(kText), settings, sink);
   ASSERT_EQ(own.size(), 2u);

@@ -323,6 +323,8 @@ def test_the_example_and_the_command(codes, tmp_path):
     subprocess.run([*command, "--out", str(tmp_path), "--json"], check=True, capture_output=True)
     heads = json.loads((tmp_path / "genai_config.json").read_text())["model"]["decoder"]
     assert heads["num_key_value_heads"] > 0
+    if not EXAMPLE.is_file():
+        pytest.skip("the examples are not beside the tests")
     made = subprocess.run(
         [sys.executable, EXAMPLE, tmp_path, "--tokens", "1,2,3", "--count", "5", "--device", "cpu"],
         check=True, capture_output=True, text=True,

@@ -136,7 +136,7 @@ def test_explain_shows_partitions_and_draws(nvfp4_model, tmp_path):
 
 @pytest.mark.plugin
 def test_explain_reports_json(nvfp4_model):
-    report = json.loads(succeeded(tenon("explain", nvfp4_model, "--json")))
+    report = json.loads(succeeded(tenon("explain", nvfp4_model, "--json", "--device", "cpu")))
     assert report["schema"] == 1 and report["provider"] == "TenonExecutionProvider"
     assert report["graphs"][0]["claimed"] == report["graphs"][0]["nodes"]
     phases = report["graphs"][0]["partitions"][0]["phases_ms"]

@@ -55,9 +55,9 @@ class Epilogue {
   struct Operand {
     codegen::ValueId buffer = codegen::kNone;
     DType dtype{};
-    std::vector<Dim> strides;   // one per result axis
-    bool follows_rows = false;  // same leading dims as the result: the row number is enough
-    bool repeats_rows = false;  // the same for every row
+    std::vector<Dim> strides;     // one per result axis
+    bool follows_rows = false;    // same leading dims as the result: the row number is enough
+    bool repeats_rows = false;    // the same for every row
     Tile asked = codegen::kNone;  // codes that are there already
   };
 
