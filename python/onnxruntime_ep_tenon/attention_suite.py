@@ -12,6 +12,7 @@ from pathlib import Path
 from . import console
 from .attention_cases import AttentionCase, host_cases, table_cases
 from .attention_meter import AttentionMeter, MeasuredAttention
+from .bar_drawing import bars_svg
 from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
 from .requirements import has
@@ -174,10 +175,6 @@ def _write(folder: Path, result: dict) -> None:
 
 def _plot(folder: Path, rows: list[AttentionRow]) -> None:
     """One plot of the steps and one of the prompts, in the unit that bounds each."""
-    if not has("matplotlib"):
-        return
-    from . import plots
-
     for kind in ("decode", "prefill"):
         members = [row for row in rows if row.measured and row.case.kind == kind]
         if not members:
@@ -188,8 +185,12 @@ def _plot(folder: Path, rows: list[AttentionRow]) -> None:
         }
         shown = {label: values for label, values in rates.items() if any(values)}
         labels = [row.case.name.removeprefix(f"{kind} ").replace(" ", "\n") for row in members]
-        path = folder / f"attention_{kind}.png"
-        plots.bars(path, f"attention, {kind}", members[0].unit, labels, shown)
+        title, path = f"attention, {kind}: {members[0].unit}", folder / f"attention_{kind}"
+        path.with_suffix(".svg").write_text(bars_svg(title, labels, shown))
+        if has("matplotlib"):
+            from . import plots
+
+            plots.bars(path.with_suffix(".png"), title, members[0].unit, labels, shown)
 
 
 def _peer_name(rows: list[AttentionRow]) -> str:

@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from .requirements import require
 
 
 def bars(
-    path: Path, title: str, unit: str, groups: list[str], series: dict[str, list[float]]
+    path: Path,
+    title: str,
+    unit: str,
+    groups: list[str],
+    series: dict[str, list[float]],
+    marks: Sequence[float | None] = (),
 ) -> None:
-    """Groups of bars side by side, one colour per series, the value over each bar."""
-    require("matplotlib", "to draw plots")
-    import matplotlib
+    """Groups of bars side by side, one colour per series, the value over each bar.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    marks  what each group should reach, a line across it
+    """
+    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(1.6 + 1.9 * len(groups), 3.8))
     width = 0.8 / len(series)
     for number, (name, values) in enumerate(series.items()):
         places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
         drawn = axes.bar(places, values, width, label=name)
-        axes.bar_label(drawn, fmt="%.3g", fontsize=8)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=1)
+    marked = [(i, mark) for i, mark in enumerate(marks) if mark is not None]
+    if marked:
+        where, heights = zip(*marked, strict=True)
+        ends = {"xmin": [i - 0.46 for i in where], "xmax": [i + 0.46 for i in where]}
+        axes.hlines(heights, **ends, colors="#333333", linestyles="dashed", label="bar")
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(unit)
     axes.set_title(title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(y=0.15)
-    if len(series) > 1:
-        axes.legend(frameon=False, fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    legends = len(series) > 1 or marked
+    axes.margins(y=0.28 if legends else 0.15)  # a legend stands above all bars
+    if legends:
+        axes.legend(frameon=False, fontsize=9, ncols=len(series) + 1, loc="upper left")
+    _save(figure, path)
 
 
 def scatter(path: Path, title: str, labels: tuple[str, str], series: dict[str, tuple]) -> None:
     """Points around the diagonal: how near one set of numbers is to another."""
-    require("matplotlib", "to draw plots")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(4.6, 4.4))
+    figure, axes = _pyplot().subplots(figsize=(4.6, 4.4))
     for name, (across, up) in series.items():
         axes.plot(across, up, "o", markersize=5, alpha=0.75, label=name)
     low, high = axes.get_xlim()
@@ -53,6 +55,20 @@ def scatter(path: Path, title: str, labels: tuple[str, str], series: dict[str, t
     axes.set_title(title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def _pyplot():
+    require("matplotlib", "to draw plots")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _save(figure, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _pyplot().close(figure)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from . import console
+from .bar_drawing import bars_svg
 from .commands.arguments import session_options
 from .commands.bench import caller
 from .measure import fma_peak, read_bandwidth, side_by_side, timed
@@ -32,6 +33,14 @@ class Row:
     @property
     def ratio(self) -> float:
         return self.tenon / self.other
+
+    @property
+    def most(self) -> float | None:
+        """The ratio that the bar allows, where it is one."""
+        try:
+            return float(self.bar.removeprefix("<= ")) if self.bar.startswith("<= ") else None
+        except ValueError:
+            return None
 
 
 def run_suite(args) -> int:
@@ -98,12 +107,17 @@ def print_rows(rows: list[Row], heading: str) -> None:
 def write_rows(folder: Path, result: dict, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
-    if rows and has("matplotlib"):
+    if not rows:
+        return
+    title = "time, 1 = the other"
+    names = [row.case.replace(", ", "\n") for row in rows]
+    series = {"Tenon over the other": [row.ratio for row in rows]}
+    marks = [row.most for row in rows]
+    (folder / "bench.svg").write_text(bars_svg(title, names, series, marks))
+    if has("matplotlib"):
         from . import plots
 
-        names = [row.case.replace(", ", "\n") for row in rows]
-        series = {"Tenon over the other": [row.ratio for row in rows]}
-        plots.bars(folder / "bench.png", "time, 1 = the other", "ratio", names, series)
+        plots.bars(folder / "bench.png", title, "ratio", names, series, marks)
 
 
 def _pair(model, inputs, args, other=None, **options) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def add_arguments(parser) -> None:
         metavar="SECONDS",
         help="decoder: what is not done by then is left out",
     )
-    parser.add_argument("--out", metavar="FOLDER", help="write bench.json and bench.png there")
+    parser.add_argument("--out", metavar="FOLDER", help="write results and plots there")
     arguments.add_session(parser)
     arguments.add_inputs(parser)
     arguments.add_json(parser)
