@@ -20,8 +20,9 @@ class IndexWatch {
   IndexWatch(const Program& program, const codegen::GpuTarget& target, device::Device& device);
 
   bool empty() const { return i32_ == nullptr && i64_ == nullptr; }
-  // Raises the flag when an index of `check`, read at `indices`, is out of range. Whether it does
-  // so after all that was launched before; returns whether the next launch must.
+  // Raises the flag when an index of `check`, read at `indices`, is out of range. `after_all`: it
+  // must not begin before everything enqueued so far has ended; returns whether that is true of the
+  // next launch.
   bool enqueue(device::Stream& stream, const ShapeInstance::Check& check, device::Address indices,
                device::Address flag, bool after_all) const;
 

@@ -119,8 +119,8 @@ class ProgramBuilder {
     }
   }
 
-  // Nobody begins before a loop that makes lengths of caches has ended: it comes first where it
-  // needs only what the caller brings, since no weights could be fetched ahead then anyway.
+  // Nobody begins before a loop that makes lengths of caches has ended. Where it needs only what
+  // the caller brings it comes first: elsewhere it would keep products from fetching weights ahead.
   std::vector<ir::NodeId> launch_order() const {
     std::vector<ir::NodeId> order = graph_.order();
     const auto makes_lengths = [&](ir::NodeId id) {

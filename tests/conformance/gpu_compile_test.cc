@@ -130,6 +130,33 @@ TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {
   EXPECT_EQ(overlaps.at("loop_1"), false);
 }
 
+TEST(GpuCompile, LengthsOfCachesAreMadeFirst) {
+  constexpr const char* kText = R"(graph decode {
+  input %q: f16[1,8,1,128]
+  input %k: f16[1,2,2048,128]
+  input %v: f16[1,2,2048,128]
+  input %before: i32[1]
+  %made: f16[1,8,1,128] = tenon::Loop(%q) name="rows" body {
+    input %in: f16[1,8,1,128]
+    %out: f16[1,8,1,128] = Neg(%in)
+    output %out
+  }
+  %lengths: i32[1] = tenon::Loop(%before) name="lengths" body {
+    input %in: i32[1]
+    %out: i32[1] = Neg(%in)
+    output %out
+  }
+  %y: f16[1,8,1,128] = tenon::Attention(%made, %k, %v, _, _, _, %lengths) {kv_heads=2, q_heads=8}
+  output %y
+})";
+  Settings settings = real_gpu_settings();
+  settings.gpu->pipelines = true;
+  const Program program = make_program(ir::parse(kText), settings, {});
+  ASSERT_GE(program.launches.size(), 3u);
+  EXPECT_EQ(program.launches[0].node, "lengths");
+  EXPECT_EQ(program.launches[1].node, "rows");
+}
+
 // Parts of a split attention meet without waiting for the launch before, where its queries are
 // there: in memory that stays theirs for the whole program.
 TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
