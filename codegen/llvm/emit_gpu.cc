@@ -43,7 +43,8 @@ llvm::Function* GpuEmitter::run() {
   function_ =
       llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name, module_);
   function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
-  for (size_t i = 0; i < kernel_.parameters.size(); ++i) {  // vectors need not be asked for then
+  // LLVM then knows that vectors may be used, and drops the question and the way without them.
+  for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
     if (!kernel_.parameters[i].aligned) continue;
     function_->addParamAttr(static_cast<unsigned>(i), llvm::Attribute::getWithAlignment(
                                                           module_.getContext(), llvm::Align(16)));

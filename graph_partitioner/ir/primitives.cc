@@ -90,4 +90,9 @@ const Primitive* find_primitive(std::string_view op) {
   return found == kTable.end() ? nullptr : &*found;
 }
 
+bool is_primitive(std::string_view op, PrimitiveClass kind) {
+  const Primitive* primitive = find_primitive(op);
+  return primitive != nullptr && primitive->kind == kind;
+}
+
 }  // namespace tenon::ir

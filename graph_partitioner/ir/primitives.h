@@ -23,5 +23,6 @@ struct Primitive {
 
 std::span<const Primitive> primitives();
 const Primitive* find_primitive(std::string_view op);  // null when it is not one
+bool is_primitive(std::string_view op, PrimitiveClass kind);
 
 }  // namespace tenon::ir

@@ -89,8 +89,7 @@ class Epilogue {
       return false;
     }
     const Node& node = graph_.node(producer);
-    const ir::Primitive* primitive = ir::find_primitive(node.op);
-    return primitive != nullptr && primitive->kind == ir::PrimitiveClass::kPointwise &&
+    return ir::is_primitive(node.op, ir::PrimitiveClass::kPointwise) &&
            graph_.value(operand).shape == graph_.value(result_).shape &&
            std::ranges::all_of(node.inputs, [&](ValueId input) {
              return input != kNoValue && is_ready(input) && !is_epilogue_of_another(input);
@@ -107,8 +106,7 @@ class Epilogue {
       const Node* producer = value == kNoValue ? nullptr : graph_.producer(value);
       if (producer == nullptr || !seen.insert(value).second) continue;
       if (producer->is(ir::kScaledDot) && !producer->body) return true;
-      const ir::Primitive* primitive = ir::find_primitive(producer->op);
-      if (primitive == nullptr || primitive->kind != ir::PrimitiveClass::kPointwise) continue;
+      if (!ir::is_primitive(producer->op, ir::PrimitiveClass::kPointwise)) continue;
       open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
     }
     return false;
@@ -129,8 +127,7 @@ class Epilogue {
   }
 
   bool fits(const Node& node, const std::set<ValueId>& inside) const {
-    const ir::Primitive* primitive = ir::find_primitive(node.op);
-    if (primitive == nullptr || primitive->kind != ir::PrimitiveClass::kPointwise) return false;
+    if (!ir::is_primitive(node.op, ir::PrimitiveClass::kPointwise)) return false;
     const ir::Value& output = graph_.value(node.output(0));
     if (!stays_inside(output.dtype) || output.shape != graph_.value(result_).shape) return false;
     bool follows = false;

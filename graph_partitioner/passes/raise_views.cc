@@ -13,15 +13,11 @@ using ir::NodeId;
 using ir::PrimitiveClass;
 using ir::ValueId;
 
-bool is_of(PrimitiveClass kind, const Node* node) {
-  if (node == nullptr || node->outputs.size() != 1) return false;
-  const ir::Primitive* primitive = ir::find_primitive(node->op);
-  return primitive != nullptr && primitive->kind == kind;
-}
-
 // Arithmetic of the view and of single numbers, which fit whatever the view looks at.
 bool keeps_shape(const Graph& graph, const Node& node, ValueId view) {
-  if (!is_of(PrimitiveClass::kPointwise, &node)) return false;
+  if (!ir::is_primitive(node.op, PrimitiveClass::kPointwise) || node.outputs.size() != 1) {
+    return false;
+  }
   return std::ranges::all_of(node.inputs, [&](ValueId input) {
     if (input == view) return true;
     return input != ir::kNoValue && graph.value(input).shape && graph.value(input).shape->empty();
@@ -51,7 +47,10 @@ NodeId exchange(Graph& graph, NodeId view_id, NodeId reader_id) {
 
 void raise(Graph& graph, NodeId view_id) {
   const Node* made = graph.producer(graph.node(view_id).input(0));
-  if (!is_of(PrimitiveClass::kReduction, made) || !graph.has_one_use(made->output(0))) return;
+  if (made == nullptr || !ir::is_primitive(made->op, PrimitiveClass::kReduction) ||
+      !graph.has_one_use(made->output(0))) {
+    return;
+  }
   while (true) {
     const ValueId seen = graph.node(view_id).output(0);
     if (!graph.has_one_use(seen)) return;

@@ -1,7 +1,6 @@
 // A view of what a reduction made goes behind the arithmetic that is done to it:
 //
-//   Cast(Sub(Reshape[b](ReduceSum(mask) [b,1]), 1))   =>   Reshape[b](Cast(Sub(ReduceSum(mask),
-//   1)))
+//   Sub(Reshape[b](ReduceSum(mask) [b,1]), 1)   =>   Reshape[b](Sub(ReduceSum(mask), 1))
 //
 // Reductions keep their axes, so a view stands behind those that the model wants dropped. A loop
 // ends at a view: behind the arithmetic it is one loop, and one launch, instead of two.

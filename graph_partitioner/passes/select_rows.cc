@@ -169,20 +169,15 @@ class RowRegion {
     return shape && !shape->empty() && leading(*shape) == leading(*graph_.value(picked_).shape);
   }
 
-  static bool is_of(const Node& node, ir::PrimitiveClass kind) {
-    const ir::Primitive* primitive = ir::find_primitive(node.op);
-    return primitive != nullptr && primitive->kind == kind;
-  }
-
   static bool is_pointwise(const Node& node) {
-    return is_of(node, ir::PrimitiveClass::kPointwise) && !node.inputs.empty();
+    return ir::is_primitive(node.op, ir::PrimitiveClass::kPointwise) && !node.inputs.empty();
   }
 
   // Over the elements of a row.
   bool is_reduction(const Node& node) const {
     const auto last = static_cast<int64_t>(graph_.value(picked_).shape->size()) - 1;
-    return is_of(node, ir::PrimitiveClass::kReduction) && node.integer("keepdims", 1) == 1 &&
-           node.integers("axes") == std::vector<int64_t>{last};
+    return ir::is_primitive(node.op, ir::PrimitiveClass::kReduction) &&
+           node.integer("keepdims", 1) == 1 && node.integers("axes") == std::vector<int64_t>{last};
   }
 
   int64_t position(NodeId id) const {

@@ -21,21 +21,16 @@ using ir::ValueId;
 constexpr int kMostNodes = 48;
 
 bool is_pointwise(const Node* node) {
-  if (node == nullptr || node->outputs.size() != 1) return false;
-  const ir::Primitive* primitive = ir::find_primitive(node->op);
-  return primitive != nullptr && primitive->kind == PrimitiveClass::kPointwise;
+  return node != nullptr && node->outputs.size() == 1 &&
+         ir::is_primitive(node->op, PrimitiveClass::kPointwise);
 }
 
 bool is_movement(const Node* node) {
-  if (node == nullptr) return false;
-  const ir::Primitive* primitive = ir::find_primitive(node->op);
-  return primitive != nullptr && primitive->kind == PrimitiveClass::kMovement;
+  return node != nullptr && ir::is_primitive(node->op, PrimitiveClass::kMovement);
 }
 
 bool is_reduction(const Node* node) {
-  if (node == nullptr) return false;
-  const ir::Primitive* primitive = ir::find_primitive(node->op);
-  return primitive != nullptr && primitive->kind == PrimitiveClass::kReduction;
+  return node != nullptr && ir::is_primitive(node->op, PrimitiveClass::kReduction);
 }
 
 class Sinker {

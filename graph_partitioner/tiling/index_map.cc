@@ -99,7 +99,7 @@ class Analysis {
   }
 
   static bool is_reduction(const Node& node) {
-    return ir::find_primitive(node.op)->kind == PrimitiveClass::kReduction;
+    return ir::is_primitive(node.op, PrimitiveClass::kReduction);
   }
 
   std::vector<int64_t> axes_of(const Node& node) const {

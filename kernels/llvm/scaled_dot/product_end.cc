@@ -47,7 +47,8 @@ void ProductEnd::begin() {
 }
 
 void ProductEnd::ask(ValueId token, ValueId row) {
-  if (sections_.size() > 1 || sections_[0].weights.is_paired()) return;  // it is not known of whom
+  // Which section the rows belong to, and the halves of a pair, are told apart at their end.
+  if (sections_.size() > 1 || sections_[0].weights.is_paired()) return;
   const ValueId column = b_.sub(row, b_.index(sections_[0].weights.first_unit * kFragmentRows));
   sections_[0].parts[0].epilogue.ask(place(sections_[0], token, column));
 }
