@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "graph_partitioner/ir/text.h"
@@ -186,6 +187,23 @@ TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
     executable->run(context);
     EXPECT_EQ(stub_.calls("cuLaunchKernel"), i);
     EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), i);
+  }
+}
+
+// Neither the watch of indices nor the launch that they are of is held up by the other.
+TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
+  add_copy_of_boxes();
+  add_copy_of_boxes();
+  IndexCheck check;
+  check.bound = std::numeric_limits<int32_t>::max();
+  program_.launches[1].checks.push_back({0, DType::kI32, n_ * Dim(kColumns), check});
+  const auto executable = finish();
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  for (int i = 1; i <= 3; ++i) {
+    OneInput context(x.address(), y.address(), 10);
+    executable->run(context);
+    EXPECT_EQ(stub_.calls("cuLaunchKernel"), i);
+    EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 2 * i);
   }
 }
 
