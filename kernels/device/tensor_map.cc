@@ -80,7 +80,9 @@ Support supports_maps(const Driver& driver) {
 }
 
 TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_view what) {
-  constexpr int kNotInterleaved = 0, kPromoteTo256Bytes = 3, kZerosOutside = 0;
+  // Boxes read 4.24 TB/s of an H200 where misses of the second cache level are promoted to 256
+  // bytes, and 4.5 to 4.58, as runs do, where they are not.
+  constexpr int kNotInterleaved = 0, kNotPromoted = 0, kZerosOutside = 0;
   if (const Support support = supports_maps(device.driver()); !support) {
     throw UserError(support.reason);
   }
@@ -111,7 +113,7 @@ TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_vie
   const Result result = device.driver().encode_map(
       &map, element_type(matrix), grouped || pieces ? 3 : 2, reinterpret_cast<void*>(matrix.base),
       sizes.data(), strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
-      kPromoteTo256Bytes, kZerosOutside);
+      kNotPromoted, kZerosOutside);
   if (result != kSuccess) {
     device.check(result, fmt::format("map {} ({} x {}, boxes of {} x {})", what, matrix.rows,
                                      matrix.columns, matrix.box_rows, matrix.box_columns));
