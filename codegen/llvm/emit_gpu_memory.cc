@@ -93,14 +93,17 @@ void GpuEmitter::order_memory(const Operation& op) {
   barrier_before(place, 1, write);
 }
 
-// Scratch that products read, and that is filled before any of them stands: a barrier behind each
-// store, and none in the loops that read.
+// Scratch that products or steps of pipelines read, and that is filled before any of them stands: a
+// barrier behind each store, and none in the loops that read.
 void GpuEmitter::find_settled() {
   std::map<ValueId, std::pair<size_t, size_t>> times;  // of the last store and the first load
-  std::set<ValueId> kept;                              // by whoever reads into registers
+  std::set<ValueId> kept;                              // by whoever reads into registers, once
   size_t now = 0;
+  int pipelines = 0;  // around the operation
   std::function<void(const Operation&)> visit = [&](const Operation& op) {
+    pipelines += op.op == Op::kPipeline;
     for (const Region& region : op.regions) std::ranges::for_each(region.operations, visit);
+    pipelines -= op.op == Op::kPipeline;
     bool reads = op.op == Op::kLoad || op.op == Op::kGather;
     if (!reads && op.op != Op::kStore && op.op != Op::kScatter) return;
     const Operation* scratch = definitions_[op.operands[0]];
@@ -109,7 +112,7 @@ void GpuEmitter::find_settled() {
     auto& [stored, loaded] = entry->second;
     if (!reads) stored = now;
     if (reads) loaded = std::min(loaded, now);
-    if (!folded_.contains(&op) && op.op != Op::kStore) kept.insert(op.operands[0]);
+    if (reads && !folded_.contains(&op) && pipelines == 0) kept.insert(op.operands[0]);
   };
   for (const Operation& op : kernel_.body.operations) {
     ++now;

@@ -124,6 +124,44 @@ TEST(PipelinedDot, EveryShapeOfFewTokens) {
   }
 }
 
+// One token of integers: scales multiply the sums of blocks, and where these fill all columns codes
+// are multiplied with up to 1032 beside them, which is taken from the sums. Rows of one sign leave
+// most to take.
+TEST(PipelinedDot, OffsetsAreTakenFromSumsOfBlocks) {
+  unsigned seed = 500;
+  for (const DType element : {DType::kI4, DType::kU4}) {
+    for (const int64_t block : {16, 32, 64, 2048}) {
+      const DotProblem problem{
+          {.name = "int4", .element = element, .scale = DType::kF16, .block = block},
+          DType::kF16,
+          {150, 2048}};
+      std::mt19937 random(seed++);
+      const ir::Graph graph = build_dot(problem, random, 1);
+      const ir::Node& node = graph.node(graph.order().front());
+      std::vector<ReferenceTensor> inputs = dot_inputs(graph, 1, random);
+      for (double& x : inputs[0].reals) x = std::fabs(x);
+      const ReferenceTensor sums = magnitudes(graph, inputs);
+      const Tolerance exact = dot_tolerance(problem, sums);
+      const Tolerance tolerance = [&](size_t output, int64_t index, double wanted) {
+        return exact(output, index, wanted) + std::ldexp(sums.number(index), -16);
+      };
+      Settings settings = only_pipelined();
+      const Candidate& candidate = *select(graph, node, settings).chosen;
+      int kept = 0;
+      for (; settings.rank < 40; ++settings.rank) {
+        const std::string shape = candidate.lower(graph, node, settings).shapes[0].chosen;
+        if (shape.find(" kept") == std::string::npos) continue;
+        ++kept;
+        SCOPED_TRACE(describe(problem) + ", blocks of " + std::to_string(block) + ", " + shape);
+        EXPECT_EQ(disagreement(run(*build_for_test(graph, settings), graph, inputs),
+                               reference::evaluate(graph, inputs), tolerance),
+                  "");
+      }
+      EXPECT_GE(kept, 2) << describe(problem);
+    }
+  }
+}
+
 // Odd N, K that ends inside a block, one block in parts and several in a slot.
 TEST(PipelinedDot, ScalesOfBlocksMultiplyTheirSums) {
   unsigned seed = 300;

@@ -7,6 +7,7 @@
 //
 // The tokens come with the slots, or are read once into shared memory, where the block can also
 // compute them (a norm): weights are on their way meanwhile, before the launch before has ended.
+#include <array>
 #include <bit>
 #include <optional>
 
@@ -25,6 +26,7 @@ using codegen::ValueId;
 
 constexpr int kWarpRows = 16, kFewestColumns = 8;  // of the matrix instruction
 constexpr int kLanes = 32;
+constexpr int kUnitsOfSums = 4;  // whose blocks have the eight columns
 // Of 64 k of a token that is kept: an odd number of 16-byte units, so that eight rows of a matrix
 // lie in eight banks.
 constexpr int kKeptPitch = kFragmentDepth + 8;
@@ -84,6 +86,11 @@ class Emitter {
   int warps_of_group() const { return block_rows() / kWarpRows; }
   int columns() const { return std::max(shape_.tokens, kFewestColumns); }  // of the sums
   bool sums_blocks() const { return shape_.sums_blocks(layout_); }
+  // Codes are multiplied with what stands beside them, and it is taken from the sums of each block.
+  bool takes_offsets() const {
+    return sums_blocks() && shape_.units % kUnitsOfSums == 0 && layout_.sum_parts() == 1 &&
+           layout_.row_offsets() != std::array<double, 2>{};
+  }
   int share_columns() const { return sums_blocks() ? 1 : columns(); }
   // Lanes that add up have neighbouring rows: eight or sixteen columns and two more put 16 rows of
   // two tokens into 32 banks.
@@ -119,6 +126,7 @@ class Emitter {
                b_.constant(layout_.operand, 0,
                            {static_cast<int>(layout_.steps()), kKeptPitch - kFragmentDepth}));
     }
+    if (takes_offsets()) block_sums_ = b_.alloc(DType::kF32, layout_.steps() * 2);
     if (shape_.tokens == 1) return keep_token(b_.index(0));
     const ValueId last = b_.min(rows_, b_.index(shape_.tokens));
     b_.loop(b_.index(0), last, b_.index(1), {}, [&](ValueId token, std::span<const ValueId>) {
@@ -139,6 +147,37 @@ class Emitter {
                 {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
                b_.reshape(terms[term], {lines, kFragmentDepth}));
     }
+    if (takes_offsets()) keep_block_sums(row);
+  }
+
+  // As they follow each other: of a step [unit][group][block].
+  void keep_block_sums(Tile row) {
+    const int block = layout_.summed_block(), count = b_.type(row).shape[0] / block;
+    const Tile blocks = b_.reshape(b_.cast(row, DType::kF32), {count, block});
+    b_.store({block_sums_, b_.index(0), {}, {b_.index(layout_.steps() * 2)}},
+             b_.reduce(Fn::kAdd, blocks, 1));
+  }
+
+  // What the sums of four units begin with, [128, 8]: less the offsets times the blocks of x.
+  Tile taken_offsets(ValueId step, int unit) {
+    const int of_unit = 2 * shape_.groups, count = kUnitsOfSums * of_unit, rows = block_rows();
+    const ValueId first = b_.add(b_.mul(step, b_.index(int64_t{shape_.units} * of_unit)),
+                                 b_.index(int64_t{unit} * of_unit));
+    const Tile sums = b_.broadcast(b_.load({block_sums_, first}, {count, 1}), {count, rows});
+    // From (unit, group, block, row) to (group, row, unit, block).
+    const int row_bits = std::countr_zero(static_cast<unsigned>(rows));
+    const int units = row_bits + 1 + std::countr_zero(static_cast<unsigned>(shape_.groups));
+    std::vector<int64_t> order = {row_bits, units, units + 1};
+    for (int bit = 0; bit < row_bits; ++bit) order.push_back(bit);
+    for (int bit = row_bits + 1; bit < units; ++bit) order.push_back(bit);
+    const std::vector<int> shape = {kFragmentRows, kFewestColumns};
+    const Tile half = b_.binary(Fn::kAnd, b_.iota(DType::kI32, shape, 0),
+                                b_.integer_constant(DType::kI32, kWarpRows / 2, shape));
+    const Tile is_first = b_.compare(Fn::kEqual, half, b_.integer_constant(DType::kI32, 0, shape));
+    const auto [upper, lower] = layout_.row_offsets();
+    const Tile offsets = b_.select(is_first, b_.constant(DType::kF32, -upper, shape),
+                                   b_.constant(DType::kF32, -lower, shape));
+    return b_.mul(b_.permute(sums, std::move(order), shape), offsets);
   }
 
   Tile load_token(ValueId token) {
@@ -296,22 +335,23 @@ class Emitter {
   // Four units at once, two columns each: lane t of a row has the sums of unit t, whose scales are
   // one word. Units of four blocks have them in two parts.
   std::vector<Tile> add_blocks(std::vector<Tile> sums, ValueId step, ValueId slot) {
-    const int together = std::min(4, shape_.units);
-    const int parts = layout_.scale.per_row / 2, depth = kFragmentDepth / parts;
+    const int together = std::min(kUnitsOfSums, shape_.units);
+    const int parts = layout_.sum_parts(), depth = kFragmentDepth / parts;
     for (int unit = 0; unit < shape_.units; unit += together) {
-      const Tile zero = b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
-      std::vector<Tile> blocks(static_cast<size_t>(parts), zero);
+      const Tile first = takes_offsets() ? taken_offsets(step, unit)
+                                         : b_.constant(DType::kF32, 0, {kFragmentRows, columns()});
+      std::vector<Tile> blocks(static_cast<size_t>(parts), first);
       std::vector<FragmentPlaces> units;
       for (int u = 0; u < together; ++u) {
         units.push_back(places(unit + u));
-        const Tile left = reader_.unscaled_operand(units.back(), slot);
+        const Tile left = reader_.unscaled_operand(units.back(), slot, takes_offsets());
         for (int part = 0; part < parts; ++part) {
-          const int first = part * depth;
-          const Tile own = parts == 1 ? left : b_.slice(left, {0, first}, {kFragmentRows, depth});
+          const int begin = part * depth;
+          const Tile own = parts == 1 ? left : b_.slice(left, {0, begin}, {kFragmentRows, depth});
           Tile& sum = blocks[static_cast<size_t>(part)];
-          sum = b_.blockwise_dot(sum, own, b_.transpose(kept_tokens(step, unit + u, first, depth)),
+          sum = b_.blockwise_dot(sum, own, b_.transpose(kept_tokens(step, unit + u, begin, depth)),
                                  shape_.groups,
-                                 {static_cast<int>(layout_.block), 2 * u, kFragmentDepth - first});
+                                 {layout_.summed_block(), 2 * u, kFragmentDepth - begin});
         }
       }
       const std::vector<Tile> factors = reader_.block_factors(units, slot);
@@ -391,7 +431,7 @@ class Emitter {
   ProductEnd end_;
   FragmentReader reader_;
   std::optional<ApartSides> sides_;
-  ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone;
+  ValueId rows_ = kNone, shares_ = kNone, scale_ = kNone, zero_ = kNone, block_sums_ = kNone;
   std::vector<ValueId> codes_, x_rings_, kept_;
 };
 

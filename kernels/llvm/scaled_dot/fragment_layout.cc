@@ -242,8 +242,21 @@ int FragmentLayout::Side::words() const {
 }
 
 bool FragmentLayout::can_sum_blocks() const {
-  return element != nullptr && element->codes == DType::kF4E2M1 && operand == DType::kF16 &&
-         scale.kind == Side::Kind::kBytes && zero.kind == Side::Kind::kNone && lift == 0;
+  if (element == nullptr || operand != DType::kF16 || zero.kind != Side::Kind::kNone || lift != 0) {
+    return false;
+  }
+  if (element->codes == DType::kF4E2M1) return scale.kind == Side::Kind::kBytes;
+  return element->codes == DType::kU4 && scale.kind == Side::Kind::kHalves && !sides_apart;
+}
+
+std::array<double, 2> FragmentLayout::row_offsets() const {
+  std::array<double, 2> offsets{};
+  for (size_t pair = 0; pair < element->pairs.size(); ++pair) {
+    const double offset = element->pairs[pair].offset + zero_offset;
+    if (pair >= 2 && offset != offsets[pair % 2]) return {};
+    offsets[pair % 2] = offset;
+  }
+  return offsets;
 }
 
 int FragmentLayout::units_together(int units) const {

@@ -240,9 +240,10 @@ Tile FragmentReader::operand(const FragmentPlaces& places, ValueId slot) {
   return decoded(places, layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks());
 }
 
-Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId slot) {
+Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId slot,
+                                      bool with_offsets) {
   slot_ = slot;
-  return decoded(places, /*with_scales=*/false);
+  return decoded(places, /*has_scales=*/false, with_offsets);
 }
 
 // Lane t of a row has its word of unit t, or of t % 2 where there are two: u32 [threads, 1].
@@ -260,21 +261,27 @@ Tile FragmentReader::lane_words(std::span<const FragmentPlaces> units, int word)
   return b_.reshape(rows, {kFragmentThreads, 1});
 }
 
+// Scales of the two blocks of a part, in one of the two rows of each thread: [threads, 2].
+Tile FragmentReader::lane_scales(std::span<const FragmentPlaces> units, int row_half, int part) {
+  const int count = layout_.scale.per_row;
+  if (layout_.scale.kind == Side::Kind::kBytes) {
+    const auto pair = static_cast<size_t>(count == 4 ? part : row_half);
+    return pairs(lane_words(units, count == 4 ? row_half : 0), layout_.scale_rule->pairs[pair]);
+  }
+  const int word = count == 1 ? 0 : row_half * layout_.sum_parts() + part;
+  const Tile halves = b_.bitcast(lane_words(units, word), layout_.operand);
+  if (count > 1) return halves;
+  return b_.broadcast(b_.slice(halves, {0, row_half}, {kFragmentThreads, 1}),
+                      {kFragmentThreads, 2});
+}
+
 std::vector<Tile> FragmentReader::block_factors(std::span<const FragmentPlaces> units,
                                                 ValueId slot) {
   slot_ = slot;
-  const bool four = layout_.scale.per_row == 4;
-  const auto words = [&](int row_half) { return lane_words(units, four ? row_half : 0); };
-  const std::array<Tile, 2> of_half =
-      four ? std::array{words(0), words(1)} : std::array{words(0), kNone};
   std::vector<Tile> factors;
-  for (int part = 0; part < layout_.scale.per_row / 2; ++part) {
-    std::array<Tile, 2> rows{};
-    for (const size_t half : {0, 1}) {
-      const size_t pair = four ? static_cast<size_t>(part) : half;
-      const Tile codes = pairs(of_half[four ? half : 0], layout_.scale_rule->pairs[pair]);
-      rows[half] = b_.cast(codes, DType::kF32);
-    }
+  for (int part = 0; part < layout_.sum_parts(); ++part) {
+    const std::array<Tile, 2> rows = {b_.cast(lane_scales(units, 0, part), DType::kF32),
+                                      b_.cast(lane_scales(units, 1, part), DType::kF32)};
     // From (row half, warp, g, t, block) to (warp, row half, g; t, block).
     factors.push_back(
         b_.permute(b_.concat(rows, 0), {0, 1, 2, 3, 4, 5, 9, 6, 7, 8}, {kFragmentRows, 8}));
@@ -282,7 +289,7 @@ std::vector<Tile> FragmentReader::block_factors(std::span<const FragmentPlaces> 
   return factors;
 }
 
-Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {
+Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales, bool with_offsets) {
   const FormatRule& rule = *layout_.element;
   const int width = layout_.code_width(), columns = 2 * width;
   const bool has_zeros = layout_.zero.kind != Side::Kind::kNone;
@@ -304,7 +311,7 @@ Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales) {
     for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
       const size_t half = pair % 2, slice = pair / 4;
       Tile value = values[pair];
-      const double offset = rule.pairs[pair].offset + layout_.zero_offset;
+      const double offset = with_offsets ? 0 : rule.pairs[pair].offset + layout_.zero_offset;
       if (offset != 0) value = b_.sub(value, constant(offset, value));
       if (layout_.real_zeros) {
         parts.push_back(shifted(value, zero[half][slice], scale[half][slice]));

@@ -75,8 +75,13 @@ struct FragmentLayout {
     return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
   }
   bool shares_scales() const { return scale.kind == Side::Kind::kShared; }
-  // Elements are operands as they are, and scales of blocks may multiply sums instead.
+  // Elements are operands as they are, and scales of blocks may multiply sums instead. Such a sum
+  // has `summed_block()` k, and a unit has `sum_parts()` times two of them.
   bool can_sum_blocks() const;
+  int sum_parts() const { return std::max(1, scale.per_row / 2); }
+  int summed_block() const { return kFragmentDepth / 2 / sum_parts(); }
+  // What stands in words beside the codes of rows g and g + 8, if it is the same for all k.
+  std::array<double, 2> row_offsets() const;
   // Units of a slot that are one block, or parts of one.
   int units_together(int units) const;
   // Blocks of a unit whose sums are multiplied on their own, and k of each.
@@ -151,8 +156,9 @@ class FragmentReader {
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
   Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
-  // The same without scales, for sums of one block each: see can_sum_blocks().
-  Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId slot);
+  // The same without scales, for sums of one block each: see can_sum_blocks(). Or codes with their
+  // offsets, row_offsets(), which must then be taken from the sums.
+  Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId slot, bool with_offsets);
   // What multiplies such sums of two or four units, by parts of two blocks: f32 [128, 8], column
   // 2 u + b is block b of unit u's part. They are too small by block_factor().
   std::vector<Tile> block_factors(std::span<const FragmentPlaces> units, codegen::ValueId slot);
@@ -184,8 +190,9 @@ class FragmentReader {
   // Every element as often as k repeats it; `slice`: of two in a word.
   Tile across(Tile side, int width, int slice);
   Tile scales(const Words& at, int row_half);
-  Tile decoded(const FragmentPlaces& places, bool with_scales);
+  Tile decoded(const FragmentPlaces& places, bool has_scales, bool with_offsets = false);
   Tile lane_words(std::span<const FragmentPlaces> units, int word);
+  Tile lane_scales(std::span<const FragmentPlaces> units, int row_half, int part);
   Tile zeros(const Words& at, int row_half);
   Tile scaled(Tile elements, Tile scale);
   Tile shifted(Tile elements, Tile zero, Tile scale);
