@@ -25,6 +25,14 @@ bool has_epilogue_type(DType dtype) {
          dtype == DType::kBool;
 }
 
+// A number in more bytes than it has bits for: whoever reads it can make it from fewer.
+bool widens(const Graph& graph, const Node* node) {
+  if (node == nullptr || !node->is("Cast")) return false;
+  const DType from = graph.value(node->input(0)).dtype, to = graph.value(node->output(0)).dtype;
+  return has_epilogue_type(from) && from != DType::kBool && is_floating(to) &&
+         bit_width(from) < bit_width(to);
+}
+
 // Codes of a rounding that the epilogue itself brings back to numbers.
 bool stays_inside(DType dtype) {
   return has_epilogue_type(dtype) || is_small_float(dtype) || dtype == DType::kI8 ||
@@ -55,7 +63,8 @@ class Epilogue {
       nodes.push_back(id);
       inside.insert(graph_.node(id).output(0));
       const std::vector<ValueId> leaving = escaping(nodes);
-      const bool is_result = leaving.size() == 1 && has_epilogue_type(dtype(leaving[0]));
+      const bool is_result = leaving.size() == 1 && has_epilogue_type(dtype(leaving[0])) &&
+                             !is_left_to_readers(leaving[0]);
       if (is_result && operands(nodes) <= kMostOperands) best = {nodes, leaving[0]};
     }
     while (take_operand(best)) continue;
@@ -64,6 +73,16 @@ class Epilogue {
 
  private:
   DType dtype(ValueId id) const { return graph_.value(id).dtype; }
+
+  // Loops and epilogues that read it make it themselves.
+  bool is_left_to_readers(ValueId value) const {
+    return widens(graph_, graph_.producer(value)) && !uses_.is_output(value) &&
+           std::ranges::all_of(uses_.of(value), [&](NodeId user) {
+             const std::string& op = graph_.node(user).op;
+             return ir::is_primitive(op, ir::PrimitiveClass::kPointwise) ||
+                    ir::is_primitive(op, ir::PrimitiveClass::kReduction);
+           });
+  }
 
   // What is computed for the region alone (a residual that is rounded first) is computed there.
   bool take_operand(Region& region) const {
@@ -240,10 +259,35 @@ bool take_bias(Graph& graph, NodeId id) {
   return true;
 }
 
+// Wider numbers that a region reads beside others are made for it alone. Whether there were any.
+bool copy_wider_operands(Graph& graph, const Epilogue::Region& region) {
+  const auto inside = [&](NodeId id) {
+    return std::ranges::find(region.nodes, id) != region.nodes.end();
+  };
+  bool copied = false;
+  for (const NodeId reader : region.nodes) {
+    for (size_t i = 0; i < graph.node(reader).inputs.size(); ++i) {
+      const ValueId operand = graph.node(reader).inputs[i];
+      const Node* maker = operand == kNoValue ? nullptr : graph.producer(operand);
+      if (!widens(graph, maker) || inside(graph.value(operand).producer)) continue;
+      const bool has_others = !std::ranges::all_of(graph.consumers(operand), inside);
+      if (!has_others && !graph.is_output(operand)) continue;
+      Node copy = *maker;
+      const ValueId own = graph.add_value(graph.value(operand));
+      copy.outputs = {own};
+      graph.insert_before(reader, std::move(copy));
+      graph.node(reader).inputs[i] = own;
+      copied = true;
+    }
+  }
+  return copied;
+}
+
 bool take_region(Graph& graph, NodeId id) {
   const Node node = graph.node(id);
   if (node.body || node.outputs.size() != 1 || !graph.value(node.output(0)).shape) return false;
-  const Epilogue::Region region = Epilogue(graph, id).find();
+  Epilogue::Region region = Epilogue(graph, id).find();
+  if (copy_wider_operands(graph, region)) region = Epilogue(graph, id).find();
   if (region.nodes.empty()) return false;
   Outlined outlined = outline(graph, region.nodes, {node.output(0)}, {region.output});
   ir::ScaledDot dot = ir::ScaledDot::from(node);

@@ -96,10 +96,11 @@ ReferenceTensor sum(const ReferenceTensor& a, const ReferenceTensor& b) {
   return y;
 }
 
-// Outputs: normalised, mean, inverse deviation, input + skip + bias.
+// Outputs: normalised, mean, inverse deviation, input + skip + bias, which the norm is one of.
 Outputs skip_normalization(const Call& call, Centre centre, size_t beta, size_t bias) {
   ReferenceTensor x = sum(call.input(0), call.input(1));
   if (call.has(bias)) x = sum(x, call.input(bias));
+  x = x.rounded();
   const ReferenceTensor* shift = centre == Centre::kMean ? optional_input(call, beta) : nullptr;
   Normalized n = normalize(x, x.dims.size() - 1, call.node.number("epsilon", 1e-12f), centre,
                            &call.input(2), shift);

@@ -80,9 +80,11 @@ Results rms_norm(Emitter& emit, const Node& node) {
 
 constexpr float kSkipEpsilon = 1e-12f;  // com.microsoft's default
 
-// x + skip (+ bias), and the last axis.
+// x + skip (+ bias), as it goes on and in the type of statistics, and the last axis. The norm is
+// one of the sum that goes on, as ONNX Runtime's CUDA provider has it: so half of the bytes are
+// kept.
 struct Residual {
-  ValueId sum = kNoValue;
+  ValueId sum = kNoValue, wide = kNoValue;
   Axes axes;
 };
 
@@ -91,10 +93,12 @@ Residual add_residual(Emitter& emit, const Node& node, size_t bias) {
   residual.axes = trailing_axes(emit, node);
   if (residual.axes.empty()) return residual;
   const ValueId x = stash(emit, node, node.input(0)), skip = stash(emit, node, node.input(1));
-  residual.sum = emit.binary("Add", x, skip);
+  ValueId sum = emit.binary("Add", x, skip);
   if (node.input(bias) != kNoValue) {
-    residual.sum = emit.binary("Add", residual.sum, stash(emit, node, node.input(bias)));
+    sum = emit.binary("Add", sum, stash(emit, node, node.input(bias)));
   }
+  residual.sum = emit.cast(sum, emit.dtype(node.input(0)));
+  residual.wide = emit.cast(residual.sum, emit.dtype(sum));
   return residual;
 }
 
@@ -102,7 +106,7 @@ Results skip_layer_norm(Emitter& emit, const Node& node) {
   const Residual residual = add_residual(emit, node, 4);
   if (residual.axes.empty()) return {};
   const Centred norm =
-      standardize(emit, residual.sum, residual.axes, node.number("epsilon", kSkipEpsilon));
+      standardize(emit, residual.wide, residual.axes, node.number("epsilon", kSkipEpsilon));
   const ValueId y = scale_and_shift(emit, norm.y, node.input(2), node.input(3));
   return {y, norm.mean, norm.inverse, residual.sum};
 }
@@ -111,7 +115,7 @@ Results skip_rms_norm(Emitter& emit, const Node& node) {
   const Residual residual = add_residual(emit, node, 3);
   if (residual.axes.empty()) return {};
   const Centred norm =
-      scale_by_rms(emit, residual.sum, residual.axes, node.number("epsilon", kSkipEpsilon));
+      scale_by_rms(emit, residual.wide, residual.axes, node.number("epsilon", kSkipEpsilon));
   const ValueId y = scale_and_shift(emit, norm.y, node.input(2), kNoValue);
   return {y, kNoValue, norm.inverse, residual.sum};
 }

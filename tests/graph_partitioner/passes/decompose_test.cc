@@ -131,6 +131,14 @@ INSTANTIATE_TEST_SUITE_P(Norms, Decompose,
           output %y
           output %t
         })"},
+                                           Case{"SkipRmsNormOfHalves", R"(graph g {
+          input %x: f16[b,s,6]
+          input %k: f16[b,s,6]
+          input %w: f16[6]
+          %y: f16[b,s,6], _, _, %t: f16[b,s,6] = com.microsoft::SkipSimplifiedLayerNormalization@1(%x, %k, %w)
+          output %y
+          output %t
+        })"},
                                            Case{"GroupNorm", R"(graph g {
           input %x: f32[b,6,s,3]
           input %w: f32[6]

@@ -70,6 +70,32 @@ TEST(FuseEpilogues, WhatIsComputedForAnOperandAlone) {
             "ScaledDot[Cast Cast Cast Add]");
 }
 
+// A sum of halves goes on as halves: a norm and the next sum make wider numbers for themselves.
+TEST(FuseEpilogues, WiderNumbersAreLeftToTheirReaders) {
+  const ir::Graph after = fused(ir::parse(R"(graph g {
+    input %x: f16[m,4]
+    input %w: f16[4,4]
+    input %r: f16[m,4]
+    %d: f16[m,4] = tenon::ScaledDot(%x, %w) {result="f16"}
+    %e: f32[m,4] = Cast(%d) {to=1}
+    %q: f32[m,4] = Cast(%r) {to=1}
+    %s: f32[m,4] = Add(%e, %q)
+    %h: f16[m,4] = Cast(%s) {to=10}
+    %i: f32[m,4] = Cast(%h) {to=1}
+    %n: f32[m,4] = Softmax@13(%i)
+    %b: f16[m,4] = Cast(%n) {to=10}
+    %f: f16[m,4] = tenon::ScaledDot(%b, %w) {result="f16"}
+    %g: f32[m,4] = Cast(%f) {to=1}
+    %t: f32[m,4] = Add(%g, %i)
+    %y: f16[m,4] = Cast(%t) {to=10}
+    output %y
+  })"));
+  EXPECT_EQ(outline_text(after),
+            "ScaledDot[Cast Cast Add Cast] Cast ReduceMax Sub Exp ReduceSum Div Cast "
+            "ScaledDot[Cast Cast Add Cast]");
+  EXPECT_EQ(after.value(dot_of(after).output(0)).name, "h");
+}
+
 TEST(FuseEpilogues, WhatOthersReadToo) {
   const ir::Graph after = fused(ir::parse(R"(graph g {
     input %x: f32[m,4]
