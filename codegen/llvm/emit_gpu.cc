@@ -502,6 +502,58 @@ llvm::Value* GpuEmitter::join_bits(Value* a, Value* b) {
                   {first, second, llvm::ConstantInt::get(a->getType(), *mask)});
 }
 
+bool GpuEmitter::divides_inline(Value* divisor) const {
+  return specialised_ && has_async_products_ && !llvm::isa<llvm::Constant>(divisor);
+}
+
+// In 32 bits where both fit, as they always do. Machine code for 64 calls a function, and a kernel
+// that might call somebody else's runs its asynchronous products one after the other. Others have
+// no registers to spare for two ways.
+llvm::Value* GpuEmitter::quotient(Value* a, Value* b) {
+  if (!divides_inline(b)) return KernelEmitter::quotient(a, b);
+  auto& context = module_.getContext();
+  auto* is_short = llvm::BasicBlock::Create(context, "short_division", function_);
+  auto* is_long = llvm::BasicBlock::Create(context, "long_division", function_);
+  auto* after = llvm::BasicBlock::Create(context, "divided", function_);
+  Value* high = ir_.CreateLShr(ir_.CreateOr(a, b), 32);
+  ir_.CreateCondBr(ir_.CreateICmpEQ(high, index_constant(0)), is_short, is_long);
+  ir_.SetInsertPoint(is_short);
+  auto narrow = [&](Value* x) { return ir_.CreateTrunc(x, ir_.getInt32Ty()); };
+  Value* of_short = as_index(ir_.CreateUDiv(narrow(a), narrow(b)));
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(is_long);
+  Value* of_long = long_quotient(a, b);
+  llvm::BasicBlock* end_of_long = ir_.GetInsertBlock();
+  ir_.CreateBr(after);
+  ir_.SetInsertPoint(after);
+  llvm::PHINode* result = ir_.CreatePHI(ir_.getInt64Ty(), 2);
+  result->addIncoming(of_short, is_short);
+  result->addIncoming(of_long, end_of_long);
+  return result;
+}
+
+// Bit by bit.
+llvm::Value* GpuEmitter::long_quotient(Value* a, Value* b) {
+  Tile zero = {index_constant(0), index_constant(0)};
+  return counted_loop(
+      64, zero,
+      [&](Value* counter, const Tile& carried) -> Tile {
+        Value* bit = ir_.CreateSub(index_constant(63), as_index(counter));
+        Value* next = ir_.CreateAnd(ir_.CreateLShr(a, bit), 1);
+        Value* rest = ir_.CreateOr(ir_.CreateShl(carried[1], 1), next);
+        Value* fits = ir_.CreateICmpUGE(rest, b);
+        Value* shifted = ir_.CreateShl(carried[0], 1);
+        return {ir_.CreateOr(shifted, ir_.CreateZExt(fits, ir_.getInt64Ty())),
+                ir_.CreateSelect(fits, ir_.CreateSub(rest, b), rest)};
+      },
+      /*rolled=*/true)[0];
+}
+
+llvm::Value* GpuEmitter::remainder(Value* a, Value* b) {
+  if (!divides_inline(b)) return KernelEmitter::remainder(a, b);
+  return ir_.CreateSub(a, ir_.CreateMul(quotient(a, b), b));
+}
+
 // The nearest float would cost a branch per element.
 llvm::Value* GpuEmitter::reciprocal(Value* x) {
   if (!x->getType()->isFloatTy()) return KernelEmitter::reciprocal(x);

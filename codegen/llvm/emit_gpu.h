@@ -68,6 +68,10 @@ class GpuEmitter : private KernelEmitter {
   bool is_uniform(Value* value) const;
   Value* real_function(Fn fn, std::span<Value* const> arguments) override;
   Value* float_remainder(Value* a, Value* b) override;
+  Value* quotient(Value* a, Value* b) override;
+  Value* remainder(Value* a, Value* b) override;
+  Value* long_quotient(Value* a, Value* b);
+  bool divides_inline(Value* divisor) const;
   Value* reciprocal(Value* x) override;
   Value* join_bits(Value* a, Value* b) override;
   Value* f32_to_bf16(Value* x) override;

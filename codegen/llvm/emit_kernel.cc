@@ -104,11 +104,10 @@ void KernelEmitter::index_operation(const Operation& op) {
         return ir_.CreateNSWSub(at(0), at(1));
       case Op::kIndexMul:
         return ir_.CreateNSWMul(at(0), at(1));
-      // Both are known to be non-negative, and unsigned division by a constant is cheaper.
       case Op::kIndexDiv:
-        return ir_.CreateUDiv(at(0), at(1));
+        return quotient(at(0), at(1));
       case Op::kIndexRem:
-        return ir_.CreateURem(at(0), at(1));
+        return remainder(at(0), at(1));
       case Op::kIndexMin:
         return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at(0), at(1));
       case Op::kIndexMax:
@@ -125,6 +124,11 @@ void KernelEmitter::index_operation(const Operation& op) {
   };
   values_[op.results[0]] = {compute()};
 }
+
+// Unsigned: division by a constant is cheaper.
+llvm::Value* KernelEmitter::quotient(Value* a, Value* b) { return ir_.CreateUDiv(a, b); }
+
+llvm::Value* KernelEmitter::remainder(Value* a, Value* b) { return ir_.CreateURem(a, b); }
 
 std::vector<ValueId> KernelEmitter::yielded(const Region& region) const {
   return region.operations.back().operands;

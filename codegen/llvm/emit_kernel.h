@@ -74,6 +74,9 @@ class KernelEmitter {
   // What no instruction computes.
   virtual Value* real_function(Fn fn, std::span<Value* const> arguments) = 0;
   virtual Value* float_remainder(Value* a, Value* b);
+  // Of indices, which are not negative.
+  virtual Value* quotient(Value* a, Value* b);
+  virtual Value* remainder(Value* a, Value* b);
   virtual Value* reciprocal(Value* x);           // within 1 ULP
   virtual Value* join_bits(Value* a, Value* b);  // a or b
 

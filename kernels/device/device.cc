@@ -342,7 +342,11 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   // alone knows the machine code.
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
   if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
-  if (ModuleHandle module = load_whole_program(code)) return module;
+  const auto has = [&](std::string_view word) { return code.ptx.find(word) != std::string::npos; };
+  const bool deals_registers = has("setmaxnreg");
+  if (deals_registers) {
+    if (ModuleHandle module = load_whole_program(code)) return module;
+  }
   const LinkerAnswer& answer = linker(driver_version_ / 1000);
   if (!answer.support) return load_text(code, answer.support.reason);
   std::shared_ptr<const MachineCode> machine_code;
@@ -350,6 +354,10 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
     machine_code = link_once(answer, content, code.ptx, description_.arch);
   } catch (const UserError& error) {
     return load_text(code, error.what());
+  }
+  const bool is_slow = machine_code->remarks.find("Performance Loss") != std::string::npos;
+  if (is_slow && !deals_registers) {
+    if (ModuleHandle module = load_whole_program(code)) return module;
   }
   ModuleHandle module = nullptr;
   const Result result =
@@ -361,10 +369,9 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
 }
 
 // nvJitLink compiles a unit that others might call: it does not deal registers anew (setmaxnreg),
-// and where a division is a call it runs asynchronous products one after the other. The driver
-// knows that nothing follows. Null where the kernel does not need that, or the driver refuses.
+// and where a division is a call it runs asynchronous products one after the other, and says so.
+// The driver knows that nothing follows, but compiles one kernel at a time. Null where it refuses.
 ModuleHandle OpenDevice::load_whole_program(const codegen::GpuCode& code) {
-  if (code.ptx.find("wgmma.") == std::string::npos) return nullptr;
   ModuleHandle module = nullptr;
   const Result result = driver_->module_load(&module, code.ptx.c_str(), 0, nullptr, nullptr);
   if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");

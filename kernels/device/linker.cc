@@ -34,7 +34,9 @@ struct LinkFunctions {
   F(code_size, "nvJitLinkGetLinkedCubinSize", (LinkHandle link, size_t * size))           \
   F(code, "nvJitLinkGetLinkedCubin", (LinkHandle link, void* code))                       \
   F(log_size, "nvJitLinkGetErrorLogSize", (LinkHandle link, size_t * size))               \
-  F(log, "nvJitLinkGetErrorLog", (LinkHandle link, char* log))
+  F(log, "nvJitLinkGetErrorLog", (LinkHandle link, char* log))                            \
+  F(remarks_size, "nvJitLinkGetInfoLogSize", (LinkHandle link, size_t * size))            \
+  F(remarks, "nvJitLinkGetInfoLog", (LinkHandle link, char* log))
 
 #define TENON_DECLARE(member, symbol, parameters) int(*member) parameters = nullptr;
   TENON_LINK_FUNCTIONS(TENON_DECLARE)
@@ -45,7 +47,7 @@ class NvJitLink : public Linker {
  public:
   explicit NvJitLink(const LinkFunctions& functions) : functions_(functions) {}
 
-  std::string link(std::string_view ptx, std::string_view arch) const override {
+  MachineCode link(std::string_view ptx, std::string_view arch) const override {
     // Some names that are none, nvJitLink 13.0 answers with exit(): it is never asked about those.
     if (std::ranges::find(specs(), arch, &Spec::arch) == specs().end()) {
       throw UserError(fmt::format("no GPU architecture '{}' is known", arch));
@@ -72,18 +74,20 @@ class NvJitLink : public Linker {
     std::string code(size, '\0');
     if (result == 0) result = functions_.code(link, code.data());
     if (result != 0) {
+      const std::string why = words(link, functions_.log_size, functions_.log);
       throw UserError(fmt::format("nvJitLink made no machine code for {} (error {}): {}", arch,
-                                  result, log(link)));
+                                  result, why.empty() ? "it gave no reason" : why));
     }
-    return code;
+    return {std::move(code), words(link, functions_.remarks_size, functions_.remarks)};
   }
 
  private:
-  std::string log(LinkHandle link) const {
+  template <typename Size, typename Text>
+  static std::string words(LinkHandle link, const Size& size_of, const Text& text_of) {
     size_t size = 0;
-    if (functions_.log_size(link, &size) != 0 || size == 0) return "it gave no reason";
+    if (size_of(link, &size) != 0 || size == 0) return {};
     std::string text(size, '\0');
-    if (functions_.log(link, text.data()) != 0) return "it gave no reason";
+    if (text_of(link, text.data()) != 0) return {};
     text.resize(std::min(text.find('\0'), text.size()));
     return text;
   }
@@ -153,7 +157,7 @@ std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const D
                                              std::string_view ptx, const std::string& arch) {
   const Digest key = sha256(fmt::format("{} {} {}", hex(content), arch, answer.path));
   return process_cache<MachineCode>().get(key, [&] {
-    auto code = std::make_shared<const MachineCode>(MachineCode{answer.linker->link(ptx, arch)});
+    auto code = std::make_shared<const MachineCode>(answer.linker->link(ptx, arch));
     const size_t bytes = code->bytes.size();
     return std::pair{std::move(code), bytes};
   });

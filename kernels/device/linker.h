@@ -12,15 +12,16 @@
 
 namespace tenon::device {
 
+struct MachineCode {
+  std::string bytes;
+  std::string remarks;  // of the linker
+};
+
 class Linker {
  public:
   virtual ~Linker() = default;
   // Machine code for `arch` ("sm_90a"). Thread-safe. Throws UserError with the linker's own words.
-  virtual std::string link(std::string_view ptx, std::string_view arch) const = 0;
-};
-
-struct MachineCode {
-  std::string bytes;
+  virtual MachineCode link(std::string_view ptx, std::string_view arch) const = 0;
 };
 
 struct LinkerAnswer {

@@ -24,9 +24,10 @@ TEST(LinkerTest, ADriverOlderThanAnyLinkerGetsAReason) {
 TEST(LinkerTest, MakesMachineCodeAndSaysWhatIsWrong) {
   const LinkerAnswer& answer = linker(13);
   if (!answer.support) GTEST_SKIP() << answer.support.reason;
-  const std::string code = answer.linker->link(kPtx, "sm_80");
-  EXPECT_EQ(code.substr(1, 3), "ELF");
-  EXPECT_NE(answer.linker->link(kPtx, "sm_90a"), code);
+  const MachineCode code = answer.linker->link(kPtx, "sm_80");
+  EXPECT_EQ(code.bytes.substr(1, 3), "ELF");
+  EXPECT_EQ(code.remarks, "");
+  EXPECT_NE(answer.linker->link(kPtx, "sm_90a").bytes, code.bytes);
   try {
     answer.linker->link(".version 8.0\n.target sm_80\nnonsense\n", "sm_80");
     FAIL();
@@ -36,12 +37,28 @@ TEST(LinkerTest, MakesMachineCodeAndSaysWhatIsWrong) {
   EXPECT_THROW(answer.linker->link(kPtx, "sm_1"), UserError);
 }
 
+// A unit that others might call keeps its registers: then the driver is asked for a whole program.
+TEST(LinkerTest, RemarksOnWhatItIgnores) {
+  const LinkerAnswer& answer = linker(13);
+  if (!answer.support) GTEST_SKIP() << answer.support.reason;
+  constexpr std::string_view kDealsRegisters = R"(.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry deals() .reqntid 256, 1, 1 {
+  setmaxnreg.dec.sync.aligned.u32 40;
+  ret;
+}
+)";
+  EXPECT_THAT(answer.linker->link(kDealsRegisters, "sm_90a").remarks,
+              ::testing::HasSubstr("Performance Loss"));
+}
+
 TEST(LinkerTest, EqualTextIsLinkedOncePerArchitecture) {
   struct Counting : Linker {
     mutable int links = 0;
-    std::string link(std::string_view ptx, std::string_view arch) const override {
+    MachineCode link(std::string_view ptx, std::string_view arch) const override {
       ++links;
-      return std::string(ptx) + std::string(arch);
+      return {std::string(ptx) + std::string(arch), ""};
     }
   } counting;
   const LinkerAnswer answer{Support::yes(), &counting, "the counting linker"};
