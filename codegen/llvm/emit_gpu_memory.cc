@@ -112,7 +112,8 @@ void GpuEmitter::find_settled() {
     auto& [stored, loaded] = entry->second;
     if (!reads) stored = now;
     if (reads) loaded = std::min(loaded, now);
-    if (reads && !folded_.contains(&op) && pipelines == 0) kept.insert(op.operands[0]);
+    bool is_kept = reads && !folded_.contains(&op) && pipelines == 0;
+    if (is_kept || op.op == Op::kScatter) kept.insert(op.operands[0]);  // no barrier behind those
   };
   for (const Operation& op : kernel_.body.operations) {
     ++now;

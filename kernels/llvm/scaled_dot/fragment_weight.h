@@ -80,7 +80,7 @@ struct FragmentLayout {
   bool can_sum_blocks() const;
   int sum_parts() const { return std::max(1, scale.per_row / 2); }
   int summed_block() const { return kFragmentDepth / 2 / sum_parts(); }
-  // What stands in words beside the codes of rows g and g + 8, if it is the same for all k.
+  // What stands in words beside the codes of rows g and g + 8; zeros where it differs by k.
   std::array<double, 2> row_offsets() const;
   // Units of a slot that are one block, or parts of one.
   int units_together(int units) const;

@@ -145,6 +145,18 @@ class DeviceExecutableTest : public ::testing::Test {
     return buffer;
   }
 
+  // Of each of three Runs: launches that wait for all before them, and launches that begin early.
+  void expect_launches(int waiting, int early) {
+    const auto executable = finish();
+    const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+    for (int run = 1; run <= 3; ++run) {
+      OneInput context(x.address(), y.address(), 10);
+      executable->run(context);
+      EXPECT_EQ(stub_.calls("cuLaunchKernel"), waiting * run);
+      EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), early * run);
+    }
+  }
+
   static std::span<const float> read(const Buffer& buffer, int64_t rows) {
     return {reinterpret_cast<const float*>(buffer.address()), static_cast<size_t>(rows * kColumns)};
   }
@@ -180,14 +192,7 @@ TEST_F(DeviceExecutableTest, AWarmRunEncodesNoMap) {
 TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
   add_copy_of_boxes();
   add_copy_of_boxes();
-  const auto executable = finish();
-  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
-  for (int i = 1; i <= 3; ++i) {
-    OneInput context(x.address(), y.address(), 10);
-    executable->run(context);
-    EXPECT_EQ(stub_.calls("cuLaunchKernel"), i);
-    EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), i);
-  }
+  expect_launches(1, 1);
 }
 
 // Neither the watch of indices nor the launch that they are of is held up by the other.
@@ -197,14 +202,7 @@ TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
   IndexCheck check;
   check.bound = std::numeric_limits<int32_t>::max();
   program_.launches[1].checks.push_back({0, DType::kI32, n_ * Dim(kColumns), check});
-  const auto executable = finish();
-  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
-  for (int i = 1; i <= 3; ++i) {
-    OneInput context(x.address(), y.address(), 10);
-    executable->run(context);
-    EXPECT_EQ(stub_.calls("cuLaunchKernel"), i);
-    EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 2 * i);
-  }
+  expect_launches(1, 2);
 }
 
 TEST_F(DeviceExecutableTest, OtherBuffersAndSizesGetMapsOfTheirOwn) {
