@@ -9,9 +9,10 @@ import numpy as np
 
 from .models.product_stack import STACK_FORMATS
 
-# Four times the second cache level of an H200: no weight is still there when its turn comes again.
-_ROTATED_BYTES = 240_000_000
-_FEWEST, _MOST = 3, 32
+# What a Run moves: 130 us of an H200's memory, more than the host needs to begin the next Run, and
+# twelve times the second cache level: no weight is still there when its turn comes again.
+_RUN_BYTES = 600_000_000
+_FEWEST, _MOST = 3, 64
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Case:
 
     @property
     def copies(self) -> int:
-        return min(_MOST, max(_FEWEST, math.ceil(_ROTATED_BYTES / self.bytes)))
+        return min(_MOST, max(_FEWEST, math.ceil(_RUN_BYTES / self.bytes)))
 
     @property
     def most_copies(self) -> int:
