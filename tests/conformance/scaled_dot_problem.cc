@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "base/convert.h"
@@ -108,8 +109,9 @@ double round_to_tf32(double x) {
 
 // Numbers half way between two of tf32 are rounded one way by some GPUs and the other by others.
 double without_tie(float x) {
-  const float below = std::nextafter(x, 0.0f), above = std::nextafter(x, 2 * x);
-  return round_to_tf32(below) == round_to_tf32(above) ? x : below;
+  constexpr uint32_t kDropped = 0x1fff, kHalf = 0x1000;
+  const bool is_tie = (std::bit_cast<uint32_t>(x) & kDropped) == kHalf;
+  return is_tie ? std::nextafter(x, 0.0f) : x;
 }
 
 ReferenceTensor random_scale(DType dtype, std::vector<int64_t> dims, std::mt19937& random) {
