@@ -268,8 +268,15 @@ int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int
   return LiveRegisters(kernel, layouts, threads).run();
 }
 
+int registers_with(int64_t blocks, int threads) {
+  constexpr int kSchedulers = 4;
+  int64_t warps = (blocks * threads + kWarp * kSchedulers - 1) / (kWarp * kSchedulers);
+  return static_cast<int>(
+      std::min<int64_t>(kRegisters / kSchedulers / kWarp / warps / 8 * 8, kMostRegisters));
+}
+
 RegisterShare share_registers(int live, int threads, int copying) {
-  int equal = std::min(kRegisters / (threads + copying) / 8 * 8, kMostRegisters);
+  int equal = registers_with(1, threads + copying);
   if (copying % kWarpgroup != 0 || copying == 0 || live + kBesidesTiles + kToSpare <= equal) {
     return {equal, false};
   }

@@ -19,6 +19,10 @@ int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int
 inline constexpr int kRegisters = 65536;   // of a multiprocessor
 inline constexpr int kCopyRegisters = 40;  // of threads that only copy, where they are dealt anew
 
+// Of a thread where so many blocks share a multiprocessor. Each of its four schedulers has a
+// quarter of the registers, for whole warps.
+int registers_with(int64_t blocks, int threads);
+
 // How the registers of a multiprocessor go to the threads of one block.
 struct RegisterShare {
   int computing = 0;        // of each thread that computes

@@ -163,12 +163,6 @@ namespace {
 
 constexpr int kBesideTiles = 24;  // registers for addresses and the like
 
-// Each of four schedulers has a quarter of the registers, for whole warps.
-int64_t registers_with(int64_t blocks, int threads) {
-  int64_t warps = (blocks * threads / kWarp + 3) / 4;
-  return kRegisters / 4 / kWarp / warps / 8 * 8;
-}
-
 }  // namespace
 
 // Kernels of few tokens are short: blocks of the next launch should come in early, so registers

@@ -66,6 +66,9 @@ TEST(EstimateTest, RegistersAreDealtAnewWhereAWarpgroupCopies) {
   EXPECT_TRUE(share_registers(170, 256, 128).dealt_anew);
   EXPECT_FALSE(share_registers(170, 256, 32).dealt_anew) << "a warp alone cannot give any back";
   EXPECT_EQ(share_registers(10, 128, 0).computing, 255);
+  EXPECT_EQ(share_registers(10, 256, 32).computing, 168) << "one scheduler has three of nine warps";
+  EXPECT_EQ(registers_with(2, 288), 96);
+  EXPECT_EQ(registers_with(1, 544), 96);
 }
 
 TEST(EstimateTest, TooManyRegistersDoNotFit) {
