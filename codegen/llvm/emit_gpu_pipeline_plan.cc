@@ -161,7 +161,8 @@ void GpuEmitter::place_rings() {
 
 namespace {
 
-constexpr int kBesideTiles = 24;  // registers for addresses and the like
+// For addresses and the like; what other kernels take at most is in estimate.cc.
+constexpr int kAddressesOfFewTokens = 24;
 
 }  // namespace
 
@@ -173,7 +174,7 @@ int GpuEmitter::blocks() const {
   if (!has_grouped_products_) return 1;
   int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
   int live = live_registers(kernel_, layouts_, threads_);
-  int needed = live > kEnoughRegisters ? live + kBesideTiles : kEnoughRegisters;
+  int needed = live > kEnoughRegisters ? live + kAddressesOfFewTokens : kEnoughRegisters;
   int blocks = 1;
   while (blocks < by_memory && registers_with(blocks + 1, threads()) >= needed) ++blocks;
   return blocks;
@@ -183,7 +184,7 @@ bool GpuEmitter::has_registers_to_spare() const {
   constexpr int kHoisted = 12;
   if (!has_grouped_products_) return false;
   int live = live_registers(kernel_, layouts_, threads_);
-  return live + kBesideTiles + kHoisted <= registers_with(blocks(), threads());
+  return live + kAddressesOfFewTokens + kHoisted <= registers_with(blocks(), threads());
 }
 
 // Registers are dealt anew where an equal share is too little for what is alive at once.
