@@ -33,7 +33,7 @@ MAY_INCLUDE = {
 
 # Third-party headers by first path component or file name -> the only places that may include them.
 ONLY_IN = {
-    r"llvm(-c)?/": ("codegen/llvm/",),
+    r"llvm(-c)?/": ("codegen/llvm/", "tests/codegen/llvm/"),
     r"onnxruntime_": ("provider/", "tests/provider/", "examples/"),
     r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": ("kernels/", "distributed/"),
     r"gloo/": ("distributed/",),

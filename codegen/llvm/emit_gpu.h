@@ -15,6 +15,7 @@
 #include "codegen/compile.h"
 #include "codegen/layouts.h"
 #include "codegen/llvm/emit_kernel.h"
+#include "codegen/llvm/products_in_flight.h"
 #include "codegen/llvm/ptx.h"
 #include "codegen/llvm/shared_memory.h"
 #include "codegen/moves.h"
@@ -207,6 +208,7 @@ class GpuEmitter : private KernelEmitter {
   void plan_in_flight(const Operation& pipeline);
   void multiply_ring(const Operation& op, const RingDot& operands);
   bool multiplies_async(const Operation& op) const;
+  int groups_in_flight(const Region& consume) const;
   void multiply_async(const RingProduct& product);
   bool runs_until_read(const Operation& op) const;
   void find_running();
@@ -385,7 +387,8 @@ class GpuEmitter : private KernelEmitter {
   llvm::AllocaInst* waited_ = nullptr;       // i1: for the launch before
   Value* arrival_ = nullptr;                 // where copies of this step report
   std::set<const Operation*> read_already_;  // in this step
-  int steps_begun_ = 0;                      // of products, in this step of the pipeline
+  StagesInFlight stages_in_flight_;          // which groups of products read which stage
+  int most_in_flight_ = 0;                   // groups that may be, in this pipeline
   std::set<const Operation*> in_flight_;     // products that may still run when their step ends
   std::function<void()> give_back_;          // the slot of the step before
   struct Running {                           // sums that nobody has looked at yet

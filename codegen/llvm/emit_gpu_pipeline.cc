@@ -465,6 +465,7 @@ void GpuEmitter::consume(const Operation& op) {
   Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
   bool runs_on = std::ranges::any_of(
       inside.operations, [&](const Operation& product) { return in_flight_.contains(&product); });
+  most_in_flight_ = groups_in_flight(inside);
   std::vector<const Operation*> reads = readable_ahead(inside);
   auto wait_here = [&] {
     slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
@@ -500,7 +501,7 @@ void GpuEmitter::consume(const Operation& op) {
       give_back_ = [this, &steps, slot, counter, lo] {
         release(steps, slot_before(steps, slot), ir_.CreateICmpNE(counter, lo));
       };
-      steps_begun_ = 0;
+      stages_in_flight_.begin_step(most_in_flight_);
       return as_index(slot);
     };
   } else {

@@ -87,9 +87,26 @@ namespace {
 
 // Short products need more of them to fill the time until the first has ended; long ones need the
 // registers.
-int groups_in_flight(int columns) { return columns >= 128 ? 1 : columns >= 64 ? 2 : 3; }
+int groups_wanted_in_flight(int columns) { return columns >= 128 ? 1 : columns >= 64 ? 2 : 3; }
 
 }  // namespace
+
+// Groups of products, one for each step of k, that stay in flight from one step to the next and
+// from one round of a pipeline's loop to the next. None may still read a stage, or words of a left
+// operand, that a round has to overwrite: words are written while the groups in flight and the
+// step's own read theirs, and each round writes the registers of the round before.
+int GpuEmitter::groups_in_flight(const Region& consume) const {
+  int of_round = 0, wanted = 3;
+  bool in_registers = false;
+  for (const Operation& op : consume.operations) {
+    if (!in_flight_.contains(&op)) continue;
+    RingProduct product(kernel_, op, *ring_dot(kernel_, definitions_, op, threads_), threads_);
+    of_round += product.steps;
+    wanted = std::min(wanted, groups_wanted_in_flight(product.columns));
+    in_registers |= !product.operands.left;
+  }
+  return std::max(0, std::min(wanted, in_registers ? of_round - 2 : of_round));
+}
 
 void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
   RingProduct product(kernel_, op, operands, threads_);
@@ -209,16 +226,19 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
   const Operation& op = product.op;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
   Value *right = right_slot(product), *left = left_slot(product);
-  int depth = groups_in_flight(product.columns);
+  int depth = in_flight_.contains(&op) ? most_in_flight_ : groups_wanted_in_flight(product.columns);
   std::vector<Tile> current = left_operands(product, left, 0);
   for (int step = 0; step < product.steps; ++step) {
     instruct(Instruction::kProductFence, {});
     begin_step(product, current, moved(right, step * right_step_bytes(product)), sums);
     instruct(Instruction::kProductCommit, {});
+    stages_in_flight_.commit();
     if (step + 1 < product.steps) current = left_operands(product, left, step + 1);
     instruct(Instruction::kProductWait, {number(depth)});
-    // So many are left that none of the step before is among them.
-    if (++steps_begun_ >= depth && give_back_) std::exchange(give_back_, nullptr)();
+    stages_in_flight_.wait(depth);
+    if (give_back_ && !stages_in_flight_.reads_stage_before()) {
+      std::exchange(give_back_, nullptr)();
+    }
   }
   if (!in_flight_.contains(&op)) sums = ptx::finish_products(ir_, sums);
   values_[op.results[0]] = std::move(sums);

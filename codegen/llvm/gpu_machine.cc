@@ -13,6 +13,7 @@
 #include "codegen/gpu_arch.h"
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/kernel_module.h"
+#include "codegen/llvm/products_in_flight.h"
 
 extern "C" {
 void LLVMInitializeNVPTXTargetInfo();
@@ -80,6 +81,15 @@ void annotate(llvm::Module& module, llvm::Function* function, int threads, int b
       ->addOperand(llvm::MDNode::get(context, parts));
 }
 
+void check_products(const KernelModule& module, const std::string& name, const StageSink& sink) {
+  const llvm::Function* function = module.module().getFunction(name);
+  if (sink) {
+    const std::string table = products_in_flight_text(*function);
+    if (!table.empty()) sink(name, "products_in_flight", table);
+  }
+  if (Support safe = verify_products_in_flight(*function); !safe) throw InternalError(safe.reason);
+}
+
 void replace_line(std::string& text, std::string_view beginning, const std::string& line) {
   size_t at = text.find(beginning);
   if (at == std::string::npos) {
@@ -118,6 +128,7 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
   // still computes addresses anew in each step.
   module.optimize(hoist);
   if (sink) sink(kernel.name, "llvm.optimized", module.llvm_text());
+  check_products(module, kernel.name, sink);
   out.text = module.assembly();
   // LLVM knows nothing newer than sm_90a; what it writes is valid for later ones all the same.
   replace_line(out.text, ".version", fmt::format(".version {}", arch.ptx));

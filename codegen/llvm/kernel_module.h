@@ -30,6 +30,7 @@ class KernelModule {
 
   // `hoist`: what does not change in a loop moves out of it, which takes registers.
   void optimize(bool hoist = true);
+  const llvm::Module& module() const { return *module_; }
   std::string llvm_text() const;
   std::string assembly() const;
   std::unique_ptr<llvm::MemoryBuffer> object() const;

@@ -339,7 +339,8 @@ Sample overlapping_products(int keys_of_slot, int threads, DType dtype) {
 
 std::vector<Sample> pipeline_samples() {
   std::vector<Sample> out;
-  for (const Shape& shape : {Shape{64, 8, 4, 128}, {128, 64, 4, 256}, {128, 256, 2, 256}}) {
+  for (const Shape& shape :
+       {Shape{64, 8, 4, 128}, {128, 32, 4, 256}, {128, 64, 4, 256}, {128, 256, 2, 256}}) {
     out.push_back(packed_product(shape, kF16));
   }
   out.push_back(packed_product({256, 128, 2, 256}, kF16));

@@ -218,6 +218,20 @@ Sample pipeline_called(const std::string& name) {
   throw InternalError("no pipeline is called " + name);
 }
 
+// One more group in flight than the registers of a left operand allow: the assembler takes it, and
+// the listing of its machine code tells.
+TEST(PtxTest, AWaitThatLeavesTooManyProductsIsNoticed) {
+  if (assembler().empty() || disassembler().empty()) GTEST_SKIP() << "no assembler";
+  Sample sample = pipeline_called("packed_product_128x32_f16_t256");
+  GpuCode code = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a"));
+  EXPECT_EQ(assemble(code, "sm_90a").status, 0);
+  code.ptx = std::regex_replace(code.ptx, std::regex(R"(wgmma\.wait_group\.sync\.aligned 2;)"),
+                                "wgmma.wait_group.sync.aligned 3;");
+  Assembled raced = assemble(code, "sm_90a");
+  EXPECT_NE(raced.status, 0);
+  EXPECT_TRUE(has(raced.report, "writes what a product in flight reads")) << raced.report;
+}
+
 // The copy engine rounds where there is one, else who multiplies does.
 TEST(PtxTest, Tf32IsRoundedOnce) {
   Sample large = pipeline_called("plain_product_128x128_f32_t256");
