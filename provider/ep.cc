@@ -14,11 +14,14 @@
 #include "provider/guard.h"
 #include "provider/names.h"
 #include "provider/node_compute.h"
+#include "provider/other_providers.h"
 #include "provider/profiler.h"
 #include "provider/stream.h"
 
 namespace tenon::provider {
 namespace {
+
+constexpr uint32_t kFirstWithSync = 25;  // ONNX Runtime 1.25
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
 
@@ -117,6 +120,7 @@ Ep::Ep(Options options, Target target, const OrtLogger& logger)
   report_.device = target_.name();
   report_.options = options_;
   ort_version_supported = runtime().version;
+  begin_session();
   GetName = [](const OrtEp*) noexcept { return kProviderName; };
   set_session_callbacks();
   if (target_.device) set_gpu_callbacks();
@@ -177,7 +181,10 @@ void Ep::set_gpu_callbacks() {
   OnRunEnd = [](OrtEp* ep, const OrtRunOptions* options, bool wait) noexcept {
     return guarded([&] { self(ep).run_ends(*options, wait); });
   };
-  Sync = [](OrtEp* ep) noexcept { return guarded([&] { self(ep).target_.gpu->synchronize(); }); };
+  // Callers make inputs on streams of their own, which nobody told us of.
+  Sync = [](OrtEp* ep) noexcept {
+    return guarded([&] { self(ep).target_.device->synchronize(); });
+  };
 }
 
 // The runtime replays whole Runs: only on request, for it then skips our nodes and cannot see that
@@ -198,6 +205,11 @@ void Ep::set_graph_callbacks() {
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
   take_noted_streams();
+  // A runtime without OrtEp::Sync lets nobody ask for it: what callers bound may still be on its
+  // way.
+  if (target_.device && runtime().version < kFirstWithSync && !options_.has_user_compute_stream) {
+    target_.device->synchronize();
+  }
   if (session_graph_) session_graph_->start(run_options);
 }
 
@@ -214,11 +226,13 @@ void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
   for (NodeCompute* compute : computes_) compute->check_finished();
 }
 
+std::optional<device::StreamHandle> Ep::users_stream() const {
+  if (!options_.has_user_compute_stream) return std::nullopt;
+  return reinterpret_cast<device::StreamHandle>(options_.user_compute_stream);
+}
+
 OrtSyncStreamImpl* Ep::create_stream() const {
-  std::optional<device::StreamHandle> borrowed;
-  if (options_.has_user_compute_stream) {
-    borrowed = reinterpret_cast<device::StreamHandle>(options_.user_compute_stream);
-  }
+  std::optional<device::StreamHandle> borrowed = users_stream();
   if (session_graph_) borrowed = session_graph_->stream();
   return new SyncStream(*target_.gpu, target_.device, borrowed,
                         std::chrono::milliseconds(options_.run_deadline_ms));
@@ -247,6 +261,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
     log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + report.left_out.front().reason);
   }
   report.key = key_of(graph);
+  if (!report.left_out.empty()) note_nodes_for_others();
 
   const std::lock_guard lock(mutex_);
   keep(std::move(report));
@@ -296,8 +311,8 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
                     compiled.report.nodes.size(), compiled.report.fusions.size(),
                     compiled.report.compile_ms));
     computes_.reserve(computes_.size() + 1);
-    computes[i] =
-        computes_.emplace_back(new NodeCompute(std::move(compiled), *fused_nodes[i], target_));
+    computes[i] = computes_.emplace_back(
+        new NodeCompute(std::move(compiled), *fused_nodes[i], target_, users_stream()));
   }
   report_.write();
 }

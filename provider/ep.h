@@ -34,6 +34,7 @@ class Ep : public OrtEp {
                OrtNodeComputeInfo** computes);
   void run_starts(const OrtRunOptions& run_options);
   void run_ends(const OrtRunOptions& run_options, bool wait);
+  std::optional<device::StreamHandle> users_stream() const;
   OrtSyncStreamImpl* create_stream() const;
   OrtAllocator* create_allocator(const OrtMemoryInfo& info) const;
   void log(OrtLoggingLevel level, const std::string& message) const;

@@ -19,6 +19,7 @@
 #include "provider/guard.h"
 #include "provider/key_values.h"
 #include "provider/names.h"
+#include "provider/other_providers.h"
 #include "provider/stream.h"
 #include "provider/target.h"
 
@@ -123,12 +124,11 @@ void Factory::set_gpu_callbacks() {
     *transfer = nullptr;
     return guarded([&] {
       const Factory& me = self(factory);
-      if (me.IsStreamAware(&me)) *transfer = new DataTransfer(me.gpus_);
+      if (me.has_gpu()) *transfer = new DataTransfer(me.gpus_);
     });
   };
   IsStreamAware = [](const OrtEpFactory* factory) noexcept {
-    const Factory& me = *static_cast<const Factory*>(factory);
-    return !me.virtual_ && !me.gpus_.empty();
+    return static_cast<const Factory*>(factory)->has_gpu() && !shares_streams_with_stock_provider();
   };
   CreateSyncStreamForDevice = [](OrtEpFactory* factory, const OrtMemoryDevice* memory,
                                  const OrtKeyValuePairs*, OrtSyncStreamImpl** stream) noexcept {

@@ -29,6 +29,7 @@ class Factory : public OrtEpFactory {
   Gpu& gpu_of(const OrtMemoryInfo& info) const;
 
   CustomOps custom_ops_;
+  bool has_gpu() const { return !virtual_ && !gpus_.empty(); }
   const bool virtual_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
 };

@@ -125,10 +125,11 @@ class Context final : public kernels::RunContext {
 }  // namespace
 
 NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
-                         const Target& target)
+                         const Target& target, std::optional<device::StreamHandle> users)
     : OrtNodeComputeInfo{},
       device_(target.device),
       gpu_(target.gpu),
+      users_stream_(users),
       executable_(std::move(compiled.executable)),
       launch_names_(compiled.report.fusions, compiled.report.node_names) {
   const std::vector<std::string> node_inputs = input_names(fused_node);
@@ -154,6 +155,11 @@ void NodeCompute::compute(OrtKernelContext& context) {
   void* stream = nullptr;
   if (device_) {
     check(api().KernelContext_GetGPUComputeStream(&context, &stream));
+    if (users_stream_ && stream != *users_stream_) {
+      throw UserError(
+          "user_compute_stream is not the stream of this Run: another GPU provider of the session "
+          "brings the streams; give it the same user_compute_stream");
+    }
     note_stream(static_cast<device::StreamHandle>(stream));
   }
   check_defaults(context, stream);

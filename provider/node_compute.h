@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "provider/compile.h"
@@ -14,7 +15,9 @@ namespace tenon::provider {
 
 class NodeCompute : public OrtNodeComputeInfo {
  public:
-  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node, const Target& target);
+  // `users`: the stream that the session's options name, which every Run must come on.
+  NodeCompute(CompiledPartition compiled, const OrtNode& fused_node, const Target& target,
+              std::optional<device::StreamHandle> users);
   // What only shows when a Run's work on the device is done.
   void check_finished() { executable_->check_finished(); }
 
@@ -33,6 +36,7 @@ class NodeCompute : public OrtNodeComputeInfo {
 
   std::shared_ptr<device::Device> device_;  // where inputs and outputs are; null: host memory
   const Gpu* gpu_;
+  const std::optional<device::StreamHandle> users_stream_;
   std::unique_ptr<kernels::Executable> executable_;
   const LaunchNames launch_names_;
   std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index

@@ -455,6 +455,13 @@ std::shared_ptr<Device> Device::open(int ordinal) {
   return device;
 }
 
+void Device::synchronize() {
+  captures_.without_captures([&] {
+    make_current();
+    check(driver().synchronize(), "wait for all work of the device");
+  });
+}
+
 Buffer::Buffer(std::shared_ptr<Device> device, size_t bytes, std::string_view purpose)
     : device_(std::move(device)), address_(device_->allocate(bytes, purpose)), bytes_(bytes) {}
 

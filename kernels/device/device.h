@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "codegen/compile.h"
+#include "kernels/device/capture_gate.h"
 #include "kernels/device/description.h"
 #include "kernels/device/driver.h"
 
@@ -80,12 +81,19 @@ class Device {
   virtual void* allocate_pinned(size_t bytes, std::string_view purpose) = 0;
   virtual void release_pinned(void* memory) noexcept = 0;
   virtual MemoryInfo memory() = 0;
+  // Waits for everything that anybody has put on this GPU, on streams of others as well. Waits for
+  // captures of ours to end first; one that others have under way makes the driver refuse.
+  void synchronize();
+  CaptureGate& captures() { return captures_; }
 
   // Machine code by nvJitLink, else by the driver. Equal code is loaded once per device.
   virtual std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code) = 0;
 
  protected:
   const Driver* driver_ = nullptr;
+
+ private:
+  CaptureGate captures_;
 };
 
 // While it lives, the device is this thread's and nothing else here changes that: asking for it

@@ -68,6 +68,7 @@ struct Driver {
   F(primary_retain, "cuDevicePrimaryCtxRetain", (ContextHandle * context, Ordinal device))         \
   F(primary_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                             \
   F(set_current, "cuCtxSetCurrent", (ContextHandle context))                                       \
+  F(synchronize, "cuCtxSynchronize", ())                                                           \
   F(memory_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                               \
   F(allocate, "cuMemAlloc_v2", (Address * address, size_t bytes))                                  \
   F(release, "cuMemFree_v2", (Address address))                                                    \

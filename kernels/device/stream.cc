@@ -135,7 +135,10 @@ Stream::Stream(std::shared_ptr<Device> device)
 Stream::Stream(std::shared_ptr<Device> device, StreamHandle borrowed)
     : device_(std::move(device)), handle_(borrowed) {}
 
-Stream::~Stream() = default;
+Stream::~Stream() {
+  owned_.reset();  // which ends a capture that was not ended
+  leave_capture();
+}
 
 std::shared_ptr<const void> Stream::keep_alive(StreamHandle handle) {
   const std::lock_guard lock(Owned::registry().mutex);
@@ -277,14 +280,23 @@ bool Stream::capturing() {
 void Stream::begin_capture() {
   constexpr int kThisThreadOnly = 1;  // others may allocate and load meanwhile
   device_->make_current();
-  device_->check(device_->driver().begin_capture(handle_, kThisThreadOnly),
-                 "begin to capture a stream");
+  device_->captures().begin_capture();
+  captures_ = true;
+  const Result result = device_->driver().begin_capture(handle_, kThisThreadOnly);
+  if (result != kSuccess) leave_capture();
+  device_->check(result, "begin to capture a stream");
+}
+
+void Stream::leave_capture() noexcept {
+  if (std::exchange(captures_, false)) device_->captures().end_capture();
 }
 
 GraphHandle Stream::end_capture() {
   GraphHandle graph = nullptr;
   device_->make_current();
-  device_->check(device_->driver().end_capture(handle_, &graph), "end the capture of a stream");
+  const Result result = device_->driver().end_capture(handle_, &graph);
+  leave_capture();
+  device_->check(result, "end the capture of a stream");
   if (graph == nullptr) throw UserError("the capture of a stream was broken and gave no graph");
   return graph;
 }

@@ -86,9 +86,11 @@ class Stream {
   std::shared_ptr<Device> device_;
   StreamHandle handle_ = nullptr;
   std::shared_ptr<const Owned> owned_;  // null: the caller's
+  bool captures_ = false;               // began a capture that it has not ended
   void remember(std::string_view work);
   Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, int64_t shared_bytes,
                                 bool early, void** pointers);
+  void leave_capture() noexcept;
   std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing
 };
 

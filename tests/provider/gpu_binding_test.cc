@@ -49,6 +49,8 @@ class BoundPairs {
     binding_.BindOutput(name("y", i).c_str(), y);
     return y.GetTensorData<float>();
   }
+  float* input(int i) { return values_[static_cast<size_t>(2 * i)].GetTensorMutableData<float>(); }
+  Ort::IoBinding& binding() { return binding_; }
   // Nothing waits: the stub is done when it returns.
   void run() {
     Ort::RunOptions options;
@@ -97,6 +99,46 @@ TEST(GpuBinding, ARunFollowsTheBufferThatIsBoundAnew) {
   bound.run();
   EXPECT_EQ(after[0], 12);
   EXPECT_EQ(before[0], 10);
+}
+
+// A caller's own stream, of which neither the runtime nor the plugin was told, and on which nothing
+// happens until somebody waits for it.
+class ForeignStream {
+ public:
+  ForeignStream() { EXPECT_EQ(call<int(void**, unsigned)>("cuStreamCreate")(&stream_, 1), 0); }
+  ~ForeignStream() { call<int(void*)>("cuStreamDestroy_v2")(stream_); }
+
+  void fill_with_zeros(float* memory, size_t count) {
+    const auto address = reinterpret_cast<unsigned long long>(memory);
+    auto* fill = call<int(unsigned long long, unsigned char, size_t, void*)>("cuMemsetD8Async");
+    EXPECT_EQ(fill(address, 0, count * sizeof(float), stream_), 0);
+  }
+
+ private:
+  template <typename Function>
+  static Function* call(const char* name) {
+    return reinterpret_cast<Function*>(stub_function(name));
+  }
+  void* stream_ = nullptr;
+};
+
+TEST(GpuBinding, SynchronizeInputsWaitsForStreamsOfOthers) {
+  BoundPairs bound;
+  const float* y = bound.bind_output(3);
+  for (int i = 0; i < 3; ++i) bound.run();
+  stub_reset();
+  stub_script("lazy");
+  ForeignStream foreign;
+  foreign.fill_with_zeros(bound.input(3), static_cast<size_t>(kDims[0] * kDims[1]));
+  // The oldest runtimes cannot ask a plugin to wait: there a Run waits itself.
+  if (runtime_at_least(25)) bound.binding().SynchronizeInputs();
+  bound.run();
+  bound.binding().SynchronizeOutputs();
+  if (!runtime_at_least(25)) bound.run();  // which waits for the one before
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(stub_reports(), "");
+  stub_script("");
+  stub_reset();
 }
 
 }  // namespace

@@ -146,6 +146,28 @@ TENON_STUB_EXPORT Result cuStreamSynchronize(StreamHandle handle) {
               [&](World& world) { return ask_stream(world, function, handle); });
 }
 
+TENON_STUB_EXPORT Result cuCtxSynchronize() {
+  const char* const function = __func__;
+  return wait(function, kContext, [&](World& world) -> Result {
+    for (const auto& capture : world.captures) {
+      world.report(fmt::format("{} while a stream is being captured", function));
+      capture->broken = true;
+      return kCaptureUnsupported;
+    }
+    const int device = current_device().number;
+    for (const void* handle : world.streams.live()) {
+      const auto* stream = static_cast<const Stream*>(handle);
+      if (stream->device != device) continue;
+      if (stream->hung) return kNotReady;
+      finish(world, stream->clock);
+      join(world.host, stream->clock);
+    }
+    finish(world, current_device().default_stream.clock);
+    join(world.host, current_device().default_stream.clock);
+    return kSuccess;
+  });
+}
+
 TENON_STUB_EXPORT Result cuStreamWaitEvent(StreamHandle handle, EventHandle event_handle,
                                            unsigned) {
   const char* const function = __func__;
