@@ -11,6 +11,7 @@
 namespace tenon::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -155,6 +156,46 @@ TEST(Defaults, FeedingAnotherValueIsRefusedByNameAndTheSessionLives) {
   EXPECT_THAT(message, HasSubstr("w_global"));
   EXPECT_THAT(message, HasSubstr("default"));
   expect_product(session.run({{"x", x}}).at(0), multiply(x, weight), 64);
+}
+
+struct TwoDims {
+  const char *first, *second;  // "": unnamed
+  const char *x = "x", *z = "z";
+};
+
+// Runs Relu on two inputs whose only dim is declared so, with sizes 2 and 3.
+std::vector<Tensor> run_two(const TwoDims& dims) {
+  Graph graph;
+  graph.input(dims.x, kFloat, {dims.first}).input(dims.z, kFloat, {dims.second});
+  graph.node("Relu", {dims.x}, {"y"}).output("y", kFloat, {dims.first});
+  graph.node("Relu", {dims.z}, {"w"}).output("w", kFloat, {dims.second});
+  const Session session(model(graph), {{"claim", "all"}}, kTenonAlone);
+  return session.run({{dims.x, filled({2}, 1)}, {dims.z, filled({3}, 2)}});
+}
+
+TEST(DimNames, DifferentNamesAreDifferentSizes) {
+  for (const TwoDims& dims : {TwoDims{"a-b", "a b"},
+                              {"seq.1", "seq_1"},
+                              {"1", "d_1"},
+                              {"a%20", "a "},
+                              {"x:0", "", "x"},
+                              {"x_0", "", "z", "x"},
+                              {"", "", "input.1", "input_1"},
+                              {"n\n", "n\t"},
+                              {"product", "max"},
+                              {"\xc3\xa4", "\xc3\xb6"}}) {
+    const std::vector<Tensor> results = run_two(dims);
+    EXPECT_THAT(results.at(0).dims, ElementsAre(2));
+    EXPECT_THAT(results.at(1).dims, ElementsAre(3));
+    EXPECT_EQ(results.at(1).at(2), 2);
+  }
+}
+
+TEST(DimNames, OneNameWithTwoSizesIsAnErrorThatTellsBoth) {
+  EXPECT_THAT(error_of([] {
+                run_two({"n", "n"});
+              }),
+              AllOf(HasSubstr("[n]"), HasSubstr("[3]"), HasSubstr("[2]")));
 }
 
 TEST(Shapes, ZeroRowsGiveZeroRows) {
