@@ -158,6 +158,41 @@ TEST(Defaults, FeedingAnotherValueIsRefusedByNameAndTheSessionLives) {
   expect_product(session.run({{"x", x}}).at(0), multiply(x, weight), 64);
 }
 
+TEST(Defaults, WhatTheCallerChangesInPlaceIsRefusedAtTheSameAddress) {
+  const Nvfp4Weight weight(32, 64);
+  const Session session(product_model(weight, true), {}, kTenonAlone);
+  const Tensor x = random_floats({2, 64});
+  std::map<std::string, Tensor> feeds = {{"x", x}, {"w_global", weight.global_scale}};
+  for (int round = 0; round < 2; ++round) {
+    expect_product(session.run(feeds).at(0), multiply(x, weight), 64);
+  }
+  Tensor& fed = feeds.at("w_global");
+  const std::string before = fed.bytes;
+  fed.bytes[0] = static_cast<char>(fed.bytes[0] ^ 1);
+  EXPECT_THAT(error_of([&] { session.run(feeds); }), HasSubstr("w_global"));
+  fed.bytes[0] = before[0];
+  expect_product(session.run(feeds).at(0), multiply(x, weight), 64);
+}
+
+TEST(Defaults, ALargeOneIsComparedToItsLastByte) {
+  constexpr int64_t kSize = 1100;  // 4.6 MiB: in several chunks, the last one not whole
+  Tensor weight = random_floats({kSize, kSize});
+  Graph graph;
+  graph.input("x", kFloat, {"M", kSize}).default_input("w", weight);
+  graph.node("MatMul", {"x", "w"}, {"y"}).output("y", kFloat, {"M", kSize});
+  const Session session(model(graph), {{"claim", "all"}}, kTenonAlone);
+  const Tensor x = random_floats({1, kSize});
+  std::map<std::string, Tensor> feeds = {{"x", x}, {"w", weight}};
+  session.run(feeds);
+  for (const size_t place : {size_t{0}, size_t{2} << 20, weight.bytes.size() - 1}) {
+    char& byte = feeds.at("w").bytes[place];
+    byte = static_cast<char>(byte ^ 1);
+    EXPECT_THAT(error_of([&] { session.run(feeds); }), HasSubstr("'w'")) << place;
+    byte = static_cast<char>(byte ^ 1);
+  }
+  EXPECT_EQ(session.run(feeds).at(0).bytes, session.run({{"x", x}}).at(0).bytes);
+}
+
 struct TwoDims {
   const char *first, *second;  // "": unnamed
   const char *x = "x", *z = "z";
