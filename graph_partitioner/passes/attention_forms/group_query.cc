@@ -62,7 +62,7 @@ Support is_ours(Rewrite& r) {
 }
 
 // Keys of all rows: as many as shapes tell, or else as the model says that present has rows, so
-// that the total, whatever its value, is no more. Lengths beyond it are cut.
+// that the total, whatever its value, is no more.
 std::optional<Dim> total_keys(Rewrite& r) {
   const auto total = r.emit.known_elements(r.input(kTotal));
   if (total && total->size() == 1 && r.is_bound(total->front())) return total->front();
@@ -305,6 +305,7 @@ bool group_query_attention(Rewrite& r) {
   const DType count_type = r.dtype(r.input(kLengths));
   const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
   attention.kv_lengths = r.emit.binary("Add", counts, r.emit.scalar(count_type, 1.0));
+  attention.least_length = 1;  // seqlens_k is never negative
   const Tensors tensors = read_tensors(r, form);
   attention.q = tensors.q;
   attention.k = tensors.k;
