@@ -538,8 +538,9 @@ Dim floor_div(const Dim& a, const Dim& b) {
 
 Dim ceil_div(const Dim& a, const Dim& b) {
   if (a.is_constant() && b.is_constant()) return ceil_divide(a.constant_, b.constant_);
-  // One spelling for what models write as (n + 15) / 16.
-  if (b.is_constant() && b.value() > 0) return floor_div(a + (b - 1), b);
+  // One spelling for what models write as (n + 15) / 16, where no size makes the sum overflow.
+  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+  if (b.is_constant() && b.value() > 0 && b.value() <= kLargest) return floor_div(a + (b - 1), b);
   const Division division = split(a, b);
   if (division.rest.is(0)) return division.quotient;
   return division.quotient + DimAlgebra::from_atom(AtomKind::kCeilDiv, {division.rest, b});

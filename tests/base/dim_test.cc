@@ -93,6 +93,9 @@ TEST(Dim, EvaluatesAndReportsWhatIsWrong) {
   EXPECT_THROW(floor_div(s, b - 3).evaluate(lookup), UserError);
   const auto huge = [](std::string_view) { return int64_t{1} << 40; };
   EXPECT_THROW((b * s).evaluate(huge), UserError);
+  const Dim largest = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ceil_div(s, largest).evaluate(lookup), 1);
+  EXPECT_EQ(ceil_div(0 - s, largest).evaluate(lookup), 0);
 }
 
 TEST(Dim, SubstitutesAndFoldsAgain) {
