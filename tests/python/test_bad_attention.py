@@ -96,9 +96,11 @@ def test_a_cache_without_room_for_the_new_tokens_is_an_error(session, cache, tok
         step.run(session)
 
 
-@pytest.mark.parametrize("total", [LARGEST, SMALLEST, -3])
-def test_a_total_out_of_range_changes_nothing(session, total):
-    step = Step([CACHE - 1, 6], total=total)
+@pytest.mark.parametrize("total", [LARGEST, SMALLEST, -3, CACHE + 1])
+def test_a_total_out_of_range_is_refused_by_name(session, total):
+    with pytest.raises(Exception, match=r"GroupQueryAttention_0.*length 0 is outside"):
+        Step([CACHE - 1, 6], total=total).run(session)
+    step = Step([CACHE - 1, 6], total=7)
     check_rows(step, step.run(session), (0, 1))
 
 
