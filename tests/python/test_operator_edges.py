@@ -224,6 +224,30 @@ def test_halves_round_to_even():
     assert_both(data, {"x": halves})
 
 
+def test_a_cast_to_a_narrower_float_rounds_ties_to_even():
+    ties = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519, 65520, 2**-25, 3 * 2**-25], np.float32)
+    half = TensorProto.FLOAT16
+    assert_both(node_model("Cast", {"x": (FLOAT, ["n"])}, half, to=half), {"x": ties})
+
+
+def test_of_equal_elements_the_first_is_taken():
+    x, row = np.array([[1, 3, 3, 2, 3, 1]], np.float32), (FLOAT, ["n", 6])
+    for op in ("ArgMax", "ArgMin"):
+        assert_both(node_model(op, {"x": row}, INT64, axis=1), {"x": x})
+    node = helper.make_node("TopK", ["x", "k"], ["values", "y"])
+    outputs = {"values": (FLOAT, None), "y": (INT64, None)}
+    data = model([node], {"x": row}, outputs, {"k": np.array([2])})
+    assert_both(data, {"x": x})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_smallest_integer_by_minus_one_is_itself(dtype):
+    element, least = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), np.iinfo(dtype).min
+    data = node_model("Div", {"a": (element, ["n"]), "b": (element, ["n"])}, element)
+    feeds = {"a": np.array([least, 6], dtype), "b": np.array([-1, -1], dtype)}
+    assert run_tenon(data, feeds)[0].tolist() == [least, -6]
+
+
 def test_a_half_is_divided_by_its_scale_in_its_own_type():
     """122.53 is 122.5 in f16, a tie, and so 122; the CPU provider divides in f32 and has 123."""
     constants = {"scale": np.float16(0.1), "zero": np.array(0, np.int8)}
