@@ -12,8 +12,13 @@
 namespace tenon {
 namespace {
 
-constexpr std::array<std::string_view, 8> kFunctionNames{
-    "", "floordiv", "ceildiv", "mod", "min", "max", "broadcast", "unlessone"};
+constexpr std::array<std::string_view, 9> kFunctionNames{
+    "", "floordiv", "ceildiv", "mod", "min", "max", "broadcast", "unlessone", "product"};
+
+// A product of sums with more terms than this is kept as it is: k sums of two have 2^k.
+constexpr size_t kMostTerms = 64;
+// Nests of functions grow as fast; no model's size needs a text as long as this.
+constexpr size_t kMostText = size_t{1} << 16;
 
 bool factors_before(const std::vector<AtomPtr>& a, const std::vector<AtomPtr>& b) {
   if (a.size() != b.size()) return a.size() > b.size();
@@ -166,6 +171,14 @@ Division divide_terms(const Dim& a, const Dim& b) {
   return {DimAlgebra::from_terms(std::move(quotient)), DimAlgebra::from_terms(std::move(rest))};
 }
 
+bool is_product(const AtomPtr& atom) { return atom->kind == AtomKind::kProduct; }
+
+bool holds_product(const std::vector<Term>& terms) {
+  return std::any_of(terms.begin(), terms.end(), [](const Term& term) {
+    return std::any_of(term.factors.begin(), term.factors.end(), is_product);
+  });
+}
+
 // The whole of `a` over `b` when nothing is left; for one-term divisors also the part that divides.
 Division split(const Dim& a, const Dim& b) {
   if (b.is(0)) return {0, a};
@@ -180,8 +193,14 @@ Division split(const Dim& a, const Dim& b) {
     }
     return {DimAlgebra::from_terms(std::move(quotient)), DimAlgebra::from_terms(std::move(rest))};
   }
+  if (a == b) return {1, 0};
+  // A product of sums times a sum is a product again: it cancels no term.
+  const std::vector<Term> divisor = DimAlgebra::terms(b);
+  if (divisor.size() > 1 && (holds_product(DimAlgebra::terms(a)) || holds_product(divisor))) {
+    return {0, a};
+  }
   const Division division = divide_terms(a, b);
-  if (division.rest.is(0) || DimAlgebra::terms(b).size() == 1) return division;
+  if (division.rest.is(0) || divisor.size() == 1) return division;
   return {0, a};
 }
 
@@ -265,12 +284,72 @@ int64_t evaluate_atom(const Atom& atom, const Dim::Lookup& lookup) {
       case AtomKind::kBroadcast:
         result = broadcast_values(result, next);
         break;
+      case AtomKind::kProduct:
+        result = checked_mul(result, next);
+        break;
       case AtomKind::kSymbol:
       case AtomKind::kUnlessOne:
         break;
     }
   }
   return result;
+}
+
+std::vector<Term> expand(const std::vector<Term>& a, const std::vector<Term>& b) {
+  std::vector<Term> product;
+  for (const Term& left : a) {
+    for (const Term& right : b) product.push_back(multiply(left, right));
+  }
+  return product;
+}
+
+// What a product multiplies: one term, and the sums that it is not multiplied out with.
+struct Factors {
+  Term term{1, {}};
+  std::vector<Dim> sums;
+
+  void add(const Dim& dim) {
+    const std::vector<Term> terms = DimAlgebra::terms(dim);
+    if (terms.size() != 1) return sums.push_back(dim);
+    Term plain{terms.front().coefficient, {}};
+    for (const AtomPtr& atom : terms.front().factors) {
+      if (is_product(atom)) {
+        sums.insert(sums.end(), atom->arguments.begin(), atom->arguments.end());
+      } else {
+        plain.factors.push_back(atom);
+      }
+    }
+    term = multiply(term, plain);
+  }
+
+  // Sums of few terms in all; those that hold a product would bring its text into every term.
+  bool can_expand() const {
+    if (sums.size() < 2) return true;
+    size_t count = 1;
+    for (const Dim& sum : sums) {
+      const std::vector<Term> terms = DimAlgebra::terms(sum);
+      count *= terms.size();
+      if (count > kMostTerms || holds_product(terms)) return false;
+    }
+    return true;
+  }
+};
+
+// Sums are multiplied out, so that equal sizes compare equal, where that has an end.
+Dim multiply_all(const std::vector<Dim>& dims) {
+  if (std::any_of(dims.begin(), dims.end(), [](const Dim& dim) { return dim.is(0); })) return 0;
+  Factors factors;
+  for (const Dim& dim : dims) factors.add(dim);
+  std::vector<Term> terms{factors.term};
+  if (factors.can_expand()) {
+    for (const Dim& sum : factors.sums) terms = expand(terms, DimAlgebra::terms(sum));
+  } else {
+    std::sort(factors.sums.begin(), factors.sums.end(),
+              [](const Dim& x, const Dim& y) { return x.text() < y.text(); });
+    const Dim atom = DimAlgebra::from_atom(AtomKind::kProduct, std::move(factors.sums));
+    terms = expand(terms, DimAlgebra::terms(atom));
+  }
+  return DimAlgebra::from_terms(std::move(terms));
 }
 
 }  // namespace
@@ -306,6 +385,9 @@ Dim DimAlgebra::from_terms(std::vector<Term> terms) {
   if (merged.size() == 1 && merged[0].factors.empty()) return merged[0].coefficient;
   auto expression = std::make_shared<Dim::Expression>();
   expression->text = text_of(merged);
+  if (expression->text.size() > kMostText) {
+    throw UserError("a size is computed from others in more steps than can be followed");
+  }
   expression->terms = std::move(merged);
   return Dim(std::move(expression));
 }
@@ -328,6 +410,7 @@ Dim DimAlgebra::from_atom(AtomKind kind, std::vector<Dim> arguments, std::string
 Dim DimAlgebra::apply(AtomKind kind, const std::vector<Dim>& arguments) {
   Dim result = arguments.at(0);
   if (kind == AtomKind::kUnlessOne) return stride_unless_one(result, 1);
+  if (kind == AtomKind::kProduct) return multiply_all(arguments);
   for (size_t i = 1; i < arguments.size(); ++i) {
     switch (kind) {
       case AtomKind::kFloorDiv:
@@ -350,6 +433,7 @@ Dim DimAlgebra::apply(AtomKind kind, const std::vector<Dim>& arguments) {
         break;
       case AtomKind::kSymbol:
       case AtomKind::kUnlessOne:
+      case AtomKind::kProduct:
         throw InternalError("a symbol is no function");
     }
   }
@@ -428,11 +512,7 @@ Dim operator-(const Dim& a, const Dim& b) { return a + Dim(-1) * b; }
 
 Dim operator*(const Dim& a, const Dim& b) {
   if (a.is_constant() && b.is_constant()) return checked_mul(a.constant_, b.constant_);
-  std::vector<Term> product;
-  for (const Term& left : DimAlgebra::terms(a)) {
-    for (const Term& right : DimAlgebra::terms(b)) product.push_back(multiply(left, right));
-  }
-  return DimAlgebra::from_terms(std::move(product));
+  return multiply_all({a, b});
 }
 
 Dim floor_div(const Dim& a, const Dim& b) {
@@ -458,8 +538,9 @@ Dim floor_div(const Dim& a, const Dim& b) {
 
 Dim ceil_div(const Dim& a, const Dim& b) {
   if (a.is_constant() && b.is_constant()) return ceil_divide(a.constant_, b.constant_);
-  // One spelling for what models write as (n + 15) / 16.
-  if (b.is_constant() && b.value() > 0) return floor_div(a + (b - 1), b);
+  // One spelling for what models write as (n + 15) / 16, where no size makes the sum overflow.
+  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+  if (b.is_constant() && b.value() > 0 && b.value() <= kLargest) return floor_div(a + (b - 1), b);
   const Division division = split(a, b);
   if (division.rest.is(0)) return division.quotient;
   return division.quotient + DimAlgebra::from_atom(AtomKind::kCeilDiv, {division.rest, b});

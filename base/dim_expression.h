@@ -19,7 +19,8 @@ enum class AtomKind : uint8_t {
   kMin,
   kMax,
   kBroadcast,
-  kUnlessOne
+  kUnlessOne,
+  kProduct
 };
 
 // What a polynomial treats as one variable.

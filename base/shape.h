@@ -2,8 +2,9 @@
 //
 // A Dim is kept in a normal form (a sum of products of atoms), so that two dims that are equal as
 // polynomials compare equal: `s*12*32` == `384*s`, `(b*s*384)/384` == `b*s`. Atoms are symbols and
-// what does not divide or compare statically: floordiv, ceildiv, mod, min, max, broadcast.
-// Symbols stand for sizes: they are never negative, and min(s,0) folds to 0.
+// what does not divide or compare statically: floordiv, ceildiv, mod, min, max, broadcast. A
+// product of sums that would have too many terms stays one, product(…), and is equal to itself
+// only. Symbols stand for sizes: they are never negative, and min(s,0) folds to 0.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ class Dim {
   std::string text() const;
   static Dim parse(std::string_view text);
 
+  // Each throws UserError on overflow and where the result would be longer than any size is.
   friend Dim operator+(const Dim&, const Dim&);
   friend Dim operator-(const Dim&, const Dim&);
   friend Dim operator*(const Dim&, const Dim&);

@@ -113,8 +113,8 @@ void IndexFlags::check(const Program& program) {
     if (const_cast<volatile int32_t*>(flags_)[launch] == 0) continue;
     std::fill_n(flags_, count_, 0);
     throw UserError(
-        fmt::format("node '{}': an index is out of bounds; elements of the tensor's "
-                    "edge were taken instead",
+        fmt::format("node '{}': an index or a length is out of bounds; the nearest one inside was "
+                    "taken instead",
                     program.launches[launch].node));
   }
 }

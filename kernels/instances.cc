@@ -23,8 +23,9 @@ bool Instances::read(RunContext& context, RunShapes& shapes) {
   solve(shapes);
   shapes.instance = find(shapes.symbols);
   if (const size_t input = first_misfit(shapes); input < shapes.inputs.size()) {
+    const std::vector<int64_t> wanted = shapes.instance->inputs[input];
     shapes.instance.reset();
-    refuse(input, shapes.inputs[input].dims);
+    refuse(input, shapes.inputs[input].dims, wanted);
   }
   return true;
 }
@@ -52,10 +53,16 @@ void Instances::solve(RunShapes& shapes) const {
   }
 }
 
-void Instances::refuse(size_t input, std::span<const int64_t> dims) const {
+void Instances::refuse(size_t input, std::span<const int64_t> dims,
+                       std::span<const int64_t> wanted) const {
   const InputShape& expected = program_.inputs[input];
-  throw UserError(fmt::format("input '{}' has shape [{}], but the model expects {}", expected.name,
-                              fmt::join(dims, ","), text(*expected.shape)));
+  std::string message = fmt::format("input '{}' has shape [{}], but the model expects {}",
+                                    expected.name, fmt::join(dims, ","), text(*expected.shape));
+  if (!wanted.empty() && !is_static(*expected.shape)) {
+    message +=
+        fmt::format(", which by the sizes of the other inputs is [{}]", fmt::join(wanted, ","));
+  }
+  throw UserError(message);
 }
 
 std::shared_ptr<const ShapeInstance> Instances::find(const std::vector<int64_t>& symbols) {

@@ -30,7 +30,9 @@ class Instances {
   size_t first_misfit(const RunShapes& shapes) const;
   void solve(RunShapes& shapes) const;
   std::shared_ptr<const ShapeInstance> find(const std::vector<int64_t>& symbols);
-  [[noreturn]] void refuse(size_t input, std::span<const int64_t> dims) const;
+  // `wanted`: what symbols make of the expected shape, once they have values.
+  [[noreturn]] void refuse(size_t input, std::span<const int64_t> dims,
+                           std::span<const int64_t> wanted = {}) const;
 
   static constexpr size_t kKept = 64;
   const Program& program_;

@@ -27,13 +27,14 @@ struct BufferArgument {
 };
 
 // Indices that become addresses are checked before the launch: elements `first`, `first + step`, …
-// of `value` (i32 or i64) must lie in [-bound, bound), or in [0, bound) where negative ones do not
-// count from the end. Otherwise Run fails with the node's name.
+// of `value` (i32 or i64) must lie in [-bound, bound), or in [least, bound) where negative ones do
+// not count from the end. Otherwise Run fails with the node's name. Lengths are checked likewise.
 struct IndexCheck {
   ir::ValueId value = ir::kNoValue;
   Dim bound;
   int64_t first = 0, step = 1;
   bool from_end = true;
+  int64_t least = 0;
 };
 
 // Sizes that shapes alone do not make fit: `size` must be 1 or `over`, or not more than it, else

@@ -314,7 +314,8 @@ class ProgramBuilder {
   // Values do not change: what one launch has checked, those behind it need not check again.
   bool is_first_check(const IndexCheck& check) {
     return checked_
-        .emplace(root_.at(check.value), check.bound.text(), check.first, check.step, check.from_end)
+        .emplace(root_.at(check.value), check.bound.text(), check.first, check.step, check.from_end,
+                 check.least)
         .second;
   }
 
@@ -462,7 +463,7 @@ class ProgramBuilder {
   std::set<ir::ValueId> multiplied_;  // rows of products
   std::set<ir::ValueId> lengths_;     // of caches
   std::set<ir::ValueId> settled_;     // written by launches that let no other begin early
-  std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool>> checked_;
+  std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool, int64_t>> checked_;
 };
 
 }  // namespace

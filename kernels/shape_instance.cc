@@ -91,7 +91,7 @@ class Instantiation {
       const ShapeInstance::Check sized{indices.slot,
                                        indices.dtype,
                                        number(indices.count),
-                                       indices.check.from_end ? -bound : 0,
+                                       indices.check.from_end ? -bound : indices.check.least,
                                        bound,
                                        indices.check.first,
                                        indices.check.step};
@@ -139,13 +139,14 @@ class Instantiation {
 
 template <typename Integer>
 void check_range(const Integer* data, const ShapeInstance::Check& check, const std::string& node) {
-  Integer low = 0, high = -1;
+  if (check.first >= check.count) return;
+  Integer low = data[check.first], high = low;
   for (int64_t i = check.first; i < check.count; i += check.step) {
     low = std::min(low, data[i]);
     high = std::max(high, data[i]);
   }
   if (low >= check.lowest && high < check.bound) return;
-  throw UserError(fmt::format("node '{}': index {} is outside [{}, {})", node,
+  throw UserError(fmt::format("node '{}': index or length {} is outside [{}, {})", node,
                               low < check.lowest ? low : high, check.lowest, check.bound));
 }
 

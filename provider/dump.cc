@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/publish_file.h"
 #include "graph_partitioner/ir/text.h"
 
 namespace tenon::provider {
@@ -18,11 +18,9 @@ struct Dump::Writer {
   ir::Digests digests;
 
   void write(const std::filesystem::path& file, std::string_view text) const {
-    std::ofstream stream(folder / file, std::ios::binary | std::ios::trunc);
-    stream << text;
-    stream.close();
-    if (!stream) {
-      throw UserError(fmt::format("dump_dir: cannot write '{}'", (folder / file).string()));
+    const std::string path = folder / file;
+    if (const Support written = publish_file(path, text); !written) {
+      throw UserError(fmt::format("dump_dir: '{}' cannot be written: {}", path, written.reason));
     }
   }
 };

@@ -36,14 +36,25 @@ bool ask(OrtStatus* (*question)(const OrtValueInfo*, bool*) noexcept, const OrtV
   return answer;
 }
 
-// A model's dim name made fit for a symbol: "batch size" and "2*n" are legal in ONNX.
+// A model's name as a symbol, different names as different ones: "batch size" and "2*n" are legal
+// in ONNX. Characters that would disturb a text of the graph are written %XX.
 std::string symbol_name(std::string_view raw) {
+  constexpr std::string_view kPlain = "_.-+*/ ";
   std::string name;
   for (const char c : raw) {
-    name += std::isalnum(static_cast<unsigned char>(c)) || c == '_' ? c : '_';
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) || kPlain.find(c) != std::string_view::npos) {
+      name += c;
+    } else {
+      name += fmt::format("%{:02x}", byte);
+    }
   }
-  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) name.insert(0, "d_");
   return name;
+}
+
+// An unknown dim without a name is like no other; no name has a colon.
+std::string unnamed_symbol(std::string_view value, size_t axis) {
+  return fmt::format("{}:{}", symbol_name(value), axis);
 }
 
 struct TensorInfo {
@@ -51,7 +62,6 @@ struct TensorInfo {
   std::optional<Shape> shape;
 };
 
-// Unnamed unknown dims become symbols of their own: "<value>_<axis>".
 TensorInfo tensor_info(const OrtValueInfo& info) {
   const OrtTypeInfo* type = nullptr;
   check(api().GetValueInfoTypeInfo(&info, &type));
@@ -84,7 +94,7 @@ TensorInfo tensor_info(const OrtValueInfo& info) {
     } else if (!name.empty()) {
       shape.push_back(Dim::symbol(symbol_name(name)));
     } else {
-      shape.push_back(Dim::symbol(fmt::format("{}_{}", symbol_name(value_name(info)), axis)));
+      shape.push_back(Dim::symbol(unnamed_symbol(value_name(info), axis)));
     }
   }
   result.shape = std::move(shape);

@@ -122,6 +122,22 @@ class Context final : public kernels::RunContext {
   std::optional<LaunchNames::Observer> observer_;
 };
 
+// memcmp on the runtime's threads: a model's weights may all be defaults.
+bool equal_bytes(const std::byte* a, const std::byte* b, size_t bytes, kernels::RunContext& run) {
+  constexpr size_t kChunk = size_t{1} << 20;
+  const auto chunks = static_cast<int64_t>((bytes + kChunk - 1) / kChunk);
+  if (chunks <= 1) return std::memcmp(a, b, bytes) == 0;
+  std::atomic<bool> equal = true;
+  run.parallel_for(chunks, chunks, [&](int64_t first, int64_t last) {
+    const size_t begin = static_cast<size_t>(first) * kChunk;
+    const size_t end = std::min(static_cast<size_t>(last) * kChunk, bytes);
+    if (equal.load(std::memory_order_relaxed) && std::memcmp(a + begin, b + begin, end - begin)) {
+      equal.store(false, std::memory_order_relaxed);
+    }
+  });
+  return equal.load();
+}
+
 }  // namespace
 
 NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
@@ -162,12 +178,12 @@ void NodeCompute::compute(OrtKernelContext& context) {
     }
     note_stream(static_cast<device::StreamHandle>(stream));
   }
-  check_defaults(context, stream);
   Context run(context, inputs_, outputs_, stream, launch_names_);
+  check_defaults(context, run);
   executable_->run(run);
 }
 
-void NodeCompute::check_defaults(OrtKernelContext& context, void* stream) const {
+void NodeCompute::check_defaults(OrtKernelContext& context, kernels::RunContext& run) const {
   for (const Default& expected : defaults_) {
     const OrtValue* value = nullptr;
     check(api().KernelContext_GetInput(&context, expected.input, &value));
@@ -176,25 +192,26 @@ void NodeCompute::check_defaults(OrtKernelContext& context, void* stream) const 
     if (data == nullptr || data == expected.verified->load(std::memory_order_relaxed)) continue;
     size_t bytes = 0;
     check(api().GetTensorSizeInBytes(value, &bytes));
-    if (!is_default(*expected.value, data, bytes, stream)) {
+    if (!is_default(*expected.value, data, bytes, run)) {
       throw UserError(fmt::format(
           "input '{}' has a default value that Tenon packed when the session was created; feeding "
           "another value is not supported: leave it out, or make it an input without a default",
           expected.name));
     }
-    // Memory of an arena holds something else next time, at the same address.
-    if (!device_ || gpu_->is_lasting(data)) {
+    // Only what the runtime keeps for initialisers never changes. On the host nothing tells its
+    // memory from the caller's, who may write to it between two Runs.
+    if (device_ && gpu_->is_lasting(data)) {
       expected.verified->store(data, std::memory_order_relaxed);
     }
   }
 }
 
 bool NodeCompute::is_default(const ir::Tensor& expected, const void* data, size_t bytes,
-                             void* stream) const {
+                             kernels::RunContext& run) const {
   if (bytes != expected.bytes) return false;
-  if (!device_) return std::memcmp(data, expected.data, bytes) == 0;
+  if (!device_) return equal_bytes(expected.data, static_cast<const std::byte*>(data), bytes, run);
   // What the runtime keeps on the device comes back once; what a caller feeds, each time.
-  device::Stream on(device_, static_cast<device::StreamHandle>(stream));
+  device::Stream on(device_, static_cast<device::StreamHandle>(run.stream()));
   if (on.capturing()) {
     throw UserError(
         "a default value of the model came in new memory while a graph was being captured: run the "

@@ -22,17 +22,20 @@ class NodeCompute : public OrtNodeComputeInfo {
   void check_finished() { executable_->check_finished(); }
 
  private:
-  // A packed default arrives again at every Run: refuse when it is not the default any more.
+  // A packed default arrives again at every Run, from the runtime or from the caller: refuse when
+  // it is not the default any more.
   struct Default {
     size_t input = 0;
     std::string name;
     ir::TensorPtr value;
-    std::unique_ptr<std::atomic<const void*>> verified;  // the runtime's own copy, once seen equal
+    // The runtime's own copy on a device, once seen equal.
+    std::unique_ptr<std::atomic<const void*>> verified;
   };
 
   void compute(OrtKernelContext& context);
-  void check_defaults(OrtKernelContext& context, void* stream) const;
-  bool is_default(const ir::Tensor& expected, const void* data, size_t bytes, void* stream) const;
+  void check_defaults(OrtKernelContext& context, kernels::RunContext& run) const;
+  bool is_default(const ir::Tensor& expected, const void* data, size_t bytes,
+                  kernels::RunContext& run) const;
 
   std::shared_ptr<device::Device> device_;  // where inputs and outputs are; null: host memory
   const Gpu* gpu_;

@@ -1,14 +1,12 @@
 #include "provider/report.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/publish_file.h"
 #include "provider/api.h"
 
 namespace tenon::provider {
@@ -144,15 +142,10 @@ std::string Report::json() const {
 
 void Report::write() const {
   if (options.report_file.empty()) return;
-  const std::string temporary = fmt::format("{}.{}.tmp", options.report_file, getpid());
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << json() << '\n';
-  file.close();
-  if (!file || std::rename(temporary.c_str(), options.report_file.c_str()) != 0) {
-    std::remove(temporary.c_str());
-    throw UserError(fmt::format(
-        "report_file '{}' cannot be written: check that its folder exists and is writable",
-        options.report_file));
+  const Support written = publish_file(options.report_file, json() + '\n');
+  if (!written) {
+    throw UserError(
+        fmt::format("report_file '{}' cannot be written: {}", options.report_file, written.reason));
   }
 }
 

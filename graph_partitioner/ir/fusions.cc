@@ -228,6 +228,7 @@ Attention Attention::from(const Node& node) {
   attention.nan_without_keys = node.integer("nan_without_keys", 0) != 0;
   attention.interleaved = node.integer("interleaved", 0) != 0;
   attention.norm_epsilon = node.number("norm_epsilon", 1e-6f);
+  attention.least_length = node.integer("least_length", -1);
   return attention;
 }
 
@@ -259,6 +260,7 @@ void Attention::write_to(Node& node) const {
   set_flag(node, "nan_without_keys", nan_without_keys, false);
   set_flag(node, "interleaved", interleaved, false);
   set_unless(node, "norm_epsilon", norm_epsilon, 1e-6f);
+  set_unless<int64_t>(node, "least_length", least_length, -1);
 }
 
 bool is_loop(const Node& node) { return node.is(kLoop); }

@@ -142,6 +142,8 @@ struct Attention {
   bool nan_without_keys = false;
   bool interleaved = false;
   float norm_epsilon = 1e-6f;
+  // A Run fails where one of kv_lengths is below this or above all keys; -1: it is cut instead.
+  int64_t least_length = -1;
 
   bool has_rotary() const { return cos != kNoValue; }
   bool rounds_probabilities() const { return probability_scale > 0.0f; }

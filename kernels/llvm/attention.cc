@@ -29,6 +29,7 @@ Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Setti
   for (Launch& launch : one_pass_launches(graph, node, problem, operands, settings.host)) {
     lowered.launches.push_back(std::move(launch));
   }
+  check_lengths(problem, lowered);
   return lowered;
 }
 

@@ -93,6 +93,9 @@ TEST(Dim, EvaluatesAndReportsWhatIsWrong) {
   EXPECT_THROW(floor_div(s, b - 3).evaluate(lookup), UserError);
   const auto huge = [](std::string_view) { return int64_t{1} << 40; };
   EXPECT_THROW((b * s).evaluate(huge), UserError);
+  const Dim largest = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ceil_div(s, largest).evaluate(lookup), 1);
+  EXPECT_EQ(ceil_div(0 - s, largest).evaluate(lookup), 0);
 }
 
 TEST(Dim, SubstitutesAndFoldsAgain) {
@@ -119,6 +122,64 @@ TEST(Dim, TextIsReadable) {
   EXPECT_THROW(Dim::parse("99999999999999999999"), UserError);
   EXPECT_THROW(Dim::parse("'open"), UserError);
   EXPECT_THROW(Dim::parse(""), UserError);
+}
+
+// Product of `count` sums x0+y0, x1+y1, …
+Dim product_of_sums(int count) {
+  Dim product = 1;
+  for (int i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i);
+    product = product * (Dim::symbol("x" + number) + Dim::symbol("y" + number));
+  }
+  return product;
+}
+
+TEST(Dim, AProductOfManySumsStaysAProduct) {
+  const auto ones = [](std::string_view) { return int64_t{1}; };
+  EXPECT_EQ(product_of_sums(4).text().find("product"), std::string::npos);
+  for (const int count : {7, 14, 40, 62}) {
+    const Dim product = product_of_sums(count);
+    EXPECT_LT(product.text().size(), 4000u);
+    EXPECT_EQ(product.evaluate(ones), int64_t{1} << count);
+    EXPECT_EQ(product, product_of_sums(count));
+    EXPECT_NE(product, product_of_sums(count - 1));
+    EXPECT_EQ(Dim::parse(product.text()), product);
+    EXPECT_EQ(Dim::parse((3 * b * product + s).text()), 3 * b * product + s);
+    EXPECT_EQ(product.substitute([](std::string_view) { return std::optional<Dim>(1); }),
+              Dim(int64_t{1} << count));
+  }
+  EXPECT_THROW(product_of_sums(64).evaluate(ones), UserError);
+}
+
+TEST(Dim, AProductOfManySumsDividesAndCompares) {
+  const Dim product = product_of_sums(20), sum = b + s;
+  EXPECT_EQ(floor_div(product, product), Dim(1));
+  EXPECT_EQ(floor_div(6 * b * product, 2 * b), 3 * product);
+  EXPECT_EQ(floor_div(b * product, product), b);
+  EXPECT_EQ(mod(product * 4, 4), Dim(0));
+  EXPECT_EQ(product - product, Dim(0));
+  EXPECT_EQ(0 * product, Dim(0));
+  EXPECT_EQ(max(product, 0), product);
+  EXPECT_EQ(product * b * sum, sum * (b * product));
+  // Nobody can tell, and nobody claims to.
+  const auto ones = [](std::string_view) { return int64_t{1}; };
+  EXPECT_EQ(floor_div(product * sum, sum).evaluate(ones), int64_t{1} << 20);
+  EXPECT_EQ(mod(product * sum + 1, sum).evaluate(ones), 1);
+  EXPECT_EQ(((product + 1) * (product + 2)).evaluate(ones),
+            ((int64_t{1} << 20) + 1) * ((int64_t{1} << 20) + 2));
+}
+
+TEST(Dim, ATextWithoutEndIsRefused) {
+  Dim grown = b;
+  const auto grow = [&] {
+    for (int i = 0; i < 100; ++i) grown = max(grown, s + i) + min(grown, t + i);
+  };
+  EXPECT_THROW(grow(), UserError);
+  const auto square = [&] {
+    for (int i = 0; i < 100; ++i) grown = grown * grown;
+  };
+  grown = b;
+  EXPECT_THROW(square(), UserError);
 }
 
 // Builds a dim and its value side by side from random operations.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
@@ -35,6 +36,31 @@ def test_the_snippet_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet(), "README.md", "exec"), {})
     assert capsys.readouterr().out.startswith("(2, 32) ['TenonExecutionProvider'")
+
+
+def test_a_plain_session_hides_an_error_unless_made_as_the_options_page_says(tmp_path, monkeypatch):
+    try:
+        device = next(d for d in tenon.devices() if d.ep_metadata["tenon_target"] == "cpu")
+    except tenon.LibraryNotFoundError as error:
+        pytest.skip(str(error))
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "options.md").read_text(), re.S)
+    (code,) = (block for block in blocks if "enable_fallback" in block)
+    onnx.save(build_scaled_dot("plain", Problem(n=32, k=64)), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+
+    def settings(**options):
+        made = onnxruntime.SessionOptions()
+        made.add_provider_for_devices([device], options)
+        return made
+
+    names = {"onnxruntime": onnxruntime, "settings": settings()}
+    exec(code, names)
+    assert names["session"].get_providers()[0] == "TenonExecutionProvider"
+    names["settings"] = settings(no_such_option="1")
+    with pytest.raises(Exception, match="no_such_option"):
+        exec(code, names)
+    hidden = onnxruntime.InferenceSession("model.onnx", settings(no_such_option="1"))
+    assert hidden.get_providers() == ["CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

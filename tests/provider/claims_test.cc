@@ -11,6 +11,7 @@
 namespace tenon::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -155,6 +156,81 @@ TEST(Defaults, FeedingAnotherValueIsRefusedByNameAndTheSessionLives) {
   EXPECT_THAT(message, HasSubstr("w_global"));
   EXPECT_THAT(message, HasSubstr("default"));
   expect_product(session.run({{"x", x}}).at(0), multiply(x, weight), 64);
+}
+
+TEST(Defaults, WhatTheCallerChangesInPlaceIsRefusedAtTheSameAddress) {
+  const Nvfp4Weight weight(32, 64);
+  const Session session(product_model(weight, true), {}, kTenonAlone);
+  const Tensor x = random_floats({2, 64});
+  std::map<std::string, Tensor> feeds = {{"x", x}, {"w_global", weight.global_scale}};
+  for (int round = 0; round < 2; ++round) {
+    expect_product(session.run(feeds).at(0), multiply(x, weight), 64);
+  }
+  Tensor& fed = feeds.at("w_global");
+  const std::string before = fed.bytes;
+  fed.bytes[0] = static_cast<char>(fed.bytes[0] ^ 1);
+  EXPECT_THAT(error_of([&] { session.run(feeds); }), HasSubstr("w_global"));
+  fed.bytes[0] = before[0];
+  expect_product(session.run(feeds).at(0), multiply(x, weight), 64);
+}
+
+TEST(Defaults, ALargeOneIsComparedToItsLastByte) {
+  constexpr int64_t kSize = 1100;  // 4.6 MiB: in several chunks, the last one not whole
+  Tensor weight = random_floats({kSize, kSize});
+  Graph graph;
+  graph.input("x", kFloat, {"M", kSize}).default_input("w", weight);
+  graph.node("MatMul", {"x", "w"}, {"y"}).output("y", kFloat, {"M", kSize});
+  const Session session(model(graph), {{"claim", "all"}}, kTenonAlone);
+  const Tensor x = random_floats({1, kSize});
+  std::map<std::string, Tensor> feeds = {{"x", x}, {"w", weight}};
+  session.run(feeds);
+  for (const size_t place : {size_t{0}, size_t{2} << 20, weight.bytes.size() - 1}) {
+    char& byte = feeds.at("w").bytes[place];
+    byte = static_cast<char>(byte ^ 1);
+    EXPECT_THAT(error_of([&] { session.run(feeds); }), HasSubstr("'w'")) << place;
+    byte = static_cast<char>(byte ^ 1);
+  }
+  EXPECT_EQ(session.run(feeds).at(0).bytes, session.run({{"x", x}}).at(0).bytes);
+}
+
+struct TwoDims {
+  const char *first, *second;  // "": unnamed
+  const char *x = "x", *z = "z";
+};
+
+// Runs Relu on two inputs whose only dim is declared so, with sizes 2 and 3.
+std::vector<Tensor> run_two(const TwoDims& dims) {
+  Graph graph;
+  graph.input(dims.x, kFloat, {dims.first}).input(dims.z, kFloat, {dims.second});
+  graph.node("Relu", {dims.x}, {"y"}).output("y", kFloat, {dims.first});
+  graph.node("Relu", {dims.z}, {"w"}).output("w", kFloat, {dims.second});
+  const Session session(model(graph), {{"claim", "all"}}, kTenonAlone);
+  return session.run({{dims.x, filled({2}, 1)}, {dims.z, filled({3}, 2)}});
+}
+
+TEST(DimNames, DifferentNamesAreDifferentSizes) {
+  for (const TwoDims& dims : {TwoDims{"a-b", "a b"},
+                              {"seq.1", "seq_1"},
+                              {"1", "d_1"},
+                              {"a%20", "a "},
+                              {"x:0", "", "x"},
+                              {"x_0", "", "z", "x"},
+                              {"", "", "input.1", "input_1"},
+                              {"n\n", "n\t"},
+                              {"product", "max"},
+                              {"\xc3\xa4", "\xc3\xb6"}}) {
+    const std::vector<Tensor> results = run_two(dims);
+    EXPECT_THAT(results.at(0).dims, ElementsAre(2));
+    EXPECT_THAT(results.at(1).dims, ElementsAre(3));
+    EXPECT_EQ(results.at(1).at(2), 2);
+  }
+}
+
+TEST(DimNames, OneNameWithTwoSizesIsAnErrorThatTellsBoth) {
+  EXPECT_THAT(error_of([] {
+                run_two({"n", "n"});
+              }),
+              AllOf(HasSubstr("[n]"), HasSubstr("[3]"), HasSubstr("[2]")));
 }
 
 TEST(Shapes, ZeroRowsGiveZeroRows) {

@@ -1,10 +1,12 @@
 // Provider options as a user passes them: what each does, and the errors of bad ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "harness.h"
 #include "quantized_weight.h"
@@ -230,6 +232,34 @@ TEST(Report, AFolderInItsPlaceIsAnErrorAndLeavesNothing) {
   });
   EXPECT_THAT(message, HasSubstr("report_file"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(Report, WhatIsNotARegularFileIsLeftAlone) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.path("fifo").c_str(), 0600), 0);
+  const std::string message = error_of([&] {
+    Session(product_model(), {{"report_file", folder.path("fifo")}});
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("report_file"), HasSubstr("FIFO")));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.path("fifo")));
+}
+
+TEST(Report, ConcurrentSessionsShareOneFile) {
+  const TemporaryFolder folder;
+  const Options options = {{"claim", "all"},
+                           {"report_file", folder.path("report.json")},
+                           {"dump_dir", folder.path("dump")}};
+  const std::string bytes = pointwise_model();
+  env();  // made once, before threads use it
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10; ++i) EXPECT_NO_THROW(Session(bytes, options));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Json::parse(read_file(folder.path("report.json")))["graphs"][0]["claimed"], 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
 }
 
 TEST(Dump, WritesEveryStageOfGraphAndKernels) {

@@ -122,9 +122,11 @@ class Step:
         for name, tensor in kept.items():
             shift = self.shift if name[-1] in self.shared and name != "y" else 0
             tensor.bind(binding.bind_output, name, shift)
-        session.run_with_iobinding(binding)
-        for tensor in guarded.values():
-            tensor.value()
+        try:
+            session.run_with_iobinding(binding)
+        finally:  # whatever was wrong, nothing outside is written
+            for tensor in (*guarded.values(), *kept.values()):
+                tensor.value()
         return {name: tensor.value() for name, tensor in kept.items()}
 
 

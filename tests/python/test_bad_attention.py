@@ -1,7 +1,7 @@
 """Attention over caches, lengths, heads and masks that do not fit: an error, or what is defined.
 
-A length beyond the cache counts as the cache's own; one below the new tokens leaves them at the
-cache's beginning. Whatever it is, nothing outside of a tensor is written.
+A length beyond the cache or below one is refused by name, as the CPU provider does; one below the
+new tokens leaves them at the cache's beginning. Nothing outside of a tensor is ever written.
 """
 
 import numpy as np
@@ -9,13 +9,14 @@ import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
 from attention_inputs import CACHE, Step, check_rows, grouped_attention
-from onnxruntime_ep_tenon.library import version_tuple
-from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
+from conftest import runtime_at_least
+from onnxruntime_ep_tenon.models.builder import FLOAT, INT64, GraphBuilder
 from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import run_script
 
 pytestmark = pytest.mark.plugin
 
+CPU = "CPUExecutionProvider"
 LARGEST, SMALLEST = 2**31 - 1, -(2**31)
 
 
@@ -40,17 +41,43 @@ def test_caches_that_are_shared_whole_half_or_not(session, shared, tokens):
 
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("length", [CACHE, CACHE + 100, -1, -5, LARGEST, SMALLEST, LARGEST - 1])
-def test_lengths_out_of_range_harm_no_other_row(session, length, tokens):
-    step = Step([length, 6], tokens)
+def test_lengths_out_of_range_are_refused_by_name_and_the_session_lives(session, length, tokens):
+    with pytest.raises(Exception, match=rf"GroupQueryAttention_0.*outside \[1, {CACHE + 1}\)"):
+        Step([length, 6], tokens).run(session)
+    step = Step([CACHE - 1, 6], tokens)
+    check_rows(step, step.run(session), (0, 1))
+
+
+def test_a_length_below_the_new_tokens_harms_no_other_row(session):
+    step = Step([0, 6], 3)
     check_rows(step, step.run(session), (1,))
 
 
-@pytest.mark.parametrize("length", [CACHE, CACHE + 100])
-def test_a_length_beyond_the_cache_is_the_caches_own(session, length):
-    wrong, right = Step([length, 6]), Step([CACHE - 1, 6])
-    found = wrong.run(session)
-    for name, value in right.run(session).items():
-        np.testing.assert_array_equal(found[name], value)
+def unpadded(length: int):
+    g = GraphBuilder("unpadded", 24)
+    values = [
+        g.input(name, FLOAT, ["B", 2, size, 8]) for name, size in zip("qkv", "STT", strict=True)
+    ]
+    lengths = g.input("lengths", INT64, ["B"])
+    g.node("Attention", [*values, "", "", "", lengths], outputs=["y"])
+    g.output("y", FLOAT, ["B", 2, "S", 8])
+    random = np.random.default_rng(0)
+    feeds = {n: random.standard_normal((1, 2, 4, 8)).astype(np.float32) for n in "qkv"}
+    return g.model(check=False), feeds | {"lengths": np.array([length], np.int64)}
+
+
+@pytest.mark.skipif(not runtime_at_least("1.31"), reason="the runtime has no Attention of opset 24")
+def test_numbers_of_unpadded_keys_out_of_range_are_refused_by_name():
+    for length in (0, 3, 4):
+        model, feeds = unpadded(length)
+        stock = onnxruntime.InferenceSession(model.SerializeToString(), quiet(), [CPU])
+        (y,) = tenon.create_session(model, "cpu", quiet(), claim="all").run(None, feeds)
+        np.testing.assert_allclose(y, stock.run(None, feeds)[0], atol=1e-6)
+    for length in (-1, 5, 2**40):
+        model, feeds = unpadded(length)
+        session = tenon.create_session(model, "cpu", quiet(), claim="all")
+        with pytest.raises(Exception, match=r"Attention_0.*outside \[0, 5\)"):
+            session.run(None, feeds)
 
 
 @pytest.mark.parametrize("length", [CACHE, CACHE + 7, LARGEST - 1])
@@ -69,9 +96,11 @@ def test_a_cache_without_room_for_the_new_tokens_is_an_error(session, cache, tok
         step.run(session)
 
 
-@pytest.mark.parametrize("total", [LARGEST, SMALLEST, -3])
-def test_a_total_out_of_range_changes_nothing(session, total):
-    step = Step([CACHE - 1, 6], total=total)
+@pytest.mark.parametrize("total", [LARGEST, SMALLEST, -3, CACHE + 1])
+def test_a_total_out_of_range_is_refused_by_name(session, total):
+    with pytest.raises(Exception, match=r"GroupQueryAttention_0.*length 0 is outside"):
+        Step([CACHE - 1, 6], total=total).run(session)
+    step = Step([CACHE - 1, 6], total=7)
     check_rows(step, step.run(session), (0, 1))
 
 
@@ -141,12 +170,19 @@ ON_A_GPU = """
     from attention_inputs import CACHE, Step, check_rows, grouped_attention
 
     session = tenon.create_session(grouped_attention(), "gpu", claim="all", require_full_claim=True)
-    for length in (6, CACHE, CACHE + 100, -1, -5, 2**31 - 1, -(2**31)):
+    for length in (CACHE, CACHE + 100, -1, -5, 2**31 - 1, -(2**31)):
         for tokens in (1, 3):
             for shared in ("kv", "k", ""):
-                step = Step([length, 6], tokens, shared=shared)
-                results = step.run(session)
-                check_rows(step, results, (0, 1) if length == 6 else (1,))
+                good = Step([5, 6], tokens, shared=shared)
+                check_rows(good, good.run(session), (0, 1))
+                messages = []
+                for step in (Step([length, 6], tokens, shared=shared), good):
+                    try:
+                        step.run(session)
+                    except Exception as error:
+                        messages.append(str(error))
+                # One Run fails: this one, or the next where nobody waited for the end.
+                assert len(messages) == 1 and "GroupQueryAttention_0" in messages[0], messages
     for step in (Step([19, 19], 20), Step([3, 3], 4, cache=0), Step([15, 6], shift=32)):
         try:
             step.run(session)
@@ -156,7 +192,7 @@ ON_A_GPU = """
 
 
 @pytest.mark.skipif(
-    version_tuple(onnxruntime.__version__) < (1, 31),
+    not runtime_at_least("1.31"),
     reason="1.24 hands a plugin copies of what is bound on a GPU: nothing is shared",
 )
 def test_lengths_and_caches_on_a_gpu_that_the_stub_driver_plays(request):

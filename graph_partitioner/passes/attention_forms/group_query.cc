@@ -62,7 +62,7 @@ Support is_ours(Rewrite& r) {
 }
 
 // Keys of all rows: as many as shapes tell, or else as the model says that present has rows, so
-// that the total, whatever its value, is no more. Lengths beyond it are cut.
+// that the total, whatever its value, is no more.
 std::optional<Dim> total_keys(Rewrite& r) {
   const auto total = r.emit.known_elements(r.input(kTotal));
   if (total && total->size() == 1 && r.is_bound(total->front())) return total->front();
@@ -281,6 +281,22 @@ bool hand_out_new_keys(Rewrite& r, const ir::Attention& attention) {
   return !r.is_used(2) || r.replace(2, r.emit.transpose(attention.v, {0, 2, 1, 3}));
 }
 
+// Keys of each row: seqlens_k + 1. Shapes tell what total_sequence_length must not pass, so nothing
+// else reads it; where the caller brings one out of range no row has a length, which fails the Run.
+ValueId lengths_of(Rewrite& r, const Form& form) {
+  const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
+  const ValueId lengths = r.emit.binary("Add", counts, r.emit.scalar(r.dtype(counts), 1.0));
+  const ValueId total = r.input(kTotal);
+  if (total == kNoValue || !r.graph().is_input(total) || !r.has_input(kPastK)) return lengths;
+  const auto shape = r.shape(total);
+  if (!shape || !element_count(*shape).is(1)) return lengths;
+  const ValueId one = r.emit.reshape(total, {1});
+  const ValueId fits =
+      r.emit.binary("And", r.emit.compare("Greater", one, 0.0),
+                    r.emit.compare("LessOrEqual", one, r.emit.dim_value(form.cache, r.dtype(one))));
+  return r.emit.where(fits, lengths, r.emit.scalar_like(lengths, 0.0));
+}
+
 ir::Attention options_of(const ir::Node& node, const Form& form) {
   const int64_t window = node.integer("local_window_size", -1);
   ir::Attention attention;
@@ -302,9 +318,8 @@ bool group_query_attention(Rewrite& r) {
   if (const Support answer = read_new_heads(r, form, attention); !answer) {
     return r.refuse(answer.reason);
   }
-  const DType count_type = r.dtype(r.input(kLengths));
-  const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
-  attention.kv_lengths = r.emit.binary("Add", counts, r.emit.scalar(count_type, 1.0));
+  attention.kv_lengths = lengths_of(r, form);
+  attention.least_length = 1;  // seqlens_k is never negative
   const Tensors tensors = read_tensors(r, form);
   attention.q = tensors.q;
   attention.k = tensors.k;

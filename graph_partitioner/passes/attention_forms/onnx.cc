@@ -90,6 +90,7 @@ ir::Attention fused(Rewrite& r, const Form& form) {
   attention.past_k = r.input(kPastK);
   attention.past_v = r.input(kPastV);
   attention.kv_lengths = r.input(kLengths);
+  if (r.has_input(kLengths)) attention.least_length = 0;
   attention.q_heads = form.q_heads;
   attention.kv_heads = form.kv_heads;
   if (form.packed_heads) {

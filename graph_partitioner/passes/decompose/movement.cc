@@ -58,18 +58,37 @@ ValueId mirrored_indices(Emitter& emit, const std::string& mode, const Dim& begi
                          const Dim& padded) {
   ValueId index = emit.position({padded}, 0);
   index = emit.binary("Sub", index, emit.dim_value(begin, DType::kI64));
-  if (mode == "wrap") {
-    const ValueId wrapped = emit.binary("Add", index, emit.dim_value(size, DType::kI64));
-    return emit.binary("Mod", wrapped, emit.dim_value(size, DType::kI64));
-  }
+  // Mod has the sign of the divisor: any number of turns, either way.
+  if (mode == "wrap") return emit.binary("Mod", index, emit.dim_value(size, DType::kI64));
   const ValueId last = emit.dim_value(size - Dim(1), DType::kI64);
   if (mode == "edge") {
     return emit.binary("Min", emit.binary("Max", index, 0.0), last);
   }
-  // reflect: |i| on the left, last - |last - i| on the right.
+  // reflect: |i| on the left, last - |last - i| on the right. What lies beyond the axis's other
+  // end, outside [-last, 2 * last], has no element: the index is the axis's size, which fails the
+  // Run.
+  const ValueId twice = emit.binary("Sub", emit.binary("Add", index, index), last);
+  const ValueId is_beyond = emit.compare("Greater", emit.unary("Abs", twice),
+                                         emit.dim_value(3 * (size - Dim(1)), DType::kI64));
   index = emit.unary("Abs", index);
-  const ValueId beyond = emit.unary("Abs", emit.binary("Sub", last, index));
-  return emit.binary("Sub", last, beyond);
+  const ValueId from_last = emit.unary("Abs", emit.binary("Sub", last, index));
+  return emit.where(is_beyond, emit.dim_value(size, DType::kI64),
+                    emit.binary("Sub", last, from_last));
+}
+
+// Negative pads cut elements off; what is mirrored is the rest.
+ValueId without_negative_pads(Emitter& emit, ValueId x, const Pads& pads) {
+  const Shape whole = *emit.shape(x);
+  Shape kept = whole;
+  std::vector<Dim> starts;
+  for (size_t axis = 0; axis < kept.size(); ++axis) {
+    starts.push_back(max(Dim(0) - pads.begin[axis], 0));
+    const Dim cut = starts[axis] + max(Dim(0) - pads.end[axis], 0);
+    if (!cut.is(0)) kept[axis] = max(kept[axis] - cut, 0);
+  }
+  if (kept == whole) return x;
+  const std::vector<int64_t> steps(kept.size(), 1);
+  return emit.slice(x, std::move(starts), steps, std::move(kept));
 }
 
 Results pad(Emitter& emit, const Node& node) {
@@ -89,11 +108,13 @@ Results pad(Emitter& emit, const Node& node) {
     return {emit.pad(node.input(0), pads.begin, fill, padded)};
   }
   if (mode != "edge" && mode != "reflect" && mode != "wrap") return {};
-  ValueId x = node.input(0);
+  const ValueId kept = without_negative_pads(emit, node.input(0), pads);
+  const Shape from = *emit.shape(kept);
+  ValueId x = kept;
   for (size_t axis = 0; axis < padded.size(); ++axis) {
-    if (pads.begin[axis].is(0) && pads.end[axis].is(0)) continue;
-    const ValueId indices =
-        mirrored_indices(emit, mode, pads.begin[axis], (*shape)[axis], padded[axis]);
+    if (padded[axis] == from[axis]) continue;
+    const Dim begin = max(pads.begin[axis], 0);
+    const ValueId indices = mirrored_indices(emit, mode, begin, from[axis], padded[axis]);
     x = emit.gather(x, indices, static_cast<int64_t>(axis));
   }
   return {x};

@@ -43,7 +43,7 @@ Results range(Emitter& emit, const Node& node) {
   return {emit.binary("Add", emit.binary("Mul", steps, delta), start)};
 }
 
-// An index out of [-depth, depth) hits no position: its row is all "off".
+// An index out of [-depth, depth) hits no position, nor does a fraction: its row is all "off".
 Results one_hot(Emitter& emit, const Node& node) {
   const auto shape = emit.shape(node.output(0));
   const auto indices = emit.shape(node.input(0));
@@ -57,11 +57,13 @@ Results one_hot(Emitter& emit, const Node& node) {
   Shape split = *indices, line(shape->size(), Dim(1));
   split.insert(split.begin() + *axis, Dim(1));
   line[*axis] = (*shape)[*axis];
-  const ValueId index = emit.cast(emit.reshape(node.input(0), split), DType::kI64);
-  const ValueId depth = emit.dim_value((*shape)[*axis], DType::kI64);
+  const DType given = emit.dtype(node.input(0));
+  const DType type = is_floating(given) ? given : DType::kI64;
+  const ValueId index = emit.cast(emit.reshape(node.input(0), split), type);
+  const ValueId depth = emit.dim_value((*shape)[*axis], type);
   const ValueId is_negative = emit.compare("Less", index, 0.0);
   const ValueId wrapped = emit.where(is_negative, emit.binary("Add", index, depth), index);
-  const ValueId here = emit.compare("Equal", wrapped, emit.position(line, *axis));
+  const ValueId here = emit.compare("Equal", wrapped, emit.cast(emit.position(line, *axis), type));
   const ValueId off = emit.slice(node.input(2), {0}, {1}, {1});
   const ValueId on = emit.slice(node.input(2), {1}, {1}, {1});
   return {emit.where(here, on, off)};

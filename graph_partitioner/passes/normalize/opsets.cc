@@ -8,9 +8,10 @@ using ir::kNoValue;
 using ir::ValueId;
 
 ValueId integers(Rewrite& r, const std::vector<int64_t>& values) {
-  const std::vector<double> plain(values.begin(), values.end());
-  const auto count = static_cast<int64_t>(values.size());
-  return r.graph().add_constant("integers", ir::Tensor::of(DType::kI64, {count}, plain));
+  // Not through double, which has no room for INT64_MAX: "to the end" in slices.
+  return r.graph().add_constant("integers",
+                                ir::Tensor::copy(DType::kI64, {static_cast<int64_t>(values.size())},
+                                                 std::as_bytes(std::span(values))));
 }
 
 ValueId number(Rewrite& r, std::string_view attribute) {

@@ -15,6 +15,9 @@ bool drop(Rewrite& r) { return r.replace(0, r.input(0)); }
 
 // At inference everything is kept, and the mask says so.
 bool dropout(Rewrite& r) {
+  // Before opset 7 it trains unless told that it does not.
+  const int version = r.node().since_version;
+  if (version > 0 && version < 7 && r.node().integer("is_test", 0) == 0) return false;
   const ValueId training = r.input(2);
   if (training != kNoValue && scalar_constant(r.graph(), training) != 0.0) return false;
   if (r.is_used(1)) {

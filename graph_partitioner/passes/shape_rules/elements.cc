@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 namespace tenon {
@@ -15,9 +16,22 @@ bool holds_elements(DType dtype) {
   return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kBool;
 }
 
+// Dims do not wrap. What overflows 32 bits even where every size is 1 is left to the kernels.
+bool fits(DType dtype, const Dim& element) {
+  if (dtype != DType::kI32) return true;
+  try {
+    const int64_t least = element.evaluate([](std::string_view) { return int64_t{1}; });
+    return least == static_cast<int32_t>(least);
+  } catch (const UserError&) {
+    return true;  // these sizes do not fit each other; others do
+  }
+}
+
 void set_if(NodeFacts& facts, std::optional<Elements> elements) {
-  if (elements && holds_elements(facts.output_dtype(0)))
-    facts.set_elements(0, std::move(*elements));
+  const DType dtype = facts.output_dtype(0);
+  if (!elements || !holds_elements(dtype)) return;
+  const auto fits_dtype = [&](const Dim& element) { return fits(dtype, element); };
+  if (std::ranges::all_of(*elements, fits_dtype)) facts.set_elements(0, std::move(*elements));
 }
 
 // Scalars and equal lengths; that is all that shape arithmetic broadcasts.

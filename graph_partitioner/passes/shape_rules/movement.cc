@@ -1,6 +1,7 @@
 // Ops that rearrange, repeat or create elements.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/convert.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
@@ -209,7 +210,8 @@ void range(NodeFacts& facts) {
   const auto start = facts.elements(0), limit = facts.elements(1), delta = facts.elements(2);
   if (start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1) {
     const Dim& step = delta->front();
-    if (!step.is_constant() || step.is(0)) return;
+    // The smallest integer has no positive counterpart.
+    if (!step.is_constant() || step.is(0) || step.is(std::numeric_limits<int64_t>::min())) return;
     const Dim span =
         step.value() > 0 ? limit->front() - start->front() : start->front() - limit->front();
     return facts.set_shape(0, {max(ceil_div(span, std::abs(step.value())), 0)});

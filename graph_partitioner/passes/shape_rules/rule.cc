@@ -67,12 +67,22 @@ std::optional<std::vector<int64_t>> NodeFacts::integers_from(std::string_view na
   return integers(index);
 }
 
+namespace {
+
+// Passes multiply sizes and must not fail on the way: those as long as this are not handed on.
+bool are_short(const std::vector<Dim>& dims) {
+  constexpr size_t kLongest = 4096;
+  return std::ranges::all_of(dims, [](const Dim& d) { return d.text().size() < kLongest; });
+}
+
+}  // namespace
+
 void NodeFacts::set_shape(size_t output, Shape shape) {
-  if (output < shapes_.size()) shapes_[output] = std::move(shape);
+  if (output < shapes_.size() && are_short(shape)) shapes_[output] = std::move(shape);
 }
 
 void NodeFacts::set_elements(size_t output, std::vector<Dim> elements) {
-  if (output < elements_.size() && elements.size() <= kMaxElements) {
+  if (output < elements_.size() && elements.size() <= kMaxElements && are_short(elements)) {
     elements_[output] = std::move(elements);
   }
 }

@@ -99,6 +99,7 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& sett
     return prefills ? prefill_launch(graph, node, problem, operands, settings, wanted)
                     : flash_launch(graph, node, problem, operands, settings, /*many=*/true, wanted);
   });
+  check_lengths(problem, lowered);
   return lowered;
 }
 

@@ -405,7 +405,7 @@ std::vector<IndexCheck> position_checks(const AttentionProblem& problem) {
   if (attention.positions != ir::kNoValue) {
     return {{.value = attention.positions, .bound = problem.angle_rows, .from_end = false}};
   }
-  return {{.value = attention.kv_lengths, .bound = problem.angle_rows + 1}};
+  return length_checks(problem);
 }
 
 Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& problem,

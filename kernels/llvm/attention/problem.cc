@@ -330,4 +330,25 @@ std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProble
   return checks;
 }
 
+std::vector<IndexCheck> length_checks(const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  const bool tells_positions =
+      attention.has_rotary() && problem.has_angle_table && attention.positions == ir::kNoValue;
+  const bool is_checked = attention.kv_lengths != ir::kNoValue && attention.least_length >= 0;
+  if (!is_checked && !tells_positions) return {};
+  if (!is_checked) return {{.value = attention.kv_lengths, .bound = problem.angle_rows + 1}};
+  const Dim most = tells_positions ? min(problem.all_keys, problem.angle_rows) : problem.all_keys;
+  return {{.value = attention.kv_lengths,
+           .bound = most + 1,
+           .from_end = false,
+           .least = attention.least_length}};
+}
+
+void check_lengths(const AttentionProblem& problem, Lowered& lowered) {
+  if (lowered.launches.empty()) return;
+  for (const IndexCheck& check : length_checks(problem)) {
+    lowered.launches.front().checks.push_back(check);
+  }
+}
+
 }  // namespace tenon::kernels

@@ -58,4 +58,9 @@ Dim has_few_queries(const AttentionProblem& problem, int64_t most);
 std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
                                    bool mask_has_all_keys);
 
+// That rows have no more keys than there are, nor than angles where they tell the positions.
+std::vector<IndexCheck> length_checks(const AttentionProblem& problem);
+// The same before the first launch of `lowered`.
+void check_lengths(const AttentionProblem& problem, Lowered& lowered);
+
 }  // namespace tenon::kernels

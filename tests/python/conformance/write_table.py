@@ -19,6 +19,7 @@ from conformance.judge import judge_all  # noqa: E402
 from conformance.node_cases import FAMILIES, NEWER_ONNX, TREE, all_cases  # noqa: E402
 
 OTHERS = "other operators"
+ALLOWED = "## Differences that are allowed"
 
 
 def family_table(results: list[dict]) -> list[str]:
@@ -56,7 +57,13 @@ def unreachable(results: list[dict]) -> list[str]:
     return [f"- `{name}`" for name in names]
 
 
-def document(results: list[dict]) -> str:
+def allowed_differences(page: str) -> list[str]:
+    """The section that people write, as the page has it."""
+    _, heading, rest = page.partition(f"{ALLOWED}\n")
+    return [heading + rest.partition("\n## ")[0].rstrip("\n"), ""] if heading else []
+
+
+def document(results: list[dict], page: str) -> str:
     newer = NEWER_ONNX.name.replace("-", " ")
     parts = [
         "# Conformance",
@@ -64,7 +71,8 @@ def document(results: list[dict]) -> str:
         f"ONNX's backend node cases (those stored in onnx {onnx.__version__}, and the attention "
         f"cases of {newer}) in onnxruntime {onnxruntime.__version__}, first on its CPU provider "
         "alone, then with Tenon in front of it and the option `claim=all`. "
-        "`tests/python/conformance/write_table.py` writes this page.",
+        f"`tests/python/conformance/write_table.py` writes this page and keeps its section "
+        f'"{ALLOWED.removeprefix("## ")}".',
         "",
         *family_table(results),
         "",
@@ -72,6 +80,7 @@ def document(results: list[dict]) -> str:
         "*Refused*: neither Tenon nor the CPU provider has a kernel, or the result differs. "
         "*Unreachable*: the runtime refuses the model before any provider is asked.",
         "",
+        *allowed_differences(page),
         "## Cases that run only with Tenon",
         "",
         *gained(results),
@@ -99,7 +108,7 @@ def main() -> int:
         if result["stock"] == outcome.UNREACHABLE:
             result["tenon"] = outcome.UNREACHABLE
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(document(results))
+    target.write_text(document(results, target.read_text() if target.exists() else ""))
     counts = Counter(r["tenon"] for r in results)
     print(f"{target}: " + ", ".join(f"{count} {state}" for state, count in counts.most_common()))
     lost = [r["name"] for r in results
