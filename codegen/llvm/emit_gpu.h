@@ -298,7 +298,8 @@ class GpuEmitter : private KernelEmitter {
   Value* full_barrier(const Steps& steps, Value* slot);
   Value* empty_barrier(const Steps& steps, Value* slot);
   void wait_for(Value* barrier, Value* parity);
-  void release(const Steps& steps, Value* slot, Value* condition = nullptr);
+  void release(const Steps& steps, Value* slot, bool loads_ended, Value* condition = nullptr);
+  bool loads_from_slot(const Region& consume) const;
   Value* slot_before(const Steps& steps, Value* slot);
   std::pair<Value*, Value*> following(const Steps& steps, Value* slot, Value* phase);
   void advance(const Steps& steps, Value* slot, Value* phase);

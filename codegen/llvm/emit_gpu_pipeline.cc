@@ -60,7 +60,12 @@ void GpuEmitter::wait_for(Value* barrier, Value* parity) {
 
 // One arrival of every warp, after the last of its lanes has read. No branch: the assembler gives
 // up on asynchronous products around one.
-void GpuEmitter::release(const Steps& steps, Value* slot, Value* condition) {
+//
+// Loads into registers go through another proxy than the copies that fill the slot again: without
+// a fence an arrival overtakes loads that still wait for shared memory, and the copy overwrites
+// what they were to read. Where products have ended that took what was loaded, so have the loads.
+void GpuEmitter::release(const Steps& steps, Value* slot, bool loads_ended, Value* condition) {
+  if (!loads_ended) instruct(Instruction::kFenceAsyncProxy, {});
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {ir_.getInt32(~0u)});
   Value* first_lane = ir_.CreateICmpEQ(lane_, number(0));
   instruct(Instruction::kBarrierArrive, {both(first_lane, condition), empty_barrier(steps, slot)});
@@ -440,7 +445,7 @@ std::vector<const Operation*> GpuEmitter::readable_ahead(const Region& consume) 
   return out;
 }
 
-// Nothing else looks at the slot: it can be filled again while the step computes.
+// Nothing else looks at the slot: no reads of the next step need to be begun ahead.
 bool GpuEmitter::reads_all(const Region& consume,
                            const std::vector<const Operation*>& reads) const {
   auto of_slot = std::ranges::count_if(consume.operations, [&](const Operation& op) {
@@ -456,6 +461,15 @@ GpuEmitter::Tile GpuEmitter::read_all(const std::vector<const Operation*>& reads
   for (const Operation* op : reads) std::ranges::copy(read(*op), std::back_inserter(out));
   values_[argument] = std::move(before);
   return out;
+}
+
+// Whether a step reads its slot into registers; asynchronous products read it as copies write it.
+bool GpuEmitter::loads_from_slot(const Region& consume) const {
+  return std::ranges::any_of(consume.operations, [&](const Operation& op) {
+    if (op.op == Op::kRead) return !folded_.contains(&op);
+    return op.op == Op::kDot && ring_dot(kernel_, definitions_, op, threads_) &&
+           !multiplies_async(op);
+  });
 }
 
 void GpuEmitter::consume(const Operation& op) {
@@ -483,15 +497,7 @@ void GpuEmitter::consume(const Operation& op) {
   };
   StepHooks hooks;
   Tile for_next;
-  bool given_back = reads_all(inside, reads);
-  if (given_back) {
-    hooks.before_step = [&](Value*) {
-      wait_here();
-      take(read_all(reads, inside, slot));
-      release(steps, slot);
-      return as_index(slot);
-    };
-  } else if (runs_on || reads.empty()) {
+  if (runs_on || reads.empty() || reads_all(inside, reads)) {
     // Not ahead: the assembler runs products one after the other if they surround a wait (C7513).
     hooks.before_step = [&](Value* counter) {
       wait_here();
@@ -499,7 +505,8 @@ void GpuEmitter::consume(const Operation& op) {
       if (!runs_on) return as_index(slot);
       // Products of the step before may still read its slot: it is given back after their end.
       give_back_ = [this, &steps, slot, counter, lo] {
-        release(steps, slot_before(steps, slot), ir_.CreateICmpNE(counter, lo));
+        release(steps, slot_before(steps, slot), /*loads_ended=*/true,
+                ir_.CreateICmpNE(counter, lo));
       };
       stages_in_flight_.begin_step(most_in_flight_);
       return as_index(slot);
@@ -524,7 +531,7 @@ void GpuEmitter::consume(const Operation& op) {
     hooks.next = [&] { return for_next; };
   }
   hooks.after_step = [&](Value*) {
-    if (!runs_on && !given_back) release(steps, slot);
+    if (!runs_on) release(steps, slot, !loads_from_slot(inside));
     advance(steps, slot, phase);
   };
   hooks.drain = [&](std::vector<Tile>& lasts) {
@@ -533,7 +540,8 @@ void GpuEmitter::consume(const Operation& op) {
       const Operation* made = definitions_[yielded(inside)[i]];
       if (made && in_flight_.contains(made)) lasts[i] = ptx::finish_products(ir_, lasts[i]);
     }
-    release(steps, slot_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.slot)));
+    release(steps, slot_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.slot)),
+            /*loads_ended=*/true);
   };
   consume_steps(op, hooks);
 }

@@ -232,6 +232,21 @@ TEST(PtxTest, AWaitThatLeavesTooManyProductsIsNoticed) {
   EXPECT_TRUE(has(raced.report, "writes what a product in flight reads")) << raced.report;
 }
 
+// Loads from a stage and the copy that fills it again go through different proxies: a fence stands
+// between the last load and the arrival that lets the copy begin.
+TEST(PtxTest, AStageThatWasLoadedIsGivenBackBehindAFence) {
+  Sample sample = pipeline_called("packed_product_64x8_f16_t128");
+  std::string ptx = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a")).ptx;
+  size_t arrivals = 0;
+  for (size_t at = 0; (at = ptx.find("mbarrier.arrive.shared::cta.b64 _", at)) != std::string::npos;
+       ++at, ++arrivals) {
+    size_t fence = ptx.rfind("fence.proxy.async.shared::cta", at);
+    ASSERT_NE(fence, std::string::npos);
+    EXPECT_FALSE(has(ptx.substr(fence, at - fence), "ld.shared|ldmatrix"));
+  }
+  EXPECT_GT(arrivals, 0u);
+}
+
 // The copy engine rounds where there is one, else who multiplies does.
 TEST(PtxTest, Tf32IsRoundedOnce) {
   Sample large = pipeline_called("plain_product_128x128_f32_t256");
