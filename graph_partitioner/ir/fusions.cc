@@ -68,6 +68,8 @@ BlockScale scale_from(const Node& node, const std::string& side, int scale_input
   scale.per_channel = node.integer("per_channel_" + side, 1) != 0;
   scale.zero_offset = node.integer("zero_offset_" + side, 0);
   scale.scale_type = dtype_attribute(node, "scale_type_" + side);
+  scale.rounded = dtype_attribute(node, "scale_rounded_" + side);
+  scale.factor = node.number("scale_factor_" + side, 1.0f);
   return scale;
 }
 
@@ -76,6 +78,8 @@ void write_scale(Node& node, const std::string& side, const BlockScale& scale) {
   set_flag(node, "per_channel_" + side, scale.per_channel, true);
   set_unless<int64_t>(node, "zero_offset_" + side, scale.zero_offset, 0);
   set_dtype(node, "scale_type_" + side, scale.scale_type);
+  set_dtype(node, "scale_rounded_" + side, scale.rounded);
+  set_unless(node, "scale_factor_" + side, scale.factor, 1.0f);
 }
 
 void set_inputs(Node& node, std::vector<ValueId> inputs) {

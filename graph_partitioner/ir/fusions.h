@@ -33,6 +33,10 @@ struct BlockScale {
   int64_t zero_offset = 0;        // constant zero point where none is given (MatMulNBits: 8, 128)
   // The scale is stored as another type's code (uint8 holding e4m3 or e8m0): that type.
   DType scale_type = DType::kUndefined;
+  // Two levels: what counts is scale * factor in f32, rounded to this type (kUndefined: no factor).
+  // Only of constants, so that packing makes the numbers and no graph holds them.
+  DType rounded = DType::kUndefined;
+  float factor = 1.0f;
   bool operator==(const BlockScale&) const = default;
 };
 

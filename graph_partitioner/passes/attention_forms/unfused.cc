@@ -31,7 +31,7 @@ bool is_tensor(const Graph& graph, const ir::BlockScale& scale) {
   if (scale == ir::BlockScale{}) return true;
   return scale.scale != kNoValue && !scale.per_channel && scale.block == 0 &&
          scale.zero_offset == 0 && scale.scale_type == DType::kUndefined &&
-         is_wide(graph.value(scale.scale).dtype);
+         scale.rounded == DType::kUndefined && is_wide(graph.value(scale.scale).dtype);
 }
 
 // Two tensors multiplied.
