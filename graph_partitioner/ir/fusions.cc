@@ -29,6 +29,8 @@ enum AttentionInput {
   kVScale
 };
 
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
 // Attributes at their default stay unwritten: text and dumps show what is special.
 template <typename T>
 void set_unless(Node& node, const std::string& attribute, const T& value, const T& otherwise) {
@@ -229,6 +231,7 @@ Attention Attention::from(const Node& node) {
   attention.causal_top_left = node.integer("causal_top_left", 0) != 0;
   attention.left_window = node.integer("left_window", -1);
   attention.right_window = node.integer("right_window", -1);
+  attention.mask_fill = node.number("mask_fill", kHidden);
   attention.nan_without_keys = node.integer("nan_without_keys", 0) != 0;
   attention.interleaved = node.integer("interleaved", 0) != 0;
   attention.norm_epsilon = node.number("norm_epsilon", 1e-6f);
@@ -260,6 +263,7 @@ void Attention::write_to(Node& node) const {
   set_flag(node, "causal_top_left", causal_top_left, false);
   set_unless<int64_t>(node, "left_window", left_window, -1);
   set_unless<int64_t>(node, "right_window", right_window, -1);
+  set_unless(node, "mask_fill", mask_fill, kHidden);
   set_flag(node, "nan_without_keys", nan_without_keys, false);
   set_flag(node, "interleaved", interleaved, false);
   set_unless(node, "norm_epsilon", norm_epsilon, 1e-6f);

@@ -29,6 +29,8 @@ struct Problem {
   bool causal = false;
   int64_t left_window = -1, right_window = -1;
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> bias;  // empty: none
+  std::function<bool(int64_t b, int64_t h, int64_t i, int64_t j)> fills;   // `fill` is the score
+  double fill = kHidden;
   const ReferenceTensor* sinks = nullptr;
   bool zero_sink = false;
   bool nan_without_keys = false;
@@ -93,8 +95,11 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
         product += p.q.number(row_at * width + d) * p.k.number((kv_at + j) * width + d);
       }
       const double raw = product * scale;
-      const double capped = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
-      const double bias = p.sees(b, i, j) ? (p.bias ? p.bias(b, h, i, j) : 0) : kHidden;
+      const bool fills = p.fills && p.fills(b, h, i, j);
+      const double own = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
+      const double capped = fills ? p.fill : own;
+      const double added = p.bias && !fills ? p.bias(b, h, i, j) : 0;
+      const double bias = p.sees(b, i, j) ? added : kHidden;
       hidden.push_back(bias == kHidden);
       logits.push_back(capped + bias);
       if (scores) {
@@ -330,6 +335,14 @@ Outputs fused_attention(const Call& call) {
   p.positions = past_rows;
   for (size_t b = 0; b < p.positions.size() && node.causal; ++b) {
     p.positions[b] = p.lengths[b] - p.q.dims[2];
+  }
+  if (call.has(kMask) && std::isfinite(node.mask_fill)) {
+    const ReferenceTensor& mask = call.input(kMask);
+    p.fill = node.mask_fill;
+    p.fills = [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
+      const double value = mask.number(broadcast_index(mask.dims, {b, h, i, j}));
+      return mask.dtype == DType::kBool ? value == 0 : std::isnan(value);
+    };
   }
   if (call.has(kMask)) p.bias = mask_bias(call.input(kMask));
   p.sinks = optional_input(call, kSinks);
