@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph_partitioner/ir/extract.h"
+#include "graph_partitioner/ir/known_ops.h"
 #include "graph_partitioner/passes/form_partitions.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/partition_cost.h"
@@ -89,6 +90,8 @@ class Partitioner {
         refuse(i, "excluded by the option exclude_nodes");
       } else if (const char* kind = foreign_kind(node)) {
         refuse(i, fmt::format("{} are not tensors of numbers", kind));
+      } else if (const Support known = ir::is_known(node); !known) {
+        refuse(i, known.reason);
       }
     }
   }

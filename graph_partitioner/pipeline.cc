@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph_partitioner/ir/verify.h"
+#include "graph_partitioner/passes/complete_shapes.h"
 #include "graph_partitioner/passes/decompose.h"
 #include "graph_partitioner/passes/fold_constants.h"
 #include "graph_partitioner/passes/fuse_epilogues.h"
@@ -40,6 +41,7 @@ struct Pass {
 // In this order; nodes that nobody reads are removed after each.
 constexpr Pass kPasses[] = {
     {"infer_shapes", infer_shapes},
+    {"complete_shapes", complete_shapes},
     {"fold_constants", fold_constants},
     {"normalize", normalize},
     {"infer_shapes", infer_shapes},

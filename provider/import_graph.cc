@@ -307,7 +307,8 @@ class Importer {
       if (attribute == nullptr) continue;
       const char* name = nullptr;
       check(api().OpAttr_GetName(attribute, &name));
-      if (auto value = attribute_of(*attribute)) node.attributes[name] = std::move(*value);
+      // One that cannot be read is still there: whoever does not know it must see it.
+      node.attributes[name] = attribute_of(*attribute).value_or("a value that cannot be read");
     }
   }
 

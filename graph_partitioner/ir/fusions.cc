@@ -29,6 +29,8 @@ enum AttentionInput {
   kVScale
 };
 
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
 // Attributes at their default stay unwritten: text and dumps show what is special.
 template <typename T>
 void set_unless(Node& node, const std::string& attribute, const T& value, const T& otherwise) {
@@ -68,6 +70,8 @@ BlockScale scale_from(const Node& node, const std::string& side, int scale_input
   scale.per_channel = node.integer("per_channel_" + side, 1) != 0;
   scale.zero_offset = node.integer("zero_offset_" + side, 0);
   scale.scale_type = dtype_attribute(node, "scale_type_" + side);
+  scale.rounded = dtype_attribute(node, "scale_rounded_" + side);
+  scale.factor = node.number("scale_factor_" + side, 1.0f);
   return scale;
 }
 
@@ -76,6 +80,8 @@ void write_scale(Node& node, const std::string& side, const BlockScale& scale) {
   set_flag(node, "per_channel_" + side, scale.per_channel, true);
   set_unless<int64_t>(node, "zero_offset_" + side, scale.zero_offset, 0);
   set_dtype(node, "scale_type_" + side, scale.scale_type);
+  set_dtype(node, "scale_rounded_" + side, scale.rounded);
+  set_unless(node, "scale_factor_" + side, scale.factor, 1.0f);
 }
 
 void set_inputs(Node& node, std::vector<ValueId> inputs) {
@@ -225,6 +231,7 @@ Attention Attention::from(const Node& node) {
   attention.causal_top_left = node.integer("causal_top_left", 0) != 0;
   attention.left_window = node.integer("left_window", -1);
   attention.right_window = node.integer("right_window", -1);
+  attention.mask_fill = node.number("mask_fill", kHidden);
   attention.nan_without_keys = node.integer("nan_without_keys", 0) != 0;
   attention.interleaved = node.integer("interleaved", 0) != 0;
   attention.norm_epsilon = node.number("norm_epsilon", 1e-6f);
@@ -257,6 +264,7 @@ void Attention::write_to(Node& node) const {
   set_flag(node, "causal_top_left", causal_top_left, false);
   set_unless<int64_t>(node, "left_window", left_window, -1);
   set_unless<int64_t>(node, "right_window", right_window, -1);
+  set_unless(node, "mask_fill", mask_fill, kHidden);
   set_flag(node, "nan_without_keys", nan_without_keys, false);
   set_flag(node, "interleaved", interleaved, false);
   set_unless(node, "norm_epsilon", norm_epsilon, 1e-6f);

@@ -4,6 +4,7 @@
 // any other; `from(node)` gives the typed view and `to_node()` writes it back.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ struct BlockScale {
   int64_t zero_offset = 0;        // constant zero point where none is given (MatMulNBits: 8, 128)
   // The scale is stored as another type's code (uint8 holding e4m3 or e8m0): that type.
   DType scale_type = DType::kUndefined;
+  // Two levels: what counts is scale * factor in f32, rounded to this type (kUndefined: no factor).
+  // Only of constants, so that packing makes the numbers and no graph holds them.
+  DType rounded = DType::kUndefined;
+  float factor = 1.0f;
   bool operator==(const BlockScale&) const = default;
 };
 
@@ -85,7 +90,9 @@ struct MergedDots {
   void write_to(Node& node, const Graph& graph) const;
 };
 
-// y = softmax(softcap(scale * q kᵀ) + mask) v, heads side by side.
+// y = softmax(mask(softcap(scale * q kᵀ))) v, heads side by side. A mask of floats is added; one of
+// bools keeps a score where it is true and puts `mask_fill` in its place where it is false. Where
+// the fill is finite a mask of floats may put it too: NaN stands for it.
 //
 // q, k, v: [B, H, S, D] each, given by strides, so that the transposes and reshapes around an
 // attention dissolve: `*_layout` is "bhsd", "bshd" or, for k, "bhds" (already transposed); "bs(hd)"
@@ -120,6 +127,9 @@ struct MergedDots {
 struct Attention {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   ValueId mask = kNoValue;  // bool (keep where true) or float (added), broadcast to [B,H,Sq,Sk]
+  // -inf hides the key; with a finite number it still counts, so that rows without a kept key weigh
+  // all of them alike.
+  float mask_fill = -std::numeric_limits<float>::infinity();
   ValueId past_k = kNoValue, past_v = kNoValue;
   ValueId kv_lengths = kNoValue;                 // i32/i64 [B]: valid keys of each batch row
   ValueId sinks = kNoValue;                      // [H]: one extra logit per head in the denominator

@@ -1,9 +1,12 @@
 #include "graph_partitioner/passes/fold_constants.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 
 #include "base/checked.h"
 #include "base/convert.h"
+#include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/passes/fold/evaluate.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 
@@ -14,6 +17,43 @@ using ir::kNoValue;
 
 // Dots absorb a transposed weight: rewriting a large one would only cost time and memory.
 constexpr size_t kMaxMovedBytes = size_t{64} << 10;
+
+// Operands that kernels take as constants only, or in a packed type only as constants.
+struct WantsConstants {
+  std::string_view op;
+  std::initializer_list<size_t> inputs;
+};
+constexpr WantsConstants kWantsConstants[] = {
+    {"DequantizeLinear", {0, 1, 2}},
+    {"com.microsoft::MatMulNBits", {1, 2, 3}},
+    {"com.microsoft::MatMulBlockQuantizedFp4Weight", {1, 2}},
+    {"com.microsoft::MatMulBlockQuantizedFp8Weight", {1, 2}},
+    {"com.microsoft::GatherBlockQuantized", {0, 2, 3}},
+    {ir::kScaledDot, {1, 4, 5}},
+};
+
+// Numbers are multiplied also where they are made at Run.
+bool has_plain_weight(const ir::Graph& graph, const ir::Node& node) {
+  return node.is(ir::kScaledDot) && bit_width(graph.value(node.input(1)).dtype) > 8;
+}
+
+// Nodes whose result decides what is claimed: however large it is, it folds.
+std::set<ir::NodeId> nodes_behind_weights(const ir::Graph& graph) {
+  std::set<ir::NodeId> wanted;
+  const std::vector<ir::NodeId>& order = graph.order();
+  for (auto id = order.rbegin(); id != order.rend(); ++id) {
+    const ir::Node& node = graph.node(*id);
+    const auto want = [&](ir::ValueId input) {
+      if (input != kNoValue && graph.producer(input)) wanted.insert(graph.value(input).producer);
+    };
+    if (wanted.contains(*id)) std::ranges::for_each(node.inputs, want);
+    for (const WantsConstants& reader : kWantsConstants) {
+      if (!node.is(reader.op) || has_plain_weight(graph, node)) continue;
+      for (const size_t input : reader.inputs) want(node.input(input));
+    }
+  }
+  return wanted;
+}
 
 bool is_small(DType dtype, const Shape& shape, size_t limit) {
   return bit_width(dtype) != 0 && storage_bytes(dtype, element_count(shape).value()) <= limit;
@@ -47,9 +87,11 @@ ir::TensorPtr from_constant_node(const ir::Node& node) {
   return nullptr;  // integers come as elements
 }
 
-ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const ir::Value& result) {
+ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const ir::Value& result,
+                            bool any_size) {
+  constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
   folding::Evaluate evaluate = folding::find_arithmetic(node.op);
-  const size_t limit = evaluate ? kMaxFoldedBytes : kMaxMovedBytes;
+  const size_t limit = any_size ? kNoLimit : evaluate ? kMaxFoldedBytes : kMaxMovedBytes;
   if (!evaluate) evaluate = folding::find_movement(node.op);
   if (!evaluate || node.inputs.empty() || !result.shape || !is_static(*result.shape))
     return nullptr;
@@ -61,20 +103,20 @@ ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const 
       continue;
     }
     const ir::Value& value = graph.value(input);
-    const bool known = value.is_constant() && value.constant->stands_for.empty() &&
-                       value.constant->bytes <= kMaxFoldedBytes;
-    if (!known) return nullptr;
+    if (!value.is_constant() || !value.constant->stands_for.empty()) return nullptr;
     operands.inputs.push_back(value.constant);
   }
   return operands.inputs[0] ? evaluate(operands) : nullptr;
 }
 
-ir::TensorPtr value_of(const ir::Graph& graph, const ir::Node& node, ir::ValueId output) {
+ir::TensorPtr value_of(const ir::Graph& graph, const ir::Node& node, ir::ValueId output,
+                       bool any_size) {
   try {
     if (node.body) return nullptr;
     const ir::Value& result = graph.value(output);
     if (ir::TensorPtr known = from_elements(result)) return known;
-    return node.is("Constant") ? from_constant_node(node) : from_operands(graph, node, result);
+    return node.is("Constant") ? from_constant_node(node)
+                               : from_operands(graph, node, result, any_size);
   } catch (const UserError&) {
     return nullptr;  // sizes that overflow, attributes of the wrong type: the runtime reports them
   }
@@ -97,13 +139,14 @@ void replace_by_constant(ir::Graph& graph, ir::NodeId id, ir::ValueId output,
 
 void fold_constants(ir::Graph& graph) {
   ShapeInference inference(graph);
+  const std::set<ir::NodeId> behind_weights = nodes_behind_weights(graph);
   const std::vector<ir::NodeId> order = graph.order();
   for (ir::NodeId id : order) {
     inference.infer(id);
     const std::vector<ir::ValueId> outputs = graph.node(id).outputs;
     for (ir::ValueId output : outputs) {
       if (output == kNoValue || graph.is_output(output)) continue;
-      ir::TensorPtr tensor = value_of(graph, graph.node(id), output);
+      ir::TensorPtr tensor = value_of(graph, graph.node(id), output, behind_weights.contains(id));
       const bool fits = tensor && tensor->dtype == graph.value(output).dtype;
       if (fits) replace_by_constant(graph, id, output, std::move(tensor));
     }

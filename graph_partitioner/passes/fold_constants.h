@@ -4,8 +4,10 @@
 // see numbers. Why here: after shapes are inferred (Shape of fixed dims folds), before normalising;
 // again after decomposing, which writes scalar arithmetic.
 //
-// Small results only (kMaxFoldedBytes): a folded weight would exist twice. Dequantisation is never
-// folded: weights stay in their blocks. A graph output keeps its producer.
+// Small results only (kMaxFoldedBytes): a folded weight would exist twice. What stands behind
+// codes, scales and zero points folds whatever its size, because kernels take those as constants: a
+// limit must not decide what is claimed. Dequantisation is never folded: weights stay in their
+// blocks. A graph output keeps its producer.
 #pragma once
 
 #include <cstddef>

@@ -55,8 +55,9 @@ std::string kind_of(const Graph& graph, const Node& node) {
   };
   const ir::BlockScale& scale = dot.scale_b;
   const DType element = dot.b_type != DType::kUndefined ? dot.b_type : graph.value(dot.b).dtype;
-  const DType scales =
+  const DType stored =
       scale.scale_type != DType::kUndefined ? scale.scale_type : type_of(scale.scale);
+  const DType scales = scale.rounded != DType::kUndefined ? scale.rounded : stored;
   return fmt::format("{} {} {} {} {} {} {} {} {}", viewed(graph, dot.a), text(*rows), name(element),
                      name(scales), scale.block, scale.per_channel, name(type_of(scale.zero_point)),
                      scale.zero_offset, dot.accuracy_level);

@@ -29,6 +29,8 @@ struct Problem {
   bool causal = false;
   int64_t left_window = -1, right_window = -1;
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> bias;  // empty: none
+  std::function<bool(int64_t b, int64_t h, int64_t i, int64_t j)> fills;   // `fill` is the score
+  double fill = kHidden;
   const ReferenceTensor* sinks = nullptr;
   bool zero_sink = false;
   bool nan_without_keys = false;
@@ -93,8 +95,11 @@ ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
         product += p.q.number(row_at * width + d) * p.k.number((kv_at + j) * width + d);
       }
       const double raw = product * scale;
-      const double capped = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
-      const double bias = p.sees(b, i, j) ? (p.bias ? p.bias(b, h, i, j) : 0) : kHidden;
+      const bool fills = p.fills && p.fills(b, h, i, j);
+      const double own = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
+      const double capped = fills ? p.fill : own;
+      const double added = p.bias && !fills ? p.bias(b, h, i, j) : 0;
+      const double bias = p.sees(b, i, j) ? added : kHidden;
       hidden.push_back(bias == kHidden);
       logits.push_back(capped + bias);
       if (scores) {
@@ -331,6 +336,14 @@ Outputs fused_attention(const Call& call) {
   for (size_t b = 0; b < p.positions.size() && node.causal; ++b) {
     p.positions[b] = p.lengths[b] - p.q.dims[2];
   }
+  if (call.has(kMask) && std::isfinite(node.mask_fill)) {
+    const ReferenceTensor& mask = call.input(kMask);
+    p.fill = node.mask_fill;
+    p.fills = [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
+      const double value = mask.number(broadcast_index(mask.dims, {b, h, i, j}));
+      return mask.dtype == DType::kBool ? value == 0 : std::isnan(value);
+    };
+  }
   if (call.has(kMask)) p.bias = mask_bias(call.input(kMask));
   p.sinks = optional_input(call, kSinks);
   ReferenceTensor y = from_heads(attend(p), node.y_layout);
@@ -381,6 +394,15 @@ Codes group_query_codes(const Call& call, const ReferenceTensor* past, size_t sc
   return {past->dtype == DType::kU8 ? DType::kI4 : past->dtype, &call.input(scale)};
 }
 
+// The last `rows` of each row's keys, and zeros where there are fewer.
+ReferenceTensor last_rows(const ReferenceTensor& cache, const std::vector<int64_t>& lengths,
+                          int64_t rows) {
+  return remap(cache, {cache.dims[0], cache.dims[1], rows, cache.dims[3]}, [&](const Index& index) {
+    const int64_t lost = std::max<int64_t>(0, lengths[static_cast<size_t>(index[0])] - rows);
+    return flat_index(cache.dims, {index[0], index[1], index[2] + lost, index[3]});
+  });
+}
+
 // com.microsoft::GroupQueryAttention; always causal.
 Outputs group_query_attention(const Call& call) {
   enum { kQ, kK, kV, kPastK, kPastV, kSeqlens, kTotal, kCos, kSin, kPositions, kBias, kSink };
@@ -401,31 +423,38 @@ Outputs group_query_attention(const Call& call) {
   }
   const int64_t batch = p.q.dims[0], queries = p.q.dims[2];
   const auto total = static_cast<int64_t>(call.input(kTotal).number(0));
-  const bool first_prompt = queries == total;
+  const bool windowed = call.node.integer("sliding_window_cache", 0) != 0;
+  const bool shared = call.has(kPastK) && k.dims[2] == 0;
+  const bool first_prompt = queries == total && !windowed && !shared;
   const int64_t past = call.has(kPastK) ? call.input(kPastK).dims.at(2) : 0;
-  std::vector<int64_t> past_rows = repeated(batch, 0);
+  const int64_t rows = windowed ? past + queries : shared ? past : std::max(past, total);
+  std::vector<int64_t> past_rows = repeated(batch, 0), origins = past_rows;
   for (size_t b = 0; b < past_rows.size(); ++b) {
-    p.lengths.push_back(call.input(kSeqlens).integers.at(b) + 1);
+    const int64_t length = call.input(kSeqlens).integers.at(b) + 1;
+    p.lengths.push_back(windowed || shared ? std::min(length, rows) : length);
     if (!first_prompt) past_rows[b] = p.lengths[b] - queries;
+    if (!first_prompt) origins[b] = length - queries;
+    if (windowed || shared) past_rows[b] = std::max<int64_t>(0, past_rows[b]);
+    if (windowed || shared) origins[b] = std::max<int64_t>(0, origins[b]);
   }
   if (call.node.integer("do_rotary", 0) != 0) {
     const auto row = [&](int64_t b, int64_t s) {
       if (call.has(kPositions))
         return call.input(kPositions).integers.at(static_cast<size_t>(b * queries + s));
-      return past_rows[static_cast<size_t>(b)] + s;
+      return origins[static_cast<size_t>(b)] + s;
     };
     const ReferenceTensor &cos = call.input(kCos), &sin = call.input(kSin);
     const bool interleaved = call.node.integer("rotary_interleaved", 0) != 0;
     p.q = rotate_heads(p.q, cos, sin, 2 * cos.dims.back(), interleaved, row);
     k = rotate_heads(k, cos, sin, 2 * cos.dims.back(), interleaved, row);
   }
-  const int64_t rows = std::max(past, total);
   const ReferenceTensor *past_k = optional_input(call, kPastK),
                         *past_v = optional_input(call, kPastV);
+  const std::vector<int64_t>& held = shared ? p.lengths : past_rows;
   const Cache keys =
-      append_to_cache(past_k, k, group_query_codes(call, past_k, kKScale), past_rows, rows);
+      append_to_cache(past_k, k, group_query_codes(call, past_k, kKScale), held, rows);
   const Cache values =
-      append_to_cache(past_v, v, group_query_codes(call, past_v, kVScale), past_rows, rows);
+      append_to_cache(past_v, v, group_query_codes(call, past_v, kVScale), held, rows);
   p.k = keys.numbers;
   p.v = values.numbers;
   p.positions = past_rows;
@@ -438,7 +467,10 @@ Outputs group_query_attention(const Call& call) {
   if (call.has(kBias)) p.bias = mask_bias(call.input(kBias));
   p.sinks = optional_input(call, kSink);
   p.zero_sink = call.node.integer("smooth_softmax", 0) == 1 && !p.sinks;
-  return {from_heads(attend(p), "bs(hd)"), keys.present, values.present};
+  ReferenceTensor y = from_heads(attend(p), "bs(hd)");
+  if (!windowed) return {std::move(y), keys.present, values.present};
+  return {std::move(y), last_rows(keys.present, p.lengths, past),
+          last_rows(values.present, p.lengths, past)};
 }
 
 ReferenceTensor plus_bias(const ReferenceTensor& x, const ReferenceTensor& bias, int64_t offset) {

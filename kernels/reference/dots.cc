@@ -233,8 +233,17 @@ DotOperand scaled_operand(const ReferenceTensor& x, const ir::BlockScale& side,
   });
 }
 
-ReferenceTensor as_scale_type(const ReferenceTensor& scale, DType type) {
-  return type == DType::kUndefined || type == scale.dtype ? scale : reinterpret(scale, type);
+// The scales that count: codes of another type decoded, those of two levels multiplied and rounded.
+ReferenceTensor effective_scale(const ReferenceTensor& stored, const ir::BlockScale& side) {
+  const DType type = side.scale_type == DType::kUndefined ? stored.dtype : side.scale_type;
+  const ReferenceTensor scale = type == stored.dtype ? stored : reinterpret(stored, type);
+  if (side.rounded == DType::kUndefined) return scale;
+  ReferenceTensor products = ReferenceTensor::zeros(side.rounded, scale.dims);
+  for (int64_t i = 0; i < scale.elements(); ++i) {
+    const auto product = static_cast<float>(scale.number(i)) * side.factor;
+    products.set(i, decode(side.rounded, encode(side.rounded, product)));
+  }
+  return products;
 }
 
 }  // namespace
@@ -250,8 +259,7 @@ DotOperands scaled_dot_operands(const Call& call) {
   };
   const auto side = [&](ir::ValueId id, const ir::BlockScale& scaling, bool k_first) {
     std::optional<ReferenceTensor> scale;
-    if (scaling.scale != ir::kNoValue)
-      scale = as_scale_type(*operand(scaling.scale), scaling.scale_type);
+    if (scaling.scale != ir::kNoValue) scale = effective_scale(*operand(scaling.scale), scaling);
     return scaled_operand(*operand(id), scaling, scale ? &*scale : nullptr,
                           operand(scaling.zero_point), k_first);
   };

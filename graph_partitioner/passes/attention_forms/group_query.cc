@@ -6,8 +6,13 @@
 // there to put them behind: then they are written out.
 //
 // Keys land behind each row's own past; the cache is as long as past's buffer or the longest row.
-// q may hold k and v too. Windowed caches and score outputs stay as they are.
+// q may hold k and v too. A windowed cache (sliding_window_cache) keeps its length: keys land
+// behind its rows in a longer one, whose last rows it becomes. New keys of no token mean that the
+// cache is another node's and holds all keys already. Score outputs stay as they are.
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,14 +48,41 @@ enum Input {
 struct Form {
   int64_t q_heads = 0, kv_heads = 0, head_size = 0;
   Dim batch, sequence, total;
-  Dim cache;                        // length of present
+  Dim cache;                        // length of present, or of what a windowed one is cut from
   DType codes = DType::kUndefined;  // of a quantised cache
+  bool windowed = false;            // the cache keeps its length
+  bool shared = false;              // the cache has all keys, none is new
 };
+
+// What the operator's definition forbids, as the CUDA provider enforces it.
+Support has_legal_attributes(const ir::Node& node) {
+  const int64_t window = node.integer("local_window_size", -1), causal = node.integer("causal", 1);
+  if (causal != 0 && causal != 1) return Support::no(fmt::format("causal is {}", causal));
+  if (window != -1 && (window <= 0 || window > std::numeric_limits<int32_t>::max())) {
+    return Support::no(fmt::format("local_window_size is {}, not -1 or positive", window));
+  }
+  if (causal == 0 && window != -1) return Support::no("it has a window and is not causal");
+  const float epsilon = node.number("qk_norm_epsilon", 1e-6f);
+  if (!std::isfinite(epsilon) || epsilon <= 0) {
+    return Support::no(fmt::format("qk_norm_epsilon is {}", epsilon));
+  }
+  const int64_t windowed = node.integer("sliding_window_cache", 0);
+  if (windowed != 0 && (windowed != 1 || window < 0)) {
+    return Support::no(
+        fmt::format("sliding_window_cache is {}, local_window_size {}", windowed, window));
+  }
+  const int64_t bits = node.integer("kv_cache_bit_width", 0);
+  if (bits != 0 && bits != 4 && bits != 8) {
+    return Support::no(fmt::format("kv_cache_bit_width is {}", bits));
+  }
+  return Support::yes();
+}
 
 Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
-  if (node.integer("sliding_window_cache", 0) != 0) {
-    return Support::no("its cache keeps only the keys of a window");
+  if (Support legal = has_legal_attributes(node); !legal) return legal;
+  if (node.integer("sliding_window_cache", 0) != 0 && !r.has_input(kPastK)) {
+    return Support::no("its cache keeps only the keys of a window, and there is no past");
   }
   if (r.is_used(3)) return Support::no("its scores are asked for");
   if (!r.has_input(kLengths)) return Support::no("it has no seqlens_k");
@@ -75,12 +107,13 @@ std::optional<Dim> total_keys(Rewrite& r) {
   return keys;
 }
 
-Support read_new_keys(Rewrite& r, const Form& form) {
+Support read_new_keys(Rewrite& r, Form& form) {
+  const auto keys = r.shape(r.input(kK));
+  form.shared = keys && keys->size() == 3 && (*keys)[1].is(0) && r.has_input(kPastK);
   for (const Input input : {kK, kV}) {
     const auto shape = r.shape(r.input(input));
-    // Keys of another node's cache come with none of their own.
     if (!shape || shape->size() != 3 || !((*shape)[0] == form.batch) ||
-        !((*shape)[1] == form.sequence)) {
+        !((*shape)[1] == (form.shared ? Dim(0) : form.sequence))) {
       return Support::no("it has another number of keys than of queries");
     }
     const int64_t width = form.kv_heads * form.head_size;
@@ -113,7 +146,23 @@ Support read_sizes(Rewrite& r, Form& form) {
   return r.has_input(kK) ? read_new_keys(r, form) : Support::yes();
 }
 
+// Caches whose length does not follow from the total.
+Support read_fixed_cache(Rewrite& r, Form& form) {
+  const auto past = r.shape(r.input(kPastK));
+  if (!past || past->size() != 4) {
+    return Support::no("the sizes of its cache are not known before Run");
+  }
+  if (r.has_input(kBias)) return Support::no("a bias over a windowed or shared cache");
+  if (form.shared && form.codes != DType::kUndefined) {
+    return Support::no("codes in a cache of another node");
+  }
+  if (form.shared && form.windowed) return Support::no("a windowed cache without new keys");
+  form.cache = form.total = form.shared ? (*past)[2] : (*past)[2] + form.sequence;
+  return Support::yes();
+}
+
 Support read_cache(Rewrite& r, Form& form) {
+  if (form.windowed || form.shared) return read_fixed_cache(r, form);
   if (r.has_input(kBias) && !r.shape(r.input(kBias))) {
     return Support::no("the sizes of its bias are not known before Run");
   }
@@ -193,6 +242,7 @@ Support read_codes(Rewrite& r, Form& form) {
 
 Support read_form(Rewrite& r, Form& form) {
   if (Support answer = is_ours(r); !answer) return answer;
+  form.windowed = r.node().integer("sliding_window_cache", 0) != 0;
   if (Support answer = read_sizes(r, form); !answer) return answer;
   if (Support answer = read_codes(r, form); !answer) return answer;
   return read_cache(r, form);
@@ -288,6 +338,7 @@ ValueId lengths_of(Rewrite& r, const Form& form) {
   const ValueId lengths = r.emit.binary("Add", counts, r.emit.scalar(r.dtype(counts), 1.0));
   const ValueId total = r.input(kTotal);
   if (total == kNoValue || !r.graph().is_input(total) || !r.has_input(kPastK)) return lengths;
+  if (form.windowed) return lengths;  // which may be longer than its cache
   const auto shape = r.shape(total);
   if (!shape || !element_count(*shape).is(1)) return lengths;
   const ValueId one = r.emit.reshape(total, {1});
@@ -311,6 +362,112 @@ ir::Attention options_of(const ir::Node& node, const Form& form) {
   return attention;
 }
 
+// [B, S]: where each new token stands in its row, also where the cache has lost the first ones.
+ValueId token_positions(Rewrite& r, const Form& form, ValueId totals) {
+  const DType dtype = r.dtype(totals);
+  const ValueId tokens = r.emit.dim_value(form.sequence, dtype);
+  const ValueId past = r.emit.binary("Max", r.emit.binary("Sub", totals, tokens), 0.0);
+  const ValueId first = r.emit.reshape(past, {form.batch, 1});
+  const ValueId token = r.emit.cast(r.emit.position({1, form.sequence}, 1), dtype);
+  return r.emit.binary("Add", first, token);
+}
+
+// The rows of `all` that a windowed cache keeps: its last ones.
+ValueId kept_rows(Rewrite& r, const Form& form, ValueId all, ValueId lengths) {
+  Shape shape = *r.graph().value(all).shape;
+  shape[2] = shape[2] - form.sequence;
+  const ValueId rows = r.emit.dim_value(shape[2], r.dtype(lengths));
+  const ValueId lost = r.emit.binary("Max", r.emit.binary("Sub", lengths, rows), 0.0);
+  const ValueId first = r.emit.cast(r.emit.reshape(lost, {form.batch, 1, 1, 1}), DType::kI64);
+  const ValueId row = r.emit.position({1, 1, shape[2], 1}, 2);
+  const ValueId index = r.emit.binary("Add", first, row);
+  ir::Node gather;
+  gather.op = "GatherND";
+  gather.inputs = {all, r.emit.expand(index, {form.batch, form.kv_heads, shape[2], 1})};
+  gather.attributes["batch_dims"] = int64_t{2};
+  return r.emit.emit(std::move(gather), r.dtype(all), shape);
+}
+
+// The attention over a longer cache, and the windowed one cut from it.
+bool write_windowed(Rewrite& r, const Form& form, ir::Attention attention) {
+  const ValueId rows = r.emit.dim_value(form.cache, r.dtype(attention.kv_lengths));
+  attention.kv_lengths = r.emit.binary("Min", attention.kv_lengths, rows);
+  const Shape past = *r.graph().value(attention.past_k).shape;
+  ir::Node node;
+  attention.write_to(node);
+  node.name = r.node().name;
+  node.sources = r.graph().node(r.id()).sources;
+  for (const size_t output : {0, 1, 2}) {
+    ir::Value value = r.graph().value(r.output(output == 0 || r.is_used(output) ? output : 0));
+    value.producer = ir::kNoNode;
+    if (output > 0) {
+      value.dtype = r.dtype(attention.past_k);
+      value.shape = Shape{form.batch, form.kv_heads, form.cache, past[3]};
+    }
+    node.outputs.push_back(r.graph().add_value(std::move(value)));
+  }
+  const std::vector<ValueId> results = node.outputs;
+  r.graph().insert_before(r.id(), std::move(node));
+  bool replaced = r.replace(0, results[0]);
+  for (const size_t output : {1, 2}) {
+    if (!r.is_used(output)) continue;
+    const ValueId kept = kept_rows(r, form, results[output], attention.kv_lengths);
+    replaced = r.replace(output, kept) && replaced;
+  }
+  return replaced;
+}
+
+// [B, 1, S, T] of bools: keys that queries at `positions` see, causally and inside the window.
+ValueId seen_keys(Rewrite& r, const Form& form, const ir::Attention& attention) {
+  const ValueId positions = token_positions(r, form, attention.kv_lengths);
+  const ValueId own =
+      r.emit.reshape(r.emit.cast(positions, DType::kI64), {form.batch, 1, form.sequence, 1});
+  const ValueId key = r.emit.position({1, 1, 1, form.total}, 3);
+  const ValueId causal = r.emit.compare("LessOrEqual", key, own);
+  if (attention.left_window < 0) return causal;
+  const double window = static_cast<double>(attention.left_window);
+  const ValueId first = r.emit.binary("Sub", own, window);
+  return r.emit.compare("And", causal, r.emit.compare("GreaterOrEqual", key, first));
+}
+
+// Queries over another node's cache: they alone are normed and rotated. A row of fewer keys than
+// queries is padded, and its first query stands at its first key.
+bool write_shared(Rewrite& r, const Form& form, ir::Attention attention) {
+  attention.k = r.input(kPastK);
+  attention.v = r.input(kPastV);
+  attention.k_layout = attention.v_layout = "bhsd";
+  const ValueId positions = attention.positions != kNoValue
+                                ? attention.positions
+                                : token_positions(r, form, attention.kv_lengths);
+  attention.q = normed_heads(r, attention.q, attention.q_norm, attention.norm_epsilon);
+  if (attention.has_rotary()) {
+    const int64_t width = 2 * r.graph().value(attention.cos).shape->back().value();
+    const Rotation rotation =
+        rotation_at(r, attention.cos, attention.sin, positions, width, attention.interleaved);
+    attention.q = rotate(r, attention.q, rotation, false);
+  }
+  attention.q_norm = attention.k_norm = attention.cos = attention.sin = attention.positions =
+      kNoValue;
+  attention.interleaved = false;
+  attention.norm_epsilon = ir::Attention().norm_epsilon;
+  const bool causal = std::exchange(attention.causal_top_left, false);
+  if (causal && form.sequence.is(1)) {
+    attention.causal = true;
+  } else if (causal) {
+    attention.mask = seen_keys(r, form, attention);
+    attention.left_window = -1;
+  }
+  for (const size_t output : {1, 2}) {
+    if (!r.is_used(output)) continue;
+    const ValueId past = r.input(output == 1 ? kPastK : kPastV);
+    const Shape shape = *r.graph().value(past).shape;
+    const std::vector<int64_t> steps(4, 1);
+    if (!r.replace(output, r.emit.slice(past, std::vector<Dim>(4, 0), steps, shape))) return false;
+  }
+  write(r, attention, {r.output(0)});
+  return true;
+}
+
 bool group_query_attention(Rewrite& r) {
   Form form;
   if (const Support answer = read_form(r, form); !answer) return r.refuse(answer.reason);
@@ -320,29 +477,39 @@ bool group_query_attention(Rewrite& r) {
   }
   attention.kv_lengths = lengths_of(r, form);
   attention.least_length = 1;  // seqlens_k is never negative
+  if (form.shared) {
+    attention.sinks = sinks_of(r, form);
+    attention.q =
+        r.emit.reshape(r.input(kQ), {form.batch, form.sequence, form.q_heads, form.head_size});
+    return write_shared(r, form, attention);
+  }
   const Tensors tensors = read_tensors(r, form);
   attention.q = tensors.q;
   attention.k = tensors.k;
   attention.v = tensors.v;
   attention.sinks = sinks_of(r, form);
   if (r.has_input(kBias)) attention.mask = pad_mask(r, r.input(kBias), form.cache);
-  std::vector<ValueId> outputs = {r.output(0)};
-  if (r.has_input(kPastK)) {
-    write_presents(r, form);
-    attention.past_k = r.input(kPastK);
-    attention.past_v = r.input(kPastV);
-    if (form.codes != DType::kUndefined) {
-      attention.cache_type = form.codes;
-      attention.k_scale = r.input(kScaleK);
-      attention.v_scale = r.input(kScaleV);
-    }
-    outputs.push_back(used_output(r, 1));
-    outputs.push_back(used_output(r, 2));
-  } else {
+  if (!r.has_input(kPastK)) {
     if (r.is_used(1)) write_out_new_heads(r, form, attention);
     if (!hand_out_new_keys(r, attention)) return false;
+    write(r, attention, {r.output(0)});
+    return true;
   }
-  write(r, attention, std::move(outputs));
+  attention.past_k = r.input(kPastK);
+  attention.past_v = r.input(kPastV);
+  if (form.codes != DType::kUndefined) {
+    attention.cache_type = form.codes;
+    attention.k_scale = r.input(kScaleK);
+    attention.v_scale = r.input(kScaleV);
+  }
+  if (form.windowed) {
+    if (attention.has_rotary() && attention.positions == kNoValue) {
+      attention.positions = token_positions(r, form, attention.kv_lengths);
+    }
+    return write_windowed(r, form, attention);
+  }
+  write_presents(r, form);
+  write(r, attention, {r.output(0), used_output(r, 1), used_output(r, 2)});
   return true;
 }
 

@@ -43,10 +43,37 @@ struct Form {
   Dim tokens, sequences;
 };
 
+// As attributes of caches name element types; empty for others.
+std::string_view onnx_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return "float16";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kI8:
+      return "int8";
+    case DType::kF8E4M3FN:
+      return "float8e4m3fn";
+    default:
+      return "";
+  }
+}
+
 Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
   if (node.text("kv_cache_layout", "SEPARATE") != "SEPARATE") {
     return Support::no("its caches are latent");
+  }
+  const int64_t window = node.integer("local_window_size", -1);
+  if (window != -1 && window <= 0) {
+    return Support::no(fmt::format("local_window_size is {}, not -1 or positive", window));
+  }
+  for (const auto& [cache, attribute] :
+       {std::pair{kKeyCache, "k_cache_dtype"}, {kValueCache, "v_cache_dtype"}}) {
+    const std::string stated = node.text(attribute, "");
+    if (!stated.empty() && stated != onnx_name(r.dtype(r.input(cache)))) {
+      return Support::no(fmt::format("its {} is {}", attribute, stated));
+    }
   }
   if (node.integer("is_causal", 1) == 0) return Support::no("its tokens see later ones");
   if (node.integer("rotary_offset", 0) != 0)

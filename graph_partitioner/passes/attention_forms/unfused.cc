@@ -31,7 +31,7 @@ bool is_tensor(const Graph& graph, const ir::BlockScale& scale) {
   if (scale == ir::BlockScale{}) return true;
   return scale.scale != kNoValue && !scale.per_channel && scale.block == 0 &&
          scale.zero_offset == 0 && scale.scale_type == DType::kUndefined &&
-         is_wide(graph.value(scale.scale).dtype);
+         scale.rounded == DType::kUndefined && is_wide(graph.value(scale.scale).dtype);
 }
 
 // Two tensors multiplied.
@@ -100,8 +100,8 @@ std::optional<Shape> mask_shape(Rewrite& r, ValueId mask, const Found& found) {
 }
 
 bool masks_fit(Rewrite& r, const Found& found) {
-  for (const ValueId mask : found.scores.added) {
-    if (!mask_shape(r, mask, found)) return false;
+  for (const Added& added : found.scores.added) {
+    if (!mask_shape(r, added.mask, found)) return false;
   }
   for (const Hidden& hidden : found.scores.hidden) {
     if (!mask_shape(r, hidden.condition, found)) return false;
@@ -141,13 +141,15 @@ std::optional<Found> find_attention(Rewrite& r) {
   return found;
 }
 
-ValueId combined_mask(Rewrite& r, const Found& found) {
+void combine_masks(Rewrite& r, const Found& found, ir::Attention& attention) {
   Scores scores = found.scores;
-  for (ValueId& mask : scores.added) mask = r.emit.reshape(mask, *mask_shape(r, mask, found));
+  for (Added& added : scores.added) {
+    added.mask = r.emit.reshape(added.mask, *mask_shape(r, added.mask, found));
+  }
   for (Hidden& hidden : scores.hidden) {
     hidden.condition = r.emit.reshape(hidden.condition, *mask_shape(r, hidden.condition, found));
   }
-  return write_mask(r, scores, r.dtype(r.output()));
+  write_mask(r, scores, attention);
 }
 
 // Codes are brought back to numbers as the graph did it, in the type of their scale.
@@ -191,7 +193,7 @@ ir::Attention attention_of(Rewrite& r, const Found& found) {
   attention.probability_scale = found.probabilities.rounded_by;
   attention.probability_codes = found.probabilities.codes;
   attention.probability_type = found.probabilities.divided_in;
-  attention.mask = combined_mask(r, found);
+  combine_masks(r, found, attention);
   if (found.probabilities.sinks != kNoValue) {
     attention.sinks = r.emit.reshape(found.probabilities.sinks, {found.q.shape[1]});
   }

@@ -70,17 +70,36 @@ bool read_zero_point(const Graph& graph, const Node& node, ir::BlockScale& scale
   return true;
 }
 
-// The scale of blocks may itself be codes times one f32: that one leaves the blocks and multiplies
-// the result, so that block scales stay in their file's type.
-void split_global_scale(const Graph& graph, Operand& operand) {
-  const Node* node = graph.producer(operand.scale.scale);
+// The scale of blocks may itself be codes times one number, with a Cast behind it or none. Where
+// the product is f32 the number leaves the blocks and multiplies the result; where it is rounded to
+// 16 bits it stays with the codes, and packing rounds. Block scales keep their file's type either
+// way.
+void split_global_scale(const Graph& graph, Operand& operand, Side side) {
+  const DType rounded = graph.value(operand.scale.scale).dtype;
+  const Node* cast = graph.producer(operand.scale.scale);
+  if (cast != nullptr && !cast->is("Cast")) cast = nullptr;
+  const Node* node = graph.producer(cast ? cast->input(0) : operand.scale.scale);
   if (node == nullptr || !node->is("DequantizeLinear")) return;
   if (node->integer("block_size", 0) != 0 || !has_one_element(graph, node->input(1))) return;
-  if (graph.value(node->input(1)).dtype != DType::kF32) return;
   if (node->input(2) != kNoValue && !is_constant_zero(graph, node->input(2))) return;
-  if (!is_scale_type(graph.value(node->input(0)).dtype)) return;
+  const ir::Value& codes = graph.value(node->input(0));
+  const bool product_is_f32 = graph.value(node->output(0)).dtype == DType::kF32;
+  const bool one_type = graph.value(node->input(1)).dtype == graph.value(node->output(0)).dtype;
+  if (rounded == DType::kF32) {
+    if (cast || !product_is_f32 || !one_type || !is_scale_type(codes.dtype)) return;
+    operand.global = node->input(1);
+  } else {
+    const auto factor = scalar_constant(graph, node->input(1));
+    const bool once = product_is_f32 || !cast;  // two roundings to 16 bits are not one
+    const bool packs = side == Side::kRight && factor && once && codes.is_constant() &&
+                       codes.dtype == DType::kF8E4M3FN && bit_width(rounded) == 16 &&
+                       graph.value(operand.value).is_constant();
+    if (!packs) return;
+    operand.scale.rounded = rounded;
+    operand.scale.factor = static_cast<float>(*factor);
+  }
   operand.scale.scale = node->input(0);
-  operand.global = node->input(1);
+  if (cast) operand.sources = ir::merge_sources(operand.sources, cast->sources);
   operand.sources = ir::merge_sources(operand.sources, node->sources);
 }
 
@@ -100,7 +119,7 @@ std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand
   if (node.has("scale_type")) {
     operand.scale.scale_type = parse_dtype(node.text("scale_type", "")).value_or(DType::kUndefined);
   } else {
-    split_global_scale(graph, operand);
+    split_global_scale(graph, operand, side);
     if (!is_scale_type(graph.value(operand.scale.scale).dtype)) return std::nullopt;
   }
   return operand;

@@ -1,6 +1,6 @@
 // One side of a dot, traced back through what exporters put between stored codes and the product.
 //
-//   NVFP4   scale f8 [N,K/16], global f32 ──DequantizeLinear──┐
+//   NVFP4   scale f8 [N,K/16], global ──DequantizeLinear──────┐
 //           codes f4 [N,K] ───────────────────────────────────DequantizeLinear axis=-1 block 16
 //   MX      codes f8|f4 [N,K], scale e8m0 [N,K/32] ───────────DequantizeLinear axis=-1 block 32
 //   FP8     codes f8, scale [] ───────────────────────────────DequantizeLinear

@@ -80,16 +80,9 @@ ValueId DecodeScores::mask_offset(const AttentionTask& task, ValueId key) {
 
 // Elements of the mask `at` places behind `offset`; what is not inside is hidden.
 Tile DecodeScores::biased(Tile scores, ValueId offset, Tile at, Tile inside) {
-  const std::vector<int> size = b_.type(scores).shape;
-  const auto number = [&](double value) { return b_.constant(DType::kF32, value, size); };
   const bool keeps = problem_.mask_type == DType::kBool;
   const Tile codes = b_.gather(mask_, offset, at, inside, keeps ? 0 : kHidden);
-  const Tile hidden = number(kHidden);
-  if (keeps) return b_.select(codes, scores, hidden);
-  const Tile bias = decode_tile(b_, codes, problem_.mask_type);
-  const Tile sum = b_.fma(bias, number(kLog2E), scores);
-  // A hidden key may hold anything, NaN too.
-  return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, sum);
+  return apply_mask(b_, problem_, scores, codes, kLog2E);
 }
 
 Tile DecodeScores::masked(Tile scores, const AttentionTask& task, ValueId key) {

@@ -372,11 +372,7 @@ class GpuFlash {
           b_.load({mask_, offset, {dim(problem_.mask_query), stride}, {task_.queries_left, masked}},
                   {tiles_.queries, tiles_.keys}, outside);
     }
-    const Tile hidden = f32(kMinusInfinity, {tiles_.queries, tiles_.keys});
-    if (keeps) return b_.select(codes, scores, hidden);
-    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
-    // A hidden key may hold anything, NaN too.
-    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden, b_.add(scores, bias));
+    return apply_mask(b_, problem_, scores, codes, 1);
   }
 
   Tile hide(Tile scores, ValueId key, ValueId keys_left) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <numbers>
@@ -132,6 +133,13 @@ class GpuPrefill {
   // Scores come in this unit, times log2(e) the exponent of 2: the scale is never multiplied alone.
   double unit() const { return attention_.softcap > 0 ? attention_.softcap : problem_.scale; }
   double exponent_scale() const { return unit() * std::numbers::log2e; }
+  // All scores of a row may be the lowest number: the difference of their products would have no
+  // bit that is right, so that the product of their differences is taken.
+  bool may_be_far_down() const {
+    return mask_ != kNone &&
+           (std::isfinite(attention_.mask_fill) || problem_.mask_type == DType::kF32 ||
+            problem_.mask_type == DType::kBF16);
+  }
 
   // The last queries, which see most where a mask is causal, come first: what is left for the end
   // is short.
@@ -297,12 +305,7 @@ class GpuPrefill {
 
   Tile masked(Tile scores, Tile codes) {
     if (codes == kNone) return scores;
-    const Tile hidden = scores_of(kMinusInfinity);
-    if (problem_.mask_type == DType::kBool) return b_.select(codes, scores, hidden);
-    const Tile bias = decode_tile(b_, codes, problem_.mask_type);
-    // A hidden key may hold anything, NaN too.
-    return b_.select(b_.compare(Fn::kEqual, bias, hidden), hidden,
-                     b_.fma(bias, scores_of(1 / unit()), scores));
+    return apply_mask(b_, problem_, scores, codes, 1 / unit());
   }
 
   // Two slots of 64 columns are one operand.
@@ -354,10 +357,12 @@ class GpuPrefill {
     // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
     const Tile none = b_.compare(Fn::kEqual, now.maximum, per_row(kMinusInfinity));
     const Tile base = b_.select(none, per_row(0), now.maximum);
-    const Tile shift = b_.mul(base, per_row(-to_exponent));
+    const bool far = may_be_far_down();
+    const Tile shift = far ? base : b_.mul(base, per_row(-to_exponent));
     const auto power = [&](Tile x, Tile below) {
       const Tile scale = b_.constant(DType::kF32, to_exponent, b_.type(x).shape);
-      return b_.unary(Fn::kExp2, b_.fma(x, scale, below));
+      const Tile exponent = far ? b_.mul(b_.sub(x, below), scale) : b_.fma(x, scale, below);
+      return b_.unary(Fn::kExp2, exponent);
     };
     now.correction = power(before[0], shift);
     now.weights = power(scores, spread(shift, shape_.keys));

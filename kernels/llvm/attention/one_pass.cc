@@ -273,11 +273,7 @@ class OnePass {
     } else {
       value = b_.load({mask_, offset, {dim(stride)}, {lanes_left_}}, {lanes_});
     }
-    if (problem_.mask_type == DType::kBool) return b_.select(value, score, f32(kMinusInfinity));
-    const Tile bias = decode_tile(b_, value, problem_.mask_type);
-    // A hidden key may hold anything, NaN too.
-    const Tile hidden = b_.compare(Fn::kEqual, bias, f32(kMinusInfinity));
-    return b_.select(hidden, f32(kMinusInfinity), b_.add(score, bias));
+    return apply_mask(b_, problem_, score, value, 1);
   }
 
   Tile hide(Tile score, ValueId key) {

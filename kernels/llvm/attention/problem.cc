@@ -319,7 +319,9 @@ Dim has_few_queries(const AttentionProblem& problem, int64_t most) {
 
 std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProblem& problem,
                                    bool mask_has_all_keys) {
-  std::vector<SizeCheck> checks = mask_sizes(graph, problem, mask_has_all_keys);
+  // Keys that a mask does not speak of are hidden, which its fill does not do.
+  const bool fills = std::isfinite(problem.attention.mask_fill);
+  std::vector<SizeCheck> checks = mask_sizes(graph, problem, mask_has_all_keys || fills);
   const ir::Attention& attention = problem.attention;
   const auto require_batch = [&](ir::ValueId id) {
     if (id != ir::kNoValue) checks.push_back({graph.value(id).shape->front(), problem.batch});

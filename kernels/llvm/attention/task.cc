@@ -1,9 +1,16 @@
 #include "kernels/llvm/attention/task.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/llvm/tile_types.h"
+
 namespace tenon::kernels {
 namespace {
 
 using codegen::Builder;
+using codegen::Fn;
 using codegen::ValueId;
 
 void limit_keys(Builder& b, const ir::Attention& attention, int64_t query_block,
@@ -59,6 +66,28 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
   task.origin = attention.causal ? b.sub(task.length, writer.index(problem.queries)) : past;
   limit_keys(b, attention, query_block, task);
   return task;
+}
+
+ValueId apply_mask(Builder& b, const AttentionProblem& problem, ValueId scores, ValueId codes,
+                   double per_one) {
+  const std::vector<int> shape = b.type(scores).shape;
+  const auto number = [&](double value) { return b.constant(DType::kF32, value, shape); };
+  // Half of what a float holds leaves room for the score.
+  const double lowest = -std::numeric_limits<float>::max() / 2 / std::max(1.0, per_one);
+  const double given = problem.attention.mask_fill;
+  const double fill = std::isinf(given) ? given : std::clamp(given, lowest, -lowest) * per_one;
+  if (problem.mask_type == DType::kBool) return b.select(codes, scores, number(fill));
+  const ValueId bias = decode_tile(b, codes, problem.mask_type);
+  ValueId finite = bias;
+  if (problem.mask_type != DType::kF16) {
+    finite = b.select(b.compare(Fn::kLess, bias, number(lowest)), number(lowest), bias);
+  }
+  const ValueId hidden = number(-std::numeric_limits<float>::infinity());
+  // A hidden key may hold anything, NaN too.
+  const ValueId sum =
+      b.select(b.compare(Fn::kEqual, bias, hidden), hidden, b.fma(finite, number(per_one), scores));
+  if (std::isinf(given)) return sum;
+  return b.select(b.compare(Fn::kEqual, bias, bias), sum, number(fill));
 }
 
 ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem, ValueId total) {

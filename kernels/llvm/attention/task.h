@@ -23,6 +23,11 @@ struct AttentionTask {
 AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
                           codegen::ValueId number, int64_t query_block, codegen::ValueId lengths);
 
+// What the mask's codes make of scores, which are in units that `per_one` of are 1. Numbers that
+// are finite stay so in these units: a row that is hidden by them alone has equal weights.
+codegen::ValueId apply_mask(codegen::Builder& b, const AttentionProblem& problem,
+                            codegen::ValueId scores, codegen::ValueId codes, double per_one);
+
 // Where sums, which are 0, are the result whatever they would be divided by: rows that saw no key.
 // Those of a softmax over keys that are all hidden become 0 / 0.
 codegen::ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem,

@@ -131,13 +131,12 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
 // block.
 Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                     FragmentLayout& layout) {
-  const ir::ValueId id = problem.dot.scale_b.scale;
-  const ir::Tensor& scales = *graph.value(id).constant;
+  const ir::Tensor& scales = *graph.value(problem.dot.scale_b.scale).constant;
   const int in_row = per_row(layout.block, layout.blocks());
   if (in_row == 0) {
     return Support::no(fmt::format("blocks of {} are not whole slices of 16", layout.block));
   }
-  if (contains_infinity(scales, layout.scale_type)) {
+  if (has_infinite_scale(graph, problem)) {
     return Support::no("an infinite scale would reach the codes past K");
   }
   const bool rounds = is_integer(layout.element->codes) && layout.row_terms == 1;
@@ -151,7 +150,7 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
     return Support::yes();
   }
   if (plan_exact_scales(scales, layout)) return Support::yes();
-  const ScaleReader reader(graph, problem, id, layout.scale_type);
+  const ScaleReader reader = ScaleReader::scales(graph, problem);
   layout.scale_rule = nullptr;
   layout.exponent = layout.element->exponent;
   const bool share = in_row == 1 && rows_share_scales(reader, layout);
@@ -300,7 +299,7 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   const bool whole = is_integer(problem.b_type);
   layout.zero_offset = static_cast<double>(problem.dot.scale_b.zero_offset);
   if (whole && is_signed(problem.b_type)) layout.zero_offset += 1 << (layout.element->bits - 1);
-  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  layout.scale_type = packed_scale_type(graph, problem.dot.scale_b);
   if (Support zeros = plan_zero_type(graph, problem, layout); !zeros) return end(zeros);
   if (layout.scale_type != DType::kUndefined) {
     if (Support scales = plan_scales(graph, problem, layout); !scales) return end(scales);

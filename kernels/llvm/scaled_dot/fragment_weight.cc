@@ -69,12 +69,11 @@ class UnitPacker {
         }
       }
     }
-    const ir::BlockScale& scale = problem.dot.scale_b;
     if (layout.scale.kind != Side::Kind::kNone) {
-      scales_.emplace(graph, problem_, scale.scale, layout.scale_type);
+      scales_.emplace(ScaleReader::scales(graph, problem_));
     }
     if (layout.zero.kind != Side::Kind::kNone) {
-      zeros_.emplace(graph, problem_, scale.zero_point, stored_zero_type(graph, problem));
+      zeros_.emplace(ScaleReader::zeros(graph, problem_));
     }
   }
 
@@ -319,7 +318,7 @@ PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& pro
                              const FragmentLayout& layout) {
   const int64_t columns = layout.row_units() * kFragmentRows;
   PackedConstant scales = zeroed(static_cast<size_t>(columns) * sizeof(float));
-  const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
+  const ScaleReader reader = ScaleReader::scales(graph, problem);
   for (int64_t n = 0; n < layout.n; ++n) {
     store_element(DType::kF32, scales.data.get(), n, reader.number(0, n));
   }

@@ -33,12 +33,6 @@ bool product_is_exact(DType element, DType scale) {
   return element == DType::kF4E2M1 && scale == DType::kF8E4M3FN;
 }
 
-bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem,
-                        const GpuWeightLayout& layout) {
-  return layout.scale_type != DType::kUndefined &&
-         contains_infinity(*graph.value(problem.dot.scale_b.scale).constant, layout.scale_type);
-}
-
 ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
                     const GpuWeightLayout& layout) {
   const bool scaled = layout.scale_type != DType::kUndefined;
@@ -48,7 +42,7 @@ ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
     return ScaleUse::kSlabs;
   }
   // The sum of a block times infinity hides the NaN of 0 times infinity.
-  if (has_infinite_scale(graph, problem, layout)) return ScaleUse::kSplit;
+  if (has_infinite_scale(graph, problem)) return ScaleUse::kSplit;
   const int64_t group = layout.group(), block = layout.block;
   const bool aligned = layout.blocks() == 1 || block % group == 0 || group % block == 0;
   return aligned ? ScaleUse::kSums : ScaleUse::kSplit;
@@ -107,7 +101,7 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   if (layout.k == 0 || layout.n == 0) return refuse("there is nothing to pack");
   layout.block = problem.block();
   layout.zero_offset = problem.dot.scale_b.zero_offset;
-  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  layout.scale_type = packed_scale_type(graph, problem.dot.scale_b);
   if (layout.scale_type != DType::kUndefined &&
       !is_one_of(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
                                      DType::kF8E5M2, DType::kF8E8M0})) {
@@ -121,7 +115,7 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     if (bit_width(zero) > 8 && !is_floating(zero)) return refuse("zero points wider than a byte");
     if (!is_integer(layout.element)) return refuse("a zero point of floats");
   }
-  if (layout.k % layout.group() != 0 && has_infinite_scale(graph, problem, layout)) {
+  if (layout.k % layout.group() != 0 && has_infinite_scale(graph, problem)) {
     return refuse("an infinite scale would reach the codes past K");
   }
   layout.use = choose_use(graph, problem, layout);
@@ -132,18 +126,17 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
 
 GpuWeightBuffers pack_gpu_weight(const ir::Graph& graph, const ScaledDotProblem& problem,
                                  const GpuWeightLayout& layout, Lowered& lowered) {
-  const ir::BlockScale& scale = problem.dot.scale_b;
   GpuWeightBuffers buffers;
   buffers.words = keep(lowered, pack_words(graph, problem, layout));
   if (layout.scale_type != DType::kUndefined) {
-    const ScaleReader reader(graph, problem, scale.scale, layout.scale_type);
+    const ScaleReader reader = ScaleReader::scales(graph, problem);
     const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
       store_code(layout.scale_type, to, place, reader.code(block, n));
     };
     buffers.scales = keep(lowered, pack_blocks(layout, layout.scale_type, store));
   }
   if (layout.zero_type != DType::kUndefined) {
-    const ScaleReader reader(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
+    const ScaleReader reader = ScaleReader::zeros(graph, problem);
     const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
       store_element(layout.zero_type, to, place, reader.number(block, n));
     };

@@ -62,10 +62,10 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const W
   const std::byte* source = graph.value(problem.dot.b).constant->data;
   std::optional<ScaleReader> scales, zeros;
   if (scale.scale != ir::kNoValue) {
-    scales.emplace(graph, problem, scale.scale, stored_scale_type(graph, scale));
+    scales.emplace(ScaleReader::scales(graph, problem));
   }
   if (scale.zero_point != ir::kNoValue) {
-    zeros.emplace(graph, problem, scale.zero_point, stored_zero_type(graph, problem));
+    zeros.emplace(ScaleReader::zeros(graph, problem));
   }
   const int64_t first = panel * layout.columns;
   const int64_t block = problem.block(), row = stored_row(graph, problem);
@@ -84,7 +84,7 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const W
 
 PackedConstant pack_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                            const WeightLayout& layout) {
-  const ScaleReader reader(graph, problem, problem.dot.scale_b.scale, layout.scale_type);
+  const ScaleReader reader = ScaleReader::scales(graph, problem);
   const int64_t count = layout.panels * layout.blocks() * layout.columns;
   PackedConstant packed = allocate(storage_bytes(layout.scale_type, count));
   for (int64_t panel = 0; panel < layout.panels; ++panel) {
@@ -101,8 +101,7 @@ PackedConstant pack_scales(const ir::Graph& graph, const ScaledDotProblem& probl
 
 PackedConstant pack_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
                           const WeightLayout& layout) {
-  const ScaleReader reader(graph, problem, problem.dot.scale_b.zero_point,
-                           stored_zero_type(graph, problem));
+  const ScaleReader reader = ScaleReader::zeros(graph, problem);
   const int64_t count = layout.panels * layout.blocks() * layout.columns;
   PackedConstant packed = allocate(storage_bytes(layout.zero_type, count));
   for (int64_t panel = 0; panel < layout.panels; ++panel) {
@@ -140,7 +139,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   layout.element = element;
   layout.bits = bit_width(element);
   layout.zero_offset = problem.dot.scale_b.zero_offset;
-  layout.scale_type = stored_scale_type(graph, problem.dot.scale_b);
+  layout.scale_type = packed_scale_type(graph, problem.dot.scale_b);
   if (layout.k % layout.per_word() != 0 || layout.block % layout.per_word() != 0 ||
       layout.k % layout.block != 0) {
     return refuse(fmt::format("K={} in blocks of {} is not whole words of {} codes", layout.k,
@@ -153,10 +152,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
   }
   // The sum of a block times infinity hides the NaN of 0 times infinity.
-  if (layout.scale_type != DType::kUndefined &&
-      contains_infinity(*graph.value(problem.dot.scale_b.scale).constant, layout.scale_type)) {
-    return refuse("a scale is infinite");
-  }
+  if (has_infinite_scale(graph, problem)) return refuse("a scale is infinite");
   if (problem.dot.scale_b.zero_point != ir::kNoValue) {
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
     layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;

@@ -1,6 +1,8 @@
 #include "kernels/llvm/scaled_dot/weight_source.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/convert.h"
@@ -10,20 +12,43 @@ namespace {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// All bits but the sign.
+// All bits but the sign. A loop without a way out runs in vectors.
 template <typename Bits>
 bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
-  const auto* first = reinterpret_cast<const Bits*>(tensor.data);
-  return std::any_of(first, first + tensor.elements(), [&](Bits bits) {
-    return static_cast<Bits>(bits << 1) == static_cast<Bits>(magnitude << 1);
-  });
+  constexpr int64_t kPiece = 1 << 14;
+  const auto* next = reinterpret_cast<const Bits*>(tensor.data);
+  const auto wanted = static_cast<Bits>(magnitude << 1);
+  for (int64_t left = tensor.elements(); left > 0;) {
+    const int64_t count = std::min(left, kPiece);
+    bool found = false;
+    for (int64_t i = 0; i < count; ++i) found |= static_cast<Bits>(next[i] << 1) == wanted;
+    if (found) return true;
+    next += count;
+    left -= count;
+  }
+  return false;
+}
+
+// Type that the scale's codes mean in the file.
+DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
+  if (scale.scale == ir::kNoValue) return DType::kUndefined;
+  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
+}
+
+// What each of the 256 stored codes is worth, as DequantizeLinear would compute it.
+std::vector<uint16_t> rounded_products(DType stored, const ir::BlockScale& scale) {
+  std::vector<uint16_t> products(256);
+  for (uint64_t code = 0; code < products.size(); ++code) {
+    const auto product = static_cast<float>(decode(stored, code)) * scale.factor;
+    products[code] = static_cast<uint16_t>(encode(scale.rounded, product));
+  }
+  return products;
 }
 
 }  // namespace
 
-DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
-  if (scale.scale == ir::kNoValue) return DType::kUndefined;
-  return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
+DType packed_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
+  return scale.rounded != DType::kUndefined ? scale.rounded : stored_scale_type(graph, scale);
 }
 
 DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem) {
@@ -33,20 +58,36 @@ DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem) 
   return type == DType::kU8 && is_packed(problem.b_type) ? problem.b_type : type;
 }
 
-ScaleReader::ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
-                         DType type)
-    : tensor_(graph.value(value).constant), type_(type), problem_(problem) {
+ScaleReader::ScaleReader(const ScaledDotProblem& problem, ir::TensorPtr tensor, DType type)
+    : tensor_(std::move(tensor)), type_(type), problem_(problem) {
   blocks_ = problem.dot.scale_b.per_channel ? ceil_of(problem.k.value(), problem.block()) : 1;
   // Packed zero points pad each column's row of blocks to whole bytes.
   const bool padded = is_packed(type_) && tensor_->dtype == DType::kU8;
   row_ = padded ? ceil_of(blocks_ * bit_width(type_), 8) * 8 / bit_width(type_) : blocks_;
 }
 
+ScaleReader ScaleReader::scales(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  const DType stored = stored_scale_type(graph, scale);
+  ScaleReader reader(problem, graph.value(scale.scale).constant, stored);
+  if (scale.rounded == DType::kUndefined) return reader;
+  reader.rounded_ = scale.rounded;
+  reader.products_ = rounded_products(stored, scale);
+  return reader;
+}
+
+ScaleReader ScaleReader::zeros(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  return {problem, graph.value(problem.dot.scale_b.zero_point).constant,
+          stored_zero_type(graph, problem)};
+}
+
 uint64_t ScaleReader::code(int64_t block, int64_t column) const {
-  return load_code(type_, tensor_->data, index(block, column));
+  const uint64_t stored = load_code(type_, tensor_->data, index(block, column));
+  return products_.empty() ? stored : products_[stored];
 }
 
 double ScaleReader::number(int64_t block, int64_t column) const {
+  if (!products_.empty()) return decode(rounded_, code(block, column));
   return load_element(type_, tensor_->data, index(block, column));
 }
 
@@ -68,6 +109,21 @@ bool contains_infinity(const ir::Tensor& tensor, DType type) {
     default:
       return false;
   }
+}
+
+bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  if (scale.scale == ir::kNoValue) return false;
+  const ir::Tensor& tensor = *graph.value(scale.scale).constant;
+  const DType stored = stored_scale_type(graph, scale);
+  if (scale.rounded == DType::kUndefined) return contains_infinity(tensor, stored);
+  std::array<bool, 256> occurs{};
+  for (size_t i = 0; i < tensor.bytes; ++i) occurs[std::to_integer<size_t>(tensor.data[i])] = true;
+  const std::vector<uint16_t> products = rounded_products(stored, scale);
+  for (size_t code = 0; code < products.size(); ++code) {
+    if (occurs[code] && std::isinf(decode(scale.rounded, products[code]))) return true;
+  }
+  return false;
 }
 
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {

@@ -5,30 +5,37 @@
 
 namespace tenon::kernels {
 
-// Type that the scale's codes mean; kUndefined: unscaled.
-DType stored_scale_type(const ir::Graph& graph, const ir::BlockScale& scale);
+// Type of the scales that count, which packed weights keep; kUndefined: unscaled.
+DType packed_scale_type(const ir::Graph& graph, const ir::BlockScale& scale);
 // The same for the zero point: nibbles may hide in bytes.
 DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem);
 
-// Reads scales and zero points by (k block, column), whatever their layout in the file.
+// Reads scales and zero points by (k block, column), whatever their layout in the file. Scales of
+// two levels are read as their rounded products.
 class ScaleReader {
  public:
-  ScaleReader(const ir::Graph& graph, const ScaledDotProblem& problem, ir::ValueId value,
-              DType type);
+  static ScaleReader scales(const ir::Graph& graph, const ScaledDotProblem& problem);
+  static ScaleReader zeros(const ir::Graph& graph, const ScaledDotProblem& problem);
 
+  // In the type of packed_scale_type or stored_zero_type.
   uint64_t code(int64_t block, int64_t column) const;
   double number(int64_t block, int64_t column) const;
 
  private:
+  ScaleReader(const ScaledDotProblem& problem, ir::TensorPtr tensor, DType type);
   int64_t index(int64_t block, int64_t column) const;
 
   ir::TensorPtr tensor_;
-  DType type_;
+  DType type_;  // as stored
   const ScaledDotProblem& problem_;
   int64_t blocks_ = 0, row_ = 0;
+  DType rounded_ = DType::kUndefined;
+  std::vector<uint16_t> products_;  // codes of `rounded_` by stored code; empty: one level
 };
 
 bool contains_infinity(const ir::Tensor& tensor, DType type);
+// Whether a scale that counts is infinite.
+bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
 
 // Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);

@@ -144,7 +144,7 @@ TEST(IrFusions, ScaledDotSurvivesItsNode) {
   ScaledDot dot;
   dot.a = 1;
   dot.b = 2;
-  dot.scale_b = {3, 4, 16, true, 8, DType::kF8E4M3FN};
+  dot.scale_b = {3, 4, 16, true, 8, DType::kF8E4M3FN, DType::kF16, 0.75f};
   dot.alpha_constant = 0.5f;
   dot.b_k_last = true;
   dot.b_type = DType::kF4E2M1;
