@@ -163,6 +163,18 @@ bool Graph::is_input(ValueId id) const {
   return std::find(inputs_.begin(), inputs_.end(), id) != inputs_.end();
 }
 
+void Graph::require(Requirement requirement) {
+  for (Requirement& known : requirements_) {
+    if (known.relation != requirement.relation || known.left != requirement.left ||
+        known.right != requirement.right) {
+      continue;
+    }
+    known.sources = merge_sources(known.sources, requirement.sources);
+    return;
+  }
+  requirements_.push_back(std::move(requirement));
+}
+
 const Node* Graph::producer(ValueId id) const {
   if (id == kNoValue || value(id).producer == kNoNode) return nullptr;
   return &node(value(id).producer);

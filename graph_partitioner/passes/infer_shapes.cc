@@ -13,24 +13,32 @@ using ir::kNoValue;
 
 namespace {
 
-using RuleMap = std::unordered_map<std::string_view, void (*)(NodeFacts&)>;
+using RuleMap = std::unordered_map<std::string_view, ShapeRule>;
 
 RuleMap join(std::initializer_list<std::span<const ShapeRule>> tables) {
   RuleMap map;
   for (const auto& table : tables) {
-    for (const ShapeRule& rule : table) map.emplace(rule.op, rule.infer);
+    for (const ShapeRule& rule : table) map.emplace(rule.op, rule);
   }
   return map;
+}
+
+const RuleMap& shape_rules() {
+  static const RuleMap rules = join(
+      {pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(), dot_shape_rules(),
+       attention_shape_rules(), window_shape_rules(), quantize_shape_rules()});
+  return rules;
 }
 
 void apply(const RuleMap& rules, NodeFacts& facts) {
   const auto rule = rules.find(facts.node().op);
   if (rule == rules.end()) return;
   try {
-    rule->second(facts);
+    rule->second.infer(facts);
   } catch (const UserError&) {
-    // A size that overflows or an attribute of the wrong type: the shape stays unknown, so that
-    // nothing of ours claims the node and the runtime reports it.
+    // A size that overflows or an attribute of the wrong type: nothing of ours claims the node and
+    // the runtime reports it.
+    facts.contradict();
   }
 }
 
@@ -74,15 +82,22 @@ void ShapeInference::merge_shape(ir::ValueId id, const Shape& inferred) const {
   }
 }
 
+void ShapeInference::forget(const ir::Node& node) const {
+  for (const ir::ValueId output : node.outputs) {
+    if (output == kNoValue) continue;
+    graph_.value(output).shape.reset();
+    graph_.value(output).elements.reset();
+  }
+}
+
 void ShapeInference::infer(ir::NodeId id) {
-  static const RuleMap shape_rules = join(
-      {pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(), dot_shape_rules(),
-       attention_shape_rules(), window_shape_rules(), quantize_shape_rules()});
   static const RuleMap rules_of_elements = join({element_rules()});
 
   const ir::Node& node = graph_.node(id);
   NodeFacts facts(graph_, node);
-  apply(shape_rules, facts);
+  apply(shape_rules(), facts);
+  if (facts.is_contradicted()) return forget(node);
+  for (const ir::Requirement& requirement : facts.requirements()) graph_.require(requirement);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoValue && facts.shapes()[i]) {
       merge_shape(node.outputs[i], *facts.shapes()[i]);
@@ -95,6 +110,25 @@ void ShapeInference::infer(ir::NodeId id) {
     const auto count = static_cast<int64_t>(facts.new_elements()[i]->size());
     if (value.shape && element_count(*value.shape).is(count)) {
       value.elements = facts.new_elements()[i];
+    }
+  }
+}
+
+std::vector<std::string_view> ops_with_shape_rules() {
+  std::vector<std::string_view> ops;
+  for (const auto& [op, rule] : shape_rules()) ops.push_back(op);
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
+void forget_declared_shapes(ir::Graph& graph) {
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    const auto rule = shape_rules().find(node.op);
+    if (rule == shape_rules().end()) continue;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const bool is_told = rule->second.declared_outputs >> i & 1;
+      if (node.outputs[i] != kNoValue && !is_told) graph.value(node.outputs[i]).shape.reset();
     }
   }
 }
