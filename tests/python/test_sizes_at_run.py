@@ -109,17 +109,17 @@ for options in ({}, {"claim": "gainful"}):
         [node("MatMul", "a w", "r"), node("Relu", "r")],
         {"a": ["m", "k"]},
         {"a": numbers(2, 2)},
-        {"a": numbers(2, 1024)},
-        constants={"w": numbers(1024, 512)},
+        {"a": numbers(2, 64)},
+        constants={"w": numbers(64, 48)},
         options=options,
     )
     case(
         f"MatMulNBits, {label}",
-        node("ms.MatMulNBits", "a b s", K=1024, N=512, bits=4, block_size=32),
+        node("ms.MatMulNBits", "a b s", K=64, N=48, bits=4, block_size=32),
         {"a": ["m", "k"]},
         {"a": numbers(2, 2)},
-        {"a": numbers(3, 1024)},
-        constants={"b": np.zeros((512, 32, 16), np.uint8), "s": numbers(512 * 32)},
+        {"a": numbers(3, 64)},
+        constants={"b": np.zeros((48, 2, 16), np.uint8), "s": numbers(48 * 2)},
         options=options,
     )
 case(
@@ -139,6 +139,15 @@ case(
     {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(2, 5)},
     {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(3, 400)},
     {"a": numbers(1, 4), "b": numbers(4, 5), "c": numbers(400, 5)},
+    left_to_stock=True,
+)
+case(
+    "Gemm, a bias of one row",
+    node("Gemm", "a b c"),
+    {"a": ["m", "k"], "b": ["k", 5], "c": ["q"]},
+    {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(5)},
+    {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(1)},
+    {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(4)},
 )
 case(
     "MatMul of two inputs",
@@ -380,6 +389,7 @@ case(
     {"a": numbers(2, 3), "i": indices(2, 2, 1)},
     {"a": numbers(2, 3), "i": indices(2001, 2, 1)},
     {"a": numbers(2, 3), "i": indices(1, 2, 1)},
+    allowed_error="stock does not compare the batch axes, and reads past its data",
 )
 case(
     "ScatterND",
@@ -481,6 +491,7 @@ case(
     {"x": np.ones((3, 4), np.uint8)},
     {"x": np.ones((300, 4), np.uint8)},
     constants={"s": numbers(3)},
+    left_to_stock=True,
 )
 case(
     "Tile",
@@ -582,6 +593,7 @@ case(
     {"s": integers(5), "x": numbers(1)},
     outputs={"y": [3]},
     told=[("z", [3])],
+    allowed_error="a partition is held to the declared shape of what another provider hands it",
 )
 case(
     "Relu, its result declared otherwise",
@@ -623,6 +635,20 @@ def outcomes():
     return run_all(list(CASES.values()))
 
 
+def test_guarded_temporaries_change_nothing(outcomes):
+    """Every buffer of ours ends at an unreadable page, too."""
+    some = [CASES[name] for name in list(CASES)[::4]]
+    guarded = run_all(some, {"TENON_GUARD_PAGES": "1"})
+    for made in some:
+        plain, told = outcomes[made.name][1], guarded[made.name][1]
+        assert not told.died, f"{made.name}: {told.died}"
+        for expected, got in zip(plain.runs, told.runs, strict=True):
+            assert is_error(expected) == is_error(got), made.name
+            if not is_error(expected):
+                for one, other in zip(expected, got, strict=True):
+                    np.testing.assert_array_equal(one, other, err_msg=made.name)
+
+
 def is_error(run) -> bool:
     return isinstance(run, str)
 
@@ -650,7 +676,7 @@ def test_claimed_or_left_to_stock(outcomes, name):
     assert (tenon.claimed == 0) == (name in LEFT_TO_STOCK), f"{tenon.claimed} nodes"
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LEFT_TO_STOCK])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in LEFT_TO_STOCK and not CASES[n].bound])
 def test_an_error_names_the_node(outcomes, name):
     for run in outcomes[name][1].runs:
         if is_error(run) and "Tenon" in run:

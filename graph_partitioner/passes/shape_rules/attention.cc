@@ -61,16 +61,20 @@ void attention(NodeFacts& facts) {
   facts.set_shape(3, {q->batch, q->heads, q->length, total});
 }
 
+constexpr size_t kSequenceLengths = 5, kHeadSinks = 11;  // of GroupQueryAttention
+
 // The caches' length depends on the buffers that the caller binds: it stays as given.
 void group_query_attention(NodeFacts& facts) {
   const Shape* q = facts.shape(0);
   if (!q || q->size() != 3) return;
   const int64_t heads = facts.node().integer("num_heads", 0);
   const int64_t kv_heads = facts.node().integer("kv_num_heads", 0);
-  if (facts.has_input(1)) return facts.set_shape(0, *q);
   if (heads <= 0 || kv_heads <= 0) return;
-  const Dim head_size = floor_div((*q)[2], heads + 2 * kv_heads);
-  facts.set_shape(0, {(*q)[0], (*q)[1], head_size * heads});
+  const int64_t parts = facts.has_input(1) ? heads : heads + 2 * kv_heads;
+  facts.require(parts, ir::Relation::kDivides, (*q)[2]);
+  facts.require_elements(kSequenceLengths, (*q)[0]);
+  facts.require_shape(kHeadSinks, {heads});
+  facts.set_shape(0, {(*q)[0], (*q)[1], floor_div((*q)[2], parts) * heads});
 }
 
 // q, k and v with heads apart: [B, S, H*D], packed [B, S, H, 3, D] and [B, L, H, 2, D], or a cache
@@ -137,6 +141,8 @@ void paged_attention(NodeFacts& facts) {
     facts.require_shape(5, {table->front() + 1});  // where sequences begin, and the end
     facts.require_shape(6, {table->front()});
   }
+  facts.require_shape(10, {(*q)[0]});  // a slot for each token
+  facts.require_shape(11, {heads});    // a sink for each head
   for (const size_t output : {1, 2}) {
     if (facts.shape(output + 2)) facts.set_shape(output, *facts.shape(output + 2));
   }

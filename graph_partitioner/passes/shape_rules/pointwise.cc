@@ -100,6 +100,8 @@ void layer_norm(NodeFacts& facts) {
   facts.require_stretches(2, *shape);
   const auto axis = normal_axis(facts.node().integer("axis", -1), shape->size());
   if (!axis) return;
+  const Shape row(shape->begin() + static_cast<std::ptrdiff_t>(*axis), shape->end());
+  facts.require(1, ir::Relation::kAtMost, element_count(row));
   Shape statistics = *shape;
   std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(*axis), statistics.end(), Dim(1));
   facts.set_shape(1, statistics);

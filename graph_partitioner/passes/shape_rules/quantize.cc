@@ -15,8 +15,9 @@ void scaled(NodeFacts& facts) {
   facts.set_shape(0, *shape);
   const Shape* scale = facts.shape(1);
   if (!scale) return;
+  const bool is_one = scale->empty() || (scale->size() == 1 && scale->front().is(1));
+  if (is_one) return facts.require_elements(2, 1);
   facts.require_shape(2, *scale);
-  if (scale->empty() || (scale->size() == 1 && scale->front().is(1))) return;
   const auto axis = normal_axis(facts.node().integer("axis", 1), shape->size());
   const int64_t block = facts.node().integer("block_size", 0);
   if (!axis) return facts.contradict();

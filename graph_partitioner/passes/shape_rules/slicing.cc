@@ -32,6 +32,7 @@ void split(NodeFacts& facts) {
     const Dim chunk = ceil_div(dim, static_cast<int64_t>(count));
     sizes.assign(count, chunk);
     sizes.back() = dim - chunk * static_cast<int64_t>(count - 1);
+    if (version >= 18) facts.require(1, ir::Relation::kAtMost, sizes.back());
   }
   if (sizes.size() != count) return;
   Dim total = 0;
