@@ -121,11 +121,22 @@ std::vector<std::string_view> ops_with_shape_rules() {
   return ops;
 }
 
+namespace {
+
+// The shape is what such a node is: there is no operand to infer it from.
+bool is_written_by_a_pass(const ir::Node& node) {
+  if (node.op.starts_with("tenon::")) return true;
+  const bool is_view = node.is("Reshape") || node.is("Expand");
+  return is_view && node.inputs.size() == 1 && !node.has("shape");
+}
+
+}  // namespace
+
 void forget_declared_shapes(ir::Graph& graph) {
   for (const ir::NodeId id : graph.order()) {
     const ir::Node& node = graph.node(id);
     const auto rule = shape_rules().find(node.op);
-    if (rule == shape_rules().end()) continue;
+    if (rule == shape_rules().end() || is_written_by_a_pass(node)) continue;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const bool is_told = rule->second.declared_outputs >> i & 1;
       if (node.outputs[i] != kNoValue && !is_told) graph.value(node.outputs[i]).shape.reset();

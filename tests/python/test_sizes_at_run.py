@@ -148,6 +148,7 @@ case(
     {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(5)},
     {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(1)},
     {"a": numbers(3, 4), "b": numbers(4, 5), "c": numbers(4)},
+    left_to_stock=True,
 )
 case(
     "MatMul of two inputs",
@@ -206,6 +207,15 @@ for shape, *sizes in (
         *({"x": numbers(size)} for size in sizes),
         constants={"s": integers(*shape)},
     )
+case(
+    "Reshape by an attribute, its result declared otherwise",
+    node("Reshape", "x", shape=[-1, 3]),
+    {"x": ["n"]},
+    {"x": numbers(6)},
+    {"x": numbers(7)},
+    outputs={"y": [4, 3]},
+    opset=4,
+)
 case(
     "Reshape to the shape of another",
     [node("Shape", "z", "s"), node("Reshape", "x s", "r"), node("Neg", "r")],

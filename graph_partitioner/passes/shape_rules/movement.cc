@@ -33,10 +33,12 @@ void reshape_as_given(NodeFacts& facts) {
   if (shape && given) facts.require_equal(element_count(*shape), element_count(*given));
 }
 
-// 0 copies the input's dim, -1 takes what is left.
+// 0 copies the input's dim, -1 takes what is left. Before opset 5 the target was an attribute.
 void reshape(NodeFacts& facts) {
-  if (!facts.has_input(1)) return reshape_as_given(facts);
-  const auto target = facts.elements(1);
+  const bool is_attribute = facts.node().has("shape");
+  if (!is_attribute && !facts.has_input(1)) return reshape_as_given(facts);
+  const auto target =
+      is_attribute ? std::optional(make_shape(facts.node().integers("shape"))) : facts.elements(1);
   const Shape* shape = facts.shape(0);
   if (!target) return;
   const bool zero_copies = facts.node().integer("allowzero", 0) == 0;
