@@ -92,7 +92,8 @@ class Partitioner {
   bool keep_declared(ir::Graph& inferred, const ir::Node& node) const {
     bool is_kept = false;
     for (const ir::ValueId output : node.outputs) {
-      if (output == kNoValue || inferred.value(output).shape || !graph_.value(output).shape) continue;
+      if (output == kNoValue || inferred.value(output).shape || !graph_.value(output).shape)
+        continue;
       inferred.value(output).shape = graph_.value(output).shape;
       is_kept = true;
     }

@@ -16,7 +16,7 @@ struct RunState {
   std::shared_ptr<std::byte[]> arena;
   int64_t arena_bytes = 0;
   std::vector<std::shared_ptr<std::byte[]>> guarded;  // instead, per slot, where pages are guarded
-  std::shared_ptr<std::byte[]> counters;  // zero between Runs
+  std::shared_ptr<std::byte[]> counters;              // zero between Runs
   int64_t counter_bytes = 0;
   std::vector<void*> slots;     // per slot
   std::vector<void*> pointers;  // buffers of all launches, one launch after the other

@@ -26,7 +26,9 @@ std::string shown(int64_t value, const Dim& dim) {
 
 }  // namespace
 
-std::string_view relation_name(Relation relation) { return kWordings[static_cast<size_t>(relation)].name; }
+std::string_view relation_name(Relation relation) {
+  return kWordings[static_cast<size_t>(relation)].name;
+}
 
 std::optional<Relation> parse_relation(std::string_view name) {
   const auto* const found = std::ranges::find(kWordings, name, &Wording::name);

@@ -89,7 +89,8 @@ class Printer {
   }
 
   std::string sources(const std::vector<int>& ids) const {
-    return options_.sources && !ids.empty() ? fmt::format(" sources=[{}]", fmt::join(ids, ",")) : "";
+    return options_.sources && !ids.empty() ? fmt::format(" sources=[{}]", fmt::join(ids, ","))
+                                            : "";
   }
 
   static std::vector<ValueId> used_constants(const Graph& graph) {

@@ -137,8 +137,7 @@ class ProblemMaker {
       last = std::max(last, index);
       from_end = std::max(from_end, -index);
     }
-    lowered_.sizes.push_back(
-        {Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, bound});
+    lowered_.sizes.push_back({Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, bound});
   }
 
   const ir::Graph& graph_;

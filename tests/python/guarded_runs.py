@@ -139,9 +139,7 @@ def run_all(cases: list[Case], environment: dict[str, str] | None = None) -> dic
         check=True,
     )
     answers = pickle.loads(done.stdout)
-    return {
-        name: (Outcome(**stock), Outcome(**tenon)) for name, (stock, tenon) in answers.items()
-    }
+    return {name: (Outcome(**stock), Outcome(**tenon)) for name, (stock, tenon) in answers.items()}
 
 
 def main() -> None:

@@ -35,8 +35,7 @@ constexpr Sample kSamples[] = {
      "equal(n,c) equal(m,c) equal(k,c) equal(l,c)"},
     {"Clip", "[b];[n];[m]", "@13(%a, %b, %c)", "equal(n,1) equal(m,1)"},
     {"Concat", "[b,s];[c,t]", "@13(%a, %b) {axis=1}", "equal(b,c)"},
-    {"Conv", "[b,c,h,w];[o,d,3,3]", "@11(%a, %b)",
-     "equal(c,d) at_most(0,h-2) at_most(0,w-2)"},
+    {"Conv", "[b,c,h,w];[o,d,3,3]", "@11(%a, %b)", "equal(c,d) at_most(0,h-2) at_most(0,w-2)"},
     {"ConvInteger", "[b,c,h,w];[o,d,3,3]", "@10(%a, %b)",
      "equal(c,d) at_most(0,h-2) at_most(0,w-2)"},
     {"ConvTranspose", "[b,c,h];[d,o,3]", "@11(%a, %b)", "equal(c,d)"},
@@ -47,20 +46,19 @@ constexpr Sample kSamples[] = {
     {"Expand", "[b,s]", "(%a)", "stretches(b,p) stretches(s,q)"},
     {"GatherElements", "[b,s];[c,t]", "@13(%a, %b) {axis=1}", "at_most(c,b)"},
     {"GatherND", "[b,s];[c,t,1]", "@13(%a, %b) {batch_dims=1}", "equal(c,b)"},
-    {"Gemm", "[b,k];[j,n];[p,q]", "@13(%a, %b, %c)",
-     "equal(k,j) stretches(p,b) stretches(q,n)"},
+    {"Gemm", "[b,k];[j,n];[p,q]", "@13(%a, %b, %c)", "equal(k,j) stretches(p,b) stretches(q,n)"},
     {"GlobalAveragePool", "[b,c,h]", "@1(%a)", "at_most(1,h)"},
     {"GlobalLpPool", "[b,c,h]", "@2(%a)", "at_most(1,h)"},
     {"GlobalMaxPool", "[b,c,h]", "@1(%a)", "at_most(1,h)"},
     {"GroupNormalization", "[b,c,s];[n];[m]", "@21(%a, %b, %c) {num_groups=2}",
      "divides(2,c) equal(n,c) equal(m,c)"},
     {"InstanceNormalization", "[b,c,s];[n];[m]", "@6(%a, %b, %c)", "equal(n,c) equal(m,c)"},
-    {"LayerNormalization", "[b,s];[n];[m]", "@17(%a, %b, %c)", "stretches(n,s) stretches(m,s) at_most(1,s)"},
+    {"LayerNormalization", "[b,s];[n];[m]", "@17(%a, %b, %c)",
+     "stretches(n,s) stretches(m,s) at_most(1,s)"},
     {"MatMul", "[b,m,k];[c,j,n]", "@13(%a, %b)", "equal(k,j) broadcasts(b,c)"},
     {"MatMulInteger", "[m,k];[j,n]", "@10(%a, %b)", "equal(k,j)"},
     {"PRelu", "[b,s];[n]", "@16(%a, %b)", "stretches(n,s)"},
-    {"QLinearConv", "[b,c,h];[];[];[o,d,3]", "@10(%a, %b, %c, %d)",
-     "equal(c,d) at_most(0,h-2)"},
+    {"QLinearConv", "[b,c,h];[];[];[o,d,3]", "@10(%a, %b, %c, %d)", "equal(c,d) at_most(0,h-2)"},
     {"QLinearMatMul", "[m,k];[];[];[j,n]", "@21(%a, %b, %c, %d)", "equal(k,j)"},
     {"QuantizeLinear", "[b,s];[n];[m]", "@19(%a, %b, %c) {axis=0}", "equal(m,n) equal(n,b)"},
     {"RMSNormalization", "[b,s];[n]", "@23(%a, %b)", "stretches(n,s)"},
@@ -88,8 +86,7 @@ constexpr Sample kSamples[] = {
     {"com.microsoft::FusedGemm", "[b,k];[j,n]", "@1(%a, %b)", "equal(k,j)"},
     {"com.microsoft::FusedMatMul", "[m,k];[n,j]", "@1(%a, %b) {transB=1}", "equal(k,j)"},
     {"com.microsoft::GatherBlockQuantized", "[b,s];[i];[c,t]",
-     "@1(%a, %b, %c) {block_size=16, quantize_axis=1}",
-     "equal(c,b) equal(t,floordiv(s+15,16))"},
+     "@1(%a, %b, %c) {block_size=16, quantize_axis=1}", "equal(c,b) equal(t,floordiv(s+15,16))"},
     {"com.microsoft::GroupQueryAttention", "[b,s,h];[b,s,8];[b,s,8];_;_;[n];[]",
      "@1(%a, %b, %c, _, _, %f, %g) {kv_num_heads=2, num_heads=2}", "divides(2,h) equal(n,b)"},
     {"com.microsoft::MatMulBlockQuantizedFp4Weight", "[m,k];[n,j]", "@1(%a, %b)", "equal(k,2*j)"},
@@ -97,11 +94,10 @@ constexpr Sample kSamples[] = {
     {"com.microsoft::MatMulBnb4", "[m,k]", "@1(%a) {K=64, N=32}", "equal(k,64)"},
     {"com.microsoft::MatMulIntegerToFloat", "[m,k];[j,n]", "@1(%a, %b)", "equal(k,j)"},
     {"com.microsoft::MatMulNBits", "[m,k]", "@1(%a) {K=64, N=32}", "equal(k,64)"},
-    {"com.microsoft::MultiHeadAttention", "[b,s,8];[c,t,8];[d,u,8]",
-     "@1(%a, %b, %c) {num_heads=2}", "equal(c,b) equal(d,b) equal(u,t)"},
+    {"com.microsoft::MultiHeadAttention", "[b,s,8];[c,t,8];[d,u,8]", "@1(%a, %b, %c) {num_heads=2}",
+     "equal(c,b) equal(d,b) equal(u,t)"},
     {"com.microsoft::PagedAttention", "[t,8];[t,8];[t,8];[p,16,2,4];[p,16,2,4];[n];[m];[s,w]",
-     "@1(%a, %b, %c, %d, %e, %f, %g, %h) {kv_num_heads=2, num_heads=2}",
-     "equal(n,s+1) equal(m,s)"},
+     "@1(%a, %b, %c, %d, %e, %f, %g, %h) {kv_num_heads=2, num_heads=2}", "equal(n,s+1) equal(m,s)"},
     {"com.microsoft::RotaryEmbedding", "[b,4,s,8];[c,u];[r,4];[t,4]", "@1(%a, %b, %c, %d)",
      "equal(t,r) equal(c,b) equal(u,s)"},
     {"com.microsoft::SimplifiedLayerNormalization", "[b,s];[n]", "@1(%a, %b)",
@@ -118,17 +114,22 @@ constexpr Sample kSamples[] = {
 };
 
 // Asked of all: operands broadcast with each other.
-constexpr const char* kBroadcasting[] = {
-    "Add", "And", "BitShift", "BitwiseAnd",     "BitwiseOr", "BitwiseXor",  "Div", "Equal",
-    "Max", "Min", "Mean",     "Mod",            "Mul",       "Or",          "Pow", "Sub",
-    "Sum", "Xor", "Greater",  "GreaterOrEqual", "Less",      "LessOrEqual", "Where"};
+constexpr const char* kBroadcasting[] = {"Add",       "And",         "BitShift", "BitwiseAnd",
+                                         "BitwiseOr", "BitwiseXor",  "Div",      "Equal",
+                                         "Max",       "Min",         "Mean",     "Mod",
+                                         "Mul",       "Or",          "Pow",      "Sub",
+                                         "Sum",       "Xor",         "Greater",  "GreaterOrEqual",
+                                         "Less",      "LessOrEqual", "Where"};
 
 constexpr std::string_view kOneOperand = "one tensor, and every size of the result comes from it";
-constexpr std::string_view kNumbersOnly = "sizes come from attributes or from numbers that are known";
+constexpr std::string_view kNumbersOnly =
+    "sizes come from attributes or from numbers that are known";
 constexpr std::string_view kNoKernel = "no kernel, decomposition or matcher of ours takes it";
-constexpr std::string_view kRewritten = "rewritten to QuantizeLinear or DequantizeLinear, which ask";
+constexpr std::string_view kRewritten =
+    "rewritten to QuantizeLinear or DequantizeLinear, which ask";
 constexpr std::string_view kIndices = "any shape of indices fits; their values are checked";
-constexpr std::string_view kMatcher = "the matcher compares the sizes, the kernel asks for the rest";
+constexpr std::string_view kMatcher =
+    "the matcher compares the sizes, the kernel asks for the rest";
 
 const std::map<std::string_view, std::string_view>& asks_for_nothing() {
   static const auto* const table = new std::map<std::string_view, std::string_view>{
@@ -158,7 +159,8 @@ const std::map<std::string_view, std::string_view>& asks_for_nothing() {
       {"Shape", kOneOperand},
       {"Size", kOneOperand},
       {"Slice", "starts and ends are clamped to the axis"},
-      {"Split", "sizes that are not given are a share of the axis; SplitBySizes below has the rest"},
+      {"Split",
+       "sizes that are not given are a share of the axis; SplitBySizes below has the rest"},
       {"Tile", kNumbersOnly},
       {"TopK", kNoKernel},
       {"Transpose", kOneOperand},
@@ -186,27 +188,66 @@ const std::map<std::string_view, std::string_view>& asks_for_nothing() {
 
 // Ops of one tensor whose result has its shape.
 bool is_unary(std::string_view op) {
-  static const std::set<std::string_view> ops = {
-      "Abs",      "Acos",       "Acosh",     "Asin",        "Asinh",
-      "Atan",     "Atanh",      "BitwiseNot", "Cast",       "Ceil",
-      "Celu",     "Cos",        "Cosh",      "Elu",         "Erf",
-      "Exp",      "Floor",      "Gelu",      "HardSigmoid", "HardSwish",
-      "Hardmax",  "Identity",   "IsInf",     "IsNaN",       "LeakyRelu",
-      "Log",      "LogSoftmax", "LpNormalization",          "MeanVarianceNormalization",
-      "Mish",     "Neg",        "Not",       "Reciprocal",  "Relu",
-      "Round",    "Selu",       "Shrink",    "Sigmoid",     "Sign",
-      "Sin",      "Sinh",       "Softmax",   "Softplus",    "Softsign",
-      "Sqrt",     "Swish",      "Tan",       "Tanh",        "ThresholdedRelu",
-      "com.microsoft::Gelu",    "com.microsoft::QuickGelu"};
+  static const std::set<std::string_view> ops = {"Abs",
+                                                 "Acos",
+                                                 "Acosh",
+                                                 "Asin",
+                                                 "Asinh",
+                                                 "Atan",
+                                                 "Atanh",
+                                                 "BitwiseNot",
+                                                 "Cast",
+                                                 "Ceil",
+                                                 "Celu",
+                                                 "Cos",
+                                                 "Cosh",
+                                                 "Elu",
+                                                 "Erf",
+                                                 "Exp",
+                                                 "Floor",
+                                                 "Gelu",
+                                                 "HardSigmoid",
+                                                 "HardSwish",
+                                                 "Hardmax",
+                                                 "Identity",
+                                                 "IsInf",
+                                                 "IsNaN",
+                                                 "LeakyRelu",
+                                                 "Log",
+                                                 "LogSoftmax",
+                                                 "LpNormalization",
+                                                 "MeanVarianceNormalization",
+                                                 "Mish",
+                                                 "Neg",
+                                                 "Not",
+                                                 "Reciprocal",
+                                                 "Relu",
+                                                 "Round",
+                                                 "Selu",
+                                                 "Shrink",
+                                                 "Sigmoid",
+                                                 "Sign",
+                                                 "Sin",
+                                                 "Sinh",
+                                                 "Softmax",
+                                                 "Softplus",
+                                                 "Softsign",
+                                                 "Sqrt",
+                                                 "Swish",
+                                                 "Tan",
+                                                 "Tanh",
+                                                 "ThresholdedRelu",
+                                                 "com.microsoft::Gelu",
+                                                 "com.microsoft::QuickGelu"};
   return ops.contains(op) || op.starts_with("Reduce");
 }
 
 std::string requirements_of(const ir::Graph& graph) {
   std::string text;
   for (const ir::Requirement& required : graph.requirements()) {
-    text += fmt::format("{}{}({},{})", text.empty() ? "" : " ",
-                        ir::relation_name(required.relation), required.left.text(),
-                        required.right.text());
+    text +=
+        fmt::format("{}{}({},{})", text.empty() ? "" : " ", ir::relation_name(required.relation),
+                    required.left.text(), required.right.text());
   }
   return text;
 }
@@ -221,7 +262,8 @@ ir::Graph graph_of(const std::string& op, std::string dims, const std::string& n
     dims.erase(0, end + 1);
   }
   const bool is_written = node.front() == '(';
-  text += fmt::format("  %y: f32{} = {}{}\n  output %y\n}}\n", is_written ? "[p,q]" : "[*]", op, node);
+  text +=
+      fmt::format("  %y: f32{} = {}{}\n  output %y\n}}\n", is_written ? "[p,q]" : "[*]", op, node);
   return ir::parse(text);
 }
 
@@ -263,11 +305,10 @@ TEST(SizeRequirements, WhateverIsRewrittenHasAShapeRule) {
         attention_forms::new_head_forms()}) {
     for (const NamedRewrite& rule : family) ops.insert(rule.op);
   }
-  for (const auto family :
-       {decomposition::activation_rules(), decomposition::normalization_rules(),
-        decomposition::softmax_rules(), decomposition::quantization_rules(),
-        decomposition::movement_rules(), decomposition::position_rules(),
-        decomposition::variadic_rules()}) {
+  for (const auto family : {decomposition::activation_rules(), decomposition::normalization_rules(),
+                            decomposition::softmax_rules(), decomposition::quantization_rules(),
+                            decomposition::movement_rules(), decomposition::position_rules(),
+                            decomposition::variadic_rules()}) {
     for (const decomposition::NamedRule& rule : family) ops.insert(rule.op);
   }
   for (const ir::Primitive& primitive : ir::primitives()) ops.insert(primitive.op);
