@@ -69,7 +69,7 @@ class Partitioner {
   // is held to what it was told of its inputs when it runs.
   void infer_whole() {
     ir::Graph inferred;
-    std::vector<size_t> untold;
+    std::map<size_t, std::string> untold;
     for (const bool with_folding : {false, true}) {
       untold.clear();
       inferred = named_apart(graph_);
@@ -77,14 +77,14 @@ class Partitioner {
       if (with_folding) fold_constants(inferred);
       ShapeInference inference(inferred);
       for (size_t i = 0; i < reasons_.size(); ++i) {
-        inference.infer(graph_.order()[i]);
-        if (keep_declared(inferred, at(i))) untold.push_back(i);
+        const Support fits = inference.infer(graph_.order()[i]);
+        if (!keep_declared(inferred, at(i))) continue;
+        untold[i] = fits ? "the shape of its result does not follow from its inputs' before Run"
+                         : "its sizes contradict each other: " + fits.reason;
       }
       if (untold.empty()) break;
     }
-    for (const size_t position : untold) {
-      refuse(position, "the shape of its result does not follow from its inputs' before Run");
-    }
+    for (const auto& [position, reason] : untold) refuse(position, reason);
     find_host_evaluated(inferred);
   }
 

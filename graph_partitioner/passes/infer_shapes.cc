@@ -35,10 +35,10 @@ void apply(const RuleMap& rules, NodeFacts& facts) {
   if (rule == rules.end()) return;
   try {
     rule->second.infer(facts);
-  } catch (const UserError&) {
+  } catch (const UserError& error) {
     // A size that overflows or an attribute of the wrong type: nothing of ours claims the node and
     // the runtime reports it.
-    facts.contradict();
+    facts.contradict(error.what());
   }
 }
 
@@ -90,13 +90,16 @@ void ShapeInference::forget(const ir::Node& node) const {
   }
 }
 
-void ShapeInference::infer(ir::NodeId id) {
+Support ShapeInference::infer(ir::NodeId id) {
   static const RuleMap rules_of_elements = join({element_rules()});
 
   const ir::Node& node = graph_.node(id);
   NodeFacts facts(graph_, node);
   apply(shape_rules(), facts);
-  if (facts.is_contradicted()) return forget(node);
+  if (facts.contradiction()) {
+    forget(node);
+    return Support::no(*facts.contradiction());
+  }
   for (const ir::Requirement& requirement : facts.requirements()) graph_.require(requirement);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoValue && facts.shapes()[i]) {
@@ -112,6 +115,7 @@ void ShapeInference::infer(ir::NodeId id) {
       value.elements = facts.new_elements()[i];
     }
   }
+  return Support::yes();
 }
 
 std::vector<std::string_view> ops_with_shape_rules() {

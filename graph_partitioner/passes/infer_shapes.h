@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/support.h"
 #include "graph_partitioner/ir/graph.h"
 
 namespace tenon {
@@ -34,7 +35,8 @@ std::vector<std::string_view> ops_with_shape_rules();  // sorted
 class ShapeInference {
  public:
   explicit ShapeInference(ir::Graph& graph);
-  void infer(ir::NodeId node);
+  // No: the model contradicts itself there, and the results have no shape.
+  Support infer(ir::NodeId node);
 
  private:
   void merge_shape(ir::ValueId value, const Shape& inferred) const;

@@ -131,7 +131,7 @@ void einsum(NodeFacts& facts) {
       if (!is_new) {  // a size of 1 broadcasts
         facts.require(known->second, ir::Relation::kBroadcasts, dim);
         const auto size = broadcast_all({{known->second}, {dim}});
-        if (!size) return facts.contradict();
+        if (!size) return facts.contradict("sizes of one label clash");
         known->second = size->front();
       }
       ++seen[letter];

@@ -193,7 +193,7 @@ void block_expand(NodeFacts& facts) {
   const int64_t block = facts.node().integer("block", 1);
   if (!axis || block <= 0) return;
   if (const Shape* given = facts.given_shape(0)) {
-    if (given->size() != shape->size()) return facts.contradict();
+    if (given->size() != shape->size()) return facts.contradict("it changes the rank");
     return facts.require_equal((*shape)[*axis], ceil_div((*given)[*axis], block));
   }
   Shape result = *shape;

@@ -20,7 +20,7 @@ void scaled(NodeFacts& facts) {
   facts.require_shape(2, *scale);
   const auto axis = normal_axis(facts.node().integer("axis", 1), shape->size());
   const int64_t block = facts.node().integer("block_size", 0);
-  if (!axis) return facts.contradict();
+  if (!axis) return facts.contradict("its axis is outside of its data");
   if (block <= 0) return facts.require_shape(1, {(*shape)[*axis]});
   Shape blocks = *shape;
   blocks[*axis] = ceil_div(blocks[*axis], block);

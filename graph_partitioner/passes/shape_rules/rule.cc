@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "base/convert.h"
 
 namespace tenon {
@@ -80,20 +82,26 @@ bool are_short(const std::vector<Dim>& dims) {
 void NodeFacts::require(const Dim& left, ir::Relation relation, const Dim& right) {
   const std::optional<bool> known = decide(left, relation, right);
   if (!known) requirements_.push_back({left, relation, right, node_.name, node_.sources});
-  if (known == false) contradict();
+  if (known != false) return;
+  contradict(fmt::format("{}({},{}) does not hold", ir::relation_name(relation), left.text(),
+                         right.text()));
+}
+
+void NodeFacts::contradict_rank(size_t index, size_t wanted) {
+  contradict(fmt::format("operand {} has rank {}, not {}", index, shape(index)->size(), wanted));
 }
 
 void NodeFacts::require_shape(size_t index, const Shape& wanted) {
   const Shape* own = shape(index);
   if (!own) return;
-  if (own->size() != wanted.size()) return contradict();
+  if (own->size() != wanted.size()) return contradict_rank(index, wanted.size());
   for (size_t axis = 0; axis < wanted.size(); ++axis) require_equal((*own)[axis], wanted[axis]);
 }
 
 void NodeFacts::require_stretches(size_t index, const Shape& wide) {
   const Shape* own = shape(index);
   if (!own) return;
-  if (own->size() > wide.size()) return contradict();
+  if (own->size() > wide.size()) return contradict_rank(index, wide.size());
   const size_t shift = wide.size() - own->size();
   for (size_t axis = 0; axis < own->size(); ++axis) {
     require((*own)[axis], ir::Relation::kStretches, wide[axis + shift]);

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,22 +45,25 @@ class NodeFacts {
   void require_elements(size_t index, const Dim& count);
   // Every two of the shapes broadcast with each other.
   void require_broadcast(const std::vector<Shape>& shapes);
-  void contradict() { contradicted_ = true; }
+  void contradict(std::string why) { contradiction_ = std::move(why); }
 
   void set_shape(size_t output, Shape shape);
   void set_elements(size_t output, std::vector<Dim> elements);
   const std::vector<std::optional<Shape>>& shapes() const { return shapes_; }
   const std::vector<std::optional<std::vector<Dim>>>& new_elements() const { return elements_; }
   const std::vector<ir::Requirement>& requirements() const { return requirements_; }
-  bool is_contradicted() const { return contradicted_; }
+  // Why the model contradicts itself; nullopt: it does not.
+  const std::optional<std::string>& contradiction() const { return contradiction_; }
 
  private:
+  void contradict_rank(size_t index, size_t wanted);
+
   const ir::Graph& graph_;
   const ir::Node& node_;
   std::vector<std::optional<Shape>> shapes_;
   std::vector<std::optional<std::vector<Dim>>> elements_;
   std::vector<ir::Requirement> requirements_;
-  bool contradicted_ = false;
+  std::optional<std::string> contradiction_;
 };
 
 struct ShapeRule {

@@ -171,7 +171,8 @@ constexpr ShapeRule kRules[] = {
 
 void require_inside(NodeFacts& facts, const Shape& indices, const Shape& data, int64_t axis) {
   const auto normal = normal_axis(axis, data.size());
-  if (!normal || indices.size() != data.size()) return facts.contradict();
+  if (!normal || indices.size() != data.size())
+    return facts.contradict("indices and data differ in rank");
   for (size_t i = 0; i < data.size(); ++i) {
     if (i != *normal) facts.require(indices[i], ir::Relation::kAtMost, data[i]);
   }
