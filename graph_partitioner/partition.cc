@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "graph_partitioner/ir/extract.h"
 #include "graph_partitioner/ir/known_ops.h"
+#include "graph_partitioner/passes/fold_constants.h"
 #include "graph_partitioner/passes/form_partitions.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/partition_cost.h"
@@ -44,8 +45,8 @@ class Partitioner {
   }
 
   Partitioning run() {
-    find_host_evaluated();
     refuse_excluded();
+    infer_whole();
     refuse_unsupported_whole();
     settle();
     drop_without_gain();
@@ -64,11 +65,45 @@ class Partitioner {
     return true;
   }
 
+  // Declared shapes are believed of nodes only that nothing of ours can run: those which have no
+  // rule, and those whose results no rule can tell, which are refused here. A partition behind them
+  // is held to what it was told of its inputs when it runs.
+  void infer_whole() {
+    ir::Graph inferred;
+    std::map<size_t, std::string> untold;
+    for (const bool with_folding : {false, true}) {
+      untold.clear();
+      inferred = named_apart(graph_);
+      forget_declared_shapes(inferred);
+      if (with_folding) fold_constants(inferred);
+      ShapeInference inference(inferred);
+      for (size_t i = 0; i < reasons_.size(); ++i) {
+        const Support fits = inference.infer(graph_.order()[i]);
+        if (!keep_declared(inferred, at(i))) continue;
+        untold[i] = fits ? "the shape of its result does not follow from its inputs' before Run"
+                         : "its sizes contradict each other: " + fits.reason;
+      }
+      if (untold.empty()) break;
+    }
+    for (const auto& [position, reason] : untold) refuse(position, reason);
+    find_host_evaluated(inferred);
+  }
+
+  // True where a result has only the shape that was declared.
+  bool keep_declared(ir::Graph& inferred, const ir::Node& node) const {
+    bool is_kept = false;
+    for (const ir::ValueId output : node.outputs) {
+      if (output == kNoValue || inferred.value(output).shape || !graph_.value(output).shape)
+        continue;
+      inferred.value(output).shape = graph_.value(output).shape;
+      is_kept = true;
+    }
+    return is_kept;
+  }
+
   // Nodes whose results are dims: the executable writes them itself wherever somebody reads them,
   // so a consumer that is left out is no reason to leave them out.
-  void find_host_evaluated() {
-    ir::Graph inferred = graph_;
-    infer_shapes(inferred);
+  void find_host_evaluated(const ir::Graph& inferred) {
     host_evaluated_.assign(reasons_.size(), 0);
     for (size_t i = 0; i < reasons_.size(); ++i) {
       const auto& outputs = at(i).outputs;
@@ -109,13 +144,16 @@ class Partitioner {
 
   // A refused node must not be matched into its neighbours, so it goes in under a name of no op.
   void refuse_unsupported_whole() {
-    ir::Graph whole = graph_;
+    std::vector<size_t> everything(reasons_.size());
+    for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
+    check(named_apart(graph_), everything, &together_);
+  }
+
+  ir::Graph named_apart(ir::Graph whole) const {
     for (size_t i = 0; i < reasons_.size(); ++i) {
       if (!claimable(i)) whole.node(graph_.order()[i]).op = "left_out::" + at(i).op;
     }
-    std::vector<size_t> everything(reasons_.size());
-    for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
-    check(std::move(whole), everything, &together_);
+    return whole;
   }
 
   // Fuses `part` and refuses the imported nodes of every fused node that nothing can run; true when

@@ -40,6 +40,7 @@ struct Pass {
 
 // In this order; nodes that nobody reads are removed after each.
 constexpr Pass kPasses[] = {
+    {"forget_declared_shapes", forget_declared_shapes},
     {"infer_shapes", infer_shapes},
     {"complete_shapes", complete_shapes},
     {"fold_constants", fold_constants},

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codegen/interpret.h"
+#include "kernels/guard_pages.h"
 #include "kernels/instances.h"
 #include "kernels/program.h"
 #include "kernels/state_pool.h"
@@ -14,7 +15,8 @@ struct RunState {
   RunShapes shapes;
   std::shared_ptr<std::byte[]> arena;
   int64_t arena_bytes = 0;
-  std::shared_ptr<std::byte[]> counters;  // zero between Runs
+  std::vector<std::shared_ptr<std::byte[]>> guarded;  // instead, per slot, where pages are guarded
+  std::shared_ptr<std::byte[]> counters;              // zero between Runs
   int64_t counter_bytes = 0;
   std::vector<void*> slots;     // per slot
   std::vector<void*> pointers;  // buffers of all launches, one launch after the other
@@ -83,7 +85,9 @@ class CompiledExecutable final : public Executable {
   void adopt(RunState& state) {
     // Put back at the end: a state without one is made to fit again.
     auto instance = std::move(state.shapes.instance);
-    if (instance->arena_bytes > state.arena_bytes) {
+    if (guards_pages()) {
+      state.guarded.assign(program_.slots.size(), nullptr);
+    } else if (instance->arena_bytes > state.arena_bytes) {
       state.arena.reset();
       state.arena_bytes = 0;
       state.arena = aligned_bytes(static_cast<size_t>(instance->arena_bytes));
@@ -97,7 +101,10 @@ class CompiledExecutable final : public Executable {
     for (size_t slot = 0; slot < state.slots.size(); ++slot) {
       const int64_t offset = instance->offsets[slot];
       const Slot::Kind kind = program_.slots[slot].kind;
-      if (kind == Slot::Kind::kArena) {
+      if (kind == Slot::Kind::kArena && guards_pages()) {
+        state.guarded[slot] = guarded_bytes(static_cast<size_t>(instance->sizes[slot]), 1);
+        state.slots[slot] = state.guarded[slot].get();
+      } else if (kind == Slot::Kind::kArena) {
         state.slots[slot] = state.arena == nullptr ? nullptr : state.arena.get() + offset;
       } else if (kind == Slot::Kind::kCounters) {
         state.slots[slot] = state.counters == nullptr ? nullptr : state.counters.get() + offset;

@@ -7,11 +7,13 @@
 #include <new>
 
 #include "base/thread_pool.h"
+#include "kernels/guard_pages.h"
 
 namespace tenon::kernels {
 
 std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes) {
   constexpr size_t kCacheLine = 64, kHugePage = size_t{2} << 20;
+  if (guards_pages()) return guarded_bytes(bytes, kCacheLine);
   // Weights are read from end to end: with small pages every 4 KiB waits for an address.
   const bool large = bytes >= kHugePage;
   void* data = nullptr;

@@ -37,11 +37,12 @@ struct IndexCheck {
   int64_t least = 0;
 };
 
-// Sizes that shapes alone do not make fit: `size` must be 1 or `over`, or not more than it, else
-// Run fails with the node's name.
+// Sizes that a kernel needs to fit beyond what the operator asked for (ir::Graph::requirements),
+// else Run fails with the node's name.
 struct SizeCheck {
-  Dim size, over;
-  bool at_most = false;
+  Dim left;
+  ir::Relation relation{};
+  Dim right;
 };
 
 // The launch only brings what `from` holds to `to`: it is left out where the caller bound both to

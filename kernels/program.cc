@@ -67,6 +67,7 @@ class ProgramBuilder {
   Program build(const codegen::StageSink& sink) {
     const Stopwatch lowering;
     require_known_sizes();
+    for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     join_views();
     place_outputs();
     for (ir::NodeId id : launch_order()) add_node(graph_.node(id));
@@ -102,6 +103,21 @@ class ProgramBuilder {
         throw UserError(fmt::format("the rank of output '{}' is not known", value.name));
       }
       program_.outputs.push_back(*value.shape);
+    }
+  }
+
+  void add_size_check(const ir::Requirement& required) {
+    for (const Dim* side : {&required.left, &required.right}) {
+      if (const Support bound = program_.binding.covers(*side); !bound) {
+        throw UserError(fmt::format("node '{}': {}", required.node, bound.reason));
+      }
+    }
+    const auto is_it = [&](const ir::Requirement& known) {
+      return known.relation == required.relation && known.left == required.left &&
+             known.right == required.right;
+    };
+    if (std::ranges::none_of(program_.size_checks, is_it)) {
+      program_.size_checks.push_back(required);
     }
   }
 
@@ -175,7 +191,9 @@ class ProgramBuilder {
     count_constants(node);
 
     const Places places = place(lowered, shown);
-    for (const SizeCheck& check : lowered.sizes) program_.size_checks.push_back({shown, check});
+    for (const SizeCheck& check : lowered.sizes) {
+      add_size_check({check.left, check.relation, check.right, shown, {}});
+    }
     const bool makes_rows = makes_rows_of_products(node);
     const bool is_pipelined = on_gpu() && std::ranges::any_of(lowered.launches, fetches);
     const bool settles = !makes_rows && !is_pipelined;

@@ -70,11 +70,6 @@ struct CompiledLaunch {
   std::string node;  // for messages
 };
 
-struct NamedSizeCheck {
-  std::string node;  // for messages
-  SizeCheck check;
-};
-
 // A value known from shapes alone (tenon::ShapeValue), written before the first launch.
 struct ShapeWrite {
   size_t slot = 0;
@@ -100,7 +95,7 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<size_t> output_slots;  // one per graph output
   std::vector<CompiledLaunch> launches;
-  std::vector<NamedSizeCheck> size_checks;
+  std::vector<ir::Requirement> size_checks;  // each once
   std::vector<ShapeWrite> shape_writes;
   std::vector<OutputCopy> output_copies;
   std::vector<std::shared_ptr<codegen::HostCode>> code;

@@ -1,5 +1,6 @@
 #include "kernels/selector.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -59,6 +60,29 @@ std::array<Table, 9> shared_tables() {
   }};
 }
 
+// What the operators that `node` stands for ask of sizes must be a question that a Run can answer.
+Support requirements_can_be_checked(const ir::Graph& graph, const ir::Node& node,
+                                    const SymbolBinding& binding) {
+  for (const ir::Requirement& required : graph.requirements()) {
+    const bool is_own = std::ranges::any_of(required.sources, [&](int source) {
+      return std::ranges::binary_search(node.sources, source);
+    });
+    if (!is_own) continue;
+    const auto refused = [&](const std::string& why) {
+      return Support::no(fmt::format("{}({},{}) of '{}': {}", ir::relation_name(required.relation),
+                                     required.left.text(), required.right.text(), required.node,
+                                     why));
+    };
+    if (ir::decide(required.left, required.relation, required.right) == false) {
+      return refused("these sizes never fit together");
+    }
+    for (const Dim* side : {&required.left, &required.right}) {
+      if (Support answer = binding.covers(*side); !answer) return refused(answer.reason);
+    }
+  }
+  return Support::yes();
+}
+
 // Every size must follow from the inputs, or no Run could tell how much to compute.
 Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
   const SymbolBinding binding(graph);
@@ -75,7 +99,7 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
       }
     }
   }
-  return Support::yes();
+  return requirements_can_be_checked(graph, node, binding);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Instantiation {
     for (const InputShape& input : program_.inputs) {
       instance_->inputs.push_back(input.shape ? dims(*input.shape) : std::vector<int64_t>{});
     }
-    for (const NamedSizeCheck& named : program_.size_checks) check_sizes(named);
+    for (const ir::Requirement& required : program_.size_checks) check_sizes(required);
     for (const Shape& output : program_.outputs) instance_->outputs.push_back(dims(output));
     for (const CompiledLaunch& launch : program_.launches) size_launch(launch, threads);
     for (const ShapeWrite& write : program_.shape_writes) {
@@ -61,16 +61,11 @@ class Instantiation {
     return result;
   }
 
-  void check_sizes(const NamedSizeCheck& named) const {
-    const auto& [size_dim, over_dim, at_most] = named.check;
-    const int64_t size = number(size_dim), over = number(over_dim);
-    if (at_most ? size <= over : size == 1 || size == over) return;
-    const auto why = [&](const char* text) {
-      return fmt::format("node '{}': {} ({}) and {} ({}) {}", named.node, size, size_dim.text(),
-                         over, over_dim.text(), text);
-    };
-    throw UserError(why(at_most ? "do not fit: the first must not be larger"
-                                : "do not broadcast: they differ and neither is 1"));
+  void check_sizes(const ir::Requirement& required) const {
+    const int64_t left = number(required.left), right = number(required.right);
+    if (ir::holds(left, required.relation, right)) return;
+    throw UserError(
+        fmt::format("node '{}': {}", required.node, ir::explain(required, left, right)));
   }
 
   void size_launch(const CompiledLaunch& launch, int threads) {
@@ -116,7 +111,11 @@ class Instantiation {
     }
     const MemoryPlan plan = plan_memory(lifetimes);
     instance_->offsets.assign(program_.slots.size(), -1);
-    for (size_t i = 0; i < planned.size(); ++i) instance_->offsets[planned[i]] = plan.offsets[i];
+    instance_->sizes.assign(program_.slots.size(), 0);
+    for (size_t i = 0; i < planned.size(); ++i) {
+      instance_->offsets[planned[i]] = plan.offsets[i];
+      instance_->sizes[planned[i]] = lifetimes[i].bytes;
+    }
     instance_->arena_bytes = plan.bytes;
     place_counters();
   }

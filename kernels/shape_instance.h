@@ -39,6 +39,7 @@ struct ShapeInstance {
   std::vector<std::vector<int64_t>> shape_writes;  // elements
   std::vector<Copy> copies;
   std::vector<int64_t> offsets;  // per slot: into the arena, or the counters; -1 elsewhere
+  std::vector<int64_t> sizes;    // per slot: bytes of the arena; 0 elsewhere
   int64_t arena_bytes = 0, counter_bytes = 0;
 };
 

@@ -163,6 +163,34 @@ bool Graph::is_input(ValueId id) const {
   return std::find(inputs_.begin(), inputs_.end(), id) != inputs_.end();
 }
 
+namespace {
+
+// Whether `asked` says nothing that `known` has not said.
+bool implies(const Requirement& known, const Requirement& asked) {
+  const bool is_same = known.left == asked.left && known.right == asked.right;
+  if (known.relation == asked.relation && is_same) return true;
+  const bool is_turned = known.left == asked.right && known.right == asked.left;
+  if (known.relation == Relation::kEqual) {
+    return (is_same || is_turned) && asked.relation != Relation::kDivides;
+  }
+  if (asked.relation != Relation::kEqual || known.relation != Relation::kDivides) return false;
+  // A view of [n] as [n/3, 3] keeps the elements where 3 divides n.
+  const Dim whole = known.left * floor_div(known.right, known.left);
+  return (asked.left == known.right && asked.right == whole) ||
+         (asked.right == known.right && asked.left == whole);
+}
+
+}  // namespace
+
+void Graph::require(Requirement requirement) {
+  for (Requirement& known : requirements_) {
+    if (!implies(known, requirement)) continue;
+    known.sources = merge_sources(known.sources, requirement.sources);
+    return;
+  }
+  requirements_.push_back(std::move(requirement));
+}
+
 const Node* Graph::producer(ValueId id) const {
   if (id == kNoValue || value(id).producer == kNoNode) return nullptr;
   return &node(value(id).producer);

@@ -9,6 +9,7 @@
 // - `sources` of a node are the ids of the imported nodes that it stands for. A pass that replaces
 //   or dissolves nodes hands their sources on; an imported node may stand in several nodes' sources
 //   (a shared dequantisation). This is what claims and reports are made of.
+// - `requirements` outlive the nodes that they come from; a body has none.
 // - Only fusions have a body: a graph whose inputs and outputs pair with the node's own, in order.
 #pragma once
 
@@ -26,6 +27,7 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "graph_partitioner/ir/requirement.h"
 
 namespace tenon::ir {
 
@@ -120,6 +122,10 @@ class Graph {
   bool is_output(ValueId id) const;
   bool is_input(ValueId id) const;
 
+  // Between sizes that only a Run can compare, each once.
+  const std::vector<Requirement>& requirements() const { return requirements_; }
+  void require(Requirement requirement);
+
   const Node* producer(ValueId id) const;           // null for inputs, constants and kNoValue
   std::vector<NodeId> consumers(ValueId id) const;  // live nodes, in order, each once
   bool has_one_use(ValueId id) const;               // one consuming input slot, not an output
@@ -138,6 +144,7 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<NodeId> order_;
   std::vector<ValueId> inputs_, outputs_;
+  std::vector<Requirement> requirements_;
   std::unordered_map<std::string, ValueId> by_name_;
 
   std::string free_name(std::string wanted) const;

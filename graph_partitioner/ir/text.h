@@ -5,6 +5,7 @@
 //     input %x: f32[batch,128]
 //     const %w: f4e2m1[64,128] = hex:3f20…            (long ones: `= sha256:… bytes:4096`)
 //     %y: f32[batch,64] = MatMul@13(%x, %w) {alpha=1.0, axes=[0,1]} name="m" sources=[3]
+//     require equal(n,128) name="m" sources=[3]
 //     output %y
 //   }
 #pragma once

@@ -194,13 +194,37 @@ class Parser {
         graph.add_value(std::move(constant));
       } else if (scan_.accept_word("output")) {
         graph.add_output(value_use(graph));
+      } else if (scan_.accept_word("require")) {
+        graph.require(requirement());
       } else if (scan_.peek() == '%' || scan_.peek() == '_') {
         node(graph);
       } else {
-        scan_.fail("input, const, output, a node or '}'");
+        scan_.fail("input, const, output, require, a node or '}'");
       }
     }
     return graph;
+  }
+
+  Requirement requirement() {
+    const std::string_view word = scan_.bare_word("a relation");
+    const auto relation = parse_relation(word);
+    if (!relation) scan_.fail(fmt::format("a relation before this ('{}' is none)", word));
+    const std::vector<Dim> sides = dims('(', ')');
+    if (sides.size() != 2) scan_.fail("two sizes before this");
+    Requirement result{sides[0], *relation, sides[1], {}, {}};
+    if (scan_.accept("name=")) result.node = scan_.quoted();
+    result.sources = sources();
+    return result;
+  }
+
+  std::vector<int> sources() {
+    std::vector<int> ids;
+    if (!scan_.accept("sources=[")) return ids;
+    do {
+      ids.push_back(static_cast<int>(scan_.integer()));
+    } while (scan_.accept(","));
+    scan_.expect("]");
+    return ids;
   }
 
   void node(Graph& graph) {
@@ -241,12 +265,7 @@ class Parser {
 
   void trailer(Node& node) {
     if (scan_.accept("name=")) node.name = scan_.quoted();
-    if (scan_.accept("sources=[")) {
-      do {
-        node.sources.push_back(static_cast<int>(scan_.integer()));
-      } while (scan_.accept(","));
-      scan_.expect("]");
-    }
+    node.sources = sources();
     if (!scan_.accept_word("body")) return;
     scan_.expect("{");
     node.body = std::make_shared<const Graph>(contents());

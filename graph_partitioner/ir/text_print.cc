@@ -74,9 +74,23 @@ class Printer {
       line(depth, fmt::format("const {}", value(graph.value(id))));
     }
     for (NodeId id : graph.order()) node(graph, graph.node(id), depth);
+    for (const Requirement& required : graph.requirements()) requirement(required, depth);
     for (ValueId id : graph.outputs()) {
       line(depth, fmt::format("output %{}", word(graph.value(id).name)));
     }
+  }
+
+  // require equal(k,1024) name="product"
+  void requirement(const Requirement& required, int depth) {
+    std::string text = fmt::format("require {}({},{})", relation_name(required.relation),
+                                   required.left.text(), required.right.text());
+    if (!required.node.empty()) text += " name=" + quoted(required.node);
+    line(depth, text + sources(required.sources));
+  }
+
+  std::string sources(const std::vector<int>& ids) const {
+    return options_.sources && !ids.empty() ? fmt::format(" sources=[{}]", fmt::join(ids, ","))
+                                            : "";
   }
 
   static std::vector<ValueId> used_constants(const Graph& graph) {
@@ -115,9 +129,7 @@ class Printer {
               "}";
     }
     if (!node.name.empty()) text += " name=" + quoted(node.name);
-    if (options_.sources && !node.sources.empty()) {
-      text += fmt::format(" sources=[{}]", fmt::join(node.sources, ","));
-    }
+    text += sources(node.sources);
     if (!node.body) return line(depth, text);
     line(depth, text + " body {");
     contents(*node.body, depth + 1);

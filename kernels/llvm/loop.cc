@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -46,7 +47,9 @@ class ProblemMaker {
     problem_.reduced_axes = tiling.reduced_axes;
     problem_.region = tiling.region;
     problem_.loads = tiling.accesses;
-    for (const tiling::Fit& fit : tiling.fits) lowered_.sizes.push_back({fit.size, fit.over});
+    for (const tiling::Fit& fit : tiling.fits) {
+      lowered_.sizes.push_back({fit.size, ir::Relation::kStretches, fit.over});
+    }
     add_stores(tiling);
     add_positions(tiling);
     for (const tiling::Access& load : problem_.loads) add_buffers(load);
@@ -123,12 +126,18 @@ class ProblemMaker {
   // Indices that are known fit as soon as sizes do.
   void require_rows(ir::ValueId indices, const Dim& bound) {
     const ir::Tensor& tensor = *graph_.value(indices).constant;
-    int64_t most = 0;
+    int64_t last = -1, from_end = 0;  // the farthest, counted from each end
     for (int64_t i = 0; i < tensor.elements(); ++i) {
       const int64_t index = load_integer(tensor.dtype, tensor.data, i);
-      most = std::max(most, index < 0 ? -index : index + 1);
+      // Indices that no size makes right would overflow below.
+      if (index == std::numeric_limits<int64_t>::max() ||
+          index == std::numeric_limits<int64_t>::min()) {
+        throw UserError(fmt::format("Gather by the index {}", index));
+      }
+      last = std::max(last, index);
+      from_end = std::max(from_end, -index);
     }
-    lowered_.sizes.push_back({Dim(most), bound, /*at_most=*/true});
+    lowered_.sizes.push_back({Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, bound});
   }
 
   const ir::Graph& graph_;

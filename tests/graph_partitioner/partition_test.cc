@@ -74,6 +74,47 @@ TEST(Partition, AnUnknownOpSplitsAndWeightsFollowTheirProducts) {
   EXPECT_EQ(got.left_out[0].reason, "no candidate runs Mystery");
 }
 
+// A target that comes at Run leaves the node to others, whatever is declared of its result; who
+// reads the result is claimed, and held to what was declared when it runs.
+TEST(Partition, DeclaredShapesAreBelievedOfWhatOthersRunOnly) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n]
+  input %target: i64[2]
+  %a: f32[8] = Relu@14(%x) sources=[0]
+  %r: f32[2,4] = Reshape@14(%a, %target) sources=[1]
+  %y: f32[2,4] = Neg@13(%r) sources=[2]
+  output %y
+})");
+  PartitionOptions options;
+  options.claim_all = true;
+  std::map<std::string, std::string> shapes;
+  const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
+    for (const ir::ValueId output : node.outputs) {
+      const auto& shape = fused.value(output).shape;
+      shapes[fused.value(output).name] = shape ? text(*shape) : "unknown";
+    }
+    return run_fused_ops(fused, node);
+  };
+  const Partitioning got = partition(graph, supports, options);
+  ASSERT_EQ(got.partitions.size(), 2u);
+  EXPECT_EQ(got.partitions[0].sources, std::vector<int>{0});
+  EXPECT_EQ(got.partitions[1].sources, std::vector<int>{2});
+  EXPECT_EQ(shapes["a"], "[n]");
+  EXPECT_EQ(shapes["y"], "[2,4]");
+  EXPECT_NE(reasons(got)[1].find("does not follow"), std::string::npos) << reasons(got)[1];
+}
+
+TEST(Partition, SizesThatContradictEachOtherSaySo) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n,3]
+  input %w: f32[4,5]
+  %y: f32[n,5] = MatMul@13(%x, %w) sources=[0]
+  output %y
+})");
+  const auto left = reasons(partition(graph, run_fused_ops, {}));
+  EXPECT_EQ(left.at(0), "its sizes contradict each other: equal(3,4) does not hold");
+}
+
 TEST(Partition, ExcludedNodesSayWhichOption) {
   PartitionOptions options;
   options.exclude_ops = {"Relu"};

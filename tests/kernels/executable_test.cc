@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "base/error.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/program.h"
+#include "kernels/selector.h"
 #include "run_graph.h"
 
 namespace tenon::kernels {
@@ -124,6 +128,76 @@ graph main {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("positions"), std::string::npos) << error.what();
   }
+}
+
+struct RelationCase {
+  const char* relation;
+  std::array<int64_t, 2> fitting, other;  // n and m
+  const char* demand;
+};
+
+// Requirements of a graph are checked before anything runs, and the error names who asked.
+TEST(Executable, RequirementsOfEachRelationAreChecked) {
+  constexpr RelationCase kCases[] = {
+      {"equal", {3, 3}, {1, 3}, "must be equal"},
+      {"broadcasts", {3, 1}, {2, 3}, "neither is 1"},
+      {"stretches", {1, 3}, {3, 1}, "the first is not 1"},
+      {"at_most", {2, 3}, {4, 3}, "must not be larger"},
+      {"divides", {2, 6}, {4, 6}, "must divide"},
+      {"divides", {1, 0}, {0, 6}, "must divide"},
+  };
+  for (const RelationCase& known : kCases) {
+    SCOPED_TRACE(known.relation);
+    const TestGraph graph(fmt::format(R"(
+graph main {{
+  input %x: f32[n]
+  input %y: f32[m]
+  %s: f32[n] = tenon::Loop(%x) body {{
+    input %a: f32[n]
+    %c: f32[n] = Neg(%a)
+    output %c
+  }}
+  require {}(n,m) name="who asks"
+  output %s
+}}
+)",
+                                      known.relation));
+    const auto run = [&](std::array<int64_t, 2> sizes) {
+      const auto zero = [](int64_t) { return 0.0; };
+      return graph.run({HostTensor::from(DType::kF32, {sizes[0]}, zero),
+                        HostTensor::from(DType::kF32, {sizes[1]}, zero)});
+    };
+    EXPECT_NO_THROW(run(known.fitting));
+    try {
+      run(known.other);
+      FAIL() << "ran";
+    } catch (const UserError& error) {
+      const std::string told = error.what();
+      EXPECT_NE(told.find("node 'who asks'"), std::string::npos) << told;
+      EXPECT_NE(told.find(known.demand), std::string::npos) << told;
+      EXPECT_NE(told.find(fmt::format("{} (n)", known.other[0])), std::string::npos) << told;
+    }
+    EXPECT_NO_THROW(run(known.fitting)) << "after a Run that was refused";
+  }
+}
+
+TEST(Executable, ARequirementThatNoInputTellsRefusesTheNode) {
+  const ir::Graph graph = ir::parse(R"(
+graph main {
+  input %x: f32[n]
+  %s: f32[n] = tenon::Loop(%x) sources=[3] body {
+    input %a: f32[n]
+    %c: f32[n] = Neg(%a)
+    output %c
+  }
+  require equal(n,unheard) name="who asks" sources=[3]
+  output %s
+}
+)");
+  const Support answer = supports(graph, graph.node(graph.order()[0]), Settings{});
+  ASSERT_FALSE(answer);
+  EXPECT_NE(answer.reason.find("'who asks'"), std::string::npos) << answer.reason;
+  EXPECT_NE(answer.reason.find("unheard"), std::string::npos) << answer.reason;
 }
 
 TEST(Executable, SymbolsAreSolvedFromSumsAndMultiples) {

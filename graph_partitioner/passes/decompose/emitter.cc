@@ -186,7 +186,18 @@ ValueId Emitter::expand(ValueId x, Shape to) {
   return emit(std::move(node), dtype(x), std::move(to));
 }
 
+void Emitter::require(const Dim& left, ir::Relation relation, const Dim& right) {
+  const Node& asks = graph_.node(position_);
+  if (decide(left, relation, right) != true) {
+    graph_.require({left, relation, right, asks.name, asks.sources});
+  }
+}
+
 ValueId Emitter::slice(ValueId x, std::vector<Dim> starts, std::vector<int64_t> steps, Shape to) {
+  for (size_t axis = 0; axis < to.size(); ++axis) {
+    const Dim end = starts[axis] + (to[axis] - 1) * steps[axis] + 1;
+    require(end, ir::Relation::kAtMost, shape(x)->at(axis));
+  }
   Node node;
   node.op = "tenon::Slice";
   node.inputs = {x};

@@ -68,6 +68,7 @@ class Emitter {
   ValueId relabel(ValueId x, DType dtype, std::vector<int64_t> dims);
 
  private:
+  void require(const Dim& left, ir::Relation relation, const Dim& right);
   std::optional<Shape> broadcast(const std::vector<ValueId>& operands) const;
 
   Graph& graph_;

@@ -3,7 +3,8 @@
 //   bhid,bhjd->bhij     a [b,h | i | d]  ·  b [b,h | d | j]  ──  y [b,h | i | j]
 //
 // Labels are sorted into batch (in both and in the result), rows (a's own), columns (b's own) and
-// what is summed. Ellipses and labels repeated in one term are left alone.
+// what is summed. A label that is 1 in one term and not in the other is stretched there first.
+// Ellipses and labels repeated in one term are left alone.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -86,6 +87,27 @@ Dim size_of(Rewrite& r, const Term& term, const std::string& labels) {
   return size;
 }
 
+// `term` with the size that each label has where both terms have it.
+Term stretched(Rewrite& r, Term term, const Shape& shape) {
+  if (*r.graph().value(term.value).shape != shape) term.value = r.emit.expand(term.value, shape);
+  return term;
+}
+
+// False where two fixed sizes of one label clash.
+bool stretch(Rewrite& r, Term& a, Term& b) {
+  Shape left = *r.graph().value(a.value).shape, right = *r.graph().value(b.value).shape;
+  for (size_t i = 0; i < a.labels.size(); ++i) {
+    const size_t j = b.labels.find(a.labels[i]);
+    if (j == std::string::npos) continue;
+    const auto wide = broadcast_shapes({left[i]}, {right[j]});
+    if (!wide) return false;
+    left[i] = right[j] = wide->front();
+  }
+  a = stretched(r, a, left);
+  b = stretched(r, b, right);
+  return true;
+}
+
 // Labels that nobody else has are summed away first.
 Term summed(Rewrite& r, Term term, const std::string& wanted) {
   std::vector<int64_t> axes;
@@ -156,6 +178,7 @@ bool einsum(Rewrite& r) {
   for (const char label : equation->result) {
     if (!contains(terms.front().labels + terms.back().labels, label)) return false;
   }
+  if (count == 2 && !stretch(r, terms[0], terms[1])) return false;
   for (size_t i = 0; i < count; ++i) {
     const std::string other = count == 2 ? terms[1 - i].labels : "";
     terms[i] = summed(r, terms[i], equation->result + other);

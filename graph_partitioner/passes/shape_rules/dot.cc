@@ -9,12 +9,15 @@ namespace tenon {
 namespace {
 
 // [..., M, K] x [..., K, N]; a 1-D operand loses its axis in the result.
-std::optional<Shape> product(Shape a, Shape b) {
+std::optional<Shape> product(NodeFacts& facts, Shape a, Shape b) {
   if (a.empty() || b.empty()) return std::nullopt;
   const bool row = a.size() == 1, column = b.size() == 1;
   if (row) a.insert(a.begin(), Dim(1));
   if (column) b.emplace_back(1);
-  auto result = broadcast_all({Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2)});
+  const std::vector<Shape> batches = {Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2)};
+  facts.require_equal(a.back(), b[b.size() - 2]);
+  facts.require_broadcast(batches);
+  auto result = broadcast_all(batches);
   if (!result) return std::nullopt;
   if (!row) result->push_back(a[a.size() - 2]);
   if (!column) result->push_back(b.back());
@@ -27,7 +30,7 @@ void swap_last_two(Shape& shape) {
 
 void matmul_of(NodeFacts& facts, size_t a, size_t b) {
   if (!facts.shape(a) || !facts.shape(b)) return;
-  if (auto result = product(*facts.shape(a), *facts.shape(b))) facts.set_shape(0, *result);
+  if (auto result = product(facts, *facts.shape(a), *facts.shape(b))) facts.set_shape(0, *result);
 }
 
 void matmul(NodeFacts& facts) { matmul_of(facts, 0, 1); }
@@ -40,7 +43,7 @@ void fused_matmul(NodeFacts& facts) {
   Shape a = *facts.shape(0), b = *facts.shape(1);
   if (node.integer("transA", 0)) swap_last_two(a);
   if (node.integer("transB", 0)) swap_last_two(b);
-  if (auto result = product(std::move(a), std::move(b))) facts.set_shape(0, *result);
+  if (auto result = product(facts, std::move(a), std::move(b))) facts.set_shape(0, *result);
 }
 
 void gemm(NodeFacts& facts) {
@@ -49,6 +52,8 @@ void gemm(NodeFacts& facts) {
   if (a.size() != 2 || b.size() != 2) return;
   if (facts.node().integer("transA", 0)) swap_last_two(a);
   if (facts.node().integer("transB", 0)) swap_last_two(b);
+  facts.require_equal(a[1], b[0]);
+  facts.require_stretches(2, {a[0], b[1]});
   facts.set_shape(0, {a[0], b[1]});
 }
 
@@ -60,16 +65,30 @@ void set_last(NodeFacts& facts, const Dim& columns) {
   facts.set_shape(0, std::move(result));
 }
 
-// The weight's packed form hides its dims; attribute N says them.
+// The weight's packed form hides its dims; attributes N and K say them.
 void matmul_nbits(NodeFacts& facts) {
-  if (facts.node().has("N")) set_last(facts, facts.node().integer("N", 0));
+  const Shape* a = facts.shape(0);
+  if (!a || a->empty() || !facts.node().has("N") || !facts.node().has("K")) return;
+  const int64_t columns = facts.node().integer("N", 0);
+  facts.require_equal(a->back(), facts.node().integer("K", 0));
+  facts.require_shape(5, {columns});
+  set_last(facts, columns);
 }
 
-// The weight is [N, K] or [N, K/2].
-void weight_rows(NodeFacts& facts) {
+// The weight is [N, K/per_byte].
+void weight_rows(NodeFacts& facts, int64_t per_byte, size_t bias) {
+  const Shape* a = facts.shape(0);
   const Shape* weight = facts.shape(1);
-  if (weight && weight->size() == 2) set_last(facts, weight->front());
+  if (!a || a->empty() || !weight || weight->size() != 2) return;
+  facts.require_equal(a->back(), (*weight)[1] * per_byte);
+  facts.require_shape(bias, {weight->front()});
+  set_last(facts, weight->front());
 }
+
+void fp4_weight(NodeFacts& facts) { weight_rows(facts, 2, 5); }
+void fp8_weight(NodeFacts& facts) { weight_rows(facts, 1, 4); }
+
+constexpr size_t kAlpha = 6, kBias = 7;  // inputs of a ScaledDot
 
 void scaled_dot(NodeFacts& facts) {
   if (facts.node().body) return;  // the epilogue has decided
@@ -86,7 +105,11 @@ void scaled_dot(NodeFacts& facts) {
     return;
   }
   if (dot.b_k_last) swap_last_two(b);
-  if (auto result = product(std::move(a), std::move(b))) facts.set_shape(0, *result);
+  const auto result = product(facts, std::move(a), std::move(b));
+  if (!result) return;
+  facts.require_elements(kAlpha, 1);
+  facts.require_stretches(kBias, *result);
+  facts.set_shape(0, *result);
 }
 
 // Plain letters only; an ellipsis is left to the runtime.
@@ -104,8 +127,13 @@ void einsum(NodeFacts& facts) {
     for (const Dim& dim : *shape) {
       if (at >= equation.size() || !std::isalpha(static_cast<unsigned char>(equation[at]))) return;
       const char letter = equation[at++];
-      const auto known = sizes.find(letter);
-      if (known == sizes.end() || known->second.is(1)) sizes.insert_or_assign(letter, dim);
+      const auto [known, is_new] = sizes.try_emplace(letter, dim);
+      if (!is_new) {  // a size of 1 broadcasts
+        facts.require(known->second, ir::Relation::kBroadcasts, dim);
+        const auto size = broadcast_all({{known->second}, {dim}});
+        if (!size) return facts.contradict("sizes of one label clash");
+        known->second = size->front();
+      }
       ++seen[letter];
     }
   }
@@ -134,11 +162,12 @@ constexpr ShapeRule kRules[] = {
     {"QLinearMatMul", qlinear_matmul},
     {"com.microsoft::FusedGemm", gemm},
     {"com.microsoft::FusedMatMul", fused_matmul},
-    {"com.microsoft::MatMulBlockQuantizedFp4Weight", weight_rows},
-    {"com.microsoft::MatMulBlockQuantizedFp8Weight", weight_rows},
+    {"com.microsoft::MatMulBlockQuantizedFp4Weight", fp4_weight},
+    {"com.microsoft::MatMulBlockQuantizedFp8Weight", fp8_weight},
     {"com.microsoft::MatMulBnb4", matmul_nbits},
     {"com.microsoft::MatMulIntegerToFloat", matmul},
     {"com.microsoft::MatMulNBits", matmul_nbits},
+    {"com.microsoft::TransposeMatMul", fused_matmul},
     {ir::kScaledDot, scaled_dot},
 };
 

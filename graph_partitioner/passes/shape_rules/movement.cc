@@ -26,9 +26,19 @@ void transpose(NodeFacts& facts) {
   facts.set_shape(0, std::move(result));
 }
 
-// 0 copies the input's dim, -1 takes what is left.
+// A view that a pass wrote has its shape already, and no target.
+void reshape_as_given(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  const Shape* given = facts.given_shape(0);
+  if (shape && given) facts.require_equal(element_count(*shape), element_count(*given));
+}
+
+// 0 copies the input's dim, -1 takes what is left. Before opset 5 the target was an attribute.
 void reshape(NodeFacts& facts) {
-  const auto target = facts.elements(1);
+  const bool is_attribute = facts.node().has("shape");
+  if (!is_attribute && !facts.has_input(1)) return reshape_as_given(facts);
+  const auto target =
+      is_attribute ? std::optional(make_shape(facts.node().integers("shape"))) : facts.elements(1);
   const Shape* shape = facts.shape(0);
   if (!target) return;
   const bool zero_copies = facts.node().integer("allowzero", 0) == 0;
@@ -53,7 +63,10 @@ void reshape(NodeFacts& facts) {
   if (rest) {
     const Dim others = element_count(result);
     if (others.is(0)) return;
+    facts.require(others, ir::Relation::kDivides, element_count(*shape));
     result[*rest] = floor_div(element_count(*shape), others);
+  } else if (shape) {
+    facts.require_equal(element_count(*shape), element_count(result));
   }
   facts.set_shape(0, std::move(result));
 }
@@ -87,7 +100,11 @@ void squeeze(NodeFacts& facts) {
   if (!gone) return;
   Shape result;
   for (size_t i = 0; i < shape->size(); ++i) {
-    if (!std::binary_search(gone->begin(), gone->end(), i)) result.push_back((*shape)[i]);
+    if (std::binary_search(gone->begin(), gone->end(), i)) {
+      facts.require_equal((*shape)[i], 1);
+    } else {
+      result.push_back((*shape)[i]);
+    }
   }
   facts.set_shape(0, std::move(result));
 }
@@ -111,8 +128,13 @@ void unsqueeze(NodeFacts& facts) {
 
 void expand(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
+  if (!facts.has_input(1)) {  // a pass has written it
+    if (facts.given_shape(0)) facts.require_stretches(0, *facts.given_shape(0));
+    return;
+  }
   const auto target = facts.elements(1);
   if (!shape || !target) return;
+  facts.require_broadcast({*shape, *target});
   if (auto result = broadcast_all({*shape, *target})) facts.set_shape(0, *result);
 }
 
@@ -137,9 +159,10 @@ void concat(NodeFacts& facts) {
     for (size_t d = 0; d < result.size(); ++d) {
       if (d == *axis) {
         result[d] = result[d] + (*next)[d];
-      } else if ((*next)[d].is_constant()) {
-        result[d] = (*next)[d];
+        continue;
       }
+      facts.require_equal(result[d], (*next)[d]);
+      if ((*next)[d].is_constant()) result[d] = (*next)[d];
     }
   }
   facts.set_shape(0, std::move(result));
@@ -149,6 +172,7 @@ void depth_to_space(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
   const int64_t block = facts.node().integer("blocksize", 0);
   if (!shape || shape->size() != 4 || block <= 0) return;
+  facts.require(block * block, ir::Relation::kDivides, (*shape)[1]);
   facts.set_shape(0, {(*shape)[0], floor_div((*shape)[1], block * block), (*shape)[2] * block,
                       (*shape)[3] * block});
 }
@@ -157,17 +181,23 @@ void space_to_depth(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
   const int64_t block = facts.node().integer("blocksize", 0);
   if (!shape || shape->size() != 4 || block <= 0) return;
+  for (const size_t axis : {2, 3}) facts.require(block, ir::Relation::kDivides, (*shape)[axis]);
   facts.set_shape(0, {(*shape)[0], (*shape)[1] * (block * block), floor_div((*shape)[2], block),
                       floor_div((*shape)[3], block)});
 }
 
 void block_expand(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
-  if (!shape || facts.given_shape(0)) return;
+  if (!shape) return;
   const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
-  if (!axis) return;
+  const int64_t block = facts.node().integer("block", 1);
+  if (!axis || block <= 0) return;
+  if (const Shape* given = facts.given_shape(0)) {
+    if (given->size() != shape->size()) return facts.contradict("it changes the rank");
+    return facts.require_equal((*shape)[*axis], ceil_div((*given)[*axis], block));
+  }
   Shape result = *shape;
-  result[*axis] = result[*axis] * facts.node().integer("block", 1);
+  result[*axis] = result[*axis] * block;
   facts.set_shape(0, std::move(result));
 }
 

@@ -8,6 +8,25 @@ void same(NodeFacts& facts) {
   if (facts.shape(0)) facts.set_shape(0, *facts.shape(0));
 }
 
+// One scale, one for each index of `axis`, or one for each block along it; zero points likewise.
+void scaled(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (!shape) return;
+  facts.set_shape(0, *shape);
+  const Shape* scale = facts.shape(1);
+  if (!scale) return;
+  const bool is_one = scale->empty() || (scale->size() == 1 && scale->front().is(1));
+  if (is_one) return facts.require_elements(2, 1);
+  facts.require_shape(2, *scale);
+  const auto axis = normal_axis(facts.node().integer("axis", 1), shape->size());
+  const int64_t block = facts.node().integer("block_size", 0);
+  if (!axis) return facts.contradict("its axis is outside of its data");
+  if (block <= 0) return facts.require_shape(1, {(*shape)[*axis]});
+  Shape blocks = *shape;
+  blocks[*axis] = ceil_div(blocks[*axis], block);
+  facts.require_shape(1, blocks);
+}
+
 // y, y_scale, y_zero_point
 void dynamic_quantize_linear(NodeFacts& facts) {
   same(facts);
@@ -29,9 +48,9 @@ void dynamic_block_quantize(NodeFacts& facts) {
 }
 
 constexpr ShapeRule kRules[] = {
-    {"DequantizeLinear", same},
+    {"DequantizeLinear", scaled},
     {"DynamicQuantizeLinear", dynamic_quantize_linear},
-    {"QuantizeLinear", same},
+    {"QuantizeLinear", scaled},
     {"com.microsoft::DequantizeLinear", same},
     {"com.microsoft::QuantizeLinear", same},
     {"trt::DequantizeLinear", same},

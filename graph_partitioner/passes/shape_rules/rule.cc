@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "base/convert.h"
 
 namespace tenon {
@@ -77,8 +79,55 @@ bool are_short(const std::vector<Dim>& dims) {
 
 }  // namespace
 
+void NodeFacts::require(const Dim& left, ir::Relation relation, const Dim& right) {
+  const std::optional<bool> known = decide(left, relation, right);
+  if (!known) requirements_.push_back({left, relation, right, node_.name, node_.sources});
+  if (known != false) return;
+  contradict(fmt::format("{}({},{}) does not hold", ir::relation_name(relation), left.text(),
+                         right.text()));
+}
+
+void NodeFacts::contradict_rank(size_t index, size_t wanted) {
+  contradict(fmt::format("operand {} has rank {}, not {}", index, shape(index)->size(), wanted));
+}
+
+void NodeFacts::require_shape(size_t index, const Shape& wanted) {
+  const Shape* own = shape(index);
+  if (!own) return;
+  if (own->size() != wanted.size()) return contradict_rank(index, wanted.size());
+  for (size_t axis = 0; axis < wanted.size(); ++axis) require_equal((*own)[axis], wanted[axis]);
+}
+
+void NodeFacts::require_stretches(size_t index, const Shape& wide) {
+  const Shape* own = shape(index);
+  if (!own) return;
+  if (own->size() > wide.size()) return contradict_rank(index, wide.size());
+  const size_t shift = wide.size() - own->size();
+  for (size_t axis = 0; axis < own->size(); ++axis) {
+    require((*own)[axis], ir::Relation::kStretches, wide[axis + shift]);
+  }
+}
+
+void NodeFacts::require_elements(size_t index, const Dim& count) {
+  if (shape(index)) require_equal(element_count(*shape(index)), count);
+}
+
+void NodeFacts::require_broadcast(const std::vector<Shape>& shapes) {
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    for (size_t j = i + 1; j < shapes.size(); ++j) {
+      auto a = shapes[i].rbegin();
+      for (auto b = shapes[j].rbegin(); a != shapes[i].rend() && b != shapes[j].rend(); ++a, ++b) {
+        require(*a, ir::Relation::kBroadcasts, *b);
+      }
+    }
+  }
+}
+
+// No size is below 0: what arithmetic made of symbols must not be.
 void NodeFacts::set_shape(size_t output, Shape shape) {
-  if (output < shapes_.size() && are_short(shape)) shapes_[output] = std::move(shape);
+  if (output >= shapes_.size() || !are_short(shape)) return;
+  for (const Dim& dim : shape) require(0, ir::Relation::kAtMost, dim);
+  shapes_[output] = std::move(shape);
 }
 
 void NodeFacts::set_elements(size_t output, std::vector<Dim> elements) {
@@ -138,10 +187,11 @@ std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes) {
 
 namespace {
 
+// Exporters write "to the end" as a number near the largest integer.
+constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
+
 // An index of a slice, counted from the front and clamped to [low, high].
 std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low, const Dim& high) {
-  // Exporters write "to the end" as a number near the largest integer.
-  constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
   if (index.is_constant() && index.value() >= kHuge) return high;
   if (index.is_constant() && index.value() <= -kHuge) return low;
   if (index.is_constant()) {
@@ -158,9 +208,10 @@ std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low,
 // k), which leaves min(dim, k) as their number.
 std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
   if (start.is_constant() && start.value() < 0) {
-    if (start.value() < -std::numeric_limits<int32_t>::max()) return Dim(0);
+    if (start.value() < -kHuge) return Dim(0);
     return dim - min(dim, -start.value());
   }
+  if (start.is_constant() && start.value() >= kHuge) return dim;
   if (never_negative(start)) return start;
   return slice_bound(start, dim, 0, dim);
 }
@@ -169,7 +220,7 @@ std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
 
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
                                         const Dim& dim) {
-  if (step == 0) return std::nullopt;
+  if (step == 0 || step > kHuge || step < -kHuge) return std::nullopt;
   if (step > 0) {
     const auto from = forward_start(start, dim);
     const auto to = slice_bound(end, dim, 0, dim);
@@ -178,10 +229,12 @@ std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_
   }
   // Walking backwards, a start past the end is clamped to the last element; an end may lie before
   // the first one.
-  const auto from = slice_bound(start, dim, 0, dim - 1);
+  const auto from = start.is(-1) ? dim - 1 : slice_bound(start, dim, 0, dim - 1);
   const auto to = slice_bound(end, dim, -1, dim - 1);
   if (!from || !to) return std::nullopt;
-  return SliceExtent{*from, max(ceil_div(*from - *to, -step), 0)};
+  // An axis without elements has no last one to begin at.
+  const Dim most = ceil_div(dim, -step);
+  return SliceExtent{*from, min(most, max(ceil_div(*from - *to, -step), 0))};
 }
 
 }  // namespace tenon

@@ -1,8 +1,10 @@
-// What a shape rule sees and sets. A rule that lacks a fact returns without setting anything.
+// What a shape rule sees, sets and asks for. A rule that lacks a fact returns without setting
+// anything; one that sets a shape also states what the operator asks of the sizes it reads.
 #pragma once
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,21 +31,46 @@ class NodeFacts {
   // The list in attribute `name`, or else in input `index`; nullopt when neither is known.
   std::optional<std::vector<int64_t>> integers_from(std::string_view name, size_t index) const;
 
+  // Asks for a relation between two sizes. What always holds is forgotten; what never does is a
+  // contradiction in the model: the node's outputs get no shape, so that nobody claims it and the
+  // runtime reports it.
+  void require(const Dim& left, ir::Relation relation, const Dim& right);
+  void require_equal(const Dim& left, const Dim& right) {
+    require(left, ir::Relation::kEqual, right);
+  }
+  // Of an operand that is there and whose rank is known: this rank, and these sizes.
+  void require_shape(size_t index, const Shape& wanted);
+  // Of the same kind of operand: it broadcasts to `wide` without making it larger.
+  void require_stretches(size_t index, const Shape& wide);
+  void require_elements(size_t index, const Dim& count);
+  // Every two of the shapes broadcast with each other.
+  void require_broadcast(const std::vector<Shape>& shapes);
+  void contradict(std::string why) { contradiction_ = std::move(why); }
+
   void set_shape(size_t output, Shape shape);
   void set_elements(size_t output, std::vector<Dim> elements);
   const std::vector<std::optional<Shape>>& shapes() const { return shapes_; }
   const std::vector<std::optional<std::vector<Dim>>>& new_elements() const { return elements_; }
+  const std::vector<ir::Requirement>& requirements() const { return requirements_; }
+  // Why the model contradicts itself; nullopt: it does not.
+  const std::optional<std::string>& contradiction() const { return contradiction_; }
 
  private:
+  void contradict_rank(size_t index, size_t wanted);
+
   const ir::Graph& graph_;
   const ir::Node& node_;
   std::vector<std::optional<Shape>> shapes_;
   std::vector<std::optional<std::vector<Dim>>> elements_;
+  std::vector<ir::Requirement> requirements_;
+  std::optional<std::string> contradiction_;
 };
 
 struct ShapeRule {
   std::string_view op;
   void (*infer)(NodeFacts&);
+  // Bit i: the size of output i follows from no operand, and what the model says is taken.
+  unsigned declared_outputs = 0;
 };
 
 // One table per family of ops; infer_shapes.cc joins them.
@@ -70,6 +97,9 @@ std::optional<std::vector<size_t>> normal_axes(const std::vector<int64_t>& axes,
 bool never_negative(const Dim& dim);
 // nullopt where two fixed dims clash.
 std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes);
+
+// Indices along `axis` stand at places that data has on all other axes.
+void require_inside(NodeFacts& facts, const Shape& indices, const Shape& data, int64_t axis);
 
 // What [start:end:step] means on an axis of size `dim`: where it begins and how many it takes.
 struct SliceExtent {

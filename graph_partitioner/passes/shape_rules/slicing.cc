@@ -25,11 +25,19 @@ void split(NodeFacts& facts) {
     sizes = *known;
   } else {
     const Dim& dim = (*shape)[*axis];
+    const int version = facts.node().since_version;
+    if (version > 0 && version < 18) {  // the last one may be smaller from 18 on
+      facts.require(static_cast<int64_t>(count), ir::Relation::kDivides, dim);
+    }
     const Dim chunk = ceil_div(dim, static_cast<int64_t>(count));
     sizes.assign(count, chunk);
     sizes.back() = dim - chunk * static_cast<int64_t>(count - 1);
+    if (version >= 18) facts.require(1, ir::Relation::kAtMost, sizes.back());
   }
   if (sizes.size() != count) return;
+  Dim total = 0;
+  for (const Dim& size : sizes) total = total + size;
+  facts.require_equal(total, (*shape)[*axis]);
   for (size_t i = 0; i < count; ++i) {
     Shape result = *shape;
     result[*axis] = sizes[i];
@@ -49,8 +57,12 @@ void gather(NodeFacts& facts) {
   facts.set_shape(0, std::move(result));
 }
 
-void like_indices(NodeFacts& facts) {
-  if (facts.shape(1)) facts.set_shape(0, *facts.shape(1));
+void gather_elements(NodeFacts& facts) {
+  const Shape* data = facts.shape(0);
+  const Shape* indices = facts.shape(1);
+  if (!data || !indices) return;
+  require_inside(facts, *indices, *data, facts.node().integer("axis", 0));
+  facts.set_shape(0, *indices);
 }
 
 void gather_nd(NodeFacts& facts) {
@@ -59,6 +71,9 @@ void gather_nd(NodeFacts& facts) {
   if (!data || !indices || indices->empty() || !indices->back().is_constant()) return;
   const int64_t skipped = facts.node().integer("batch_dims", 0) + indices->back().value();
   if (skipped < 0 || skipped > static_cast<int64_t>(data->size())) return;
+  const auto batch = static_cast<size_t>(facts.node().integer("batch_dims", 0));
+  if (batch >= indices->size() || batch > data->size()) return;
+  for (size_t i = 0; i < batch; ++i) facts.require_equal((*indices)[i], (*data)[i]);
   Shape result(indices->begin(), indices->end() - 1);
   result.insert(result.end(), data->begin() + skipped, data->end());
   facts.set_shape(0, std::move(result));
@@ -110,6 +125,8 @@ void one_hot(NodeFacts& facts) {
   if (!axis) return;
   Shape result = *indices;
   result.insert(result.begin() + static_cast<std::ptrdiff_t>(*axis), depth->front());
+  facts.require_elements(1, 1);
+  facts.require_elements(2, 2);
   facts.set_shape(0, std::move(result));
 }
 
@@ -125,6 +142,12 @@ void gather_block_quantized(NodeFacts& facts) {
   if (facts.dtype(0) == DType::kU8 && bits > 0 && bits < 8) {
     unpacked.back() = unpacked.back() * (8 / bits);
   }
+  const auto blocks = normal_axis(facts.node().integer("quantize_axis", 1), data->size());
+  if (const int64_t block = facts.node().integer("block_size", 128); blocks && block > 0) {
+    Shape scales = unpacked;
+    scales[*blocks] = ceil_div(scales[*blocks], block);
+    facts.require_shape(2, scales);
+  }
   Shape result(unpacked.begin(), unpacked.begin() + static_cast<std::ptrdiff_t>(*axis));
   result.insert(result.end(), indices->begin(), indices->end());
   result.insert(result.end(), unpacked.begin() + static_cast<std::ptrdiff_t>(*axis) + 1,
@@ -134,7 +157,7 @@ void gather_block_quantized(NodeFacts& facts) {
 
 constexpr ShapeRule kRules[] = {
     {"Gather", gather},
-    {"GatherElements", like_indices},
+    {"GatherElements", gather_elements},
     {"GatherND", gather_nd},
     {"OneHot", one_hot},
     {"Pad", pad},
@@ -145,6 +168,15 @@ constexpr ShapeRule kRules[] = {
 };
 
 }  // namespace
+
+void require_inside(NodeFacts& facts, const Shape& indices, const Shape& data, int64_t axis) {
+  const auto normal = normal_axis(axis, data.size());
+  if (!normal || indices.size() != data.size())
+    return facts.contradict("indices and data differ in rank");
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (i != *normal) facts.require(indices[i], ir::Relation::kAtMost, data[i]);
+  }
+}
 
 std::optional<SliceRegion> slice_region(const NodeFacts& facts) {
   const Shape* shape = facts.shape(0);

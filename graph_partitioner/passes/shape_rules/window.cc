@@ -60,6 +60,7 @@ void convolution(NodeFacts& facts, size_t weight_input) {
   if (!kernel || kernel->size() != input->size() - 2) return;
   const auto window = window_of(facts.node(), *kernel);
   if (!window) return;
+  facts.require_equal((*input)[1], (*weight)[1] * facts.node().integer("group", 1));
   Shape result{(*input)[0], (*weight)[0]};
   for (size_t i = 0; i < kernel->size(); ++i) {
     result.push_back(windows_along((*input)[2 + i], *window, i));
@@ -83,6 +84,7 @@ void conv_transpose(NodeFacts& facts) {
   std::vector<int64_t> extra = node.integers("output_padding");
   if (extra.empty()) extra.assign(kernel->size(), 0);
   if (extra.size() != kernel->size()) return;
+  facts.require_equal((*input)[1], (*weight)[0]);
   Shape result{(*input)[0], (*weight)[1] * node.integer("group", 1)};
   for (size_t i = 0; i < kernel->size(); ++i) {
     const int64_t reach = window->dilations[i] * ((*kernel)[i] - 1) + 1;
@@ -109,6 +111,7 @@ void pool(NodeFacts& facts) {
 void global_pool(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
   if (!input || input->size() < 2) return;
+  facts.require(1, ir::Relation::kAtMost, element_count(Shape(input->begin() + 2, input->end())));
   Shape result(input->size(), Dim(1));
   result[0] = (*input)[0];
   result[1] = (*input)[1];

@@ -188,7 +188,7 @@ std::vector<SizeCheck> mask_sizes(const ir::Graph& graph, const AttentionProblem
   for (size_t axis = 0; axis < mask.size(); ++axis) {
     const bool is_keys = axis + 1 == mask.size();
     if (mask[axis].is(1) || mask[axis] == wanted[axis + shift] || (is_keys && !with_keys)) continue;
-    checks.push_back({mask[axis], wanted[axis + shift]});
+    checks.push_back({mask[axis], ir::Relation::kStretches, wanted[axis + shift]});
   }
   return checks;
 }
@@ -199,9 +199,7 @@ std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProb
   const ir::Attention& attention = problem.attention;
   std::vector<SizeCheck> checks;
   const auto require_equal = [&](const Dim& size, const Dim& wanted) {
-    if (size == wanted) return;
-    checks.push_back({size, wanted, /*at_most=*/true});
-    checks.push_back({wanted, size, /*at_most=*/true});
+    if (!(size == wanted)) checks.push_back({size, ir::Relation::kEqual, wanted});
   };
   const auto require = [&](ir::ValueId id, const Shape& wanted) {
     if (id == ir::kNoValue || !graph.value(id).shape) return;
@@ -222,7 +220,7 @@ std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProb
   require(attention.past_k, {problem.batch, heads, problem.past, width(problem.depth)});
   require(attention.past_v, {problem.batch, heads, problem.past, width(problem.value_depth)});
   if (problem.has_past() && !(problem.all_keys == problem.past + problem.keys)) {
-    checks.push_back({problem.keys, problem.all_keys, /*at_most=*/true});
+    checks.push_back({problem.keys, ir::Relation::kAtMost, problem.all_keys});
   }
   return checks;
 }
@@ -230,10 +228,9 @@ std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProb
 // What can be said before sizes are known.
 Support sizes_agree(const std::vector<SizeCheck>& checks) {
   for (const SizeCheck& check : checks) {
-    if (!check.size.is_constant() || !check.over.is_constant()) continue;
-    if (check.size.value() <= check.over.value()) continue;
+    if (ir::decide(check.left, check.relation, check.right) != false) continue;
     return Support::no(fmt::format("sizes {} and {} of its operands do not fit together",
-                                   check.size.value(), check.over.value()));
+                                   check.left.text(), check.right.text()));
   }
   return Support::yes();
 }
@@ -324,7 +321,8 @@ std::vector<SizeCheck> size_checks(const ir::Graph& graph, const AttentionProble
   std::vector<SizeCheck> checks = mask_sizes(graph, problem, mask_has_all_keys || fills);
   const ir::Attention& attention = problem.attention;
   const auto require_batch = [&](ir::ValueId id) {
-    if (id != ir::kNoValue) checks.push_back({graph.value(id).shape->front(), problem.batch});
+    if (id == ir::kNoValue) return;
+    checks.push_back({graph.value(id).shape->front(), ir::Relation::kStretches, problem.batch});
   };
   if (attention.has_rotary() && !problem.has_angle_table) require_batch(attention.cos);
   require_batch(attention.positions);

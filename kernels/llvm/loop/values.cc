@@ -21,7 +21,9 @@ void Values::allocate_stashes() {
                                  ? ceil_div(schedule_.vector_size, Dim(schedule_.lanes))
                                  : problem_.domain[axis]);
     }
-    scratch_[value] = b_.alloc(compute_type(body_.value(value).dtype), elements.value());
+    // An axis without elements is walked no time, but an allocation has one element at least.
+    const int64_t count = std::max<int64_t>(1, elements.value());
+    scratch_[value] = b_.alloc(compute_type(body_.value(value).dtype), count);
   }
 }
 

@@ -39,6 +39,8 @@ TEST(IrText, BodiesElementsAndDefaultsParseBack) {
     output %b
   }
   %"odd name": bool[] = Not(%c)
+  require equal(4*batch+1,floordiv(seq+1,16)) name="a \"b\""
+  require divides(2,min(batch,seq))
   output %y
   output %s
 }
@@ -48,6 +50,8 @@ TEST(IrText, BodiesElementsAndDefaultsParseBack) {
   EXPECT_TRUE(graph.value(graph.find("w")).overridable);
   EXPECT_TRUE(graph.value(graph.find("c")).is_constant());
   EXPECT_FALSE(graph.value(graph.find("y")).shape.has_value());
+  ASSERT_EQ(graph.requirements().size(), 2u);
+  EXPECT_EQ(graph.requirements()[0].node, "a \"b\"");
 }
 
 TEST(IrText, LongConstantsPrintAsDigests) {
@@ -94,6 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"graph g {\n input %x: f32[2\n", "']'"},
         Mistake{"graph g {\n input %x: f32[2]\n %y: f32[] = Op(%x) {a=[1,2.0]}\n}", "one kind"},
         Mistake{"graph g {\n input %x: f32[(]\n}", "expected"},
+        Mistake{"graph g {\n require near(1,2)\n}", "'near' is none"},
+        Mistake{"graph g {\n require equal(1)\n}", "two sizes"},
         Mistake{"graph g {\n} more", "the end"}));
 
 TEST(IrText, CutTextsNeverCrash) {
