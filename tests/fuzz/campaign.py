@@ -21,8 +21,14 @@ from .case import Case, TooLarge, make_case
 from .known import known_difference
 from .pool import Answer, judge_all
 
-FINDINGS = (outcome.DIFFERS, outcome.CRASH, outcome.HANG, outcome.STOCK_REFUSES, outcome.TENON_REFUSES,
-            outcome.BROKEN)  # fmt: skip
+FINDINGS = (
+    outcome.DIFFERS,
+    outcome.CRASH,
+    outcome.HANG,
+    outcome.STOCK_REFUSES,
+    outcome.TENON_REFUSES,
+    outcome.BROKEN,
+)
 
 
 def _device():
@@ -86,7 +92,8 @@ def _anonymous(text: str) -> str:
 def run(arguments) -> int:
     judge = Judge(arguments)
     print(
-        f"fuzz: seed {arguments.seed}, {tenon.get_library_path()}, onnxruntime {onnxruntime.__version__}"
+        f"fuzz: seed {arguments.seed}, onnxruntime {onnxruntime.__version__}, {tenon.get_library_path()}",
+        flush=True,
     )
     begin = time.monotonic()
     cases = numbers(arguments.first, arguments.cases, begin + arguments.seconds)
@@ -126,7 +133,8 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
     parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
     print(
         f"\nfuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s), seed "
-        f"{arguments.seed}: {parts}; {totals.claimed} claimed by Tenon; {len(totals.findings)} findings"
+        f"{arguments.seed}: {parts}; {totals.claimed} claimed by Tenon; "
+        f"{len(totals.findings)} findings"
     )
     return 1 if totals.findings else 0
 

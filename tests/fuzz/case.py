@@ -60,8 +60,17 @@ def _draw(seed: int, number: int, attempt: int, only: str, honest: bool) -> Case
     feeds = [_without_defaults(g, feed) for feed in feeds]
     options = {} if g.chance(0.1) else {"claim": "all"}
     notes = [f"inputs {declared.inputs}, outputs {declared.outputs}, inner {declared.inner}"]
-    return Case(seed, number, family, model.SerializeToString(), feeds, options, g.chance(0.5),
-                len(g.nodes), notes)  # fmt: skip
+    return Case(
+        seed,
+        number,
+        family,
+        model.SerializeToString(),
+        feeds,
+        options,
+        g.chance(0.5),
+        len(g.nodes),
+        notes,
+    )
 
 
 def _checked(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -112,8 +121,11 @@ def _true_shapes(g: Graph, feed: dict[str, np.ndarray]) -> dict[str, tuple[int, 
     """What the stock provider gives every value, where it runs the graph."""
     names = [*dict(g.outputs), *g.inner]
     types = {**dict(g.outputs), **g.inner}
-    inputs = [helper.make_tensor_value_info(x.name, element_type(x.dtype), None) for x in g.inputs
-              if x.default is None]  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info(x.name, element_type(x.dtype), None)
+        for x in g.inputs
+        if x.default is None
+    ]
     outputs = [helper.make_tensor_value_info(n, element_type(types[n]), None) for n in names]
     model = g.model((inputs, outputs, []))
     try:
@@ -132,6 +144,8 @@ def session_options(optimised: bool) -> onnxruntime.SessionOptions:
     options.intra_op_num_threads = 1
     # Every output is a block of its own: what is written past it does not go unnoticed.
     options.enable_cpu_mem_arena = False
+    # A product that the runtime fuses into MatMulNBits shall not round its activations to 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options

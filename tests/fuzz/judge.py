@@ -11,11 +11,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-# One rounding, times what a sum of some hundred terms in another order may add. float16: stock keeps
-# float16 between nodes, and sums in it for some operators.
+# Some roundings: what a sum of a hundred terms in another order, or an exponential of a score of
+# 20, may add. float16: stock keeps it between nodes, and sums in it for some operators.
 _ROUNDINGS = {
     np.dtype(np.float64): 2.0**-48,
-    np.dtype(np.float32): 2.0**-18,
+    np.dtype(np.float32): 2.0**-16,
     np.dtype(np.float16): 2.0**-8,
     np.dtype(ml_dtypes.bfloat16): 2.0**-5,
 }
@@ -66,11 +66,11 @@ def _float_difference(result: np.ndarray, wanted: np.ndarray, tolerance: float) 
     wrong = ~(same | near)
     if not wrong.any():
         return ""
-    at = int(np.flatnonzero(wrong.reshape(-1))[0])
+    at = np.unravel_index(int(np.flatnonzero(wrong.reshape(-1))[0]), wrong.shape)
     off = np.abs(result - wanted)[finite & wrong].max(initial=0)
     return (
         f"{int(wrong.sum())} of {result.size} differ, by up to {off:.3g} where the largest is "
-        f"{largest:.3g}, first [{at}]: {result.reshape(-1)[at]:.9g} instead of {wanted.reshape(-1)[at]:.9g}"
+        f"{largest:.3g}, first {[int(i) for i in at]}: {result[at]:.9g} instead of {wanted[at]:.9g}"
     )
 
 
@@ -99,7 +99,7 @@ def within_movement(result, wanted, moved: list, depth: int, coarsest) -> bool:
         unlike = np.isnan(off) & ~(
             np.isnan(result.astype(np.float64)) & np.isnan(wanted.astype(np.float64))
         )
-        # A graph magnifies alike all over a tensor: one element's movement stands for its neighbours.
+        # A graph magnifies alike all over a tensor: elements stand for their neighbours.
         spread = np.maximum(reach, np.median(reach) if reach.size else 0)
         far = np.abs(off) > MAGNIFIED * spread + base
     return not (far | (unlike & ~np.isinf(reach))).any()

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.library import PROVIDER
 
 from models import reference
 
@@ -21,11 +22,16 @@ from .judge import coarsest_of, difference, is_float, within_movement
 
 SAME, BOTH_REFUSE = "same", "both refuse"
 TENON_REFUSES, STOCK_REFUSES = "Tenon refuses", "stock refuses"
-DIFFERS, UNJUDGED = "differs", "unjudged"
+DIFFERS, UNJUDGED, STOCK_IS_OFF = "differs", "unjudged", "only stock differs"
+NAMES_CONTRADICT = "names contradict: "
 CRASH, HANG, BROKEN = "crash", "hang", "the fuzzer is broken"
 
 # The stock provider has no kernel for the types: somebody else must judge.
-_NO_KERNEL = re.compile(r"NOT_IMPLEMENTED|Could not find an implementation|not supported for")
+_NO_KERNEL = re.compile(
+    r"NOT_IMPLEMENTED|Could not find an implementation|not supported (for|with)"
+)
+# The runtime itself holds inputs to their declared sizes.
+_BY_RUNTIME = re.compile(r"Got invalid dimensions for input|Invalid rank for input")
 
 
 @dataclass
@@ -90,12 +96,9 @@ class Judged:
         except Exception as error:
             return Refused(error)
 
-    def claims(self) -> bool:
-        try:
-            parts = self.session.get_provider_graph_assignment_info()
-        except Exception:
-            return False
-        return any("Tenon" in part.ep_name for part in parts)
+    def providers(self) -> set[str]:
+        """Who runs parts of the graph."""
+        return {part.ep_name for part in self.session.get_provider_graph_assignment_info()}
 
 
 def _value(array: np.ndarray):
@@ -138,7 +141,7 @@ def _compare_runs(case: Case, device, stock, guarded: GuardedArrays) -> Outcome:
         if all(isinstance(result, Refused) for result in stock):
             return Outcome(BOTH_REFUSE, str(stock[0]))
         return Outcome(TENON_REFUSES, str(refused))
-    claimed = session.claims()
+    claimed = PROVIDER in session.providers()
     if isinstance(stock, Refused):
         stock = (
             _reference_results(case) if _NO_KERNEL.search(str(stock)) else [stock] * len(case.feeds)
@@ -171,8 +174,12 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
     results = session.run(feed)
     if isinstance(wanted, Refused) and isinstance(results, Refused):
         return Outcome(BOTH_REFUSE, f"{wanted} | {results}", number)
+    if isinstance(results, Refused) and _BY_RUNTIME.search(str(results)):
+        return Outcome(BOTH_REFUSE, str(results), number)
     if isinstance(results, Refused):
-        return Outcome(UNJUDGED if wanted is None else TENON_REFUSES, str(results), number)
+        contradicts = NAMES_CONTRADICT if _names_contradict(case.model, feed) else ""
+        text = f"{contradicts}{results}"
+        return Outcome(UNJUDGED if wanted is None else TENON_REFUSES, text, number)
     if isinstance(wanted, Refused):
         if _NO_KERNEL.search(str(wanted)):
             return Outcome(UNJUDGED, str(wanted), number)
@@ -180,22 +187,43 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
     if wanted is None:
         return Outcome(UNJUDGED, "stock has no kernel, and the reference cannot tell", number)
     coarsest = coarsest_of([v.dtype for v in [*feed.values(), *results]])
-    for name, result, expected in zip(session.names, results, wanted, strict=True):
-        expected = expected if isinstance(expected, np.ndarray) else np.asarray(expected)
+    problem = _difference(case, session.names, feed, results, wanted, coarsest)
+    if not problem:
+        return _compare_bound(session, number, feed, results, guarded)
+    exact = _reference_results(case, [case.feeds[number]])[0]
+    if exact is not None and not _difference(case, session.names, feed, results, exact, coarsest):
+        return Outcome(STOCK_IS_OFF, problem, number)
+    return Outcome(DIFFERS, problem, number)
+
+
+def _names_contradict(model: bytes, feed: dict) -> bool:
+    """Whether this Run feeds two sizes where the model's inputs say one name."""
+    sizes: dict[str, int] = {}
+    for value in onnx.load_from_string(model).graph.input:
+        shape = feed[value.name].shape if value.name in feed else ()
+        for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=False):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
+                return True
+    return False
+
+
+def _difference(case, names, feed, results, wanted, coarsest) -> str:
+    """What differs beyond roundings and what the graph makes of them."""
+    for index, (name, result) in enumerate(zip(names, results, strict=True)):
+        expected = np.asarray(wanted[index])
         if expected.dtype == np.float64 and is_float(result.dtype):
             with np.errstate(over="ignore"):
                 expected = expected.astype(result.dtype)
         problem = difference(result, expected, case.depth, coarsest)
-        if problem and not _magnified(
-            case, feed, session.names.index(name), result, expected, coarsest
-        ):
-            return Outcome(DIFFERS, f"{name}: {problem}", number)
-    return _compare_bound(session, number, feed, results, guarded)
+        if problem and not _magnified(case, feed, index, result, expected, coarsest):
+            return f"{name}: {problem}"
+    return ""
 
 
 def _compare_bound(session, number, feed, results, guarded) -> Outcome:
     """The same Run into the caller's own arrays, which end at a guard page: the same bits."""
-    if any(r.dtype.name in ("int4", "uint4", "float4_e2m1fn") for r in results):
+    packed = any(r.dtype.name in ("int4", "uint4", "float4_e2m1fn") for r in results)
+    if packed or session.providers() != {PROVIDER}:
         return Outcome(SAME, "", number)
     bound = [guarded.copy(np.full(r.shape, 77).astype(r.dtype)) for r in results]
     refused = session.run_bound(feed, bound)
@@ -235,10 +263,11 @@ def _stirred(value: np.ndarray, random, coarsest: float) -> np.ndarray:
         return (value.astype(np.float64) * (1 + amount)).astype(value.dtype)
 
 
-def _reference_results(case: Case) -> list:
+def _reference_results(case: Case, feeds: list) -> list:
+    """What float64 gives for each feed; None where it cannot tell."""
     model = onnx.load_from_string(case.model)
     results = []
-    for feed in case.feeds:
+    for feed in feeds:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

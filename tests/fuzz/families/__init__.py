@@ -8,9 +8,15 @@ from . import attention, chains, movement, norms, products, selection, shapes, w
 MODULES = (products, attention, norms, movement, selection, chains, windows, shapes)
 FAMILIES = {module.__name__.rsplit(".", 1)[-1]: module.GRAPHS for module in MODULES}
 _SHARES = {
-    "products": 17, "attention": 12, "norms": 8, "movement": 17, "selection": 14, "chains": 16,
-    "windows": 8, "shapes": 8,
-}  # fmt: skip
+    "products": 17,
+    "attention": 12,
+    "norms": 8,
+    "movement": 17,
+    "selection": 14,
+    "chains": 16,
+    "windows": 8,
+    "shapes": 8,
+}
 
 
 def write_random(g: Graph, only: str = "") -> str:

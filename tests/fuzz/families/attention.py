@@ -105,16 +105,27 @@ def onnx_attention(g: Graph) -> None:
         outputs = 3
     elif g.opset == 24 and g.chance(0.2) and not counts:
         inputs += ["", "", g.indices(I64, [batch], 1, g.sizes[keys] + 1)]
-    names = g.node("Attention", inputs, outputs, is_causal=g.pick((None, 0, 1)),
-                   scale=g.pick((None, 0.5)), softcap=g.wild(None, 20.0),
-                   qk_matmul_output_mode=None, softmax_precision=g.wild(None, 1), **counts)  # fmt: skip
+    names = g.node(
+        "Attention",
+        inputs,
+        outputs,
+        is_causal=g.pick((None, 0, 1)),
+        scale=g.pick((None, 0.5)),
+        softcap=g.wild(None, 20.0),
+        qk_matmul_output_mode=None,
+        softmax_precision=g.wild(None, 1),
+        **counts,
+    )
     for name in [names] if isinstance(names, str) else names:
         g.output(name, dtype)
 
 
 def multi_head(g: Graph) -> None:
     dtype = F32
-    batch, queries, keys = g.label(), g.label(), g.label()
+    batch, queries = g.label(), g.label()
+    # Stock masks all but the last query where there are more keys than queries.
+    causal = g.pick((None, None, 1))
+    keys = queries if causal else g.label()
     heads, width = g.between(1, 4), g.pick((4, 8, 16))
     q = g.input(dtype, [batch, queries, heads * width])
     k = g.input(dtype, [batch, g.wild(keys, queries), heads * width])
@@ -124,10 +135,15 @@ def multi_head(g: Graph) -> None:
     if g.chance(0.3):
         mask = g.indices(I32, g.pick(([batch, keys], [batch])), 0, 2)
     add = g.input(dtype, [g.pick((batch, 1)), heads, queries, keys]) if g.chance(0.3) else ""
-    y = g.node("MultiHeadAttention", [q, k, v, bias, mask, add], domain=MS,
-               num_heads=g.wild(heads, heads + 1), scale=g.pick((None, 0.3)),
-               unidirectional=g.pick((None, None, 1)),
-               mask_filter_value=g.wild(None, -10.0))  # fmt: skip
+    y = g.node(
+        "MultiHeadAttention",
+        [q, k, v, bias, mask, add],
+        domain=MS,
+        num_heads=g.wild(heads, heads + 1),
+        scale=g.pick((None, 0.3)),
+        unidirectional=causal,
+        mask_filter_value=g.wild(None, -10.0),
+    )
     g.output(y, dtype)
 
 
@@ -150,11 +166,19 @@ def group_query(g: Graph) -> None:
     if g.chance(0.4):
         angles = np.outer(np.arange(64), 1 / 100 ** (np.arange(width // 2) / width)).astype(F32)
         rotary = [g.constant(np.cos(angles)), g.constant(np.sin(angles))]
-    names = g.node("GroupQueryAttention", [q, k, v, pk, pv, last, total, *rotary], 3, domain=MS,
-                   num_heads=heads, kv_num_heads=g.wild(groups, groups + 1),
-                   do_rotary=1 if rotary else None, scale=g.pick((None, 0.3)),
-                   local_window_size=g.wild(None, 4, 1, 0, -2), softcap=g.wild(None, 20.0),
-                   rotary_interleaved=g.pick((None, 1)) if rotary else None)  # fmt: skip
+    names = g.node(
+        "GroupQueryAttention",
+        [q, k, v, pk, pv, last, total, *rotary],
+        3,
+        domain=MS,
+        num_heads=heads,
+        kv_num_heads=g.wild(groups, groups + 1),
+        do_rotary=1 if rotary else None,
+        scale=g.pick((None, 0.3)),
+        local_window_size=g.wild(None, 4, 1, 0, -2),
+        softcap=g.wild(None, 20.0),
+        rotary_interleaved=g.pick((None, 1)) if rotary else None,
+    )
     for name in names:
         g.output(name, dtype)
 
@@ -169,13 +193,22 @@ def rotary(g: Graph) -> None:
         g.opset = max(g.opset, 23)
         x = g.input(F32, [batch, heads, length, width])
         positions = g.indices(I64, [batch, g.wild(length, g.label())], 0, rows)
-        y = g.node("RotaryEmbedding", [x, cos, sin, positions], interleaved=g.pick((None, 1)),
-                   rotary_embedding_dim=g.wild(None, width, 2))  # fmt: skip
+        y = g.node(
+            "RotaryEmbedding",
+            [x, cos, sin, positions],
+            interleaved=g.pick((None, 1)),
+            rotary_embedding_dim=g.wild(None, width, 2),
+        )
     else:
         x = g.input(F32, g.pick(([batch, heads, length, width], [batch, length, heads * width])))
         positions = g.indices(I64, [batch, g.wild(length, g.label())], 0, rows)
-        y = g.node("RotaryEmbedding", [x, positions, cos, sin], domain=MS, interleaved=g.pick((None, 1)),
-                   num_heads=heads if g.chance(0.8) else None)  # fmt: skip
+        y = g.node(
+            "RotaryEmbedding",
+            [x, positions, cos, sin],
+            domain=MS,
+            interleaved=g.pick((None, 1)),
+            num_heads=heads if g.chance(0.8) else None,
+        )
     g.output(y)
 
 
@@ -229,6 +262,14 @@ def packed_self_attention(g: Graph) -> None:
 
 
 GRAPHS = (
-    unfused, unfused, unfused, onnx_attention, onnx_attention, multi_head, group_query, rotary,
-    rotated_by_halves, packed_self_attention,
-)  # fmt: skip
+    unfused,
+    unfused,
+    unfused,
+    onnx_attention,
+    onnx_attention,
+    multi_head,
+    group_query,
+    rotary,
+    rotated_by_halves,
+    packed_self_attention,
+)

@@ -7,13 +7,24 @@ import numpy as np
 from ..graph import BOOL, F16, F32, F64, I8, I32, I64, U8, Graph
 
 # Operators by the oldest opset that has them.
-UNARY = """Relu:6 Tanh:6 Sigmoid:6 Abs:13 Neg:13 Erf:13 Softplus:1 HardSwish:14 Floor:13 Ceil:13 Sin:7
-Cos:7 Exp:13 Sqrt:13 Log:13 Elu:6 Selu:6 LeakyRelu:6 HardSigmoid:6 Softsign:1 Reciprocal:13 Round:11 Sign:13
-Atan:7 Sinh:9 Cosh:9 Asinh:9 ThresholdedRelu:10 Celu:12 Mish:18 Gelu:20 Identity:13 Shrink:9""".split()
+UNARY = """Relu:6 Tanh:6 Sigmoid:6 Abs:13 Neg:13 Erf:13 Softplus:1 HardSwish:14 Floor:13 Ceil:13
+Sin:7 Cos:7 Exp:13 Sqrt:13 Log:13 Elu:6 Selu:6 LeakyRelu:6 HardSigmoid:6 Softsign:1 Reciprocal:13
+Round:11 Sign:13 Atan:7 Sinh:9 Cosh:9 Asinh:9 ThresholdedRelu:10 Celu:12 Mish:18 Gelu:20
+Identity:13 Shrink:9""".split()
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu")
 COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
-REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceProd",
-              "ReduceSumSquare", "ReduceLogSumExp", "ReduceLogSum")  # fmt: skip
+REDUCTIONS = (
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceProd",
+    "ReduceSumSquare",
+    "ReduceLogSumExp",
+    "ReduceLogSum",
+)
 
 
 def _unary(g: Graph) -> str:
@@ -66,15 +77,38 @@ def integers(g: Graph) -> None:
     dtype = g.pick((I32, I64, I64, U8, I8, np.uint32, np.uint64, np.int16))
     dims = g.dims(g.between(0, 3))
     a, b = g.input(dtype, dims), g.input(dtype, [g.wild(d, 1) for d in dims])
-    op = g.pick(("Add", "Sub", "Mul", "Max", "Min", "Mod", "Equal", "Less", "Greater", "BitwiseAnd",
-                 "BitwiseXor", "Abs", "Neg", "Sign", "Cast", "Pow"))  # fmt: skip
+    op = g.pick(
+        (
+            "Add",
+            "Sub",
+            "Mul",
+            "Max",
+            "Min",
+            "Mod",
+            "Equal",
+            "Less",
+            "Greater",
+            "BitwiseAnd",
+            "BitwiseXor",
+            "Abs",
+            "Neg",
+            "Sign",
+            "Cast",
+            "Pow",
+        )
+    )
     if op in ("Abs", "Neg", "Sign"):
         g.output(g.node(op, [a]), dtype)
     elif op == "Cast":
         g.output(g.node("Cast", [a], to=g.pick((1,))), F32)
     elif op == "Mod":
-        ones = g.node("Add", [g.node("Abs", [b]) if np.dtype(dtype).kind == "i" else b,
-                              g.constant(np.asarray(1, dtype))])  # fmt: skip
+        ones = g.node(
+            "Add",
+            [
+                g.node("Abs", [b]) if np.dtype(dtype).kind == "i" else b,
+                g.constant(np.asarray(1, dtype)),
+            ],
+        )
         g.output(g.node("Mod", [a, ones], fmod=g.pick((None, 0))), dtype)
     else:
         boolean = op in ("Equal", "Less", "Greater")
@@ -126,8 +160,10 @@ def reductions(g: Graph) -> None:
 def variadic(g: Graph) -> None:
     dtype = g.pick((F32, F32, F64))
     dims = g.dims(g.between(0, 3))
-    inputs = [g.input(dtype, [g.wild(d, 1) for d in dims][g.between(0, len(dims)):] if dims else [])
-              for _ in range(g.between(1, 4))]  # fmt: skip
+    inputs = [
+        g.input(dtype, [g.wild(d, 1) for d in dims][g.between(0, len(dims)) :] if dims else [])
+        for _ in range(g.between(1, 4))
+    ]
     g.output(g.node(g.pick(("Sum", "Mean", "Max", "Min")), inputs), dtype)
 
 
@@ -169,8 +205,20 @@ def grown(g: Graph) -> None:
     values = [(g.input(F32, dims), dims)]
     for _ in range(g.between(3, 12)):
         x, dims = g.pick(values[-3:])
-        step = g.pick((_step_unary, _step_unary, _step_binary, _step_transpose, _step_reduce,
-                       _step_softmax, _step_product, _step_concat, _step_slice, _step_squeeze))  # fmt: skip
+        step = g.pick(
+            (
+                _step_unary,
+                _step_unary,
+                _step_binary,
+                _step_transpose,
+                _step_reduce,
+                _step_softmax,
+                _step_product,
+                _step_concat,
+                _step_slice,
+                _step_squeeze,
+            )
+        )
         made = step(g, x, dims, values)
         if made is not None:
             values.append((g.keep(made[0]), made[1]))
@@ -216,8 +264,13 @@ def _step_product(g, x, dims, values):
 
 def _step_concat(g, x, dims, values):
     axis = g.between(0, len(dims) - 1)
-    fitting = [(v, d) for v, d in values if len(d) == len(dims) and isinstance(d[axis], int)
-               and d[:axis] + d[axis + 1 :] == dims[:axis] + dims[axis + 1 :]]  # fmt: skip
+    fitting = [
+        (v, d)
+        for v, d in values
+        if len(d) == len(dims)
+        and isinstance(d[axis], int)
+        and d[:axis] + d[axis + 1 :] == dims[:axis] + dims[axis + 1 :]
+    ]
     if not fitting or not isinstance(dims[axis], int):
         return None
     other, own = g.pick(fitting)
@@ -247,5 +300,17 @@ def _step_squeeze(g, x, dims, values):
     return g.node("Unsqueeze", [x, g.ints(axis)]), [*dims[:axis], 1, *dims[axis:]]
 
 
-GRAPHS = (pointwise, pointwise, integers, casts, reductions, reductions, variadic, quantized, normalised_sums,
-          grown, grown, grown)  # fmt: skip
+GRAPHS = (
+    pointwise,
+    pointwise,
+    integers,
+    casts,
+    reductions,
+    reductions,
+    variadic,
+    quantized,
+    normalised_sums,
+    grown,
+    grown,
+    grown,
+)

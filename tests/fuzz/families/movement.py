@@ -141,8 +141,10 @@ def concat(g: Graph) -> None:
         own = list(dims)
         own[axis] = g.label() if g.chance(0.5) else g.size()
         # The same size under another name: nothing but the Run tells that they agree.
-        own = [g.label(g.concrete([d])[0]) if i != axis and g.chance(0.3) else d
-               for i, d in enumerate(own)]  # fmt: skip
+        own = [
+            g.label(g.concrete([d])[0]) if i != axis and g.chance(0.3) else d
+            for i, d in enumerate(own)
+        ]
         parts.append(g.input(dtype, own))
         if np.dtype(dtype).kind == "f" and g.chance(0.3):
             parts[-1] = g.keep(g.node(g.pick(("Relu", "Neg")), [parts[-1]]), dtype)
@@ -233,6 +235,21 @@ def rolled(g: Graph) -> None:
 
 
 GRAPHS = (
-    reshape, reshape, reshape_like, squeeze, flatten, transpose, expand, tile, slices, slices, concat,
-    concat, split, pad, depth_to_space, heads, rolled,
-)  # fmt: skip
+    reshape,
+    reshape,
+    reshape_like,
+    squeeze,
+    flatten,
+    transpose,
+    expand,
+    tile,
+    slices,
+    slices,
+    concat,
+    concat,
+    split,
+    pad,
+    depth_to_space,
+    heads,
+    rolled,
+)

@@ -74,8 +74,13 @@ def skip_norm(g: Graph) -> None:
 def simplified(g: Graph) -> None:
     """SimplifiedLayerNormalization, which has no domain of its own."""
     x, _, width = _rows(g)
-    y = g.node("SimplifiedLayerNormalization", [x, _vector(g, width)], axis=-1, epsilon=1e-5,
-               stash_type=g.pick((None, 1)))  # fmt: skip
+    y = g.node(
+        "SimplifiedLayerNormalization",
+        [x, _vector(g, width)],
+        axis=-1,
+        epsilon=1e-5,
+        stash_type=g.pick((None, 1)),
+    )
     _finish(g, y, F32, width)
 
 
@@ -117,8 +122,11 @@ def softmax(g: Graph) -> None:
     dtype = g.pick((F32, F32, F32, F16, F64))
     dims = g.dims(g.between(1, 4))
     x = g.input(dtype, dims, scale=g.pick((1.0, 10.0)))
-    y = g.node(g.pick(("Softmax", "Softmax", "LogSoftmax", "Hardmax")), [x],
-               axis=g.wild(g.axis(len(dims)), None))  # fmt: skip
+    y = g.node(
+        g.pick(("Softmax", "Softmax", "LogSoftmax", "Hardmax")),
+        [x],
+        axis=g.wild(g.axis(len(dims)), None),
+    )
     g.output(y, dtype)
 
 
@@ -134,8 +142,11 @@ def channel_norm(g: Graph) -> None:
 
     kind = g.pick(("batch", "instance", "group", "lrn", "lp", "variance"))
     if kind == "batch":
-        y = g.node("BatchNormalization", [x, vector(), vector(), vector(), vector()],
-                   epsilon=g.wild(None, 0.1))  # fmt: skip
+        y = g.node(
+            "BatchNormalization",
+            [x, vector(), vector(), vector(), vector()],
+            epsilon=g.wild(None, 0.1),
+        )
     elif kind == "instance":
         y = g.node("InstanceNormalization", [x, vector(), vector()])
     elif kind == "group":
@@ -174,6 +185,16 @@ def lengths(g: Graph) -> None:
 
 
 GRAPHS = (
-    layer_norm, layer_norm, wide_norm, skip_norm, simplified, written_out, softmax, softmax, channel_norm,
-    channel_norm, gelus, lengths,
-)  # fmt: skip
+    layer_norm,
+    layer_norm,
+    wide_norm,
+    skip_norm,
+    simplified,
+    written_out,
+    softmax,
+    softmax,
+    channel_norm,
+    channel_norm,
+    gelus,
+    lengths,
+)

@@ -1,4 +1,4 @@
-"""Products in every format that Tenon packs, with the epilogues that exporters write behind them."""
+"""Products in every format that Tenon packs, and the epilogues that exporters write."""
 
 from __future__ import annotations
 
@@ -76,8 +76,14 @@ def gemm(g: Graph) -> None:
     c = g.constant(g.numbers(shape, dtype)) if g.chance(0.7) else ""
     if c and g.chance(0.15):
         c = g.input(dtype, [rows, width])
-    y = g.node("Gemm", [a, b, c], transA=turn_a, transB=turn_b,
-               alpha=g.wild(None, 0.5, 0.0, -2.0), beta=g.wild(None, 0.0, 2.0))  # fmt: skip
+    y = g.node(
+        "Gemm",
+        [a, b, c],
+        transA=turn_a,
+        transB=turn_b,
+        alpha=g.wild(None, 0.5, 0.0, -2.0),
+        beta=g.wild(None, 0.0, 2.0),
+    )
     epilogue(g, y, dtype, width)
 
 
@@ -88,8 +94,14 @@ def fused_matmul(g: Graph) -> None:
     b_depth = g.wild(depth, g.label(), g.label(g.sizes[depth]))
     a = g.input(F32, [*batch, *((depth, rows) if turn_a else (rows, depth))])
     b = g.input(F32, [*batch, *((width, b_depth) if turn_b else (b_depth, width))])
-    y = g.node("FusedMatMul", [a, b], domain=MS, transA=turn_a, transB=turn_b,
-               alpha=g.wild(1.0, 0.125, -1.0))  # fmt: skip
+    y = g.node(
+        "FusedMatMul",
+        [a, b],
+        domain=MS,
+        transA=turn_a,
+        transB=turn_b,
+        alpha=g.wild(1.0, 0.125, -1.0),
+    )
     g.output(y, F32)
 
 
@@ -100,16 +112,26 @@ def matmul_nbits(g: Graph) -> None:
     dtype = g.pick((F32, F32, F16))
     a = _left(g, depth, dtype)
     stored = g.random.integers(0, 256, (width, blocks, block * bits // 8), np.uint8)
-    scales = g.constant((g.numbers((width, blocks), F32) * 0.1).astype(dtype).reshape(
-        g.pick(((-1,), (width, blocks)))))  # fmt: skip
+    scales = g.constant(
+        (g.numbers((width, blocks), F32) * 0.1)
+        .astype(dtype)
+        .reshape(g.pick(((-1,), (width, blocks))))
+    )
     zero = ""
     if g.chance(0.4):
         row = -(-blocks * bits // 8)
         zero = g.constant(g.random.integers(0, 256, (width, row), np.uint8))
     bias = g.weight(width, dtype=dtype) if g.chance(0.2) else ""
-    y = g.node("MatMulNBits", [a, g.constant(stored), scales, zero, "", bias], domain=MS, bits=bits,
-               block_size=block, K=g.wild(depth, depth + 1), N=width,
-               accuracy_level=g.pick((None, None, 0, 1)))  # fmt: skip
+    y = g.node(
+        "MatMulNBits",
+        [a, g.constant(stored), scales, zero, "", bias],
+        domain=MS,
+        bits=bits,
+        block_size=block,
+        K=g.wild(depth, depth + 1),
+        N=width,
+        accuracy_level=g.pick((None, None, 0, 1)),
+    )
     epilogue(g, y, dtype, width)
 
 
@@ -139,10 +161,17 @@ def dequantized(g: Graph) -> None:
         sizes[axis] = -(-sizes[axis] // block)
         scale_shape = tuple(sizes)
     codes = g.constant(g.numbers(shape, code))
-    zero = g.constant(g.numbers(scale_shape, code)) if g.chance(0.4) and code not in (
-        ml_dtypes.float8_e4m3fn,) else ""  # fmt: skip
-    w = g.node("DequantizeLinear", [codes, _scale(g, scale_shape, dtype), zero], axis=axis,
-               block_size=block if manner == "block" else None)  # fmt: skip
+    zero = (
+        g.constant(g.numbers(scale_shape, code))
+        if g.chance(0.4) and code not in (ml_dtypes.float8_e4m3fn,)
+        else ""
+    )
+    w = g.node(
+        "DequantizeLinear",
+        [codes, _scale(g, scale_shape, dtype), zero],
+        axis=axis,
+        block_size=block if manner == "block" else None,
+    )
     a = _left(g, depth, dtype)
     if turned:
         w = g.node("Transpose", [g.keep(w, dtype)], perm=[1, 0])
@@ -173,8 +202,13 @@ def mx(g: Graph) -> None:
     powers = g.random.integers(118, 124, (width, depth // 32)).astype(np.uint8)
     scales = g.constant(powers.view(ml_dtypes.float8_e8m0fnu))
     dtype = g.pick((F32, F16))
-    w = g.node("DequantizeLinear", [codes, scales], axis=-1, block_size=32,
-               output_dtype=1 if dtype == F32 else 10)  # fmt: skip
+    w = g.node(
+        "DequantizeLinear",
+        [codes, scales],
+        axis=-1,
+        block_size=32,
+        output_dtype=1 if dtype == F32 else 10,
+    )
     w = g.node("Transpose", [w], perm=[1, 0])
     epilogue(g, g.node("MatMul", [_left(g, depth, dtype, 2), w]), dtype, width)
 
@@ -188,8 +222,10 @@ def integer_product(g: Graph) -> None:
         zero_a = g.constant(np.asarray(g.between(0, 3), left)) if g.chance(0.6) else ""
         zero_b = g.constant(np.asarray(g.between(0, 3), right)) if g.chance(0.6) else ""
         y = g.node("MatMulInteger", [a, b, zero_a, zero_b])
-        g.output(g.node("Cast", [g.keep(y, I32)], to=1) if g.chance(0.5) else y,
-                 F32 if g.nodes[-1].op_type == "Cast" else I32)  # fmt: skip
+        g.output(
+            g.node("Cast", [g.keep(y, I32)], to=1) if g.chance(0.5) else y,
+            F32 if g.nodes[-1].op_type == "Cast" else I32,
+        )
         return
 
     def quantisation(dtype):
@@ -252,13 +288,25 @@ def several(g: Graph) -> None:
 
 
 def einsum(g: Graph) -> None:
-    equation, shapes = g.pick((
-        ("ij,jk->ik", ("ij", "jk")), ("bij,bjk->bik", ("bij", "bjk")), ("j,j->", ("j", "j")),
-        ("bhid,bhjd->bhij", ("bhid", "bhjd")), ("ij->ji", ("ij",)), ("ij->", ("ij",)),
-        ("ij,ij->i", ("ij", "ij")), ("i,j->ij", ("i", "j")), ("bij,jk->bik", ("bij", "jk")),
-        ("lmj,jl->lmj", ("lmj", "jl")), ("ji,ij->i", ("ji", "ij")), ("...i,ij->...j", ("bi", "ij")),
-        ("ii->i", ("ii",)), ("bijd,bjkd->bikd", ("bijd", "bjkd")), ("ij,jk,kl->il", ("ij", "jk", "kl")),
-    ))  # fmt: skip
+    equation, shapes = g.pick(
+        (
+            ("ij,jk->ik", ("ij", "jk")),
+            ("bij,bjk->bik", ("bij", "bjk")),
+            ("j,j->", ("j", "j")),
+            ("bhid,bhjd->bhij", ("bhid", "bhjd")),
+            ("ij->ji", ("ij",)),
+            ("ij->", ("ij",)),
+            ("ij,ij->i", ("ij", "ij")),
+            ("i,j->ij", ("i", "j")),
+            ("bij,jk->bik", ("bij", "jk")),
+            ("lmj,jl->lmj", ("lmj", "jl")),
+            ("ji,ij->i", ("ji", "ij")),
+            ("...i,ij->...j", ("bi", "ij")),
+            ("ii->i", ("ii",)),
+            ("bijd,bjkd->bikd", ("bijd", "bjkd")),
+            ("ij,jk,kl->il", ("ij", "jk", "kl")),
+        )
+    )
     labels = {c: g.label() for c in "".join(shapes)}
     dtype = g.pick((F32, F32, F64, I32))
 
@@ -270,7 +318,23 @@ def einsum(g: Graph) -> None:
 
 
 GRAPHS = (
-    matmul, matmul, matmul_inputs, matmul_inputs, gemm, gemm, fused_matmul, matmul_nbits, matmul_nbits,
-    dequantized, dequantized, nvfp4, mx, integer_product, dynamically_quantized, gated_mlp, several, einsum,
+    matmul,
+    matmul,
+    matmul_inputs,
+    matmul_inputs,
+    gemm,
+    gemm,
+    fused_matmul,
+    matmul_nbits,
+    matmul_nbits,
+    dequantized,
+    dequantized,
+    nvfp4,
+    mx,
+    integer_product,
+    dynamically_quantized,
+    gated_mlp,
+    several,
     einsum,
-)  # fmt: skip
+    einsum,
+)

@@ -115,8 +115,12 @@ def tensor_scatter(g: Graph) -> None:
     cache = g.input(F32, [batch, heads, most, width])
     update = g.input(F32, [batch, heads, new, width])
     places = g.indices(I64, [batch], 0, max(g.sizes[most] - g.sizes[new], 0) + 1)
-    y = g.node("TensorScatter", [cache, update, places if g.chance(0.7) else ""],
-               axis=g.wild(2, -2, 1, 3), mode=g.pick((None, "linear", "circular")))  # fmt: skip
+    y = g.node(
+        "TensorScatter",
+        [cache, update, places if g.chance(0.7) else ""],
+        axis=g.wild(2, -2, 1, 3),
+        mode=g.pick((None, "linear", "circular")),
+    )
     _finish(g, y, F32)
 
 
@@ -147,9 +151,13 @@ def top_k(g: Graph) -> None:
     dtype = g.pick((F32, F32, I64, F64))
     k = g.wild(min(g.between(1, 4), size), size + 1, 0, -1, size)
     values, places = g.node(
-        "TopK", [g.input(dtype, dims), g.ints(k)], 2, axis=axis, largest=g.pick((None, 0, 1)),
+        "TopK",
+        [g.input(dtype, dims), g.ints(k)],
+        2,
+        axis=axis,
+        largest=g.pick((None, 0, 1)),
         sorted=None,
-    )  # fmt: skip
+    )
     g.output(values, dtype)
     if g.chance(0.5):
         g.output(places, I64)
@@ -158,8 +166,13 @@ def top_k(g: Graph) -> None:
 def arg_max(g: Graph) -> None:
     dims = g.dims(g.between(1, 3))
     dtype = g.pick((F32, F32, I32, F64))
-    y = g.node(g.pick(("ArgMax", "ArgMin")), [g.input(dtype, dims)], axis=g.axis(len(dims)),
-               keepdims=g.pick((0, 1, None)), select_last_index=g.pick((None, 1)))  # fmt: skip
+    y = g.node(
+        g.pick(("ArgMax", "ArgMin")),
+        [g.input(dtype, dims)],
+        axis=g.axis(len(dims)),
+        keepdims=g.pick((0, 1, None)),
+        select_last_index=g.pick((None, 1)),
+    )
     g.output(y, I64)
 
 
@@ -180,8 +193,12 @@ def cum_sum(g: Graph) -> None:
     axis = g.constant(
         np.asarray(g.axis(len(dims)), g.pick((I64, I64, I32)) if not g.wildness else I64)
     )
-    y = g.node("CumSum", [g.input(dtype, dims), axis], exclusive=g.pick((None, 1)),
-               reverse=g.pick((None, 1)))  # fmt: skip
+    y = g.node(
+        "CumSum",
+        [g.input(dtype, dims), axis],
+        exclusive=g.pick((None, 1)),
+        reverse=g.pick((None, 1)),
+    )
     _finish(g, y, dtype)
 
 
@@ -214,12 +231,30 @@ def reverse_sequence(g: Graph) -> None:
     time, batch = g.label(), g.label()
     dims = [time, batch, *g.dims(g.between(0, 1))]
     lengths = g.indices(I64, [batch], 0, f"{time}")
-    y = g.node("ReverseSequence", [g.input(F32, dims), lengths], time_axis=g.wild(0, 1),
-               batch_axis=g.wild(1, 0))  # fmt: skip
+    y = g.node(
+        "ReverseSequence",
+        [g.input(F32, dims), lengths],
+        time_axis=g.wild(0, 1),
+        batch_axis=g.wild(1, 0),
+    )
     _finish(g, y, F32)
 
 
 GRAPHS = (
-    gather, gather, embedding, gather_elements, gather_nd, scatter_elements, scatter_nd, tensor_scatter,
-    one_hot, top_k, arg_max, trilu, cum_sum, where, compress, reverse_sequence,
-)  # fmt: skip
+    gather,
+    gather,
+    embedding,
+    gather_elements,
+    gather_nd,
+    scatter_elements,
+    scatter_nd,
+    tensor_scatter,
+    one_hot,
+    top_k,
+    arg_max,
+    trilu,
+    cum_sum,
+    where,
+    compress,
+    reverse_sequence,
+)

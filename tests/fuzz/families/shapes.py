@@ -73,8 +73,10 @@ def used_as_shape(g: Graph) -> None:
 def ranges(g: Graph) -> None:
     x = g.input(F32, g.dims(2))
     count = _size_of(g, x, 0)
-    start, step = (g.constant(np.asarray(v, I64)) for v in (
-        g.pick((0, 1, -5)), g.wild(g.pick((1, 2, -1)), 0, LEAST, MOST)))  # fmt: skip
+    start, step = (
+        g.constant(np.asarray(v, I64))
+        for v in (g.pick((0, 1, -5)), g.wild(g.pick((1, 2, -1)), 0, LEAST, MOST))
+    )
     y = g.node("Range", [start, count, step])
     if g.chance(0.5):
         y = g.node("Unsqueeze", [g.keep(y, I64), g.ints(1)])
@@ -123,8 +125,14 @@ def looped(g: Graph) -> None:
             x = g.node("Concat", [g.keep(b), g.keep(a)], axis=-1)
         elif kind == "flat":
             flat = g.keep(g.node("Reshape", [x, g.ints(-1, width)]))
-            sizes = g.node("Concat", [g.node("Slice", [g.node("Shape", [x]), g.ints(0), g.ints(2)]),
-                                      g.ints(g.wild(width, -1))], axis=0)  # fmt: skip
+            sizes = g.node(
+                "Concat",
+                [
+                    g.node("Slice", [g.node("Shape", [x]), g.ints(0), g.ints(2)]),
+                    g.ints(g.wild(width, -1)),
+                ],
+                axis=0,
+            )
             x = g.node("Reshape", [g.node("Relu", [flat]), sizes])
         elif kind == "pair":
             x = g.node("Concat", [x, g.node("Neg", [x])], axis=1)

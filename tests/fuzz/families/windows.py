@@ -34,8 +34,13 @@ def conv(g: Graph) -> None:
         g.numbers((made, g.wild(channels // group, channels // group + 1), *kernel), dtype, 0.3)
     )
     bias = g.constant(g.numbers((g.wild(made, made + 1),), dtype)) if g.chance(0.5) else ""
-    y = g.node("Conv", [x, w, bias], group=g.wild(group, 1), kernel_shape=g.wild(kernel, None),
-               **_window(g, spatial))  # fmt: skip
+    y = g.node(
+        "Conv",
+        [x, w, bias],
+        group=g.wild(group, 1),
+        kernel_shape=g.wild(kernel, None),
+        **_window(g, spatial),
+    )
     if g.chance(0.4):
         y = g.node(
             g.pick(("Relu", "Sigmoid", "HardSwish" if g.opset >= 14 else "Relu")),
@@ -50,8 +55,13 @@ def conv_transpose(g: Graph) -> None:
     kernel = [g.pick((1, 2, 3)) for _ in range(spatial)]
     w = g.constant(g.numbers((channels, g.between(1, 3), *kernel), F32, 0.3))
     padding = [g.wild(g.pick((0, 0, 1)), 2) for _ in range(spatial)]
-    y = g.node("ConvTranspose", [_image(g, channels, spatial), w], group=group,
-               output_padding=padding if g.chance(0.3) else None, **_window(g, spatial))  # fmt: skip
+    y = g.node(
+        "ConvTranspose",
+        [_image(g, channels, spatial), w],
+        group=group,
+        output_padding=padding if g.chance(0.3) else None,
+        **_window(g, spatial),
+    )
     g.output(y)
 
 
@@ -92,9 +102,15 @@ def resize(g: Graph) -> None:
         inputs += [g.constant(scales)]
     else:
         inputs += ["", g.ints(1, dims[1], *(g.wild(g.between(1, 9), 0) for _ in range(2)))]
-    y = g.node("Resize", inputs, mode=mode, coordinate_transformation_mode=place,
-               nearest_mode=g.pick((None, "floor", "ceil", "round_prefer_ceil")) if mode == "nearest"
-               else None)  # fmt: skip
+    y = g.node(
+        "Resize",
+        inputs,
+        mode=mode,
+        coordinate_transformation_mode=place,
+        nearest_mode=g.pick((None, "floor", "ceil", "round_prefer_ceil"))
+        if mode == "nearest"
+        else None,
+    )
     g.output(y)
 
 
@@ -111,8 +127,11 @@ def integer_conv(g: Graph) -> None:
     scale = g.constant(np.asarray(0.05, F32))
     zero_w = g.constant(np.asarray(g.between(0, 2), right))
     bias = g.constant(g.numbers((made,), np.int32)) if g.chance(0.4) else ""
-    y = g.node("QLinearConv", [x, scale, zero, w, scale, zero_w, g.constant(np.asarray(0.3, F32)), zero, bias],
-               pads=[1, 1, 1, 1] if g.chance(0.5) else None)  # fmt: skip
+    y = g.node(
+        "QLinearConv",
+        [x, scale, zero, w, scale, zero_w, g.constant(np.asarray(0.3, F32)), zero, bias],
+        pads=[1, 1, 1, 1] if g.chance(0.5) else None,
+    )
     g.output(y, left)
 
 
