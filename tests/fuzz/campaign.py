@@ -19,7 +19,7 @@ from onnxruntime_ep_tenon.session import devices
 from . import outcome
 from .case import Case, TooLarge, make_case
 from .known import known_difference
-from .pool import Answer, judge_all
+from .pool import BROKEN, Answer, judge_all
 
 FINDINGS = (
     outcome.DIFFERS,
@@ -27,11 +27,11 @@ FINDINGS = (
     outcome.HANG,
     outcome.STOCK_REFUSES,
     outcome.TENON_REFUSES,
-    outcome.BROKEN,
+    BROKEN,
 )
 
 
-def _device():
+def device():
     onnxruntime.set_default_logger_severity(4)
     return next(d for d in devices() if d.device.type.name.lower() == "cpu")
 
@@ -40,15 +40,13 @@ class Judge:
     """Called in a worker: makes the case from its number and judges it."""
 
     def __init__(self, arguments):
-        self.arguments, self.device = arguments, _device()
+        self.arguments, self.device = arguments, device()
 
     def __call__(self, number: int, entering_tenon) -> dict:
         try:
             case = case_of(self.arguments, number)
         except TooLarge:
-            return {"state": outcome.UNJUDGED, "text": "too large", "family": "", "claimed": False}
-        except Exception as error:
-            return {"state": outcome.BROKEN, "text": repr(error), "family": "", "claimed": False}
+            return {"state": outcome.UNJUDGED, "text": "too large"}
         found = outcome.judge_case(case, self.device, entering_tenon)
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
@@ -92,7 +90,8 @@ def _anonymous(text: str) -> str:
 def run(arguments) -> int:
     judge = Judge(arguments)
     print(
-        f"fuzz: seed {arguments.seed}, onnxruntime {onnxruntime.__version__}, {tenon.get_library_path()}",
+        f"fuzz: seed {arguments.seed}, onnxruntime {onnxruntime.__version__}, "
+        f"{tenon.get_library_path()}",
         flush=True,
     )
     begin = time.monotonic()
@@ -102,7 +101,7 @@ def run(arguments) -> int:
         state, family, text, claimed = _verdict(answer, arguments)
         if totals.add(answer.case, state, family, text, claimed):
             print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
-            if state != outcome.BROKEN:
+            if state != BROKEN:
                 write_case(case_of(arguments, answer.case), arguments)
     return summary(totals, arguments, time.monotonic() - begin)
 

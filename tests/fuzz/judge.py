@@ -49,8 +49,10 @@ def _integer_difference(result, wanted) -> str:
         off = np.abs(result.astype(np.int64) - wanted.astype(np.int64))
         if off.max(initial=0) <= 1 and off.mean() < 0.05 + 1 / max(off.size, 1):
             return ""
-    at = int(np.flatnonzero((result != wanted).reshape(-1))[0])
-    count = int((result != wanted).sum())
+    wrong = (result != wanted).reshape(-1)
+    if not wrong.any():
+        return ""
+    at, count = int(np.flatnonzero(wrong)[0]), int(wrong.sum())
     return (
         f"{count} of {result.size} integers differ, first [{at}]: {result.reshape(-1)[at]} "
         f"instead of {wanted.reshape(-1)[at]}"

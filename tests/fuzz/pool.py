@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,8 @@ SECONDS_PER_CASE = 20
 # Memory that sessions leave behind goes with its worker.
 CASES_PER_WORKER = 1500
 _ENTERED = b"t"
+BROKEN = "the fuzzer is broken"
+_EMPTY = {"state": "", "text": "", "family": "", "claimed": False, "run": -1}
 
 
 @dataclass
@@ -97,7 +100,11 @@ def _serve(asked: int, answers: int, judge) -> None:
     try:
         with os.fdopen(asked) as lines:
             for line in lines:
-                result = judge(int(line), lambda: os.write(answers, _ENTERED))
+                try:
+                    result = judge(int(line), lambda: os.write(answers, _ENTERED))
+                except Exception:
+                    result = {"state": BROKEN, "text": traceback.format_exc(limit=-3)}
+                result = {**_EMPTY, **result}
                 os.write(answers, json.dumps(result).encode() + b"\n")
         status = 0
     finally:

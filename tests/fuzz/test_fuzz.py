@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from .case import make_case
 from .declarations import Declared
 from .graph import Graph
 from .judge import difference
+from .plugin import needs_plugin
 
 TREE = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ def fuzz(*arguments: str, seconds: int = 240) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.plugin
+@needs_plugin
 def test_a_minute_finds_nothing():
     done = fuzz("--seconds", "60", "--seed", "19")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
