@@ -1,7 +1,7 @@
 # The front door. Everything else is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup build demo tiny-model test test-sanitizers bench wheel bundle lint format clean
+.PHONY: help setup build demo tiny-model test test-sanitizers fuzz bench wheel bundle lint format clean
 
 PLUGIN := build/release/lib/libonnxruntime_ep_tenon.so
 TIMED := scripts/timed.sh
@@ -33,6 +33,9 @@ test: build  ## run every test that this machine can run
 
 test-sanitizers: setup  ## unit and provider tests under ASan and UBSan, concurrent ones under TSan
 	@scripts/test_sanitizers.sh
+
+fuzz: build  ## random graphs against the stock provider: make fuzz SECONDS=600 SEED=1
+	@$(TIMED) "Fuzz" .venv/bin/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 bench: build  ## the speed table against ONNX Runtime's CPU provider, into build/bench
 	@$(TIMED) "Benchmark" .venv/bin/python -m onnxruntime_ep_tenon bench --suite --out build/bench

@@ -1,0 +1,181 @@
+"""A run of the fuzzer: many cases, totals per class, and a folder for each finding."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import onnxruntime_ep_tenon as tenon
+from onnx import numpy_helper
+from onnxruntime_ep_tenon.session import devices
+
+from . import outcome
+from .case import Case, TooLarge, make_case
+from .known import known_difference
+from .pool import BROKEN, Answer, judge_all
+
+FINDINGS = (
+    outcome.DIFFERS,
+    outcome.CRASH,
+    outcome.HANG,
+    outcome.STOCK_REFUSES,
+    outcome.TENON_REFUSES,
+    BROKEN,
+)
+
+
+def device():
+    onnxruntime.set_default_logger_severity(4)
+    return next(d for d in devices() if d.device.type.name.lower() == "cpu")
+
+
+class Judge:
+    """Called in a worker: makes the case from its number and judges it."""
+
+    def __init__(self, arguments):
+        self.arguments, self.device = arguments, device()
+
+    def __call__(self, number: int, entering_tenon) -> dict:
+        try:
+            case = case_of(self.arguments, number)
+        except TooLarge:
+            return {"state": outcome.UNJUDGED, "text": "too large"}
+        found = outcome.judge_case(case, self.device, entering_tenon)
+        return {**found.as_dict(), "family": case.family, "notes": case.notes}
+
+
+def numbers(first: int, count: int, until: float) -> Iterator[int]:
+    number = first
+    while time.monotonic() < until and (not count or number < first + count):
+        yield number
+        number += 1
+
+
+class Totals:
+    def __init__(self):
+        self.states: Counter[str] = Counter()
+        self.messages: dict[str, Counter[str]] = defaultdict(Counter)
+        self.known: Counter[str] = Counter()
+        self.claimed = 0
+        self.findings: list[tuple[int, str, str, str]] = []
+
+    def add(self, number: int, state: str, family: str, text: str, claimed: bool) -> bool:
+        """Whether it is a finding."""
+        self.states[state] += 1
+        self.claimed += claimed
+        known = known_difference(state, family, text) if state in FINDINGS else None
+        if known is not None:
+            self.known[known.reason] += 1
+            return False
+        if state not in FINDINGS:
+            return False
+        self.findings.append((number, state, family, text))
+        self.messages[state][f"{family}: {_anonymous(text)}"] += 1
+        return True
+
+
+def _anonymous(text: str) -> str:
+    """The same words for the same trouble: numbers and names of values go."""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text)
+    return re.sub(r"-?\d+(\.\d+)?(e[-+]?\d+)?", "#", text)[:160]
+
+
+def run(arguments) -> int:
+    judge = Judge(arguments)
+    print(
+        f"fuzz: seed {arguments.seed}, onnxruntime {onnxruntime.__version__}, "
+        f"{tenon.get_library_path()}",
+        flush=True,
+    )
+    begin = time.monotonic()
+    cases = numbers(arguments.first, arguments.cases, begin + arguments.seconds)
+    totals = Totals()
+    for answer in judge_all(cases, judge, arguments.workers):
+        state, family, text, claimed = _verdict(answer, arguments)
+        if totals.add(answer.case, state, family, text, claimed):
+            print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
+            if state != BROKEN:
+                write_case(case_of(arguments, answer.case), arguments)
+    return summary(totals, arguments, time.monotonic() - begin)
+
+
+def _verdict(answer: Answer, arguments) -> tuple[str, str, str, bool]:
+    if answer.result is not None:
+        result = answer.result
+        return result["state"], result["family"], result["text"], result["claimed"]
+    family = case_of(arguments, answer.case).family
+    if not answer.in_tenon:
+        return outcome.UNJUDGED, family, f"the stock provider: {answer.how}", False
+    if answer.how == "hang":
+        return outcome.HANG, family, "no answer in time", True
+    before = f"; {len(answer.before)} cases before it in that process" if answer.before else ""
+    return outcome.CRASH, family, f"{answer.how}{before}", True
+
+
+def summary(totals: Totals, arguments, seconds: float) -> int:
+    count = sum(totals.states.values())
+    for state, messages in totals.messages.items():
+        print(f"\n{state}:")
+        for text, times in messages.most_common(40):
+            print(f"  {times:5d}  {text}")
+    if totals.known:
+        print("\nallowed, with a reason:")
+        for reason, times in totals.known.most_common():
+            print(f"  {times:5d}  {reason}")
+    parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
+    print(
+        f"\nfuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s), seed "
+        f"{arguments.seed}: {parts}; {totals.claimed} claimed by Tenon; "
+        f"{len(totals.findings)} findings"
+    )
+    return 1 if totals.findings else 0
+
+
+def case_of(arguments, number: int) -> Case:
+    return make_case(arguments.seed, number, arguments.only, arguments.honest)
+
+
+def repeat_command(arguments, number: int) -> str:
+    narrowed = f" --only {arguments.only}" if arguments.only else ""
+    honest = " --honest" if arguments.honest else ""
+    return f"python -m tests.fuzz --seed {arguments.seed} --case {number}{narrowed}{honest}"
+
+
+def write_case(case: Case, arguments) -> Path:
+    """The model, the inputs of each Run as ONNX's own test data, and the command."""
+    folder = arguments.write / f"seed{case.seed}-case{case.number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(case.model)
+    for number, feed in enumerate(case.feeds):
+        place = folder / f"test_data_set_{number}"
+        place.mkdir(exist_ok=True)
+        for name, array in feed.items():
+            tensor = numpy_helper.from_array(np.asarray(array, order="C"), name)
+            (place / f"{name}.pb").write_bytes(tensor.SerializeToString())
+    settings = {"options": case.options, "optimised": case.optimised, "family": case.family}
+    (folder / "repeat.txt").write_text(
+        f"{repeat_command(arguments, case.number)}\n{json.dumps(settings)}\n"
+    )
+    return folder
+
+
+def repeat(arguments) -> int:
+    case = case_of(arguments, arguments.case)
+    print(onnx.printer.to_text(onnx.load_from_string(case.model)))
+    for feed in case.feeds:
+        print({name: (str(value.dtype), value.shape) for name, value in feed.items()})
+    print(case.family, case.options, "optimised" if case.optimised else "as written", *case.notes)
+    print("kept in", write_case(case, arguments))
+    answer = next(judge_all(iter([arguments.case]), Judge(arguments), 1))
+    if answer.result is None:
+        print(f"{'Tenon' if answer.in_tenon else 'stock'}: {answer.how}")
+        return 1
+    print(f"{answer.result['state']} in Run {answer.result['run']}: {answer.result['text']}")
+    return int(answer.result["state"] in FINDINGS)

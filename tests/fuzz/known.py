@@ -1,0 +1,55 @@
+"""Differences from the stock provider that are allowed, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .outcome import DIFFERS, NAMES_CONTRADICT, STOCK_REFUSES, TENON_REFUSES
+
+
+@dataclass(frozen=True)
+class Known:
+    state: str
+    graph: str  # a prefix of the graph's name
+    text: str  # a pattern of the outcome's text
+    reason: str
+
+    def fits(self, state: str, graph: str, text: str) -> bool:
+        return (
+            state == self.state
+            and graph.startswith(self.graph)
+            and bool(re.search(self.text, text))
+        )
+
+
+KNOWN = (
+    Known(
+        TENON_REFUSES,
+        "",
+        f"^{NAMES_CONTRADICT}",
+        "the model gives two sizes one name: stock warns and runs, Tenon refuses by name",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "attention.group_query",
+        r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
+        "limits of the stock kernel, not of the operator",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "norms",
+        r"hidden_size must be positive|X.shape\[axis:\] must be at least 1",
+        "rows of no elements: there is nothing to normalise, and the output is empty",
+    ),
+    Known(
+        DIFFERS,
+        "attention.multi_head",
+        r"by up to (0\.000|\d(\.\d+)?e-0)",
+        "scores of -10000 + s have three digits of s left; which ones depends on the order of sums",
+    ),
+)
+
+
+def known_difference(state: str, graph: str, text: str) -> Known | None:
+    return next((known for known in KNOWN if known.fits(state, graph, text)), None)

@@ -1,0 +1,280 @@
+"""Runs one case with the stock provider and with Tenon in front, and says how they compare."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import asdict, dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.library import PROVIDER
+
+from models import reference
+
+from .case import Case, session_options
+from .graph import element_type
+from .guarded import GuardedArrays
+from .judge import coarsest_of, difference, is_float, within_movement
+
+SAME, BOTH_REFUSE = "same", "both refuse"
+TENON_REFUSES, STOCK_REFUSES = "Tenon refuses", "stock refuses"
+DIFFERS, UNJUDGED, STOCK_IS_OFF = "differs", "unjudged", "only stock differs"
+NAMES_CONTRADICT = "names contradict: "
+CRASH, HANG = "crash", "hang"
+
+# The stock provider has no kernel for the types: somebody else must judge.
+_NO_KERNEL = re.compile(
+    r"NOT_IMPLEMENTED|Could not find an implementation|not supported (for|with)"
+)
+_PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")  # several to a byte
+# The runtime itself holds inputs to their declared sizes.
+_BY_RUNTIME = re.compile(r"Got invalid dimensions for input|Invalid rank for input")
+
+
+@dataclass
+class Outcome:
+    state: str
+    text: str = ""
+    run: int = -1  # which Run, -1: while the session was made
+    claimed: bool = False
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+class Refused(Exception):
+    """What a runtime said instead of a result, on one line."""
+
+    def __init__(self, error: Exception):
+        text = str(error).split("Status Message:")[-1]
+        super().__init__(" ".join(text.split())[:400])
+
+
+class Judged:
+    """A session and its Runs; results are arrays, or Refused."""
+
+    def __init__(self, case: Case, device=None):
+        settings = session_options(case.optimised)
+        try:
+            if device is None:
+                self.session = onnxruntime.InferenceSession(
+                    case.model, settings, providers=["CPUExecutionProvider"]
+                )
+            else:
+                settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+                settings.add_provider_for_devices([device], case.options)
+                self.session = onnxruntime.InferenceSession(
+                    case.model, settings, enable_fallback=False
+                )
+        except Exception as error:
+            raise Refused(error) from None
+        self.names = [output.name for output in self.session.get_outputs()]
+
+    def run(self, feed: dict) -> list[np.ndarray] | Refused:
+        try:
+            values = {name: _value(array) for name, array in feed.items()}
+            results = self.session.run_with_ort_values(self.names, values)
+            return [np.array(tensors.from_ort_value(value)) for value in results]
+        except Exception as error:
+            return Refused(error)
+
+    def run_bound(self, feed: dict, outputs: list[np.ndarray]) -> Refused | None:
+        """Into the caller's arrays."""
+        try:
+            binding = self.session.io_binding()
+            for name, array in feed.items():
+                binding.bind_ortvalue_input(name, _value(array))
+            for name, array in zip(self.names, outputs, strict=True):
+                binding.bind_output(
+                    name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data
+                )
+            self.session.run_with_iobinding(binding)
+            return None
+        except Exception as error:
+            return Refused(error)
+
+    def providers(self) -> set[str]:
+        """Who runs parts of the graph."""
+        return {part.ep_name for part in self.session.get_provider_graph_assignment_info()}
+
+
+def _value(array: np.ndarray):
+    """An OrtValue over the array's own memory: a guard page behind it stays behind it."""
+    array = np.asarray(array, order="C")
+    if array.dtype.kind in "fiub" and array.dtype != np.dtype(ml_dtypes.bfloat16):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    if array.dtype.name in _PACKED:
+        return tensors.to_ort_value(array)
+    width = {1: np.uint8, 2: np.uint16}[array.dtype.itemsize]
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+        array.view(width), element_type(array.dtype)
+    )
+
+
+def judge_case(case: Case, device, entering_tenon) -> Outcome:
+    """`entering_tenon` is called once stock is done: what dies afterwards is Tenon's."""
+    stock = _stock_results(case)
+    entering_tenon()
+    guarded = GuardedArrays()
+    try:
+        return _compare_runs(case, device, stock, guarded)
+    finally:
+        guarded.release()
+
+
+def _stock_results(case: Case):
+    """A Refused for the session, or a list with results or Refused per Run."""
+    try:
+        session = Judged(case)
+    except Refused as refused:
+        return refused
+    return [session.run(feed) for feed in case.feeds]
+
+
+def _compare_runs(case: Case, device, stock, guarded: GuardedArrays) -> Outcome:
+    try:
+        session = Judged(case, device)
+    except Refused as refused:
+        if isinstance(stock, Refused):
+            return Outcome(BOTH_REFUSE, str(stock))
+        if all(isinstance(result, Refused) for result in stock):
+            return Outcome(BOTH_REFUSE, str(stock[0]))
+        return Outcome(TENON_REFUSES, str(refused))
+    claimed = PROVIDER in session.providers()
+    if isinstance(stock, Refused) and _NO_KERNEL.search(str(stock)):
+        stock = _reference_results(case, case.feeds)
+    elif isinstance(stock, Refused):
+        stock = [stock] * len(case.feeds)
+    worst = Outcome(SAME, claimed=claimed)
+    buffers: dict[str, np.ndarray] = {}
+    for number, feed in enumerate(case.feeds):
+        own = _in_place(feed, buffers, guarded)
+        found = _compare_run(case, session, number, own, stock[number], guarded)
+        found.claimed = claimed
+        if found.state in (DIFFERS, STOCK_REFUSES, TENON_REFUSES):
+            return found
+        if found.state != SAME:
+            worst = found
+    return worst
+
+
+def _in_place(feed: dict, buffers: dict, guarded: GuardedArrays) -> dict:
+    """The same memory as in the Run before where the shape is the same, as callers do."""
+    for name, array in feed.items():
+        kept = buffers.get(name)
+        if kept is not None and kept.shape == array.shape and kept.size:
+            kept[...] = array
+        else:
+            buffers[name] = guarded.copy(array)
+    return {name: buffers[name] for name in feed}
+
+
+def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
+    results = session.run(feed)
+    if isinstance(wanted, Refused) and isinstance(results, Refused):
+        return Outcome(BOTH_REFUSE, f"{wanted} | {results}", number)
+    if isinstance(results, Refused) and _BY_RUNTIME.search(str(results)):
+        return Outcome(BOTH_REFUSE, str(results), number)
+    if isinstance(results, Refused):
+        contradicts = NAMES_CONTRADICT if _names_contradict(case.model, feed) else ""
+        text = f"{contradicts}{results}"
+        return Outcome(UNJUDGED if wanted is None else TENON_REFUSES, text, number)
+    if isinstance(wanted, Refused):
+        if _NO_KERNEL.search(str(wanted)):
+            return Outcome(UNJUDGED, str(wanted), number)
+        return Outcome(STOCK_REFUSES, str(wanted), number)
+    if wanted is None:
+        return Outcome(UNJUDGED, "stock has no kernel, and the reference cannot tell", number)
+    coarsest = coarsest_of([v.dtype for v in [*feed.values(), *results]])
+    problem = _difference(case, session.names, feed, results, wanted, coarsest)
+    if not problem:
+        return _compare_bound(session, number, feed, results, guarded)
+    exact = _reference_results(case, [case.feeds[number]])[0]
+    if exact is not None and not _difference(case, session.names, feed, results, exact, coarsest):
+        return Outcome(STOCK_IS_OFF, problem, number)
+    return Outcome(DIFFERS, problem, number)
+
+
+def _names_contradict(model: bytes, feed: dict) -> bool:
+    """Whether this Run feeds two sizes where the model's inputs say one name."""
+    sizes: dict[str, int] = {}
+    for value in onnx.load_from_string(model).graph.input:
+        shape = feed[value.name].shape if value.name in feed else ()
+        for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=False):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
+                return True
+    return False
+
+
+def _difference(case, names, feed, results, wanted, coarsest) -> str:
+    """What differs beyond roundings and what the graph makes of them."""
+    for index, (name, result) in enumerate(zip(names, results, strict=True)):
+        expected = np.asarray(wanted[index])
+        if expected.dtype == np.float64 and is_float(result.dtype):
+            with np.errstate(over="ignore"):
+                expected = expected.astype(result.dtype)
+        problem = difference(result, expected, case.depth, coarsest)
+        if problem and not _magnified(case, feed, index, result, expected, coarsest):
+            return f"{name}: {problem}"
+    return ""
+
+
+def _compare_bound(session, number, feed, results, guarded) -> Outcome:
+    """The same Run into the caller's own arrays, which end at a guard page: the same bits."""
+    packed = any(r.dtype.name in _PACKED for r in results)
+    if packed or session.providers() != {PROVIDER}:
+        return Outcome(SAME, "", number)
+    bound = [guarded.copy(np.full(r.shape, 77).astype(r.dtype)) for r in results]
+    refused = session.run_bound(feed, bound)
+    if refused is not None and "Got invalid dimensions for output" in str(refused):
+        return Outcome(SAME, "", number)  # the runtime holds bound outputs to what is declared
+    if refused is not None:
+        return Outcome(TENON_REFUSES, f"with bound outputs: {refused}", number)
+    for name, first, second in zip(session.names, results, bound, strict=True):
+        if first.tobytes() != second.tobytes():
+            return Outcome(
+                DIFFERS, f"{name}: a second Run with bound outputs gives other bits", number
+            )
+    return Outcome(SAME, "", number)
+
+
+def _magnified(case: Case, feed, output: int, result, expected, coarsest) -> bool:
+    """Whether the difference is what the graph makes of one rounding of its inputs."""
+    try:
+        stock = Judged(case)
+    except Refused:
+        return False
+    moved = []
+    random = np.random.default_rng(1)
+    for _ in range(4):
+        stirred = {name: _stirred(value, random, coarsest) for name, value in feed.items()}
+        results = stock.run(stirred)
+        if not isinstance(results, Refused):
+            moved.append(results[output])
+    return bool(moved) and within_movement(result, expected, moved, case.depth, coarsest)
+
+
+def _stirred(value: np.ndarray, random, coarsest: float) -> np.ndarray:
+    if not is_float(value.dtype):
+        return np.array(value)
+    amount = coarsest / 32 * random.choice([-1.0, 1.0], value.shape)
+    with np.errstate(all="ignore"):
+        return (value.astype(np.float64) * (1 + amount)).astype(value.dtype)
+
+
+def _reference_results(case: Case, feeds: list) -> list:
+    """What float64 gives for each feed; None where it cannot tell."""
+    model = onnx.load_from_string(case.model)
+    results = []
+    for feed in feeds:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results.append(reference.evaluate(model, feed))
+        except Exception:
+            results.append(None)
+    return results
