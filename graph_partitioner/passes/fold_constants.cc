@@ -34,7 +34,8 @@ constexpr WantsConstants kWantsConstants[] = {
 
 // Numbers are multiplied also where they are made at Run.
 bool has_plain_weight(const ir::Graph& graph, const ir::Node& node) {
-  return node.is(ir::kScaledDot) && bit_width(graph.value(node.input(1)).dtype) > 8;
+  if (!node.is(ir::kScaledDot) || node.input(1) == kNoValue) return false;
+  return bit_width(graph.value(node.input(1)).dtype) > 8;
 }
 
 // Nodes whose result decides what is claimed: however large it is, it folds.

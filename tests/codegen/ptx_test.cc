@@ -443,32 +443,6 @@ TEST(PtxTest, BuffersOfALaunchOfItsOwnAreWrittenWithoutWaiting) {
   EXPECT_LT(own.find("griddepcontrol.wait"), own.rfind("st.global"));
 }
 
-// What is in registers need not stay in its slot, which is filled again while the step computes.
-TEST(PtxTest, SlotsThatAreReadAtOnceAreGivenBackBeforeTheStepComputes) {
-  auto compile = [](bool all_at_once) {
-    Builder b("pipeline");
-    ValueId x = b.buffer("x", DType::kF32, /*constant=*/true), y = b.buffer("y", DType::kF32);
-    ValueId n = b.index_parameter("n"), zero = b.index(0);
-    ValueId ring = b.ring(DType::kF32, {8, 64}, 2);
-    const std::vector<ValueId> sums = b.pipeline(
-        2, zero, n, {b.constant(DType::kF32, 0, {8, 64})},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
-        },
-        [&](ValueId i, ValueId slot, std::span<const ValueId> before) {
-          ValueId first = all_at_once ? zero : b.rem(i, b.index(2));
-          ValueId numbers = b.read(ring, slot, {8, 64}, first);
-          return std::vector<ValueId>{b.fma(numbers, numbers, before[0])};
-        });
-    b.store({y, zero}, sums[0]);
-    return compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
-  };
-  constexpr const char *kGiveBack = "mbarrier.arrive.shared", *kCompute = "fma.rn.f32";
-  std::string early = compile(true), late = compile(false);
-  EXPECT_LT(early.find(kGiveBack), early.find(kCompute));
-  EXPECT_GT(late.find(kGiveBack), late.find(kCompute));
-}
-
 // Once on every way to a store.
 TEST(PtxTest, WaitsOnceForTheLaunchBefore) {
   auto waits = [](bool store_before) {

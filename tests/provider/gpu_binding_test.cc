@@ -83,7 +83,8 @@ TEST(GpuBinding, AWarmRunOfManyBuffersAllocatesNothing) {
   const long graphs = stub_calls("cuGraphLaunch"), calls = stub_calls("");
   EXPECT_EQ(count_plugin_allocations([&] { bound.run(); }), 0);
   EXPECT_EQ(stub_calls("cuGraphLaunch") - graphs, 1);
-  EXPECT_EQ(stub_calls("") - calls, 3) << "none of them for a single buffer";
+  // Before 1.25 a Run waits for the device itself.
+  EXPECT_EQ(stub_calls("") - calls, runtime_at_least(25) ? 3 : 5) << "none for a single buffer";
 }
 
 TEST(GpuBinding, ARunFollowsTheBufferThatIsBoundAnew) {
@@ -126,6 +127,7 @@ TEST(GpuBinding, SynchronizeInputsWaitsForStreamsOfOthers) {
   BoundPairs bound;
   const float* y = bound.bind_output(3);
   for (int i = 0; i < 3; ++i) bound.run();
+  reinterpret_cast<int (*)()>(stub_function("cuCtxSynchronize"))();
   stub_reset();
   stub_script("lazy");
   ForeignStream foreign;
