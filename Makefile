@@ -34,8 +34,9 @@ test: build  ## run every test that this machine can run
 test-sanitizers: setup  ## unit and provider tests under ASan and UBSan, concurrent ones under TSan
 	@scripts/test_sanitizers.sh
 
-fuzz: build  ## random graphs against the stock provider: make fuzz SECONDS=600 SEED=1
-	@$(TIMED) "Fuzz" .venv/bin/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+fuzz: build  ## random graphs against the stock provider, texts against parsers: SECONDS=600 SEED=1
+	@$(TIMED) "Fuzz graphs" .venv/bin/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+	@$(TIMED) "Fuzz parsers" scripts/fuzz_parsers.sh $$(($(or $(SECONDS),600) / 10))
 
 bench: build  ## the speed table against ONNX Runtime's CPU provider, into build/bench
 	@$(TIMED) "Benchmark" .venv/bin/python -m onnxruntime_ep_tenon bench --suite --out build/bench

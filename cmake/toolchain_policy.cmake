@@ -40,6 +40,8 @@ if(TENON_SANITIZE)
   add_compile_options(-fsanitize=${TENON_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # Instrumented code is inlined differently, and GCC 12 then warns of LLVM's and the standard
   # library's own headers. The plain builds keep both warnings.
-  add_compile_options(-Wno-maybe-uninitialized -Wno-mismatched-new-delete)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-maybe-uninitialized -Wno-mismatched-new-delete)
+  endif()
   add_link_options(-fsanitize=${TENON_SANITIZE})
 endif()

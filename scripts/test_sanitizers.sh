@@ -5,7 +5,9 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 # ONNX Runtime and LLVM are not instrumented; what they keep until exit is theirs.
-export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+# detect_stack_use_after_return stays off: it makes programs that copy many small values thirty times
+# slower (base_test: 1.6 s of CPU without it, more than 43 s with it).
+export ASAN_OPTIONS=detect_stack_use_after_return=0:strict_string_checks=1
 export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitizers/leaks.txt:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=suppressions=$PWD/scripts/sanitizers/threads.txt:history_size=4
