@@ -19,7 +19,7 @@ from onnxruntime_ep_tenon.session import devices
 from . import outcome
 from .case import Case, TooLarge, make_case
 from .known import known_difference
-from .pool import BROKEN, Answer, judge_all
+from .pool import BROKEN, Answer, in_child, judge_all
 
 FINDINGS = (
     outcome.DIFFERS,
@@ -98,25 +98,27 @@ def run(arguments) -> int:
     cases = numbers(arguments.first, arguments.cases, begin + arguments.seconds)
     totals = Totals()
     for answer in judge_all(cases, judge, arguments.workers):
-        state, family, text, claimed = _verdict(answer, arguments)
+        state, family, text, claimed = _verdict(answer, judge)
         if totals.add(answer.case, state, family, text, claimed):
             print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
             if state != BROKEN:
-                write_case(case_of(arguments, answer.case), arguments)
+                in_child(lambda n=answer.case: write_case(case_of(arguments, n), arguments))
     return summary(totals, arguments, time.monotonic() - begin)
 
 
-def _verdict(answer: Answer, arguments) -> tuple[str, str, str, bool]:
+def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if answer.result is not None:
         result = answer.result
         return result["state"], result["family"], result["text"], result["claimed"]
-    family = case_of(arguments, answer.case).family
     if not answer.in_tenon:
-        return outcome.UNJUDGED, family, f"the stock provider: {answer.how}", False
+        return outcome.UNJUDGED, "", f"the stock provider: {answer.how}", False
     if answer.how == "hang":
-        return outcome.HANG, family, "no answer in time", True
-    before = f"; {len(answer.before)} cases before it in that process" if answer.before else ""
-    return outcome.CRASH, family, f"{answer.how}{before}", True
+        return outcome.HANG, answer.what, "no answer in time", True
+    alone = next(judge_all(iter([answer.case]), judge, 1))
+    if alone.result is None:
+        return outcome.CRASH, answer.what, answer.how, True
+    earlier = f"{answer.how}, though not alone; {len(answer.before)} cases came before it"
+    return outcome.CRASH, answer.what, f"{earlier}, the last {answer.before[-5:]}", True
 
 
 def summary(totals: Totals, arguments, seconds: float) -> int:

@@ -27,6 +27,7 @@ class Case:
     options: dict[str, str]
     optimised: bool  # by the runtime, before and after providers are asked
     depth: int  # of the graph, at most: roundings add up along it
+    stale: bool = False  # values are declared with sizes that a Run may contradict
     notes: list[str] = field(default_factory=list)
 
 
@@ -51,6 +52,7 @@ def _draw(seed: int, number: int, attempt: int, only: str, honest: bool) -> Case
     g.wildness = g.pick((0.0, 0.0, 0.03, 0.1, 0.3))
     g.loose = g.chance(0.3)
     family = families.write_random(g, only)
+    g.drop_dead_nodes()
     declared = Declared.honest(g) if honest else Declared.draw(g)
     first = _checked(g.feed())
     model = g.model(value_infos(g, declared, lambda: _true_shapes(g, first)))
@@ -69,6 +71,7 @@ def _draw(seed: int, number: int, attempt: int, only: str, honest: bool) -> Case
         options,
         g.chance(0.5),
         len(g.nodes),
+        declared.needs_shapes,
         notes,
     )
 

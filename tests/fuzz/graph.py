@@ -198,6 +198,19 @@ class Graph:
         self.inner.pop(name, None)
         self.outputs.append((name, np.dtype(dtype)))
 
+    def drop_dead_nodes(self) -> None:
+        """What no output needs, a provider need not run: its errors would say nothing."""
+        needed = {name for name, _ in self.outputs}
+        kept = []
+        for node in reversed(self.nodes):
+            if needed & set(node.output):
+                needed |= set(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.inner = {name: dtype for name, dtype in self.inner.items() if name in needed}
+        for value in self.inputs:
+            self.inner.pop(value.name, None)
+
     # -- a model ---------------------------------------------------------------------------------
 
     def feed(self) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .outcome import DIFFERS, NAMES_CONTRADICT, STOCK_REFUSES, TENON_REFUSES
+from .outcome import DIFFERS, NAMES_CONTRADICT, STALE, STOCK_REFUSES, TENON_REFUSES
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,25 @@ KNOWN = (
         "the model gives two sizes one name: stock warns and runs, Tenon refuses by name",
     ),
     Known(
+        TENON_REFUSES,
+        "",
+        f"^{STALE}(input|node) '",
+        "a value between partitions is declared with another size: stock warns and runs, Tenon "
+        "refuses by name",
+    ),
+    Known(
+        TENON_REFUSES,
+        "",
+        "has a default value that Tenon packed",
+        "weights listed as graph inputs are packed; feeding another value is refused by name",
+    ),
+    Known(
+        TENON_REFUSES,
+        "norms.skip_norm",
+        r"sizes \d+ \(.*\) and 0 \(.*\) do not broadcast",
+        "stock looks at no other shape where the input is empty",
+    ),
+    Known(
         STOCK_REFUSES,
         "attention.group_query",
         r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
@@ -45,7 +64,7 @@ KNOWN = (
     Known(
         DIFFERS,
         "attention.multi_head",
-        r"by up to (0\.000|\d(\.\d+)?e-0)",
+        r"by up to (0\.00|\d(\.\d+)?e-0)",
         "scores of -10000 + s have three digits of s left; which ones depends on the order of sums",
     ),
 )

@@ -23,7 +23,7 @@ from .judge import coarsest_of, difference, is_float, within_movement
 SAME, BOTH_REFUSE = "same", "both refuse"
 TENON_REFUSES, STOCK_REFUSES = "Tenon refuses", "stock refuses"
 DIFFERS, UNJUDGED, STOCK_IS_OFF = "differs", "unjudged", "only stock differs"
-NAMES_CONTRADICT = "names contradict: "
+NAMES_CONTRADICT, STALE = "names contradict: ", "stale declarations: "
 CRASH, HANG = "crash", "hang"
 
 # The stock provider has no kernel for the types: somebody else must judge.
@@ -117,22 +117,25 @@ def _value(array: np.ndarray):
 
 def judge_case(case: Case, device, entering_tenon) -> Outcome:
     """`entering_tenon` is called once stock is done: what dies afterwards is Tenon's."""
-    stock = _stock_results(case)
-    entering_tenon()
     guarded = GuardedArrays()
     try:
+        stock = _stock_results(case, guarded)
+        entering_tenon(case.family)
         return _compare_runs(case, device, stock, guarded)
     finally:
         guarded.release()
 
 
-def _stock_results(case: Case):
-    """A Refused for the session, or a list with results or Refused per Run."""
+def _stock_results(case: Case, guarded: GuardedArrays):
+    """A Refused for the session, or a list with results or Refused per Run.
+
+    Guard pages for stock too: some of its kernels read past the end, and Tenon is not to blame.
+    """
     try:
         session = Judged(case)
     except Refused as refused:
         return refused
-    return [session.run(feed) for feed in case.feeds]
+    return [session.run({k: guarded.copy(v) for k, v in feed.items()}) for feed in case.feeds]
 
 
 def _compare_runs(case: Case, device, stock, guarded: GuardedArrays) -> Outcome:
@@ -181,7 +184,7 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
         return Outcome(BOTH_REFUSE, str(results), number)
     if isinstance(results, Refused):
         contradicts = NAMES_CONTRADICT if _names_contradict(case.model, feed) else ""
-        text = f"{contradicts}{results}"
+        text = f"{contradicts}{STALE if case.stale else ''}{results}"
         return Outcome(UNJUDGED if wanted is None else TENON_REFUSES, text, number)
     if isinstance(wanted, Refused):
         if _NO_KERNEL.search(str(wanted)):

@@ -20,7 +20,6 @@ from itertools import islice
 SECONDS_PER_CASE = 20
 # Memory that sessions leave behind goes with its worker.
 CASES_PER_WORKER = 1500
-_ENTERED = b"t"
 BROKEN = "the fuzzer is broken"
 _EMPTY = {"state": "", "text": "", "family": "", "claimed": False, "run": -1}
 
@@ -31,11 +30,12 @@ class Answer:
     result: dict | None  # None: the worker died or hung
     how: str = ""  # how it ended
     in_tenon: bool = False
+    what: str = ""  # what the worker called the case as it entered Tenon
     before: tuple[int, ...] = ()  # what the same worker had judged, newest last
 
 
 class Worker:
-    def __init__(self, judge: Callable[[int, Callable[[], None]], dict], others: list[Worker]):
+    def __init__(self, judge: Callable[[int, Callable[[str], None]], dict], others: list[Worker]):
         ask_read, self._ask = os.pipe()
         self.answers, answer_write = os.pipe()
         self.pid = os.fork()
@@ -65,9 +65,9 @@ class Worker:
             return self._ended(
                 f"signal {signal.Signals(s).name}" if (s := self._wait()) else "exit"
             )
-        if not self._received.endswith(b"\n"):
+        if not self._received.endswith(b"}\n"):
             return None
-        return Answer(self.case, json.loads(self._received.lstrip(_ENTERED)))
+        return Answer(self.case, json.loads(self._received.splitlines()[-1]))
 
     def expired(self, seconds: float) -> Answer | None:
         if time.monotonic() - self.since < seconds:
@@ -77,8 +77,9 @@ class Worker:
         return self._ended("hang")
 
     def _ended(self, how: str) -> Answer:
-        entered = self._received.startswith(_ENTERED)
-        return Answer(self.case, None, how, entered, tuple(self.judged[:-1]))
+        lines = self._received.decode().splitlines()
+        before = tuple(self.judged[:-1])
+        return Answer(self.case, None, how, bool(lines), lines[0] if lines else "", before)
 
     def _wait(self) -> int:
         status = os.waitpid(self.pid, 0)[1]
@@ -101,7 +102,7 @@ def _serve(asked: int, answers: int, judge) -> None:
         with os.fdopen(asked) as lines:
             for line in lines:
                 try:
-                    result = judge(int(line), lambda: os.write(answers, _ENTERED))
+                    result = judge(int(line), lambda what: os.write(answers, f"{what}\n".encode()))
                 except Exception:
                     result = {"state": BROKEN, "text": traceback.format_exc(limit=-3)}
                 result = {**_EMPTY, **result}
@@ -109,6 +110,17 @@ def _serve(asked: int, answers: int, judge) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Done in a process of its own, whatever becomes of it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def judge_all(

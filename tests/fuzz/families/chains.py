@@ -112,6 +112,8 @@ def integers(g: Graph) -> None:
         g.output(g.node("Mod", [a, ones], fmod=g.pick((None, 0))), dtype)
     else:
         boolean = op in ("Equal", "Less", "Greater")
+        if op == "Pow" and np.dtype(dtype).kind == "i":
+            b = g.node("Abs", [b])  # 0 to a negative power is no integer
         y = g.node(op, [a, b])
         g.output(g.node("Not", [y]) if boolean and g.chance(0.3) else y, BOOL if boolean else dtype)
 
