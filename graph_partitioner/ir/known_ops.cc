@@ -137,7 +137,7 @@ constexpr auto kOps = std::to_array<KnownOp>({
     {"ReduceSum", 2, 1, "axes keepdims noop_with_empty_axes"},
     {"ReduceSumSquare", 2, 1, "axes keepdims noop_with_empty_axes"},
     {"Relu", 1, 1, ""},
-    {"Reshape", 2, 1, "allowzero"},
+    {"Reshape", 2, 1, "allowzero shape"},
     {"Resize", 4, 1,
      "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside "
      "extrapolation_value keep_aspect_ratio_policy mode nearest_mode"},
