@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
+from conftest import runtime_at_least
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_ep_tenon.report import session_with_report
 
@@ -136,11 +137,17 @@ def test_negative_pads_cut_before_others_are_filled(mode, pads, size):
     assert_both(padded(mode, pads, size), {"x": SEVEN})
 
 
+@pytest.mark.skipif(
+    not runtime_at_least("1.31"), reason="the stock provider of older runtimes reads past the input"
+)
 @pytest.mark.parametrize("pads", [(8, 3), (0, 15), (15, 0)], ids=str)
 def test_wrapped_pads_may_go_round_more_than_once(pads):
     assert_both(padded("wrap", pads), {"x": SEVEN})
 
 
+@pytest.mark.skipif(
+    not runtime_at_least("1.31"), reason="the stock provider of older runtimes reads past the input"
+)
 @pytest.mark.parametrize("size", ["n", None])
 @pytest.mark.parametrize(
     ("mode", "pads", "length"),
