@@ -127,6 +127,16 @@ case(
     {"x": ["n"], "z": ["a", "b"]},
     {"x": numbers(6), "z": numbers(2, 3)},
     {"x": numbers(4), "z": numbers(30, 4000)},
+    {"x": numbers(0), "z": numbers(0, 3)},
+    {"x": numbers(0), "z": numbers(2, 0)},
+)
+case(
+    "Reshape to a size that is 0 at Run and copies another",
+    [node("Shape", "z", "s"), node("Reshape", "x s", "r"), node("Neg", "r")],
+    {"x": ["n", "m"], "z": ["a", "b"]},
+    {"x": numbers(3, 0), "z": numbers(0, 2)},
+    {"x": numbers(3, 0), "z": numbers(0, 0)},
+    allowed_error="stock keeps the input's 3 for the 0 that was computed",
 )
 case(
     "Reshape by values",
@@ -379,6 +389,7 @@ case(
     {"x": numbers(2, 3, 8), "s": numbers(2, 3, 8), "g": numbers(8), "b": numbers(8)},
     {"x": numbers(2, 3, 8), "s": numbers(1, 3, 8), "g": numbers(8), "b": numbers(8)},
     {"x": numbers(2, 3, 8), "s": numbers(2, 2, 8), "g": numbers(8), "b": numbers(8)},
+    {"x": numbers(2, 3, 8), "s": numbers(2, 1, 8), "g": numbers(8), "b": numbers(8)},
     {"x": numbers(2, 300, 8), "s": numbers(2, 3, 8), "g": numbers(8), "b": numbers(8)},
     {"x": numbers(2, 3, 8), "s": numbers(2, 3, 8), "g": numbers(7), "b": numbers(8)},
 )

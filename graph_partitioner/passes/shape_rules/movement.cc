@@ -33,6 +33,15 @@ void reshape_as_given(NodeFacts& facts) {
   if (shape && given) facts.require_equal(element_count(*shape), element_count(*given));
 }
 
+// A size that was computed and is 0 at Run would copy the input's there, which is right only where
+// that is 0 as well.
+void require_no_copy(NodeFacts& facts, size_t axis, const Dim& dim) {
+  const Shape& shape = *facts.shape(0);
+  if (axis < shape.size() && shape[axis] == dim) return;
+  const Dim least = axis < shape.size() ? min(Dim(1), shape[axis]) : Dim(1);
+  facts.require(least, ir::Relation::kAtMost, dim);
+}
+
 // 0 copies the input's dim, -1 takes what is left. Before opset 5 the target was an attribute.
 void reshape(NodeFacts& facts) {
   const bool is_attribute = facts.node().has("shape");
@@ -54,6 +63,7 @@ void reshape(NodeFacts& facts) {
       if (!shape || i >= shape->size()) return;
       result.push_back((*shape)[i]);
     } else if (never_negative(dim)) {
+      if (zero_copies && shape) require_no_copy(facts, i, dim);
       result.push_back(dim);
     } else {
       return;

@@ -113,6 +113,12 @@ void skip_layer_norm(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
   if (!shape || shape->empty()) return;
   facts.require_stretches(1, *shape);
+  // Only batches of the skip may be stretched.
+  if (const Shape* skip = facts.shape(1); skip && skip->size() <= shape->size()) {
+    for (size_t i = 1; i <= std::min<size_t>(2, skip->size()); ++i) {
+      facts.require_equal((*skip)[skip->size() - i], (*shape)[shape->size() - i]);
+    }
+  }
   for (size_t i = 2; i < facts.input_count(); ++i) facts.require_shape(i, {shape->back()});
   Shape statistics = *shape;
   statistics.back() = 1;
