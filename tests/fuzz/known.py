@@ -62,6 +62,18 @@ KNOWN = (
         "rows of no elements: there is nothing to normalise, and the output is empty",
     ),
     Known(
+        STOCK_REFUSES,
+        "attention.onnx_attention",
+        r"sequence_length > 0 was false|batch_size > 0 was false|attention_helper.h:55 ",
+        "no batches, queries or keys: the result is empty, or sums of nothing",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "",
+        r"ReshapeHelper.*size != 0 && \(input_shape_siz.*, requested shape:\{.*\b0\b",
+        "-1 beside a size of 0: stock cannot tell it; Tenon takes what it is for any other size",
+    ),
+    Known(
         DIFFERS,
         "attention.multi_head",
         r"by up to (0\.00|\d(\.\d+)?e-0)",

@@ -1,4 +1,4 @@
-"""A minute of the fuzzer with a fixed seed: no crash, no hang, no new difference."""
+"""A minute of the fuzzer with a fixed seed: no crash, no hang, no unexplained difference."""
 
 from __future__ import annotations
 
@@ -31,20 +31,12 @@ def fuzz(*arguments: str, seconds: int = 240) -> subprocess.CompletedProcess:
     )
 
 
-# Findings of the seed that are not mended yet: Tenon runs what stock refuses (sizes behind a second
-# Reshape of a chain and in a packed self-attention, a skip of other sizes), and sums of 1e21 that
-# differ in the last bits. None reads or writes outside of a tensor.
-SEED, OPEN = "19", {920, 1524, 1756, 1833}
-
-
 @needs_plugin
-def test_a_minute_finds_nothing_new():
-    done = fuzz("--seconds", "60", "--seed", SEED)
+def test_a_minute_finds_nothing():
+    done = fuzz("--seconds", "60", "--seed", "19")
     told = done.stdout[-6000:] + done.stderr[-2000:]
-    found = re.findall(r"^case (\d+) \[[^]]*\] (\w+)", done.stdout, re.M)
-    assert re.search(r"^fuzz: \d+ cases in .*\d+ findings?$", done.stdout, re.M), told
-    assert not {state for _, state in found} & {"crash", "hang"}, told
-    assert {int(number) for number, _ in found} <= OPEN, told
+    assert done.returncode == 0, told
+    assert re.search(r"^fuzz: \d+ cases in .* 0 findings$", done.stdout, re.M), told
 
 
 def test_a_case_follows_from_its_numbers():

@@ -27,9 +27,10 @@ REDUCTIONS = (
 )
 
 
-def _unary(g: Graph) -> str:
+def _unary(g: Graph, dtype) -> str:
     names = [op.split(":")[0] for op in UNARY if int(op.split(":")[1]) <= g.opset]
-    return g.pick(names)
+    # Stock's 1/6 in HardSwish is a float32.
+    return g.pick([name for name in names if name != "HardSwish" or dtype != F64])
 
 
 def reduced(g: Graph, x: str, axes: list[int] | None, keep: int | None, op: str = "") -> str:
@@ -57,7 +58,7 @@ def pointwise(g: Graph) -> None:
         choice = g.random.random()
         a, b = g.pick(values), g.pick(values[-3:])
         if choice < 0.45:
-            y = g.node(_unary(g), [a])
+            y = g.node(_unary(g, dtype), [a])
         elif choice < 0.8:
             if g.chance(0.4):
                 b = g.constant(g.numbers(g.wild((), (1,), (3,), (1, 1)), dtype))
@@ -145,7 +146,7 @@ def reductions(g: Graph) -> None:
     dims = g.dims(g.between(1, 4))
     x = g.input(dtype, dims)
     if np.dtype(dtype).kind == "f" and g.chance(0.5):
-        x = g.keep(g.node(_unary(g), [x]), dtype)
+        x = g.keep(g.node(_unary(g, dtype), [x]), dtype)
     axes = None
     if g.chance(0.8):
         axes = g.random.permutation(len(dims))[: g.between(1, len(dims))].tolist()
