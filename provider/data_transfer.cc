@@ -95,6 +95,7 @@ void DataTransfer::copy(const OrtValue& from, OrtValue& to, OrtSyncStream* strea
   }
   const std::lock_guard lock(mutex_);
   device::Stream& own = own_stream(ordinal);
+  device::Device::open(ordinal)->wait_for_default_stream();  // as cudaMemcpy does
   copy_tensor(from, to, own);
   own.synchronize();
 }

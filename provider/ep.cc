@@ -205,12 +205,15 @@ void Ep::set_graph_callbacks() {
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
   take_noted_streams();
-  // A runtime without OrtEp::Sync lets nobody ask for it: what callers bound may still be on its
-  // way.
-  if (target_.device && runtime().version < kFirstWithSync && !options_.has_user_compute_stream) {
-    target_.device->synchronize();
-  }
+  if (target_.device && !options_.has_user_compute_stream) wait_for_callers();
   if (session_graph_) session_graph_->start(run_options);
+}
+
+// What callers bound may still be on its way.
+void Ep::wait_for_callers() const {
+  // A runtime without OrtEp::Sync lets nobody ask for more.
+  if (runtime().version < kFirstWithSync) return target_.device->synchronize();
+  target_.device->wait_for_default_stream();
 }
 
 void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {

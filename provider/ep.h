@@ -33,6 +33,7 @@ class Ep : public OrtEp {
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
   void run_starts(const OrtRunOptions& run_options);
+  void wait_for_callers() const;
   void run_ends(const OrtRunOptions& run_options, bool wait);
   std::optional<device::StreamHandle> users_stream() const;
   OrtSyncStreamImpl* create_stream() const;

@@ -462,6 +462,17 @@ void Device::synchronize() {
   });
 }
 
+void Device::wait_for_default_stream() {
+  const auto legacy = reinterpret_cast<StreamHandle>(uintptr_t{1});  // CU_STREAM_LEGACY
+  // Of a blocking stream that somebody else captures, and whose end nobody could wait for.
+  constexpr Result kCaptureUnsupported = 900, kCaptureImplicit = 906;
+  make_current();
+  Result result = driver().stream_query(legacy);
+  if (result == kNotReady) result = driver().stream_synchronize(legacy);
+  if (result == kCaptureUnsupported || result == kCaptureImplicit) return;
+  check(result, "wait for the default stream");
+}
+
 Buffer::Buffer(std::shared_ptr<Device> device, size_t bytes, std::string_view purpose)
     : device_(std::move(device)), address_(device_->allocate(bytes, purpose)), bytes_(bytes) {}
 

@@ -84,6 +84,10 @@ class Device {
   // Waits for everything that anybody has put on this GPU, on streams of others as well. Waits for
   // captures of ours to end first; one that others have under way makes the driver refuse.
   void synchronize();
+  // Waits for what stands on the legacy default stream, where callers work who made no stream of
+  // their own. Streams of ours do not wait for it by themselves; asking costs little while it is
+  // idle.
+  void wait_for_default_stream();
   CaptureGate& captures() { return captures_; }
 
   // Machine code by nvJitLink, else by the driver. Equal code is loaded once per device.

@@ -83,8 +83,8 @@ TEST(GpuBinding, AWarmRunOfManyBuffersAllocatesNothing) {
   const long graphs = stub_calls("cuGraphLaunch"), calls = stub_calls("");
   EXPECT_EQ(count_plugin_allocations([&] { bound.run(); }), 0);
   EXPECT_EQ(stub_calls("cuGraphLaunch") - graphs, 1);
-  // Before 1.25 a Run waits for the device itself.
-  EXPECT_EQ(stub_calls("") - calls, runtime_at_least(25) ? 3 : 5) << "none for a single buffer";
+  // Two of them wait for the caller's work: on the default stream, before 1.25 on the device.
+  EXPECT_EQ(stub_calls("") - calls, 5) << "none for a single buffer";
 }
 
 TEST(GpuBinding, ARunFollowsTheBufferThatIsBoundAnew) {
@@ -102,12 +102,18 @@ TEST(GpuBinding, ARunFollowsTheBufferThatIsBoundAnew) {
   EXPECT_EQ(before[0], 10);
 }
 
-// A caller's own stream, of which neither the runtime nor the plugin was told, and on which nothing
-// happens until somebody waits for it.
+// A stream of the caller's, of which neither the runtime nor the plugin was told, and on which
+// nothing happens until somebody waits for it.
 class ForeignStream {
  public:
-  ForeignStream() { EXPECT_EQ(call<int(void**, unsigned)>("cuStreamCreate")(&stream_, 1), 0); }
-  ~ForeignStream() { call<int(void*)>("cuStreamDestroy_v2")(stream_); }
+  // Of its own, or the default one.
+  explicit ForeignStream(bool is_own) {
+    if (!is_own) return;
+    EXPECT_EQ(call<int(void**, unsigned)>("cuStreamCreate")(&stream_, 1), 0);
+  }
+  ~ForeignStream() {
+    if (stream_ != nullptr) call<int(void*)>("cuStreamDestroy_v2")(stream_);
+  }
 
   void fill_with_zeros(float* memory, size_t count) {
     const auto address = reinterpret_cast<unsigned long long>(memory);
@@ -130,10 +136,29 @@ TEST(GpuBinding, SynchronizeInputsWaitsForStreamsOfOthers) {
   reinterpret_cast<int (*)()>(stub_function("cuCtxSynchronize"))();
   stub_reset();
   stub_script("lazy");
-  ForeignStream foreign;
+  ForeignStream foreign(/*is_own=*/true);
   foreign.fill_with_zeros(bound.input(3), static_cast<size_t>(kDims[0] * kDims[1]));
   // The oldest runtimes cannot ask a plugin to wait: there a Run waits itself.
   if (runtime_at_least(25)) bound.binding().SynchronizeInputs();
+  bound.run();
+  bound.binding().SynchronizeOutputs();
+  if (!runtime_at_least(25)) bound.run();  // which waits for the one before
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(stub_reports(), "");
+  stub_script("");
+  stub_reset();
+}
+
+// As tests of the runtime do, which fill tensors on torch's stream and run at once.
+TEST(GpuBinding, ARunWaitsForTheDefaultStream) {
+  BoundPairs bound;
+  const float* y = bound.bind_output(3);
+  for (int i = 0; i < 3; ++i) bound.run();
+  reinterpret_cast<int (*)()>(stub_function("cuCtxSynchronize"))();
+  stub_reset();
+  stub_script("lazy");
+  ForeignStream foreign(/*is_own=*/false);
+  foreign.fill_with_zeros(bound.input(3), static_cast<size_t>(kDims[0] * kDims[1]));
   bound.run();
   bound.binding().SynchronizeOutputs();
   if (!runtime_at_least(25)) bound.run();  // which waits for the one before
