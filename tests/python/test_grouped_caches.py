@@ -198,6 +198,15 @@ def test_a_windowed_cache_keeps_its_last_rows(name):
             np.testing.assert_allclose(result[output][b, :, : kept.shape[1]], kept, atol=1e-6)
 
 
+@pytest.mark.skipif(
+    not runtime_knows("GroupQueryAttention", "sliding_window_cache"),
+    reason="this runtime knows no windowed caches",
+)
+def test_a_windowed_cache_that_is_shorter_than_its_window_is_refused():
+    with pytest.raises(Exception, match="GroupQueryAttention"):
+        run(Case(1, (5, 3), rows=7, window=8, sliding=True))
+
+
 SHARED = {
     "a token": Case(1, (9, 4), rows=10, shared=True),
     "a token with norms and rotary": Case(1, (9, 4), rows=10, shared=True, rotary=True, norms=True),

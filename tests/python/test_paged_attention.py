@@ -246,6 +246,7 @@ def test_caches_in_place():
     [
         ({"is_causal": 0}, "its tokens see later ones"),
         ({"rotary_offset": 8}, "its rotary begins inside of heads"),
+        ({"k_quant_type": "PER_TENSOR"}, "its caches should be quantised and are not"),
     ],
 )
 def test_what_is_left_alone_says_why(options, reason):

@@ -136,7 +136,11 @@ Support read_scale(Rewrite& r, const Form& form, Input scale, const char* kind_n
 Support read_codes(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
   const DType stored = r.dtype(r.input(kKeyCache));
   if (r.dtype(r.input(kValueCache)) != stored) return Support::no("its caches differ in type");
-  if (stored == r.dtype(r.input(kQ))) return Support::yes();
+  if (stored == r.dtype(r.input(kQ))) {
+    const bool quantised = r.node().text("k_quant_type", "NONE") != "NONE" ||
+                           r.node().text("v_quant_type", "NONE") != "NONE";
+    return quantised ? Support::no("its caches should be quantised and are not") : Support::yes();
+  }
   if (stored != DType::kI8 && stored != DType::kF8E4M3FN) {
     return Support::no(fmt::format("its pages are {}", name(stored)));
   }

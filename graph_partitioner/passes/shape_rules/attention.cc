@@ -61,7 +61,16 @@ void attention(NodeFacts& facts) {
   facts.set_shape(3, {q->batch, q->heads, q->length, total});
 }
 
-constexpr size_t kSequenceLengths = 5, kHeadSinks = 11;  // of GroupQueryAttention
+// Of GroupQueryAttention.
+constexpr size_t kPastKeys = 3, kSequenceLengths = 5, kHeadSinks = 11;
+
+// A cache that keeps the keys of a window only must hold the whole window.
+void require_room_for_window(NodeFacts& facts) {
+  const Shape* past = facts.shape(kPastKeys);
+  if (facts.node().integer("sliding_window_cache", 0) == 0 || !past || past->size() != 4) return;
+  const int64_t window = facts.node().integer("local_window_size", -1);
+  facts.require(window, ir::Relation::kAtMost, (*past)[2]);
+}
 
 // The caches' length depends on the buffers that the caller binds: it stays as given.
 void group_query_attention(NodeFacts& facts) {
@@ -74,6 +83,7 @@ void group_query_attention(NodeFacts& facts) {
   facts.require(parts, ir::Relation::kDivides, (*q)[2]);
   facts.require_elements(kSequenceLengths, (*q)[0]);
   facts.require_shape(kHeadSinks, {heads});
+  require_room_for_window(facts);
   facts.set_shape(0, {(*q)[0], (*q)[1], floor_div((*q)[2], parts) * heads});
 }
 
