@@ -234,7 +234,10 @@ class DeviceExecutable final : public Executable {
 
   // The arena may still be read by the Run that had it before, on another stream.
   void take_over(DeviceRunState& state, Stream& stream) const {
-    if (state.stream != stream.handle()) {
+    // A stream that nobody keeps alive may be another one under the same handle.
+    const bool is_same =
+        state.stream == stream.handle() && (state.stream_kept != nullptr || options_.streams_last);
+    if (!is_same) {
       if (state.in_flight) {
         record_end(state);
         stream.wait(*state.finished);

@@ -6,6 +6,7 @@
 #include "provider/api.h"
 #include "provider/guard.h"
 #include "provider/key_values.h"
+#include "provider/stream.h"
 
 namespace tenon::provider {
 namespace {
@@ -102,7 +103,10 @@ device::Arena& Allocator::arena() {
 }
 
 void* Allocator::allocate(size_t bytes, device::StreamHandle stream) {
-  return weights_ ? reserve(bytes) : arena().allocate(bytes, stream);
+  if (weights_) return reserve(bytes);
+  if (stream == nullptr || gpu_.has(stream)) return arena().allocate(bytes, stream);
+  note_stream(stream);  // so that the end of the Run lets go of it
+  return arena().allocate(bytes, stream, device::StreamEnd::kForeign);
 }
 
 void* Allocator::reserve(size_t bytes) {

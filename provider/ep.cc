@@ -219,13 +219,20 @@ void Ep::wait_for_callers() const {
 void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
   const std::vector<device::StreamHandle>& streams = take_noted_streams();
   if (session_graph_) session_graph_->end(run_options);
-  if (!wait) return;
   // Partitions that ran on other threads left no note here.
-  if (streams.empty()) target_.gpu->synchronize();
-  for (const device::StreamHandle stream : streams) {
-    device::Stream(target_.device, stream)
-        .synchronize(std::chrono::milliseconds(options_.run_deadline_ms));
+  if (wait && streams.empty()) target_.gpu->synchronize();
+  for (const device::StreamHandle handle : streams) {
+    device::Stream stream(target_.device, handle);
+    // Another provider's, which goes with this thread, and nobody tells us: memory that was used on
+    // it is everyone's from here on.
+    const bool foreign = !options_.has_user_compute_stream && !target_.gpu->has(handle);
+    if (foreign && stream.capturing()) continue;
+    if (foreign || wait) {
+      stream.synchronize(std::chrono::milliseconds(options_.run_deadline_ms));
+    }
+    if (foreign) target_.gpu->forget(handle);
   }
+  if (!wait) return;
   for (NodeCompute* compute : computes_) compute->check_finished();
 }
 

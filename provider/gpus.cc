@@ -146,6 +146,16 @@ void Gpu::remove(device::Stream& stream) noexcept {
   for (device::Arena* arena : arenas_) arena->forget(stream.handle());
 }
 
+bool Gpu::has(device::StreamHandle stream) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(streams_, [&](const auto* own) { return own->handle() == stream; });
+}
+
+void Gpu::forget(device::StreamHandle stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (device::Arena* arena : arenas_) arena->forget(stream);
+}
+
 void Gpu::add_lasting(const void* memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   lasting_[reinterpret_cast<uintptr_t>(memory)] = bytes;

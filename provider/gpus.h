@@ -42,6 +42,9 @@ class Gpu {
   void add(device::Stream& stream);
   // Arenas bind freed pieces to streams: they hear of a stream that goes.
   void remove(device::Stream& stream) noexcept;
+  bool has(device::StreamHandle stream) const;
+  // The same for a stream of another provider's, whose end nobody tells us of.
+  void forget(device::StreamHandle stream) noexcept;
   // Memory that the runtime took for what stays with a session: nothing else is put there later.
   void add_lasting(const void* memory, size_t bytes);
   void remove_lasting(const void* memory) noexcept;

@@ -24,6 +24,7 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 struct Owner {
   StreamHandle stream = nullptr;
   bool everyone = false;
+  bool foreign = false;      // the stream may be gone: StreamEnd::kForeign
   bool stream_gone = false;  // the event was the last thing recorded on it
   std::unique_ptr<Event> event;
   bool recorded = false;
@@ -51,12 +52,12 @@ class BestFitArena final : public Arena {
     for (const auto& [base, bytes] : blocks_) release_block(base);
   }
 
-  void* allocate(size_t bytes, StreamHandle stream) override {
+  void* allocate(size_t bytes, StreamHandle stream, StreamEnd end) override {
     if (bytes == 0) return nullptr;
     if (bytes > SIZE_MAX - kBlockStep) throw_over_limit(bytes);
     const size_t wanted = round_up(bytes, kAlignment);
     const std::lock_guard lock(mutex_);
-    const std::shared_ptr<Owner> owner = owner_of(stream);
+    const std::shared_ptr<Owner> owner = owner_of(stream, end);
     Pieces::iterator piece = find(wanted, *owner);
     if (piece == pieces_.end()) {
       collect(/*wait=*/false);
@@ -107,12 +108,13 @@ class BestFitArena final : public Arena {
  private:
   using Pieces = std::map<uintptr_t, Piece>;
 
-  std::shared_ptr<Owner> owner_of(StreamHandle stream) {
+  std::shared_ptr<Owner> owner_of(StreamHandle stream, StreamEnd end) {
     if (stream == nullptr) return everyone_;
     auto& owner = owners_[stream];
     if (owner == nullptr) {
       owner = std::make_shared<Owner>();
       owner->stream = stream;
+      owner->foreign = end == StreamEnd::kForeign;
     }
     return owner;
   }
@@ -189,6 +191,7 @@ class BestFitArena final : public Arena {
 
   void collect_from(Owner& owner, bool wait) {
     if (!owner.recorded) {
+      if (owner.foreign) return;
       if (is_capturing(owner.stream)) return;  // its work is not under way, and may come again
       record(owner);
     }

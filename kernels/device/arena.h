@@ -16,6 +16,10 @@ struct ArenaStats {
 
 enum class MemoryKind { kDevice, kPinned };
 
+// Whether somebody calls `forget` before a stream is destroyed. A foreign one, which another
+// provider made, may be gone whenever its Run is over: its handle is not touched but in `forget`.
+enum class StreamEnd { kAnnounced, kForeign };
+
 class Arena {
  public:
   // `limit`: bytes that may be reserved in all; 0: as much as there is.
@@ -24,9 +28,10 @@ class Arena {
   virtual ~Arena() = default;
 
   // Throws OutOfMemory. `stream` may be null: the piece is then ready for everyone.
-  virtual void* allocate(size_t bytes, StreamHandle stream = nullptr) = 0;
+  virtual void* allocate(size_t bytes, StreamHandle stream = nullptr,
+                         StreamEnd end = StreamEnd::kAnnounced) = 0;
   virtual void release(void* piece) noexcept = 0;
-  // No more pieces are bound to this stream: it is about to be destroyed.
+  // No more pieces are bound to this stream: it is about to be destroyed, or to leave our sight.
   virtual void forget(StreamHandle stream) noexcept = 0;
   virtual void shrink() = 0;  // gives back blocks that are wholly free
   virtual ArenaStats stats() const = 0;

@@ -139,6 +139,25 @@ TEST_F(ArenaTest, AForgottenStreamsPiecesGoToEveryone) {
   EXPECT_EQ(arena->allocate(2 * kMiB, b_.handle()), in_use);
 }
 
+// The CUDA provider's streams end with the thread that ran on them. A call on one that is gone,
+// which the stub reports, is a crash in the driver.
+TEST_F(ArenaTest, AForeignStreamThatIsGoneIsNotTouched) {
+  const auto arena = Arena::make(device_, MemoryKind::kDevice);
+  void* lost = nullptr;
+  void* told = nullptr;
+  {
+    const Stream gone(device_), forgotten(device_);
+    lost = arena->allocate(2 * kMiB, gone.handle(), StreamEnd::kForeign);
+    told = arena->allocate(2 * kMiB, forgotten.handle(), StreamEnd::kForeign);
+    arena->release(lost);
+    arena->release(told);
+    arena->forget(forgotten.handle());
+  }
+  EXPECT_EQ(arena->allocate(2 * kMiB, b_.handle()), told);
+  EXPECT_NE(arena->allocate(2 * kMiB, b_.handle()), lost);
+  arena->shrink();
+}
+
 TEST_F(ArenaTest, ShrinkGivesWholeBlocksBack) {
   const auto arena = Arena::make(device_, MemoryKind::kDevice);
   void* kept = arena->allocate(2 * kMiB, a_.handle());
