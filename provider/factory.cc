@@ -93,7 +93,11 @@ void Factory::set_session_callbacks() {
                 OrtEp** ep) noexcept {
     *ep = nullptr;
     return guarded([&] {
-      *ep = self(factory).create_ep(devices, device_count, *metadata[0], *session_options, *logger);
+      const Factory& me = self(factory);
+      Options options = parse_options(option_entries(*session_options));
+      Gpu* gpu = me.choose_gpu({devices, device_count}, metadata, options);
+      Target target = choose_target(options, gpu);
+      *ep = new Ep(std::move(options), std::move(target), *logger);
     });
   };
   ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
@@ -174,23 +178,24 @@ size_t Factory::get_supported_devices(const OrtHardwareDevice* const* devices, s
   return found;
 }
 
-OrtEp* Factory::create_ep(const OrtHardwareDevice* const* devices, size_t device_count,
-                          const OrtKeyValuePairs& metadata,
-                          const OrtSessionOptions& session_options, const OrtLogger& logger) const {
-  if (device_count != 1) {
+// Tools give a session every device of a provider, so that the CPU comes along with a GPU.
+Gpu* Factory::choose_gpu(std::span<const OrtHardwareDevice* const> devices,
+                         const OrtKeyValuePairs* const* metadata, const Options& options) const {
+  std::vector<Gpu*> gpus;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (runtime().api->HardwareDevice_Type(devices[i]) == OrtHardwareDeviceType_CPU) continue;
+    const char* id = runtime().api->GetKeyValue(metadata[i], "cuda_device_id");
+    gpus.push_back(id == nullptr ? nullptr : find(std::atoi(id)));
+    if (gpus.back() == nullptr) throw UserError("the session's device is none that Tenon offers");
+  }
+  const bool has_cpu = gpus.size() < devices.size();
+  if (gpus.empty() || (has_cpu && options.target == "cpu")) return nullptr;
+  if (gpus.size() > 1) {
     throw UserError(fmt::format(
-        "{} devices were given to one session; Tenon takes one (start one process per device)",
-        device_count));
+        "{} GPUs were given to one session; Tenon takes one (start one process per GPU)",
+        gpus.size()));
   }
-  Gpu* gpu = nullptr;
-  if (runtime().api->HardwareDevice_Type(devices[0]) != OrtHardwareDeviceType_CPU) {
-    const char* id = runtime().api->GetKeyValue(&metadata, "cuda_device_id");
-    gpu = id == nullptr ? nullptr : find(std::atoi(id));
-    if (gpu == nullptr) throw UserError("the session's device is none that Tenon offers");
-  }
-  Options options = parse_options(option_entries(session_options));
-  Target target = choose_target(options, gpu);
-  return new Ep(std::move(options), std::move(target), logger);
+  return gpus.front();
 }
 
 }  // namespace tenon::provider

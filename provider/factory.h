@@ -4,11 +4,13 @@
 #include <onnxruntime_c_api.h>
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "provider/custom_ops.h"
 #include "provider/gpus.h"
+#include "provider/options.h"
 
 namespace tenon::provider {
 
@@ -22,9 +24,9 @@ class Factory : public OrtEpFactory {
   void set_gpu_callbacks();
   size_t get_supported_devices(const OrtHardwareDevice* const* devices, size_t device_count,
                                OrtEpDevice** ep_devices, size_t max_ep_devices);
-  OrtEp* create_ep(const OrtHardwareDevice* const* devices, size_t device_count,
-                   const OrtKeyValuePairs& metadata, const OrtSessionOptions& session_options,
-                   const OrtLogger& logger) const;
+  // Null: the session runs on the CPU.
+  Gpu* choose_gpu(std::span<const OrtHardwareDevice* const> devices,
+                  const OrtKeyValuePairs* const* metadata, const Options& options) const;
   Gpu* find(int ordinal) const;  // null: not one of ours
   Gpu& gpu_of(const OrtMemoryInfo& info) const;
 

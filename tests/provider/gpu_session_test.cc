@@ -373,9 +373,24 @@ TEST_F(Gpu, AVirtualRegistrationOffersAGpuToCompileFor) {
 }
 
 TEST_F(Gpu, TwoInOneSessionAreRefused) {
-  const std::string message =
-      error_of([] { Session(product_model(), {}, {.device_copies = 2, .gpu = 0}); });
-  EXPECT_THAT(message, HasSubstr("one process per device"));
+  for (const std::vector<int>& more : {std::vector{1}, std::vector{0}, std::vector{1, -1}}) {
+    const std::string message =
+        error_of([&] { Session(product_model(), {}, {.gpu = 0, .more = more}); });
+    EXPECT_THAT(message, AllOf(HasSubstr("2 GPUs"), HasSubstr("one process per GPU")));
+  }
+}
+
+// onnxruntime_perf_test gives a session every device of a provider.
+TEST_F(Gpu, TheCpuMayComeAlong) {
+  if (!runtime_at_least(27)) GTEST_SKIP() << "the runtime itself refuses devices of two kinds";
+  const auto launches = [](const Options& options) {
+    const long before = stub_calls("cuLaunchKernel");
+    expect_like_the_cpu(pointwise_model(), options,
+                        {.cpu_fallback = false, .gpu = 0, .more = {-1}});
+    return stub_calls("cuLaunchKernel") - before;
+  };
+  EXPECT_EQ(launches(kClaimAll), 3);
+  EXPECT_EQ(launches({{"claim", "all"}, {"target", "cpu"}}), 0);
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ Session::Session(const std::string& model, const Options& options, const Setting
   if (!settings.cpu_fallback) {
     session_options.AddConfigEntry("session.disable_cpu_ep_fallback", "1");
   }
-  const std::vector<Ort::ConstEpDevice> devices(static_cast<size_t>(settings.device_copies),
-                                                tenon_device(environment, settings.gpu));
+  std::vector<Ort::ConstEpDevice> devices = {tenon_device(environment, settings.gpu)};
+  for (const int gpu : settings.more) devices.push_back(tenon_device(environment, gpu));
   session_options.AppendExecutionProvider_V2(environment, devices,
                                              {options.begin(), options.end()});
   session_ = Ort::Session(environment, model.data(), model.size(), session_options);

@@ -44,8 +44,8 @@ struct Settings {
   bool cpu_fallback = true;  // false: the session fails when Tenon leaves a node out
   int threads = 2;
   OrtLoggingLevel log_level = ORT_LOGGING_LEVEL_ERROR;
-  int device_copies = 1;  // how often the device is given to the session
-  int gpu = -1;           // which one of Tenon's; -1: the CPU
+  int gpu = -1;                // which one of Tenon's; -1: the CPU
+  std::vector<int> more = {};  // given to the session behind it, as tools do
 };
 
 class Session {

@@ -89,11 +89,6 @@ INSTANTIATE_TEST_SUITE_P(Options, BadValues,
                                            BadValue{"dump_dir", "", "a folder"},
                                            BadValue{"report_file", "", "a file name"}));
 
-TEST(Options, TwoDevicesInOneSessionAreRefusedWithAdvice) {
-  const std::string message = error_of([] { Session(product_model(), {}, {.device_copies = 2}); });
-  EXPECT_THAT(message, AllOf(HasSubstr("2 devices"), HasSubstr("one process per device")));
-}
-
 TEST(Options, OneNodePartitionsAreClaimedOnlyWhenAskedFor) {
   EXPECT_EQ(Session(pointwise_model()).claimed_nodes(), 0U);
   EXPECT_EQ(Session(pointwise_model(), {{"claim", "all"}}).claimed_nodes(), 1U);
