@@ -199,6 +199,21 @@ TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
   expect_launches(1, 1);
 }
 
+// The copy is no launch that could let one begin.
+TEST_F(DeviceExecutableTest, ALaunchBehindACopyWaitsForIt) {
+  for (int i = 0; i < 2; ++i) {
+    add_copy_of_boxes();
+    program_.launches.back().fetched = {{0, n_ * Dim(kColumns * 4)}};
+  }
+  const auto executable = finish();
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  OneInput context(x.address() + sizeof(float), y.address(), 10);
+  executable->run(context);
+  EXPECT_EQ(stub_.calls("cuLaunchKernel"), 2);
+  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 0);
+  EXPECT_THAT(read(y, 10), Each(3.0f));
+}
+
 // Neither the watch of indices nor the launch that they are of is held up by the other.
 TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
   add_copy_of_boxes();
