@@ -16,8 +16,9 @@
 // Calls and streams are counted from the last script on.
 //
 // With `order`, what a launch with programmatic stream serialization reads before its wait is what
-// lay there at a moment of the seed's choice, from when the first launch began that may still run;
-// and what it writes by then must be nobody's who may. Without, each launch ends before the next.
+// lay there at a moment of the seed's choice, from when the first launch began that may still run,
+// or NaN where that is written later; and what it writes by then must be nobody's who may. Without,
+// each launch ends before the next.
 //
 // A launch is checked against the kernel's parameters, so its argument list must end with a null
 // pointer, which CUDA does not ask for.

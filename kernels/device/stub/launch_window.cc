@@ -10,6 +10,8 @@
 namespace tenon::stub {
 namespace {
 
+constexpr std::byte kPoison{0xff};  // floats read NaN
+
 uintptr_t address_of(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 }  // namespace
@@ -38,6 +40,7 @@ void LaunchWindow::begin(std::string name, unsigned seed) {
   current_ = {};
   current_.name = std::move(name);
   random_.seed(seed);
+  poisons_ = random_() % 2 == 0;
 }
 
 std::vector<std::string> LaunchWindow::end() {
@@ -91,7 +94,7 @@ const std::byte* LaunchWindow::as_of(const Moment& moment, uintptr_t begin, size
       for (uintptr_t at = from; at < to; ++at) {
         if (i >= moment.end) stays[at - begin] = true;
         if (stays[at - begin]) continue;
-        view_[at - begin] = launch.before[write.before + (at - write.begin)];
+        view_[at - begin] = poisons_ ? kPoison : launch.before[write.before + (at - write.begin)];
       }
     }
   }

@@ -1,8 +1,9 @@
 // Launches of a stream that may still run, and how memory looks to one that begins beside them.
 // Launches are done in order, each as a whole; what would be seen earlier is put together from what
 // they wrote over. A task reads, before its wait, at one moment: some launches have ended, one is
-// under way, the rest have done nothing yet. After its wait the launch before has ended, and if
-// that one waited so have all before it.
+// under way, the rest have done nothing yet. What they will write reads as it did before or, so
+// that bytes which happen to be the same show too, as NaN. After its wait the launch before has
+// ended, and if that one waited so have all before it.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +64,8 @@ class LaunchWindow final : public codegen::LaunchMemory {
   std::vector<Launch> launches_;
   Launch current_;
   std::mt19937 random_;
-  Moment early_, late_;  // when this task reads
+  Moment early_, late_;   // when this task reads
+  bool poisons_ = false;  // what is not there yet, in this launch
   std::vector<std::byte> view_;
   std::vector<std::string> findings_;
 };
