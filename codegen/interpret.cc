@@ -12,8 +12,9 @@
 namespace tenon::codegen {
 
 Interpreter::Interpreter(const Kernel& kernel, std::span<void* const> buffers,
-                         std::span<const int64_t> indices)
-    : kernel_(kernel), values_(kernel.types.size()) {
+                         std::span<const int64_t> indices, LaunchMemory* memory)
+    : kernel_(kernel), values_(kernel.types.size()), memory_(memory) {
+  if (memory_ != nullptr) overlap_ = launch_overlap(kernel);
   size_t buffer = 0, index = 0;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {
     const bool is_buffer = kernel.parameters[i].type.kind == Type::Kind::kBuffer;
@@ -66,6 +67,12 @@ void Interpreter::run_task(int64_t task) {
   task_ = task;
   scratch_.clear();
   rings_.clear();
+  if (memory_ != nullptr) {
+    memory_->begin_task();
+    has_waited_ = overlap_.wait != LaunchOverlap::Wait::kLate;
+    copies_wait_ = false;
+    if (has_waited_) memory_->wait();
+  }
   run(kernel_.body);
 }
 
@@ -305,11 +312,13 @@ void Interpreter::pipeline(const Operation& op) {
       enter(produce, produced, before + produced - lo);
       for (Ring* ring : rings) ring->end_produce();
     }
+    end_of_first_copies();
     for (Ring* ring : rings) ring->begin_consume(before + counter - lo);
     enter(consume, counter, before + counter - lo);
     for (Ring* ring : rings) ring->end_consume();
     assign(arguments, consume.operations.back().operands);
   }
+  end_of_first_copies();
   for (Ring* ring : rings) ring->advance(std::max<int64_t>(0, hi - lo));
   assign(op.results, arguments);
 }
@@ -317,9 +326,10 @@ void Interpreter::pipeline(const Operation& op) {
 // ---- the entrance
 
 void interpret(const Kernel& kernel, std::span<void* const> buffers,
-               std::span<const int64_t> indices, int64_t first, int64_t last) {
+               std::span<const int64_t> indices, int64_t first, int64_t last,
+               LaunchMemory* memory) {
   if (Support support = verify(kernel); !support) throw InternalError(support.reason);
-  Interpreter interpreter(kernel, buffers, indices);
+  Interpreter interpreter(kernel, buffers, indices, memory);
   for (int64_t task = first; task < last; ++task) interpreter.run_task(task);
 }
 

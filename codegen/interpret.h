@@ -3,6 +3,7 @@
 // the judge of what the emitters make. Pipelines run as far ahead as their rings allow.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -10,11 +11,24 @@
 
 namespace tenon::codegen {
 
+// The memory behind a kernel's buffers, where launches overlap: what it sees of it, and what it
+// does to it. `early`: as launch_overlap.h says, before the wait.
+class LaunchMemory {
+ public:
+  virtual ~LaunchMemory() = default;
+  virtual void begin_task() = 0;
+  virtual void wait() = 0;  // the task waits for the launch before
+  // What [from, from + bytes) looks like; until the next call.
+  virtual const std::byte* read(const std::byte* from, size_t bytes, bool early) = 0;
+  virtual void write(std::byte* to, size_t bytes, bool early) = 0;  // is about to happen
+};
+
 // Tasks [first, last), buffers and indices in parameter order as for compiled kernels. Floats are
 // rounded to their type after every operation. A slot that is read before it was fetched, or past
 // its end, is an InternalError that names the operation.
 void interpret(const Kernel& kernel, std::span<void* const> buffers,
-               std::span<const int64_t> indices, int64_t first, int64_t last);
+               std::span<const int64_t> indices, int64_t first, int64_t last,
+               LaunchMemory* memory = nullptr);
 
 // True for kernels that only interpret() can run on a host.
 bool needs_interpreter(const Kernel& kernel);

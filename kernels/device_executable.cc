@@ -429,8 +429,8 @@ class DeviceExecutable final : public Executable {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
     // Launches read inputs without waiting for the one before them, so the first waits for all that
-    // may still be making these. So does one behind a launch that lets nobody begin early: programs
-    // count on what such a launch wrote.
+    // may still be making these. So does one behind a launch that lets nobody begin early, or
+    // behind a copy: programs count on what those wrote.
     bool after_all = !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
@@ -438,6 +438,7 @@ class DeviceExecutable final : public Executable {
         if (is_aligned(state, fetches_[fetch])) continue;
         stream.copy(state.aligned[fetch].address(), state.callers[fetches_[fetch].patch.caller],
                     bytes_of(state, fetches_[fetch]));
+        after_all = true;
       }
       const std::span of_launch(arguments, launch.is_buffer.size());
       const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
@@ -449,7 +450,7 @@ class DeviceExecutable final : public Executable {
         stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
                       state.maps[i].encode(*device_, launch.node, of_launch),
                       {.shared_bytes = launch.shared_bytes, .after_all = after_all});
-        after_all = !kernels_[launch.gpu_code]->begins_early;
+        after_all = !program_.dependencies.lets_next_begin(i);
       }
       arguments += of_launch.size();
       if (launched) launched();

@@ -70,12 +70,14 @@ class ProgramBuilder {
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     join_views();
     place_outputs();
+    find_caches();
     for (ir::NodeId id : launch_order()) add_node(graph_.node(id));
     copy_shared_outputs();
     program_.phases.push_back({"lowering", lowering.milliseconds()});
     const Stopwatch compiling;
     if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
+      check_dependencies(sink);
     } else if (settings_.emulate) {
       interpret_launches(std::move(kernels_), sink, program_);
     } else {
@@ -90,6 +92,17 @@ class ProgramBuilder {
   struct Places {
     std::vector<size_t> packed, scratch, counters;
   };
+
+  void check_dependencies(const codegen::StageSink& sink) {
+    LaunchDependencies& dependencies = program_.dependencies;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      dependencies.rename(i, program_.kernels[program_.launches[i].gpu_code].name);
+    }
+    if (sink) sink("program", "launch_dependencies", dependencies.text(program_.slots));
+    if (const Support safe = dependencies.verify(program_.slots); !safe) {
+      throw InternalError(safe.reason);
+    }
+  }
 
   bool on_gpu() const { return settings_.gpu && !settings_.emulate; }
 
@@ -157,13 +170,36 @@ class ProgramBuilder {
   void place_outputs() {
     slot_of_.assign(graph_.value_count(), kUnplaced);
     for (size_t index = 0; index < graph_.inputs().size(); ++index) {
-      slot_of_[graph_.inputs()[index]] = add_slot({Slot::Kind::kInput, index, {}, 0, 0, 0});
+      const ir::ValueId input = graph_.inputs()[index];
+      slot_of_[input] =
+          add_slot({Slot::Kind::kInput, index, {}, 0, 0, 0, graph_.value(input).name});
     }
     for (size_t index = 0; index < graph_.outputs().size(); ++index) {
-      const size_t slot = add_slot({Slot::Kind::kOutput, index, {}, 0, 0, 0});
+      const size_t slot = add_slot(
+          {Slot::Kind::kOutput, index, {}, 0, 0, 0, graph_.value(graph_.outputs()[index]).name});
       program_.output_slots.push_back(slot);
       const ir::ValueId root = root_[graph_.outputs()[index]];
       if (graph_.producer(root) != nullptr && slot_of_[root] == kUnplaced) slot_of_[root] = slot;
+    }
+  }
+
+  // Caches of the caller's, who may bind what they become to the same memory.
+  void find_caches() {
+    const auto is_placed = [&](ir::ValueId id, Slot::Kind kind) {
+      if (id == ir::kNoValue || slot_of_[root_[id]] == kUnplaced) return false;
+      return program_.slots[slot_of_[root_[id]]].kind == kind;
+    };
+    for (const ir::NodeId id : graph_.order()) {
+      const ir::Node& node = graph_.node(id);
+      if (node.op != ir::kAttention) continue;
+      const ir::Attention attention = ir::Attention::from(node);
+      for (const auto& [past, output] : {std::pair{attention.past_k, 1u}, {attention.past_v, 2u}}) {
+        if (!is_placed(past, Slot::Kind::kInput)) continue;
+        const ir::ValueId present =
+            output < node.outputs.size() ? node.outputs[output] : ir::kNoValue;
+        const bool leaves = is_placed(present, Slot::Kind::kOutput);
+        program_.dependencies.add_cache(slot_of(past), slot_of(leaves ? present : past));
+      }
     }
   }
 
@@ -196,14 +232,11 @@ class ProgramBuilder {
     }
     const bool makes_rows = makes_rows_of_products(node);
     const bool is_pipelined = on_gpu() && std::ranges::any_of(lowered.launches, fetches);
-    const bool settles = !makes_rows && !is_pipelined;
+    program_.dependencies.begin_node();
     for (Launch& launch : lowered.launches) {
       // The norms of a pipelined product make rows for it alone.
       launch.kernel.overlaps = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
       add_launch(launch, shown, places);
-    }
-    for (const ir::ValueId id : node.outputs) {
-      if (settles && id != ir::kNoValue) settled_.insert(root_.at(id));
     }
   }
 
@@ -233,7 +266,13 @@ class ProgramBuilder {
     }
     leave_sources(lowered, places);
     for (const Scratch& scratch : lowered.scratch) {
-      Slot slot{Slot::Kind::kArena, 0, {}, scratch.bytes, next_launch(), next_launch()};
+      Slot slot{Slot::Kind::kArena,
+                0,
+                {},
+                scratch.bytes,
+                next_launch(),
+                next_launch(),
+                fmt::format("scratch {} of {}", places.scratch.size(), node)};
       if (scratch.own) {
         slot.own = true;
         slot.first = 0;
@@ -243,7 +282,13 @@ class ProgramBuilder {
     }
     for (const Dim& count : lowered.counters) {
       places.counters.push_back(
-          add_slot({Slot::Kind::kCounters, 0, {}, count * Dim(sizeof(int32_t)), 0, 0}));
+          add_slot({Slot::Kind::kCounters,
+                    0,
+                    {},
+                    count * Dim(sizeof(int32_t)),
+                    0,
+                    0,
+                    fmt::format("counters {} of {}", places.counters.size(), node)}));
     }
     return places;
   }
@@ -312,11 +357,13 @@ class ProgramBuilder {
       compiled.slots.push_back(slot);
     }
     describe_memory(launch, compiled);
+    if (on_gpu()) program_.dependencies.add(launch.kernel, node, compiled.slots, *settings_.gpu);
     for (const IndexCheck& check : launch.checks) {
       if (!is_first_check(check)) continue;
       const ir::Value& value = graph_.value(check.value);
       const size_t slot = slot_of(check.value);
       touch(slot);
+      if (on_gpu()) program_.dependencies.add_watched(slot);
       compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
     }
     if (launch.brings_over) {
@@ -339,17 +386,18 @@ class ProgramBuilder {
 
   // What no launch writes need not be waited for: constants, and what the caller brings, which is
   // there before the first launch. Caches may be written in place: only pipelines, which know
-  // what is new in them, read those early. Launches that do not overlap let nobody begin early:
-  // behind them what they wrote is there.
-  void mark_constants(Launch& launch) const {
+  // what is new in them, read those early.
+  void mark_constants(Launch& launch) {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
     for_values(launch, [&](size_t parameter, ir::ValueId id) {
-      const ir::ValueId root = root_.at(id);
-      const bool brought =
-          settings_.early_reads && std::ranges::count(graph_.inputs(), root) > 0 &&
-          (fetched.contains(static_cast<codegen::ValueId>(parameter)) || !is_cache(root));
-      if (brought || graph_.value(root).is_constant() || settled_.contains(root)) {
+      const LaunchDependencies& dependencies = program_.dependencies;
+      const size_t slot = slot_of(id);
+      const Slot::Kind kind = program_.slots[slot].kind;
+      const bool brought = settings_.early_reads && kind == Slot::Kind::kInput &&
+                           (fetched.contains(static_cast<codegen::ValueId>(parameter)) ||
+                            !dependencies.is_cache(slot));
+      if (brought || kind == Slot::Kind::kConstant || dependencies.is_settled(slot)) {
         launch.kernel.parameters[parameter].constant = true;
       }
     });
@@ -366,18 +414,6 @@ class ProgramBuilder {
       parameter.aligned =
           on_gpu() && described.kind != Kind::kInput && described.kind != Kind::kOutput;
     }
-  }
-
-  bool is_cache(ir::ValueId root) const {
-    return std::ranges::any_of(graph_.order(), [&](ir::NodeId id) {
-      const ir::Node& node = graph_.node(id);
-      if (node.op != ir::kAttention) return false;
-      const ir::Attention attention = ir::Attention::from(node);
-      const auto is_it = [&](ir::ValueId past) {
-        return past != ir::kNoValue && root_.at(past) == root;
-      };
-      return is_it(attention.past_k) || is_it(attention.past_v);
-    });
   }
 
   std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
@@ -455,8 +491,13 @@ class ProgramBuilder {
     if (!value.shape) {
       throw UserError(fmt::format("the rank of value '{}' is not known", value.name));
     }
-    return slot_of_[root] = add_slot(
-               {Slot::Kind::kArena, 0, {}, storage_bytes_of(value), next_launch(), next_launch()});
+    return slot_of_[root] = add_slot({Slot::Kind::kArena,
+                                      0,
+                                      {},
+                                      storage_bytes_of(value),
+                                      next_launch(),
+                                      next_launch(),
+                                      value.name});
   }
 
   // The launch being added (or what follows the last one) uses the slot.
@@ -480,7 +521,6 @@ class ProgramBuilder {
   std::set<ir::ValueId> counted_;
   std::set<ir::ValueId> multiplied_;  // rows of products
   std::set<ir::ValueId> lengths_;     // of caches
-  std::set<ir::ValueId> settled_;     // written by launches that let no other begin early
   std::set<std::tuple<ir::ValueId, std::string, int64_t, int64_t, bool, int64_t>> checked_;
 };
 

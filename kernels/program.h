@@ -15,6 +15,7 @@
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/candidate.h"
 #include "kernels/executable.h"
+#include "kernels/launch_dependencies.h"
 #include "kernels/symbol_binding.h"
 
 namespace tenon::kernels {
@@ -26,7 +27,7 @@ struct Slot {
   std::shared_ptr<const void> data;  // kConstant; null: `pack` makes the bytes for a GPU
   Dim bytes;                         // kArena, kConstant, kCounters
   int first = 0, last = 0;           // kArena: launches during which the bytes matter
-  std::string name = {};             // kConstant: for messages
+  std::string name = {};             // for messages
   PackPiece pack = {};               // kConstant, as of PackedConstant
   size_t unit = 1;
   // kConstant for a GPU: what it is made of and nobody else needs.
@@ -95,6 +96,7 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<size_t> output_slots;  // one per graph output
   std::vector<CompiledLaunch> launches;
+  LaunchDependencies dependencies;           // of launches on a GPU
   std::vector<ir::Requirement> size_checks;  // each once
   std::vector<ShapeWrite> shape_writes;
   std::vector<OutputCopy> output_copies;

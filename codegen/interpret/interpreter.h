@@ -9,8 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/interpret.h"
 #include "codegen/interpret/rings.h"
 #include "codegen/interpret/tile_data.h"
+#include "codegen/launch_overlap.h"
 #include "codegen/tile/ir.h"
 
 namespace tenon::codegen {
@@ -18,7 +20,7 @@ namespace tenon::codegen {
 class Interpreter {
  public:
   Interpreter(const Kernel& kernel, std::span<void* const> buffers,
-              std::span<const int64_t> indices);
+              std::span<const int64_t> indices, LaunchMemory* memory);
   void run_task(int64_t task);
 
  private:
@@ -46,6 +48,8 @@ class Interpreter {
   void for_loop(const Operation& op);
   void branch(const Operation& op);
   void pipeline(const Operation& op);
+  // All slots were empty, and are on their way now.
+  void end_of_first_copies() { copies_wait_ = overlap_.wait == LaunchOverlap::Wait::kFirst; }
   std::vector<Ring*> rings_of(const Operation& pipeline);
   // The values of `from` become those of `to`, all at once.
   void assign(std::span<const ValueId> to, std::span<const ValueId> from);
@@ -62,12 +66,20 @@ class Interpreter {
   void fetch_box(const Operation& op);
   void read(const Operation& op);
   std::vector<int64_t> indices_of(ValueId id) const;
+  bool touches_early(const Operation& op, ValueId buffer);
+  // `from` or, where launches overlap, what is seen there.
+  const std::byte* seen(const Operation& op, ValueId buffer, const std::byte* from, size_t bytes);
+  void written(const Operation& op, ValueId buffer, std::byte* to, size_t bytes);
 
   const Kernel& kernel_;
   int64_t task_ = 0;
   std::vector<Value> values_;
   std::map<ValueId, std::vector<uint64_t>> scratch_;  // by the value that alloc made
   std::map<ValueId, Ring> rings_;
+  LaunchMemory* const memory_;  // null: launches do not overlap
+  LaunchOverlap overlap_;       // where they do
+  bool has_waited_ = false;     // the task, for the launch before
+  bool copies_wait_ = false;    // and so have its copies
 };
 
 }  // namespace tenon::codegen

@@ -93,7 +93,43 @@ Access read_access(const Operation& op, const Type& type) {
   return access;
 }
 
+// visit(row, first byte from the row's own first element, bytes from there to the last one)
+template <typename Visit>
+void for_rows(const Access& access, int64_t size, const Visit& visit) {
+  if (access.extent <= 0) return;
+  const int64_t last = (access.extent - 1) * access.stride * size;
+  for (int64_t row = 0; row < access.row_extent; ++row) {
+    visit(row, std::min<int64_t>(0, last), static_cast<size_t>(std::abs(last) + size));
+  }
+}
+
 }  // namespace
+
+// The thread that copies runs ahead of those that compute, and waits for itself. It reads the
+// numbers that say what to fetch as well.
+bool Interpreter::touches_early(const Operation& op, ValueId buffer) {
+  if (!overlap_.parameters[static_cast<size_t>(buffer)].early) {
+    if (!has_waited_) memory_->wait();
+    has_waited_ = true;
+    return false;
+  }
+  const bool fetches = op.op == Op::kFetchRun || op.op == Op::kFetchBox;
+  const bool is_number = op.op == Op::kLoad && type(op.results[0]).shape.empty();
+  return !has_waited_ || ((fetches || is_number) && !copies_wait_);
+}
+
+const std::byte* Interpreter::seen(const Operation& op, ValueId buffer, const std::byte* from,
+                                   size_t bytes) {
+  const bool is_scratch = static_cast<size_t>(buffer) >= kernel_.parameters.size();
+  if (memory_ == nullptr || is_scratch) return from;
+  return memory_->read(from, bytes, touches_early(op, buffer));
+}
+
+void Interpreter::written(const Operation& op, ValueId buffer, std::byte* to, size_t bytes) {
+  const bool is_scratch = static_cast<size_t>(buffer) >= kernel_.parameters.size();
+  if (memory_ == nullptr || is_scratch) return;
+  memory_->write(to, bytes, touches_early(op, buffer));
+}
 
 void Interpreter::memory_operation(const Operation& op) {
   switch (op.op) {
@@ -109,6 +145,8 @@ void Interpreter::memory_operation(const Operation& op) {
       return scatter(op);
     case Op::kArrive: {
       auto* counters = reinterpret_cast<int32_t*>(values_[op.operands[0]].buffer);
+      written(op, op.operands[0], reinterpret_cast<std::byte*>(counters + index(op.operands[1])),
+              sizeof(int32_t));
       std::atomic_ref counter(counters[index(op.operands[1])]);
       values_[op.results[0]].index = counter.fetch_add(1, std::memory_order_acq_rel);
       return;
@@ -138,7 +176,20 @@ void Interpreter::load(const Operation& op) {
   }
   const std::byte* base =
       values_[op.operands[0]].buffer + index(op.operands[1]) * element_size(out.dtype());
-  visit_element(out.dtype(), [&]<typename T>() { load_elements<T>(base, access, out.data<T>()); });
+  if (memory_ == nullptr) {
+    visit_element(out.dtype(),
+                  [&]<typename T>() { load_elements<T>(base, access, out.data<T>()); });
+    return;
+  }
+  for_rows(access, element_size(out.dtype()), [&](int64_t row, int64_t first, size_t bytes) {
+    const std::byte* line = base + row * access.row_stride * element_size(out.dtype());
+    const std::byte* view = seen(op, op.operands[0], line + first, bytes) - first;
+    Access alone = access;
+    alone.row_extent = 1;
+    visit_element(out.dtype(), [&]<typename T>() {
+      load_elements<T>(view, alone, out.data<T>() + row * access.columns);
+    });
+  });
 }
 
 void Interpreter::store(const Operation& op) {
@@ -146,6 +197,12 @@ void Interpreter::store(const Operation& op) {
   const Access access = access_of(op, 3, in.type(), [&](ValueId id) { return this->index(id); });
   std::byte* base =
       values_[op.operands[0]].buffer + index(op.operands[1]) * element_size(in.dtype());
+  if (memory_ != nullptr) {
+    for_rows(access, element_size(in.dtype()), [&](int64_t row, int64_t first, size_t bytes) {
+      std::byte* line = base + row * access.row_stride * element_size(in.dtype());
+      written(op, op.operands[0], line + first, bytes);
+    });
+  }
   visit_element(in.dtype(), [&]<typename T>() { store_elements<T>(base, access, in.data<T>()); });
 }
 
@@ -166,7 +223,9 @@ void Interpreter::gather(const Operation& op) {
   if (mask) fill_elements(out, op.number, static_cast<int64_t>(op.number));
   visit_element(out.dtype(), [&]<typename T>() {
     for (size_t i = 0; i < at.size(); ++i) {
-      if (!mask || mask[i]) out.data<T>()[i] = from_memory<T>(base + at[i] * size);
+      if (mask && !mask[i]) continue;
+      const std::byte* from = seen(op, op.operands[0], base + at[i] * size, sizeof(T));
+      out.data<T>()[i] = from_memory<T>(from);
     }
   });
 }
@@ -179,6 +238,7 @@ void Interpreter::scatter(const Operation& op) {
   std::byte* base = values_[op.operands[0]].buffer + index(op.operands[1]) * size;
   for (size_t i = 0; i < at.size(); ++i) {
     if (mask && !mask[i]) continue;
+    written(op, op.operands[0], base + at[i] * size, static_cast<size_t>(size));
     std::memcpy(base + at[i] * size, in.data<std::byte>() + static_cast<int64_t>(i) * size, size);
   }
 }
@@ -201,7 +261,8 @@ void Interpreter::fetch_run(const Operation& op) {
   Ring& ring = rings_.at(op.operands[0]);
   const std::byte* from =
       values_[op.operands[2]].buffer + index(op.operands[3]) * ring.element_bytes();
-  std::memcpy(ring.fill(index(op.operands[1])), from, ring.slot_elements() * ring.element_bytes());
+  const auto bytes = static_cast<size_t>(ring.slot_elements() * ring.element_bytes());
+  std::memcpy(ring.fill(index(op.operands[1])), seen(op, op.operands[2], from, bytes), bytes);
 }
 
 void Interpreter::fetch_box(const Operation& op) {
@@ -219,8 +280,10 @@ void Interpreter::fetch_box(const Operation& op) {
     const int64_t last = std::min<int64_t>(box.shape[1], columns - at_column);
     if (at_row < 0 || at_row >= rows || first >= last) continue;
     const int64_t source = at_row * stride + at_column + first;
+    const auto bytes = static_cast<size_t>((last - first) * size);
     std::memcpy(to + (r * box.shape[1] + first) * size,
-                values_[op.operands[2]].buffer + source * size, (last - first) * size);
+                seen(op, op.operands[2], values_[op.operands[2]].buffer + source * size, bytes),
+                bytes);
   }
 }
 

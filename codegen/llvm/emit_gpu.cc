@@ -26,12 +26,13 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       rings_of_tf32_(rings_of_tf32(kernel)),
       read_(kernel.types.size()),
       written_(kernel.types.size()),
+      overlap_(launch_overlap(kernel)),
       needed_(kernel.types.size()) {}
 
 // void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
 llvm::Function* GpuEmitter::run() {
   survey(kernel_.body);
-  specialised_ = !steps_.empty() && target_.arch == "sm_90a";
+  specialised_ = !steps_.empty() && overlaps_launches(target_);
   llvm::Type* global = ir_.getPtrTy(1);
   std::vector<llvm::Type*> parameters;
   for (const Parameter& parameter : kernel_.parameters) {
@@ -89,7 +90,7 @@ llvm::Function* GpuEmitter::run() {
     run_roles();
   } else {
     start_positions(0);
-    if (overlaps()) overlap_launches();
+    if (begins_early()) overlap_launches();
     make_tables();
     region(kernel_.body);
     ir_.CreateRetVoid();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "codegen/compile.h"
+#include "codegen/launch_overlap.h"
 #include "codegen/layouts.h"
 #include "codegen/llvm/emit_kernel.h"
 #include "codegen/llvm/products_in_flight.h"
@@ -38,7 +39,7 @@ class GpuEmitter : private KernelEmitter {
   int blocks() const;   // that should run beside each other on a multiprocessor
   // With a copy engine: the maps that follow the parameters.
   std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
-  bool begins_early() const { return specialised_ || overlaps(); }
+  bool begins_early() const { return overlaps_launches(target_) && overlap_.begins_early(); }
   bool has_registers_to_spare() const;
 
  private:
@@ -151,7 +152,7 @@ class GpuEmitter : private KernelEmitter {
   void order_memory(const Operation& op);
   void find_settled();
   void overlap_launches();
-  bool overlaps() const { return kernel_.overlaps && target_.arch == "sm_90a"; }
+  bool waits_late() const { return overlap_.wait == LaunchOverlap::Wait::kLate; }
   int group_width(const Layout& layout, const Type& type, const Access& access);
   Value* groups_apply(const Access& access, int width);  // i1: vectors of `width` may be used
   Value* inside(const Access& access, const Place& place);
@@ -373,10 +374,8 @@ class GpuEmitter : private KernelEmitter {
   std::vector<Steps> steps_;
   std::map<const Operation*, size_t> steps_of_;
   bool has_async_products_ = false, has_grouped_products_ = false;
-  // Everything that pipelines fetch is constant: the launch before is waited for at the end only,
-  // where results are stored.
-  bool waits_late_ = true;
-  bool has_waited_ = false;  // for it, on every way to where the emitter stands
+  const LaunchOverlap overlap_;
+  bool has_waited_ = false;  // for the launch before, on every way to where the emitter stands
   std::vector<bool> waited_around_;
   std::vector<MatrixMap> maps_;
   std::map<const Operation*, size_t> map_of_;

@@ -163,7 +163,7 @@ void GpuEmitter::run_roles() {
   if (registers > 0) instruct(Instruction::kFewerRegisters, {number(kCopyRegisters)});
   when(ir_.CreateICmpEQ(thread_, number(threads_)), [&] {
     start_positions(1);  // a fresh barrier counts as passed once
-    ir_.CreateStore(waits_late_ ? ir_.getTrue() : ir_.getFalse(), waited_);
+    ir_.CreateStore(waits_late() ? ir_.getTrue() : ir_.getFalse(), waited_);
     region(kernel_.body);
   });
   ir_.CreateRetVoid();
@@ -174,7 +174,7 @@ void GpuEmitter::run_roles() {
   role_ = Role::kComputes;
   if (registers > 0) instruct(Instruction::kMoreRegisters, {number(registers)});
   start_positions(0);
-  if (!waits_late_) instruct(Instruction::kWaitForPrevious, {});
+  if (!waits_late()) instruct(Instruction::kWaitForPrevious, {});
   make_tables();
   region(kernel_.body);
   ir_.CreateRetVoid();
@@ -192,7 +192,7 @@ void GpuEmitter::wait_before(const Operation& op) {
   if (role_ == Role::kCopies) {  // what it reads decides what it fetches
     instruct(Instruction::kWaitForPrevious, {});
     ir_.CreateStore(ir_.getTrue(), waited_);
-  } else if (waits_late_ && !has_waited_) {
+  } else if (waits_late() && !has_waited_) {
     instruct(Instruction::kWaitForPrevious, {});
     has_waited_ = true;
   }

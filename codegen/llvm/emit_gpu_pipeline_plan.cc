@@ -112,7 +112,6 @@ void GpuEmitter::plan_pipeline(const Operation& op) {
       throw UserError(
           fmt::format("kernel @{}: pipelines fetch from parameters only", kernel_.name));
     }
-    waits_late_ &= kernel_.parameters[static_cast<size_t>(fetch.operands[2])].constant;
     if (fetch.op == Op::kFetchBox) plan_box(fetch);
     const Ring& ring = rings_[fetch.operands[0]];
     if (ring.slots != steps.slots) {

@@ -97,6 +97,7 @@ TENON_STUB_EXPORT void tenon_stub_reset() {
   everything.script.faults.clear();
   everything.script.hung_streams.clear();
   everything.script.lazy = false;
+  everything.script.order.reset();
   finish_everything(everything);
   everything.calls.clear();
   everything.calls_since_script.clear();

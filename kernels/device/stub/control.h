@@ -10,9 +10,15 @@
 //   driver_version <number>          12040 is CUDA 12.4 (13000)
 //   hang_stream <n>                  the nth stream created never finishes
 //   lazy                             work is done when someone waits for it, not before
+//   order <seed>                     launches that begin early read at sampled moments, see below
 //   drop <function>                  is not exported; only from TENON_STUB_SCRIPT
 //
 // Calls and streams are counted from the last script on.
+//
+// With `order`, what a launch with programmatic stream serialization reads before its wait is what
+// lay there at a moment of the seed's choice, from when the first launch began that may still run,
+// or NaN where that is written later; and what it writes by then must be nobody's who may. Without,
+// each launch ends before the next.
 //
 // A launch is checked against the kernel's parameters, so its argument list must end with a null
 // pointer, which CUDA does not ask for.

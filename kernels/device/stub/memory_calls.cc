@@ -138,7 +138,7 @@ TENON_STUB_EXPORT Result cuMemcpyAsync(Address to, Address from, size_t bytes,
         !add_side(world, work, "its target", to, bytes, true)) {
       return kInvalidValue;
     }
-    work.run = [=] {
+    work.run = [=](tenon::codegen::LaunchMemory*) {
       std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
     };
     return enqueue(world, *stream, std::move(work));
@@ -156,7 +156,9 @@ TENON_STUB_EXPORT Result cuMemsetD8Async(Address to, unsigned char value, size_t
     const Allocation* allocation = audit(world, work.name, "its target", to, bytes);
     if (allocation == nullptr) return kInvalidValue;
     work.accesses.push_back({allocation->base, to, bytes, true});
-    work.run = [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); };
+    work.run = [=](tenon::codegen::LaunchMemory*) {
+      std::memset(reinterpret_cast<void*>(to), value, bytes);
+    };
     return enqueue(world, *stream, std::move(work));
   });
 }

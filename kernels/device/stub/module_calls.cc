@@ -40,7 +40,10 @@ Function* find_function(World& world, FunctionHandle handle, const char* functio
 Result read_attributes(World& world, const LaunchConfig& config, LaunchShape& shape) {
   for (unsigned i = 0; i < config.attribute_count; ++i) {
     const LaunchAttribute& attribute = config.attributes[i];
-    if (attribute.id == LaunchAttribute::kProgrammaticSerialization) continue;
+    if (attribute.id == LaunchAttribute::kProgrammaticSerialization) {
+      shape.begins_early = attribute.value.allowed != 0;
+      continue;
+    }
     if (attribute.id != LaunchAttribute::kClusterDimension) {
       world.report(fmt::format("a launch with attribute {}, which nobody knows", attribute.id));
       return kInvalidValue;

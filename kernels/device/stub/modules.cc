@@ -159,8 +159,11 @@ Result prepare(World& world, const Function& function, const LaunchShape& shape,
   }
   const std::span maps(arguments + kernel.parameters.size(), function.module->maps.size());
   if (const Result result = check_maps(world, kernel, maps, values, work.name)) return result;
-  work.run = [program, buffers, indices, tasks = static_cast<int64_t>(shape.grid)] {
-    codegen::interpret(program->kernel, buffers, indices, 0, tasks);
+  work.is_launch = true;
+  work.begins_early = shape.begins_early;
+  work.run = [program, buffers, indices,
+              tasks = static_cast<int64_t>(shape.grid)](codegen::LaunchMemory* memory) {
+    codegen::interpret(program->kernel, buffers, indices, 0, tasks, memory);
   };
   return kSuccess;
 }

@@ -36,6 +36,7 @@ unsigned required_threads(std::string_view ptx);
 
 struct LaunchShape {
   unsigned grid = 0, block = 0, shared_bytes = 0, cluster = 1;
+  bool begins_early = false;  // programmatic stream serialization
 };
 // Checks the launch against the signature and makes it work that can be done and done again.
 Result prepare(World& world, const Function& function, const LaunchShape& shape, void** arguments,

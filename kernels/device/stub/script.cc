@@ -61,6 +61,8 @@ const std::map<std::string, Command>& commands() {
        [](auto& words, Script& script) {
          script.hung_streams.push_back(next<long>(words, "the number of a stream"));
        }},
+      {"order",
+       [](auto& words, Script& script) { script.order = next<unsigned>(words, "a seed"); }},
       {"lazy", [](auto&, Script& script) { script.lazy = true; }},
       {"drop",
        [](auto& words, Script& script) {

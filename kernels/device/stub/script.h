@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ struct Script {
   std::vector<long> hung_streams;
   std::vector<std::string> dropped;
   bool lazy = false;
+  std::optional<unsigned> order;  // seed of the orders in which launches overlap; none: in order
 
   // Adds commands; throws UserError naming the one that is not understood.
   void add(std::string_view commands);

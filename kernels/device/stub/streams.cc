@@ -22,8 +22,17 @@ void note_accesses(World& world, AccessHistory& history, const Work& work, const
   }
 }
 
-void perform(World& world, const Work& work) {
-  work.run();
+void run(World& world, int stream, const Work& work) {
+  LaunchWindow& window = world.windows[stream];
+  if (!work.begins_early || !world.script.order) window.clear();
+  if (!work.is_launch || !world.script.order) return work.run(nullptr);
+  window.begin(work.name, *world.script.order + 0x9e3779b9U * ++world.launches_sampled);
+  work.run(&window);
+  for (std::string& finding : window.end()) world.report(std::move(finding));
+}
+
+void perform(World& world, int stream, const Work& work) {
+  run(world, stream, work);
   for (const Access& access : work.accesses) {
     const Allocation* allocation = world.memory.find(access.base);
     if (access.writes && allocation != nullptr && world.memory.overrun(*allocation)) {
@@ -75,7 +84,7 @@ void finish(World& world, int stream, int64_t stamp) {
     for (const auto& [other, count] : next.after) {
       if (other != stream) finish(world, other, count);
     }
-    perform(world, next.work);
+    perform(world, stream, next.work);
   }
 }
 

@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/interpret.h"
 #include "kernels/device/description.h"
+#include "kernels/device/stub/launch_window.h"
 #include "kernels/device/stub/memory.h"
 #include "kernels/device/stub/order.h"
 #include "kernels/device/stub/script.h"
@@ -50,7 +52,9 @@ struct Work {
   std::string name;
   std::vector<Access> accesses;
   bool at_once = false;  // reads or writes pageable host memory: the call returns when it is done
-  std::function<void()> run;
+  bool is_launch = false, begins_early = false;
+  // Of a launch: null, or how the memory of launches that overlap looks to it.
+  std::function<void(codegen::LaunchMemory*)> run;
 };
 
 // Work that a lazy stream has not done yet, and what must be done before it.
@@ -130,6 +134,8 @@ struct World {
   AccessHistory history;
   Clock host;
   std::map<int, std::deque<Pending>> pending;  // by the number of the stream
+  std::map<int, LaunchWindow> windows;         // likewise
+  unsigned launches_sampled = 0;
   int streams_made = 0;
   std::deque<int> dead_streams;  // still remembered by what they touched
   Handles<Stream> streams;

@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 
+#include "codegen/tile/text.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
 #include "kernels/device_weights.h"
@@ -90,6 +91,9 @@ class DeviceExecutableTest : public ::testing::Test {
     launch.indices = std::move(indices);
     launch.tasks = tasks;
     launch.node = "node";
+    const codegen::Kernel kernel = codegen::parse(codegen::tile_program(code.ptx));
+    program_.dependencies.begin_node();
+    program_.dependencies.add(kernel, launch.node, launch.slots, device_->description().target());
     program_.gpu_code.push_back(std::make_shared<codegen::GpuCode>(std::move(code)));
     program_.launches.push_back(std::move(launch));
   }
@@ -195,6 +199,21 @@ TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
   expect_launches(1, 1);
 }
 
+// The copy is no launch that could let one begin.
+TEST_F(DeviceExecutableTest, ALaunchBehindACopyWaitsForIt) {
+  for (int i = 0; i < 2; ++i) {
+    add_copy_of_boxes();
+    program_.launches.back().fetched = {{0, n_ * Dim(kColumns * 4)}};
+  }
+  const auto executable = finish();
+  const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
+  OneInput context(x.address() + sizeof(float), y.address(), 10);
+  executable->run(context);
+  EXPECT_EQ(stub_.calls("cuLaunchKernel"), 2);
+  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 0);
+  EXPECT_THAT(read(y, 10), Each(3.0f));
+}
+
 // Neither the watch of indices nor the launch that they are of is held up by the other.
 TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
   add_copy_of_boxes();
@@ -252,6 +271,7 @@ TEST_F(DeviceExecutableTest, WhatIsFetchedIsCopiedWhereItIsNotAligned) {
   for (const bool graphs : {false, true}) {
     program_.launches.clear();
     program_.gpu_code.clear();
+    program_.dependencies = {};
     add_copy_of_boxes();
     program_.launches[0].fetched = {{0, n_ * Dim(kColumns * 4)}};
     const auto executable =
@@ -294,6 +314,7 @@ TEST_F(DeviceExecutableTest, WhatIsThereAlreadyIsNotBroughtOver) {
   for (const bool graphs : {false, true}) {
     program_.launches.clear();
     program_.gpu_code.clear();
+    program_.dependencies = {};
     add_copy_of_boxes();
     const Dim bytes = n_ * Dim(kColumns * 4);
     program_.launches[0].brings_over = SharedBuffers{0, 1, bytes, bytes};

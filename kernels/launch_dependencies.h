@@ -1,0 +1,85 @@
+// Which launch of a program may run before which has ended, and what each touches by then: the one
+// place that decides it. On a GPU with programmatic dependent launch
+// - a launch that lets the next begin does so as soon as all of its blocks run, before it waits
+//   itself: so the next one may run beside it and beside all that it runs beside;
+// - a launch behind one that lets nobody begin is launched after everything before it;
+// - griddepcontrol.wait waits for the end of the launch before. That one waited before it ended, so
+//   all launches before it have ended, too.
+// Any launch may be left out of a Run, with what it would have written.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/support.h"
+#include "codegen/launch_overlap.h"
+
+namespace tenon::kernels {
+
+struct Slot;
+
+class LaunchDependencies {
+ public:
+  struct Use {
+    size_t slot = 0;
+    bool reads = false, writes = false;
+    bool early = false;     // perhaps before the wait
+    bool old_rows = false;  // fetched from a cache: what is new in it counts only after the wait
+  };
+  struct Launch {
+    std::string kernel, node;
+    codegen::LaunchOverlap::Wait wait{};
+    bool always_waits = true;
+    std::vector<Use> uses;
+
+    bool lets_next_begin() const { return wait != codegen::LaunchOverlap::Wait::kNone; }
+  };
+
+  // A cache of the caller's, who may bind what it becomes to the same memory.
+  void add_cache(size_t past, size_t present) { caches_.emplace_back(past, present); }
+  bool is_cache(size_t slot) const;
+
+  // The launches that are added next are of another fused node.
+  void begin_node() { nodes_let_begin_.push_back(false); }
+  // Whether the node's launches may read the slot, which the caller did not bring, before they
+  // wait: nodes before this one wrote it, and let nobody begin until it was there.
+  bool is_settled(size_t slot) const;
+  // `slots`: one per buffer of the kernel, in order. What a node lets begin and what it settles is
+  // the same for every GPU; launches overlap on those that do that.
+  void add(const codegen::Kernel& kernel, std::string node, std::span<const size_t> slots,
+           const codegen::GpuTarget& target);
+  // What is looked at before the launch that was added last, after a wait: indices.
+  void add_watched(size_t slot);
+  // Kernels are compiled once each, and have other names then.
+  void rename(size_t launch, std::string kernel) { launches_[launch].kernel = std::move(kernel); }
+
+  const std::vector<Launch>& launches() const { return launches_; }
+  std::vector<Launch>& launches() { return launches_; }  // for tests that break them
+  bool lets_next_begin(size_t launch) const { return launches_[launch].lets_next_begin(); }
+  // The first launch that may still run when this one begins; its own number where it begins after
+  // all before it. Of a Run that leaves none out.
+  size_t first_beside(size_t launch) const;
+
+  // No launch touches, before its wait, what one that may still run writes, nor writes what that
+  // one touches; and none ends without having waited while another counts on that.
+  Support verify(std::span<const Slot> slots) const;
+  // A table, one line per launch.
+  std::string text(std::span<const Slot> slots) const;
+
+ private:
+  bool share_memory(std::span<const Slot> slots, size_t a, size_t b) const;
+  bool is_ordered(size_t before, size_t launch, const Use& use) const;
+  Support verify(std::span<const Slot> slots, size_t launch, const Use& use) const;
+
+  std::vector<Launch> launches_;
+  std::vector<std::pair<size_t, size_t>> caches_;
+  std::vector<bool> nodes_let_begin_;           // whether a launch of it does, per fused node
+  std::map<size_t, std::set<size_t>> writers_;  // of a slot: fused nodes
+};
+
+}  // namespace tenon::kernels
