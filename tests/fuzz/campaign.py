@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -51,11 +53,18 @@ class Judge:
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
 
-def numbers(first: int, count: int, until: float) -> Iterator[int]:
-    number = first
-    while time.monotonic() < until and (not count or number < first + count):
+SECONDS = 60  # where neither a time nor a number of cases is asked for
+
+
+def numbers(first: int, count: int | None, seconds: float | None) -> Iterator[int]:
+    """Cases until there are enough or the time is over, whichever is asked for."""
+    if count is None and seconds is None:
+        seconds = SECONDS
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    for number in itertools.count(first) if count is None else range(first, first + count):
+        if time.monotonic() >= until:
+            return
         yield number
-        number += 1
 
 
 class Totals:
@@ -95,7 +104,7 @@ def run(arguments) -> int:
         flush=True,
     )
     begin = time.monotonic()
-    cases = numbers(arguments.first, arguments.cases, begin + arguments.seconds)
+    cases = numbers(arguments.first, arguments.cases, arguments.seconds)
     totals = Totals()
     for answer in judge_all(cases, judge, arguments.workers):
         state, family, text, claimed = _verdict(answer, judge)
