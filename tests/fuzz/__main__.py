@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a family or graph: products, movement.concat")
     parser.add_argument("--honest", action="store_true", help="declare nothing that is not so")
     parser.add_argument(
-        "--case", type=int, default=None, help="repeat this one and say what happens"
+        "--case", type=int, nargs="+", help="repeat these in one process and say what happens"
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", type=Path, default=Path("build/fuzz"), help="where findings go")

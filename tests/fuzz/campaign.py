@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -43,12 +44,21 @@ class Judge:
 
     def __init__(self, arguments):
         self.arguments, self.device = arguments, device()
+        self.stock_alone = False
+
+    def of_stock_alone(self) -> Judge:
+        """One that never enters Tenon."""
+        other = copy.copy(self)
+        other.stock_alone = True
+        return other
 
     def __call__(self, number: int, entering_tenon) -> dict:
         try:
             case = case_of(self.arguments, number)
         except TooLarge:
             return {"state": outcome.UNJUDGED, "text": "too large"}
+        if self.stock_alone:
+            return {"state": outcome.UNJUDGED, "text": outcome.run_stock(case)}
         found = outcome.judge_case(case, self.device, entering_tenon)
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
@@ -110,7 +120,7 @@ def run(arguments) -> int:
         state, family, text, claimed = _verdict(answer, judge)
         if totals.add(answer.case, state, family, text, claimed):
             print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
-            if state != BROKEN:
+            if state != BROKEN and not answer.leaving:
                 in_child(lambda n=answer.case: write_case(case_of(arguments, n), arguments))
     return summary(totals, arguments, time.monotonic() - begin)
 
@@ -119,15 +129,30 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if answer.result is not None:
         result = answer.result
         return result["state"], result["family"], result["text"], result["claimed"]
-    if not answer.in_tenon:
-        return outcome.UNJUDGED, "", f"the stock provider: {answer.how}", False
-    if answer.how == "hang":
+    if answer.how == "hang" and answer.in_tenon:
         return outcome.HANG, answer.what, "no answer in time", True
-    alone = next(judge_all(iter([answer.case]), judge, 1))
-    if alone.result is None:
-        return outcome.CRASH, answer.what, answer.how, True
-    earlier = f"{answer.how}, though not alone; {len(answer.before)} cases came before it"
-    return outcome.CRASH, answer.what, f"{earlier}, the last {answer.before[-5:]}", True
+    if answer.how == "hang":
+        return outcome.UNJUDGED, "", "the stock provider: hang", False
+    alone = None if answer.leaving else next(judge_all(iter([answer.case]), judge, 1))
+    if alone is not None and alone.result is None:
+        if alone.in_tenon:
+            return outcome.CRASH, alone.what, alone.how, True
+        return outcome.UNJUDGED, "", f"the stock provider: {alone.how}", False
+    # Memory was broken by a case before: stock's, if stock alone dies of the same cases.
+    cases = (*answer.before, answer.case)
+    if not in_one_process(cases, judge.of_stock_alone()):
+        return outcome.UNJUDGED, "", f"the stock provider, after others: {answer.how}", False
+    return outcome.CRASH, answer.what, f"{answer.how}, though not alone: {_blamed(cases)}", True
+
+
+def _blamed(cases: tuple[int, ...]) -> str:
+    """Arguments that run them again, one after the other in one process."""
+    return f"--case {' '.join(map(str, cases))}"
+
+
+def in_one_process(cases: tuple[int, ...], judge: Judge) -> bool:
+    """Whether a worker lives through all of them and finds its heap whole afterwards."""
+    return all(answer.result is not None for answer in judge_all(iter(cases), judge, 1))
 
 
 def summary(totals: Totals, arguments, seconds: float) -> int:
@@ -178,15 +203,24 @@ def write_case(case: Case, arguments) -> Path:
 
 
 def repeat(arguments) -> int:
-    case = case_of(arguments, arguments.case)
+    """The cases that are named, one after the other in one process."""
+    for number in arguments.case:
+        in_child(lambda n=number: _describe(case_of(arguments, n), arguments))
+    judge, found = Judge(arguments), 0
+    for answer in judge_all(iter(arguments.case), judge, 1):
+        if answer.result is None:
+            print(f"{'Tenon' if answer.in_tenon else 'stock'}: {answer.how}")
+            found = 1
+            continue
+        result = answer.result
+        print(f"{answer.case}: {result['state']} in Run {result['run']}: {result['text']}")
+        found |= result["state"] in FINDINGS
+    return int(found)
+
+
+def _describe(case: Case, arguments) -> None:
     print(onnx.printer.to_text(onnx.load_from_string(case.model)))
     for feed in case.feeds:
         print({name: (str(value.dtype), value.shape) for name, value in feed.items()})
     print(case.family, case.options, "optimised" if case.optimised else "as written", *case.notes)
-    print("kept in", write_case(case, arguments))
-    answer = next(judge_all(iter([arguments.case]), Judge(arguments), 1))
-    if answer.result is None:
-        print(f"{'Tenon' if answer.in_tenon else 'stock'}: {answer.how}")
-        return 1
-    print(f"{answer.result['state']} in Run {answer.result['run']}: {answer.result['text']}")
-    return int(answer.result["state"] in FINDINGS)
+    print("kept in", write_case(case, arguments), flush=True)

@@ -126,6 +126,16 @@ def judge_case(case: Case, device, entering_tenon) -> Outcome:
         guarded.release()
 
 
+def run_stock(case: Case) -> str:
+    """What the stock provider does alone, as `judge_case` has it do."""
+    guarded = GuardedArrays()
+    try:
+        results = _stock_results(case, guarded)
+        return str(results) if isinstance(results, Refused) else ""
+    finally:
+        guarded.release()
+
+
 def _stock_results(case: Case, guarded: GuardedArrays):
     """A Refused for the session, or a list with results or Refused per Run.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from .declarations import Declared
 from .graph import Graph
 from .judge import difference
 from .plugin import needs_plugin
+from .pool import judge_all
 
 TREE = Path(__file__).resolve().parents[2]
 
@@ -63,6 +65,28 @@ def test_differences_are_seen():
     assert "shape" in difference(a, a[:-1], 1, 0.0)
     assert "differ" in difference(np.where(a > 0, np.nan, a), a, 1, 0.0)
     assert "integers" in difference(np.arange(4), np.array([0, 1, 2, 4]), 1, 0.0)
+
+
+def test_a_heap_that_a_case_broke_is_seen_when_its_worker_leaves():
+    """Nothing else happens after the last case: nobody would trip over it."""
+
+    def judge(number: int, entering_tenon) -> dict:
+        if number == 1:
+            libc = ctypes.CDLL(None)
+            libc.malloc.restype = ctypes.c_void_p
+            blocks = [libc.malloc(ctypes.c_size_t(1000)) for _ in range(2)]
+            for block in blocks:
+                libc.free(ctypes.c_void_p(block))
+            ctypes.memset(blocks[1], 77, 8)
+        return {"state": "same"}
+
+    whole = list(judge_all(iter([0, 2]), judge, 1))
+    assert [answer.case for answer in whole] == [0, 2]
+    *answered, died = judge_all(iter([0, 1]), judge, 1)
+    assert all(answer.result for answer in answered)
+    assert died.result is None
+    assert (died.leaving, died.case, died.before) == (True, 1, (0,))
+    assert "signal" in died.how
 
 
 def test_reading_past_a_guarded_array_ends_the_process():
