@@ -63,6 +63,7 @@ class Judge:
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
 
+STOCK_DIED = "the stock provider died"
 SECONDS = 60  # where neither a time nor a number of cases is asked for
 
 
@@ -83,11 +84,14 @@ class Totals:
         self.messages: dict[str, Counter[str]] = defaultdict(Counter)
         self.known: Counter[str] = Counter()
         self.claimed = 0
+        self.stock_died: dict[str, list[int]] = defaultdict(list)
         self.findings: list[tuple[int, str, str, str]] = []
 
     def add(self, number: int, state: str, family: str, text: str, claimed: bool) -> bool:
         """Whether it is a finding."""
         self.states[state] += 1
+        if text.startswith(STOCK_DIED):
+            self.stock_died[text].append(number)
         self.claimed += claimed
         known = known_difference(state, family, text) if state in FINDINGS else None
         if known is not None:
@@ -132,16 +136,16 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if answer.how == "hang" and answer.in_tenon:
         return outcome.HANG, answer.what, "no answer in time", True
     if answer.how == "hang":
-        return outcome.UNJUDGED, "", "the stock provider: hang", False
+        return outcome.UNJUDGED, "", f"{STOCK_DIED}: hang", False
     alone = None if answer.leaving else next(judge_all(iter([answer.case]), judge, 1))
     if alone is not None and alone.result is None:
         if alone.in_tenon:
             return outcome.CRASH, alone.what, alone.how, True
-        return outcome.UNJUDGED, "", f"the stock provider: {alone.how}", False
+        return outcome.UNJUDGED, "", f"{STOCK_DIED}: {alone.how}", False
     # Memory was broken by a case before: stock's, if stock alone dies of the same cases.
     cases = (*answer.before, answer.case)
     if not in_one_process(cases, judge.of_stock_alone()):
-        return outcome.UNJUDGED, "", f"the stock provider, after others: {answer.how}", False
+        return outcome.UNJUDGED, "", f"{STOCK_DIED} after other cases: {answer.how}", False
     return outcome.CRASH, answer.what, f"{answer.how}, though not alone: {_blamed(cases)}", True
 
 
@@ -165,6 +169,8 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
         print("\nallowed, with a reason:")
         for reason, times in totals.known.most_common():
             print(f"  {times:5d}  {reason}")
+    for text, cases in sorted(totals.stock_died.items()):
+        print(f"\n{text}: cases {sorted(cases)}")
     parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
     print(
         f"\nfuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s), seed "

@@ -16,6 +16,7 @@ from onnxruntime_ep_tenon.library import PROVIDER
 from models import reference
 
 from .case import Case, session_options
+from .fresh_memory import BY_STOCK, BY_TENON, fill_fresh_memory
 from .graph import element_type
 from .guarded import GuardedArrays
 from .judge import coarsest_of, difference, is_float, within_movement
@@ -141,6 +142,7 @@ def _stock_results(case: Case, guarded: GuardedArrays):
 
     Guard pages for stock too: some of its kernels read past the end, and Tenon is not to blame.
     """
+    fill_fresh_memory(BY_STOCK)
     try:
         session = Judged(case)
     except Refused as refused:
@@ -149,6 +151,7 @@ def _stock_results(case: Case, guarded: GuardedArrays):
 
 
 def _compare_runs(case: Case, device, stock, guarded: GuardedArrays) -> Outcome:
+    fill_fresh_memory(BY_TENON)
     try:
         session = Judged(case, device)
     except Refused as refused:
@@ -262,9 +265,13 @@ def _magnified(case: Case, feed, output: int, result, expected, coarsest) -> boo
         stock = Judged(case)
     except Refused:
         return False
-    # Once with the very same inputs: some kernels leave memory as it was.
-    again = stock.run(feed)
-    moved = [] if isinstance(again, Refused) else [again[output]]
+    # Twice with the very same inputs: some kernels leave memory as it was.
+    moved = []
+    for byte in (0x11, 0xEE):
+        fill_fresh_memory(byte)
+        again = stock.run(feed)
+        if not isinstance(again, Refused):
+            moved.append(again[output])
     random = np.random.default_rng(1)
     for _ in range(4):
         stirred = {name: _stirred(value, random, coarsest) for name, value in feed.items()}
