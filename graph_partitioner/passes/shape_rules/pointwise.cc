@@ -158,6 +158,8 @@ void rotate_at(NodeFacts& facts, size_t positions, size_t cos) {
   const Dim tokens = (*x)[x->size() == 4 ? 2 : 1];
   if (table) facts.require_shape(cos + 1, *table);
   if (table && table->size() == 3) facts.require_shape(cos, {(*x)[0], tokens, table->back()});
+  // A table may serve any positions, but ONNX Runtime wants a row for as many tokens as there are.
+  if (table && table->size() == 2) facts.require(tokens, ir::Relation::kAtMost, table->front());
   if (rows && rows->size() == 2) facts.require_shape(positions, {(*x)[0], tokens});
   if (rows && rows->size() != 2) facts.require_elements(positions, 1);
   facts.set_shape(0, *x);
