@@ -44,21 +44,24 @@ class Judge:
 
     def __init__(self, arguments):
         self.arguments, self.device = arguments, device()
-        self.stock_alone = False
+        self.alone = ""
 
-    def of_stock_alone(self) -> Judge:
-        """One that never enters Tenon."""
+    def of_one(self, alone: str) -> Judge:
+        """One that runs "stock" alone, or "Tenon" alone, and compares nothing."""
         other = copy.copy(self)
-        other.stock_alone = True
+        other.alone = alone
         return other
 
     def __call__(self, number: int, entering_tenon) -> dict:
         try:
-            case = case_of(self.arguments, number)
+            case = case_of(self.arguments, number, probing=self.alone != "Tenon")
         except TooLarge:
             return {"state": outcome.UNJUDGED, "text": "too large"}
-        if self.stock_alone:
+        if self.alone == "stock":
             return {"state": outcome.UNJUDGED, "text": outcome.run_stock(case)}
+        if self.alone == "Tenon":
+            outcome.run_tenon(case, self.device, entering_tenon)
+            return {"state": outcome.UNJUDGED, "family": case.family}
         found = outcome.judge_case(case, self.device, entering_tenon)
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
@@ -141,12 +144,21 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if alone is not None and alone.result is None:
         if alone.in_tenon:
             return outcome.CRASH, alone.what, alone.how, True
-        return outcome.UNJUDGED, "", f"{STOCK_DIED}: {alone.how}", False
+        return _without_stock(answer.case, judge, alone.how)
     # Memory was broken by a case before: stock's, if stock alone dies of the same cases.
     cases = (*answer.before, answer.case)
-    if not in_one_process(cases, judge.of_stock_alone()):
+    if not in_one_process(cases, judge.of_one("stock")):
         return outcome.UNJUDGED, "", f"{STOCK_DIED} after other cases: {answer.how}", False
     return outcome.CRASH, answer.what, f"{answer.how}, though not alone: {_blamed(cases)}", True
+
+
+def _without_stock(case: int, judge: Judge, how: str) -> tuple[str, str, str, bool]:
+    """Nobody can say what is right where stock dies; Tenon lives all the same."""
+    answer = next(judge_all(iter([case]), judge.of_one("Tenon"), 1))
+    if answer.result is None and answer.in_tenon:
+        state = outcome.HANG if answer.how == "hang" else outcome.CRASH
+        return state, answer.what, f"{answer.how}, and stock died too: {how}", True
+    return outcome.UNJUDGED, "", f"{STOCK_DIED}: {how}", False
 
 
 def _blamed(cases: tuple[int, ...]) -> str:
@@ -180,8 +192,8 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
     return 1 if totals.findings else 0
 
 
-def case_of(arguments, number: int) -> Case:
-    return make_case(arguments.seed, number, arguments.only, arguments.honest)
+def case_of(arguments, number: int, probing: bool = True) -> Case:
+    return make_case(arguments.seed, number, arguments.only, arguments.honest, probing)
 
 
 def repeat_command(arguments, number: int) -> str:

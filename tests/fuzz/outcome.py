@@ -137,6 +137,23 @@ def run_stock(case: Case) -> str:
         guarded.release()
 
 
+def run_tenon(case: Case, device, entering_tenon) -> None:
+    """What Tenon does alone; parts that are stock's may die while the session is made."""
+    guarded = GuardedArrays()
+    fill_fresh_memory(BY_TENON)
+    try:
+        session = Judged(case, device)
+        if session.providers() != {PROVIDER}:
+            return
+        entering_tenon(case.family)
+        for feed in case.feeds:
+            session.run({k: guarded.copy(v) for k, v in feed.items()})
+    except Refused:
+        pass
+    finally:
+        guarded.release()
+
+
 def _stock_results(case: Case, guarded: GuardedArrays):
     """A Refused for the session, or a list with results or Refused per Run.
 
