@@ -116,28 +116,33 @@ class ProblemMaker {
     if (dtype != DType::kI32 && dtype != DType::kI64) {
       throw UserError(fmt::format("Gather by indices of type {}", name(dtype)));
     }
-    if (graph_.value(argument.id).is_constant()) return require_rows(argument.id, term.bound);
+    if (graph_.value(argument.id).is_constant()) return require_rows(argument.id, term);
     for (const IndexCheck& check : problem_.checks) {
-      if (check.value == argument.id && check.bound == term.bound) return;
+      if (check.value == argument.id && check.bound == term.bound &&
+          check.from_end == term.from_end) {
+        return;
+      }
     }
-    problem_.checks.push_back({.value = argument.id, .bound = term.bound});
+    problem_.checks.push_back(
+        {.value = argument.id, .bound = term.bound, .from_end = term.from_end});
   }
 
   // Indices that are known fit as soon as sizes do.
-  void require_rows(ir::ValueId indices, const Dim& bound) {
+  void require_rows(ir::ValueId indices, const tiling::GatherTerm& term) {
     const ir::Tensor& tensor = *graph_.value(indices).constant;
     int64_t last = -1, from_end = 0;  // the farthest, counted from each end
     for (int64_t i = 0; i < tensor.elements(); ++i) {
       const int64_t index = load_integer(tensor.dtype, tensor.data, i);
       // Indices that no size makes right would overflow below.
       if (index == std::numeric_limits<int64_t>::max() ||
-          index == std::numeric_limits<int64_t>::min()) {
+          index == std::numeric_limits<int64_t>::min() || (index < 0 && !term.from_end)) {
         throw UserError(fmt::format("Gather by the index {}", index));
       }
       last = std::max(last, index);
       from_end = std::max(from_end, -index);
     }
-    lowered_.sizes.push_back({Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, bound});
+    lowered_.sizes.push_back(
+        {Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, term.bound});
   }
 
   const ir::Graph& graph_;

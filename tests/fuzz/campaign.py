@@ -66,6 +66,7 @@ class Judge:
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
 
+SECONDS_OF_PATIENCE = 200
 STOCK_DIED = "the stock provider died"
 SECONDS = 60  # where neither a time nor a number of cases is asked for
 
@@ -136,10 +137,8 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if answer.result is not None:
         result = answer.result
         return result["state"], result["family"], result["text"], result["claimed"]
-    if answer.how == "hang" and answer.in_tenon:
-        return outcome.HANG, answer.what, "no answer in time", True
     if answer.how == "hang":
-        return outcome.UNJUDGED, "", f"{STOCK_DIED}: hang", False
+        return _with_patience(answer.case, judge)
     alone = None if answer.leaving else next(judge_all(iter([answer.case]), judge, 1))
     if alone is not None and alone.result is None:
         if alone.in_tenon:
@@ -150,6 +149,16 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if not in_one_process(cases, judge.of_one("stock")):
         return outcome.UNJUDGED, "", f"{STOCK_DIED} after other cases: {answer.how}", False
     return outcome.CRASH, answer.what, f"{answer.how}, though not alone: {_blamed(cases)}", True
+
+
+def _with_patience(case: int, judge: Judge) -> tuple[str, str, str, bool]:
+    """Large tensors on a busy machine take long; what hangs does so for ever."""
+    answer = next(judge_all(iter([case]), judge, 1, SECONDS_OF_PATIENCE))
+    if answer.result is not None or answer.how != "hang":
+        return _verdict(answer, judge)
+    if answer.in_tenon:
+        return outcome.HANG, answer.what, "no answer in time", True
+    return outcome.UNJUDGED, "", f"{STOCK_DIED}: hang", False
 
 
 def _without_stock(case: int, judge: Judge, how: str) -> tuple[str, str, str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .outcome import DIFFERS, NAMES_CONTRADICT, STALE, STOCK_REFUSES, TENON_REFUSES
+from .outcome import DIFFERS, NAMES_CONTRADICT, NOTHING, STALE, STOCK_REFUSES, TENON_REFUSES
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,18 @@ KNOWN = (
         "stock looks at no other shape where the input is empty",
     ),
     Known(
+        TENON_REFUSES,
+        "shapes.arithmetic",
+        r"and 2147483647 do not fit|sizes -2147483648 and|a tensor size overflows 64 bits$",
+        "sizes computed beyond their type's range: stock's wrap around",
+    ),
+    Known(
+        TENON_REFUSES,
+        "chains",
+        r"^input 'v\d+' has shape \[.*\], but the model expects \[",
+        "stock stretches PRelu's input to its slope: the runtime had told another shape",
+    ),
+    Known(
         STOCK_REFUSES,
         "attention.group_query",
         r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
@@ -72,6 +84,24 @@ KNOWN = (
         "",
         r"ReshapeHelper.*size != 0 && \(input_shape_siz.*, requested shape:\{.*\b0\b",
         "-1 beside a size of 0: stock cannot tell it; Tenon takes what it is for any other size",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "",
+        f"^{NOTHING}.*(operand cannot broadcast on dim|with zero effective input extent)",
+        "batches of 0 beside 1, a Pad of nothing to nothing: empty here, refused by stock",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "attention.onnx_attention",
+        r"inconsistent total_sequence_length \(between attn_mask",
+        "from opset 24 on ONNX hides the keys beyond a short mask; stock wants a whole one",
+    ),
+    Known(
+        DIFFERS,
+        "selection.arg_max",
+        r"shape \((.*\b)?0\b.*\) instead of \((.*\b)?0\b.*\)$",
+        "an empty input and a negative axis: stock's result keeps that axis's size of 0",
     ),
     Known(
         DIFFERS,

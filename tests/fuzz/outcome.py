@@ -25,6 +25,7 @@ SAME, BOTH_REFUSE = "same", "both refuse"
 TENON_REFUSES, STOCK_REFUSES = "Tenon refuses", "stock refuses"
 DIFFERS, UNJUDGED, STOCK_IS_OFF = "differs", "unjudged", "only stock differs"
 NAMES_CONTRADICT, STALE = "names contradict: ", "stale declarations: "
+NOTHING = "our outputs are empty: "
 CRASH, HANG = "crash", "hang"
 
 # The stock provider has no kernel for the types: somebody else must judge.
@@ -51,8 +52,9 @@ class Refused(Exception):
     """What a runtime said instead of a result, on one line."""
 
     def __init__(self, error: Exception):
-        text = str(error).split("Status Message:")[-1]
-        super().__init__(" ".join(text.split())[:400])
+        text = " ".join(str(error).split("Status Message:")[-1].split())
+        # Some begin with a signature of many lines and end with what is the matter.
+        super().__init__(text if len(text) <= 400 else f"{text[:120]} … {text[-280:]}")
 
 
 class Judged:
@@ -220,7 +222,8 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
     if isinstance(wanted, Refused):
         if _NO_KERNEL.search(str(wanted)):
             return Outcome(UNJUDGED, str(wanted), number)
-        return Outcome(STOCK_REFUSES, str(wanted), number)
+        empty = NOTHING if all(result.size == 0 for result in results) else ""
+        return Outcome(STOCK_REFUSES, f"{empty}{wanted}", number)
     if wanted is None:
         return Outcome(UNJUDGED, "stock has no kernel, and the reference cannot tell", number)
     coarsest = coarsest_of([v.dtype for v in [*feed.values(), *results]])

@@ -309,6 +309,25 @@ for op, inputs, opset in (
         constants={"c": numbers(4, 2), "s": numbers(4, 2)},
         opset=opset,
     )
+    case(
+        f"{op} at a position below 0",
+        node(op, inputs, num_heads=2),
+        {"x": ["b", "t", 8], "p": ["b", "t"]},
+        {"x": numbers(1, 2, 8), "p": integers(3, -1).reshape(1, 2)},
+        constants={"c": numbers(4, 2), "s": numbers(4, 2)},
+        opset=opset,
+        allowed_error="older runtimes read before the table",
+    )
+
+for width in (3, 7, 9):
+    case(
+        f"Attention of 7 keys with a mask of {width}",
+        node("Attention", "q k k m"),
+        {"q": [1, 2, "s", 8], "k": [1, 2, "t", 8], "m": ["r", "w"]},
+        {"q": numbers(1, 2, 3, 8), "k": numbers(1, 2, 7, 8), "m": numbers(3, width)},
+        opset=24,
+        allowed_result="ONNX hides the keys beyond it" if width == 3 else "",
+    )
 
 # --- gathers and scatters ---
 
@@ -569,6 +588,15 @@ case(
 
 # --- nothing ---
 
+case(
+    "ArgMax",
+    [node("ArgMax", "x", "a", axis=1), node("Cast", "a", to=FLOAT)],
+    {"x": ["n", "m"]},
+    {"x": numbers(2, 3)},
+    {"x": numbers(0, 3)},
+    {"x": numbers(0, 0)},
+    {"x": numbers(2, 0)},
+)
 for shape, dims in (([4, 0], [4, 0]), ([4, 0], ["n", 0]), ([0, 4], [0, 4]), ([0, 4], ["n", 4])):
     case(
         f"Softmax of {shape}, {dims}",

@@ -55,6 +55,10 @@ void attention(NodeFacts& facts) {
   }
   if (facts.has_input(4) && (!facts.shape(4) || facts.shape(4)->size() != 4)) return;
   const Dim total = add_past(facts, 4, 5, *k, *v);
+  // A mask may be shorter than the keys from opset 24 on, but not longer.
+  if (const Shape* mask = facts.shape(3); mask && !mask->empty()) {
+    facts.require(mask->back(), ir::Relation::kAtMost, total);
+  }
   facts.require_shape(6, {q->batch});
   facts.set_shape(1, {k->batch, k->heads, total, k->size});
   facts.set_shape(2, {v->batch, v->heads, total, v->size});

@@ -88,7 +88,10 @@ void arg_reduce(NodeFacts& facts) {
   if (!shape) return;
   const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
   if (!axis) return;
-  facts.set_shape(0, reduced(*shape, {*axis}, facts.node().integer("keepdims", 1) != 0));
+  Shape result = reduced(*shape, {*axis}, facts.node().integer("keepdims", 1) != 0);
+  // Nothing has no largest element; where there is no result either, nobody asks.
+  facts.require(min(element_count(result), 1), ir::Relation::kAtMost, (*shape)[*axis]);
+  facts.set_shape(0, std::move(result));
 }
 
 // Y, Mean, InvStdDev: the statistics have size 1 from `axis` on.
