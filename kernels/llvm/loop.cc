@@ -167,14 +167,26 @@ Support has_known_sizes(const ir::Graph& graph, const LoopProblem& problem) {
   return Support::yes();
 }
 
+// Along a kept axis there is no element, and no index is to be checked either: no launch. Strides
+// that are products with 0 would look like those of broadcasts.
+bool does_nothing(const LoopProblem& problem) {
+  for (size_t axis = 0; axis < problem.domain.size(); ++axis) {
+    if (problem.domain[axis].is(0) && !problem.is_reduced(static_cast<int>(axis))) {
+      return problem.checks.empty();
+    }
+  }
+  return false;
+}
+
 Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
     Lowered unused;
     const LoopProblem problem = describe_loop(graph, node, unused);
     if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
     if (Support answer = supports_problem(problem, settings); !answer) return answer;
-    return settings.gpu ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
-                        : Support::yes();
+    return settings.gpu && !does_nothing(problem)
+               ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
+               : Support::yes();
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
@@ -184,7 +196,7 @@ Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings&
   Lowered lowered;
   LoopProblem problem = describe_loop(graph, node, lowered);
   for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
-    lowered.launches.push_back(emit_loop(part, settings));
+    if (!does_nothing(part)) lowered.launches.push_back(emit_loop(part, settings));
   }
   return lowered;
 }

@@ -33,7 +33,7 @@ KNOWN = (
     Known(
         TENON_REFUSES,
         "",
-        f"^{STALE}(input|node) '",
+        f"^{STALE}((input|node) '|.*Shape mismatch attempting to re-use buffer)",
         "a value between partitions is declared with another size: stock warns and runs, Tenon "
         "refuses by name",
     ),
@@ -54,6 +54,12 @@ KNOWN = (
         "shapes.arithmetic",
         r"and 2147483647 do not fit|sizes -2147483648 and|a tensor size overflows 64 bits$",
         "sizes computed beyond their type's range: stock's wrap around",
+    ),
+    Known(
+        TENON_REFUSES,
+        "selection.tensor_scatter",
+        r"index or length -?\d{10,} is outside \[0, 2147483647\)",
+        "positions of a circular cache beyond 31 bits",
     ),
     Known(
         TENON_REFUSES,

@@ -6,7 +6,6 @@ import re
 import warnings
 from dataclasses import asdict, dataclass
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -108,7 +107,7 @@ class Judged:
 def _value(array: np.ndarray):
     """An OrtValue over the array's own memory: a guard page behind it stays behind it."""
     array = np.asarray(array, order="C")
-    if array.dtype.kind in "fiub" and array.dtype != np.dtype(ml_dtypes.bfloat16):
+    if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     if array.dtype.name in _PACKED:
         return tensors.to_ort_value(array)

@@ -329,6 +329,16 @@ for width in (3, 7, 9):
         allowed_result="ONNX hides the keys beyond it" if width == 3 else "",
     )
 
+case(
+    "MultiHeadAttention, its bias stretched",
+    node("ms.MultiHeadAttention", "q k k _ _ b", num_heads=2),
+    {"q": ["n", "s", 8], "k": ["n", "t", 8], "b": ["a", "h", "u", "v"]},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 3, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(1, 1, 3, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 1, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 3, 1)},
+)
+
 # --- gathers and scatters ---
 
 case(
@@ -588,6 +598,17 @@ case(
 
 # --- nothing ---
 
+for dims in ([5, 0, 15], [5, "n", 15]):
+    case(
+        f"Softmax of nothing, transposed, {dims}",
+        [
+            node("Transpose", "x", "t", perm=[0, 2, 1]),
+            node("Softmax", "t", "s", axis=1),
+            node("Neg", "s"),
+        ],
+        {"x": dims},
+        {"x": numbers(5, 0, 15)},
+    )
 case(
     "ArgMax",
     [node("ArgMax", "x", "a", axis=1), node("Cast", "a", to=FLOAT)],

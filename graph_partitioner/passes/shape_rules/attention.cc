@@ -105,6 +105,13 @@ void multi_head_attention(NodeFacts& facts) {
   const auto& [q, k, v] = *operands;
   require_together(facts, q, k, v);
   const Dim total = add_past(facts, 6, 7, k, v);
+  // Only batches and heads of attention_bias may be stretched.
+  if (const Shape* bias = facts.shape(5); bias && bias->size() == 4) {
+    facts.require((*bias)[0], ir::Relation::kStretches, q.batch);
+    facts.require((*bias)[1], ir::Relation::kStretches, q.heads);
+    facts.require_equal((*bias)[2], q.length);
+    facts.require_equal((*bias)[3], total);
+  }
   facts.set_shape(0, {q.batch, q.length, q.heads * v.size});
   facts.set_shape(1, {k.batch, k.heads, total, k.size});
   facts.set_shape(2, {v.batch, v.heads, total, v.size});
