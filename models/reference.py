@@ -6,6 +6,8 @@ Operators come from onnx.reference; those it lacks, or computes in float32, are 
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -318,7 +320,13 @@ def unpack_bits(packed: np.ndarray, bits: int) -> np.ndarray:
     return codes.reshape(*packed.shape[:-1], -1)
 
 
+class Erf(_ByNode):
+    def compute(self, x):
+        return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
 _OPERATORS = [
+    Erf,
     DequantizeLinear,
     LayerNormalization,
     RMSNormalization,

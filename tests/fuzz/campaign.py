@@ -127,7 +127,8 @@ def run(arguments) -> int:
     for answer in judge_all(cases, judge, arguments.workers):
         state, family, text, claimed = _verdict(answer, judge)
         if totals.add(answer.case, state, family, text, claimed):
-            print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
+            told = text if state == outcome.CRASH else text[:300]
+            print(f"case {answer.case} [{family}] {state}: {told}", flush=True)
             if state != BROKEN and not answer.leaving:
                 in_child(lambda n=answer.case: write_case(case_of(arguments, n), arguments))
     return summary(totals, arguments, time.monotonic() - begin)

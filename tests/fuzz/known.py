@@ -68,6 +68,19 @@ KNOWN = (
         "stock stretches PRelu's input to its slope: the runtime had told another shape",
     ),
     Known(
+        TENON_REFUSES,
+        "movement.concat",
+        r"sizes (\d+ \(.*\) and 0|0 \(.*\) and \d+) \(.*\) must be equal",
+        "stock skips inputs without elements, whatever their sizes; some of its results have "
+        "places that nobody wrote",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "",
+        r"\[ShapeInferenceError\]|Shape mismatch attempting to re-use buffer",
+        "the runtime believes stale declarations where it optimises a graph and reuses buffers",
+    ),
+    Known(
         STOCK_REFUSES,
         "attention.group_query",
         r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
