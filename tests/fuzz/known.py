@@ -88,6 +88,12 @@ KNOWN = (
     ),
     Known(
         STOCK_REFUSES,
+        "attention.group_query",
+        r"total_sequence_length must be at least kv_sequence_length",
+        "seqlens_k says which keys there are; the total is held to 1 and to the cache",
+    ),
+    Known(
+        STOCK_REFUSES,
         "norms",
         r"hidden_size must be positive|X.shape\[axis:\] must be at least 1",
         "rows of no elements: there is nothing to normalise, and the output is empty",
