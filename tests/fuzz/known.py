@@ -77,7 +77,8 @@ KNOWN = (
     Known(
         STOCK_REFUSES,
         "",
-        r"\[ShapeInferenceError\]|Shape mismatch attempting to re-use buffer",
+        r"\[ShapeInferenceError\]|Shape mismatch attempting to re-use buffer|"
+        r"Invalid value in 'split'\. Split size \d+ exceeds the remaining",
         "the runtime believes stale declarations where it optimises a graph and reuses buffers",
     ),
     Known(
@@ -85,6 +86,13 @@ KNOWN = (
         "attention.group_query",
         r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
         "limits of the stock kernel, not of the operator",
+    ),
+    Known(
+        TENON_REFUSES,
+        "attention.group_query",
+        r"index or length 0 is outside \[1, ",
+        "a total beyond the past's rows: stock makes present longer, Tenon only where the model "
+        "declares another size for it",
     ),
     Known(
         STOCK_REFUSES,
