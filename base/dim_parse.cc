@@ -57,20 +57,30 @@ class DimParser {
   }
 
   Dim sum() {
-    Dim result = accept('-') ? Dim(-1) * product() : product();
+    Dim result = accept('-') ? negative_product() : product();
     while (true) {
       if (accept('+')) {
         result = result + product();
       } else if (accept('-')) {
-        result = result - product();
+        result = result + negative_product();
       } else {
         return result;
       }
     }
   }
 
-  Dim product() {
-    Dim result = factor();
+  Dim product() { return with_more_factors(factor()); }
+
+  // What follows a minus sign. The smallest number has no positive counterpart.
+  Dim negative_product() {
+    skip_spaces();
+    if (at_ == text_.size() || !std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+      return Dim(-1) * product();
+    }
+    return with_more_factors(number("-"));
+  }
+
+  Dim with_more_factors(Dim result) {
     while (accept('*')) result = result * factor();
     return result;
   }
@@ -89,12 +99,14 @@ class DimParser {
     fail("a number, a symbol or '('");
   }
 
-  Dim number() {
+  Dim number(std::string digits = "") {
+    size_t end = at_;
+    while (end < text_.size() && std::isdigit(static_cast<unsigned char>(text_[end]))) ++end;
+    digits += text_.substr(at_, end - at_);
     int64_t value = 0;
-    const auto [end, error] =
-        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-    if (error != std::errc()) fail("a number within 64 bits");
-    at_ = static_cast<size_t>(end - text_.data());
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (result.ec != std::errc()) fail("a number within 64 bits");
+    at_ = end;
     return value;
   }
 

@@ -6,6 +6,8 @@ Operators come from onnx.reference; those it lacks, or computes in float32, are 
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -318,7 +320,37 @@ def unpack_bits(packed: np.ndarray, bits: int) -> np.ndarray:
     return codes.reshape(*packed.shape[:-1], -1)
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+class Erf(_ByNode):
+    def compute(self, x):
+        return _erf(x).astype(x.dtype)
+
+
+class Gelu(_ByNode):
+    def compute(self, x):
+        if self.get("approximate", b"none") == b"tanh":
+            return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + _erf(x / np.sqrt(2)))
+
+
+class OneHot(_ByNode):
+    """Indices outside of [-depth, depth) are hot nowhere; onnx.reference takes their remainder."""
+
+    def compute(self, indices, depth, values):
+        depth = int(np.asarray(depth).reshape(-1)[0])
+        indices = indices.astype(np.int64)
+        indices = np.where(indices < 0, indices + depth, indices)
+        hot = indices[..., None] == np.arange(depth)
+        return np.moveaxis(np.where(hot, values[1], values[0]), -1, self.get("axis", -1))
+
+
 _OPERATORS = [
+    Erf,
+    Gelu,
+    OneHot,
     DequantizeLinear,
     LayerNormalization,
     RMSNormalization,

@@ -100,13 +100,13 @@ Support ShapeInference::infer(ir::NodeId id) {
     forget(node);
     return Support::no(*facts.contradiction());
   }
-  for (const ir::Requirement& requirement : facts.requirements()) graph_.require(requirement);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoValue && facts.shapes()[i]) {
       merge_shape(node.outputs[i], *facts.shapes()[i]);
     }
   }
   apply(rules_of_elements, facts);
+  for (const ir::Requirement& requirement : facts.requirements()) graph_.require(requirement);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNoValue || !facts.new_elements()[i]) continue;
     ir::Value& value = graph_.value(node.outputs[i]);

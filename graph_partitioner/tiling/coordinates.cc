@@ -187,6 +187,7 @@ class Walk {
     const auto first = indices.begin() + axis;
     const auto last = first + static_cast<std::ptrdiff_t>(index_shape.size());
     add_gather(node.input(1), Coordinates(first, last), data[axis]);
+    gathers_.back().from_end = node.integer("from_end", 1) != 0;
     Coordinates result(indices.begin(), first);
     result.push_back({Coordinate::Source::kGather, static_cast<int>(gathers_.size()) - 1, 1, 0, 1});
     result.insert(result.end(), last, indices.end());

@@ -42,7 +42,8 @@ struct GatherTerm {
   Dim indices_offset;                // element of `indices`: offset + strides·x + blocks
   std::vector<Dim> indices_strides;  // one per domain axis
   std::vector<BlockTerm> indices_blocks;
-  Dim bound;  // every index must lie in [-bound, bound)
+  Dim bound;  // every index must lie in [-bound, bound), or in [0, bound)
+  bool from_end = true;
   Dim step = 1;
   Dim offset;
   int64_t divisor = 1;

@@ -116,28 +116,33 @@ class ProblemMaker {
     if (dtype != DType::kI32 && dtype != DType::kI64) {
       throw UserError(fmt::format("Gather by indices of type {}", name(dtype)));
     }
-    if (graph_.value(argument.id).is_constant()) return require_rows(argument.id, term.bound);
+    if (graph_.value(argument.id).is_constant()) return require_rows(argument.id, term);
     for (const IndexCheck& check : problem_.checks) {
-      if (check.value == argument.id && check.bound == term.bound) return;
+      if (check.value == argument.id && check.bound == term.bound &&
+          check.from_end == term.from_end) {
+        return;
+      }
     }
-    problem_.checks.push_back({.value = argument.id, .bound = term.bound});
+    problem_.checks.push_back(
+        {.value = argument.id, .bound = term.bound, .from_end = term.from_end});
   }
 
   // Indices that are known fit as soon as sizes do.
-  void require_rows(ir::ValueId indices, const Dim& bound) {
+  void require_rows(ir::ValueId indices, const tiling::GatherTerm& term) {
     const ir::Tensor& tensor = *graph_.value(indices).constant;
     int64_t last = -1, from_end = 0;  // the farthest, counted from each end
     for (int64_t i = 0; i < tensor.elements(); ++i) {
       const int64_t index = load_integer(tensor.dtype, tensor.data, i);
       // Indices that no size makes right would overflow below.
       if (index == std::numeric_limits<int64_t>::max() ||
-          index == std::numeric_limits<int64_t>::min()) {
+          index == std::numeric_limits<int64_t>::min() || (index < 0 && !term.from_end)) {
         throw UserError(fmt::format("Gather by the index {}", index));
       }
       last = std::max(last, index);
       from_end = std::max(from_end, -index);
     }
-    lowered_.sizes.push_back({Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, bound});
+    lowered_.sizes.push_back(
+        {Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, term.bound});
   }
 
   const ir::Graph& graph_;
@@ -162,14 +167,26 @@ Support has_known_sizes(const ir::Graph& graph, const LoopProblem& problem) {
   return Support::yes();
 }
 
+// Along a kept axis there is no element, and no index is to be checked either: no launch. Strides
+// that are products with 0 would look like those of broadcasts.
+bool does_nothing(const LoopProblem& problem) {
+  for (size_t axis = 0; axis < problem.domain.size(); ++axis) {
+    if (problem.domain[axis].is(0) && !problem.is_reduced(static_cast<int>(axis))) {
+      return problem.checks.empty();
+    }
+  }
+  return false;
+}
+
 Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
     Lowered unused;
     const LoopProblem problem = describe_loop(graph, node, unused);
     if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
     if (Support answer = supports_problem(problem, settings); !answer) return answer;
-    return settings.gpu ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
-                        : Support::yes();
+    return settings.gpu && !does_nothing(problem)
+               ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
+               : Support::yes();
   } catch (const UserError& error) {
     return Support::no(error.what());
   }
@@ -179,7 +196,7 @@ Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings&
   Lowered lowered;
   LoopProblem problem = describe_loop(graph, node, lowered);
   for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
-    lowered.launches.push_back(emit_loop(part, settings));
+    if (!does_nothing(part)) lowered.launches.push_back(emit_loop(part, settings));
   }
   return lowered;
 }

@@ -99,7 +99,9 @@ double add_square(double a, double b) { return a + b * b; }
 int64_t add_square_integer(int64_t a, int64_t b) {
   return add_integers(a, multiply_integers(b, b));
 }
-double divide_by_count(double x, int64_t count) { return x / static_cast<double>(count); }
+double divide_by_count(double x, int64_t count) {
+  return x / static_cast<double>(std::max<int64_t>(count, 1));
+}
 int64_t divide_integer_by_count(int64_t x, int64_t count) { return count == 0 ? 0 : x / count; }
 double root(double x, int64_t) { return std::sqrt(x); }
 int64_t integer_root(int64_t x, int64_t) {

@@ -56,6 +56,13 @@ TEST(Dim, ComparisonsFoldWhereSizesDecide) {
   EXPECT_EQ(max(0, min(s, 5)), min(s, 5));
 }
 
+TEST(Dim, TheSmallestNumberIsReadBack) {
+  const Dim least = std::numeric_limits<int64_t>::min();
+  for (const Dim& dim : {least, least * s, s + least, b + s * least}) {
+    EXPECT_EQ(Dim::parse(dim.text()), dim) << dim.text();
+  }
+}
+
 TEST(Dim, BroadcastFoldsWhereDecidable) {
   EXPECT_EQ(broadcast(s, 1), s);
   EXPECT_EQ(broadcast(s, s), s);
@@ -120,6 +127,7 @@ TEST(Dim, TextIsReadable) {
   EXPECT_THROW(Dim::parse("2*"), UserError);
   EXPECT_THROW(Dim::parse("min(1)"), UserError);
   EXPECT_THROW(Dim::parse("99999999999999999999"), UserError);
+  EXPECT_THROW(Dim::parse("-9223372036854775809"), UserError);
   EXPECT_THROW(Dim::parse("'open"), UserError);
   EXPECT_THROW(Dim::parse(""), UserError);
 }

@@ -1,5 +1,6 @@
 """python -m tests.fuzz --seconds 600 --seed 1: graphs at random, judged by stock ONNX Runtime.
 
+`--cases 2000` tries so many instead: its outcome hangs on no clock.
 `--case N` repeats one case and says what happened in it; `--write FOLDER` keeps its model.
 Exit status 1 means findings: each is printed with the command that repeats it.
 """
@@ -17,13 +18,13 @@ from . import campaign
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--cases", type=int, default=0, help="stop after so many")
+    parser.add_argument("--seconds", type=float, help="how long (60, where --cases is not given)")
+    parser.add_argument("--cases", type=int, help="how many, however long they take")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--only", default="", help="a family or graph: products, movement.concat")
     parser.add_argument("--honest", action="store_true", help="declare nothing that is not so")
     parser.add_argument(
-        "--case", type=int, default=None, help="repeat this one and say what happens"
+        "--case", type=int, nargs="+", help="repeat these in one process and say what happens"
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", type=Path, default=Path("build/fuzz"), help="where findings go")

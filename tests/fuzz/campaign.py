@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -41,21 +44,42 @@ class Judge:
 
     def __init__(self, arguments):
         self.arguments, self.device = arguments, device()
+        self.alone = ""
+
+    def of_one(self, alone: str) -> Judge:
+        """One that runs "stock" alone, or "Tenon" alone, and compares nothing."""
+        other = copy.copy(self)
+        other.alone = alone
+        return other
 
     def __call__(self, number: int, entering_tenon) -> dict:
         try:
-            case = case_of(self.arguments, number)
+            case = case_of(self.arguments, number, probing=self.alone != "Tenon")
         except TooLarge:
             return {"state": outcome.UNJUDGED, "text": "too large"}
+        if self.alone == "stock":
+            return {"state": outcome.UNJUDGED, "text": outcome.run_stock(case)}
+        if self.alone == "Tenon":
+            outcome.run_tenon(case, self.device, entering_tenon)
+            return {"state": outcome.UNJUDGED, "family": case.family}
         found = outcome.judge_case(case, self.device, entering_tenon)
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
 
-def numbers(first: int, count: int, until: float) -> Iterator[int]:
-    number = first
-    while time.monotonic() < until and (not count or number < first + count):
+SECONDS_OF_PATIENCE = 200
+STOCK_DIED = "the stock provider died"
+SECONDS = 60  # where neither a time nor a number of cases is asked for
+
+
+def numbers(first: int, count: int | None, seconds: float | None) -> Iterator[int]:
+    """Cases until there are enough or the time is over, whichever is asked for."""
+    if count is None and seconds is None:
+        seconds = SECONDS
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    for number in itertools.count(first) if count is None else range(first, first + count):
+        if time.monotonic() >= until:
+            return
         yield number
-        number += 1
 
 
 class Totals:
@@ -64,11 +88,14 @@ class Totals:
         self.messages: dict[str, Counter[str]] = defaultdict(Counter)
         self.known: Counter[str] = Counter()
         self.claimed = 0
+        self.stock_died: dict[str, list[int]] = defaultdict(list)
         self.findings: list[tuple[int, str, str, str]] = []
 
     def add(self, number: int, state: str, family: str, text: str, claimed: bool) -> bool:
         """Whether it is a finding."""
         self.states[state] += 1
+        if text.startswith(STOCK_DIED):
+            self.stock_died[text].append(number)
         self.claimed += claimed
         known = known_difference(state, family, text) if state in FINDINGS else None
         if known is not None:
@@ -95,13 +122,14 @@ def run(arguments) -> int:
         flush=True,
     )
     begin = time.monotonic()
-    cases = numbers(arguments.first, arguments.cases, begin + arguments.seconds)
+    cases = numbers(arguments.first, arguments.cases, arguments.seconds)
     totals = Totals()
     for answer in judge_all(cases, judge, arguments.workers):
         state, family, text, claimed = _verdict(answer, judge)
         if totals.add(answer.case, state, family, text, claimed):
-            print(f"case {answer.case} [{family}] {state}: {text[:300]}", flush=True)
-            if state != BROKEN:
+            told = text if state == outcome.CRASH else text[:300]
+            print(f"case {answer.case} [{family}] {state}: {told}", flush=True)
+            if state != BROKEN and not answer.leaving:
                 in_child(lambda n=answer.case: write_case(case_of(arguments, n), arguments))
     return summary(totals, arguments, time.monotonic() - begin)
 
@@ -110,15 +138,47 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
     if answer.result is not None:
         result = answer.result
         return result["state"], result["family"], result["text"], result["claimed"]
-    if not answer.in_tenon:
-        return outcome.UNJUDGED, "", f"the stock provider: {answer.how}", False
     if answer.how == "hang":
+        return _with_patience(answer.case, judge)
+    alone = None if answer.leaving else next(judge_all(iter([answer.case]), judge, 1))
+    if alone is not None and alone.result is None:
+        if alone.in_tenon:
+            return outcome.CRASH, alone.what, alone.how, True
+        return _without_stock(answer.case, judge, alone.how)
+    # Memory was broken by a case before: stock's, if stock alone dies of the same cases.
+    cases = (*answer.before, answer.case)
+    if not in_one_process(cases, judge.of_one("stock")):
+        return outcome.UNJUDGED, "", f"{STOCK_DIED} after other cases: {answer.how}", False
+    return outcome.CRASH, answer.what, f"{answer.how}, though not alone: {_blamed(cases)}", True
+
+
+def _with_patience(case: int, judge: Judge) -> tuple[str, str, str, bool]:
+    """Large tensors on a busy machine take long; what hangs does so for ever."""
+    answer = next(judge_all(iter([case]), judge, 1, SECONDS_OF_PATIENCE))
+    if answer.result is not None or answer.how != "hang":
+        return _verdict(answer, judge)
+    if answer.in_tenon:
         return outcome.HANG, answer.what, "no answer in time", True
-    alone = next(judge_all(iter([answer.case]), judge, 1))
-    if alone.result is None:
-        return outcome.CRASH, answer.what, answer.how, True
-    earlier = f"{answer.how}, though not alone; {len(answer.before)} cases came before it"
-    return outcome.CRASH, answer.what, f"{earlier}, the last {answer.before[-5:]}", True
+    return outcome.UNJUDGED, "", f"{STOCK_DIED}: hang", False
+
+
+def _without_stock(case: int, judge: Judge, how: str) -> tuple[str, str, str, bool]:
+    """Nobody can say what is right where stock dies; Tenon lives all the same."""
+    answer = next(judge_all(iter([case]), judge.of_one("Tenon"), 1))
+    if answer.result is None and answer.in_tenon:
+        state = outcome.HANG if answer.how == "hang" else outcome.CRASH
+        return state, answer.what, f"{answer.how}, and stock died too: {how}", True
+    return outcome.UNJUDGED, "", f"{STOCK_DIED}: {how}", False
+
+
+def _blamed(cases: tuple[int, ...]) -> str:
+    """Arguments that run them again, one after the other in one process."""
+    return f"--case {' '.join(map(str, cases))}"
+
+
+def in_one_process(cases: tuple[int, ...], judge: Judge) -> bool:
+    """Whether a worker lives through all of them and finds its heap whole afterwards."""
+    return all(answer.result is not None for answer in judge_all(iter(cases), judge, 1))
 
 
 def summary(totals: Totals, arguments, seconds: float) -> int:
@@ -131,6 +191,8 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
         print("\nallowed, with a reason:")
         for reason, times in totals.known.most_common():
             print(f"  {times:5d}  {reason}")
+    for text, cases in sorted(totals.stock_died.items()):
+        print(f"\n{text}: cases {sorted(cases)}")
     parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
     print(
         f"\nfuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s), seed "
@@ -140,8 +202,8 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
     return 1 if totals.findings else 0
 
 
-def case_of(arguments, number: int) -> Case:
-    return make_case(arguments.seed, number, arguments.only, arguments.honest)
+def case_of(arguments, number: int, probing: bool = True) -> Case:
+    return make_case(arguments.seed, number, arguments.only, arguments.honest, probing)
 
 
 def repeat_command(arguments, number: int) -> str:
@@ -169,15 +231,24 @@ def write_case(case: Case, arguments) -> Path:
 
 
 def repeat(arguments) -> int:
-    case = case_of(arguments, arguments.case)
+    """The cases that are named, one after the other in one process."""
+    for number in arguments.case:
+        in_child(lambda n=number: _describe(case_of(arguments, n), arguments))
+    judge, found = Judge(arguments), 0
+    for answer in judge_all(iter(arguments.case), judge, 1):
+        if answer.result is None:
+            print(f"{'Tenon' if answer.in_tenon else 'stock'}: {answer.how}")
+            found = 1
+            continue
+        result = answer.result
+        print(f"{answer.case}: {result['state']} in Run {result['run']}: {result['text']}")
+        found |= result["state"] in FINDINGS
+    return int(found)
+
+
+def _describe(case: Case, arguments) -> None:
     print(onnx.printer.to_text(onnx.load_from_string(case.model)))
     for feed in case.feeds:
         print({name: (str(value.dtype), value.shape) for name, value in feed.items()})
     print(case.family, case.options, "optimised" if case.optimised else "as written", *case.notes)
-    print("kept in", write_case(case, arguments))
-    answer = next(judge_all(iter([arguments.case]), Judge(arguments), 1))
-    if answer.result is None:
-        print(f"{'Tenon' if answer.in_tenon else 'stock'}: {answer.how}")
-        return 1
-    print(f"{answer.result['state']} in Run {answer.result['run']}: {answer.result['text']}")
-    return int(answer.result["state"] in FINDINGS)
+    print("kept in", write_case(case, arguments), flush=True)

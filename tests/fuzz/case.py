@@ -35,17 +35,22 @@ class TooLarge(Exception):
     """The sizes that were drawn multiply to more than a small case may hold."""
 
 
-def make_case(seed: int, number: int, only: str = "", honest: bool = False) -> Case:
-    """Everything follows from the two numbers; sizes that came out too large are drawn again."""
+def make_case(
+    seed: int, number: int, only: str = "", honest: bool = False, probing: bool = True
+) -> Case:
+    """Everything follows from the two numbers; sizes that came out too large are drawn again.
+
+    Without `probing` stock is not asked for the shapes that stale declarations are made from.
+    """
     for attempt in range(20):
         try:
-            return _draw(seed, number, attempt, only, honest)
+            return _draw(seed, number, attempt, only, honest, probing)
         except TooLarge:
             continue
     raise TooLarge(f"seed {seed}, case {number}")
 
 
-def _draw(seed: int, number: int, attempt: int, only: str, honest: bool) -> Case:
+def _draw(seed: int, number: int, attempt: int, only: str, honest: bool, probing: bool) -> Case:
     random = np.random.default_rng([seed, number, attempt])
     g = Graph(random)
     g.opset = g.pick(OPSETS)
@@ -55,7 +60,7 @@ def _draw(seed: int, number: int, attempt: int, only: str, honest: bool) -> Case
     g.drop_dead_nodes()
     declared = Declared.honest(g) if honest else Declared.draw(g)
     first = _checked(g.feed())
-    model = g.model(value_infos(g, declared, lambda: _true_shapes(g, first)))
+    model = g.model(value_infos(g, declared, lambda: _true_shapes(g, first) if probing else {}))
     feeds = [first, *_later_feeds(g, declared)]
     if g.chance(g.wildness):
         feeds[0] = _stretched(g, feeds[0])

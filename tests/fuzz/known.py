@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .outcome import DIFFERS, NAMES_CONTRADICT, STALE, STOCK_REFUSES, TENON_REFUSES
+from .outcome import DIFFERS, NAMES_CONTRADICT, NOTHING, STALE, STOCK_REFUSES, TENON_REFUSES
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ KNOWN = (
     Known(
         TENON_REFUSES,
         "",
-        f"^{STALE}(input|node) '",
+        f"^{STALE}((input|node) '|.*Shape mismatch attempting to re-use buffer)",
         "a value between partitions is declared with another size: stock warns and runs, Tenon "
         "refuses by name",
     ),
@@ -50,10 +50,55 @@ KNOWN = (
         "stock looks at no other shape where the input is empty",
     ),
     Known(
+        TENON_REFUSES,
+        "shapes.arithmetic",
+        r"and 2147483647 do not fit|sizes -2147483648 and|a tensor size overflows 64 bits$",
+        "sizes computed beyond their type's range: stock's wrap around",
+    ),
+    Known(
+        TENON_REFUSES,
+        "selection.tensor_scatter",
+        r"index or length -?\d{10,} is outside \[0, 2147483647\)",
+        "positions of a circular cache beyond 31 bits",
+    ),
+    Known(
+        TENON_REFUSES,
+        "chains",
+        r"^input 'v\d+' has shape \[.*\], but the model expects \[",
+        "stock stretches PRelu's input to its slope: the runtime had told another shape",
+    ),
+    Known(
+        TENON_REFUSES,
+        "movement.concat",
+        r"sizes (\d+ \(.*\) and 0|0 \(.*\) and \d+) \(.*\) must be equal",
+        "stock skips inputs without elements, whatever their sizes; some of its results have "
+        "places that nobody wrote",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "",
+        r"\[ShapeInferenceError\]|Shape mismatch attempting to re-use buffer|"
+        r"Invalid value in 'split'\. Split size \d+ exceeds the remaining",
+        "the runtime believes stale declarations where it optimises a graph and reuses buffers",
+    ),
+    Known(
         STOCK_REFUSES,
         "attention.group_query",
         r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
         "limits of the stock kernel, not of the operator",
+    ),
+    Known(
+        TENON_REFUSES,
+        "attention.group_query",
+        r"index or length 0 is outside \[1, ",
+        "a total beyond the past's rows: stock makes present longer, Tenon only where the model "
+        "declares another size for it",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "attention.group_query",
+        r"total_sequence_length must be at least kv_sequence_length",
+        "seqlens_k says which keys there are; the total is held to 1 and to the cache",
     ),
     Known(
         STOCK_REFUSES,
@@ -72,6 +117,24 @@ KNOWN = (
         "",
         r"ReshapeHelper.*size != 0 && \(input_shape_siz.*, requested shape:\{.*\b0\b",
         "-1 beside a size of 0: stock cannot tell it; Tenon takes what it is for any other size",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "",
+        f"^{NOTHING}.*(operand cannot broadcast on dim|with zero effective input extent)",
+        "batches of 0 beside 1, a Pad of nothing to nothing: empty here, refused by stock",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "attention.onnx_attention",
+        r"inconsistent total_sequence_length \(between attn_mask",
+        "from opset 24 on ONNX hides the keys beyond a short mask; stock wants a whole one",
+    ),
+    Known(
+        DIFFERS,
+        "selection.arg_max",
+        r"shape \((.*\b)?0\b.*\) instead of \((.*\b)?0\b.*\)$",
+        "an empty input and a negative axis: stock's result keeps that axis's size of 0",
     ),
     Known(
         DIFFERS,

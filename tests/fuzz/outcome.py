@@ -6,7 +6,6 @@ import re
 import warnings
 from dataclasses import asdict, dataclass
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,6 +15,7 @@ from onnxruntime_ep_tenon.library import PROVIDER
 from models import reference
 
 from .case import Case, session_options
+from .fresh_memory import BY_STOCK, BY_TENON, fill_fresh_memory
 from .graph import element_type
 from .guarded import GuardedArrays
 from .judge import coarsest_of, difference, is_float, within_movement
@@ -24,6 +24,7 @@ SAME, BOTH_REFUSE = "same", "both refuse"
 TENON_REFUSES, STOCK_REFUSES = "Tenon refuses", "stock refuses"
 DIFFERS, UNJUDGED, STOCK_IS_OFF = "differs", "unjudged", "only stock differs"
 NAMES_CONTRADICT, STALE = "names contradict: ", "stale declarations: "
+NOTHING = "our outputs are empty: "
 CRASH, HANG = "crash", "hang"
 
 # The stock provider has no kernel for the types: somebody else must judge.
@@ -50,8 +51,9 @@ class Refused(Exception):
     """What a runtime said instead of a result, on one line."""
 
     def __init__(self, error: Exception):
-        text = str(error).split("Status Message:")[-1]
-        super().__init__(" ".join(text.split())[:400])
+        text = " ".join(str(error).split("Status Message:")[-1].split())
+        # Some begin with a signature of many lines and end with what is the matter.
+        super().__init__(text if len(text) <= 400 else f"{text[:120]} … {text[-280:]}")
 
 
 class Judged:
@@ -105,7 +107,7 @@ class Judged:
 def _value(array: np.ndarray):
     """An OrtValue over the array's own memory: a guard page behind it stays behind it."""
     array = np.asarray(array, order="C")
-    if array.dtype.kind in "fiub" and array.dtype != np.dtype(ml_dtypes.bfloat16):
+    if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     if array.dtype.name in _PACKED:
         return tensors.to_ort_value(array)
@@ -126,11 +128,39 @@ def judge_case(case: Case, device, entering_tenon) -> Outcome:
         guarded.release()
 
 
+def run_stock(case: Case) -> str:
+    """What the stock provider does alone, as `judge_case` has it do."""
+    guarded = GuardedArrays()
+    try:
+        results = _stock_results(case, guarded)
+        return str(results) if isinstance(results, Refused) else ""
+    finally:
+        guarded.release()
+
+
+def run_tenon(case: Case, device, entering_tenon) -> None:
+    """What Tenon does alone; parts that are stock's may die while the session is made."""
+    guarded = GuardedArrays()
+    fill_fresh_memory(BY_TENON)
+    try:
+        session = Judged(case, device)
+        if session.providers() != {PROVIDER}:
+            return
+        entering_tenon(case.family)
+        for feed in case.feeds:
+            session.run({k: guarded.copy(v) for k, v in feed.items()})
+    except Refused:
+        pass
+    finally:
+        guarded.release()
+
+
 def _stock_results(case: Case, guarded: GuardedArrays):
     """A Refused for the session, or a list with results or Refused per Run.
 
     Guard pages for stock too: some of its kernels read past the end, and Tenon is not to blame.
     """
+    fill_fresh_memory(BY_STOCK)
     try:
         session = Judged(case)
     except Refused as refused:
@@ -139,6 +169,7 @@ def _stock_results(case: Case, guarded: GuardedArrays):
 
 
 def _compare_runs(case: Case, device, stock, guarded: GuardedArrays) -> Outcome:
+    fill_fresh_memory(BY_TENON)
     try:
         session = Judged(case, device)
     except Refused as refused:
@@ -190,7 +221,8 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
     if isinstance(wanted, Refused):
         if _NO_KERNEL.search(str(wanted)):
             return Outcome(UNJUDGED, str(wanted), number)
-        return Outcome(STOCK_REFUSES, str(wanted), number)
+        empty = NOTHING if all(result.size == 0 for result in results) else ""
+        return Outcome(STOCK_REFUSES, f"{empty}{wanted}", number)
     if wanted is None:
         return Outcome(UNJUDGED, "stock has no kernel, and the reference cannot tell", number)
     coarsest = coarsest_of([v.dtype for v in [*feed.values(), *results]])
@@ -252,9 +284,13 @@ def _magnified(case: Case, feed, output: int, result, expected, coarsest) -> boo
         stock = Judged(case)
     except Refused:
         return False
-    # Once with the very same inputs: some kernels leave memory as it was.
-    again = stock.run(feed)
-    moved = [] if isinstance(again, Refused) else [again[output]]
+    # Twice with the very same inputs: some kernels leave memory as it was.
+    moved = []
+    for byte in (0x11, 0xEE):
+        fill_fresh_memory(byte)
+        again = stock.run(feed)
+        if not isinstance(again, Refused):
+            moved.append(again[output])
     random = np.random.default_rng(1)
     for _ in range(4):
         stirred = {name: _stirred(value, random, coarsest) for name, value in feed.items()}

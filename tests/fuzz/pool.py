@@ -2,11 +2,13 @@
 
 Workers are forked from a process that has loaded everything and made no session, so that a new one
 costs milliseconds. A worker says when the stock provider is done with a case: what dies afterwards
-died with Tenon.
+died with Tenon, unless an earlier case of that worker left broken memory behind. Before a worker
+leaves it has the heap checked, so that what the last cases broke is seen too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -32,6 +34,7 @@ class Answer:
     in_tenon: bool = False
     what: str = ""  # what the worker called the case as it entered Tenon
     before: tuple[int, ...] = ()  # what the same worker had judged, newest last
+    leaving: bool = False  # all cases were answered, and then the worker died
 
 
 class Worker:
@@ -62,9 +65,7 @@ class Worker:
         data = os.read(self.answers, 1 << 16)
         self._received += data
         if not data:
-            return self._ended(
-                f"signal {signal.Signals(s).name}" if (s := self._wait()) else "exit"
-            )
+            return self._ended(self._wait() or "exit")
         if not self._received.endswith(b"}\n"):
             return None
         return Answer(self.case, json.loads(self._received.splitlines()[-1]))
@@ -81,14 +82,20 @@ class Worker:
         before = tuple(self.judged[:-1])
         return Answer(self.case, None, how, bool(lines), lines[0] if lines else "", before)
 
-    def _wait(self) -> int:
+    def _wait(self) -> str:
+        """How it ended; empty where all was well."""
         status = os.waitpid(self.pid, 0)[1]
-        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if os.WIFSIGNALED(status):
+            return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"status {os.WEXITSTATUS(status)}" if os.WEXITSTATUS(status) else ""
 
-    def end(self) -> None:
-        """An idle worker leaves when nobody asks any more."""
+    def end(self) -> Answer | None:
+        """An idle worker leaves when nobody asks any more; an answer where it dies of that."""
         self.close()
-        self._wait()
+        how = self._wait()
+        if not how:
+            return None
+        return Answer(self.case, None, how, True, "", tuple(self.judged[:-1]), leaving=True)
 
     def close(self) -> None:
         os.close(self._ask)
@@ -107,9 +114,23 @@ def _serve(asked: int, answers: int, judge) -> None:
                     result = {"state": BROKEN, "text": traceback.format_exc(limit=-3)}
                 result = {**_EMPTY, **result}
                 os.write(answers, json.dumps(result).encode() + b"\n")
+        check_heap()
         status = 0
     finally:
         os._exit(status)
+
+
+def check_heap() -> None:
+    """Ends the process where the allocator's lists of free blocks are broken."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    # glibc looks at a free block as it hands it out: more of each size than are cached.
+    taken = [libc.malloc(size) for size in range(16, 2048, 16) for _ in range(16)]
+    for block in taken:
+        libc.free(block)
+    libc.malloc_trim(0)
 
 
 def in_child(work: Callable[[], None]) -> None:
@@ -142,8 +163,9 @@ def judge_all(
                 if worker not in workers:
                     pass
                 elif case is None or len(worker.judged) >= CASES_PER_WORKER:
-                    worker.end()
                     workers.remove(worker)
+                    if (died := worker.end()) is not None:
+                        yield died
                 if case is None:
                     continue
                 if worker not in workers:

@@ -1,7 +1,7 @@
 """Sizes that do not fit, that broadcast, that are 0, or that are not what the model declares."""
 
 import numpy as np
-from size_models import CASES, FLOAT, case, indices, integers, node, numbers
+from size_models import CASES, FLOAT, INT32, case, indices, integers, node, numbers
 
 __all__ = ["CASES"]
 
@@ -259,6 +259,9 @@ for start, end, step in (
     (-1, -(2**62), -(2**63)),
     (-(2**63), 2**63 - 1, 2),
     (1, 3, 1),
+    (0, 2**63 - 1, -1),  # these two are the end of the walk to stock, and any other one is not
+    (4, 2**31 - 1, -2),
+    (4, 2**31, -2),
 ):
     case(
         f"Slice [{start}:{end}:{step}]",
@@ -273,6 +276,68 @@ for start, end, step in (
         },
         left_to_stock=abs(step) > 2**31,
     )
+
+# --- sizes that are computed ---
+
+case(
+    "a size in 32 bits",
+    [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "n", to=INT32),
+        node("Mul", "n b", "p"),
+        node("Cast", "p", to=FLOAT),
+    ],
+    {"x": ["n"]},
+    {"x": numbers(1)},
+    {"x": numbers(3)},
+    constants={"b": np.array([2**30], np.int32)},
+    allowed_error="stock's size is a negative one",
+)
+
+# --- positions ---
+
+for op, inputs, opset in (
+    ("ms.RotaryEmbedding", "x p c s", 21),
+    ("RotaryEmbedding", "x c s p", 23),
+):
+    case(
+        f"{op}, more tokens than angles",
+        node(op, inputs, num_heads=2),
+        {"x": ["b", "t", 8], "p": ["b", "t"]},
+        {"x": numbers(2, 4, 8), "p": indices(2, 4)},
+        {"x": numbers(2, 5, 8), "p": indices(2, 5)},
+        constants={"c": numbers(4, 2), "s": numbers(4, 2)},
+        opset=opset,
+    )
+    case(
+        f"{op} at a position below 0",
+        node(op, inputs, num_heads=2),
+        {"x": ["b", "t", 8], "p": ["b", "t"]},
+        {"x": numbers(1, 2, 8), "p": integers(3, -1).reshape(1, 2)},
+        constants={"c": numbers(4, 2), "s": numbers(4, 2)},
+        opset=opset,
+        allowed_error="older runtimes read before the table",
+    )
+
+for width in (3, 7, 9):
+    case(
+        f"Attention of 7 keys with a mask of {width}",
+        node("Attention", "q k k m"),
+        {"q": [1, 2, "s", 8], "k": [1, 2, "t", 8], "m": ["r", "w"]},
+        {"q": numbers(1, 2, 3, 8), "k": numbers(1, 2, 7, 8), "m": numbers(3, width)},
+        opset=24,
+        allowed_result="ONNX hides the keys beyond it" if width == 3 else "",
+    )
+
+case(
+    "MultiHeadAttention, its bias stretched",
+    node("ms.MultiHeadAttention", "q k k _ _ b", num_heads=2),
+    {"q": ["n", "s", 8], "k": ["n", "t", 8], "b": ["a", "h", "u", "v"]},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 3, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(1, 1, 3, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 1, 5)},
+    {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 3, 1)},
+)
 
 # --- gathers and scatters ---
 
@@ -533,6 +598,26 @@ case(
 
 # --- nothing ---
 
+for dims in ([5, 0, 15], [5, "n", 15]):
+    case(
+        f"Softmax of nothing, transposed, {dims}",
+        [
+            node("Transpose", "x", "t", perm=[0, 2, 1]),
+            node("Softmax", "t", "s", axis=1),
+            node("Neg", "s"),
+        ],
+        {"x": dims},
+        {"x": numbers(5, 0, 15)},
+    )
+case(
+    "ArgMax",
+    [node("ArgMax", "x", "a", axis=1), node("Cast", "a", to=FLOAT)],
+    {"x": ["n", "m"]},
+    {"x": numbers(2, 3)},
+    {"x": numbers(0, 3)},
+    {"x": numbers(0, 0)},
+    {"x": numbers(2, 0)},
+)
 for shape, dims in (([4, 0], [4, 0]), ([4, 0], ["n", 0]), ([0, 4], [0, 4]), ([0, 4], ["n", 4])):
     case(
         f"Softmax of {shape}, {dims}",
@@ -547,10 +632,11 @@ for shape, dims in (([4, 0], [4, 0]), ([4, 0], ["n", 0]), ([0, 4], [0, 4]), ([0,
         {"x": numbers(*shape)},
         constants={"g": numbers(shape[-1]), "w": numbers(shape[-1], 5)},
     )
-    case(
-        f"ReduceSum of {shape}, {dims}",
-        node("ReduceSum", "x a"),
-        {"x": dims},
-        {"x": numbers(*shape)},
-        constants={"a": integers(1)},
-    )
+    for op in ("ReduceSum", "ReduceMean"):
+        case(
+            f"{op} of {shape}, {dims}",
+            node(op, "x a"),
+            {"x": dims},
+            {"x": numbers(*shape)},
+            constants={"a": integers(1)},
+        )

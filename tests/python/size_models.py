@@ -39,7 +39,7 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes):
     names = [name if name != "_" else "" for name in inputs.split()]
     domain = "com.microsoft" if op.startswith("ms.") else ""
     made = helper.make_node(op.removeprefix("ms."), names, outputs.split(), **attributes)
-    made.name = f"the_{op.removeprefix('ms.')}"
+    made.name = f"the_{op.removeprefix('ms.')}_of_{made.output[0]}"
     made.domain = domain
     return made
 

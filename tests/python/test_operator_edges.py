@@ -270,3 +270,14 @@ def test_an_index_out_of_bounds_fails_the_run_by_name(index):
     data = node_model("Gather", {"x": (FLOAT, ["n"]), "i": (INT64, ["k"])}, FLOAT)
     with pytest.raises(Exception, match=r"Gather.*outside \[-3, 3\)"):
         run_tenon(data, {"x": SEVEN[:3], "i": np.array([0, index])})
+
+
+@pytest.mark.parametrize("op", ["Softplus", "Mish"])
+def test_small_results_keep_their_digits(op):
+    """1 + exp(-12) has room for three of them."""
+    x = np.linspace(-40, 10, 501).astype(np.float32)
+    wide = x.astype(np.float64)
+    expected = np.log1p(np.exp(wide))
+    expected = wide * np.tanh(expected) if op == "Mish" else expected
+    (y,) = run_tenon(node_model(op, {"x": (FLOAT, ["n"])}, FLOAT), {"x": x})
+    np.testing.assert_allclose(y, expected, rtol=1e-6)

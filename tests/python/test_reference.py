@@ -1,9 +1,12 @@
 """The float64 judge, checked against stock ONNX Runtime wherever that can run the model."""
 
+import math
+
 import numpy as np
 import onnxruntime
 import pytest
 from conftest import runtime_at_least
+from onnx import TensorProto, helper
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, reference, validate
 from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
@@ -117,3 +120,38 @@ def test_the_dot_bound_scales_with_the_magnitudes():
     x, w = np.ones((1, 64)), np.ones((64, 1))
     assert dot_bound(10 * x, w, np.float32) == pytest.approx(10 * dot_bound(x, w, np.float32))
     assert dot_bound(x, w, np.float16) > dot_bound(x, w, np.float32)
+
+
+def one_node(op, inputs, element, opset=20, **attributes):
+    types = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in inputs.values()]
+    infos = [
+        helper.make_tensor_value_info(name, kind, array.shape)
+        for (name, array), kind in zip(inputs.items(), types, strict=True)
+    ]
+    node = helper.make_node(op, list(inputs), ["y"], **attributes)
+    graph = helper.make_graph(
+        [node], "one", infos, [helper.make_tensor_value_info("y", element, None)]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+@pytest.mark.parametrize("approximate", ["", "none", "tanh"])
+def test_erf_and_gelu_have_the_digits_of_float64(approximate):
+    x = np.linspace(-3, 3, 13)
+    op, attributes = ("Gelu", {"approximate": approximate}) if approximate else ("Erf", {})
+    model = one_node(op, {"x": x}, TensorProto.DOUBLE, **attributes)
+    erf = np.array([math.erf(v) for v in x])
+    halves = np.array([math.erf(v / math.sqrt(2)) for v in x])
+    bent = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    expected = {"": erf, "none": x / 2 * (1 + halves), "tanh": x / 2 * (1 + bent)}[approximate]
+    np.testing.assert_allclose(reference.evaluate(model, {"x": x})[0], expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot_agrees_with_stock_outside_of_its_range(axis):
+    inputs = {
+        "x": np.array([[-4, -3, -1], [2, 3, 1000]]),
+        "depth": np.array(3),
+        "values": np.array([0.5, 2], np.float32),
+    }
+    agree(one_node("OneHot", inputs, TensorProto.FLOAT, axis=axis), inputs)

@@ -133,29 +133,13 @@ ValueId dot(Rewrite& r, ValueId a, ValueId b, bool b_k_last, double alpha, Shape
   return r.emit.emit(std::move(node), r.dtype(a), std::move(shape));
 }
 
-// true where query i may see key j: [1,1,Sq,Sk], or [B,1,Sq,Sk] with lengths.
+// [1,1,Sq,Sk], true where query i may see key j; none: it sees all.
 ValueId visible(Rewrite& r, const Form& form) {
-  const bool causal = r.node().integer("is_causal", 0) != 0;
-  ValueId keep = kNoValue;
-  const auto both = [&](ValueId more) {
-    keep = keep == kNoValue ? more : r.emit.compare("And", keep, more);
-  };
+  if (r.node().integer("is_causal", 0) == 0) return kNoValue;
   const ValueId key = r.emit.position({1, 1, 1, form.keys}, 3);
-  ValueId lengths = kNoValue;
-  if (r.has_input(kLengths)) {
-    const Shape batch = *r.graph().value(r.input(kLengths)).shape;
-    lengths = r.emit.cast(r.emit.reshape(r.input(kLengths), {batch[0], 1, 1, 1}), DType::kI64);
-    both(r.emit.compare("Less", key, lengths));
-  }
-  if (causal) {
-    const ValueId query = r.emit.position({1, 1, form.queries, 1}, 2);
-    const ValueId offset =
-        lengths == kNoValue
-            ? r.emit.dim_value(form.keys - form.new_keys, DType::kI64)
-            : r.emit.binary("Sub", lengths, r.emit.dim_value(form.queries, DType::kI64));
-    both(r.emit.compare("LessOrEqual", key, r.emit.binary("Add", query, offset)));
-  }
-  return keep;
+  const ValueId query = r.emit.position({1, 1, form.queries, 1}, 2);
+  const ValueId past = r.emit.dim_value(form.keys - form.new_keys, DType::kI64);
+  return r.emit.compare("LessOrEqual", key, r.emit.binary("Add", query, past));
 }
 
 ValueId softcapped(Rewrite& r, ValueId scores) {
@@ -195,6 +179,13 @@ double scale_of(Rewrite& r, const Dim& head_size) {
   return given != 0.0f ? given : 1.0 / std::sqrt(static_cast<double>(head_size.value()));
 }
 
+// Only kernels of attention look whether lengths fit the keys, and know windows.
+bool can_be_written_out(Rewrite& r) {
+  const ir::Node& node = r.node();
+  return !r.has_input(kLengths) && node.integer("left_window_size", -1) < 0 &&
+         node.integer("right_window_size", -1) < 0;
+}
+
 bool written_out(Rewrite& r, const Form& form) {
   const int64_t mode = r.node().integer("qk_matmul_output_mode", 0);
   const ValueId q = four_dims(r, r.input(kQ), form, form.q_heads);
@@ -232,7 +223,7 @@ bool onnx_attention(Rewrite& r) {
   const auto form = read_form(r);
   if (!form || r.has_input(kPastK) != r.has_input(kPastV)) return false;
   if (r.has_input(kMask) && !r.shape(r.input(kMask))) return false;
-  if (r.is_used(kScores)) return written_out(r, *form);
+  if (r.is_used(kScores)) return can_be_written_out(r) && written_out(r, *form);
   ir::Attention attention = fused(r, *form);
   std::vector<ValueId> outputs = {r.output(kY)};
   if (r.has_input(kPastK)) {

@@ -134,8 +134,8 @@ ValueId spread_positions(Rewrite& r, ValueId positions, const Dim& sequence) {
 
 Rotation rotation_at(Rewrite& r, ValueId cos_table, ValueId sin_table, ValueId positions,
                      int64_t width, bool interleaved) {
-  return {r.emit.gather(cos_table, positions, 0), r.emit.gather(sin_table, positions, 0), width,
-          interleaved};
+  const auto rows = [&](ValueId table) { return r.emit.gather(table, positions, 0, false); };
+  return {rows(cos_table), rows(sin_table), width, interleaved};
 }
 
 ValueId rotate(Rewrite& r, ValueId x, const Rotation& rotation, bool heads_first) {

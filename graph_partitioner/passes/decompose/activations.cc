@@ -14,11 +14,19 @@ ValueId sigmoid(Emitter& emit, ValueId x) {
   return emit.unary("Reciprocal", emit.binary("Add", decay, 1.0));
 }
 
+// log(1 + x) for x >= 0, with the digits that 1 + x has no room for: the logarithm is taken where
+// the sum was rounded to, at 1 + r, and is as good as linear from there to 1 + x.
+ValueId log_of_one_and(Emitter& emit, ValueId x) {
+  const ValueId sum = emit.binary("Add", x, 1.0);
+  const ValueId rounded = emit.binary("Sub", sum, 1.0);
+  const ValueId scaled = emit.binary("Mul", emit.unary("Log", sum), emit.binary("Div", x, rounded));
+  return emit.where(emit.compare("Equal", rounded, 0.0), x, scaled);
+}
+
 // log(1 + exp(x)) without overflow: max(x, 0) + log(1 + exp(-|x|)).
 ValueId softplus(Emitter& emit, ValueId x) {
   const ValueId decay = emit.unary("Exp", emit.unary("Neg", emit.unary("Abs", x)));
-  const ValueId tail = emit.unary("Log", emit.binary("Add", decay, 1.0));
-  return emit.binary("Add", emit.binary("Max", x, 0.0), tail);
+  return emit.binary("Add", emit.binary("Max", x, 0.0), log_of_one_and(emit, decay));
 }
 
 // exp(x) - 1, scaled.

@@ -217,7 +217,7 @@ ValueId Emitter::block_expand(ValueId x, int64_t axis, int64_t block, const Dim&
   return emit(std::move(node), dtype(x), std::move(to));
 }
 
-ValueId Emitter::gather(ValueId data, ValueId indices, int64_t axis) {
+ValueId Emitter::gather(ValueId data, ValueId indices, int64_t axis, bool from_end) {
   const Shape rows = *shape(data), picked = *shape(indices);
   Shape to(rows.begin(), rows.begin() + axis);
   to.insert(to.end(), picked.begin(), picked.end());
@@ -226,6 +226,7 @@ ValueId Emitter::gather(ValueId data, ValueId indices, int64_t axis) {
   node.op = "Gather";
   node.inputs = {data, indices};
   node.attributes["axis"] = axis;
+  if (!from_end) node.attributes["from_end"] = int64_t{0};
   return emit(std::move(node), dtype(data), std::move(to));
 }
 

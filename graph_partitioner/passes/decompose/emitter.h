@@ -58,7 +58,8 @@ class Emitter {
   ValueId expand(ValueId x, Shape to);
   ValueId slice(ValueId x, std::vector<Dim> starts, std::vector<int64_t> steps, Shape to);
   ValueId block_expand(ValueId x, int64_t axis, int64_t block, const Dim& size);
-  ValueId gather(ValueId data, ValueId indices, int64_t axis);
+  // Negative indices count from the end, or fail the Run.
+  ValueId gather(ValueId data, ValueId indices, int64_t axis, bool from_end = true);
   ValueId pad(ValueId x, std::vector<Dim> begins, ValueId fill, Shape to);
   // Any op with one output; name and sources are those of the node being replaced.
   ValueId emit(Node node, DType dtype, std::optional<Shape> shape);

@@ -55,6 +55,10 @@ void attention(NodeFacts& facts) {
   }
   if (facts.has_input(4) && (!facts.shape(4) || facts.shape(4)->size() != 4)) return;
   const Dim total = add_past(facts, 4, 5, *k, *v);
+  // A mask may be shorter than the keys from opset 24 on, but not longer.
+  if (const Shape* mask = facts.shape(3); mask && !mask->empty()) {
+    facts.require(mask->back(), ir::Relation::kAtMost, total);
+  }
   facts.require_shape(6, {q->batch});
   facts.set_shape(1, {k->batch, k->heads, total, k->size});
   facts.set_shape(2, {v->batch, v->heads, total, v->size});
@@ -111,6 +115,13 @@ void multi_head_attention(NodeFacts& facts) {
   const auto& [q, k, v] = *operands;
   require_together(facts, q, k, v);
   const Dim total = add_past(facts, 6, 7, k, v);
+  // Only batches and heads of attention_bias may be stretched.
+  if (const Shape* bias = facts.shape(5); bias && bias->size() == 4) {
+    facts.require((*bias)[0], ir::Relation::kStretches, q.batch);
+    facts.require((*bias)[1], ir::Relation::kStretches, q.heads);
+    facts.require_equal((*bias)[2], q.length);
+    facts.require_equal((*bias)[3], total);
+  }
   facts.set_shape(0, {q.batch, q.length, q.heads * v.size});
   facts.set_shape(1, {k.batch, k.heads, total, k.size});
   facts.set_shape(2, {v.batch, v.heads, total, v.size});

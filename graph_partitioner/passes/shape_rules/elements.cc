@@ -1,6 +1,7 @@
 // Elements of small integer tensors as dims: the arithmetic that exporters write between Shape and
 // Reshape, done at compile time.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -16,7 +17,8 @@ bool holds_elements(DType dtype) {
   return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kBool;
 }
 
-// Dims do not wrap. What overflows 32 bits even where every size is 1 is left to the kernels.
+// Dims do not wrap. What overflows 32 bits even where every size is 1 is left to the kernels; where
+// only large sizes do, the Run is refused.
 bool fits(DType dtype, const Dim& element) {
   if (dtype != DType::kI32) return true;
   try {
@@ -27,11 +29,21 @@ bool fits(DType dtype, const Dim& element) {
   }
 }
 
+void require_int32(NodeFacts& facts, const Elements& elements) {
+  using Limits = std::numeric_limits<int32_t>;
+  for (const Dim& element : elements) {
+    facts.require(Limits::min(), ir::Relation::kAtMost, element);
+    facts.require(element, ir::Relation::kAtMost, Limits::max());
+  }
+}
+
 void set_if(NodeFacts& facts, std::optional<Elements> elements) {
   const DType dtype = facts.output_dtype(0);
   if (!elements || !holds_elements(dtype)) return;
   const auto fits_dtype = [&](const Dim& element) { return fits(dtype, element); };
-  if (std::ranges::all_of(*elements, fits_dtype)) facts.set_elements(0, std::move(*elements));
+  if (!std::ranges::all_of(*elements, fits_dtype)) return;
+  if (dtype == DType::kI32) require_int32(facts, *elements);
+  facts.set_elements(0, std::move(*elements));
 }
 
 // Scalars and equal lengths; that is all that shape arithmetic broadcasts.

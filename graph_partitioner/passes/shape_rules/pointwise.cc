@@ -88,7 +88,10 @@ void arg_reduce(NodeFacts& facts) {
   if (!shape) return;
   const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
   if (!axis) return;
-  facts.set_shape(0, reduced(*shape, {*axis}, facts.node().integer("keepdims", 1) != 0));
+  Shape result = reduced(*shape, {*axis}, facts.node().integer("keepdims", 1) != 0);
+  // Nothing has no largest element; where there is no result either, nobody asks.
+  facts.require(min(element_count(result), 1), ir::Relation::kAtMost, (*shape)[*axis]);
+  facts.set_shape(0, std::move(result));
 }
 
 // Y, Mean, InvStdDev: the statistics have size 1 from `axis` on.
@@ -158,6 +161,8 @@ void rotate_at(NodeFacts& facts, size_t positions, size_t cos) {
   const Dim tokens = (*x)[x->size() == 4 ? 2 : 1];
   if (table) facts.require_shape(cos + 1, *table);
   if (table && table->size() == 3) facts.require_shape(cos, {(*x)[0], tokens, table->back()});
+  // A table may serve any positions, but ONNX Runtime wants a row for as many tokens as there are.
+  if (table && table->size() == 2) facts.require(tokens, ir::Relation::kAtMost, table->front());
   if (rows && rows->size() == 2) facts.require_shape(positions, {(*x)[0], tokens});
   if (rows && rows->size() != 2) facts.require_elements(positions, 1);
   facts.set_shape(0, *x);

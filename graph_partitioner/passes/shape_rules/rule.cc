@@ -204,6 +204,11 @@ std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low,
   return std::nullopt;
 }
 
+// ONNX Runtime takes these two as the end of the walk, wherever it goes.
+bool is_endless(const Dim& end) {
+  return end.is(std::numeric_limits<int32_t>::max()) || end.is(std::numeric_limits<int64_t>::max());
+}
+
 // A start past the end needs no clamp: nothing is taken then. The last k begin at dim - min(dim,
 // k), which leaves min(dim, k) as their number.
 std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
@@ -230,7 +235,7 @@ std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_
   // Walking backwards, a start past the end is clamped to the last element; an end may lie before
   // the first one.
   const auto from = start.is(-1) ? dim - 1 : slice_bound(start, dim, 0, dim - 1);
-  const auto to = slice_bound(end, dim, -1, dim - 1);
+  const auto to = is_endless(end) ? Dim(-1) : slice_bound(end, dim, -1, dim - 1);
   if (!from || !to) return std::nullopt;
   // An axis without elements has no last one to begin at.
   const Dim most = ceil_div(dim, -step);

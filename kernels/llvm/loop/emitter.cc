@@ -100,10 +100,11 @@ class LoopEmitter {
     }
   }
 
+  // What means divide by: that of nothing is 0.
   Dim reduced_count() const {
     Dim count = 1;
     for (int axis : problem_.reduced_axes) count = count * problem_.domain[axis];
-    return count;
+    return max(count, 1);
   }
 
   bool vector_is_reduced() const {

@@ -241,7 +241,7 @@ class Splitter {
     node.op = std::move(op);
     node.inputs = std::move(inputs);
     node.outputs = {output};
-    if (node.is("tenon::DimValue")) node.attributes["dim"] = size().text();
+    if (node.is("tenon::DimValue")) node.attributes["dim"] = max(size(), 1).text();
     return body.add_node(std::move(node));
   }
 

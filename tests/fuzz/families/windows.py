@@ -26,7 +26,8 @@ def _window(g: Graph, spatial: int) -> dict:
 
 def conv(g: Graph) -> None:
     dtype = g.pick((F32, F32, F32, F64, F16))
-    spatial, group = g.between(1, 2), g.pick((1, 1, 2, 3))
+    # Stock's float16 convolution with groups breaks its heap on aarch64.
+    spatial, group = g.between(1, 2), g.pick((1, 1, 2, 3)) if dtype != F16 else 1
     channels, made = group * g.between(1, 3), group * g.between(1, 4)
     kernel = [g.pick((1, 2, 3)) for _ in range(spatial)]
     x = _image(g, channels, spatial, dtype)
