@@ -20,7 +20,7 @@ using HostFunction = void (*)(void* const* buffers, const int64_t* indices, int6
 
 // Receives every stage of every kernel: ("row_sum", "tile" | "tile.expanded" | "tile.constraints",
 // "tile.layouts" (on a GPU) | "llvm" | "llvm.optimized" | "products_in_flight" (of wgmma) | "asm",
-// text). Empty: no dumps are made.
+// text). Whoever orders launches adds ("program", "launch_dependencies", table). Empty: no dumps.
 using StageSink =
     std::function<void(std::string_view kernel, std::string_view stage, std::string_view text)>;
 
