@@ -337,11 +337,13 @@ class Gelu(_ByNode):
 
 
 class OneHot(_ByNode):
-    """Indices outside of [-depth, depth) are hot nowhere; onnx.reference takes their remainder."""
+    """Indices outside of [-depth, depth) are hot nowhere; onnx.reference takes their remainder.
+
+    Nor are fractions: ONNX Runtime does not round them, though ONNX would.
+    """
 
     def compute(self, indices, depth, values):
         depth = int(np.asarray(depth).reshape(-1)[0])
-        indices = indices.astype(np.int64)
         indices = np.where(indices < 0, indices + depth, indices)
         hot = indices[..., None] == np.arange(depth)
         return np.moveaxis(np.where(hot, values[1], values[0]), -1, self.get("axis", -1))

@@ -132,6 +132,16 @@ class Graph:
         self.inputs.append(Input(name, dtype, list(dims), make))
         return name
 
+    def tame_input(self, dtype, dims: Dims, scale: float = 1.0) -> str:
+        """Neither infinities nor NaN, and no squares beyond float32."""
+
+        def make(g: Graph, shape):
+            values = g.numbers(shape, dtype, scale)
+            most = np.asarray(min(1e18, float(np.finfo(dtype).max)), dtype)
+            return np.clip(np.nan_to_num(values), -most, most)
+
+        return self.input(dtype, dims, make)
+
     def indices(self, dtype, dims: Dims, low: int | str, high: int | str) -> str:
         """An input of indices; a bound may be a label."""
 

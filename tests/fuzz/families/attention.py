@@ -127,8 +127,9 @@ def multi_head(g: Graph) -> None:
     causal = g.pick((None, None, 1))
     keys = queries if causal else g.label()
     heads, width = g.between(1, 4), g.pick((4, 8, 16))
-    q = g.input(dtype, [batch, queries, heads * width])
-    k = g.input(dtype, [batch, g.wild(keys, queries), heads * width])
+    # Stock hides keys by finite scores: a visible one of -inf is less than they are.
+    q = g.tame_input(dtype, [batch, queries, heads * width])
+    k = g.tame_input(dtype, [batch, g.wild(keys, queries), heads * width])
     v = g.input(dtype, [batch, g.wild(keys, g.label(g.sizes[keys])), heads * width])
     bias = g.weight(3 * heads * width) if g.chance(0.2) else ""
     mask = ""
