@@ -97,7 +97,7 @@ KNOWN = (
     Known(
         STOCK_REFUSES,
         "attention.group_query",
-        r"total_sequence_length must be at least kv_sequence_length",
+        r"total_sequence_length must (be at least kv_sequence_length|equal past_sequence_length)",
         "seqlens_k says which keys there are; the total is held to 1 and to the cache",
     ),
     Known(

@@ -339,6 +339,23 @@ case(
     {"q": numbers(2, 3, 8), "k": numbers(2, 5, 8), "b": numbers(2, 2, 3, 1)},
 )
 
+case(
+    "GroupQueryAttention over more keys than it was given",
+    node("ms.GroupQueryAttention", "q k k p p l t", "y nk nv", num_heads=2, kv_num_heads=1),
+    {"q": [1, "s", 16], "k": [1, "s", 8], "p": [1, 1, "r", 8], "l": [1], "t": [1]},
+    *(
+        {
+            "q": numbers(1, 1, 16),
+            "k": numbers(1, 1, 8),
+            "p": numbers(1, 1, rows, 8),
+            "l": np.array([7], np.int32),
+            "t": np.array([8], np.int32),
+        }
+        for rows in (8, 7, 3)
+    ),
+    outputs={"y": None, "nk": [1, 1, 8, 8], "nv": [1, 1, 8, 8]},
+)
+
 # --- gathers and scatters ---
 
 case(

@@ -337,7 +337,9 @@ std::vector<IndexCheck> length_checks(const AttentionProblem& problem) {
   const bool is_checked = attention.kv_lengths != ir::kNoValue && attention.least_length >= 0;
   if (!is_checked && !tells_positions) return {};
   if (!is_checked) return {{.value = attention.kv_lengths, .bound = problem.angle_rows + 1}};
-  const Dim most = tells_positions ? min(problem.all_keys, problem.angle_rows) : problem.all_keys;
+  Dim most = tells_positions ? min(problem.all_keys, problem.angle_rows) : problem.all_keys;
+  // Present may be longer than past and the new keys are together: nobody has given the rest.
+  if (problem.has_past()) most = min(most, problem.past + problem.keys);
   return {{.value = attention.kv_lengths,
            .bound = most + 1,
            .from_end = false,
