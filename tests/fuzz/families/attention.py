@@ -105,6 +105,9 @@ def onnx_attention(g: Graph) -> None:
         outputs = 3
     elif g.opset == 24 and g.chance(0.2) and not counts:
         inputs += ["", "", g.indices(I64, [batch], 1, g.sizes[keys] + 1)]
+    scores = g.chance(0.15)
+    if scores:
+        outputs = 4
     names = g.node(
         "Attention",
         inputs,
@@ -112,7 +115,7 @@ def onnx_attention(g: Graph) -> None:
         is_causal=g.pick((None, 0, 1)),
         scale=g.pick((None, 0.5)),
         softcap=g.wild(None, 20.0),
-        qk_matmul_output_mode=None,
+        qk_matmul_output_mode=g.pick((None, 0, 1, 2, 3)) if scores else None,
         softmax_precision=g.wild(None, 1),
         **counts,
     )
