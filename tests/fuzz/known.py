@@ -70,7 +70,7 @@ KNOWN = (
     Known(
         TENON_REFUSES,
         "movement.concat",
-        r"sizes (\d+ \(.*\) and 0|0 \(.*\) and \d+) \(.*\) must be equal",
+        r"sizes (\d+( \(.*\))? and 0|0( \(.*\))? and \d+)( \(.*\))? must be equal",
         "stock skips inputs without elements, whatever their sizes; some of its results have "
         "places that nobody wrote",
     ),
