@@ -131,13 +131,6 @@ KNOWN = (
         "from opset 24 on ONNX hides the keys beyond a short mask; stock wants a whole one",
     ),
     Known(
-        DIFFERS,
-        "products.gated_mlp",
-        r"by up to 0 where the largest is .*: (-?inf|nan) instead of -?\d",
-        "float16 between nodes overflows, as ONNX has it; stock keeps float32 between them where "
-        "it has no float16 kernel",
-    ),
-    Known(
         TENON_REFUSES,
         "norms.channel_norm",
         r"sizes 1 (\(.*\) )?and \d+ (\(.*\) )?must be equal",
