@@ -75,3 +75,40 @@ def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance)
 
 def compare_all(names, results, references, tolerance: Tolerance | None = None) -> list[Verdict]:
     return [compare(n, r, w, tolerance) for n, r, w in zip(names, results, references, strict=True)]
+
+
+# Rounded weights change every result, and by how much is the model's affair; but a result that is
+# further from the original than zeros would be has nothing to do with it any more.
+_FURTHEST_FROM_ORIGINAL = 1.0
+
+
+def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -> Verdict:
+    """A quantised model's output against the float model's: is it the same function, rounded?
+
+    rms_error is relative; of integers and booleans, such as chosen classes, the share that differ.
+    """
+    result, original = np.asarray(result), np.asarray(original)
+    if result.ndim != original.ndim:
+        problem = f"expected rank {original.ndim}, got {result.ndim}"
+        return Verdict(name, False, np.inf, np.inf, problem)
+    if result.shape != original.shape:  # as many as NonZero found: other numbers, other count
+        problem = f"the original's shape is {list(original.shape)}, this one's {list(result.shape)}"
+        return Verdict(name, True, np.nan, np.nan, problem)
+    if not original.size:
+        return Verdict(name, True, 0.0, 0.0)
+    if original.dtype.kind in "USObiu":
+        return Verdict(name, True, 0.0, float(np.mean(result != original)))
+    got, wanted = result.astype(np.float64), original.astype(np.float64)
+    if lost := np.count_nonzero(np.isfinite(wanted) & ~np.isfinite(got)):
+        problem = f"{lost} of {got.size} elements are NaN or Inf, in the original they are not"
+        return Verdict(name, False, np.inf, np.inf, problem)
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    error = np.abs(got - wanted)[finite]
+    if not error.size:
+        return Verdict(name, True, 0.0, 0.0)
+    size = float(np.sqrt(np.mean(np.square(wanted[finite]))))
+    spread = float(np.sqrt(np.mean(np.square(error))))
+    relative = spread / size if size > 0 else spread
+    far = relative > _FURTHEST_FROM_ORIGINAL
+    problem = f"it differs by {relative:.0%} (rms): zeros would be nearer" if far else ""
+    return Verdict(name, not far, float(error.max()), relative, problem)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 PROVIDER = "TenonExecutionProvider"
 LIBRARY = "libonnxruntime_ep_tenon.so"
+E8M0_SINCE = "1.27.0"  # the first onnxruntime that loads MXFP8 and MXFP4 with e8m0 scales
 _PACKAGE = Path(__file__).resolve().parent
 
 

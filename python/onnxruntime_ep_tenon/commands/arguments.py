@@ -14,6 +14,22 @@ def key_and_value(text: str) -> tuple[str, str]:
     return key, value
 
 
+def count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, got '{text}'")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got '{text}'")
+    return value
+
+
 def name_and_number(text: str) -> tuple[str, int]:
     key, value = key_and_value(text)
     if not value.isdigit():
@@ -47,7 +63,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a provider option, e.g. precision_mode=int8; may be given again",
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: all)")
+    parser.add_argument("--threads", type=count, default=0, help="threads (default: all)")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +91,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the whole shape of an input, where its dimensions have no names",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=count, default=0, help="of the random inputs (default: 0)")
     parser.add_argument(
         "--max-int",
-        type=int,
+        type=count,
         default=1,
         help="largest random integer, e.g. a vocabulary's size - 1",
     )

@@ -1,0 +1,118 @@
+"""One Run of a model that was just written, beside one of the model that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import tensors
+from .host_memory import available_memory
+from .inputs import InputError
+from .library import E8M0_SINCE, get_library_path, version_tuple
+from .report import SessionError, session_with_report
+
+# Both models, the weights as they are packed, and what the runtime copies while it loads.
+_MEMORY_PER_FILE_BYTE = 3
+
+
+class TrialError(ValueError):
+    """The model does not run, or does not do what the one it was made from does."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of it; `skipped` says what could not be tried, and why."""
+
+    verdicts: list = field(default_factory=list)
+    skipped: str = ""
+
+    def as_dict(self) -> dict:
+        return {"skipped": self.skipped, "outputs": [v.as_dict() for v in self.verdicts]}
+
+
+def why_not_here(format: str, size: int) -> str:
+    """Why this machine cannot run a model of this format and size; empty: it can."""
+    try:
+        import onnxruntime
+
+        get_library_path()
+    except (ImportError, OSError) as error:
+        return str(error)
+    version = onnxruntime.__version__
+    if format.startswith("mx") and version_tuple(version) < version_tuple(E8M0_SINCE):
+        return f"{format} needs onnxruntime {E8M0_SINCE}, here is {version}"
+    needed, there = size * _MEMORY_PER_FILE_BYTE, available_memory()
+    if needed > there:
+        return f"it takes about {needed >> 20} MiB of memory, and {there >> 20} are free"
+    return ""
+
+
+def try_model(
+    written: Path,
+    original: Path,
+    make_inputs: Callable,
+    make_settings: Callable,
+    device: str = "auto",
+) -> Trial:
+    """Opens what was written with Tenon, and compares a Run; TrialError where that fails."""
+    from .models import validate
+
+    try:
+        session, _ = session_with_report(written, device, make_settings())
+    except Exception as error:
+        raise TrialError(_without_path(_refusal(error), written)) from error
+    try:
+        inputs = make_inputs(session)
+    except InputError as error:
+        return Trial(skipped=f"it opens, but was not run: {error}")
+    try:
+        expected = run_original(original, inputs, make_settings, device)
+    except Exception as error:
+        return Trial(
+            skipped="it opens, but was not compared: the original itself does not run with "
+            f"these inputs ({first_line(error)}); give sizes with --dim, or inputs with --input"
+        )
+    try:
+        results = tensors.run(session, inputs)
+    except Exception as error:
+        raise TrialError(_without_path(f"it opens, but its Run fails: {error}", written)) from error
+    names = [output.name for output in session.get_outputs()]
+    verdicts = [
+        validate.compare_with_original(name, result, wanted)
+        for name, result, wanted in zip(names, results, expected, strict=True)
+    ]
+    if wrong := [verdict for verdict in verdicts if not verdict.ok]:
+        raise TrialError(f"output '{wrong[0].name}' is not the original's: {wrong[0].problem}")
+    return Trial(verdicts)
+
+
+def run_original(original: Path, inputs: dict, make_settings: Callable, device: str = "auto"):
+    """Outputs of the float model, from ONNX Runtime itself where it has the kernels."""
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(
+            str(original), make_settings(), providers=["CPUExecutionProvider"]
+        )
+    except Exception:
+        session, _ = session_with_report(original, device, make_settings())
+    return tensors.run(session, inputs)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _refusal(error: Exception) -> str:
+    if not isinstance(error, SessionError):
+        return str(error)
+    weights = [n["node"] for n in error.report.left_out if n["op"] == "DequantizeLinear"]
+    products = [n["node"] for n in error.report.left_out if n["op"] in ("MatMul", "Gemm", "Gather")]
+    advice = "".join(f" --exclude '{name}'" for name in products[:3]) if weights else ""
+    return f"{error}\nLeave such layers as they are:{advice}" if advice else str(error)
+
+
+def _without_path(text: str, written: Path) -> str:
+    """The file has another name until it is done with: that one would puzzle people."""
+    return text.replace(str(written), written.name).replace(str(written.parent), "")
