@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
-from ..inputs import make_inputs
+from .. import genai_folder
+from ..inputs import MadeInputs, make_inputs
 
 
 def key_and_value(text: str) -> tuple[str, str]:
@@ -46,7 +49,26 @@ def name_and_shape(text: str) -> tuple[str, list[int]]:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="an ONNX model file")
+    parser.add_argument("model", help="an ONNX model file, or a folder of ONNX Runtime GenAI's")
+
+
+def model_files(given: str) -> list[Path]:
+    """The file itself, or what the configuration of a GenAI folder names."""
+    path = Path(given)
+    if path.is_dir():
+        return genai_folder.model_files(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file at {path}")
+    return [path]
+
+
+def model_file(given: str) -> Path:
+    """As model_files, where only one model will do."""
+    found = model_files(given)
+    if len(found) > 1:
+        names = ", ".join(str(file) for file in found)
+        raise ValueError(f"{given} holds several models; give one of: {names}")
+    return found[0]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -100,11 +122,21 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def inputs_of(args, session) -> dict:
+def inputs_of(args, session) -> MadeInputs:
     """The inputs that the shared arguments ask for."""
     return make_inputs(
         session, dict(args.dim), dict(args.input), args.seed, args.max_int, dict(args.shape)
     )
+
+
+def explaining_sizes(made: MadeInputs, run: Callable):
+    """What run() gives; where it fails, the error says which sizes had been chosen."""
+    try:
+        return run()
+    except Exception as error:
+        if not made.chosen:
+            raise
+        raise RuntimeError(f"{str(error).strip()}\n{made.chosen_text()}") from error
 
 
 def session_options(threads: int):
@@ -113,7 +145,7 @@ def session_options(threads: int):
     settings = onnxruntime.SessionOptions()
     if threads:
         settings.intra_op_num_threads = threads
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # an error is raised, with the same text
     # A session's threads spin on after a Run, and would take the cores from the session whose
     # turn comes next.
     settings.add_session_config_entry("session.force_spinning_stop", "1")
