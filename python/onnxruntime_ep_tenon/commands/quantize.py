@@ -94,7 +94,7 @@ class _Check:
             self.trial = try_model(
                 written,
                 self._source,
-                lambda session: arguments.inputs_of(self._args, session),
+                lambda session: arguments.inputs_of(self._args, session).arrays,
                 lambda: arguments.session_options(self._args.threads),
                 self._args.device,
             )
