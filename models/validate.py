@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .tolerances import Tolerance, for_model
+from .tolerances import Tolerance, at_size, for_model
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,19 @@ def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance)
 
 def compare_all(names, results, references, tolerance: Tolerance | None = None) -> list[Verdict]:
     return [compare(n, r, w, tolerance) for n, r, w in zip(names, results, references, strict=True)]
+
+
+def compare_rounded(names, results, references, bound: Tolerance | None) -> list[Verdict]:
+    """As compare_all; `bound` is that of activations which were rounded by wish, if they were."""
+    return [
+        compare(name, result, wanted, _bound_of(bound, np.asarray(wanted)))
+        for name, result, wanted in zip(names, results, references, strict=True)
+    ]
+
+
+def _bound_of(bound: Tolerance | None, wanted: np.ndarray) -> Tolerance | None:
+    floats = np.issubdtype(wanted.dtype, np.floating) and wanted.size and np.isfinite(wanted).all()
+    return at_size(bound, wanted.astype(np.float64)) if bound and floats else None
 
 
 # Rounded weights change every result, and by how much is the model's affair; but a result that is
