@@ -144,8 +144,7 @@ def _why_nothing(report: QuantizeReport) -> str:
     reasons = {layer.reason: None for layer in report.layers}
     if not reasons:
         return "the model has no MatMul or Gemm with a constant weight"
-    more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
-    return f"{next(iter(reasons))}{more}"
+    return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}"
 
 
 def _names_of_types(sites: list[_Site]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_SEQUENCE, _IMAGE_SIDE = 32, 224
+_SEQUENCE, _SAMPLES, _IMAGE_SIDE = 32, 512, 224
 _CHANNELS = (1, 3, 4)
 
 # What a name says: the first that is found in it, with the size and the reason that is told.
@@ -106,8 +106,8 @@ class Sizes:
 
 
 def _name(size) -> str:
-    """Of a symbolic dimension; a fixed or unnamed one has none."""
-    return size if isinstance(size, str) else ""
+    """Of a symbolic dimension; a fixed or unnamed one has none, nor has '?' that some write."""
+    return size if isinstance(size, str) and size != "?" else ""
 
 
 def _by_name(name: str) -> tuple[int, str] | None:
@@ -126,6 +126,10 @@ def _by_place(type_name: str, declared, axis: int) -> tuple[int, str]:
         if axis != channels:
             return _IMAGE_SIDE, "an image's side"
         return 3, "colours"
+    if len(declared) == 3 and axis == 1 and all(isinstance(declared[i], int) for i in (0, 2)):
+        return 1, "one in a batch of states"
+    if len(declared) == 2 and "float" in type_name:
+        return _SAMPLES, "samples of a signal"
     if len(declared) in (2, 3):
         return _SEQUENCE, "a short sequence"
     return 1, "nothing says more"

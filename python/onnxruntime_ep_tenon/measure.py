@@ -70,12 +70,16 @@ def _summarise(name: str, times: list[float]) -> Timing:
     return Timing(name, median, fast, slow, slowest, mean, len(times))
 
 
-def speed_text(ours: float, theirs: float) -> str:
-    """Two times as people compare them: '1.22x faster', '1.30x slower', 'as fast'."""
-    ratio = theirs / ours
+def speed_text(ours: Timing, other: str, theirs: Timing) -> str:
+    """Two medians as people compare them: 'is 1.22x faster than …'; and whether that means much."""
+    ratio = theirs.median / ours.median
     if 0.99 < ratio < 1.01:
-        return "as fast as"
-    return f"{ratio:.2f}x faster than" if ratio > 1 else f"{1 / ratio:.2f}x slower than"
+        return f"is as fast as {other}"
+    told = f"is {ratio:.2f}x faster" if ratio > 1 else f"is {1 / ratio:.2f}x slower"
+    alike = theirs.fast <= ours.median <= theirs.slow and ours.fast <= theirs.median <= ours.slow
+    return f"{told} than {other}" + (
+        ", but each median lies in the other's spread" if alike else ""
+    )
 
 
 def read_bandwidth(megabytes: int = 512) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from . import tensors
 from .host_memory import available_memory
 from .inputs import InputError
@@ -14,6 +16,9 @@ from .report import SessionError, session_with_report
 
 # Both models, the weights as they are packed, and what the runtime copies while it loads.
 _MEMORY_PER_FILE_BYTE = 3
+# Larger ones take minutes to open on a small host.
+_LARGEST_ALONE = 1 << 30
+_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)")
 
 
 class TrialError(ValueError):
@@ -85,6 +90,28 @@ def try_model(
     if wrong := [verdict for verdict in verdicts if not verdict.ok]:
         raise TrialError(f"output '{wrong[0].name}' is not the original's: {wrong[0].problem}")
     return Trial(verdicts)
+
+
+def try_alone(written: Path, make_inputs: Callable, make_settings: Callable) -> str:
+    """For a model that was made from none: what became of one Run, in a line.
+
+    TrialError where results are not numbers. What this machine does not run may run on another.
+    """
+    size = sum(file.stat().st_size for file in written.parent.glob(f"{written.name}*"))
+    reason = why_not_here("", size)
+    if size > _LARGEST_ALONE:
+        reason = f"it is larger than {_LARGEST_ALONE >> 20} MiB; `tenon run` does"
+    if reason:
+        return f"Not run: {reason}"
+    try:
+        session, report = session_with_report(written, session_options=make_settings())
+        results = tensors.run(session, make_inputs(session))
+    except Exception as error:
+        return f"Not run: this machine cannot: {first_line(error)}"
+    for output, result in zip(session.get_outputs(), results, strict=True):
+        if output.type in _FLOATS and not np.isfinite(result.astype(np.float32)).all():
+            raise TrialError(f"output '{output.name}' of one Run holds NaN or Inf")
+    return f"Checked: one Run gives finite numbers, Tenon ran {report.coverage}"
 
 
 def run_original(original: Path, inputs: dict, make_settings: Callable, device: str = "auto"):

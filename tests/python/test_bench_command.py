@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from command_models import behind_nonzero, linear, saved
 from onnxruntime_ep_tenon.commands import bench
-from onnxruntime_ep_tenon.measure import speed_text
+from onnxruntime_ep_tenon.measure import Timing, speed_text
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 
 QUICK = ("--seconds", "0.05")
@@ -81,7 +81,15 @@ def test_a_model_that_tenon_cannot_run_has_its_reasons(command, tmp_path):
     assert told.status == 1 and "DequantizeLinear 'W/dequantized'" in told.err
 
 
+def timing(median, spread=0.0):
+    return Timing("x", median, median - spread, median + spread, median + spread, median, 10)
+
+
 def test_ratios_are_said_as_people_say_them():
-    assert speed_text(1.0, 1.22) == "1.22x faster than"
-    assert speed_text(1.3, 1.0) == "1.30x slower than"
-    assert speed_text(1.0, 1.004) == "as fast as"
+    def said(ours, theirs, spread=0.0):
+        return speed_text(timing(ours, spread), "it", timing(theirs, spread))
+
+    assert said(1.0, 1.22) == "is 1.22x faster than it"
+    assert said(1.3, 1.0) == "is 1.30x slower than it"
+    assert said(1.0, 1.004) == "is as fast as it"
+    assert said(1.0, 1.22, 0.5).endswith("but each median lies in the other's spread")

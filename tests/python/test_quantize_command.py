@@ -10,6 +10,7 @@ import pytest
 from command_models import behind_nonzero, linear, mixed_types, saved
 from conftest import runtime_at_least
 from onnx import TensorProto
+from onnxruntime_ep_tenon import trial
 from onnxruntime_ep_tenon.commands.quantize import size_change
 from onnxruntime_ep_tenon.models import quantize, rewrite, validate
 from onnxruntime_ep_tenon.models.number_formats import FORMATS
@@ -139,3 +140,18 @@ def test_sizes_are_told_as_they_are():
     assert size_change(102, 100) == "no smaller"
     assert size_change(100, 100) == "no smaller"
     assert size_change(100, 130) == "1.3x larger"
+
+
+@pytest.mark.plugin
+def test_a_decoder_is_run_once_before_it_is_called_written(command, tmp_path, monkeypatch):
+    arguments = ("models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out")
+    told = command(*arguments, tmp_path / "good")
+    assert told.status == 0 and "Checked: one Run gives finite numbers" in told.out
+
+    def no_numbers(session, inputs):
+        return [np.full([1], np.nan, np.float16) for _ in session.get_outputs()]
+
+    monkeypatch.setattr(trial.tensors, "run", no_numbers)
+    told = command(*arguments, tmp_path / "bad")
+    assert told.status == 1 and "was removed: output" in one_line(told.err)
+    assert not list((tmp_path / "bad").glob("model.onnx*"))

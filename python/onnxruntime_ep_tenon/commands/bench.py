@@ -381,11 +381,11 @@ def _print(result: dict, sides, made, timings: list[Timing], checks: list[Check]
     console.say("(memory: the most that opening and the first Run added to this process)")
     for name, text in result["failures"].items():
         console.say(f"{name} cannot run this model: {text}")
-    by_name = {timing.name: timing.median for timing in timings}
+    by_name = {timing.name: timing for timing in timings}
     for other in by_name:
         if other != "tenon" and "tenon" in by_name:
-            speed = speed_text(by_name["tenon"], by_name[other])
-            console.say(f"Tenon is {speed} the {_named(other)}.")
+            speed = speed_text(by_name["tenon"], f"the {_named(other)}", by_name[other])
+            console.say(f"Tenon {speed}.")
 
 
 def _named(provider: str) -> str:
