@@ -378,7 +378,9 @@ def _print(result: dict, sides, made, timings: list[Timing], checks: list[Check]
     ]
     columns = ["provider", "session", "memory", "median", "p90", "p99", "per second", "runs"]
     console.table(columns, rows, right=range(1, len(columns)))
-    console.say("(memory: the most that opening and the first Run added to this process)")
+    console.say(
+        "(memory of the host: the most that opening and the first Run added to this process)"
+    )
     for name, text in result["failures"].items():
         console.say(f"{name} cannot run this model: {text}")
     by_name = {timing.name: timing for timing in timings}
