@@ -128,7 +128,9 @@ def test_a_compiled_for_gpu_is_not_named_as_a_device(command, tmp_path):
 @pytest.mark.plugin
 def test_explain_takes_a_genai_folder(command, tmp_path):
     folder = tmp_path / "decoder"
-    written = command("models", "decoder", "--preset", "tiny-llama", "--out", folder)
+    written = command(
+        "models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out", folder
+    )
     assert written.status == 0, written.err
     told = command("explain", folder)
     assert told.status == 0, told.err
