@@ -92,7 +92,7 @@ def quantize_file(
         model, format, activations, embeddings, exclude, progress, folder=source.parent
     )
     if not report.quantized_layers:
-        raise NothingQuantizedError(report)
+        raise NothingQuantizedError(report, _why_nothing(report, model.graph))
     report.files = [str(p) for p in rewrite.save_model(model, target, source.parent, check)]
     report.bytes_before = rewrite.bytes_on_disk(source)
     report.bytes_after = sum(Path(p).stat().st_size for p in report.files)
@@ -135,15 +135,17 @@ def quantize_model(
 class NothingQuantizedError(rewrite.RewriteError):
     """No weight could be quantised: a copy of the model under another name helps nobody."""
 
-    def __init__(self, report: QuantizeReport):
-        super().__init__(f"nothing was quantised, and nothing written: {_why_nothing(report)}")
+    def __init__(self, report: QuantizeReport, why: str):
+        super().__init__(f"nothing was quantised, and nothing written: {why}")
         self.report = report
 
 
-def _why_nothing(report: QuantizeReport) -> str:
+def _why_nothing(report: QuantizeReport, graph: onnx.GraphProto) -> str:
     reasons = {layer.reason: None for layer in report.layers}
     if not reasons:
-        return "the model has no MatMul or Gemm with a constant weight"
+        has_bodies = any(True for node in graph.node for _ in rewrite.subgraphs(node))
+        also = " (bodies of If, Loop and Scan are not searched)" if has_bodies else ""
+        return f"the model has no MatMul or Gemm with a constant weight{also}"
     return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}"
 
 
@@ -194,7 +196,9 @@ class _Quantizer:
 
     def _why_not(self, site: _Site) -> str:
         if site.tensor.data_type not in _FLOAT_TYPES:
-            return "its weight is no float tensor"
+            return (
+                f"its weight is {_name_of_type(site.tensor.data_type)}, no float of 16 or 32 bits"
+            )
         shape = tuple(site.tensor.dims)
         if len(shape) != 2:
             return f"its weight has rank {len(shape)}, not 2"

@@ -18,6 +18,7 @@ class Verdict:
     largest_error: float
     rms_error: float
     problem: str = ""
+    note: str = ""  # what a passed comparison could not say in numbers
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -98,19 +99,21 @@ _FURTHEST_FROM_ORIGINAL = 1.0
 def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -> Verdict:
     """A quantised model's output against the float model's: is it the same function, rounded?
 
-    rms_error is relative; of integers and booleans, such as chosen classes, the share that differ.
+    rms_error is relative. Integers and booleans, such as chosen classes, are counted, not judged.
     """
     result, original = np.asarray(result), np.asarray(original)
     if result.ndim != original.ndim:
         problem = f"expected rank {original.ndim}, got {result.ndim}"
         return Verdict(name, False, np.inf, np.inf, problem)
     if result.shape != original.shape:  # as many as NonZero found: other numbers, other count
-        problem = f"the original's shape is {list(original.shape)}, this one's {list(result.shape)}"
-        return Verdict(name, True, np.nan, np.nan, problem)
+        note = f"its shape is {list(result.shape)}, the original's {list(original.shape)}"
+        return Verdict(name, True, 0.0, 0.0, note=note)
     if not original.size:
         return Verdict(name, True, 0.0, 0.0)
     if original.dtype.kind in "USObiu":
-        return Verdict(name, True, 0.0, float(np.mean(result != original)))
+        differing = int(np.count_nonzero(result != original))
+        note = f"{differing} of {original.size} elements differ from the original's"
+        return Verdict(name, True, 0.0, 0.0, note=note)
     got, wanted = result.astype(np.float64), original.astype(np.float64)
     if lost := np.count_nonzero(np.isfinite(wanted) & ~np.isfinite(got)):
         problem = f"{lost} of {got.size} elements are NaN or Inf, in the original they are not"

@@ -13,6 +13,7 @@ from onnx import TensorProto
 from onnxruntime_ep_tenon import trial
 from onnxruntime_ep_tenon.commands.quantize import size_change
 from onnxruntime_ep_tenon.models import quantize, rewrite, validate
+from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.number_formats import FORMATS
 
 
@@ -31,7 +32,7 @@ def test_a_float16_model_stays_one(command, tmp_path, format):
     source, target = saved(linear(TensorProto.FLOAT16), tmp_path), tmp_path / "out.onnx"
     told = command("quantize", source, "--format", format, "--out", target)
     assert told.status == 0, told.err
-    assert "Checked: 'y' of one Run differs from the original's by" in told.out
+    assert "Checked: 'y' of one Run: differs from the original's by" in told.out
     x = np.random.default_rng(1).standard_normal((3, 64)).astype(np.float16)
     wanted, got = (tenon.create_session(path).run(None, {"x": x})[0] for path in (source, target))
     assert got.dtype == np.float16
@@ -133,6 +134,30 @@ def test_a_full_disk_is_told_without_temporary_names(tmp_path, monkeypatch):
     with pytest.raises(rewrite.RewriteError, match=r"out.onnx cannot be written: No space left"):
         rewrite.save_model(linear(), tmp_path / "out.onnx", tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+def test_chosen_classes_are_counted_not_judged():
+    verdict = validate.compare_with_original("cls", np.array([1, 2, 3]), np.array([1, 2, 4]))
+    assert verdict.ok and verdict.note == "1 of 3 elements differ from the original's"
+    verdict = validate.compare_with_original("found", np.zeros([2, 4]), np.zeros([3, 4]))
+    assert verdict.ok and verdict.note == "its shape is [2, 4], the original's [3, 4]"
+    assert not validate.compare_with_original("y", np.zeros([4]), np.zeros([1, 4])).ok
+    assert not validate.compare_with_original("y", np.array([np.nan]), np.array([1.0])).ok
+
+
+def test_weights_in_bodies_are_not_said_to_be_absent(command, tmp_path):
+    """An If whose branches multiply: the quantiser does not look there, and says so."""
+    branch = onnx.helper.make_graph(
+        list(linear().graph.node), "branch", [], [linear().graph.output[0]],
+        list(linear().graph.initializer),
+    )  # fmt: skip
+    g = GraphBuilder("bodies", 21)
+    g.input("x", FLOAT, ["rows", 64])
+    which = g.input("which", TensorProto.BOOL, [])
+    g.node("If", [which], outputs=["z"], then_branch=branch, else_branch=branch)
+    g.output("z", FLOAT, ["rows", 48])
+    told = command("quantize", saved(g.model(), tmp_path), "--format", "int4")
+    assert told.status == 1 and "bodies of If, Loop and Scan are not searched" in one_line(told.err)
 
 
 def test_sizes_are_told_as_they_are():

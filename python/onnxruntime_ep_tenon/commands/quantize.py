@@ -107,8 +107,8 @@ def _print_check(trial: Trial) -> None:
         console.say(f"Not checked: {trial.skipped}")
         return
     for verdict in trial.verdicts:
-        how = verdict.problem or f"{100 * verdict.rms_error:.2g} % (rms)"
-        console.say(f"Checked: '{verdict.name}' of one Run differs from the original's by {how}")
+        how = f"differs from the original's by {100 * verdict.rms_error:.2g} % (rms)"
+        console.say(f"Checked: '{verdict.name}' of one Run: {verdict.note or how}")
 
 
 def size_change(before: int, after: int) -> str:

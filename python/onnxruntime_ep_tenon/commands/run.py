@@ -159,7 +159,7 @@ def _print(report, made, names, outputs, comparison: Comparison | None) -> None:
                     "ok" if v.ok else "WRONG",
                     f"{v.largest_error:.2e}",
                     f"{v.rms_error:.2e}",
-                    v.problem,
+                    v.problem or v.note,
                 )
                 for v in comparison.verdicts
             ],
