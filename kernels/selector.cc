@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/known_ops.h"
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/refusal.h"
 #include "kernels/llvm/attention.h"
@@ -102,10 +103,49 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
   return requirements_can_be_checked(graph, node, binding);
 }
 
+// Ops that passes read for the sizes of their results alone: no kernel takes them in any form.
+constexpr auto kSizesOnly = std::to_array<std::string_view>({
+    "AveragePool",
+    "Bernoulli",
+    "Conv",
+    "ConvInteger",
+    "ConvTranspose",
+    "GRU",
+    "GlobalLpPool",
+    "LRN",
+    "LSTM",
+    "LpPool",
+    "MaxPool",
+    "QLinearConv",
+    "QLinearMatMul",
+    "RNN",
+    "Resize",
+    "ReverseSequence",
+    "TopK",
+    "Upsample",
+    "com.microsoft::FusedConv",
+    "com.microsoft::FusedGemm",
+    "com.microsoft::GroupNorm",
+    "com.microsoft::MatMulBnb4",
+    "com.microsoft::MatMulIntegerToFloat",
+});
+
+// Kernels take what passes make of an op. Why this one still has its own name, and no table.
+Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
+  if (node.has(ir::kRefused)) return Support::no(node.text(ir::kRefused, ""));
+  const auto listed = ir::known_ops();
+  const std::string_view op = node.op;
+  if (std::ranges::find(listed, op, &ir::KnownOp::op) == listed.end() ||
+      std::ranges::find(kSizesOnly, op) != kSizesOnly.end()) {
+    return Support::no("no kernel knows this op");
+  }
+  if (Support sizes = has_known_sizes(graph, node); !sizes) return sizes;
+  return Support::no("no kernel takes this form of it");
+}
+
 }  // namespace
 
 std::string Choice::reason() const {
-  if (verdicts.empty()) return "no kernel knows this op";
   std::string joined;
   for (const Verdict& verdict : verdicts) {
     if (verdict.support) continue;
@@ -132,9 +172,7 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   Choice choice;
   const auto table = candidates(node.op, settings);
   if (table.empty()) {
-    if (node.has(ir::kRefused)) {
-      choice.verdicts.push_back({"", Support::no(node.text(ir::kRefused, ""))});
-    }
+    choice.verdicts.push_back({"", why_under_its_own_name(graph, node)});
     return choice;
   }
   const Support sizes = has_known_sizes(graph, node);

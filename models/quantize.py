@@ -75,19 +75,26 @@ def quantize_file(
     source: Path,
     target: Path,
     format: str,
-    activations: str = "f32",
+    activations: str | None = None,
     embeddings: bool = False,
     exclude: Sequence[str] = (),
     progress: Progress | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> QuantizeReport:
-    """Reads a float model, writes the quantised one, tells what was done layer by layer."""
+    """Reads a float model, writes the quantised one, tells what was done layer by layer.
+
+    `check` sees the file before it gets its name; where it raises, nothing is left behind.
+    """
     source, target = Path(source), Path(target)
+    rewrite.check_target(target)
     model = rewrite.load_without_data(source)
     model, report = quantize_model(
         model, format, activations, embeddings, exclude, progress, folder=source.parent
     )
-    report.files = [str(p) for p in rewrite.save_model(model, target, source.parent)]
-    report.bytes_before = _bytes_on_disk(source, rewrite.load_without_data(source))
+    if not report.quantized_layers:
+        raise NothingQuantizedError(report, _why_nothing(report, model.graph))
+    report.files = [str(p) for p in rewrite.save_model(model, target, source.parent, check)]
+    report.bytes_before = rewrite.bytes_on_disk(source)
     report.bytes_after = sum(Path(p).stat().st_size for p in report.files)
     return report
 
@@ -95,22 +102,26 @@ def quantize_file(
 def quantize_model(
     model: onnx.ModelProto,
     format: str,
-    activations: str = "f32",
+    activations: str | None = None,
     embeddings: bool = False,
     exclude: Sequence[str] = (),
     progress: Progress | None = None,
     folder: Path = Path("."),
 ) -> tuple[onnx.ModelProto, QuantizeReport]:
-    """As quantize_file, in memory. The model given is left as it was."""
+    """As quantize_file, in memory. The model given is left as it was.
+
+    Without `activations` the types between the layers stay what they are.
+    """
     fmt = _look_up("format", format, FORMATS)
-    activation_type = _look_up("activations", activations, rewrite.ACTIVATIONS)
+    wanted = _look_up("activations", activations, rewrite.ACTIVATIONS) if activations else None
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     model = rewrite.raise_opset(copy, fmt.opset)
-    report = QuantizeReport(format, activations)
+    report = QuantizeReport(format, activations or "")
     _constants_to_initializers(model.graph)
-    work = _Quantizer(model, fmt, activation_type, folder)
+    work = _Quantizer(model, fmt, wanted, folder)
     sites = work.find_sites(embeddings, exclude, report)
+    report.activations = activations or _names_of_types(sites)
     for index, site in enumerate(sites):
         if progress:
             progress(index, len(sites), site.node.name)
@@ -121,6 +132,33 @@ def quantize_model(
     return model, report
 
 
+class NothingQuantizedError(rewrite.RewriteError):
+    """No weight could be quantised: a copy of the model under another name helps nobody."""
+
+    def __init__(self, report: QuantizeReport, why: str):
+        super().__init__(f"nothing was quantised, and nothing written: {why}")
+        self.report = report
+
+
+def _why_nothing(report: QuantizeReport, graph: onnx.GraphProto) -> str:
+    reasons = {layer.reason: None for layer in report.layers}
+    if not reasons:
+        has_bodies = any(True for node in graph.node for _ in rewrite.subgraphs(node))
+        also = " (bodies of If, Loop and Scan are not searched)" if has_bodies else ""
+        return f"the model has no MatMul or Gemm with a constant weight{also}"
+    return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}"
+
+
+def _names_of_types(sites: list[_Site]) -> str:
+    """What the layers compute in, as --activations says it: f32, f16, or both of a mixed model."""
+    found = {site.tensor.data_type for site in sites}
+    return ",".join(name for name, dtype in rewrite.ACTIVATIONS.items() if dtype in found)
+
+
+def _name_of_type(dtype: int) -> str:
+    return TensorProto.DataType.Name(dtype).lower()
+
+
 def _look_up(what: str, name: str, table: dict):
     if name not in table:
         raise rewrite.RewriteError(f"unknown {what} '{name}'; one of: {', '.join(table)}")
@@ -128,11 +166,11 @@ def _look_up(what: str, name: str, table: dict):
 
 
 class _Quantizer:
-    def __init__(self, model: onnx.ModelProto, fmt: NumberFormat, activation: int, folder: Path):
+    def __init__(self, model: onnx.ModelProto, fmt: NumberFormat, wanted: int | None, folder: Path):
         self.model = model
         self.graph = model.graph
         self.format = fmt
-        self.activation = activation
+        self.wanted = wanted  # activations that the user asked for; None: the model's own
         self.folder = folder
         self.new_nodes: dict[str, list[onnx.NodeProto]] = {}
         self.kept: set[str] = set()
@@ -158,7 +196,9 @@ class _Quantizer:
 
     def _why_not(self, site: _Site) -> str:
         if site.tensor.data_type not in _FLOAT_TYPES:
-            return "its weight is no float tensor"
+            return (
+                f"its weight is {_name_of_type(site.tensor.data_type)}, no float of 16 or 32 bits"
+            )
         shape = tuple(site.tensor.dims)
         if len(shape) != 2:
             return f"its weight has rank {len(shape)}, not 2"
@@ -167,11 +207,26 @@ class _Quantizer:
             return f"K={depth} is not divisible by the block of {self.format.block}"
         return ""
 
+    def _activation_of(self, site: _Site) -> int:
+        """The type that the site's node multiplies in, which its dequantised weight must have."""
+        own = site.tensor.data_type
+        if self.wanted is None or own == self.wanted:
+            return own
+        if own != TensorProto.FLOAT:
+            asked, has = (_name_of_type(dtype) for dtype in (self.wanted, own))
+            raise rewrite.RewriteError(
+                f"the model computes in {has} ('{site.tensor.name}'), and only float32 models can "
+                f"be given {asked} activations: leave --activations out"
+            )
+        return self.wanted
+
     def rewrite(self, site: _Site) -> LayerReport:
         key = (site.tensor.name, site.node.op_type == "Gather")
         if key not in self.done:
             try:
                 self.done[key] = self._quantize_tensor(site)
+            except rewrite.RewriteError:
+                raise
             except ValueError as error:
                 return _left_out(site.node, site.tensor, str(error))
         value, layer = self.done[key]
@@ -180,12 +235,14 @@ class _Quantizer:
 
     def _quantize_tensor(self, site: _Site) -> tuple[str, LayerReport]:
         """Codes and scales as constants, the DequantizeLinear nodes; returns their last value."""
+        activation = self._activation_of(site)
         array = rewrite.read_tensor(site.tensor, self.folder)
         rows = array if site.stored_transposed else array.T  # [N,K]: blocks along K
-        quantized = quantize(np.ascontiguousarray(rows), self.format, self._scale_dtype())
+        scale_type = helper.tensor_dtype_to_np_dtype(activation)
+        quantized = quantize(np.ascontiguousarray(rows), self.format, scale_type)
         error = relative_error(rows, quantized.dequantize(np.float32))
         emit = self._emit_n_major if self._n_major(site) else self._emit_k_major
-        value = emit(site, site.tensor.name, quantized)
+        value = emit(site, activation, quantized)
         layer = LayerReport(
             node=site.node.name,
             op=site.node.op_type,
@@ -198,15 +255,12 @@ class _Quantizer:
         )
         return value, layer
 
-    def _scale_dtype(self):
-        return helper.tensor_dtype_to_np_dtype(self.activation)
-
     def _n_major(self, site: _Site) -> bool:
         """int4 and fp8 keep [K,N] for products; a table of rows is always read along rows."""
         return self.format.name not in ("int4", "fp8") or site.node.op_type == "Gather"
 
-    def _emit_n_major(self, site: _Site, base: str, quantized: Quantized) -> str:
-        nodes: list[onnx.NodeProto] = []
+    def _emit_n_major(self, site: _Site, activation: int, quantized: Quantized) -> str:
+        base, nodes = site.tensor.name, []
         codes = self._constant(f"{base}/codes", quantized.codes)
         scale = self._constant(f"{base}/scale", quantized.scales)
         value = f"{base}/dequantized"
@@ -216,18 +270,19 @@ class _Quantizer:
             widened = f"{base}/scale_dequantized"
             nodes.append(_dequantize([scale, overall], widened))
             nodes.append(_dequantize([codes, widened], value, **attributes))
-            if self.activation != TensorProto.FLOAT:
+            if activation != TensorProto.FLOAT:
                 cast = f"{base}/cast"
-                nodes.append(helper.make_node("Cast", [value], [cast], cast, to=self.activation))
+                nodes.append(helper.make_node("Cast", [value], [cast], cast, to=activation))
                 value = cast
         else:
             if self.format.name.startswith("mx"):
-                attributes["output_dtype"] = self.activation
+                attributes["output_dtype"] = activation
             nodes.append(_dequantize([codes, scale], value, **attributes))
         self._insert_before(site.node, nodes)
         return value
 
-    def _emit_k_major(self, site: _Site, base: str, quantized: Quantized) -> str:
+    def _emit_k_major(self, site: _Site, activation: int, quantized: Quantized) -> str:
+        base = site.tensor.name
         codes = self._constant(f"{base}/codes", np.ascontiguousarray(quantized.codes.T))
         scale = self._constant(f"{base}/scale", np.ascontiguousarray(quantized.scales.T))
         value = f"{base}/dequantized"
@@ -267,9 +322,9 @@ class _Quantizer:
         del self.graph.node[:]
         self.graph.node.extend(ordered)
         _drop_unread(self.graph)
-        if self.activation != TensorProto.FLOAT:
+        if self.wanted not in (None, TensorProto.FLOAT):
             self._load_floats()
-            rewrite.convert_activations(self.model, self.activation, self.kept)
+            rewrite.convert_activations(self.model, self.wanted, self.kept)
 
     def _load_floats(self) -> None:
         for tensor in self.graph.initializer:
@@ -353,13 +408,3 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
     for tensors in (graph.initializer, graph.input):
         for tensor in [t for t in tensors if t.name in gone]:
             tensors.remove(tensor)
-
-
-def _bytes_on_disk(path: Path, model: onnx.ModelProto) -> int:
-    beside = {
-        entry.value
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in beside)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -271,41 +272,89 @@ def _check_types(model: onnx.ModelProto, to: int) -> None:
 
 def load_without_data(path: Path) -> onnx.ModelProto:
     """The graph alone; weights in other files are read one at a time, when they are needed."""
+    if not path.exists():
+        raise RewriteError(f"there is no model at {path}")
+    if path.is_dir():
+        raise RewriteError(f"{path} is a folder; give the model file in it")
     try:
-        return onnx.load(str(path), load_external_data=False)
-    except FileNotFoundError as error:
-        raise RewriteError(f"there is no model at {path}") from error
+        model = onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise RewriteError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:
         raise RewriteError(f"{path} is not an ONNX model: {error}") from error
+    if not model.graph.node:
+        raise RewriteError(f"{path} holds no ONNX graph with nodes in it")
+    for location in external_files(model):
+        if not (path.parent / location).is_file():
+            raise RewriteError(
+                f"{path} keeps weights in {location}, which is not in {path.parent.resolve()}"
+            )
+    return model
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """Names of the files, relative to the model's, that hold its weights."""
+    return sorted(
+        {
+            entry.value
+            for graph in graphs_of(model.graph)
+            for tensor in graph.initializer
+            if tensor.data_location == TensorProto.EXTERNAL
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Of a model file and the files that hold its weights."""
+    beside = external_files(load_without_data(path))
+    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in beside)
 
 
 def read_tensor(tensor: onnx.TensorProto, folder: Path) -> np.ndarray:
-    return numpy_helper.to_array(tensor, str(folder))
+    try:
+        return numpy_helper.to_array(tensor, str(folder))
+    except Exception as error:
+        raise RewriteError(f"weight '{tensor.name}' cannot be read: {error}") from error
 
 
-def save_model(model: onnx.ModelProto, path: Path, source_folder: Path) -> list[Path]:
+def check_target(path: Path) -> None:
+    """Before any work: whether a model of that name could be written at all."""
+    if path.is_dir():
+        raise RewriteError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise RewriteError(f"there is no folder {path.parent} to write {path.name} in")
+
+
+def save_model(
+    model: onnx.ModelProto,
+    path: Path,
+    source_folder: Path,
+    check: Callable[[Path], None] | None = None,
+) -> list[Path]:
     """Writes the model, with its weights beside it when one file cannot hold them.
 
-    Both files are written under other names and then renamed: no half-written model is left.
+    Both files are written in a folder of their own, seen by `check` and then moved: neither a
+    half-written model is left, nor one that fails, and a model of that name stays until then.
     """
+    check_target(path)
     tensors = list(model.graph.initializer)
     external = any(t.data_location == TensorProto.EXTERNAL for t in tensors)
     external = external or sum(len(t.raw_data) for t in tensors) > _LARGEST_SINGLE_FILE
-    written = [path]
-    partial_data = path.with_name(path.name + ".data.partial")
-    partial_model = path.with_name(path.name + ".partial")
+    names = [path.name + ".data", path.name] if external else [path.name]
     try:
-        if external:
-            _move_data_out(tensors, path.name + ".data", partial_data, source_folder)
-            written.append(path.with_name(path.name + ".data"))
-        partial_model.write_bytes(model.SerializeToString())
-        if external:
-            partial_data.replace(written[1])
-        partial_model.replace(path)
-    finally:
-        for leftover in (partial_data, partial_model):
-            leftover.unlink(missing_ok=True)
-    return written
+        with tempfile.TemporaryDirectory(prefix=".tenon-", dir=path.parent) as folder:
+            if external:
+                _move_data_out(tensors, names[0], Path(folder) / names[0], source_folder)
+            (Path(folder) / path.name).write_bytes(model.SerializeToString())
+            if check:
+                check(Path(folder) / path.name)
+            for name in names:
+                (Path(folder) / name).replace(path.with_name(name))
+    except OSError as error:
+        raise RewriteError(f"{path} cannot be written: {error.strerror or error}") from error
+    return [path.with_name(name) for name in reversed(names)]
 
 
 def _move_data_out(tensors, location: str, target: Path, source_folder: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+import onnx
 
 # Half the distance between 1 and the next number: one rounding's largest relative error.
 UNIT_ROUNDOFF = {
@@ -59,12 +60,29 @@ def for_model(dtype: np.dtype) -> Tolerance:
     return MODEL.get(np.dtype(dtype), exact)
 
 
+def for_activations(model: onnx.ModelProto, precision_mode: str = "exact") -> Tolerance | None:
+    """The bound of a model whose activations are rounded to 8 bits because it, or the user, asks.
+
+    None: nothing is rounded, and the bound of the outputs' type holds.
+    """
+    asked = any(
+        node.op_type == "MatMulNBits" and attribute.name == "accuracy_level" and attribute.i == 4
+        for node in model.graph.node
+        for attribute in node.attribute
+    )
+    return INT8_ACTIVATIONS if asked or precision_mode == "int8" else None
+
+
 def for_logits(dtype: np.dtype, reference: np.ndarray) -> Tolerance:
-    """As for_model, for results that no norm brings back to the size of one.
+    """As for_model, for results that no norm brings back to the size of one."""
+    return at_size(for_model(dtype), reference)
+
+
+def at_size(bound: Tolerance, reference: np.ndarray) -> Tolerance:
+    """The bound for results of another size than one.
 
     The largest of some thousand errors lies within five times their root mean square.
     """
-    bound = for_model(dtype)
     size = float(np.sqrt(np.mean(np.square(reference))))
     return Tolerance(5 * bound.rms * size, bound.relative, bound.rms, bound.why)
 

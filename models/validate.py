@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .tolerances import Tolerance, for_model
+from .tolerances import Tolerance, at_size, for_model
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Verdict:
     largest_error: float
     rms_error: float
     problem: str = ""
+    note: str = ""  # what a passed comparison could not say in numbers
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -75,3 +76,55 @@ def _judge(name: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance)
 
 def compare_all(names, results, references, tolerance: Tolerance | None = None) -> list[Verdict]:
     return [compare(n, r, w, tolerance) for n, r, w in zip(names, results, references, strict=True)]
+
+
+def compare_rounded(names, results, references, bound: Tolerance | None) -> list[Verdict]:
+    """As compare_all; `bound` is that of activations which were rounded by wish, if they were."""
+    return [
+        compare(name, result, wanted, _bound_of(bound, np.asarray(wanted)))
+        for name, result, wanted in zip(names, results, references, strict=True)
+    ]
+
+
+def _bound_of(bound: Tolerance | None, wanted: np.ndarray) -> Tolerance | None:
+    floats = np.issubdtype(wanted.dtype, np.floating) and wanted.size and np.isfinite(wanted).all()
+    return at_size(bound, wanted.astype(np.float64)) if bound and floats else None
+
+
+# Rounded weights change every result, and by how much is the model's affair; but a result that is
+# further from the original than zeros would be has nothing to do with it any more.
+_FURTHEST_FROM_ORIGINAL = 1.0
+
+
+def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -> Verdict:
+    """A quantised model's output against the float model's: is it the same function, rounded?
+
+    rms_error is relative. Integers and booleans, such as chosen classes, are counted, not judged.
+    """
+    result, original = np.asarray(result), np.asarray(original)
+    if result.ndim != original.ndim:
+        problem = f"expected rank {original.ndim}, got {result.ndim}"
+        return Verdict(name, False, np.inf, np.inf, problem)
+    if result.shape != original.shape:  # as many as NonZero found: other numbers, other count
+        note = f"its shape is {list(result.shape)}, the original's {list(original.shape)}"
+        return Verdict(name, True, 0.0, 0.0, note=note)
+    if not original.size:
+        return Verdict(name, True, 0.0, 0.0)
+    if original.dtype.kind in "USObiu":
+        differing = int(np.count_nonzero(result != original))
+        note = f"{differing} of {original.size} elements differ from the original's"
+        return Verdict(name, True, 0.0, 0.0, note=note)
+    got, wanted = result.astype(np.float64), original.astype(np.float64)
+    if lost := np.count_nonzero(np.isfinite(wanted) & ~np.isfinite(got)):
+        problem = f"{lost} of {got.size} elements are NaN or Inf, in the original they are not"
+        return Verdict(name, False, np.inf, np.inf, problem)
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    error = np.abs(got - wanted)[finite]
+    if not error.size:
+        return Verdict(name, True, 0.0, 0.0)
+    size = float(np.sqrt(np.mean(np.square(wanted[finite]))))
+    spread = float(np.sqrt(np.mean(np.square(error))))
+    relative = spread / size if size > 0 else spread
+    far = relative > _FURTHEST_FROM_ORIGINAL
+    problem = f"it differs by {relative:.0%} (rms): zeros would be nearer" if far else ""
+    return Verdict(name, not far, float(error.max()), relative, problem)

@@ -14,7 +14,7 @@ tag=manylinux_2_34_$machine
 
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-cp python/pyproject.toml python/setup.py python/README.md "$stage"
+cp python/pyproject.toml python/setup.py python/README.md LICENSE "$stage"
 cp -rL python/onnxruntime_ep_tenon "$stage"
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 cp -L "$plugin" "$stage/onnxruntime_ep_tenon/"

@@ -12,11 +12,15 @@ from .library import (
     get_ep_names,
     get_library_path,
     minimum_runtime_version,
+    version,
 )
 from .session import create_session, devices, register
 
+__version__ = version()
+
 __all__ = [
     "LibraryNotFoundError",
+    "__version__",
     "create_session",
     "devices",
     "get_ep_name",

@@ -7,6 +7,7 @@ import importlib
 import sys
 
 from .inputs import InputError
+from .library import version
 from .requirements import MissingPackageError
 
 _COMMANDS = ("doctor", "demo", "explain", "run", "quantize", "bench", "models", "perplexity")
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tenon", description="Run block-quantised ONNX models in ONNX Runtime."
     )
+    parser.add_argument("--version", action="version", version=f"tenon {version()}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in _COMMANDS:
         module = importlib.import_module(f".commands.{name}", __package__)

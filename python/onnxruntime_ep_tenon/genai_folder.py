@@ -57,6 +57,18 @@ class GenaiFolder:
         )
 
 
+def model_files(path: Path | str) -> list[Path]:
+    """Every model that a folder's configuration names: the decoder, and encoders beside it."""
+    folder = Path(path)
+    parts = _part(_read(folder / CONFIG_NAME), "model", folder).values()
+    names = [part["filename"] for part in parts if isinstance(part, dict) and "filename" in part]
+    files = [folder / name for name in names] or [folder / "model.onnx"]
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{folder / CONFIG_NAME} names {file.name}, which is not there")
+    return files
+
+
 def _read(path: Path) -> dict:
     if not path.is_file():
         raise InputError(

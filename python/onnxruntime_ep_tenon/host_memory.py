@@ -8,6 +8,7 @@ import resource
 from pathlib import Path
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_MEMORY = Path("/proc/meminfo")
 _RESET_PEAK = "5"
 
 
@@ -31,3 +32,9 @@ class PeakMemory:
 
     def __exit__(self, *_) -> None:
         self.grown = _status("VmHWM") - self._before
+
+
+def available_memory() -> int:
+    """Bytes that a process could still take without the machine swapping."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMORY.read_text(), re.MULTILINE)
+    return int(found[1]) * 1024

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from .input_sizes import ChosenSize, InputError, Sizes
 from .requirements import require
 
 _NUMPY_TYPES = {
@@ -28,13 +30,6 @@ _SMALL_TYPES = {
     "tensor(uint4)": "uint4",
 }
 
-# What an unnamed or unset dimension becomes.
-_DEFAULT_DIMENSION = {"batch": 1, "batch_size": 1, "N": 1, "sequence": 32, "sequence_length": 32}
-
-
-class InputError(ValueError):
-    """An input cannot be made or read; the text says which and what to give."""
-
 
 def dtype_of(type_name: str) -> np.dtype:
     if type_name in _NUMPY_TYPES:
@@ -45,26 +40,16 @@ def dtype_of(type_name: str) -> np.dtype:
     raise InputError(f"inputs of type {type_name} cannot be made; give one with --input NAME=FILE")
 
 
-def shape_of(declared, dimensions: dict[str, int]) -> list[int]:
-    """Fixed dimensions stay; named ones come from the user, else from a small default."""
-    shape = []
-    for size in declared:
-        if isinstance(size, int) and size > 0:
-            shape.append(size)
-        else:
-            name = str(size or "")
-            shape.append(dimensions.get(name, _DEFAULT_DIMENSION.get(name, 1)))
-    return shape
-
-
 def random_input(name: str, type_name: str, shape, seed: int, largest_integer: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     dtype = dtype_of(type_name)
-    # What these inputs mean to every encoder: attend to all tokens, all of one segment.
+    # What these inputs mean to every model: attend to all tokens, all of one segment, in order.
     if "mask" in name and dtype.kind in "iu":
         return np.ones(shape, dtype)
     if "token_type" in name and dtype.kind in "iu":
         return np.zeros(shape, dtype)
+    if name.endswith("position_ids") and dtype.kind in "iu" and len(shape):
+        return np.broadcast_to(np.arange(shape[-1], dtype=dtype), shape).copy()
     if dtype.kind == "b":
         return random.random(shape) < 0.5
     if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
@@ -78,6 +63,21 @@ def random_input(name: str, type_name: str, shape, seed: int, largest_integer: i
     return random.standard_normal(shape).astype(np.float32).astype(dtype)
 
 
+@dataclass(frozen=True)
+class MadeInputs:
+    """One array per input, and the sizes that nobody had given."""
+
+    arrays: dict[str, np.ndarray]
+    chosen: list[ChosenSize]
+
+    def chosen_text(self) -> str:
+        """One line for people; empty where the model or the user gave every size."""
+        if not self.chosen:
+            return ""
+        sizes = ", ".join(map(str, self.chosen))
+        return f"Sizes chosen: {sizes}. Others: --dim NAME=NUMBER, --shape INPUT=1,2,3."
+
+
 def make_inputs(
     session,
     dimensions: dict[str, int] | None = None,
@@ -85,24 +85,24 @@ def make_inputs(
     seed: int = 0,
     largest_integer: int = 1,
     shapes: dict[str, list[int]] | None = None,
-) -> dict[str, np.ndarray]:
+) -> MadeInputs:
     """One array per input that the session asks for."""
-    files, shapes = files or {}, shapes or {}
+    files, shapes = files or {}, dict(shapes or {})
     wanted = session.get_inputs()
     unknown = (set(files) | set(shapes)) - {value.name for value in wanted}
     if unknown:
         names = ", ".join(value.name for value in wanted)
         raise InputError(f"the model has no input '{sorted(unknown)[0]}'; it has: {names}")
-    result = {}
+    arrays = {name: _load(path) for name, path in files.items()}
+    shapes.update({name: list(array.shape) for name, array in arrays.items()})
+    sizes = Sizes(wanted, dimensions or {}, shapes)
     for index, value in enumerate(wanted):
-        if value.name in files:
-            result[value.name] = _load(files[value.name])
-        else:
-            shape = shapes.get(value.name) or shape_of(value.shape, dimensions or {})
-            result[value.name] = random_input(
+        if value.name not in arrays:
+            shape = sizes.shape_of(value)
+            arrays[value.name] = random_input(
                 value.name, value.type, shape, seed + index, largest_integer
             )
-    return result
+    return MadeInputs({value.name: arrays[value.name] for value in wanted}, sizes.chosen)
 
 
 def _load(path: str) -> np.ndarray:

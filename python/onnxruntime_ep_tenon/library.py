@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib import metadata
 from pathlib import Path
 
 PROVIDER = "TenonExecutionProvider"
 LIBRARY = "libonnxruntime_ep_tenon.so"
+E8M0_SINCE = "1.27.0"  # the first onnxruntime that loads MXFP8 and MXFP4 with e8m0 scales
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -45,6 +48,19 @@ def get_ep_name() -> str:
 
 def get_ep_names() -> list[str]:
     return [PROVIDER]
+
+
+def version() -> str:
+    """The package's own; in a source tree that is not installed, the one that CMake reads."""
+    listed = _PACKAGE.parents[1] / "CMakeLists.txt"
+    if listed.is_file():
+        found = re.search(r"^project\(tenon VERSION ([\d.]+)", listed.read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    try:
+        return metadata.version("onnxruntime-ep-tenon")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def minimum_runtime_version() -> str:

@@ -17,7 +17,13 @@ class Timing:
     median: float
     fast: float  # tenth percentile
     slow: float  # ninetieth percentile
+    slowest: float  # 99th percentile
+    mean: float
     calls: int
+
+    @property
+    def per_second(self) -> float:
+        return 1 / self.mean
 
     def as_dict(self) -> dict:
         return {
@@ -25,6 +31,8 @@ class Timing:
             "median_s": self.median,
             "p10_s": self.fast,
             "p90_s": self.slow,
+            "p99_s": self.slowest,
+            "per_second": self.per_second,
             "calls": self.calls,
         }
 
@@ -56,8 +64,22 @@ def side_by_side(
 
 
 def _summarise(name: str, times: list[float]) -> Timing:
-    fast, median, slow = np.percentile(times, (10, 50, 90))
-    return Timing(name, float(median), float(fast), float(slow), len(times))
+    fast, median, slow, slowest, mean = map(
+        float, [*np.percentile(times, (10, 50, 90, 99)), np.mean(times)]
+    )
+    return Timing(name, median, fast, slow, slowest, mean, len(times))
+
+
+def speed_text(ours: Timing, other: str, theirs: Timing) -> str:
+    """Two medians as people compare them: 'is 1.22x faster than …'; and whether that means much."""
+    ratio = theirs.median / ours.median
+    if 0.99 < ratio < 1.01:
+        return f"is as fast as {other}"
+    told = f"is {ratio:.2f}x faster" if ratio > 1 else f"is {1 / ratio:.2f}x slower"
+    alike = theirs.fast <= ours.median <= theirs.slow and ours.fast <= theirs.median <= ours.slow
+    return f"{told} than {other}" + (
+        ", but each median lies in the other's spread" if alike else ""
+    )
 
 
 def read_bandwidth(megabytes: int = 512) -> float:

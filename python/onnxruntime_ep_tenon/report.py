@@ -33,6 +33,48 @@ def fusion_kind(fusion: dict) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+_MOST_REASONS = 5
+_MOST_NAMES = 3
+_LONGEST_TEXT = 160
+
+
+def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
+    """Symbolic sizes can fill screens: both ends stay, --json has the whole."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 3
+    return f"{text[: longest - tail - 1]}…{text[-tail:]}"
+
+
+def plain_reason(reason: str) -> str:
+    """Without the names of kernels where all of them say the same, and not too long."""
+    said = {_KERNEL_PREFIX.sub("", part, count=1) for part in reason.split("; ")}
+    return shortened(said.pop() if len(said) == 1 else reason)
+
+
+# 'tenon::ScaledDot: packed: ' in front of what one candidate says.
+_KERNEL_PREFIX = re.compile(r"^(?:tenon::\w+: )?(?:[a-z]\w*: )?(?=\w+ )")
+
+
+@dataclass(frozen=True)
+class ReasonGroup:
+    """Nodes that were left out for one reason."""
+
+    reason: str
+    nodes: list[dict]
+
+    @property
+    def operators(self) -> str:
+        """The ops and how many of each: 'Relu 5, Mul 3'."""
+        counts = Counter(node["op"] for node in self.nodes)
+        return ", ".join(f"{op} {count}" for op, count in counts.most_common())
+
+    def names(self, most: int = _MOST_NAMES) -> str:
+        shown = [f"{node['op']} '{shortened(node['node'], 80)}'" for node in self.nodes[:most]]
+        more = len(self.nodes) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
 @dataclass(frozen=True)
 class Report:
     """The JSON that the provider writes to report_file, with the questions people ask of it."""
@@ -80,16 +122,63 @@ class Report:
             partitions=len(self.partitions),
         )
 
+    def reason_groups(self) -> list[ReasonGroup]:
+        """Nodes left out, by reason, the most frequent first."""
+        groups: dict[str, list[dict]] = {}
+        for node in self.left_out:
+            groups.setdefault(plain_reason(node["reason"]), []).append(node)
+        return sorted(
+            (ReasonGroup(reason, nodes) for reason, nodes in groups.items()),
+            key=lambda group: -len(group.nodes),
+        )
+
     def reasons(self) -> list[tuple[str, str, int]]:
         """Why nodes were left out: op, reason, how many; the most frequent first."""
         counts = Counter((node["op"], node["reason"]) for node in self.left_out)
         return [(op, reason, count) for (op, reason), count in counts.most_common()]
 
 
+class SessionError(RuntimeError):
+    """ONNX Runtime refused a session; the text adds what Tenon left out of it, and why."""
+
+    def __init__(self, problem: str, report: Report):
+        super().__init__(f"{problem}\n{_reasons_text(problem, report)}")
+        self.problem = problem
+        self.report = report
+
+
+def _reasons_text(problem: str, report: Report) -> str:
+    groups = report.reason_groups()
+    # The node that the runtime complains about is the one whose reason is asked for.
+    groups.sort(key=lambda group: not any(f"'{n['node']}'" in problem for n in group.nodes))
+    total = f"{len(report.left_out)} of {report.coverage.nodes} nodes"
+    lines = [f"Tenon left {total} to other providers:"]
+    for group in groups[:_MOST_REASONS]:
+        lines += [f"  {group.reason}", f"    {group.names()}"]
+    if len(groups) > _MOST_REASONS:
+        lines.append(f"  and {len(groups) - _MOST_REASONS} more reasons: see `tenon explain`")
+    return "\n".join(lines)
+
+
 def session_with_report(model, device="auto", session_options=None, **options):
     """A session and the report that the provider wrote while making it."""
     with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
         path = Path(options.pop("report_file", "") or Path(folder) / "report.json")
-        session = create_session(model, device, session_options, report_file=path, **options)
+        before = _stamp(path)
+        try:
+            session = create_session(model, device, session_options, report_file=path, **options)
+        except Exception as error:
+            report = Report.load(path) if _stamp(path) != before else Report({})
+            if not report.left_out:
+                raise
+            raise SessionError(str(error).strip(), report) from error
         # A model that ONNX Runtime folded to constants never reaches a provider.
-        return session, Report.load(path) if path.is_file() else Report({"graphs": []})
+        return session, Report.load(path) if _stamp(path) != before else Report({"graphs": []})
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Tells a report that was just published from one that an earlier session left there."""
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns

@@ -1,5 +1,6 @@
 """The wheel as `make wheel` packs it: its tag, the library, and the licences that travel along."""
 
+import email
 import platform
 import subprocess
 import zipfile
@@ -42,3 +43,14 @@ def test_declares_the_command(wheel):
     archive = zipfile.ZipFile(wheel)
     entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
     assert "tenon = onnxruntime_ep_tenon" in archive.read(entry_points).decode()
+
+
+def test_metadata_says_what_it_is(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+    told = email.message_from_string(archive.read(name).decode())
+    assert told["License-Expression"] == "Apache-2.0" and told["License-File"] == "LICENSE"
+    assert told["Version"] == wheel.stem.split("-")[1] and told["Keywords"]
+    assert "Operating System :: POSIX :: Linux" in told.get_all("Classifier")
+    assert not [c for c in told.get_all("Classifier") if c.startswith("License ::")]
+    assert [n for n in archive.namelist() if n.endswith(".dist-info/licenses/LICENSE")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
@@ -33,3 +35,19 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("plugin"):
             item.add_marker(absent)
+
+
+@pytest.fixture
+def command(capsys):
+    """The command `tenon` in this process: command("run", path) has status, out, err."""
+    from onnxruntime_ep_tenon.__main__ import main
+
+    def run(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as exit:  # argparse's own way out: the usage, status 2
+            status = exit.code
+        told = capsys.readouterr()
+        return SimpleNamespace(status=status, out=told.out, err=told.err)
+
+    return run

@@ -132,3 +132,21 @@ def test_every_op_that_the_sources_name_is_in_the_table():
 )
 def test_the_table_is_read(op, attribute):
     assert attribute in KNOWN[op][2]
+
+
+def test_ops_that_no_kernel_takes_are_those_that_only_shape_rules_read():
+    """`kSizesOnly` of kernels/selector.cc: what is told of an op depends on it."""
+    listed = re.search(r"kSizesOnly = [^{]*\{(.*?)\}\);", _source("kernels/selector.cc"), re.S)
+    folders = ("graph_partitioner", "kernels")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.cc")]
+    elsewhere = "".join(
+        path.read_text()
+        for path in files
+        if "shape_rules" not in path.parts and path.name not in ("known_ops.cc", "selector.cc")
+    )
+    sizes_only = [op for op in KNOWN if f'"{op}"' not in elsewhere]
+    assert sorted(re.findall(r'"([^"]+)"', listed[1])) == sorted(sizes_only)
+
+
+def _source(path: str) -> str:
+    return (ROOT / path).read_text()

@@ -1,5 +1,7 @@
 """The parts of the package that need no plugin."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnxruntime
@@ -46,6 +48,13 @@ def test_a_wrong_path_is_named(no_packaged_library, monkeypatch):
 def test_an_absent_library_says_what_to_do(no_packaged_library):
     with pytest.raises(tenon.LibraryNotFoundError, match="make build"):
         library.get_library_path()
+
+
+def test_the_version_is_the_one_that_is_built(command):
+    text = (Path(__file__).resolve().parents[2] / "CMakeLists.txt").read_text()
+    assert f"project(tenon VERSION {tenon.__version__} " in text
+    told = command("--version")
+    assert told.status == 0 and told.out == f"tenon {tenon.__version__}\n"
 
 
 def test_versions_compare_as_numbers():
@@ -101,7 +110,6 @@ def test_small_types_go_in_and_out_unchanged(name, shape):
 
 
 def test_inputs_are_made_by_type_and_shape():
-    assert inputs.shape_of(["batch", 3, None, "tokens"], {"tokens": 7}) == [1, 3, 1, 7]
     ids = inputs.random_input("input_ids", "tensor(int64)", [2, 5], 0, 10)
     assert ids.dtype == np.int64 and ids.max() <= 10
     mask = inputs.random_input("attention_mask", "tensor(int64)", [2, 5], 0, 10)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
-from ..inputs import make_inputs
+from .. import genai_folder
+from ..inputs import MadeInputs, make_inputs
 
 
 def key_and_value(text: str) -> tuple[str, str]:
@@ -12,6 +15,22 @@ def key_and_value(text: str) -> tuple[str, str]:
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got '{text}'")
     return key, value
+
+
+def count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, got '{text}'")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got '{text}'")
+    return value
 
 
 def name_and_number(text: str) -> tuple[str, int]:
@@ -30,7 +49,26 @@ def name_and_shape(text: str) -> tuple[str, list[int]]:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="an ONNX model file")
+    parser.add_argument("model", help="an ONNX model file, or a folder of ONNX Runtime GenAI's")
+
+
+def model_files(given: str) -> list[Path]:
+    """The file itself, or what the configuration of a GenAI folder names."""
+    path = Path(given)
+    if path.is_dir():
+        return genai_folder.model_files(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file at {path}")
+    return [path]
+
+
+def model_file(given: str) -> Path:
+    """As model_files, where only one model will do."""
+    found = model_files(given)
+    if len(found) > 1:
+        names = ", ".join(str(file) for file in found)
+        raise ValueError(f"{given} holds several models; give one of: {names}")
+    return found[0]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +85,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a provider option, e.g. precision_mode=int8; may be given again",
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: all)")
+    parser.add_argument("--threads", type=count, default=0, help="threads (default: all)")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -75,20 +113,30 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the whole shape of an input, where its dimensions have no names",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=count, default=0, help="of the random inputs (default: 0)")
     parser.add_argument(
         "--max-int",
-        type=int,
+        type=count,
         default=1,
         help="largest random integer, e.g. a vocabulary's size - 1",
     )
 
 
-def inputs_of(args, session) -> dict:
+def inputs_of(args, session) -> MadeInputs:
     """The inputs that the shared arguments ask for."""
     return make_inputs(
         session, dict(args.dim), dict(args.input), args.seed, args.max_int, dict(args.shape)
     )
+
+
+def explaining_sizes(made: MadeInputs, run: Callable):
+    """What run() gives; where it fails, the error says which sizes had been chosen."""
+    try:
+        return run()
+    except Exception as error:
+        if not made.chosen:
+            raise
+        raise RuntimeError(f"{str(error).strip()}\n{made.chosen_text()}") from error
 
 
 def session_options(threads: int):
@@ -97,7 +145,7 @@ def session_options(threads: int):
     settings = onnxruntime.SessionOptions()
     if threads:
         settings.intra_op_num_threads = threads
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # an error is raised, with the same text
     # A session's threads spin on after a Run, and would take the cores from the session whose
     # turn comes next.
     settings.add_session_config_entry("session.force_spinning_stop", "1")

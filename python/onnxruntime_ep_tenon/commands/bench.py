@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .. import console, tensors
-from ..measure import Timing, side_by_side
+from ..host_memory import PeakMemory
+from ..measure import Timing, side_by_side, speed_text
+from ..report import Report, session_with_report
 from ..requirements import has
-from ..session import create_session
+from ..trial import cpu_session
 from . import arguments
 
 SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("model", nargs="?", help="an ONNX model file")
+    parser.add_argument("model", nargs="?", help="an ONNX model file, or a GenAI folder")
     parser.add_argument(
         "--suite",
         nargs="?",
@@ -29,7 +34,7 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--random",
-        type=int,
+        type=arguments.count,
         default=0,
         metavar="COUNT",
         help="products: random shapes besides the table, drawn with --seed",
@@ -52,10 +57,12 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--cuda-model", metavar="FILE", help="the CUDA provider runs this one instead"
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="per provider (default: 2)")
+    parser.add_argument(
+        "--seconds", type=arguments.seconds, default=2.0, help="per provider (default: 2)"
+    )
     parser.add_argument(
         "--limit",
-        type=float,
+        type=arguments.seconds,
         default=float("inf"),
         metavar="SECONDS",
         help="decoder: what is not done by then is left out",
@@ -72,8 +79,12 @@ def _add_decoder_sizes(parser) -> None:
     )
     parser.add_argument("--weights", default="nvfp4,int4", help="decoder: formats, by comma")
     parser.add_argument("--batch", default="1,16", help="decoder: rows of a step, by comma")
-    parser.add_argument("--past", type=int, default=512, help="decoder: tokens before a step")
-    parser.add_argument("--prefill", type=int, default=2048, help="decoder: tokens of a prompt")
+    parser.add_argument(
+        "--past", type=arguments.count, default=512, help="decoder: tokens before a step"
+    )
+    parser.add_argument(
+        "--prefill", type=arguments.count, default=2048, help="decoder: tokens of a prompt"
+    )
     parser.add_argument(
         "--kernels", action="store_true", help="decoder: what each kernel of a GPU adds (torch)"
     )
@@ -86,21 +97,116 @@ def run(args) -> int:
         return run_suite(args)
     if not args.model:
         raise ValueError("give a model, or --suite")
-    sessions, failures = _open(args)
-    if not sessions:
-        raise RuntimeError("; ".join(f"{name}: {text}" for name, text in failures.items()))
-    first = next(iter(sessions.values()))
-    inputs = arguments.inputs_of(args, first)
-    calls = {name: caller(session, inputs) for name, session in sessions.items()}
+    sides, failures = _open_all(args)
+    if not sides:
+        raise RuntimeError("\n".join(f"{name}: {text}" for name, text in failures.items()))
+    made, calls = _first_runs(args, sides, failures)
+    checks = _check_outputs(args, sides)
     timings = side_by_side(calls, args.seconds)
-    result = _result(args, inputs, timings, failures)
+    result = _result(args, sides, made, timings, failures, checks)
     if args.out:
         _write(Path(args.out), result, timings)
     if args.json:
         console.print_json(result)
     else:
-        _print(result, timings, failures)
-    return 0
+        _print(result, sides, made, timings, checks)
+    return 1 if "tenon" in failures or any(check.differs for check in checks) else 0
+
+
+@dataclass
+class Side:
+    """One provider's session, what it took to make it and what its first Run gave."""
+
+    name: str
+    session: object
+    report: Report | None  # Tenon's only
+    opened_s: float
+    memory: int  # at the peak of opening and the first Run, over what there was before
+    outputs: list = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Tenon's outputs of the first Run against another provider's."""
+
+    other: str
+    text: str
+    differs: bool = False
+    verdicts: list = field(default_factory=list)
+
+
+def _first_runs(args, sides: list[Side], failures: dict[str, str]):
+    """One Run each, which sets things up and is compared; then what is timed."""
+    made, calls = arguments.inputs_of(args, sides[0].session), {}
+    for side in list(sides):
+
+        def first_run(session=side.session):
+            return tensors.run(session, made.arrays)
+
+        try:
+            with PeakMemory() as memory:
+                side.outputs = arguments.explaining_sizes(made, first_run)
+        except Exception as error:
+            if len(sides) == 1:
+                raise
+            failures[side.name] = str(error)
+            sides.remove(side)
+            continue
+        side.memory += max(0, memory.grown)
+        calls[side.name] = caller(side.session, made.arrays)
+    return made, calls
+
+
+def _check_outputs(args, sides: list[Side]) -> list[Check]:
+    by_name = {side.name: side for side in sides}
+    ours = by_name.get("tenon")
+    others = [side for side in sides if side is not ours]
+    if ours is None or not others:
+        return []
+    if not has("onnx"):
+        return [Check(side.name, "not compared: that needs the package onnx") for side in others]
+    return [_check(args, ours, side) for side in others]
+
+
+def _check(args, ours: Side, theirs: Side) -> Check:
+    import onnx
+
+    from ..models import tolerances, validate
+
+    names = [output.name for output in ours.session.get_outputs()]
+    if _model_of(args, theirs.name) != _model_of(args, "tenon"):
+        pairs = zip(names, ours.outputs, theirs.outputs, strict=True)
+        verdicts = [validate.compare_with_original(*pair) for pair in pairs]
+        return _judged(theirs.name, verdicts, "(of another model) ")
+    graph = onnx.load(_model_of(args, "tenon"), load_external_data=False)
+    bound = tolerances.for_activations(graph, dict(args.option).get("precision_mode", ""))
+    if theirs.name == "cuda":  # which multiplies float32 in TF32
+        bound = bound or tolerances.MODEL_F16
+    check = _judged(
+        theirs.name, validate.compare_rounded(names, ours.outputs, theirs.outputs, bound)
+    )
+    if not check.differs or theirs.name != "cpu":
+        return check
+    exact = cpu_session(_model_of(args, "cpu"), arguments.session_options(args.threads), exact=True)
+    inputs = arguments.inputs_of(args, exact).arrays
+    again = _judged("cpu", validate.compare_all(names, ours.outputs, tensors.run(exact, inputs)))
+    if again.differs:
+        return check
+    text = f"{again.text}, once it rounds no activations to 8 bits; as timed it differs by "
+    return Check("cpu", f"{text}{_largest(check.verdicts):.1e} (rms)", verdicts=again.verdicts)
+
+
+def _judged(other: str, verdicts: list, note: str = "") -> Check:
+    wrong = [verdict for verdict in verdicts if not verdict.ok]
+    if wrong:
+        text = f"{note}DIFFER: '{wrong[0].name}': {wrong[0].problem}"
+    else:
+        text = f"{note}agree, rms error {_largest(verdicts):.1e}"
+    return Check(other, text, bool(wrong), verdicts)
+
+
+def _largest(verdicts: list) -> float:
+    return max((verdict.rms_error for verdict in verdicts), default=0.0)
 
 
 def caller(session, inputs):
@@ -108,14 +214,24 @@ def caller(session, inputs):
     gpu = gpu_of(session)
     names = [output.name for output in session.get_outputs()]
     feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
-    if gpu is None:
-        return lambda: session.run_with_ort_values(names, feed)
+    results = session.run_with_ort_values(names, feed)
     binding = session.io_binding()
     for name, value in inputs.items():
-        binding.bind_ortvalue_input(name, tensors.to_gpu_value(value, gpu))
-    for name, value in zip(names, session.run_with_ort_values(names, feed), strict=True):
-        binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
+        bound = feed[name] if gpu is None else tensors.to_gpu_value(value, gpu)
+        binding.bind_ortvalue_input(name, bound)
+    for name, value in zip(names, results, strict=True):
+        if gpu is not None:
+            binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
+        elif _is_plain(value):
+            binding.bind_ortvalue_output(name, value)
+        else:
+            binding.bind_output(name)
     return lambda: session.run_with_iobinding(binding)
+
+
+def _is_plain(value) -> bool:
+    """A tensor of numbers: the next Run can write into the same memory."""
+    return value.is_tensor() and "string" not in value.data_type()
 
 
 def gpu_of(session) -> int | None:
@@ -127,27 +243,44 @@ def gpu_of(session) -> int | None:
     return getattr(session, "tenon_gpu", None)
 
 
-def _open(args) -> tuple[dict, dict[str, str]]:
-    openers = {"tenon": _open_tenon, "cuda": _open_cuda, "cpu": _open_cpu}
-    sessions, failures = {}, {}
+def _open_all(args) -> tuple[list[Side], dict[str, str]]:
+    sides, failures = [], {}
     for name in args.providers.split(","):
-        if name not in openers:
-            raise ValueError(f"unknown provider '{name}'; one of: {', '.join(openers)}")
+        if name not in _OPENERS:
+            raise ValueError(f"unknown provider '{name}'; one of: {', '.join(_OPENERS)}")
+        settings = arguments.session_options(args.threads)
+        begin = time.perf_counter()
         try:
-            sessions[name] = openers[name](args, arguments.session_options(args.threads))
+            with PeakMemory() as memory:
+                session, report = _OPENERS[name](args, settings)
         except Exception as error:
             if isinstance(error, (ValueError, FileNotFoundError)):
                 raise
             failures[name] = str(error)
-    return sessions, failures
+            continue
+        opened = time.perf_counter() - begin
+        sides.append(Side(name, session, report, opened, max(0, memory.grown)))
+    return sides, failures
+
+
+def _model_of(args, provider: str) -> Path:
+    other = {"cpu": args.cpu_model, "cuda": args.cuda_model}.get(provider)
+    return arguments.model_file(other or args.model)
 
 
 def _open_tenon(args, settings):
-    return create_session(args.model, args.device, settings, **dict(args.option))
+    return session_with_report(_model_of(args, "tenon"), args.device, settings, **dict(args.option))
 
 
 def _open_cuda(args, settings):
-    return open_cuda_session(args.cuda_model or args.model, settings)
+    return open_cuda_session(str(_model_of(args, "cuda")), settings), None
+
+
+def _open_cpu(args, settings):
+    return cpu_session(_model_of(args, "cpu"), settings), None
+
+
+_OPENERS = {"tenon": _open_tenon, "cuda": _open_cuda, "cpu": _open_cpu}
 
 
 def open_cuda_session(model, settings, **options):
@@ -157,6 +290,7 @@ def open_cuda_session(model, settings, **options):
     name = "CUDAExecutionProvider"
     if name not in onnxruntime.get_available_providers():
         raise RuntimeError("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+    settings.log_severity_level = 3  # why it does not start is in the log only
     session = onnxruntime.InferenceSession(
         model, settings, providers=[(name, options), "CPUExecutionProvider"], enable_fallback=0
     )
@@ -165,15 +299,7 @@ def open_cuda_session(model, settings, **options):
     return session
 
 
-def _open_cpu(args, settings):
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(
-        args.cpu_model or args.model, settings, providers=["CPUExecutionProvider"]
-    )
-
-
-def _result(args, inputs, timings: list[Timing], failures) -> dict:
+def _result(args, sides, made, timings: list[Timing], failures, checks) -> dict:
     import onnxruntime
 
     by_name = {timing.name: timing for timing in timings}
@@ -182,15 +308,34 @@ def _result(args, inputs, timings: list[Timing], failures) -> dict:
         for other in by_name
         if other != "tenon" and "tenon" in by_name
     }
+    sessions = {side.name: side for side in sides}
     return {
         "model": args.model,
         "runtime": onnxruntime.__version__,
-        "inputs": {name: [str(a.dtype), list(a.shape)] for name, a in inputs.items()},
-        "timings": [timing.as_dict() for timing in timings],
+        "threads": args.threads or None,
+        "inputs": {name: [str(a.dtype), list(a.shape)] for name, a in made.arrays.items()},
+        "chosen_sizes": [asdict(size) for size in made.chosen],
+        "claimed": _coverage(sides),
+        "timings": [
+            {
+                **timing.as_dict(),
+                "session_s": sessions[timing.name].opened_s,
+                "peak_bytes": sessions[timing.name].memory,
+            }
+            for timing in timings
+        ],
         "failures": failures,
+        "checks": [{"other": c.other, "differs": c.differs, "text": c.text} for c in checks],
         "tenon_over_cpu": None,
         **ratios,
     }
+
+
+def _coverage(sides) -> dict | None:
+    for side in sides:
+        if side.report is not None:
+            return asdict(side.report.coverage)
+    return None
 
 
 def _write(folder: Path, result: dict, timings: list[Timing]) -> None:
@@ -205,21 +350,45 @@ def _write(folder: Path, result: dict, timings: list[Timing]) -> None:
         )
 
 
-def _print(result: dict, timings: list[Timing], failures: dict[str, str]) -> None:
+def _print(result: dict, sides, made, timings: list[Timing], checks: list[Check]) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    threads = result["threads"] or f"ONNX Runtime's choice of {cpus} CPUs"
+    console.say(f"{result['model']} in onnxruntime {result['runtime']}, threads: {threads}")
+    for name, (dtype, shape) in result["inputs"].items():
+        console.say(f"input {name}: {dtype} {shape}")
+    if made.chosen:
+        console.say(made.chosen_text())
+    for side in sides:
+        if side.report is not None:
+            console.say(f"Tenon claims {side.report.coverage}.")
+    for check in checks:
+        console.say(f"Outputs of Tenon and the {_named(check.other)}: {check.text}")
+    console.say()
+    opened = {side.name: side for side in sides}
     rows = [
         (
             t.name,
-            console.duration(t.median),
-            console.duration(t.fast),
-            console.duration(t.slow),
+            console.duration(opened[t.name].opened_s),
+            console.size(opened[t.name].memory),
+            *map(console.duration, (t.median, t.slow, t.slowest)),
+            f"{t.per_second:.1f}",
             t.calls,
         )
         for t in timings
     ]
-    console.table(["provider", "median", "p10", "p90", "runs"], rows, right=(1, 2, 3, 4))
-    for name, text in failures.items():
+    columns = ["provider", "session", "memory", "median", "p90", "p99", "per second", "runs"]
+    console.table(columns, rows, right=range(1, len(columns)))
+    console.say(
+        "(memory of the host: the most that opening and the first Run added to this process)"
+    )
+    for name, text in result["failures"].items():
         console.say(f"{name} cannot run this model: {text}")
-    for other in ("cpu", "cuda"):
-        if result.get(f"tenon_over_{other}") is not None:
-            ratio = result[f"tenon_over_{other}"]
-            console.say(f"Tenon takes {ratio:.2f} of the {other.upper()} provider's time.")
+    by_name = {timing.name: timing for timing in timings}
+    for other in by_name:
+        if other != "tenon" and "tenon" in by_name:
+            speed = speed_text(by_name["tenon"], f"the {_named(other)}", by_name[other])
+            console.say(f"Tenon {speed}.")
+
+
+def _named(provider: str) -> str:
+    return f"{provider.upper()} provider"

@@ -45,8 +45,10 @@ class Variant:
 
 def add_arguments(parser) -> None:
     parser.add_argument("--out", default="tenon-demo", help="folder for models and page")
-    parser.add_argument("--seconds", type=float, default=2.0, help="per timing (default: 2)")
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: all)")
+    parser.add_argument(
+        "--seconds", type=arguments.seconds, default=2.0, help="per timing (default: 2)"
+    )
+    parser.add_argument("--threads", type=arguments.count, default=0, help="threads (default: all)")
 
 
 def run(args) -> int:

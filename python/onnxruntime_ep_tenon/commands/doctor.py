@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import console, cuda
-from ..library import get_library_path, minimum_runtime_version, version_tuple
+from ..library import E8M0_SINCE, get_library_path, minimum_runtime_version, version_tuple
 from ..requirements import has
 from . import arguments
 
@@ -17,7 +17,7 @@ SUMMARY = "say what this machine has, what is missing and what to do"
 # From which onnxruntime on a form of model loads at all, whatever a plugin does.
 _FORMS_SINCE = (
     ("NVFP4, INT4, INT8, FP8, attention", None),
-    ("MXFP8 and MXFP4 with e8m0 scales", "1.27.0"),
+    ("MXFP8 and MXFP4 with e8m0 scales", E8M0_SINCE),
     ("MatMulBlockQuantizedFp4Weight", "1.30.0"),
 )
 _FEATURES = {

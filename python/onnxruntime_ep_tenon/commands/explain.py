@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from .. import console
-from ..report import Report, fusion_kind, session_with_report
+from ..report import Report, SessionError, fusion_kind, session_with_report, shortened
 from ..requirements import require
 from . import arguments
 
@@ -30,23 +30,49 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    settings = arguments.session_options(args.threads)
-    _, report = session_with_report(args.model, args.device, settings, **dict(args.option))
+    if args.svg or args.html or args.json:
+        return _explain(arguments.model_file(args.model), args)
+    return max([_explain(model, args) for model in arguments.model_files(args.model)])
+
+
+def _explain(model: Path, args) -> int:
+    report, problem = _report_of(model, args)
     if args.json:
-        console.print_json(report.data)
+        console.print_json({**report.data, "error": problem} if problem else report.data)
     else:
-        _print(report, args)
-    title = f"{Path(args.model).name}: {report.coverage}"
+        _print(model, report, args)
+        if problem:
+            console.heading("No session")
+            console.say(problem)
+    title = f"{model.name}: {report.coverage}"
     if args.svg or args.html:
         from .. import drawing
 
         onnx = require("onnx", "to draw a graph")
-        picture = drawing.svg(onnx.load(args.model, load_external_data=False), report, title)
+        picture = drawing.svg(onnx.load(model, load_external_data=False), report, title)
         if args.svg:
             Path(args.svg).write_text(picture, encoding="utf-8")
         if args.html:
             write_page(Path(args.html), title, report, picture)
-    return 0
+    return 1 if problem else 0
+
+
+def _report_of(model: Path, args) -> tuple[Report, str]:
+    """The report, and what the runtime said where it made no session of the model."""
+    settings = arguments.session_options(args.threads)
+    try:
+        return session_with_report(model, args.device, settings, **dict(args.option))[1], ""
+    except SessionError as error:
+        return error.report, error.problem
+
+
+def device_text(report: Report) -> str:
+    """Where the session runs, or which GPU it was compiled for without there being one."""
+    device = report.data.get("device", {})
+    if arch := report.data.get("options", {}).get("target_arch"):
+        return f"compiled for {arch}; such a GPU need not be here, and the session does not run"
+    details = " ".join(device.get("features", [])) or device.get("arch", "")
+    return f"device: {device.get('kind', '?')} {device.get('name', '')} ({details})"
 
 
 def partition_rows(report: Report) -> list[tuple]:
@@ -83,10 +109,9 @@ PARTITION_COLUMNS = [
     "most of it",
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
-_LONGEST_PROBLEM = 120
 SHAPE_COLUMNS = ["kernel for", "rank", "shape"]
 APART_COLUMNS = ["times", "products of one input", "run apart because"]
-REASON_COLUMNS = ["nodes", "operator", "left because"]
+REASON_COLUMNS = ["nodes", "left because", "operators", "such as"]
 
 
 def fusion_rows(report: Report) -> list[tuple]:
@@ -95,7 +120,7 @@ def fusion_rows(report: Report) -> list[tuple]:
         (fusion_kind(f), f.get("problem", ""), f.get("chosen", "")) for f in report.fusions
     )
     return [
-        (count, kind, _shortened(problem), kernel)
+        (count, kind, shortened(problem, 120), kernel)
         for (kind, problem, kernel), count in counts.items()
     ]
 
@@ -113,29 +138,23 @@ def shape_tables(report: Report) -> dict[str, list[tuple]]:
     }
 
 
-def _shortened(text: str) -> str:
-    """Long symbolic shapes fill screens; --json has them whole."""
-    return text if len(text) <= _LONGEST_PROBLEM else text[: _LONGEST_PROBLEM - 1] + "…"
-
-
 def apart_rows(report: Report) -> list[tuple]:
     """The first products of each reason."""
     firsts = {apart["reason"]: apart["products"] for apart in reversed(report.apart)}
     counts = Counter(apart["reason"] for apart in report.apart)
-    return [(count, _shortened(firsts[why]), why) for why, count in counts.items()]
+    return [(count, shortened(firsts[why], 120), why) for why, count in counts.items()]
 
 
 def reason_rows(report: Report) -> list[tuple]:
-    return [(count, op, reason) for op, reason, count in report.reasons()]
+    return [
+        (len(group.nodes), group.reason, group.operators, group.names())
+        for group in report.reason_groups()
+    ]
 
 
-def _print(report: Report, args) -> None:
-    device = report.data.get("device", {})
-    console.say(f"{args.model}: Tenon claims {report.coverage}.")
-    console.say(
-        f"device: {device.get('kind', '?')} {device.get('name', '')} "
-        f"({' '.join(device.get('features', []))})"
-    )
+def _print(model: Path, report: Report, args) -> None:
+    console.say(f"{model}: Tenon claims {report.coverage}.")
+    console.say(device_text(report))
     if report.partitions:
         console.heading("Partitions")
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
@@ -168,7 +187,9 @@ def _print(report: Report, args) -> None:
             console.say("no kernel had shapes to choose from")
     if report.left_out:
         console.heading("Left to other providers")
-        console.table(REASON_COLUMNS, reason_rows(report), right=(0,))
+        for group in report.reason_groups():
+            console.say(f"{len(group.nodes):5}  {group.reason}")
+            console.say(f"       {group.names()}")
 
 
 def write_page(path: Path, title: str, report: Report, picture: str) -> None:

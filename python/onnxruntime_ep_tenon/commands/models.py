@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import console
+from ..inputs import make_inputs
 from ..requirements import require
+from ..trial import TrialError, try_alone
 from . import arguments
 
 SUMMARY = "write a decoder of any size, or train a small one"
@@ -101,12 +103,30 @@ def _write_decoder(args) -> int:
     path = write_decoder(Path(args.out), config, spelling, source)
     seconds = time.perf_counter() - begin
     written = sum(file.stat().st_size for file in path.parent.glob("model.onnx*"))
+    check = _check(path)
     if args.json:
-        console.print_json({"model": str(path), "bytes": written, "seconds": seconds})
+        console.print_json(
+            {"model": str(path), "bytes": written, "seconds": seconds, "check": check}
+        )
     else:
         size, took = console.size(written), console.duration(seconds)
         console.say(f"{path}: {config.layers} layers, {size}, written in {took}")
+        console.say(check)
     return 0
+
+
+def _check(model: Path) -> str:
+    """One Run of a model that was just written; one that gives no numbers is removed."""
+
+    def inputs(session) -> dict:
+        return make_inputs(session, {"sequence_length": 2}).arrays
+
+    try:
+        return try_alone(model, inputs, lambda: arguments.session_options(0))
+    except TrialError as error:
+        for file in model.parent.glob(f"{model.name}*"):
+            file.unlink()
+        raise TrialError(f"{model} was removed: {error}") from error
 
 
 def _train_tiny(args) -> int:
@@ -132,11 +152,16 @@ def _train_tiny(args) -> int:
         "held_out": str(trained.held_out),
         "seconds": time.perf_counter() - begin,
         "loss": trained.losses[-1],
+        "check": {
+            format: _check(folder / "model.onnx") for format, folder in trained.folders.items()
+        },
     }
     if args.json:
         console.print_json(told)
     else:
         console.say(f"{args.out}: {args.steps} steps in {console.duration(told['seconds'])}")
+        for format, check in told["check"].items():
+            console.say(f"{format}: {check}")
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .. import console
 from ..requirements import require
+from ..trial import Trial, TrialError, try_model, why_not_here
 from . import arguments
 
 SUMMARY = "quantise a model's weights to nvfp4, mxfp8, mxfp4, int4 or fp8"
@@ -21,9 +22,8 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--activations",
-        default="f32",
         choices=["f32", "f16", "bf16"],
-        help="the type between the layers (default: f32)",
+        help="the type between the layers (default: as in the model)",
     )
     parser.add_argument("--out", help="where to write (default: MODEL.FORMAT.onnx)")
     parser.add_argument(
@@ -36,29 +36,90 @@ def add_arguments(parser) -> None:
         default=[],
         help="leave nodes whose name matches, e.g. '*lm_head*'; may be given again",
     )
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="write without opening the result with Tenon and comparing one Run with the original",
+    )
+    parser.add_argument("--device", default="auto", help="of that Run: auto, cpu, gpu, gpu:1")
+    parser.add_argument("--threads", type=arguments.count, default=0, help="of that Run (all)")
+    arguments.add_inputs(parser)
     arguments.add_json(parser)
 
 
 def run(args) -> int:
     require("onnx", "to quantise a model")
-    from ..models.quantize import quantize_file
+    from ..models.quantize import NothingQuantizedError, quantize_file
 
     source = Path(args.model)
     target = Path(args.out) if args.out else source.with_suffix(f".{args.format}.onnx")
     if target.resolve() == source.resolve():
         raise ValueError(f"{target} is the model itself; give another name with --out")
-    with console.progress("quantising", not args.json) as update:
-        report = quantize_file(
-            source, target, args.format, args.activations, args.embeddings, args.exclude, update
-        )
+    check = _Check(args, source, target)
+    try:
+        with console.progress("quantising", not args.json) as update:
+            report = quantize_file(
+                source, target, args.format, args.activations, args.embeddings, args.exclude,
+                update, check,
+            )  # fmt: skip
+    except NothingQuantizedError as error:
+        if error.report.layers and not args.json:
+            print_layers(error.report)
+            console.say()
+        raise
     if args.json:
-        console.print_json(report.as_dict())
+        console.print_json({**report.as_dict(), "check": check.trial.as_dict()})
     else:
         print_report(report)
+        _print_check(check.trial)
     return 0
 
 
-def print_report(report) -> None:
+class _Check:
+    """Called with the file before it gets its name: refuses one that nobody can run."""
+
+    def __init__(self, args, source: Path, target: Path):
+        self._args, self._source, self._target = args, source, target
+        self.trial = Trial(skipped="--no-check" if args.no_check else "")
+
+    def __call__(self, written: Path) -> None:
+        from ..models.rewrite import bytes_on_disk
+
+        if self.trial.skipped:
+            return
+        if reason := why_not_here(self._args.format, bytes_on_disk(self._source)):
+            self.trial = Trial(skipped=reason)
+            return
+        try:
+            self.trial = try_model(
+                written,
+                self._source,
+                lambda session: arguments.inputs_of(self._args, session).arrays,
+                lambda: arguments.session_options(self._args.threads),
+                self._args.device,
+            )
+        except TrialError as error:
+            raise TrialError(f"{self._target} was not written: {error}") from error
+
+
+def _print_check(trial: Trial) -> None:
+    if trial.skipped:
+        console.say(f"Not checked: {trial.skipped}")
+        return
+    for verdict in trial.verdicts:
+        how = f"differs from the original's by {100 * verdict.rms_error:.2g} % (rms)"
+        console.say(f"Checked: '{verdict.name}' of one Run: {verdict.note or how}")
+
+
+def size_change(before: int, after: int) -> str:
+    """What became of a file's size, in words that hold whichever way it went."""
+    if after > before:
+        return f"{after / before:.1f}x larger"
+    ratio = before / after
+    return "no smaller" if ratio < 1.05 else f"{ratio:.1f}x smaller"
+
+
+def print_layers(report) -> None:
     """The per-layer table: what was quantised and how well, what was left and why."""
     rows = [
         (
@@ -72,18 +133,18 @@ def print_report(report) -> None:
         for layer in report.layers
     ]
     console.table(["layer", "op", "shape", "error", "smaller", "note"], rows, right=(2, 3, 4))
+
+
+def print_report(report) -> None:
+    print_layers(report)
     done = report.quantized_layers
+    worst = max(done, key=lambda layer: layer.error)
     console.say()
-    if not done:
-        console.say("Nothing was quantised: no MatMul or Gemm with a fitting constant weight.")
-    else:
-        worst = max(done, key=lambda layer: layer.error)
-        console.say(
-            f"{len(done)} of {len(report.layers)} weights quantised to {report.format}; "
-            f"the largest error is {100 * worst.error:.2f} % (rms) in {worst.node}"
-        )
-    ratio = report.bytes_before / report.bytes_after
+    console.say(
+        f"{len(done)} of {len(report.layers)} weights quantised to {report.format}; "
+        f"the largest error is {100 * worst.error:.2f} % (rms) in {worst.node or worst.weight}"
+    )
     console.say(
         f"{console.size(report.bytes_before)} -> {console.size(report.bytes_after)} "
-        f"({ratio:.1f}x smaller): {report.files[0]}"
+        f"({size_change(report.bytes_before, report.bytes_after)}): {report.files[0]}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import numpy as np
 from .. import console, tensors, trace
 from ..report import session_with_report
 from ..requirements import require
+from ..trial import cpu_session, first_line, run_original
 from . import arguments
 
 SUMMARY = "run a model once; compare it with a reference on request"
+
+_JUDGES = {"reference": "the float64 reference", "cpu": "ONNX Runtime's CPU provider"}
 
 
 def add_arguments(parser) -> None:
@@ -20,8 +24,9 @@ def add_arguments(parser) -> None:
     arguments.add_inputs(parser)
     parser.add_argument(
         "--compare",
-        choices=["reference", "cpu"],
-        help="check the outputs: float64 reference, or ONNX Runtime's CPU provider",
+        metavar="WITH",
+        help="check the outputs: 'reference' (float64), 'cpu' (ONNX Runtime's CPU provider), or "
+        "a model file, such as the float one that a quantised model was made from",
     )
     parser.add_argument(
         "--trace", metavar="FILE", help="write what ran when, for chrome://tracing or Perfetto"
@@ -31,48 +36,83 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
+    model = arguments.model_file(args.model)
+    _check_judge(args.compare)
     settings = arguments.session_options(args.threads)
     with trace.recording(settings, args.trace) as recorded:
-        session, report = session_with_report(
-            args.model, args.device, settings, **dict(args.option)
-        )
-        inputs = arguments.inputs_of(args, session)
-        outputs = tensors.run(session, inputs)
+        session, report = session_with_report(model, args.device, settings, **dict(args.option))
+        made = arguments.inputs_of(args, session)
+        outputs = arguments.explaining_sizes(made, lambda: tensors.run(session, made.arrays))
         if args.trace:
-            outputs = tensors.run(session, inputs)  # the first Run sets things up
+            outputs = tensors.run(session, made.arrays)  # the first Run sets things up
         recorded.end(session)
     names = [output.name for output in session.get_outputs()]
-    verdicts = _compare(args, inputs, names, outputs) if args.compare else []
+    comparison = _compare(args, model, made.arrays, names, outputs) if args.compare else None
     if args.save:
-        _save(Path(args.save), inputs, dict(zip(names, outputs, strict=True)))
+        _save(Path(args.save), made.arrays, dict(zip(names, outputs, strict=True)))
     if args.json:
-        console.print_json(_summary(report, inputs, names, outputs, verdicts))
+        console.print_json(_summary(report, made, names, outputs, comparison))
     else:
-        _print(report, inputs, names, outputs, verdicts, args.compare)
-    return 0 if all(verdict.ok for verdict in verdicts) else 1
+        _print(report, made, names, outputs, comparison)
+    return 0 if comparison is None or comparison.ok else 1
 
 
-def _compare(args, inputs, names, outputs) -> list:
-    require("onnx", "to compare results")
-    from ..models import validate
+def _check_judge(judge: str | None) -> None:
+    if judge is not None and judge not in _JUDGES and not Path(judge).is_file():
+        known = ", ".join(f"'{name}'" for name in _JUDGES)
+        raise ValueError(f"--compare takes {known} or a model file; there is none at {judge}")
 
-    return validate.compare_all(names, outputs, _expected(args, inputs))
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the outputs were held against; `problem`: there was nothing to hold them against."""
+
+    judge: str
+    verdicts: list = field(default_factory=list)
+    note: str = ""
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem and all(verdict.ok for verdict in self.verdicts)
 
 
-def _expected(args, inputs) -> list:
+def _compare(args, model: Path, inputs, names, outputs) -> Comparison:
+    onnx = require("onnx", "to compare results")
+    from ..models import tolerances, validate
+
+    judge = _JUDGES.get(args.compare, args.compare)
+    try:
+        expected = _expected(args, model, inputs)
+    except Exception as error:
+        problem = f"{judge} could not run it, so nothing is known: {first_line(error)}"
+        return Comparison(judge, problem=problem)
+    if args.compare not in _JUDGES:
+        pairs = zip(names, outputs, expected, strict=True)
+        verdicts = [validate.compare_with_original(*pair) for pair in pairs]
+        note = "rounded weights: errors are relative to the original's size"
+        return Comparison(judge, verdicts, note)
+    graph = onnx.load(model, load_external_data=False)
+    bound = tolerances.for_activations(graph, dict(args.option).get("precision_mode", ""))
+    verdicts = validate.compare_rounded(names, outputs, expected, bound)
+    return Comparison(judge, verdicts, bound.why if bound else "")
+
+
+def _expected(args, model: Path, inputs) -> list:
+    if args.compare == "reference":
+        import onnx
+
+        from ..models import reference
+
+        return reference.evaluate(onnx.load(model), inputs)
     if args.compare == "cpu":
-        import onnxruntime
+        session = cpu_session(model, arguments.session_options(args.threads), exact=True)
+        return tensors.run(session, inputs)
 
-        settings = arguments.session_options(args.threads)
-        other = onnxruntime.InferenceSession(
-            args.model, sess_options=settings, providers=["CPUExecutionProvider"]
-        )
-        return tensors.run(other, inputs)
-    import onnx
+    def settings():
+        return arguments.session_options(args.threads)
 
-    from ..models import reference
-
-    return reference.evaluate(onnx.load(args.model), inputs)
+    return run_original(Path(args.compare), inputs, settings, args.device)
 
 
 def _save(folder: Path, inputs: dict, outputs: dict) -> None:
@@ -90,10 +130,10 @@ def _describe(array) -> str:
     return f"{wide.min():.4g} .. {wide.max():.4g}, mean {wide.mean():.4g}"
 
 
-def _print(report, inputs, names, outputs, verdicts, compared_with) -> None:
+def _print(report, made, names, outputs, comparison: Comparison | None) -> None:
     rows = [
         ("in", name, array.dtype, list(array.shape), _describe(array))
-        for name, array in inputs.items()
+        for name, array in made.arrays.items()
     ]
     rows += [
         ("out", name, np.asarray(array).dtype, list(np.shape(array)), _describe(array))
@@ -101,9 +141,16 @@ def _print(report, inputs, names, outputs, verdicts, compared_with) -> None:
     ]
     console.table(["", "name", "type", "shape", "values"], rows)
     console.say()
+    if made.chosen:
+        console.say(made.chosen_text())
     console.say(f"Tenon ran {report.coverage}.")
-    if verdicts:
-        console.heading(f"Compared with {compared_with}")
+    if comparison and comparison.problem:
+        console.heading("Not compared")
+        console.say(comparison.problem)
+    elif comparison:
+        console.heading(f"Compared with {comparison.judge}")
+        if comparison.note:
+            console.say(f"({comparison.note})")
         console.table(
             ["output", "verdict", "largest error", "rms error", "problem"],
             [
@@ -112,18 +159,20 @@ def _print(report, inputs, names, outputs, verdicts, compared_with) -> None:
                     "ok" if v.ok else "WRONG",
                     f"{v.largest_error:.2e}",
                     f"{v.rms_error:.2e}",
-                    v.problem,
+                    v.problem or v.note,
                 )
-                for v in verdicts
+                for v in comparison.verdicts
             ],
             right=(2, 3),
         )
 
 
-def _summary(report, inputs, names, outputs, verdicts) -> dict:
+def _summary(report, made, names, outputs, comparison: Comparison | None) -> dict:
     coverage = report.coverage
+    arrays = made.arrays
     return {
-        "inputs": {name: [str(array.dtype), list(array.shape)] for name, array in inputs.items()},
+        "inputs": {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()},
+        "chosen_sizes": [asdict(size) for size in made.chosen],
         "outputs": {
             name: [str(np.asarray(array).dtype), list(np.shape(array))]
             for name, array in zip(names, outputs, strict=True)
@@ -131,5 +180,6 @@ def _summary(report, inputs, names, outputs, verdicts) -> dict:
         "claimed": coverage.claimed,
         "nodes": coverage.nodes,
         "partitions": coverage.partitions,
-        "compared": [verdict.as_dict() for verdict in verdicts],
+        "compared": [verdict.as_dict() for verdict in comparison.verdicts] if comparison else [],
+        "comparison_problem": comparison.problem if comparison else "",
     }

@@ -1,0 +1,151 @@
+"""`tenon explain`, and the reasons that every command gives when there is no session."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from command_models import behind_nonzero, linear, saved
+from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
+from onnxruntime_ep_tenon.models.quantize import quantize_model
+from onnxruntime_ep_tenon.report import Report, plain_reason, session_with_report, shortened
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A model that no provider runs: its 4-bit weight is read behind NonZero."""
+    model, _ = quantize_model(behind_nonzero(), "nvfp4")
+    return saved(model, tmp_path)
+
+
+@pytest.mark.plugin
+def test_explain_tells_why_there_is_no_session(command, refused):
+    told = command("explain", refused)
+    assert told.status == 1 and told.err == ""
+    assert "Left to other providers" in told.out and "No session" in told.out
+    assert re.search(r"cannot be told from the shapes of the inputs\n\s+DequantizeLinear", told.out)
+    report = json.loads(command("explain", refused, "--json").out)
+    assert "W/dequantized" in report["error"] and report["graphs"][0]["left_out"]
+
+
+@pytest.mark.plugin
+def test_run_puts_the_asked_reason_first(command, refused):
+    told = command("run", refused)
+    assert told.status == 1
+    lines = told.err.splitlines()
+    assert lines[0].startswith("tenon: error: ") and "'W/dequantized'" in lines[0]
+    assert "nodes to other providers:" in lines[1]
+    assert "cannot be told" in lines[2] and "DequantizeLinear 'W/dequantized'" in lines[3]
+
+
+@pytest.mark.plugin
+def test_a_report_of_an_earlier_session_is_not_taken_for_this_one(command, refused, tmp_path):
+    file = tmp_path / "report.json"
+    shutil.copy(_report_of(refused, tmp_path), file)
+    junk = tmp_path / "junk.onnx"
+    junk.write_bytes(b"no model")
+    told = command("run", junk, "--option", f"report_file={file}")
+    assert told.status == 1 and "DequantizeLinear" not in told.err
+
+
+def _report_of(path, folder):
+    file = folder / "first.json"
+    with pytest.raises(RuntimeError):
+        session_with_report(path, report_file=file)
+    return file
+
+
+@pytest.mark.plugin
+def test_an_op_that_kernels_know_is_not_called_unknown(tmp_path):
+    """Mul and Exp behind a Reshape whose rank only Run knows; Det is known to nobody."""
+    g = GraphBuilder("ranks", 21)
+    x = g.input("x", FLOAT, ["rows", 4])
+    shape = g.input("shape", onnx.TensorProto.INT64, ["rank"])
+    y = g.node("Reshape", [x, shape])
+    g.node("ReduceSum", [g.node("Exp", [g.node("Mul", [y, y])])], outputs=["y"], keepdims=0)
+    square = g.input("square", FLOAT, [3, 3])
+    g.node("Det", [square], outputs=["d"])
+    g.output("y", FLOAT, [])
+    g.output("d", FLOAT, [])
+    _, report = session_with_report(saved(g.model(), tmp_path), "cpu", claim="all")
+    reasons = {node["op"]: node["reason"] for node in report.left_out}
+    assert reasons["Det"] == "no kernel knows this op"
+    for op in ("Mul", "Exp"):
+        assert "not known before Run" in reasons[op]
+
+
+@pytest.mark.plugin
+def test_a_form_without_a_kernel_is_not_an_unknown_op(tmp_path):
+    g = GraphBuilder("training", 21)
+    x = g.input("x", FLOAT, [2, 3, 4])
+    ones = g.parameter("ones", np.ones(3, np.float32))
+    inputs = [x, ones, ones, ones, ones]
+    g.node("BatchNormalization", inputs, outputs=["y", "m", "v"], training_mode=1)
+    for name, shape in (("y", [2, 3, 4]), ("m", [3]), ("v", [3])):
+        g.output(name, FLOAT, shape)
+    _, report = session_with_report(saved(g.model(), tmp_path), "cpu", claim="all")
+    (left,) = report.left_out
+    assert "form" in left["reason"] and "no kernel knows" not in left["reason"]
+
+
+def test_reasons_are_grouped_and_short():
+    size = "floordiv(" * 200 + "rows" + ",2)" * 200
+    same = f"shape [{size}] of 'x': too long to tell"
+    nodes = [
+        {
+            "node": f"m{i}",
+            "op": "MatMul",
+            "reason": f"tenon::ScaledDot: int8: {same}; packed: {same}",
+        }
+        for i in range(5)
+    ]
+    nodes.append({"node": "c", "op": "Conv", "reason": "no kernel knows this op"})
+    report = Report({"graphs": [{"nodes": 9, "claimed": 3, "left_out": nodes}]})
+    first, second = report.reason_groups()
+    assert len(first.nodes) == 5 and len(first.reason) <= 160
+    assert first.reason.startswith("shape [floordiv(") and first.reason.endswith("too long to tell")
+    assert first.names() == "MatMul 'm0', MatMul 'm1', MatMul 'm2' and 2 more"
+    assert second.reason == "no kernel knows this op" and second.operators == "Conv 1"
+
+
+def test_only_names_of_kernels_are_taken_off_a_reason():
+    assert plain_reason("LSTM: no kernel knows this op") == "LSTM: no kernel knows this op"
+    assert plain_reason("packed: too wide; plain: too deep") == "packed: too wide; plain: too deep"
+    assert shortened("x" * 30, 10) == "xxxxxx…xxx"
+
+
+@pytest.mark.plugin
+def test_a_compiled_for_gpu_is_not_named_as_a_device(command, tmp_path):
+    arguments = ("--device", "gpu", "--option", "target_arch=sm_90a")
+    told = command("explain", saved(linear(), tmp_path), *arguments)
+    assert told.status == 0, told.err
+    assert "compiled for sm_90a" in told.out
+    assert "H200" not in told.out and "device:" not in told.out
+
+
+@pytest.mark.plugin
+def test_explain_takes_a_genai_folder(command, tmp_path):
+    folder = tmp_path / "decoder"
+    written = command(
+        "models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out", folder
+    )
+    assert written.status == 0, written.err
+    told = command("explain", folder)
+    assert told.status == 0, told.err
+    assert "decoder/model.onnx: Tenon claims" in told.out and "attention" in told.out
+    told = command("explain", tmp_path)
+    assert told.status == 1 and "genai_config.json" in told.err
+
+
+@pytest.mark.plugin
+def test_every_model_of_a_folder_is_explained(command, tmp_path):
+    saved(linear(), tmp_path, "encoder.onnx")
+    saved(linear(), tmp_path, "decoder.onnx")
+    parts = {"encoder": {"filename": "encoder.onnx"}, "decoder": {"filename": "decoder.onnx"}}
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": parts}))
+    told = command("explain", tmp_path)
+    assert "encoder.onnx: Tenon claims" in told.out and "decoder.onnx: Tenon claims" in told.out
+    told = command("explain", tmp_path, "--json")
+    assert told.status == 1 and "holds several models; give one of:" in told.err

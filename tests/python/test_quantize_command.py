@@ -1,0 +1,182 @@
+"""`tenon quantize`: what it writes runs and is like its original, or is not written."""
+
+import json
+import os
+
+import numpy as np
+import onnx
+import onnxruntime_ep_tenon as tenon
+import pytest
+from command_models import behind_nonzero, linear, mixed_types, saved
+from conftest import runtime_at_least
+from onnx import TensorProto
+from onnxruntime_ep_tenon import trial
+from onnxruntime_ep_tenon.commands.quantize import size_change
+from onnxruntime_ep_tenon.models import quantize, rewrite, validate
+from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
+from onnxruntime_ep_tenon.models.number_formats import FORMATS
+
+
+def one_line(error: str) -> str:
+    """An error is one line that names no temporary file."""
+    assert error.startswith("tenon: error: ") and error.count("\n") == 1, error
+    assert ".partial" not in error and ".tenon-" not in error
+    return error
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_float16_model_stays_one(command, tmp_path, format):
+    if format.startswith("mx") and not runtime_at_least("1.27.0"):
+        pytest.skip("this onnxruntime loads no e8m0 scales")
+    source, target = saved(linear(TensorProto.FLOAT16), tmp_path), tmp_path / "out.onnx"
+    told = command("quantize", source, "--format", format, "--out", target)
+    assert told.status == 0, told.err
+    assert "Checked: 'y' of one Run: differs from the original's by" in told.out
+    x = np.random.default_rng(1).standard_normal((3, 64)).astype(np.float16)
+    wanted, got = (tenon.create_session(path).run(None, {"x": x})[0] for path in (source, target))
+    assert got.dtype == np.float16
+    assert validate.compare_with_original("y", got, wanted).rms_error < 0.2
+
+
+@pytest.mark.plugin
+def test_each_layer_of_a_mixed_model_keeps_its_type(command, tmp_path):
+    source = saved(mixed_types(), tmp_path)
+    told = command("quantize", source, "--format", "int4", "--json")
+    assert told.status == 0, told.err
+    report = json.loads(told.out)
+    assert report["activations"] == "f32,f16"
+    assert report["check"]["outputs"][0]["ok"]
+
+
+def test_other_activations_are_refused_where_they_cannot_be_given(command, tmp_path):
+    source = saved(linear(TensorProto.FLOAT16), tmp_path)
+    told = command("quantize", source, "--format", "int4", "--activations", "f32")
+    assert told.status == 1 and "computes in float16" in one_line(told.err)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.plugin
+def test_a_file_that_nobody_can_run_is_not_written(command, tmp_path):
+    target = saved(linear(), tmp_path, "out.onnx")
+    before = target.read_bytes()
+    source = saved(behind_nonzero(), tmp_path)
+    told = command("quantize", source, "--format", "nvfp4", "--out", target)
+    assert told.status == 1
+    assert "out.onnx was not written" in told.err and "--exclude 'MatMul_" in told.err
+    assert "cannot be told from the shapes of the inputs\n    DequantizeLinear" in told.err
+    assert target.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", "out.onnx"]
+
+
+@pytest.mark.plugin
+def test_a_file_that_does_something_else_is_not_written(command, tmp_path, monkeypatch):
+    rounded = quantize.quantize
+    monkeypatch.setattr(quantize, "quantize", lambda rows, *more: rounded(-rows, *more))
+    told = command("quantize", saved(linear(), tmp_path), "--format", "int4")
+    assert told.status == 1
+    assert "'y' is not the original's: it differs by" in one_line(told.err)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.plugin
+def test_an_original_that_fails_is_not_held_against_its_copy(command, tmp_path):
+    """[rows, 64] with 5 columns: the runtime refuses them, whichever file it is."""
+    source = saved(linear(), tmp_path)
+    told = command("quantize", source, "--format", "int4", "--shape", "x=2,5")
+    assert told.status == 0
+    assert "Not checked: it opens, but was not compared: the original itself" in told.out
+    assert (tmp_path / "model.int4.onnx").is_file()
+
+
+def test_nothing_to_quantise_writes_nothing(command, tmp_path):
+    source = saved(linear(k=40), tmp_path)
+    told = command("quantize", source, "--format", "nvfp4")
+    assert told.status == 1
+    assert "nothing was quantised, and nothing written: K=40" in one_line(told.err)
+    told = command("quantize", source, "--format", "int4", "--exclude", "*")
+    assert told.status == 1 and "excluded by name" in one_line(told.err)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+def test_absent_weights_are_named(command, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(linear(), path, save_as_external_data=True, location="weights.bin", size_threshold=64)
+    (tmp_path / "weights.bin").unlink()
+    told = command("quantize", path, "--format", "int4")
+    assert told.status == 1 and "keeps weights in weights.bin, which is not" in one_line(told.err)
+
+
+@pytest.mark.parametrize("content", [b"", onnx.ModelProto(ir_version=10).SerializeToString()])
+def test_a_model_without_nodes_is_refused(command, tmp_path, content):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    told = command("quantize", path, "--format", "int4")
+    assert told.status == 1 and "holds no ONNX graph with nodes" in one_line(told.err)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [(".", ". is a folder; give the name of a file"), ("no/where.onnx", "there is no folder no ")],
+)
+def test_a_target_that_cannot_be_is_refused_first(command, tmp_path, monkeypatch, out, message):
+    source = saved(linear(), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    told = command("quantize", source, "--format", "int4", "--out", out)
+    assert told.status == 1 and message in one_line(told.err)
+
+
+def test_a_full_disk_is_told_without_temporary_names(tmp_path, monkeypatch):
+    def no_space(*_):
+        raise OSError(28, "No space left on device", "/x/.tenon-1/out.onnx")
+
+    monkeypatch.setattr(rewrite.Path, "write_bytes", no_space)
+    with pytest.raises(rewrite.RewriteError, match=r"out.onnx cannot be written: No space left"):
+        rewrite.save_model(linear(), tmp_path / "out.onnx", tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_chosen_classes_are_counted_not_judged():
+    verdict = validate.compare_with_original("cls", np.array([1, 2, 3]), np.array([1, 2, 4]))
+    assert verdict.ok and verdict.note == "1 of 3 elements differ from the original's"
+    verdict = validate.compare_with_original("found", np.zeros([2, 4]), np.zeros([3, 4]))
+    assert verdict.ok and verdict.note == "its shape is [2, 4], the original's [3, 4]"
+    assert not validate.compare_with_original("y", np.zeros([4]), np.zeros([1, 4])).ok
+    assert not validate.compare_with_original("y", np.array([np.nan]), np.array([1.0])).ok
+
+
+def test_weights_in_bodies_are_not_said_to_be_absent(command, tmp_path):
+    """An If whose branches multiply: the quantiser does not look there, and says so."""
+    branch = onnx.helper.make_graph(
+        list(linear().graph.node), "branch", [], [linear().graph.output[0]],
+        list(linear().graph.initializer),
+    )  # fmt: skip
+    g = GraphBuilder("bodies", 21)
+    g.input("x", FLOAT, ["rows", 64])
+    which = g.input("which", TensorProto.BOOL, [])
+    g.node("If", [which], outputs=["z"], then_branch=branch, else_branch=branch)
+    g.output("z", FLOAT, ["rows", 48])
+    told = command("quantize", saved(g.model(), tmp_path), "--format", "int4")
+    assert told.status == 1 and "bodies of If, Loop and Scan are not searched" in one_line(told.err)
+
+
+def test_sizes_are_told_as_they_are():
+    assert size_change(300, 100) == "3.0x smaller"
+    assert size_change(102, 100) == "no smaller"
+    assert size_change(100, 100) == "no smaller"
+    assert size_change(100, 130) == "1.3x larger"
+
+
+@pytest.mark.plugin
+def test_a_decoder_is_run_once_before_it_is_called_written(command, tmp_path, monkeypatch):
+    arguments = ("models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out")
+    told = command(*arguments, tmp_path / "good")
+    assert told.status == 0 and "Checked: one Run gives finite numbers" in told.out
+
+    def no_numbers(session, inputs):
+        return [np.full([1], np.nan, np.float16) for _ in session.get_outputs()]
+
+    monkeypatch.setattr(trial.tensors, "run", no_numbers)
+    told = command(*arguments, tmp_path / "bad")
+    assert told.status == 1 and "was removed: output" in one_line(told.err)
+    assert not list((tmp_path / "bad").glob("model.onnx*"))
