@@ -1,7 +1,9 @@
 """The wheel as `make wheel` packs it: its tag, the library, and the licences that travel along."""
 
+import os
 import platform
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -42,3 +44,22 @@ def test_declares_the_command(wheel):
     archive = zipfile.ZipFile(wheel)
     entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
     assert "tenon = onnxruntime_ep_tenon" in archive.read(entry_points).decode()
+
+
+def test_runs_where_there_is_no_source_tree(wheel, tmp_path):
+    """Without an index: what it needs besides numpy and onnxruntime is for its tools."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--no-index", "--no-deps", "--target", "site", wheel], cwd=tmp_path, check=True
+    )
+    program = (
+        "import onnxruntime_ep_tenon as t; print(t.get_library_path(), t.devices()[-1].ep_name)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    library, provider = ran.stdout.split()
+    assert Path(library).is_relative_to(tmp_path) and provider == "TenonExecutionProvider"
