@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
 #include "codegen/gpu_arch.h"
+#include "codegen/llvm/processor_name.h"
 #include "codegen/passes/expand_math.h"
 
 #if defined(__aarch64__)
@@ -111,13 +113,10 @@ std::vector<std::string> detect_features() {
 }
 #endif
 
-std::string processor_name() {
+std::string this_processor() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name") && !line.starts_with("CPU part")) continue;
-    size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (std::string name = processor_name(text); !name.empty()) return name;
   return kThisArch == HostArch::kX86_64 ? "x86_64" : "aarch64";
 }
 
@@ -168,7 +167,7 @@ std::string HostTarget::text() const {
 HostTarget detect_host() {
   HostTarget target;
   target.arch = kThisArch;
-  target.name = processor_name();
+  target.name = this_processor();
   target.features = detect_features();
   std::ranges::sort(target.features);
   if (const char* level = std::getenv("TENON_HOST_FEATURES"); level && *level) cap(target, level);

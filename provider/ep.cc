@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string_view>
 
 #include "base/error.h"
@@ -114,7 +115,11 @@ void claim_something(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 }  // namespace
 
 Ep::Ep(Options options, Target target, const OrtLogger& logger)
-    : OrtEp{}, options_(std::move(options)), target_(std::move(target)), logger_(logger) {
+    : OrtEp{},
+      options_(std::move(options)),
+      target_(std::move(target)),
+      logger_(logger),
+      exclusions_(options_) {
   report_.host = target_.host;
   report_.gpu = target_.description;
   report_.device = target_.name();
@@ -274,6 +279,11 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
   if (!report.left_out.empty()) note_nodes_for_others();
 
   const std::lock_guard lock(mutex_);
+  exclusions_.see(claims.imported.graph);
+  // The main graph comes last, and again when functions were inlined.
+  if (report.key.empty() && !claims.imported.nodes.empty() && !exclusions_.awaits_inlining()) {
+    warn_of_idle_exclusions();
+  }
   keep(std::move(report));
   for (const Partition& partition : claims.partitioning.partitions) {
     std::vector<const OrtNode*> nodes;
@@ -285,14 +295,34 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 
 void Ep::keep(GraphReport graph) {
   log(ORT_LOGGING_LEVEL_INFO, report_.summary(graph));
-  for (const auto& left : graph.left_out) {
-    if (!left.stranded) continue;
-    log(ORT_LOGGING_LEVEL_WARNING,
-        fmt::format("[Tenon EP] {} '{}' is left out, and no stock provider runs it: {}", left.op,
-                    left.node, left.reason));
-  }
+  warn_of_stranded(graph);
   report_.replace(std::move(graph));
   refusal_ = find_refusal();
+}
+
+// One line for each reason: a model has hundreds of such nodes.
+void Ep::warn_of_stranded(const GraphReport& graph) {
+  constexpr size_t kNamed = 3;
+  std::map<std::string, std::vector<std::string>> nodes_by_reason;
+  for (const auto& left : graph.left_out) {
+    if (!left.stranded) continue;
+    nodes_by_reason[left.reason].push_back(fmt::format("{} '{}'", left.op, left.node));
+  }
+  for (auto& [reason, nodes] : nodes_by_reason) {
+    const size_t count = nodes.size(), more = count - std::min(count, kNamed);
+    nodes.resize(count - more);
+    warn_once(fmt::format("{}{} {} left out, and no stock provider runs {}: {}",
+                          fmt::join(nodes, ", "), more > 0 ? fmt::format(" and {} more", more) : "",
+                          count == 1 ? "is" : "are", count == 1 ? "it" : "them", reason));
+  }
+}
+
+void Ep::warn_of_idle_exclusions() {
+  for (const std::string& complaint : exclusions_.complaints()) warn_once(complaint);
+}
+
+void Ep::warn_once(const std::string& message) {
+  if (warned_.insert(message).second) log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + message);
 }
 
 std::optional<std::string> Ep::find_refusal() const {

@@ -6,9 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "provider/exclusions.h"
 #include "provider/memcpy_kernels.h"
 #include "provider/options.h"
 #include "provider/report.h"
@@ -29,6 +31,9 @@ class Ep : public OrtEp {
   void set_graph_callbacks();
   void get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support);
   void keep(GraphReport graph);
+  void warn_of_stranded(const GraphReport& graph);
+  void warn_of_idle_exclusions();
+  void warn_once(const std::string& message);
   std::optional<std::string> find_refusal() const;
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
@@ -47,6 +52,8 @@ class Ep : public OrtEp {
   std::optional<SessionGraph> session_graph_;    // with cuda_graph_scope=session
   std::mutex mutex_;                             // sessions may compile on several threads
   Report report_;
+  Exclusions exclusions_;
+  std::set<std::string> warned_;  // the runtime asks for one graph's claims more than once
   int partitions_ = 0;
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.

@@ -89,6 +89,7 @@ std::unique_ptr<Gpu> Gpu::absent() {
   device::Description description = device::named_description("sm_90a");
   description.ordinal = -1;
   description.pci_bus_id.clear();
+  description.name = "virtual " + description.name;
   return std::make_unique<Gpu>(std::move(description));
 }
 
@@ -107,6 +108,9 @@ OrtEpDevice* Gpu::offer(OrtEpFactory& factory, const OrtHardwareDevice* const* d
        std::to_string(description.compute_major) + "." + std::to_string(description.compute_minor)},
       {"tenon_arch", description.arch},
   });
+  if (!present()) {
+    api().AddKeyValuePair(metadata.get(), kOrtHardwareDevice_MetadataKey_IsVirtual, "1");
+  }
   OrtEpDevice* offered = nullptr;
   check(runtime().ep->CreateEpDevice(&factory, hardware, metadata.get(), nullptr, &offered));
   for (const OrtMemoryInfo* info :

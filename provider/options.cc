@@ -154,8 +154,9 @@ Options parse_options(const std::map<std::string, std::string>& entries) {
 std::vector<std::string> gpu_only(const Options& options) {
   std::vector<std::string> keys;
   const std::map<std::string, std::string> given = effective(options), usual = effective({});
-  for (const char* key : {"cuda_graph_scope", "enable_cuda_graph", "has_user_compute_stream",
-                          "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
+  for (const char* key :
+       {"cuda_graph_scope", "device_id", "enable_cuda_graph", "has_user_compute_stream",
+        "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }
   return keys;

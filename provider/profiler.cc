@@ -7,6 +7,7 @@
 
 #include "provider/api.h"
 #include "provider/guard.h"
+#include "provider/names.h"
 
 namespace tenon::provider {
 namespace {
@@ -56,7 +57,7 @@ void Profiler::send(OrtProfilingEventsContainer& container) {
   const std::lock_guard lock(mutex_);
   for (const Event& event : std::exchange(events_, {})) {
     const char* keys[] = {"provider", "fusion", "onnx_nodes"};
-    const char* values[] = {"Tenon", event.kind.c_str(), event.nodes.c_str()};
+    const char* values[] = {kProviderName, event.kind.c_str(), event.nodes.c_str()};
     const int64_t start_us = (offset_ns_ + nanoseconds(event.start - started_)) / 1000;
     const int64_t length_us = (nanoseconds(event.end - event.start) + 999) / 1000;
     OrtProfilingEvent* made = nullptr;

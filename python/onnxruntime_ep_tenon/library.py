@@ -37,7 +37,7 @@ def get_library_path() -> str:
             f"Set it to the full path of {LIBRARY}."
         )
     raise LibraryNotFoundError(
-        f"{LIBRARY} is not in {_PACKAGE}. Install the wheel (pip install onnxruntime-ep-tenon), "
+        f"{LIBRARY} is not in {_PACKAGE}. Install the wheel that `make wheel` puts into dist/, "
         "or in a source tree run `make build`, or set TENON_LIBRARY_PATH to the library."
     )
 

@@ -15,9 +15,9 @@ def require(name: str, purpose: str):
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        package = name.split(".")[0]
         raise MissingPackageError(
-            f"the package '{name.split('.')[0]}' is needed {purpose}: "
-            "pip install 'onnxruntime-ep-tenon[tools]'"
+            f"the package '{package}' is needed {purpose}: pip install {package}"
         ) from error
 
 

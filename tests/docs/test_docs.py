@@ -1,7 +1,8 @@
-"""What the documents show must work: the README's snippet, and every relative link."""
+"""What the documents show must work: the README's snippet, installing, and every relative link."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,77 @@ def test_a_plain_session_hides_an_error_unless_made_as_the_options_page_says(tmp
         exec(code, names)
     hidden = onnxruntime.InferenceSession("model.onnx", settings(no_such_option="1"))
     assert hidden.get_providers() == ["CPUExecutionProvider"]
+
+
+def block(page: str, language: str) -> str:
+    (code,) = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+    return code
+
+
+@pytest.fixture
+def model_folder(tmp_path):
+    try:
+        tenon.get_library_path()
+    except tenon.LibraryNotFoundError as error:
+        pytest.skip(str(error))
+    onnx.save(build_scaled_dot("nvfp4", Problem(n=32, k=64)), tmp_path / "model.nvfp4.onnx")
+    return tmp_path
+
+
+def test_the_plugin_installs_into_plain_onnxruntime_as_the_page_says(model_folder):
+    """In a process that has never heard of our package."""
+    (model_folder / "app.py").write_text(block("install.md", "python"))
+    ran = subprocess.run(
+        [sys.executable, "app.py", tenon.get_library_path()],
+        cwd=model_folder, env={**os.environ, "TENON_DRIVER_LIBRARY": "no driver"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    devices, result = ran.stdout.splitlines()
+    assert "'tenon_target': 'cpu'" in devices
+    assert result.startswith("(2, 32) ['TenonExecutionProvider'")
+
+
+def test_the_plugin_installs_into_a_cmake_project_as_the_page_says(model_folder):
+    (runtime,) = Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*")
+    release = model_folder / "onnxruntime"  # laid out like an unpacked release
+    (release / "lib").mkdir(parents=True)
+    (release / "lib" / "libonnxruntime.so").symlink_to(runtime)
+    (release / "lib" / "libonnxruntime.so.1").symlink_to(runtime)
+    headers = ROOT / ".deps" / "onnxruntime-headers"
+    if not headers.is_dir() or not shutil.which("cmake"):
+        pytest.skip("needs cmake and the headers that `make setup` brings")
+    (release / "include").symlink_to(headers.resolve())
+    (model_folder / "CMakeLists.txt").write_text(block("install.md", "cmake"))
+    (model_folder / "main.cc").write_text(block("install.md", "cpp"))
+    build, run = [b for b in shell_blocks("install.md") if "cmake -B" in b][0].splitlines()
+    commands = build.replace("/opt/onnxruntime", str(release)) + "\n"
+    commands += run.replace("/absolute/path/libonnxruntime_ep_tenon.so", tenon.get_library_path())
+    ran = subprocess.run(
+        ["bash", "-ec", commands], cwd=model_folder,
+        env={**os.environ, "TENON_DRIVER_LIBRARY": "no driver"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.endswith("64 numbers\n")
+
+
+def shell_blocks(page: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+
+
+def test_nothing_names_a_package_that_is_not_published():
+    """`onnxruntime-ep-tenon` is the name of our wheel; no index has it."""
+    places = [*DOCUMENTS, ROOT / "python" / "README.md"]
+    places += ROOT.glob("python/onnxruntime_ep_tenon/*.py")
+    unpublished = re.compile(r"pip install[^\n]*onnxruntime-ep-tenon")
+    assert [place.name for place in places if unpublished.search(place.read_text())] == []
+
+
+def test_the_readme_and_the_page_install_alike():
+    (readme,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (line,) = [line for line in readme.splitlines() if line.startswith("pip install")]
+    command = line.split("  #")[0].strip()
+    assert command in shell_blocks("install.md")[0]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -1,8 +1,10 @@
 """The wheel as `make wheel` packs it: its tag, the library, and the licences that travel along."""
 
 import email
+import os
 import platform
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -54,3 +56,22 @@ def test_metadata_says_what_it_is(wheel):
     assert "Operating System :: POSIX :: Linux" in told.get_all("Classifier")
     assert not [c for c in told.get_all("Classifier") if c.startswith("License ::")]
     assert [n for n in archive.namelist() if n.endswith(".dist-info/licenses/LICENSE")]
+
+
+def test_runs_where_there_is_no_source_tree(wheel, tmp_path):
+    """Without an index: what it needs besides numpy and onnxruntime is for its tools."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--no-index", "--no-deps", "--target", "site", wheel], cwd=tmp_path, check=True
+    )
+    program = (
+        "import onnxruntime_ep_tenon as t; print(t.get_library_path(), t.devices()[-1].ep_name)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    library, provider = ran.stdout.split()
+    assert Path(library).is_relative_to(tmp_path) and provider == "TenonExecutionProvider"

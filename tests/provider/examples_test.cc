@@ -26,9 +26,28 @@ TEST(CppExample, RunsAModel) {
 
   const std::string libraries = std::getenv("TENON_TEST_ONNXRUNTIME") + (" " + plugin_path());
   const std::string output = folder.path("output.txt");
-  EXPECT_EQ(run_example(libraries + " " + folder.path("model.onnx"), output), 0)
+  EXPECT_EQ(
+      run_example(libraries + " " + folder.path("model.onnx") + " require_full_claim=1", output), 0)
       << read_file(output);
   EXPECT_EQ(read_file(output).rfind("y [ 1 32 ] starts with ", 0), 0U) << read_file(output);
+}
+
+TEST(CppExample, FeedsAndShowsEveryElementType) {
+  Graph graph;
+  const std::vector<Type> types = {kFloat, kHalf, kBFloat, kByte, kInt64, kBool, kString};
+  std::string expected;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const std::string n = std::to_string(i);
+    graph.input("x" + n, types[i], {"M", 2}).node("Identity", {"x" + n}, {"y" + n});
+    graph.output("y" + n, types[i], {"M", 2});
+    expected += "y" + n + " [ 1 2 ] starts with 1\n";
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("model.onnx"), std::ios::binary) << model(graph);
+  const std::string libraries = std::getenv("TENON_TEST_ONNXRUNTIME") + (" " + plugin_path());
+  const std::string output = folder.path("output.txt");
+  EXPECT_EQ(run_example(libraries + " " + folder.path("model.onnx"), output), 0);
+  EXPECT_EQ(read_file(output), expected);
 }
 
 TEST(CppExample, SaysWhatIsWrong) {

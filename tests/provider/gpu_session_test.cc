@@ -362,6 +362,10 @@ TEST_F(Gpu, AVirtualRegistrationOffersAGpuToCompileFor) {
     return device.Device().Metadata().GetKeyValuePairs().contains("is_virtual");
   });
   ASSERT_NE(found, devices.end());
+  // Tools list a provider's own words about its devices, not the hardware's.
+  const auto words = found->EpMetadata().GetKeyValuePairs();
+  EXPECT_EQ(words.at("is_virtual"), "1");
+  EXPECT_THAT(words.at("cuda_device_name"), ::testing::StartsWith("virtual "));
   {
     Ort::SessionOptions options;
     options.AppendExecutionProvider_V2(env(), {*found},

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -122,6 +124,42 @@ TEST(Options, ExcludedOpsAndNodesAreLeftOutWithThatReason) {
   }
 }
 
+std::vector<std::string> warnings_of(const std::string& bytes, const Options& options) {
+  take_log();
+  try {
+    const Session session(bytes, options, {.log_level = ORT_LOGGING_LEVEL_WARNING});
+  } catch (const Ort::Exception&) {  // what is left out may end the session; the log tells
+  }
+  std::vector<std::string> lines = take_log();
+  std::erase_if(lines, [](const std::string& line) { return line.find("Tenon EP") == line.npos; });
+  return lines;
+}
+
+TEST(Options, ExclusionsThatFitNoNodeAreToldOnce) {
+  const auto lines = warnings_of(
+      product_model(),
+      {{"claim", "all"}, {"exclude_ops", "Softmx,Relu,MatMull"}, {"exclude_nodes", "h,nobody"}});
+  EXPECT_THAT(lines, UnorderedElementsAre(HasSubstr("exclude_ops names what no node of the model "
+                                                    "is: MatMull, Softmx;"),
+                                          HasSubstr("exclude_nodes names what no node of the model "
+                                                    "is: nobody;")));
+}
+
+TEST(Options, AnExcludedOpWithoutItsDomainIsTold) {
+  Graph graph;
+  graph.input("x", kFloat, {"M"});
+  graph.node("Gelu", {"x"}, {"y"}, {.domain = "com.microsoft"}).output("y", kFloat, {"M"});
+  EXPECT_THAT(warnings_of(model(graph), {{"exclude_ops", "Gelu"}}),
+              ElementsAre(HasSubstr("Gelu (the model has com.microsoft::Gelu)")));
+  EXPECT_THAT(warnings_of(model(graph), {{"exclude_ops", "com.microsoft::Gelu"}}), ElementsAre());
+}
+
+TEST(Options, ADeviceIdDoesNothingOnTheCpuAndIsTold) {
+  EXPECT_THAT(warnings_of(product_model(), {{"device_id", "0"}}),
+              ElementsAre(AllOf(HasSubstr("do nothing"), HasSubstr("device_id"))));
+  EXPECT_THAT(warnings_of(product_model(), {}), ElementsAre());
+}
+
 // The runtime asks before and after it inlines a model's functions: the second answer counts.
 std::string function_model() {
   Graph body;
@@ -139,6 +177,13 @@ TEST(Report, CountsInlinedFunctionsOnce) {
   EXPECT_EQ(report["graphs"][0]["claimed"], 4);
   EXPECT_TRUE(report["graphs"][0]["left_out"].empty());
   EXPECT_EQ(report["graphs"][0]["partitions"][0]["fusions"].size(), 1U);
+}
+
+TEST(Options, ExclusionsWithinFunctionsFitSomething) {
+  EXPECT_THAT(warnings_of(function_model(), {{"claim", "all"}, {"exclude_ops", "Abs"}}),
+              ElementsAre());
+  EXPECT_THAT(warnings_of(function_model(), {{"claim", "all"}, {"exclude_ops", "Abz"}}),
+              ElementsAre(HasSubstr("Abz")));
 }
 
 TEST(Options, RequireFullClaimIsMetByInlinedFunctions) {
@@ -168,6 +213,52 @@ TEST(Report, WarnsOfWhatNobodyElseRuns) {
   });
   EXPECT_THAT(take_log(), Contains(AllOf(HasSubstr("DequantizeLinear 'w_f32' is left out"),
                                          HasSubstr("exclude_ops"))));
+}
+
+TEST(Report, WarnsOnceForEachReason) {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64});
+  std::string operand = "x";
+  for (const std::string name : {"a", "b", "c", "d", "e"}) {
+    Nvfp4Weight(64, 64).add_to(graph, name);
+    graph.node("MatMul", {operand, name}, {"of_" + name});
+    operand = "of_" + name;
+  }
+  graph.output(operand, kFloat, {"M", 64});
+  EXPECT_THAT(warnings_of(model(graph), {{"exclude_ops", "DequantizeLinear"}}),
+              ElementsAre(HasSubstr("and 2 more are left out, and no stock provider runs them: "
+                                    "excluded by the option exclude_ops")));
+}
+
+TEST(Report, CallsTheProcessorByAName) {
+  const std::string name = report_of(product_model(), {})["device"]["name"];
+  EXPECT_THAT(name, Not(::testing::StartsWith("0x")));
+  EXPECT_GT(name.size(), 3U);
+}
+
+TEST(Profile, EventsOfLaunchesNameTheProvider) {
+  if (!runtime_at_least(25)) GTEST_SKIP() << "plugins add events to a profile from 1.25 on";
+  const TemporaryFolder folder;
+  Ort::SessionOptions options;
+  options.EnableProfiling(folder.path("profile").c_str());
+  options.AppendExecutionProvider_V2(env(), {tenon_device(env(), -1)},
+                                     std::unordered_map<std::string, std::string>{});
+  const std::string bytes = product_model();
+  Ort::Session session(env(), bytes.data(), bytes.size(), options);
+  Ort::AllocatorWithDefaultOptions allocator;
+  const std::array<int64_t, 2> dims = {1, 64};
+  Ort::Value x = Ort::Value::CreateTensor<float>(allocator, dims.data(), dims.size());
+  std::fill_n(x.GetTensorMutableData<float>(), 64, 1.0F);
+  const char *input = "x", *output = "y";
+  session.Run(Ort::RunOptions{}, &input, &x, 1, &output, 1);
+  const Json events = Json::parse(read_file(session.EndProfilingAllocated(allocator).get()));
+  int launches = 0;
+  for (const Json& event : events) {
+    if (event["cat"] != "Kernel") continue;
+    EXPECT_EQ(event["args"]["provider"], kTenon) << event.dump();
+    ++launches;
+  }
+  EXPECT_GT(launches, 0);
 }
 
 TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
