@@ -128,6 +128,15 @@ def test_nothing_names_a_package_that_is_not_published():
     assert [place.name for place in places if unpublished.search(place.read_text())] == []
 
 
+def test_provider_options_on_the_page_of_perf_test_exist():
+    """The tool itself is in no package; the page was tried by hand."""
+    page = (ROOT / "docs" / "perf_test.md").read_text()
+    given = re.findall(r'--plugin_ep_options "([^"]+)"', page)
+    keys = {key for text in given for key in re.findall(r"(\w+)\\\|", text)}
+    known = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "options.md").read_text(), re.M))
+    assert len(keys) >= 3 and keys <= known
+
+
 def test_the_readme_and_the_page_install_alike():
     (readme,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     (line,) = [line for line in readme.splitlines() if line.startswith("pip install")]
