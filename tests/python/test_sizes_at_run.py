@@ -6,6 +6,7 @@ The models are in size_cases.py; each runs in a process of its own, as guarded_r
 import numpy as np
 import pytest
 import size_cases
+from conftest import runtime_at_least
 from guarded_runs import run_all
 from size_models import ALLOWED_ERRORS, ALLOWED_RESULTS, LEFT_TO_STOCK
 
@@ -40,8 +41,10 @@ def is_error(run) -> bool:
 @pytest.mark.parametrize("name", CASES)
 def test_as_stock(outcomes, name):
     stock, tenon = outcomes[name]
-    assert not stock.died, f"stock: {stock.died}"
     assert not tenon.died, tenon.died
+    if stock.died and not runtime_at_least("1.31"):
+        pytest.skip(f"this stock runtime dies of it: {stock.died}")
+    assert not stock.died, f"stock: {stock.died}"
     for expected, ours in zip(stock.runs, tenon.runs, strict=True):
         if is_error(expected):
             assert is_error(ours) or name in ALLOWED_RESULTS, f"stock says {expected}"
