@@ -613,6 +613,15 @@ case(
     told=[("r", [8])],
 )
 
+for shape in ((1,), (3, 1), (2,)):
+    case(
+        f"Hardmax of {list(shape)} into a bound buffer",
+        node("Hardmax", "x", axis=-1),
+        {"x": list(shape)},
+        {"x": numbers(*shape)},
+        bound=[shape],
+    )
+
 # --- nothing ---
 
 for dims in ([5, 0, 15], [5, "n", 15]):

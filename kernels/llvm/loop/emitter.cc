@@ -225,7 +225,7 @@ class LoopEmitter {
       if (axes_of(problem_.stores[i].place) & reduced) {
         whole.push_back(i);
       } else {
-        elements_.store(i, values_.codes(problem_.stores[i].value));
+        store_reduced(i);
       }
     }
     if (whole.empty()) return;
@@ -234,6 +234,18 @@ class LoopEmitter {
       std::vector<Tile> results;
       for (size_t i : whole) results.push_back(values_.codes(problem_.stores[i].value));
       for (size_t i = 0; i < whole.size(); ++i) elements_.store(whole[i], results[i]);
+      return Carried{};
+    });
+  }
+
+  // A result may still vary with the lanes of a reduced axis: one of size 1, whose number a
+  // Position or a guard asks for. Only the first lane is an element then.
+  void store_reduced(size_t index) {
+    const ir::ValueId value = problem_.stores[index].value;
+    const bool in_lanes = vector_is_reduced() && values_.depends_on_lanes(value);
+    if (!in_lanes || schedule_.whole_row) return elements_.store(index, values_.codes(value));
+    at_tile(b_.index(0), b_.index(1), {}, [&](std::span<const Tile>) {
+      elements_.store(index, values_.codes(value));
       return Carried{};
     });
   }
