@@ -31,6 +31,10 @@ CRASH, HANG = "crash", "hang"
 _NO_KERNEL = re.compile(
     r"NOT_IMPLEMENTED|Could not find an implementation|not supported (for|with)"
 )
+# A rounding more or less is a whole number here. Tenon keeps float32 within a kernel, and so x - x
+# is a rounding of x where one of the two was a float16 on the way.
+_STEPS = {"Ceil", "Floor", "Round", "Sign", "Equal", "Less", "Greater", "LessOrEqual"}
+_STEPS |= {"GreaterOrEqual", "ThresholdedRelu", "Shrink", "ArgMax", "ArgMin", "Hardmax"}
 _PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")  # several to a byte
 # The runtime itself holds inputs to their declared sizes.
 _BY_RUNTIME = re.compile(r"Got invalid dimensions for input|Invalid rank for input")
@@ -234,7 +238,13 @@ def _compare_run(case, session, number, feed, wanted, guarded) -> Outcome:
         return Outcome(STOCK_IS_OFF, problem, number)
     if _overflows_between(case, case.feeds[number]):
         return Outcome(UNJUDGED, f"float16 overflows between nodes: {problem}", number)
+    if coarsest >= 2.0**-8 and _STEPS & {node.op_type for node in _graph(case).node}:
+        return Outcome(UNJUDGED, f"a step over what was rounded: {problem}", number)
     return Outcome(DIFFERS, problem, number)
+
+
+def _graph(case: Case) -> onnx.GraphProto:
+    return onnx.load_from_string(case.model).graph
 
 
 def _names_contradict(model: bytes, feed: dict) -> bool:

@@ -294,6 +294,20 @@ case(
     allowed_error="stock's size is a negative one",
 )
 
+case(
+    "a size and the largest integer",
+    [
+        node("Shape", "x", "s"),
+        node("Add", "s b", "p"),
+        node("Min", "p c", "q"),
+        node("Cast", "q", to=FLOAT),
+    ],
+    {"x": ["n"]},
+    {"x": numbers(1)},
+    {"x": numbers(3)},
+    constants={"b": integers(2**63 - 1), "c": integers(2)},
+)
+
 # --- positions ---
 
 for op, inputs, opset in (
@@ -634,6 +648,16 @@ for dims in ([5, 0, 15], [5, "n", 15]):
         ],
         {"x": dims},
         {"x": numbers(5, 0, 15)},
+    )
+for op in ("Hardmax", "GlobalMaxPool"):
+    case(
+        f"{op} of nothing",
+        node(op, "x"),
+        {"x": ["n", "m", "k"]},
+        {"x": numbers(2, 3, 4)},
+        {"x": numbers(0, 3, 0)},
+        {"x": numbers(2, 0, 0)},
+        {"x": numbers(0, 3, 4)},
     )
 case(
     "ArgMax",

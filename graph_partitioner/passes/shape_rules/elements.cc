@@ -68,9 +68,21 @@ void binary(NodeFacts& facts) {
   if (a && b && facts.input_count() == 2) set_if(facts, zip(*a, *b, Combine));
 }
 
-Maybe add(const Dim& a, const Dim& b) { return a + b; }
-Maybe subtract(const Dim& a, const Dim& b) { return a - b; }
-Maybe multiply(const Dim& a, const Dim& b) { return a * b; }
+// Numbers that overflow together with any size: kernels wrap around as ONNX Runtime does.
+bool is_extreme(const Dim& dim) {
+  constexpr int64_t kFar = int64_t{1} << 62;
+  return dim.is_constant() && (dim.value() >= kFar || dim.value() <= -kFar);
+}
+
+Maybe add(const Dim& a, const Dim& b) {
+  return is_extreme(a) || is_extreme(b) ? std::nullopt : Maybe(a + b);
+}
+Maybe subtract(const Dim& a, const Dim& b) {
+  return is_extreme(a) || is_extreme(b) ? std::nullopt : Maybe(a - b);
+}
+Maybe multiply(const Dim& a, const Dim& b) {
+  return is_extreme(a) || is_extreme(b) ? std::nullopt : Maybe(a * b);
+}
 Maybe smaller(const Dim& a, const Dim& b) { return min(a, b); }
 Maybe larger(const Dim& a, const Dim& b) { return max(a, b); }
 

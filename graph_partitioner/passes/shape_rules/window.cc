@@ -111,7 +111,9 @@ void pool(NodeFacts& facts) {
 void global_pool(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
   if (!input || input->size() < 2) return;
-  facts.require(1, ir::Relation::kAtMost, element_count(Shape(input->begin() + 2, input->end())));
+  // Only the batch may be empty.
+  facts.require(min((*input)[0], 1), ir::Relation::kAtMost,
+                element_count(Shape(input->begin() + 1, input->end())));
   Shape result(input->size(), Dim(1));
   result[0] = (*input)[0];
   result[1] = (*input)[1];
