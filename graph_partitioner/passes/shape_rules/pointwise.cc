@@ -89,8 +89,8 @@ void arg_reduce(NodeFacts& facts) {
   const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
   if (!axis) return;
   Shape result = reduced(*shape, {*axis}, facts.node().integer("keepdims", 1) != 0);
-  // Nothing has no largest element; where there is no result either, nobody asks. Nodes that passes
-  // wrote have no version: Hardmax of nothing does ask.
+  // Nothing has no largest element; where there is no result either, nobody asks. The ArgMax that
+  // stands for a Hardmax has no version and no such need: Hardmax of nothing is nothing.
   if (facts.node().since_version > 0) {
     facts.require(min(element_count(result), 1), ir::Relation::kAtMost, (*shape)[*axis]);
   }
