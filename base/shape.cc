@@ -30,7 +30,8 @@ Shape contiguous_strides(const Shape& shape) {
   Dim stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = stride;
-    stride = stride * shape[i];
+    // Nobody steps through a tensor without elements, but a stride of 0 would be a broadcast's.
+    if (!shape[i].is(0)) stride = stride * shape[i];
   }
   return strides;
 }

@@ -22,13 +22,25 @@ _WIDE = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WIDE_NUMPY = tuple(np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16))
 
 
-def evaluate(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The model's outputs; float ones are float64."""
+def evaluate(
+    model: onnx.ModelProto, inputs: dict[str, np.ndarray], rounded_to=None
+) -> list[np.ndarray]:
+    """The model's outputs; float ones are float64.
+
+    `rounded_to` is a float type to which each node's floats are rounded, as ONNX defines a model
+    of that type; without it only inputs are.
+    """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     for graph in graphs_of(wide.graph):
         _widen(graph)
-    evaluator = ReferenceEvaluator(wide, new_ops=_OPERATORS)
+        if rounded_to is not None:
+            _round_each_node(graph)
+    operators = _OPERATORS
+    if rounded_to is not None:
+        wide.opset_import.add(domain=_Rounded.op_domain, version=1)
+        operators = [*operators, type("Rounded", (_Rounded,), {"to": np.dtype(rounded_to)})]
+    evaluator = ReferenceEvaluator(wide, new_ops=operators)
     return evaluator.run(None, {name: _wide_array(value) for name, value in inputs.items()})
 
 
@@ -52,6 +64,25 @@ def _widen(graph: onnx.GraphProto) -> None:
     for value in [*graph.input, *graph.output, *graph.value_info]:
         if value.type.tensor_type.elem_type in _WIDE:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def _round_each_node(graph: onnx.GraphProto) -> None:
+    """Puts a Rounded behind each value that a node computes."""
+    nodes = []
+    for node in graph.node:
+        names = [name for name in node.output if name]
+        exact = [f"{name} before rounding" if name else "" for name in node.output]
+        del node.output[:]
+        node.output.extend(exact)
+        nodes.append(node)
+        nodes += [
+            helper.make_node("Rounded", [f"{name} before rounding"], [name], domain="tenon")
+            for name in names
+        ]
+    del graph.value_info[:]
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _wide_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
@@ -102,6 +133,16 @@ class _ByNode(OpRun):
 
     def _run(self, *_inputs):
         raise NotImplementedError
+
+
+class _Rounded(_ByNode):
+    op_domain = "tenon"
+    to: np.dtype
+
+    def compute(self, x):
+        x = np.asarray(x)
+        with np.errstate(over="ignore"):
+            return x.astype(self.to).astype(x.dtype) if x.dtype == np.float64 else x
 
 
 class DequantizeLinear(_ByNode):

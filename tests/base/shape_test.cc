@@ -13,6 +13,8 @@ TEST(Shape, CountsAndStrides) {
   EXPECT_EQ(element_count(shape("[b,s,384]")).text(), "384*b*s");
   EXPECT_EQ(element_count({}).value(), 1);
   EXPECT_EQ(text(contiguous_strides(shape("[b,s,12,32]"))), "[384*s,384,32,1]");
+  EXPECT_EQ(text(contiguous_strides(shape("[b,5,0]"))), "[5,1,1]");
+  EXPECT_EQ(text(contiguous_strides(shape("[0,b,4]"))), "[4*b,4,1]");
 }
 
 TEST(Shape, BroadcastsFromTheRight) {

@@ -57,6 +57,54 @@ KNOWN = (
     ),
     Known(
         TENON_REFUSES,
+        "shapes.",
+        r"node 'Reshape_\d+': sizes 1( \(.*\))? and 0( \(.*\))? do not fit",
+        "a size of 0 that the graph computes would mean a copy of the input's",
+    ),
+    Known(
+        TENON_REFUSES,
+        "chains",
+        r"node 'PRelu_\d+': sizes .* do not broadcast",
+        "ONNX stretches the slope only; stock stretches the input too",
+    ),
+    Known(
+        TENON_REFUSES,
+        "attention.",
+        r"node 'Reshape_\d+': sizes .* and .*broadcast\(.* must be equal",
+        "a mask of more batches than the query has",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "norms.written_out",
+        "Scale and .*bias must match X.shape",
+        "stock's own fusion to LayerNormalization forgets that the scale may be the larger one",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "attention.unfused",
+        "right operand cannot broadcast on dim",
+        "a batch of 0 beside one of 1",
+    ),
+    Known(
+        STOCK_REFUSES,
+        "movement.pad",
+        f"^{NOTHING}Unexpected mode of 3",
+        "stock cannot wrap nothing, and here there is nothing to wrap",
+    ),
+    Known(
+        DIFFERS,
+        "chains.reductions",
+        r"first .*: 0 instead of nan$",
+        "ReduceMean of nothing where stock has no kernel: NumPy says NaN, stock's kernels 0",
+    ),
+    Known(
+        DIFFERS,
+        "chains.reductions",
+        r"where the largest is 0, first .*: nan instead of",
+        "ReduceMax along the same axis twice: the reference cannot tell, stock drops NaN",
+    ),
+    Known(
+        TENON_REFUSES,
         "selection.tensor_scatter",
         r"index or length -?\d{10,} is outside \[0, 2147483647\)",
         "positions of a circular cache beyond 31 bits",
@@ -86,7 +134,8 @@ KNOWN = (
     Known(
         STOCK_REFUSES,
         "attention.group_query",
-        r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1",
+        r"head_size shall be a multiple|batch_size must be 1 when sequence_length > 1|"
+        r"sequence_length shall be 1 when it is not prompt",
         "limits of the stock kernel, not of the operator",
     ),
     Known(

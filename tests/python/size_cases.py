@@ -649,6 +649,34 @@ for dims in ([5, 0, 15], [5, "n", 15]):
         {"x": dims},
         {"x": numbers(5, 0, 15)},
     )
+for dims in ([3, 5, 0], ["n", 5, 0]):
+    case(
+        f"Softmax of nothing behind a transposed chain, {dims}",
+        [
+            node("Transpose", "x", "t", perm=[2, 1, 0]),
+            node("Sigmoid", "t", "s"),
+            node("Softmax", "s", axis=0),
+        ],
+        {"x": dims},
+        {"x": numbers(3, 5, 0)},
+    )
+case(
+    "Tile of nothing by a number below 0",
+    [node("Shape", "x", "s", end=1), node("Sub", "s b", "r"), node("Tile", "z r")],
+    {"x": ["n"], "z": ["m"]},
+    {"x": numbers(2), "z": numbers(3)},
+    {"x": numbers(1), "z": numbers(3)},
+    {"x": numbers(0), "z": numbers(0)},
+    constants={"b": integers(1)},
+)
+case(
+    "Split with fewer outputs than it says",
+    [node("Split", "x", "a b", axis=0, num_outputs=3), node("Concat", "a b", axis=0)],
+    {"x": ["n"]},
+    {"x": numbers(2)},
+    {"x": numbers(9)},
+    left_to_stock=True,
+)
 for op in ("Hardmax", "GlobalMaxPool"):
     case(
         f"{op} of nothing",

@@ -104,6 +104,19 @@ def test_a_total_out_of_range_is_refused_by_name(session, total):
     check_rows(step, step.run(session), (0, 1))
 
 
+def test_a_declared_present_that_the_total_contradicts_is_refused_by_name():
+    model = grouped_attention()
+    for output in model.graph.output[1:]:
+        output.type.tensor_type.shape.dim[2].dim_value = CACHE + 100
+    session = tenon.create_session(model, "cpu", quiet(), claim="all", require_full_claim=True)
+    step = Step([CACHE - 1, 6])
+    feed = {**step.feed, "lengths": np.array(step.lengths, np.int32)}
+    with pytest.raises(Exception, match=r"GroupQueryAttention_0.*length 0 is outside"):
+        session.run(None, {**feed, "total": np.array([CACHE], np.int32)})
+    grown = session.run(None, {**feed, "total": np.array([CACHE + 100], np.int32)})
+    assert grown[1].shape[2] == CACHE + 100
+
+
 @pytest.mark.parametrize("shift", [1, 32, -32, 16 * 32])
 def test_past_and_present_that_overlap_are_refused(session, shift):
     with pytest.raises(Exception, match="GroupQueryAttention_0.*share part of their memory"):

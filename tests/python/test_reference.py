@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from conftest import runtime_at_least
@@ -78,6 +79,16 @@ def test_decoder_agrees_with_stock(sequence, past):
 
 def test_encoder_agrees_with_stock():
     agree(encoder.build_encoder(shape=encoder.SMALL), encoder.random_tokens(3, 9, 200))
+
+
+def test_rounding_after_each_node_is_that_of_the_type():
+    graph = onnx.parser.parse_graph(
+        "g (float16[2] x) => (float16[2] y) { s = Add(x, x) d = Sub(s, x) y = Sub(d, x) }"
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    inputs = {"x": np.array([40000.0, 1.5], np.float16)}
+    assert reference.evaluate(model, inputs)[0].tolist() == [0, 0]
+    assert reference.evaluate(model, inputs, np.float16)[0].tolist() == [np.inf, 0]
 
 
 def test_a_wrong_element_is_found():

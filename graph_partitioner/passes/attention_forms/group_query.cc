@@ -331,8 +331,9 @@ bool hand_out_new_keys(Rewrite& r, const ir::Attention& attention) {
   return !r.is_used(2) || r.replace(2, r.emit.transpose(attention.v, {0, 2, 1, 3}));
 }
 
-// Keys of each row: seqlens_k + 1. Shapes tell what total_sequence_length must not pass, so nothing
-// else reads it; where the caller brings one out of range no row has a length, which fails the Run.
+// Keys of each row: seqlens_k + 1. Shapes tell how long the caches are, so nothing else reads
+// total_sequence_length; where the caller brings one that is out of range, or contradicts the length
+// that the model declares, no row has a length, which fails the Run.
 ValueId lengths_of(Rewrite& r, const Form& form) {
   const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
   const ValueId lengths = r.emit.binary("Add", counts, r.emit.scalar(r.dtype(counts), 1.0));
@@ -342,9 +343,12 @@ ValueId lengths_of(Rewrite& r, const Form& form) {
   const auto shape = r.shape(total);
   if (!shape || !element_count(*shape).is(1)) return lengths;
   const ValueId one = r.emit.reshape(total, {1});
+  const DType dtype = r.dtype(one);
+  const Dim past = (*r.shape(r.input(kPastK)))[2];
+  const ValueId rows = r.emit.binary("Max", one, r.emit.dim_value(past, dtype));
   const ValueId fits =
       r.emit.binary("And", r.emit.compare("Greater", one, 0.0),
-                    r.emit.compare("LessOrEqual", one, r.emit.dim_value(form.cache, r.dtype(one))));
+                    r.emit.compare("Equal", rows, r.emit.dim_value(form.cache, dtype)));
   return r.emit.where(fits, lengths, r.emit.scalar_like(lengths, 0.0));
 }
 

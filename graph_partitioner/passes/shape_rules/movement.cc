@@ -153,7 +153,10 @@ void tile(NodeFacts& facts) {
   const auto repeats = facts.elements(1);
   if (!shape || !repeats || repeats->size() != shape->size()) return;
   Shape result;
-  for (size_t i = 0; i < shape->size(); ++i) result.push_back((*shape)[i] * (*repeats)[i]);
+  for (size_t i = 0; i < shape->size(); ++i) {
+    facts.require(0, ir::Relation::kAtMost, (*repeats)[i]);
+    result.push_back((*shape)[i] * (*repeats)[i]);
+  }
   facts.set_shape(0, std::move(result));
 }
 

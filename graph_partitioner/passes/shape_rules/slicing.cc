@@ -16,6 +16,10 @@ void split(NodeFacts& facts) {
   const auto axis = normal_axis(facts.node().integer("axis", 0), shape->size());
   if (!axis) return;
   const size_t count = facts.node().outputs.size();
+  if (facts.node().integer("num_outputs", static_cast<int64_t>(count)) !=
+      static_cast<int64_t>(count)) {
+    return facts.contradict("num_outputs is not the number of its outputs");
+  }
   std::vector<Dim> sizes;
   if (facts.node().has("split")) {
     sizes = make_shape(facts.node().integers("split"));
