@@ -123,6 +123,7 @@ Ep::Ep(Options options, Target target, const OrtLogger& logger)
       exclusions_(options_) {
   report_.host = target_.host;
   report_.gpu = target_.description;
+  report_.gpu_is_here = target_.device != nullptr;
   report_.device = target_.name();
   report_.options = options_;
   ort_version_supported = runtime().version;

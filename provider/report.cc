@@ -86,7 +86,14 @@ Json device_json(const Report& report) {
     return {{"kind", "cpu"}, {"name", report.host.name}, {"features", report.host.features}};
   }
   const device::Description& gpu = *report.gpu;
+  if (!report.gpu_is_here) {
+    return {{"kind", "gpu"},
+            {"present", false},
+            {"arch", gpu.arch},
+            {"multiprocessors", gpu.multiprocessors}};
+  }
   return {{"kind", "gpu"},
+          {"present", true},
           {"name", gpu.name},
           {"arch", gpu.arch},
           {"device_id", gpu.ordinal},

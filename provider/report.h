@@ -45,6 +45,7 @@ struct GraphReport {
 struct Report {
   codegen::HostTarget host;
   std::optional<device::Description> gpu;  // empty: the session runs on the host
+  bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
   std::string device;                      // of the two, as a summary names it
   Options options;
   std::vector<GraphReport> graphs;
