@@ -43,6 +43,22 @@ bool is_stranded(const ir::Graph& graph, const ir::Node& node) {
   });
 }
 
+// What is known of each tensor's type and sizes.
+std::map<std::string, std::string> tensors_of(const ir::Graph& graph) {
+  std::map<std::string, std::string> tensors;
+  const auto add = [&](ir::ValueId id) {
+    if (id == ir::kNoValue) return;
+    const ir::Value& value = graph.value(id);
+    if (value.is_constant() || value.name.empty()) return;
+    tensors[value.name] = std::string(name(value.dtype)) + (value.shape ? text(*value.shape) : "");
+  };
+  for (const ir::ValueId input : graph.inputs()) add(input);
+  for (const ir::NodeId node : graph.order()) {
+    for (const ir::ValueId output : graph.node(node).outputs) add(output);
+  }
+  return tensors;
+}
+
 GraphReport describe(const Claims& claims) {
   const ImportedGraph& imported = claims.imported;
   GraphReport report;
@@ -58,6 +74,7 @@ GraphReport describe(const Claims& claims) {
     report.left_out.push_back({imported.node_names[left.source], node.op, left.reason,
                                is_stranded(imported.graph, node)});
   }
+  report.tensors = tensors_of(imported.graph);
   return report;
 }
 

@@ -74,11 +74,8 @@ Json to_json(const GraphReport& graph) {
   for (const auto& node : graph.left_out) {
     left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
   }
-  return {{"name", graph.name},
-          {"nodes", graph.nodes},
-          {"claimed", graph.claimed},
-          {"partitions", partitions},
-          {"left_out", left_out}};
+  return {{"name", graph.name},       {"nodes", graph.nodes}, {"claimed", graph.claimed},
+          {"partitions", partitions}, {"left_out", left_out}, {"tensors", graph.tensors}};
 }
 
 Json device_json(const Report& report) {

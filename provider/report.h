@@ -40,6 +40,7 @@ struct GraphReport {
     bool stranded = false;  // no stock provider has a kernel for it either
   };
   std::vector<LeftOut> left_out;
+  std::map<std::string, std::string> tensors;  // no constants: "h" is "f16[batch,64]"
 };
 
 struct Report {

@@ -275,6 +275,15 @@ TEST(Report, WarnsOnceForEachReason) {
                                     "excluded by the option exclude_ops")));
 }
 
+TEST(Report, TellsTypesAndSizesOfTensors) {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).constant("w", filled({64}, 1));
+  graph.node("Mul", {"x", "w"}, {"h"}).node("Gelu", {"h"}, {"g"}, {.domain = "com.microsoft"});
+  graph.node("Shape", {"g"}, {"y"}).output("y", kInt64, {2}).output("g", kFloat, {"M", 64});
+  EXPECT_EQ(report_of(model(graph), {})["graphs"][0]["tensors"],
+            Json({{"x", "f32[M,64]"}, {"h", "f32[M,64]"}, {"g", "f32[M,64]"}, {"y", "i64[2]"}}));
+}
+
 TEST(Report, CallsTheProcessorByAName) {
   const std::string name = report_of(product_model(), {})["device"]["name"];
   EXPECT_THAT(name, Not(::testing::StartsWith("0x")));
