@@ -65,7 +65,7 @@ class Drawing:
         edges = {b.verdict.partition: b.verdict.edge for b in self._boxes}
         return lines + [
             LegendEntry(name, f"border: {name}, {count} nodes claimed", "#ffffff", edges[name])
-            for name, count in parts.items()
+            for name, count in sorted(parts.items())
         ]
 
     def document(self, title: str) -> str:
@@ -88,22 +88,24 @@ class Drawing:
 
     def _svg(self, front: list[str], top: float, least_width: float) -> str:
         right, low = self.frame.extent()
-        width, height = max(right, least_width), low + top
+        width, height = max(right + 2, least_width), low + top + 2  # with the frames' lines
         frames = self.frame.all()
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="11">',
             f'<rect class="canvas" width="{width:.0f}" height="{height:.0f}" fill="white"/>',
             *front,
-            f'<g transform="translate(0 {top:.0f})">',
+            f'<g transform="translate(1 {top + 1:.0f})">',
         ]
         for number, frame in enumerate(frames):
             parts += self._frame(number, frame)
+        parts.append("<g>")
         for frame in frames:
             parts += self._edges(frame)
+        parts.append("</g><g>")
         for frame in frames:
             parts += [self._box(box, *frame.at(box)) for box in frame.graph.boxes]
-        parts.append("</g></svg>")
+        parts.append("</g></g></svg>")
         return "\n".join(parts)
 
     def _frame(self, number: int, frame: Frame) -> list[str]:
@@ -183,6 +185,7 @@ class Drawing:
                     "partition": box.verdict.partition,
                     "note": box.verdict.note,
                     "inputs": [tensors[tensor] for tensor in box.inputs],
+                    "captured": [tensors[tensor] for tensor in box.captured],
                     "outputs": [tensors[tensor] for tensor in box.outputs],
                     "attributes": box.attributes,
                     "bodies": [graphs[body] for body in box.bodies],

@@ -28,7 +28,7 @@ _FUSIONS = {
 # What else a box can be.
 LEFT_OUT, DISSOLVED, REWRITTEN, TERMINAL = "left out", "dissolved", "rewritten", "input or output"
 _OTHERS = {
-    LEFT_OUT: ("#c2c2c2", "left to another provider: click a node for the reason"),
+    LEFT_OUT: ("#c2c2c2", "left to another provider; each node tells why"),
     DISSOLVED: ("#d9e6f2", "claimed, and part of its neighbours' kernels: needs none of its own"),
     REWRITTEN: ("#f7f7f7", "folded or merged by ONNX Runtime before providers are asked"),
     TERMINAL: ("#dff3f0", "an input or output of the graph"),
@@ -76,6 +76,7 @@ class Box:
     verdict: Verdict
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    captured: list[Tensor] = field(default_factory=list)  # read by its bodies, from around them
     attributes: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[DrawnGraph] = field(default_factory=list)
     row: int = 0
@@ -89,10 +90,10 @@ class DrawnGraph:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def edges(self) -> Iterator[tuple[Box, Box, Tensor]]:
-        """Between boxes of this graph; what a body reads from around it is not drawn."""
+        """Between boxes of this graph; what bodies read of it leads to the node that runs them."""
         own = set(self.boxes)
         for box in self.boxes:
-            for tensor in dict.fromkeys(box.inputs):
+            for tensor in dict.fromkeys(box.inputs + box.captured):
                 if tensor.source in own:
                     yield tensor.source, box, tensor
 
@@ -194,6 +195,7 @@ class _Reader:
             for name in filter(None, node.output):
                 tensor(name, source=box)
             box.bodies = list(self._bodies(node, box, ChainMap(drawn.tensors, outer)))
+            box.captured = _captured(box)
             drawn.boxes.append(box)
         for value in graph.output:
             box = Box(value.name, "output", Verdict(TERMINAL))
@@ -230,6 +232,13 @@ class _Reader:
             if longer:
                 return verdicts[min(longer, key=len)]
         return Verdict(REWRITTEN, note=meaning_of(REWRITTEN))
+
+
+def _captured(box: Box) -> list[Tensor]:
+    bodies = [graph for body in box.bodies for graph in body.with_bodies()]
+    inner = {tensor for graph in bodies for tensor in graph.tensors.values()}
+    read = [tensor for graph in bodies for reader in graph.boxes for tensor in reader.inputs]
+    return [tensor for tensor in dict.fromkeys(read) if tensor not in inner]
 
 
 def _connect(tensor: Tensor, box: Box) -> None:

@@ -10,7 +10,7 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// What is seen: the SVG's viewBox, moved by pointers, wheel, keys and buttons.
+// What is seen, moved by pointers, wheel, keys and buttons.
 class Camera {
   constructor(holder) {
     this.holder = holder;
@@ -21,8 +21,14 @@ class Camera {
     this.scale = 1;
     this.pointers = new Map();
     holder.classList.add("live");
-    this.svg.removeAttribute("width");
-    this.svg.removeAttribute("height");
+    for (const name of ["width", "height", "viewBox"]) this.svg.removeAttribute(name);
+    this.svg.querySelector(".canvas").remove();
+    this.paper = this.svg.querySelector("g");
+    // What is not in sight is taken out: a graph of thousands of nodes stays quick.
+    this.parts = new Map();
+    for (const part of this.svg.querySelectorAll(".box, .edge")) {
+      this.parts.set(part, {box: part.getBBox(), parent: part.parentNode, seen: true});
+    }
     this.listen();
     this.begin(holder.querySelector(".frame rect").getBBox());
     new ResizeObserver(() => this.show()).observe(holder);
@@ -33,12 +39,22 @@ class Camera {
 
   show() {
     const {x, y, scale} = this;
-    this.svg.setAttribute("viewBox", `${x} ${y} ${this.width / scale} ${this.height / scale}`);
+    const right = x + this.width / scale, low = y + this.height / scale;
+    this.paper.setAttribute("transform", `scale(${scale}) translate(${-x} ${-y})`);
     this.holder.classList.toggle("far", scale < 0.45);
+    this.holder.classList.toggle("very-far", scale < 0.2);
+    for (const [part, known] of this.parts) {
+      const {box} = known;
+      const seen = box.x < right && box.x + box.width > x && box.y < low && box.y + box.height > y;
+      if (seen && !known.seen) known.parent.append(part);
+      if (!seen && known.seen) part.remove();
+      known.seen = seen;
+    }
   }
 
   scaleTo(scale) {
-    const least = Math.min(FARTHEST, this.width / this.whole.width);
+    const all = Math.min(this.width / this.whole.width, this.height / this.whole.height);
+    const least = Math.min(FARTHEST, all / 1.2);
     this.scale = Math.min(NEAREST, Math.max(least, scale));
   }
 
@@ -65,9 +81,9 @@ class Camera {
     this.show();
   }
 
-  jump(rectangle) {
+  jump(part) {
     if (this.scale < LEGIBLE) this.scaleTo(1);
-    this.centre(rectangle);
+    this.centre(this.parts.get(part).box);
   }
 
   // The point of the drawing under (left, top) stays where it is.
@@ -251,7 +267,8 @@ class GraphView {
   }
 
   nearEdges(number) {
-    const box = this.data.boxes[number], tensors = new Set([...box.inputs, ...box.outputs]);
+    const box = this.data.boxes[number];
+    const tensors = new Set([...box.inputs, ...box.captured, ...box.outputs]);
     const own = new Set(box.outputs);
     for (const edge of this.edges) {
       const tensor = Number(edge.dataset.tensor);
@@ -261,10 +278,11 @@ class GraphView {
   }
 
   choose(number, jump = false) {
-    for (const chosen of this.holder.querySelectorAll(".chosen")) chosen.classList.remove("chosen");
-    this.boxes[number].classList.add("chosen");
+    this.chosen?.classList.remove("chosen");
+    this.chosen = this.boxes[number];
+    this.chosen.classList.add("chosen");
     this.nearEdges(number);
-    if (jump) this.camera.jump(this.boxes[number].querySelector("rect").getBBox());
+    if (jump) this.camera.jump(this.boxes[number]);
     this.showBox(this.data.boxes[number]);
   }
 
@@ -293,6 +311,8 @@ class GraphView {
         this.link(this.data.graphs[graph].title,
                   () => this.camera.fit(this.frames[graph].getBBox()))))),
       ...this.section("inputs", box.inputs.map(number => this.tensorItem(number, "source"))),
+      ...this.section("read by its bodies",
+                      box.captured.map(number => this.tensorItem(number, "source"))),
       ...this.section("outputs", box.outputs.map(number => this.tensorItem(number, "readers"))),
       ...this.section("attributes", box.attributes.map(([name, value]) =>
         element("li", {}, `${name} = ${value}`))));

@@ -163,6 +163,12 @@ def test_bodies_are_drawn_beside_the_node_that_runs_them(tmp_path):
     (add,) = [box for box in boxes if box["name"] == "then/add"]
     read_from = [boxes[read.data["tensors"][tensor]["source"]]["name"] for tensor in add["inputs"]]
     assert read_from == ["s", "x"]  # the Loop's own input and the main graph's
+    (branch,) = [box for box in boxes if box["name"] == "body/if"]
+    captured = {read.data["tensors"][tensor]["name"] for tensor in branch["captured"]}
+    assert captured == {"s", "x"} and len(loop["captured"]) == 1
+    edges = [attributes for _, attributes in read.tags if "data-tensor" in attributes]
+    into = {int(e["data-tensor"]) for e in edges if boxes[int(e["data-to"])] is branch}
+    assert {read.data["tensors"][tensor]["name"] for tensor in into} == {"flag", "s"}
     (mod,) = [box for box in boxes if box["name"] == "body/mod"]
     two = read.data["tensors"][mod["inputs"][1]]
     assert two["origin"] == "constant" and two["type"] == "i64[]"
