@@ -137,6 +137,7 @@ std::string Report::json() const {
                          {"provider", "TenonExecutionProvider"},
                          {"version", TENON_VERSION},
                          {"runtime", runtime().release},
+                         {"host", host.name},
                          {"device", device_json(*this)},
                          {"options", effective(options)},
                          {"graphs", graph_list}};

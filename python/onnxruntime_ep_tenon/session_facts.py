@@ -31,7 +31,7 @@ def session_facts(model: Path, report: Report, threads: int, options: dict) -> l
 
     given = ", ".join(f"{key}={value}" for key, value in options.items())
     return [
-        ("model", f"{model} ({console.size(model.stat().st_size)})"),
+        ("model", f"{model} ({console.size(_bytes_on_disk(model))})"),
         ("claimed", f"{report.coverage} by Tenon"),
         ("session", device_text(report).removeprefix("device: ")),
         *machine_facts(report),
@@ -50,6 +50,17 @@ def machine_facts(report: Report) -> list[tuple]:
     return [("machine", cpu), ("GPU", gpus)]
 
 
+def _bytes_on_disk(model: Path) -> int:
+    """With the files that hold its weights, as far as they are there."""
+    import onnx
+
+    from .models.rewrite import external_files
+
+    names = external_files(onnx.load(model, load_external_data=False))
+    beside = [model.parent / name for name in names]
+    return sum(file.stat().st_size for file in (model, *beside) if file.is_file())
+
+
 def _cpus() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -63,5 +74,4 @@ def _cpu_name(report: Report) -> str:
                 return value.strip()
     except OSError:
         pass
-    device = report.data.get("device", {})
-    return device["name"] if device.get("kind") == "cpu" else platform.processor() or "unnamed CPU"
+    return report.data.get("host") or platform.processor() or "unnamed CPU"

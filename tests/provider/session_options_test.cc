@@ -321,6 +321,7 @@ TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
   EXPECT_EQ(report["provider"], kTenon);
   EXPECT_EQ(report["runtime"], api_base().GetVersionString());
   EXPECT_EQ(report["device"]["kind"], "cpu");
+  EXPECT_EQ(report["host"], report["device"]["name"]);
   EXPECT_FALSE(report["device"]["features"].empty());
   EXPECT_EQ(report["options"]["claim"], "gainful");
 

@@ -19,6 +19,7 @@ from onnxruntime_ep_tenon.models import encoder
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.pages import Page
 from onnxruntime_ep_tenon.report import Report, session_with_report
+from onnxruntime_ep_tenon.session_facts import session_facts
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x01]]>"
@@ -273,6 +274,16 @@ def test_explain_names_machine_threads_runtime_and_options(command, tmp_path):
     assert loop["kind"] == LEFT_OUT and "left out: " in loop["note"]
     root = ElementTree.parse(tmp_path / "graph.svg").getroot()
     assert any("left to another provider" in (text.text or "") for text in root.iter(f"{SVG}text"))
+
+
+def test_the_size_of_a_model_counts_its_weights_in_other_files(tmp_path):
+    path = tmp_path / "model.onnx"
+    options = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(linear(k=64, n=256), path, **options)
+    facts = dict(session_facts(path, Report({"host": "my CPU"}), 0, {}))
+    assert 64 * 256 * 4 < (tmp_path / "weights").stat().st_size + path.stat().st_size < 66 * 1024
+    assert re.search(r"\(6[45]\.\d KiB\)", facts["model"])
+    assert "ONNX Runtime's choice of" in facts["threads"] and facts["options"] == "defaults"
 
 
 @pytest.mark.plugin
