@@ -22,7 +22,8 @@
 namespace tenon::provider {
 namespace {
 
-constexpr uint32_t kFirstWithSync = 25;  // ONNX Runtime 1.25
+constexpr uint32_t kFirstWithSync = 25;               // ONNX Runtime 1.25
+constexpr uint32_t kFirstWithInitializationEnd = 27;  // ONNX Runtime 1.27
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
 
@@ -42,6 +43,22 @@ bool is_stranded(const ir::Graph& graph, const ir::Node& node) {
   });
 }
 
+// What is known of each tensor's type and sizes.
+std::map<std::string, std::string> tensors_of(const ir::Graph& graph) {
+  std::map<std::string, std::string> tensors;
+  const auto add = [&](ir::ValueId id) {
+    if (id == ir::kNoValue) return;
+    const ir::Value& value = graph.value(id);
+    if (value.is_constant() || value.name.empty()) return;
+    tensors[value.name] = std::string(name(value.dtype)) + (value.shape ? text(*value.shape) : "");
+  };
+  for (const ir::ValueId input : graph.inputs()) add(input);
+  for (const ir::NodeId node : graph.order()) {
+    for (const ir::ValueId output : graph.node(node).outputs) add(output);
+  }
+  return tensors;
+}
+
 GraphReport describe(const Claims& claims) {
   const ImportedGraph& imported = claims.imported;
   GraphReport report;
@@ -57,6 +74,7 @@ GraphReport describe(const Claims& claims) {
     report.left_out.push_back({imported.node_names[left.source], node.op, left.reason,
                                is_stranded(imported.graph, node)});
   }
+  report.tensors = tensors_of(imported.graph);
   return report;
 }
 
@@ -122,6 +140,7 @@ Ep::Ep(Options options, Target target, const OrtLogger& logger)
       exclusions_(options_) {
   report_.host = target_.host;
   report_.gpu = target_.description;
+  report_.gpu_is_here = target_.device != nullptr;
   report_.device = target_.name();
   report_.options = options_;
   ort_version_supported = runtime().version;
@@ -154,6 +173,11 @@ void Ep::set_session_callbacks() {
   OnRunStart = [](OrtEp* ep, const OrtRunOptions* options) noexcept {
     return guarded([&] { self(ep).run_starts(*options); });
   };
+  if (runtime().version >= kFirstWithInitializationEnd) {
+    OnSessionInitializationEnd = [](OrtEp* ep) noexcept {
+      return guarded([&] { self(ep).warn_of_exclusions_that_waited(); });
+    };
+  }
   CreateProfiler = [](OrtEp*, OrtEpProfilerImpl** profiler) noexcept {
     *profiler = nullptr;
     return guarded([&] { *profiler = new Profiler; });
@@ -209,6 +233,8 @@ void Ep::set_graph_callbacks() {
 
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
+  // A runtime without OnSessionInitializationEnd has no earlier moment.
+  warn_of_exclusions_that_waited();
   take_noted_streams();
   if (target_.device && !options_.has_user_compute_stream) wait_for_callers();
   if (session_graph_) session_graph_->start(run_options);
@@ -281,8 +307,9 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
   const std::lock_guard lock(mutex_);
   exclusions_.see(claims.imported.graph);
   // The main graph comes last, and again when functions were inlined.
-  if (report.key.empty() && !claims.imported.nodes.empty() && !exclusions_.awaits_inlining()) {
-    warn_of_idle_exclusions();
+  if (report.key.empty() && !claims.imported.nodes.empty()) {
+    exclusions_wait_ = exclusions_.awaits_inlining();
+    if (!exclusions_wait_) warn_of_idle_exclusions();
   }
   keep(std::move(report));
   for (const Partition& partition : claims.partitioning.partitions) {
@@ -319,6 +346,13 @@ void Ep::warn_of_stranded(const GraphReport& graph) {
 
 void Ep::warn_of_idle_exclusions() {
   for (const std::string& complaint : exclusions_.complaints()) warn_once(complaint);
+}
+
+// What looked like functions were custom ops: nothing was inlined, and nobody asked again.
+void Ep::warn_of_exclusions_that_waited() {
+  if (!exclusions_wait_ || !exclusions_wait_.exchange(false)) return;
+  const std::lock_guard lock(mutex_);
+  warn_of_idle_exclusions();
 }
 
 void Ep::warn_once(const std::string& message) {

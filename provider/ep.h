@@ -3,6 +3,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,7 @@ class Ep : public OrtEp {
   void keep(GraphReport graph);
   void warn_of_stranded(const GraphReport& graph);
   void warn_of_idle_exclusions();
+  void warn_of_exclusions_that_waited();
   void warn_once(const std::string& message);
   std::optional<std::string> find_refusal() const;
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
@@ -53,6 +55,7 @@ class Ep : public OrtEp {
   std::mutex mutex_;                             // sessions may compile on several threads
   Report report_;
   Exclusions exclusions_;
+  std::atomic<bool> exclusions_wait_ = false;  // for functions that the runtime may inline
   std::set<std::string> warned_;  // the runtime asks for one graph's claims more than once
   int partitions_ = 0;
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for

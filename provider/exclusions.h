@@ -17,7 +17,8 @@ class Exclusions {
   // Bodies of control flow come before the graph that they are in.
   void see(const ir::Graph& graph);
   // Whether what was seen since the last call may hold functions of the model's own: the runtime
-  // inlines them and asks again, once, and only then their nodes are seen.
+  // inlines them and asks again, once, and only then their nodes are seen. Custom ops look the
+  // same, and are not asked about again.
   bool awaits_inlining();
   // A sentence for each option with entries that fit nothing so far.
   std::vector<std::string> complaints() const;

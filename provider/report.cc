@@ -74,11 +74,8 @@ Json to_json(const GraphReport& graph) {
   for (const auto& node : graph.left_out) {
     left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
   }
-  return {{"name", graph.name},
-          {"nodes", graph.nodes},
-          {"claimed", graph.claimed},
-          {"partitions", partitions},
-          {"left_out", left_out}};
+  return {{"name", graph.name},       {"nodes", graph.nodes}, {"claimed", graph.claimed},
+          {"partitions", partitions}, {"left_out", left_out}, {"tensors", graph.tensors}};
 }
 
 Json device_json(const Report& report) {
@@ -86,7 +83,14 @@ Json device_json(const Report& report) {
     return {{"kind", "cpu"}, {"name", report.host.name}, {"features", report.host.features}};
   }
   const device::Description& gpu = *report.gpu;
+  if (!report.gpu_is_here) {
+    return {{"kind", "gpu"},
+            {"present", false},
+            {"arch", gpu.arch},
+            {"multiprocessors", gpu.multiprocessors}};
+  }
   return {{"kind", "gpu"},
+          {"present", true},
           {"name", gpu.name},
           {"arch", gpu.arch},
           {"device_id", gpu.ordinal},
@@ -133,6 +137,7 @@ std::string Report::json() const {
                          {"provider", "TenonExecutionProvider"},
                          {"version", TENON_VERSION},
                          {"runtime", runtime().release},
+                         {"host", host.name},
                          {"device", device_json(*this)},
                          {"options", effective(options)},
                          {"graphs", graph_list}};

@@ -40,11 +40,13 @@ struct GraphReport {
     bool stranded = false;  // no stock provider has a kernel for it either
   };
   std::vector<LeftOut> left_out;
+  std::map<std::string, std::string> tensors;  // no constants: "h" is "f16[batch,64]"
 };
 
 struct Report {
   codegen::HostTarget host;
   std::optional<device::Description> gpu;  // empty: the session runs on the host
+  bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
   std::string device;                      // of the two, as a summary names it
   Options options;
   std::vector<GraphReport> graphs;

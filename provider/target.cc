@@ -71,7 +71,8 @@ kernels::Settings Target::settings(const Options& options) const {
 
 std::string Target::name() const {
   if (!description) return host.name;
-  return fmt::format("{} ({}{})", description->name, description->arch, device ? "" : ", absent");
+  if (!device) return description->arch + ", which is not here";
+  return fmt::format("{} ({})", description->name, description->arch);
 }
 
 Target choose_target(const Options& options, Gpu* gpu) {

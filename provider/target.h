@@ -19,7 +19,7 @@ struct Target {
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;
-  std::string name() const;  // "NVIDIA H200 (sm_90a)"
+  std::string name() const;  // "NVIDIA H200 (sm_90a)", "sm_90a, which is not here"
 };
 
 // Throws UserError where the options contradict the device, or the device cannot be opened.

@@ -1,200 +1,213 @@
-"""Draws a model's graph as SVG: who claimed each node, in which fusion, and why not otherwise.
-
-A small layered layout: a node's row is its longest way from the inputs, then pushed down
-towards its readers; its column is the mean of its neighbours', moved apart where boxes meet.
-"""
+"""Draws a model's graph as SVG, and tells a page's script what each part of the drawing is."""
 
 from __future__ import annotations
 
 import html
-import zlib
-from collections import defaultdict
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from dataclasses import dataclass
 
-from .report import fusion_kind
+from .drawn_graph import (
+    DISSOLVED,
+    LEFT_OUT,
+    REWRITTEN,
+    TERMINAL,
+    Box,
+    DrawnGraph,
+    colour_of,
+    drawn_graph,
+    meaning_of,
+)
+from .graph_layout import BOX_HEIGHT, BOX_WIDTH, MARGIN, TITLE, Frame, place
+from .report import Report, shortened
 
-ROW, COLUMN, BOX_WIDTH, BOX_HEIGHT, MARGIN = 34, 122, 108, 20, 40
-_SWEEPS = 6
-
-# Fill colours by kind of fusion; other kinds take a colour from their name.
-_KIND_COLOURS = {
-    "scaled_dot": "#7fb3e6",
-    "attention": "#f2a65e",
-    "loop": "#9bd18b",
-    "reduce": "#cdb4e8",
-    "gather": "#e8d37a",
-    "host": "#d9d9c3",
-}
-_LEFT_OUT, _DISSOLVED, _REWRITTEN = "#c9c9c9", "#dfe8f0", "#f4f4f4"
-_PARTITION_EDGES = ("#1f4e79", "#7b3f00", "#2e6b2e", "#6a3d9a", "#a1282d", "#00696b")
-
-
-@dataclass
-class Box:
-    """One node of the drawing."""
-
-    name: str
-    op: str
-    inputs: list[int] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
-    fill: str = _REWRITTEN
-    edge: str = "#999999"
-    note: str = ""
-    row: int = 0
-    column: float = 0.0
+_LEGEND_LINE = 20
+_LABEL = 24  # characters that fit a box
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def boxes_of(model, report) -> list[Box]:
-    """The nodes of the model's main graph with what the report says about each."""
-    verdicts = _verdicts(report)
-    boxes, producer = [], {}
-    for index, node in enumerate(model.graph.node):
-        box = Box(node.name or f"{node.op_type}#{index}", node.op_type)
-        _colour(box, verdicts)
-        box.inputs = sorted({producer[name] for name in node.input if name in producer})
-        for name in node.output:
-            producer[name] = index
-        boxes.append(box)
-    for index, box in enumerate(boxes):
-        for source in box.inputs:
-            boxes[source].outputs.append(index)
-    return boxes
+def escaped(text: str) -> str:
+    """For XML and HTML, of which a model's names know nothing."""
+    return html.escape(_NOT_XML.sub("\ufffd", text))
 
 
-def _verdicts(report) -> dict[str, tuple[str, str, str]]:
-    """Node name to (fill, edge, note)."""
-    result = {}
-    for number, partition in enumerate(report.partitions):
-        edge = _PARTITION_EDGES[number % len(_PARTITION_EDGES)]
-        for name in partition.get("nodes", []):
-            note = f"{partition['name']}, dissolved into its neighbours"
-            result[name] = (_DISSOLVED, edge, note)
-        for fusion in partition.get("fusions", []):
-            note = (
-                f"{partition['name']}, {fusion_kind(fusion)} {fusion['name']}\n"
-                f"{fusion.get('problem', '')}\nkernel: {fusion.get('chosen', '')}"
+@dataclass(frozen=True)
+class LegendEntry:
+    key: str  # of the boxes: a kind, or a partition's name
+    text: str
+    fill: str
+    edge: str = "#666666"
+
+
+class Drawing:
+    """One model, placed once, drawn as a document of its own or as a part of a page."""
+
+    def __init__(self, model, report: Report):
+        self.graph = drawn_graph(model, report)
+        self.frame = place(self.graph)
+        self._graphs = list(self.graph.with_bodies())
+        self._boxes = [box for graph in self._graphs for box in graph.boxes]
+        self._numbers = {box: number for number, box in enumerate(self._boxes)}
+        tensors = [tensor for graph in self._graphs for tensor in graph.tensors.values()]
+        self._tensors = tensors
+        self._tensor_numbers = {tensor: number for number, tensor in enumerate(tensors)}
+
+    def legend(self) -> list[LegendEntry]:
+        """Fills, then borders; only what the drawing has."""
+        counts = Counter(box.verdict.kind for box in self._boxes)
+        others = (DISSOLVED, LEFT_OUT, REWRITTEN, TERMINAL)
+        kinds = sorted(counts.keys() - set(others)) + [kind for kind in others if counts[kind]]
+        lines = [
+            LegendEntry(kind, f"{kind} ({counts[kind]}): {meaning_of(kind)}", colour_of(kind))
+            for kind in kinds
+        ]
+        parts = Counter(b.verdict.partition for b in self._boxes if b.verdict.partition)
+        edges = {b.verdict.partition: b.verdict.edge for b in self._boxes}
+        return lines + [
+            LegendEntry(name, f"border: {name}, {count} nodes claimed", "#ffffff", edges[name])
+            for name, count in sorted(parts.items())
+        ]
+
+    def document(self, title: str) -> str:
+        """An SVG file with its own title and legend."""
+        legend = self.legend()
+        top = 48 + _LEGEND_LINE * len(legend)
+        parts = [f'<text x="{MARGIN}" y="28" font-size="15">{escaped(title)}</text>']
+        for number, entry in enumerate(legend):
+            y = 42 + _LEGEND_LINE * number
+            parts.append(
+                f'<rect x="{MARGIN}" y="{y}" width="26" height="14" fill="{entry.fill}" '
+                f'stroke="{entry.edge}"/><text x="{MARGIN + 34}" y="{y + 11}">'
+                f"{escaped(entry.text)}</text>"
             )
-            for name in fusion.get("nodes", []):
-                result[name] = (colour_of(fusion_kind(fusion)), edge, note)
-    for node in report.left_out:
-        result[node["node"]] = (_LEFT_OUT, "#777777", f"left out: {node['reason']}")
-    return result
+        return self._svg(parts, top, least_width=640)
 
+    def picture(self) -> str:
+        """The SVG element for a page, which has title and legend already."""
+        return self._svg([], 0, least_width=0)
 
-def colour_of(kind: str) -> str:
-    if kind in _KIND_COLOURS:
-        return _KIND_COLOURS[kind]
-    return f"hsl({zlib.crc32(kind.encode()) % 360}, 45%, 75%)"
+    def _svg(self, front: list[str], top: float, least_width: float) -> str:
+        right, low = self.frame.extent()
+        width, height = max(right + 2, least_width), low + top + 2  # with the frames' lines
+        frames = self.frame.all()
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="11">',
+            f'<rect class="canvas" width="{width:.0f}" height="{height:.0f}" fill="white"/>',
+            *front,
+            f'<g transform="translate(1 {top + 1:.0f})">',
+        ]
+        for number, frame in enumerate(frames):
+            parts += self._frame(number, frame)
+        parts.append("<g>")
+        for frame in frames:
+            parts += self._edges(frame)
+        parts.append("</g><g>")
+        for frame in frames:
+            parts += [self._box(box, *frame.at(box)) for box in frame.graph.boxes]
+        parts.append("</g></g></svg>")
+        return "\n".join(parts)
 
+    def _frame(self, number: int, frame: Frame) -> list[str]:
+        parts = [
+            f'<g class="frame" data-graph="{number}"><rect x="{frame.x:.0f}" y="{frame.y:.0f}" '
+            f'width="{frame.width:.0f}" height="{frame.height:.0f}" rx="8" fill="none" '
+            f'stroke="#bbbbbb"/><text x="{frame.x + MARGIN:.0f}" y="{frame.y + TITLE - 6:.0f}" '
+            f'font-size="13">{escaped(shortened(frame.graph.title, 70))}</text></g>'
+        ]
+        if frame.owner and frame.owner_frame:
+            x, y = frame.owner_frame.at(frame.owner)
+            parts.append(
+                f'<path class="to-body" d="M{x + BOX_WIDTH:.0f} {y + BOX_HEIGHT / 2:.0f}'
+                f'L{frame.x:.0f} {frame.y + TITLE / 2:.0f}" fill="none" stroke="#777777" '
+                'stroke-dasharray="5 4"/>'
+            )
+        return parts
 
-def _colour(box: Box, verdicts: dict) -> None:
-    found = verdicts.get(box.name)
-    if found is None:
-        # ONNX Runtime renames a node when it merges others into it: "x" becomes "x/Fusion".
-        longer = [name for name in verdicts if name.startswith((box.name + "/", box.name + "_"))]
-        found = verdicts[min(longer, key=len)] if longer else None
-    if found:
-        box.fill, box.edge, box.note = found
-    else:
-        box.note = "folded or merged into a neighbour by ONNX Runtime before providers are asked"
+    def _edges(self, frame: Frame) -> list[str]:
+        parts = []
+        for source, target, tensor in frame.graph.edges():
+            (x1, y1), (x2, y2) = frame.at(source), frame.at(target)
+            x1, x2, y1 = x1 + BOX_WIDTH / 2, x2 + BOX_WIDTH / 2, y1 + BOX_HEIGHT
+            bend = min((y2 - y1) / 2, 60)
+            line = (
+                f"M{x1:.0f} {y1:.0f}C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} "
+                f"{x2:.0f} {y2:.0f}"
+            )
+            number = self._tensor_numbers[tensor]
+            tip = escaped(f"{tensor.name}\n{shortened(tensor.type) or 'type unknown'}")
+            parts.append(
+                f'<g class="edge" data-tensor="{number}" data-to="{self._numbers[target]}">'
+                f"<title>{tip}</title>"
+                f'<path class="line" d="{line}" fill="none" stroke="#a8a8a8"/>'
+                f'<path d="{line}" fill="none" stroke="transparent" stroke-width="9"/></g>'
+            )
+        return parts
 
-
-def lay_out(boxes: list[Box]) -> None:
-    for box in boxes:
-        box.row = max((boxes[i].row + 1 for i in box.inputs), default=0)
-    for box in reversed(boxes):
-        if box.outputs:
-            box.row = max(box.row, min(boxes[i].row for i in box.outputs) - 1)
-    rows = defaultdict(list)
-    for index, box in enumerate(boxes):
-        rows[box.row].append(index)
-    for members in rows.values():
-        for place, index in enumerate(members):
-            boxes[index].column = place - (len(members) - 1) / 2
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for row in sorted(rows, reverse=not down):
-            _settle_row(boxes, rows[row], down)
-
-
-def _settle_row(boxes: list[Box], members: list[int], down: bool) -> None:
-    wanted = {}
-    for index in members:
-        near = boxes[index].inputs if down else boxes[index].outputs
-        columns = [boxes[i].column for i in near]
-        wanted[index] = sum(columns) / len(columns) if columns else boxes[index].column
-    members.sort(key=lambda index: (wanted[index], index))
-    last = None
-    for index in members:
-        column = wanted[index] if last is None else max(wanted[index], last + 1)
-        boxes[index].column = last = column
-    # Moving boxes apart pushes the row to the right: bring its middle back.
-    shift = sum(wanted[i] - boxes[i].column for i in members) / len(members)
-    for index in members:
-        boxes[index].column += shift
-
-
-def svg(model, report, title: str) -> str:
-    """The whole drawing as one SVG document."""
-    boxes = boxes_of(model, report)
-    lay_out(boxes)
-    left = min((box.column for box in boxes), default=0)
-    right = max((box.column for box in boxes), default=0)
-    legend = _legend(report)
-    top = MARGIN + 26 + 20 * len(legend)
-    width = max(560, (right - left) * COLUMN + BOX_WIDTH + 2 * MARGIN)
-    height = (max((box.row for box in boxes), default=0) + 1) * ROW + top + MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
-        f'<text x="{MARGIN}" y="28" font-size="15">{html.escape(title)}</text>',
-    ]
-    for number, (colour, text) in enumerate(legend):
-        y = 44 + 20 * number
-        parts.append(
-            f'<rect x="{MARGIN}" y="{y}" width="26" height="14" fill="{colour}" '
-            f'stroke="#666"/><text x="{MARGIN + 34}" y="{y + 11}">{html.escape(text)}</text>'
+    def _box(self, box: Box, x: float, y: float) -> str:
+        verdict, middle = box.verdict, x + BOX_WIDTH / 2
+        tip = escaped(f"{box.op} {box.name}\n{verdict.note}".strip())
+        corner = BOX_HEIGHT / 2 if verdict.kind == TERMINAL else 4
+        lines = [
+            f'<text x="{middle:.0f}" y="{y + 13:.0f}" text-anchor="middle" fill="#1c1c1c">'
+            f"{escaped(_tail(box.op, 20))}{' ▸' if box.bodies else ''}</text>",
+            f'<text class="name" x="{middle:.0f}" y="{y + 25:.0f}" text-anchor="middle" '
+            f'font-size="9" fill="#4a4a4a">{escaped(_tail(box.name, _LABEL))}</text>',
+        ]
+        if box.outputs and box.outputs[0].type:
+            lines.append(
+                f'<text class="type" x="{middle + 4:.0f}" y="{y + BOX_HEIGHT + 10:.0f}" '
+                f'font-size="8" fill="#777777" stroke="white" stroke-width="3" '
+                f'paint-order="stroke">{escaped(shortened(box.outputs[0].type, 28))}</text>'
+            )
+        return (
+            f'<g class="box" data-box="{self._numbers[box]}"><title>{tip}</title>'
+            f'<rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" '
+            f'rx="{corner:.0f}" fill="{colour_of(verdict.kind)}" stroke="{verdict.edge}" '
+            f'stroke-width="{1.6 if verdict.partition else 1}"/>{"".join(lines)}</g>'
         )
 
-    def at(box: Box) -> tuple[float, float]:
-        return MARGIN + (box.column - left) * COLUMN, top + box.row * ROW
+    def data(self) -> dict:
+        """What the page's script shows and searches; places in lists are the data-… numbers."""
+        numbers, tensors = self._numbers, self._tensor_numbers
+        owners = {body: box for box in self._boxes for body in box.bodies}
+        graphs = {graph: number for number, graph in enumerate(self._frame_order())}
+        return {
+            "graphs": [
+                {"title": graph.title, "owner": numbers.get(owners.get(graph), -1)}
+                for graph in graphs
+            ],
+            "boxes": [
+                {
+                    "name": box.name,
+                    "op": box.op,
+                    "kind": box.verdict.kind,
+                    "partition": box.verdict.partition,
+                    "note": box.verdict.note,
+                    "inputs": [tensors[tensor] for tensor in box.inputs],
+                    "captured": [tensors[tensor] for tensor in box.captured],
+                    "outputs": [tensors[tensor] for tensor in box.outputs],
+                    "attributes": box.attributes,
+                    "bodies": [graphs[body] for body in box.bodies],
+                }
+                for box in self._boxes
+            ],
+            "tensors": [
+                {
+                    "name": tensor.name,
+                    "type": tensor.type,
+                    "origin": tensor.origin,
+                    "source": numbers.get(tensor.source, -1),
+                    "readers": [numbers[box] for box in tensor.readers],
+                }
+                for tensor in self._tensors
+            ],
+        }
 
-    for box in boxes:
-        parts += [_edge(at(boxes[i]), at(box)) for i in box.inputs]
-    parts += [_box(box, *at(box)) for box in boxes]
-    parts.append("</svg>")
-    return "\n".join(parts)
+    def _frame_order(self) -> list[DrawnGraph]:
+        return [frame.graph for frame in self.frame.all()]
 
 
-def _legend(report) -> list[tuple[str, str]]:
-    kinds = defaultdict(int)
-    for fusion in report.fusions:
-        kinds[fusion_kind(fusion)] += 1
-    lines = [(colour_of(kind), f"{kind}: {count} fusions") for kind, count in sorted(kinds.items())]
-    if report.left_out:
-        lines.append((_LEFT_OUT, f"left to other providers: {len(report.left_out)} nodes"))
-    lines.append((_DISSOLVED, "claimed and dissolved into its neighbours: needs no kernel"))
-    lines.append((_REWRITTEN, "folded or merged by ONNX Runtime before providers are asked"))
-    return lines
-
-
-def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
-    x1, y1 = source[0] + BOX_WIDTH / 2, source[1] + BOX_HEIGHT
-    x2, y2 = target[0] + BOX_WIDTH / 2, target[1]
-    middle = (y1 + y2) / 2
-    return (
-        f'<path d="M{x1:.0f} {y1:.0f}C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} '
-        f'{x2:.0f} {y2:.0f}" fill="none" stroke="#b5b5b5"/>'
-    )
-
-
-def _box(box: Box, x: float, y: float) -> str:
-    label = box.op if len(box.op) <= 16 else box.op[:15] + "…"
-    tip = html.escape(f"{box.op} {box.name}\n{box.note}")
-    return (
-        f'<g><title>{tip}</title><rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" '
-        f'height="{BOX_HEIGHT}" rx="4" fill="{box.fill}" stroke="{box.edge}"/>'
-        f'<text x="{x + BOX_WIDTH / 2:.0f}" y="{y + 14:.0f}" text-anchor="middle">'
-        f"{html.escape(label)}</text></g>"
-    )
+def _tail(text: str, most: int) -> str:
+    """The end of a name tells more than its beginning, which many share."""
+    return text if len(text) <= most else "…" + text[1 - most :]

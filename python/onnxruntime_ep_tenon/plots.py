@@ -21,7 +21,9 @@ def bars(
     marks  what each group should reach, a line across it
     """
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(1.6 + 1.9 * len(groups), 3.8))
+    names = sum(len(name) + 6 for name in series) if len(series) > 1 else 0  # of the legend
+    wide = max(1.6 + 1.9 * len(groups), 1.0 + 0.09 * names)
+    figure, axes = plt.subplots(figsize=(wide, 3.8))
     width = 0.8 / len(series)
     for number, (name, values) in enumerate(series.items()):
         places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]

@@ -123,9 +123,18 @@ def shell_blocks(page: str) -> list[str]:
 def test_nothing_names_a_package_that_is_not_published():
     """`onnxruntime-ep-tenon` is the name of our wheel; no index has it."""
     places = [*DOCUMENTS, ROOT / "python" / "README.md"]
-    places += ROOT.glob("python/onnxruntime_ep_tenon/*.py")
-    unpublished = re.compile(r"pip install[^\n]*onnxruntime-ep-tenon")
-    assert [place.name for place in places if unpublished.search(place.read_text())] == []
+    for folder in ("python", "models", "examples", "scripts"):
+        places += (
+            file for kind in ("py", "md", "sh") for file in ROOT.glob(f"{folder}/**/*.{kind}")
+        )
+    for folder in ("base", "codegen", "graph_partitioner", "kernels", "provider"):
+        places += (
+            file for kind in ("cc", "h", "md") for file in ROOT.glob(f"{folder}/**/*.{kind}")
+        )
+    assert ROOT / "python/onnxruntime_ep_tenon/commands/doctor.py" in places
+    # The wheel's file name is written with underscores, the package of an index with hyphens.
+    unpublished = re.compile(r"pip\s+install[^`]{0,80}?onnxruntime-ep-tenon")
+    assert [str(place) for place in places if unpublished.search(place.read_text())] == []
 
 
 def test_provider_options_on_the_page_of_perf_test_exist():

@@ -35,6 +35,7 @@ def test_tag_says_any_python_and_the_glibc_that_is_checked(wheel):
 def test_holds_package_library_and_licences(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"__init__.py", "__main__.py", "libonnxruntime_ep_tenon.so", "models/encoder.py"}
+    expected |= {"page.css", "graph_view.js"}
     expected |= {f"licenses/{part}.txt" for part in LICENSED_PARTS}
     missing = {name for name in expected if f"onnxruntime_ep_tenon/{name}" not in names}
     assert not missing

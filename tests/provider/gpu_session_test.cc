@@ -267,6 +267,8 @@ TEST_F(Gpu, TheReportNamesTheDevice) {
   Session(pointwise_model(), {{"claim", "all"}, {"report_file", folder.path("r.json")}}, kOnGpu);
   const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
   EXPECT_EQ(report["device"]["kind"], "gpu");
+  EXPECT_EQ(report["device"]["present"], true);
+  EXPECT_GT(report["host"].get<std::string>().size(), 3U);
   EXPECT_EQ(report["device"]["arch"], "sm_90a");
   EXPECT_EQ(report["device"]["device_id"], 0);
 }

@@ -135,6 +135,7 @@ Session::Session(const std::string& model, const Options& options, const Setting
   }
   std::vector<Ort::ConstEpDevice> devices = {tenon_device(environment, settings.gpu)};
   for (const int gpu : settings.more) devices.push_back(tenon_device(environment, gpu));
+  if (settings.custom_ops != nullptr) session_options.Add(settings.custom_ops);
   session_options.AppendExecutionProvider_V2(environment, devices,
                                              {options.begin(), options.end()});
   session_ = Ort::Session(environment, model.data(), model.size(), session_options);

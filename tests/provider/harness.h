@@ -46,6 +46,7 @@ struct Settings {
   OrtLoggingLevel log_level = ORT_LOGGING_LEVEL_ERROR;
   int gpu = -1;                // which one of Tenon's; -1: the CPU
   std::vector<int> more = {};  // given to the session behind it, as tools do
+  OrtCustomOpDomain* custom_ops = nullptr;
 };
 
 class Session {

@@ -186,6 +186,51 @@ TEST(Options, ExclusionsWithinFunctionsFitSomething) {
               ElementsAre(HasSubstr("Abz")));
 }
 
+// A custom op as applications bring them: for the runtime alone, with a kernel of its own.
+struct NegateKernel {
+  void Compute(OrtKernelContext* context) {
+    const Ort::KernelContext kernel(context);
+    const auto input = kernel.GetInput(0);
+    const std::vector<int64_t> shape = input.GetTensorTypeAndShapeInfo().GetShape();
+    auto* output = kernel.GetOutput(0, shape).GetTensorMutableData<float>();
+    const size_t count = input.GetTensorTypeAndShapeInfo().GetElementCount();
+    std::transform(input.GetTensorData<float>(), input.GetTensorData<float>() + count, output,
+                   std::negate<>());
+  }
+};
+
+struct NegateOp : Ort::CustomOpBase<NegateOp, NegateKernel> {
+  NegateOp() { version = 24; }  // an older runtime refuses its headers' own
+  void* CreateKernel(const OrtApi&, const OrtKernelInfo*) const { return new NegateKernel; }
+  const char* GetName() const { return "Negate"; }
+  size_t GetInputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetInputType(size_t) const {
+    return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  }
+  size_t GetOutputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetOutputType(size_t) const {
+    return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  }
+};
+
+TEST(Options, ExclusionsThatFitNoNodeAreToldBesideCustomOps) {
+  env();  // opens the runtime, whose API the domain uses
+  const NegateOp negate;
+  Ort::CustomOpDomain domain("my.ops");
+  domain.Add(&negate);
+  Graph graph;
+  graph.input("x", kFloat, {"M"}).node("Negate", {"x"}, {"h"}, {.domain = "my.ops"});
+  graph.node("Abs", {"h"}, {"y"}).output("y", kFloat, {"M"});
+  take_log();
+  const Session session(model(graph), {{"claim", "all"}, {"exclude_ops", "Abz,my.ops::Negate"}},
+                        {.log_level = ORT_LOGGING_LEVEL_WARNING, .custom_ops = domain});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(session.run({{"x", filled({3}, 2)}}).at(0).at(2), 2);
+  std::vector<std::string> lines = take_log();
+  std::erase_if(lines, [](const std::string& line) { return line.find("exclude_") == line.npos; });
+  EXPECT_THAT(lines,
+              ElementsAre(HasSubstr("exclude_ops names what no node of the model is: Abz;")));
+}
+
 TEST(Options, RequireFullClaimIsMetByInlinedFunctions) {
   const Session session(function_model(), {{"claim", "all"}, {"require_full_claim", "1"}});
   EXPECT_EQ(session.run({{"x", filled({3}, -2)}}).at(0).at(2), 2);
@@ -230,6 +275,15 @@ TEST(Report, WarnsOnceForEachReason) {
                                     "excluded by the option exclude_ops")));
 }
 
+TEST(Report, TellsTypesAndSizesOfTensors) {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).constant("w", filled({64}, 1));
+  graph.node("Mul", {"x", "w"}, {"h"}).node("Gelu", {"h"}, {"g"}, {.domain = "com.microsoft"});
+  graph.node("Shape", {"g"}, {"y"}).output("y", kInt64, {2}).output("g", kFloat, {"M", 64});
+  EXPECT_EQ(report_of(model(graph), {})["graphs"][0]["tensors"],
+            Json({{"x", "f32[M,64]"}, {"h", "f32[M,64]"}, {"g", "f32[M,64]"}, {"y", "i64[2]"}}));
+}
+
 TEST(Report, CallsTheProcessorByAName) {
   const std::string name = report_of(product_model(), {})["device"]["name"];
   EXPECT_THAT(name, Not(::testing::StartsWith("0x")));
@@ -267,6 +321,7 @@ TEST(Report, TellsClaimsFusionsKernelsAndReasons) {
   EXPECT_EQ(report["provider"], kTenon);
   EXPECT_EQ(report["runtime"], api_base().GetVersionString());
   EXPECT_EQ(report["device"]["kind"], "cpu");
+  EXPECT_EQ(report["host"], report["device"]["name"]);
   EXPECT_FALSE(report["device"]["features"].empty());
   EXPECT_EQ(report["options"]["claim"], "gainful");
 

@@ -123,6 +123,10 @@ def test_a_compiled_for_gpu_is_not_named_as_a_device(command, tmp_path):
     assert told.status == 0, told.err
     assert "compiled for sm_90a" in told.out
     assert "H200" not in told.out and "device:" not in told.out
+    told = command("explain", saved(linear(), tmp_path), *arguments, "--json")
+    assert "H200" not in told.out
+    device = json.loads(told.out)["device"]
+    assert device["arch"] == "sm_90a" and device["present"] is False
 
 
 @pytest.mark.plugin

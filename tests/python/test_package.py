@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
-from onnxruntime_ep_tenon import console, drawing, inputs, library, requirements, tensors
+from onnxruntime_ep_tenon import console, inputs, library, requirements, tensors
 from onnxruntime_ep_tenon.models import encoder
 from onnxruntime_ep_tenon.report import Report
 from onnxruntime_ep_tenon.session import _as_strings
@@ -148,21 +148,6 @@ def test_the_report_answers_questions():
     assert str(report.coverage) == f"{nodes - 2} of {nodes} nodes in 1 partition"
     assert report.reasons() == [("::Shape", "a <good> reason", 2)]
     assert len(report.fusions) == 1
-
-
-def test_the_drawing_shows_every_node_once_and_no_boxes_overlap():
-    model = encoder.build_encoder(shape=encoder.SMALL)
-    report = small_report(model)
-    picture = drawing.svg(model, report, "a title")
-    assert picture.count("<g><title>") == len(model.graph.node)
-    assert "a &lt;good&gt; reason" in picture
-    boxes = drawing.boxes_of(model, report)
-    drawing.lay_out(boxes)
-    for box in boxes:
-        assert all(boxes[source].row < box.row for source in box.inputs)
-    for row in {box.row for box in boxes}:
-        columns = sorted(box.column for box in boxes if box.row == row)
-        assert all(b - a > 0.999 for a, b in zip(columns, columns[1:], strict=False))
 
 
 def test_tables_line_up(capsys):

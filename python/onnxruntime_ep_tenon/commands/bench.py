@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from ..host_memory import PeakMemory
 from ..measure import Timing, side_by_side, speed_text
 from ..report import Report, session_with_report
 from ..requirements import has
+from ..session_facts import threads_text
 from ..trial import cpu_session
 from . import arguments
 
@@ -351,8 +351,7 @@ def _write(folder: Path, result: dict, timings: list[Timing]) -> None:
 
 
 def _print(result: dict, sides, made, timings: list[Timing], checks: list[Check]) -> None:
-    cpus = len(os.sched_getaffinity(0))
-    threads = result["threads"] or f"ONNX Runtime's choice of {cpus} CPUs"
+    threads = threads_text(result["threads"])
     console.say(f"{result['model']} in onnxruntime {result['runtime']}, threads: {threads}")
     for name, (dtype, shape) in result["inputs"].items():
         console.say(f"input {name}: {dtype} {shape}")

@@ -11,6 +11,7 @@ from .. import console
 from ..measure import side_by_side, timed
 from ..report import Report, session_with_report
 from ..requirements import has, require
+from ..session_facts import session_facts
 from . import arguments, explain
 from .bench import caller
 
@@ -65,7 +66,7 @@ def run(args) -> int:
     _print_similarities(plain, variants)
     timings = _time(args, float_session, variants)
     _print_summary(plain, variants, timings)
-    page = _write_page(folder, plain, variants, refusal, timings, real)
+    page = _write_page(folder, plain, variants, refusal, timings, real, args.threads)
     console.say()
     console.say(f"The page with plots and the graph: {page}")
     return 0 if all(variant.error < 1e-4 for variant in variants.values()) else 1
@@ -234,13 +235,15 @@ def _print_summary(plain: Variant, variants: dict[str, Variant], timings) -> Non
     console.table(_TIMING_COLUMNS, _timing_rows(timings), right=(2, 3))
 
 
-def _write_page(folder, plain, variants, refusal, timings, real: bool) -> Path:
+def _write_page(folder, plain, variants, refusal, timings, real: bool, threads: int) -> Path:
     import onnx
 
-    from .. import drawing
+    from ..drawing import Drawing
     from ..pages import Page
 
+    report, shown = variants["nvfp4"].report, variants["nvfp4"].path
     page = Page("Tenon: a sentence encoder in 4-bit floats")
+    page.facts(session_facts(shown, report, threads, {}))
     if not real:
         page.text(
             "The trained weights were not installed: seeded ones stand in, so the "
@@ -259,16 +262,12 @@ def _write_page(folder, plain, variants, refusal, timings, real: bool) -> Path:
     page.table(_TIMING_COLUMNS, _timing_rows(timings), right=(2, 3))
     if has("matplotlib"):
         _add_plots(page, folder, plain, variants, timings)
-    report = variants["nvfp4"].report
     page.heading("What was claimed")
-    page.table(explain.PARTITION_COLUMNS, explain.partition_rows(report), right=range(1, 8))
-    page.table(explain.FUSION_COLUMNS, explain.fusion_rows(report), right=(0,))
-    if report.left_out:
-        page.table(explain.REASON_COLUMNS, explain.reason_rows(report), right=(0,))
-    model = onnx.load(variants["nvfp4"].path, load_external_data=False)
-    picture = drawing.svg(model, report, f"encoder.nvfp4.onnx: {report.coverage}")
-    (folder / "graph.svg").write_text(picture, encoding="utf-8")
-    page.drawing(picture)
+    drawing = Drawing(onnx.load(shown, load_external_data=False), report)
+    title = f"{shown.name}: {report.coverage}"
+    (folder / "graph.svg").write_text(drawing.document(title), encoding="utf-8")
+    page.graph(drawing)
+    explain.add_tables(page, report)
     path = folder / "index.html"
     page.write(path)
     return path

@@ -186,6 +186,6 @@ def _tools() -> list[Check]:
         if has(name):
             checks.append(Check(name, "ok", "installed"))
         else:
-            advice = f"for {purpose}: pip install 'onnxruntime-ep-tenon[tools]'"
+            advice = f"for {purpose}: pip install {name}"
             checks.append(Check(name, "note", "not installed", advice))
     return checks

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import console
 from ..report import Report, SessionError, fusion_kind, session_with_report, shortened
 from ..requirements import require
+from ..session_facts import device_text, session_facts
 from . import arguments
 
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
@@ -17,7 +18,9 @@ def add_arguments(parser) -> None:
     arguments.add_model(parser)
     arguments.add_session(parser)
     parser.add_argument("--svg", metavar="FILE", help="draw the graph as SVG")
-    parser.add_argument("--html", metavar="FILE", help="write drawing and tables as one page")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page: the graph to zoom and search in, and tables"
+    )
     parser.add_argument(
         "--candidates", action="store_true", help="also list the kernels that lost, and why"
     )
@@ -37,6 +40,8 @@ def run(args) -> int:
 
 def _explain(model: Path, args) -> int:
     report, problem = _report_of(model, args)
+    if args.svg or args.html:  # first: whoever reads what is printed may stop reading
+        _draw(model, report, problem, args)
     if args.json:
         console.print_json({**report.data, "error": problem} if problem else report.data)
     else:
@@ -44,16 +49,6 @@ def _explain(model: Path, args) -> int:
         if problem:
             console.heading("No session")
             console.say(problem)
-    title = f"{model.name}: {report.coverage}"
-    if args.svg or args.html:
-        from .. import drawing
-
-        onnx = require("onnx", "to draw a graph")
-        picture = drawing.svg(onnx.load(model, load_external_data=False), report, title)
-        if args.svg:
-            Path(args.svg).write_text(picture, encoding="utf-8")
-        if args.html:
-            write_page(Path(args.html), title, report, picture)
     return 1 if problem else 0
 
 
@@ -64,15 +59,6 @@ def _report_of(model: Path, args) -> tuple[Report, str]:
         return session_with_report(model, args.device, settings, **dict(args.option))[1], ""
     except SessionError as error:
         return error.report, error.problem
-
-
-def device_text(report: Report) -> str:
-    """Where the session runs, or which GPU it was compiled for without there being one."""
-    device = report.data.get("device", {})
-    if arch := report.data.get("options", {}).get("target_arch"):
-        return f"compiled for {arch}; such a GPU need not be here, and the session does not run"
-    details = " ".join(device.get("features", [])) or device.get("arch", "")
-    return f"device: {device.get('kind', '?')} {device.get('name', '')} ({details})"
 
 
 def partition_rows(report: Report) -> list[tuple]:
@@ -192,16 +178,38 @@ def _print(model: Path, report: Report, args) -> None:
             console.say(f"       {group.names()}")
 
 
-def write_page(path: Path, title: str, report: Report, picture: str) -> None:
+def _draw(model: Path, report: Report, problem: str, args) -> None:
+    onnx = require("onnx", "to draw a graph")
+    from ..drawing import Drawing
+
+    drawing = Drawing(onnx.load(model, load_external_data=False), report)
+    title = f"{model.name}: {report.coverage}"
+    if args.svg:
+        Path(args.svg).write_text(drawing.document(title), encoding="utf-8")
+    if args.html:
+        _write_page(Path(args.html), title, model, report, problem, drawing, args)
+
+
+def _write_page(path: Path, title: str, model: Path, report, problem: str, drawing, args) -> None:
     from ..pages import Page
 
     page = Page(title)
-    page.drawing(picture)
-    page.heading("Partitions")
-    page.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
-    page.heading("Fusions")
-    page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    page.facts(session_facts(model, report, args.threads, dict(args.option)))
+    if problem:
+        page.heading("No session")
+        page.code(problem)
+    page.graph(drawing)
+    add_tables(page, report)
+    page.write(path)
+
+
+def add_tables(page, report: Report) -> None:
+    """What was claimed, fused and left, as tables of a page."""
+    if report.partitions:
+        page.heading("Partitions")
+        page.table(PARTITION_COLUMNS, partition_rows(report), right=range(1, 8))
+        page.heading("Fusions")
+        page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
     if report.left_out:
         page.heading("Left to other providers")
         page.table(REASON_COLUMNS, reason_rows(report), right=(0,))
-    page.write(path)
