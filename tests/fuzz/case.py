@@ -10,7 +10,7 @@ from onnx import helper
 
 from . import families
 from .declarations import Declared, value_infos
-from .graph import Graph, element_type
+from .graph import Graph, TooLarge, element_type
 
 OPSETS = (13, 14, 15, 16, 17, 18, 18, 19, 20, 21, 21, 22, 23, 23, 24)
 # Beyond this a case says nothing more and costs seconds.
@@ -29,10 +29,6 @@ class Case:
     depth: int  # of the graph, at most: roundings add up along it
     stale: bool = False  # values are declared with sizes that a Run may contradict
     notes: list[str] = field(default_factory=list)
-
-
-class TooLarge(Exception):
-    """The sizes that were drawn multiply to more than a small case may hold."""
 
 
 def make_case(

@@ -6,6 +6,7 @@ true. Everything follows from one random generator, so a case is its (seed, numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 F32, F16, F64, BF16 = np.float32, np.float16, np.float64, ml_dtypes.bfloat16
 I64, I32, U8, I8, BOOL = np.int64, np.int32, np.uint8, np.int8, np.bool_
 MOST, LEAST = 2**63 - 1, -(2**63)
+MOST_ELEMENTS = 1 << 28  # more than memory may have room for
 
 # Small sizes around vector widths and blocks; 0, 1 and odd ones on purpose.
 SIZES = (0, 1, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65)
@@ -24,6 +26,10 @@ LARGE_SIZES = (96, 127, 128, 129, 255, 257, 500, 1023)
 
 Dims = Sequence[int | str]
 Maker = Callable[["Graph", tuple[int, ...]], np.ndarray]
+
+
+class TooLarge(Exception):
+    """The sizes that were drawn multiply to more than a small case may hold."""
 
 
 def element_type(dtype) -> int:
@@ -98,6 +104,8 @@ class Graph:
 
     def numbers(self, shape, dtype=F32, scale: float = 1.0) -> np.ndarray:
         dtype = np.dtype(dtype)
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise TooLarge
         if dtype == np.bool_:
             return np.asarray(self.random.random(shape) < 0.5)
         if dtype.kind in "iu":
