@@ -87,6 +87,7 @@ class Partitioner {
     }
     for (const auto& [position, reason] : untold) refuse(position, reason);
     find_host_evaluated(inferred);
+    find_fully_declared(inferred);
   }
 
   // True where a result has only the shape that was declared.
@@ -109,6 +110,17 @@ class Partitioner {
       const auto& outputs = at(i).outputs;
       host_evaluated_[i] = std::all_of(outputs.begin(), outputs.end(), [&](ir::ValueId id) {
         return id == kNoValue || inferred.value(id).elements.has_value();
+      });
+    }
+  }
+
+  // Nodes that can be left out and their readers still know as much of their operands' sizes.
+  void find_fully_declared(const ir::Graph& inferred) {
+    fully_declared_.assign(reasons_.size(), 0);
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      const auto& outputs = at(i).outputs;
+      fully_declared_[i] = std::all_of(outputs.begin(), outputs.end(), [&](ir::ValueId id) {
+        return id == kNoValue || graph_.value(id).shape == inferred.value(id).shape;
       });
     }
   }
@@ -147,6 +159,24 @@ class Partitioner {
     std::vector<size_t> everything(reasons_.size());
     for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
     check(named_apart(graph_), everything, &together_);
+    if (options_.on_host && !options_.claim_all) refuse_products_without_gain();
+  }
+
+  // Only the products themselves: what was fused into them may gain in a loop of its own.
+  void refuse_products_without_gain() {
+    ir::Graph fused;
+    try {
+      fused = fuse(named_apart(graph_));
+    } catch (const std::exception&) {
+      return;  // refused with that reason where it is checked
+    }
+    for (const ir::NodeId id : fused.order()) {
+      const Support gain = product_gains_on_host(fused, fused.node(id));
+      if (gain) continue;
+      for (const size_t position : positions(fused.node(id).sources)) {
+        if (is_product(at(position)) && fully_declared_[position]) refuse(position, gain.reason);
+      }
+    }
   }
 
   ir::Graph named_apart(ir::Graph whole) const {
@@ -301,6 +331,7 @@ class Partitioner {
   std::map<int, size_t> position_;             // by source
   std::vector<std::string> reasons_;           // by position; empty: claimable
   std::vector<char> host_evaluated_;           // by position
+  std::vector<char> fully_declared_;           // by position
   std::vector<std::vector<size_t>> together_;  // positions fused into one node
   Grouping grouping_;
 };

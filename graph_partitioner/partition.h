@@ -13,6 +13,7 @@ struct PartitionOptions {
   bool claim_all = false;                  // claim partitions that gain nothing, too
   std::vector<std::string> exclude_ops;    // "Softmax", "com.microsoft::MatMulNBits"
   std::vector<std::string> exclude_nodes;  // node names
+  bool on_host = false;  // what is left out runs on the processor that claims would run on
 };
 
 struct LeftOut {

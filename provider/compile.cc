@@ -51,7 +51,8 @@ Claims claim(const OrtGraph& graph, const Options& options, const Target& target
   const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
     return kernels::supports(fused, node, settings);
   };
-  const PartitionOptions rules{options.claim == "all", options.exclude_ops, options.exclude_nodes};
+  const PartitionOptions rules{options.claim == "all", options.exclude_ops, options.exclude_nodes,
+                               !target.on_gpu()};
   claims.partitioning = partition(claims.imported.graph, supports, rules);
   return claims;
 }

@@ -59,6 +59,11 @@ std::map<std::string, std::string> tensors_of(const ir::Graph& graph) {
   return tensors;
 }
 
+// A partition that was compiled before the runtime inlined functions and asked again.
+bool is_own_partition(const ir::Node& node) {
+  return node.op.starts_with(fmt::format("{}::", kProviderName));
+}
+
 GraphReport describe(const Claims& claims) {
   const ImportedGraph& imported = claims.imported;
   GraphReport report;
@@ -71,6 +76,10 @@ GraphReport describe(const Claims& claims) {
   }
   for (const LeftOut& left : claims.partitioning.left_out) {
     const ir::Node& node = imported.graph.node(imported.graph.order()[left.source]);
+    if (is_own_partition(node)) {
+      --report.nodes;
+      continue;
+    }
     report.left_out.push_back({imported.node_names[left.source], node.op, left.reason,
                                is_stranded(imported.graph, node)});
   }
@@ -321,9 +330,9 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 }
 
 void Ep::keep(GraphReport graph) {
-  log(ORT_LOGGING_LEVEL_INFO, report_.summary(graph));
-  warn_of_stranded(graph);
-  report_.replace(std::move(graph));
+  const GraphReport& kept = report_.replace(std::move(graph));
+  log(ORT_LOGGING_LEVEL_INFO, report_.summary(kept));
+  warn_of_stranded(kept);
   refusal_ = find_refusal();
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -101,9 +102,23 @@ Json device_json(const Report& report) {
 
 }  // namespace
 
-void Report::replace(GraphReport graph) {
+const GraphReport& Report::replace(GraphReport graph) {
+  std::vector<PartitionReport> compiled;
+  for (GraphReport& known : graphs) {
+    if (known.key != graph.key) continue;
+    for (PartitionReport& partition : known.partitions) {
+      if (!partition.name.empty()) compiled.push_back(std::move(partition));
+    }
+    if (!compiled.empty()) graph.tensors.merge(known.tensors);
+  }
+  for (const PartitionReport& partition : compiled) {
+    graph.nodes += static_cast<int>(partition.nodes.size());
+    graph.claimed += static_cast<int>(partition.nodes.size());
+  }
+  graph.partitions.insert(graph.partitions.begin(), std::make_move_iterator(compiled.begin()),
+                          std::make_move_iterator(compiled.end()));
   std::erase_if(graphs, [&](const GraphReport& known) { return known.key == graph.key; });
-  graphs.push_back(std::move(graph));
+  return graphs.emplace_back(std::move(graph));
 }
 
 PartitionReport& Report::partition_of(const std::string& node) {

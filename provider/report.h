@@ -51,8 +51,10 @@ struct Report {
   Options options;
   std::vector<GraphReport> graphs;
 
-  // The runtime asks again about a graph whose functions it inlined: the last answer counts.
-  void replace(GraphReport graph);
+  // The runtime asks again about a graph whose functions it inlined: the last answer counts. What
+  // was compiled in between stands in the graph as a node each, which `graph` does not count: those
+  // partitions are kept, with the nodes that they are made of.
+  const GraphReport& replace(GraphReport graph);
   // The partition that claimed this node. Throws InternalError when none did.
   PartitionReport& partition_of(const std::string& node);
   // "[Tenon EP] main: 96 of 98 nodes in 1 partition on NVIDIA H200 (sm_90a); 2 left to …"

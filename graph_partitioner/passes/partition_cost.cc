@@ -48,7 +48,58 @@ size_t computing_sources(const ir::Graph& cut, const ir::Node& loop) {
   return count;
 }
 
+// Rows that one weight is multiplied by; not constant where nobody knows.
+Dim rows_of(const ir::Graph& graph, const ir::ScaledDot& dot) {
+  const auto& a = graph.value(dot.a).shape;
+  const auto& b = graph.value(dot.b).shape;
+  if (!a || !b || a->size() < 2 || b->size() < 2) return Dim::symbol("?");
+  const size_t m = a->size() - (dot.a_k_first ? 1 : 2);
+  Dim rows = (*a)[m];
+  if (b->size() > 2) return rows;  // a weight for each of the batch
+  for (size_t axis = 0; axis + 2 < a->size(); ++axis) rows = rows * (*a)[axis];
+  return rows;
+}
+
+// Of floats that stock providers multiply too, with nothing to decode.
+bool is_plain(const ir::Graph& graph, const ir::ScaledDot& dot) {
+  return dot.scale_a.scale == ir::kNoValue && dot.scale_b.scale == ir::kNoValue &&
+         dot.b_type == DType::kUndefined && graph.value(dot.a).dtype == DType::kF32 &&
+         graph.value(dot.b).dtype == DType::kF32;
+}
+
 }  // namespace
+
+Support product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
+  if (!node.is(ir::kScaledDot)) return Support::yes();
+  const ir::ScaledDot dot = ir::ScaledDot::from(node);
+  if (!is_plain(fused, dot)) return Support::yes();
+  const Dim rows = rows_of(fused, dot);
+  const ir::Value& b = fused.value(dot.b);
+  if (!b.is_constant()) {
+    // Sizes that only a Run knows are those of activations: scores, a rotary's angles.
+    const Dim elements = b.shape ? element_count(*b.shape) : Dim(0);
+    if (!elements.is_constant() || elements.value() <= kMostRuntimeWeights) return Support::yes();
+    if (rows.is_constant() && rows.value() >= kFewestRowsForRuntimeWeights) return Support::yes();
+    return Support::no(fmt::format(
+        "claiming it would gain nothing: its weights '{}' arrive at Run, and to pack them for {} "
+        "rows costs more than the product; claim=all claims it all the same",
+        b.name, rows.is_constant() ? rows.text() : "an unknown number of"));
+  }
+  const int64_t weights = b.constant->elements();
+  if (rows.is(1) && weights > kMostPlainWeightsForOneRow) {
+    return Support::no(fmt::format(
+        "claiming it would gain nothing: one row by {} plain weights only reads them, which stock "
+        "kernels do as fast; claim=all claims it all the same",
+        weights));
+  }
+  return Support::yes();
+}
+
+bool is_product(const ir::Node& imported) {
+  constexpr std::string_view kProducts[] = {"MatMul", "Gemm", "com.microsoft::FusedMatMul",
+                                            "com.microsoft::FusedGemm"};
+  return std::find(std::begin(kProducts), std::end(kProducts), imported.op) != std::end(kProducts);
+}
 
 bool only_we_can_run(const ir::Graph& cut) {
   const auto is_rare = [&](ir::ValueId id) {

@@ -10,6 +10,9 @@
 // over
 //   memory saved.
 // Views, shape arithmetic, data movement and short pointwise chains alone gain nothing.
+//
+// Where stock kernels run on the processor that ours do, a plain product of floats is theirs as
+// well: it gains by what is fused around it, and costs where it is slower itself.
 #pragma once
 
 #include "base/support.h"
@@ -18,6 +21,19 @@
 namespace tenon {
 
 inline constexpr size_t kFewestFusedOps = 4;
+
+// Weights that arrive at Run are packed in every Run. It costs more than the product where rows are
+// fewer than this, and elements are not.
+inline constexpr int64_t kFewestRowsForRuntimeWeights = 32;
+inline constexpr int64_t kMostRuntimeWeights = 1 << 12;
+// One row reads its weights and no more, at 0.85 of stock's speed where they are plain floats: from
+// so many elements on that is more than a hand-over costs.
+inline constexpr int64_t kMostPlainWeightsForOneRow = 1 << 17;
+
+// Does a fused node on the host gain anything by being ours? Only products of floats may not.
+Support product_gains_on_host(const ir::Graph& fused, const ir::Node& node);
+// The imported ops that such a product is made of; what is fused into it is none.
+bool is_product(const ir::Node& imported);
 
 // `cut` is the partition as it was imported, `fused` what the passes made of it.
 Support is_gainful(const ir::Graph& cut, const ir::Graph& fused);

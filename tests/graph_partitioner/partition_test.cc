@@ -151,6 +151,104 @@ TEST(Partition, WhatGainsNothingIsLeftUnlessAllIsClaimed) {
   EXPECT_EQ(claimed.partitions[0].sources, (std::vector<int>{0, 1}));
 }
 
+// A product and four pointwise ops behind it. `weight` declares %w: f32[256,1024].
+ir::Graph product_and_chain(const std::string& rows, const std::string& weight) {
+  const std::string shape = "f32[" + rows + ",1024]";
+  return ir::parse("graph main {\n input %x: f32[" + rows + ",256]\n " + weight +
+                   "\n %m: " + shape + " = MatMul@13(%x, %w) sources=[0]\n %a: " + shape +
+                   " = Sigmoid@13(%m) sources=[1]\n %b: " + shape +
+                   " = Mul@14(%a, %m) sources=[2]\n %c: " + shape +
+                   " = Tanh@13(%b) sources=[3]\n %y: " + shape +
+                   " = Mul@14(%c, %a) sources=[4]\n output %y\n}");
+}
+
+const std::string kWeightAtRun = "input %w: f32[256,1024]";
+
+std::string constant_weight() {
+  return "const %w: f32[256,1024] = hex:" + std::string(2 * 4 * 256 * 1024, '0');
+}
+
+PartitionOptions on_host() {
+  PartitionOptions options;
+  options.on_host = true;
+  return options;
+}
+
+TEST(Partition, AProductOfWeightsAtRunIsLeftOnTheHostAndTheRestIsNot) {
+  for (const std::string rows : {"1", "31", "batch"}) {
+    const Partitioning got =
+        partition(product_and_chain(rows, kWeightAtRun), run_fused_ops, on_host());
+    ASSERT_EQ(got.partitions.size(), 1u) << rows;
+    EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{1, 2, 3, 4})) << rows;
+    ASSERT_EQ(got.left_out.size(), 1u) << rows;
+    EXPECT_NE(got.left_out[0].reason.find("its weights 'w' arrive at Run"), std::string::npos)
+        << got.left_out[0].reason;
+  }
+}
+
+TEST(Partition, AProductOfWeightsAtRunIsClaimedWhereItCostsNothing) {
+  const auto claimed = [](const std::string& rows, const PartitionOptions& options) {
+    const Partitioning got =
+        partition(product_and_chain(rows, kWeightAtRun), run_fused_ops, options);
+    return got.left_out.empty();
+  };
+  EXPECT_TRUE(claimed("32", on_host()));
+  EXPECT_TRUE(claimed("1", {})) << "on a GPU";
+  PartitionOptions all = on_host();
+  all.claim_all = true;
+  EXPECT_TRUE(claimed("1", all));
+}
+
+// Angles of a rotary embedding: an outer product, of sizes that only a Run knows.
+TEST(Partition, ProductsOfActivationsAreNoneOfWeightsAtRun) {
+  for (const std::string size : {"seq", "64"}) {
+    const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[8,1]
+    input %w: f32[1,)" + size + R"(]
+    %y: f32[8,)" + size + R"(] = MatMul@13(%x, %w) sources=[0]
+    output %y
+  })");
+    EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty()) << size;
+  }
+}
+
+// Left out, it would take what its readers know of their operands with it.
+TEST(Partition, AProductOfUndeclaredShapeStaysWithItsReaders) {
+  for (const std::string& weight : {kWeightAtRun, constant_weight()}) {
+    ir::Graph graph = product_and_chain("1", weight);
+    graph.value(graph.find("m")).shape.reset();
+    EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty());
+  }
+}
+
+TEST(Partition, OneRowByManyPlainWeightsIsLeftOnTheHost) {
+  const auto left = [](const std::string& rows, const PartitionOptions& options) {
+    return reasons(partition(product_and_chain(rows, constant_weight()), run_fused_ops, options));
+  };
+  const auto one_row = left("1", on_host());
+  ASSERT_EQ(one_row.size(), 1u);
+  EXPECT_NE(one_row.at(0).find("one row by 262144 plain weights"), std::string::npos);
+  EXPECT_TRUE(left("2", on_host()).empty());
+  EXPECT_TRUE(left("batch", on_host()).empty()) << "rows that nobody knows are no reason";
+  EXPECT_TRUE(left("1", {}).empty()) << "on a GPU";
+}
+
+// Weights with scales are fewer bytes to read, however many they are.
+TEST(Partition, QuantisedWeightsGainWithOneRowToo) {
+  const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[1,512]
+  const %w: i8[512,512] = hex:)" + zeros(512 * 512) +
+                                    R"(
+  const %s: f32[512] = hex:)" + zeros(4 * 512) +
+                                    R"(
+  %d: f32[512,512] = DequantizeLinear@21(%w, %s) {axis=1} sources=[0]
+  %y: f32[1,512] = MatMul@13(%x, %d) sources=[1]
+  output %y
+})");
+  EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty());
+}
+
 TEST(Partition, WhatOnlyWeCanRunIsAlwaysKept) {
   const ir::Graph graph = ir::parse(R"(graph main {
     input %x: f8e4m3fn[batch,16]

@@ -47,6 +47,7 @@ struct Settings {
   int gpu = -1;                // which one of Tenon's; -1: the CPU
   std::vector<int> more = {};  // given to the session behind it, as tools do
   OrtCustomOpDomain* custom_ops = nullptr;
+  bool inline_ahead = true;  // false: functions are inlined and compiled round by round
 };
 
 class Session {

@@ -52,10 +52,10 @@ std::string pointwise_model() {
   return model(graph);
 }
 
-Json report_of(const std::string& bytes, Options options) {
+Json report_of(const std::string& bytes, Options options, const Settings& settings = {}) {
   const TemporaryFolder folder;
   options["report_file"] = folder.path("report.json");
-  const Session session(bytes, options);
+  const Session session(bytes, options, settings);
   Json report = Json::parse(read_file(folder.path("report.json")));
   // Published by rename: nothing else stays behind.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
@@ -177,6 +177,29 @@ TEST(Report, CountsInlinedFunctionsOnce) {
   EXPECT_EQ(report["graphs"][0]["claimed"], 4);
   EXPECT_TRUE(report["graphs"][0]["left_out"].empty());
   EXPECT_EQ(report["graphs"][0]["partitions"][0]["fusions"].size(), 1U);
+}
+
+// Where functions are inlined round by round, each round is compiled before the next: what was
+// claimed in the first stands in the graph of the second as a node of ours.
+TEST(Report, KeepsThePartitionsOfEarlierRounds) {
+  Graph body;
+  body.node("Neg", {"a"}, {"t"}).node("Abs", {"t"}, {"b"});
+  Graph graph("caller");
+  graph.input("x", kFloat, {"M"}).node("Relu", {"x"}, {"inside"}).node("Neg", {"inside"}, {"h"});
+  graph.node("Twice", {"h"}, {"i"}, {.domain = "local"});
+  graph.node("Exp", {"i"}, {"y"}).output("y", kFloat, {"M"});
+  const Json report = report_of(model(graph, 23, 10, {{"Twice", {"a"}, {"b"}, body}}),
+                                {{"claim", "all"}}, {.inline_ahead = false});
+  ASSERT_EQ(report["graphs"].size(), 1U) << report.dump(2);
+  const Json& caller = report["graphs"][0];
+  EXPECT_EQ(caller["nodes"], 5) << report.dump(2);
+  EXPECT_EQ(caller["claimed"], 5);
+  EXPECT_TRUE(caller["tensors"].contains("inside")) << caller["tensors"].dump(2);
+  EXPECT_TRUE(caller["left_out"].empty()) << caller["left_out"].dump(2);
+  ASSERT_EQ(caller["partitions"].size(), 3U);
+  for (const Json& partition : caller["partitions"]) {
+    EXPECT_EQ(partition["fusions"].size(), 1U) << partition.dump(2);
+  }
 }
 
 TEST(Options, ExclusionsWithinFunctionsFitSomething) {
