@@ -1,4 +1,4 @@
-"""Small models with sizes that only a Run tells, and what to feed them: the cases of size_cases."""
+"""Small models with sizes that only a Run tells, and what to feed them."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
 """Sizes at Run are checked, declared shapes are not believed: stock's results, or its refusal.
 
-The models are in size_cases.py; each runs in a process of its own, as guarded_runs.py says.
+The models are in size_cases.py, declared_cases.py and empty_cases.py; each runs in a process of its
+own, as guarded_runs.py says.
 """
 
+import declared_cases  # noqa: F401 - each adds to CASES
+import empty_cases  # noqa: F401
 import numpy as np
 import pytest
-import size_cases
+import size_cases  # noqa: F401
 from conftest import runtime_at_least
 from guarded_runs import run_all
-from size_models import ALLOWED_ERRORS, ALLOWED_RESULTS, LEFT_TO_STOCK
+from size_models import ALLOWED_ERRORS, ALLOWED_RESULTS, CASES, LEFT_TO_STOCK
 
 pytestmark = pytest.mark.plugin
-
-CASES = size_cases.CASES
 
 
 @pytest.fixture(scope="module")
