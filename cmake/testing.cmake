@@ -2,7 +2,8 @@
 #
 # One GoogleTest program per call and one CTest test per program (start-up costs more than the
 # cases). The group is the CTest label, and the target tests-<group> builds a whole group. Sources
-# with a case named *Concurrent* also join the group `concurrent`, which ThreadSanitizer runs.
+# with a case named *Concurrent* also join the group `concurrent`, which ThreadSanitizer runs, unless
+# they need a GPU.
 #
 # Provider and error tests run once per ONNX Runtime that scripts/setup.sh brought, and find two
 # libraries in the environment: TENON_LIBRARY_PATH (the plugin) and TENON_TEST_ONNXRUNTIME (the
@@ -45,7 +46,7 @@ function(tenon_test name)
   set(labels ${arg_GROUP})
   foreach(source IN LISTS arg_SOURCES)
     file(STRINGS "${source}" concurrent_cases REGEX "TEST.*Concurrent")
-    if(concurrent_cases AND NOT concurrent IN_LIST labels)
+    if(concurrent_cases AND NOT concurrent IN_LIST labels AND NOT arg_GROUP STREQUAL gpu)
       list(APPEND labels concurrent)
     endif()
   endforeach()

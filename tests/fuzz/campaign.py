@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ class Judge:
 
 
 SECONDS_OF_PATIENCE = 200
+SECONDS_BETWEEN_NEWS = 30
 STOCK_DIED = "the stock provider died"
 SECONDS = 60  # where neither a time nor a number of cases is asked for
 
@@ -123,9 +125,12 @@ def run(arguments) -> int:
     )
     begin = time.monotonic()
     cases = numbers(arguments.first, arguments.cases, arguments.seconds)
-    totals = Totals()
+    totals, told = Totals(), begin
     for answer in judge_all(cases, judge, arguments.workers):
         state, family, text, claimed = _verdict(answer, judge)
+        if time.monotonic() - told > SECONDS_BETWEEN_NEWS:
+            told = time.monotonic()
+            print(_totals_line(totals, told - begin), file=sys.stderr, flush=True)
         if totals.add(answer.case, state, family, text, claimed):
             told = text if state == outcome.CRASH else text[:300]
             print(f"case {answer.case} [{family}] {state}: {told}", flush=True)
@@ -154,6 +159,7 @@ def _verdict(answer: Answer, judge: Judge) -> tuple[str, str, str, bool]:
 
 def _with_patience(case: int, judge: Judge) -> tuple[str, str, str, bool]:
     """Large tensors on a busy machine take long; what hangs does so for ever."""
+    print(f"case {case} takes long: once more with patience", file=sys.stderr, flush=True)
     answer = next(judge_all(iter([case]), judge, 1, SECONDS_OF_PATIENCE))
     if answer.result is not None or answer.how != "hang":
         return _verdict(answer, judge)
@@ -182,7 +188,6 @@ def in_one_process(cases: tuple[int, ...], judge: Judge) -> bool:
 
 
 def summary(totals: Totals, arguments, seconds: float) -> int:
-    count = sum(totals.states.values())
     for state, messages in totals.messages.items():
         print(f"\n{state}:")
         for text, times in messages.most_common(40):
@@ -193,13 +198,17 @@ def summary(totals: Totals, arguments, seconds: float) -> int:
             print(f"  {times:5d}  {reason}")
     for text, cases in sorted(totals.stock_died.items()):
         print(f"\n{text}: cases {sorted(cases)}")
-    parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
-    print(
-        f"\nfuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s), seed "
-        f"{arguments.seed}: {parts}; {totals.claimed} claimed by Tenon; "
-        f"{len(totals.findings)} findings"
-    )
+    print(f"\n{_totals_line(totals, seconds)}")
     return 1 if totals.findings else 0
+
+
+def _totals_line(totals: Totals, seconds: float) -> str:
+    count = sum(totals.states.values())
+    parts = ", ".join(f"{n} {state}" for state, n in totals.states.most_common())
+    return (
+        f"fuzz: {count} cases in {seconds:.0f} s ({count / max(seconds, 1e-9):.0f}/s): {parts}; "
+        f"{totals.claimed} claimed by Tenon; {len(totals.findings)} findings"
+    )
 
 
 def case_of(arguments, number: int, probing: bool = True) -> Case:
