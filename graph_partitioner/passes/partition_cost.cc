@@ -96,8 +96,7 @@ Support product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
 }
 
 bool is_product(const ir::Node& imported) {
-  constexpr std::string_view kProducts[] = {"MatMul", "Gemm", "com.microsoft::FusedMatMul",
-                                            "com.microsoft::FusedGemm"};
+  constexpr std::string_view kProducts[] = {"MatMul", "Gemm", "com.microsoft::FusedMatMul"};
   return std::find(std::begin(kProducts), std::end(kProducts), imported.op) != std::end(kProducts);
 }
 

@@ -9,6 +9,7 @@ leaves it has the heap checked, so that what the last cases broke is seen too.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -104,6 +105,7 @@ class Worker:
 
 def _serve(asked: int, answers: int, judge) -> None:
     """A worker's whole life; it never returns to the code that forked it."""
+    faulthandler.disable()  # pytest's would print a page for each time that stock dies
     status = 1
     try:
         with os.fdopen(asked) as lines:

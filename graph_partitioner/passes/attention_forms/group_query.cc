@@ -332,8 +332,8 @@ bool hand_out_new_keys(Rewrite& r, const ir::Attention& attention) {
 }
 
 // Keys of each row: seqlens_k + 1. Shapes tell how long the caches are, so nothing else reads
-// total_sequence_length; where the caller brings one that is out of range, or contradicts the length
-// that the model declares, no row has a length, which fails the Run.
+// total_sequence_length; where the caller brings one that is out of range, or contradicts the
+// length that the model declares, no row has a length, which fails the Run.
 ValueId lengths_of(Rewrite& r, const Form& form) {
   const ValueId counts = r.emit.reshape(r.input(kLengths), {form.batch});
   const ValueId lengths = r.emit.binary("Add", counts, r.emit.scalar(r.dtype(counts), 1.0));
@@ -345,11 +345,15 @@ ValueId lengths_of(Rewrite& r, const Form& form) {
   const ValueId one = r.emit.reshape(total, {1});
   const DType dtype = r.dtype(one);
   const Dim past = (*r.shape(r.input(kPastK)))[2];
-  const ValueId rows = r.emit.binary("Max", one, r.emit.dim_value(past, dtype));
-  const ValueId fits =
-      r.emit.binary("And", r.emit.compare("Greater", one, 0.0),
-                    r.emit.compare("Equal", rows, r.emit.dim_value(form.cache, dtype)));
-  return r.emit.where(fits, lengths, r.emit.scalar_like(lengths, 0.0));
+  const ValueId positive = r.emit.compare("Greater", one, 0.0);
+  const ValueId cache = r.emit.dim_value(form.cache, dtype);
+  const ValueId told =
+      form.cache == past
+          ? r.emit.compare("LessOrEqual", one, cache)
+          : r.emit.compare("Equal", r.emit.binary("Max", one, r.emit.dim_value(past, dtype)),
+                           cache);
+  return r.emit.where(r.emit.binary("And", positive, told), lengths,
+                      r.emit.scalar_like(lengths, 0.0));
 }
 
 ir::Attention options_of(const ir::Node& node, const Form& form) {
