@@ -76,7 +76,8 @@ def test_a_model_that_tenon_cannot_run_has_its_reasons(command, tmp_path):
     path = saved(model, tmp_path, "nvfp4.onnx")
     told = command("bench", path, "--cpu-model", plain, *QUICK)
     assert told.status == 1 and "tenon cannot run this model" in told.out
-    assert "cannot be told from the shapes of the inputs\n    DequantizeLinear" in told.out
+    reasons = told.out[told.out.index("cannot be told from the shapes of the inputs") :]
+    assert reasons.splitlines()[1].startswith("    DequantizeLinear")
     told = command("bench", path, *QUICK)
     assert told.status == 1 and "DequantizeLinear 'W/dequantized'" in told.err
 

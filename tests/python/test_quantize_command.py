@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import onnx
@@ -64,7 +65,9 @@ def test_a_file_that_nobody_can_run_is_not_written(command, tmp_path):
     told = command("quantize", source, "--format", "nvfp4", "--out", target)
     assert told.status == 1
     assert "out.onnx was not written" in told.err and "--exclude 'MatMul_" in told.err
-    assert "cannot be told from the shapes of the inputs\n    DequantizeLinear" in told.err
+    assert re.search(
+        r"cannot be told from the shapes of the inputs.*\n    DequantizeLinear", told.err
+    )
     assert target.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "out.onnx"]
 
