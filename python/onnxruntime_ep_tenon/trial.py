@@ -18,6 +18,8 @@ from .report import SessionError, session_with_report
 _MEMORY_PER_FILE_BYTE = 3
 # Larger ones take minutes to open on a small host.
 _LARGEST_ALONE = 1 << 30
+# Between a weight's DequantizeLinear and the layer that reads it.
+_ON_THE_WAY = ("DequantizeLinear", "Transpose", "Cast", "Reshape")
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)")
 
 
@@ -66,7 +68,7 @@ def try_model(
     try:
         session, _ = session_with_report(written, device, make_settings())
     except Exception as error:
-        raise TrialError(_without_path(_refusal(error), written)) from error
+        raise TrialError(_without_path(_refusal(error, written), written)) from error
     try:
         inputs = make_inputs(session)
     except InputError as error:
@@ -140,13 +142,28 @@ def first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(error: Exception, written: Path) -> str:
     if not isinstance(error, SessionError):
         return str(error)
-    weights = [n["node"] for n in error.report.left_out if n["op"] == "DequantizeLinear"]
-    products = [n["node"] for n in error.report.left_out if n["op"] in ("MatMul", "Gemm", "Gather")]
-    advice = "".join(f" --exclude '{name}'" for name in products[:3]) if weights else ""
+    layers = _layers_left(error.report, written)
+    advice = "".join(f" --exclude '{name}'" for name in layers)
     return f"{error}\nLeave such layers as they are:{advice}" if advice else str(error)
+
+
+def _layers_left(report, written: Path) -> list[str]:
+    """Nodes that read a quantised weight whose DequantizeLinear Tenon did not claim."""
+    import onnx
+
+    left = {node["node"] for node in report.left_out if node["op"] == "DequantizeLinear"}
+    weights, layers = set(), {}
+    for node in onnx.load(written, load_external_data=False).graph.node:
+        if node.op_type == "DequantizeLinear" and node.name in left:
+            weights.update(node.output)
+        elif weights.intersection(node.input) and node.op_type in _ON_THE_WAY:
+            weights.update(node.output)
+        elif weights.intersection(node.input) and node.name:
+            layers[node.name] = None
+    return list(layers)
 
 
 def _without_path(text: str, written: Path) -> str:
