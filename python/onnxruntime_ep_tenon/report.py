@@ -51,7 +51,7 @@ def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
 
 def readable(text: str) -> str:
     """Names of symbolic sizes as the model writes them: 'floor(n/2)', not 'floor%28n/2%29'."""
-    return unquote(text)
+    return unquote(text).replace("left_out::", "")
 
 
 def plain_reason(reason: str) -> str:
@@ -179,7 +179,8 @@ def _reasons_text(problem: str, report: Report) -> str:
     for group in groups[:_MOST_REASONS]:
         lines += [f"  {group.reason}", f"    {group.names()}"]
     if len(groups) > _MOST_REASONS:
-        lines.append(f"  and {len(groups) - _MOST_REASONS} more reasons: see `tenon explain`")
+        more = len(groups) - _MOST_REASONS
+        lines.append(f"  and {more} more reason{'s' * (more > 1)}: see `tenon explain`")
     return "\n".join(lines)
 
 

@@ -133,7 +133,26 @@ def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def run(session, inputs: dict[str, np.ndarray], outputs: list[str] | None = None) -> list:
-    """session.run for inputs and outputs of any tensor type."""
+    """session.run for inputs and outputs of any type; sequences and maps as flat() has them."""
     names = outputs or [output.name for output in session.get_outputs()]
     feed = {name: to_ort_value(np.asarray(value)) for name, value in inputs.items()}
+    if any(output.name in names and not is_tensor(output) for output in session.get_outputs()):
+        return [flat(value) for value in session.run(names, feed)]
     return [from_ort_value(value) for value in session.run_with_ort_values(names, feed)]
+
+
+def is_tensor(output) -> bool:
+    """Of a session's input or output: whether it is one, and no sequence, map or optional."""
+    return output.type.startswith("tensor(")
+
+
+def flat(value) -> np.ndarray:
+    """What a sequence or a map holds as one array, to be shown and compared; a tensor as it is."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return np.asarray([] if value is None else value)
+    parts = [flat(part).reshape(-1) for part in value]
+    return np.concatenate(parts) if parts else np.asarray([])
