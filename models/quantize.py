@@ -27,6 +27,14 @@ from .number_formats import FORMATS, NumberFormat, Quantized, quantize, relative
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # An embedding table below this many elements costs accuracy and saves nothing.
 _SMALLEST_TABLE = 1 << 20
+# A model with any of these came out of a quantiser.
+_QUANTIZED_OPS = (
+    "DequantizeLinear",
+    "MatMulInteger",
+    "ConvInteger",
+    "QLinearMatMul",
+    "MatMulNBits",
+)
 Progress = Callable[[int, int, str], None]
 
 
@@ -145,7 +153,9 @@ def _why_nothing(report: QuantizeReport, graph: onnx.GraphProto) -> str:
     if not reasons:
         has_bodies = any(True for node in graph.node for _ in rewrite.subgraphs(node))
         also = " (bodies of If, Loop and Scan are not searched)" if has_bodies else ""
-        return f"the model has no MatMul or Gemm with a constant weight{also}"
+        if any(node.op_type in _QUANTIZED_OPS for node in graph.node):
+            also = "; it is quantised already" + also
+        return f"the model has no MatMul or Gemm with a constant float weight{also}"
     hint = "; fp8 has no blocks" if all("not divisible" in reason for reason in reasons) else ""
     return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}{hint}"
 

@@ -238,3 +238,9 @@ def test_a_model_with_results_that_are_no_tensors_is_checked(command, tmp_path):
     told = command("quantize", saved(classifier(), tmp_path), "--format", "fp8")
     assert told.status == 0, told.err
     assert "Checked: 'z' of one Run: differs" in told.out
+
+
+def test_a_quantised_model_is_told_to_be_one(command, tmp_path):
+    model, _ = quantize.quantize_model(linear(), "int4")
+    told = command("quantize", saved(model, tmp_path), "--format", "nvfp4")
+    assert told.status == 1 and "it is quantised already" in one_line(told.err)

@@ -126,3 +126,20 @@ def test_that_the_model_rounds_is_told(command, tmp_path):
 def test_a_failed_comparison_names_others(command, original):
     told = command("run", quantized(original, "nvfp4"), "--compare", "cpu")
     assert "--compare reference, or --compare with the model that it was made from" in told.out
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("name", ["run", "bench"])
+def test_text_comes_from_a_file(command, tmp_path, name):
+    g = GraphBuilder("text", 21)
+    text = g.input("text", TensorProto.STRING, ["rows"])
+    g.node("StringConcat", [text, text], outputs=["y"])
+    g.output("y", TensorProto.STRING, ["rows"])
+    np.save(tmp_path / "text.npy", np.array(["a", "bc"]))
+    path = saved(g.model(), tmp_path)
+    more = ("--compare", "cpu") if name == "run" else ("--seconds", "0.05")
+    told = command(name, path, "--input", f"text={tmp_path}/text.npy", *more)
+    assert told.status == 0, told.err + told.out
+    assert re.search(r"text:? +string +\[2\]", told.out)
+    told = command(name, path)
+    assert told.status == 1 and "give one with --input NAME=FILE" in told.err

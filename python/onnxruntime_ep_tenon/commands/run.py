@@ -136,12 +136,12 @@ def _describe(array) -> str:
 
 
 def _type_of(output, array: np.ndarray) -> str:
-    return str(array.dtype) if tensors.is_tensor(output) else output.type
+    return tensors.type_name(array) if tensors.is_tensor(output) else output.type
 
 
 def _print(report, made, declared, outputs, comparison: Comparison | None) -> None:
     rows = [
-        ("in", name, array.dtype, list(array.shape), _describe(array))
+        ("in", name, tensors.type_name(array), list(array.shape), _describe(array))
         for name, array in made.arrays.items()
     ]
     rows += [
@@ -180,10 +180,12 @@ def _summary(report, made, names, outputs, comparison: Comparison | None) -> dic
     coverage = report.coverage
     arrays = made.arrays
     return {
-        "inputs": {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()},
+        "inputs": {
+            name: [tensors.type_name(array), list(array.shape)] for name, array in arrays.items()
+        },
         "chosen_sizes": [asdict(size) for size in made.chosen],
         "outputs": {
-            name: [str(np.asarray(array).dtype), list(np.shape(array))]
+            name: [tensors.type_name(array), list(np.shape(array))]
             for name, array in zip(names, outputs, strict=True)
         },
         "claimed": coverage.claimed,
