@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def try_model(
     except Exception as error:
         return Trial(
             skipped="it opens, but was not compared: the original itself does not run with "
-            f"these inputs ({first_line(error)}); give sizes with --dim, or inputs with --input"
+            f"these inputs ({first_line(error)}); {other_inputs_text(error)}"
         )
     try:
         results = tensors.run(session, inputs)
@@ -136,6 +137,13 @@ def cpu_session(model: Path, settings, exact: bool = False):
     if exact:
         settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+
+
+def other_inputs_text(error: Exception) -> str:
+    """What to give where a model does not take the inputs that were made for it."""
+    if re.search(r"\bind(ex|ices)\b", str(error)):
+        return "give another --max-int, or inputs with --input"
+    return "give sizes with --dim, or inputs with --input"
 
 
 def first_line(error: Exception) -> str:

@@ -99,6 +99,21 @@ def test_an_original_that_fails_is_not_held_against_its_copy(command, tmp_path):
     assert (tmp_path / "model.int4.onnx").is_file()
 
 
+@pytest.mark.plugin
+def test_an_index_out_of_bounds_is_told_with_what_bounds_it(command, tmp_path):
+    g = GraphBuilder("lookup", 21)
+    ids = g.input("ids", TensorProto.INT64, ["rows"])
+    rows = g.node("Gather", [g.parameter("T", np.ones([2, 64], np.float32)), ids])
+    g.node("MatMul", [rows, g.parameter("W", np.ones([64, 64], np.float32))], outputs=["y"])
+    g.output("y", FLOAT, ["rows", 64])
+    source = saved(g.model(), tmp_path)
+    many = ("--dim", "rows=40", "--max-int", 30)
+    told = command("quantize", source, "--format", "fp8", *many)
+    assert told.status == 0 and "give another --max-int" in told.out
+    told = command("run", source, "--max-int", 30)
+    assert told.status == 1 and "Or give another --max-int" in told.err
+
+
 def test_nothing_to_quantise_writes_nothing(command, tmp_path):
     source = saved(linear(k=40), tmp_path)
     told = command("quantize", source, "--format", "nvfp4")
@@ -174,6 +189,7 @@ def test_sizes_are_told_as_they_are():
     assert size_change(300, 100) == "3.0x smaller"
     assert size_change(102, 100) == "no smaller"
     assert size_change(100, 100) == "no smaller"
+    assert size_change(100, 102) == "no smaller"
     assert size_change(100, 130) == "1.3x larger"
 
 

@@ -114,7 +114,7 @@ def _print_check(trial: Trial) -> None:
 
 def size_change(before: int, after: int) -> str:
     """What became of a file's size, in words that hold whichever way it went."""
-    if after > before:
+    if after >= 1.05 * before:
         return f"{after / before:.1f}x larger"
     ratio = before / after
     return "no smaller" if ratio < 1.05 else f"{ratio:.1f}x smaller"
