@@ -27,6 +27,14 @@ from .number_formats import FORMATS, NumberFormat, Quantized, quantize, relative
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # An embedding table below this many elements costs accuracy and saves nothing.
 _SMALLEST_TABLE = 1 << 20
+# A model with any of these came out of a quantiser.
+_QUANTIZED_OPS = (
+    "DequantizeLinear",
+    "MatMulInteger",
+    "ConvInteger",
+    "QLinearMatMul",
+    "MatMulNBits",
+)
 Progress = Callable[[int, int, str], None]
 
 
@@ -145,8 +153,23 @@ def _why_nothing(report: QuantizeReport, graph: onnx.GraphProto) -> str:
     if not reasons:
         has_bodies = any(True for node in graph.node for _ in rewrite.subgraphs(node))
         also = " (bodies of If, Loop and Scan are not searched)" if has_bodies else ""
-        return f"the model has no MatMul or Gemm with a constant weight{also}"
-    return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}"
+        if any(node.op_type in _QUANTIZED_OPS for node in graph.node):
+            also = "; it is quantised already" + also
+        return f"the model has no MatMul or Gemm with a constant float weight{also}"
+    hint = "; fp8 has no blocks" if all("not divisible" in reason for reason in reasons) else ""
+    return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}{hint}"
+
+
+def _read_by_bodies(graph: onnx.GraphProto) -> dict[str, str]:
+    """Tensors that Loop, Scan or If read too: they keep the float weight, and the file grows."""
+    reasons = {}
+    for node in graph.node:
+        bodies = [inner for body in rewrite.subgraphs(node) for inner in rewrite.graphs_of(body)]
+        captured = [name for body in bodies for inner in body.node for name in inner.input]
+        if bodies:
+            why = f"{node.op_type} '{node.name}' reads its weight too, and keeps it in float"
+            reasons.update(dict.fromkeys([*node.input, *captured], why))
+    return reasons
 
 
 def _names_of_types(sites: list[_Site]) -> str:
@@ -179,6 +202,7 @@ class _Quantizer:
     def find_sites(self, embeddings: bool, exclude, report: QuantizeReport) -> list[_Site]:
         constants = {t.name: t for t in self.graph.initializer}
         producers = {name: node for node in self.graph.node for name in node.output}
+        entering = _read_by_bodies(self.graph)
         sites = []
         for node in self.graph.node:
             site, reason = _site_of(node, constants, producers, embeddings)
@@ -186,7 +210,7 @@ class _Quantizer:
                 continue
             if any(fnmatch.fnmatch(node.name, pattern) for pattern in exclude):
                 reason = "excluded by name"
-            reason = reason or self._why_not(site)
+            reason = reason or self._why_not(site) or entering.get(site.tensor.name, "")
             if reason:
                 weight = site.tensor if site else None
                 report.layers.append(_left_out(node, weight, reason))

@@ -11,6 +11,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from .rewrite import graphs_of
+
 # Half the distance between 1 and the next number: one rounding's largest relative error.
 UNIT_ROUNDOFF = {
     np.dtype(np.float64): 2.0**-53,
@@ -46,6 +48,18 @@ ATTENTION_BF16 = Tolerance(1e-2, 1e-2, 1e-2, "the bound of others' grouped-atten
 # Activations rounded to 8 bits by the user's own wish: 1/254 of the row's peak per element.
 INT8_ACTIVATIONS = Tolerance(5e-2, 5e-2, 2e-2, "activations rounded to int8, one scale per block")
 
+# The same by the model itself: two right answers that differ in a sum's last bit take neighbouring
+# codes, 1/255 of the range apart, and every layer behind passes it on.
+QUANTIZED_ACTIVATIONS = Tolerance(
+    1e-1, 1e-1, 5e-2, "the model rounds its activations: a last bit may turn into a whole step"
+)
+_ROUNDING_OPS = (
+    "QuantizeLinear",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
+    "DynamicQuantizeLSTM",
+)
+
 MODEL = {
     np.dtype(np.float64): MODEL_F32,
     np.dtype(np.float32): MODEL_F32,
@@ -65,9 +79,12 @@ def for_activations(model: onnx.ModelProto, precision_mode: str = "exact") -> To
 
     None: nothing is rounded, and the bound of the outputs' type holds.
     """
+    nodes = [node for graph in graphs_of(model.graph) for node in graph.node]
+    if any(node.op_type in _ROUNDING_OPS for node in nodes):
+        return QUANTIZED_ACTIVATIONS
     asked = any(
         node.op_type == "MatMulNBits" and attribute.name == "accuracy_level" and attribute.i == 4
-        for node in model.graph.node
+        for node in nodes
         for attribute in node.attribute
     )
     return INT8_ACTIVATIONS if asked or precision_mode == "int8" else None

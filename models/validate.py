@@ -94,6 +94,9 @@ def _bound_of(bound: Tolerance | None, wanted: np.ndarray) -> Tolerance | None:
 # Rounded weights change every result, and by how much is the model's affair; but a result that is
 # further from the original than zeros would be has nothing to do with it any more.
 _FURTHEST_FROM_ORIGINAL = 1.0
+# Short of that, what a person would want to look into: random inputs can be at fault as well.
+_FAR_FROM_ORIGINAL = 0.3
+_FAR_NOTE = "far off: try real inputs (--input), a finer format, or fewer layers (--exclude)"
 
 
 def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -> Verdict:
@@ -127,4 +130,5 @@ def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -
     relative = spread / size if size > 0 else spread
     far = relative > _FURTHEST_FROM_ORIGINAL
     problem = f"it differs by {relative:.0%} (rms): zeros would be nearer" if far else ""
-    return Verdict(name, not far, float(error.max()), relative, problem)
+    note = _FAR_NOTE if _FAR_FROM_ORIGINAL < relative and not far else ""
+    return Verdict(name, not far, float(error.max()), relative, problem, note)

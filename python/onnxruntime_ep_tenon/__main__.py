@@ -23,7 +23,7 @@ _USER_ERRORS = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tenon", description="Run block-quantised ONNX models in ONNX Runtime."
     )
@@ -34,7 +34,11 @@ def main(arguments: list[str] | None = None) -> int:
         subparser = subparsers.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = command_parser().parse_args(arguments)
     try:
         return chosen.run(chosen)
     except BrokenPipeError:

@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .report import Report, fusion_kind, shortened
+from .report import Report, fusion_kind, readable, shortened
 
 # ONNX's element types by number, named as reports name them.
 _TYPES = (
@@ -255,7 +255,7 @@ def _verdicts(graph: dict, numbers: dict[str, int]) -> Iterable[tuple[str, Verdi
         for fusion in part.get("fusions", []):
             kind = fusion_kind(fusion)
             note = (
-                f"{kind} {fusion['name']}\n{shortened(fusion.get('problem', ''), 300)}\n"
+                f"{kind} {fusion['name']}\n{shortened(readable(fusion.get('problem', '')), 300)}\n"
                 f"kernel: {fusion.get('chosen', '')}"
             )
             for name in fusion.get("nodes", []):

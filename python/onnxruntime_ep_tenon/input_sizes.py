@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_SEQUENCE, _SAMPLES, _IMAGE_SIDE = 32, 512, 224
+_SEQUENCE, _SAMPLES, _SECOND, _IMAGE_SIDE = 32, 512, 16000, 224
 _CHANNELS = (1, 3, 4)
 
 # What a name says: the first that is found in it, with the size and the reason that is told.
 _NAMES = (
     (r"past", 0, "no tokens before"),
-    (r"batch|^(n|b|bs)$", 1, "one in a batch"),
+    (r"batch|^(b|bs)$", 1, "one in a batch"),
     (r"seq|token|len|time|frame", _SEQUENCE, "a short sequence"),
     (r"height|width|^(h|w)$", _IMAGE_SIDE, "an image's side"),
     (r"channel|^c$", 3, "colours"),
 )
+_SOUND = re.compile(r"wav|audio|pcm|speech|sound")
 _SUM = re.compile(r"\s*\+\s*")
 
 
@@ -83,7 +84,7 @@ class Sizes:
         name = _name(declared[axis])
         if name in self._known:
             return self._known[name]
-        size, why = self._sum(name) or _by_name(name) or _by_place(value.type, declared, axis)
+        size, why = self._sum(name) or _by_name(name) or _by_place(value, axis)
         if name:
             self._known[name] = size
         self.chosen.append(ChosenSize(name or f"{value.name}[{axis}]", size, why))
@@ -117,8 +118,9 @@ def _by_name(name: str) -> tuple[int, str] | None:
     return None
 
 
-def _by_place(type_name: str, declared, axis: int) -> tuple[int, str]:
-    """By the input's rank and its fixed sizes, where a name says nothing."""
+def _by_place(value, axis: int) -> tuple[int, str]:
+    """By the input's name, rank and fixed sizes, where the dimension's name says nothing."""
+    type_name, declared = value.type, value.shape
     if axis == 0:
         return 1, "one in a batch"
     if len(declared) == 4 and "int64" not in type_name:
@@ -129,6 +131,8 @@ def _by_place(type_name: str, declared, axis: int) -> tuple[int, str]:
     if len(declared) == 3 and axis == 1 and all(isinstance(declared[i], int) for i in (0, 2)):
         return 1, "one in a batch of states"
     if len(declared) == 2 and "float" in type_name:
+        if _SOUND.search(value.name.lower()):
+            return _SECOND, "a second of sound at 16 kHz"
         return _SAMPLES, "samples of a signal"
     if len(declared) in (2, 3):
         return _SEQUENCE, "a short sequence"

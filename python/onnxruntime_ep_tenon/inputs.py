@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _NUMPY_TYPES = {
         for t in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     },
 }
+_LENGTH = re.compile(r"(^|_)(len|lens|length|lengths)$")
 _SMALL_TYPES = {
     "tensor(bfloat16)": "bfloat16",
     "tensor(float8e4m3fn)": "float8_e4m3fn",
@@ -102,7 +104,24 @@ def make_inputs(
             arrays[value.name] = random_input(
                 value.name, value.type, shape, seed + index, largest_integer
             )
+    for value in wanted:
+        if value.name not in files and _is_length(value) and (whole := _whole(wanted, arrays)):
+            arrays[value.name] = np.full_like(arrays[value.name], whole)
     return MadeInputs({value.name: arrays[value.name] for value in wanted}, sizes.chosen)
+
+
+def _is_length(value) -> bool:
+    """Of how much is valid of each row of another input: a number, or one for each row."""
+    return "int" in value.type and len(value.shape or []) < 2 and bool(_LENGTH.search(value.name))
+
+
+def _whole(wanted, arrays: dict[str, np.ndarray]) -> int:
+    """The size that lengths count: the first one behind the batch that the model leaves open."""
+    for value in wanted:
+        for axis, declared in enumerate(value.shape or []):
+            if axis and not isinstance(declared, int):
+                return arrays[value.name].shape[axis]
+    return 0
 
 
 def _load(path: str) -> np.ndarray:

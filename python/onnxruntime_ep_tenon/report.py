@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from .session import create_session
 
@@ -23,6 +24,8 @@ class Coverage:
         return self.claimed / self.nodes if self.nodes else 1.0
 
     def __str__(self) -> str:
+        if not self.claimed:
+            return f"none of {self.nodes} nodes"
         plural = "" if self.partitions == 1 else "s"
         return f"{self.claimed} of {self.nodes} nodes in {self.partitions} partition{plural}"
 
@@ -46,21 +49,32 @@ def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
     return f"{text[: longest - tail - 1]}…{text[-tail:]}"
 
 
+def readable(text: str) -> str:
+    """Names of symbolic sizes as the model writes them: 'floor(n/2)', not 'floor%28n/2%29'."""
+    return unquote(text).replace("left_out::", "")
+
+
 def plain_reason(reason: str) -> str:
     """Without the names of kernels where all of them say the same, and not too long."""
+    return shortened(readable(_without_kernels(reason)))
+
+
+def _without_kernels(reason: str) -> str:
     said = {_KERNEL_PREFIX.sub("", part, count=1) for part in reason.split("; ")}
-    return shortened(said.pop() if len(said) == 1 else reason)
+    return said.pop() if len(said) == 1 else reason
 
 
-# 'tenon::ScaledDot: packed: ' in front of what one candidate says.
-_KERNEL_PREFIX = re.compile(r"^(?:tenon::\w+: )?(?:[a-z]\w*: )?(?=\w+ )")
+# 'tenon::ScaledDot: packed: ' or 'Concat: slices: ' in front of what one candidate says.
+_KERNEL_PREFIX = re.compile(r"^(?:tenon::\w+: |\w+: (?=[a-z]\w*: ))?(?:[a-z]\w*: )?(?=\w+[ (])")
+# What differs between reasons of one kind: names, shapes, symbolic sizes and numbers.
+_DETAILS = re.compile(r"'[^']*'|\[.*\]|\w+\(.*\)|\d+")
 
 
 @dataclass(frozen=True)
 class ReasonGroup:
-    """Nodes that were left out for one reason."""
+    """Nodes that were left out for one reason, or for one that differs in names and numbers."""
 
-    reason: str
+    reason: str  # of the first, and how many there are of its kind
     nodes: list[dict]
 
     @property
@@ -124,18 +138,27 @@ class Report:
 
     def reason_groups(self) -> list[ReasonGroup]:
         """Nodes left out, by reason, the most frequent first."""
-        groups: dict[str, list[dict]] = {}
+        kinds: dict[str, list[dict]] = {}
         for node in self.left_out:
-            groups.setdefault(plain_reason(node["reason"]), []).append(node)
-        return sorted(
-            (ReasonGroup(reason, nodes) for reason, nodes in groups.items()),
-            key=lambda group: -len(group.nodes),
-        )
+            kinds.setdefault(_DETAILS.sub("…", _said_of(node)), []).append(node)
+        groups = [ReasonGroup(_reason_of(nodes), nodes) for nodes in kinds.values()]
+        return sorted(groups, key=lambda group: -len(group.nodes))
 
     def reasons(self) -> list[tuple[str, str, int]]:
         """Why nodes were left out: op, reason, how many; the most frequent first."""
         counts = Counter((node["op"], node["reason"]) for node in self.left_out)
         return [(op, reason, count) for (op, reason), count in counts.most_common()]
+
+
+def _said_of(node: dict) -> str:
+    """Its reason, without its own operator in front: that is told beside it."""
+    return _without_kernels(node["reason"].removeprefix(f"{node['op']}: "))
+
+
+def _reason_of(nodes: list[dict]) -> str:
+    alike = {shortened(readable(_said_of(node))): None for node in nodes}
+    first = next(iter(alike))
+    return f"{first} (and {len(alike) - 1} more like this)" if len(alike) > 1 else first
 
 
 class SessionError(RuntimeError):
@@ -156,7 +179,8 @@ def _reasons_text(problem: str, report: Report) -> str:
     for group in groups[:_MOST_REASONS]:
         lines += [f"  {group.reason}", f"    {group.names()}"]
     if len(groups) > _MOST_REASONS:
-        lines.append(f"  and {len(groups) - _MOST_REASONS} more reasons: see `tenon explain`")
+        more = len(groups) - _MOST_REASONS
+        lines.append(f"  and {more} more reason{'s' * (more > 1)}: see `tenon explain`")
     return "\n".join(lines)
 
 

@@ -133,7 +133,39 @@ def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def run(session, inputs: dict[str, np.ndarray], outputs: list[str] | None = None) -> list:
-    """session.run for inputs and outputs of any tensor type."""
+    """session.run for inputs and outputs of any type; sequences and maps as flat() has them."""
     names = outputs or [output.name for output in session.get_outputs()]
-    feed = {name: to_ort_value(np.asarray(value)) for name, value in inputs.items()}
+    feed = {name: np.asarray(value) for name, value in inputs.items()}
+    odd = any(output.name in names and not is_tensor(output) for output in session.get_outputs())
+    if odd or any(map(holds_text, feed.values())):
+        numbers = {name: to_ort_value(a) for name, a in feed.items() if not holds_text(a)}
+        return [flat(value) for value in session.run(names, {**feed, **numbers})]
+    feed = {name: to_ort_value(array) for name, array in feed.items()}
     return [from_ort_value(value) for value in session.run_with_ort_values(names, feed)]
+
+
+def holds_text(array: np.ndarray) -> bool:
+    """Strings, of which the runtime makes no OrtValue: they go through session.run alone."""
+    return array.dtype.kind in "USO"
+
+
+def type_name(array: np.ndarray) -> str:
+    """Of its elements, as people say it: numpy calls strings '<U13' or 'object'."""
+    return "string" if holds_text(array) else str(array.dtype)
+
+
+def is_tensor(output) -> bool:
+    """Of a session's input or output: whether it is one, and no sequence, map or optional."""
+    return output.type.startswith("tensor(")
+
+
+def flat(value) -> np.ndarray:
+    """What a sequence or a map holds as one array, to be shown and compared; a tensor as it is."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return np.asarray([] if value is None else value)
+    parts = [flat(part).reshape(-1) for part in value]
+    return np.concatenate(parts) if parts else np.asarray([])

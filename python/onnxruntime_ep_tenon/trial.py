@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from .report import SessionError, session_with_report
 _MEMORY_PER_FILE_BYTE = 3
 # Larger ones take minutes to open on a small host.
 _LARGEST_ALONE = 1 << 30
+# Between a weight's DequantizeLinear and the layer that reads it.
+_ON_THE_WAY = ("DequantizeLinear", "Transpose", "Cast", "Reshape")
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)")
 
 
@@ -66,7 +69,7 @@ def try_model(
     try:
         session, _ = session_with_report(written, device, make_settings())
     except Exception as error:
-        raise TrialError(_without_path(_refusal(error), written)) from error
+        raise TrialError(_without_path(_refusal(error, written), written)) from error
     try:
         inputs = make_inputs(session)
     except InputError as error:
@@ -76,7 +79,7 @@ def try_model(
     except Exception as error:
         return Trial(
             skipped="it opens, but was not compared: the original itself does not run with "
-            f"these inputs ({first_line(error)}); give sizes with --dim, or inputs with --input"
+            f"these inputs ({first_line(error)}); {other_inputs_text(error)}"
         )
     try:
         results = tensors.run(session, inputs)
@@ -136,17 +139,39 @@ def cpu_session(model: Path, settings, exact: bool = False):
     return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
 
 
+def other_inputs_text(error: Exception) -> str:
+    """What to give where a model does not take the inputs that were made for it."""
+    if re.search(r"\bind(ex|ices)\b", str(error)):
+        return "give another --max-int, or inputs with --input"
+    return "give sizes with --dim, or inputs with --input"
+
+
 def first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(error: Exception, written: Path) -> str:
     if not isinstance(error, SessionError):
         return str(error)
-    weights = [n["node"] for n in error.report.left_out if n["op"] == "DequantizeLinear"]
-    products = [n["node"] for n in error.report.left_out if n["op"] in ("MatMul", "Gemm", "Gather")]
-    advice = "".join(f" --exclude '{name}'" for name in products[:3]) if weights else ""
+    layers = _layers_left(error.report, written)
+    advice = "".join(f" --exclude '{name}'" for name in layers)
     return f"{error}\nLeave such layers as they are:{advice}" if advice else str(error)
+
+
+def _layers_left(report, written: Path) -> list[str]:
+    """Nodes that read a quantised weight whose DequantizeLinear Tenon did not claim."""
+    import onnx
+
+    left = {node["node"] for node in report.left_out if node["op"] == "DequantizeLinear"}
+    weights, layers = set(), {}
+    for node in onnx.load(written, load_external_data=False).graph.node:
+        if node.op_type == "DequantizeLinear" and node.name in left:
+            weights.update(node.output)
+        elif weights.intersection(node.input) and node.op_type in _ON_THE_WAY:
+            weights.update(node.output)
+        elif weights.intersection(node.input) and node.name:
+            layers[node.name] = None
+    return list(layers)
 
 
 def _without_path(text: str, written: Path) -> str:

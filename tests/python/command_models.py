@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 
 _NUMPY = {FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
@@ -46,6 +46,64 @@ def behind_nonzero() -> onnx.ModelProto:
     w = g.parameter("W", weight(64, 64))
     g.node("MatMul", [rows, w], outputs=["y"])
     g.output("y", FLOAT, ["found", 64])
+    return g.model()
+
+
+def classifier() -> onnx.ModelProto:
+    """A product whose result is a sequence of maps, as scikit-learn's exporter writes classes."""
+    g = GraphBuilder("classifier", 21)
+    x = g.input("x", FLOAT, ["rows", 64])
+    scores = g.node("Softmax", [g.node("MatMul", [x, g.parameter("W", weight(64, 4))])])
+    model = g.model()
+    zip_map = helper.make_node(
+        "ZipMap", [scores], ["z"], "zip", "", "ai.onnx.ml", classlabels_int64s=[3, 5, 7, 9]
+    )
+    model.graph.node.append(zip_map)
+    number = helper.make_tensor_type_proto(FLOAT, [])
+    table = helper.make_map_type_proto(TensorProto.INT64, number)
+    sequence = helper.make_sequence_type_proto(table)
+    model.graph.output.append(helper.make_value_info("z", sequence))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    return model
+
+
+def shared_with_loop() -> onnx.ModelProto:
+    """One weight that a product and the body of a Loop read, and one that only a product reads."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_in"], ["go_on"]),
+            helper.make_node("MatMul", ["state", "W"], ["next"]),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("go_in", TensorProto.BOOL, [1]),
+            value("state", FLOAT, ["rows", 64]),
+        ],
+        [value("go_on", TensorProto.BOOL, [1]), value("next", FLOAT, ["rows", 64])],
+    )
+    g = GraphBuilder("shared", 21)
+    x = g.input("x", FLOAT, ["rows", 64])
+    first = g.node("MatMul", [x, g.parameter("V", weight(64, 64))])
+    second = g.node("MatMul", [first, g.parameter("W", weight(64, 64) / 64)])
+    times = g.parameter("times", np.array([2], np.int64))
+    go = g.parameter("go", np.array([True]))
+    g.node("Loop", [times, go, second], outputs=["y"], body=body)
+    g.output("y", FLOAT, ["rows", 64])
+    return g.model()
+
+
+def rounded_activations() -> onnx.ModelProto:
+    """Activations become 8 bits with scales of the data, between two products."""
+    g = GraphBuilder("rounded", 21)
+    x = g.input("x", FLOAT, ["rows", 64])
+    first = g.node("MatMul", [x, g.parameter("A", weight(64, 64))])
+    codes, scale, zero = "codes", "scale", "zero"
+    g.node("DynamicQuantizeLinear", [first], outputs=[codes, scale, zero])
+    back = g.node("DequantizeLinear", [codes, scale, zero])
+    g.node("MatMul", [back, g.parameter("B", weight(64, 64))], outputs=["y"])
+    g.output("y", FLOAT, ["rows", 64])
     return g.model()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from command_models import behind_nonzero, linear, saved
+from onnxruntime_ep_tenon.commands.explain import fusion_rows
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.report import Report, plain_reason, session_with_report, shortened
@@ -25,7 +26,9 @@ def test_explain_tells_why_there_is_no_session(command, refused):
     told = command("explain", refused)
     assert told.status == 1 and told.err == ""
     assert "Left to other providers" in told.out and "No session" in told.out
-    assert re.search(r"cannot be told from the shapes of the inputs\n\s+DequantizeLinear", told.out)
+    assert re.search(
+        r"cannot be told from the shapes of the inputs.*\n\s+DequantizeLinear", told.out
+    )
     report = json.loads(command("explain", refused, "--json").out)
     assert "W/dequantized" in report["error"] and report["graphs"][0]["left_out"]
 
@@ -108,6 +111,46 @@ def test_reasons_are_grouped_and_short():
     assert first.reason.startswith("shape [floordiv(") and first.reason.endswith("too long to tell")
     assert first.names() == "MatMul 'm0', MatMul 'm1', MatMul 'm2' and 2 more"
     assert second.reason == "no kernel knows this op" and second.operators == "Conv 1"
+
+
+def left_out(*nodes):
+    """A report that left these out: op and reason of each."""
+    told = [{"node": f"n{i}", "op": op, "reason": why} for i, (op, why) in enumerate(nodes)]
+    return Report({"graphs": [{"nodes": 9, "claimed": 0, "left_out": told}]})
+
+
+def test_reasons_that_differ_in_names_and_numbers_are_one():
+    """An exported network had eleven lines for tensors of one unknown rank."""
+    unknown = [("Add", f"the rank of 'x{i}' is not known before Run") for i in range(3)]
+    little = [("Relu", f"gain nothing: at most {i} ops (4 pay off)") for i in (1, 0)]
+    ranks, ops = left_out(*unknown, *little).reason_groups()
+    assert ranks.reason == "the rank of 'x0' is not known before Run (and 2 more like this)"
+    assert len(ranks.nodes) == 3 and ranks.operators == "Add 3"
+    assert ops.reason == "gain nothing: at most 1 ops (4 pay off) (and 1 more like this)"
+    sizes = [
+        ("Cast", "tenon::Loop: one_kernel: at_most(broadcast(a,b),7) of 'x': size 'a' is unknown"),
+        ("Slice", "Concat: slices: at_most(broadcast(c,d),7) of 'y': size 'c' is unknown"),
+    ]
+    (size,) = left_out(*sizes).reason_groups()
+    assert size.reason.startswith("at_most(broadcast(a,b),7) of 'x'") and len(size.nodes) == 2
+
+
+def test_an_operator_is_not_named_in_front_of_its_own_reason():
+    loops = [("Loop", "Loop: no kernel knows this op"), ("Conv", "no kernel knows this op")]
+    (group,) = left_out(*loops).reason_groups()
+    assert group.reason == "no kernel knows this op" and group.operators == "Loop 1, Conv 1"
+
+
+def test_symbolic_sizes_are_written_as_the_model_writes_them():
+    (group,) = left_out(("Add", "size 'floor%28n/2%29' cannot be told")).reason_groups()
+    assert group.reason == "size 'floor(n/2)' cannot be told"
+    fusion = {"kind": "tenon::Loop", "problem": "(f32['add%3a0'])", "chosen": "one_kernel"}
+    report = Report({"graphs": [{"partitions": [{"fusions": [fusion]}]}]})
+    assert fusion_rows(report) == [(1, "loop", "(f32['add:0'])", "one_kernel")]
+
+
+def test_a_model_of_which_nothing_is_claimed_is_said_to_be_so():
+    assert str(left_out(("Conv", "no kernel knows this op")).coverage) == "none of 9 nodes"
 
 
 def test_only_names_of_kernels_are_taken_off_a_reason():

@@ -45,6 +45,20 @@ def test_sizes_are_sensible(dtype, declared, expected):
     assert len(made.chosen) == sum(not isinstance(size, int) for size in declared)
 
 
+def test_sound_lasts_a_second_and_is_valid_throughout():
+    """Feature extractors fail on one sample, and lengths of 0 or 1 say that nothing is there."""
+    extractor = session(
+        waveforms=("float", ["batch_size", "N"]), waveforms_lens=("int64", ["batch_size"])
+    )
+    made = make_inputs(extractor, {"batch_size": 2})
+    assert shapes(made) == {"waveforms": [2, 16000], "waveforms_lens": [2]}
+    assert made.arrays["waveforms_lens"].tolist() == [16000, 16000]
+    made = make_inputs(extractor, {"N": 400})
+    assert made.arrays["waveforms_lens"].tolist() == [400]
+    encoder = session(text=("int64", ["batch", "seq"]), lengths=("int32", [None]))
+    assert make_inputs(encoder).arrays["lengths"].tolist() == [32]
+
+
 def test_a_choice_is_told_with_its_reason():
     made = make_inputs(session(x=("float", ["batch", 3, None, 7])))
     assert [str(size) for size in made.chosen] == [

@@ -1,10 +1,16 @@
 """`tenon run --compare`: against the CPU provider, float64, or the model it was made from."""
 
 import json
+import re
 
+import numpy as np
 import onnx
 import pytest
-from command_models import linear, saved
+from command_models import classifier, linear, rounded_activations, saved
+from onnx import TensorProto
+from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.models import tolerances, validate
+from onnxruntime_ep_tenon.models.builder import GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 
 
@@ -65,3 +71,75 @@ def test_what_to_compare_with_must_be_there(command, original):
     told = command("run", original, "--compare", "nobody.onnx")
     assert told.status == 1
     assert "--compare takes 'reference', 'cpu' or a model file; there is none at" in told.err
+
+
+@pytest.mark.plugin
+def test_sequences_of_maps_are_shown_and_compared(command, tmp_path):
+    path = saved(classifier(), tmp_path)
+    told = command("run", path, "--dim", "rows=2", "--compare", "cpu")
+    assert told.status == 0, told.err + told.out
+    assert re.search(r"out  z +seq\(map\(int64,tensor\(float\)\)\) +\[8\]", told.out)
+    assert re.search(r"z +ok", told.out)
+
+
+@pytest.mark.plugin
+def test_integers_are_told_as_integers(command, tmp_path):
+    g = GraphBuilder("counted", 21)
+    x = g.input("waveforms_len", TensorProto.INT64, [1])
+    g.node("Add", [x, x], outputs=["y"])
+    g.output("y", TensorProto.INT64, [1])
+    np.save(tmp_path / "x.npy", np.array([16000]))
+    told = command("run", saved(g.model(), tmp_path), "--input", f"waveforms_len={tmp_path}/x.npy")
+    assert told.status == 0 and "16000 .. 16000" in told.out and "32000 .. 32000" in told.out
+
+
+def test_what_sequences_and_maps_hold_is_one_array():
+    nested = [{1: 0.5, 2: 0.25}, {1: 0.0, 2: 1.0}]
+    np.testing.assert_array_equal(tensors.flat(nested), [0.5, 0.25, 0.0, 1.0])
+    parts = [np.ones([2, 2], np.float32), np.zeros([1], np.float32)]
+    assert tensors.flat(parts).tolist() == [1, 1, 1, 1, 0]
+    assert tensors.flat([]).size == 0 and tensors.flat(None).size == 0
+    assert tensors.flat(["a", "b"]).tolist() == ["a", "b"]
+
+
+def test_a_model_that_rounds_its_activations_has_the_bound_of_that():
+    """A last bit decides between two codes: two right answers differ by a part of the range."""
+    bound = tolerances.for_activations(rounded_activations())
+    assert bound is tolerances.QUANTIZED_ACTIVATIONS
+    assert tolerances.for_activations(linear()) is None
+    wanted = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    near, wrong = wanted * np.float32(1.015), wanted * np.float32(1.5)
+    (verdict,) = validate.compare_rounded(["y"], [near], [wanted], bound)
+    assert verdict.ok
+    (verdict,) = validate.compare_rounded(["y"], [wrong], [wanted], bound)
+    assert not verdict.ok
+
+
+@pytest.mark.plugin
+def test_that_the_model_rounds_is_told(command, tmp_path):
+    told = command("run", saved(rounded_activations(), tmp_path), "--compare", "cpu")
+    assert told.status == 0, told.out
+    assert "(the model rounds its activations" in told.out
+
+
+@pytest.mark.plugin
+def test_a_failed_comparison_names_others(command, original):
+    told = command("run", quantized(original, "nvfp4"), "--compare", "cpu")
+    assert "--compare reference, or --compare with the model that it was made from" in told.out
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("name", ["run", "bench"])
+def test_text_comes_from_a_file(command, tmp_path, name):
+    g = GraphBuilder("text", 21)
+    text = g.input("text", TensorProto.STRING, ["rows"])
+    g.node("StringConcat", [text, text], outputs=["y"])
+    g.output("y", TensorProto.STRING, ["rows"])
+    np.save(tmp_path / "text.npy", np.array(["a", "bc"]))
+    path = saved(g.model(), tmp_path)
+    more = ("--compare", "cpu") if name == "run" else ("--seconds", "0.05")
+    told = command(name, path, "--input", f"text={tmp_path}/text.npy", *more)
+    assert told.status == 0, told.err + told.out
+    assert re.search(r"text:? +string +\[2\]", told.out)
+    told = command(name, path)
+    assert told.status == 1 and "give one with --input NAME=FILE" in told.err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import genai_folder
 from ..inputs import MadeInputs, make_inputs
+from ..trial import other_inputs_text
 
 
 def key_and_value(text: str) -> tuple[str, str]:
@@ -136,7 +137,10 @@ def explaining_sizes(made: MadeInputs, run: Callable):
     except Exception as error:
         if not made.chosen:
             raise
-        raise RuntimeError(f"{str(error).strip()}\n{made.chosen_text()}") from error
+        text = f"{str(error).strip()}\n{made.chosen_text()}"
+        if "--max-int" in (advice := other_inputs_text(error)):
+            text += f"\nOr {advice}."
+        raise RuntimeError(text) from error
 
 
 def session_options(threads: int):

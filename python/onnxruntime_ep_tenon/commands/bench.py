@@ -177,7 +177,12 @@ def _check(args, ours: Side, theirs: Side) -> Check:
     if _model_of(args, theirs.name) != _model_of(args, "tenon"):
         pairs = zip(names, ours.outputs, theirs.outputs, strict=True)
         verdicts = [validate.compare_with_original(*pair) for pair in pairs]
-        return _judged(theirs.name, verdicts, "(of another model) ")
+        check = _judged(theirs.name, verdicts)
+        if check.differs:
+            return check
+        name = _model_of(args, theirs.name).name
+        text = f"differ by {100 * _largest(verdicts):.2g} % (rms), the other model being {name}"
+        return Check(theirs.name, text, verdicts=verdicts)
     graph = onnx.load(_model_of(args, "tenon"), load_external_data=False)
     bound = tolerances.for_activations(graph, dict(args.option).get("precision_mode", ""))
     if theirs.name == "cuda":  # which multiplies float32 in TF32
@@ -185,6 +190,8 @@ def _check(args, ours: Side, theirs: Side) -> Check:
     check = _judged(
         theirs.name, validate.compare_rounded(names, ours.outputs, theirs.outputs, bound)
     )
+    if not check.differs and bound:
+        return Check(check.other, f"{check.text} ({bound.why})", verdicts=check.verdicts)
     if not check.differs or theirs.name != "cpu":
         return check
     exact = cpu_session(_model_of(args, "cpu"), arguments.session_options(args.threads), exact=True)
@@ -196,12 +203,12 @@ def _check(args, ours: Side, theirs: Side) -> Check:
     return Check("cpu", f"{text}{_largest(check.verdicts):.1e} (rms)", verdicts=again.verdicts)
 
 
-def _judged(other: str, verdicts: list, note: str = "") -> Check:
+def _judged(other: str, verdicts: list) -> Check:
     wrong = [verdict for verdict in verdicts if not verdict.ok]
     if wrong:
-        text = f"{note}DIFFER: '{wrong[0].name}': {wrong[0].problem}"
+        text = f"DIFFER: '{wrong[0].name}': {wrong[0].problem}"
     else:
-        text = f"{note}agree, rms error {_largest(verdicts):.1e}"
+        text = f"agree, rms error {_largest(verdicts):.1e}"
     return Check(other, text, bool(wrong), verdicts)
 
 
@@ -213,25 +220,39 @@ def caller(session, inputs):
     """One Run with everything bound beforehand, so that only the runtime is timed."""
     gpu = gpu_of(session)
     names = [output.name for output in session.get_outputs()]
+    if any(map(tensors.holds_text, inputs.values())):
+        return lambda: session.run(names, inputs)  # the runtime binds no strings
     feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
     results = session.run_with_ort_values(names, feed)
     binding = session.io_binding()
     for name, value in inputs.items():
         bound = feed[name] if gpu is None else tensors.to_gpu_value(value, gpu)
         binding.bind_ortvalue_input(name, bound)
-    for name, value in zip(names, results, strict=True):
-        if gpu is not None:
-            binding.bind_ortvalue_output(name, tensors.gpu_value_like(value, gpu))
-        elif _is_plain(value):
-            binding.bind_ortvalue_output(name, value)
+    allocated = []  # by each Run anew
+    for output, value in zip(session.get_outputs(), results, strict=True):
+        if not _is_plain(output, value):
+            allocated.append(output.name)
+        elif gpu is not None:
+            binding.bind_ortvalue_output(output.name, tensors.gpu_value_like(value, gpu))
         else:
+            binding.bind_ortvalue_output(output.name, value)
+
+    def call() -> None:
+        for name in allocated:  # a binding keeps what the Run before gave
             binding.bind_output(name)
-    return lambda: session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding)
+
+    return call
 
 
-def _is_plain(value) -> bool:
-    """A tensor of numbers: the next Run can write into the same memory."""
-    return value.is_tensor() and "string" not in value.data_type()
+def _is_plain(output, value) -> bool:
+    """A tensor of numbers, of the declared rank: the next Run can write into the same memory.
+
+    Some exporters declare another rank than results have; only bound ones are refused for it.
+    """
+    if not value.is_tensor() or "string" in value.data_type():
+        return False
+    return not output.shape or len(output.shape) == len(value.shape())
 
 
 def gpu_of(session) -> int | None:
@@ -313,7 +334,7 @@ def _result(args, sides, made, timings: list[Timing], failures, checks) -> dict:
         "model": args.model,
         "runtime": onnxruntime.__version__,
         "threads": args.threads or None,
-        "inputs": {name: [str(a.dtype), list(a.shape)] for name, a in made.arrays.items()},
+        "inputs": {name: [tensors.type_name(a), list(a.shape)] for name, a in made.arrays.items()},
         "chosen_sizes": [asdict(size) for size in made.chosen],
         "claimed": _coverage(sides),
         "timings": [
@@ -382,7 +403,13 @@ def _print(result: dict, sides, made, timings: list[Timing], checks: list[Check]
     )
     for name, text in result["failures"].items():
         console.say(f"{name} cannot run this model: {text}")
+        if name in ("cpu", "cuda") and "NOT_IMPLEMENTED" in text:
+            console.say(f"To time the model that it was made from there: --{name}-model FILE.")
     by_name = {timing.name: timing for timing in timings}
+    claimed = result["claimed"]
+    if claimed and not claimed["claimed"]:
+        console.say("Tenon claims nothing of it: its session runs what the CPU provider runs.")
+        return
     for other in by_name:
         if other != "tenon" and "tenon" in by_name:
             speed = speed_text(by_name["tenon"], f"the {_named(other)}", by_name[other])

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from .. import console
-from ..report import Report, SessionError, fusion_kind, session_with_report, shortened
+from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
 from ..session_facts import device_text, session_facts
 from . import arguments
@@ -106,7 +106,7 @@ def fusion_rows(report: Report) -> list[tuple]:
         (fusion_kind(f), f.get("problem", ""), f.get("chosen", "")) for f in report.fusions
     )
     return [
-        (count, kind, shortened(problem, 120), kernel)
+        (count, kind, shortened(readable(problem), 120), kernel)
         for (kind, problem, kernel), count in counts.items()
     ]
 
@@ -128,7 +128,7 @@ def apart_rows(report: Report) -> list[tuple]:
     """The first products of each reason."""
     firsts = {apart["reason"]: apart["products"] for apart in reversed(report.apart)}
     counts = Counter(apart["reason"] for apart in report.apart)
-    return [(count, shortened(firsts[why], 120), why) for why, count in counts.items()]
+    return [(count, shortened(readable(firsts[why]), 120), why) for why, count in counts.items()]
 
 
 def reason_rows(report: Report) -> list[tuple]:

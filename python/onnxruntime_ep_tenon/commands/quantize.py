@@ -108,12 +108,13 @@ def _print_check(trial: Trial) -> None:
         return
     for verdict in trial.verdicts:
         how = f"differs from the original's by {100 * verdict.rms_error:.2g} % (rms)"
-        console.say(f"Checked: '{verdict.name}' of one Run: {verdict.note or how}")
+        said = [how, verdict.note] if verdict.rms_error else [verdict.note or how]
+        console.say(f"Checked: '{verdict.name}' of one Run: {', '.join(filter(None, said))}")
 
 
 def size_change(before: int, after: int) -> str:
     """What became of a file's size, in words that hold whichever way it went."""
-    if after > before:
+    if after >= 1.05 * before:
         return f"{after / before:.1f}x larger"
     ratio = before / after
     return "no smaller" if ratio < 1.05 else f"{ratio:.1f}x smaller"

@@ -16,6 +16,7 @@ from . import arguments
 SUMMARY = "run a model once; compare it with a reference on request"
 
 _JUDGES = {"reference": "the float64 reference", "cpu": "ONNX Runtime's CPU provider"}
+_OTHER_JUDGES = "Others: --compare reference, or --compare with the model that it was made from."
 
 
 def add_arguments(parser) -> None:
@@ -53,7 +54,7 @@ def run(args) -> int:
     if args.json:
         console.print_json(_summary(report, made, names, outputs, comparison))
     else:
-        _print(report, made, names, outputs, comparison)
+        _print(report, made, session.get_outputs(), outputs, comparison)
     return 0 if comparison is None or comparison.ok else 1
 
 
@@ -86,6 +87,8 @@ def _compare(args, model: Path, inputs, names, outputs) -> Comparison:
         expected = _expected(args, model, inputs)
     except Exception as error:
         problem = f"{judge} could not run it, so nothing is known: {first_line(error)}"
+        if args.compare == "cpu":
+            problem += f"\n{_OTHER_JUDGES}"
         return Comparison(judge, problem=problem)
     if args.compare not in _JUDGES:
         pairs = zip(names, outputs, expected, strict=True)
@@ -126,18 +129,24 @@ def _describe(array) -> str:
     array = np.asarray(array)
     if array.dtype.kind in "USO" or not array.size:
         return ""
+    if array.dtype.kind in "iu":
+        return f"{array.min()} .. {array.max()}"
     wide = array.astype(np.float64)
     return f"{wide.min():.4g} .. {wide.max():.4g}, mean {wide.mean():.4g}"
 
 
-def _print(report, made, names, outputs, comparison: Comparison | None) -> None:
+def _type_of(output, array: np.ndarray) -> str:
+    return tensors.type_name(array) if tensors.is_tensor(output) else output.type
+
+
+def _print(report, made, declared, outputs, comparison: Comparison | None) -> None:
     rows = [
-        ("in", name, array.dtype, list(array.shape), _describe(array))
+        ("in", name, tensors.type_name(array), list(array.shape), _describe(array))
         for name, array in made.arrays.items()
     ]
     rows += [
-        ("out", name, np.asarray(array).dtype, list(np.shape(array)), _describe(array))
-        for name, array in zip(names, outputs, strict=True)
+        ("out", output.name, _type_of(output, array), list(np.shape(array)), _describe(array))
+        for output, array in zip(declared, outputs, strict=True)
     ]
     console.table(["", "name", "type", "shape", "values"], rows)
     console.say()
@@ -152,7 +161,7 @@ def _print(report, made, names, outputs, comparison: Comparison | None) -> None:
         if comparison.note:
             console.say(f"({comparison.note})")
         console.table(
-            ["output", "verdict", "largest error", "rms error", "problem"],
+            ["output", "verdict", "largest error", "rms error", "note"],
             [
                 (
                     v.name,
@@ -171,10 +180,12 @@ def _summary(report, made, names, outputs, comparison: Comparison | None) -> dic
     coverage = report.coverage
     arrays = made.arrays
     return {
-        "inputs": {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()},
+        "inputs": {
+            name: [tensors.type_name(array), list(array.shape)] for name, array in arrays.items()
+        },
         "chosen_sizes": [asdict(size) for size in made.chosen],
         "outputs": {
-            name: [str(np.asarray(array).dtype), list(np.shape(array))]
+            name: [tensors.type_name(array), list(np.shape(array))]
             for name, array in zip(names, outputs, strict=True)
         },
         "claimed": coverage.claimed,
