@@ -6,6 +6,7 @@
 #include "kernels/llvm/scaled_dot/gemm.h"
 #include "kernels/llvm/scaled_dot/gemm_int8.h"
 #include "kernels/llvm/scaled_dot/gemv.h"
+#include "kernels/llvm/scaled_dot/gemv_int8.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
 #include "kernels/llvm/scaled_dot/runtime_panel.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
@@ -17,8 +18,8 @@ using codegen::Builder;
 using codegen::kNone;
 using codegen::ValueId;
 
-// Rough nanoseconds for one multiply-add of a task and for one decoded weight.
-constexpr double kNsPerMac = 0.02, kNsPerInt8Mac = 0.007, kNsPerCode = 0.08;
+// Rough nanoseconds for one multiply-add of bytes and for one decoded weight.
+constexpr double kNsPerInt8Mac = 0.007, kNsPerCode = 0.08;
 
 Support supports_any(const ir::Graph& graph, const ir::Node& node,
                      const DescribedScaledDot& described) {
@@ -123,7 +124,8 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
     return Panel{weight.elements, b.mul(row, b.index(layout.columns))};
   };
   emit_gemm(writer, plan, hooks, epilogue);
-  const double per_row = kNsPerMac * static_cast<double>(layout.k * layout.columns * plan.group);
+  const double per_row =
+      plan.ns_per_mac * static_cast<double>(layout.k * layout.columns * plan.group);
   return writer.finish(plan.tasks(),
                        min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
 }
@@ -194,6 +196,14 @@ Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const S
   return supports_int8(packed_layout(graph, described.problem, columns).layout, settings.host);
 }
 
+// One kernel over the rows' bytes: `emit` writes it, `tasks` and `cost` say how much there is to
+// do.
+struct Int8Launch {
+  const char* name;
+  std::function<void(LaunchWriter&, const WeightReader&, const Int8Buffers&, Epilogue&)> emit;
+  Dim tasks, cost;
+};
+
 Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
   const int columns = MicroTile::for_host(settings.host).columns;
@@ -204,23 +214,40 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
 
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
-  const Int8Rows rows = int8_rows(problem, a, int8_unit(layout), layout.bits == 4, lowered);
+  const DType code_type = int8_code_type(settings.host);
+  const Int8Rows rows =
+      int8_rows(problem, a, int8_unit(layout), layout.bits == 4, code_type, lowered);
   const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
-  LaunchWriter writer("dot_int8");
-  Int8Buffers buffers;
-  buffers.codes = writer.buffer("codes", DType::kU8, rows.codes);
-  buffers.scales = writer.buffer("row_scales", DType::kF32, rows.scales);
-  buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
-  buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
-  const WeightReader weight = declare_scales(writer, layout, weights);
-  Epilogue epilogue(writer, graph, node, problem, {columns}, lowered);
-  declare_gemm(writer, plan);
-  emit_gemm_int8(writer, plan, weight, buffers, epilogue);
-  const double per_row = kNsPerInt8Mac * static_cast<double>(layout.k * columns);
-  const double decoding = kNsPerCode / 2 * static_cast<double>(layout.k * columns);
-  lowered.launches.push_back(writer.finish(
-      plan.tasks(), min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1) +
-                        static_cast<int64_t>(decoding)));
+  const auto add = [&](const Int8Launch& launch) {
+    LaunchWriter writer(launch.name);
+    Int8Buffers buffers;
+    buffers.codes = writer.buffer("codes", code_type, rows.codes);
+    buffers.scales = writer.buffer("row_scales", DType::kF32, rows.scales);
+    buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
+    buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
+    const WeightReader weight = declare_scales(writer, layout, weights);
+    Epilogue epilogue(writer, graph, node, problem, {columns}, lowered);
+    launch.emit(writer, weight, buffers, epilogue);
+    lowered.launches.push_back(writer.finish(launch.tasks, launch.cost));
+  };
+
+  const double codes = static_cast<double>(layout.k * columns);
+  const auto decoding = static_cast<int64_t>(kNsPerCode / 2 * codes);
+  // Codes with 128 added need sums of the weight's bytes, which the kernel for several rows makes.
+  const Dim one = code_type == DType::kI8 ? is_one(problem.rows) : Dim(0), several = 1 - one;
+  if (!one.is(0)) {
+    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, decoding + 1});
+  }
+  if (!several.is(0)) {
+    const auto emit = [&](LaunchWriter& writer, const WeightReader& weight,
+                          const Int8Buffers& buffers, Epilogue& epilogue) {
+      declare_gemm(writer, plan);
+      emit_gemm_int8(writer, plan, weight, buffers, epilogue);
+    };
+    const auto per_row = static_cast<int64_t>(kNsPerInt8Mac * codes + 1);
+    add({"dot_int8", emit, plan.tasks() * several,
+         min(plan.rows, plan.row_block) * per_row + decoding});
+  }
   replace_weight(problem, lowered);
   return lowered;
 }
@@ -273,7 +300,7 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   emit_gemm(writer, plan, hooks, epilogue);
   const Dim macs = min(plan.rows, plan.row_block) * plan.k * plan.tile.columns;
   lowered.launches.push_back(
-      writer.finish(plan.tasks(), ceil_div(macs, static_cast<int64_t>(1 / kNsPerMac))));
+      writer.finish(plan.tasks(), ceil_div(macs, static_cast<int64_t>(1 / plan.ns_per_mac))));
   return lowered;
 }
 

@@ -24,6 +24,7 @@ struct GemmPlan {
   int64_t row_block = 0;  // rows of one task, a multiple of the tallest micro tile
   int64_t k_block = 0;    // k decoded at once; whole blocks of scales
   int64_t group = 1;      // panels of one task
+  double ns_per_mac = 0;  // rough nanoseconds for one multiply-add
   Dim batches = 1, rows;  // rows of one batch
   Dim n, k;
   Dim row_distance;  // from one row of a to the next

@@ -15,18 +15,6 @@ using Nothing = std::vector<ValueId>;
 
 constexpr int64_t kRowsAhead = 32;  // words asked for ahead of their use: 4 KiB
 
-// e2m1 is a multiple of one half: bytes hold twice the number.
-double byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
-
-std::vector<double> byte_table(const WeightLayout& layout) {
-  std::vector<double> bytes(16);
-  for (uint64_t code = 0; code < 16; ++code) {
-    bytes[code] = (decode(layout.element, code) - static_cast<double>(layout.zero_offset)) /
-                  byte_scale(layout.element);
-  }
-  return bytes;
-}
-
 class Int8Gemm {
  public:
   Int8Gemm(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
@@ -50,7 +38,7 @@ class Int8Gemm {
         b_.min(b_.index(plan_.row_block), b_.sub(writer_.index(plan_.rows), first_row));
     sums_ = b_.alloc(DType::kF32, plan_.row_block * columns_);
     if (needs_decoding()) bytes_ = b_.alloc(DType::kI8, plan_.k_block * columns_);
-    weight_sums_ = b_.alloc(DType::kF32, block_units * columns_);
+    if (has_excess()) weight_sums_ = b_.alloc(DType::kF32, block_units * columns_);
     scales_ = b_.alloc(DType::kF32, block_units * columns_);
     if (has_zeros()) zeros_ = b_.alloc(DType::kF32, block_units * columns_);
     epilogue.begin();
@@ -80,6 +68,8 @@ class Int8Gemm {
 
  private:
   bool needs_decoding() const { return layout_.element != DType::kI8; }
+  // Codes are stored with 128 added.
+  bool has_excess() const { return b_.type(buffers_.codes).dtype == DType::kU8; }
   bool has_zeros() const { return layout_.zero_type != DType::kUndefined; }
   ValueId line(ValueId row) { return b_.mul(row, b_.index(columns_)); }
 
@@ -101,6 +91,18 @@ class Int8Gemm {
   void prepare_unit(ValueId kc, ValueId u) {
     const ValueId first = b_.mul(u, b_.index(unit_));  // k within the block
     if (needs_decoding()) decode_unit(kc, first);
+    if (has_excess()) sum_unit(kc, u, first);
+    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
+    Tile scale = b_.constant(DType::kF32, int8_byte_scale(layout_.element), {columns_});
+    if (layout_.scale_type != DType::kUndefined) {
+      scale = b_.mul(weight_.load_scale(b_, panel_, block), scale);
+    }
+    b_.store({scales_, line(u)}, scale);
+    if (has_zeros()) b_.store({zeros_, line(u)}, weight_.load_zero(b_, panel_, block));
+  }
+
+  // 128 times the sum of a unit's bytes: what codes with 128 added give too much.
+  void sum_unit(ValueId kc, ValueId u, ValueId first) {
     const Tile ones = b_.integer_constant(DType::kU8, 1, {1, 4});
     Tile sum = b_.integer_constant(DType::kI32, 0, {1, columns_});
     sum = b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {sum},
@@ -108,16 +110,9 @@ class Int8Gemm {
                     const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
                     return {b_.dot_i8(carried[0], ones, load_group(kc, group))};
                   })[0];
-    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
     const Tile excess = b_.mul(b_.cast(b_.reshape(sum, {columns_}), DType::kF32),
                                b_.constant(DType::kF32, 128, {columns_}));
     b_.store({weight_sums_, line(u)}, excess);
-    Tile scale = b_.constant(DType::kF32, byte_scale(layout_.element), {columns_});
-    if (layout_.scale_type != DType::kUndefined) {
-      scale = b_.mul(weight_.load_scale(b_, panel_, block), scale);
-    }
-    b_.store({scales_, line(u)}, scale);
-    if (has_zeros()) b_.store({zeros_, line(u)}, weight_.load_zero(b_, panel_, block));
   }
 
   void decode_unit(ValueId kc, ValueId first) {
@@ -135,7 +130,7 @@ class Int8Gemm {
       });
       return;
     }
-    const Tile table = b_.table(DType::kI8, byte_table(layout_));
+    const Tile table = b_.table(DType::kI8, int8_table(layout_));
     b_.loop(b_.index(0), b_.index(unit_ / 8), b_.index(1), {}, [&](ValueId w, auto) {
       const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
       const ValueId from =
@@ -197,7 +192,8 @@ class Int8Gemm {
       const ValueId group = b_.add(b_.mul(u, b_.index(unit_ / 4)), b_.index(g));
       acc = b_.dot_i8(acc, a, load_group(kc, group));
     }
-    Tile t = b_.sub(b_.cast(acc, DType::kF32), panel_numbers(weight_sums_, u, height));
+    Tile t = b_.cast(acc, DType::kF32);
+    if (has_excess()) t = b_.sub(t, panel_numbers(weight_sums_, u, height));
     if (has_zeros()) {
       const Tile code_sums = row_numbers(buffers_.sums, row, kc, u, height);
       t = b_.sub(t, b_.mul(code_sums, panel_numbers(zeros_, u, height)));
@@ -219,6 +215,17 @@ class Int8Gemm {
 };
 
 }  // namespace
+
+double int8_byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
+
+std::vector<double> int8_table(const WeightLayout& layout) {
+  std::vector<double> bytes(16);
+  for (uint64_t code = 0; code < 16; ++code) {
+    bytes[code] = (decode(layout.element, code) - static_cast<double>(layout.zero_offset)) /
+                  int8_byte_scale(layout.element);
+  }
+  return bytes;
+}
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host) {
   const DType element = layout.element;
@@ -242,7 +249,8 @@ int64_t int8_unit(const WeightLayout& layout) {
 
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host) {
-  exact.tile.heights = host.vector_bits >= 512 ? std::vector<int>{6, 2, 1} : std::vector<int>{3, 1};
+  const bool many_registers = host.vector_registers >= 32;
+  exact.tile.heights = many_registers ? std::vector<int>{6, 2, 1} : std::vector<int>{3, 1};
   const int64_t unit = int8_unit(layout);
   exact.k_block = std::max<int64_t>(unit, 512 / unit * unit);
   return exact;

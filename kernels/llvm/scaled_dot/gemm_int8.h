@@ -3,9 +3,10 @@
 //   for kc in K by k_block:
 //     bytes[k/4][columns][4], weight sums, scales, zero points of the panel     decoded once
 //     for each micro tile of rows, for each unit:
-//       t = sum of (code + 128) * byte - 128 * weight sum - zero * code sum
+//       t = sum of code * byte - zero * code sum
 //       sums += t * scale of the weight * scale of the row
 //
+// Where codes are stored with 128 added, 128 * weight sum is taken off again.
 // The weight stays in the layout of the exact kernels (packed_weight.h).
 #pragma once
 
@@ -16,6 +17,9 @@
 namespace tenon::kernels {
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host);
+// The bytes that 4-bit codes stand for, times what a byte is worth: e2m1 is a multiple of one half.
+std::vector<double> int8_table(const WeightLayout& layout);
+double int8_byte_scale(DType element);
 // K per activation scale: the weight's block, cut down to 128.
 int64_t int8_unit(const WeightLayout& layout);
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,

@@ -19,8 +19,12 @@ BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
 
 }  // namespace
 
+DType int8_code_type(const codegen::HostTarget& host) {
+  return host.arch == codegen::HostArch::kAArch64 ? DType::kI8 : DType::kU8;
+}
+
 Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t unit,
-                   bool split_eights, Lowered& lowered) {
+                   bool split_eights, DType code_type, Lowered& lowered) {
   const int64_t k = problem.k.value(), units = k / unit;
   Int8Rows rows;
   rows.codes = add_scratch(lowered, problem.rows * k);
@@ -30,7 +34,7 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t un
   LaunchWriter writer("int8_rows");
   Builder& b = writer.builder;
   const ValueId from = writer.buffer("a", DType::kF32, a);
-  const ValueId codes = writer.buffer("codes", DType::kU8, rows.codes);
+  const ValueId codes = writer.buffer("codes", code_type, rows.codes);
   const ValueId scales = writer.buffer("scales", DType::kF32, rows.scales);
   const ValueId sums = writer.buffer("sums", DType::kF32, rows.sums);
 
@@ -53,9 +57,11 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t un
     const auto write = [&](const codegen::Access& source, const codegen::Access& target,
                            std::vector<int> shape) {
       const Tile code = b.unary(Fn::kRound, b.mul(b.load(source, shape), b.splat(inverse, shape)));
-      const Tile shifted =
-          b.add(b.cast(code, DType::kI32), b.integer_constant(DType::kI32, 128, shape));
-      b.store(target, b.cast(shifted, DType::kU8));
+      Tile stored = b.cast(code, DType::kI32);
+      if (code_type == DType::kU8) {
+        stored = b.add(stored, b.integer_constant(DType::kI32, 128, shape));
+      }
+      b.store(target, b.cast(stored, code_type));
       Tile sum = b.reduce(Fn::kAdd, code, 0);
       return shape.size() == 2 ? b.reduce(Fn::kAdd, sum, 0) : sum;
     };

@@ -1,5 +1,5 @@
-// Activations in bytes: each unit of K is scaled to ±127 and stored as code + 128, beside its scale
-// and the sum of its codes.
+// Activations in bytes: each unit of K is scaled to ±127 and stored as its code, or as code + 128
+// where the CPU multiplies unsigned by signed bytes, beside its scale and the sum of its codes.
 //
 // A word of 4-bit weights splits into its even and its odd codes by one mask and one shift, so the
 // rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
@@ -11,13 +11,16 @@
 namespace tenon::kernels {
 
 struct Int8Rows {
-  BufferArgument codes;   // u8 [rows][k]
+  BufferArgument codes;   // [rows][k], of the type asked for
   BufferArgument scales;  // f32 [rows][k / unit]
-  BufferArgument sums;    // f32 [rows][k / unit], of the codes less 128
+  BufferArgument sums;    // f32 [rows][k / unit], of the codes without the 128
 };
+
+// vpdpbusd of x86 takes unsigned activations, sdot of Arm signed ones.
+DType int8_code_type(const codegen::HostTarget& host);
 
 // `a`: f32 rows. Adds a launch and scratch to `lowered`.
 Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t unit,
-                   bool split_eights, Lowered& lowered);
+                   bool split_eights, DType code_type, Lowered& lowered);
 
 }  // namespace tenon::kernels

@@ -1,0 +1,126 @@
+#include "kernels/llvm/scaled_dot/gemv_int8.h"
+
+namespace tenon::kernels {
+namespace {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+constexpr int64_t kRowsAhead = 64;  // words asked for ahead of their use: 4 KiB
+
+class Int8Gemv {
+ public:
+  Int8Gemv(LaunchWriter& writer, const WeightReader& weight, const Int8Buffers& buffers)
+      : b_(writer.builder),
+        weight_(weight),
+        layout_(weight.layout),
+        buffers_(buffers),
+        columns_(layout_.columns),
+        unit_(int8_unit(layout_)),
+        panel_(b_.task()) {
+    if (layout_.bits == 4 && !has_plain_codes()) {
+      table_ = b_.table(DType::kI8, int8_table(layout_));
+    }
+  }
+
+  void emit(Epilogue& epilogue) {
+    epilogue.begin();
+    const Tile zero = b_.constant(DType::kF32, 0, {columns_});
+    const Tile total = b_.loop(b_.index(0), b_.index(layout_.k / unit_), b_.index(1), {zero},
+                               [&](ValueId unit, auto carried) -> std::vector<ValueId> {
+                                 return {add_unit(unit, carried[0])};
+                               })[0];
+    const ValueId column = b_.mul(panel_, b_.index(columns_));
+    const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
+    epilogue.emit({b_.index(0), column, extent}, total);
+  }
+
+ private:
+  // Codes from 0 to 15 are bytes already; what they are too large by comes off by the row's sum.
+  bool has_plain_codes() const { return layout_.element == DType::kU4; }
+
+  Tile add_unit(ValueId unit, Tile sum) {
+    const ValueId first = b_.mul(unit, b_.index(unit_));
+    acc_ = b_.integer_constant(DType::kI32, 0, {1, columns_});
+    const int64_t step = layout_.bits == 4 ? 8 : 4;
+    for (int64_t k = 0; k < unit_; k += step) {
+      const ValueId at = b_.add(first, b_.index(k));
+      layout_.bits == 4 ? add_eight(at) : add_four(at, load_bytes(at, 4));
+    }
+    const Tile t = less_zero(b_.cast(b_.reshape(acc_, {columns_}), DType::kF32), unit, first);
+    return b_.fma(b_.mul(t, scale_at(first)), row_number(buffers_.scales, unit), sum);
+  }
+
+  // Eight k of 4-bit codes: even ones in the low halves of bytes, odd ones in the high halves.
+  void add_eight(ValueId k) {
+    const int bytes = 4 * columns_;
+    const Tile raw = load_bytes(k, 8);
+    const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
+    const Tile odd = b_.binary(Fn::kShiftRight, raw, b_.integer_constant(DType::kU8, 4, {bytes}));
+    add_four(k, even);
+    add_four(b_.add(k, b_.index(4)), odd);
+  }
+
+  Tile load_bytes(ValueId k, int64_t per_line) {
+    const int bytes = 4 * columns_;
+    const ValueId line = b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), k), b_.index(per_line));
+    const ValueId ahead = b_.mul(b_.add(line, b_.index(kRowsAhead)), b_.index(bytes));
+    b_.prefetch(buffers_.weight_bytes, ahead);
+    return b_.load({buffers_.weight_bytes, b_.mul(line, b_.index(bytes))}, {bytes});
+  }
+
+  void add_four(ValueId k, Tile codes) {
+    const Tile a = b_.load({buffers_.codes, k, {b_.index(layout_.k), b_.index(1)}}, {1, 4});
+    acc_ = b_.dot_i8(acc_, a, b_.reshape(bytes_of(codes), {columns_, 4}));
+  }
+
+  Tile bytes_of(Tile codes) {
+    if (table_ != kNone) return b_.lookup(table_, codes);
+    if (layout_.element == DType::kU8) {
+      codes = b_.binary(Fn::kXor, codes, b_.integer_constant(DType::kU8, 128, {4 * columns_}));
+    }
+    return b_.bitcast(codes, DType::kI8);
+  }
+
+  Tile less_zero(Tile t, ValueId unit, ValueId first) {
+    const double offset = has_plain_codes() ? static_cast<double>(layout_.zero_offset) : 0.0;
+    const bool has_zeros = layout_.zero_type != DType::kUndefined;
+    if (!has_zeros && offset == 0) return t;
+    Tile zero = b_.constant(DType::kF32, offset, {columns_});
+    if (has_zeros) zero = b_.add(weight_.load_zero(b_, panel_, block_of(first)), zero);
+    return b_.sub(t, b_.mul(row_number(buffers_.sums, unit), zero));
+  }
+
+  Tile scale_at(ValueId first) {
+    const Tile unit = b_.constant(DType::kF32, int8_byte_scale(layout_.element), {columns_});
+    if (layout_.scale_type == DType::kUndefined) return unit;
+    return b_.mul(weight_.load_scale(b_, panel_, block_of(first)), unit);
+  }
+
+  ValueId block_of(ValueId k) { return b_.div(k, b_.index(layout_.block)); }
+
+  Tile row_number(ValueId buffer, ValueId unit) {
+    return b_.splat(b_.load({buffer, unit, {}, {}}, {}), {columns_});
+  }
+
+  Builder& b_;
+  const WeightReader& weight_;
+  const WeightLayout& layout_;
+  const Int8Buffers& buffers_;
+  const int columns_;
+  const int64_t unit_;
+  const ValueId panel_;
+  ValueId table_ = kNone;
+  Tile acc_ = kNone;
+};
+
+}  // namespace
+
+void emit_gemv_int8(LaunchWriter& writer, const WeightReader& weight, const Int8Buffers& buffers,
+                    Epilogue& epilogue) {
+  Int8Gemv(writer, weight, buffers).emit(epilogue);
+}
+
+}  // namespace tenon::kernels
