@@ -114,10 +114,12 @@ void HostEmitter::multiply_add(DType dtype, Tile& sums, Value* factor, const Til
 }
 
 // Four bytes a[row, 4 * group …] as one i32.
-llvm::Value* HostEmitter::group_of_row(ValueId a, Value* words, int row, int group) {
+llvm::Value* HostEmitter::group_of_row(ValueId a, const std::vector<Value*>& a_rows, int row,
+                                       int group) {
   auto folded = folded_loads_.find(a);
   if (folded == folded_loads_.end()) {
-    return lane(words, int64_t{row} * (type(a).shape[1] / 4) + group);
+    Value* bytes = a_rows[static_cast<size_t>(row)];
+    return lane(ir_.CreateBitCast(bytes, vector_of(ir_.getInt32Ty(), type(a).shape[1] / 4)), group);
   }
   Access from = access(*folded->second, 2, 2);
   Value* pointer = element_pointer(from.dtype, row_pointer(from, row), index_constant(4 * group));
@@ -151,16 +153,13 @@ std::vector<HostEmitter::Tile> HostEmitter::groups_of_lanes(ValueId b) {
 void HostEmitter::dot_i8(const Operation& op) {
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]);
   bool a_signed = a.dtype == DType::kI8;
-  Value* a_words = nullptr;
-  if (!folded_loads_.contains(op.operands[1])) {
-    int words = static_cast<int>(a.elements() / 4);
-    a_words = ir_.CreateBitCast(flat(tile(op.operands[1]), a), vector_of(ir_.getInt32Ty(), words));
-  }
+  std::vector<Value*> a_rows;
+  if (!folded_loads_.contains(op.operands[1])) a_rows = rows(tile(op.operands[1]), a);
   std::vector<Tile> out = row_pieces(tile(op.operands[0]), acc);
   std::vector<Tile> groups = groups_of_lanes(op.operands[2]);
   for (size_t group = 0; group < groups.size(); ++group) {
     for (int row = 0; row < acc.shape[0]; ++row) {
-      Value* four = group_of_row(op.operands[1], a_words, row, static_cast<int>(group));
+      Value* four = group_of_row(op.operands[1], a_rows, row, static_cast<int>(group));
       Tile& sums = out[static_cast<size_t>(row)];
       for (size_t p = 0; p < sums.size(); ++p) {
         auto* piece = llvm::cast<llvm::FixedVectorType>(sums[p]->getType());
@@ -232,7 +231,10 @@ llvm::Value* HostEmitter::four_bytes_neon(Value* acc, Value* a, bool a_signed, V
   auto multiply = [&](llvm::Intrinsic::ID id, Value* sum, Value* left) {
     return ir_.CreateIntrinsic(id, {words, bytes}, {sum, left, y});
   };
-  if (a_signed) return multiply(llvm::Intrinsic::aarch64_neon_sdot, acc, x);
+  // What is repeated comes last: the instruction takes it from a lane.
+  if (a_signed) {
+    return ir_.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_sdot, {words, bytes}, {acc, y, x});
+  }
   if (target_.has("i8mm")) return multiply(llvm::Intrinsic::aarch64_neon_usdot, acc, x);
   // sdot wants signed bytes: a - 128, and 128 * sum(b) added back.
   Value* shifted = ir_.CreateXor(x, llvm::ConstantInt::get(bytes, 0x80));

@@ -138,7 +138,7 @@ class HostEmitter : private KernelEmitter {
   void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
   void dot_i8(const Operation& op) override;
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
-  Value* group_of_row(ValueId a, Value* words, int row, int group);
+  Value* group_of_row(ValueId a, const std::vector<Value*>& a_rows, int row, int group);
   std::vector<Tile> groups_of_lanes(ValueId b);
   Value* four_bytes(Value* acc, Value* a, bool a_signed, Value* b);
   Value* four_bytes_x86(Value* acc, Value* a, bool a_signed, Value* b);

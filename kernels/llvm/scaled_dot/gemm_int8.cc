@@ -70,6 +70,8 @@ class Int8Gemm {
   bool needs_decoding() const { return layout_.element != DType::kI8; }
   // Codes are stored with 128 added.
   bool has_excess() const { return b_.type(buffers_.codes).dtype == DType::kU8; }
+  // sdot takes four bytes from any lane of a register; vpdpbusd reads them from memory.
+  int codes_at_once() const { return !has_excess() && unit_ % 16 == 0 ? 16 : 4; }
   bool has_zeros() const { return layout_.zero_type != DType::kUndefined; }
   ValueId line(ValueId row) { return b_.mul(row, b_.index(columns_)); }
 
@@ -186,9 +188,14 @@ class Int8Gemm {
     const ValueId first = b_.add(kc, b_.mul(u, b_.index(unit_)));
     const ValueId a_offset = b_.add(b_.mul(row, k), first);
     Tile acc = b_.integer_constant(DType::kI32, 0, {height, columns_});
+    const int wide = codes_at_once();
+    Tile codes = kNone;
     for (int64_t g = 0; g < unit_ / 4; ++g) {
-      const Tile a = b_.load({buffers_.codes, b_.add(a_offset, b_.index(4 * g)), {k, b_.index(1)}},
-                             {height, 4});
+      if (4 * g % wide == 0) {
+        const ValueId at = b_.add(a_offset, b_.index(4 * g));
+        codes = b_.load({buffers_.codes, at, {k, b_.index(1)}}, {height, wide});
+      }
+      const Tile a = wide == 4 ? codes : b_.slice(codes, {0, 4 * g % wide}, {height, 4});
       const ValueId group = b_.add(b_.mul(u, b_.index(unit_ / 4)), b_.index(g));
       acc = b_.dot_i8(acc, a, load_group(kc, group));
     }
@@ -247,10 +254,19 @@ int64_t int8_unit(const WeightLayout& layout) {
   return 8;
 }
 
+namespace {
+
+std::vector<int> int8_heights(const codegen::HostTarget& host) {
+  if (host.arch == codegen::HostArch::kAArch64) return {4, 2, 1};  // and rows of codes beside sums
+  if (host.vector_registers >= 32) return {6, 2, 1};
+  return {3, 1};
+}
+
+}  // namespace
+
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host) {
-  const bool many_registers = host.vector_registers >= 32;
-  exact.tile.heights = many_registers ? std::vector<int>{6, 2, 1} : std::vector<int>{3, 1};
+  exact.tile.heights = int8_heights(host);
   const int64_t unit = int8_unit(layout);
   exact.k_block = std::max<int64_t>(unit, 512 / unit * unit);
   return exact;
