@@ -11,7 +11,7 @@ import numpy as np
 
 from . import tensors
 from .host_memory import available_memory
-from .inputs import InputError
+from .input_sizes import UnmadeTypeError
 from .library import E8M0_SINCE, get_library_path, version_tuple
 from .report import SessionError, session_with_report
 
@@ -72,7 +72,7 @@ def try_model(
         raise TrialError(_without_path(_refusal(error, written), written)) from error
     try:
         inputs = make_inputs(session)
-    except InputError as error:
+    except UnmadeTypeError as error:
         return Trial(skipped=f"it opens, but was not run: {error}")
     try:
         expected = run_original(original, inputs, make_settings, device)

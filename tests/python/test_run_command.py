@@ -143,3 +143,18 @@ def test_text_comes_from_a_file(command, tmp_path, name):
     assert re.search(r"text:? +string +\[2\]", told.out)
     told = command(name, path)
     assert told.status == 1 and "give one with --input NAME=FILE" in told.err
+
+
+@pytest.mark.plugin
+def test_a_misspelt_option_is_told_without_the_runtime_s_source(command, original):
+    told = command("run", original, "--option", "clam=all")
+    assert (
+        told.status == 1 and "unknown provider option 'clam'; valid options are: claim" in told.err
+    )
+    assert "/onnxruntime_src" not in told.err and "CreateProvider" not in told.err
+
+
+@pytest.mark.plugin
+def test_what_was_written_is_named(command, original, tmp_path):
+    told = command("run", original, "--save", tmp_path / "arrays")
+    assert told.status == 0 and f"Written: {tmp_path}/arrays" in told.out

@@ -55,6 +55,8 @@ def run(args) -> int:
         console.print_json(_summary(report, made, names, outputs, comparison))
     else:
         _print(report, made, session.get_outputs(), outputs, comparison)
+        for file in filter(None, (args.trace, args.save)):
+            console.say(f"Written: {file}")
     return 0 if comparison is None or comparison.ok else 1
 
 
