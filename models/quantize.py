@@ -66,6 +66,9 @@ class QuantizeReport:
     def quantized_layers(self) -> list[LayerReport]:
         return [layer for layer in self.layers if layer.quantized]
 
+    def matches(self, pattern: str) -> bool:
+        return any(fnmatch.fnmatch(layer.node, pattern) for layer in self.layers)
+
     def as_dict(self) -> dict:
         return asdict(self)
 

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from .number_formats import expand_blocks
-from .rewrite import graphs_of
+from .rewrite import graphs_of, sort_nodes
 
 _WIDE = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WIDE_NUMPY = tuple(np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16))
@@ -32,6 +32,7 @@ def evaluate(
     """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
+    sort_nodes(wide.graph)
     for graph in graphs_of(wide.graph):
         _widen(graph)
         if rounded_to is not None:

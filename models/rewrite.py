@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,48 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         for inner in subgraphs(node):
             yield from graphs_of(inner)
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Producers before readers, as ONNX asks; some converters append their casts at the end.
+
+    ONNX Runtime takes such models. What stands in order keeps its place.
+    """
+    for inner in graphs_of(graph):
+        order = _sorted(inner)
+        if order != sorted(order):
+            nodes = [_copied(inner.node[index]) for index in order]
+            del inner.node[:]
+            inner.node.extend(nodes)
+
+
+def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    return made
+
+
+def _sorted(graph: onnx.GraphProto) -> list[int]:
+    """Places of the nodes, the first that can run first; as they stand where they form a ring."""
+    producers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    readers, waits = [[] for _ in graph.node], []
+    for index, node in enumerate(graph.node):
+        bodies = [inner for body in subgraphs(node) for inner in graphs_of(body)]
+        names = [*node.input, *(name for b in bodies for n in b.node for name in n.input)]
+        before = {producers[name] for name in names if name in producers} - {index}
+        waits.append(len(before))
+        for producer in before:
+            readers[producer].append(index)
+    ready = [index for index, count in enumerate(waits) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, reader)
+    return order if len(order) == len(graph.node) else list(range(len(graph.node)))
 
 
 def default_opset(model: onnx.ModelProto) -> int:

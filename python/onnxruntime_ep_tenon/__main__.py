@@ -48,8 +48,14 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not _is_users(error):
             raise
-        print(f"tenon: error: {error}", file=sys.stderr)
+        print(f"tenon: error: {_without_source(str(error))}", file=sys.stderr)
         return 1
+
+
+def _without_source(text: str) -> str:
+    """ONNX Runtime may put a file, a line and a C++ signature in front of what a provider said."""
+    said = text.rfind("[ONNXRuntimeError]")
+    return text[said:].strip() if text.startswith("/onnxruntime_src/") and said > 0 else text
 
 
 def _is_users(error: Exception) -> bool:

@@ -115,10 +115,14 @@ def _with_inferred_shapes(model):
     """ONNX's own inference, for tensors that ONNX Runtime folded away before we saw them."""
     from onnx import shape_inference
 
+    from .models.rewrite import sort_nodes
+
     try:
-        return shape_inference.infer_shapes(model)
+        inferred = shape_inference.infer_shapes(model)
     except Exception:  # a model that it cannot read, or one of more than 2 GiB: drawn without
-        return model
+        inferred = model
+    sort_nodes(inferred.graph)
+    return inferred
 
 
 def type_text(value_info) -> str:

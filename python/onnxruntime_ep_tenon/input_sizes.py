@@ -24,6 +24,10 @@ class InputError(ValueError):
     """An input cannot be made or read; the text says which and what to give."""
 
 
+class UnmadeTypeError(InputError):
+    """Nobody named anything wrong: there are no random values of that type."""
+
+
 @dataclass(frozen=True)
 class ChosenSize:
     """A size that neither the model nor the user had given."""

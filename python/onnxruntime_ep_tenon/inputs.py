@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .input_sizes import ChosenSize, InputError, Sizes
+from .input_sizes import ChosenSize, InputError, Sizes, UnmadeTypeError
 from .requirements import require
 
 _NUMPY_TYPES = {
@@ -39,7 +39,9 @@ def dtype_of(type_name: str) -> np.dtype:
     if type_name in _SMALL_TYPES:
         module = require("ml_dtypes", f"for inputs of type {type_name}")
         return np.dtype(getattr(module, _SMALL_TYPES[type_name]))
-    raise InputError(f"inputs of type {type_name} cannot be made; give one with --input NAME=FILE")
+    raise UnmadeTypeError(
+        f"inputs of type {type_name} cannot be made; give one with --input NAME=FILE"
+    )
 
 
 def random_input(name: str, type_name: str, shape, seed: int, largest_integer: int) -> np.ndarray:
@@ -119,7 +121,7 @@ def _whole(wanted, arrays: dict[str, np.ndarray]) -> int:
     """The size that lengths count: the first one behind the batch that the model leaves open."""
     for value in wanted:
         for axis, declared in enumerate(value.shape or []):
-            if axis and not isinstance(declared, int):
+            if axis and not isinstance(declared, int) and axis < arrays[value.name].ndim:
                 return arrays[value.name].shape[axis]
     return 0
 

@@ -11,14 +11,15 @@ import numpy as np
 
 from . import tensors
 from .host_memory import available_memory
-from .inputs import InputError
+from .input_sizes import UnmadeTypeError
 from .library import E8M0_SINCE, get_library_path, version_tuple
-from .report import SessionError, session_with_report
+from .report import SessionError, session_with_report, shortened
 
 # Both models, the weights as they are packed, and what the runtime copies while it loads.
 _MEMORY_PER_FILE_BYTE = 3
 # Larger ones take minutes to open on a small host.
 _LARGEST_ALONE = 1 << 30
+_LONGEST_ERROR = 400  # some list every tensor that they know
 # Between a weight's DequantizeLinear and the layer that reads it.
 _ON_THE_WAY = ("DequantizeLinear", "Transpose", "Cast", "Reshape")
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)")
@@ -72,7 +73,7 @@ def try_model(
         raise TrialError(_without_path(_refusal(error, written), written)) from error
     try:
         inputs = make_inputs(session)
-    except InputError as error:
+    except UnmadeTypeError as error:
         return Trial(skipped=f"it opens, but was not run: {error}")
     try:
         expected = run_original(original, inputs, make_settings, device)
@@ -147,7 +148,7 @@ def other_inputs_text(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+    return shortened(str(error).strip().split("\n", 1)[0], _LONGEST_ERROR)
 
 
 def _refusal(error: Exception, written: Path) -> str:

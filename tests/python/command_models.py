@@ -107,6 +107,17 @@ def rounded_activations() -> onnx.ModelProto:
     return g.model()
 
 
+def unsorted() -> onnx.ModelProto:
+    """The reader stands before the producer, as some converters leave casts that they add."""
+    model = linear()
+    product, relu = model.graph.node
+    nodes = [relu, product]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    return model
+
+
 def saved(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
     path = folder / name
     onnx.save(model, path)

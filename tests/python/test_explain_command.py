@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from command_models import behind_nonzero, linear, saved
+from command_models import behind_nonzero, linear, saved, unsorted
 from onnxruntime_ep_tenon.commands.explain import fusion_rows
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
@@ -196,3 +196,11 @@ def test_every_model_of_a_folder_is_explained(command, tmp_path):
     assert "encoder.onnx: Tenon claims" in told.out and "decoder.onnx: Tenon claims" in told.out
     told = command("explain", tmp_path, "--json")
     assert told.status == 1 and "holds several models; give one of:" in told.err
+
+
+@pytest.mark.plugin
+def test_a_model_whose_nodes_are_out_of_order_is_drawn(command, tmp_path):
+    page = tmp_path / "page.html"
+    told = command("explain", saved(unsorted(), tmp_path), "--html", page)
+    assert told.status == 0, told.err
+    assert "Relu" in page.read_text()

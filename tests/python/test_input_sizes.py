@@ -57,6 +57,8 @@ def test_sound_lasts_a_second_and_is_valid_throughout():
     assert made.arrays["waveforms_lens"].tolist() == [400]
     encoder = session(text=("int64", ["batch", "seq"]), lengths=("int32", [None]))
     assert make_inputs(encoder).arrays["lengths"].tolist() == [32]
+    made = make_inputs(encoder, shapes={"text": [7]})  # wrong, as the runtime will say
+    assert shapes(made)["text"] == [7]
 
 
 def test_a_choice_is_told_with_its_reason():

@@ -260,3 +260,18 @@ def test_a_quantised_model_is_told_to_be_one(command, tmp_path):
     model, _ = quantize.quantize_model(linear(), "int4")
     told = command("quantize", saved(model, tmp_path), "--format", "nvfp4")
     assert told.status == 1 and "it is quantised already" in one_line(told.err)
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("wrong", [("--dim", "rosw=3"), ("--input", "z=z.npy")])
+def test_a_misspelt_name_is_an_error_and_nothing_is_written(command, tmp_path, wrong):
+    told = command("quantize", saved(linear(), tmp_path), "--format", "int4", *wrong)
+    assert told.status == 1 and "the model has no" in one_line(told.err)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.plugin
+def test_a_pattern_that_matches_nothing_is_told(command, tmp_path):
+    source = saved(linear(), tmp_path)
+    told = command("quantize", source, "--format", "int4", "--exclude", "nobody*")
+    assert told.status == 0 and "--exclude 'nobody*' matches no layer." in told.out

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import onnx
 import pytest
-from command_models import classifier, linear, rounded_activations, saved
+from command_models import classifier, linear, rounded_activations, saved, unsorted
 from onnx import TensorProto
-from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon import tensors, trial
 from onnxruntime_ep_tenon.models import tolerances, validate
 from onnxruntime_ep_tenon.models.builder import GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
@@ -143,3 +143,38 @@ def test_text_comes_from_a_file(command, tmp_path, name):
     assert re.search(r"text:? +string +\[2\]", told.out)
     told = command(name, path)
     assert told.status == 1 and "give one with --input NAME=FILE" in told.err
+
+
+@pytest.mark.plugin
+def test_a_misspelt_option_is_told_without_the_runtime_s_source(command, original):
+    told = command("run", original, "--option", "clam=all")
+    assert (
+        told.status == 1 and "unknown provider option 'clam'; valid options are: claim" in told.err
+    )
+    assert "/onnxruntime_src" not in told.err and "CreateProvider" not in told.err
+
+
+@pytest.mark.plugin
+def test_what_was_written_is_named(command, original, tmp_path):
+    told = command("run", original, "--save", tmp_path / "arrays")
+    assert told.status == 0 and f"Written: {tmp_path}/arrays" in told.out
+
+
+@pytest.mark.plugin
+def test_a_model_whose_nodes_are_out_of_order_is_compared(command, tmp_path):
+    told = command("run", saved(unsorted(), tmp_path), "--compare", "reference")
+    assert told.status == 0, told.out
+
+
+def test_an_error_that_lists_everything_is_cut():
+    told = trial.first_line(RuntimeError("no input 'x' in " + ", ".join(map(str, range(10000)))))
+    assert told.startswith("no input 'x'") and len(told) <= 400
+
+
+def test_two_roundings_to_16_bits_have_a_bound_of_their_own():
+    """Ours was nearer to float32 than the CPU provider's, and was called WRONG."""
+    assert tolerances.for_activations(linear(TensorProto.FLOAT16)) is None
+    assert tolerances.against_a_provider(linear(TensorProto.FLOAT16)) is tolerances.BOTH_16_BITS
+    assert tolerances.against_a_provider(linear()) is None
+    rounded = tolerances.against_a_provider(rounded_activations())
+    assert rounded is tolerances.QUANTIZED_ACTIVATIONS

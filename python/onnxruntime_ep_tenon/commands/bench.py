@@ -184,7 +184,7 @@ def _check(args, ours: Side, theirs: Side) -> Check:
         text = f"differ by {100 * _largest(verdicts):.2g} % (rms), the other model being {name}"
         return Check(theirs.name, text, verdicts=verdicts)
     graph = onnx.load(_model_of(args, "tenon"), load_external_data=False)
-    bound = tolerances.for_activations(graph, dict(args.option).get("precision_mode", ""))
+    bound = tolerances.against_a_provider(graph, dict(args.option).get("precision_mode", ""))
     if theirs.name == "cuda":  # which multiplies float32 in TF32
         bound = bound or tolerances.MODEL_F16
     check = _judged(

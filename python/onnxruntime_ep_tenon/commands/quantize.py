@@ -67,10 +67,13 @@ def run(args) -> int:
             print_layers(error.report)
             console.say()
         raise
+    unmatched = [pattern for pattern in args.exclude if not report.matches(pattern)]
     if args.json:
         console.print_json({**report.as_dict(), "check": check.trial.as_dict()})
     else:
         print_report(report)
+        for pattern in unmatched:
+            console.say(f"--exclude '{pattern}' matches no layer.")
         _print_check(check.trial)
     return 0
 

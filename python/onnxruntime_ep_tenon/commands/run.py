@@ -55,6 +55,8 @@ def run(args) -> int:
         console.print_json(_summary(report, made, names, outputs, comparison))
     else:
         _print(report, made, session.get_outputs(), outputs, comparison)
+        for file in filter(None, (args.trace, args.save)):
+            console.say(f"Written: {file}")
     return 0 if comparison is None or comparison.ok else 1
 
 
@@ -96,7 +98,8 @@ def _compare(args, model: Path, inputs, names, outputs) -> Comparison:
         note = "rounded weights: errors are relative to the original's size"
         return Comparison(judge, verdicts, note)
     graph = onnx.load(model, load_external_data=False)
-    bound = tolerances.for_activations(graph, dict(args.option).get("precision_mode", ""))
+    judged = tolerances.against_a_provider if args.compare == "cpu" else tolerances.for_activations
+    bound = judged(graph, dict(args.option).get("precision_mode", ""))
     verdicts = validate.compare_rounded(names, outputs, expected, bound)
     return Comparison(judge, verdicts, bound.why if bound else "")
 
