@@ -159,7 +159,20 @@ class Partitioner {
     std::vector<size_t> everything(reasons_.size());
     for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
     check(named_apart(graph_), everything, &together_);
-    if (options_.on_host && !options_.claim_all) refuse_products_without_gain();
+    if (!options_.on_host || options_.claim_all) return;
+    refuse_integer_products();
+    refuse_products_without_gain();
+  }
+
+  // Ours would be products of floats: exact, and slower.
+  void refuse_integer_products() {
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      for (const ir::NodeId id : integer_product(graph_, graph_.order()[i])) {
+        refuse(position_.at(graph_.node(id).sources[0]),
+               "claiming it would gain nothing: stock kernels multiply 8-bit integers as such; "
+               "claim=all claims it all the same");
+      }
+    }
   }
 
   // Only the products themselves: what was fused into them may gain in a loop of its own.
@@ -171,10 +184,11 @@ class Partitioner {
       return;  // refused with that reason where it is checked
     }
     for (const ir::NodeId id : fused.order()) {
-      const Support gain = product_gains_on_host(fused, fused.node(id));
-      if (gain) continue;
+      const HostGain gain = product_gains_on_host(fused, fused.node(id));
+      if (gain.support) continue;
       for (const size_t position : positions(fused.node(id).sources)) {
-        if (is_product(at(position)) && fully_declared_[position]) refuse(position, gain.reason);
+        const bool can_go = gain.costs_much || fully_declared_[position];
+        if (is_product(at(position)) && can_go) refuse(position, gain.support.reason);
       }
     }
   }

@@ -69,30 +69,64 @@ bool is_plain(const ir::Graph& graph, const ir::ScaledDot& dot) {
 
 }  // namespace
 
-Support product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
-  if (!node.is(ir::kScaledDot)) return Support::yes();
+HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
+  if (!node.is(ir::kScaledDot)) return {Support::yes()};
   const ir::ScaledDot dot = ir::ScaledDot::from(node);
-  if (!is_plain(fused, dot)) return Support::yes();
+  if (!is_plain(fused, dot)) return {Support::yes()};
   const Dim rows = rows_of(fused, dot);
   const ir::Value& b = fused.value(dot.b);
   if (!b.is_constant()) {
     // Sizes that only a Run knows are those of activations: scores, a rotary's angles.
     const Dim elements = b.shape ? element_count(*b.shape) : Dim(0);
-    if (!elements.is_constant() || elements.value() <= kMostRuntimeWeights) return Support::yes();
-    if (rows.is_constant() && rows.value() >= kFewestRowsForRuntimeWeights) return Support::yes();
-    return Support::no(fmt::format(
-        "claiming it would gain nothing: its weights '{}' arrive at Run, and to pack them for {} "
-        "rows costs more than the product; claim=all claims it all the same",
-        b.name, rows.is_constant() ? rows.text() : "an unknown number of"));
+    if (!elements.is_constant() || elements.value() <= kMostRuntimeWeights) return {Support::yes()};
+    if (rows.is_constant() && rows.value() >= kFewestRowsForRuntimeWeights) return {Support::yes()};
+    return {Support::no(fmt::format(
+                "claiming it would gain nothing: its weights '{}' arrive at Run, and to pack them "
+                "for {} rows costs more than the product; claim=all claims it all the same",
+                b.name, rows.is_constant() ? rows.text() : "an unknown number of")),
+            elements.value() >= kManyRuntimeWeights};
   }
   const int64_t weights = b.constant->elements();
   if (rows.is(1) && weights > kMostPlainWeightsForOneRow) {
-    return Support::no(fmt::format(
-        "claiming it would gain nothing: one row by {} plain weights only reads them, which stock "
-        "kernels do as fast; claim=all claims it all the same",
-        weights));
+    return {Support::no(
+        fmt::format("claiming it would gain nothing: one row by {} plain weights only reads them, "
+                    "which stock kernels do as fast; claim=all claims it all the same",
+                    weights))};
   }
-  return Support::yes();
+  return {Support::yes()};
+}
+
+namespace {
+
+bool is_bytes(const ir::Graph& graph, ir::ValueId id) {
+  const DType dtype = graph.value(id).dtype;
+  return dtype == DType::kI8 || dtype == DType::kU8;
+}
+
+// Whole tensors or columns, as stock kernels take them.
+bool dequantises_bytes(const ir::Graph& graph, const ir::Node* node) {
+  return node && node->is("DequantizeLinear") && node->integer("block_size", 0) == 0 &&
+         is_bytes(graph, node->inputs[0]);
+}
+
+}  // namespace
+
+std::vector<ir::NodeId> integer_product(const ir::Graph& imported, ir::NodeId product) {
+  const ir::Node& node = imported.node(product);
+  if (!node.is("MatMul") || node.inputs.size() != 2) return {};
+  std::vector<ir::NodeId> group = {product};
+  for (const ir::ValueId operand : node.inputs) {
+    if (!dequantises_bytes(imported, imported.producer(operand))) return {};
+    group.push_back(imported.value(operand).producer);
+  }
+  const ir::Node& left = imported.node(group[1]);
+  if (imported.value(left.inputs[0]).is_constant()) return {};
+  const std::vector<ir::NodeId> readers = imported.consumers(node.outputs[0]);
+  if (readers.size() == 1 && imported.node(readers[0]).is("QuantizeLinear") &&
+      is_bytes(imported, imported.node(readers[0]).outputs[0])) {
+    group.push_back(readers[0]);
+  }
+  return group;
 }
 
 bool is_product(const ir::Node& imported) {

@@ -26,12 +26,22 @@ inline constexpr size_t kFewestFusedOps = 4;
 // fewer than this, and elements are not.
 inline constexpr int64_t kFewestRowsForRuntimeWeights = 32;
 inline constexpr int64_t kMostRuntimeWeights = 1 << 12;
+// From so many on it costs more than whatever its readers gain by knowing the result's sizes.
+inline constexpr int64_t kManyRuntimeWeights = 1 << 16;
 // One row reads its weights and no more, at 0.85 of stock's speed where they are plain floats: from
 // so many elements on that is more than a hand-over costs.
 inline constexpr int64_t kMostPlainWeightsForOneRow = 1 << 17;
 
 // Does a fused node on the host gain anything by being ours? Only products of floats may not.
-Support product_gains_on_host(const ir::Graph& fused, const ir::Node& node);
+struct HostGain {
+  Support support;
+  bool costs_much = false;
+};
+HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node);
+// A product of two 8-bit integer tensors with one scale each or one per column, which stock kernels
+// multiply as integers: the product, what dequantises its operands and what quantises its result.
+// Empty for other nodes.
+std::vector<ir::NodeId> integer_product(const ir::Graph& imported, ir::NodeId product);
 // The imported ops that such a product is made of; what is fused into it is none.
 bool is_product(const ir::Node& imported);
 

@@ -214,11 +214,44 @@ TEST(Partition, ProductsOfActivationsAreNoneOfWeightsAtRun) {
 
 // Left out, it would take what its readers know of their operands with it.
 TEST(Partition, AProductOfUndeclaredShapeStaysWithItsReaders) {
-  for (const std::string& weight : {kWeightAtRun, constant_weight()}) {
-    ir::Graph graph = product_and_chain("1", weight);
-    graph.value(graph.find("m")).shape.reset();
-    EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty());
-  }
+  ir::Graph graph = product_and_chain("1", constant_weight());
+  graph.value(graph.find("m")).shape.reset();
+  EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty());
+}
+
+TEST(Partition, ManyWeightsAtRunAreLeftThoughNobodyDeclaresTheResult) {
+  ir::Graph graph = product_and_chain("1", kWeightAtRun);
+  graph.value(graph.find("m")).shape.reset();
+  const auto left = reasons(partition(graph, run_fused_ops, on_host()));
+  ASSERT_TRUE(left.contains(0));
+  EXPECT_NE(left.at(0).find("its weights 'w' arrive at Run"), std::string::npos) << left.at(0);
+}
+
+// What a static quantiser writes: MatMul between two DequantizeLinear and a QuantizeLinear.
+ir::Graph integer_product() {
+  return ir::parse(R"(graph main {
+    input %x: u8[4,32]
+    const %w: i8[32,16] = hex:)" +
+                   std::string(2 * 32 * 16, '0') + R"(
+    const %s: f32[] = hex:0000003f
+    const %xz: u8[] = hex:80
+    const %wz: i8[] = hex:00
+    %a: f32[4,32] = DequantizeLinear@13(%x, %s, %xz) sources=[0]
+    %b: f32[32,16] = DequantizeLinear@13(%w, %s, %wz) sources=[1]
+    %m: f32[4,16] = MatMul@13(%a, %b) sources=[2]
+    %y: u8[4,16] = QuantizeLinear@13(%m, %s, %xz) sources=[3]
+    output %y
+  })");
+}
+
+TEST(Partition, ProductsOfIntegersAreLeftToStockKernelsOnTheHost) {
+  const auto left = reasons(partition(integer_product(), run_fused_ops, on_host()));
+  ASSERT_EQ(left.size(), 4u);
+  EXPECT_NE(left.at(2).find("multiply 8-bit integers"), std::string::npos) << left.at(2);
+  PartitionOptions all = on_host();
+  all.claim_all = true;
+  EXPECT_TRUE(partition(integer_product(), run_fused_ops, all).left_out.empty());
+  EXPECT_TRUE(partition(integer_product(), run_fused_ops, {}).left_out.empty()) << "on a GPU";
 }
 
 TEST(Partition, OneRowByManyPlainWeightsIsLeftOnTheHost) {
