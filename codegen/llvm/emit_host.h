@@ -129,6 +129,7 @@ class HostEmitter : private KernelEmitter {
   Value* lookup_piece(DType dtype, Value* table, Value* codes);
   Value* lookup_in_memory(DType dtype, Value* table, Value* codes);
   Value* permute_words(Value* table, Value* codes);
+  Value* permute_words_neon(Value* floats, Value* codes);
   Value* permute_bytes(Value* table, Value* codes);
 
   // emit_dots.cc

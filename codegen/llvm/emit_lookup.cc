@@ -4,6 +4,12 @@
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <optional>
+
 #include "codegen/llvm/emit_host.h"
 
 namespace tenon::codegen {
@@ -12,6 +18,27 @@ namespace {
 
 int lanes_of(llvm::Value* vector) {
   return static_cast<int>(llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
+}
+
+// The bits of sixteen floats, where they are constant.
+std::optional<std::array<uint32_t, 16>> constant_bits(llvm::Value* table) {
+  auto* known = llvm::dyn_cast<llvm::ConstantDataVector>(table);
+  if (!known || !known->getElementType()->isFloatTy()) return std::nullopt;
+  std::array<uint32_t, 16> bits;
+  for (unsigned i = 0; i < 16; ++i) {
+    bits[i] = static_cast<uint32_t>(known->getElementAsAPFloat(i).bitcastToAPInt().getZExtValue());
+  }
+  return bits;
+}
+
+// The first of sixteen whole numbers in a row, such as codes of integers stand for.
+std::optional<int32_t> first_of_a_row(const std::array<uint32_t, 16>& bits) {
+  const auto first = std::bit_cast<float>(bits[0]);
+  if (!(std::abs(first) < 1024) || first != std::trunc(first)) return std::nullopt;
+  for (size_t i = 0; i < 16; ++i) {
+    if (std::bit_cast<uint32_t>(first + static_cast<float>(i)) != bits[i]) return std::nullopt;
+  }
+  return static_cast<int32_t>(first);
 }
 
 }  // namespace
@@ -64,21 +91,50 @@ llvm::Value* HostEmitter::permute_words(Value* table, Value* codes) {
       return ir_.CreateSelect(is_high, permute(high), permute(low));
     }));
   }
+  return finish(permute_words_neon(floats, codes));
+}
+
+// A look-up in four registers takes three slots and its index a slow multiplication: it is the last
+// resort.
+llvm::Value* HostEmitter::permute_words_neon(Value* floats, Value* codes) {
+  auto number = [](Value* like, uint32_t v) { return llvm::ConstantInt::get(like->getType(), v); };
+  auto entry_of = [&](Value* c) { return ir_.CreateAnd(c, number(c, 15)); };
+  const auto bits = constant_bits(floats);
+  if (const auto first = bits ? first_of_a_row(*bits) : std::nullopt) {
+    return in_chunks(codes, 4, [&](Value* c) {
+      Value* whole = ir_.CreateAdd(entry_of(c), number(c, static_cast<uint32_t>(*first)));
+      return ir_.CreateSIToFP(whole, vector_of(ir_.getFloatTy(), 4));
+    });
+  }
+  auto in_bytes = [&](Value* v) { return ir_.CreateBitCast(v, vector_of(ir_.getInt8Ty(), 16)); };
+  auto in_floats = [&](Value* v) { return ir_.CreateBitCast(v, vector_of(ir_.getFloatTy(), 4)); };
+  if (bits && std::ranges::all_of(*bits, [](uint32_t b) { return b % 0x10000 == 0; })) {
+    // Two bytes say all: one register has the lower ones, one the upper; others than 0 … 31 give 0.
+    std::array<uint8_t, 16> lower, upper;
+    for (size_t i = 0; i < 16; ++i) {
+      lower[i] = static_cast<uint8_t>((*bits)[i] >> 16);
+      upper[i] = static_cast<uint8_t>((*bits)[i] >> 24);
+    }
+    Value* low = llvm::ConstantDataVector::get(ir_.getContext(), lower);
+    Value* high = llvm::ConstantDataVector::get(ir_.getContext(), upper);
+    return in_chunks(codes, 4, [&](Value* c) {
+      Value* entry = entry_of(c);
+      Value* twice = ir_.CreateOr(ir_.CreateShl(entry, 16), ir_.CreateShl(entry, 24));
+      Value* order = in_bytes(ir_.CreateOr(twice, number(c, 0x1000ffff)));
+      return in_floats(ir_.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_tbl2, {order->getType()},
+                                           {low, high, order}));
+    });
+  }
   std::vector<Value*> bytes;
   for (int quarter = 0; quarter < 4; ++quarter) {
-    bytes.push_back(
-        ir_.CreateBitCast(subvector(floats, 4 * quarter, 4), vector_of(ir_.getInt8Ty(), 16)));
+    bytes.push_back(in_bytes(subvector(floats, 4 * quarter, 4)));
   }
-  return finish(in_chunks(codes, 4, [&](Value* c) {
-    auto number = [&](uint32_t v) { return llvm::ConstantInt::get(c->getType(), v); };
-    Value* entry = ir_.CreateAnd(c, number(15));
-    Value* first = ir_.CreateMul(entry, number(0x04040404));
-    Value* order =
-        ir_.CreateBitCast(ir_.CreateAdd(first, number(0x03020100)), vector_of(ir_.getInt8Ty(), 16));
-    Value* found = ir_.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_tbl4, {order->getType()},
-                                       {bytes[0], bytes[1], bytes[2], bytes[3], order});
-    return ir_.CreateBitCast(found, vector_of(ir_.getFloatTy(), 4));
-  }));
+  return in_chunks(codes, 4, [&](Value* c) {
+    Value* first = ir_.CreateMul(entry_of(c), number(c, 0x04040404));
+    Value* order = in_bytes(ir_.CreateAdd(first, number(c, 0x03020100)));
+    return in_floats(ir_.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_tbl4, {order->getType()},
+                                         {bytes[0], bytes[1], bytes[2], bytes[3], order}));
+  });
 }
 
 // Sixteen 8-bit entries, codes as u8.
