@@ -34,12 +34,12 @@ Kernel gemm(int m, int n) {
   return b.finish();
 }
 
-Kernel lookup(DType dtype, DType code_type, int lanes) {
+Kernel lookup(DType dtype, DType code_type, int lanes, double step = 3) {
   return map_kernel(
       {code_type}, dtype,
       [&](Builder& b, std::vector<ValueId> x) {
         std::vector<double> values;
-        for (int i = 0; i < 16; ++i) values.push_back(i * 3);
+        for (int i = 0; i < 16; ++i) values.push_back(i * step);
         return b.lookup(b.table(dtype, values), x[0]);
       },
       lanes);
@@ -93,7 +93,13 @@ TEST(AssemblyTest, TablesStayInRegisters) {
                 HasSubstr("vpshufb"));
     return;
   }
-  EXPECT_THAT(assembly(lookup(DType::kF32, DType::kU32, 16), "aarch64-neon"), HasSubstr("tbl\t"));
+  const auto floats = [](double step) {
+    return assembly(lookup(DType::kF32, DType::kU32, 16, step), "aarch64-neon");
+  };
+  EXPECT_THAT(floats(0.1), ContainsRegex("tbl\t[^{]*\\{ *[^,]*,[^,]*,[^,]*,"));  // four registers
+  EXPECT_THAT(floats(3), ContainsRegex("tbl\t[^{]*\\{ *[^,]*,[^,]*\\}"));  // two bytes say all
+  EXPECT_THAT(floats(1), HasSubstr("cvtf"));
+  EXPECT_THAT(floats(1), Not(HasSubstr("tbl\t")));
   EXPECT_THAT(assembly(lookup(DType::kI8, DType::kU8, 16), "aarch64-neon"), HasSubstr("tbl\t"));
 }
 

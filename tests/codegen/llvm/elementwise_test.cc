@@ -405,5 +405,34 @@ TEST_P(HalfTest, ConvertsEveryCodeAndRoundsFromF64) {
 INSTANTIATE_TEST_SUITE_P(Halves, HalfTest, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
+// Integers in a row, numbers of two bytes, and any others have ways of their own.
+TEST(Lookup, FindsTheVeryBitsInEveryKindOfTable) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<std::vector<double>> tables(5);
+  for (int code = 0; code < 16; ++code) {
+    tables[0].push_back(code - 8);
+    tables[1].push_back(code < 8 ? code : code - 16);
+    tables[2].push_back(decode(DType::kF4E2M1, static_cast<uint64_t>(code)));
+    tables[3].push_back(std::sin(code));
+    tables[4].push_back(code == 3 ? kNan : code == 0 ? -0.0 : code);
+  }
+  std::vector<uint32_t> codes;
+  for (uint32_t i = 0; i < 37; ++i) codes.push_back(i * 7 % 16);
+  for (const std::vector<double>& table : tables) {
+    const auto compute = [&](Builder& b, std::vector<ValueId> x) {
+      return b.lookup(b.table(DType::kF32, table), x[0]);
+    };
+    for (const HostTarget& target : runnable_targets()) {
+      HostKernel kernel(map_kernel({DType::kU32}, DType::kF32, compute), target);
+      std::vector<float> got(codes.size());
+      run_map(kernel, {codes.data()}, got);
+      for (size_t i = 0; i < codes.size(); ++i) {
+        const auto expected = static_cast<float>(table[codes[i]]);
+        ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected)) << expected;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tenon::codegen
