@@ -94,7 +94,7 @@ llvm::Value* HostEmitter::permute_words(Value* table, Value* codes) {
   return finish(permute_words_neon(floats, codes));
 }
 
-// A look-up in four registers takes three slots and its index a slow multiplication: it is the last
+// tbl of four registers is several micro-ops, and its index takes a multiplication: it is the last
 // resort.
 llvm::Value* HostEmitter::permute_words_neon(Value* floats, Value* codes) {
   auto number = [](Value* like, uint32_t v) { return llvm::ConstantInt::get(like->getType(), v); };

@@ -15,6 +15,12 @@ using Nothing = std::vector<ValueId>;
 
 constexpr int64_t kRowsAhead = 32;  // words asked for ahead of their use: 4 KiB
 
+std::vector<int> int8_heights(const codegen::HostTarget& host) {
+  if (host.arch == codegen::HostArch::kAArch64) return {4, 2, 1};  // and rows of codes beside sums
+  if (host.vector_registers >= 32) return {6, 2, 1};
+  return {3, 1};
+}
+
 class Int8Gemm {
  public:
   Int8Gemm(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,
@@ -253,16 +259,6 @@ int64_t int8_unit(const WeightLayout& layout) {
   }
   return 8;
 }
-
-namespace {
-
-std::vector<int> int8_heights(const codegen::HostTarget& host) {
-  if (host.arch == codegen::HostArch::kAArch64) return {4, 2, 1};  // and rows of codes beside sums
-  if (host.vector_registers >= 32) return {6, 2, 1};
-  return {3, 1};
-}
-
-}  // namespace
 
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host) {
