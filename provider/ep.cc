@@ -24,6 +24,7 @@ namespace {
 
 constexpr uint32_t kFirstWithSync = 25;               // ONNX Runtime 1.25
 constexpr uint32_t kFirstWithInitializationEnd = 27;  // ONNX Runtime 1.27
+constexpr uint32_t kFirstWithDefaultMemory = 27;
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
 
@@ -156,7 +157,7 @@ Ep::Ep(Options options, Target target, const OrtLogger& logger)
   begin_session();
   GetName = [](const OrtEp*) noexcept { return kProviderName; };
   set_session_callbacks();
-  if (target_.device) set_gpu_callbacks();
+  target_.device ? set_gpu_callbacks() : set_host_callbacks();
   if (session_graph_) set_graph_callbacks();
   if (const auto idle = gpu_only(options_); !target_.on_gpu() && !idle.empty()) {
     log(ORT_LOGGING_LEVEL_WARNING,
@@ -193,6 +194,21 @@ void Ep::set_session_callbacks() {
   };
   IsConcurrentRunSupported = [](OrtEp* ep, bool* supported) noexcept -> OrtStatus* {
     *supported = !self(ep).session_graph_;
+    return nullptr;
+  };
+}
+
+// A session on the CPU may have been given a GPU as well, whose memory the runtime would take for
+// our nodes' inputs and outputs.
+void Ep::set_host_callbacks() {
+  if (runtime().version < kFirstWithDefaultMemory) return;
+  OrtMemoryInfo* info = nullptr;
+  check(runtime().api->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &info));
+  host_memory_ = {info, [](OrtMemoryInfo* i) { runtime().api->ReleaseMemoryInfo(i); }};
+  GetDefaultMemoryDevice = [](const OrtEp* ep,
+                              const OrtMemoryDevice** device) noexcept -> OrtStatus* {
+    *device =
+        runtime().ep->MemoryInfo_GetMemoryDevice(static_cast<const Ep*>(ep)->host_memory_.get());
     return nullptr;
   };
 }

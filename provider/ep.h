@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "provider/exclusions.h"
+#include "provider/gpus.h"
 #include "provider/memcpy_kernels.h"
 #include "provider/options.h"
 #include "provider/report.h"
@@ -29,6 +30,7 @@ class Ep : public OrtEp {
  private:
   void set_session_callbacks();
   void set_gpu_callbacks();
+  void set_host_callbacks();
   void set_graph_callbacks();
   void get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support);
   void keep(GraphReport graph);
@@ -50,6 +52,7 @@ class Ep : public OrtEp {
   const Options options_;
   const Target target_;
   const OrtLogger& logger_;
+  MemoryInfo host_memory_{nullptr, nullptr};     // where nodes read and write, on the CPU
   std::optional<MemcpyKernels> memcpy_kernels_;  // on a GPU of this machine
   std::optional<SessionGraph> session_graph_;    // with cuda_graph_scope=session
   std::mutex mutex_;                             // sessions may compile on several threads

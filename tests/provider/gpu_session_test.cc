@@ -396,7 +396,10 @@ TEST_F(Gpu, TheCpuMayComeAlong) {
     return stub_calls("cuLaunchKernel") - before;
   };
   EXPECT_EQ(launches(kClaimAll), 3);
+  // A real GPU's memory cannot be read by the CPU, so nothing may be brought there for its nodes.
+  const long copies = stub_calls("cuMemcpyAsync");
   EXPECT_EQ(launches({{"claim", "all"}, {"target", "cpu"}}), 0);
+  EXPECT_EQ(stub_calls("cuMemcpyAsync"), copies);
 }
 
 }  // namespace
