@@ -2,10 +2,12 @@
 
 #include <array>
 
+#include "kernels/llvm/scaled_dot/byte_weight.h"
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gemm.h"
 #include "kernels/llvm/scaled_dot/gemm_int8.h"
 #include "kernels/llvm/scaled_dot/gemv.h"
+#include "kernels/llvm/scaled_dot/gemv_digits.h"
 #include "kernels/llvm/scaled_dot/gemv_int8.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
 #include "kernels/llvm/scaled_dot/runtime_panel.h"
@@ -142,6 +144,26 @@ Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   return writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
 }
 
+Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                     const ScaledDotProblem& problem, BufferArgument a, const WeightLayout& layout,
+                     const WeightBuffers& weights, Lowered& lowered) {
+  const DType type = int8_code_type(settings.host);
+  const Dim one = is_one(problem.rows);
+  const DigitRow row = digit_row(problem, a, one, int8_unit(layout), layout.bits == 4, type,
+                                 int8_byte_scale(layout.element), lowered);
+  LaunchWriter writer("dot_row_digits");
+  DigitBuffers buffers;
+  buffers.a = writer.buffer("a", DType::kF32, a);
+  buffers.digits = writer.buffer("digits", type, row.digits);
+  buffers.scales = writer.buffer("row_scales", DType::kF32, row.scales);
+  buffers.weight_bytes = writer.buffer("weight_bytes", DType::kU8, weights.elements);
+  const WeightReader weight = declare_weight(writer, layout, weights);
+  Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
+  emit_gemv_digits(writer, weight, buffers, epilogue);
+  const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
+  return writer.finish(layout.panels * one, static_cast<int64_t>(cost + 1));
+}
+
 Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
                        const ScaledDotProblem& problem, const WeightLayout& layout) {
   Lowered lowered;
@@ -152,7 +174,10 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   const Dim one = is_one(problem.rows), several = 1 - one;
   const bool one_row_kernel = !layout.plain() && !one.is(0);
   if (one_row_kernel) {
-    lowered.launches.push_back(gemv_launch(graph, node, problem, a, layout, buffers, lowered));
+    const bool digits = static_cast<bool>(supports_digits(graph, problem, layout, settings.host));
+    lowered.launches.push_back(
+        digits ? digits_launch(graph, node, settings, problem, a, layout, buffers, lowered)
+               : gemv_launch(graph, node, problem, a, layout, buffers, lowered));
   }
   if (!one_row_kernel || !several.is(0)) {
     BufferArgument rows = a;

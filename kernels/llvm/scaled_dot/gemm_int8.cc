@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/convert.h"
+#include "kernels/llvm/scaled_dot/byte_weight.h"
 
 namespace tenon::kernels {
 namespace {
@@ -228,17 +228,6 @@ class Int8Gemm {
 };
 
 }  // namespace
-
-double int8_byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
-
-std::vector<double> int8_table(const WeightLayout& layout) {
-  std::vector<double> bytes(16);
-  for (uint64_t code = 0; code < 16; ++code) {
-    bytes[code] = (decode(layout.element, code) - static_cast<double>(layout.zero_offset)) /
-                  int8_byte_scale(layout.element);
-  }
-  return bytes;
-}
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host) {
   const DType element = layout.element;

@@ -17,9 +17,6 @@
 namespace tenon::kernels {
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host);
-// The bytes that 4-bit codes become, and what 1 in a byte is worth: e2m1 is a multiple of one half.
-std::vector<double> int8_table(const WeightLayout& layout);
-double int8_byte_scale(DType element);
 // K per activation scale: the weight's block, cut down to 128.
 int64_t int8_unit(const WeightLayout& layout);
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,

@@ -32,13 +32,10 @@ std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, Va
 
 }  // namespace
 
-void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epilogue& epilogue) {
-  Builder& b = writer.builder;
+Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel) {
   const WeightLayout& layout = weight.layout;
   const std::vector<int> shape = {layout.columns};
-  const ValueId panel = b.task();
   const int64_t words = layout.block / layout.per_word();
-  epilogue.begin();
 
   const auto block_sum = [&](ValueId block) {
     const Tile zero =
@@ -58,14 +55,21 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
     }
     return b.add(sums[0], sums[1]);
   };
-  const Tile total =
-      b.loop(b.index(0), b.index(layout.blocks()), b.index(1), {b.constant(DType::kF32, 0, shape)},
-             [&](ValueId block, auto carried) -> std::vector<ValueId> {
-               const Tile sum = block_sum(block);
-               if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};
-               return {b.fma(sum, weight.load_scale(b, panel, block), carried[0])};
-             })[0];
+  return b.loop(b.index(0), b.index(layout.blocks()), b.index(1),
+                {b.constant(DType::kF32, 0, shape)},
+                [&](ValueId block, auto carried) -> std::vector<ValueId> {
+                  const Tile sum = block_sum(block);
+                  if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};
+                  return {b.fma(sum, weight.load_scale(b, panel, block), carried[0])};
+                })[0];
+}
 
+void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epilogue& epilogue) {
+  Builder& b = writer.builder;
+  const WeightLayout& layout = weight.layout;
+  const ValueId panel = b.task();
+  epilogue.begin();
+  const Tile total = gemv_sum(b, weight, a, panel);
   const ValueId column = b.mul(panel, b.index(layout.columns));
   const bool whole = layout.n % layout.columns == 0;
   const ValueId extent = whole ? kNone : b.sub(b.index(layout.n), column);

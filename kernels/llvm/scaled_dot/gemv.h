@@ -7,7 +7,11 @@
 
 namespace tenon::kernels {
 
-// One task is one panel of columns. `a` is one f32 row of K.
+// The sums of a panel's columns. `a` is one f32 row of K.
+codegen::ValueId gemv_sum(codegen::Builder& b, const WeightReader& weight, codegen::ValueId a,
+                          codegen::ValueId panel);
+
+// One task is one panel of columns.
 void emit_gemv(LaunchWriter& writer, const WeightReader& weight, codegen::ValueId a,
                Epilogue& epilogue);
 

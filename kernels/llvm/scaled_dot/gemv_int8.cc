@@ -1,10 +1,11 @@
 #include "kernels/llvm/scaled_dot/gemv_int8.h"
 
+#include "kernels/llvm/scaled_dot/byte_weight.h"
+
 namespace tenon::kernels {
 namespace {
 
 using codegen::Builder;
-using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
@@ -17,11 +18,12 @@ class Int8Gemv {
         weight_(weight),
         layout_(weight.layout),
         buffers_(buffers),
+        bytes_{layout_, buffers.weight_bytes},
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
         panel_(b_.task()) {
     if (layout_.bits == 4 && !has_plain_codes()) {
-      table_ = b_.table(DType::kI8, int8_table(layout_));
+      bytes_.table = b_.table(DType::kI8, int8_table(layout_));
     }
   }
 
@@ -44,44 +46,16 @@ class Int8Gemv {
   Tile add_unit(ValueId unit, Tile sum) {
     const ValueId first = b_.mul(unit, b_.index(unit_));
     acc_ = b_.integer_constant(DType::kI32, 0, {1, columns_});
-    const int64_t step = layout_.bits == 4 ? 8 : 4;
-    for (int64_t k = 0; k < unit_; k += step) {
-      const ValueId at = b_.add(first, b_.index(k));
-      layout_.bits == 4 ? add_eight(at) : add_four(at, load_bytes(at, 4));
+    for (int64_t k = 0; k < unit_; k += bytes_.k_per_load()) {
+      ValueId at = b_.add(first, b_.index(k));
+      for (const Tile codes : bytes_.load(b_, panel_, at, kRowsAhead)) {
+        const Tile a = b_.load({buffers_.codes, at, {b_.index(layout_.k), b_.index(1)}}, {1, 4});
+        acc_ = b_.dot_i8(acc_, a, codes);
+        at = b_.add(at, b_.index(4));
+      }
     }
     const Tile t = less_zero(b_.cast(b_.reshape(acc_, {columns_}), DType::kF32), unit, first);
     return b_.fma(b_.mul(t, scale_at(first)), row_number(buffers_.scales, unit), sum);
-  }
-
-  // Eight k of 4-bit codes: even ones in the low halves of bytes, odd ones in the high halves.
-  void add_eight(ValueId k) {
-    const int bytes = 4 * columns_;
-    const Tile raw = load_bytes(k, 8);
-    const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
-    const Tile odd = b_.binary(Fn::kShiftRight, raw, b_.integer_constant(DType::kU8, 4, {bytes}));
-    add_four(k, even);
-    add_four(b_.add(k, b_.index(4)), odd);
-  }
-
-  Tile load_bytes(ValueId k, int64_t per_line) {
-    const int bytes = 4 * columns_;
-    const ValueId line = b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), k), b_.index(per_line));
-    const ValueId ahead = b_.mul(b_.add(line, b_.index(kRowsAhead)), b_.index(bytes));
-    b_.prefetch(buffers_.weight_bytes, ahead);
-    return b_.load({buffers_.weight_bytes, b_.mul(line, b_.index(bytes))}, {bytes});
-  }
-
-  void add_four(ValueId k, Tile codes) {
-    const Tile a = b_.load({buffers_.codes, k, {b_.index(layout_.k), b_.index(1)}}, {1, 4});
-    acc_ = b_.dot_i8(acc_, a, b_.reshape(bytes_of(codes), {columns_, 4}));
-  }
-
-  Tile bytes_of(Tile codes) {
-    if (table_ != kNone) return b_.lookup(table_, codes);
-    if (layout_.element == DType::kU8) {
-      codes = b_.binary(Fn::kXor, codes, b_.integer_constant(DType::kU8, 128, {4 * columns_}));
-    }
-    return b_.bitcast(codes, DType::kI8);
   }
 
   Tile less_zero(Tile t, ValueId unit, ValueId first) {
@@ -109,10 +83,10 @@ class Int8Gemv {
   const WeightReader& weight_;
   const WeightLayout& layout_;
   const Int8Buffers& buffers_;
+  ByteWeight bytes_;
   const int columns_;
   const int64_t unit_;
   const ValueId panel_;
-  ValueId table_ = kNone;
   Tile acc_ = kNone;
 };
 

@@ -1,0 +1,46 @@
+#include "kernels/llvm/scaled_dot/byte_weight.h"
+
+#include "base/convert.h"
+
+namespace tenon::kernels {
+
+using codegen::Builder;
+using codegen::Fn;
+using codegen::kNone;
+using codegen::ValueId;
+
+double int8_byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
+
+std::vector<double> int8_table(const WeightLayout& layout) {
+  std::vector<double> bytes(16);
+  for (uint64_t code = 0; code < 16; ++code) {
+    bytes[code] = (decode(layout.element, code) - static_cast<double>(layout.zero_offset)) /
+                  int8_byte_scale(layout.element);
+  }
+  return bytes;
+}
+
+std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k,
+                                      int64_t rows_ahead) const {
+  const int count = 4 * layout.columns;
+  const auto number = [&](int64_t value) { return b.integer_constant(DType::kU8, value, {count}); };
+  const ValueId line = b.div(b.add(b.mul(panel, b.index(layout.k)), k), b.index(k_per_load()));
+  const ValueId ahead = b.mul(b.add(line, b.index(rows_ahead)), b.index(count));
+  for (int at = 0; at < count; at += 64) b.prefetch(bytes, b.add(ahead, b.index(at)));
+  const ValueId raw = b.load({bytes, b.mul(line, b.index(count))}, {count});
+  std::vector<ValueId> groups;
+  if (layout.bits == 4) {
+    groups = {b.binary(Fn::kAnd, raw, number(15)), b.binary(Fn::kShiftRight, raw, number(4))};
+  } else if (layout.element == DType::kU8) {  // less its zero offset of 128
+    groups = {b.binary(Fn::kXor, raw, number(128))};
+  } else {
+    groups = {raw};
+  }
+  for (ValueId& group : groups) {
+    group = table != kNone ? b.lookup(table, group) : b.bitcast(group, DType::kI8);
+    group = b.reshape(group, {layout.columns, 4});
+  }
+  return groups;
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,28 @@
+// A packed weight's codes as signed bytes in registers, for kernels that read each code once.
+//
+// Even codes of eight lie in the low halves of a word's bytes and odd ones in the high halves, so
+// one mask and one shift part them; rows of activations are stored in that order (int8_rows.h).
+#pragma once
+
+#include "kernels/llvm/scaled_dot/packed_weight.h"
+
+namespace tenon::kernels {
+
+// What 1 in a byte is worth: e2m1 is a multiple of one half.
+double int8_byte_scale(DType element);
+// The bytes that 4-bit codes become, less the layout's zero offset.
+std::vector<double> int8_table(const WeightLayout& layout);
+
+struct ByteWeight {
+  const WeightLayout& layout;
+  codegen::ValueId bytes = codegen::kNone;  // the words, read as bytes
+  codegen::ValueId table = codegen::kNone;  // of 4-bit codes; none: codes from 0 to 15 as they are
+
+  int k_per_load() const { return layout.bits == 4 ? 8 : 4; }
+  // Bytes [columns, 4] of k_per_load() values of k from `k` on, four by four; asks for what is
+  // `rows_ahead` loads further.
+  std::vector<codegen::ValueId> load(codegen::Builder& b, codegen::ValueId panel,
+                                     codegen::ValueId k, int64_t rows_ahead) const;
+};
+
+}  // namespace tenon::kernels
