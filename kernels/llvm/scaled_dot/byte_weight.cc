@@ -9,7 +9,10 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
-double int8_byte_scale(DType element) { return element == DType::kF4E2M1 ? 0.5 : 1.0; }
+double int8_byte_scale(DType element) {
+  if (element == DType::kI4) return 1.0 / 16;
+  return element == DType::kF4E2M1 ? 0.5 : 1.0;
+}
 
 std::vector<double> int8_table(const WeightLayout& layout) {
   std::vector<double> bytes(16);
@@ -18,6 +21,15 @@ std::vector<double> int8_table(const WeightLayout& layout) {
                   int8_byte_scale(layout.element);
   }
   return bytes;
+}
+
+ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bool zero_offset)
+    : layout(layout), bytes(bytes) {
+  const bool by_bits = layout.element == DType::kI4 && layout.zero_offset == 0;
+  const bool as_they_are = layout.element == DType::kU4 && !zero_offset;
+  if (layout.bits == 4 && !by_bits && !as_they_are) {
+    table = b.table(DType::kI8, int8_table(layout));
+  }
 }
 
 std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k,
@@ -29,10 +41,10 @@ std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k,
   for (int at = 0; at < count; at += 64) b.prefetch(bytes, b.add(ahead, b.index(at)));
   const ValueId raw = b.load({bytes, b.mul(line, b.index(count))}, {count});
   std::vector<ValueId> groups;
-  if (layout.bits == 4) {
+  if (layout.element == DType::kI4 && table == kNone) {
+    groups = {b.binary(Fn::kShiftLeft, raw, number(4)), b.binary(Fn::kAnd, raw, number(0xf0))};
+  } else if (layout.bits == 4) {
     groups = {b.binary(Fn::kAnd, raw, number(15)), b.binary(Fn::kShiftRight, raw, number(4))};
-  } else if (layout.element == DType::kU8) {  // less its zero offset of 128
-    groups = {b.binary(Fn::kXor, raw, number(128))};
   } else {
     groups = {raw};
   }

@@ -8,15 +8,20 @@
 
 namespace tenon::kernels {
 
-// What 1 in a byte is worth: e2m1 is a multiple of one half.
+// What 1 in a byte is worth: e2m1 is a multiple of one half, and int4 stays in the high half of its
+// byte, where it needs no extension of its sign.
 double int8_byte_scale(DType element);
 // The bytes that 4-bit codes become, less the layout's zero offset.
 std::vector<double> int8_table(const WeightLayout& layout);
 
 struct ByteWeight {
+  // Without `zero_offset`, u4 codes are bytes from 0 to 15.
+  ByteWeight(codegen::Builder& b, const WeightLayout& layout, codegen::ValueId bytes,
+             bool zero_offset);
+
   const WeightLayout& layout;
   codegen::ValueId bytes = codegen::kNone;  // the words, read as bytes
-  codegen::ValueId table = codegen::kNone;  // of 4-bit codes; none: codes from 0 to 15 as they are
+  codegen::ValueId table = codegen::kNone;  // of 4-bit codes, where bits alone do not make them
 
   int k_per_load() const { return layout.bits == 4 ? 8 : 4; }
   // Bytes [columns, 4] of k_per_load() values of k from `k` on, four by four; asks for what is

@@ -23,12 +23,10 @@ class DigitGemv {
         weight_(weight),
         layout_(weight.layout),
         buffers_(buffers),
-        bytes_{layout_, buffers.weight_bytes},
+        bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true),
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
-        panel_(b_.task()) {
-    if (layout_.bits == 4) bytes_.table = b_.table(DType::kI8, int8_table(layout_));
-  }
+        panel_(b_.task()) {}
 
   void emit(Epilogue& epilogue) {
     epilogue.begin();

@@ -18,14 +18,10 @@ class Int8Gemv {
         weight_(weight),
         layout_(weight.layout),
         buffers_(buffers),
-        bytes_{layout_, buffers.weight_bytes},
+        bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/false),
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
-        panel_(b_.task()) {
-    if (layout_.bits == 4 && !has_plain_codes()) {
-      bytes_.table = b_.table(DType::kI8, int8_table(layout_));
-    }
-  }
+        panel_(b_.task()) {}
 
   void emit(Epilogue& epilogue) {
     epilogue.begin();
@@ -46,13 +42,16 @@ class Int8Gemv {
   Tile add_unit(ValueId unit, Tile sum) {
     const ValueId first = b_.mul(unit, b_.index(unit_));
     acc_ = b_.integer_constant(DType::kI32, 0, {1, columns_});
-    for (int64_t k = 0; k < unit_; k += bytes_.k_per_load()) {
-      ValueId at = b_.add(first, b_.index(k));
-      for (const Tile codes : bytes_.load(b_, panel_, at, kRowsAhead)) {
-        const Tile a = b_.load({buffers_.codes, at, {b_.index(layout_.k), b_.index(1)}}, {1, 4});
-        acc_ = b_.dot_i8(acc_, a, codes);
-        at = b_.add(at, b_.index(4));
+    const int wide = unit_ % 16 == 0 ? 16 : 4;  // sdot takes four bytes from any lane of a register
+    Tile row = kNone;
+    for (int64_t k = 0; k < unit_; k += 4) {
+      const ValueId at = b_.add(first, b_.index(k));
+      if (k % bytes_.k_per_load() == 0) groups_ = bytes_.load(b_, panel_, at, kRowsAhead);
+      if (k % wide == 0) {
+        row = b_.load({buffers_.codes, at, {b_.index(layout_.k), b_.index(1)}}, {1, wide});
       }
+      acc_ = b_.dot_i8(acc_, b_.slice(row, {0, k % wide}, {1, 4}),
+                       groups_[static_cast<size_t>(k % bytes_.k_per_load() / 4)]);
     }
     const Tile t = less_zero(b_.cast(b_.reshape(acc_, {columns_}), DType::kF32), unit, first);
     return b_.fma(b_.mul(t, scale_at(first)), row_number(buffers_.scales, unit), sum);
@@ -88,6 +87,7 @@ class Int8Gemv {
   const int64_t unit_;
   const ValueId panel_;
   Tile acc_ = kNone;
+  std::vector<Tile> groups_;
 };
 
 }  // namespace

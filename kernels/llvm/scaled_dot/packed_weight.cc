@@ -55,6 +55,14 @@ void pack_words(const std::byte* source, const ScaledDotProblem& problem,
   }
 }
 
+// Columns past N stay zero.
+void flip_words(const WeightLayout& layout, int64_t panel, uint32_t* out) {
+  const int64_t columns = std::min<int64_t>(layout.columns, layout.n - panel * layout.columns);
+  for (int64_t w = 0; w < layout.k / layout.per_word(); ++w) {
+    for (int64_t c = 0; c < columns; ++c) out[w * layout.columns + c] ^= layout.flipped;
+  }
+}
+
 // Dequantises exactly as ONNX does: (q - zero) * scale in f32.
 void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const WeightLayout& layout,
                 int64_t panel, float* out) {
@@ -157,6 +165,16 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
     layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
   }
+  // Less their middle, unsigned codes are signed ones with the highest bit flipped.
+  if (layout.zero_type == DType::kUndefined && element == DType::kU4 && layout.zero_offset == 8) {
+    layout.element = DType::kI4;
+    layout.flipped = 0x88888888;
+  } else if (layout.zero_type == DType::kUndefined && element == DType::kU8 &&
+             layout.zero_offset == 128) {
+    layout.element = DType::kI8;
+    layout.flipped = 0x80808080;
+  }
+  if (layout.flipped != 0) layout.zero_offset = 0;
   return {Support::yes(), layout};
 }
 
@@ -179,6 +197,7 @@ PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem
       pack_plain(graph, problem, layout, panel, reinterpret_cast<float*>(out));
     } else {
       pack_words(source, problem, layout, panel, reinterpret_cast<uint32_t*>(out));
+      if (layout.flipped != 0) flip_words(layout, panel, reinterpret_cast<uint32_t*>(out));
     }
   });
   if (layout.scale_type != DType::kUndefined) packed.scales = pack_scales(graph, problem, layout);

@@ -24,6 +24,7 @@ struct WeightLayout {
   DType scale_type = DType::kUndefined;  // kUndefined: no scales
   DType zero_type = DType::kUndefined;   // kUndefined: none stored
   int64_t zero_offset = 0;
+  uint32_t flipped = 0;  // bits of a word that differ from the file's: u4 less 8 is stored as i4
 
   bool plain() const { return bits == 32; }
   int per_word() const { return 32 / bits; }
