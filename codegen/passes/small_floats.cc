@@ -59,8 +59,9 @@ Expr decode_e8m0(Expr codes) {
 Expr decode_e4m3fn(Expr codes) {
   constexpr int kKept = 0xbf80;  // sign, and the four low bits of f16's exponent with its fraction
   Expr bits = (codes.bits(DType::kI8).as(DType::kI16) << 7).bits(DType::kU16) & kKept;
-  Expr value = bits.bits(DType::kF16).as(DType::kF32) * 256.0;  // the biases differ by 8
-  return select((codes & 0x7f) == 0x7f, kNan, value);
+  // All ones carry into f16's highest exponent bit, which makes NaN of them.
+  Expr nan = (bits + 0x80) & 0x4000;
+  return (bits | nan).bits(DType::kF16).as(DType::kF32) * 256.0;  // the biases differ by 8
 }
 
 Expr decode_e5m2(Expr codes) {

@@ -12,7 +12,7 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int64_t kRowsAhead = 64;
+constexpr int64_t kRowsAhead = 128;
 // Below, the launch that makes digits costs as much as its reader gains.
 constexpr int64_t kFewestWeights = 1 << 16;
 

@@ -9,7 +9,7 @@ using codegen::Builder;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int64_t kRowsAhead = 64;  // words asked for ahead of their use: 4 KiB
+constexpr int64_t kRowsAhead = 128;  // words asked for ahead of their use: 8 KiB
 
 class Int8Gemv {
  public:
