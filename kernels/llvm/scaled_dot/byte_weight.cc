@@ -9,6 +9,8 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
+constexpr int64_t kBytesAhead = 8 << 10;
+
 double int8_byte_scale(DType element) {
   if (element == DType::kI4) return 1.0 / 16;
   return element == DType::kF4E2M1 ? 0.5 : 1.0;
@@ -32,14 +34,13 @@ ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bo
   }
 }
 
-std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k,
-                                      int64_t rows_ahead) const {
+std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k) const {
   const int count = 4 * layout.columns;
   const auto number = [&](int64_t value) { return b.integer_constant(DType::kU8, value, {count}); };
   const ValueId line = b.div(b.add(b.mul(panel, b.index(layout.k)), k), b.index(k_per_load()));
-  const ValueId ahead = b.mul(b.add(line, b.index(rows_ahead)), b.index(count));
+  const ValueId first = b.mul(line, b.index(count)), ahead = b.add(first, b.index(kBytesAhead));
   for (int at = 0; at < count; at += 64) b.prefetch(bytes, b.add(ahead, b.index(at)));
-  const ValueId raw = b.load({bytes, b.mul(line, b.index(count))}, {count});
+  const ValueId raw = b.load({bytes, first}, {count});
   std::vector<ValueId> groups;
   if (layout.element == DType::kI4 && table == kNone) {
     groups = {b.binary(Fn::kShiftLeft, raw, number(4)), b.binary(Fn::kAnd, raw, number(0xf0))};

@@ -24,10 +24,10 @@ struct ByteWeight {
   codegen::ValueId table = codegen::kNone;  // of 4-bit codes, where bits alone do not make them
 
   int k_per_load() const { return layout.bits == 4 ? 8 : 4; }
-  // Bytes [columns, 4] of k_per_load() values of k from `k` on, four by four; asks for what is
-  // `rows_ahead` loads further.
+  // Bytes [columns, 4] of k_per_load() values of k from `k` on, four by four. What lies 8 KiB
+  // further is asked for: hardware follows a stream too late for loops this short.
   std::vector<codegen::ValueId> load(codegen::Builder& b, codegen::ValueId panel,
-                                     codegen::ValueId k, int64_t rows_ahead) const;
+                                     codegen::ValueId k) const;
 };
 
 }  // namespace tenon::kernels

@@ -12,7 +12,6 @@ using codegen::Fn;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int64_t kRowsAhead = 128;
 // Below, the launch that makes digits costs as much as its reader gains.
 constexpr int64_t kFewestWeights = 1 << 16;
 
@@ -53,7 +52,7 @@ class DigitGemv {
     Tile row = kNone;
     for (int64_t k = 0; k < unit_; k += 4) {
       if (k % bytes_.k_per_load() == 0) {
-        groups_ = bytes_.load(b_, panel_, b_.add(first, b_.index(k)), kRowsAhead);
+        groups_ = bytes_.load(b_, panel_, b_.add(first, b_.index(k)));
       }
       Tile codes = groups_[static_cast<size_t>(k % bytes_.k_per_load() / 4)];
       if (zeros != kNone) codes = b_.sub(codes, zeros);

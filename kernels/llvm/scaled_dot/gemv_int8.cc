@@ -9,8 +9,6 @@ using codegen::Builder;
 using codegen::kNone;
 using codegen::ValueId;
 
-constexpr int64_t kRowsAhead = 128;  // words asked for ahead of their use: 8 KiB
-
 class Int8Gemv {
  public:
   Int8Gemv(LaunchWriter& writer, const WeightReader& weight, const Int8Buffers& buffers)
@@ -46,7 +44,7 @@ class Int8Gemv {
     Tile row = kNone;
     for (int64_t k = 0; k < unit_; k += 4) {
       const ValueId at = b_.add(first, b_.index(k));
-      if (k % bytes_.k_per_load() == 0) groups_ = bytes_.load(b_, panel_, at, kRowsAhead);
+      if (k % bytes_.k_per_load() == 0) groups_ = bytes_.load(b_, panel_, at);
       if (k % wide == 0) {
         row = b_.load({buffers_.codes, at, {b_.index(layout_.k), b_.index(1)}}, {1, wide});
       }
