@@ -25,10 +25,11 @@ bool has_type(DType dtype, std::initializer_list<DType> types) {
   return false;
 }
 
-PackedConstant allocate(size_t bytes) {
-  PackedConstant constant{aligned_bytes(bytes), bytes};
-  std::memset(constant.data.get(), 0, bytes);
-  return constant;
+// Not cleared: panels are written whole, by the threads that take them.
+PackedConstant allocate(size_t bytes) { return {aligned_bytes(bytes), bytes}; }
+
+int64_t real_columns(const WeightLayout& layout, int64_t panel) {
+  return std::min<int64_t>(layout.columns, layout.n - panel * layout.columns);
 }
 
 // Four bytes of a row of K are one word as they stand.
@@ -40,7 +41,7 @@ void pack_words(const std::byte* source, const ScaledDotProblem& problem,
                 const WeightLayout& layout, int64_t panel, uint32_t* out) {
   const int64_t first = panel * layout.columns;
   const int64_t words = layout.k / layout.per_word();
-  for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
+  for (int64_t c = 0; c < real_columns(layout, panel); ++c) {
     if (words_are_contiguous(problem, layout)) {
       const std::byte* row = source + (first + c) * words * 4;
       for (int64_t w = 0; w < words; ++w) std::memcpy(&out[w * layout.columns + c], row + 4 * w, 4);
@@ -57,7 +58,7 @@ void pack_words(const std::byte* source, const ScaledDotProblem& problem,
 
 // Columns past N stay zero.
 void flip_words(const WeightLayout& layout, int64_t panel, uint32_t* out) {
-  const int64_t columns = std::min<int64_t>(layout.columns, layout.n - panel * layout.columns);
+  const int64_t columns = real_columns(layout, panel);
   for (int64_t w = 0; w < layout.k / layout.per_word(); ++w) {
     for (int64_t c = 0; c < columns; ++c) out[w * layout.columns + c] ^= layout.flipped;
   }
@@ -90,37 +91,54 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const W
   }
 }
 
-PackedConstant pack_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
-                           const WeightLayout& layout) {
-  const ScaleReader reader = ScaleReader::scales(graph, problem);
-  const int64_t count = layout.panels * layout.blocks() * layout.columns;
-  PackedConstant packed = allocate(storage_bytes(layout.scale_type, count));
-  for (int64_t panel = 0; panel < layout.panels; ++panel) {
-    for (int64_t block = 0; block < layout.blocks(); ++block) {
-      const int64_t base = (panel * layout.blocks() + block) * layout.columns;
-      for (int64_t c = 0; c < layout.columns && panel * layout.columns + c < layout.n; ++c) {
-        store_code(layout.scale_type, packed.data.get(), base + c,
-                   reader.code(block, panel * layout.columns + c));
-      }
-    }
-  }
-  return packed;
+template <typename Code>
+void interleave(const std::byte* codes, int64_t count, int64_t columns, Code* out) {
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(out + i * columns, codes + i * sizeof(Code), sizeof(Code));
 }
 
-PackedConstant pack_zeros(const ir::Graph& graph, const ScaledDotProblem& problem,
-                          const WeightLayout& layout) {
-  const ScaleReader reader = ScaleReader::zeros(graph, problem);
-  const int64_t count = layout.panels * layout.blocks() * layout.columns;
-  PackedConstant packed = allocate(storage_bytes(layout.zero_type, count));
-  for (int64_t panel = 0; panel < layout.panels; ++panel) {
-    for (int64_t block = 0; block < layout.blocks(); ++block) {
-      const int64_t base = (panel * layout.blocks() + block) * layout.columns;
-      for (int64_t c = 0; c < layout.columns && panel * layout.columns + c < layout.n; ++c) {
-        store_element(layout.zero_type, packed.data.get(), base + c,
-                      reader.number(block, panel * layout.columns + c));
+// Scales of one panel, in the file's own type.
+void pack_scales(const ScaleReader& reader, const WeightLayout& layout, int64_t panel,
+                 std::byte* out) {
+  const int64_t first = panel * layout.columns, blocks = layout.blocks();
+  for (int64_t c = 0; c < real_columns(layout, panel); ++c) {
+    const std::byte* codes = reader.column(first + c);
+    const int bits = codes == nullptr ? 0 : bit_width(layout.scale_type);
+    if (bits == 8) {
+      interleave(codes, blocks, layout.columns, reinterpret_cast<uint8_t*>(out) + c);
+    } else if (bits == 16) {
+      interleave(codes, blocks, layout.columns, reinterpret_cast<uint16_t*>(out) + c);
+    } else if (bits == 32) {
+      interleave(codes, blocks, layout.columns, reinterpret_cast<uint32_t*>(out) + c);
+    } else {
+      for (int64_t block = 0; block < blocks; ++block) {
+        store_code(layout.scale_type, out, block * layout.columns + c,
+                   reader.code(block, first + c));
       }
     }
   }
+}
+
+void pack_zeros(const ScaleReader& reader, const WeightLayout& layout, int64_t panel,
+                std::byte* out) {
+  for (int64_t block = 0; block < layout.blocks(); ++block) {
+    for (int64_t c = 0; c < real_columns(layout, panel); ++c) {
+      store_element(layout.zero_type, out, block * layout.columns + c,
+                    reader.number(block, panel * layout.columns + c));
+    }
+  }
+}
+
+// Room for `per_panel` elements of each panel, which `pack` writes to.
+PackedConstant pack_panels(const WeightLayout& layout, DType dtype, int64_t per_panel,
+                           const std::function<void(int64_t panel, std::byte* out)>& pack) {
+  const size_t bytes = storage_bytes(dtype, per_panel);
+  PackedConstant packed = allocate(static_cast<size_t>(layout.panels) * bytes);
+  parallel_for_each(layout.panels, [&](int64_t panel) {
+    std::byte* out = packed.data.get() + static_cast<size_t>(panel) * bytes;
+    std::memset(out, 0, bytes);
+    pack(panel, out);
+  });
   return packed;
 }
 
@@ -188,20 +206,29 @@ WeightLayout plain_layout(const ScaledDotProblem& problem, int columns) {
 PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem,
                          const WeightLayout& layout) {
   PackedWeight packed{layout, {}, {}, {}};
-  const int64_t words = layout.k / layout.per_word() * layout.columns;  // of one panel
-  packed.elements = allocate(static_cast<size_t>(layout.panels * words) * 4);
   const std::byte* source = graph.value(problem.dot.b).constant->data;
-  parallel_for_each(layout.panels, [&](int64_t panel) {
-    std::byte* out = packed.elements.data.get() + panel * words * 4;
+  const int64_t words = layout.k / layout.per_word() * layout.columns;
+  const int64_t blocks = layout.blocks() * layout.columns;
+  packed.elements = pack_panels(layout, DType::kU32, words, [&](int64_t panel, std::byte* out) {
     if (layout.plain()) {
       pack_plain(graph, problem, layout, panel, reinterpret_cast<float*>(out));
-    } else {
-      pack_words(source, problem, layout, panel, reinterpret_cast<uint32_t*>(out));
-      if (layout.flipped != 0) flip_words(layout, panel, reinterpret_cast<uint32_t*>(out));
+      return;
     }
+    pack_words(source, problem, layout, panel, reinterpret_cast<uint32_t*>(out));
+    if (layout.flipped != 0) flip_words(layout, panel, reinterpret_cast<uint32_t*>(out));
   });
-  if (layout.scale_type != DType::kUndefined) packed.scales = pack_scales(graph, problem, layout);
-  if (layout.zero_type != DType::kUndefined) packed.zeros = pack_zeros(graph, problem, layout);
+  if (layout.scale_type != DType::kUndefined) {
+    const ScaleReader reader = ScaleReader::scales(graph, problem);
+    packed.scales = pack_panels(
+        layout, layout.scale_type, blocks,
+        [&](int64_t panel, std::byte* out) { pack_scales(reader, layout, panel, out); });
+  }
+  if (layout.zero_type != DType::kUndefined) {
+    const ScaleReader reader = ScaleReader::zeros(graph, problem);
+    packed.zeros =
+        pack_panels(layout, layout.zero_type, blocks,
+                    [&](int64_t panel, std::byte* out) { pack_zeros(reader, layout, panel, out); });
+  }
   return packed;
 }
 

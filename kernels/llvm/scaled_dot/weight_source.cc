@@ -91,6 +91,12 @@ double ScaleReader::number(int64_t block, int64_t column) const {
   return load_element(type_, tensor_->data, index(block, column));
 }
 
+const std::byte* ScaleReader::column(int64_t column) const {
+  const bool side_by_side = problem_.dot.scale_b.per_channel && problem_.dot.b_k_last;
+  if (!products_.empty() || !side_by_side || is_packed(type_)) return nullptr;
+  return tensor_->data + column * row_ * bit_width(type_) / 8;
+}
+
 int64_t ScaleReader::index(int64_t block, int64_t column) const {
   if (!problem_.dot.scale_b.per_channel) return 0;
   return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;

@@ -19,6 +19,8 @@ class ScaleReader {
 
   // In the type of packed_scale_type or stored_zero_type.
   uint64_t code(int64_t block, int64_t column) const;
+  // Codes of a column's blocks side by side as the file has them; null where they are not.
+  const std::byte* column(int64_t column) const;
   double number(int64_t block, int64_t column) const;
 
  private:
