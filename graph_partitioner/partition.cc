@@ -320,9 +320,9 @@ class Partitioner {
     }
   }
 
-  static Support gain_of(const ir::Graph& cut) {
+  Support gain_of(const ir::Graph& cut) const {
     try {
-      return is_gainful(cut, fuse(cut));
+      return is_gainful(cut, fuse(cut), options_.on_host);
     } catch (const std::exception& error) {
       return Support::no(fmt::format("could not be compiled: {}", error.what()));
     }
