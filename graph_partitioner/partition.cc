@@ -183,8 +183,9 @@ class Partitioner {
     } catch (const std::exception&) {
       return;  // refused with that reason where it is checked
     }
+    const bool has_cache = decodes(fused);
     for (const ir::NodeId id : fused.order()) {
-      const HostGain gain = product_gains_on_host(fused, fused.node(id));
+      const HostGain gain = product_gains_on_host(fused, fused.node(id), has_cache);
       if (gain.support) continue;
       for (const size_t position : positions(fused.node(id).sources)) {
         const bool can_go = gain.costs_much || fully_declared_[position];

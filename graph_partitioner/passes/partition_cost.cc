@@ -97,16 +97,27 @@ HostGain gain_with_f32_weights(const Dim& rows, int64_t weights) {
           true};
 }
 
-HostGain gain_with_f16_weights(const Dim& rows, int64_t weights) {
-  if (weights > kMostCachedF16Weights && !rows.is(1)) return {Support::yes()};
-  return {no_gain(fmt::format("stock kernels multiply {}{} plain weights of float16 as fast",
-                              rows.is(1) ? "one row by " : "", weights)),
+HostGain gain_with_f16_weights(const Dim& rows, int64_t weights, bool decodes) {
+  const bool step_of_decoder = decodes && !rows.is_constant();
+  const bool cached = weights <= kMostCachedF16Weights;
+  if (!cached && !rows.is(1) && !step_of_decoder) return {Support::yes()};
+  const char* row = rows.is(1) ? "one row by " : cached ? "" : "the one row of a decode step by ";
+  return {no_gain(fmt::format("stock kernels multiply {}{} plain weights of float16 as fast", row,
+                              weights)),
           true};
 }
 
 }  // namespace
 
-HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
+bool decodes(const ir::Graph& fused) {
+  return std::any_of(fused.order().begin(), fused.order().end(), [&](ir::NodeId id) {
+    const ir::Node& node = fused.node(id);
+    return node.is(ir::kPagedAttention) ||
+           (node.is(ir::kAttention) && ir::Attention::from(node).past_k != ir::kNoValue);
+  });
+}
+
+HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, bool decodes) {
   if (!node.is(ir::kScaledDot)) return {Support::yes()};
   const ir::ScaledDot dot = ir::ScaledDot::from(node);
   if (!is_plain(fused, dot)) return {Support::yes()};
@@ -114,7 +125,7 @@ HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
   const ir::Value& b = fused.value(dot.b);
   if (!b.is_constant()) return gain_with_weights_at_run(rows, b);
   const int64_t weights = b.constant->elements();
-  return b.dtype == DType::kF16 ? gain_with_f16_weights(rows, weights)
+  return b.dtype == DType::kF16 ? gain_with_f16_weights(rows, weights, decodes)
                                 : gain_with_f32_weights(rows, weights);
 }
 
@@ -180,7 +191,8 @@ bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
   const size_t axis = attention.q_layout.find('s');
   if (!q.shape || axis >= q.shape->size()) return false;
   const Dim& queries = (*q.shape)[axis];
-  return queries.is_constant() && queries.value() < kFewestF16Queries;
+  if (!queries.is_constant()) return attention.past_k != ir::kNoValue;
+  return queries.value() < kFewestF16Queries;
 }
 
 bool multiplies(const ir::Node& node) {
@@ -193,7 +205,7 @@ bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {
     if (!is_plain(fused, dot)) return false;
     const ir::Value& b = fused.value(dot.b);
     const bool is_f16_weight = b.dtype == DType::kF16 && b.is_constant();
-    return !is_f16_weight || !product_gains_on_host(fused, node).support;
+    return !is_f16_weight || !product_gains_on_host(fused, node, false).support;
   }
   return node.is(ir::kAttention) && is_plain(fused, ir::Attention::from(node));
 }

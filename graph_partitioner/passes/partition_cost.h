@@ -45,7 +45,9 @@ struct HostGain {
   Support support;
   bool costs_much = false;  // more than its readers gain by knowing the result's sizes
 };
-HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node);
+HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, bool decodes);
+// Has it a cache of keys? Rows that only a Run knows are then one in all Runs but the first.
+bool decodes(const ir::Graph& fused);
 // A product of two 8-bit integer tensors with one scale each or one per column, which stock kernels
 // multiply as integers: the product, what dequantises its operands and what quantises its result.
 // Empty for other nodes.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/extract.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/pipeline.h"
@@ -25,7 +26,8 @@ ir::Graph product(const std::string& type, const std::string& rows, int64_t k, i
 HostGain gain_of(ir::Graph graph) {
   const ir::Graph fused = fuse(std::move(graph));
   for (const ir::NodeId id : fused.order()) {
-    if (fused.node(id).is(ir::kScaledDot)) return product_gains_on_host(fused, fused.node(id));
+    if (fused.node(id).is(ir::kScaledDot))
+      return product_gains_on_host(fused, fused.node(id), decodes(fused));
   }
   ADD_FAILURE() << "no product in\n" << ir::print(fused);
   return {Support::yes()};
@@ -74,6 +76,25 @@ TEST(PartitionCost, Float16GainsWhereWeightsOutgrowTheCache) {
 
 Support gain_of_partition(const ir::Graph& cut, bool on_host) {
   return is_gainful(cut, fuse(cut), on_host);
+}
+
+TEST(PartitionCost, Float16RowsOfADecoderAreFew) {
+  ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f16[1,s,1024]
+  input %q: f16[1,4,s,16]
+  input %pk: f16[1,4,p,16]
+  const %w: f16[1024,1024] = hex:)" +
+                              zeros(2 << 20) + R"(
+  %m: f16[1,s,1024] = MatMul@13(%x, %w) sources=[0]
+  %y: f16[1,4,s,16], %nk: f16[1,4,p+s,16], %nv: f16[1,4,p+s,16] = Attention@23(%q, %q, %q, _, %pk, %pk) sources=[1]
+  output %m
+  output %y
+})");
+  const ir::Graph fused = fuse(graph);
+  EXPECT_TRUE(decodes(fused));
+  EXPECT_FALSE(gain_of(graph).support.ok);
+  EXPECT_FALSE(decodes(fuse(product("f16", "s", 1024, 1024))));
+  EXPECT_FALSE(gain_of_partition(ir::extract(graph, {1}), true).ok) << "nor is its attention ours";
 }
 
 TEST(PartitionCost, APlainProductAloneIsNoGainOnTheHost) {
