@@ -232,9 +232,14 @@ class Partitioner {
 
   bool refuse_fused(const ir::Node& node, const std::vector<size_t>& stands_for,
                     const std::vector<size_t>& members, const std::string& why) {
-    const bool alone = stands_for.size() == 1 && at(stands_for[0]).op == node.op;
-    const std::string reason = alone ? why : fmt::format("{}: {}", node.op, why);
+    // Under its own name: what dissolved into it, such as a view that changes nothing, is not at
+    // fault and may fit without it.
     bool changed = false;
+    for (size_t position : stands_for) {
+      if (at(position).op == node.op) changed |= refuse(position, why);
+    }
+    if (changed) return true;
+    const std::string reason = fmt::format("{}: {}", node.op, why);
     for (size_t position : stands_for) {
       if (!host_evaluated_[position]) changed |= refuse(position, reason);
     }

@@ -350,6 +350,22 @@ TEST(Partition, ShapesThatALeftOutNodeReadsToo) {
   EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{0, 1, 2, 3}));
 }
 
+// The Reshape to the shape that is there dissolves into what nobody runs.
+TEST(Partition, AViewIsNotRefusedForTheOpThatItReads) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,8]
+    %u: f32[batch,8] = Mystery@1(%x) sources=[0]
+    %s: i64[2] = Shape@13(%u) sources=[1]
+    %y: f32[batch,8] = Reshape@13(%u, %s) sources=[2]
+    output %y
+  })");
+  PartitionOptions all;
+  all.claim_all = true;
+  const auto why = reasons(partition(graph, run_fused_ops, all));
+  ASSERT_EQ(why.size(), 1u);
+  EXPECT_EQ(why.at(0), "no candidate runs Mystery");
+}
+
 TEST(Partition, StringsAndSequencesAreLeftOut) {
   const ir::Graph graph = ir::parse(R"(graph main {
     input %x: string[2]
