@@ -175,7 +175,8 @@ def _roundings(model: onnx.ModelProto) -> list[float]:
     types = {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
     for node in nodes:
         if node.op_type == "Constant":
-            types.update({node.output[0]: a.t.data_type for a in node.attribute if a.HasField("t")})
+            held = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+            types[node.output[0]] = held[0].data_type if held else TensorProto.UNDEFINED
     scales = {node.input[1] for node in nodes if node.op_type == "DequantizeLinear"}
     found = []
     for node in nodes:
