@@ -183,8 +183,9 @@ class Partitioner {
     } catch (const std::exception&) {
       return;  // refused with that reason where it is checked
     }
+    const bool has_cache = decodes(fused);
     for (const ir::NodeId id : fused.order()) {
-      const HostGain gain = product_gains_on_host(fused, fused.node(id));
+      const HostGain gain = product_gains_on_host(fused, fused.node(id), has_cache);
       if (gain.support) continue;
       for (const size_t position : positions(fused.node(id).sources)) {
         const bool can_go = gain.costs_much || fully_declared_[position];
@@ -231,9 +232,14 @@ class Partitioner {
 
   bool refuse_fused(const ir::Node& node, const std::vector<size_t>& stands_for,
                     const std::vector<size_t>& members, const std::string& why) {
-    const bool alone = stands_for.size() == 1 && at(stands_for[0]).op == node.op;
-    const std::string reason = alone ? why : fmt::format("{}: {}", node.op, why);
+    // Under its own name: what dissolved into it, such as a view that changes nothing, is not at
+    // fault and may fit without it.
     bool changed = false;
+    for (size_t position : stands_for) {
+      if (at(position).op == node.op) changed |= refuse(position, why);
+    }
+    if (changed) return true;
+    const std::string reason = fmt::format("{}: {}", node.op, why);
     for (size_t position : stands_for) {
       if (!host_evaluated_[position]) changed |= refuse(position, reason);
     }
@@ -320,9 +326,9 @@ class Partitioner {
     }
   }
 
-  static Support gain_of(const ir::Graph& cut) {
+  Support gain_of(const ir::Graph& cut) const {
     try {
-      return is_gainful(cut, fuse(cut));
+      return is_gainful(cut, fuse(cut), options_.on_host);
     } catch (const std::exception& error) {
       return Support::no(fmt::format("could not be compiled: {}", error.what()));
     }

@@ -146,7 +146,7 @@ class CompiledExecutable final : public Executable {
       if (observer != nullptr) start = std::chrono::steady_clock::now();
       const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[i];
       for (const ShapeInstance::Check& check : size.checks) {
-        check_indices(state.slots[check.slot], check, launch.node);
+        check_indices(state.slots[check.slot], check, launch.checks[check.which].check.node);
       }
       const int64_t tasks = is_left_out(launch, size, state) ? 0 : size.tasks;
       const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};

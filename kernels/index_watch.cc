@@ -112,10 +112,12 @@ void IndexFlags::check(const Program& program) {
   for (size_t launch = 0; launch < count_; ++launch) {
     if (const_cast<volatile int32_t*>(flags_)[launch] == 0) continue;
     std::fill_n(flags_, count_, 0);
+    const CompiledLaunch& wrong = program.launches[launch];
+    const bool has_one_reader = wrong.checks.size() == 1;
     throw UserError(
         fmt::format("node '{}': an index or a length is out of bounds; the nearest one inside was "
                     "taken instead",
-                    program.launches[launch].node));
+                    has_one_reader ? wrong.checks[0].check.node : wrong.node));
   }
 }
 

@@ -35,6 +35,7 @@ struct IndexCheck {
   int64_t first = 0, step = 1;
   bool from_end = true;
   int64_t least = 0;
+  std::string node = {};  // who reads by them, where that is not the node which is lowered
 };
 
 // Sizes that a kernel needs to fit beyond what the operator asked for (ir::Graph::requirements),

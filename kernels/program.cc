@@ -365,6 +365,8 @@ class ProgramBuilder {
       touch(slot);
       if (on_gpu()) program_.dependencies.add_watched(slot);
       compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
+      std::string& reader = compiled.checks.back().check.node;
+      if (reader.empty()) reader = compiled.node;
     }
     if (launch.brings_over) {
       const auto [from, to] = *launch.brings_over;

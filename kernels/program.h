@@ -38,8 +38,8 @@ struct Slot {
 struct CheckedIndices {
   size_t slot = 0;
   DType dtype{};
-  Dim count;  // elements of the tensor
-  IndexCheck check;
+  Dim count;         // elements of the tensor
+  IndexCheck check;  // its node: never empty
 };
 
 // A buffer of the caller's that a kernel's copies read: on a GPU it must begin at a multiple of 16

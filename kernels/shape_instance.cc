@@ -89,10 +89,11 @@ class Instantiation {
                                        indices.check.from_end ? -bound : indices.check.least,
                                        bound,
                                        indices.check.first,
-                                       indices.check.step};
+                                       indices.check.step,
+                                       static_cast<size_t>(&indices - launch.checks.data())};
       const Slot& slot = program_.slots[indices.slot];
       if (slot.kind == Slot::Kind::kConstant) {
-        check_indices(slot.data.get(), sized, launch.node);  // once is enough
+        check_indices(slot.data.get(), sized, indices.check.node);  // once is enough
       } else {
         size.checks.push_back(sized);
       }

@@ -18,6 +18,7 @@ struct ShapeInstance {
     int64_t count = 0;
     int64_t lowest = 0, bound = 0;  // [lowest, bound)
     int64_t first = 0, step = 1;
+    size_t which = 0;  // of the launch's checks
   };
   struct LaunchSize {
     int64_t tasks = 0;

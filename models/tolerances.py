@@ -5,11 +5,13 @@ The reference works on the same quantised weights, so no bound here pays for qua
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from .rewrite import graphs_of
 
@@ -62,7 +64,41 @@ _ROUNDING_OPS = (
 
 # Two roundings against each other: other kernels add up in 16 bits where ours use 32.
 BOTH_16_BITS = Tolerance(1e-1, 1e-1, 2e-2, "both sides round to 16 bits, each in its own way")
-_16_BITS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_16_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+# What rounding takes from normally distributed weights: its rms over theirs, by bits of the codes.
+# Measured with blocks of 128 or a power of two for a scale, the coarsest that are in use.
+_ROUNDED_WEIGHTS = {2: 0.5, 3: 0.21, 4: 0.12, 8: 0.03}
+_ROUNDED_TO_E5M2 = 0.06
+_BITS = {
+    TensorProto.UINT4: 4,
+    TensorProto.INT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+    TensorProto.UINT8: 8,
+    TensorProto.INT8: 8,
+    TensorProto.FLOAT8E4M3FN: 8,
+    TensorProto.FLOAT8E4M3FNUZ: 8,
+    TensorProto.FLOAT8E5M2: 8,
+    TensorProto.FLOAT8E5M2FNUZ: 8,
+}
+_E5M2 = (TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
+# Contrib ops that hold codes in bytes: the bits, or the attribute that tells them.
+_CODED_OPS = {
+    "MatMulNBits": "bits",
+    "GatherBlockQuantized": "bits",
+    "MatMulBlockQuantizedFp4Weight": 4,
+    "MatMulBlockQuantizedFp8Weight": 8,
+    "QLinearMatMul": 8,
+    "QLinearConv": 8,
+    "MatMulInteger": 8,
+    "ConvInteger": 8,
+    "MatMulIntegerToFloat": 8,
+    "DynamicQuantizeMatMul": 8,
+}
+# Errors of layers add up as independent ones do; a model may well double that.
+_AMPLIFIED = 2.0
+# Half of the original's size: further off, an output tells little of it.
+_FURTHEST = 0.5
 
 MODEL = {
     np.dtype(np.float64): MODEL_F32,
@@ -99,6 +135,60 @@ def against_a_provider(model: onnx.ModelProto, precision_mode: str = "") -> Tole
     weights = [tensor for graph in graphs_of(model.graph) for tensor in graph.initializer]
     both = BOTH_16_BITS if any(tensor.data_type in _16_BITS for tensor in weights) else None
     return for_activations(model, precision_mode) or both
+
+
+@dataclass(frozen=True)
+class OriginalBound:
+    """How far, over its size (rms), a result may lie from that of the model it was made from."""
+
+    rms: float
+    why: str
+
+
+def against_original(model: onnx.ModelProto, original: onnx.ModelProto) -> OriginalBound:
+    """From the format that `model` keeps its weights in and the number of its layers."""
+    roundings = _roundings(model)
+    if roundings:
+        each, layers = max(roundings), len(roundings)
+        if for_activations(model) is not None:
+            each = math.hypot(each, QUANTIZED_ACTIVATIONS.rms)
+        rms = min(_AMPLIFIED * each * math.sqrt(layers), _FURTHEST)
+        product = f"{_AMPLIFIED:g} * {100 * each:.2g} % * sqrt({layers})"
+        most = f", at most {100 * _FURTHEST:g} %" if rms == _FURTHEST else ""
+        return OriginalBound(rms, f"{layers} rounded weights: {product}{most}")
+    types = {
+        tensor.data_type
+        for one in (model, original)
+        for graph in graphs_of(one.graph)
+        for tensor in graph.initializer
+    }
+    if rounded := for_activations(model):
+        return OriginalBound(rounded.rms, rounded.why)
+    bound = BOTH_16_BITS if types.intersection(_16_BITS) else MODEL_F32
+    return OriginalBound(bound.rms, f"no rounded weights: {bound.why}")
+
+
+def _roundings(model: onnx.ModelProto) -> list[float]:
+    """The error of each weight that is kept as codes."""
+    graphs = list(graphs_of(model.graph))
+    nodes = [node for graph in graphs for node in graph.node]
+    types = {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
+    for node in nodes:
+        if node.op_type == "Constant":
+            held = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+            types[node.output[0]] = held[0].data_type if held else TensorProto.UNDEFINED
+    scales = {node.input[1] for node in nodes if node.op_type == "DequantizeLinear"}
+    found = []
+    for node in nodes:
+        if node.op_type == "DequantizeLinear" and node.output[0] not in scales:
+            type = types.get(node.input[0])
+            if type in _BITS:
+                found.append(_ROUNDED_TO_E5M2 if type in _E5M2 else _ROUNDED_WEIGHTS[_BITS[type]])
+        elif bits := _CODED_OPS.get(node.op_type):
+            if isinstance(bits, str):
+                bits = next((a.i for a in node.attribute if a.name == bits), 4)
+            found.append(_ROUNDED_WEIGHTS.get(bits, _ROUNDED_WEIGHTS[2]))
+    return found
 
 
 def for_logits(dtype: np.dtype, reference: np.ndarray) -> Tolerance:

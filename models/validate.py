@@ -19,6 +19,7 @@ class Verdict:
     rms_error: float
     problem: str = ""
     note: str = ""  # what a passed comparison could not say in numbers
+    bound: float | None = None  # of rms_error, where that was what it was judged by
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -99,10 +100,13 @@ _FAR_FROM_ORIGINAL = 0.3
 _FAR_NOTE = "far off: try real inputs (--input), a finer format, or fewer layers (--exclude)"
 
 
-def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -> Verdict:
+def compare_with_original(
+    name: str, result: np.ndarray, original: np.ndarray, bound: float | None = None
+) -> Verdict:
     """A quantised model's output against the float model's: is it the same function, rounded?
 
-    rms_error is relative. Integers and booleans, such as chosen classes, are counted, not judged.
+    rms_error is relative, and so is `bound`; without one, only what has nothing to do with the
+    original is wrong. Integers and booleans, such as chosen classes, are counted, not judged.
     """
     result, original = np.asarray(result), np.asarray(original)
     if result.ndim != original.ndim:
@@ -128,7 +132,10 @@ def compare_with_original(name: str, result: np.ndarray, original: np.ndarray) -
     size = float(np.sqrt(np.mean(np.square(wanted[finite]))))
     spread = float(np.sqrt(np.mean(np.square(error))))
     relative = spread / size if size > 0 else spread
-    far = relative > _FURTHEST_FROM_ORIGINAL
-    problem = f"it differs by {relative:.0%} (rms): zeros would be nearer" if far else ""
-    note = _FAR_NOTE if _FAR_FROM_ORIGINAL < relative and not far else ""
-    return Verdict(name, not far, float(error.max()), relative, problem, note)
+    problem = ""
+    if relative > _FURTHEST_FROM_ORIGINAL:
+        problem = f"it differs by {relative:.0%} (rms): zeros would be nearer"
+    elif bound is not None and relative > bound:
+        problem = f"it differs by {100 * relative:.3g} % (rms), more than {100 * bound:.3g} %"
+    note = _FAR_NOTE if _FAR_FROM_ORIGINAL < relative and not problem else ""
+    return Verdict(name, not problem, float(error.max()), relative, problem, note, bound)

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/compile.h"
@@ -127,6 +128,15 @@ void fuse(OrtEpGraphSupportInfo& support, const std::vector<const OrtNode*>& nod
                                                         &fusion));
 }
 
+// Functions, the model's own or an operator's of ONNX, that the runtime has not inlined yet: it
+// asks again when it has. Nothing of ours knows such an op, though other ops are unknown, too.
+bool may_be_inlined(const GraphReport& graph) {
+  const auto known = ir::known_ops();
+  return std::any_of(graph.left_out.begin(), graph.left_out.end(), [&](const auto& left) {
+    return std::ranges::find(known, left.op, &ir::KnownOp::op) == known.end();
+  });
+}
+
 // Any claim makes the runtime call Compile, which can refuse the session. Not a model's own
 // function, though: the runtime inlines it only as long as nobody claims it.
 void claim_something(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
@@ -185,7 +195,7 @@ void Ep::set_session_callbacks() {
   };
   if (runtime().version >= kFirstWithInitializationEnd) {
     OnSessionInitializationEnd = [](OrtEp* ep) noexcept {
-      return guarded([&] { self(ep).warn_of_exclusions_that_waited(); });
+      return guarded([&] { self(ep).session_ends_initialization(); });
     };
   }
   CreateProfiler = [](OrtEp*, OrtEpProfilerImpl** profiler) noexcept {
@@ -342,7 +352,9 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
     for (const int source : partition.sources) nodes.push_back(claims.imported.nodes[source]);
     fuse(support, nodes);
   }
-  if (refusal_ && claims.partitioning.partitions.empty()) claim_something(graph, support);
+  if (refusal_ && !refusal_may_pass_ && claims.partitioning.partitions.empty()) {
+    claim_something(graph, support);
+  }
 }
 
 void Ep::keep(GraphReport graph) {
@@ -384,7 +396,13 @@ void Ep::warn_once(const std::string& message) {
   if (warned_.insert(message).second) log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + message);
 }
 
-std::optional<std::string> Ep::find_refusal() const {
+void Ep::session_ends_initialization() {
+  if (refusal_) throw UserError(*refusal_);
+  warn_of_exclusions_that_waited();
+}
+
+std::optional<std::string> Ep::find_refusal() {
+  refusal_may_pass_ = false;
   try {
     report_.write();
   } catch (const UserError& error) {
@@ -392,7 +410,10 @@ std::optional<std::string> Ep::find_refusal() const {
   }
   if (!options_.require_full_claim) return std::nullopt;
   for (const GraphReport& graph : report_.graphs) {
-    if (!graph.left_out.empty()) return "require_full_claim=1: " + report_.summary(graph);
+    if (graph.left_out.empty()) continue;
+    const bool has_later_moment = runtime().version >= kFirstWithInitializationEnd;
+    refusal_may_pass_ = has_later_moment && may_be_inlined(graph);
+    return "require_full_claim=1: " + report_.summary(graph);
   }
   return std::nullopt;
 }
@@ -400,7 +421,7 @@ std::optional<std::string> Ep::find_refusal() const {
 void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                  OrtNodeComputeInfo** computes) {
   const std::lock_guard lock(mutex_);
-  if (refusal_) throw UserError(*refusal_);
+  if (refusal_ && !refusal_may_pass_) throw UserError(*refusal_);
   for (size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("tenon_{}", partitions_++);
     CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_);

@@ -38,7 +38,8 @@ class Ep : public OrtEp {
   void warn_of_idle_exclusions();
   void warn_of_exclusions_that_waited();
   void warn_once(const std::string& message);
-  std::optional<std::string> find_refusal() const;
+  std::optional<std::string> find_refusal();
+  void session_ends_initialization();
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes);
   void run_starts(const OrtRunOptions& run_options);
@@ -64,6 +65,7 @@ class Ep : public OrtEp {
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;
+  bool refusal_may_pass_ = false;       // when functions are inlined: the session's end decides
   std::vector<NodeCompute*> computes_;  // the runtime's, as long as it keeps them
 };
 

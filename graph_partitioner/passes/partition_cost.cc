@@ -60,40 +60,73 @@ Dim rows_of(const ir::Graph& graph, const ir::ScaledDot& dot) {
   return rows;
 }
 
-// Of floats that stock providers multiply too, with nothing to decode.
+// Floats that stock kernels of the host multiply, too.
+bool is_stock_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16; }
+
+// Of such floats, with nothing to decode.
 bool is_plain(const ir::Graph& graph, const ir::ScaledDot& dot) {
   return dot.scale_a.scale == ir::kNoValue && dot.scale_b.scale == ir::kNoValue &&
-         dot.b_type == DType::kUndefined && graph.value(dot.a).dtype == DType::kF32 &&
-         graph.value(dot.b).dtype == DType::kF32;
+         dot.b_type == DType::kUndefined && is_stock_float(graph.value(dot.a).dtype) &&
+         graph.value(dot.b).dtype == graph.value(dot.a).dtype;
+}
+
+Support no_gain(const std::string& why) {
+  return Support::no(
+      fmt::format("claiming it would gain nothing: {}; claim=all claims it all the same", why));
+}
+
+HostGain gain_with_weights_at_run(const Dim& rows, const ir::Value& b) {
+  // Sizes that only a Run knows are those of activations: scores, a rotary's angles.
+  const Dim elements = b.shape ? element_count(*b.shape) : Dim(0);
+  if (!elements.is_constant() || elements.value() <= kMostRuntimeWeights) return {Support::yes()};
+  if (rows.is_constant() && rows.value() >= kFewestRowsForRuntimeWeights) return {Support::yes()};
+  return {no_gain(fmt::format(
+              "its weights '{}' arrive at Run, and to pack them for {} rows costs more than the "
+              "product",
+              b.name, rows.is_constant() ? rows.text() : "an unknown number of")),
+          elements.value() >= kManyRuntimeWeights};
+}
+
+HostGain gain_with_f32_weights(const Dim& rows, int64_t weights) {
+  const bool many_rows = rows.is_constant() && rows.value() >= kFewestRowsForPlainWeights;
+  if (weights <= (many_rows ? kMostPlainWeights : kMostPlainWeightsForFewRows)) {
+    return {Support::yes()};
+  }
+  return {no_gain(fmt::format("stock kernels multiply {} rows by {} plain weights as fast",
+                              rows.is_constant() ? rows.text() : "an unknown number of", weights)),
+          true};
+}
+
+HostGain gain_with_f16_weights(const Dim& rows, int64_t weights, bool decodes) {
+  const bool step_of_decoder = decodes && !rows.is_constant();
+  const bool cached = weights <= kMostCachedF16Weights;
+  if (!cached && !rows.is(1) && !step_of_decoder) return {Support::yes()};
+  const char* row = rows.is(1) ? "one row by " : cached ? "" : "the one row of a decode step by ";
+  return {no_gain(fmt::format("stock kernels multiply {}{} plain weights of float16 as fast", row,
+                              weights)),
+          true};
 }
 
 }  // namespace
 
-HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node) {
+bool decodes(const ir::Graph& fused) {
+  return std::any_of(fused.order().begin(), fused.order().end(), [&](ir::NodeId id) {
+    const ir::Node& node = fused.node(id);
+    return node.is(ir::kPagedAttention) ||
+           (node.is(ir::kAttention) && ir::Attention::from(node).past_k != ir::kNoValue);
+  });
+}
+
+HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, bool decodes) {
   if (!node.is(ir::kScaledDot)) return {Support::yes()};
   const ir::ScaledDot dot = ir::ScaledDot::from(node);
   if (!is_plain(fused, dot)) return {Support::yes()};
   const Dim rows = rows_of(fused, dot);
   const ir::Value& b = fused.value(dot.b);
-  if (!b.is_constant()) {
-    // Sizes that only a Run knows are those of activations: scores, a rotary's angles.
-    const Dim elements = b.shape ? element_count(*b.shape) : Dim(0);
-    if (!elements.is_constant() || elements.value() <= kMostRuntimeWeights) return {Support::yes()};
-    if (rows.is_constant() && rows.value() >= kFewestRowsForRuntimeWeights) return {Support::yes()};
-    return {Support::no(fmt::format(
-                "claiming it would gain nothing: its weights '{}' arrive at Run, and to pack them "
-                "for {} rows costs more than the product; claim=all claims it all the same",
-                b.name, rows.is_constant() ? rows.text() : "an unknown number of")),
-            elements.value() >= kManyRuntimeWeights};
-  }
+  if (!b.is_constant()) return gain_with_weights_at_run(rows, b);
   const int64_t weights = b.constant->elements();
-  if (rows.is(1) && weights > kMostPlainWeightsForOneRow) {
-    return {Support::no(
-        fmt::format("claiming it would gain nothing: one row by {} plain weights only reads them, "
-                    "which stock kernels do as fast; claim=all claims it all the same",
-                    weights))};
-  }
-  return {Support::yes()};
+  return b.dtype == DType::kF16 ? gain_with_f16_weights(rows, weights, decodes)
+                                : gain_with_f32_weights(rows, weights);
 }
 
 namespace {
@@ -148,21 +181,64 @@ bool only_we_can_run(const ir::Graph& cut) {
   });
 }
 
-Support is_gainful(const ir::Graph& cut, const ir::Graph& fused) {
+namespace {
+
+// Stock kernels multiply scores of float32 as fast, and those of float16 where queries are few.
+bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
+  const ir::Value& q = fused.value(attention.q);
+  if (attention.has_codes() || !is_stock_float(q.dtype)) return false;
+  if (q.dtype == DType::kF32) return true;
+  const size_t axis = attention.q_layout.find('s');
+  if (!q.shape || axis >= q.shape->size()) return false;
+  const Dim& queries = (*q.shape)[axis];
+  if (!queries.is_constant()) return attention.past_k != ir::kNoValue;
+  return queries.value() < kFewestF16Queries;
+}
+
+bool multiplies(const ir::Node& node) {
+  return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention);
+}
+
+bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {
+  if (node.is(ir::kScaledDot)) {
+    const ir::ScaledDot dot = ir::ScaledDot::from(node);
+    if (!is_plain(fused, dot)) return false;
+    const ir::Value& b = fused.value(dot.b);
+    const bool is_f16_weight = b.dtype == DType::kF16 && b.is_constant();
+    return !is_f16_weight || !product_gains_on_host(fused, node, false).support;
+  }
+  return node.is(ir::kAttention) && is_plain(fused, ir::Attention::from(node));
+}
+
+}  // namespace
+
+Support is_gainful(const ir::Graph& cut, const ir::Graph& fused, bool on_host) {
   if (only_we_can_run(cut)) return Support::yes();
-  size_t most = 0;
+  size_t in_one_loop = 0, in_all = 0;
+  bool has_products = false;
   for (ir::NodeId id : fused.order()) {
     const ir::Node& node = fused.node(id);
-    if (node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention)) {
-      return Support::yes();
+    if (multiplies(node)) {
+      if (!on_host || !stock_multiplies_as_fast(fused, node)) return Support::yes();
+      has_products = true;
+      in_all += node.is(ir::kAttention) ? 1 : computing_sources(cut, node);
+    } else if (node.body && computes(*node.body)) {
+      const size_t sources = computing_sources(cut, node);
+      in_one_loop = std::max(in_one_loop, sources);
+      in_all += sources;
     }
-    if (node.body && computes(*node.body)) most = std::max(most, computing_sources(cut, node));
   }
-  if (most >= kFewestFusedOps) return Support::yes();
-  return Support::no(fmt::format(
-      "claiming it would gain nothing: no product, no attention, and at most {} arithmetic ops in "
-      "one loop ({} pay off); claim=all claims it all the same",
-      most, kFewestFusedOps));
+  if (in_one_loop >= kFewestFusedOps) return Support::yes();
+  if (!has_products) {
+    return no_gain(fmt::format(
+        "no product, no attention, and at most {} arithmetic ops in one loop ({} pay off)",
+        in_one_loop, kFewestFusedOps));
+  }
+  if (in_all >= kFewestFusedOps) return Support::yes();
+  return no_gain(fmt::format(
+      "stock kernels multiply plain floats as fast, and with them are {} arithmetic ops in all "
+      "({} pay off)",
+      in_all, kFewestFusedOps));
 }
 
 }  // namespace tenon

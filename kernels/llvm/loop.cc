@@ -10,6 +10,7 @@
 #include "base/convert.h"
 #include "base/error.h"
 #include "codegen/compile.h"
+#include "graph_partitioner/ir/primitives.h"
 #include "kernels/llvm/loop/emitter.h"
 #include "kernels/llvm/loop/problem.h"
 #include "kernels/llvm/loop/split_reduction.h"
@@ -123,8 +124,28 @@ class ProblemMaker {
         return;
       }
     }
-    problem_.checks.push_back(
-        {.value = argument.id, .bound = term.bound, .from_end = term.from_end});
+    problem_.checks.push_back({.value = argument.id,
+                               .bound = term.bound,
+                               .from_end = term.from_end,
+                               .node = reader_of(term.indices)});
+  }
+
+  static bool is_movement(const ir::Node& node) {
+    const ir::Primitive* primitive = ir::find_primitive(node.op);
+    return primitive && primitive->kind == ir::PrimitiveClass::kMovement;
+  }
+
+  // The body's node that gathers by these indices, perhaps through views of them.
+  std::string reader_of(ir::ValueId indices) const {
+    for (const ir::NodeId id : problem_.body->consumers(indices)) {
+      const ir::Node& reader = problem_.body->node(id);
+      if (reader.is("Gather")) {
+        if (reader.input(1) == indices) return reader.name;
+      } else if (is_movement(reader)) {
+        if (std::string found = reader_of(reader.output(0)); !found.empty()) return found;
+      }
+    }
+    return "";
   }
 
   // Indices that are known fit as soon as sizes do.

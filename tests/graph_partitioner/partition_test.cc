@@ -202,20 +202,28 @@ TEST(Partition, AProductOfWeightsAtRunIsClaimedWhereItCostsNothing) {
 // Angles of a rotary embedding: an outer product, of sizes that only a Run knows.
 TEST(Partition, ProductsOfActivationsAreNoneOfWeightsAtRun) {
   for (const std::string size : {"seq", "64"}) {
-    const ir::Graph graph = ir::parse(R"(graph main {
-    input %x: f32[8,1]
-    input %w: f32[1,)" + size + R"(]
-    %y: f32[8,)" + size + R"(] = MatMul@13(%x, %w) sources=[0]
-    output %y
-  })");
+    const std::string shape = "f32[8," + size + "]";
+    const ir::Graph graph = ir::parse(
+        "graph main {\n input %x: f32[8,1]\n input %w: f32[1," + size + "]\n %m: " + shape +
+        " = MatMul@13(%x, %w) sources=[0]\n %c: " + shape +
+        " = Cos@7(%m) sources=[1]\n %s: " + shape + " = Sin@7(%m) sources=[2]\n %y: " + shape +
+        " = Mul@14(%c, %s) sources=[3]\n output %y\n}");
     EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty()) << size;
   }
 }
 
 // Left out, it would take what its readers know of their operands with it.
 TEST(Partition, AProductOfUndeclaredShapeStaysWithItsReaders) {
-  ir::Graph graph = product_and_chain("1", constant_weight());
-  graph.value(graph.find("m")).shape.reset();
+  ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[1,64]
+    input %w: f32[64,128]
+    %m: f32[*] = MatMul@13(%x, %w) sources=[0]
+    %a: f32[1,128] = Sigmoid@13(%m) sources=[1]
+    %b: f32[1,128] = Mul@14(%a, %m) sources=[2]
+    %c: f32[1,128] = Tanh@13(%b) sources=[3]
+    %y: f32[1,128] = Mul@14(%c, %a) sources=[4]
+    output %y
+  })");
   EXPECT_TRUE(partition(graph, run_fused_ops, on_host()).left_out.empty());
 }
 
@@ -254,16 +262,18 @@ TEST(Partition, ProductsOfIntegersAreLeftToStockKernelsOnTheHost) {
   EXPECT_TRUE(partition(integer_product(), run_fused_ops, {}).left_out.empty()) << "on a GPU";
 }
 
-TEST(Partition, OneRowByManyPlainWeightsIsLeftOnTheHost) {
+TEST(Partition, ManyPlainWeightsAreLeftOnTheHostAndTheRestIsNot) {
   const auto left = [](const std::string& rows, const PartitionOptions& options) {
     return reasons(partition(product_and_chain(rows, constant_weight()), run_fused_ops, options));
   };
-  const auto one_row = left("1", on_host());
-  ASSERT_EQ(one_row.size(), 1u);
-  EXPECT_NE(one_row.at(0).find("one row by 262144 plain weights"), std::string::npos);
-  EXPECT_TRUE(left("2", on_host()).empty());
-  EXPECT_TRUE(left("batch", on_host()).empty()) << "rows that nobody knows are no reason";
-  EXPECT_TRUE(left("1", {}).empty()) << "on a GPU";
+  for (const std::string rows : {"1", "4", "batch"}) {
+    const auto on_the_host = left(rows, on_host());
+    ASSERT_EQ(on_the_host.size(), 1u) << rows;
+    EXPECT_NE(on_the_host.at(0).find("by 262144 plain weights"), std::string::npos)
+        << on_the_host.at(0);
+    EXPECT_TRUE(left(rows, {}).empty()) << "on a GPU";
+  }
+  EXPECT_TRUE(left("8", on_host()).empty()) << "few enough for so many rows";
 }
 
 // Weights with scales are fewer bytes to read, however many they are.
@@ -338,6 +348,22 @@ TEST(Partition, ShapesThatALeftOutNodeReadsToo) {
   const Partitioning got = partition(graph, run_fused_ops, all);
   ASSERT_EQ(got.partitions.size(), 1u);
   EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{0, 1, 2, 3}));
+}
+
+// The Reshape to the shape that is there dissolves into what nobody runs.
+TEST(Partition, AViewIsNotRefusedForTheOpThatItReads) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,8]
+    %u: f32[batch,8] = Mystery@1(%x) sources=[0]
+    %s: i64[2] = Shape@13(%u) sources=[1]
+    %y: f32[batch,8] = Reshape@13(%u, %s) sources=[2]
+    output %y
+  })");
+  PartitionOptions all;
+  all.claim_all = true;
+  const auto why = reasons(partition(graph, run_fused_ops, all));
+  ASSERT_EQ(why.size(), 1u);
+  EXPECT_EQ(why.at(0), "no candidate runs Mystery");
 }
 
 TEST(Partition, StringsAndSequencesAreLeftOut) {

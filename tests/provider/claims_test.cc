@@ -351,6 +351,29 @@ TEST(ControlFlow, ALoopBodyIsClaimedAndCarriesItsState) {
   EXPECT_EQ(end.at(3), 63);  // 1 -> 3 -> 7 -> 15 -> 31 -> 63
 }
 
+// An MLP of plain floats, with a chain of pointwise ops behind each product.
+size_t claimed_of_plain_mlp(int64_t width, const std::string& claim) {
+  Graph graph;
+  graph.input("x", kFloat, {"M", width});
+  std::string from = "x";
+  for (const std::string layer : {"1", "2"}) {
+    graph.constant("w" + layer, random_floats({width, width}));
+    graph.node("MatMul", {from, "w" + layer}, {"m" + layer});
+    graph.node("Sigmoid", {"m" + layer}, {"s" + layer});
+    graph.node("Mul", {"m" + layer, "s" + layer}, {"h" + layer});
+    from = "h" + layer;
+  }
+  graph.output(from, kFloat, {"M", width});
+  const Session session(model(graph), {{"claim", claim}});
+  return session.claimed_nodes();
+}
+
+TEST(Claims, PlainProductsAreOursOnTheHostWhereTheyAreSmall) {
+  EXPECT_EQ(claimed_of_plain_mlp(64, "gainful"), 6U);
+  EXPECT_EQ(claimed_of_plain_mlp(512, "gainful"), 0U);
+  EXPECT_EQ(claimed_of_plain_mlp(512, "all"), 6U);
+}
+
 TEST(Claims, StringsAreLeftToOthersWithAReason) {
   Graph graph;
   graph.input("x", kFloat, {"M"}).node("Cast", {"x"}, {"text"}, {{{"to", int64_t{kString}}}});

@@ -259,6 +259,26 @@ TEST(Options, RequireFullClaimIsMetByInlinedFunctions) {
   EXPECT_EQ(session.run({{"x", filled({3}, -2)}}).at(0).at(2), 2);
 }
 
+// Round by round: what the first left may be inlined and claimed in the second.
+TEST(Options, RequireFullClaimWaitsForFunctionsToBeInlined) {
+  if (!runtime_at_least(27)) GTEST_SKIP() << "nothing can be refused after Compile before 1.27";
+  const auto caller = [](const std::string& last, const std::vector<Dim>& dims) {
+    Graph body;
+    body.node("Neg", {"a"}, {"t"}).node("Abs", {"t"}, {"b"});
+    Graph graph("caller");
+    graph.input("x", kFloat, {2, 2}).node("Relu", {"x"}, {"h"});
+    graph.node("Twice", {"h"}, {"i"}, {.domain = "local"});
+    graph.node(last, {"i"}, {"y"}).output("y", kFloat, dims);
+    return model(graph, 23, 10, {{"Twice", {"a"}, {"b"}, body}});
+  };
+  const Options options = {{"claim", "all"}, {"require_full_claim", "1"}};
+  const Session session(caller("Exp", {2, 2}), options, {.inline_ahead = false});
+  EXPECT_EQ(session.run({{"x", filled({2, 2}, 0)}}).at(0).at(3), 1);
+  const std::string message =
+      error_of([&] { Session(caller("Det", {}), options, {.inline_ahead = false}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("require_full_claim"), HasSubstr("Det")));
+}
+
 TEST(Options, RequireFullClaimRefusesControlFlow) {
   Graph yes("yes"), no("no");
   yes.node("Neg", {"x"}, {"y_yes"}).output("y_yes", kFloat, {"M"});

@@ -1,6 +1,6 @@
 """Results whose sizes are not what the model declares."""
 
-from size_models import case, indices, integers, node, numbers
+from size_models import case, indices, integers, node, numbers, tail
 
 case(
     "Gather, its result declared longer",
@@ -18,7 +18,12 @@ case(
 )
 case(
     "an embedding exported at 128 tokens, gainful",
-    [node("Gather", "w i", "r"), node("MatMul", "r v", "q"), node("Softmax", "q")],
+    [
+        node("Gather", "w i", "r"),
+        node("MatMul", "r v", "q"),
+        node("Softmax", "q", "p"),
+        *tail("p"),
+    ],
     {"i": ["b", "s"]},
     {"i": indices(1, 16)},
     {"i": indices(2, 128)},

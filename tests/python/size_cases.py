@@ -1,7 +1,7 @@
 """Sizes that do not fit, that broadcast, or that are 0."""
 
 import numpy as np
-from size_models import FLOAT, INT32, case, indices, integers, node, numbers
+from size_models import FLOAT, INT32, case, indices, integers, node, numbers, tail
 
 # --- products ---
 
@@ -9,7 +9,7 @@ for options in ({}, {"claim": "gainful"}):
     label = options.get("claim", "all")
     case(
         f"MatMul by a constant, {label}",
-        [node("MatMul", "a w", "r"), node("Relu", "r")],
+        [node("MatMul", "a w", "r"), node("Relu", "r", "p"), *tail("p")],
         {"a": ["m", "k"]},
         {"a": numbers(2, 2)},
         {"a": numbers(2, 64)},
@@ -173,7 +173,8 @@ case(
     [
         node("Reshape", "x s", "r"),
         node("LayerNormalization", "r w", "l"),
-        node("MatMul", "l v"),
+        node("MatMul", "l v", "p"),
+        *tail("p"),
     ],
     {"x": ["n", "m"]},
     {"x": numbers(1, 8)},
@@ -203,11 +204,16 @@ case(
 )
 case(
     "Concat before a product, gainful",
-    [node("Concat", "a b", "c", axis=1), node("MatMul", "c w", "r"), node("Softmax", "r")],
+    [
+        node("Concat", "a b", "c", axis=1),
+        node("MatMul", "c w", "r"),
+        node("Softmax", "r", "p"),
+        *tail("p"),
+    ],
     {"a": ["m", 512], "b": ["j", 512]},
     {"a": numbers(4, 512), "b": numbers(4, 512)},
     {"a": numbers(4, 512), "b": numbers(1000, 512)},
-    constants={"w": numbers(1024, 64)},
+    constants={"w": numbers(1024, 32)},
     options={"claim": "gainful"},
 )
 case(

@@ -44,6 +44,11 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes):
     return made
 
 
+def tail(name: str) -> list:
+    """Two ops behind `name`, up to y: with them, two others are enough to be worth claiming."""
+    return [node("Sigmoid", name, f"{name}_s"), node("Tanh", f"{name}_s")]
+
+
 def model(nodes, inputs, outputs, constants=None, opset=21, told=()):
     """Inputs: name -> (type, dims); outputs: name -> dims or None; told: declared shapes inside."""
     made = helper.make_graph(

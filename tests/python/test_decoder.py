@@ -55,7 +55,7 @@ def stock_session(model):
 
 
 def tenon_session(model):
-    session, report = session_with_report(model, "cpu", quiet())
+    session, report = session_with_report(model, "cpu", quiet(), claim="all")
     assert report.left_out == []
     assert report.coverage.partitions == 1
     return session

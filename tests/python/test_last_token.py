@@ -99,7 +99,7 @@ def check_last_logits(form: str, name: str, device: str, select) -> None:
     for change in (lambda model: None, select):
         model = decoder.build_decoder(size, spelling)
         change(model)
-        session, report = session_with_report(model, device, quiet())
+        session, report = session_with_report(model, device, quiet(), claim="all")
         assert report.left_out == []
         results.append(last_logits(session, feeds).astype(np.float32))
     np.testing.assert_allclose(*results, rtol=2e-2, atol=2e-2)

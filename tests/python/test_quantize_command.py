@@ -194,6 +194,26 @@ def test_sizes_are_told_as_they_are():
 
 
 @pytest.mark.plugin
+@pytest.mark.parametrize("more", [(), ("--no-check",)])
+def test_a_file_that_is_no_smaller_is_not_written(command, tmp_path, more):
+    """One small layer quantised beside a large one that is left."""
+    model = linear()
+    large = np.random.default_rng(0).standard_normal((2048, 64)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(large, "table"))
+    model.graph.node.insert(0, onnx.helper.make_node("Gather", ["table", "i"], ["g"], "look_up"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("i", TensorProto.INT64, ["n"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("g", FLOAT, ["n", 64]))
+    source, target = saved(model, tmp_path), tmp_path / "out.onnx"
+    arguments = ("quantize", source, "--format", "int4", "--max-int", 9, "--out", target, *more)
+    told = command(*arguments)
+    assert told.status == 1 and not target.exists(), told.out
+    assert f"{target} was not written: it is no smaller than {source}" in one_line(told.err)
+    assert "--force writes it all the same" in told.err
+    told = command(*arguments, "--force")
+    assert told.status == 0 and target.exists() and "(no smaller)" in told.out, told.err
+
+
+@pytest.mark.plugin
 def test_a_decoder_is_run_once_before_it_is_called_written(command, tmp_path, monkeypatch):
     arguments = ("models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out")
     told = command(*arguments, tmp_path / "good")

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnxruntime_ep_tenon import tensors, trial
 from onnxruntime_ep_tenon.models import tolerances, validate
 from onnxruntime_ep_tenon.models.builder import GraphBuilder
+from onnxruntime_ep_tenon.models.number_formats import FORMATS
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 
 
@@ -35,7 +36,8 @@ def test_int4_is_not_wrong_because_the_cpu_provider_rounds_activations(command, 
 def test_a_quantised_model_is_compared_with_its_original(command, original):
     told = command("run", quantized(original, "nvfp4"), "--compare", original)
     assert told.status == 0, told.out
-    assert f"Compared with {original}" in told.out and "rounded weights" in told.out
+    assert f"Compared with {original}" in told.out
+    assert "1 rounded weights: 2 * 12 % * sqrt(1)" in told.out and "2.40e-01" in told.out
     path = quantized(original, "nvfp4")
     (verdict,) = json.loads(command("run", path, "--compare", original, "--json").out)["compared"]
     assert verdict["ok"] and 0.02 < verdict["rms_error"] < 0.3
@@ -48,6 +50,45 @@ def test_another_model_is_told_from_the_original(command, original):
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(-values, "W"))
     told = command("run", saved(model, original.parent), "--compare", original)
     assert told.status == 1 and "WRONG" in told.out and "zeros would be nearer" in told.out
+
+
+def scaled(model, name, factor):
+    """Its float weights or scales, times a number."""
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            values = onnx.numpy_helper.to_array(tensor)
+            scaled = (values * factor).astype(values.dtype)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(scaled, name))
+    return model
+
+
+@pytest.mark.plugin
+def test_more_error_than_the_format_makes_is_wrong(command, original):
+    """A quarter off: of 4 bits too much, and of float weights a thousand times too much."""
+    model, _ = quantize_model(onnx.load(original), "int4")
+    scales = next(node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear")
+    coarse = saved(scaled(model, scales, 1.3), original.parent, "coarse.onnx")
+    told = command("run", coarse, "--compare", original)
+    assert told.status == 1 and "WRONG" in told.out and "more than 24 %" in told.out
+    fine = saved(scaled(onnx.load(original), "W", 1.01), original.parent, "fine.onnx")
+    told = command("run", fine, "--compare", original, "--json")
+    (verdict,) = json.loads(told.out)["compared"]
+    assert told.status == 1 and not verdict["ok"]
+    assert verdict["rms_error"] == pytest.approx(0.01, rel=0.1) and verdict["bound"] == 2e-5
+
+
+def test_the_bound_of_rounded_weights_follows_format_and_depth(original):
+    bounds = {
+        name: tolerances.against_original(quantize_model(onnx.load(original), name)[0], None).rms
+        for name in FORMATS
+    }
+    assert bounds["fp8"] == bounds["mxfp8"] == pytest.approx(2 * 0.03)
+    assert bounds["nvfp4"] == bounds["mxfp4"] == bounds["int4"] == pytest.approx(2 * 0.12)
+    deep = quantize_model(onnx.load(original), "fp8")[0]
+    deep.graph.node.extend(3 * [n for n in deep.graph.node if n.op_type == "DequantizeLinear"])
+    assert tolerances.against_original(deep, None).rms == pytest.approx(2 * 0.03 * 2)
+    deep.graph.node.extend(99 * [n for n in deep.graph.node if n.op_type == "DequantizeLinear"])
+    assert tolerances.against_original(deep, None).rms == 0.5
 
 
 @pytest.mark.plugin

@@ -41,6 +41,9 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="write without opening the result with Tenon and comparing one Run with the original",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="write it even where the file gets no smaller"
+    )
     parser.add_argument("--device", default="auto", help="of that Run: auto, cpu, gpu, gpu:1")
     parser.add_argument("--threads", type=arguments.count, default=0, help="of that Run (all)")
     arguments.add_inputs(parser)
@@ -79,7 +82,10 @@ def run(args) -> int:
 
 
 class _Check:
-    """Called with the file before it gets its name: refuses one that nobody can run."""
+    """Called with the file before it gets its name.
+
+    Refuses one that is no smaller, and one that nobody can run.
+    """
 
     def __init__(self, args, source: Path, target: Path):
         self._args, self._source, self._target = args, source, target
@@ -88,9 +94,16 @@ class _Check:
     def __call__(self, written: Path) -> None:
         from ..models.rewrite import bytes_on_disk
 
+        before, after = bytes_on_disk(self._source), bytes_on_disk(written)
+        if not is_smaller(before, after) and not self._args.force:
+            change = size_change(before, after)
+            raise TrialError(
+                f"{self._target} was not written: it is {change} than {self._source} "
+                f"({console.size(before)} -> {console.size(after)}); --force writes it all the same"
+            )
         if self.trial.skipped:
             return
-        if reason := why_not_here(self._args.format, bytes_on_disk(self._source)):
+        if reason := why_not_here(self._args.format, before):
             self.trial = Trial(skipped=reason)
             return
         try:
@@ -115,12 +128,15 @@ def _print_check(trial: Trial) -> None:
         console.say(f"Checked: '{verdict.name}' of one Run: {', '.join(filter(None, said))}")
 
 
+def is_smaller(before: int, after: int) -> bool:
+    return before >= 1.05 * after
+
+
 def size_change(before: int, after: int) -> str:
     """What became of a file's size, in words that hold whichever way it went."""
     if after >= 1.05 * before:
         return f"{after / before:.1f}x larger"
-    ratio = before / after
-    return "no smaller" if ratio < 1.05 else f"{ratio:.1f}x smaller"
+    return f"{before / after:.1f}x smaller" if is_smaller(before, after) else "no smaller"
 
 
 def print_layers(report) -> None:

@@ -92,12 +92,14 @@ def _compare(args, model: Path, inputs, names, outputs) -> Comparison:
         if args.compare == "cpu":
             problem += f"\n{_OTHER_JUDGES}"
         return Comparison(judge, problem=problem)
-    if args.compare not in _JUDGES:
-        pairs = zip(names, outputs, expected, strict=True)
-        verdicts = [validate.compare_with_original(*pair) for pair in pairs]
-        note = "rounded weights: errors are relative to the original's size"
-        return Comparison(judge, verdicts, note)
     graph = onnx.load(model, load_external_data=False)
+    if args.compare not in _JUDGES:
+        original = onnx.load(args.compare, load_external_data=False)
+        allowed = tolerances.against_original(graph, original)
+        pairs = zip(names, outputs, expected, strict=True)
+        verdicts = [validate.compare_with_original(*pair, allowed.rms) for pair in pairs]
+        note = f"bound of the rms error, over the original's size: {allowed.why}"
+        return Comparison(judge, verdicts, note)
     judged = tolerances.against_a_provider if args.compare == "cpu" else tolerances.for_activations
     bound = judged(graph, dict(args.option).get("precision_mode", ""))
     verdicts = validate.compare_rounded(names, outputs, expected, bound)
@@ -163,20 +165,25 @@ def _print(report, made, declared, outputs, comparison: Comparison | None) -> No
         console.heading(f"Compared with {comparison.judge}")
         if comparison.note:
             console.say(f"({comparison.note})")
-        console.table(
-            ["output", "verdict", "largest error", "rms error", "note"],
-            [
-                (
-                    v.name,
-                    "ok" if v.ok else "WRONG",
-                    f"{v.largest_error:.2e}",
-                    f"{v.rms_error:.2e}",
-                    v.problem or v.note,
-                )
-                for v in comparison.verdicts
-            ],
-            right=(2, 3),
-        )
+        _print_verdicts(comparison.verdicts)
+
+
+def _print_verdicts(verdicts: list) -> None:
+    console.table(
+        ["output", "verdict", "largest error", "rms error", "bound", "note"],
+        [
+            (
+                v.name,
+                "ok" if v.ok else "WRONG",
+                f"{v.largest_error:.2e}",
+                f"{v.rms_error:.2e}",
+                "-" if v.bound is None else f"{v.bound:.2e}",
+                v.problem or v.note,
+            )
+            for v in verdicts
+        ],
+        right=(2, 3, 4),
+    )
 
 
 def _summary(report, made, names, outputs, comparison: Comparison | None) -> dict:
