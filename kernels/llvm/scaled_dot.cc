@@ -172,9 +172,9 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   GemmPlan plan = plan_gemm(problem, settings.host);
   plan.rows = problem.rows;
   const Dim one = is_one(problem.rows), several = 1 - one;
-  const bool one_row_kernel = !layout.plain() && !one.is(0);
+  const bool one_row_kernel = !one.is(0);
   if (one_row_kernel) {
-    const bool digits = static_cast<bool>(supports_digits(graph, problem, layout, settings.host));
+    const bool digits = !layout.plain() && supports_digits(graph, problem, layout, settings.host);
     lowered.launches.push_back(
         digits ? digits_launch(graph, node, settings, problem, a, layout, buffers, lowered)
                : gemv_launch(graph, node, problem, a, layout, buffers, lowered));
