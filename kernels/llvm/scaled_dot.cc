@@ -217,6 +217,8 @@ Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const S
     return Support::no("int8 activations are allowed by precision_mode=int8 or accuracy_level 4");
   }
   if (Support answer = supports_packed(graph, node, settings); !answer) return answer;
+  // A unit's sum is scaled before its row's scale makes it small again.
+  if (has_huge_scale(graph, described.problem)) return Support::no("a scale is 2^100 or more");
   const int columns = MicroTile::for_host(settings.host).columns;
   return supports_int8(packed_layout(graph, described.problem, columns).layout, settings.host);
 }

@@ -6,7 +6,9 @@
 //       t = sum of code * byte - zero * code sum
 //       sums += t * scale of the weight * scale of the row
 //
-// Where codes are stored with 128 added, 128 * weight sum is taken off again.
+// Where codes are stored with 128 added, 128 * weight sum is taken off again. Elsewhere t begins as
+// the bits of a float, so that it need not be converted; scales are then rounded to 22 bits, which
+// costs 2^-23 of a product, and must stay below 2^100.
 // The weight stays in the layout of the exact kernels (packed_weight.h).
 #pragma once
 
