@@ -242,8 +242,8 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
   const DType code_type = int8_code_type(settings.host);
-  const Int8Rows rows =
-      int8_rows(problem, a, int8_unit(layout), layout.bits == 4, code_type, lowered);
+  const Int8Units cut{int8_unit(layout), int8_units_per_scale(layout, code_type)};
+  const Int8Rows rows = int8_rows(problem, a, cut, layout.bits == 4, code_type, lowered);
   const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
   const auto add = [&](const Int8Launch& launch) {
     LaunchWriter writer(launch.name);

@@ -15,11 +15,14 @@ using Nothing = std::vector<ValueId>;
 
 constexpr int64_t kRowsAhead = 32;  // words asked for ahead of their use: 4 KiB
 
-// An integer t within 2^22 added to the bits of this float gives the bits of the float + t. Sums
-// that begin with it become floats by the fma that scales them: Neoverse-N1 converts a vector in
-// the time of four sdot.
-constexpr double kBias = 12582912;  // 1.5 * 2^23
-constexpr int64_t kBiasBits = 0x4B400000;
+// An integer t within r added to the bits of the float 2^23 + r gives the bits of 2^23 + r + t, for
+// powers of two r up to 2^22. Sums that begin with it become floats by the fma that scales them:
+// Neoverse-N1 converts a vector in the time of four sdot.
+constexpr int64_t kBiasBase = 1 << 23, kBiasBaseBits = 0x4B000000;
+
+// Blocks of 16 that share a row's scale, and what their sums of bytes stay within. Scaling each sum
+// for itself would take half as long as the products.
+constexpr int64_t kChain = 4, kChainRange = 1 << 20;
 
 std::vector<int> int8_heights(const codegen::HostTarget& host) {
   if (host.arch == codegen::HostArch::kAArch64) return {3, 2, 1};  // 12 sums of each kind of 32
@@ -39,7 +42,9 @@ class Int8Gemm {
         buffers_(buffers),
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
-        units_(layout_.k / unit_) {}
+        units_(layout_.k / unit_),
+        chain_(int8_units_per_scale(layout_, b_.type(buffers.codes).dtype)),
+        bias_range_(chain_ == 1 ? 1 << 22 : kChainRange) {}
 
   void emit(Epilogue& epilogue) {
     const int64_t block_units = plan_.k_block / unit_;
@@ -63,8 +68,8 @@ class Int8Gemm {
     b_.loop(b_.index(0), k, b_.index(plan_.k_block), {}, [&](ValueId kc, auto) {
       const ValueId count = b_.min(b_.index(plan_.k_block), b_.sub(k, kc));
       const ValueId units = b_.div(count, b_.index(unit_));
-      b_.loop(b_.index(0), units, b_.index(1), {}, [&](ValueId u, auto) {
-        prepare_unit(kc, u);
+      b_.loop(b_.index(0), units, b_.index(chain_), {}, [&](ValueId u, auto) {
+        prepare_units(kc, u);
         return Nothing{};
       });
       multiply(first_row, rows, kc, units);
@@ -87,6 +92,9 @@ class Int8Gemm {
   int codes_at_once() const { return is_biased() && unit_ % 16 == 0 ? 16 : 4; }
   // Accumulators begin with kBias. x86 converts as fast as it multiplies.
   bool is_biased() const { return !has_excess(); }
+  // e2m1 in halves is at most 12. The larger its bytes, the less a chain's sum loses beside its
+  // bias.
+  double byte_factor() const { return chain_ == 1 ? 1 : 8; }
   bool has_zeros() const { return layout_.zero_type != DType::kUndefined; }
   ValueId line(ValueId row) { return b_.mul(row, b_.index(columns_)); }
 
@@ -104,22 +112,39 @@ class Int8Gemm {
     return b_.reshape(bytes, {columns_, 4});
   }
 
-  // Decodes a unit's codes to bytes; its scale, zero point and sum of bytes go beside them.
-  void prepare_unit(ValueId kc, ValueId u) {
-    const ValueId first = b_.mul(u, b_.index(unit_));  // k within the block
-    if (needs_decoding()) decode_unit(kc, first);
-    if (has_excess()) sum_unit(kc, u, first);
-    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
-    Tile scale = b_.constant(DType::kF32, int8_byte_scale(layout_.element), {columns_});
-    if (layout_.scale_type != DType::kUndefined) {
-      scale = b_.mul(weight_.load_scale(b_, panel_, block), scale);
+  // Decodes the codes of units under one scale of a row; their own scales, zero points and sums of
+  // bytes go beside them.
+  void prepare_units(ValueId kc, ValueId u) {
+    std::vector<Tile> scales;
+    for (int64_t i = 0; i < chain_; ++i) {
+      const ValueId unit = b_.add(u, b_.index(i));
+      const ValueId first = b_.mul(unit, b_.index(unit_));  // k within the block
+      if (needs_decoding()) decode_unit(kc, first);
+      if (has_excess()) sum_unit(kc, unit, first);
+      scales.push_back(load_scale(kc, first));
     }
-    if (is_biased()) scale = store_offsets(u, scale);
-    b_.store({scales_, line(u)}, scale);
+    if (is_biased()) {
+      store_offsets(u, scales);
+    } else {
+      b_.store({scales_, line(u)}, scales[0]);
+    }
     if (!has_zeros()) return;
+    const ValueId block = b_.div(b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block));
     Tile zero = weight_.load_zero(b_, panel_, block);
-    if (is_biased()) zero = b_.mul(zero, b_.unary(Fn::kNeg, scale));
+    if (is_biased()) zero = b_.mul(zero, b_.unary(Fn::kNeg, scales[0]));
     b_.store({zeros_, line(u)}, zero);
+  }
+
+  Tile load_scale(ValueId kc, ValueId first) {
+    const double worth = int8_byte_scale(layout_.element) / byte_factor();
+    const Tile byte = b_.constant(DType::kF32, worth, {columns_});
+    if (layout_.scale_type == DType::kUndefined) return byte;
+    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
+    const Tile scale = b_.mul(weight_.load_scale(b_, panel_, block), byte);
+    if (!is_biased() || layout_.scale_type != DType::kF32) return scale;
+    // The bias times a scale must be exact: 22 bits remain.
+    const Tile scaled = b_.mul(scale, b_.constant(DType::kF32, 5, {columns_}));
+    return b_.add(scaled, b_.sub(scale, scaled));
   }
 
   // sdot and fma overwrite what they add to. Every row of a micro tile has its own copy of what its
@@ -128,25 +153,29 @@ class Int8Gemm {
   void begin_bias(int64_t block_units) {
     const auto copies = static_cast<int64_t>(tallest());
     starts_ = b_.alloc(DType::kI32, 2 * copies * columns_);
-    offsets_ = b_.alloc(DType::kF32, block_units * copies * columns_);
+    offsets_ = b_.alloc(DType::kF32, block_units / chain_ * copies * columns_);
     b_.loop(b_.index(0), b_.index(2 * copies), b_.index(1), {}, [&](ValueId row, auto) {
-      b_.store({starts_, line(row)}, b_.integer_constant(DType::kI32, kBiasBits, {columns_}));
+      const int64_t bits = kBiasBaseBits + bias_range_;
+      b_.store({starts_, line(row)}, b_.integer_constant(DType::kI32, bits, {columns_}));
       return Nothing{};
     });
   }
 
-  // What scaling the bias gives too much, negated. It must be exact, so a scale keeps 22 bits.
-  Tile store_offsets(ValueId u, Tile scale) {
-    const auto number = [&](double value) { return b_.constant(DType::kF32, value, {columns_}); };
-    if (layout_.scale_type == DType::kF32) {
-      const Tile scaled = b_.mul(scale, number(5));
-      scale = b_.add(scaled, b_.sub(scale, scaled));
-    }
-    const Tile offset = b_.mul(scale, number(-kBias));
+  // What scaling the bias gives too much, negated. An accumulator goes on from unit to unit of a
+  // chain, and after each counts with the difference of two scales: t1 (s1 - s2) + (t1 + t2) s2. In
+  // between, what is not yet taken off, the bias times the next scale, rounds: a quarter at most of
+  // what rounding one activation costs at that scale's smallest weight.
+  void store_offsets(ValueId u, std::vector<Tile>& scales) {
+    const auto bias = static_cast<double>(kBiasBase + bias_range_);
+    const Tile offset = b_.mul(scales[0], b_.constant(DType::kF32, -bias, {columns_}));
     for (size_t row = 0; row < tallest(); ++row) {
-      b_.store({offsets_, copy_line(u, row)}, offset);
+      b_.store({offsets_, copy_line(b_.div(u, b_.index(chain_)), row)}, offset);
     }
-    return scale;
+    for (int64_t i = 0; i < chain_; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const Tile factor = i + 1 < chain_ ? b_.sub(scales[at], scales[at + 1]) : scales[at];
+      b_.store({scales_, line(b_.add(u, b_.index(i)))}, factor);
+    }
   }
 
   size_t tallest() const { return static_cast<size_t>(plan_.tile.heights.front()); }
@@ -185,7 +214,9 @@ class Int8Gemm {
       });
       return;
     }
-    const Tile table = b_.table(DType::kI8, int8_table(layout_));
+    std::vector<double> values = int8_table(layout_);
+    for (double& value : values) value *= byte_factor();
+    const Tile table = b_.table(DType::kI8, values);
     b_.loop(b_.index(0), b_.index(unit_ / 8), b_.index(1), {}, [&](ValueId w, auto) {
       const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
       const ValueId from =
@@ -228,8 +259,8 @@ class Int8Gemm {
     }
   }
 
-  // A micro tile's unit of K, row by row.
-  struct BiasedUnit {
+  // Units of K under one scale of a row, from `u` on.
+  struct Chain {
     ValueId row, kc, u;
   };
 
@@ -239,49 +270,61 @@ class Int8Gemm {
     };
     std::vector<Tile> sums;
     for (int r = 0; r < height; ++r) sums.push_back(b_.load(sums_at(r), {columns_}));
-    sums = b_.loop(b_.index(0), units, b_.index(1), sums, [&](ValueId u, auto carried) {
-      return add_biased_unit({b_.add(first_row, row), kc, u}, {carried.begin(), carried.end()});
+    sums = b_.loop(b_.index(0), units, b_.index(chain_), sums, [&](ValueId u, auto carried) {
+      return add_chain({b_.add(first_row, row), kc, u}, {carried.begin(), carried.end()});
     });
     for (int r = 0; r < height; ++r) b_.store(sums_at(r), sums[static_cast<size_t>(r)]);
   }
 
-  std::vector<Tile> add_biased_unit(const BiasedUnit& at, std::vector<Tile> sums) {
-    std::vector<Tile> acc(sums.size()), codes(sums.size());
+  std::vector<Tile> add_chain(const Chain& at, std::vector<Tile> sums) {
+    std::vector<Tile> acc, t;
     // Copies take turns, or the loads would leave the loop and moves take their place.
-    const ValueId turn = b_.rem(at.u, b_.index(2));
+    const ValueId chain = b_.div(at.u, b_.index(chain_)), turn = b_.rem(chain, b_.index(2));
     for (size_t r = 0; r < sums.size(); ++r) {
-      acc[r] = b_.reshape(b_.load({starts_, copy_line(turn, r)}, {columns_}), {1, columns_});
+      const Tile start = b_.load({starts_, copy_line(turn, r)}, {columns_});
+      acc.push_back(b_.reshape(start, {1, columns_}));
+      t.push_back(b_.load({offsets_, copy_line(chain, r)}, {columns_}));
     }
-    const int wide = codes_at_once();
-    for (int64_t g = 0; g < unit_ / 4; ++g) {
-      const Tile bytes = load_group(at.kc, b_.add(b_.mul(at.u, b_.index(unit_ / 4)), b_.index(g)));
+    for (int64_t i = 0; i < chain_; ++i) {
+      multiply_unit(at, i, acc);
+      const Tile scale = b_.load({scales_, line(b_.add(at.u, b_.index(i)))}, {columns_});
       for (size_t r = 0; r < sums.size(); ++r) {
-        if (4 * g % wide == 0) codes[r] = load_codes(at, r, 4 * g);
-        acc[r] = b_.dot_i8(acc[r], b_.slice(codes[r], {0, 4 * g % wide}, {1, 4}), bytes);
+        t[r] = b_.fma(b_.bitcast(b_.reshape(acc[r], {columns_}), DType::kF32), scale, t[r]);
       }
     }
-    const Tile scale = b_.load({scales_, line(at.u)}, {columns_});
     for (size_t r = 0; r < sums.size(); ++r) {
-      const Tile biased = b_.bitcast(b_.reshape(acc[r], {columns_}), DType::kF32);
-      Tile t = b_.fma(biased, scale, b_.load({offsets_, copy_line(at.u, r)}, {columns_}));
       if (has_zeros()) {
         const Tile zero = b_.load({zeros_, line(at.u)}, {columns_});
-        t = b_.fma(row_number(buffers_.sums, at, r), zero, t);
+        t[r] = b_.fma(row_number(buffers_.sums, at, r), zero, t[r]);
       }
-      sums[r] = b_.fma(t, row_number(buffers_.scales, at, r), sums[r]);
+      sums[r] = b_.fma(t[r], row_number(buffers_.scales, at, r), sums[r]);
     }
     return sums;
   }
 
-  Tile load_codes(const BiasedUnit& at, size_t r, int64_t first) {
+  // acc += unit i of the chain
+  void multiply_unit(const Chain& at, int64_t i, std::vector<Tile>& acc) {
+    const int wide = codes_at_once();
+    const ValueId groups = b_.mul(b_.add(at.u, b_.index(i)), b_.index(unit_ / 4));
+    std::vector<Tile> codes(acc.size());
+    for (int64_t g = 0; g < unit_ / 4; ++g) {
+      const Tile bytes = load_group(at.kc, b_.add(groups, b_.index(g)));
+      for (size_t r = 0; r < acc.size(); ++r) {
+        if (4 * g % wide == 0) codes[r] = load_codes(at, r, i * unit_ + 4 * g);
+        acc[r] = b_.dot_i8(acc[r], b_.slice(codes[r], {0, 4 * g % wide}, {1, 4}), bytes);
+      }
+    }
+  }
+
+  Tile load_codes(const Chain& at, size_t r, int64_t first) {
     const ValueId k = b_.add(at.kc, b_.add(b_.mul(at.u, b_.index(unit_)), b_.index(first)));
     const ValueId row = b_.add(at.row, b_.index(static_cast<int64_t>(r)));
     const ValueId from = b_.add(b_.mul(row, b_.index(layout_.k)), k);
     return b_.load({buffers_.codes, from}, {1, codes_at_once()});
   }
 
-  // The number of a row and a unit, for every column.
-  Tile row_number(ValueId buffer, const BiasedUnit& at, size_t r) {
+  // The number of a row and a chain, for every column.
+  Tile row_number(ValueId buffer, const Chain& at, size_t r) {
     const ValueId unit = b_.add(b_.div(at.kc, b_.index(unit_)), at.u);
     const ValueId row = b_.add(at.row, b_.index(static_cast<int64_t>(r)));
     const ValueId from = b_.add(b_.mul(row, b_.index(units_)), unit);
@@ -328,12 +371,19 @@ class Int8Gemm {
   const Int8Buffers& buffers_;
   const int columns_;
   const int64_t unit_, units_;
+  const int64_t chain_, bias_range_;
   ValueId panel_ = kNone;
   ValueId starts_ = kNone, offsets_ = kNone;
   ValueId sums_ = kNone, bytes_ = kNone, weight_sums_ = kNone, scales_ = kNone, zeros_ = kNone;
 };
 
 }  // namespace
+
+int64_t int8_units_per_scale(const WeightLayout& layout, DType code_type) {
+  const bool nvfp4 = layout.element == DType::kF4E2M1 && layout.scale_type == DType::kF8E4M3FN;
+  const bool whole = layout.block == 16 && layout.k % (16 * kChain) == 0;
+  return code_type == DType::kI8 && nvfp4 && whole ? kChain : 1;
+}
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host) {
   const DType element = layout.element;
@@ -357,7 +407,8 @@ int64_t int8_unit(const WeightLayout& layout) {
 
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host) {
-  exact.tile.heights = int8_heights(host);
+  const bool chained = int8_units_per_scale(layout, int8_code_type(host)) > 1;
+  exact.tile.heights = chained ? std::vector<int>{2, 1} : int8_heights(host);
   const int64_t unit = int8_unit(layout);
   // What is decoded of a panel stays in L1 with what begins and ends its sums.
   const int64_t target = host.arch == codegen::HostArch::kAArch64 ? 1024 : 512;

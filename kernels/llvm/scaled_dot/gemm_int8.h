@@ -19,8 +19,10 @@
 namespace tenon::kernels {
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host);
-// K per activation scale: the weight's block, cut down to 128.
+// K per integer sum: the weight's block, cut down to 128.
 int64_t int8_unit(const WeightLayout& layout);
+// Units under one scale of a row: NVFP4's blocks of 16 share it on Arm, four at a time.
+int64_t int8_units_per_scale(const WeightLayout& layout, DType code_type);
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host);
 
