@@ -1,5 +1,7 @@
 #include "kernels/llvm/scaled_dot/int8_rows.h"
 
+#include <array>
+
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/tile_types.h"
 
@@ -11,10 +13,23 @@ using codegen::Fn;
 using codegen::ValueId;
 
 constexpr int64_t kPerTask = 1024;  // elements of a row that one task takes
+// Added to a small number it leaves the nearest integer, halves to even, in the low bits.
+constexpr double kRounder = 12582912;  // 1.5 * 2^23
 
 BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
   lowered.scratch.push_back(bytes);
   return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+}
+
+// Of each eight elements the even ones, then the odd ones.
+Tile evens_first(Builder& b, Tile x) {
+  const int count = b.type(x).shape[0];
+  const Tile pairs = b.reshape(x, {count / 2, 2});
+  const auto half = [&](int64_t first) {
+    return b.reshape(b.slice(pairs, {0, first}, {count / 2, 1}), {count / 8, 4});
+  };
+  const std::array<Tile, 2> halves = {half(0), half(1)};
+  return b.reshape(b.concat(halves, 1), {count});
 }
 
 }  // namespace
@@ -53,35 +68,20 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
     const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
     const Tile inverse =
         b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
-    // Codes of part of a unit; returns their sum.
-    const auto write = [&](const codegen::Access& source, const codegen::Access& target,
-                           std::vector<int> shape) {
-      const Tile code = b.unary(Fn::kRound, b.mul(b.load(source, shape), b.splat(inverse, shape)));
-      Tile stored = b.cast(code, DType::kI32);
-      if (code_type == DType::kU8) {
-        stored = b.add(stored, b.integer_constant(DType::kI32, 128, shape));
-      }
-      b.store(target, b.cast(stored, code_type));
-      Tile sum = b.reduce(Fn::kAdd, code, 0);
-      return shape.size() == 2 ? b.reduce(Fn::kAdd, sum, 0) : sum;
-    };
     for (int64_t i = 0; i < cut.per_scale; ++i) {
       const ValueId at = b.add(begin, b.index(i * unit));
       const ValueId out = b.add(b.add(b.mul(row, b.index(units)), u), b.index(i));
-      b.store({scales, out}, scale);
-      Tile total;
-      if (split_eights) {
-        const std::vector<int> half = {width / 8, 4};
-        const std::vector<ValueId> spread = {b.index(8), b.index(2)};
-        const std::vector<ValueId> packed = {b.index(8), b.index(1)};
-        const Tile even = write({from, at, spread}, {codes, at, packed}, half);
-        const Tile odd = write({from, b.add(at, b.index(1)), spread},
-                               {codes, b.add(at, b.index(4)), packed}, half);
-        total = b.add(even, odd);
-      } else {
-        total = write({from, at}, {codes, at}, {width});
+      const Tile numbers = b.mul(b.load({from, at}, {width}), b.splat(inverse, {width}));
+      const Tile rounder = b.constant(DType::kF32, kRounder, {width});
+      const Tile rounded = b.add(numbers, rounder);
+      Tile stored = b.bitcast(rounded, DType::kI32);
+      if (code_type == DType::kU8) {
+        stored = b.add(stored, b.integer_constant(DType::kI32, 128, {width}));
       }
-      b.store({sums, out}, total);
+      stored = b.cast(stored, code_type);
+      b.store({codes, at}, split_eights ? evens_first(b, stored) : stored);
+      b.store({scales, out}, scale);
+      b.store({sums, out}, b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0));
     }
     return std::vector<ValueId>{};
   });
