@@ -13,8 +13,6 @@ using codegen::kNone;
 using codegen::ValueId;
 using Nothing = std::vector<ValueId>;
 
-constexpr int64_t kRowsAhead = 32;  // words asked for ahead of their use: 4 KiB
-
 // An integer t within r added to the bits of the float 2^23 + r gives the bits of 2^23 + r + t, for
 // powers of two r up to 2^22. Sums that begin with it become floats by the fma that scales them:
 // Neoverse-N1 converts a vector in the time of four sdot.
@@ -44,7 +42,13 @@ class Int8Gemm {
         unit_(int8_unit(layout_)),
         units_(layout_.k / unit_),
         chain_(int8_units_per_scale(layout_, b_.type(buffers.codes).dtype)),
-        bias_range_(chain_ == 1 ? 1 << 22 : kChainRange) {}
+        bias_range_(chain_ == 1 ? 1 << 22 : kChainRange),
+        weight_bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true) {
+    if (chain_ == 1) return;
+    std::vector<double> values = int8_table(layout_);
+    for (double& value : values) value *= byte_factor();
+    weight_bytes_.table = b_.table(DType::kI8, values);
+  }
 
   void emit(Epilogue& epilogue) {
     const int64_t block_units = plan_.k_block / unit_;
@@ -200,39 +204,15 @@ class Int8Gemm {
   }
 
   void decode_unit(ValueId kc, ValueId first) {
-    const int bytes = 4 * columns_;
-    if (layout_.bits == 8) {  // u8: a byte less its zero point is a signed byte
-      b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {}, [&](ValueId g, auto) {
-        const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
-        const ValueId from =
-            b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(4)), group);
-        const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
-        const Tile flipped =
-            b_.binary(Fn::kXor, raw, b_.integer_constant(DType::kU8, 128, {bytes}));
-        b_.store({bytes_, b_.mul(group, b_.index(bytes))}, b_.bitcast(flipped, DType::kI8));
-        return Nothing{};
-      });
-      return;
-    }
-    std::vector<double> values = int8_table(layout_);
-    for (double& value : values) value *= byte_factor();
-    const Tile table = b_.table(DType::kI8, values);
-    b_.loop(b_.index(0), b_.index(unit_ / 8), b_.index(1), {}, [&](ValueId w, auto) {
-      const ValueId word = b_.add(b_.div(first, b_.index(8)), w);  // within the block
-      const ValueId from =
-          b_.add(b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(8)), word);
-      // One row of activations reads the weight as fast as memory gives it.
-      for (int line = 0; line < bytes; line += 64) {
-        b_.prefetch(
-            buffers_.weight_bytes,
-            b_.add(b_.mul(b_.add(from, b_.index(kRowsAhead)), b_.index(bytes)), b_.index(line)));
+    const int64_t step = weight_bytes_.k_per_load();
+    b_.loop(b_.index(0), b_.index(unit_), b_.index(step), {}, [&](ValueId k, auto) {
+      const ValueId at = b_.add(first, k);
+      const std::vector<Tile> groups = weight_bytes_.load(b_, panel_, b_.add(kc, at));
+      for (size_t i = 0; i < groups.size(); ++i) {
+        const ValueId group = b_.add(b_.div(at, b_.index(4)), b_.index(static_cast<int64_t>(i)));
+        const ValueId to = b_.mul(group, b_.index(4 * columns_));
+        b_.store({bytes_, to}, b_.reshape(groups[i], {4 * columns_}));
       }
-      const Tile raw = b_.load({buffers_.weight_bytes, b_.mul(from, b_.index(bytes))}, {bytes});
-      const Tile even = b_.binary(Fn::kAnd, raw, b_.integer_constant(DType::kU8, 15, {bytes}));
-      const Tile odd = b_.binary(Fn::kShiftRight, raw, b_.integer_constant(DType::kU8, 4, {bytes}));
-      const ValueId to = b_.mul(word, b_.index(2 * bytes));
-      b_.store({bytes_, to}, b_.lookup(table, even));
-      b_.store({bytes_, b_.add(to, b_.index(bytes))}, b_.lookup(table, odd));
       return Nothing{};
     });
   }
@@ -372,6 +352,7 @@ class Int8Gemm {
   const int columns_;
   const int64_t unit_, units_;
   const int64_t chain_, bias_range_;
+  ByteWeight weight_bytes_;
   ValueId panel_ = kNone;
   ValueId starts_ = kNone, offsets_ = kNone;
   ValueId sums_ = kNone, bytes_ = kNone, weight_sums_ = kNone, scales_ = kNone, zeros_ = kNone;
