@@ -217,6 +217,8 @@ Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const S
     return Support::no("int8 activations are allowed by precision_mode=int8 or accuracy_level 4");
   }
   if (Support answer = supports_packed(graph, node, settings); !answer) return answer;
+  // A unit's sum is scaled before its row's scale makes it small again.
+  if (has_huge_scale(graph, described.problem)) return Support::no("a scale is 2^100 or more");
   const int columns = MicroTile::for_host(settings.host).columns;
   return supports_int8(packed_layout(graph, described.problem, columns).layout, settings.host);
 }
@@ -240,8 +242,8 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
   const DType code_type = int8_code_type(settings.host);
-  const Int8Rows rows =
-      int8_rows(problem, a, int8_unit(layout), layout.bits == 4, code_type, lowered);
+  const Int8Units cut{int8_unit(layout), int8_units_per_scale(layout, code_type)};
+  const Int8Rows rows = int8_rows(problem, a, cut, layout.bits == 4, code_type, lowered);
   const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
   const auto add = [&](const Int8Launch& launch) {
     LaunchWriter writer(launch.name);

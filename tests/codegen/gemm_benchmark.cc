@@ -49,6 +49,25 @@ Kernel fma_chains(int lanes) {
   return b.finish();
 }
 
+// The same of byte products: the peak of the dots with int8 activations.
+Kernel byte_chains(int lanes) {
+  constexpr int kChains = 12;
+  Builder b("byte_chains");
+  ValueId y = b.buffer("y", DType::kI32), bytes = b.buffer("bytes", DType::kI8);
+  ValueId n = b.index_parameter("n");
+  ValueId four = b.load({bytes, b.index(0)}, {1, 4});
+  ValueId factor = b.reshape(b.load({bytes, b.index(0)}, {4 * lanes}), {lanes, 4});
+  std::vector<ValueId> chains;
+  for (int i = 0; i < kChains; ++i) chains.push_back(b.load({y, b.index(i)}, {1, lanes}));
+  chains = b.loop(b.index(0), n, b.index(1), chains, [&](ValueId, std::span<const ValueId> in) {
+    std::vector<ValueId> out;
+    for (ValueId chain : in) out.push_back(b.dot_i8(chain, four, factor));
+    return out;
+  });
+  for (int i = 0; i < kChains; ++i) b.store({y, b.index(i * lanes)}, chains[i]);
+  return b.finish();
+}
+
 // c[m,n] += a[m,k] * b[k,n]; a with a row stride, b a packed panel [k][n].
 Kernel gemm(int m, int n) {
   Builder b("gemm");
@@ -139,6 +158,19 @@ void report_nibbles(Meter& meter, const HostTarget& target, int n) {
   });
 }
 
+void report_bytes(const HostTarget& target) {
+  constexpr int64_t kSteps = 20000;
+  const int lanes = target.lanes_f32();
+  HostKernel chains(byte_chains(lanes), target);
+  Aligned<int32_t> y(12 * 16, 1);
+  Aligned<int8_t> bytes(64, 3);
+  double best = 1e9;
+  for (int turn = 0; turn < 60; ++turn) {
+    best = std::min(best, seconds([&] { chains({y.data(), bytes.data()}, {kSteps}); }));
+  }
+  fmt::print("  byte products: {:.0f} GOP/s\n", 2.0 * 12 * 4 * lanes * kSteps / best * 1e-9);
+}
+
 void report(const HostTarget& target) {
   fmt::print("{}\n", target.text());
   Meter meter(target);
@@ -150,6 +182,7 @@ void report(const HostTarget& target) {
     }
   }
   for (int vectors : {1, 2, 4}) report_nibbles(meter, target, vectors * lanes);
+  report_bytes(target);
 }
 
 }  // namespace

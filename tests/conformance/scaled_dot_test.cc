@@ -89,6 +89,13 @@ TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
   }
 }
 
+Settings int8_settings() {
+  Settings settings = conformance_settings();
+  settings.precision = Precision::kInt8;
+  settings.only_candidate = "int8";
+  return settings;
+}
+
 // |a| becomes half a step of int8 under the largest |a| of its row: the most that rounding takes
 // away.
 ReferenceTensor int8_steps(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {
@@ -103,10 +110,19 @@ ReferenceTensor int8_steps(const ir::Graph& graph, const std::vector<ReferenceTe
   return magnitudes(graph, steps);
 }
 
+// Whole numbers up to 127, and 127 among every eight: rounding to int8 takes nothing away.
+std::vector<ReferenceTensor> whole_inputs(const ir::Graph& graph, int64_t rows,
+                                          std::mt19937& random) {
+  std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
+  std::uniform_int_distribution<int> code(-127, 127);
+  for (int64_t i = 0; i < inputs[0].elements(); ++i) {
+    inputs[0].set(i, i % 8 == 3 ? 127 : code(random));
+  }
+  return inputs;
+}
+
 TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
-  Settings settings = conformance_settings();
-  settings.precision = Precision::kInt8;
-  settings.only_candidate = "int8";
+  const Settings settings = int8_settings();
   int built = 0;
   for (const DotForm& form : dot_forms()) {
     for (const DotSize& size : kSizes) {
@@ -130,9 +146,48 @@ TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
                   "")
             << rows << " rows";
       }
+      for (const int64_t rows : {1, 2, 4}) {
+        const std::vector<ReferenceTensor> inputs = whole_inputs(graph, rows, random);
+        const Tolerance exact = dot_tolerance(problem, magnitudes(graph, inputs));
+        const ReferenceTensor steps = int8_steps(graph, inputs);
+        // Sums of NVFP4's blocks are scaled in chains, at a hundredth of what rounding may cost.
+        const double chained = form.scale == DType::kF8E4M3FN ? 0.01 : 0;
+        const Tolerance tolerance = [&](size_t output, int64_t index, double expected) {
+          return chained * steps.number(index) + exact(output, index, expected);
+        };
+        EXPECT_EQ(disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
+                               tolerance),
+                  "")
+            << rows << " rows of whole numbers";
+      }
     }
   }
   if (built == 0) GTEST_SKIP() << "this machine has no int8 dot instructions";
+}
+
+// Scales that int8 products might not survive leave the weight to the exact kernel.
+TEST(ConformanceScaledDot, Int8ActivationsRefuseHugeScales) {
+  int asked = 0;
+  for (const DotForm& form : dot_forms()) {
+    const DotProblem problem{form, DType::kF32, {16, 64}, DotEnd::kPlain, true};
+    if (form.as_bytes || !fits(form, problem.size)) continue;
+    if (form.scale != DType::kF32 && form.scale != DType::kF8E8M0) continue;
+    SCOPED_TRACE(std::string(form.name));
+    std::mt19937 random(3);
+    ir::Graph graph = build_dot(problem, random);
+    const ir::Node& node = graph.node(graph.order().front());
+    if (!select(graph, node, int8_settings()).chosen) continue;
+    ++asked;
+    ir::Value& scale = graph.value(graph.find("scale"));
+    ReferenceTensor huge = ReferenceTensor::from(*scale.constant);
+    huge.set(huge.elements() - 1, std::ldexp(1, 99));
+    scale.constant = ir::Tensor::copy(huge.dtype, huge.dims, huge.bytes());
+    EXPECT_TRUE(select(graph, node, int8_settings()).chosen);
+    huge.set(huge.elements() - 1, std::ldexp(1, 100));
+    scale.constant = ir::Tensor::copy(huge.dtype, huge.dims, huge.bytes());
+    EXPECT_FALSE(select(graph, node, int8_settings()).chosen);
+  }
+  if (asked == 0) GTEST_SKIP() << "this machine has no int8 dot instructions";
 }
 
 // A scale of NaN, infinity or an end of e8m0 in one place.

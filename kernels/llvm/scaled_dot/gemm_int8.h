@@ -6,7 +6,9 @@
 //       t = sum of code * byte - zero * code sum
 //       sums += t * scale of the weight * scale of the row
 //
-// Where codes are stored with 128 added, 128 * weight sum is taken off again.
+// Where codes are stored with 128 added, 128 * weight sum is taken off again. Elsewhere t begins as
+// the bits of a float, so that it need not be converted; scales are then rounded to 22 bits, which
+// costs 2^-23 of a product, and must stay below 2^100.
 // The weight stays in the layout of the exact kernels (packed_weight.h).
 #pragma once
 
@@ -17,8 +19,10 @@
 namespace tenon::kernels {
 
 Support supports_int8(const WeightLayout& layout, const codegen::HostTarget& host);
-// K per activation scale: the weight's block, cut down to 128.
+// K per integer sum: the weight's block, cut down to 128.
 int64_t int8_unit(const WeightLayout& layout);
+// Units under one scale of a row: NVFP4's blocks of 16 share it on Arm, four at a time.
+int64_t int8_units_per_scale(const WeightLayout& layout, DType code_type);
 GemmPlan plan_gemm_int8(GemmPlan exact, const WeightLayout& layout,
                         const codegen::HostTarget& host);
 

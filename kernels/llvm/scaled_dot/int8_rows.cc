@@ -1,5 +1,7 @@
 #include "kernels/llvm/scaled_dot/int8_rows.h"
 
+#include <array>
+
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/tile_types.h"
 
@@ -11,10 +13,23 @@ using codegen::Fn;
 using codegen::ValueId;
 
 constexpr int64_t kPerTask = 1024;  // elements of a row that one task takes
+// Added to a small number it leaves the nearest integer, halves to even, in the low bits.
+constexpr double kRounder = 12582912;  // 1.5 * 2^23
 
 BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
   lowered.scratch.push_back(bytes);
   return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+}
+
+// Of each eight elements the even ones, then the odd ones.
+Tile evens_first(Builder& b, Tile x) {
+  const int count = b.type(x).shape[0];
+  const Tile pairs = b.reshape(x, {count / 2, 2});
+  const auto half = [&](int64_t first) {
+    return b.reshape(b.slice(pairs, {0, first}, {count / 2, 1}), {count / 8, 4});
+  };
+  const std::array<Tile, 2> halves = {half(0), half(1)};
+  return b.reshape(b.concat(halves, 1), {count});
 }
 
 }  // namespace
@@ -23,9 +38,9 @@ DType int8_code_type(const codegen::HostTarget& host) {
   return host.arch == codegen::HostArch::kAArch64 ? DType::kI8 : DType::kU8;
 }
 
-Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t unit,
+Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8Units& cut,
                    bool split_eights, DType code_type, Lowered& lowered) {
-  const int64_t k = problem.k.value(), units = k / unit;
+  const int64_t unit = cut.unit, k = problem.k.value(), units = k / unit;
   Int8Rows rows;
   rows.codes = add_scratch(lowered, problem.rows * k);
   rows.scales = add_scratch(lowered, problem.rows * units * 4);
@@ -38,46 +53,36 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t un
   const ValueId scales = writer.buffer("scales", DType::kF32, rows.scales);
   const ValueId sums = writer.buffer("sums", DType::kF32, rows.sums);
 
-  const int64_t units_per_task = std::max<int64_t>(1, kPerTask / unit);
+  const int64_t units_per_task =
+      std::max<int64_t>(1, kPerTask / unit / cut.per_scale) * cut.per_scale;
   const int64_t tasks_per_row = (units + units_per_task - 1) / units_per_task;
   const ValueId row = b.div(b.task(), b.index(tasks_per_row));
   const ValueId first = b.mul(b.rem(b.task(), b.index(tasks_per_row)), b.index(units_per_task));
   const ValueId last = b.min(b.add(first, b.index(units_per_task)), b.index(units));
   const int width = static_cast<int>(unit);
-  b.loop(first, last, b.index(1), {}, [&](ValueId u, auto) {
-    const ValueId at = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(unit)));
-    const ValueId out = b.add(b.mul(row, b.index(units)), u);
-    const Tile whole = b.load({from, at}, {width});
+  b.loop(first, last, b.index(cut.per_scale), {}, [&](ValueId u, auto) {
+    const ValueId begin = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(unit)));
+    const Tile whole = b.load({from, begin}, {static_cast<int>(unit * cut.per_scale)});
     const Tile largest = b.reduce(Fn::kMax, b.unary(Fn::kAbs, whole), 0);
-    b.store({scales, out}, b.mul(largest, b.constant(DType::kF32, 1.0 / 127)));
+    const Tile scale = b.mul(largest, b.constant(DType::kF32, 1.0 / 127));
     const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
     const Tile inverse =
         b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
-    // Codes of part of the unit; returns their sum.
-    const auto write = [&](const codegen::Access& source, const codegen::Access& target,
-                           std::vector<int> shape) {
-      const Tile code = b.unary(Fn::kRound, b.mul(b.load(source, shape), b.splat(inverse, shape)));
-      Tile stored = b.cast(code, DType::kI32);
+    for (int64_t i = 0; i < cut.per_scale; ++i) {
+      const ValueId at = b.add(begin, b.index(i * unit));
+      const ValueId out = b.add(b.add(b.mul(row, b.index(units)), u), b.index(i));
+      const Tile numbers = b.mul(b.load({from, at}, {width}), b.splat(inverse, {width}));
+      const Tile rounder = b.constant(DType::kF32, kRounder, {width});
+      const Tile rounded = b.add(numbers, rounder);
+      Tile stored = b.bitcast(rounded, DType::kI32);
       if (code_type == DType::kU8) {
-        stored = b.add(stored, b.integer_constant(DType::kI32, 128, shape));
+        stored = b.add(stored, b.integer_constant(DType::kI32, 128, {width}));
       }
-      b.store(target, b.cast(stored, code_type));
-      Tile sum = b.reduce(Fn::kAdd, code, 0);
-      return shape.size() == 2 ? b.reduce(Fn::kAdd, sum, 0) : sum;
-    };
-    Tile total;
-    if (split_eights) {
-      const std::vector<int> half = {width / 8, 4};
-      const std::vector<ValueId> spread = {b.index(8), b.index(2)};
-      const std::vector<ValueId> packed = {b.index(8), b.index(1)};
-      const Tile even = write({from, at, spread}, {codes, at, packed}, half);
-      const Tile odd = write({from, b.add(at, b.index(1)), spread},
-                             {codes, b.add(at, b.index(4)), packed}, half);
-      total = b.add(even, odd);
-    } else {
-      total = write({from, at}, {codes, at}, {width});
+      stored = b.cast(stored, code_type);
+      b.store({codes, at}, split_eights ? evens_first(b, stored) : stored);
+      b.store({scales, out}, scale);
+      b.store({sums, out}, b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0));
     }
-    b.store({sums, out}, total);
     return std::vector<ValueId>{};
   });
   lowered.launches.push_back(

@@ -1,5 +1,6 @@
-// Activations in bytes: each unit of K is scaled to ±127 and stored as its code, or as code + 128
-// where the CPU multiplies unsigned by signed bytes, beside its scale and the sum of its codes.
+// Activations in bytes: each unit of K, or a few at once, is scaled to ±127 and stored as its code,
+// or as code + 128 where the CPU multiplies unsigned by signed bytes, beside its scale and the sum
+// of its codes.
 //
 // A word of 4-bit weights splits into its even and its odd codes by one mask and one shift, so the
 // rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
@@ -19,8 +20,13 @@ struct Int8Rows {
 // vpdpbusd of x86 takes unsigned activations, sdot of Arm signed ones.
 DType int8_code_type(const codegen::HostTarget& host);
 
+// K in units, and how many of them have the same scale; K is whole runs of these.
+struct Int8Units {
+  int64_t unit = 0, per_scale = 1;
+};
+
 // `a`: f32 rows. Adds a launch and scratch to `lowered`.
-Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, int64_t unit,
+Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8Units& cut,
                    bool split_eights, DType code_type, Lowered& lowered);
 
 }  // namespace tenon::kernels

@@ -12,21 +12,33 @@ namespace {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// All bits but the sign. A loop without a way out runs in vectors.
-template <typename Bits>
-bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
+// A loop without a way out runs in vectors.
+template <typename Bits, typename Wanted>
+bool contains(const ir::Tensor& tensor, Wanted wanted) {
   constexpr int64_t kPiece = 1 << 14;
   const auto* next = reinterpret_cast<const Bits*>(tensor.data);
-  const auto wanted = static_cast<Bits>(magnitude << 1);
   for (int64_t left = tensor.elements(); left > 0;) {
     const int64_t count = std::min(left, kPiece);
     bool found = false;
-    for (int64_t i = 0; i < count; ++i) found |= static_cast<Bits>(next[i] << 1) == wanted;
+    for (int64_t i = 0; i < count; ++i) found |= wanted(next[i]);
     if (found) return true;
     next += count;
     left -= count;
   }
   return false;
+}
+
+// All bits but the sign.
+template <typename Bits>
+bool contains_magnitude(const ir::Tensor& tensor, Bits magnitude) {
+  const auto doubled = static_cast<Bits>(magnitude << 1);
+  return contains<Bits>(tensor, [=](Bits bits) { return static_cast<Bits>(bits << 1) == doubled; });
+}
+
+template <typename Bits>
+bool contains_at_least(const ir::Tensor& tensor, Bits magnitude) {
+  const auto doubled = static_cast<Bits>(magnitude << 1);
+  return contains<Bits>(tensor, [=](Bits bits) { return static_cast<Bits>(bits << 1) >= doubled; });
 }
 
 // Type that the scale's codes mean in the file.
@@ -43,6 +55,18 @@ std::vector<uint16_t> rounded_products(DType stored, const ir::BlockScale& scale
     products[code] = static_cast<uint16_t>(encode(scale.rounded, product));
   }
   return products;
+}
+
+std::vector<double> occurring_products(const ir::Tensor& codes, DType stored,
+                                       const ir::BlockScale& scale) {
+  std::array<bool, 256> occurs{};
+  for (size_t i = 0; i < codes.bytes; ++i) occurs[std::to_integer<size_t>(codes.data[i])] = true;
+  const std::vector<uint16_t> products = rounded_products(stored, scale);
+  std::vector<double> occurring;
+  for (size_t code = 0; code < products.size(); ++code) {
+    if (occurs[code]) occurring.push_back(decode(scale.rounded, products[code]));
+  }
+  return occurring;
 }
 
 }  // namespace
@@ -123,13 +147,31 @@ bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem)
   const ir::Tensor& tensor = *graph.value(scale.scale).constant;
   const DType stored = stored_scale_type(graph, scale);
   if (scale.rounded == DType::kUndefined) return contains_infinity(tensor, stored);
-  std::array<bool, 256> occurs{};
-  for (size_t i = 0; i < tensor.bytes; ++i) occurs[std::to_integer<size_t>(tensor.data[i])] = true;
-  const std::vector<uint16_t> products = rounded_products(stored, scale);
-  for (size_t code = 0; code < products.size(); ++code) {
-    if (occurs[code] && std::isinf(decode(scale.rounded, products[code]))) return true;
+  const std::vector<double> products = occurring_products(tensor, stored, scale);
+  return std::any_of(products.begin(), products.end(), [](double x) { return std::isinf(x); });
+}
+
+bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
+  constexpr int kExponent = 100;
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  if (scale.scale == ir::kNoValue) return false;
+  const ir::Tensor& tensor = *graph.value(scale.scale).constant;
+  const DType stored = stored_scale_type(graph, scale);
+  if (scale.rounded != DType::kUndefined) {
+    const std::vector<double> products = occurring_products(tensor, stored, scale);
+    return std::any_of(products.begin(), products.end(),
+                       [](double x) { return !(std::fabs(x) < std::ldexp(1, kExponent)); });
   }
-  return false;
+  switch (stored) {
+    case DType::kF32:
+      return contains_at_least<uint32_t>(tensor, (kExponent + 127) << 23);
+    case DType::kBF16:
+      return contains_at_least<uint16_t>(tensor, (kExponent + 127) << 7);
+    case DType::kF8E8M0:
+      return contains<uint8_t>(tensor, [](uint8_t code) { return code >= kExponent + 127; });
+    default:
+      return false;  // 65504 at most
+  }
 }
 
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {

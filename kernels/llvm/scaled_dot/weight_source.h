@@ -38,6 +38,8 @@ class ScaleReader {
 bool contains_infinity(const ir::Tensor& tensor, DType type);
 // Whether a scale that counts is infinite.
 bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
+// Whether one is 2^100 or more, or NaN.
+bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
 
 // Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);
