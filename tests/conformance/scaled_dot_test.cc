@@ -102,6 +102,18 @@ TEST(ConformanceScaledDot, RowsAPageApart) {
   EXPECT_GE(coverage.runs, 12);
 }
 
+// More rows than one task takes: whole blocks of them, one more, and blocks that cannot be even.
+TEST(ConformanceScaledDot, RowsOfSeveralTasks) {
+  constexpr std::array<int64_t, 5> rows{48, 49, 96, 193, 385};
+  Coverage coverage;
+  for (const DotForm& form : dot_forms()) {
+    if (form.element != DType::kF32 && form.element != DType::kF4E2M1) continue;
+    judge({form, DType::kF32, {40, 64}, DotEnd::kBias, true}, 11, coverage, rows);
+    judge({form, DType::kF32, {264, 32}, DotEnd::kBias, true}, 12, coverage, rows);
+  }
+  EXPECT_GE(coverage.runs, 20);
+}
+
 // |a| becomes half a step of int8 under the largest |a| of its row: the most that rounding takes
 // away.
 ReferenceTensor int8_steps(const ir::Graph& graph, const std::vector<ReferenceTensor>& inputs) {

@@ -95,6 +95,13 @@ void emit_micro_tiles(LaunchWriter& writer, const GemmPlan& plan, const Block& b
   }
 }
 
+// Rows of one task when all have about as many: a short last one would leave cores idle.
+ValueId even_row_block(Builder& b, const GemmPlan& plan, ValueId rows, ValueId blocks) {
+  const ValueId tallest = b.index(plan.tile.heights.front());
+  const ValueId tiles = b.div(b.add(rows, b.sub(tallest, b.index(1))), tallest);
+  return b.mul(b.div(b.add(tiles, b.sub(blocks, b.index(1))), blocks), tallest);
+}
+
 // How many of a task's panels take a block of K before the next block begins: all, so that they
 // share what is read of a. One micro tile reads a panel only once: then each is read from end to
 // end, as memory gives it fastest.
@@ -160,8 +167,10 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
   const ValueId blocks = writer.index(ceil_div(plan.rows, plan.row_block));
   const ValueId block_number = b.div(b.task(), groups);
   const ValueId batch = b.div(block_number, blocks);
-  const ValueId first_row = b.mul(b.rem(block_number, blocks), b.index(plan.row_block));
-  const ValueId rows = b.min(b.index(plan.row_block), b.sub(writer.index(plan.rows), first_row));
+  const ValueId all_rows = writer.index(plan.rows);
+  const ValueId even_rows = even_row_block(b, plan, all_rows, blocks);
+  const ValueId first_row = b.mul(b.rem(block_number, blocks), even_rows);
+  const ValueId rows = b.min(even_rows, b.sub(all_rows, first_row));
   const ValueId first_panel = b.mul(b.rem(b.task(), groups), b.index(plan.group));
   const ValueId k = writer.index(plan.k);
 
@@ -215,7 +224,7 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
   }
 
   const bool whole = plan.n.is_constant() && plan.n.value() % columns == 0;
-  const ValueId result_row = b.add(b.mul(batch, writer.index(plan.rows)), first_row);
+  const ValueId result_row = b.add(b.mul(batch, all_rows), first_row);
   each_panel(b.index(0), panels, [&](const GemmTask& task, ValueId first_sum) {
     const ValueId column = b.mul(task.panel, b.index(columns));
     const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
