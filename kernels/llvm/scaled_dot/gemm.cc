@@ -10,6 +10,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int64_t kMostPanels = 8;
+constexpr int64_t kStreamedTiles = 4;  // of rows: see panels_at_once
 // Sums are read and written once per block: longer blocks as far as a panel's share fits L1.
 constexpr int64_t kKBlock = 192, kNeonKBlock = 512;
 
@@ -103,11 +104,12 @@ ValueId even_row_block(Builder& b, const GemmPlan& plan, ValueId rows, ValueId b
 }
 
 // How many of a task's panels take a block of K before the next block begins: all, so that they
-// share what is read of a. One micro tile reads a panel only once: then each is read from end to
-// end, as memory gives it fastest.
+// share what is read of a. Few micro tiles wait for the panel, not for a: then each is read from
+// end to end, as memory gives it fastest.
 ValueId panels_at_once(Builder& b, const GemmPlan& plan, ValueId rows, ValueId panels) {
   if (plan.group == 1 || !plan.streams_few_rows) return panels;
-  const ValueId more = b.div(b.sub(rows, b.index(1)), b.index(plan.tile.heights.front()));
+  const int64_t few = kStreamedTiles * plan.tile.heights.front();
+  const ValueId more = b.div(b.sub(rows, b.index(1)), b.index(few));
   return b.max(b.index(1), b.min(b.mul(more, panels), panels));
 }
 

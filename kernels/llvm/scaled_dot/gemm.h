@@ -24,7 +24,7 @@ struct GemmPlan {
   int64_t row_block = 0;          // rows of one task, a multiple of the tallest micro tile
   int64_t k_block = 0;            // k decoded at once; whole blocks of scales
   int64_t group = 1;              // panels of one task
-  bool streams_few_rows = false;  // rows of one micro tile take panel after panel, not k after k
+  bool streams_few_rows = false;  // few rows take panel after panel, not block after block of K
   double ns_per_mac = 0;          // rough nanoseconds for one multiply-add
   Dim batches = 1, rows;          // rows of one batch
   Dim n, k;
