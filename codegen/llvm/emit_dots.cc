@@ -50,11 +50,34 @@ void HostEmitter::before_region(const Region& region) {
 
 // a[m, k] as a scalar in its own type.
 llvm::Value* HostEmitter::dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k) {
-  auto folded = folded_loads_.find(a);
-  if (folded == folded_loads_.end()) return lane(rows[static_cast<size_t>(m)], k);
-  Access from = access(*folded->second, 2, 2);
+  if (!rows.empty()) return lane(rows[static_cast<size_t>(m)], k);
+  Access from = access(*folded_loads_.at(a), 2, 2);
   Value* offset = ir_.CreateNSWMul(from.strides[1], index_constant(k));
   return load_scalar(from.dtype, element_pointer(from.dtype, row_pointer(from, m), offset));
+}
+
+// Rows of `a` whose lanes are the factors; empty where each is broadcast from memory. NEON
+// multiplies by a lane of a register, so one load brings four factors where registers are left for
+// them.
+std::vector<llvm::Value*> HostEmitter::dot_a_rows(const Operation& op) {
+  const Type &acc = type(op.operands[0]), &a = type(op.operands[1]);
+  auto folded = folded_loads_.find(op.operands[1]);
+  if (folded == folded_loads_.end()) return rows(tile(op.operands[1]), a);
+  const int height = acc.shape[0], lanes = target_.lanes_f32();
+  const int row = (acc.shape[1] + lanes - 1) / lanes;  // registers of a row of sums, or of b
+  auto stride = index_values_.find(folded->second->operands[3]);
+  if (target_.arch != HostArch::kAArch64 || a.dtype != DType::kF32 || a.shape[1] != lanes ||
+      stride == index_values_.end() || stride->second != 1 ||
+      height * row + height + row > target_.vector_registers) {
+    return {};
+  }
+  Access from = access(*folded->second, 2, 2);
+  std::vector<Value*> out;
+  for (int m = 0; m < height; ++m) {
+    out.push_back(
+        load_piece(line_of(from, 1, row_pointer(from, m), nullptr, nullptr), lanes, nullptr));
+  }
+  return out;
 }
 
 // As interpret/elements.h rounds it; NaN and infinity stay.
@@ -74,8 +97,7 @@ void HostEmitter::dot(const Operation& op) {
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
   auto folded_b = folded_loads_.find(op.operands[2]);
   std::vector<Tile> out = row_pieces(tile(op.operands[0]), acc), b_rows;
-  std::vector<Value*> a_rows;
-  if (!folded_loads_.contains(op.operands[1])) a_rows = rows(tile(op.operands[1]), a);
+  std::vector<Value*> a_rows = dot_a_rows(op);
   if (folded_b == folded_loads_.end()) b_rows = row_pieces(tile(op.operands[2]), b);
   auto factor = [&](const Type& from, Value* x) {
     return op.tf32 ? round_to_tf32(x) : cast(from.dtype, acc.dtype, x);

@@ -138,6 +138,7 @@ class HostEmitter : private KernelEmitter {
   Value* round_to_tf32(Value* x);
   void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
   void dot_i8(const Operation& op) override;
+  std::vector<Value*> dot_a_rows(const Operation& op);
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
   Value* group_of_row(ValueId a, const std::vector<Value*>& a_rows, int row, int group);
   std::vector<Tile> groups_of_lanes(ValueId b);

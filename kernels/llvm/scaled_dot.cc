@@ -181,10 +181,16 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   }
   if (!one_row_kernel || !several.is(0)) {
     BufferArgument rows = a;
+    const bool aliases = !(row_distance(problem) == problem.k);
     // Where one row takes this kernel too, its rows must lie where they are.
-    if (one_row_kernel || several.is(1)) {
+    const bool may_spread = one_row_kernel || several.is(1);
+    if (aliases && can_interleave(plan)) {
+      plan.interleave = plan.tile.k_step;
+      const Dim wanted = one_row_kernel ? several : Dim(1);
+      rows = interleave_rows(problem, a, plan.interleave, wanted, lowered);
+    } else if (aliases && may_spread) {
       plan.row_distance = row_distance(problem);
-      if (!(plan.row_distance == problem.k)) rows = spread_rows(problem, a, several, lowered);
+      rows = spread_rows(problem, a, several, lowered);
     }
     Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers, lowered);
     if (one_row_kernel) launch.tasks = launch.tasks * several;

@@ -32,9 +32,12 @@ double seconds(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Independent chains of fma, nothing else: the peak that the others are measured against.
+// Chains enough to hide the latency of one, few enough for 16 registers.
+constexpr int kChains = 12;
+
+// Independent chains of fma, nothing else: the peak that the others are measured against. What is
+// carried is the addend: fmla overwrites it, and any other operand would need a copy.
 Kernel fma_chains(int lanes) {
-  constexpr int kChains = 12;
   Builder b("fma_chains");
   ValueId y = b.buffer("y", DType::kF32), n = b.index_parameter("n");
   ValueId factor = b.load({y, b.index(0)}, {lanes});
@@ -42,7 +45,7 @@ Kernel fma_chains(int lanes) {
   for (int i = 0; i < kChains; ++i) chains.push_back(b.load({y, b.index(i)}, {lanes}));
   chains = b.loop(b.index(0), n, b.index(1), chains, [&](ValueId, std::span<const ValueId> in) {
     std::vector<ValueId> out;
-    for (ValueId chain : in) out.push_back(b.fma(chain, factor, factor));
+    for (ValueId chain : in) out.push_back(b.fma(factor, factor, chain));
     return out;
   });
   for (int i = 0; i < kChains; ++i) b.store({y, b.index(i * lanes)}, chains[i]);
@@ -69,17 +72,17 @@ Kernel byte_chains(int lanes) {
 }
 
 // c[m,n] += a[m,k] * b[k,n]; a with a row stride, b a packed panel [k][n].
-Kernel gemm(int m, int n) {
+Kernel gemm(int m, int n, int k_step = 1) {
   Builder b("gemm");
   ValueId a = b.buffer("a", DType::kF32), panel = b.buffer("b", DType::kF32);
   ValueId c = b.buffer("c", DType::kF32);
   ValueId k = b.index_parameter("k"), stride = b.index_parameter("stride");
   ValueId zero = b.constant(DType::kF32, 0, {m, n});
-  auto acc = b.loop(b.index(0), k, b.index(1), {zero},
+  auto acc = b.loop(b.index(0), k, b.index(k_step), {zero},
                     [&](ValueId i, std::span<const ValueId> in) -> std::vector<ValueId> {
-                      ValueId column = b.load({a, i, {stride, b.index(1)}, {}}, {m, 1});
-                      ValueId row = b.load({panel, b.mul(i, b.index(n))}, {1, n});
-                      return {b.dot(in[0], column, row)};
+                      ValueId left = b.load({a, i, {stride, b.index(1)}, {}}, {m, k_step});
+                      ValueId right = b.load({panel, b.mul(i, b.index(n))}, {k_step, n});
+                      return {b.dot(in[0], left, right)};
                     });
   b.store({c, b.index(0)}, acc[0]);
   return b.finish();
@@ -118,7 +121,7 @@ class Meter {
   void report(std::string_view name, double flops, const std::function<void()>& run) {
     constexpr int kTurns = 60;
     constexpr int64_t kSteps = 20000;
-    double peak_flops = 2.0 * 12 * target_.lanes_f32() * kSteps;
+    double peak_flops = 2.0 * kChains * target_.lanes_f32() * kSteps;
     std::vector<double> fractions;
     double best = 1e9;
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -135,17 +138,18 @@ class Meter {
  private:
   const HostTarget& target_;
   HostKernel chains_;
-  Aligned<float> y_{12 * 16, 0.5f};
+  Aligned<float> y_{kChains * 16, 0.5f};
 };
 
-void report_gemm(Meter& meter, const HostTarget& target, int m, int n) {
+void report_gemm(Meter& meter, const HostTarget& target, int m, int n, int k_step) {
   constexpr int kDepth = 128, kCalls = 50;
-  HostKernel kernel(gemm(m, n), target);
+  HostKernel kernel(gemm(m, n, k_step), target);
   Aligned<float> a(static_cast<size_t>(m * kDepth), 0.5f), c(static_cast<size_t>(m * n), 0);
   Aligned<float> panel(static_cast<size_t>(kDepth * n), 0.25f);
-  meter.report(fmt::format("gemm {}x{}", m, n), 2.0 * m * n * kDepth * kCalls, [&] {
-    kernel({a.data(), panel.data(), c.data()}, {kDepth, kDepth}, kCalls);
-  });
+  meter.report(fmt::format("gemm {}x{}, {} k a trip", m, n, k_step), 2.0 * m * n * kDepth * kCalls,
+               [&] {
+                 kernel({a.data(), panel.data(), c.data()}, {kDepth, kDepth}, kCalls);
+               });
 }
 
 void report_nibbles(Meter& meter, const HostTarget& target, int n) {
@@ -178,7 +182,7 @@ void report(const HostTarget& target) {
   for (int vectors : {1, 2, 3, 4}) {
     for (int m : {4, 6, 8, 12}) {
       if (m * vectors + vectors + 1 > target.vector_registers) continue;
-      report_gemm(meter, target, m, vectors * lanes);
+      for (int k_step : {1, 4}) report_gemm(meter, target, m, vectors * lanes, k_step);
     }
   }
   for (int vectors : {1, 2, 4}) report_nibbles(meter, target, vectors * lanes);

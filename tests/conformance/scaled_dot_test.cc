@@ -31,7 +31,8 @@ struct Coverage {
   int runs = 0;
 };
 
-void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
+void judge(const DotProblem& problem, unsigned seed, Coverage& coverage,
+           std::span<const int64_t> row_counts = kRows) {
   std::mt19937 random(seed);
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
@@ -47,7 +48,7 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage) {
     // Integers times their scale are rounded as DequantizeLinear does it; the reference is not.
     const bool rounds_weights = candidate.name == "pipelined" && is_integer(problem.form.element);
     const double weight_error = rounds_weights ? unit_roundoff(problem.activation) : 0;
-    for (const int64_t rows : kRows) {
+    for (const int64_t rows : row_counts) {
       const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
       const std::vector<ReferenceTensor> expected = reference::evaluate(graph, inputs);
       const ReferenceTensor sums = magnitudes(graph, inputs);
@@ -87,6 +88,30 @@ TEST(ConformanceScaledDot, EveryCandidateOnEveryForm) {
   for (const DotForm& form : dot_forms()) {
     EXPECT_TRUE(coverage.forms.contains(std::string(form.name))) << "nobody supports " << form.name;
   }
+}
+
+// Rows at a distance of whole pages are laid out anew, K has several blocks, tasks several panels.
+TEST(ConformanceScaledDot, RowsAPageApart) {
+  constexpr std::array<int64_t, 4> rows{1, 3, 4, 9};
+  Coverage coverage;
+  for (const DotForm& form : dot_forms()) {
+    const bool is_int4 = form.element == DType::kU4 && form.zero == DType::kUndefined;
+    if (form.element != DType::kF32 && form.element != DType::kF4E2M1 && !is_int4) continue;
+    judge({form, DType::kF32, {258, 1024}, DotEnd::kBias, true}, 7, coverage, rows);
+  }
+  EXPECT_GE(coverage.runs, 12);
+}
+
+// More rows than one task takes: whole blocks of them, one more, and blocks that cannot be even.
+TEST(ConformanceScaledDot, RowsOfSeveralTasks) {
+  constexpr std::array<int64_t, 5> rows{48, 49, 96, 193, 385};
+  Coverage coverage;
+  for (const DotForm& form : dot_forms()) {
+    if (form.element != DType::kF32 && form.element != DType::kF4E2M1) continue;
+    judge({form, DType::kF32, {40, 64}, DotEnd::kBias, true}, 11, coverage, rows);
+    judge({form, DType::kF32, {264, 32}, DotEnd::kBias, true}, 12, coverage, rows);
+  }
+  EXPECT_GE(coverage.runs, 20);
 }
 
 Settings int8_settings() {

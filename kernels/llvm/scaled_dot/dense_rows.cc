@@ -151,6 +151,33 @@ BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, co
   return target;
 }
 
+BufferArgument interleave_rows(const ScaledDotProblem& problem, BufferArgument a, int group,
+                               const Dim& wanted, Lowered& lowered) {
+  const int64_t k = problem.k.value();
+  const Dim groups = wanted * ceil_div(problem.rows, group);
+  lowered.scratch.push_back(groups * (group * k * 4));
+  const auto target = BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+  LaunchWriter writer("interleave_rows");
+  codegen::Builder& b = writer.builder;
+  const ValueId from = writer.buffer("a", DType::kF32, a);
+  const ValueId to = writer.buffer("rows", DType::kF32, target);
+  writer.declare(problem.rows);
+  const ValueId first = b.mul(b.task(), b.index(group));
+  const ValueId last = b.sub(writer.index(problem.rows), b.index(1));
+  b.loop(b.index(0), b.index(k), b.index(group), {}, [&](ValueId at, auto) {
+    const ValueId goal = b.add(b.mul(first, b.index(k)), b.mul(at, b.index(group)));
+    for (int i = 0; i < group; ++i) {
+      // Nobody reads rows past the last one.
+      const ValueId row = b.min(b.add(first, b.index(i)), last);
+      const Tile piece = b.load({from, b.add(b.mul(row, b.index(k)), at)}, {group});
+      b.store({to, b.add(goal, b.index(i * group))}, piece);
+    }
+    return std::vector<ValueId>{};
+  });
+  lowered.launches.push_back(writer.finish(groups, group * k / 8));
+  return target;
+}
+
 BufferArgument room_for_terms(const ScaledDotProblem& problem, int terms, Lowered& lowered) {
   lowered.scratch.push_back(problem.rows * problem.k * Dim(terms * 2));
   return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);

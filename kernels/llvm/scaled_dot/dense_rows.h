@@ -25,6 +25,11 @@ Dim row_distance(const ScaledDotProblem& problem);
 BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, const Dim& several,
                            Lowered& lowered);
 
+// A copy of f32 rows in groups of `group`, [rows / group][K / group][group rows][group k], made
+// when `wanted` is 1; K is whole groups.
+BufferArgument interleave_rows(const ScaledDotProblem& problem, BufferArgument a, int group,
+                               const Dim& wanted, Lowered& lowered);
+
 // f32 rows as terms of bf16 (split_parts.h), for products that copy their rows from memory: room
 // for those of all rows, one matrix [rows, K] behind the other, the largest terms first; and the
 // launch that splits, for the Runs where `wanted` is 1 and not 0.

@@ -21,13 +21,17 @@ namespace tenon::kernels {
 
 struct GemmPlan {
   MicroTile tile;
-  int64_t row_block = 0;  // rows of one task, a multiple of the tallest micro tile
-  int64_t k_block = 0;    // k decoded at once; whole blocks of scales
-  int64_t group = 1;      // panels of one task
-  double ns_per_mac = 0;  // rough nanoseconds for one multiply-add
-  Dim batches = 1, rows;  // rows of one batch
+  int64_t row_block = 0;          // rows of one task, a multiple of the tallest micro tile
+  int64_t k_block = 0;            // k decoded at once; whole blocks of scales
+  int64_t group = 1;              // panels of one task
+  bool streams_few_rows = false;  // few rows take panel after panel, not block after block of K
+  double ns_per_mac = 0;          // rough nanoseconds for one multiply-add
+  Dim batches = 1, rows;          // rows of one batch
   Dim n, k;
   Dim row_distance;  // from one row of a to the next
+  // Not 0: a is [rows / interleave][K / interleave][interleave rows][interleave k], so that a micro
+  // tile reads one stream. See interleave_rows.
+  int interleave = 0;
   // Operands are bytes: a block of K sums exactly in f32 (192 * 255 * 255 < 2^24), blocks in i32.
   bool integer = false;
   Dim tasks() const { return batches * ceil_div(rows, row_block) * groups(); }
@@ -36,6 +40,9 @@ struct GemmPlan {
 };
 
 GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& host);
+
+// Whether the tallest micro tile takes as many rows as k in a trip, and K is whole trips.
+bool can_interleave(const GemmPlan& plan);
 
 struct GemmTask {
   codegen::ValueId batch, panel;

@@ -14,9 +14,10 @@ struct MicroTile {
   int k_step = 4;            // k per trip of the inner loop
 
   static MicroTile for_host(const codegen::HostTarget& host) {
-    if (host.vector_bits >= 512) return {32, {12, 4, 1}};     // 24 accumulators of 32
-    if (host.vector_registers >= 32) return {16, {6, 2, 1}};  // NEON: 24 of 32
-    return {16, {6, 2, 1}};                                   // AVX2: 12 of 16
+    if (host.vector_bits >= 512) return {32, {12, 4, 1}};  // 24 accumulators of 32
+    // NEON multiplies by a lane: 16 accumulators, four k of four rows and a row of b are 24 of 32.
+    if (host.arch == codegen::HostArch::kAArch64) return {16, {4, 2, 1}};
+    return {16, {6, 2, 1}};  // AVX2: 12 of 16
   }
 };
 

@@ -19,16 +19,16 @@ std::string assembly(const Kernel& kernel, const std::string& target) {
 
 bool is_x86() { return detect_host().arch == HostArch::kX86_64; }
 
-Kernel gemm(int m, int n) {
+Kernel gemm(int m, int n, int k_step = 1) {
   Builder b("gemm");
   ValueId a = b.buffer("a", DType::kF32), panel = b.buffer("b", DType::kF32);
   ValueId c = b.buffer("c", DType::kF32);
   ValueId k = b.index_parameter("k"), stride = b.index_parameter("stride");
-  auto acc = b.loop(b.index(0), k, b.index(1), {b.constant(DType::kF32, 0, {m, n})},
+  auto acc = b.loop(b.index(0), k, b.index(k_step), {b.constant(DType::kF32, 0, {m, n})},
                     [&](ValueId i, std::span<const ValueId> in) -> std::vector<ValueId> {
-                      ValueId column = b.load({a, i, {stride, b.index(1)}, {}}, {m, 1});
-                      ValueId row = b.load({panel, b.mul(i, b.index(n))}, {1, n});
-                      return {b.dot(in[0], column, row)};
+                      ValueId left = b.load({a, i, {stride, b.index(1)}, {}}, {m, k_step});
+                      ValueId right = b.load({panel, b.mul(i, b.index(n))}, {k_step, n});
+                      return {b.dot(in[0], left, right)};
                     });
   b.store({c, b.index(0)}, acc[0]);
   return b.finish();
@@ -80,6 +80,12 @@ TEST(AssemblyTest, MicroKernelsMultiplyFromMemoryWithoutSpills) {
   std::string neon = assembly(gemm(6, 16), "aarch64-neon");
   EXPECT_THAT(neon, HasSubstr("fmla"));
   expect_no_vector_spills(neon);
+  // Four k at once: factors are lanes of what one load brings, where registers are left for them.
+  std::string lanes = assembly(gemm(4, 16, 4), "aarch64-neon");
+  EXPECT_THAT(lanes, ContainsRegex("fmla[^\n]*\\.s\\[3\\]"));
+  EXPECT_THAT(lanes, Not(ContainsRegex("ld(r\ts|p\ts|1r)")));
+  expect_no_vector_spills(lanes);
+  EXPECT_THAT(assembly(gemm(6, 16, 4), "aarch64-neon"), Not(HasSubstr(".s[3]")));
 }
 
 TEST(AssemblyTest, TablesStayInRegisters) {
