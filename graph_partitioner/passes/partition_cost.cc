@@ -87,16 +87,6 @@ HostGain gain_with_weights_at_run(const Dim& rows, const ir::Value& b) {
           elements.value() >= kManyRuntimeWeights};
 }
 
-HostGain gain_with_f32_weights(const Dim& rows, int64_t weights) {
-  const bool many_rows = rows.is_constant() && rows.value() >= kFewestRowsForPlainWeights;
-  if (weights <= (many_rows ? kMostPlainWeights : kMostPlainWeightsForFewRows)) {
-    return {Support::yes()};
-  }
-  return {no_gain(fmt::format("stock kernels multiply {} rows by {} plain weights as fast",
-                              rows.is_constant() ? rows.text() : "an unknown number of", weights)),
-          true};
-}
-
 HostGain gain_with_f16_weights(const Dim& rows, int64_t weights, bool decodes) {
   const bool step_of_decoder = decodes && !rows.is_constant();
   const bool cached = weights <= kMostCachedF16Weights;
@@ -124,9 +114,8 @@ HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, boo
   const Dim rows = rows_of(fused, dot);
   const ir::Value& b = fused.value(dot.b);
   if (!b.is_constant()) return gain_with_weights_at_run(rows, b);
-  const int64_t weights = b.constant->elements();
-  return b.dtype == DType::kF16 ? gain_with_f16_weights(rows, weights, decodes)
-                                : gain_with_f32_weights(rows, weights);
+  if (b.dtype != DType::kF16) return {Support::yes()};
+  return gain_with_f16_weights(rows, b.constant->elements(), decodes);
 }
 
 namespace {

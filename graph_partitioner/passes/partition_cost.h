@@ -10,9 +10,10 @@
 // Views, shape arithmetic, data movement and short pointwise chains alone gain nothing.
 //
 // Where stock kernels run on the processor that ours do, plain products of float32 or float16 are
-// theirs as well, and attentions that are made of them. They gain nothing themselves: small ones
-// gain by what is around them, kFewestFusedOps arithmetic ops in all, each a hand-over saved; large
-// ones take longer than that saves and are left one by one, whatever is around them.
+// theirs as well, and attentions that are made of them. They gain little themselves, and more by
+// what is around them: kFewestFusedOps arithmetic ops in all, each a hand-over saved. Products of
+// float16 with few weights, and of weights that arrive at Run, take longer than that saves and are
+// left one by one, whatever is around them.
 #pragma once
 
 #include "base/support.h"
@@ -28,12 +29,6 @@ inline constexpr int64_t kFewestRowsForRuntimeWeights = 32;
 inline constexpr int64_t kMostRuntimeWeights = 1 << 12;
 // From so many on it costs more than whatever its readers gain by knowing the result's sizes.
 inline constexpr int64_t kManyRuntimeWeights = 1 << 16;
-// Of plain float32 weights: from so many on, what the product takes longer than stock kernels' is
-// more than the hand-overs around it.
-inline constexpr int64_t kMostPlainWeights = 1 << 18;
-// Fewer rows are a part of a tile. Rows that only a Run knows may be few.
-inline constexpr int64_t kFewestRowsForPlainWeights = 8;
-inline constexpr int64_t kMostPlainWeightsForFewRows = 1 << 15;
 // Stock kernels multiply float16 in float16 arithmetic, less exact than ours and twice as fast, as
 // long as the weights fit in a core's cache. Beyond, they wait for memory, except with one row.
 inline constexpr int64_t kMostCachedF16Weights = 3 << 18;
