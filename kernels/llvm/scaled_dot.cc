@@ -149,8 +149,9 @@ Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Setting
                      const WeightBuffers& weights, Lowered& lowered) {
   const DType type = int8_code_type(settings.host);
   const Dim one = is_one(problem.rows);
-  const DigitRow row = digit_row(problem, a, one, int8_unit(layout), layout.bits == 4, type,
-                                 int8_byte_scale(layout.element), lowered);
+  const double worth = int8_byte_scale(layout.element) * WeightReader{layout}.scale_unit();
+  const DigitRow row =
+      digit_row(problem, a, one, int8_unit(layout), layout.bits == 4, type, worth, lowered);
   LaunchWriter writer("dot_row_digits");
   DigitBuffers buffers;
   buffers.a = writer.buffer("a", DType::kF32, a);

@@ -63,10 +63,10 @@ class DigitGemv {
         excess = b_.dot_i8(excess, b_.integer_constant(DType::kU8, 128, {1, 4}), codes);
       }
     }
-    const Tile scaled =
-        layout_.scale_type == DType::kUndefined
-            ? number_of(acc, excess)
-            : b_.mul(number_of(acc, excess), weight_.load_scale(b_, panel_, block_of(first)));
+    const Tile scaled = layout_.scale_type == DType::kUndefined
+                            ? number_of(acc, excess)
+                            : b_.mul(number_of(acc, excess),
+                                     weight_.load_reduced_scale(b_, panel_, block_of(first)));
     return b_.fma(scaled, b_.splat(b_.load({buffers_.scales, unit, {}, {}}, {}), {columns_}), sum);
   }
 

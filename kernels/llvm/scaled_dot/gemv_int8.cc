@@ -19,14 +19,15 @@ class Int8Gemv {
         bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/false),
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
+        chain_(int8_units_per_scale(layout_, b_.type(buffers.codes).dtype)),
         panel_(b_.task()) {}
 
   void emit(Epilogue& epilogue) {
     epilogue.begin();
     const Tile zero = b_.constant(DType::kF32, 0, {columns_});
-    const Tile total = b_.loop(b_.index(0), b_.index(layout_.k / unit_), b_.index(1), {zero},
+    const Tile total = b_.loop(b_.index(0), b_.index(layout_.k / unit_), b_.index(chain_), {zero},
                                [&](ValueId unit, auto carried) -> std::vector<ValueId> {
-                                 return {add_unit(unit, carried[0])};
+                                 return {add_chain(unit, carried[0])};
                                })[0];
     const ValueId column = b_.mul(panel_, b_.index(columns_));
     const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
@@ -37,6 +38,17 @@ class Int8Gemv {
   // Codes from 0 to 15 are bytes already; what they are too large by comes off by the row's sum.
   bool has_plain_codes() const { return layout_.element == DType::kU4; }
 
+  // Units under one scale of the row.
+  Tile add_chain(ValueId unit, Tile sum) {
+    Tile t = kNone;
+    for (int64_t i = 0; i < chain_; ++i) t = add_unit(b_.add(unit, b_.index(i)), t);
+    const double worth = int8_byte_scale(layout_.element) * weight_.scale_unit();
+    const Tile scale =
+        b_.mul(b_.load({buffers_.scales, unit, {}, {}}, {}), b_.constant(DType::kF32, worth));
+    return b_.fma(t, b_.splat(scale, {columns_}), sum);
+  }
+
+  // sum + products of the unit's bytes * scale of the weight
   Tile add_unit(ValueId unit, Tile sum) {
     const ValueId first = b_.mul(unit, b_.index(unit_));
     acc_ = b_.integer_constant(DType::kI32, 0, {1, columns_});
@@ -52,7 +64,9 @@ class Int8Gemv {
                        groups_[static_cast<size_t>(k % bytes_.k_per_load() / 4)]);
     }
     const Tile t = less_zero(b_.cast(b_.reshape(acc_, {columns_}), DType::kF32), unit, first);
-    return b_.fma(b_.mul(t, scale_at(first)), row_number(buffers_.scales, unit), sum);
+    if (layout_.scale_type == DType::kUndefined) return sum == kNone ? t : b_.add(sum, t);
+    const Tile scale = weight_.load_reduced_scale(b_, panel_, block_of(first));
+    return sum == kNone ? b_.mul(t, scale) : b_.fma(t, scale, sum);
   }
 
   Tile less_zero(Tile t, ValueId unit, ValueId first) {
@@ -62,12 +76,6 @@ class Int8Gemv {
     Tile zero = b_.constant(DType::kF32, offset, {columns_});
     if (has_zeros) zero = b_.add(weight_.load_zero(b_, panel_, block_of(first)), zero);
     return b_.sub(t, b_.mul(row_number(buffers_.sums, unit), zero));
-  }
-
-  Tile scale_at(ValueId first) {
-    const Tile unit = b_.constant(DType::kF32, int8_byte_scale(layout_.element), {columns_});
-    if (layout_.scale_type == DType::kUndefined) return unit;
-    return b_.mul(weight_.load_scale(b_, panel_, block_of(first)), unit);
   }
 
   ValueId block_of(ValueId k) { return b_.div(k, b_.index(layout_.block)); }
@@ -82,7 +90,7 @@ class Int8Gemv {
   const Int8Buffers& buffers_;
   ByteWeight bytes_;
   const int columns_;
-  const int64_t unit_;
+  const int64_t unit_, chain_;
   const ValueId panel_;
   Tile acc_ = kNone;
   std::vector<Tile> groups_;

@@ -183,6 +183,8 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
     layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
   }
+  layout.positive_scales =
+      layout.scale_type == DType::kF8E4M3FN && has_positive_codes(graph, problem);
   // Less their middle, unsigned codes are signed ones with the highest bit flipped.
   if (layout.zero_type == DType::kUndefined && element == DType::kU4 && layout.zero_offset == 8) {
     layout.element = DType::kI4;
@@ -317,6 +319,17 @@ ValueId WeightReader::load_scale(Builder& b, ValueId panel, ValueId block) const
       b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns});
   const Fn function = decode_function(layout.scale_type);
   return function == Fn::kNone ? b.cast(raw, DType::kF32) : b.unary(function, raw);
+}
+
+ValueId WeightReader::load_reduced_scale(Builder& b, ValueId panel, ValueId block) const {
+  if (!layout.positive_scales) return load_scale(b, panel, block);
+  const std::vector<int> shape = {layout.columns};
+  const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
+  const ValueId raw = b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, shape);
+  // f16 has the same layout with one more bit of exponent, and a bias that is larger by 8.
+  const ValueId shifted =
+      b.binary(Fn::kShiftLeft, b.cast(raw, DType::kU16), b.integer_constant(DType::kU16, 7, shape));
+  return b.cast(b.bitcast(shifted, DType::kF16), DType::kF32);
 }
 
 ValueId WeightReader::load_zero(Builder& b, ValueId panel, ValueId block) const {
