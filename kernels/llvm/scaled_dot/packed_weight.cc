@@ -183,8 +183,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
     layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
   }
-  layout.positive_scales =
-      layout.scale_type == DType::kF8E4M3FN && has_positive_codes(graph, problem);
+  layout.shifted_scales = has_shifted_scales(graph, problem);
   // Less their middle, unsigned codes are signed ones with the highest bit flipped.
   if (layout.zero_type == DType::kUndefined && element == DType::kU4 && layout.zero_offset == 8) {
     layout.element = DType::kI4;
@@ -322,14 +321,16 @@ ValueId WeightReader::load_scale(Builder& b, ValueId panel, ValueId block) const
 }
 
 ValueId WeightReader::load_reduced_scale(Builder& b, ValueId panel, ValueId block) const {
-  if (!layout.positive_scales) return load_scale(b, panel, block);
+  if (!layout.shifted_scales) return load_scale(b, panel, block);
   const std::vector<int> shape = {layout.columns};
   const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
   const ValueId raw = b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, shape);
-  // f16 has the same layout with one more bit of exponent, and a bias that is larger by 8.
-  const ValueId shifted =
-      b.binary(Fn::kShiftLeft, b.cast(raw, DType::kU16), b.integer_constant(DType::kU16, 7, shape));
-  return b.cast(b.bitcast(shifted, DType::kF16), DType::kF32);
+  const auto shifted = [&](DType type, int64_t by) {
+    return b.binary(Fn::kShiftLeft, b.cast(raw, type), b.integer_constant(type, by, shape));
+  };
+  if (layout.scale_type == DType::kF8E8M0) return b.bitcast(shifted(DType::kU32, 23), DType::kF32);
+  // f16 has e4m3's layout with one more bit of exponent, and a bias that is larger by 8.
+  return b.cast(b.bitcast(shifted(DType::kU16, 7), DType::kF16), DType::kF32);
 }
 
 ValueId WeightReader::load_zero(Builder& b, ValueId panel, ValueId block) const {

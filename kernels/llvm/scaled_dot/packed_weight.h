@@ -23,7 +23,7 @@ struct WeightLayout {
   int64_t block = 0;                     // k per scale; multiple of per_word; k when one for all
   DType scale_type = DType::kUndefined;  // kUndefined: no scales
   DType zero_type = DType::kUndefined;   // kUndefined: none stored
-  bool positive_scales = false;          // of e4m3: neither a sign nor NaN among them
+  bool shifted_scales = false;           // e4m3 or e8m0 whose codes need a shift and no more
   int64_t zero_offset = 0;
   uint32_t flipped = 0;  // bits of a word that differ from the file's: u4 less 8 is stored as i4
 
@@ -69,7 +69,9 @@ struct WeightReader {
   // The same over scale_unit(), a power of two that is cheaper to multiply elsewhere.
   codegen::ValueId load_reduced_scale(codegen::Builder& b, codegen::ValueId panel,
                                       codegen::ValueId block) const;
-  double scale_unit() const { return layout.positive_scales ? 256 : 1; }
+  double scale_unit() const {
+    return layout.shifted_scales && layout.scale_type == DType::kF8E4M3FN ? 256 : 1;
+  }
   codegen::ValueId load_zero(codegen::Builder& b, codegen::ValueId panel,
                              codegen::ValueId block) const;
 };

@@ -41,8 +41,8 @@ bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem)
 // Whether one is 2^100 or more, or NaN.
 bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
 
-// Whether all codes of byte scales are below that of NaN, and have no sign.
-bool has_positive_codes(const ir::Graph& graph, const ScaledDotProblem& problem);
+// Whether scales are e4m3 without sign or NaN, or e8m0 without its ends (2^-127 and NaN).
+bool has_shifted_scales(const ir::Graph& graph, const ScaledDotProblem& problem);
 
 // Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);
