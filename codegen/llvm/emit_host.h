@@ -87,6 +87,7 @@ class HostEmitter : private KernelEmitter {
 
   // emit_host_elementwise.cc
   void elementwise(const Operation& op) override;
+  Value* addend(Value* constant);
   Value* real_function(Fn fn, std::span<Value* const> arguments) override;
   Value* truncate_to(int bits, Value* x) override;
   Value* truncate_to_i32_x86(Value* x);
@@ -152,6 +153,7 @@ class HostEmitter : private KernelEmitter {
   std::unordered_map<ValueId, int64_t> index_values_;  // of kIndexConstant
   // Loads that a dot reads element by element, so that they become broadcasts from memory.
   std::unordered_map<ValueId, const Operation*> folded_loads_;
+  std::unordered_map<uint64_t, Value*> addend_slots_;  // by the bits that they hold
 };
 
 }  // namespace tenon::codegen

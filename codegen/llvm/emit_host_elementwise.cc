@@ -62,9 +62,38 @@ void HostEmitter::elementwise(const Operation& op) {
   for (size_t p = 0; p < tile(op.operands[0]).size(); ++p) {
     std::vector<Value*> operands;
     for (ValueId id : op.operands) operands.push_back(tile(id)[p]);
+    if (op.op == Op::kTernary) operands[2] = addend(operands[2]);
     out.push_back(element_operation(op, operands));
   }
   values_[op.results[0]] = std::move(out);
+}
+
+// NEON's fmla overwrites its addend, so a constant one costs a copy each time, on the pipes that
+// multiply. Read from the stack it costs a load instead, which they do not see; volatile, or it
+// would be moved out of the loop and copied again.
+llvm::Value* HostEmitter::addend(Value* constant) {
+  constexpr int kLanes = 4;
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(constant->getType());
+  auto* known = llvm::dyn_cast<llvm::Constant>(constant);
+  if (target_.arch != HostArch::kAArch64 || !known || !vector ||
+      !vector->getElementType()->isFloatTy() || vector->getNumElements() % kLanes != 0) {
+    return constant;
+  }
+  auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(known->getSplatValue());
+  if (!number) return constant;
+  llvm::Type* type = vector_of(ir_.getFloatTy(), kLanes);
+  Value*& slot = addend_slots_[number->getValueAPF().bitcastToAPInt().getZExtValue()];
+  if (!slot) {
+    llvm::BasicBlock& entry = function_->getEntryBlock();
+    llvm::IRBuilder<> ir(&entry, entry.getFirstInsertionPt());
+    slot = ir.CreateAlloca(type);
+    ir.CreateStore(llvm::ConstantFP::get(type, number->getValueAPF()), slot);
+  }
+  std::vector<Value*> parts;
+  for (unsigned i = 0; i < vector->getNumElements(); i += kLanes) {
+    parts.push_back(ir_.CreateLoad(type, slot, /*isVolatile=*/true));
+  }
+  return join(std::move(parts));
 }
 
 llvm::Value* HostEmitter::real_function(Fn fn, std::span<Value* const> arguments) {

@@ -122,6 +122,27 @@ TEST(AssemblyTest, BytesUseTheDotInstructions) {
   EXPECT_THAT(assembly(bytes(), "aarch64-dotprod"), HasSubstr("sdot"));
 }
 
+// fmla overwrites its addend: a copy of a constant would take a slot of the pipes that multiply.
+TEST(AssemblyTest, ConstantAddendsAreLoadedNotCopied) {
+  const Kernel polynomial = map_kernel(
+      {DType::kF32}, DType::kF32,
+      [](Builder& b, std::vector<ValueId> x) {
+        ValueId sum = x[0];
+        for (const double c : {0.1, 0.2, 0.3}) {
+          sum = b.fma(sum, x[0], b.constant(DType::kF32, c, b.type(sum).shape));
+        }
+        return sum;
+      },
+      16);
+  if (is_x86()) {  // three operands: the constants stay where they are
+    EXPECT_THAT(assembly(polynomial, "x86_64-avx2"), Not(HasSubstr("(%rsp)")));
+    return;
+  }
+  const std::string text = assembly(polynomial, "aarch64-neon");
+  EXPECT_THAT(text, ContainsRegex("ldr\tq[0-9]+, \\[sp"));
+  EXPECT_THAT(text, Not(ContainsRegex("mov\tv[0-9]+\\.16b")));
+}
+
 TEST(AssemblyTest, WholeLoadsCarryNoMasks) {
   Builder b("copy");
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
