@@ -16,6 +16,7 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int64_t kKeyBlock = 48;  // a multiple of the tallest micro tiles
+constexpr int kTurned = 4;         // columns of queries and results that are transposed at once
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 using Nothing = std::vector<ValueId>;
 
@@ -116,19 +117,48 @@ class OnePass {
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
     const ValueId base = b_.add(head_offset(query_strides_, task_.head),
                                 b_.mul(task_.first_query, dim(query_strides_.row)));
-    const DType dtype = graph_.value(attention_.q).dtype;
-    b_.loop(b_.index(0), b_.index(problem_.depth), b_.index(1), {}, [&](ValueId d, auto) {
-      const ValueId at = b_.add(base, b_.mul(d, dim(query_strides_.column)));
-      const Tile codes =
-          b_.load({q_, at, {dim(lane_stride(query_strides_))}, {lanes_left_}}, {lanes_});
-      const Tile scaled = b_.mul(decode_tile(b_, codes, dtype), f32(problem_.scale));
-      b_.store({queries_, scratch_row(d), {}, {}}, scaled);
-      return Nothing{};
-    });
+    const auto scaled = [&](Tile codes) {
+      const Tile numbers = decode_tile(b_, codes, graph_.value(attention_.q).dtype);
+      return b_.mul(numbers, b_.constant(DType::kF32, problem_.scale, b_.type(numbers).shape));
+    };
+    const ValueId lane = dim(lane_stride(query_strides_)), column = dim(query_strides_.column);
+    for_columns(
+        query_strides_, problem_.depth,
+        [&](ValueId d) {
+          const Tile rows =
+              b_.load({q_, b_.add(base, d), {lane, b_.index(1)}, {}}, {lanes_, kTurned});
+          b_.store({queries_, scratch_row(d), {}, {}}, b_.transpose(scaled(rows)));
+        },
+        [&](ValueId d) {
+          const ValueId at = b_.add(base, b_.mul(d, column));
+          const Tile codes = b_.load({q_, at, {lane}, {lanes_left_}}, {lanes_});
+          b_.store({queries_, scratch_row(d), {}, {}}, scaled(codes));
+        });
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
       b_.store({sums_, scratch_row(d), {}, {}}, f32(0));
       return Nothing{};
     });
+  }
+
+  // Runs `turned` on kTurned columns of a matrix at a time where they lie side by side and no lane
+  // is missing, else `single` on one after the other.
+  template <typename Turned, typename Single>
+  void for_columns(const HeadStrides& strides, int64_t columns, const Turned& turned,
+                   const Single& single) {
+    const auto walk = [&](int64_t step, const auto& body) {
+      b_.loop(b_.index(0), b_.index(columns), b_.index(step), {}, [&](ValueId d, auto) {
+        body(d);
+        return Nothing{};
+      });
+      return Nothing{};
+    };
+    if (!strides.column.is(1) || columns % kTurned != 0) {
+      walk(1, single);
+      return;
+    }
+    b_.branch(
+        b_.less(lanes_left_, b_.index(lanes_)), [&] { return walk(1, single); },
+        [&] { return walk(kTurned, turned); });
   }
 
   void walk_keys() {
@@ -143,7 +173,7 @@ class OnePass {
           multiply_queries(key, count);
           const Tile highest = mask_scores(key, count, carried[0]);
           const Tile base = finite_base(highest);
-          const Tile correction = b_.unary(Fn::kExp, b_.sub(carried[0], base));
+          const Tile correction = exp_at_most_one(b_, b_.sub(carried[0], base));
           const Tile total = exponentiate(count, base, b_.mul(carried[1], correction));
           if (!twice) multiply_values(key, count, correction);
           return std::vector<ValueId>{highest, total};
@@ -178,7 +208,7 @@ class OnePass {
       mask_scores(key, count, maximum);
       b_.loop(b_.index(0), count, b_.index(1), {}, [&](ValueId row, auto) {
         const codegen::Access at{scores_, scratch_row(row), {}, {}};
-        const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
+        const Tile p = exp_at_most_one(b_, b_.sub(b_.load(at, {lanes_}), base));
         const Tile ratio = rounded_to(b_, b_.mul(p, share), attention_.probability_type);
         b_.store(at, rounded_to(b_, ratio, attention_.probability_codes));
         return Nothing{};
@@ -300,7 +330,7 @@ class OnePass {
     return b_.loop(b_.index(0), count, b_.index(1), {total},
                    [&](ValueId row, auto carried) -> std::vector<ValueId> {
                      const codegen::Access at{scores_, scratch_row(row), {}, {}};
-                     const Tile p = b_.unary(Fn::kExp, b_.sub(b_.load(at, {lanes_}), base));
+                     const Tile p = exp_at_most_one(b_, b_.sub(b_.load(at, {lanes_}), base));
                      b_.store(at, p);
                      return {b_.add(carried[0], p)};
                    })[0];
@@ -323,13 +353,20 @@ class OnePass {
     const ValueId base =
         b_.add(head_offset(problem_.y, task_.head), b_.mul(task_.first_query, dim(problem_.y.row)));
     const DType dtype = graph_.value(node_.outputs[0]).dtype;
-    b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
-      const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor_);
-      const ValueId at = b_.add(base, b_.mul(d, dim(problem_.y.column)));
-      b_.store({y_, at, {dim(lane_stride(problem_.y))}, {lanes_left_}},
-               encode_tile(b_, value, dtype));
-      return Nothing{};
-    });
+    const ValueId lane = dim(lane_stride(problem_.y)), column = dim(problem_.y.column);
+    for_columns(
+        problem_.y, problem_.value_depth,
+        [&](ValueId d) {
+          const Tile sums = b_.load({sums_, scratch_row(d), {}, {}}, {kTurned, lanes_});
+          const Tile values = b_.mul(sums, b_.broadcast(factor_, {kTurned, lanes_}));
+          b_.store({y_, b_.add(base, d), {lane, b_.index(1)}, {}},
+                   encode_tile(b_, b_.transpose(values), dtype));
+        },
+        [&](ValueId d) {
+          const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor_);
+          const ValueId at = b_.add(base, b_.mul(d, column));
+          b_.store({y_, at, {lane}, {lanes_left_}}, encode_tile(b_, value, dtype));
+        });
   }
 
   const ir::Graph& graph_;

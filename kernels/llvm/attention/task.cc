@@ -90,6 +90,28 @@ ValueId apply_mask(Builder& b, const AttentionProblem& problem, ValueId scores, 
   return b.select(b.compare(Fn::kEqual, bias, bias), sum, number(fill));
 }
 
+ValueId exp_at_most_one(Builder& b, ValueId x) {
+  const std::vector<int> shape = b.type(x).shape;
+  const auto number = [&](double value) { return b.constant(DType::kF32, value, shape); };
+  constexpr double kLog2E = 1.44269504088896341;
+  // ln 2 in two parts; the first has few enough bits that its product with an exponent is exact.
+  constexpr double kLn2High = 0.693145751953125, kLn2Low = 1.42860682030941723e-06;
+  // Adding this leaves a whole number and a float's bias in the low bits.
+  constexpr double kBiased = 12582912.0 + 127;
+  x = b.max(x, number(-88));  // 2^-127 has no exponent: its bits are those of 0
+  const ValueId shifted = b.fma(x, number(kLog2E), number(kBiased));
+  const ValueId n = b.sub(shifted, number(kBiased));
+  const ValueId r = b.fma(n, number(-kLn2Low), b.fma(n, number(-kLn2High), x));
+  // (e^r - 1 - r) / r^2, a minimax fit
+  ValueId p = number(0.0013950835);
+  for (const double c : {0.00836908817, 0.0416662022, 0.166665167, 0.5, 1.0, 1.0}) {
+    p = b.fma(p, r, number(c));
+  }
+  const ValueId exponent = b.binary(Fn::kShiftLeft, b.bitcast(shifted, DType::kI32),
+                                    b.integer_constant(DType::kI32, 23, shape));
+  return b.mul(p, b.bitcast(exponent, DType::kF32));
+}
+
 ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem, ValueId total) {
   Builder& b = writer.builder;
   const std::vector<int> shape = b.type(total).shape;

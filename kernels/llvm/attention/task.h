@@ -28,6 +28,10 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
 codegen::ValueId apply_mask(codegen::Builder& b, const AttentionProblem& problem,
                             codegen::ValueId scores, codegen::ValueId codes, double per_one);
 
+// e^x of numbers that are at most 0: what is below the smallest normal number may be 0, so that
+// one factor makes the power of two, and nothing is too large.
+codegen::ValueId exp_at_most_one(codegen::Builder& b, codegen::ValueId x);
+
 // Where sums, which are 0, are the result whatever they would be divided by: rows that saw no key.
 // Those of a softmax over keys that are all hidden become 0 / 0.
 codegen::ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem,
