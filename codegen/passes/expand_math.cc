@@ -1,6 +1,9 @@
 #include "codegen/passes/expand_math.h"
 
+#include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "codegen/passes/math_f32.h"
 #include "codegen/passes/small_floats.h"
@@ -64,8 +67,12 @@ class Rewriter {
         instructions_(instructions),
         b_(kernel.name),
         renamed_(kernel.types.size(), kNone),
-        other_uses_(kernel.types.size()) {
-    if (instructions.f8e4m3fn_to_f16) survey(kernel.body);
+        other_uses_(kernel.types.size()),
+        uses_(kernel.types.size()) {
+    survey(kernel.body);
+    if (instructions.exp2) sums_.clear();  // a GPU: not measured there
+    std::erase_if(sums_, [&](const auto& sum) { return uses_[sum.second] != 1; });
+    for (const auto& [sum, erf] : sums_) summed_erfs_.insert(erf);
   }
 
   Kernel run() {
@@ -87,14 +94,29 @@ class Rewriter {
   }
 
  private:
-  // Which values are used by anything but a cast to f16.
+  // Which values are used by anything but a cast to f16, how often, and which are 1 + erf(x).
   void survey(const Region& region) {
     for (const Operation& op : region.operations) {
       bool narrows = op.op == Op::kCast && kernel_.types[op.results[0]].dtype == DType::kF16;
       for (ValueId id : op.operands) {
-        if (id != kNone && !narrows) other_uses_[id] = true;
+        if (id == kNone) continue;
+        if (!narrows) other_uses_[id] = true;
+        ++uses_[id];
       }
+      note_one_plus_erf(op);
       for (const Region& inner : op.regions) survey(inner);
+    }
+  }
+
+  void note_one_plus_erf(const Operation& op) {
+    if (op.results.size() != 1 || kernel_.types[op.results[0]].dtype != DType::kF32) return;
+    if (op.op == Op::kConstant && op.integers.empty() && op.number == 1)
+      ones_.insert(op.results[0]);
+    if (op.op == Op::kUnary && op.fn == Fn::kErf) erfs_.insert(op.results[0]);
+    if (op.op != Op::kBinary || op.fn != Fn::kAdd) return;
+    for (int i : {0, 1}) {
+      ValueId erf = op.operands[i], one = op.operands[1 - i];
+      if (erfs_.contains(erf) && ones_.contains(one)) sums_[op.results[0]] = erf;
     }
   }
 
@@ -141,9 +163,21 @@ class Rewriter {
   Builder b_;
   std::vector<ValueId> renamed_;
   std::vector<bool> other_uses_;
+  std::vector<int> uses_;
+  std::set<ValueId> ones_, erfs_;
+  std::map<ValueId, ValueId> sums_;  // 1 + erf(x), with the erf that nothing else uses
+  std::set<ValueId> summed_erfs_;    // stand for their x until the sum comes
 };
 
 void Rewriter::visit(const Operation& op) {
+  if (!op.results.empty() && summed_erfs_.contains(op.results[0])) {
+    renamed_[op.results[0]] = renamed(op.operands[0]);
+    return;
+  }
+  if (auto sum = op.results.empty() ? sums_.end() : sums_.find(op.results[0]); sum != sums_.end()) {
+    renamed_[op.results[0]] = one_plus_erf_f32(expr(renamed(sum->second))).id();
+    return;
+  }
   switch (op.op) {
     case Op::kTask:
       renamed_[op.results[0]] = b_.task();

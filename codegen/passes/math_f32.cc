@@ -151,4 +151,21 @@ Expr erf_f32(Expr x) {
   return copy_sign(select(a < 0.9375, near_zero, far), x);
 }
 
+Expr one_plus_erf_f32(Expr x) {
+  // erfc(a) = 2^-q(a) for a = |x|; q is fitted up to 5 and grows on from there.
+  Expr a = abs(x);
+  Expr q = a * polynomial(a, {1.62790871, 0.91841644, 0.14845942, -0.0281206146, 0.000453769346,
+                              0.0018789015, -0.000697872951, 0.00013044606, -1.29847458e-05,
+                              5.43889087e-07});
+  // A float's bias is added to the exponent with the rounder. That of 2^-127 makes 0.
+  constexpr double kBiased = kRounder + 127;
+  q = q.apply(Fn::kMin, q.like(127.0));
+  Expr shifted = kBiased - q;
+  Expr r = q + (shifted - kBiased);
+  Expr p = polynomial(r, {1.0, -0.693147182, 0.240226507, -0.0555032715, 0.00961800292,
+                          -0.00134005025, 0.000154765716});  // 2^-r
+  Expr tail = p * (shifted.bits(DType::kI32) << 23).bits(DType::kF32);
+  return select(x < 0.0, tail, 2.0 - tail);
+}
+
 }  // namespace tenon::codegen

@@ -14,6 +14,8 @@ Expr log_f32(Expr x);
 Expr log2_f32(Expr x);
 Expr tanh_f32(Expr x);
 Expr erf_f32(Expr x);
+// 1 + erf(x), as activations need it: within 2^-22, and small numbers have digits of their own.
+Expr one_plus_erf_f32(Expr x);
 
 // With f64 inside, which makes range reduction and cancellation easy.
 Expr sin_f32(Expr x);

@@ -259,6 +259,39 @@ void expect_accurate(Fn fn, double (*truth)(double, double)) {
   }
 }
 
+// Of a sum with 1 only the sum's own digits are asked of erf; below 0 it has more of them than 1
+// and erf(x) by themselves.
+TEST(SummedErfTest, IsWithinTwoRoundingsOfTheSum) {
+  std::vector<float> x = all_exponents(5003);
+  for (float at = -6; at < 6; at += 1e-4f) x.push_back(at);
+  for (const HostTarget& target : runnable_targets()) {
+    HostKernel kernel(map_kernel({DType::kF32}, DType::kF32,
+                                 [&](Builder& b, std::vector<ValueId> in) {
+                                   const ValueId erf = b.unary(Fn::kErf, in[0]);
+                                   const ValueId one =
+                                       b.constant(DType::kF32, 1, b.type(erf).shape);
+                                   return b.add(one, erf);
+                                 }),
+                      target);
+    std::vector<float> y(x.size());
+    run_map(kernel, {x.data()}, y);
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (std::isnan(x[i])) {
+        ASSERT_TRUE(std::isnan(y[i]));
+        continue;
+      }
+      const double truth = std::erfc(-static_cast<double>(x[i]));
+      ASSERT_NEAR(y[i], truth, 0x1p-22) << x[i];
+      if (x[i] < 0 && x[i] > -5) {
+        ASSERT_NEAR(y[i] / truth, 1, 1e-4) << x[i];
+      }
+      if (x[i] < -10) {
+        ASSERT_EQ(y[i], 0) << x[i];
+      }
+    }
+  }
+}
+
 TEST(BinaryMathTest, Pow) { expect_accurate(Fn::kPow, std::pow); }
 TEST(BinaryMathTest, Atan2) { expect_accurate(Fn::kAtan2, std::atan2); }
 TEST(BinaryMathTest, RemainderHasTheSignOfTheDividend) { expect_accurate(Fn::kRem, std::fmod); }
