@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "codegen/launch_overlap.h"
+#include "codegen/tile/text.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
 #include "kernels/file_pages.h"
@@ -226,7 +228,7 @@ class ProgramBuilder {
                                 std::move(choice), std::move(lowered.shapes)});
     count_constants(node);
 
-    const Places places = place(lowered, shown);
+    Places places = place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) {
       add_size_check({check.left, check.relation, check.right, shown, {}});
     }
@@ -236,8 +238,50 @@ class ProgramBuilder {
     for (Launch& launch : lowered.launches) {
       // The norms of a pipelined product make rows for it alone.
       launch.kernel.overlaps = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
-      add_launch(launch, shown, places);
+      if (!was_done(launch, places)) add_launch(launch, shown, places);
     }
+  }
+
+  // On the host, a launch that only turns values into scratch is not done again for the next node:
+  // products of one input share its rows in int8. True if there was one; `places` names its
+  // scratch.
+  bool was_done(const Launch& launch, Places& places) {
+    if (settings_.gpu) return false;
+    const auto touches = codegen::launch_overlap(launch.kernel).parameters;
+    std::vector<int32_t> written;
+    std::string reads;
+    bool only_makes_scratch = launch.checks.empty() && !launch.brings_over;
+    auto argument = launch.buffers.begin();
+    for (size_t i = 0; i < touches.size(); ++i) {
+      if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
+      const BufferArgument buffer = *argument++;
+      const size_t slot = slot_of(buffer, places);
+      if (touches[i].written) {
+        std::erase_if(done_,
+                      [&](const auto& done) { return std::ranges::count(done.second, slot); });
+      }
+      if (touches[i].written && !touches[i].read && buffer.kind == BufferArgument::Kind::kScratch) {
+        written.push_back(buffer.id);
+        reads += fmt::format(" {}", program_.slots[slot].bytes.text());
+      } else if (!touches[i].written && buffer.kind == BufferArgument::Kind::kValue &&
+                 program_.slots[slot].kind == Slot::Kind::kArena) {
+        reads += fmt::format(" %{}", slot);
+      } else {
+        only_makes_scratch = false;
+      }
+    }
+    if (!only_makes_scratch || written.empty()) return false;
+    for (const Dim& index : launch.indices) reads += " " + index.text();
+    std::vector<size_t> slots;
+    for (const int32_t id : written) slots.push_back(places.scratch.at(id));
+    const auto [done, is_new] = done_.try_emplace(
+        fmt::format("{} {}{}", codegen::print(launch.kernel), launch.tasks.text(), reads), slots);
+    if (is_new) return false;
+    for (size_t i = 0; i < written.size(); ++i) {
+      program_.slots[slots[i]].bytes = 0;
+      places.scratch[written[i]] = done->second[i];
+    }
+    return true;
   }
 
   // Products behind such a loop fetch their weights while it runs, if they may begin by then.
@@ -519,7 +563,8 @@ class ProgramBuilder {
   Program program_;
   std::vector<ir::ValueId> root_;
   std::vector<size_t> slot_of_;
-  std::vector<codegen::Kernel> kernels_;  // one per launch
+  std::vector<codegen::Kernel> kernels_;             // one per launch
+  std::map<std::string, std::vector<size_t>> done_;  // what such launches read: what they made
   std::set<ir::ValueId> counted_;
   std::set<ir::ValueId> multiplied_;  // rows of products
   std::set<ir::ValueId> lengths_;     // of caches

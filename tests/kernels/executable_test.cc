@@ -56,6 +56,69 @@ TEST(Executable, RunsLaunchesInOrderThroughAView) {
   expect_near(outputs[0].numbers(), tripled_ramp(111));
 }
 
+// Three products of one computed value, two of which have the same rows of it in int8: it is
+// rounded once. The third reads another value.
+TEST(Executable, ProductsOfOneValueShareItsRowsInInt8) {
+  Settings settings = test_settings();
+  settings.precision = Precision::kInt8;
+  settings.only_candidate = "int8";
+  const std::string weight(16 * 32, '3'), scale = "0000803f";
+  std::string scales;
+  for (int i = 0; i < 16; ++i) scales += scale;
+  const auto text = [&](std::string_view second_input) {
+    return fmt::format(R"(
+graph main {{
+  input %x: f32[n,32]
+  const %w: i4[16,32] = hex:{}
+  const %scales: f32[16,1] = hex:{}
+  %s: f32[n,32] = tenon::Loop(%x) body {{
+    input %a: f32[n,32]
+    %c: f32[n,32] = Add(%a, %a)
+    output %c
+  }}
+  %t: f32[n,32] = tenon::Loop(%x) body {{
+    input %a: f32[n,32]
+    %c: f32[n,32] = Mul(%a, %a)
+    output %c
+  }}
+  %p: f32[n,16] = tenon::ScaledDot(%s, %w, _, _, %scales) {{b_k_last=1, block_b=32, result="f32"}}
+  %q: f32[n,16] = tenon::ScaledDot({}, %w, _, _, %scales) {{b_k_last=1, block_b=32, result="f32"}}
+  %r: f32[n,16] = tenon::ScaledDot(%t, %w, _, _, %scales) {{b_k_last=1, block_b=32, result="f32"}}
+  output %p
+  output %q
+  output %r
+}}
+)",
+                       weight, scales, second_input);
+  };
+  const ir::Graph shared = ir::parse(text("%s")), apart = ir::parse(text("%x"));
+  const ir::Node* product = shared.producer(shared.outputs()[0]);
+  if (settings.gpu || select(shared, *product, settings).chosen == nullptr) {
+    GTEST_SKIP() << "no int8 dot instructions here";
+  }
+  settings.only_candidate.clear();  // loops have candidates of their own
+  const auto launches = [&](const ir::Graph& graph) {
+    return make_program(graph, settings, {}).launches.size();
+  };
+  EXPECT_EQ(launches(shared) + 1, launches(apart));
+
+  const auto executable = build_for_test(shared, settings);
+  for (const int64_t rows : {1, 5}) {
+    TestContext context(shared, {HostTensor::from(DType::kF32, {rows, 32}, [](int64_t i) {
+                          return static_cast<double>(i % 32 + 1);
+                        })});
+    executable->run(context);
+    const auto outputs = context.take_outputs();
+    // 3 (1 + ... + 32) twice, 3 (1 + 4 + ... + 1024)
+    const auto all = [&](double number) {
+      return std::vector<double>(static_cast<size_t>(rows * 16), number);
+    };
+    expect_near(outputs[0].numbers(), all(2 * 3 * 528.0), 0.01);
+    EXPECT_EQ(outputs[1].bytes, outputs[0].bytes);
+    expect_near(outputs[2].numbers(), all(3 * 11440.0), 0.01);
+  }
+}
+
 TEST(Executable, EveryShapeOfOneGraphRuns) {
   const TestGraph graph(kAddThenDouble);
   for (int64_t n : {1, 2, 7, 0, 130}) {
