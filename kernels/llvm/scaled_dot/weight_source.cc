@@ -12,20 +12,18 @@ namespace {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A loop without a way out runs in vectors.
+// A loop of a length that the compiler knows, without a way out, runs in vectors.
 template <typename Bits, typename Wanted>
 bool contains(const ir::Tensor& tensor, Wanted wanted) {
-  constexpr int64_t kPiece = 1 << 14;
+  constexpr int64_t kPiece = 1 << 12;
   const auto* next = reinterpret_cast<const Bits*>(tensor.data);
-  for (int64_t left = tensor.elements(); left > 0;) {
-    const int64_t count = std::min(left, kPiece);
-    bool found = false;
-    for (int64_t i = 0; i < count; ++i) found |= wanted(next[i]);
-    if (found) return true;
-    next += count;
-    left -= count;
+  const auto* end = next + tensor.elements();
+  for (; end - next >= kPiece; next += kPiece) {
+    Bits found = 0;
+    for (int64_t i = 0; i < kPiece; ++i) found |= static_cast<Bits>(wanted(next[i]));
+    if (found != 0) return true;
   }
-  return false;
+  return std::any_of(next, end, wanted);
 }
 
 // All bits but the sign.
