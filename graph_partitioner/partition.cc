@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -158,7 +158,7 @@ class Partitioner {
   void refuse_unsupported_whole() {
     std::vector<size_t> everything(reasons_.size());
     for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
-    check(named_apart(graph_), everything, &together_);
+    check_whole(everything);
     if (!options_.on_host || options_.claim_all) return;
     refuse_integer_products();
     refuse_products_without_gain();
@@ -177,12 +177,12 @@ class Partitioner {
 
   // Only the products themselves: what was fused into them may gain in a loop of its own.
   void refuse_products_without_gain() {
-    ir::Graph fused;
     try {
-      fused = fuse(named_apart(graph_));
+      fuse_whole();
     } catch (const std::exception&) {
       return;  // refused with that reason where it is checked
     }
+    const ir::Graph& fused = whole_;
     const bool has_cache = decodes(fused);
     for (const ir::NodeId id : fused.order()) {
       const HostGain gain = product_gains_on_host(fused, fused.node(id), has_cache);
@@ -194,6 +194,18 @@ class Partitioner {
     }
   }
 
+  size_t count_refused() const {
+    return reasons_.size() - std::count(reasons_.begin(), reasons_.end(), std::string());
+  }
+
+  // Fusing costs more than all the rest here: what was fused is good until a node is refused.
+  void fuse_whole() {
+    if (whole_without_ == count_refused()) return;
+    whole_without_.reset();
+    whole_ = fuse(named_apart(graph_));
+    whole_without_ = count_refused();
+  }
+
   ir::Graph named_apart(ir::Graph whole) const {
     for (size_t i = 0; i < reasons_.size(); ++i) {
       if (!claimable(i)) whole.node(graph_.order()[i]).op = "left_out::" + at(i).op;
@@ -201,23 +213,38 @@ class Partitioner {
     return whole;
   }
 
-  // Fuses `part` and refuses the imported nodes of every fused node that nothing can run; true when
-  // that changed something. `together` gets the positions that each fused node stands for.
-  bool check(ir::Graph part, const std::vector<size_t>& members,
-             std::vector<std::vector<size_t>>* together = nullptr) {
-    ir::Graph fused;
+  void check_whole(const std::vector<size_t>& everything) {
     try {
-      fused = fuse(std::move(part));
+      fuse_whole();
+    } catch (const std::exception& error) {
+      refuse_all(everything, fmt::format("could not be compiled: {}", error.what()));
+      return;
+    }
+    for (const ir::NodeId id : whole_.order()) {
+      std::vector<size_t> stands_for = positions(whole_.node(id).sources);
+      if (stands_for.size() > 1) together_.push_back(std::move(stands_for));
+    }
+    refuse_unsupported(whole_, everything);
+  }
+
+  // Fuses the group and refuses what nothing can run; true when that changed something.
+  bool check_group(const std::vector<size_t>& members) {
+    try {
+      fused_groups_.push_back(fuse(ir::extract(graph_, sources_of(members))));
     } catch (const std::exception& error) {
       return refuse_all(members, fmt::format("could not be compiled: {}", error.what()));
     }
+    return refuse_unsupported(fused_groups_.back(), members);
+  }
+
+  // Refuses the imported nodes of every fused node that nothing can run; true when that changed
+  // something.
+  bool refuse_unsupported(const ir::Graph& fused, const std::vector<size_t>& members) {
     bool changed = false;
-    for (ir::NodeId id : fused.order()) {
+    for (const ir::NodeId id : fused.order()) {
       const ir::Node& node = fused.node(id);
-      const std::vector<size_t> stands_for = positions(node.sources);
-      if (together && stands_for.size() > 1) together->push_back(stands_for);
       const Support support = ask(fused, node);
-      if (!support) changed |= refuse_fused(node, stands_for, members, support.reason);
+      if (!support) changed |= refuse_fused(node, positions(node.sources), members, support.reason);
     }
     return changed;
   }
@@ -279,14 +306,15 @@ class Partitioner {
   // Groups, and each group cut out and fused by itself, until every part runs on its own.
   void settle() {
     for (int round = 0;; ++round) {
+      fused_groups_.clear();
       group();
       if (refuse_illegal_cuts()) continue;
       const bool one_group_is_all =
           grouping_.groups.size() == 1 && grouping_.groups[0].size() == reasons_.size();
-      if (one_group_is_all) return;
+      if (one_group_is_all) return fused_groups_.push_back(std::move(whole_));
       bool changed = false;
       for (const auto& members : grouping_.groups) {
-        const bool misfit = check(ir::extract(graph_, sources_of(members)), members);
+        const bool misfit = check_group(members);
         if (misfit && round >= kMaxRounds) {
           refuse_all(members, "its neighbours do not settle into a partition that runs");
         }
@@ -320,17 +348,11 @@ class Partitioner {
 
   void drop_without_gain() {
     if (options_.claim_all) return;
-    for (const auto& members : grouping_.groups) {
-      const Support gain = gain_of(ir::extract(graph_, sources_of(members)));
+    for (size_t i = 0; i < grouping_.groups.size(); ++i) {
+      const std::vector<size_t>& members = grouping_.groups[i];
+      const ir::Graph cut = ir::extract(graph_, sources_of(members));
+      const Support gain = is_gainful(cut, fused_groups_.at(i), options_.on_host);
       if (!gain) refuse_all(members, gain.reason);
-    }
-  }
-
-  Support gain_of(const ir::Graph& cut) const {
-    try {
-      return is_gainful(cut, fuse(cut), options_.on_host);
-    } catch (const std::exception& error) {
-      return Support::no(fmt::format("could not be compiled: {}", error.what()));
     }
   }
 
@@ -353,7 +375,10 @@ class Partitioner {
   std::vector<char> host_evaluated_;           // by position
   std::vector<char> fully_declared_;           // by position
   std::vector<std::vector<size_t>> together_;  // positions fused into one node
+  ir::Graph whole_;                            // fused, but for what was refused by then:
+  std::optional<size_t> whole_without_;        // so many nodes
   Grouping grouping_;
+  std::vector<ir::Graph> fused_groups_;  // of the grouping, once it is settled
 };
 
 }  // namespace

@@ -63,6 +63,14 @@ UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& p
   return unique;
 }
 
+// Launches stand in the order of their fusions.
+void name_reported(const UniqueKernels& unique, Program& program) {
+  auto kernel = unique.of_launch.begin();
+  for (FusionReport& fusion : program.fusions) {
+    for (LaunchReport& launch : fusion.launches) launch.kernel = unique.kernels[*kernel++].name;
+  }
+}
+
 // The caller's sink need not be thread-safe.
 codegen::StageSink serialized(const codegen::StageSink& sink, std::mutex& mutex) {
   if (!sink) return {};
@@ -103,6 +111,7 @@ void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostT
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
     program.launches[launch].function = compiled[unique.of_launch[launch]]->function;
   }
+  name_reported(unique, program);
 }
 
 void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::StageSink& sink,

@@ -43,12 +43,30 @@ class RunContext {
   virtual LaunchObserver* observer() { return nullptr; }
 };
 
+// What a launch on the host does, by the estimate that also deals its tasks to threads.
+struct LaunchReport {
+  std::string kernel;  // as KernelReport names it
+  std::string isa;     // the instructions that do most of its work: "neon", "avx512vnni"
+  // Of the launch that multiplies; 0 elsewhere.
+  int tile_rows = 0, tile_columns = 0;
+  int64_t weight_bytes = 0;
+  // At sizes where it is not idle. Those that the model leaves open are 1, but for one that makes
+  // many rows for a product.
+  struct Work {
+    int64_t rows = 0;  // of the product that the launch belongs to; 0: of none
+    int64_t tasks = 0, flops = 0;
+    double compute_us = 0;
+  };
+  std::vector<Work> work;
+};
+
 // One line of the report.
 struct FusionReport {
   std::string name, kind, problem;
   std::vector<int> sources;
   Choice choice;
   std::vector<ShapeChoice> shapes = {};
+  std::vector<LaunchReport> launches = {};  // on the host
 };
 
 // What a kernel cost to compile.

@@ -52,6 +52,13 @@ struct BringsOver {
   ir::ValueId from = ir::kNoValue, to = ir::kNoValue;
 };
 
+// What the main launch of a product on the host multiplies, for the report.
+struct ProductWork {
+  Dim rows;                             // of all batches
+  Dim flops;                            // of all rows
+  int tile_rows = 0, tile_columns = 0;  // sums that one step keeps in registers
+};
+
 // One launch. Buffers and indices pair with the kernel's parameters of each kind, in order.
 // Two buffers may be the same memory: a scatter reads what it adds to.
 struct Launch {
@@ -68,6 +75,7 @@ struct Launch {
   int64_t shared_bytes = 0;
   std::vector<IndexCheck> checks;
   std::optional<BringsOver> brings_over;
+  std::optional<ProductWork> product;
 };
 
 // Writes bytes [first_byte, first_byte + out.size()) of a constant to `out`, every one of them.

@@ -16,6 +16,7 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
 #include "kernels/file_pages.h"
+#include "kernels/launch_report.h"
 #include "kernels/selector.h"
 #include "kernels/views.h"
 
@@ -107,6 +108,7 @@ class ProgramBuilder {
   }
 
   bool on_gpu() const { return settings_.gpu && !settings_.emulate; }
+  bool on_host() const { return !settings_.gpu && !settings_.emulate; }
 
   void require_known_sizes() {
     for (ir::ValueId id : graph_.inputs()) {
@@ -226,6 +228,10 @@ class ProgramBuilder {
     Lowered lowered = choice.chosen->lower(graph_, node, settings_);
     program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
                                 std::move(choice), std::move(lowered.shapes)});
+    if (on_host()) {
+      program_.fusions.back().launches =
+          describe_launches(lowered, program_.binding, settings_.host);
+    }
     count_constants(node);
 
     Places places = place(lowered, shown);

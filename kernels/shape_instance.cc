@@ -19,13 +19,6 @@ constexpr double kInlineNanoseconds = 20e3;
 constexpr double kBatchNanoseconds = 5e3;
 constexpr int64_t kBatchesPerThread = 4;
 
-int64_t count_batches(int64_t tasks, int64_t task_cost, int threads) {
-  const double total = static_cast<double>(tasks) * static_cast<double>(task_cost);
-  if (threads <= 1 || tasks <= 1 || total < kInlineNanoseconds) return 1;
-  const auto affordable = static_cast<int64_t>(std::min(total / kBatchNanoseconds, 1e9));
-  return std::max<int64_t>(1, std::min({tasks, affordable, kBatchesPerThread * threads}));
-}
-
 class Instantiation {
  public:
   Instantiation(const Program& program, std::span<const int64_t> symbols)
@@ -151,6 +144,13 @@ void check_range(const Integer* data, const ShapeInstance::Check& check, const s
 }
 
 }  // namespace
+
+int64_t count_batches(int64_t tasks, int64_t task_cost, int threads) {
+  const double total = static_cast<double>(tasks) * static_cast<double>(task_cost);
+  if (threads <= 1 || tasks <= 1 || total < kInlineNanoseconds) return 1;
+  const auto affordable = static_cast<int64_t>(std::min(total / kBatchNanoseconds, 1e9));
+  return std::max<int64_t>(1, std::min({tasks, affordable, kBatchesPerThread * threads}));
+}
 
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
                                                  std::span<const int64_t> symbols, int threads) {

@@ -44,6 +44,9 @@ struct ShapeInstance {
   int64_t arena_bytes = 0, counter_bytes = 0;
 };
 
+// How many pieces tasks of so many nanoseconds are dealt in; 1: the calling thread runs them all.
+int64_t count_batches(int64_t tasks, int64_t task_cost, int threads);
+
 // Throws UserError when the sizes contradict each other or overflow.
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,
                                                  std::span<const int64_t> symbols, int threads);

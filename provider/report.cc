@@ -15,6 +15,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// What only a launch that multiplies has is left out elsewhere.
+Json to_json(const kernels::LaunchReport& launch) {
+  const bool multiplies = launch.tile_columns > 0;
+  Json written = {{"kernel", launch.kernel}, {"isa", launch.isa}};
+  if (multiplies) {
+    written["tile_rows"] = launch.tile_rows;
+    written["tile_columns"] = launch.tile_columns;
+    written["weight_bytes"] = launch.weight_bytes;
+  }
+  written["work"] = Json::array();
+  for (const kernels::LaunchReport::Work& at : launch.work) {
+    Json work = Json::object();
+    if (at.rows > 0) work["rows"] = at.rows;
+    work["tasks"] = at.tasks;
+    if (multiplies) work["flops"] = at.flops;
+    work["compute_us"] = at.compute_us;
+    written["work"].push_back(work);
+  }
+  return written;
+}
+
 Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names) {
   Json nodes = Json::array();
   for (const int source : fusion.sources) nodes.push_back(node_names.at(source));
@@ -29,6 +50,8 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
     shapes.push_back(
         {{"problem", shape.problem}, {"chosen", shape.chosen}, {"others", shape.others}});
   }
+  Json launches = Json::array();
+  for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
   const auto* chosen = fusion.choice.chosen;
   return {{"name", fusion.name},
           {"kind", fusion.kind},
@@ -36,7 +59,8 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
           {"problem", fusion.problem},
           {"chosen", chosen != nullptr ? chosen->name : ""},
           {"candidates", candidates},
-          {"shapes", shapes}};
+          {"shapes", shapes},
+          {"launches", launches}};
 }
 
 Json to_json(const PartitionReport& partition) {
@@ -81,7 +105,10 @@ Json to_json(const GraphReport& graph) {
 
 Json device_json(const Report& report) {
   if (!report.gpu) {
-    return {{"kind", "cpu"}, {"name", report.host.name}, {"features", report.host.features}};
+    return {{"kind", "cpu"},
+            {"name", report.host.name},
+            {"features", report.host.features},
+            {"threads", report.host.threads}};
   }
   const device::Description& gpu = *report.gpu;
   if (!report.gpu_is_here) {

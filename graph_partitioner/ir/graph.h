@@ -115,6 +115,7 @@ class Graph {
   const Node& node(NodeId id) const { return nodes_.at(id); }
   Node& node(NodeId id) { return nodes_.at(id); }
   size_t value_count() const { return values_.size(); }
+  size_t node_count() const { return nodes_.size(); }  // removed ones too: all ids are below it
   // Ids of live nodes in topological order.
   const std::vector<NodeId>& order() const { return order_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }

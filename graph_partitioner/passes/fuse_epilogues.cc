@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
@@ -59,7 +60,7 @@ class Epilogue {
     std::vector<NodeId> nodes;
     for (const NodeId id : graph_.order()) {
       if (nodes.size() == kMostNodes) break;
-      if (!descendants_.contains(id) || !fits(graph_.node(id), inside)) continue;
+      if (!is_descendant_[id] || !fits(graph_.node(id), inside)) continue;
       nodes.push_back(id);
       inside.insert(graph_.node(id).output(0));
       const std::vector<ValueId> leaving = escaping(nodes);
@@ -132,6 +133,7 @@ class Epilogue {
   }
 
   void find_descendants() {
+    is_descendant_.assign(graph_.node_count(), 0);
     std::vector<NodeId> open{dot_};
     while (!open.empty()) {
       const NodeId id = open.back();
@@ -139,7 +141,7 @@ class Epilogue {
       for (const ValueId output : graph_.node(id).outputs) {
         if (output == kNoValue) continue;
         for (const NodeId user : uses_.of(output)) {
-          if (descendants_.insert(user).second) open.push_back(user);
+          if (!std::exchange(is_descendant_[user], 1)) open.push_back(user);
         }
       }
     }
@@ -164,7 +166,7 @@ class Epilogue {
   bool is_ready(ValueId operand) const {
     const ir::Value& value = graph_.value(operand);
     if (!has_epilogue_type(value.dtype) || !value.shape || !is_aligned(*value.shape)) return false;
-    return value.producer == ir::kNoNode || !descendants_.contains(value.producer);
+    return value.producer == ir::kNoNode || !is_descendant_[value.producer];
   }
 
   // Every dim is the result's own or 1.
@@ -211,7 +213,7 @@ class Epilogue {
   Uses uses_;
   NodeId dot_;
   ValueId result_;
-  std::set<NodeId> descendants_;
+  std::vector<char> is_descendant_;  // by node
 };
 
 // The vector that a first Add of [N] (or [1, …, N]) brings, kNoValue when it is something else.

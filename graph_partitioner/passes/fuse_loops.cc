@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
@@ -144,7 +145,8 @@ class Clusters {
 
   // A node outside of both on a path between them would both need and feed the joint loop.
   bool has_path_around(int from, int into) const {
-    std::set<int> seen{from, into};
+    std::vector<char> seen(members_.size(), 0);
+    seen[from] = seen[into] = 1;
     std::vector<int> open;
     const auto visit_successors = [&](int cluster) {
       for (const NodeId id : members_[cluster]) {
@@ -152,7 +154,7 @@ class Clusters {
           if (output == kNoValue) continue;
           for (const NodeId user : uses_.of(output)) {
             if (cluster_[user] == into && cluster != from) return true;
-            if (seen.insert(cluster_[user]).second) open.push_back(cluster_[user]);
+            if (!std::exchange(seen[cluster_[user]], 1)) open.push_back(cluster_[user]);
           }
         }
       }

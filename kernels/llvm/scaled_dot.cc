@@ -41,6 +41,11 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
 // 1 where there is exactly one row, 0 otherwise: picks a launch by giving it tasks.
 Dim is_one(const Dim& rows) { return max(Dim(0), min(Dim(1), 2 - rows)) * min(rows, 1); }
 
+// `rows` and `columns`: of the tile.
+ProductWork work_of(const ScaledDotProblem& problem, const Dim& all_rows, int rows, int columns) {
+  return {all_rows, 2 * all_rows * problem.n * problem.k, rows, columns};
+}
+
 struct WeightBuffers {
   BufferArgument elements, scales, zeros;
 };
@@ -128,8 +133,10 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   emit_gemm(writer, plan, hooks, epilogue);
   const double per_row =
       plan.ns_per_mac * static_cast<double>(layout.k * layout.columns * plan.group);
-  return writer.finish(plan.tasks(),
-                       min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
+  Launch launch = writer.finish(plan.tasks(),
+                                min(plan.rows, plan.row_block) * static_cast<int64_t>(per_row + 1));
+  launch.product = work_of(problem, problem.rows, plan.tile.heights.front(), layout.columns);
+  return launch;
 }
 
 Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
@@ -141,7 +148,10 @@ Launch gemv_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
   emit_gemv(writer, weight, a_buffer, epilogue);
   const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
-  return writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
+  Launch launch =
+      writer.finish(layout.panels * is_one(problem.rows), static_cast<int64_t>(cost + 1));
+  launch.product = work_of(problem, problem.rows, 1, layout.columns);
+  return launch;
 }
 
 Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
@@ -162,7 +172,9 @@ Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Setting
   Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
   emit_gemv_digits(writer, weight, buffers, epilogue);
   const double cost = kNsPerCode * static_cast<double>(layout.k * layout.columns);
-  return writer.finish(layout.panels * one, static_cast<int64_t>(cost + 1));
+  Launch launch = writer.finish(layout.panels * one, static_cast<int64_t>(cost + 1));
+  launch.product = work_of(problem, problem.rows, 1, layout.columns);
+  return launch;
 }
 
 Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
@@ -236,6 +248,7 @@ struct Int8Launch {
   const char* name;
   std::function<void(LaunchWriter&, const WeightReader&, const Int8Buffers&, Epilogue&)> emit;
   Dim tasks, cost;
+  int tile_rows;
 };
 
 Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
@@ -263,6 +276,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
     Epilogue epilogue(writer, graph, node, problem, {columns}, lowered);
     launch.emit(writer, weight, buffers, epilogue);
     lowered.launches.push_back(writer.finish(launch.tasks, launch.cost));
+    lowered.launches.back().product = work_of(problem, problem.rows, launch.tile_rows, columns);
   };
 
   const double codes = static_cast<double>(layout.k * columns);
@@ -270,7 +284,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   // Codes with 128 added need sums of the weight's bytes, which the kernel for several rows makes.
   const Dim one = code_type == DType::kI8 ? is_one(problem.rows) : Dim(0), several = 1 - one;
   if (!one.is(0)) {
-    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, decoding + 1});
+    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, decoding + 1, 1});
   }
   if (!several.is(0)) {
     const auto emit = [&](LaunchWriter& writer, const WeightReader& weight,
@@ -280,7 +294,7 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
     };
     const auto per_row = static_cast<int64_t>(kNsPerInt8Mac * codes + 1);
     add({"dot_int8", emit, plan.tasks() * several,
-         min(plan.rows, plan.row_block) * per_row + decoding});
+         min(plan.rows, plan.row_block) * per_row + decoding, plan.tile.heights.front()});
   }
   replace_weight(problem, lowered);
   return lowered;
@@ -335,6 +349,8 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   const Dim macs = min(plan.rows, plan.row_block) * plan.k * plan.tile.columns;
   lowered.launches.push_back(
       writer.finish(plan.tasks(), ceil_div(macs, static_cast<int64_t>(1 / plan.ns_per_mac))));
+  lowered.launches.back().product =
+      work_of(problem, plan.batches * plan.rows, plan.tile.heights.front(), plan.tile.columns);
   return lowered;
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from command_models import behind_nonzero, linear, saved, unsorted
-from onnxruntime_ep_tenon.commands.explain import fusion_rows
+from onnxruntime_ep_tenon.commands.explain import fusion_rows, launch_rows
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.report import Report, plain_reason, session_with_report, shortened
@@ -204,3 +204,65 @@ def test_a_model_whose_nodes_are_out_of_order_is_drawn(command, tmp_path):
     told = command("explain", saved(unsorted(), tmp_path), "--html", page)
     assert told.status == 0, told.err
     assert "Relu" in page.read_text()
+
+
+@pytest.fixture
+def four_bits(tmp_path):
+    """64 x 48 in 4 bits, one scale for 32, and any number of rows."""
+    model, _ = quantize_model(linear(), "int4")
+    return saved(model, tmp_path)
+
+
+@pytest.mark.plugin
+def test_explain_estimates_kernels_of_the_host(command, four_bits):
+    told = command("explain", four_bits, "--device", "cpu", "--kernels", "--json")
+    report = json.loads(told.out)
+    bandwidth = report["read_bandwidth_bytes_s"]
+    assert bandwidth > 0 and report["device"]["threads"] > 0
+    partition = report["graphs"][0]["partitions"][0]
+    (product,) = [f for f in partition["fusions"] if f["kind"] == "tenon::ScaledDot"]
+    compiled = {kernel["name"] for kernel in partition["kernels"]}
+    assert {launch["kernel"] for launch in product["launches"]} <= compiled
+    multiplies = [launch for launch in product["launches"] if "tile_rows" in launch]
+    flops = {}
+    for launch in multiplies:
+        assert launch["isa"] and launch["tile_rows"] > 0 and launch["tile_columns"] > 0
+        assert launch["weight_bytes"] >= 64 * 48 // 2
+        for work in launch["work"]:
+            flops[work["rows"]] = work["flops"]
+            assert work["read_us"] == pytest.approx(launch["weight_bytes"] / bandwidth * 1e6)
+            assert work["expected_us"] == max(work["read_us"], work["compute_us"]) > 0
+    assert flops == {rows: 2 * rows * 64 * 48 for rows in (1, 128)}
+
+
+@pytest.mark.plugin
+def test_explain_prints_kernels_of_the_host(command, four_bits):
+    told = command("explain", four_bits, "--device", "cpu", "--kernels").out
+    assert "\nKernels\n" in told and "GB/s read" in told
+    assert re.search(r"1  dot_row\w*_\d+ +\w+ +1 +1 x \d+ ", told)
+    assert re.search(r"1  dot_rows\w*_\d+ +\w+ +128 +\d+ x \d+ ", told)
+
+
+@pytest.mark.plugin
+def test_only_asked_explain_measures_the_memory(command, four_bits):
+    report = json.loads(command("explain", four_bits, "--device", "cpu", "--json").out)
+    assert "read_bandwidth_bytes_s" not in report
+
+
+def test_equal_launches_are_one_row_and_idle_ones_are_named():
+    work = {"rows": 1, "tasks": 4, "flops": 2_000_000, "compute_us": 3.0, "read_us": 5.0}
+    product = {
+        "kernel": "dot_row_0",
+        "isa": "neon",
+        "tile_rows": 1,
+        "tile_columns": 16,
+        "weight_bytes": 2048,
+        "work": [{**work, "expected_us": 5.0}],
+    }
+    idle = {"kernel": "attention_1", "isa": "neon", "work": []}
+    fusions = [{"kind": "tenon::ScaledDot", "launches": [product, idle]}] * 2
+    report = Report({"graphs": [{"partitions": [{"fusions": fusions}]}]})
+    assert launch_rows(report) == [
+        (2, "dot_row_0", "neon", 1, "1 x 16", 4, "2.0 KiB", "2.00", "3.0", "5.0", "5.0"),
+        (2, "attention_1", "neon", "", "", "", "", "", "", "", ""),
+    ]

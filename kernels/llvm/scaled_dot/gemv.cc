@@ -55,7 +55,7 @@ Tile plain_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel)
 
 }  // namespace
 
-Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel) {
+Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel, GemvCode code) {
   const WeightLayout& layout = weight.layout;
   if (layout.plain()) return plain_sum(b, weight, a, panel);
   const std::vector<int> shape = {layout.columns};
@@ -67,7 +67,7 @@ Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel) 
     const ValueId first = b.mul(block, b.index(words));
     weight.prefetch_scale(b, panel, block, kBlocksAhead);
     std::vector<Tile> sums(kChains, b.constant(DType::kF32, 0, shape));
-    if (words <= 4) {
+    if (words == 1 || (words <= 4 && code == GemvCode::kFast)) {
       for (int64_t w = 0; w < words; ++w) {
         sums = add_word(b, weight, a, panel, b.add(first, b.index(w)), zero, std::move(sums));
       }
@@ -93,7 +93,7 @@ void emit_gemv(LaunchWriter& writer, const WeightReader& weight, ValueId a, Epil
   const WeightLayout& layout = weight.layout;
   const ValueId panel = b.task();
   epilogue.begin();
-  const Tile total = gemv_sum(b, weight, a, panel);
+  const Tile total = gemv_sum(b, weight, a, panel, GemvCode::kFast);
   const ValueId column = b.mul(panel, b.index(layout.columns));
   const bool whole = layout.n % layout.columns == 0;
   const ValueId extent = whole ? kNone : b.sub(b.index(layout.n), column);

@@ -104,7 +104,10 @@ class DigitGemv {
     const Tile any =
         b_.compare(Fn::kNotEqual, b_.reduce(Fn::kMax, number, 0), b_.constant(DType::kF32, 0));
     return b_.branch(
-        any, [&] { return std::vector<ValueId>{gemv_sum(b_, weight_, buffers_.a, panel_)}; },
+        any,
+        [&] {
+          return std::vector<ValueId>{gemv_sum(b_, weight_, buffers_.a, panel_, GemvCode::kShort)};
+        },
         [&] { return std::vector<ValueId>{total}; })[0];
   }
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from .. import console
+from ..measure import read_bandwidth
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
 from ..session_facts import device_text, session_facts
@@ -27,7 +28,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--kernels",
         action="store_true",
-        help="also list how products were cut for a GPU, and what came next in the ranking",
+        help="also list how products were cut for a GPU and what came next in the ranking, "
+        "or what runs on the host: instructions, tiles, bytes, operations, expected time",
     )
     arguments.add_json(parser)
 
@@ -40,6 +42,8 @@ def run(args) -> int:
 
 def _explain(model: Path, args) -> int:
     report, problem = _report_of(model, args)
+    if args.kernels and any(fusion.get("launches") for fusion in report.fusions):
+        add_expected_times(report, read_bandwidth())
     if args.svg or args.html:  # first: whoever reads what is printed may stop reading
         _draw(model, report, problem, args)
     if args.json:
@@ -96,6 +100,19 @@ PARTITION_COLUMNS = [
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
 SHAPE_COLUMNS = ["kernel for", "rank", "shape"]
+LAUNCH_COLUMNS = [
+    "times",
+    "kernel",
+    "isa",
+    "rows",
+    "tile",
+    "tasks",
+    "weights",
+    "MFLOP",
+    "compute us",
+    "read us",
+    "expected us",
+]
 APART_COLUMNS = ["times", "products of one input", "run apart because"]
 REASON_COLUMNS = ["nodes", "left because", "operators", "such as"]
 
@@ -122,6 +139,48 @@ def shape_tables(report: Report) -> dict[str, list[tuple]]:
         for fusion in report.fusions
         if fusion.get("shapes")
     }
+
+
+def add_expected_times(report: Report, bandwidth: float) -> None:
+    """What reading the weights takes at `bandwidth` bytes per second, and the longer of both."""
+    report.data["read_bandwidth_bytes_s"] = bandwidth
+    for fusion in report.fusions:
+        for launch in fusion.get("launches", []):
+            for work in launch["work"]:
+                work["read_us"] = launch.get("weight_bytes", 0) / bandwidth * 1e6
+                work["expected_us"] = max(work["read_us"], work["compute_us"])
+
+
+def launch_rows(report: Report) -> list[tuple]:
+    """Equal launches on the host are counted, in the order in which they first appear."""
+    counts = Counter(
+        _launch_row(launch, work)
+        for fusion in report.fusions
+        for launch in fusion.get("launches", [])
+        for work in launch["work"] or [{}]
+    )
+    return [(count, *row) for row, count in counts.items()]
+
+
+def _launch_row(launch: dict, work: dict) -> tuple:
+    """`work` is empty where the launch is idle at the sizes that were asked for."""
+    multiplies = "tile_rows" in launch
+
+    def number(key: str, scale: float = 1, digits: int = 1) -> str:
+        return f"{work[key] / scale:.{digits}f}" if key in work else ""
+
+    return (
+        launch["kernel"],
+        launch["isa"],
+        work.get("rows", ""),
+        f"{launch['tile_rows']} x {launch['tile_columns']}" if multiplies else "",
+        work.get("tasks", ""),
+        console.size(launch["weight_bytes"]) if multiplies else "",
+        number("flops", 1e6, 2),
+        number("compute_us"),
+        number("read_us") if multiplies else "",
+        number("expected_us"),
+    )
 
 
 def apart_rows(report: Report) -> list[tuple]:
@@ -163,19 +222,35 @@ def _print(model: Path, report: Report, args) -> None:
         }
         console.table(["fusion", "kernel", "verdict", "reason"], sorted(rows))
     if args.kernels:
-        console.heading("Shapes")
-        tables = shape_tables(report)
-        for product, rows in tables.items():
-            console.say(product)
-            console.table(SHAPE_COLUMNS, rows, right=(1,))
-            console.say()
-        if not tables:
-            console.say("no kernel had shapes to choose from")
+        _print_kernels(report)
     if report.left_out:
         console.heading("Left to other providers")
         for group in report.reason_groups():
             console.say(f"{len(group.nodes):5}  {group.reason}")
             console.say(f"       {group.names()}")
+
+
+def _print_kernels(report: Report) -> None:
+    launches = launch_rows(report)
+    if launches:
+        console.heading("Kernels")
+        threads = report.data["device"]["threads"]
+        bandwidth = report.data["read_bandwidth_bytes_s"] / 1e9
+        console.say(
+            f"Estimates for {threads} threads; {bandwidth:.1f} GB/s read, as measured now. "
+            "Sizes that the model leaves open are 1, or give a product 128 rows; "
+            "no numbers: idle there."
+        )
+        console.table(LAUNCH_COLUMNS, launches, right=(0, *range(3, len(LAUNCH_COLUMNS))))
+        return
+    console.heading("Shapes")
+    tables = shape_tables(report)
+    for product, rows in tables.items():
+        console.say(product)
+        console.table(SHAPE_COLUMNS, rows, right=(1,))
+        console.say()
+    if not tables:
+        console.say("no kernel had shapes to choose from")
 
 
 def _draw(model: Path, report: Report, problem: str, args) -> None:

@@ -1,0 +1,22 @@
+// Launches on the host, described for the report.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/target.h"
+#include "codegen/tile/ir.h"
+#include "kernels/executable.h"
+#include "kernels/lowered.h"
+#include "kernels/symbol_binding.h"
+
+namespace tenon::kernels {
+
+// "neon", "dotprod", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni"; "sse2" before AVX2.
+std::string isa_of(const codegen::Kernel& kernel, const codegen::HostTarget& host);
+
+// One for each launch, under the kernel's own name.
+std::vector<LaunchReport> describe_launches(const Lowered& lowered, const SymbolBinding& binding,
+                                            const codegen::HostTarget& host);
+
+}  // namespace tenon::kernels
