@@ -228,10 +228,8 @@ class ProgramBuilder {
     Lowered lowered = choice.chosen->lower(graph_, node, settings_);
     program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
                                 std::move(choice), std::move(lowered.shapes)});
-    if (on_host()) {
-      program_.fusions.back().launches =
-          describe_launches(lowered, program_.binding, settings_.host);
-    }
+    std::vector<LaunchReport> reports;
+    if (on_host()) reports = describe_launches(lowered, program_.binding, settings_.host);
     count_constants(node);
 
     Places places = place(lowered, shown);
@@ -241,10 +239,13 @@ class ProgramBuilder {
     const bool makes_rows = makes_rows_of_products(node);
     const bool is_pipelined = on_gpu() && std::ranges::any_of(lowered.launches, fetches);
     program_.dependencies.begin_node();
-    for (Launch& launch : lowered.launches) {
+    for (size_t i = 0; i < lowered.launches.size(); ++i) {
+      Launch& launch = lowered.launches[i];
       // The norms of a pipelined product make rows for it alone.
       launch.kernel.overlaps = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
-      if (!was_done(launch, places)) add_launch(launch, shown, places);
+      if (was_done(launch, places)) continue;
+      add_launch(launch, shown, places);
+      if (on_host()) program_.fusions.back().launches.push_back(std::move(reports[i]));
     }
   }
 
