@@ -224,7 +224,7 @@ def test_explain_prints_shapes_and_what_came_next(product):
     assert all("tokens" in line and "us expected" in line for line in lines[first : first + 3])
     assert any(line.startswith("rows > ") for line in lines)
     on_cpu = command("explain", product, "--device", "cpu", "--kernels")
-    assert "no kernel had shapes to choose from" in on_cpu
+    assert "dot_rows" in on_cpu and "rows <= 8" not in on_cpu
 
 
 def test_explain_names_the_shapes_of_tf32_products(tmp_path):
