@@ -229,7 +229,9 @@ def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
     shape = encoder.EncoderShape()
     plain = encoder.build_encoder(encoder.load_weights(encoder.find_weights_folder(), shape))
     packed, _ = quantize_model(plain, "nvfp4")
-    rows = []
+    created = timed(lambda: create_session(packed, "cpu"))  # later ones share its kernels
+    case, note = "encoder session creation", "the first of the process; other: the bar itself"
+    rows = [Row(case, created, 0.4, "<= 0.4 s", created <= 0.4, note)]
     for precision, bar in (("exact", 0.9), ("int8", 0.5)):
         for batch in (1, 8):
             inputs = encoder.random_tokens(batch, 128)
@@ -237,9 +239,6 @@ def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
             case = f"encoder NVFP4, batch {batch}, {precision}"
             met = ours <= bar * theirs
             rows.append(Row(case, ours, theirs, f"<= {bar}", met, "against the f32 model"))
-    created = min(timed(lambda: create_session(packed, "cpu")) for _ in range(2))
-    case, note = "encoder session creation", "other: the bar itself"
-    rows.append(Row(case, created, 0.4, "<= 0.4 s", created <= 0.4, note))
     return rows
 
 
