@@ -56,7 +56,7 @@ const Operation* scratch_rows(const Kernel& kernel,
   return scratch && scratch->op == Op::kAlloc && whole && dense && aligned ? load : nullptr;
 }
 
-// Whole steps of 16 columns of all rows of a slot.
+// Whole steps of 16 columns of all rows of a stage.
 bool is_columns(const Kernel& kernel, const std::vector<const Operation*>& definitions,
                 const Operation& read) {
   constexpr int kStep = 16;
@@ -88,10 +88,10 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const Operation& op, int threads) {
   constexpr int kWholeRow = 128, kLeastRow = 32;  // bytes
   if (!is_tensor_core_dot(kernel, op)) return std::nullopt;
-  // The whole slot, in rows of 128 bytes; on the right also of 64 or 32, and of 256 for groups.
+  // The whole stage, in rows of 128 bytes; on the right also of 64 or 32, and of 256 for groups.
   // Where its rows are turned, some columns of it.
-  auto slot = [&](ValueId id, int least_row, bool may_end = false,
-                  bool may_be_columns = false) -> const Operation* {
+  auto stage = [&](ValueId id, int least_row, bool may_end = false,
+                   bool may_be_columns = false) -> const Operation* {
     const Operation* read = definitions[id];
     if (!read || read->op != Op::kRead) return nullptr;
     if (read->operands[3] != kNone && !may_end) return nullptr;
@@ -104,28 +104,28 @@ std::optional<RingDot> ring_dot(const Kernel& kernel,
     fits |= row == 2 * kWholeRow && op.integer > 0 && id != op.operands[1];
     return whole && fits ? read : nullptr;
   };
-  RingDot out{nullptr, slot(op.operands[1], kWholeRow)};
+  RingDot out{nullptr, stage(op.operands[1], kWholeRow)};
   const Operation* turned = definitions[op.operands[2]];
   const std::vector<int>&left = kernel.types[op.operands[1]].shape,
         &right = kernel.types[op.operands[2]].shape;
   if (turned && turned->op == Op::kTranspose) {
-    out.right = slot(turned->operands[0], kLeastRow, /*may_end=*/false, /*may_be_columns=*/true);
+    out.right = stage(turned->operands[0], kLeastRow, /*may_end=*/false, /*may_be_columns=*/true);
     bool few = kernel.types[op.results[0]].shape[1] <= kFewColumns;
     if (!out.right && few) out.right = scratch_rows(kernel, definitions, turned->operands[0]);
   } else if (right[0] == std::max<int64_t>(1, op.integer) * left[1]) {
     bool two = turned && turned->op == Op::kConcat && turned->axis == 1 &&
                turned->operands.size() == 2 && op.integer == 0;
     if (two) {
-      out.right = slot(turned->operands[0], kWholeRow, /*may_end=*/true);
-      out.beside = slot(turned->operands[1], kWholeRow, /*may_end=*/true);
+      out.right = stage(turned->operands[0], kWholeRow, /*may_end=*/true);
+      out.beside = stage(turned->operands[1], kWholeRow, /*may_end=*/true);
       if (!out.beside) return std::nullopt;
     } else {
-      out.right = slot(op.operands[2], kLeastRow, /*may_end=*/true);
+      out.right = stage(op.operands[2], kLeastRow, /*may_end=*/true);
     }
     out.rows_are_k = true;
   }
-  bool both_are_slots = out.left && out.right && out.right->op == Op::kRead && !out.rows_are_k;
-  if (op.tf32 && !both_are_slots) return std::nullopt;
+  bool both_are_stages = out.left && out.right && out.right->op == Op::kRead && !out.rows_are_k;
+  if (op.tf32 && !both_are_stages) return std::nullopt;
   const std::vector<int>& sums = kernel.types[op.results[0]].shape;
   bool fits = Layout::sums(sums, threads) &&
               Layout::left_operand(kernel.types[op.operands[1]].shape, threads);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "codegen/gpu_arch.h"
+#include "codegen/arch_spec.h"
 #include "codegen/layout_inference/solve.h"
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/llvm/host_jit.h"
@@ -62,8 +62,8 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
                     const StageSink& sink) {
   require_valid(kernel);
   if (threads < kWarp || threads > kMaxThreads || threads % kWarp != 0) {
-    throw InternalError(fmt::format("kernel @{}: a block has 32, 64, … 1024 threads, not {}",
-                                    kernel.name, threads));
+    throw InternalError(
+        fmt::format("kernel @{}: a CTA has 32, 64, … 1024 threads, not {}", kernel.name, threads));
   }
   std::string program = print(kernel);
   if (sink) sink(kernel.name, "tile", program);
@@ -82,7 +82,8 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
   text += kProgramEnds;
   text += ptx.text;
   if (sink) sink(kernel.name, "asm", text);
-  return {kernel.name, std::move(text), ptx.threads, ptx.shared_bytes, ptx.maps, ptx.begins_early};
+  return {kernel.name,      std::move(text),     ptx.threads,
+          ptx.shared_bytes, ptx.tma_descriptors, ptx.pdl};
 }
 
 std::string tile_program(std::string_view ptx) {

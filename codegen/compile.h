@@ -38,9 +38,10 @@ std::shared_ptr<HostCode> compile_host(std::span<const Kernel> kernels, const Ho
 // Text of one stage for a target that need not be this machine ("llvm", "asm"): golden tests.
 std::string compile_to_text(const Kernel& kernel, const HostTarget& target, std::string_view stage);
 
-// A matrix that the copy engine reads in boxes: the driver encodes it into a parameter of 128 bytes
-// when the kernel is launched. Columns are contiguous; what lies outside reads as zero.
-struct MatrixMap {
+// A matrix that TMA reads in boxes: the driver encodes it into a parameter of 128 bytes (CUDA's
+// CUtensorMap) when the kernel is launched. Columns are contiguous; what lies outside reads as
+// zero.
+struct TmaDescriptor {
   struct Size {
     int parameter = -1;  // of the tile kernel, an index; -1: `constant`
     int64_t constant = 0;
@@ -54,21 +55,22 @@ struct MatrixMap {
   bool tf32 = false;      // f32 that is rounded as it is copied
 };
 
-// A kernel as PTX. It is launched as a grid of one block per task; its parameters are those of the
-// tile kernel in order, a pointer for a buffer and a 64-bit integer for an index, then the maps.
+// A kernel as PTX. It is launched as a grid of one CTA per task; its parameters are those of the
+// tile kernel in order, a pointer for a buffer and a 64-bit integer for an index, then the TMA
+// descriptors.
 struct GpuCode {
   std::string entry;  // the kernel's name in the text
   std::string ptx;    // begins with the tile program in comments
-  int threads = 0;    // of a block; more than asked for where some only copy
+  int threads = 0;    // of a CTA; more than asked for where some only copy
   int64_t shared_bytes = 0;
-  std::vector<MatrixMap> maps;
-  // It waits itself for the launch before it, and may begin earlier: launch it with programmatic
-  // stream serialization.
-  bool begins_early = false;
+  std::vector<TmaDescriptor> tma_descriptors;
+  // Programmatic dependent launch: it waits itself for the previous launch. Launch it with
+  // programmatic stream serialization.
+  bool pdl = false;
 };
 
-// Deals the elements of every tile over the threads of a block. Thread-safe; LLVM's fatal errors
-// become InternalError, and a kernel that needs more shared memory than a block gets a UserError.
+// Deals the elements of every tile over the threads of a CTA. Thread-safe; LLVM's fatal errors
+// become InternalError, and a kernel that needs more shared memory than a CTA gets a UserError.
 GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
                     const StageSink& sink = {});
 

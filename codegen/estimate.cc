@@ -7,10 +7,11 @@
 #include <optional>
 #include <set>
 
-#include "codegen/gpu_arch.h"
+#include "codegen/arch_spec.h"
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/moves.h"
 #include "codegen/passes/expand_math.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
@@ -24,8 +25,6 @@ constexpr int kWarpgroup = 128;
 constexpr int kBesidesTiles = 32;
 // What it takes beyond that where it is there, to read further ahead.
 constexpr int kToSpare = 28;
-
-bool is_elementwise(Op op) { return op >= Op::kUnary && op <= Op::kBitcast; }
 
 // A value lives in the region that defines it, from there to its last use; uses in inner regions
 // count where these stand. Results may take the registers of operands that end with them.
@@ -71,7 +70,7 @@ class LiveRegisters {
     }
   }
 
-  // What products read from slots themselves, or have decoded for them a step at a time.
+  // What products read from stages themselves, or have dequantised for them a step at a time.
   void find_on_demand(const Region& region) {
     for (size_t i = region.operations.size(); i-- > 0;) {
       const Operation& op = region.operations[i];
@@ -146,7 +145,7 @@ class LiveRegisters {
     return registers_of_move(kernel_, op, layouts_).has_value();
   }
 
-  // Elements that a thread reads from a slot; those that strides of 0 repeat are read once.
+  // Elements that a thread reads from a stage; those that strides of 0 repeat are read once.
   int places_read(const Operation& read) const {
     const Layout& layout = layouts_[read.results[0]];
     const std::vector<int>& shape = kernel_.types[read.results[0]].shape;
@@ -218,7 +217,7 @@ class LiveRegisters {
       }
       alive[2 * i] += inside;
       // What is carried begins in the registers of what ends here.
-      size_t first = pipeline ? 2 : 3;
+      const auto first = static_cast<size_t>(info(op.op).operands);
       for (size_t k = first; (pipeline || op.op == Op::kFor) && k < op.operands.size(); ++k) {
         if (last.at(op.operands[k]) == i) alive[2 * i] -= registers_[op.operands[k]];
       }
@@ -237,7 +236,7 @@ class LiveRegisters {
     return op.operands[2] == kNone || (offset && offset->op == Op::kIndexConstant);
   }
 
-  // Such steps give their slot back at once instead of reading ahead.
+  // Such steps give their stage back at once instead of reading ahead.
   bool reads_all_early(const Region& consume) const {
     return std::ranges::all_of(consume.operations, [&](const Operation& op) {
       return op.op != Op::kRead || is_read_early(op);
@@ -268,26 +267,26 @@ int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int
   return LiveRegisters(kernel, layouts, threads).run();
 }
 
-int registers_with(int64_t blocks, int threads) {
+int registers_with(const SmLimits& sm, int64_t ctas_per_sm, int threads) {
   constexpr int kSchedulers = 4;
-  int64_t warps = (blocks * threads + kWarp * kSchedulers - 1) / (kWarp * kSchedulers);
+  int64_t warps = (ctas_per_sm * threads + kWarp * kSchedulers - 1) / (kWarp * kSchedulers);
   return static_cast<int>(
-      std::min<int64_t>(kRegisters / kSchedulers / kWarp / warps / 8 * 8, kMostRegisters));
+      std::min<int64_t>(sm.registers / kSchedulers / kWarp / warps / 8 * 8, kMostRegisters));
 }
 
-RegisterShare share_registers(int live, int threads, int copying) {
-  int equal = registers_with(1, threads + copying);
+RegisterShare share_registers(const SmLimits& sm, int live, int threads, int copying) {
+  int equal = registers_with(sm, 1, threads + copying);
   if (copying % kWarpgroup != 0 || copying == 0 || live + kBesidesTiles + kToSpare <= equal) {
     return {equal, false};
   }
-  int rest = (kRegisters - copying * kCopyRegisters) / threads / 8 * 8;
+  int rest = (sm.registers - copying * kCopyRegisters) / threads / 8 * 8;
   return {std::min(rest, kMostDealt), true};
 }
 
 Support GpuEstimate::fits() const {
   if (shared_bytes > shared_limit) {
     return Support::no(
-        fmt::format("needs {} bytes of shared memory, a block has {}", shared_bytes, shared_limit));
+        fmt::format("needs {} bytes of shared memory, a CTA has {}", shared_bytes, shared_limit));
   }
   if (registers > register_limit) {
     return Support::no(
@@ -304,8 +303,9 @@ GpuEstimate estimate_gpu(const Kernel& kernel, int threads, const GpuTarget& tar
   out.shared_limit = target.shared_bytes;
   out.live_registers = live_registers(expanded, assign_layouts(expanded, threads), threads);
   out.registers = out.live_registers + kBesidesTiles;
-  out.register_limit =
-      share_registers(out.live_registers, threads, plan.threads - threads).computing;
+  out.register_limit = share_registers(arch_spec(target.arch).sm, out.live_registers, threads,
+                                       plan.threads - threads)
+                           .computing;
   return out;
 }
 

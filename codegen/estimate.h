@@ -1,4 +1,4 @@
-// What a kernel needs of a block on a GPU, before any code is generated: who chooses a shape drops
+// What a kernel needs of a CTA, before any code is generated: who chooses a config drops
 // it here instead of hearing from the assembler that it spills.
 #pragma once
 
@@ -12,28 +12,29 @@
 
 namespace tenon::codegen {
 
+struct SmLimits;
+
 // Registers of 32 bits that tiles and indices hold at the place of a kernel where most are alive.
-// Elements that are decoded for one step of a product after the other hold none.
+// Elements that are dequantised for one step of a product after the other hold none.
 int live_registers(const Kernel& kernel, const std::vector<Layout>& layouts, int threads);
 
-inline constexpr int kRegisters = 65536;   // of a multiprocessor
 inline constexpr int kCopyRegisters = 40;  // of threads that only copy, where they are dealt anew
 
-// Of a thread where so many blocks share a multiprocessor. Each of its four schedulers has a
-// quarter of the registers, for whole warps.
-int registers_with(int64_t blocks, int threads);
+// Of a thread where so many CTAs share an SM. Each of its four schedulers has a quarter of the
+// registers, for whole warps.
+int registers_with(const SmLimits& sm, int64_t ctas_per_sm, int threads);
 
-// How the registers of a multiprocessor go to the threads of one block.
+// How the registers of an SM go to the threads of one CTA.
 struct RegisterShare {
   int computing = 0;        // of each thread that computes
   bool dealt_anew = false;  // those that only copy give some of theirs away
 };
 // `copying`: threads of warpgroups that only copy.
-RegisterShare share_registers(int live, int threads, int copying);
+RegisterShare share_registers(const SmLimits& sm, int live, int threads, int copying);
 
 struct GpuEstimate {
   int64_t shared_bytes = 0;  // exactly
-  int64_t shared_limit = 0;  // of a block
+  int64_t shared_limit = 0;  // of a CTA
   int live_registers = 0;    // see above
   int registers = 0;         // of a thread that computes, at most
   int register_limit = 0;    // that it may have

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "codegen/interpret/interpreter.h"
+#include "codegen/tile/op_info.h"
 #include "codegen/tile/verify.h"
 
 namespace tenon::codegen {
@@ -14,7 +15,7 @@ namespace tenon::codegen {
 Interpreter::Interpreter(const Kernel& kernel, std::span<void* const> buffers,
                          std::span<const int64_t> indices, LaunchMemory* memory)
     : kernel_(kernel), values_(kernel.types.size()), memory_(memory) {
-  if (memory_ != nullptr) overlap_ = launch_overlap(kernel);
+  if (memory_ != nullptr) pdl_ = pdl_of(kernel);
   size_t buffer = 0, index = 0;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {
     const bool is_buffer = kernel.parameters[i].type.kind == Type::Kind::kBuffer;
@@ -39,8 +40,11 @@ struct Touched {
 
 void collect_touched(const Region& region, Touched& touched) {
   for (const Operation& op : region.operations) {
-    if (op.op == Op::kFetchRun || op.op == Op::kFetchBox) touched.fetched.insert(op.operands[2]);
-    if (op.op == Op::kStore || op.op == Op::kScatter) touched.written.insert(op.operands[0]);
+    const OpInfo& known = info(op.op);
+    if (known.fetches) {
+      for_each_buffer(op, known.reads, [&](ValueId id) { touched.fetched.insert(id); });
+    }
+    for_each_buffer(op, known.writes, [&](ValueId id) { touched.written.insert(id); });
     for (const Region& inner : op.regions) collect_touched(inner, touched);
   }
 }
@@ -69,7 +73,7 @@ void Interpreter::run_task(int64_t task) {
   rings_.clear();
   if (memory_ != nullptr) {
     memory_->begin_task();
-    has_waited_ = overlap_.wait != LaunchOverlap::Wait::kLate;
+    has_waited_ = pdl_.wait != Pdl::Wait::kLate;
     copies_wait_ = false;
     if (has_waited_) memory_->wait();
   }
@@ -104,44 +108,33 @@ void Interpreter::run_checked(const Operation& op) {
 }
 
 void Interpreter::run(const Operation& op) {
-  switch (op.op) {
-    case Op::kTask:
-    case Op::kIndexConstant:
-    case Op::kIndexAdd:
-    case Op::kIndexSub:
-    case Op::kIndexMul:
-    case Op::kIndexDiv:
-    case Op::kIndexRem:
-    case Op::kIndexMin:
-    case Op::kIndexMax:
-    case Op::kIndexLess:
-    case Op::kIndexEqual:
-    case Op::kIndexSelect:
-    case Op::kIndexFromTile:
+  switch (info(op.op).group) {
+    case OpGroup::kIndex:
       return index_operation(op);
-    case Op::kAlloc:
-    case Op::kLoad:
-    case Op::kStore:
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kPrefetch:
-    case Op::kArrive:
+    case OpGroup::kMake:
+    case OpGroup::kElementwise:
+    case OpGroup::kShape:
+    case OpGroup::kProduct:
+      return tile_operation(op);
+    case OpGroup::kMemory:
       return memory_operation(op);
-    case Op::kRing:
-    case Op::kFetchRun:
-    case Op::kFetchBox:
-    case Op::kRead:
+    case OpGroup::kRing:
       return ring_operation(op);
+    case OpGroup::kControl:
+      return control_operation(op);
+  }
+}
+
+void Interpreter::control_operation(const Operation& op) {
+  switch (op.op) {
     case Op::kPipeline:
       return pipeline(op);
     case Op::kFor:
       return for_loop(op);
     case Op::kIf:
       return branch(op);
-    case Op::kYield:
-      return;  // whoever runs the region takes the values
-    default:
-      return tile_operation(op);
+    default:  // kYield: whoever runs the region takes the values
+      return;
   }
 }
 
@@ -261,9 +254,7 @@ namespace {
 
 void collect_rings(const Region& region, std::set<ValueId>& rings) {
   for (const Operation& op : region.operations) {
-    if (op.op == Op::kFetchRun || op.op == Op::kFetchBox || op.op == Op::kRead) {
-      rings.insert(op.operands[0]);
-    }
+    if (info(op.op).fetches || op.op == Op::kRead) rings.insert(op.operands[0]);
     // A pipeline inside moves its own rings.
     if (op.op == Op::kPipeline) continue;
     for (const Region& inner : op.regions) collect_rings(inner, rings);
@@ -278,9 +269,9 @@ std::vector<Ring*> Interpreter::rings_of(const Operation& pipeline) {
   std::vector<Ring*> rings;
   for (ValueId id : ids) {
     Ring& ring = rings_.at(id);
-    if (ring.slots() != pipeline.integer) {
-      throw InternalError(fmt::format("kernel @{}: pipeline: has {} slots, and its ring %{} {}",
-                                      kernel_.name, pipeline.integer, id, ring.slots()));
+    if (ring.stages() != pipeline.integer) {
+      throw InternalError(fmt::format("kernel @{}: pipeline: has {} stages, and its ring %{} {}",
+                                      kernel_.name, pipeline.integer, id, ring.stages()));
     }
     if (!rings.empty() && ring.position() != rings[0]->position()) {
       throw InternalError(
@@ -296,18 +287,18 @@ std::vector<Ring*> Interpreter::rings_of(const Operation& pipeline) {
 void Interpreter::pipeline(const Operation& op) {
   const Region &produce = op.regions[0], &consume = op.regions[1];
   const std::vector<Ring*> rings = rings_of(op);
-  const int64_t lo = index(op.operands[0]), hi = index(op.operands[1]), slots = op.integer;
+  const int64_t lo = index(op.operands[0]), hi = index(op.operands[1]), stages = op.integer;
   const int64_t before = rings.empty() ? 0 : rings[0]->position();  // steps
   auto enter = [&](const Region& half, int64_t counter, int64_t step) {
     values_[half.arguments[0]].index = counter;
-    values_[half.arguments[1]].index = step % slots;
+    values_[half.arguments[1]].index = step % stages;
     run(half);
   };
   const std::span arguments = std::span(consume.arguments).subspan(2);
   assign(arguments, std::span(op.operands).subspan(2));
   int64_t produced = lo;
   for (int64_t counter = lo; counter < hi; ++counter) {
-    for (; produced < std::min(hi, counter + slots); ++produced) {
+    for (; produced < std::min(hi, counter + stages); ++produced) {
       for (Ring* ring : rings) ring->begin_produce(before + produced - lo);
       enter(produce, produced, before + produced - lo);
       for (Ring* ring : rings) ring->end_produce();

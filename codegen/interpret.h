@@ -11,20 +11,20 @@
 
 namespace tenon::codegen {
 
-// The memory behind a kernel's buffers, where launches overlap: what it sees of it, and what it
-// does to it. `early`: as launch_overlap.h says, before the wait.
+// The memory behind a kernel's buffers, where PDL lets launches overlap: what it sees of it, and
+// what it does to it. `before_wait`: as pdl.h says.
 class LaunchMemory {
  public:
   virtual ~LaunchMemory() = default;
   virtual void begin_task() = 0;
-  virtual void wait() = 0;  // the task waits for the launch before
+  virtual void wait() = 0;  // griddepcontrol.wait of the task
   // What [from, from + bytes) looks like; until the next call.
-  virtual const std::byte* read(const std::byte* from, size_t bytes, bool early) = 0;
-  virtual void write(std::byte* to, size_t bytes, bool early) = 0;  // is about to happen
+  virtual const std::byte* read(const std::byte* from, size_t bytes, bool before_wait) = 0;
+  virtual void write(std::byte* to, size_t bytes, bool before_wait) = 0;  // is about to happen
 };
 
 // Tasks [first, last), buffers and indices in parameter order as for compiled kernels. Floats are
-// rounded to their type after every operation. A slot that is read before it was fetched, or past
+// rounded to their type after every operation. A stage that is read before it was fetched, or past
 // its end, is an InternalError that names the operation.
 void interpret(const Kernel& kernel, std::span<void* const> buffers,
                std::span<const int64_t> indices, int64_t first, int64_t last,

@@ -1,4 +1,4 @@
-// How the elements of tiles are dealt over the threads of a block, and which tile lies how. Plain
+// How the elements of tiles are dealt over the threads of a CTA, and which tile lies how. Plain
 // arithmetic, no LLVM: element_of() is what the emitted address arithmetic must agree with.
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr int kWarp = 32;
 //   uniform  one element, the same in every thread (rank 0)
 //   splat    one register for all elements, which are equal
 //   dealt    runs of `run` consecutive elements in row-major order, one thread after the other, the
-//            first thread again after the last; a tile smaller than the block repeats
+//            first thread again after the last; a tile smaller than the CTA repeats
 //   mma      sums of mma.m16n8: fragments of 16x8, split over a grid of warps
 //   rows     one element per row, as the rows of an mma tile lie
 //   columns  one element per column, likewise
@@ -103,17 +103,17 @@ std::vector<const Operation*> definitions_of(const Kernel& kernel);
 // Few columns are multiplied by mma.sync everywhere: the fences around a wgmma cost more than it.
 inline constexpr int kFewColumns = 16;
 
-// A dot on tensor cores whose right operand is a turned slot of a ring, [n, k], or where columns
+// A dot on tensor cores whose right operand is a turned stage of a ring, [n, k], or where columns
 // are few turned rows of scratch: what is read there needs no registers. The left one lies in
-// registers, or in a slot [m, k] as well. Of groups, the right one may be computed: in registers.
-// In tf32 both are slots, the right one turned.
+// registers, or in a stage [m, k] as well. Of groups, the right one may be computed: in registers.
+// In tf32 both are stages, the right one turned.
 struct RingDot {
   const Operation* right = nullptr;   // kRead, or kLoad from scratch, or null: registers
   const Operation* left = nullptr;    // kRead, or null: registers
-  bool rows_are_k = false;            // the right one is no turned slot but one [k, n]
-  const Operation* beside = nullptr;  // kRead: its right half is another slot of the same shape
+  bool rows_are_k = false;            // the right one is no turned stage but one [k, n]
+  const Operation* beside = nullptr;  // kRead: its right half is another stage of the same shape
 };
-// Where the columns of a slot begin that such a product reads.
+// Where the columns of a stage begin that such a product reads.
 int first_column(const std::vector<const Operation*>& definitions, const Operation& read);
 std::optional<RingDot> ring_dot(const Kernel& kernel,
                                 const std::vector<const Operation*>& definitions,

@@ -55,9 +55,9 @@ class LinearMap {
 
 inline constexpr int kBanks = 32, kBankBytes = 4, kAccessBytes = 16;
 
-// Bytes of rows of `row_bytes` (16, 32, 64 or 128), as the copy engine leaves them: 16-byte units
-// change places with those whose number differs in the bits of the row, or of what rows narrower
-// than 128 bytes repeat after. A map of byte addresses onto byte addresses, its own inverse.
+// Bytes of rows of `row_bytes` (16, 32, 64 or 128), as TMA leaves them: 16-byte units change places
+// with those whose number differs in the bits of the row, or of what rows narrower than 128 bytes
+// repeat after. A map of byte addresses onto byte addresses, its own inverse.
 LinearMap swizzled_rows(int row_bytes, int address_bits);
 
 // How many times the banks must be asked to serve one access by a warp, each lane reading or

@@ -5,6 +5,8 @@
 #include <functional>
 #include <span>
 
+#include "codegen/tile/op_info.h"
+
 namespace tenon::codegen {
 
 namespace {
@@ -85,19 +87,10 @@ int only_bit(uint64_t column) { return column == 0 ? -1 : log2_of(static_cast<in
 }  // namespace
 
 bool is_move(const Kernel& kernel, const Operation& op) {
-  switch (op.op) {
-    case Op::kBroadcast:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kSlice:
-    case Op::kConcat:
-    case Op::kPermute:
-      return true;
-    case Op::kBitcast:
-      return kernel.types[op.operands[0]].elements() != kernel.types[op.results[0]].elements();
-    default:
-      return false;
+  if (op.op == Op::kBitcast) {
+    return kernel.types[op.operands[0]].elements() != kernel.types[op.results[0]].elements();
   }
+  return info(op.op).group == OpGroup::kShape && op.op != Op::kReduce;
 }
 
 Origin origin_of(const Kernel& kernel, const Operation& op, int64_t element) {

@@ -65,16 +65,16 @@ std::set<const Operation*> folded_into_products(const Kernel& kernel,
   fold(Op::kConcat, [&](const Operation* op, const Operation& user, size_t operand) {
     return into_product(op, user, operand) || out.contains(&user);
   });
-  auto from_slot = [&](const Operation* read, const Operation& user, size_t operand) {
+  auto from_stage = [&](const Operation* read, const Operation& user, size_t operand) {
     auto dot = ring_dot(kernel, definitions, user, threads);
     bool on_the_right = dot && (dot->right == read || dot->beside == read);
     return (operand == 2 && on_the_right) || (operand == 1 && dot && dot->left == read);
   };
   auto from_memory = [&](const Operation* read, const Operation& user, size_t operand) {
-    if (user.op != Op::kTranspose && user.op != Op::kConcat) return from_slot(read, user, operand);
+    if (user.op != Op::kTranspose && user.op != Op::kConcat) return from_stage(read, user, operand);
     const auto& readers = users[user.results[0]];
     return !readers.empty() && std::ranges::all_of(readers, [&](const auto& next) {
-      return from_slot(read, *next.first, next.second);
+      return from_stage(read, *next.first, next.second);
     });
   };
   fold(Op::kRead, from_memory);

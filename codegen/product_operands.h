@@ -23,7 +23,7 @@ ProductOperand product_operand(const Kernel& kernel,
                                const std::vector<const Operation*>& definitions, ValueId id);
 
 // Transposes and concatenations that products alone look through, and memory that they alone read:
-// slots, rows of scratch.
+// stages, rows of scratch.
 std::set<const Operation*> folded_into_products(const Kernel& kernel,
                                                 const std::vector<const Operation*>& definitions,
                                                 int threads);

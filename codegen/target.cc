@@ -12,13 +12,13 @@
 #include <map>
 
 #include "base/error.h"
-#include "codegen/gpu_arch.h"
 #include "codegen/llvm/processor_name.h"
-#include "codegen/passes/expand_math.h"
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#else
+#include <sys/syscall.h>
 #endif
 
 namespace tenon::codegen {
@@ -48,6 +48,7 @@ const std::map<std::string, Level>& levels() {
       {"avxvnni", {HostArch::kX86_64, 256, 16, with(kAvx2, {"avxvnni"})}},
       {"avx512", {HostArch::kX86_64, 512, 32, kAvx512}},
       {"avx512vnni", {HostArch::kX86_64, 512, 32, with(kAvx512, {"avx512vnni"})}},
+      {"amx", {HostArch::kX86_64, 512, 32, with(kAvx512, {"amx-bf16", "amx-tile", "avx512vnni"})}},
       {"neon", {HostArch::kAArch64, 128, 32, kNeon}},
       {"dotprod", {HostArch::kAArch64, 128, 32, with(kNeon, {"dotprod"})}},
       {"i8mm", {HostArch::kAArch64, 128, 32, with(kNeon, {"bf16", "dotprod", "fullfp16", "i8mm"})}},
@@ -72,6 +73,8 @@ std::vector<std::string> detect_features() {
 // The builtin takes literals only. It asks the operating system about wide registers as well.
 #define TENON_DETECT(name) \
   if (__builtin_cpu_supports(name)) found.emplace_back(name)
+  TENON_DETECT("amx-bf16");
+  TENON_DETECT("amx-tile");
   TENON_DETECT("avx");
   TENON_DETECT("avx2");
   TENON_DETECT("avx512bw");
@@ -99,6 +102,14 @@ std::vector<std::string> detect_features() {
   if (!whole) std::erase_if(found, [](const std::string& f) { return f.starts_with("avx512"); });
   return found;
 }
+
+// Linux gives a process the tiles' 8 KiB of state only when asked. What it refuses is not there.
+void ask_for_tiles(HostTarget& target) {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+  const bool whole = target.has("amx-tile") && target.has("amx-bf16") && target.has("avx512f");
+  if (whole && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return;
+  std::erase_if(target.features, [](const std::string& f) { return f.starts_with("amx-"); });
+}
 #else
 constexpr HostArch kThisArch = HostArch::kAArch64;
 
@@ -111,6 +122,8 @@ std::vector<std::string> detect_features() {
   if (second & HWCAP2_BF16) found.emplace_back("bf16");
   return found;
 }
+
+void ask_for_tiles(HostTarget&) {}
 #endif
 
 std::string this_processor() {
@@ -136,6 +149,7 @@ void set_vectors(HostTarget& target) {
   bool wide = target.has("avx512f"), x86 = target.arch == HostArch::kX86_64;
   target.vector_bits = wide ? 512 : target.has("avx2") ? 256 : 128;
   target.vector_registers = wide || !x86 ? 32 : 16;
+  target.tiles = target.has("amx-bf16");
 }
 
 // Keeps what both the machine and the named level have.
@@ -171,6 +185,7 @@ HostTarget detect_host() {
   target.features = detect_features();
   std::ranges::sort(target.features);
   if (const char* level = std::getenv("TENON_HOST_FEATURES"); level && *level) cap(target, level);
+  ask_for_tiles(target);
   set_vectors(target);
   target.l1_bytes = cache_size(_SC_LEVEL1_DCACHE_SIZE, target.l1_bytes);
   target.l2_bytes = cache_size(_SC_LEVEL2_CACHE_SIZE, target.l2_bytes);
@@ -198,47 +213,17 @@ HostTarget host_target(const std::string& name) {
                               level_names(HostArch::kAArch64)));
 }
 
-std::string GpuTarget::text() const {
-  return fmt::format("{}: {} multiprocessors, {} KiB of shared memory in a block", arch,
-                     multiprocessors, shared_bytes >> 10);
-}
-
-namespace {
-
-// LLVM 19 ends at sm_90a and prints a complaint for anything newer, so what it gets for Blackwell
-// is sm_90; the text is then relabelled. Versions are the oldest that know the architecture.
-constexpr GpuArch kGpuArchs[] = {
-    {"sm_80", "7.8", "sm_80", "+ptx78"},   {"sm_86", "7.8", "sm_86", "+ptx78"},
-    {"sm_87", "7.8", "sm_87", "+ptx78"},   {"sm_89", "8.1", "sm_89", "+ptx81"},
-    {"sm_90", "8.0", "sm_90", "+ptx80"},   {"sm_90a", "8.0", "sm_90a", "+ptx80"},
-    {"sm_100a", "8.8", "sm_90", "+ptx80"}, {"sm_103a", "8.8", "sm_90", "+ptx80"},
-    {"sm_110a", "9.0", "sm_90", "+ptx80"}, {"sm_120a", "8.8", "sm_90", "+ptx80"},
-    {"sm_121a", "8.8", "sm_90", "+ptx80"},
-};
-
-}  // namespace
-
-const std::vector<std::string>& gpu_archs() {
-  static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names;
-    for (const GpuArch& arch : kGpuArchs) names.emplace_back(arch.name);
-    return names;
-  }();
-  return kNames;
-}
-
-const GpuArch& gpu_arch(std::string_view name) {
-  for (const GpuArch& arch : kGpuArchs) {
-    if (arch.name == name) return arch;
+std::vector<std::string> host_target_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, level] : levels()) {
+    names.push_back((level.arch == HostArch::kX86_64 ? "x86_64-" : "aarch64-") + name);
   }
-  throw UserError(fmt::format("no GPU architecture is called '{}': choose one of {}", name,
-                              fmt::join(gpu_archs(), ", ")));
+  return names;
 }
 
-MathInstructions gpu_math(std::string_view arch) {
-  std::string_view as = gpu_arch(arch).emitted_as;
-  bool from_90 = as.starts_with("sm_90");
-  return {.exp2 = true, .f16 = true, .bf16 = from_90, .f8e4m3fn_to_f16 = from_90 || as == "sm_89"};
+std::string GpuTarget::text() const {
+  return fmt::format("{}: {} SMs, {} KiB of shared memory per CTA", arch, sm_count,
+                     shared_bytes >> 10);
 }
 
 }  // namespace tenon::codegen

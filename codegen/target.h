@@ -16,7 +16,8 @@ struct HostTarget {
   int vector_bits = 128;              // widest vectors worth using
   int vector_registers = 16;
   int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
-  int threads = 1;  // cores that this process may use
+  int threads = 1;     // cores that this process may use
+  bool tiles = false;  // many rows are worth tile_dot: AMX, or a test's wish
 
   bool has(const std::string& feature) const;
   int lanes_f32() const { return vector_bits / 32; }
@@ -28,13 +29,14 @@ struct HostTarget {
 HostTarget detect_host();
 // Named targets for tests and cross compiling: "x86_64-avx2", "x86_64-avx512", "aarch64-neon", ….
 HostTarget host_target(const std::string& name);
+std::vector<std::string> host_target_names();
 
 // A GPU as far as code depends on it.
 struct GpuTarget {
   std::string arch = "sm_90a";       // one of gpu_archs()
-  int64_t shared_bytes = 227 << 10;  // that one block may ask for
-  int multiprocessors = 132;
-  int threads = 1024;      // that one block may have
+  int64_t shared_bytes = 227 << 10;  // that one CTA may ask for
+  int sm_count = 132;
+  int threads = 1024;      // that one CTA may have
   bool pipelines = false;  // kernels whose copies run ahead of the arithmetic
 
   std::string text() const;

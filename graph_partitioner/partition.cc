@@ -48,7 +48,7 @@ class Partitioner {
     refuse_excluded();
     infer_whole();
     refuse_unsupported_whole();
-    settle();
+    group_until_stable();
     drop_without_gain();
     return result();
   }
@@ -80,7 +80,7 @@ class Partitioner {
       for (size_t i = 0; i < reasons_.size(); ++i) {
         const Support fits = inference.infer(graph_.order()[i]);
         if (!keep_declared(inferred, at(i))) continue;
-        untold[i] = fits ? "the shape of its result does not follow from its inputs' before Run"
+        untold[i] = fits ? "its output shape cannot be inferred before Run"
                          : "its sizes contradict each other: " + fits.reason;
       }
       if (untold.empty()) break;
@@ -304,7 +304,7 @@ class Partitioner {
   }
 
   // Groups, and each group cut out and fused by itself, until every part runs on its own.
-  void settle() {
+  void group_until_stable() {
     for (int round = 0;; ++round) {
       fused_groups_.clear();
       group();
@@ -316,7 +316,7 @@ class Partitioner {
       for (const auto& members : grouping_.groups) {
         const bool misfit = check_group(members);
         if (misfit && round >= kMaxRounds) {
-          refuse_all(members, "its neighbours do not settle into a partition that runs");
+          refuse_all(members, "no partition with its neighbours compiles");
         }
         changed |= misfit;
       }
@@ -337,10 +337,12 @@ class Partitioner {
             claimable(from) && claimable(i) && grouping_.level[from] == grouping_.level[i];
         if (inside) continue;
         const std::string what =
-            fmt::format("the {} tensor '{}' must not cross a partition's border",
+            fmt::format("the {} tensor '{}' cannot be an input or output of a partition",
                         name(graph_.value(input).dtype), graph_.value(input).name);
-        changed |= refuse(from, fmt::format("{}, and {} is elsewhere", what, label(at(i))));
-        changed |= refuse(i, fmt::format("{}, and {} is elsewhere", what, label(*producer)));
+        changed |=
+            refuse(from, fmt::format("{}, and {} is not claimed with it", what, label(at(i))));
+        changed |=
+            refuse(i, fmt::format("{}, and {} is not claimed with it", what, label(*producer)));
       }
     }
     return changed;
@@ -378,7 +380,7 @@ class Partitioner {
   ir::Graph whole_;                            // fused, but for what was refused by then:
   std::optional<size_t> whole_without_;        // so many nodes
   Grouping grouping_;
-  std::vector<ir::Graph> fused_groups_;  // of the grouping, once it is settled
+  std::vector<ir::Graph> fused_groups_;  // of the grouping, once it is stable
 };
 
 }  // namespace

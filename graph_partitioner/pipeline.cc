@@ -14,19 +14,19 @@
 #include "graph_partitioner/passes/fuse_epilogues.h"
 #include "graph_partitioner/passes/fuse_loops.h"
 #include "graph_partitioner/passes/fuse_prologues.h"
+#include "graph_partitioner/passes/hoist_movement.h"
+#include "graph_partitioner/passes/hoist_views.h"
 #include "graph_partitioner/passes/infer_shapes.h"
-#include "graph_partitioner/passes/lift_views.h"
 #include "graph_partitioner/passes/match_attention.h"
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/merge_dots.h"
 #include "graph_partitioner/passes/normalize.h"
-#include "graph_partitioner/passes/raise_views.h"
 #include "graph_partitioner/passes/read_packed_heads.h"
 #include "graph_partitioner/passes/select_rows.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
 #include "graph_partitioner/passes/share_equal_values.h"
-#include "graph_partitioner/passes/sink_movement.h"
+#include "graph_partitioner/passes/sink_views.h"
 #include "graph_partitioner/passes/split_dots.h"
 
 namespace tenon {
@@ -54,14 +54,14 @@ constexpr Pass kPasses[] = {
     {"infer_shapes", infer_shapes},
     {"fold_constants", fold_constants},
     {"share_equal_values", share_equal_values},
-    {"lift_views", lift_views},
+    {"hoist_views", hoist_views},
     {"select_rows", select_rows},
     {"split_dots", nullptr, split_dots},
     {"fuse_epilogues", fuse_epilogues},
     {"merge_dots", nullptr, merge_dots},
     {"read_packed_heads", nullptr, read_packed_heads},
-    {"raise_views", raise_views},
-    {"sink_movement", sink_movement},
+    {"sink_views", sink_views},
+    {"hoist_movement", hoist_movement},
     {"fuse_loops", fuse_loops},
     {"fuse_prologues", nullptr, fuse_prologues},
     {"separate_outputs", separate_outputs},

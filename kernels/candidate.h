@@ -23,10 +23,10 @@ struct Settings {
   // Kernels made for `gpu` are interpreted on the host (codegen/interpret.h): how tests judge them.
   bool emulate = false;
   Precision precision = Precision::kExact;
-  std::string only_candidate;  // consider no other one, for tests and tuning; empty: all
-  int rank = 0;                // which of a candidate's shapes, best first, for tuning
-  bool early_reads = true;     // what the caller brings is read before the launch before has ended
-  bool neighbours = false;     // launches of other executables overlap these, for tuning
+  std::string only_candidate;            // consider no other one, for tests and tuning; empty: all
+  int rank = 0;                          // which of a candidate's shapes, best first, for tuning
+  bool reads_inputs_before_wait = true;  // what the caller brings is read before the wait of PDL
+  bool neighbours = false;               // launches of other executables overlap these, for tuning
 };
 
 struct Candidate {

@@ -41,7 +41,7 @@ struct UniqueKernels {
   }
 };
 
-// Two launches share code when their kernels print alike but for the name, and blocks are alike.
+// Two launches share code when their kernels print alike but for the name, and CTAs are alike.
 UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& program) {
   std::vector<Digest> contents(kernels.size());
   parallel_for_each(static_cast<int64_t>(kernels.size()),

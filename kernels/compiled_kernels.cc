@@ -42,7 +42,7 @@ Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& 
                                    const codegen::StageSink& sink) {
   const std::string key =
       fmt::format("{} {} {} {} {} {} {}", hex(content), threads, target.arch, target.shared_bytes,
-                  target.multiprocessors, target.threads, target.pipelines);
+                  target.sm_count, target.threads, target.pipelines);
   return compile_once<GpuCode>(key, static_cast<bool>(sink), [&] {
     auto code =
         std::make_shared<const GpuCode>(codegen::compile_gpu(kernel, threads, target, sink));

@@ -15,9 +15,9 @@
 #include "kernels/device_weights.h"
 #include "kernels/index_watch.h"
 #include "kernels/instances.h"
-#include "kernels/launch_maps.h"
 #include "kernels/program.h"
 #include "kernels/state_pool.h"
+#include "kernels/tma_descriptors.h"
 
 namespace tenon::kernels {
 namespace {
@@ -42,11 +42,11 @@ struct DeviceRunState {
   std::vector<size_t> shape_offsets;  // one per ShapeWrite
   Buffer shape_values;
   bool shape_values_stale = false;
-  std::vector<Address> slots;               // per slot
-  std::vector<Address> callers;             // inputs and outputs, in the order of callers_
-  bool is_bound = false;                    // slots, arguments and copies are for these callers
-  std::vector<uint64_t> arguments;          // of all launches, one launch after the other
-  std::vector<LaunchMaps> maps;             // per launch
+  std::vector<Address> slots;                   // per slot
+  std::vector<Address> callers;                 // inputs and outputs, in the order of callers_
+  bool is_bound = false;                        // slots, arguments and copies are for these callers
+  std::vector<uint64_t> arguments;              // of all launches, one launch after the other
+  std::vector<TmaDescriptors> tma_descriptors;  // per launch
   std::vector<Buffer> aligned;              // copies of what fetches_ are of, where they are needed
   device::StreamHandle stream = nullptr;    // of the last Run
   std::shared_ptr<const void> stream_kept;  // where it would go before this state
@@ -88,7 +88,7 @@ class DeviceExecutable final : public Executable {
   ~DeviceExecutable() override {
     for (const auto& state : states_.idle()) {
       try {
-        settle(*state);
+        drain(*state);
       } catch (const std::exception&) {
         // A device that failed has nothing in flight.
       }
@@ -216,7 +216,7 @@ class DeviceExecutable final : public Executable {
     state->callers.resize(callers_.size());
     state->arguments.resize(arguments_.size());
     for (const CompiledLaunch& launch : program_.launches) {
-      state->maps.emplace_back(kernels_[launch.gpu_code]->maps);
+      state->tma_descriptors.emplace_back(kernels_[launch.gpu_code]->tma_descriptors);
     }
     state->aligned.resize(fetches_.size());
     state->finished = std::make_unique<Event>(device_);
@@ -261,7 +261,7 @@ class DeviceExecutable final : public Executable {
     auto instance = std::move(state.shapes.instance);
     const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
     if (arena_bytes > state.arena.bytes()) {
-      settle(state);
+      drain(state);
       state.captured.forget();
       state.arena = Buffer();
       if (options_.memory_limit > 0 && arena_bytes > options_.memory_limit) {
@@ -292,7 +292,7 @@ class DeviceExecutable final : public Executable {
   // Zero before any stream may use them: nobody zeroes them again.
   void make_counters(DeviceRunState& state, size_t bytes) {
     if (bytes <= state.counters.bytes()) return;
-    settle(state);
+    drain(state);
     state.captured.forget();
     state.counters = Buffer();
     Buffer counters(device_, bytes, "the counters of a partition");
@@ -303,7 +303,7 @@ class DeviceExecutable final : public Executable {
   }
 
   // No kernel reads this state's memory any more.
-  void settle(DeviceRunState& state) const {
+  void drain(DeviceRunState& state) const {
     if (!state.in_flight) return;
     record_end(state);
     state.finished->synchronize();
@@ -323,7 +323,7 @@ class DeviceExecutable final : public Executable {
       store_extents(dtype, extents, state.shape_bytes.data() + first);
     }
     if (state.shape_bytes.size() > state.shape_values.bytes()) {
-      settle(state);
+      drain(state);
       state.captured.forget();
       state.shape_values =
           Buffer(device_, state.shape_bytes.size(), "sizes that a partition computes with");
@@ -376,9 +376,10 @@ class DeviceExecutable final : public Executable {
 
   bool is_left_out(const DeviceRunState& state, size_t number) const {
     const CompiledLaunch& launch = program_.launches[number];
-    if (!launch.brings_over) return false;
+    if (!launch.elidable_copy) return false;
     return is_brought(launch, state.shapes.instance->launches[number],
-                      state.slots[launch.brings_over->from], state.slots[launch.brings_over->to]);
+                      state.slots[launch.elidable_copy->from],
+                      state.slots[launch.elidable_copy->to]);
   }
 
   static bool is_aligned(const DeviceRunState& state, const Fetch& fetch) {
@@ -394,7 +395,7 @@ class DeviceExecutable final : public Executable {
   void make_aligned(DeviceRunState& state, size_t number) {
     Buffer& copy = state.aligned[number];
     if (const size_t bytes = bytes_of(state, fetches_[number]); bytes > copy.bytes()) {
-      settle(state);
+      drain(state);
       state.captured.forget();
       copy = Buffer();
       copy = Buffer(device_, bytes, "an input that begins at no multiple of 16 bytes");
@@ -428,9 +429,9 @@ class DeviceExecutable final : public Executable {
                const std::function<void()>& launched = {}) const {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
-    // Launches read inputs without waiting for the one before them, so the first waits for all that
-    // may still be making these. So does one behind a launch that lets nobody begin early, or
-    // behind a copy: programs count on what those wrote.
+    // Launches read inputs before they wait (PDL), so the first waits for all that may still be
+    // making these. So does one behind a launch that launches no dependents, or behind a copy:
+    // programs count on what those wrote.
     bool after_all = !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
@@ -448,9 +449,9 @@ class DeviceExecutable final : public Executable {
       }
       if (tasks > 0) {
         stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
-                      state.maps[i].encode(*device_, launch.node, of_launch),
+                      state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
                       {.shared_bytes = launch.shared_bytes, .after_all = after_all});
-        after_all = !program_.dependencies.lets_next_begin(i);
+        after_all = !program_.dependencies.launches_dependents(i);
       }
       arguments += of_launch.size();
       if (launched) launched();

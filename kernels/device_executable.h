@@ -17,7 +17,8 @@ struct DeviceRunOptions {
   std::chrono::milliseconds deadline{0};  // for waits; 0: none
   bool streams_last = false;              // the callers' streams outlive the executable
   // Inputs are there before what is enqueued when a Run begins, so its launches may overlap that.
-  // Others must come between two Runs of the executable: what a launch owns is used early.
+  // Others must come between two Runs of the executable: what a launch owns is used before its
+  // wait.
   bool inputs_ready = false;
 };
 

@@ -1,7 +1,9 @@
 #include "kernels/executable.h"
 
 #include <cstring>
+#include <functional>
 
+#include "base/parallel_region.h"
 #include "codegen/interpret.h"
 #include "kernels/guard_pages.h"
 #include "kernels/instances.h"
@@ -38,7 +40,7 @@ struct Call {
 class CompiledExecutable final : public Executable {
  public:
   CompiledExecutable(Program program, int threads)
-      : program_(std::move(program)), instances_(program_, threads) {
+      : program_(std::move(program)), instances_(program_, threads), threads_(threads) {
     for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
       if (is_callers(slot)) caller_slots_.push_back(slot);
     }
@@ -56,7 +58,11 @@ class CompiledExecutable final : public Executable {
     if (instances_.read(context, state.shapes)) adopt(state);
     bind(context, state);
     write_shape_values(state);
-    launch_all(context, state);
+    if (state.shapes.instance->is_parallel) {
+      launch_in_region(context, state);
+    } else {
+      launch_all(context, state, nullptr);
+    }
     copy_outputs(state);
   }
 
@@ -137,7 +143,19 @@ class CompiledExecutable final : public Executable {
     }
   }
 
-  void launch_all(RunContext& context, RunState& state) const {
+  void launch_in_region(RunContext& context, RunState& state) const {
+    ParallelRegion region;
+    const auto start_threads = [&](const std::function<void()>& join) {
+      context.parallel_for(threads_, threads_, [&join](int64_t first, int64_t last) {
+        for (; first < last; ++first) join();
+      });
+    };
+    const auto drive = [&] { launch_all(context, state, &region); };
+    region.run(start_threads, std::cref(drive));  // cref: a warm Run allocates nothing
+  }
+
+  // `region`: the threads that share launches of several pieces; null: the caller runs all.
+  void launch_all(RunContext& context, RunState& state, ParallelRegion* region) const {
     void* const* buffers = state.pointers.data();
     LaunchObserver* const observer = context.observer();
     LaunchObserver::Time start;
@@ -150,11 +168,11 @@ class CompiledExecutable final : public Executable {
       }
       const int64_t tasks = is_left_out(launch, size, state) ? 0 : size.tasks;
       const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};
-      if (tasks > 0 && size.batches <= 1) {
+      if (tasks > 0 && (region == nullptr || size.pieces <= 1)) {
         call(0, tasks);
       } else if (tasks > 0) {
-        context.parallel_for(tasks, size.batches,
-                             [&call](int64_t first, int64_t last) { call(first, last); });
+        region->run_pieces(tasks, size.pieces,
+                           [&call](int64_t first, int64_t last) { call(first, last); });
       }
       buffers += launch.slots.size();
       if (observer == nullptr) continue;
@@ -167,7 +185,7 @@ class CompiledExecutable final : public Executable {
     const auto address = [&](size_t slot) {
       return reinterpret_cast<uintptr_t>(state.slots[slot]);
     };
-    const auto& shared = launch.brings_over;
+    const auto& shared = launch.elidable_copy;
     return shared && is_brought(launch, size, address(shared->from), address(shared->to));
   }
 
@@ -184,6 +202,7 @@ class CompiledExecutable final : public Executable {
 
   Program program_;
   Instances instances_;
+  const int threads_;
   StatePool<RunState> states_;
   size_t pointer_count_ = 0;
   std::vector<size_t> caller_slots_;  // inputs and outputs

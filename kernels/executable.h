@@ -35,7 +35,8 @@ class RunContext {
   };
   virtual Input input(size_t index) = 0;
   virtual void* output(size_t index, std::span<const int64_t> dims) = 0;
-  // Runs fn(first, last) over [0, total) on the runtime's threads; `batches` is a hint.
+  // Runs fn(first, last) over [0, total) on the runtime's threads, in up to `batches` ranges that
+  // may or may not run at the same time.
   virtual void parallel_for(int64_t total, int64_t batches,
                             const std::function<void(int64_t, int64_t)>& fn) = 0;
   // The device stream (device::StreamHandle) that a Run on a GPU is ordered on; null on the host.
@@ -65,7 +66,7 @@ struct FusionReport {
   std::string name, kind, problem;
   std::vector<int> sources;
   Choice choice;
-  std::vector<ShapeChoice> shapes = {};
+  std::vector<ConfigChoice> configs = {};
   std::vector<LaunchReport> launches = {};  // on the host
 };
 

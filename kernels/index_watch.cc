@@ -47,7 +47,7 @@ codegen::Kernel watch_kernel(DType dtype) {
     return std::vector<ValueId>{};
   });
   codegen::Kernel kernel = b.finish();
-  kernel.overlaps = true;  // who comes behind it need not wait to be launched
+  kernel.pdl = true;  // who comes behind it need not wait to be launched
   return kernel;
 }
 
@@ -82,7 +82,7 @@ bool IndexWatch::enqueue(device::Stream& stream, const ShapeInstance::Check& che
                                 number(check.bound)};
   const device::LoadedKernel& kernel = check.dtype == DType::kI32 ? *i32_ : *i64_;
   stream.launch(kernel, 1, arguments, {}, {.after_all = after_all});
-  return !kernel.begins_early;
+  return !kernel.pdl;
 }
 
 IndexFlags::IndexFlags(std::shared_ptr<device::Device> device, size_t launches)

@@ -9,16 +9,16 @@
 namespace tenon::kernels {
 namespace {
 
-using Wait = codegen::LaunchOverlap::Wait;
+using Wait = codegen::Pdl::Wait;
 using Use = LaunchDependencies::Use;
 
 // "read x, y (old rows), write z"
-std::string list(std::span<const Slot> slots, const std::vector<Use>& uses, bool early) {
+std::string list(std::span<const Slot> slots, const std::vector<Use>& uses, bool before_wait) {
   std::string text;
   for (const bool writes : {false, true}) {
     std::string names;
     for (const Use& use : uses) {
-      if (use.early != early || !(writes ? use.writes : use.reads)) continue;
+      if (use.before_wait != before_wait || !(writes ? use.writes : use.reads)) continue;
       const bool is_constant = slots[use.slot].kind == Slot::Kind::kConstant;
       names += fmt::format("{}{}{}{}", names.empty() ? "" : ", ", is_constant ? "constant " : "",
                            slots[use.slot].name, use.old_rows ? " (old rows)" : "");
@@ -41,48 +41,47 @@ bool LaunchDependencies::is_cache(size_t slot) const {
   return std::ranges::any_of(caches_, [&](const auto& cache) { return cache.first == slot; });
 }
 
-bool LaunchDependencies::is_settled(size_t slot) const {
+bool LaunchDependencies::is_readable_before_wait(size_t slot) const {
   const auto found = writers_.find(slot);
   if (found == writers_.end()) return false;
   return std::ranges::all_of(found->second, [&](size_t node) {
-    return node + 1 < nodes_let_begin_.size() && !nodes_let_begin_[node];
+    return node + 1 < nodes_launch_dependents_.size() && !nodes_launch_dependents_[node];
   });
 }
 
 void LaunchDependencies::add(const codegen::Kernel& kernel, std::string node,
                              std::span<const size_t> slots, const codegen::GpuTarget& target) {
-  const codegen::LaunchOverlap overlap = codegen::launch_overlap(kernel);
-  const bool overlaps = codegen::overlaps_launches(target);
-  Launch launch{kernel.name,
-                std::move(node),
-                overlaps ? overlap.wait : Wait::kNone,
-                overlap.always_waits,
-                {}};
+  const codegen::Pdl pdl = codegen::pdl_of(kernel);
+  const bool has_pdl = codegen::has_pdl(target);
+  Launch launch{
+      kernel.name, std::move(node), has_pdl ? pdl.wait : Wait::kNone, pdl.always_waits, {}};
   auto slot = slots.begin();
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {
     if (kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
-    const codegen::BufferTouch& touch = overlap.parameters[i];
+    const codegen::BufferTouch& touch = pdl.parameters[i];
     const size_t used = *slot++;
     if (!touch.read && !touch.written) continue;
-    if (touch.written) writers_[used].insert(nodes_let_begin_.size() - 1);
-    const bool early = overlaps && touch.early;
-    launch.uses.push_back({used, touch.read, touch.written, early,
-                           early && touch.fetched && !touch.written && is_cache(used)});
+    if (touch.written) writers_[used].insert(nodes_launch_dependents_.size() - 1);
+    const bool before_wait = has_pdl && touch.before_wait;
+    launch.uses.push_back({used, touch.read, touch.written, before_wait,
+                           before_wait && touch.fetched && !touch.written && is_cache(used)});
   }
-  nodes_let_begin_.back() = nodes_let_begin_.back() || overlap.begins_early();
+  nodes_launch_dependents_.back() = nodes_launch_dependents_.back() || pdl.is_used();
   launches_.push_back(std::move(launch));
 }
 
 void LaunchDependencies::add_watched(size_t slot) {
   std::vector<Use>& uses = launches_.back().uses;
-  const auto is_it = [&](const Use& use) { return use.slot == slot && use.reads && !use.early; };
+  const auto is_it = [&](const Use& use) {
+    return use.slot == slot && use.reads && !use.before_wait;
+  };
   if (std::ranges::none_of(uses, is_it)) uses.push_back({slot, true, false, false, false});
 }
 
 size_t LaunchDependencies::first_beside(size_t launch) const {
-  if (!lets_next_begin(launch)) return launch;
+  if (!launches_dependents(launch)) return launch;
   size_t first = launch;
-  while (first > 0 && lets_next_begin(first - 1)) --first;
+  while (first > 0 && launches_dependents(first - 1)) --first;
   return first;
 }
 
@@ -98,12 +97,13 @@ bool LaunchDependencies::share_memory(std::span<const Slot> slots, size_t a, siz
   });
 }
 
-// Whether `before` has ended when `launch`, not having waited, uses the slot. It has if it let
-// nobody begin, or if whoever wrote the slot behind it did not: without that one nobody uses it.
+// Whether `before` has ended when `launch`, not having waited, uses the slot. It has if it launches
+// no dependents, or if whoever wrote the slot behind it launches none: without that one nobody
+// uses it.
 bool LaunchDependencies::is_ordered(size_t before, size_t launch, const Use& use) const {
-  if (!lets_next_begin(before)) return true;
+  if (!launches_dependents(before)) return true;
   for (size_t between = before + 1; between < launch; ++between) {
-    if (lets_next_begin(between)) continue;
+    if (launches_dependents(between)) continue;
     if (std::ranges::any_of(launches_[between].uses, [&](const Use& other) {
           return other.slot == use.slot && other.writes;
         })) {
@@ -117,7 +117,7 @@ Support LaunchDependencies::verify(std::span<const Slot> slots, size_t launch,
                                    const Use& use) const {
   bool is_chained = true;  // whoever ended behind `before` had waited for it
   for (size_t before = launch; before-- > 0;) {
-    const bool has_ended = use.early ? is_ordered(before, launch, use) : is_chained;
+    const bool has_ended = use.before_wait ? is_ordered(before, launch, use) : is_chained;
     is_chained = is_chained && launches_[before].always_waits;
     if (has_ended) continue;
     for (const Use& other : launches_[before].uses) {
@@ -128,7 +128,7 @@ Support LaunchDependencies::verify(std::span<const Slot> slots, size_t launch,
                                  "need have ended",
                                  launch, launches_[launch].kernel, launches_[launch].node,
                                  use.writes ? "writes" : "reads", slots[use.slot].name,
-                                 use.early ? "before it waits, and before" : "before", before,
+                                 use.before_wait ? "before it waits, and before" : "before", before,
                                  launches_[before].kernel, other.writes ? "writes" : "reads",
                                  slots[other.slot].name)};
     }
@@ -138,7 +138,7 @@ Support LaunchDependencies::verify(std::span<const Slot> slots, size_t launch,
 
 Support LaunchDependencies::verify(std::span<const Slot> slots) const {
   for (size_t launch = 0; launch < launches_.size(); ++launch) {
-    if (!lets_next_begin(launch)) continue;  // all others have ended when it begins
+    if (!launches_dependents(launch)) continue;  // all others have ended when it begins
     for (const Use& use : launches_[launch].uses) {
       if (slots[use.slot].kind == Slot::Kind::kConstant && !use.writes) continue;
       if (const Support safe = verify(slots, launch, use); !safe) return safe;

@@ -1,9 +1,10 @@
 // Which launch of a program may run before which has ended, and what each touches by then: the one
-// place that decides it. On a GPU with programmatic dependent launch
-// - a launch that lets the next begin does so as soon as all of its blocks run, before it waits
+// place that decides it. On a GPU with programmatic dependent launch (PDL)
+// - a launch that launches its dependents does so as soon as all of its CTAs run, before it waits
 //   itself: so the next one may run beside it and beside all that it runs beside;
-// - a launch behind one that lets nobody begin is launched after everything before it;
-// - griddepcontrol.wait waits for the end of the launch before. That one waited before it ended, so
+// - a launch behind one that launches no dependents is launched after everything before it;
+// - griddepcontrol.wait waits for the end of the previous launch. That one waited before it ended,
+// so
 //   all launches before it have ended, too.
 // Any launch may be left out of a Run, with what it would have written.
 #pragma once
@@ -17,7 +18,7 @@
 #include <vector>
 
 #include "base/support.h"
-#include "codegen/launch_overlap.h"
+#include "codegen/pdl.h"
 
 namespace tenon::kernels {
 
@@ -28,16 +29,16 @@ class LaunchDependencies {
   struct Use {
     size_t slot = 0;
     bool reads = false, writes = false;
-    bool early = false;     // perhaps before the wait
-    bool old_rows = false;  // fetched from a cache: what is new in it counts only after the wait
+    bool before_wait = false;  // perhaps before griddepcontrol.wait
+    bool old_rows = false;     // fetched from a cache: what is new in it counts only after the wait
   };
   struct Launch {
     std::string kernel, node;
-    codegen::LaunchOverlap::Wait wait{};
+    codegen::Pdl::Wait wait{};
     bool always_waits = true;
     std::vector<Use> uses;
 
-    bool lets_next_begin() const { return wait != codegen::LaunchOverlap::Wait::kNone; }
+    bool launches_dependents() const { return wait != codegen::Pdl::Wait::kNone; }
   };
 
   // A cache of the caller's, who may bind what it becomes to the same memory.
@@ -45,12 +46,13 @@ class LaunchDependencies {
   bool is_cache(size_t slot) const;
 
   // The launches that are added next are of another fused node.
-  void begin_node() { nodes_let_begin_.push_back(false); }
+  void begin_node() { nodes_launch_dependents_.push_back(false); }
   // Whether the node's launches may read the slot, which the caller did not bring, before they
-  // wait: nodes before this one wrote it, and let nobody begin until it was there.
-  bool is_settled(size_t slot) const;
-  // `slots`: one per buffer of the kernel, in order. What a node lets begin and what it settles is
-  // the same for every GPU; launches overlap on those that do that.
+  // wait: nodes before this one wrote it, and launched no dependents until it was there.
+  bool is_readable_before_wait(size_t slot) const;
+  // `slots`: one per buffer of the kernel, in order. Whether a node launches dependents, and what
+  // others may then read before they wait, is the same for every GPU; launches overlap on those
+  // with PDL.
   void add(const codegen::Kernel& kernel, std::string node, std::span<const size_t> slots,
            const codegen::GpuTarget& target);
   // What is looked at before the launch that was added last, after a wait: indices.
@@ -60,7 +62,7 @@ class LaunchDependencies {
 
   const std::vector<Launch>& launches() const { return launches_; }
   std::vector<Launch>& launches() { return launches_; }  // for tests that break them
-  bool lets_next_begin(size_t launch) const { return launches_[launch].lets_next_begin(); }
+  bool launches_dependents(size_t launch) const { return launches_[launch].launches_dependents(); }
   // The first launch that may still run when this one begins; its own number where it begins after
   // all before it. Of a Run that leaves none out.
   size_t first_beside(size_t launch) const;
@@ -78,7 +80,7 @@ class LaunchDependencies {
 
   std::vector<Launch> launches_;
   std::vector<std::pair<size_t, size_t>> caches_;
-  std::vector<bool> nodes_let_begin_;           // whether a launch of it does, per fused node
+  std::vector<bool> nodes_launch_dependents_;   // whether a launch of it does, per fused node
   std::map<size_t, std::set<size_t>> writers_;  // of a slot: fused nodes
 };
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <set>
 
+#include "codegen/host_instructions.h"
 #include "kernels/shape_instance.h"
 
 namespace tenon::kernels {
@@ -12,10 +13,13 @@ namespace {
 // Rows of a product of many, where the model leaves their number open.
 constexpr int64_t kManyRows = 128;
 
-bool multiplies_bytes(const codegen::Region& region) {
-  return std::ranges::any_of(region.operations, [](const codegen::Operation& operation) {
-    return operation.op == codegen::Op::kDotI8 ||
-           std::ranges::any_of(operation.regions, multiplies_bytes);
+template <typename Is>
+bool has_operation(const codegen::Region& region, const Is& is) {
+  return std::ranges::any_of(region.operations, [&](const codegen::Operation& operation) {
+    return is(operation) ||
+           std::ranges::any_of(operation.regions, [&](const codegen::Region& inner) {
+             return has_operation(inner, is);
+           });
   });
 }
 
@@ -84,7 +88,7 @@ class LaunchDescriber {
     work.rows = binding_.evaluate(rows_, sizes);
     if (launch.product) work.flops = binding_.evaluate(launch.product->flops, sizes);
     const int64_t cost = binding_.evaluate(launch.task_cost, sizes);
-    const bool shares = count_batches(work.tasks, cost, host_.threads) > 1;
+    const bool shares = count_pieces(work.tasks, cost, host_.threads) > 1;
     const int64_t threads = shares ? std::min<int64_t>(work.tasks, host_.threads) : 1;
     const auto rounds = (work.tasks + threads - 1) / threads;
     work.compute_us = static_cast<double>(rounds) * static_cast<double>(cost) / 1e3;
@@ -100,8 +104,17 @@ class LaunchDescriber {
 }  // namespace
 
 std::string isa_of(const codegen::Kernel& kernel, const codegen::HostTarget& host) {
-  const bool bytes = multiplies_bytes(kernel.body);
+  const auto contains = [&](codegen::Op op) {
+    return has_operation(kernel.body,
+                         [&](const codegen::Operation& operation) { return operation.op == op; });
+  };
+  if (contains(codegen::Op::kTileDot) && host.has("amx-bf16")) return "amx-bf16";
+  const bool bytes = contains(codegen::Op::kDotI8);
   if (host.arch == codegen::HostArch::kAArch64) {
+    const auto is_matrices = [&](const codegen::Operation& operation) {
+      return codegen::multiplies_byte_matrices(kernel, operation, host);
+    };
+    if (has_operation(kernel.body, is_matrices)) return "i8mm";
     return bytes && host.has("dotprod") ? "dotprod" : "neon";
   }
   if (bytes) {

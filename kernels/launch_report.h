@@ -12,7 +12,8 @@
 
 namespace tenon::kernels {
 
-// "neon", "dotprod", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni"; "sse2" before AVX2.
+// "neon", "dotprod", "i8mm", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-bf16";
+// "sse2" before AVX2.
 std::string isa_of(const codegen::Kernel& kernel, const codegen::HostTarget& host);
 
 // One for each launch, under the kernel's own name.

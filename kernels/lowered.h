@@ -46,9 +46,9 @@ struct SizeCheck {
   Dim right;
 };
 
-// The launch only brings what `from` holds to `to`: it is left out where the caller bound both to
+// The launch only copies what `from` holds to `to`: it is left out where the caller bound both to
 // the same memory. Where they overlap in any other way Run fails with the node's name.
-struct BringsOver {
+struct ElidableCopy {
   ir::ValueId from = ir::kNoValue, to = ir::kNoValue;
 };
 
@@ -70,11 +70,11 @@ struct Launch {
   // whether threads are worth waking.
   Dim task_cost = 1000;
   int threads = 128;  // of the block that runs a task on a GPU
-  // Shared memory that a block takes at least. Tasks are dealt evenly over the places that there
-  // are: a multiprocessor must not take more blocks than that counts on.
+  // Shared memory that a CTA takes at least. Tasks are dealt evenly over the places that there
+  // are: an SM must not take more CTAs than that counts on.
   int64_t shared_bytes = 0;
   std::vector<IndexCheck> checks;
-  std::optional<BringsOver> brings_over;
+  std::optional<ElidableCopy> elidable_copy;
   std::optional<ProductWork> product;
 };
 
@@ -92,7 +92,7 @@ struct PackedConstant {
 };
 
 // How a candidate that has several ways to cut its work cut it, for the report.
-struct ShapeChoice {
+struct ConfigChoice {
   std::string problem;  // "rows <= 8": what this kernel takes
   std::string chosen;
   std::vector<std::string> others;  // what came next, best first
@@ -108,6 +108,11 @@ struct Scratch {
 };
 
 struct Lowered {
+  BufferArgument add_scratch(Scratch bytes) {
+    scratch.push_back(std::move(bytes));
+    return BufferArgument::scratch(static_cast<int32_t>(scratch.size()) - 1);
+  }
+
   std::vector<Launch> launches;
   std::vector<PackedConstant> packed;
   std::vector<SizeCheck> sizes;
@@ -117,7 +122,7 @@ struct Lowered {
   std::vector<Dim> counters;
   // Constants that packing replaced: the executable does not keep them.
   std::vector<ir::ValueId> replaced_constants;
-  std::vector<ShapeChoice> shapes;
+  std::vector<ConfigChoice> configs;
 };
 
 std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes);

@@ -11,7 +11,8 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "codegen/launch_overlap.h"
+#include "codegen/pdl.h"
+#include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
@@ -55,8 +56,9 @@ std::string problem_text(const ir::Graph& graph, const ir::Node& node) {
 // Buffers that fetches read.
 void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& buffers) {
   for (const codegen::Operation& operation : region.operations) {
-    if (operation.op == codegen::Op::kFetchBox || operation.op == codegen::Op::kFetchRun) {
-      buffers.insert(operation.operands.at(2));
+    if (const codegen::OpInfo& known = codegen::info(operation.op); known.fetches) {
+      codegen::for_each_buffer(operation, known.reads,
+                               [&](codegen::ValueId id) { buffers.insert(id); });
     }
     for (const codegen::Region& inner : operation.regions) collect_fetched(inner, buffers);
   }
@@ -227,7 +229,7 @@ class ProgramBuilder {
     }
     Lowered lowered = choice.chosen->lower(graph_, node, settings_);
     program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
-                                std::move(choice), std::move(lowered.shapes)});
+                                std::move(choice), std::move(lowered.configs)});
     std::vector<LaunchReport> reports;
     if (on_host()) reports = describe_launches(lowered, program_.binding, settings_.host);
     count_constants(node);
@@ -242,7 +244,7 @@ class ProgramBuilder {
     for (size_t i = 0; i < lowered.launches.size(); ++i) {
       Launch& launch = lowered.launches[i];
       // The norms of a pipelined product make rows for it alone.
-      launch.kernel.overlaps = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
+      launch.kernel.pdl = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
       if (was_done(launch, places)) continue;
       add_launch(launch, shown, places);
       if (on_host()) program_.fusions.back().launches.push_back(std::move(reports[i]));
@@ -254,10 +256,10 @@ class ProgramBuilder {
   // scratch.
   bool was_done(const Launch& launch, Places& places) {
     if (settings_.gpu) return false;
-    const auto touches = codegen::launch_overlap(launch.kernel).parameters;
+    const auto touches = codegen::pdl_of(launch.kernel).parameters;
     std::vector<int32_t> written;
     std::string reads;
-    bool only_makes_scratch = launch.checks.empty() && !launch.brings_over;
+    bool only_makes_scratch = launch.checks.empty() && !launch.elidable_copy;
     auto argument = launch.buffers.begin();
     for (size_t i = 0; i < touches.size(); ++i) {
       if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
@@ -419,9 +421,9 @@ class ProgramBuilder {
       std::string& reader = compiled.checks.back().check.node;
       if (reader.empty()) reader = compiled.node;
     }
-    if (launch.brings_over) {
-      const auto [from, to] = *launch.brings_over;
-      compiled.brings_over =
+    if (launch.elidable_copy) {
+      const auto [from, to] = *launch.elidable_copy;
+      compiled.elidable_copy =
           SharedBuffers{slot_of(from), slot_of(to), storage_bytes_of(graph_.value(from)),
                         storage_bytes_of(graph_.value(to))};
     }
@@ -439,7 +441,7 @@ class ProgramBuilder {
 
   // What no launch writes need not be waited for: constants, and what the caller brings, which is
   // there before the first launch. Caches may be written in place: only pipelines, which know
-  // what is new in them, read those early.
+  // what is new in them, read those before the wait.
   void mark_constants(Launch& launch) {
     std::set<codegen::ValueId> fetched;
     collect_fetched(launch.kernel.body, fetched);
@@ -447,10 +449,10 @@ class ProgramBuilder {
       const LaunchDependencies& dependencies = program_.dependencies;
       const size_t slot = slot_of(id);
       const Slot::Kind kind = program_.slots[slot].kind;
-      const bool brought = settings_.early_reads && kind == Slot::Kind::kInput &&
+      const bool brought = settings_.reads_inputs_before_wait && kind == Slot::Kind::kInput &&
                            (fetched.contains(static_cast<codegen::ValueId>(parameter)) ||
                             !dependencies.is_cache(slot));
-      if (brought || kind == Slot::Kind::kConstant || dependencies.is_settled(slot)) {
+      if (brought || kind == Slot::Kind::kConstant || dependencies.is_readable_before_wait(slot)) {
         launch.kernel.parameters[parameter].constant = true;
       }
     });

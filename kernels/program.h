@@ -49,7 +49,7 @@ struct FetchedBuffer {
   Dim bytes;
 };
 
-// As BringsOver: slots, and how much memory each is.
+// As ElidableCopy: slots, and how much memory each is.
 struct SharedBuffers {
   size_t from = 0, to = 0;
   Dim from_bytes, to_bytes;
@@ -59,15 +59,15 @@ struct CompiledLaunch {
   codegen::HostFunction function = nullptr;            // on the host
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
   size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
-  int threads = 0;                                     // on a GPU: of a block
-  int64_t shared_bytes = 0;                            // on a GPU: of a block, at least
+  int threads = 0;                                     // on a GPU: of a CTA
+  int64_t shared_bytes = 0;                            // on a GPU: of a CTA, at least
   std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
   std::vector<size_t> slots;
   std::vector<FetchedBuffer> fetched;
   std::vector<Dim> indices;
   Dim tasks, task_cost;
   std::vector<CheckedIndices> checks;
-  std::optional<SharedBuffers> brings_over;
+  std::optional<SharedBuffers> elidable_copy;
   std::string node;  // for messages
 };
 

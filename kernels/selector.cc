@@ -137,10 +137,10 @@ Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
   const std::string_view op = node.op;
   if (std::ranges::find(listed, op, &ir::KnownOp::op) == listed.end() ||
       std::ranges::find(kSizesOnly, op) != kSizesOnly.end()) {
-    return Support::no("no kernel knows this op");
+    return Support::no("no kernel for this op");
   }
   if (Support sizes = has_known_sizes(graph, node); !sizes) return sizes;
-  return Support::no("no kernel takes this form of it");
+  return Support::no("no kernel for these attributes, types or shapes");
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   for (const Candidate& candidate : table) {
     Support answer = sizes ? candidate.supports(graph, node, settings) : sizes;
     if (!settings.only_candidate.empty() && candidate.name != settings.only_candidate) {
-      answer = Support::no("another candidate was asked for");
+      answer = Support::no("another candidate was forced");
     }
     if (answer && choice.chosen == nullptr) choice.chosen = &candidate;
     choice.verdicts.push_back({candidate.name, std::move(answer)});

@@ -13,11 +13,16 @@
 namespace tenon::kernels {
 namespace {
 
-// Waking the runtime's threads costs several microseconds: less work than this stays with the
-// caller, and no batch is smaller than the second number.
-constexpr double kInlineNanoseconds = 20e3;
-constexpr double kBatchNanoseconds = 5e3;
-constexpr int64_t kBatchesPerThread = 4;
+// Waking the runtime's threads costs several microseconds: a Run asks for them where some launch
+// has work for the first number. Once they are there, a launch for the second one is shared, too.
+constexpr double kRegionNanoseconds = 20e3;
+constexpr double kSharedNanoseconds = 6e3;
+constexpr double kPieceNanoseconds = 2e3;
+constexpr int64_t kPiecesPerThread = 4;
+
+double total_cost(int64_t tasks, int64_t task_cost) {
+  return static_cast<double>(tasks) * static_cast<double>(task_cost);
+}
 
 class Instantiation {
  public:
@@ -64,15 +69,16 @@ class Instantiation {
   void size_launch(const CompiledLaunch& launch, int threads) {
     ShapeInstance::LaunchSize size;
     size.tasks = number(launch.tasks);
-    size.batches = count_batches(size.tasks, number(launch.task_cost), threads);
+    const int64_t cost = number(launch.task_cost);
+    size.pieces = count_pieces(size.tasks, cost, threads);
     size.first_index = instance_->indices.size();
     for (const Dim& index : launch.indices) instance_->indices.push_back(number(index));
     for (const FetchedBuffer& buffer : launch.fetched) {
       size.fetched_bytes.push_back(number(buffer.bytes));
     }
-    if (launch.brings_over) {
-      size.from_bytes = number(launch.brings_over->from_bytes);
-      size.to_bytes = number(launch.brings_over->to_bytes);
+    if (launch.elidable_copy) {
+      size.from_bytes = number(launch.elidable_copy->from_bytes);
+      size.to_bytes = number(launch.elidable_copy->to_bytes);
     }
     for (const CheckedIndices& indices : launch.checks) {
       const int64_t bound = number(indices.check.bound);
@@ -91,6 +97,7 @@ class Instantiation {
         size.checks.push_back(sized);
       }
     }
+    instance_->is_parallel |= size.pieces > 1 && total_cost(size.tasks, cost) >= kRegionNanoseconds;
     instance_->launches.push_back(std::move(size));
   }
 
@@ -145,11 +152,11 @@ void check_range(const Integer* data, const ShapeInstance::Check& check, const s
 
 }  // namespace
 
-int64_t count_batches(int64_t tasks, int64_t task_cost, int threads) {
-  const double total = static_cast<double>(tasks) * static_cast<double>(task_cost);
-  if (threads <= 1 || tasks <= 1 || total < kInlineNanoseconds) return 1;
-  const auto affordable = static_cast<int64_t>(std::min(total / kBatchNanoseconds, 1e9));
-  return std::max<int64_t>(1, std::min({tasks, affordable, kBatchesPerThread * threads}));
+int64_t count_pieces(int64_t tasks, int64_t task_cost, int threads) {
+  const double total = total_cost(tasks, task_cost);
+  if (threads <= 1 || tasks <= 1 || total < kSharedNanoseconds) return 1;
+  const auto affordable = static_cast<int64_t>(std::min(total / kPieceNanoseconds, 1e9));
+  return std::max<int64_t>(1, std::min({tasks, affordable, kPiecesPerThread * threads}));
 }
 
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,

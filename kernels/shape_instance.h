@@ -22,7 +22,7 @@ struct ShapeInstance {
   };
   struct LaunchSize {
     int64_t tasks = 0;
-    int64_t batches = 1;  // 1: run on the calling thread
+    int64_t pieces = 1;  // that its tasks are dealt in; 1: the calling thread runs them
     size_t first_index = 0;
     std::vector<Check> checks;
     std::vector<int64_t> fetched_bytes;    // one per FetchedBuffer
@@ -42,10 +42,11 @@ struct ShapeInstance {
   std::vector<int64_t> offsets;  // per slot: into the arena, or the counters; -1 elsewhere
   std::vector<int64_t> sizes;    // per slot: bytes of the arena; 0 elsewhere
   int64_t arena_bytes = 0, counter_bytes = 0;
+  bool is_parallel = false;  // some launch is worth waking threads; else the caller runs all pieces
 };
 
 // How many pieces tasks of so many nanoseconds are dealt in; 1: the calling thread runs them all.
-int64_t count_batches(int64_t tasks, int64_t task_cost, int threads);
+int64_t count_pieces(int64_t tasks, int64_t task_cost, int threads);
 
 // Throws UserError when the sizes contradict each other or overflow.
 std::shared_ptr<const ShapeInstance> instantiate(const Program& program,

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/publish_file.h"
+#include "codegen/arch_spec.h"
 #include "provider/api.h"
 
 namespace tenon::provider {
@@ -45,10 +46,10 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
                           {"ok", verdict.support.ok},
                           {"reason", verdict.support.reason}});
   }
-  Json shapes = Json::array();
-  for (const kernels::ShapeChoice& shape : fusion.shapes) {
-    shapes.push_back(
-        {{"problem", shape.problem}, {"chosen", shape.chosen}, {"others", shape.others}});
+  Json configs = Json::array();
+  for (const kernels::ConfigChoice& config : fusion.configs) {
+    configs.push_back(
+        {{"problem", config.problem}, {"chosen", config.chosen}, {"others", config.others}});
   }
   Json launches = Json::array();
   for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
@@ -59,7 +60,7 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
           {"problem", fusion.problem},
           {"chosen", chosen != nullptr ? chosen->name : ""},
           {"candidates", candidates},
-          {"shapes", shapes},
+          {"configs", configs},
           {"launches", launches}};
 }
 
@@ -103,6 +104,16 @@ Json to_json(const GraphReport& graph) {
           {"partitions", partitions}, {"left_out", left_out}, {"tensors", graph.tensors}};
 }
 
+// Where the times were measured that configs are ranked by. A GPU that is absent is named by its
+// architecture alone.
+std::string cost_model_text(const codegen::ArchSpec& spec, bool gpu_is_here) {
+  const codegen::GpuCosts& costs = *spec.costs;
+  if (!spec.has_measured_costs()) {
+    return fmt::format("not measured: constants of {}", costs.measured_arch);
+  }
+  return fmt::format("measured on {}", gpu_is_here ? costs.measured_on : costs.measured_arch);
+}
+
 Json device_json(const Report& report) {
   if (!report.gpu) {
     return {{"kind", "cpu"},
@@ -111,11 +122,13 @@ Json device_json(const Report& report) {
             {"threads", report.host.threads}};
   }
   const device::Description& gpu = *report.gpu;
+  const std::string cost_model = cost_model_text(codegen::arch_spec(gpu.arch), report.gpu_is_here);
   if (!report.gpu_is_here) {
     return {{"kind", "gpu"},
             {"present", false},
             {"arch", gpu.arch},
-            {"multiprocessors", gpu.multiprocessors}};
+            {"sm_count", gpu.sm_count},
+            {"cost_model", cost_model}};
   }
   return {{"kind", "gpu"},
           {"present", true},
@@ -123,8 +136,9 @@ Json device_json(const Report& report) {
           {"arch", gpu.arch},
           {"device_id", gpu.ordinal},
           {"pci_bus_id", gpu.pci_bus_id},
-          {"multiprocessors", gpu.multiprocessors},
-          {"memory_bytes", gpu.memory_bytes}};
+          {"sm_count", gpu.sm_count},
+          {"memory_bytes", gpu.memory_bytes},
+          {"cost_model", cost_model}};
 }
 
 }  // namespace

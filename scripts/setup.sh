@@ -191,6 +191,8 @@ mkdir -p .deps
 # shellcheck disable=SC2046  # one word per package is meant
 {
   step "Debian packages" && install_packages $(names_of debian)
+  # Newer instructions than this machine's own are tested under an emulator.
+  if [ "$(dpkg --print-architecture)" = arm64 ]; then install_packages qemu-user-static; fi
   if $want_lint; then step "Lint tools" && install_packages $(names_of lint); fi
 }
 step "ONNX Runtime headers" && provide_headers

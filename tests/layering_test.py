@@ -147,6 +147,19 @@ def test_inline_assembly_is_in_one_table_of_single_instructions():
         assert instruction.count(";") == 1 and "\\n" not in instruction, instruction
 
 
+def test_architectures_are_compared_in_their_table_only():
+    """What a GPU has or is used of it is a field of codegen/arch_spec.h."""
+    compared = re.compile(r'([=!]=|<=>|\.compare\(|(starts|ends)_with\(|\bfind\()\s*"sm_\d')
+    outside = [
+        f"{path}:{number}"
+        for path in cpp_sources()
+        if path.parts[0] in MAY_INCLUDE
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if compared.search(line) or re.search(r'"sm_\d\w*"\s*[=!]=', line)
+    ]
+    assert not outside, f"ask a field of codegen/arch_spec.h instead: {outside}"
+
+
 def test_layouts_of_registers_are_named_by_the_compiler_only():
     """Kernels say what is computed; which thread holds what is the work of codegen."""
     makers = (

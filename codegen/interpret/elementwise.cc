@@ -38,16 +38,16 @@ constexpr Binary2 kRealFunctions2[] = {
     {Fn::kPow, std::pow}, {Fn::kAtan2, std::atan2}, {Fn::kRem, std::fmod}};
 
 struct SmallFloat {
-  Fn decode, encode;
+  Fn dequantize, quantize;
   DType dtype;
 };
 constexpr SmallFloat kSmallFloats[] = {
-    {Fn::kDecodeF8E4M3FN, Fn::kEncodeF8E4M3FN, DType::kF8E4M3FN},
-    {Fn::kDecodeF8E4M3FNUZ, Fn::kEncodeF8E4M3FNUZ, DType::kF8E4M3FNUZ},
-    {Fn::kDecodeF8E5M2, Fn::kEncodeF8E5M2, DType::kF8E5M2},
-    {Fn::kDecodeF8E5M2FNUZ, Fn::kEncodeF8E5M2FNUZ, DType::kF8E5M2FNUZ},
-    {Fn::kDecodeF8E8M0, Fn::kEncodeF8E8M0, DType::kF8E8M0},
-    {Fn::kDecodeF4E2M1, Fn::kEncodeF4E2M1, DType::kF4E2M1},
+    {Fn::kDequantizeF8E4M3FN, Fn::kQuantizeF8E4M3FN, DType::kF8E4M3FN},
+    {Fn::kDequantizeF8E4M3FNUZ, Fn::kQuantizeF8E4M3FNUZ, DType::kF8E4M3FNUZ},
+    {Fn::kDequantizeF8E5M2, Fn::kQuantizeF8E5M2, DType::kF8E5M2},
+    {Fn::kDequantizeF8E5M2FNUZ, Fn::kQuantizeF8E5M2FNUZ, DType::kF8E5M2FNUZ},
+    {Fn::kDequantizeF8E8M0, Fn::kQuantizeF8E8M0, DType::kF8E8M0},
+    {Fn::kDequantizeF4E2M1, Fn::kQuantizeF4E2M1, DType::kF4E2M1},
 };
 
 [[noreturn]] void refuse(const Operation& op, DType dtype) {
@@ -80,7 +80,7 @@ using Wrapping = std::conditional_t<(sizeof(T) < 8), uint32_t, uint64_t>;
 // Whether `op` takes numbers apart or puts them together, and did so.
 bool small_float(const Operation& op, const TileData& x, TileData& out) {
   for (const SmallFloat& format : kSmallFloats) {
-    if (op.fn == format.decode) {
+    if (op.fn == format.dequantize) {
       std::array<float, 256> table{};
       const int codes = 1 << bit_width(format.dtype);
       for (int i = 0; i < 256; ++i) {
@@ -89,7 +89,7 @@ bool small_float(const Operation& op, const TileData& x, TileData& out) {
       each<uint8_t, float>(x, out, [&](uint8_t code) { return table[code]; });
       return true;
     }
-    if (op.fn == format.encode) {
+    if (op.fn == format.quantize) {
       const EncodeRule rule = encode_rule(op.integer);
       each<float, uint8_t>(x, out, [&](float value) {
         return static_cast<uint8_t>(encode(format.dtype, value, rule));

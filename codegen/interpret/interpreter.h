@@ -12,7 +12,7 @@
 #include "codegen/interpret.h"
 #include "codegen/interpret/rings.h"
 #include "codegen/interpret/tile_data.h"
-#include "codegen/launch_overlap.h"
+#include "codegen/pdl.h"
 #include "codegen/tile/ir.h"
 
 namespace tenon::codegen {
@@ -44,12 +44,13 @@ class Interpreter {
   void run_checked(const Operation& op);
   void tile_operation(const Operation& op);
   void index_operation(const Operation& op);
+  void control_operation(const Operation& op);
   int64_t computed_index(const Operation& op) const;
   void for_loop(const Operation& op);
   void branch(const Operation& op);
   void pipeline(const Operation& op);
-  // All slots were empty, and are on their way now.
-  void end_of_first_copies() { copies_wait_ = overlap_.wait == LaunchOverlap::Wait::kFirst; }
+  // All stages were empty, and are on their way now.
+  void end_of_first_copies() { copies_wait_ = pdl_.wait == Pdl::Wait::kFirst; }
   std::vector<Ring*> rings_of(const Operation& pipeline);
   // The values of `from` become those of `to`, all at once.
   void assign(std::span<const ValueId> to, std::span<const ValueId> from);
@@ -62,11 +63,12 @@ class Interpreter {
   void store(const Operation& op);
   void gather(const Operation& op);
   void scatter(const Operation& op);
-  void fetch_run(const Operation& op);
-  void fetch_box(const Operation& op);
+  void tile_dot(const Operation& op);
+  void bulk_load(const Operation& op);
+  void tma_load(const Operation& op);
   void read(const Operation& op);
   std::vector<int64_t> indices_of(ValueId id) const;
-  bool touches_early(const Operation& op, ValueId buffer);
+  bool touches_before_wait(const Operation& op, ValueId buffer);
   // `from` or, where launches overlap, what is seen there.
   const std::byte* seen(const Operation& op, ValueId buffer, const std::byte* from, size_t bytes);
   void written(const Operation& op, ValueId buffer, std::byte* to, size_t bytes);
@@ -77,8 +79,8 @@ class Interpreter {
   std::map<ValueId, std::vector<uint64_t>> scratch_;  // by the value that alloc made
   std::map<ValueId, Ring> rings_;
   LaunchMemory* const memory_;  // null: launches do not overlap
-  LaunchOverlap overlap_;       // where they do
-  bool has_waited_ = false;     // the task, for the launch before
+  Pdl pdl_;                     // where they do
+  bool has_waited_ = false;     // the task, by griddepcontrol.wait
   bool copies_wait_ = false;    // and so have its copies
 };
 

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
 #include "codegen/interpret/elements.h"
 #include "codegen/interpret/interpreter.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
@@ -107,13 +110,13 @@ void for_rows(const Access& access, int64_t size, const Visit& visit) {
 
 // The thread that copies runs ahead of those that compute, and waits for itself. It reads the
 // numbers that say what to fetch as well.
-bool Interpreter::touches_early(const Operation& op, ValueId buffer) {
-  if (!overlap_.parameters[static_cast<size_t>(buffer)].early) {
+bool Interpreter::touches_before_wait(const Operation& op, ValueId buffer) {
+  if (!pdl_.parameters[static_cast<size_t>(buffer)].before_wait) {
     if (!has_waited_) memory_->wait();
     has_waited_ = true;
     return false;
   }
-  const bool fetches = op.op == Op::kFetchRun || op.op == Op::kFetchBox;
+  const bool fetches = info(op.op).fetches;
   const bool is_number = op.op == Op::kLoad && type(op.results[0]).shape.empty();
   return !has_waited_ || ((fetches || is_number) && !copies_wait_);
 }
@@ -122,13 +125,13 @@ const std::byte* Interpreter::seen(const Operation& op, ValueId buffer, const st
                                    size_t bytes) {
   const bool is_scratch = static_cast<size_t>(buffer) >= kernel_.parameters.size();
   if (memory_ == nullptr || is_scratch) return from;
-  return memory_->read(from, bytes, touches_early(op, buffer));
+  return memory_->read(from, bytes, touches_before_wait(op, buffer));
 }
 
 void Interpreter::written(const Operation& op, ValueId buffer, std::byte* to, size_t bytes) {
   const bool is_scratch = static_cast<size_t>(buffer) >= kernel_.parameters.size();
   if (memory_ == nullptr || is_scratch) return;
-  memory_->write(to, bytes, touches_early(op, buffer));
+  memory_->write(to, bytes, touches_before_wait(op, buffer));
 }
 
 void Interpreter::memory_operation(const Operation& op) {
@@ -143,6 +146,8 @@ void Interpreter::memory_operation(const Operation& op) {
       return gather(op);
     case Op::kScatter:
       return scatter(op);
+    case Op::kTileDot:
+      return tile_dot(op);
     case Op::kArrive: {
       auto* counters = reinterpret_cast<int32_t*>(values_[op.operands[0]].buffer);
       written(op, op.operands[0], reinterpret_cast<std::byte*>(counters + index(op.operands[1])),
@@ -153,6 +158,34 @@ void Interpreter::memory_operation(const Operation& op) {
     }
     default:  // kPrefetch
       return;
+  }
+}
+
+void Interpreter::tile_dot(const Operation& op) {
+  const auto buffer_at = [&](size_t i, size_t bytes) {
+    return values_[op.operands[i]].buffer + index(op.operands[i + 1]) * static_cast<int64_t>(bytes);
+  };
+  const auto number = [](const std::byte* bf16) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bf16, sizeof bits);
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  };
+  const int64_t rows = op.integers[0], columns = op.integers[1];
+  const int64_t distance = index(op.operands[6]), k = index(op.operands[7]);
+  std::byte* c = buffer_at(0, 4);
+  const std::byte *a = buffer_at(2, 2), *b = buffer_at(4, 2);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      std::byte* place = c + 4 * (row * columns + column);
+      float sum = 0;
+      std::memcpy(&sum, place, sizeof sum);
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t left = row / 16 * distance + i / 32 * 512 + row % 16 * 32 + i % 32;
+        const int64_t right = (i / 2 * columns + column) * 2 + i % 2;
+        sum = std::fma(number(a + 2 * left), number(b + 2 * right), sum);
+      }
+      std::memcpy(place, &sum, sizeof sum);
+    }
   }
 }
 
@@ -248,31 +281,31 @@ void Interpreter::ring_operation(const Operation& op) {
     case Op::kRing:
       rings_.try_emplace(op.results[0], type(op.results[0]), op.integer);
       return;
-    case Op::kFetchRun:
-      return fetch_run(op);
-    case Op::kFetchBox:
-      return fetch_box(op);
+    case Op::kBulkLoad:
+      return bulk_load(op);
+    case Op::kTmaLoad:
+      return tma_load(op);
     default:  // kRead
       return read(op);
   }
 }
 
-void Interpreter::fetch_run(const Operation& op) {
+void Interpreter::bulk_load(const Operation& op) {
   Ring& ring = rings_.at(op.operands[0]);
   const std::byte* from =
       values_[op.operands[2]].buffer + index(op.operands[3]) * ring.element_bytes();
-  const auto bytes = static_cast<size_t>(ring.slot_elements() * ring.element_bytes());
+  const auto bytes = static_cast<size_t>(ring.stage_elements() * ring.element_bytes());
   std::memcpy(ring.fill(index(op.operands[1])), seen(op, op.operands[2], from, bytes), bytes);
 }
 
-void Interpreter::fetch_box(const Operation& op) {
+void Interpreter::tma_load(const Operation& op) {
   Ring& ring = rings_.at(op.operands[0]);
   const Type& box = type(op.operands[0]);
   auto at = [&](size_t i) { return index(op.operands[i]); };
   const int64_t row = at(3), column = at(4), rows = at(5), columns = at(6), stride = at(7);
   const int64_t size = ring.element_bytes();
   std::byte* to = ring.fill(at(1));
-  std::memset(to, 0, ring.slot_elements() * size);
+  std::memset(to, 0, ring.stage_elements() * size);
   const int64_t groups = std::max<int64_t>(1, op.integer), height = box.shape[0] / groups;
   for (int64_t r = 0; r < box.shape[0]; ++r) {
     const int64_t at_row = row + r % height, at_column = column + r / height * box.shape[1];
@@ -289,22 +322,22 @@ void Interpreter::fetch_box(const Operation& op) {
 
 void Interpreter::read(const Operation& op) {
   const Ring& ring = rings_.at(op.operands[0]);
-  const std::byte* slot = ring.read(index(op.operands[1]));
+  const std::byte* stage = ring.read(index(op.operands[1]));
   const int64_t first = op.operands[2] == kNone ? 0 : index(op.operands[2]);
   TileData& out = fresh(op.results[0]);
   Access access = read_access(op, out.type());
   const int64_t last =
       first + (access.rows - 1) * access.row_stride + (access.columns - 1) * access.stride;
-  if (std::min(first, last) < 0 || std::max(first, last) >= ring.slot_elements()) {
+  if (std::min(first, last) < 0 || std::max(first, last) >= ring.stage_elements()) {
     throw InternalError(
-        fmt::format("elements {} to {} of a slot of {}", first, last, ring.slot_elements()));
+        fmt::format("elements {} to {} of a stage of {}", first, last, ring.stage_elements()));
   }
   if (op.operands[3] != kNone) {
     access.row_extent = std::clamp<int64_t>(index(op.operands[3]), 0, access.rows);
     std::memset(out.data<std::byte>(), 0, out.bytes());
   }
   visit_width(out.dtype(), [&]<typename T>() {
-    load_elements<T>(slot + first * ring.element_bytes(), access, out.data<T>());
+    load_elements<T>(stage + first * ring.element_bytes(), access, out.data<T>());
   });
 }
 

@@ -12,58 +12,58 @@ void poison(DType dtype, std::byte* bytes, size_t count) {
   std::memset(bytes, is_floating(dtype) ? 0xff : 0xcd, count);
 }
 
-Ring::Ring(const Type& slot_type, int64_t slots)
-    : dtype_(slot_type.dtype),
-      elements_(slot_type.elements()),
+Ring::Ring(const Type& stage_type, int64_t stages)
+    : dtype_(stage_type.dtype),
+      elements_(stage_type.elements()),
       element_bytes_(static_cast<int64_t>(storage_bytes(dtype_, 1))),
-      slots_(static_cast<size_t>(slots)) {
-  for (Slot& slot : slots_) {
-    slot.bytes.resize(static_cast<size_t>(elements_ * element_bytes_));
-    poison(dtype_, slot.bytes.data(), slot.bytes.size());
+      stages_(static_cast<size_t>(stages)) {
+  for (Stage& stage : stages_) {
+    stage.bytes.resize(static_cast<size_t>(elements_ * element_bytes_));
+    poison(dtype_, stage.bytes.data(), stage.bytes.size());
   }
 }
 
 void Ring::end_consume() {
-  Slot& slot = slots_[static_cast<size_t>(consuming_ % slots())];
-  if (slot.step != kNoStep) poison(dtype_, slot.bytes.data(), slot.bytes.size());
-  slot.step = consuming_ = kNoStep;
+  Stage& stage = stages_[static_cast<size_t>(consuming_ % stages())];
+  if (stage.step != kNoStep) poison(dtype_, stage.bytes.data(), stage.bytes.size());
+  stage.step = consuming_ = kNoStep;
 }
 
-void Ring::require_slot(int64_t slot) const {
-  if (slot >= 0 && slot < slots()) return;
-  throw InternalError(fmt::format("slot {} of a ring of {}", slot, slots()));
+void Ring::require_stage(int64_t stage) const {
+  if (stage >= 0 && stage < stages()) return;
+  throw InternalError(fmt::format("stage {} of a ring of {}", stage, stages()));
 }
 
-std::byte* Ring::fill(int64_t slot) {
-  require_slot(slot);
+std::byte* Ring::fill(int64_t stage) {
+  require_stage(stage);
   if (producing_ == kNoStep) {
     throw InternalError("a ring is filled by the produce half of a pipeline only");
   }
-  if (slot != producing_ % slots()) {
-    throw InternalError(fmt::format("step {} has slot {}, and fills slot {}", producing_,
-                                    producing_ % slots(), slot));
+  if (stage != producing_ % stages()) {
+    throw InternalError(fmt::format("step {} has stage {}, and fills stage {}", producing_,
+                                    producing_ % stages(), stage));
   }
-  Slot& filled = slots_[static_cast<size_t>(slot)];
+  Stage& filled = stages_[static_cast<size_t>(stage)];
   if (filled.step != kNoStep) {
-    throw InternalError(fmt::format("slot {} is filled twice in step {}", slot, producing_));
+    throw InternalError(fmt::format("stage {} is filled twice in step {}", stage, producing_));
   }
   filled.step = producing_;
   return filled.bytes.data();
 }
 
-const std::byte* Ring::read(int64_t slot) const {
-  require_slot(slot);
+const std::byte* Ring::read(int64_t stage) const {
+  require_stage(stage);
   if (consuming_ == kNoStep) {
     throw InternalError("a ring is read by the consume half of a pipeline only");
   }
-  const Slot& wanted = slots_[static_cast<size_t>(slot)];
+  const Stage& wanted = stages_[static_cast<size_t>(stage)];
   if (wanted.step == kNoStep) {
     throw InternalError(
-        fmt::format("slot {} is read in step {}, and was not fetched", slot, consuming_));
+        fmt::format("stage {} is read in step {}, and was not fetched", stage, consuming_));
   }
   if (wanted.step != consuming_) {
-    throw InternalError(fmt::format("slot {} is read in step {}, and holds what step {} fetched",
-                                    slot, consuming_, wanted.step));
+    throw InternalError(fmt::format("stage {} is read in step {}, and holds what step {} fetched",
+                                    stage, consuming_, wanted.step));
   }
   return wanted.bytes.data();
 }

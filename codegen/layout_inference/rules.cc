@@ -6,6 +6,7 @@
 #include "codegen/layout_inference/constraints.h"
 #include "codegen/moves.h"
 #include "codegen/product_operands.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
@@ -14,8 +15,6 @@ namespace {
 using Kind = Constraint::Kind;
 
 constexpr int64_t kTurnsOfALoop = 8, kMostTurns = 512;
-
-bool is_elementwise(Op op) { return op >= Op::kUnary && op <= Op::kBitcast; }
 
 class Rules {
  public:
@@ -121,7 +120,7 @@ class Rules {
   void dot(const Operation& op) {
     relayout(op, op.operands[0], op.results[0]);
     auto ring = ring_dot(system_.kernel, system_.definitions, op, system_.threads);
-    if (ring) return product_of_slots(op, *ring);
+    if (ring) return product_of_stages(op, *ring);
     bool on_tensor_cores = is_tensor_core_dot(system_.kernel, op);
     if (on_tensor_cores) {
       const std::vector<int>& shape = system_.shape(op.results[0]);
@@ -146,8 +145,8 @@ class Rules {
     work(op, op.results[0]);
   }
 
-  // Sums by 64 rows to a warpgroup; on the left four words for 16 columns, in registers or a slot.
-  void product_of_slots(const Operation& op, const RingDot& ring) {
+  // Sums by 64 rows to a warpgroup; on the left four words for 16 columns, in registers or a stage.
+  void product_of_stages(const Operation& op, const RingDot& ring) {
     constexpr int kWarpgroup = 128, kRows = 64, kColumns = 8, kStep = 16;
     ValueId sums = op.results[0], left = op.operands[1];
     divides(op, sums, 0, kRows * system_.threads / kWarpgroup);

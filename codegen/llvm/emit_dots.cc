@@ -3,15 +3,15 @@
 #include <llvm/IR/IntrinsicsAArch64.h>
 #include <llvm/IR/IntrinsicsX86.h>
 
+#include "codegen/host_instructions.h"
 #include "codegen/llvm/emit_host.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
 namespace {
 
-bool has_effects(const Operation& op) {
-  return op.op == Op::kStore || op.op == Op::kScatter || op.op == Op::kFor || op.op == Op::kIf;
-}
+bool has_effects(const Operation& op) { return info(op.op).writes != 0 || info(op.op).regions > 0; }
 
 bool is_whole(const Operation& load, size_t rank) {
   for (size_t d = 0; d < rank; ++d) {
@@ -32,7 +32,9 @@ void HostEmitter::before_region(const Region& region) {
         is_whole(op, 2)) {
       loads[op.results[0]] = &op;
     }
-    if (op.op != Op::kDot && op.op != Op::kDotI8) continue;
+    if ((op.op != Op::kDot && op.op != Op::kDotI8) ||
+        multiplies_byte_matrices(kernel_, op, target_))
+      continue;
     for (ValueId id : {op.operands[1], op.operands[2]}) {
       auto found = loads.find(id);
       if (found == loads.end()) continue;
@@ -172,7 +174,25 @@ std::vector<HostEmitter::Tile> HostEmitter::groups_of_lanes(ValueId b) {
   return out;
 }
 
+void HostEmitter::dot_i8_matrices(const Operation& op) {
+  const Type &acc = type(op.operands[0]), &a = type(op.operands[1]), &b = type(op.operands[2]);
+  llvm::Type *words = vector_of(ir_.getInt32Ty(), 4), *bytes = vector_of(ir_.getInt8Ty(), 16);
+  auto id = a.dtype == DType::kI8 ? llvm::Intrinsic::aarch64_neon_smmla
+                                  : llvm::Intrinsic::aarch64_neon_usmmla;
+  std::vector<Value*> a_rows = rows(tile(op.operands[1]), a);
+  std::vector<Value*> b_rows = rows(tile(op.operands[2]), b);
+  Value* sums = flat(tile(op.operands[0]), acc);
+  for (int k = 0; k < a.shape[1]; k += 8) {
+    auto eights = [&](const std::vector<Value*>& two) {
+      return join({subvector(two[0], k, 8), subvector(two[1], k, 8)});
+    };
+    sums = ir_.CreateIntrinsic(id, {words, bytes}, {sums, eights(a_rows), eights(b_rows)});
+  }
+  values_[op.results[0]] = from_flat(sums, acc);
+}
+
 void HostEmitter::dot_i8(const Operation& op) {
+  if (multiplies_byte_matrices(kernel_, op, target_)) return dot_i8_matrices(op);
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]);
   bool a_signed = a.dtype == DType::kI8;
   std::vector<Value*> a_rows;

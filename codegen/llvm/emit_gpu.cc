@@ -11,6 +11,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "codegen/llvm/emit_remainder.h"
 
 namespace tenon::codegen {
@@ -26,20 +27,20 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       rings_of_tf32_(rings_of_tf32(kernel)),
       read_(kernel.types.size()),
       written_(kernel.types.size()),
-      overlap_(launch_overlap(kernel)),
+      pdl_(pdl_of(kernel)),
       needed_(kernel.types.size()) {}
 
 // void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
 llvm::Function* GpuEmitter::run() {
   survey(kernel_.body);
-  specialised_ = !steps_.empty() && overlaps_launches(target_);
+  specialised_ = !steps_.empty() && arch_spec(target_.arch).specialises_warps();
   llvm::Type* global = ir_.getPtrTy(1);
   std::vector<llvm::Type*> parameters;
   for (const Parameter& parameter : kernel_.parameters) {
     bool is_buffer = parameter.type.kind == Type::Kind::kBuffer;
     parameters.push_back(is_buffer ? global : ir_.getInt64Ty());
   }
-  for (size_t i = 0; i < maps().size(); ++i) parameters.push_back(ir_.getPtrTy());
+  for (size_t i = 0; i < tma_descriptors().size(); ++i) parameters.push_back(ir_.getPtrTy());
   auto* signature = llvm::FunctionType::get(ir_.getVoidTy(), parameters, false);
   function_ =
       llvm::Function::Create(signature, llvm::Function::ExternalLinkage, kernel_.name, module_);
@@ -50,7 +51,7 @@ llvm::Function* GpuEmitter::run() {
     function_->addParamAttr(static_cast<unsigned>(i), llvm::Attribute::getWithAlignment(
                                                           module_.getContext(), llvm::Align(16)));
   }
-  for (size_t i = 0; i < maps().size(); ++i) {
+  for (size_t i = 0; i < tma_descriptors().size(); ++i) {
     auto argument = static_cast<unsigned>(kernel_.parameters.size() + i);
     auto* bytes = llvm::ArrayType::get(ir_.getInt8Ty(), 128);
     function_->addParamAttr(argument,
@@ -80,7 +81,7 @@ llvm::Function* GpuEmitter::run() {
   place_rings();
   for (auto [id, offset] : scratch_) values_[id] = {shared_pointer(shared_.keep(offset))};
   folded_ = folded_into_products(kernel_, definitions_, threads_);
-  find_settled();
+  find_filled_scratch();
   plan_lazy(kernel_.body);
   find_running();
   plan_turned_stores();
@@ -90,7 +91,7 @@ llvm::Function* GpuEmitter::run() {
     run_roles();
   } else {
     start_positions(0);
-    if (begins_early()) overlap_launches();
+    if (uses_pdl()) launch_dependents_and_wait();
     make_tables();
     region(kernel_.body);
     ir_.CreateRetVoid();
@@ -438,15 +439,15 @@ bool GpuEmitter::is_uniform(Value* value) const {
 void GpuEmitter::elementwise(const Operation& op) {
   if (folded_.contains(&op)) return;
   if (rescales_running(op)) return rescale_running(op);
-  // Unexpanded only where every use is a cast to f16, which decodes the codes itself.
-  if (op.fn == Fn::kDecodeF8E4M3FN) return;
+  // Unexpanded only where every use is a cast to f16, which dequantises the codes itself.
+  if (op.fn == Fn::kDequantizeF8E4M3FN) return;
   const Layout& layout = layouts_[op.results[0]];
   if (is_move(kernel_, op)) {
     Tile parts = bitcast_narrower(op);
     values_[op.results[0]] = std::move(parts);
     return;
   }
-  const Operation* codes = decoded(op);
+  const Operation* codes = dequantized(op);
   std::vector<Tile> operands;
   for (ValueId id : codes ? codes->operands : op.operands)
     operands.push_back(in_layout(id, layout));

@@ -1,4 +1,4 @@
-// Tile kernel to LLVM IR for an NVIDIA GPU. One task is one block. A tile is a list of scalar
+// Tile kernel to LLVM IR for an NVIDIA GPU. One task is one CTA. A tile is a list of scalar
 // registers per thread; layouts.h says which element each holds. Whatever must change threads goes
 // through shared memory, guarded by barriers that only stand where all threads pass. Indices and
 // tiles of rank 0 are equal in all threads, so control flow is uniform.
@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "codegen/compile.h"
-#include "codegen/launch_overlap.h"
 #include "codegen/layouts.h"
 #include "codegen/llvm/emit_kernel.h"
 #include "codegen/llvm/products_in_flight.h"
 #include "codegen/llvm/ptx.h"
 #include "codegen/llvm/shared_memory.h"
 #include "codegen/moves.h"
+#include "codegen/pdl.h"
 #include "codegen/product_operands.h"
 #include "codegen/target.h"
 
@@ -35,11 +35,13 @@ class GpuEmitter : private KernelEmitter {
              llvm::IRBuilderBase& ir);
   llvm::Function* run();
   int64_t shared_bytes() const { return shared_.total(); }
-  int threads() const;  // of a block, with those that only copy
-  int blocks() const;   // that should run beside each other on a multiprocessor
-  // With a copy engine: the maps that follow the parameters.
-  std::vector<MatrixMap> maps() const { return specialised_ ? maps_ : std::vector<MatrixMap>{}; }
-  bool begins_early() const { return overlaps_launches(target_) && overlap_.begins_early(); }
+  int threads() const;      // of a CTA, with those that only copy
+  int ctas_per_sm() const;  // that should run beside each other
+  // With TMA: the descriptors that follow the parameters.
+  std::vector<TmaDescriptor> tma_descriptors() const {
+    return specialised_ ? tma_descriptors_ : std::vector<TmaDescriptor>{};
+  }
+  bool uses_pdl() const { return has_pdl(target_) && pdl_.is_used(); }
   bool has_registers_to_spare() const;
 
  private:
@@ -150,9 +152,9 @@ class GpuEmitter : private KernelEmitter {
   };
   Access access(const Operation& op, size_t first_stride, const Type& type);
   void order_memory(const Operation& op);
-  void find_settled();
-  void overlap_launches();
-  bool waits_late() const { return overlap_.wait == LaunchOverlap::Wait::kLate; }
+  void find_filled_scratch();
+  void launch_dependents_and_wait();
+  bool waits_late() const { return pdl_.wait == Pdl::Wait::kLate; }
   int group_width(const Layout& layout, const Type& type, const Access& access);
   Value* groups_apply(const Access& access, int width);  // i1: vectors of `width` may be used
   Value* inside(const Access& access, const Place& place);
@@ -221,9 +223,9 @@ class GpuEmitter : private KernelEmitter {
   void clear_for_products(const Operation& read);
   void clear_rows(const Operation& read);
   int right_step_bytes(const RingProduct& product);
-  std::vector<Tile> left_operands(const RingProduct& product, Value* slot, int step);
-  Value* left_slot(const RingProduct& product);
-  Value* right_slot(const RingProduct& product);
+  std::vector<Tile> left_operands(const RingProduct& product, Value* stage, int step);
+  Value* left_stage(const RingProduct& product);
+  Value* right_stage(const RingProduct& product);
   Value* moved(Value* descriptor, int64_t bytes);
   void begin_step(const RingProduct& product, const std::vector<Tile>& left, Value* right,
                   Tile& sums);
@@ -245,14 +247,14 @@ class GpuEmitter : private KernelEmitter {
   void forget_lazy();
   const Operation* lazy_definition(ValueId id) const;
   bool is_paired(const Operation& op) const;
-  const Operation* decoded(const Operation& cast) const;
+  const Operation* dequantized(const Operation& cast) const;
   llvm::Type* pair_type(DType dtype);
   Value* as_word(Value* pair);
   Value* half_of(Value* word, int which);
   Value* pack_halves(Value* low, Value* high);
   Value* pair_arithmetic(const Operation& op, Value* a, Value* b);
   Value* narrow_pair(DType to, Value* low, Value* high);
-  Value* decode_pair(Value* low, Value* high);
+  Value* dequantize_pair(Value* low, Value* high);
   Value* word(ValueId id, int r);
   Value* lazy_word(const Operation& op, int r);
   Value* word_operand(const Operation& op, size_t operand, int r);
@@ -265,16 +267,16 @@ class GpuEmitter : private KernelEmitter {
 
   // emit_gpu_pipeline.cc, emit_gpu_pipeline_plan.cc
   struct Ring {
-    int64_t offset = 0, slot_bytes = 0;
-    int slots = 0;
-    int box_bytes = 0;  // of a row of boxes; 0: runs
+    int64_t offset = 0, stage_bytes = 0;
+    int stages = 0;
+    int box_bytes = 0;  // of a row of a TMA box; 0: bulk loads
     int row_bytes = 0;  // the same, where they are swizzled: of pieces of 128 bytes at most
   };
   struct Steps {  // what pipelines over the same rings share
     std::vector<ValueId> rings;
-    int slots = 0;
+    int stages = 0;
     int64_t bytes = 0, barriers = 0;
-    llvm::AllocaInst *slot = nullptr, *phase = nullptr, *fill = nullptr;
+    llvm::AllocaInst *stage = nullptr, *phase = nullptr, *fill = nullptr;
   };
   struct StepHooks {
     // What goes along from step to step besides the carried tiles: made before the first step,
@@ -282,12 +284,12 @@ class GpuEmitter : private KernelEmitter {
     std::function<Tile()> first;
     std::function<void(const Tile&)> take;
     std::function<Tile()> next;
-    std::function<Value*(Value* counter)> before_step;  // answers the slot, an index
+    std::function<Value*(Value* counter)> before_step;  // answers the stage, an index
     std::function<void(Value* counter)> after_step;
     std::function<void(std::vector<Tile>& carried)> drain;
   };
   void plan_ring(const Operation& op);
-  void plan_box(const Operation& fetch);
+  void plan_tma_load(const Operation& fetch);
   bool meets_in_banks(ValueId ring) const;
   void plan_pipeline(const Operation& op);
   void place_rings();
@@ -296,29 +298,29 @@ class GpuEmitter : private KernelEmitter {
   void make_positions();
   Value* shared_address(int64_t offset);
   Value* instruct(ptx::Instruction instruction, std::initializer_list<Value*> operands);
-  Value* full_barrier(const Steps& steps, Value* slot);
-  Value* empty_barrier(const Steps& steps, Value* slot);
+  Value* full_barrier(const Steps& steps, Value* stage);
+  Value* empty_barrier(const Steps& steps, Value* stage);
   void wait_for(Value* barrier, Value* parity);
-  void release(const Steps& steps, Value* slot, bool loads_ended, Value* condition = nullptr);
-  bool loads_from_slot(const Region& consume) const;
-  Value* slot_before(const Steps& steps, Value* slot);
-  std::pair<Value*, Value*> following(const Steps& steps, Value* slot, Value* phase);
-  void advance(const Steps& steps, Value* slot, Value* phase);
-  Value* as_index(Value* slot);
+  void release(const Steps& steps, Value* stage, bool loads_ended, Value* condition = nullptr);
+  bool loads_from_stage(const Region& consume) const;
+  Value* stage_before(const Steps& steps, Value* stage);
+  std::pair<Value*, Value*> following(const Steps& steps, Value* stage, Value* phase);
+  void advance(const Steps& steps, Value* stage, Value* phase);
+  Value* as_index(Value* stage);
   int copy_threads() const;
   int registers_to_compute() const;
   void start_positions(int phase);
   void prepare_roles();
   void wait_before(const Operation& op);
-  Value* map_value(size_t map);
+  Value* descriptor_value(size_t descriptor);
   void run_roles();
   void pipeline_operation(const Operation& op) override;
-  Value* slot_pointer(const Ring& ring, Value* slot);
+  Value* stage_pointer(const Ring& ring, Value* stage);
   void fetch(const Operation& op);
-  void fetch_run(const Operation& op);
-  void fetch_box(const Operation& op);
+  void bulk_load(const Operation& op);
+  void tma_load(const Operation& op);
   void produce(const Operation& op);
-  void fetch_step(const Region& produce, Value* counter, Value* slot);
+  void fetch_step(const Region& produce, Value* counter, Value* stage);
   void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
   void consume_steps(const Operation& op, const StepHooks& hooks);
@@ -326,7 +328,7 @@ class GpuEmitter : private KernelEmitter {
   Tile out_of_words(const Tile& words, ValueId id);
   std::vector<const Operation*> readable_ahead(const Region& consume) const;
   bool reads_all(const Region& consume, const std::vector<const Operation*>& reads) const;
-  Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* slot);
+  Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* stage);
   void consume(const Operation& op);
   int read_width(const Operation& op);
   Tile read(const Operation& op);
@@ -334,8 +336,8 @@ class GpuEmitter : private KernelEmitter {
 
   // emit_gpu_copies.cc
   void for_chunks(int64_t bytes, const std::function<void(Value*)>& body);
-  void copy_run(const Operation& op);
-  void copy_box(const Operation& op);
+  void bulk_load_by_threads(const Operation& op);
+  void tma_load_by_threads(const Operation& op);
   void copy_step(const Operation& op, Value* counter);
   void copy_and_consume(const Operation& op);
 
@@ -355,7 +357,7 @@ class GpuEmitter : private KernelEmitter {
   // Buffers that the kernel reads, writes, scatters to: what may follow what without a barrier.
   std::vector<bool> read_, written_;
   std::vector<DType> scattered_;
-  std::set<ValueId> settled_;  // scratch that needs no barrier before it is read
+  std::set<ValueId> filled_scratch_;  // scratch that needs no barrier before it is read
 
   // Where turned sums pass, two in turns, and what a warpgroup still has to wait for there.
   int64_t turned_buffers_[2] = {}, turned_bytes_ = 0;
@@ -374,23 +376,23 @@ class GpuEmitter : private KernelEmitter {
   std::vector<Steps> steps_;
   std::map<const Operation*, size_t> steps_of_;
   bool has_async_products_ = false, has_grouped_products_ = false;
-  const LaunchOverlap overlap_;
-  bool has_waited_ = false;  // for the launch before, on every way to where the emitter stands
+  const Pdl pdl_;
+  bool has_waited_ = false;  // by griddepcontrol.wait, on every way to where the emitter stands
   std::vector<bool> waited_around_;
-  std::vector<MatrixMap> maps_;
-  std::map<const Operation*, size_t> map_of_;
+  std::vector<TmaDescriptor> tma_descriptors_;
+  std::map<const Operation*, size_t> descriptor_of_;
   std::vector<bool> needed_;                                           // by who copies
   std::map<ValueId, std::pair<const Operation*, size_t>> carried_by_;  // arguments of loops
   bool in_produce_ = false;
   enum class Fetches : uint8_t { kAll, kConstants, kOthers } fetches_ = Fetches::kAll;
   llvm::AllocaInst* begin_ = nullptr;        // i64: the first step that is not on its way
-  llvm::AllocaInst* waited_ = nullptr;       // i1: for the launch before
+  llvm::AllocaInst* waited_ = nullptr;       // i1: by griddepcontrol.wait
   Value* arrival_ = nullptr;                 // where copies of this step report
   std::set<const Operation*> read_already_;  // in this step
   StagesInFlight stages_in_flight_;          // which groups of products read which stage
   int most_in_flight_ = 0;                   // groups that may be, in this pipeline
   std::set<const Operation*> in_flight_;     // products that may still run when their step ends
-  std::function<void()> give_back_;          // the slot of the step before
+  std::function<void()> give_back_;          // the stage of the step before
   struct Running {                           // sums that nobody has looked at yet
     int group = 0;                           // of products, with which they are done
     Tile left;                               // words that these read

@@ -1,5 +1,5 @@
-// Pipelines without a copy engine: every thread copies its share of a slot, a few steps ahead of
-// the arithmetic, and all wait for each other once a step.
+// Pipelines without TMA: every thread copies its share of a stage, a few steps ahead of the
+// arithmetic, and all wait for each other once a step.
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
@@ -17,10 +17,10 @@ constexpr int kChunk = 16;  // bytes
 
 }  // namespace
 
-// body(chunk) for every 16 bytes of a slot, dealt over the threads.
+// body(chunk) for every 16 bytes of a stage, dealt over the threads.
 void GpuEmitter::for_chunks(int64_t bytes, const std::function<void(Value*)>& body) {
   if (bytes % kChunk != 0) {
-    throw UserError(fmt::format("kernel @{}: a slot must be a multiple of {} bytes, not {}",
+    throw UserError(fmt::format("kernel @{}: a stage must be a multiple of {} bytes, not {}",
                                 kernel_.name, kChunk, bytes));
   }
   int64_t chunks = bytes / kChunk;
@@ -31,13 +31,13 @@ void GpuEmitter::for_chunks(int64_t bytes, const std::function<void(Value*)>& bo
   }
 }
 
-void GpuEmitter::copy_run(const Operation& op) {
+void GpuEmitter::bulk_load_by_threads(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
-  const Type& slot = type(op.operands[0]);
-  Value* to = slot_pointer(ring, single(op.operands[1]));
+  const Type& stage = type(op.operands[0]);
+  Value* to = stage_pointer(ring, single(op.operands[1]));
   Value* from =
-      ir_.CreateGEP(memory_type(slot.dtype), single(op.operands[2]), single(op.operands[3]));
-  for_chunks(slot.elements() * bit_width(slot.dtype) / 8, [&](Value* chunk) {
+      ir_.CreateGEP(memory_type(stage.dtype), single(op.operands[2]), single(op.operands[3]));
+  for_chunks(stage.elements() * bit_width(stage.dtype) / 8, [&](Value* chunk) {
     Value* byte = as_index(times(chunk, kChunk));
     ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_cp_async_cg_shared_global_16, {},
                         {ir_.CreateInBoundsGEP(ir_.getInt8Ty(), to, byte),
@@ -46,19 +46,19 @@ void GpuEmitter::copy_run(const Operation& op) {
 }
 
 // What lies outside the matrix is copied as no bytes and zeros behind them.
-void GpuEmitter::copy_box(const Operation& op) {
+void GpuEmitter::tma_load_by_threads(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
-  const Type& slot = type(op.operands[0]);
-  int element_bytes = bit_width(slot.dtype) / 8, units = ring.box_bytes / kChunk;
-  auto height = slot.shape[0] / std::max(1, static_cast<int>(op.integer));
+  const Type& stage = type(op.operands[0]);
+  int element_bytes = bit_width(stage.dtype) / 8, units = ring.box_bytes / kChunk;
+  auto height = stage.shape[0] / std::max(1, static_cast<int>(op.integer));
   auto at = [&](size_t i) { return single(op.operands[i]); };
-  Value* to = slot_pointer(ring, at(1));
-  for_chunks(int64_t{slot.shape[0]} * ring.box_bytes, [&](Value* chunk) {
+  Value* to = stage_pointer(ring, at(1));
+  for_chunks(int64_t{stage.shape[0]} * ring.box_bytes, [&](Value* chunk) {
     Value* unit = ir_.CreateURem(chunk, number(units));
-    Value* in_slot = ir_.CreateUDiv(chunk, number(units));
-    Value* row = ir_.CreateNSWAdd(at(3), as_index(ir_.CreateURem(in_slot, number(height))));
-    Value* box = ir_.CreateUDiv(in_slot, number(height));
-    Value* in_row = plus(times(box, slot.shape[1]), times(unit, kChunk / element_bytes));
+    Value* in_stage = ir_.CreateUDiv(chunk, number(units));
+    Value* row = ir_.CreateNSWAdd(at(3), as_index(ir_.CreateURem(in_stage, number(height))));
+    Value* box = ir_.CreateUDiv(in_stage, number(height));
+    Value* in_row = plus(times(box, stage.shape[1]), times(unit, kChunk / element_bytes));
     Value* column = ir_.CreateNSWAdd(at(4), as_index(in_row));
     Value* left = ir_.CreateNSWMul(ir_.CreateNSWSub(at(6), column), index_constant(element_bytes));
     left = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, left, index_constant(kChunk));
@@ -71,41 +71,41 @@ void GpuEmitter::copy_box(const Operation& op) {
     Value* place = as_index(ring.row_bytes > 0 ? swizzled(ring, byte) : byte);
     ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_cp_async_cg_shared_global_16_s, {},
                         {ir_.CreateInBoundsGEP(ir_.getInt8Ty(), to, place),
-                         ir_.CreateGEP(memory_type(slot.dtype), at(2), offset),
+                         ir_.CreateGEP(memory_type(stage.dtype), at(2), offset),
                          ir_.CreateTrunc(left, ir_.getInt32Ty())});
   });
 }
 
 void GpuEmitter::copy_step(const Operation& op, Value* counter) {
   const Steps& steps = steps_[steps_of_[&op]];
-  Value* slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.fill);
+  Value* stage = ir_.CreateLoad(ir_.getInt32Ty(), steps.fill);
   when(ir_.CreateICmpSLT(counter, single(op.operands[1])),
-       [&] { fetch_step(op.regions[0], counter, slot); });
+       [&] { fetch_step(op.regions[0], counter, stage); });
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_cp_async_commit_group, {}, {});
-  Value* next = plus(slot, 1);
-  Value* wraps = ir_.CreateICmpEQ(next, number(steps.slots));
+  Value* next = plus(stage, 1);
+  Value* wraps = ir_.CreateICmpEQ(next, number(steps.stages));
   ir_.CreateStore(ir_.CreateSelect(wraps, number(0), next), steps.fill);
 }
 
 void GpuEmitter::copy_and_consume(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
-  int ahead = steps.slots - 1;
+  int ahead = steps.stages - 1;
   Value* lo = single(op.operands[0]);
-  ir_.CreateStore(ir_.CreateLoad(ir_.getInt32Ty(), steps.slot), steps.fill);
-  emit_barrier();  // slots may still be read by the pipeline before
+  ir_.CreateStore(ir_.CreateLoad(ir_.getInt32Ty(), steps.stage), steps.fill);
+  emit_barrier();  // stages may still be read by the pipeline before
   index_loop(lo, ir_.CreateNSWAdd(lo, index_constant(ahead)),
              [&](Value* counter) { copy_step(op, counter); });
-  Value *slot = nullptr, *phase = nullptr;
+  Value *stage = nullptr, *phase = nullptr;
   StepHooks hooks;
   hooks.before_step = [&](Value* counter) {
-    slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+    stage = ir_.CreateLoad(ir_.getInt32Ty(), steps.stage);
     phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
     ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_cp_async_wait_group, {}, {number(ahead - 1)});
     emit_barrier();
     copy_step(op, ir_.CreateNSWAdd(counter, index_constant(ahead)));
-    return as_index(slot);
+    return as_index(stage);
   };
-  hooks.after_step = [&](Value*) { advance(steps, slot, phase); };
+  hooks.after_step = [&](Value*) { advance(steps, stage, phase); };
   hooks.drain = [](std::vector<Tile>&) {};
   consume_steps(op, hooks);
 }

@@ -28,15 +28,15 @@ void GpuEmitter::dot(const Operation& op) {
   }
   if (op.integer > 0) {
     throw UserError(
-        fmt::format("kernel @{}: groups of a dot are multiplied from slots, or from rows of "
+        fmt::format("kernel @{}: groups of a dot are multiplied from stages, or from rows of "
                     "scratch that begin with whole units of 16 bytes, by 16 rows a warp",
                     kernel_.name));
   }
   if (op.tf32) {
-    throw UserError(
-        fmt::format("kernel @{}: tf32 products multiply whole slots of rings in rows of 128 bytes, "
-                    "the right one turned, by 64 rows to 128 threads",
-                    kernel_.name));
+    throw UserError(fmt::format(
+        "kernel @{}: tf32 products multiply whole stages of rings in rows of 128 bytes, "
+        "the right one turned, by 64 rows to 128 threads",
+        kernel_.name));
   }
   if (is_tensor_core_dot(kernel_, op)) return tensor_core_dot(op);
   plain_dot(op, /*b_transposed=*/false);

@@ -11,14 +11,13 @@
 #include "base/error.h"
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/ptx.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
 namespace {
 
 bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
-bool is_elementwise(Op op) { return op >= Op::kUnary && op <= Op::kBitcast; }
 
 // The wider value that this is some bits of, and where; or itself.
 std::pair<llvm::Value*, uint64_t> part_behind(llvm::Value* value) {
@@ -90,10 +89,10 @@ bool GpuEmitter::is_paired(const Operation& op) const {
   return type(op.operands[0]).dtype == DType::kF32;
 }
 
-// A cast to f16 of decoded f8e4m3fn is one instruction, straight from the codes.
-const Operation* GpuEmitter::decoded(const Operation& cast) const {
+// A cast to f16 of dequantised f8e4m3fn is one instruction, straight from the codes.
+const Operation* GpuEmitter::dequantized(const Operation& cast) const {
   const Operation* from = cast.op == Op::kCast ? definitions_[cast.operands[0]] : nullptr;
-  return from && from->op == Op::kUnary && from->fn == Fn::kDecodeF8E4M3FN ? from : nullptr;
+  return from && from->op == Op::kUnary && from->fn == Fn::kDequantizeF8E4M3FN ? from : nullptr;
 }
 
 llvm::Type* GpuEmitter::pair_type(DType dtype) {
@@ -141,7 +140,7 @@ llvm::Value* GpuEmitter::narrow_pair(DType to, Value* low, Value* high) {
   return as_word(ir_.CreateIntrinsic(id, {}, {high, low}));
 }
 
-llvm::Value* GpuEmitter::decode_pair(Value* low, Value* high) {
+llvm::Value* GpuEmitter::dequantize_pair(Value* low, Value* high) {
   llvm::Type* half = ir_.getInt16Ty();
   auto [word, at] = part_behind(low);
   auto [next_word, next_at] = part_behind(high);
@@ -151,7 +150,7 @@ llvm::Value* GpuEmitter::decode_pair(Value* low, Value* high) {
   } else {
     pair = ir_.CreateOr(ir_.CreateZExt(low, half), ir_.CreateShl(ir_.CreateZExt(high, half), 8));
   }
-  return instruct(ptx::Instruction::kDecodeE4M3, {pair});
+  return instruct(ptx::Instruction::kDequantizeE4M3, {pair});
 }
 
 // Registers r and r + 1 of a 16-bit tile, r even.
@@ -174,8 +173,8 @@ llvm::Value* GpuEmitter::lazy_word(const Operation& op, int r) {
   auto packed = [&] {
     return pack_halves(element(op.results[0], r), element(op.results[0], r + 1));
   };
-  if (const Operation* codes = decoded(op)) {
-    return decode_pair(element(codes->operands[0], r), element(codes->operands[0], r + 1));
+  if (const Operation* codes = dequantized(op)) {
+    return dequantize_pair(element(codes->operands[0], r), element(codes->operands[0], r + 1));
   }
   if (is_paired(op)) {
     if (op.op == Op::kCast) {
@@ -232,7 +231,7 @@ llvm::Value* GpuEmitter::lazy_element(const Operation& op, int r) {
     bool splat = layouts_[operand] != layouts_[id];
     operands.push_back(splat ? tile(operand)[0] : element(operand, r));
   }
-  if (const Operation* codes = decoded(op)) operands[0] = element(codes->operands[0], r);
+  if (const Operation* codes = dequantized(op)) operands[0] = element(codes->operands[0], r);
   return single_operation(op, operands);
 }
 
@@ -266,7 +265,7 @@ llvm::Value* GpuEmitter::single_operation(const Operation& op, std::span<Value* 
   if (is_weight(op)) {
     return ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {}, {operands[0]});
   }
-  if (decoded(op)) return half_of(decode_pair(operands[0], ir_.getInt8(0)), 0);
+  if (dequantized(op)) return half_of(dequantize_pair(operands[0], ir_.getInt8(0)), 0);
   if (op.op == Op::kBinary && is_paired(op)) {
     Value* zero = ir_.getInt16(0);
     return half_of(
@@ -281,8 +280,8 @@ GpuEmitter::Tile GpuEmitter::paired(const Operation& op, const std::vector<Tile>
   for (size_t r = 0; r + 1 < operands[0].size(); r += 2) {
     auto packed = [&](size_t i) { return pack_halves(operands[i][r], operands[i][r + 1]); };
     Value* word = nullptr;
-    if (decoded(op)) {
-      word = decode_pair(operands[0][r], operands[0][r + 1]);
+    if (dequantized(op)) {
+      word = dequantize_pair(operands[0][r], operands[0][r + 1]);
     } else if (op.op == Op::kCast) {
       word = narrow_pair(type(op.results[0]).dtype, operands[0][r], operands[0][r + 1]);
     } else {

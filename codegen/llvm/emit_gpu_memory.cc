@@ -11,6 +11,7 @@
 
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/ptx.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
@@ -37,7 +38,7 @@ void GpuEmitter::memory_operation(const Operation& op) {
     case Op::kStore:
       order_memory(op);
       store(op);
-      if (settled_.contains(op.operands[0])) emit_barrier();
+      if (filled_scratch_.contains(op.operands[0])) emit_barrier();
       return;
     case Op::kGather:
       return gather(op);
@@ -75,8 +76,8 @@ void GpuEmitter::arrive(const Operation& op) {
 // in as one of the same type to be read.
 void GpuEmitter::order_memory(const Operation& op) {
   ValueId buffer = op.operands[0];
-  bool write = op.op == Op::kStore || op.op == Op::kScatter;
-  if (settled_.contains(buffer)) return;
+  bool write = info(op.op).writes != 0;
+  if (filled_scratch_.contains(buffer)) return;
   if (is_shared(single(buffer))) {
     auto* definition = definitions_[buffer];
     int64_t bytes = definition->integer * bytes_of(type(buffer).dtype);
@@ -95,7 +96,7 @@ void GpuEmitter::order_memory(const Operation& op) {
 
 // Scratch that products or steps of pipelines read, and that is filled before any of them stands: a
 // barrier behind each store, and none in the loops that read.
-void GpuEmitter::find_settled() {
+void GpuEmitter::find_filled_scratch() {
   std::map<ValueId, std::pair<size_t, size_t>> times;  // of the last store and the first load
   std::set<ValueId> kept;                              // by whoever reads into registers, once
   size_t now = 0;
@@ -120,7 +121,7 @@ void GpuEmitter::find_settled() {
     visit(op);
   }
   for (const auto& [scratch, between] : times) {
-    if (between.first < between.second && !kept.contains(scratch)) settled_.insert(scratch);
+    if (between.first < between.second && !kept.contains(scratch)) filled_scratch_.insert(scratch);
   }
 }
 

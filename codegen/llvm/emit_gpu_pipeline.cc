@@ -1,6 +1,6 @@
-// Rings and pipelines. With a copy engine (sm_90a) a warpgroup of its own fills the slots: one of
-// its threads runs the kernel a second time, with nothing but indices, control flow and `produce`.
-// A slot has two barriers: it is full when its bytes have arrived, empty when every warp that
+// Rings and pipelines. With TMA (sm_90a) a warpgroup of its own fills the stages: one of its
+// threads runs the kernel a second time, with nothing but indices, control flow and `produce`. A
+// stage has two barriers: it is full when its bytes have arrived, empty when every warp that
 // computes has said so. Elsewhere all threads copy, a few steps ahead, and wait for each other.
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "codegen/estimate.h"
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/ptx.h"
@@ -29,7 +30,7 @@ int64_t bytes_of(const Type& type) { return type.elements() * ((bit_width(type.d
 
 }  // namespace
 
-// ---- barriers of slots
+// ---- barriers of stages
 
 llvm::Value* GpuEmitter::shared_address(int64_t offset) {
   return ir_.CreatePtrToInt(shared_pointer(offset), ir_.getInt32Ty());
@@ -40,12 +41,12 @@ llvm::Value* GpuEmitter::instruct(ptx::Instruction instruction,
   return ptx::emit(ir_, instruction, std::span(operands.begin(), operands.size()));
 }
 
-llvm::Value* GpuEmitter::full_barrier(const Steps& steps, Value* slot) {
-  return plus(shared_address(steps.barriers), times(slot, 8));
+llvm::Value* GpuEmitter::full_barrier(const Steps& steps, Value* stage) {
+  return plus(shared_address(steps.barriers), times(stage, 8));
 }
 
-llvm::Value* GpuEmitter::empty_barrier(const Steps& steps, Value* slot) {
-  return plus(shared_address(steps.barriers + 8 * steps.slots), times(slot, 8));
+llvm::Value* GpuEmitter::empty_barrier(const Steps& steps, Value* stage) {
+  return plus(shared_address(steps.barriers + 8 * steps.stages), times(stage, 8));
 }
 
 void GpuEmitter::wait_for(Value* barrier, Value* parity) {
@@ -61,40 +62,40 @@ void GpuEmitter::wait_for(Value* barrier, Value* parity) {
 // One arrival of every warp, after the last of its lanes has read. No branch: the assembler gives
 // up on asynchronous products around one.
 //
-// Loads into registers go through another proxy than the copies that fill the slot again: without
+// Loads into registers go through another proxy than the copies that fill the stage again: without
 // a fence an arrival overtakes loads that still wait for shared memory, and the copy overwrites
 // what they were to read. Where products have ended that took what was loaded, so have the loads.
-void GpuEmitter::release(const Steps& steps, Value* slot, bool loads_ended, Value* condition) {
+void GpuEmitter::release(const Steps& steps, Value* stage, bool loads_ended, Value* condition) {
   if (!loads_ended) instruct(Instruction::kFenceAsyncProxy, {});
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {ir_.getInt32(~0u)});
   Value* first_lane = ir_.CreateICmpEQ(lane_, number(0));
-  instruct(Instruction::kBarrierArrive, {both(first_lane, condition), empty_barrier(steps, slot)});
+  instruct(Instruction::kBarrierArrive, {both(first_lane, condition), empty_barrier(steps, stage)});
 }
 
-llvm::Value* GpuEmitter::slot_before(const Steps& steps, Value* slot) {
-  Value* wraps = ir_.CreateICmpEQ(slot, number(0));
-  return ir_.CreateSelect(wraps, number(steps.slots - 1), ir_.CreateSub(slot, number(1)));
+llvm::Value* GpuEmitter::stage_before(const Steps& steps, Value* stage) {
+  Value* wraps = ir_.CreateICmpEQ(stage, number(0));
+  return ir_.CreateSelect(wraps, number(steps.stages - 1), ir_.CreateSub(stage, number(1)));
 }
 
-std::pair<llvm::Value*, llvm::Value*> GpuEmitter::following(const Steps& steps, Value* slot,
+std::pair<llvm::Value*, llvm::Value*> GpuEmitter::following(const Steps& steps, Value* stage,
                                                             Value* phase) {
-  Value* next = plus(slot, 1);
-  Value* wraps = ir_.CreateICmpEQ(next, number(steps.slots));
+  Value* next = plus(stage, 1);
+  Value* wraps = ir_.CreateICmpEQ(next, number(steps.stages));
   return {ir_.CreateSelect(wraps, number(0), next),
           ir_.CreateXor(phase, ir_.CreateZExt(wraps, ir_.getInt32Ty()))};
 }
 
-void GpuEmitter::advance(const Steps& steps, Value* slot, Value* phase) {
-  auto [next, next_phase] = following(steps, slot, phase);
-  ir_.CreateStore(next, steps.slot);
+void GpuEmitter::advance(const Steps& steps, Value* stage, Value* phase) {
+  auto [next, next_phase] = following(steps, stage, phase);
+  ir_.CreateStore(next, steps.stage);
   ir_.CreateStore(next_phase, steps.phase);
 }
 
-llvm::Value* GpuEmitter::as_index(Value* slot) { return ir_.CreateZExt(slot, ir_.getInt64Ty()); }
+llvm::Value* GpuEmitter::as_index(Value* stage) { return ir_.CreateZExt(stage, ir_.getInt64Ty()); }
 
 // ---- roles
 
-bool GpuEmitter::has_matrix_stores() const { return target_.arch == "sm_90a"; }
+bool GpuEmitter::has_matrix_stores() const { return arch_spec(target_.arch).uses.stmatrix; }
 
 int GpuEmitter::copy_threads() const {
   return has_async_products_ ? kCopyThreadsBesideProducts : kCopyThreads;
@@ -105,7 +106,7 @@ int GpuEmitter::threads() const { return threads_ + (specialised_ ? copy_threads
 void GpuEmitter::make_positions() {
   auto variable = [&](llvm::Type* type) { return ir_.CreateAlloca(type); };
   for (Steps& steps : steps_) {
-    for (llvm::AllocaInst** place : {&steps.slot, &steps.phase, &steps.fill}) {
+    for (llvm::AllocaInst** place : {&steps.stage, &steps.phase, &steps.fill}) {
       *place = variable(ir_.getInt32Ty());
     }
   }
@@ -116,37 +117,39 @@ void GpuEmitter::make_positions() {
 
 void GpuEmitter::start_positions(int phase) {
   for (Steps& steps : steps_) {
-    ir_.CreateStore(number(0), steps.slot);
+    ir_.CreateStore(number(0), steps.stage);
     ir_.CreateStore(number(phase), steps.phase);
   }
 }
 
-// Before the roles part: barriers, and leave for the next launch to come in early.
+// Before the roles part: barriers, and PDL of the next launch.
 void GpuEmitter::prepare_roles() {
   when(ir_.CreateICmpEQ(thread_, number(0)), [&] {
     for (const Steps& steps : steps_) {
-      for (int slot = 0; slot < steps.slots; ++slot) {
-        instruct(Instruction::kBarrierInit, {full_barrier(steps, number(slot)), number(1)});
+      for (int stage = 0; stage < steps.stages; ++stage) {
+        instruct(Instruction::kBarrierInit, {full_barrier(steps, number(stage)), number(1)});
         instruct(Instruction::kBarrierInit,
-                 {empty_barrier(steps, number(slot)), number(threads_ / kWarp)});
+                 {empty_barrier(steps, number(stage)), number(threads_ / kWarp)});
       }
     }
     instruct(Instruction::kFenceBarrierInit, {});
     instruct(Instruction::kFenceAsyncProxy, {});
-    for (size_t i = 0; i < maps_.size(); ++i) instruct(Instruction::kPrefetchMap, {map_value(i)});
+    for (size_t i = 0; i < tma_descriptors_.size(); ++i) {
+      instruct(Instruction::kPrefetchTensorMap, {descriptor_value(i)});
+    }
   });
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
-  instruct(Instruction::kLetNextBegin, {});
+  instruct(Instruction::kGridDepLaunch, {});
 }
 
 // Without roles nothing is fetched ahead: who comes behind may fetch, and this kernel waits.
-void GpuEmitter::overlap_launches() {
-  instruct(Instruction::kLetNextBegin, {});
-  instruct(Instruction::kWaitForPrevious, {});
+void GpuEmitter::launch_dependents_and_wait() {
+  instruct(Instruction::kGridDepLaunch, {});
+  instruct(Instruction::kGridDepWait, {});
 }
 
-llvm::Value* GpuEmitter::map_value(size_t map) {
-  return function_->getArg(static_cast<unsigned>(kernel_.parameters.size() + map));
+llvm::Value* GpuEmitter::descriptor_value(size_t descriptor) {
+  return function_->getArg(static_cast<unsigned>(kernel_.parameters.size() + descriptor));
 }
 
 void GpuEmitter::run_roles() {
@@ -160,7 +163,7 @@ void GpuEmitter::run_roles() {
 
   ir_.SetInsertPoint(copies);
   role_ = Role::kCopies;
-  if (registers > 0) instruct(Instruction::kFewerRegisters, {number(kCopyRegisters)});
+  if (registers > 0) instruct(Instruction::kSetMaxNRegDec, {number(kCopyRegisters)});
   when(ir_.CreateICmpEQ(thread_, number(threads_)), [&] {
     start_positions(1);  // a fresh barrier counts as passed once
     ir_.CreateStore(waits_late() ? ir_.getTrue() : ir_.getFalse(), waited_);
@@ -172,9 +175,9 @@ void GpuEmitter::run_roles() {
   uniform_.clear();
   ir_.SetInsertPoint(computes);
   role_ = Role::kComputes;
-  if (registers > 0) instruct(Instruction::kMoreRegisters, {number(registers)});
+  if (registers > 0) instruct(Instruction::kSetMaxNRegInc, {number(registers)});
   start_positions(0);
-  if (!waits_late()) instruct(Instruction::kWaitForPrevious, {});
+  if (!waits_late()) instruct(Instruction::kGridDepWait, {});
   make_tables();
   region(kernel_.body);
   ir_.CreateRetVoid();
@@ -190,10 +193,10 @@ void GpuEmitter::wait_before(const Operation& op) {
   const Parameter& parameter = kernel_.parameters[buffer];
   if (parameter.constant || parameter.own) return;
   if (role_ == Role::kCopies) {  // what it reads decides what it fetches
-    instruct(Instruction::kWaitForPrevious, {});
+    instruct(Instruction::kGridDepWait, {});
     ir_.CreateStore(ir_.getTrue(), waited_);
   } else if (waits_late() && !has_waited_) {
-    instruct(Instruction::kWaitForPrevious, {});
+    instruct(Instruction::kGridDepWait, {});
     has_waited_ = true;
   }
 }
@@ -202,8 +205,8 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
   switch (op.op) {
     case Op::kRing:
       return;
-    case Op::kFetchRun:
-    case Op::kFetchBox:
+    case Op::kBulkLoad:
+    case Op::kTmaLoad:
       return fetch(op);
     case Op::kRead:
       if (folded_.contains(&op)) return clear_for_products(op);
@@ -218,44 +221,44 @@ void GpuEmitter::pipeline_operation(const Operation& op) {
 void GpuEmitter::fetch(const Operation& op) {
   bool constant = kernel_.parameters[static_cast<size_t>(op.operands[2])].constant;
   if (fetches_ == (constant ? Fetches::kOthers : Fetches::kConstants)) return;
-  if (op.op == Op::kFetchRun) return specialised_ ? fetch_run(op) : copy_run(op);
-  specialised_ ? fetch_box(op) : copy_box(op);
+  if (op.op == Op::kBulkLoad) return specialised_ ? bulk_load(op) : bulk_load_by_threads(op);
+  specialised_ ? tma_load(op) : tma_load_by_threads(op);
 }
 
-llvm::Value* GpuEmitter::slot_pointer(const Ring& ring, Value* slot) {
-  Value* narrow = ir_.CreateTrunc(slot, ir_.getInt32Ty());
+llvm::Value* GpuEmitter::stage_pointer(const Ring& ring, Value* stage) {
+  Value* narrow = ir_.CreateTrunc(stage, ir_.getInt32Ty());
   return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), shared_pointer(ring.offset),
-                               as_index(times(narrow, ring.slot_bytes)));
+                               as_index(times(narrow, ring.stage_bytes)));
 }
 
-void GpuEmitter::fetch_run(const Operation& op) {
+void GpuEmitter::bulk_load(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
-  const Type& slot = type(op.operands[0]);
-  Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
+  const Type& stage = type(op.operands[0]);
+  Value* to = ir_.CreatePtrToInt(stage_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
   Value* from =
-      ir_.CreateGEP(memory_type(slot.dtype), single(op.operands[2]), single(op.operands[3]));
-  instruct(Instruction::kCopyRun,
-           {to, from, number(bytes_of(slot)), arrival_, ir_.getInt64(kNormalPolicy)});
+      ir_.CreateGEP(memory_type(stage.dtype), single(op.operands[2]), single(op.operands[3]));
+  instruct(Instruction::kBulkLoad,
+           {to, from, number(bytes_of(stage)), arrival_, ir_.getInt64(kNormalPolicy)});
 }
 
-void GpuEmitter::fetch_box(const Operation& op) {
+void GpuEmitter::tma_load(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
-  Value* to = ir_.CreatePtrToInt(slot_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
+  Value* to = ir_.CreatePtrToInt(stage_pointer(ring, single(op.operands[1])), ir_.getInt32Ty());
   auto narrow = [&](size_t i) { return ir_.CreateTrunc(single(op.operands[i]), ir_.getInt32Ty()); };
   if (ring.row_bytes > 0 && ring.box_bytes > ring.row_bytes) {  // rows of several pieces
     Value* piece = ir_.CreateUDiv(narrow(4), number(ring.row_bytes / 2));
-    instruct(Instruction::kCopyBoxes, {to, map_value(map_of_[&op]), number(0), piece, narrow(3),
-                                       arrival_, ir_.getInt64(kNormalPolicy)});
+    instruct(Instruction::kTmaLoad3d, {to, descriptor_value(descriptor_of_[&op]), number(0), piece,
+                                       narrow(3), arrival_, ir_.getInt64(kNormalPolicy)});
     return;
   }
   if (op.integer > 0) {
     Value* box = ir_.CreateUDiv(narrow(4), number(type(op.operands[0]).shape[1]));
-    instruct(Instruction::kCopyBoxes, {to, map_value(map_of_[&op]), number(0), narrow(3), box,
-                                       arrival_, ir_.getInt64(kNormalPolicy)});
+    instruct(Instruction::kTmaLoad3d, {to, descriptor_value(descriptor_of_[&op]), number(0),
+                                       narrow(3), box, arrival_, ir_.getInt64(kNormalPolicy)});
     return;
   }
-  instruct(Instruction::kCopyBox, {to, map_value(map_of_[&op]), narrow(4), narrow(3), arrival_,
-                                   ir_.getInt64(kNormalPolicy)});
+  instruct(Instruction::kTmaLoad2d, {to, descriptor_value(descriptor_of_[&op]), narrow(4),
+                                     narrow(3), arrival_, ir_.getInt64(kNormalPolicy)});
 }
 
 void GpuEmitter::produce(const Operation& op) {
@@ -264,47 +267,47 @@ void GpuEmitter::produce(const Operation& op) {
   ir_.CreateStore(lo, begin_);
   when(ir_.CreateNot(ir_.CreateLoad(ir_.getInt1Ty(), waited_)), [&] { produce_first(op); });
   index_loop(ir_.CreateLoad(ir_.getInt64Ty(), begin_), hi, [&](Value* counter) {
-    Value* slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+    Value* stage = ir_.CreateLoad(ir_.getInt32Ty(), steps.stage);
     Value* phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
-    wait_for(empty_barrier(steps, slot), phase);
-    arrival_ = full_barrier(steps, slot);
+    wait_for(empty_barrier(steps, stage), phase);
+    arrival_ = full_barrier(steps, stage);
     instruct(Instruction::kBarrierExpect, {arrival_, number(steps.bytes)});
-    fetch_step(op.regions[0], counter, slot);
-    advance(steps, slot, phase);
+    fetch_step(op.regions[0], counter, stage);
+    advance(steps, stage, phase);
   });
 }
 
-// The slots are empty at first: what no launch writes is fetched into all of them before the launch
-// before this one has ended, the rest afterwards.
+// The stages are empty at first: what no launch writes is fetched into all of them before
+// griddepcontrol.wait, the rest afterwards.
 void GpuEmitter::produce_first(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
   Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
   Value* end = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, hi,
-                                         ir_.CreateNSWAdd(lo, index_constant(steps.slots)));
-  auto slot_of = [&](Value* counter) {
+                                         ir_.CreateNSWAdd(lo, index_constant(steps.stages)));
+  auto stage_of = [&](Value* counter) {
     return ir_.CreateTrunc(ir_.CreateSub(counter, lo), ir_.getInt32Ty());
   };
   fetches_ = Fetches::kConstants;
   index_loop(lo, end, [&](Value* counter) {
-    arrival_ = full_barrier(steps, slot_of(counter));
+    arrival_ = full_barrier(steps, stage_of(counter));
     instruct(Instruction::kBarrierExpect, {arrival_, number(steps.bytes)});
-    fetch_step(op.regions[0], counter, slot_of(counter));
+    fetch_step(op.regions[0], counter, stage_of(counter));
   });
-  instruct(Instruction::kWaitForPrevious, {});
+  instruct(Instruction::kGridDepWait, {});
   ir_.CreateStore(ir_.getTrue(), waited_);
   fetches_ = Fetches::kOthers;
   index_loop(lo, end, [&](Value* counter) {
-    arrival_ = full_barrier(steps, slot_of(counter));
-    fetch_step(op.regions[0], counter, slot_of(counter));
-    advance(steps, slot_of(counter), ir_.CreateLoad(ir_.getInt32Ty(), steps.phase));
+    arrival_ = full_barrier(steps, stage_of(counter));
+    fetch_step(op.regions[0], counter, stage_of(counter));
+    advance(steps, stage_of(counter), ir_.CreateLoad(ir_.getInt32Ty(), steps.phase));
   });
   fetches_ = Fetches::kAll;
   ir_.CreateStore(ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, lo, end), begin_);
 }
 
-void GpuEmitter::fetch_step(const Region& produce, Value* counter, Value* slot) {
+void GpuEmitter::fetch_step(const Region& produce, Value* counter, Value* stage) {
   values_[produce.arguments[0]] = {counter};
-  values_[produce.arguments[1]] = {as_index(slot)};
+  values_[produce.arguments[1]] = {as_index(stage)};
   in_produce_ = true;
   region(produce);
   in_produce_ = false;
@@ -326,8 +329,8 @@ void GpuEmitter::index_loop(Value* lo, Value* hi, const std::function<void(Value
   ir_.SetInsertPoint(after);
 }
 
-// Steps of the arithmetic: `before_step` waits for the slot, `after_step` may give it back. What is
-// carried leaves through `drain`, which only runs where there was a step.
+// Steps of the arithmetic: `before_step` waits for the stage, `after_step` may give it back. What
+// is carried leaves through `drain`, which only runs where there was a step.
 void GpuEmitter::consume_steps(const Operation& op, const StepHooks& hooks) {
   const Region& inside = op.regions[1];
   auto& context = module_.getContext();
@@ -445,26 +448,26 @@ std::vector<const Operation*> GpuEmitter::readable_ahead(const Region& consume) 
   return out;
 }
 
-// Nothing else looks at the slot: no reads of the next step need to be begun ahead.
+// Nothing else looks at the stage: no reads of the next step need to be begun ahead.
 bool GpuEmitter::reads_all(const Region& consume,
                            const std::vector<const Operation*>& reads) const {
-  auto of_slot = std::ranges::count_if(consume.operations, [&](const Operation& op) {
+  auto of_stage = std::ranges::count_if(consume.operations, [&](const Operation& op) {
     return std::ranges::count(op.operands, consume.arguments[1]) > 0;
   });
-  return !reads.empty() && static_cast<size_t>(of_slot) == reads.size();
+  return !reads.empty() && static_cast<size_t>(of_stage) == reads.size();
 }
 
 GpuEmitter::Tile GpuEmitter::read_all(const std::vector<const Operation*>& reads,
-                                      const Region& consume, Value* slot) {
+                                      const Region& consume, Value* stage) {
   ValueId argument = consume.arguments[1];
-  Tile before = std::exchange(values_[argument], {as_index(slot)}), out;
+  Tile before = std::exchange(values_[argument], {as_index(stage)}), out;
   for (const Operation* op : reads) std::ranges::copy(read(*op), std::back_inserter(out));
   values_[argument] = std::move(before);
   return out;
 }
 
-// Whether a step reads its slot into registers; asynchronous products read it as copies write it.
-bool GpuEmitter::loads_from_slot(const Region& consume) const {
+// Whether a step reads its stage into registers; asynchronous products read it as copies write it.
+bool GpuEmitter::loads_from_stage(const Region& consume) const {
   return std::ranges::any_of(consume.operations, [&](const Operation& op) {
     if (op.op == Op::kRead) return !folded_.contains(&op);
     return op.op == Op::kDot && ring_dot(kernel_, definitions_, op, threads_) &&
@@ -475,16 +478,16 @@ bool GpuEmitter::loads_from_slot(const Region& consume) const {
 void GpuEmitter::consume(const Operation& op) {
   const Steps& steps = steps_[steps_of_[&op]];
   const Region& inside = op.regions[1];
-  Value *slot = nullptr, *phase = nullptr;
+  Value *stage = nullptr, *phase = nullptr;
   Value *lo = single(op.operands[0]), *hi = single(op.operands[1]);
   bool runs_on = std::ranges::any_of(
       inside.operations, [&](const Operation& product) { return in_flight_.contains(&product); });
   most_in_flight_ = groups_in_flight(inside);
   std::vector<const Operation*> reads = readable_ahead(inside);
   auto wait_here = [&] {
-    slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+    stage = ir_.CreateLoad(ir_.getInt32Ty(), steps.stage);
     phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
-    wait_for(full_barrier(steps, slot), phase);
+    wait_for(full_barrier(steps, stage), phase);
   };
   auto take = [&](const Tile& all) {
     auto next = all.begin();
@@ -501,38 +504,38 @@ void GpuEmitter::consume(const Operation& op) {
     // Not ahead: the assembler runs products one after the other if they surround a wait (C7513).
     hooks.before_step = [&](Value* counter) {
       wait_here();
-      take(read_all(reads, inside, slot));
-      if (!runs_on) return as_index(slot);
-      // Products of the step before may still read its slot: it is given back after their end.
-      give_back_ = [this, &steps, slot, counter, lo] {
-        release(steps, slot_before(steps, slot), /*loads_ended=*/true,
+      take(read_all(reads, inside, stage));
+      if (!runs_on) return as_index(stage);
+      // Products of the step before may still read its stage: it is given back after their end.
+      give_back_ = [this, &steps, stage, counter, lo] {
+        release(steps, stage_before(steps, stage), /*loads_ended=*/true,
                 ir_.CreateICmpNE(counter, lo));
       };
       stages_in_flight_.begin_step(most_in_flight_);
-      return as_index(slot);
+      return as_index(stage);
     };
   } else {
     hooks.first = [&] {
       wait_here();
-      return read_all(reads, inside, slot);
+      return read_all(reads, inside, stage);
     };
     hooks.take = take;
     hooks.before_step = [&](Value* counter) {
-      slot = ir_.CreateLoad(ir_.getInt32Ty(), steps.slot);
+      stage = ir_.CreateLoad(ir_.getInt32Ty(), steps.stage);
       phase = ir_.CreateLoad(ir_.getInt32Ty(), steps.phase);
-      // Past the last step there is nothing to wait for: this step's own slot is full.
+      // Past the last step there is nothing to wait for: this step's own stage is full.
       Value* more = ir_.CreateICmpSLT(ir_.CreateNSWAdd(counter, index_constant(1)), hi);
-      auto [next, next_phase] = following(steps, slot, phase);
-      wait_for(full_barrier(steps, ir_.CreateSelect(more, next, slot)),
+      auto [next, next_phase] = following(steps, stage, phase);
+      wait_for(full_barrier(steps, ir_.CreateSelect(more, next, stage)),
                ir_.CreateSelect(more, next_phase, phase));
       for_next = read_all(reads, inside, next);
-      return as_index(slot);
+      return as_index(stage);
     };
     hooks.next = [&] { return for_next; };
   }
   hooks.after_step = [&](Value*) {
-    if (!runs_on) release(steps, slot, !loads_from_slot(inside));
-    advance(steps, slot, phase);
+    if (!runs_on) release(steps, stage, !loads_from_stage(inside));
+    advance(steps, stage, phase);
   };
   hooks.drain = [&](std::vector<Tile>& lasts) {
     if (!runs_on) return;
@@ -540,13 +543,13 @@ void GpuEmitter::consume(const Operation& op) {
       const Operation* made = definitions_[yielded(inside)[i]];
       if (made && in_flight_.contains(made)) lasts[i] = ptx::finish_products(ir_, lasts[i]);
     }
-    release(steps, slot_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.slot)),
+    release(steps, stage_before(steps, ir_.CreateLoad(ir_.getInt32Ty(), steps.stage)),
             /*loads_ended=*/true);
   };
   consume_steps(op, hooks);
 }
 
-// Elements that one vector takes from a slot.
+// Elements that one vector takes from a stage.
 int GpuEmitter::read_width(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   const Type& result = type(op.results[0]);
@@ -565,8 +568,8 @@ int GpuEmitter::read_width(const Operation& op) {
   return width;
 }
 
-// Rows of boxes are swizzled: 16-byte units change places with those whose number differs in the
-// row's low bits.
+// Rows of TMA boxes are swizzled: 16-byte units change places with those whose number differs in
+// the row's low bits.
 GpuEmitter::Tile GpuEmitter::read(const Operation& op) {
   const Ring& ring = rings_[op.operands[0]];
   const Type& result = type(op.results[0]);
@@ -574,7 +577,7 @@ GpuEmitter::Tile GpuEmitter::read(const Operation& op) {
   int bytes = (bit_width(result.dtype) + 7) / 8;
   std::vector<int64_t> strides{result.shape.back(), 1};
   if (!op.integers.empty()) strides = {op.integers.front(), op.integers.back()};
-  Value* base = slot_pointer(ring, single(op.operands[1]));
+  Value* base = stage_pointer(ring, single(op.operands[1]));
   Value* first = op.operands[2] == kNone
                      ? number(0)
                      : ir_.CreateTrunc(single(op.operands[2]), ir_.getInt32Ty());

@@ -1,18 +1,20 @@
-// What pipelines need before anything is emitted: rings in shared memory, maps for boxes, registers
-// and blocks, and what the copying thread must know.
+// What pipelines need before anything is emitted: rings in shared memory, TMA descriptors,
+// registers and CTAs per SM, and what the copying thread must know.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "codegen/estimate.h"
 #include "codegen/llvm/emit_gpu.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
 namespace {
 
-constexpr int64_t kBoxAlignment = 1024;  // of swizzled slots
+constexpr int64_t kBoxAlignment = 1024;  // of swizzled stages
 constexpr int kSwizzledBytes = 128;      // whose units change places at most
 
 int64_t bytes_of(const Type& type) { return type.elements() * ((bit_width(type.dtype) + 7) / 8); }
@@ -29,55 +31,55 @@ bool contains_pipeline(const Operation& op) {
 void GpuEmitter::plan_ring(const Operation& op) {
   const Type& type = kernel_.types[op.results[0]];
   Ring ring;
-  ring.slots = static_cast<int>(op.integer);
-  ring.slot_bytes = bytes_of(type);
+  ring.stages = static_cast<int>(op.integer);
+  ring.stage_bytes = bytes_of(type);
   rings_[op.results[0]] = ring;
 }
 
-// Sizes of a map are read by the host, which knows parameters and constants only.
-void GpuEmitter::plan_box(const Operation& fetch) {
-  const Type& slot = kernel_.types[fetch.operands[0]];
-  auto size = [&](size_t operand) -> MatrixMap::Size {
+// Sizes of a TMA descriptor are read by the host, which knows parameters and constants only.
+void GpuEmitter::plan_tma_load(const Operation& fetch) {
+  const Type& stage = kernel_.types[fetch.operands[0]];
+  auto size = [&](size_t operand) -> TmaDescriptor::Size {
     ValueId id = fetch.operands[operand];
     if (static_cast<size_t>(id) < kernel_.parameters.size()) return {id, 0};
     const Operation* made = definitions_[id];
     if (made && made->op == Op::kIndexConstant) return {-1, made->integer};
     throw UserError(
-        fmt::format("kernel @{}: sizes of a matrix that boxes are fetched from must be "
+        fmt::format("kernel @{}: sizes of a matrix that TMA loads read must be "
                     "parameters or constants",
                     kernel_.name));
   };
   auto groups = static_cast<int>(fetch.integer);
   // Products read elements of 16 bits or tf32, in rows whose units have changed places.
   bool tf32 = rings_of_tf32_.contains(fetch.operands[0]);
-  bool swizzled = bit_width(slot.dtype) == 16 || tf32 || meets_in_banks(fetch.operands[0]);
-  MatrixMap map{fetch.operands[2], slot.dtype,
-                size(5),           size(6),
-                size(7),           slot.shape[0] / std::max(1, groups),
-                slot.shape[1],     groups,
-                swizzled,          tf32};
-  int row_bytes = slot.shape[1] * bit_width(slot.dtype) / 8;
+  bool swizzled = bit_width(stage.dtype) == 16 || tf32 || meets_in_banks(fetch.operands[0]);
+  TmaDescriptor descriptor{fetch.operands[2], stage.dtype,
+                           size(5),           size(6),
+                           size(7),           stage.shape[0] / std::max(1, groups),
+                           stage.shape[1],    groups,
+                           swizzled,          tf32};
+  int row_bytes = stage.shape[1] * bit_width(stage.dtype) / 8;
   bool wide = row_bytes == 2 * kSwizzledBytes && groups == 0;
   bool fits = swizzled ? row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || wide
-                       : row_bytes % 16 == 0 && slot.shape[1] <= 256;
-  if (!fits || slot.shape[0] > 256) {
-    throw UserError(
-        fmt::format("kernel @{}: a box has up to 256 rows of 32, 64, 128 or 256 bytes (wider than "
-                    "16 bits: up to 256 elements), not {} of {}",
-                    kernel_.name, slot.shape[0], row_bytes));
+                       : row_bytes % 16 == 0 && stage.shape[1] <= 256;
+  if (!fits || stage.shape[0] > 256) {
+    throw UserError(fmt::format(
+        "kernel @{}: a TMA box has up to 256 rows of 32, 64, 128 or 256 bytes (wider than "
+        "16 bits: up to 256 elements), not {} of {}",
+        kernel_.name, stage.shape[0], row_bytes));
   }
-  auto same = [&](const MatrixMap& other) {
-    auto equal = [](const MatrixMap::Size& a, const MatrixMap::Size& b) {
+  auto same = [&](const TmaDescriptor& other) {
+    auto equal = [](const TmaDescriptor::Size& a, const TmaDescriptor::Size& b) {
       return a.parameter == b.parameter && a.constant == b.constant;
     };
-    return other.buffer == map.buffer && equal(other.rows, map.rows) &&
-           equal(other.columns, map.columns) && equal(other.stride, map.stride) &&
-           other.box_rows == map.box_rows && other.box_columns == map.box_columns &&
-           other.groups == map.groups && other.tf32 == map.tf32;
+    return other.buffer == descriptor.buffer && equal(other.rows, descriptor.rows) &&
+           equal(other.columns, descriptor.columns) && equal(other.stride, descriptor.stride) &&
+           other.box_rows == descriptor.box_rows && other.box_columns == descriptor.box_columns &&
+           other.groups == descriptor.groups && other.tf32 == descriptor.tf32;
   };
-  auto found = std::ranges::find_if(maps_, same);
-  map_of_[&fetch] = static_cast<size_t>(found - maps_.begin());
-  if (found == maps_.end()) maps_.push_back(map);
+  auto found = std::ranges::find_if(tma_descriptors_, same);
+  descriptor_of_[&fetch] = static_cast<size_t>(found - tma_descriptors_.begin());
+  if (found == tma_descriptors_.end()) tma_descriptors_.push_back(descriptor);
   Ring& ring = rings_[fetch.operands[0]];
   ring.box_bytes = row_bytes;
   if (swizzled) ring.row_bytes = std::min(row_bytes, kSwizzledBytes);
@@ -86,40 +88,40 @@ void GpuEmitter::plan_box(const Operation& fetch) {
 // Whether lanes of a warp read the same place of several rows at once, which units that stay where
 // they are would bring from the same banks.
 bool GpuEmitter::meets_in_banks(ValueId ring) const {
-  const std::vector<int>& slot = kernel_.types[ring].shape;
-  int row_bytes = slot.back() * bit_width(kernel_.types[ring].dtype) / 8;
-  if (slot.size() != 2 || (row_bytes != 128 && row_bytes != 64 && row_bytes != 32)) return false;
+  const std::vector<int>& stage = kernel_.types[ring].shape;
+  int row_bytes = stage.back() * bit_width(kernel_.types[ring].dtype) / 8;
+  if (stage.size() != 2 || (row_bytes != 128 && row_bytes != 64 && row_bytes != 32)) return false;
   return std::ranges::any_of(users_[ring], [&](const auto& user) {
-    if (user.first->op != Op::kRead || kernel_.types[user.first->results[0]].shape != slot) {
+    if (user.first->op != Op::kRead || kernel_.types[user.first->results[0]].shape != stage) {
       return false;
     }
     const Layout& layout = layouts_[user.first->results[0]];
     if (!layout.is_bits()) return false;
     return std::ranges::count_if(layout.thread_bits.begin(), layout.thread_bits.begin() + 5,
-                                 [&](int bit) { return bit >= 0 && 1 << bit >= slot[1]; }) >= 2;
+                                 [&](int bit) { return bit >= 0 && 1 << bit >= stage[1]; }) >= 2;
   });
 }
 
 void GpuEmitter::plan_pipeline(const Operation& op) {
   Steps steps;
-  steps.slots = static_cast<int>(op.integer);
-  if (steps.slots < 2) {  // one is given back only after the next one has been waited for
-    throw UserError(fmt::format("kernel @{}: a pipeline needs two slots", kernel_.name));
+  steps.stages = static_cast<int>(op.integer);
+  if (steps.stages < 2) {  // one is given back only after the next one has been waited for
+    throw UserError(fmt::format("kernel @{}: a pipeline needs two stages", kernel_.name));
   }
   for (const Operation& fetch : op.regions[0].operations) {
-    if (fetch.op != Op::kFetchBox && fetch.op != Op::kFetchRun) continue;
+    if (fetch.op != Op::kTmaLoad && fetch.op != Op::kBulkLoad) continue;
     if (static_cast<size_t>(fetch.operands[2]) >= kernel_.parameters.size()) {
       throw UserError(
           fmt::format("kernel @{}: pipelines fetch from parameters only", kernel_.name));
     }
-    if (fetch.op == Op::kFetchBox) plan_box(fetch);
+    if (fetch.op == Op::kTmaLoad) plan_tma_load(fetch);
     const Ring& ring = rings_[fetch.operands[0]];
-    if (ring.slots != steps.slots) {
-      throw UserError(fmt::format("kernel @{}: a pipeline of {} slots fetches into a ring of {}",
-                                  kernel_.name, steps.slots, ring.slots));
+    if (ring.stages != steps.stages) {
+      throw UserError(fmt::format("kernel @{}: a pipeline of {} stages fetches into a ring of {}",
+                                  kernel_.name, steps.stages, ring.stages));
     }
     steps.rings.push_back(fetch.operands[0]);
-    steps.bytes += ring.slot_bytes;
+    steps.bytes += ring.stage_bytes;
   }
   std::ranges::sort(steps.rings);
   if (std::ranges::adjacent_find(steps.rings) != steps.rings.end() || steps.rings.empty()) {
@@ -149,11 +151,11 @@ void GpuEmitter::place_rings() {
     for (auto& [id, ring] : rings_) {
       if ((ring.row_bytes > 0) != boxes) continue;
       int64_t alignment = boxes ? kBoxAlignment : 128;
-      ring.slot_bytes = (ring.slot_bytes + alignment - 1) / alignment * alignment;
-      ring.offset = shared_.keep(ring.slot_bytes * ring.slots);
+      ring.stage_bytes = (ring.stage_bytes + alignment - 1) / alignment * alignment;
+      ring.offset = shared_.keep(ring.stage_bytes * ring.stages);
     }
   }
-  for (Steps& steps : steps_) steps.barriers = shared_.keep(16 * steps.slots);
+  for (Steps& steps : steps_) steps.barriers = shared_.keep(16 * steps.stages);
 }
 
 // ---- registers
@@ -165,31 +167,35 @@ constexpr int kAddressesOfFewTokens = 24;
 
 }  // namespace
 
-// Kernels of few tokens are short: blocks of the next launch should come in early, so registers
-// must not keep out what fits by its memory. Others need their registers more.
-int GpuEmitter::blocks() const {
+// Kernels of few tokens are short: CTAs of the next launch should come in by PDL, so registers must
+// not keep out what fits by its memory. Others need their registers more.
+int GpuEmitter::ctas_per_sm() const {
   constexpr int kEnoughRegisters = 64;
-  if (kernel_.resident > 0) return kernel_.resident;
+  if (kernel_.ctas_per_sm > 0) return kernel_.ctas_per_sm;
   if (!has_grouped_products_) return 1;
   int64_t by_memory = target_.shared_bytes / std::max<int64_t>(1, shared_.total());
   int live = live_registers(kernel_, layouts_, threads_);
   int needed = live > kEnoughRegisters ? live + kAddressesOfFewTokens : kEnoughRegisters;
-  int blocks = 1;
-  while (blocks < by_memory && registers_with(blocks + 1, threads()) >= needed) ++blocks;
-  return blocks;
+  int ctas = 1;
+  while (ctas < by_memory &&
+         registers_with(arch_spec(target_.arch).sm, ctas + 1, threads()) >= needed)
+    ++ctas;
+  return ctas;
 }
 
 bool GpuEmitter::has_registers_to_spare() const {
   constexpr int kHoisted = 12;
   if (!has_grouped_products_) return false;
   int live = live_registers(kernel_, layouts_, threads_);
-  return live + kAddressesOfFewTokens + kHoisted <= registers_with(blocks(), threads());
+  return live + kAddressesOfFewTokens + kHoisted <=
+         registers_with(arch_spec(target_.arch).sm, ctas_per_sm(), threads());
 }
 
 // Registers are dealt anew where an equal share is too little for what is alive at once.
 int GpuEmitter::registers_to_compute() const {
   int live = live_registers(kernel_, layouts_, threads_);
-  RegisterShare share = share_registers(live, threads_, has_async_products_ ? copy_threads() : 0);
+  RegisterShare share = share_registers(arch_spec(target_.arch).sm, live, threads_,
+                                        has_async_products_ ? copy_threads() : 0);
   return share.dealt_anew ? share.computing : 0;
 }
 
@@ -225,10 +231,10 @@ void GpuEmitter::need(ValueId id) {
     case Op::kIf:
       for (size_t i = 0; i < op->results.size(); ++i) {
         if (op->results[i] != id) continue;
-        if (op->op == Op::kFor) need(op->operands[3 + i]);
+        if (op->op == Op::kFor) need(op->operands[static_cast<size_t>(info(op->op).operands) + i]);
         for (const Region& region : op->regions) need(region.operations.back().operands[i]);
       }
-      for (size_t i = 0; i < (op->op == Op::kFor ? 3u : 1u); ++i) need(op->operands[i]);
+      for (size_t i = 0; i < static_cast<size_t>(info(op->op).operands); ++i) need(op->operands[i]);
       return;
     default:
       for (ValueId operand : op->operands) need(operand);
@@ -245,7 +251,7 @@ void GpuEmitter::plan_copies(const Region& region) {
       }
       continue;
     }
-    for (size_t i = 0; i < (op.op == Op::kFor ? 3u : 1u); ++i) need(op.operands[i]);
+    for (size_t i = 0; i < static_cast<size_t>(info(op.op).operands); ++i) need(op.operands[i]);
     for (const Region& inner : op.regions) plan_copies(inner);
   }
 }

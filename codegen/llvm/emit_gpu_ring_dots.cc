@@ -1,4 +1,4 @@
-// Products whose right operand is a slot of a ring, or rows of scratch: wgmma where the
+// Products whose right operand is a stage of a ring, or rows of scratch: wgmma where the
 // architecture has it, which runs beside everything else, or mma.sync. Sums lie the same in both.
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
@@ -112,15 +112,14 @@ void GpuEmitter::multiply_ring(const Operation& op, const RingDot& operands) {
   RingProduct product(kernel_, op, operands, threads_);
   for (const Operation* read : {operands.left, operands.right}) {
     if (op.tf32 && !rings_of_tf32_.contains(read->operands[0])) {
-      throw UserError(fmt::format(
-          "kernel @{}: what tf32 products read is rounded in its slot, so nothing else may read it",
-          kernel_.name));
+      throw UserError(
+          fmt::format("kernel @{}: what tf32 products read is rounded in its stage, so nothing "
+                      "else may read it",
+                      kernel_.name));
     }
     if (!read || read->op == Op::kLoad || rings_[read->operands[0]].row_bytes > 0) continue;
-    throw UserError(
-        fmt::format("kernel @{}: products read slots that are fetched as boxes, not as "
-                    "runs",
-                    kernel_.name));
+    throw UserError(fmt::format(
+        "kernel @{}: products read stages that TMA loads fill, not bulk loads", kernel_.name));
   }
   if (!op.integers.empty() && (product.columns != 8 || product.steps % 2 != 0 || !operands.right ||
                                operands.right->op != Op::kLoad)) {
@@ -148,7 +147,7 @@ GpuEmitter::Tile GpuEmitter::left_words(const RingProduct& product, int block, i
 }
 
 llvm::Value* GpuEmitter::descriptor(const Operation& read) {
-  Value* pointer = slot_pointer(rings_[read.operands[0]], single(read.operands[1]));
+  Value* pointer = stage_pointer(rings_[read.operands[0]], single(read.operands[1]));
   Value* address = ir_.CreatePtrToInt(pointer, ir_.getInt32Ty());
   Value* units = ir_.CreateLShr(ir_.CreateAnd(address, number(0x3ffff)), 4);
   Value* whole = ir_.CreateOr(ir_.CreateZExt(units, ir_.getInt64Ty()),
@@ -157,8 +156,8 @@ llvm::Value* GpuEmitter::descriptor(const Operation& read) {
   return column == 0 ? whole : moved(whole, column * bit_width(type(read.results[0]).dtype) / 8);
 }
 
-// The right operand; its second half, where it has one, is as far away in every slot.
-llvm::Value* GpuEmitter::right_slot(const RingProduct& product) {
+// The right operand; its second half, where it has one, is as far away in every stage.
+llvm::Value* GpuEmitter::right_stage(const RingProduct& product) {
   Value* first = descriptor(*product.operands.right);
   if (!product.operands.beside) return first;
   const Ring &left = rings_[product.operands.right->operands[0]],
@@ -176,12 +175,12 @@ int GpuEmitter::right_step_bytes(const RingProduct& product) {
 // The left operand of one step, of each block of rows: four words of registers, pinned so that they
 // are made before the fence that follows, or a descriptor. Words from before this block of code are
 // there already, and a copy of them between two products would hold up the second.
-std::vector<GpuEmitter::Tile> GpuEmitter::left_operands(const RingProduct& product, Value* slot,
+std::vector<GpuEmitter::Tile> GpuEmitter::left_operands(const RingProduct& product, Value* stage,
                                                         int step) {
   std::vector<Tile> out;
   for (int block = 0; block < product.blocks; ++block) {
-    if (slot) {
-      out.push_back({moved(slot, block * kBlockRows * kRowBytes + step * kStepBytes)});
+    if (stage) {
+      out.push_back({moved(stage, block * kBlockRows * kRowBytes + step * kStepBytes)});
       continue;
     }
     Tile words = left_words(product, block, step);
@@ -198,7 +197,7 @@ std::vector<GpuEmitter::Tile> GpuEmitter::left_operands(const RingProduct& produ
 }
 
 // Where the left operand of this warpgroup begins; null: in registers.
-llvm::Value* GpuEmitter::left_slot(const RingProduct& product) {
+llvm::Value* GpuEmitter::left_stage(const RingProduct& product) {
   if (!product.operands.left) return nullptr;
   Value* block = times(ir_.CreateLShr(thread_, 7), product.blocks);
   Value* bytes = times(block, kBlockRows * kRowBytes >> 4);
@@ -225,7 +224,7 @@ void GpuEmitter::begin_step(const RingProduct& product, const std::vector<Tile>&
 void GpuEmitter::multiply_async(const RingProduct& product) {
   const Operation& op = product.op;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
-  Value *right = right_slot(product), *left = left_slot(product);
+  Value *right = right_stage(product), *left = left_stage(product);
   int depth = in_flight_.contains(&op) ? most_in_flight_ : groups_wanted_in_flight(product.columns);
   std::vector<Tile> current = left_operands(product, left, 0);
   for (int step = 0; step < product.steps; ++step) {
@@ -246,7 +245,7 @@ void GpuEmitter::multiply_async(const RingProduct& product) {
 
 // ---- products that run until somebody looks at their sums
 
-// Whose left operand is there already: nothing is decoded between its steps.
+// Whose left operand is there already: nothing is dequantised between its steps.
 bool GpuEmitter::runs_until_read(const Operation& op) const {
   return multiplies_async(op) && !in_flight_.contains(&op) && !lazy_definition(op.operands[1]);
 }
@@ -268,10 +267,10 @@ void GpuEmitter::find_running() {
 void GpuEmitter::multiply_until_read(const RingProduct& product) {
   const Operation& op = product.op;
   Tile sums = in_layout(op.operands[0], layouts_[op.results[0]]);
-  Value *right = right_slot(product), *slot = left_slot(product);
+  Value *right = right_stage(product), *stage = left_stage(product);
   std::vector<std::vector<Tile>> left;
   for (int step = 0; step < product.steps; ++step) {
-    left.push_back(left_operands(product, slot, step));
+    left.push_back(left_operands(product, stage, step));
   }
   instruct(Instruction::kProductFence, {});
   for (int step = 0; step < product.steps; ++step) {
@@ -283,7 +282,7 @@ void GpuEmitter::multiply_until_read(const RingProduct& product) {
   if (auto before = running_.extract(op.operands[0])) now.left = before.mapped().left;
   for (const std::vector<Tile>& step : left) {
     for (const Tile& words : step) {
-      if (!slot) now.left.insert(now.left.end(), words.begin(), words.end());
+      if (!stage) now.left.insert(now.left.end(), words.begin(), words.end());
     }
   }
   now.group = ++groups_begun_;
@@ -299,7 +298,7 @@ void GpuEmitter::finish_running(ValueId id) {
 }
 
 // Before an operation reads them. Sums that are only added to run on; nothing runs across the edge
-// of a region, so that slots are given back, and other code begins, when all is done.
+// of a region, so that stages are given back, and other code begins, when all is done.
 void GpuEmitter::finish_operands(const Operation& op) {
   if (running_.empty()) return;
   if (op.op == Op::kYield || !op.regions.empty()) {
@@ -324,7 +323,9 @@ void GpuEmitter::rescale_running(const Operation& op) {
   auto& context = module_.getContext();
   const Tile factors = tile(op.operands[1]);
   Value* changed = nullptr;
-  for (Value* factor : std::set<Value*>(factors.begin(), factors.end())) {
+  std::set<Value*> seen;
+  for (Value* factor : factors) {  // not in the order of addresses: equal kernels have equal code
+    if (!seen.insert(factor).second) continue;
     Value* is_other = ir_.CreateFCmpUNE(factor, llvm::ConstantFP::get(factor->getType(), 1.0));
     changed = changed ? ir_.CreateOr(changed, is_other) : is_other;
   }
@@ -357,17 +358,17 @@ void GpuEmitter::rescale_running(const Operation& op) {
   values_[op.results[0]] = std::move(out);
 }
 
-// Products of the copy engine's kind read slots as they are.
+// wgmma reads what TMA loaded as it is.
 void GpuEmitter::clear_for_products(const Operation& read) {
   auto multiplies = [&](const auto& user) { return multiplies_async(*user.first); };
-  bool reads_slot = std::ranges::any_of(users_[read.results[0]], [&](const auto& user) {
+  bool reads_stage = std::ranges::any_of(users_[read.results[0]], [&](const auto& user) {
     return multiplies(user) || (user.first->op == Op::kConcat &&
                                 std::ranges::any_of(users_[user.first->results[0]], multiplies));
   });
-  if (specialised_ && reads_slot && read.operands[3] != kNone) clear_rows(read);
+  if (specialised_ && reads_stage && read.operands[3] != kNone) clear_rows(read);
 }
 
-// Rows of a slot at and past the extent of a read become zeros where they are. Each warpgroup does
+// Rows of a stage at and past the extent of a read become zeros where they are. Each warpgroup does
 // it for itself, so that none waits for another; both write the same.
 void GpuEmitter::clear_rows(const Operation& read) {
   constexpr int kUnit = 16;
@@ -381,7 +382,7 @@ void GpuEmitter::clear_rows(const Operation& read) {
   ir_.SetInsertPoint(clear);
   Value* first = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, extent, index_constant(0));
   Value* begin = times(ir_.CreateTrunc(first, ir_.getInt32Ty()), units);
-  Value* base = slot_pointer(ring, single(read.operands[1]));
+  Value* base = stage_pointer(ring, single(read.operands[1]));
   auto* words = llvm::FixedVectorType::get(ir_.getInt32Ty(), 4);
   for (int unit = 0; unit < rows * units; unit += kWarpgroup) {
     Value* at = plus(ir_.CreateAnd(thread_, kWarpgroup - 1), unit);
@@ -412,7 +413,7 @@ llvm::Value* GpuEmitter::ring_place(const Operation& read, Value* row, Value* co
   column = plus(column, first_column(definitions_, read));
   int element_bytes = bit_width(type(read.results[0]).dtype) / 8;
   Value* byte = swizzled(ring, plus(times(row, ring.box_bytes), times(column, element_bytes)));
-  return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), slot_pointer(ring, single(read.operands[1])),
+  return ir_.CreateInBoundsGEP(ir_.getInt8Ty(), stage_pointer(ring, single(read.operands[1])),
                                as_index(byte));
 }
 
@@ -432,7 +433,7 @@ GpuEmitter::Tile GpuEmitter::load_ring_matrices(const Operation& read, Value* ro
   return out;
 }
 
-// Words of tf32 products as the instruction wants them. The copy engine has rounded them already.
+// Words of tf32 products as the instruction wants them. TMA has rounded them already.
 void GpuEmitter::round_words(const RingProduct& product, Tile& words) {
   if (!product.op.tf32 || specialised_) return;
   for (Value*& word : words) {
@@ -456,8 +457,8 @@ GpuEmitter::Tile GpuEmitter::computed_words(const RingProduct& product, int colu
   return out;
 }
 
-// Words of `count` fragments of 8 columns from a slot whose rows are k. Rows past the slot's extent
-// become zeros: a product with zero would not hide what is no number.
+// Words of `count` fragments of 8 columns from a stage whose rows are k. Rows past the stage's
+// extent become zeros: a product with zero would not hide what is no number.
 GpuEmitter::Tile GpuEmitter::right_words(const RingProduct& product, int column, int count,
                                          int step) {
   const Operation& op = product.op;

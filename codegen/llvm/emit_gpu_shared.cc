@@ -15,7 +15,7 @@ int64_t bytes_of(DType dtype) { return (bit_width(dtype) + 7) / 8; }
 
 }  // namespace
 
-// Of all threads that compute; barrier 0 is for the whole block.
+// Of all threads that compute; barrier 0 is for the whole CTA.
 void GpuEmitter::emit_barrier() {
   if (role_ == Role::kComputes) {
     ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier, {}, {number(1), number(threads_)});

@@ -18,7 +18,7 @@ namespace {
 using ptx::Instruction;
 
 constexpr int kWarpgroup = 128, kBlockRows = 64, kUnit = 16;
-constexpr int kFirstBarrier = 2;  // 0 is the block's, 1 that of all who compute
+constexpr int kFirstBarrier = 2;  // 0 is the CTA's, 1 that of all who compute
 
 }  // namespace
 

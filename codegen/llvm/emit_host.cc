@@ -35,6 +35,7 @@ llvm::Function* HostEmitter::run() {
   }
   hoist_allocs(kernel_.body);
   survey(kernel_.body);
+  if (uses_tiles_) configure_tiles();
   Value *first = function_->getArg(2), *last = function_->getArg(3);
   ir_.CreateCondBr(ir_.CreateICmpSLT(first, last), body, exit);
 
@@ -48,6 +49,7 @@ llvm::Function* HostEmitter::run() {
   ir_.CreateCondBr(ir_.CreateICmpSLT(next, last), body, exit);
 
   ir_.SetInsertPoint(exit);
+  if (uses_tiles_) release_tiles();
   ir_.CreateRetVoid();
   return function_;
 }
@@ -56,6 +58,7 @@ llvm::Function* HostEmitter::run() {
 void HostEmitter::survey(const Region& region) {
   for (const Operation& op : region.operations) {
     if (op.op == Op::kIndexConstant) index_values_[op.results[0]] = op.integer;
+    uses_tiles_ |= op.op == Op::kTileDot && target_.has("amx-bf16");
     for (ValueId id : op.operands) {
       if (id != kNone) ++uses_[id];
     }

@@ -115,6 +115,7 @@ class HostEmitter : private KernelEmitter {
   Value* load_piece(const Line& line, int lanes, Value* fill);
   void store_piece(const Line& line, Value* value);
   std::vector<Line> lines_of(const Access& access, const std::vector<int>& shape);
+  int prefetch_locality() const;
   Value* element_pointer(DType dtype, Value* base, Value* offset);
   Value* row_pointer(const Access& access, int64_t row);
   Value* load_scalar(DType dtype, Value* pointer);
@@ -139,6 +140,7 @@ class HostEmitter : private KernelEmitter {
   Value* round_to_tf32(Value* x);
   void multiply_add(DType dtype, Tile& sums, Value* factor, const Tile& row);
   void dot_i8(const Operation& op) override;
+  void dot_i8_matrices(const Operation& op);
   std::vector<Value*> dot_a_rows(const Operation& op);
   Value* dot_a_element(ValueId a, const std::vector<Value*>& rows, int m, int k);
   Value* group_of_row(ValueId a, const std::vector<Value*>& a_rows, int row, int group);
@@ -148,7 +150,19 @@ class HostEmitter : private KernelEmitter {
   Value* four_bytes_neon(Value* acc, Value* a, bool a_signed, Value* b);
   Value* four_bytes_anywhere(Value* acc, Value* a, bool a_signed, Value* b);
 
+  // emit_tiles.cc
+  void tile_dot(const Operation& op) override;
+  struct TileOperands;
+  void tile_dot_amx(const TileOperands& at);
+  void tile_dot_rows(const TileOperands& at);
+  using CountedBody = std::function<std::vector<Value*>(Value* i, std::vector<Value*> carried)>;
+  std::vector<Value*> counted(Value* count, int step, std::vector<Value*> carried,
+                              const CountedBody& body);
+  void configure_tiles();
+  void release_tiles();
+
   const HostTarget& target_;
+  bool uses_tiles_ = false;
   std::vector<int> uses_;
   std::unordered_map<ValueId, int64_t> index_values_;  // of kIndexConstant
   // Loads that a dot reads element by element, so that they become broadcasts from memory.

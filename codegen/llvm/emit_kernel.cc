@@ -6,6 +6,7 @@
 #include <llvm/IR/Module.h>
 
 #include "base/error.h"
+#include "codegen/tile/op_info.h"
 
 namespace tenon::codegen {
 
@@ -20,68 +21,47 @@ void KernelEmitter::region(const Region& region) {
 
 void KernelEmitter::operation(const Operation& op) {
   if (!wanted(op)) return;
-  switch (op.op) {
-    case Op::kTask:
-    case Op::kIndexConstant:
-    case Op::kIndexAdd:
-    case Op::kIndexSub:
-    case Op::kIndexMul:
-    case Op::kIndexDiv:
-    case Op::kIndexRem:
-    case Op::kIndexMin:
-    case Op::kIndexMax:
-    case Op::kIndexLess:
-    case Op::kIndexEqual:
-    case Op::kIndexSelect:
-    case Op::kIndexFromTile:
+  switch (info(op.op).group) {
+    case OpGroup::kIndex:
       return index_operation(op);
-    case Op::kConstant:
-    case Op::kSplat:
-    case Op::kFromIndex:
-    case Op::kIota:
+    case OpGroup::kMake:
       return make_tile(op);
-    case Op::kUnary:
-    case Op::kBinary:
-    case Op::kTernary:
-    case Op::kCompare:
-    case Op::kSelect:
-    case Op::kCast:
-    case Op::kBitcast:
+    case OpGroup::kElementwise:
       return elementwise(op);
-    case Op::kBroadcast:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kSlice:
-    case Op::kConcat:
-    case Op::kPermute:
-    case Op::kReduce:
+    case OpGroup::kShape:
       return shape_operation(op);
+    case OpGroup::kProduct:
+      return product(op);
+    case OpGroup::kMemory:
+      return op.op == Op::kTileDot ? tile_dot(op) : memory_operation(op);
+    case OpGroup::kRing:
+      return pipeline_operation(op);
+    case OpGroup::kControl:
+      return control_operation(op);
+  }
+}
+
+void KernelEmitter::product(const Operation& op) {
+  switch (op.op) {
     case Op::kLookup:
       return lookup(op);
     case Op::kDot:
       return dot(op);
-    case Op::kDotI8:
+    default:
       return dot_i8(op);
-    case Op::kAlloc:
-    case Op::kLoad:
-    case Op::kStore:
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kPrefetch:
-    case Op::kArrive:
-      return memory_operation(op);
-    case Op::kRing:
-    case Op::kFetchRun:
-    case Op::kFetchBox:
-    case Op::kRead:
+  }
+}
+
+void KernelEmitter::control_operation(const Operation& op) {
+  switch (op.op) {
     case Op::kPipeline:
       return pipeline_operation(op);
     case Op::kFor:
       return for_loop(op);
     case Op::kIf:
       return if_else(op);
-    case Op::kYield:
-      return;  // read by the owner of the region
+    default:  // kYield: read by the owner of the region
+      return;
   }
 }
 
@@ -89,6 +69,8 @@ void KernelEmitter::pipeline_operation(const Operation& op) {
   throw InternalError(fmt::format("kernel @{}: this target has no code for {}; see interpret.h",
                                   kernel_.name, name(op.op)));
 }
+
+void KernelEmitter::tile_dot(const Operation& op) { pipeline_operation(op); }
 
 void KernelEmitter::index_operation(const Operation& op) {
   auto at = [&](size_t i) { return single(op.operands[i]); };

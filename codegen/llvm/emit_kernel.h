@@ -31,6 +31,8 @@ class KernelEmitter {
   void region(const Region& region);
   void operation(const Operation& op);
   void index_operation(const Operation& op);
+  void product(const Operation& op);
+  void control_operation(const Operation& op);
   void for_loop(const Operation& op);
   void if_else(const Operation& op);
   std::vector<ValueId> yielded(const Region& region) const;
@@ -53,6 +55,7 @@ class KernelEmitter {
   virtual void lookup(const Operation& op) = 0;
   virtual void dot(const Operation& op) = 0;
   virtual void dot_i8(const Operation& op) = 0;
+  virtual void tile_dot(const Operation& op);  // the host's alone
   virtual void memory_operation(const Operation& op) = 0;
   virtual void pipeline_operation(const Operation& op);
 

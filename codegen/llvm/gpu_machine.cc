@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "codegen/gpu_arch.h"
+#include "codegen/arch_spec.h"
 #include "codegen/llvm/emit_gpu.h"
 #include "codegen/llvm/kernel_module.h"
 #include "codegen/llvm/products_in_flight.h"
@@ -39,7 +39,7 @@ void initialize_once() {
   catch_fatal_errors();
 }
 
-std::unique_ptr<llvm::TargetMachine> make_machine(const GpuArch& arch) {
+std::unique_ptr<llvm::TargetMachine> make_machine(const ArchSpec& arch) {
   initialize_once();
   std::string error;
   const llvm::Target* backend = llvm::TargetRegistry::lookupTarget(kTriple, error);
@@ -51,10 +51,10 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const GpuArch& arch) {
       llvm::CodeGenOptLevel::Default));
 }
 
-// A block has exactly this many threads, and so many blocks should run beside each other. Maps stay
-// where the launch put them.
-void annotate(llvm::Module& module, llvm::Function* function, int threads, int blocks,
-              size_t maps) {
+// A CTA has exactly this many threads, and so many should run beside each other on an SM. TMA
+// descriptors stay where the launch put them.
+void annotate(llvm::Module& module, llvm::Function* function, int threads, int ctas_per_sm,
+              size_t descriptors) {
   auto& context = module.getContext();
   auto* i32 = llvm::Type::getInt32Ty(context);
   auto note = [&](const char* what, int value) {
@@ -68,10 +68,10 @@ void annotate(llvm::Module& module, llvm::Function* function, int threads, int b
   note("reqntidx", threads);
   note("reqntidy", 1);
   note("reqntidz", 1);
-  if (maps == 0) return;
-  note("minctasm", blocks);  // without it the assembler ignores that registers are dealt anew
+  if (descriptors == 0) return;
+  note("minctasm", ctas_per_sm);  // without it the assembler ignores that registers are dealt anew
   std::vector<llvm::Metadata*> numbers;
-  for (size_t i = function->arg_size() - maps; i < function->arg_size(); ++i) {
+  for (size_t i = function->arg_size() - descriptors; i < function->arg_size(); ++i) {
     numbers.push_back(llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(i32, i + 1)));
   }
   llvm::Metadata* parts[] = {llvm::ValueAsMetadata::get(function),
@@ -102,7 +102,7 @@ void replace_line(std::string& text, std::string_view beginning, const std::stri
 
 PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                  const StageSink& sink) {
-  const GpuArch& arch = gpu_arch(target.arch);
+  const ArchSpec& arch = arch_spec(target.arch);
   PtxText out;
   bool hoist = false;
   KernelModule module(kernel.name, kTriple, make_machine(arch),
@@ -110,17 +110,17 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
                       [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
                         GpuEmitter emitter(kernel, threads, target, into, ir);
                         llvm::Function* function = emitter.run();
-                        annotate(into, function, emitter.threads(), emitter.blocks(),
-                                 emitter.maps().size());
+                        annotate(into, function, emitter.threads(), emitter.ctas_per_sm(),
+                                 emitter.tma_descriptors().size());
                         out.shared_bytes = emitter.shared_bytes();
                         out.threads = emitter.threads();
-                        out.maps = emitter.maps();
-                        out.begins_early = emitter.begins_early();
+                        out.tma_descriptors = emitter.tma_descriptors();
+                        out.pdl = emitter.uses_pdl();
                         hoist = emitter.has_registers_to_spare();
                       });
   if (out.shared_bytes > target.shared_bytes) {
     throw UserError(fmt::format(
-        "kernel @{} needs {} bytes of shared memory in a block; {} has {}: use smaller tiles",
+        "kernel @{} needs {} bytes of shared memory per CTA; {} has {}: use smaller tiles",
         kernel.name, out.shared_bytes, target.arch, target.shared_bytes));
   }
   if (sink) sink(kernel.name, "llvm", module.llvm_text());
@@ -138,7 +138,7 @@ PtxText emit_ptx(const Kernel& kernel, int threads, const GpuTarget& target,
 
 BlockPlan plan_block(const Kernel& kernel, int threads, const GpuTarget& target) {
   BlockPlan out;
-  KernelModule module(kernel.name, kTriple, make_machine(gpu_arch(target.arch)),
+  KernelModule module(kernel.name, kTriple, make_machine(arch_spec(target.arch)),
                       /*keep_names=*/false,
                       [&](llvm::Module& into, llvm::IRBuilderBase& ir, const llvm::TargetMachine&) {
                         GpuEmitter emitter(kernel, threads, target, into, ir);

@@ -4,8 +4,12 @@
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -62,13 +66,24 @@ std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
   return linker;
 }
 
+// With TENON_PERF_MAP=1, perf finds kernels by name in the file that it expects of compilers like
+// this one. An object is its kernel and little more, so its size stands for the kernel's.
+void name_for_perf(const std::string& kernel, orc::ExecutorAddr address, size_t bytes) {
+  const char* wanted = std::getenv("TENON_PERF_MAP");
+  if (wanted == nullptr || *wanted == 0) return;
+  std::ofstream map(fmt::format("/tmp/perf-{}.map", getpid()), std::ios::app);
+  map << fmt::format("{:x} {:x} tenon:{}\n", address.getValue(), bytes, kernel);
+}
+
 class LinkedCode final : public HostCode {
  public:
   explicit LinkedCode(std::unique_ptr<orc::LLJIT> linker) : linker_(std::move(linker)) {}
 
   void link(const std::string& kernel, std::unique_ptr<llvm::MemoryBuffer> object) {
+    const size_t bytes = object->getBufferSize();
     check(linker_->addObjectFile(std::move(object)), "linking kernel @" + kernel);
     orc::ExecutorAddr address = check(linker_->lookup(kernel), "linking kernel @" + kernel);
+    name_for_perf(kernel, address, bytes);
     functions_[kernel] = address.toPtr<HostFunction>();
   }
 

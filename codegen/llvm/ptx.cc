@@ -30,23 +30,23 @@ constexpr Row kTable[] = {
     {I::kFenceBarrierInit, "fence.mbarrier_init.release.cluster;", ""},
     {I::kFenceDevice, "fence.acq_rel.gpu;", ""},
     {I::kFenceAsyncProxy, "fence.proxy.async.shared::cta;", ""},
-    {I::kCopyRun, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], $2, [$3], $4;", "r,l,r,r,l"},
-    {I::kCopyBox, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;", "r,l,r,r,r,l"},
-    {I::kCopyBoxes, "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3, $4}], [$5], $6;", "r,l,r,r,r,r,l"},
-    {I::kPrefetchMap, "prefetch.tensormap [$0];", "l"},
+    {I::kBulkLoad, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], $2, [$3], $4;", "r,l,r,r,l"},
+    {I::kTmaLoad2d, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3}], [$4], $5;", "r,l,r,r,r,l"},
+    {I::kTmaLoad3d, "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1, {$2, $3, $4}], [$5], $6;", "r,l,r,r,r,r,l"},
+    {I::kPrefetchTensorMap, "prefetch.tensormap [$0];", "l"},
     {I::kProductFence, "wgmma.fence.sync.aligned;", ""},
     {I::kProductCommit, "wgmma.commit_group.sync.aligned;", ""},
     {I::kProductWait, "wgmma.wait_group.sync.aligned $0;", "n"},
-    {I::kFewerRegisters, "setmaxnreg.dec.sync.aligned.u32 $0;", "n"},
-    {I::kMoreRegisters, "setmaxnreg.inc.sync.aligned.u32 $0;", "n"},
-    {I::kLetNextBegin, "griddepcontrol.launch_dependents;", ""},
-    {I::kWaitForPrevious, "griddepcontrol.wait;", ""},
+    {I::kSetMaxNRegDec, "setmaxnreg.dec.sync.aligned.u32 $0;", "n"},
+    {I::kSetMaxNRegInc, "setmaxnreg.inc.sync.aligned.u32 $0;", "n"},
+    {I::kGridDepLaunch, "griddepcontrol.launch_dependents;", ""},
+    {I::kGridDepWait, "griddepcontrol.wait;", ""},
     {I::kStoreMatrices, "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r"},
     {I::kStoreTwoMatrices, "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$0], {$1, $2};", "r,r,r"},
     {I::kStoreUnit, "@$0 st.global.v4.b32 [$1], {$2, $3, $4, $5};", "b,l,r,r,r,r"},
     {I::kStoreHalf, "@$0 st.global.b16 [$1], $2;", "b,l,h"},
     {I::kStoreWord, "@$0 st.global.b32 [$1], $2;", "b,l,r"},
-    {I::kDecodeE4M3, "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", true},
+    {I::kDequantizeE4M3, "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", true},
     {I::kMergeBits, "lop3.b32 $0, $1, $2, $3, 0xe4;", "=r,r,r,r", true},
     {I::kReciprocal, "rcp.approx.f32 $0, $1;", "=f,f", true},
     {I::kPin, "", "=r,0"},
@@ -82,7 +82,7 @@ llvm::Type* result_of(llvm::IRBuilderBase& ir, Instruction instruction) {
   switch (instruction) {
     case I::kBarrierTryWait:
       return ir.getInt1Ty();
-    case I::kDecodeE4M3:
+    case I::kDequantizeE4M3:
     case I::kMergeBits:
     case I::kPin:
       return ir.getInt32Ty();

@@ -22,26 +22,26 @@ enum class Instruction : uint8_t {
   kBarrierExpect,     // barrier, bytes: arrives, and waits for that many bytes as well
   kBarrierArrive,     // i1: whether at all, barrier
   kBarrierTryWait,    // barrier, parity -> i1
-  kFenceBarrierInit,  // the copy engine sees barriers that were made before
-  kFenceDevice,       // what this thread saw and wrote, for all blocks
+  kFenceBarrierInit,  // TMA sees barriers that were made before
+  kFenceDevice,       // what this thread saw and wrote, for all CTAs
   kFenceAsyncProxy,   // and what was written before
-  kCopyRun,           // to, from (generic), bytes, barrier, cache policy
-  kCopyBox,
-  kCopyBoxes,         // to, map (generic), column, row, barrier, cache policy
-  kPrefetchMap,       // map
-  kProductFence,      // registers written before may be read by products
-  kProductCommit,     // ends a group of products
-  kProductWait,       // at most so many groups are still running
-  kFewerRegisters,    // count
-  kMoreRegisters,     // count
-  kLetNextBegin,      // the next launch may begin
-  kWaitForPrevious,   // everything that the launches before wrote is there
-  kStoreMatrices,     // address, four words: 8x8 matrices of 16 bits, turned
-  kStoreTwoMatrices,  // address, two words
-  kStoreUnit,         // i1: whether at all, address in global memory, four words
-  kStoreHalf,         // i1, address, i16
-  kStoreWord,         // i1, address, i32
-  kDecodeE4M3,        // two f8e4m3fn in an i16 -> two f16 in an i32
+  kBulkLoad,          // to, from (generic), bytes, barrier, cache policy
+  kTmaLoad2d,
+  kTmaLoad3d,          // to, descriptor (generic), column, row, barrier, cache policy
+  kPrefetchTensorMap,  // descriptor
+  kProductFence,       // registers written before may be read by products
+  kProductCommit,      // ends a group of products
+  kProductWait,        // at most so many groups are still running
+  kSetMaxNRegDec,      // count
+  kSetMaxNRegInc,      // count
+  kGridDepLaunch,      // PDL: the next launch may begin
+  kGridDepWait,        // PDL: everything that earlier launches wrote is there
+  kStoreMatrices,      // address, four words: 8x8 matrices of 16 bits, turned
+  kStoreTwoMatrices,   // address, two words
+  kStoreUnit,          // i1: whether at all, address in global memory, four words
+  kStoreHalf,          // i1, address, i16
+  kStoreWord,          // i1, address, i32
+  kDequantizeE4M3,     // two f8e4m3fn in an i16 -> two f16 in an i32
   kMergeBits,   // i32, i32, i32: bits of the first where the third has ones, else the second's
   kReciprocal,  // f32, within 1 ULP, subnormal numbers kept
   kPin,         // i32 -> the same, computed before anything that follows

@@ -1,4 +1,4 @@
-// Places in the shared memory of a block, and which accesses still need a barrier between them.
+// Places in the shared memory of a CTA, and which accesses still need a barrier between them.
 #pragma once
 
 #include <algorithm>

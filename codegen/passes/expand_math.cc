@@ -84,8 +84,8 @@ class Rewriter {
     }
     visit(kernel_.body);
     Kernel out = b_.finish();
-    out.overlaps = kernel_.overlaps;
-    out.resident = kernel_.resident;
+    out.pdl = kernel_.pdl;
+    out.ctas_per_sm = kernel_.ctas_per_sm;
     for (size_t i = 0; i < out.parameters.size(); ++i) {
       out.parameters[i].own = kernel_.parameters[i].own;
       out.parameters[i].aligned = kernel_.parameters[i].aligned;
@@ -121,7 +121,7 @@ class Rewriter {
   }
 
   bool has_instruction(const Operation& op, DType dtype) const {
-    if (op.op == Op::kUnary && op.fn == Fn::kDecodeF8E4M3FN) {
+    if (op.op == Op::kUnary && op.fn == Fn::kDequantizeF8E4M3FN) {
       return instructions_.f8e4m3fn_to_f16 && !other_uses_[op.results[0]];
     }
     if (op.op != Op::kBinary || !(op.fn == Fn::kAdd || op.fn == Fn::kSub || op.fn == Fn::kMul)) {
@@ -230,14 +230,14 @@ void Rewriter::visit_pipeline(const Operation& op) {
   std::vector<ValueId> results = b_.pipeline(
       static_cast<int>(op.integer), operands[0], operands[1],
       {operands.begin() + 2, operands.end()},
-      [&](ValueId counter, ValueId slot) {
+      [&](ValueId counter, ValueId stage) {
         renamed_[produce.arguments[0]] = counter;
-        renamed_[produce.arguments[1]] = slot;
+        renamed_[produce.arguments[1]] = stage;
         visit(produce);
       },
-      [&](ValueId counter, ValueId slot, std::span<const ValueId> carried) {
+      [&](ValueId counter, ValueId stage, std::span<const ValueId> carried) {
         renamed_[consume.arguments[0]] = counter;
-        renamed_[consume.arguments[1]] = slot;
+        renamed_[consume.arguments[1]] = stage;
         for (size_t i = 0; i < carried.size(); ++i) {
           renamed_[consume.arguments[2 + i]] = carried[i];
         }
@@ -288,11 +288,11 @@ ValueId Rewriter::unary(const Operation& op, ValueId id) {
     default:
       break;
   }
-  if (op.fn >= Fn::kDecodeF8E4M3FN && op.fn <= Fn::kDecodeF4E2M1) {
-    return decode_small_float(op.fn, x).id();
+  if (op.fn >= Fn::kDequantizeF8E4M3FN && op.fn <= Fn::kDequantizeF4E2M1) {
+    return dequantize_small_float(op.fn, x).id();
   }
-  if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
-    return encode_small_float(op.fn, x, encode_rule(op.integer)).id();
+  if (op.fn >= Fn::kQuantizeF8E4M3FN && op.fn <= Fn::kQuantizeF4E2M1) {
+    return quantize_small_float(op.fn, x, encode_rule(op.integer)).id();
   }
   if (instructions_.exp2 && x.dtype() == DType::kF32) {
     if (op.fn == Fn::kExp) return exp_by_exp2(x).id();

@@ -14,7 +14,7 @@ struct MathInstructions {
   // Sums, differences and products: in f32 and rounded they are the same, since f32 has more than
   // twice the digits.
   bool f16 = false, bf16 = false;
-  bool f8e4m3fn_to_f16 = false;  // decoded, then cast
+  bool f8e4m3fn_to_f16 = false;  // dequantised, then cast
 };
 
 Kernel expand_math(const Kernel& kernel, const MathInstructions& instructions = {});

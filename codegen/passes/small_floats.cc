@@ -14,7 +14,7 @@ namespace {
 
 // Codes are magnitudes here, without the sign bit.
 struct Format {
-  Fn decode, encode;
+  Fn dequantize, quantize;
   DType dtype;
   int bits, mantissa, bias;
   int largest;          // code of the largest finite value
@@ -24,18 +24,19 @@ struct Format {
 };
 
 constexpr Format kFormats[] = {
-    {Fn::kDecodeF8E4M3FN, Fn::kEncodeF8E4M3FN, DType::kF8E4M3FN, 8, 3, 7, 0x7e, 0, 0x7f, true},
-    {Fn::kDecodeF8E4M3FNUZ, Fn::kEncodeF8E4M3FNUZ, DType::kF8E4M3FNUZ, 8, 3, 8, 0x7f, 0, 0x80,
+    {Fn::kDequantizeF8E4M3FN, Fn::kQuantizeF8E4M3FN, DType::kF8E4M3FN, 8, 3, 7, 0x7e, 0, 0x7f,
+     true},
+    {Fn::kDequantizeF8E4M3FNUZ, Fn::kQuantizeF8E4M3FNUZ, DType::kF8E4M3FNUZ, 8, 3, 8, 0x7f, 0, 0x80,
      false},
-    {Fn::kDecodeF8E5M2, Fn::kEncodeF8E5M2, DType::kF8E5M2, 8, 2, 15, 0x7b, 0x7c, 0x7e, true},
-    {Fn::kDecodeF8E5M2FNUZ, Fn::kEncodeF8E5M2FNUZ, DType::kF8E5M2FNUZ, 8, 2, 16, 0x7f, 0, 0x80,
-     false},
-    {Fn::kDecodeF4E2M1, Fn::kEncodeF4E2M1, DType::kF4E2M1, 4, 1, 1, 0x7, 0, 0x8, true},
+    {Fn::kDequantizeF8E5M2, Fn::kQuantizeF8E5M2, DType::kF8E5M2, 8, 2, 15, 0x7b, 0x7c, 0x7e, true},
+    {Fn::kDequantizeF8E5M2FNUZ, Fn::kQuantizeF8E5M2FNUZ, DType::kF8E5M2FNUZ, 8, 2, 16, 0x7f, 0,
+     0x80, false},
+    {Fn::kDequantizeF4E2M1, Fn::kQuantizeF4E2M1, DType::kF4E2M1, 4, 1, 1, 0x7, 0, 0x8, true},
 };
 
 const Format& format_of(Fn fn) {
   for (const Format& format : kFormats) {
-    if (format.decode == fn || format.encode == fn) return format;
+    if (format.dequantize == fn || format.quantize == fn) return format;
   }
   throw InternalError(fmt::format("{} is no small-float conversion", name(fn)));
 }
@@ -48,7 +49,7 @@ Expr with_sign(Expr magnitude, Expr codes, int bits) {
   return (magnitude.bits(DType::kU32) | sign).bits(DType::kF32);
 }
 
-Expr decode_e8m0(Expr codes) {
+Expr dequantize_e8m0(Expr codes) {
   constexpr int kTwoToMinus127 = 0x00400000, kNanBits = 0x7fc00000;
   Expr wide = codes.as(DType::kU32);
   Expr bits = select(wide == 0, kTwoToMinus127, wide << 23);
@@ -56,7 +57,7 @@ Expr decode_e8m0(Expr codes) {
 }
 
 // Both have f16's layout in fewer bits, and converting f16 is one instruction.
-Expr decode_e4m3fn(Expr codes) {
+Expr dequantize_e4m3fn(Expr codes) {
   constexpr int kKept = 0xbf80;  // sign, and the four low bits of f16's exponent with its fraction
   Expr bits = (codes.bits(DType::kI8).as(DType::kI16) << 7).bits(DType::kU16) & kKept;
   // All ones carry into f16's highest exponent bit, which makes NaN of them.
@@ -64,11 +65,11 @@ Expr decode_e4m3fn(Expr codes) {
   return (bits | nan).bits(DType::kF16).as(DType::kF32) * 256.0;  // the biases differ by 8
 }
 
-Expr decode_e5m2(Expr codes) {
+Expr dequantize_e5m2(Expr codes) {
   return (codes.as(DType::kU16) << 8).bits(DType::kF16).as(DType::kF32);
 }
 
-Expr decode_e2m1(Expr codes) {
+Expr dequantize_e2m1(Expr codes) {
   std::vector<double> values;
   for (uint64_t code = 0; code < 16; ++code) values.push_back(decode(DType::kF4E2M1, code));
   Builder& b = codes.builder();
@@ -76,7 +77,7 @@ Expr decode_e2m1(Expr codes) {
 }
 
 // ONNX rounds to e8m0 on the bits of the f32 and ignores the sign.
-Expr encode_e8m0(Expr x, EncodeRule rule) {
+Expr quantize_e8m0(Expr x, EncodeRule rule) {
   constexpr int kHalf = 0x400000;
   Expr bits = x.bits(DType::kI32) & 0x7fffffff;
   Expr exponent = bits >> 23, fraction = bits & 0x7fffff;
@@ -98,7 +99,7 @@ Expr encode_e8m0(Expr x, EncodeRule rule) {
 }
 
 // |x| as a code, rounded to nearest even; may exceed the largest.
-Expr encode_magnitude(const Format& format, Expr x) {
+Expr quantize_magnitude(const Format& format, Expr x) {
   int dropped = 23 - format.mantissa;
   Expr magnitude = x.bits(DType::kI32) & 0x7fffffff;
   Expr rebiased = magnitude - ((127 - format.bias) << 23);
@@ -112,11 +113,11 @@ Expr encode_magnitude(const Format& format, Expr x) {
 
 }  // namespace
 
-Expr decode_small_float(Fn fn, Expr codes) {
-  if (fn == Fn::kDecodeF8E8M0) return decode_e8m0(codes);
-  if (fn == Fn::kDecodeF4E2M1) return decode_e2m1(codes);
-  if (fn == Fn::kDecodeF8E4M3FN) return decode_e4m3fn(codes);
-  if (fn == Fn::kDecodeF8E5M2) return decode_e5m2(codes);
+Expr dequantize_small_float(Fn fn, Expr codes) {
+  if (fn == Fn::kDequantizeF8E8M0) return dequantize_e8m0(codes);
+  if (fn == Fn::kDequantizeF4E2M1) return dequantize_e2m1(codes);
+  if (fn == Fn::kDequantizeF8E4M3FN) return dequantize_e4m3fn(codes);
+  if (fn == Fn::kDequantizeF8E5M2) return dequantize_e5m2(codes);
   const Format& format = format_of(fn);  // one of the FNUZ formats: no infinity, and -0 is NaN
   Expr wide = codes.as(DType::kU32);
   Expr magnitude = wide & 0x7f;
@@ -129,14 +130,14 @@ Expr decode_small_float(Fn fn, Expr codes) {
   return select(wide == format.nan, kNan, with_sign(value, wide, format.bits));
 }
 
-Expr encode_small_float(Fn fn, Expr x, EncodeRule rule) {
-  if (fn == Fn::kEncodeF8E8M0) return encode_e8m0(x, rule);
+Expr quantize_small_float(Fn fn, Expr x, EncodeRule rule) {
+  if (fn == Fn::kQuantizeF8E8M0) return quantize_e8m0(x, rule);
   const Format& format = format_of(fn);
   bool always_saturates = format.dtype == DType::kF4E2M1;
   int beyond = format.infinity != 0 ? format.infinity : format.nan;
   if (rule.saturate || always_saturates) beyond = format.largest;
 
-  Expr code = encode_magnitude(format, x);
+  Expr code = quantize_magnitude(format, x);
   code = select(code > format.largest, beyond, code);
   Expr sign = ((x.bits(DType::kU32) >> 31) << (format.bits - 1)).bits(DType::kI32);
   Expr out = code | sign;

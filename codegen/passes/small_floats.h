@@ -6,7 +6,7 @@
 
 namespace tenon::codegen {
 
-Expr decode_small_float(Fn fn, Expr codes);
-Expr encode_small_float(Fn fn, Expr x, EncodeRule rule);
+Expr dequantize_small_float(Fn fn, Expr codes);
+Expr quantize_small_float(Fn fn, Expr x, EncodeRule rule);
 
 }  // namespace tenon::codegen

@@ -244,16 +244,16 @@ ValueId Builder::elementwise(Op op, Fn fn, std::vector<ValueId> operands, DType 
 ValueId Builder::unary(Fn fn, ValueId x) {
   DType result = type(x).dtype;
   if (fn == Fn::kIsNan || fn == Fn::kIsInf) result = DType::kBool;
-  if (fn >= Fn::kDecodeF8E4M3FN && fn <= Fn::kDecodeF4E2M1) result = DType::kF32;
-  if (fn >= Fn::kEncodeF8E4M3FN && fn <= Fn::kEncodeF4E2M1) return encode(fn, x, true);
+  if (fn >= Fn::kDequantizeF8E4M3FN && fn <= Fn::kDequantizeF4E2M1) result = DType::kF32;
+  if (fn >= Fn::kQuantizeF8E4M3FN && fn <= Fn::kQuantizeF4E2M1) return quantize(fn, x, true);
   return elementwise(Op::kUnary, fn, {x}, result);
 }
 
-ValueId Builder::encode(Fn fn, ValueId x, bool saturate) {
-  return encode(fn, x, EncodeRule{.saturate = saturate});
+ValueId Builder::quantize(Fn fn, ValueId x, bool saturate) {
+  return quantize(fn, x, EncodeRule{.saturate = saturate});
 }
 
-ValueId Builder::encode(Fn fn, ValueId x, EncodeRule rule) {
+ValueId Builder::quantize(Fn fn, ValueId x, EncodeRule rule) {
   return emit({.op = Op::kUnary, .fn = fn, .operands = {x}, .integer = encode_attribute(rule)},
               Type::tile(DType::kU8, type(x).shape));
 }
@@ -373,6 +373,14 @@ ValueId Builder::dot_i8(ValueId acc, ValueId a, ValueId b) {
   return emit({.op = Op::kDotI8, .operands = {acc, a, b}}, std::move(result));
 }
 
+void Builder::tile_dot(const Access& c, const Access& a, const Access& b, const TileBlock& block) {
+  append({.op = Op::kTileDot,
+          .operands = {c.buffer, c.offset, a.buffer, a.offset, b.buffer, b.offset, block.distance,
+                       block.k},
+          .integers = {block.rows, block.columns}},
+         {});
+}
+
 // ---- memory
 
 ValueId Builder::alloc(DType dtype, int64_t elements) {
@@ -432,33 +440,33 @@ ValueId Builder::arrive(ValueId counters, ValueId offset) {
 
 // ---- pipelines
 
-ValueId Builder::ring(DType dtype, std::vector<int> shape, int slots) {
-  return emit({.op = Op::kRing, .integer = slots}, Type::ring(dtype, std::move(shape)));
+ValueId Builder::ring(DType dtype, std::vector<int> shape, int stages) {
+  return emit({.op = Op::kRing, .integer = stages}, Type::ring(dtype, std::move(shape)));
 }
 
-void Builder::fetch_run(ValueId ring, ValueId slot, ValueId buffer, ValueId offset) {
-  append({.op = Op::kFetchRun, .operands = {ring, slot, buffer, offset}}, {});
+void Builder::bulk_load(ValueId ring, ValueId stage, ValueId buffer, ValueId offset) {
+  append({.op = Op::kBulkLoad, .operands = {ring, stage, buffer, offset}}, {});
 }
 
-void Builder::fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column,
-                        int groups) {
-  append({.op = Op::kFetchBox,
-          .operands = {ring, slot, from.buffer, row, column, from.rows, from.columns, from.stride},
+void Builder::tma_load(ValueId ring, ValueId stage, const Matrix& from, ValueId row, ValueId column,
+                       int groups) {
+  append({.op = Op::kTmaLoad,
+          .operands = {ring, stage, from.buffer, row, column, from.rows, from.columns, from.stride},
           .integer = groups},
          {});
 }
 
-ValueId Builder::read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset,
+ValueId Builder::read(ValueId ring, ValueId stage, std::vector<int> shape, ValueId offset,
                       std::vector<int64_t> strides, ValueId extent) {
   return emit(
-      {.op = Op::kRead, .operands = {ring, slot, offset, extent}, .integers = std::move(strides)},
+      {.op = Op::kRead, .operands = {ring, stage, offset, extent}, .integers = std::move(strides)},
       Type::tile(type(ring).dtype, std::move(shape)));
 }
 
-std::vector<ValueId> Builder::pipeline(int slots, ValueId lo, ValueId hi,
+std::vector<ValueId> Builder::pipeline(int stages, ValueId lo, ValueId hi,
                                        std::vector<ValueId> initial, const ProduceBody& produce,
                                        const ConsumeBody& consume) {
-  Operation operation{.op = Op::kPipeline, .operands = {lo, hi}, .integer = slots};
+  Operation operation{.op = Op::kPipeline, .operands = {lo, hi}, .integer = stages};
   std::vector<ValueId> counter{define(Type::index()), define(Type::index())};
   operation.regions.push_back(collect(counter, [&]() -> std::vector<ValueId> {
     produce(counter[0], counter[1]);

@@ -52,8 +52,8 @@ class Builder {
   ValueId iota(DType dtype, std::vector<int> shape, int axis);
 
   ValueId unary(Fn fn, ValueId x);
-  ValueId encode(Fn fn, ValueId x, bool saturate);
-  ValueId encode(Fn fn, ValueId x, EncodeRule rule);
+  ValueId quantize(Fn fn, ValueId x, bool saturate);
+  ValueId quantize(Fn fn, ValueId x, EncodeRule rule);
   ValueId binary(Fn fn, ValueId a, ValueId b);
   ValueId fma(ValueId a, ValueId b, ValueId c);
   ValueId compare(Fn fn, ValueId a, ValueId b);
@@ -78,6 +78,12 @@ class Builder {
   };
   ValueId blockwise_dot(ValueId acc, ValueId a, ValueId b, int groups, const Blocks& blocks);
   ValueId dot_i8(ValueId acc, ValueId a, ValueId b);
+  // c += a * b: see kTileDot. Accesses are a buffer and an offset.
+  struct TileBlock {
+    int rows, columns;
+    ValueId distance, k;
+  };
+  void tile_dot(const Access& c, const Access& a, const Access& b, const TileBlock& block);
   // A rank-1 tile holding these numbers (tables, permutations), kept as constants in the code.
   ValueId table(DType dtype, const std::vector<double>& values);
 
@@ -92,19 +98,19 @@ class Builder {
 
   ValueId arrive(ValueId counters, ValueId offset);
 
-  ValueId ring(DType dtype, std::vector<int> shape, int slots);
-  void fetch_run(ValueId ring, ValueId slot, ValueId buffer, ValueId offset);
+  ValueId ring(DType dtype, std::vector<int> shape, int stages);
+  void bulk_load(ValueId ring, ValueId stage, ValueId buffer, ValueId offset);
   struct Matrix {
     ValueId buffer = kNone, rows = kNone, columns = kNone, stride = kNone;
   };
-  void fetch_box(ValueId ring, ValueId slot, const Matrix& from, ValueId row, ValueId column,
-                 int groups = 0);
-  ValueId read(ValueId ring, ValueId slot, std::vector<int> shape, ValueId offset = kNone,
+  void tma_load(ValueId ring, ValueId stage, const Matrix& from, ValueId row, ValueId column,
+                int groups = 0);
+  ValueId read(ValueId ring, ValueId stage, std::vector<int> shape, ValueId offset = kNone,
                std::vector<int64_t> strides = {}, ValueId extent = kNone);
-  using ProduceBody = std::function<void(ValueId counter, ValueId slot)>;
+  using ProduceBody = std::function<void(ValueId counter, ValueId stage)>;
   using ConsumeBody =
-      std::function<std::vector<ValueId>(ValueId counter, ValueId slot, std::span<const ValueId>)>;
-  std::vector<ValueId> pipeline(int slots, ValueId lo, ValueId hi, std::vector<ValueId> initial,
+      std::function<std::vector<ValueId>(ValueId counter, ValueId stage, std::span<const ValueId>)>;
+  std::vector<ValueId> pipeline(int stages, ValueId lo, ValueId hi, std::vector<ValueId> initial,
                                 const ProduceBody& produce, const ConsumeBody& consume);
 
   using LoopBody = std::function<std::vector<ValueId>(ValueId counter, std::span<const ValueId>)>;

@@ -1,4 +1,4 @@
-// Loads, stores, rings, pipelines and loops.
+// Loads, stores, products in memory, rings, pipelines and loops.
 #include "codegen/tile/type_checker.h"
 
 namespace tenon::codegen {
@@ -15,7 +15,6 @@ void TypeChecker::check_access(size_t first, const Type& value) {
 
 void TypeChecker::check_memory() {
   if (op_.op == Op::kAlloc) {
-    counts(0, 1);
     require(result().kind == Type::Kind::kBuffer, "the result must be a buffer");
     int64_t bytes = (bit_width(result().dtype) + 7) / 8;
     require(op_.integer > 0 && op_.integer <= kMaxScratchBytes / bytes,
@@ -27,17 +26,14 @@ void TypeChecker::check_memory() {
   is_index(1);
   switch (op_.op) {
     case Op::kLoad:
-      require(op_.results.size() == 1, "expected 1 result");
       same(Type::tile(dtype, result().shape), result(), "the result");
       return check_access(2, result());
     case Op::kStore:
-      require(op_.results.empty(), "has no results");
       same(Type::tile(dtype, tile(2).shape), operand(2), "the value");
       return check_access(3, operand(2));
     case Op::kGather:
     case Op::kScatter: {
       bool gather = op_.op == Op::kGather;
-      counts(gather ? 4 : 5, gather ? 1 : 0);
       require(is_integer(tile(2).dtype), "indices must be integers, are {}", operand(2));
       same(Type::tile(dtype, operand(2).shape), gather ? result() : operand(3),
            gather ? "the result" : "the value");
@@ -46,11 +42,22 @@ void TypeChecker::check_memory() {
       return same(Type::tile(DType::kBool, operand(2).shape), operand(mask), "the mask");
     }
     case Op::kArrive:
-      counts(2, 1);
       require(dtype == DType::kI32, "counters are i32, got {}", tenon::name(dtype));
       return same(Type::index(), result(), "the result");
     default:  // kPrefetch
-      return counts(2, 0);
+      return;
+  }
+}
+
+void TypeChecker::check_tile_dot() {
+  require(buffer(0).dtype == DType::kF32, "sums are f32, got {}", tenon::name(operand(0).dtype));
+  for (size_t i : {2, 4}) {
+    require(buffer(i).dtype == DType::kBF16, "operand {} must be bf16, is {}", i, operand(i));
+  }
+  for (size_t i : {1, 3, 5, 6, 7}) is_index(i);
+  require(op_.integers.size() == 2, "needs rows and columns");
+  for (int64_t size : op_.integers) {
+    require(size == 16 || size == 32, "a block has 16 or 32 rows and columns, not {}", size);
   }
 }
 
@@ -62,22 +69,19 @@ void TypeChecker::check_for() {
     require(operand(3 + i).kind != Type::Kind::kBuffer, "a buffer cannot be carried");
     same(operand(3 + i), result(i), "a result");
   }
-  require(op_.regions.size() == 1, "needs one region");
 }
 
 void TypeChecker::check_ring_op() {
   if (op_.op == Op::kRing) {
-    counts(0, 1);
     require(result().kind == Type::Kind::kRing && !result().shape.empty(),
             "the result must be a ring of tiles, is {}", result());
-    return require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}",
-                   op_.integer, kMaxSlots);
+    return require(op_.integer >= 1 && op_.integer <= kMaxStages, "{} stages are outside 1 … {}",
+                   op_.integer, kMaxStages);
   }
   const Type& ring = operand(0);
   require(ring.kind == Type::Kind::kRing, "operand 0 must be a ring, is {}", ring);
   is_index(1);
   if (op_.op == Op::kRead) {
-    counts(4, 1);
     if (!absent(2)) is_index(2);
     if (!absent(3)) is_index(3);
     same(Type::tile(ring.dtype, result().shape), result(), "the result");
@@ -91,13 +95,12 @@ void TypeChecker::check_ring_op() {
     }
     return require(last < ring.elements(), "{} is more than {} holds", result(), ring);
   }
-  bool box = op_.op == Op::kFetchBox;
-  counts(box ? 8 : 4, 0);
+  bool is_tma = op_.op == Op::kTmaLoad;
   require(buffer(2).dtype == ring.dtype, "{} cannot be fetched into {}", operand(2), ring);
-  if (box) {
-    require(ring.shape.size() == 2, "a box needs slots of rank 2, {} has not", ring);
+  if (is_tma) {
+    require(ring.shape.size() == 2, "a TMA load needs stages of rank 2, {} has not", ring);
     require(op_.integer >= 0 && (op_.integer == 0 || ring.shape[0] % op_.integer == 0),
-            "{} cannot hold {} boxes", ring, op_.integer);
+            "{} cannot hold {} TMA boxes", ring, op_.integer);
   }
   for (size_t i = 3; i < op_.operands.size(); ++i) is_index(i);
 }
@@ -111,9 +114,8 @@ void TypeChecker::check_pipeline() {
             "{} cannot be carried", operand(2 + i));
     same(operand(2 + i), result(i), "a result");
   }
-  require(op_.integer >= 1 && op_.integer <= kMaxSlots, "{} slots are outside 1 … {}", op_.integer,
-          kMaxSlots);
-  require(op_.regions.size() == 2, "needs two regions");
+  require(op_.integer >= 1 && op_.integer <= kMaxStages, "{} stages are outside 1 … {}",
+          op_.integer, kMaxStages);
 }
 
 }  // namespace tenon::codegen

@@ -45,14 +45,14 @@ bool takes(Fn fn, DType dtype) {
     default:
       break;
   }
-  if (between(fn, Fn::kDecodeF8E4M3FN, Fn::kDecodeF4E2M1)) return dtype == DType::kU8;
-  if (between(fn, Fn::kEncodeF8E4M3FN, Fn::kEncodeF4E2M1)) return dtype == DType::kF32;
+  if (between(fn, Fn::kDequantizeF8E4M3FN, Fn::kDequantizeF4E2M1)) return dtype == DType::kU8;
+  if (between(fn, Fn::kQuantizeF8E4M3FN, Fn::kQuantizeF4E2M1)) return dtype == DType::kF32;
   return is_float(dtype);  // the real functions and fma
 }
 
 DType unary_result(Fn fn, DType dtype) {
-  if (between(fn, Fn::kDecodeF8E4M3FN, Fn::kDecodeF4E2M1)) return DType::kF32;
-  if (between(fn, Fn::kEncodeF8E4M3FN, Fn::kEncodeF4E2M1)) return DType::kU8;
+  if (between(fn, Fn::kDequantizeF8E4M3FN, Fn::kDequantizeF4E2M1)) return DType::kF32;
+  if (between(fn, Fn::kQuantizeF8E4M3FN, Fn::kQuantizeF4E2M1)) return DType::kU8;
   if (fn == Fn::kIsNan || fn == Fn::kIsInf) return DType::kBool;
   return dtype;
 }
@@ -64,71 +64,48 @@ void TypeChecker::check() {
     require(id >= 0 && static_cast<size_t>(id) < types_.size(), "a result has no type");
     well_formed(types_[id]);
   }
-  switch (op_.op) {
-    case Op::kTask:
-    case Op::kIndexConstant:
-    case Op::kIndexAdd:
-    case Op::kIndexSub:
-    case Op::kIndexMul:
-    case Op::kIndexDiv:
-    case Op::kIndexRem:
-    case Op::kIndexMin:
-    case Op::kIndexMax:
-    case Op::kIndexLess:
-    case Op::kIndexEqual:
-    case Op::kIndexSelect:
-    case Op::kIndexFromTile:
+  check_counts();
+  switch (info(op_.op).group) {
+    case OpGroup::kIndex:
       return check_index_op();
-    case Op::kConstant:
-    case Op::kSplat:
-    case Op::kFromIndex:
-    case Op::kIota:
+    case OpGroup::kMake:
       return check_constant();
-    case Op::kUnary:
-    case Op::kBinary:
-    case Op::kTernary:
-    case Op::kCompare:
-    case Op::kSelect:
-    case Op::kCast:
-    case Op::kBitcast:
+    case OpGroup::kElementwise:
       return check_elementwise();
-    case Op::kBroadcast:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kSlice:
-    case Op::kConcat:
-    case Op::kPermute:
-    case Op::kReduce:
+    case OpGroup::kShape:
       return check_shape_op();
-    case Op::kLookup:
-    case Op::kDot:
-    case Op::kDotI8:
+    case OpGroup::kProduct:
       return check_table_or_dot();
-    case Op::kAlloc:
-    case Op::kLoad:
-    case Op::kStore:
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kPrefetch:
-    case Op::kArrive:
-      return check_memory();
-    case Op::kRing:
-    case Op::kFetchRun:
-    case Op::kFetchBox:
-    case Op::kRead:
+    case OpGroup::kMemory:
+      return op_.op == Op::kTileDot ? check_tile_dot() : check_memory();
+    case OpGroup::kRing:
       return check_ring_op();
+    case OpGroup::kControl:
+      return check_control();
+  }
+}
+
+void TypeChecker::check_counts() {
+  const OpInfo& known = info(op_.op);
+  auto expect = [&](std::string_view what, int expected, size_t got) {
+    require(expected == OpInfo::kAny || static_cast<size_t>(expected) == got,
+            "expected {} {}, got {}", expected, what, got);
+  };
+  if (!known.has_more) expect("operands", known.operands, op_.operands.size());
+  expect("results", known.results, op_.results.size());
+  expect("regions", known.regions, op_.regions.size());
+}
+
+void TypeChecker::check_control() {
+  switch (op_.op) {
     case Op::kPipeline:
       return check_pipeline();
     case Op::kFor:
       return check_for();
     case Op::kIf:
-      require(op_.operands.size() == 1, "takes one condition");
-      same(Type::tile(DType::kBool), operand(0), "the condition");
-      require(op_.regions.size() == 2, "needs two regions");
-      return;
-    case Op::kYield:
+      return same(Type::tile(DType::kBool), operand(0), "the condition");
+    default:  // kYield
       for (size_t i = 0; i < op_.operands.size(); ++i) operand(i);
-      return;
   }
 }
 
@@ -136,52 +113,43 @@ void TypeChecker::check_index_op() {
   switch (op_.op) {
     case Op::kTask:
     case Op::kIndexConstant:
-      counts(0, 1);
       break;
     case Op::kIndexLess:
     case Op::kIndexEqual:
-      counts(2, 1);
       is_index(0), is_index(1);
       return same(Type::tile(DType::kBool), result(), "the result");
     case Op::kIndexSelect:
-      counts(3, 1);
       same(Type::tile(DType::kBool), operand(0), "the condition");
       is_index(1), is_index(2);
       break;
     case Op::kIndexFromTile:
-      counts(1, 1);
       require(tile(0).shape.empty() && is_integer(tile(0).dtype),
               "operand must be an integer tile of rank 0, is {}", operand(0));
       break;
     default:
-      counts(2, 1);
       is_index(0), is_index(1);
   }
   same(Type::index(), result(), "the result");
 }
 
 void TypeChecker::check_constant() {
-  require(op_.results.size() == 1 && result().kind == Type::Kind::kTile, "the result is one tile");
+  require(result().kind == Type::Kind::kTile, "the result must be a tile, is {}", result());
   switch (op_.op) {
     case Op::kConstant:
-      counts(0, 1);
       if (op_.integers.empty()) return;
       require(
           result().shape.size() == 1 && result().shape[0] == static_cast<int>(op_.integers.size()),
           "a table of {} entries cannot be {}", op_.integers.size(), result());
       return;
     case Op::kSplat:
-      counts(1, 1);
       require(tile(0).shape.empty(), "operand must have rank 0, is {}", operand(0));
       return same(Type::tile(operand(0).dtype, result().shape), result(), "the result");
     case Op::kFromIndex:
-      counts(1, 1);
       is_index(0);
       require(result().shape.empty() && is_numeric(result().dtype),
               "the result must be a number of rank 0, is {}", result());
       return;
     default:  // kIota
-      counts(0, 1);
       require(is_numeric(result().dtype), "cannot count in {}", result());
       require(op_.axis >= 0 && op_.axis < static_cast<int>(result().shape.size()),
               "axis {} is outside {}", op_.axis, result());
@@ -189,40 +157,33 @@ void TypeChecker::check_constant() {
 }
 
 void TypeChecker::check_elementwise() {
-  require(op_.results.size() == 1, "expected 1 result, got {}", op_.results.size());
   const Type& first = tile(0);
   if (op_.fn != Fn::kNone) {
     require(takes(op_.fn, first.dtype), "does not take {}", first);
   }
   switch (op_.op) {
     case Op::kUnary:
-      counts(1, 1);
-      require(between(op_.fn, Fn::kNeg, Fn::kEncodeF4E2M1), "is not unary");
+      require(between(op_.fn, Fn::kNeg, Fn::kQuantizeF4E2M1), "is not unary");
       return same(Type::tile(unary_result(op_.fn, first.dtype), first.shape), result(),
                   "the result");
     case Op::kBinary:
-      counts(2, 1);
       require(between(op_.fn, Fn::kAdd, Fn::kShiftRight), "is not binary");
       same(first, operand(1), "operand 1");
       return same(first, result(), "the result");
     case Op::kTernary:
-      counts(3, 1);
       require(op_.fn == Fn::kFma, "is not ternary");
       same(first, operand(1), "operand 1");
       same(first, operand(2), "operand 2");
       return same(first, result(), "the result");
     case Op::kCompare:
-      counts(2, 1);
       require(between(op_.fn, Fn::kEqual, Fn::kGreaterEqual), "is not a comparison");
       same(first, operand(1), "operand 1");
       return same(Type::tile(DType::kBool, first.shape), result(), "the result");
     case Op::kSelect:
-      counts(3, 1);
       same(Type::tile(DType::kBool, result().shape), first, "the condition");
       same(tile(1), operand(2), "operand 2");
       return same(operand(1), result(), "the result");
     case Op::kCast:
-      counts(1, 1);
       return same(Type::tile(result().dtype, first.shape), result(), "the result");
     default:  // kBitcast
       check_bitcast();
@@ -230,7 +191,6 @@ void TypeChecker::check_elementwise() {
 }
 
 void TypeChecker::check_bitcast() {
-  counts(1, 1);
   const Type &from = tile(0), &to = result();
   require(is_numeric(from.dtype) && is_numeric(to.dtype), "{} has no bits to look at", from);
   int parts = bit_width(from.dtype) / bit_width(to.dtype);
@@ -246,7 +206,6 @@ void TypeChecker::check_bitcast() {
 
 void TypeChecker::check_shape_op() {
   if (op_.op == Op::kConcat) return check_concat();
-  counts(1, 1);
   const Type& from = tile(0);
   require(result().kind == Type::Kind::kTile && result().dtype == from.dtype, "{} cannot become {}",
           from, result());
@@ -299,7 +258,7 @@ void TypeChecker::check_permute() {
 }
 
 void TypeChecker::check_concat() {
-  require(!op_.operands.empty() && op_.results.size() == 1, "needs parts and one result");
+  require(!op_.operands.empty(), "needs parts");
   Type expected = tile(0);
   require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
           "axis {} is outside {}", op_.axis, expected);
@@ -330,7 +289,6 @@ void TypeChecker::check_reduce() {
 void TypeChecker::check_table_or_dot() {
   if (op_.op == Op::kDot) return check_dot();
   if (op_.op == Op::kDotI8) return check_dot_i8();
-  counts(2, 1);
   const Type& table = tile(0);
   require(table.shape == std::vector{16} || table.shape == std::vector{256},
           "the table must have 16 or 256 entries, is {}", table);
@@ -339,7 +297,6 @@ void TypeChecker::check_table_or_dot() {
 }
 
 void TypeChecker::check_dot() {
-  counts(3, 1);
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
   const int64_t groups = op_.integer;
   require(groups >= 0 && acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
@@ -371,7 +328,6 @@ void TypeChecker::check_dot() {
 }
 
 void TypeChecker::check_dot_i8() {
-  counts(3, 1);
   const Type &acc = tile(0), &a = tile(1), &b = tile(2);
   require(acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
               a.shape[0] == acc.shape[0] && b.shape[0] == acc.shape[1] &&

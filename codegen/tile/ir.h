@@ -4,7 +4,8 @@
 // Values are either indices (signed 64-bit scalars: sizes, offsets, loop counters) or tiles: an
 // element type and a static shape of rank 0, 1 or 2, rank 0 being a scalar. Elements are computed
 // in bool, integers of 8 to 64 bits, f16, bf16, f32 and f64; smaller formats live in memory as
-// bytes and are taken apart by `shift`, `and`, `lookup` and the decode_* / encode_* functions.
+// bytes and are taken apart by `shift`, `and`, `lookup` and the dequantize_* / quantize_*
+// functions.
 //
 // Memory is reached only through buffers (kernel parameters, or scratch made by `alloc`) with an
 // element offset and one stride per tile dimension. A load or store may carry an extent per
@@ -12,9 +13,9 @@
 // expressed so, never by padding a tensor.
 //
 // A pipeline is a loop in two halves: `produce` asks for what step i needs, `consume` computes with
-// it, and between them lie rings: slots on the chip that copies fill ahead of the arithmetic. Step
-// number n of the pipelines that use a ring (counted over the whole task) uses slot n modulo the
-// number of slots. `produce` may run as many steps ahead as there are slots.
+// it, and between them lie rings: stages on the chip that copies fill ahead of the arithmetic. Step
+// number n of the pipelines that use a ring (counted over the whole task) uses stage n modulo the
+// number of stages. `produce` may run as many steps ahead as there are stages.
 //
 // Text form, one op a line (text.h):
 //   kernel @row_sum(%x: buffer<f32>, %y: buffer<f32>, %n: index) {
@@ -50,7 +51,7 @@ inline constexpr ValueId kNone = -1;
 struct Type {
   enum class Kind : uint8_t { kIndex, kTile, kBuffer, kRing } kind = Kind::kIndex;
   DType dtype = DType::kUndefined;  // element type of a tile, buffer or ring
-  std::vector<int> shape;           // of a tile, or of a ring's slot: rank 0, 1 or 2
+  std::vector<int> shape;           // of a tile, or of a ring's stage: rank 0, 1 or 2
 
   static Type index() { return {}; }
   static Type tile(DType dtype, std::vector<int> shape = {}) {
@@ -109,16 +110,21 @@ enum class Op : uint8_t {
   kDot,     // acc[m,n] + a[m,k] * b[k,n] in the type of acc (f32: one fma per k, in order). With
             // `integer` groups: as many products at once, rows m/groups of a each with columns of
             // its own, b[k,groups*c]; where n is more than c, columns repeat. Or with rows of
-  // its own, b[groups*k,n]. With `integers` block, first and zeros, and one column for each
-  // group: products of k are added to column first + k / block alone, so that blocks of
-  // k can be scaled afterwards. b is loaded from scratch then, and eight zeros lie at
-  // `zeros` behind the first element of each of its columns. With `tf32`, of f32: both operands
-  // are rounded to 10 bits of mantissa first, to nearest, ties to even as the copy engine does it
-  // (GPUs without one: away from zero); NaN stays
-  kDotI8,  // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
-           // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
-           // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
-           // [k/4][n][4] and a loop over k/4 takes one such group at a time.
+  // its own, b[groups*k,n]. With `integers` block, first and zeros, and one column for each group:
+  // products of k are added to column first + k / block alone, so that blocks of k can be scaled
+  // afterwards. b is loaded from scratch then, and eight zeros lie at `zeros` behind the first
+  // element of each of its columns. With `tf32`, of f32: both operands are rounded to 10 bits of
+  // mantissa first, to nearest, ties to even as TMA does it (GPUs without it: away from zero); NaN
+  // stays
+  kDotI8,    // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
+             // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
+             // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
+             // [k/4][n][4] and a loop over k/4 takes one such group at a time.
+  kTileDot,  // c, offset, a, offset, b, offset, distance, k: c += a * b in memory, for processors
+             // whose tile registers multiply whole blocks. `integers`: rows and columns, 16 or 32
+             // of each. c is f32[rows][columns]; a bf16[rows / 16][k / 32][16][32], its sixteens of
+             // rows `distance` elements apart; b bf16[k / 2][columns][2]; k a multiple of 32. Sums
+             // are f32, in any order; what is below 2^-126 may count as zero
   // Memory.
   kAlloc,     // scratch of `integer` elements, 64-byte aligned, private to the task
   kLoad,      // buffer, offset, strides…, extents… (kNone: whole) ; attribute number = fill
@@ -129,18 +135,18 @@ enum class Op : uint8_t {
   kArrive,    // i32 buffer, offset -> index: how many tasks arrived at that counter before. What
               // they stored before is visible to whoever arrives after them.
   // Pipelines.
-  kRing,      // `integer` slots; stands in the body of the kernel
-  kFetchRun,  // ring, slot, buffer, offset: fills the slot with consecutive elements
-  kFetchBox,  // ring, slot, buffer, row, column, rows, columns, stride: fills the slot from (row,
+  kRing,      // `integer` stages; stands in the body of the kernel
+  kBulkLoad,  // ring, stage, buffer, offset: fills the stage with consecutive elements
+  kTmaLoad,   // ring, stage, buffer, row, column, rows, columns, stride: fills the stage from (row,
               // column) of a matrix [rows, columns]; zeros outside. The last three are parameters
               // or constants, and so is the buffer. With `integer` groups: as many boxes that lie
-              // side by side in the matrix, one below the other in the slot; columns and column
+              // side by side in the matrix, one below the other in the stage; columns and column
               // are multiples of a box's width
-  kRead,  // ring, slot, offset (kNone: 0), extent (kNone: whole) -> tile of the slot's elements,
+  kRead,  // ring, stage, offset (kNone: 0), extent (kNone: whole) -> tile of the stage's elements,
           // consecutive ones or with the strides in `integers`, one per dimension (0 repeats). Rows
-          // at or past the extent, of tiles of rank 2, are zeros whatever the slot holds there
-  kPipeline,  // lo, hi, initial values…; `integer` slots; regions: produce(counter, slot) and
-              // consume(counter, slot, carried…); only what is uniform, single numbers from
+          // at or past the extent, of tiles of rank 2, are zeros whatever the stage holds there
+  kPipeline,  // lo, hi, initial values…; `integer` stages; regions: produce(counter, stage) and
+              // consume(counter, stage, carried…); only what is uniform, single numbers from
               // parameters that the kernel never writes included, decides what produce does
   // Control. Regions hold their own ops; the last is kYield.
   kFor,  // lo, hi, step, initial values…; region args: counter, carried…
@@ -181,18 +187,18 @@ enum class Fn : uint8_t {
   kIsNan,
   kIsInf,
   kSign,
-  kDecodeF8E4M3FN,
-  kDecodeF8E4M3FNUZ,
-  kDecodeF8E5M2,
-  kDecodeF8E5M2FNUZ,
-  kDecodeF8E8M0,
-  kDecodeF4E2M1,  // u8 codes -> f32, exact
-  kEncodeF8E4M3FN,
-  kEncodeF8E4M3FNUZ,
-  kEncodeF8E5M2,
-  kEncodeF8E5M2FNUZ,
-  kEncodeF8E8M0,
-  kEncodeF4E2M1,  // f32 -> u8 codes, as base/convert.h does it; the rule is in `integer`
+  kDequantizeF8E4M3FN,
+  kDequantizeF8E4M3FNUZ,
+  kDequantizeF8E5M2,
+  kDequantizeF8E5M2FNUZ,
+  kDequantizeF8E8M0,
+  kDequantizeF4E2M1,  // u8 codes -> f32, exact
+  kQuantizeF8E4M3FN,
+  kQuantizeF8E4M3FNUZ,
+  kQuantizeF8E5M2,
+  kQuantizeF8E5M2FNUZ,
+  kQuantizeF8E8M0,
+  kQuantizeF4E2M1,  // f32 -> u8 codes, as base/convert.h does it; the rule is in `integer`
   // binary
   kAdd,
   kSub,
@@ -220,17 +226,17 @@ enum class Fn : uint8_t {
   kGreaterEqual,
 };
 
-// Words of the text form: "index.add", "load"; "add", "decode_f4e2m1".
-std::string_view name(Op op);
+// Words of the text form: "index.add", "load"; "add", "dequantize_f4e2m1".
+std::string_view name(Op op);  // and all else that is known of it: op_info.h
 std::string_view name(Fn fn);
 
-// The rule of an encode_* as its attribute `integer`, and back. Only e8m0 has a rounding mode.
+// The rule of an quantize_* as its attribute `integer`, and back. Only e8m0 has a rounding mode.
 int64_t encode_attribute(EncodeRule rule);
 EncodeRule encode_rule(int64_t attribute);
 
 // Bounds that verify() holds kernels to, so that code size and stack use stay sane.
 inline constexpr int64_t kMaxTileElements = 1 << 15;
-inline constexpr int64_t kMaxSlots = 16;                // of a ring
+inline constexpr int64_t kMaxStages = 16;               // of a ring
 inline constexpr int64_t kMaxScratchBytes = 256 << 10;  // all kAlloc of a kernel together
 
 struct Operation;
@@ -257,9 +263,9 @@ struct Parameter {
   std::string name;
   Type type;  // a buffer or an index
   // A buffer that no launch of the program writes, weights or what the caller brings: it may be
-  // read before the launch before this one has ended.
+  // read before the wait of programmatic dependent launch (PDL).
   bool constant = false;
-  // A buffer that no launch touches but this one: it may be read and written as early.
+  // A buffer that no launch touches but this one: it may be read and written as soon.
   bool own = false;
   // A buffer that begins at a multiple of 16 bytes, whoever launches.
   bool aligned = false;
@@ -272,12 +278,12 @@ struct Kernel {
   std::vector<Parameter> parameters;  // parameter i is value i
   std::vector<Type> types;            // of every value
   Region body;
-  // Blocks come in while the launch before this one ends, wait for it, and let those of the next
-  // one come in. Pipelines always do.
-  bool overlaps = false;
-  // Blocks, of this launch or of the next, that the registers of a multiprocessor are to have room
-  // for; 0: as many as its memory has, if few registers are alive.
-  int resident = 0;
+  // Programmatic dependent launch: CTAs come in while the previous launch ends, wait for it, and
+  // let those of the next one come in. Pipelines always do.
+  bool pdl = false;
+  // CTAs, of this launch or of the next, that the registers of an SM are to have room for; 0: as
+  // many as its memory has, if few registers are alive.
+  int ctas_per_sm = 0;
 };
 
 }  // namespace tenon::codegen

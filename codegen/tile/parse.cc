@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
 
@@ -26,7 +27,7 @@ std::unordered_map<std::string_view, Enum> by_name(Enum first, Enum last) {
 }
 
 Op op_of(Fn fn) {
-  if (fn <= Fn::kEncodeF4E2M1) return Op::kUnary;
+  if (fn <= Fn::kQuantizeF4E2M1) return Op::kUnary;
   if (fn <= Fn::kShiftRight) return Op::kBinary;
   return fn == Fn::kFma ? Op::kTernary : Op::kCompare;
 }
@@ -130,7 +131,7 @@ class Parser {
   Operation operation();
   void head(Operation& op, std::string_view word);
   void constant(Operation& op);
-  void settle_constant(Operation& op);
+  void resolve_constant(Operation& op);
   void place(Operation& op) {  // buffer[offset]
     op.operands.push_back(use());
     expect("[");
@@ -332,7 +333,7 @@ void Parser::head(Operation& op, std::string_view word) {
     op.fn = fn->second;
     op.op = op_of(op.fn);
     uses(op.operands);
-    if (op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1) {
+    if (op.fn >= Fn::kQuantizeF8E4M3FN && op.fn <= Fn::kQuantizeF4E2M1) {
       EncodeRule rule{.saturate = accept_word("saturate")};
       if (accept_word("up")) rule.round = RoundMode::kUp;
       if (accept_word("down")) rule.round = RoundMode::kDown;
@@ -389,12 +390,21 @@ void Parser::head(Operation& op, std::string_view word) {
     case Op::kArrive:
       place(op);
       break;
-    case Op::kFetchRun:
+    case Op::kBulkLoad:
       place(op);
       expect(",");
       place(op);
       break;
-    case Op::kFetchBox:
+    case Op::kTileDot:
+      for (int i = 0; i < 3; ++i) {
+        place(op);
+        expect(",");
+      }
+      uses(op.operands);
+      expect("block");
+      op.integers = integers();
+      break;
+    case Op::kTmaLoad:
       place(op);
       expect(",");
       op.operands.push_back(use());
@@ -454,10 +464,10 @@ void Parser::results(Operation& op, const std::vector<std::string_view>& names) 
     op.results.push_back(define(type()));
     bind(names[i], op.results.back());
   }
-  if (op.op == Op::kStore || op.op == Op::kScatter) {
+  if (info(op.op).stored >= 0) {
     expect(":");
     Type stated = type();
-    size_t value = op.op == Op::kStore ? 2 : 3;
+    const auto value = static_cast<size_t>(info(op.op).stored);
     if (value >= op.operands.size() || op.operands[value] == kNone ||
         kernel_.types[op.operands[value]] != stated) {
       fail(fmt::format("the value is not {}", codegen::text(stated)));
@@ -470,7 +480,7 @@ void Parser::results(Operation& op, const std::vector<std::string_view>& names) 
 }
 
 // The type, read last, says whether a constant's numbers are reals or integers.
-void Parser::settle_constant(Operation& op) {
+void Parser::resolve_constant(Operation& op) {
   if (!is_floating(kernel_.types[op.results[0]].dtype)) {
     op.number = 0;
     return;
@@ -493,7 +503,7 @@ Operation Parser::operation() {
   head(op, word());
   results(op, names);
   if (op.op == Op::kConstant && !op.results.empty()) {
-    settle_constant(op);
+    resolve_constant(op);
   }
   return op;
 }
@@ -503,8 +513,8 @@ Kernel Parser::run() {
   expect("@");
   kernel_.name = word();
   parameters();
-  kernel_.overlaps = accept_word("overlaps");
-  if (accept_word("resident")) kernel_.resident = static_cast<int>(integer());
+  kernel_.pdl = accept_word("pdl");
+  if (accept_word("ctas_per_sm")) kernel_.ctas_per_sm = static_cast<int>(integer());
   kernel_.body = region({});
   skip();
   if (at_ != text_.size()) fail("text after the kernel");

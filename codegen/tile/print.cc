@@ -6,6 +6,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
 
@@ -37,9 +38,10 @@ class Printer {
                                                           : "",
                                        parameter.aligned ? "aligned " : "", text(parameter.type)));
     }
-    out_ = fmt::format("kernel @{}({}) {}{}{{\n", kernel_.name, fmt::join(parameters, ", "),
-                       kernel_.overlaps ? "overlaps " : "",
-                       kernel_.resident > 0 ? fmt::format("resident {} ", kernel_.resident) : "");
+    out_ = fmt::format(
+        "kernel @{}({}) {}{}{{\n", kernel_.name, fmt::join(parameters, ", "),
+        kernel_.pdl ? "pdl " : "",
+        kernel_.ctas_per_sm > 0 ? fmt::format("ctas_per_sm {} ", kernel_.ctas_per_sm) : "");
     indent_ = 1;
     print(kernel_.body);
     return out_ + "}\n";
@@ -151,11 +153,11 @@ std::string Printer::words(const Operation& op) {
     case Op::kBinary:
     case Op::kTernary:
     case Op::kCompare: {
-      bool encodes = op.fn >= Fn::kEncodeF8E4M3FN && op.fn <= Fn::kEncodeF4E2M1;
+      bool quantizes = op.fn >= Fn::kQuantizeF8E4M3FN && op.fn <= Fn::kQuantizeF4E2M1;
       std::string rule;
-      if (encodes && encode_rule(op.integer).saturate) rule += " saturate";
-      if (encodes && encode_rule(op.integer).round == RoundMode::kUp) rule += " up";
-      if (encodes && encode_rule(op.integer).round == RoundMode::kDown) rule += " down";
+      if (quantizes && encode_rule(op.integer).saturate) rule += " saturate";
+      if (quantizes && encode_rule(op.integer).round == RoundMode::kUp) rule += " up";
+      if (quantizes && encode_rule(op.integer).round == RoundMode::kDown) rule += " down";
       return fmt::format("{} {}{}", name(op.fn), use_all(op.operands), rule);
     }
     case Op::kSlice:
@@ -186,11 +188,16 @@ std::string Printer::words(const Operation& op) {
     case Op::kPrefetch:
     case Op::kArrive:
       return fmt::format("{} {}[{}]", name(op.op), use(op.operands[0]), use(op.operands[1]));
-    case Op::kFetchRun:
-      return fmt::format("fetch_run {}[{}], {}[{}]", use(op.operands[0]), use(op.operands[1]),
+    case Op::kTileDot:
+      return fmt::format("tile_dot {}[{}], {}[{}], {}[{}], {} block({})", use(op.operands[0]),
+                         use(op.operands[1]), use(op.operands[2]), use(op.operands[3]),
+                         use(op.operands[4]), use(op.operands[5]), use_all(op.operands, 6),
+                         fmt::join(op.integers, ", "));
+    case Op::kBulkLoad:
+      return fmt::format("bulk_load {}[{}], {}[{}]", use(op.operands[0]), use(op.operands[1]),
                          use(op.operands[2]), use(op.operands[3]));
-    case Op::kFetchBox:
-      return fmt::format("fetch_box {}[{}], {}[{}, {}] of({}, {}, {}){}", use(op.operands[0]),
+    case Op::kTmaLoad:
+      return fmt::format("tma_load {}[{}], {}[{}, {}] of({}, {}, {}){}", use(op.operands[0]),
                          use(op.operands[1]), use(op.operands[2]), use(op.operands[3]),
                          use(op.operands[4]), use(op.operands[5]), use(op.operands[6]),
                          use(op.operands[7]), groups(op));
@@ -220,10 +227,8 @@ void Printer::print(const Operation& op) {
   std::string content = words(op);
   if (!op.results.empty()) {
     content = fmt::format("{} = {} : {}", define_all(op.results), content, types(op.results));
-  } else if (op.op == Op::kStore) {
-    content += fmt::format(" : {}", text(kernel_.types[op.operands[2]]));
-  } else if (op.op == Op::kScatter) {
-    content += fmt::format(" : {}", text(kernel_.types[op.operands[3]]));
+  } else if (const int stored = info(op.op).stored; stored >= 0) {
+    content += fmt::format(" : {}", text(kernel_.types[op.operands[stored]]));
   }
   line(content + remarks(op.results));
 }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/tile/op_info.h"
 #include "codegen/tile/verify.h"
 
 // Types go into messages, which are written only where something is wrong.
@@ -69,12 +70,6 @@ class TypeChecker {
   }
   bool absent(size_t i) const { return i < op_.operands.size() && op_.operands[i] == kNone; }
 
-  void counts(size_t operands, size_t results) const {
-    require(op_.operands.size() == operands, "expected {} operands, got {}", operands,
-            op_.operands.size());
-    require(op_.results.size() == results, "expected {} results, got {}", results,
-            op_.results.size());
-  }
   void is_index(size_t i) const {
     require(operand(i).kind == Type::Kind::kIndex, "operand {} must be an index, is {}", i,
             operand(i));
@@ -94,7 +89,7 @@ class TypeChecker {
   }
   void well_formed(const Type& type) const {
     if (type.kind == Type::Kind::kIndex) return;
-    require(is_computed(type.dtype), "{} cannot be computed with; use bytes and decode_*",
+    require(is_computed(type.dtype), "{} cannot be computed with; use bytes and dequantize_*",
             tenon::name(type.dtype));
     if (type.kind == Type::Kind::kBuffer) return;
     require(type.shape.size() <= 2, "{} has rank above 2", type);
@@ -104,6 +99,8 @@ class TypeChecker {
   }
 
   void check();
+  void check_counts();
+  void check_control();
   void check_index_op();
   void check_constant();
   void check_elementwise();
@@ -115,6 +112,7 @@ class TypeChecker {
   void check_table_or_dot();
   void check_dot();
   void check_dot_i8();
+  void check_tile_dot();
   void check_memory();
   void check_access(size_t first, const Type& shape);
   void check_for();

@@ -3,7 +3,7 @@
 //
 //   x ── Loop(norm) ── ScaledDot or MergedDots ── y     =>     MergedDots{Loop, dots} ── y
 //
-// With few rows a kernel of its own costs more than the norm does, so each block of the product
+// With few rows a kernel of its own costs more than the norm does, so each CTA of the product
 // computes it while its weights are on their way. Whether there is a kernel for that is for
 // `supports` to say: where there is none, and on a host, the loop stays.
 //

@@ -63,7 +63,7 @@ Dim rows_of(const ir::Graph& graph, const ir::ScaledDot& dot) {
 // Floats that stock kernels of the host multiply, too.
 bool is_stock_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16; }
 
-// Of such floats, with nothing to decode.
+// Of such floats, with nothing to dequantise.
 bool is_plain(const ir::Graph& graph, const ir::ScaledDot& dot) {
   return dot.scale_a.scale == ir::kNoValue && dot.scale_b.scale == ir::kNoValue &&
          dot.b_type == DType::kUndefined && is_stock_float(graph.value(dot.a).dtype) &&

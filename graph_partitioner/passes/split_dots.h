@@ -12,7 +12,7 @@
 //
 // Weights are not copied: rows of [N, K] follow each other, so a part is a piece of its bytes.
 //
-// Runs before fuse_epilogues, behind lift_views.
+// Runs before fuse_epilogues, behind hoist_views.
 #pragma once
 
 #include "graph_partitioner/ir/graph.h"

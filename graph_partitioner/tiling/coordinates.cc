@@ -35,7 +35,7 @@ void slide(Coordinate& index, const Dim& start, int64_t step) {
     index.offset = start + index.offset * step;
     return;
   }
-  if (step != 1) throw Unsupported{"a Slice with steps below a BlockExpand"};
+  if (step != 1) throw Unsupported{"a strided Slice of a BlockExpand"};
   index.offset = index.offset + start * index.divisor;
 }
 
@@ -79,7 +79,7 @@ class Walk {
     if (from.is(1)) return {};
     if (from.is_constant() && to.is_constant()) {
       throw Unsupported{
-          fmt::format("a size of {} where the loop runs over {}", from.text(), to.text())};
+          fmt::format("size {} does not broadcast to the loop's {}", from.text(), to.text())};
     }
     fits_.push_back({from, to});
     if (from.is_constant()) return index;
@@ -112,7 +112,7 @@ class Walk {
     for (const auto& [op, rule] : kRules) {
       if (node.is(op)) return (this->*rule)(node, indices);
     }
-    throw Unsupported{node.op + " is no index map"};
+    throw Unsupported{node.op + " cannot be read through an index map"};
   }
 
   Coordinates transpose(const Node& node, const Coordinates& indices) {
@@ -182,7 +182,7 @@ class Walk {
       throw Unsupported{"Gather with a bad axis or shape"};
     }
     if (body_.producer(node.input(1)) != nullptr) {
-      throw Unsupported{"Gather by indices that the loop computes"};
+      throw Unsupported{"Gather indices are computed in the same loop"};
     }
     const auto first = indices.begin() + axis;
     const auto last = first + static_cast<std::ptrdiff_t>(index_shape.size());
@@ -200,7 +200,7 @@ class Walk {
     own.input = value;
     for (const Coordinate& index : indices) {
       if (index.source == Coordinate::Source::kGather) {
-        throw Unsupported{"Gather by gathered indices"};
+        throw Unsupported{"Gather indices are themselves gathered"};
       }
     }
     finish(own, indices);
@@ -248,15 +248,15 @@ class Walk {
       }
       while (next < outer.size() && outer[next].is(1)) ++next;
       if (next == outer.size() || !(outer[next] == dim)) {
-        throw Unsupported{fmt::format("Reshape from {} to {} is no mere change of rank",
+        throw Unsupported{fmt::format("Reshape from {} to {} moves elements between axes",
                                       text(inner), text(outer))};
       }
       result.push_back(indices[next++]);
     }
     while (next < outer.size() && outer[next].is(1)) ++next;
     if (next != outer.size()) {
-      throw Unsupported{
-          fmt::format("Reshape from {} to {} is no mere change of rank", text(inner), text(outer))};
+      throw Unsupported{fmt::format("Reshape from {} to {} moves elements between axes",
+                                    text(inner), text(outer))};
     }
     return result;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "kernels/device/specs.h"
 
 namespace tenon::device {
@@ -69,7 +70,7 @@ const Field kFields[] = {
      [](const Description& d) { return std::string(d.forward ? "true" : ""); }},
     {"compute", read_compute,
      [](const Description& d) { return fmt::format("{}.{}", d.compute_major, d.compute_minor); }},
-    TENON_NUMBER_FIELD(multiprocessors),
+    TENON_NUMBER_FIELD(sm_count),
     TENON_NUMBER_FIELD(memory_bytes),
     TENON_NUMBER_FIELD(l2_bytes),
     TENON_NUMBER_FIELD(shared_bytes),
@@ -105,26 +106,13 @@ enum Attribute : int {
 
 constexpr int kOldestMajor = 8;
 
-struct KnownCapability {
-  int major, minor;
-  std::string_view arch;
-};
-constexpr KnownCapability kKnown[] = {
-    {8, 0, "sm_80"},    {8, 6, "sm_86"},    {8, 7, "sm_87"},    {8, 9, "sm_89"},
-    {9, 0, "sm_90a"},   {10, 0, "sm_100a"}, {10, 3, "sm_103a"}, {11, 0, "sm_110a"},
-    {12, 0, "sm_120a"}, {12, 1, "sm_121a"},
-};
-
 void choose_arch(Description& description) {
-  for (const KnownCapability& known : kKnown) {
-    if (known.major == description.compute_major && known.minor == description.compute_minor) {
-      description.arch = known.arch;
-      return;
-    }
-  }
+  const codegen::ArchSpec& spec =
+      codegen::arch_spec_of_device(description.compute_major, description.compute_minor);
+  description.arch = spec.name;
   // Plain PTX of an older architecture runs on every later one.
-  description.arch = description.compute_major == kOldestMajor ? "sm_80" : "sm_90";
-  description.forward = true;
+  description.forward = spec.compute_major != description.compute_major ||
+                        spec.compute_minor != description.compute_minor;
 }
 
 }  // namespace
@@ -133,7 +121,7 @@ codegen::GpuTarget Description::target() const {
   codegen::GpuTarget target;
   target.arch = arch;
   target.shared_bytes = shared_bytes;
-  target.multiprocessors = multiprocessors;
+  target.sm_count = sm_count;
   target.pipelines = true;
   return target;
 }
@@ -184,7 +172,7 @@ Support describe(const Driver& driver, int number, Description& description) {
   char name[256] = {}, bus[32] = {};
   int shared_bytes = 0, l2_bytes = 0, clock_khz = 0, bus_bits = 0;
   const std::pair<Attribute, int*> attributes[] = {
-      {kMultiprocessors, &description.multiprocessors},
+      {kMultiprocessors, &description.sm_count},
       {kComputeMajor, &description.compute_major},
       {kComputeMinor, &description.compute_minor},
       {kSharedBytesPerBlock, &shared_bytes},

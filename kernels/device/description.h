@@ -18,9 +18,9 @@ struct Description {
   std::string arch;  // "sm_90a"; a newer GPU than we know is "sm_90" with `forward` set
   bool forward = false;
   int compute_major = 0, compute_minor = 0;
-  int multiprocessors = 0;
+  int sm_count = 0;
   int64_t memory_bytes = 0, l2_bytes = 0;
-  int64_t shared_bytes = 0;  // per block, after opting in
+  int64_t shared_bytes = 0;  // per CTA, after opting in
   double memory_gb_s = 0;    // from clocks and bus width; 0: unknown
   std::string pci_bus_id;    // "0000:1b:00.0"; empty: not a device of this machine
   int ordinal = -1;          // the driver's number; -1: likewise

@@ -33,7 +33,7 @@ constexpr Advice kAdvice[] = {
     {218, "the driver does not understand the generated code: update it"},
     {221, "the driver's PTX compiler is missing: reinstall it, or pip install nvidia-nvjitlink"},
     {222, "the driver is too old for the generated code: update it, or install nvidia-nvjitlink"},
-    {701, "a block asks for more registers or shared memory than there are"},
+    {701, "a CTA asks for more registers or shared memory than there are"},
     {900, "not possible while a stream is being captured into a graph"},
     {901, "the capture was broken by an earlier call"},
     {904, "a stream that joined the capture was not joined back"},
@@ -302,9 +302,9 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
                                                           const Digest& content) {
   constexpr int kRegisters = 4, kDynamicSharedBytes = 8, kSharedShare = 9;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
-  constexpr int kEarlyLaunchesInGraphs = 12030;  // before, a capture refuses them
+  constexpr int kPdlInGraphs = 12030;  // before, a capture refuses it
 
-  if (const Support support = supports_maps(*driver_); !code.maps.empty() && !support) {
+  if (const Support support = supports_tma(*driver_); !code.tma_descriptors.empty() && !support) {
     throw UserError(support.reason);
   }
   auto kernel = std::make_shared<ModuleKernel>(shared_from_this());
@@ -312,22 +312,21 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
   kernel->name = code.entry;
   kernel->threads = code.threads;
   kernel->shared_bytes = code.shared_bytes;
-  kernel->maps = code.maps;
-  kernel->begins_early = code.begins_early && driver_->launch_with != nullptr &&
-                         driver_version_ >= kEarlyLaunchesInGraphs;
+  kernel->tma_descriptors = code.tma_descriptors;
+  kernel->pdl = code.pdl && driver_->launch_with != nullptr && driver_version_ >= kPdlInGraphs;
   check(driver_->module_function(&kernel->function, kernel->module, code.entry.c_str()),
         fmt::format("find kernel '{}'", code.entry));
-  // A launch of a kernel that begins early may take more than it needs, to have room to itself.
-  const int64_t most = kernel->begins_early ? std::max(code.shared_bytes, description_.shared_bytes)
-                                            : code.shared_bytes;
+  // A launch of a kernel with PDL may take more than it needs, to have room to itself.
+  const int64_t most =
+      kernel->pdl ? std::max(code.shared_bytes, description_.shared_bytes) : code.shared_bytes;
   if (most > kSharedWithoutAsking) {
     check(driver_->function_set(kernel->function, kDynamicSharedBytes, static_cast<int>(most)),
           fmt::format("give kernel '{}' {} of shared memory", code.entry,
                       bytes_text(static_cast<size_t>(most))));
   }
-  // A multiprocessor that divides its memory anew is emptied first: launches that overlap must all
+  // An SM that divides its memory anew is emptied first: launches that overlap must all
   // want the same.
-  if (kernel->begins_early) {
+  if (kernel->pdl) {
     constexpr int kPercent = 100;
     check(driver_->function_set(kernel->function, kSharedShare, kPercent),
           fmt::format("let kernel '{}' have all shared memory", code.entry));

@@ -47,9 +47,9 @@ class LoadedKernel {
   int64_t shared_bytes = 0;
   int registers = 0;
   std::string name;
-  std::vector<codegen::MatrixMap> maps;  // a launch brings one TensorMap for each
-  bool begins_early = false;             // overlaps with the end of the launch before it
-  int cluster = 1;                       // blocks that share their memory
+  std::vector<codegen::TmaDescriptor> tma_descriptors;  // a launch brings one TensorMap for each
+  bool pdl = false;  // programmatic dependent launch: overlaps the previous one's end
+  int cluster = 1;   // CTAs that share their memory
 };
 
 class Device {

@@ -1,13 +1,16 @@
 #include "kernels/device/driver.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <vector>
+
+#include "kernels/device/vendor_library.h"
 
 namespace tenon::device {
 namespace {
@@ -47,34 +50,20 @@ DriverAnswer refused(std::string reason) {
   return {Support::no(std::move(reason)), nullptr, {}, 0};
 }
 
-void* open_library(std::string& path, std::string& why) {
+std::vector<std::string> driver_paths() {
   if (const char* chosen = std::getenv("TENON_DRIVER_LIBRARY"); chosen != nullptr && *chosen != 0) {
-    path = chosen;
-    void* library = dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) why = dlerror();
-    return library;
+    return {chosen};
   }
-  for (const char* candidate : {"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"}) {
-    path = candidate;
-    if (void* library = dlopen(candidate, RTLD_NOW | RTLD_LOCAL)) return library;
-    if (why.empty()) why = dlerror();
-  }
-  return nullptr;
-}
-
-template <typename Function>
-bool find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  return function != nullptr;
+  return {"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
 }
 
 // Name of the first function that the library lacks; empty: it has all.
-std::string fill(void* library, Driver& driver) {
+std::string fill(const VendorLibrary& library, Driver& driver) {
 #define TENON_FIND(member, symbol, parameters) \
-  if (!find(library, symbol, driver.member)) return symbol;
+  if (!library.find(symbol, driver.member)) return symbol;
   TENON_DRIVER_FUNCTIONS(TENON_FIND)
 #undef TENON_FIND
-#define TENON_TRY(member, symbol, parameters) find(library, symbol, driver.member);
+#define TENON_TRY(member, symbol, parameters) library.find(symbol, driver.member);
   TENON_OPTIONAL_DRIVER_FUNCTIONS(TENON_TRY)
 #undef TENON_TRY
   return {};
@@ -84,28 +73,30 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// The library stays open and the table lives for ever: nothing of CUDA's runs at exit through us.
+// The table lives for ever, as the library does.
 DriverAnswer load() {
-  std::string path, why;
-  void* library = open_library(path, why);
-  if (library == nullptr) {
+  const std::vector<std::string> paths = driver_paths();
+  const VendorAnswer answer = open_vendor_library(paths);
+  if (!answer.library) {
     return refused(fmt::format(
         "no NVIDIA driver: {} could not be loaded ({}). Install NVIDIA's driver (in a container: "
         "start it with the GPUs passed in, docker run --gpus all), or use the CPU device",
-        path, why));
+        paths.front(), answer.why));
   }
-  auto table = std::make_unique<Driver>();
-  int version = 0;
-  if (!find(library, "cuDriverGetVersion", table->driver_version) ||
-      table->driver_version(&version) != kSuccess) {
+  const VendorLibrary& library = *answer.library;
+  const std::string& path = library.path();
+  const std::optional<int> told = library.version("cuDriverGetVersion");
+  if (!told) {
     return refused(fmt::format("{} does not tell its version: it is no CUDA driver", path));
   }
+  const int version = *told;
   if (version < kOldestVersion) {
     return refused(fmt::format(
         "the NVIDIA driver is too old: it supports CUDA {}, and {} is needed. Update the driver "
         "to release 525 or newer",
         version_text(version), version_text(kOldestVersion)));
   }
+  auto table = std::make_unique<Driver>();
   if (const std::string missing = fill(library, *table); !missing.empty()) {
     return refused(fmt::format("the NVIDIA driver {} (CUDA {}) has no function {}: update it", path,
                                version_text(version), missing));

@@ -48,7 +48,7 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
 
-// CUtensorMap: how the copy engine reads a matrix. Only the driver knows what the words mean.
+// CUtensorMap: how TMA reads a matrix. Only the driver knows what the words mean.
 struct alignas(64) TensorMap {
   uint64_t words[16] = {};
 };
@@ -116,8 +116,8 @@ struct Driver {
 #define TENON_OPTIONAL_DRIVER_FUNCTIONS(F)                                                  \
   F(launch_with, "cuLaunchKernelEx",                                                        \
     (const LaunchConfig* config, FunctionHandle function, void** arguments, void** extra))  \
-  F(encode_map, "cuTensorMapEncodeTiled",                                                   \
-    (TensorMap * map, int type, uint32_t rank, void* base, const uint64_t* sizes,           \
+  F(encode_tensor_map, "cuTensorMapEncodeTiled",                                            \
+    (TensorMap * descriptor, int type, uint32_t rank, void* base, const uint64_t* sizes,    \
      const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleaving, \
      int swizzle, int promotion, int fill))
 

@@ -1,12 +1,10 @@
 #include "kernels/device/linker.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "base/content_cache.h"
 #include "base/error.h"
 #include "kernels/device/specs.h"
+#include "kernels/device/vendor_library.h"
 
 namespace tenon::device {
 namespace {
@@ -95,49 +94,30 @@ class NvJitLink : public Linker {
   LinkFunctions functions_;
 };
 
-std::string fill(void* library, LinkFunctions& functions) {
-#define TENON_FIND(member, symbol, parameters)                                             \
-  functions.member = reinterpret_cast<decltype(functions.member)>(dlsym(library, symbol)); \
-  if (functions.member == nullptr) return symbol;
+std::string fill(const VendorLibrary& library, LinkFunctions& functions) {
+#define TENON_FIND(member, symbol, parameters) \
+  if (!library.find(symbol, functions.member)) return "has no function " symbol;
   TENON_LINK_FUNCTIONS(TENON_FIND)
 #undef TENON_FIND
   return {};
 }
 
-std::vector<std::string> folders() {
-  std::vector<std::string> folders = {""};  // by name alone, as the system finds it
-  const char* listed = std::getenv("TENON_LIBRARY_DIRS");
-  std::string_view rest = listed == nullptr ? "" : listed;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    if (end > 0) folders.emplace_back(std::string(rest.substr(0, end)) + "/");
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return folders;
-}
-
 LinkerAnswer load(int newest_major) {
-  std::string why;
+  std::vector<std::string> names;
   for (int major = newest_major; major >= kOldestMajor; --major) {
-    for (const std::string& folder : folders()) {
-      const std::string path = fmt::format("{}libnvJitLink.so.{}", folder, major);
-      void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library == nullptr) {
-        if (why.empty()) why = dlerror();
-        continue;
-      }
-      LinkFunctions functions;
-      if (const std::string missing = fill(library, functions); !missing.empty()) {
-        why = fmt::format("{} has no function {}", path, missing);
-        continue;
-      }
-      return {Support::yes(), new NvJitLink(functions), path};
-    }
+    names.push_back(fmt::format("libnvJitLink.so.{}", major));
+  }
+  LinkFunctions functions;
+  const VendorAnswer answer =
+      open_vendor_library(vendor_library_paths(names),
+                          [&](const VendorLibrary& library) { return fill(library, functions); });
+  if (answer.library) {
+    return {Support::yes(), new NvJitLink(functions), answer.library->path()};
   }
   return {Support::no(fmt::format(
               "nvJitLink is not installed ({}); the driver compiles kernels instead, which takes "
               "longer. pip install nvidia-nvjitlink",
-              why)),
+              answer.why)),
           nullptr,
           {}};
 }

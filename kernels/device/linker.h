@@ -1,6 +1,5 @@
-// PTX to machine code in this process, by nvJitLink where it is installed. Needs no GPU. Looked for
-// by name and in the folders of TENON_LIBRARY_DIRS (separated by ':'; the Python package names
-// site-packages/nvidia/*/lib there).
+// PTX to machine code in this process, by nvJitLink where it is installed (vendor_library.h says
+// where it is looked for). Needs no GPU.
 #pragma once
 
 #include <memory>

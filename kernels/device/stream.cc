@@ -171,15 +171,15 @@ namespace {
 // Pointers to all arguments, as the driver wants them.
 class ArgumentPointers {
  public:
-  ArgumentPointers(std::span<const uint64_t> arguments, std::span<const TensorMap> maps) {
-    const size_t count = arguments.size() + maps.size();
+  ArgumentPointers(std::span<const uint64_t> arguments, std::span<const TensorMap> descriptors) {
+    const size_t count = arguments.size() + descriptors.size();
     if (count > kUsual) {
       many_.resize(count + 1);
       pointers_ = many_.data();
     }
     void** next = pointers_;
     for (const uint64_t& argument : arguments) *next++ = const_cast<uint64_t*>(&argument);
-    for (const TensorMap& map : maps) *next++ = const_cast<TensorMap*>(&map);
+    for (const TensorMap& descriptor : descriptors) *next++ = const_cast<TensorMap*>(&descriptor);
     // Not CUDA's wish: the stub driver of the tests counts arguments by it.
     *next = nullptr;
   }
@@ -197,37 +197,35 @@ class ArgumentPointers {
 }  // namespace
 
 void Stream::launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
-                    std::span<const TensorMap> maps, const LaunchWishes& wishes) {
+                    std::span<const TensorMap> descriptors, const LaunchWishes& wishes) {
   if (tasks <= 0) return;
   if (tasks > std::numeric_limits<int32_t>::max()) {
-    throw UserError(fmt::format("kernel '{}': {} blocks are more than a launch takes (2^31 - 1)",
+    throw UserError(fmt::format("kernel '{}': {} CTAs are more than a launch takes (2^31 - 1)",
                                 kernel.name, tasks));
   }
-  ArgumentPointers pointers(arguments, maps);
+  ArgumentPointers pointers(arguments, descriptors);
   device_->make_current();
   remember(kernel.name);
-  const auto blocks = static_cast<unsigned>(tasks);
-  const bool early = kernel.begins_early && !wishes.after_all;
+  const auto ctas = static_cast<unsigned>(tasks);
+  const bool pdl = kernel.pdl && !wishes.after_all;
   // What keeps others off is of no use to kernels that let nobody in.
-  const int64_t shared_bytes = kernel.begins_early
-                                   ? std::max(kernel.shared_bytes, wishes.shared_bytes)
-                                   : kernel.shared_bytes;
+  const int64_t shared_bytes =
+      kernel.pdl ? std::max(kernel.shared_bytes, wishes.shared_bytes) : kernel.shared_bytes;
   const Result result =
-      early || kernel.cluster > 1
-          ? launch_with_attributes(kernel, blocks, shared_bytes, early, pointers.data())
+      pdl || kernel.cluster > 1
+          ? launch_with_attributes(kernel, ctas, shared_bytes, pdl, pointers.data())
           : device_->driver().launch(
-                kernel.function, blocks, 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
+                kernel.function, ctas, 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
                 static_cast<unsigned>(shared_bytes), handle_, pointers.data(), nullptr);
   if (result != kSuccess) {
-    device_->check(result,
-                   fmt::format("launch kernel '{}' with {} blocks of {} threads and {} bytes "
-                               "of shared memory",
-                               kernel.name, tasks, kernel.threads, shared_bytes));
+    device_->check(result, fmt::format("launch kernel '{}' with {} CTAs of {} threads and {} bytes "
+                                       "of shared memory",
+                                       kernel.name, tasks, kernel.threads, shared_bytes));
   }
 }
 
 Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks,
-                                      int64_t shared_bytes, bool early, void** pointers) {
+                                      int64_t shared_bytes, bool pdl, void** pointers) {
   if (device_->driver().launch_with == nullptr) {
     throw UserError(fmt::format(
         "kernel '{}': the NVIDIA driver has no function cuLaunchKernelEx: update it", kernel.name));
@@ -239,7 +237,7 @@ Result Stream::launch_with_attributes(const LoadedKernel& kernel, unsigned tasks
   config.shared_bytes = static_cast<unsigned>(shared_bytes);
   config.stream = handle_;
   config.attributes = attributes.data();
-  if (early) {
+  if (pdl) {
     LaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = LaunchAttribute::kProgrammaticSerialization;
     attribute.value.allowed = 1;

@@ -45,7 +45,7 @@ class Graph {
 };
 
 struct LaunchWishes {
-  int64_t shared_bytes = 0;  // of a block; at least what the kernel needs
+  int64_t shared_bytes = 0;  // of a CTA; at least what the kernel needs
   // Does not begin before everything enqueued so far has ended, even if the kernel could.
   bool after_all = false;
 };
@@ -66,10 +66,10 @@ class Stream {
   // Host memory may be pageable: the driver then stages it and returns when it has been read.
   void copy(Address to, Address from, size_t bytes);
   void fill(Address to, unsigned char value, size_t bytes);
-  // One block per task. Arguments are 8 bytes each, in the order of the kernel's parameters; then
-  // come its maps.
+  // One CTA per task. Arguments are 8 bytes each, in the order of the kernel's parameters; then
+  // come its TMA descriptors.
   void launch(const LoadedKernel& kernel, int64_t tasks, std::span<const uint64_t> arguments,
-              std::span<const TensorMap> maps = {}, const LaunchWishes& wishes = {});
+              std::span<const TensorMap> descriptors = {}, const LaunchWishes& wishes = {});
   void launch(const Graph& graph);
   void record(Event& event);
   void wait(const Event& event);
@@ -89,7 +89,7 @@ class Stream {
   bool captures_ = false;               // began a capture that it has not ended
   void remember(std::string_view work);
   Result launch_with_attributes(const LoadedKernel& kernel, unsigned tasks, int64_t shared_bytes,
-                                bool early, void** pointers);
+                                bool pdl, void** pointers);
   void leave_capture() noexcept;
   std::array<char, 48> last_work_{};  // its name, cut short: a warm run allocates nothing
 };

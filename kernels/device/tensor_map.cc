@@ -27,7 +27,8 @@ int element_type(const MappedMatrix& matrix) {
   for (const ElementType& entry : kElementTypes) {
     if (entry.bytes == matrix.element_bytes) return entry.type;
   }
-  throw InternalError(fmt::format("a map of elements of {} bytes", matrix.element_bytes));
+  throw InternalError(
+      fmt::format("a TMA descriptor of elements of {} bytes", matrix.element_bytes));
 }
 
 // Rows that are wider than what changes places are pieces of it, one behind the other.
@@ -42,10 +43,10 @@ int swizzle(const MappedMatrix& matrix) {
   for (const Swizzle& entry : kSwizzles) {
     if (entry.row_bytes == row_bytes) return entry.mode;
   }
-  throw InternalError(fmt::format("a map with boxes of {} bytes a row", row_bytes));
+  throw InternalError(fmt::format("a TMA descriptor with boxes of {} bytes a row", row_bytes));
 }
 
-// What the caller or the shapes brought and the engine does not take; empty: nothing.
+// What the caller or the shapes brought and TMA does not take; empty: nothing.
 std::string objection(const MappedMatrix& matrix) {
   constexpr int64_t kAlignment = 16, kMostSize = int64_t{1} << 32, kMostStride = int64_t{1} << 40;
   const int64_t stride = matrix.stride * matrix.element_bytes;
@@ -72,18 +73,18 @@ std::string objection(const MappedMatrix& matrix) {
 
 }  // namespace
 
-Support supports_maps(const Driver& driver) {
-  if (driver.encode_map != nullptr) return Support::yes();
+Support supports_tma(const Driver& driver) {
+  if (driver.encode_tensor_map != nullptr) return Support::yes();
   return Support::no(
       "the NVIDIA driver has no function cuTensorMapEncodeTiled, with which kernels for this GPU "
       "read their operands: update it");
 }
 
-TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_view what) {
-  // Boxes read 4.24 TB/s of an H200 where misses of the second cache level are promoted to 256
-  // bytes, and 4.5 to 4.58, as runs do, where they are not.
+TensorMap encode_tensor_map(Device& device, const MappedMatrix& matrix, std::string_view what) {
+  // TMA loads read 4.24 TB/s of an H200 where misses of the second cache level are promoted to 256
+  // bytes, and 4.5 to 4.58, as bulk loads do, where they are not.
   constexpr int kNotInterleaved = 0, kNotPromoted = 0, kZerosOutside = 0;
-  if (const Support support = supports_maps(device.driver()); !support) {
+  if (const Support support = supports_tma(device.driver()); !support) {
     throw UserError(support.reason);
   }
   if (const std::string problem = objection(matrix); !problem.empty()) {
@@ -108,17 +109,18 @@ TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_vie
            static_cast<uint32_t>(matrix.box_rows)};
   }
   constexpr std::array<uint32_t, 3> kSteps{1, 1, 1};
-  TensorMap map;
+  TensorMap descriptor;
   device.make_current();
-  const Result result = device.driver().encode_map(
-      &map, element_type(matrix), grouped || pieces ? 3 : 2, reinterpret_cast<void*>(matrix.base),
-      sizes.data(), strides.data(), box.data(), kSteps.data(), kNotInterleaved, swizzle(matrix),
-      kNotPromoted, kZerosOutside);
+  const Result result = device.driver().encode_tensor_map(
+      &descriptor, element_type(matrix), grouped || pieces ? 3 : 2,
+      reinterpret_cast<void*>(matrix.base), sizes.data(), strides.data(), box.data(), kSteps.data(),
+      kNotInterleaved, swizzle(matrix), kNotPromoted, kZerosOutside);
   if (result != kSuccess) {
-    device.check(result, fmt::format("map {} ({} x {}, boxes of {} x {})", what, matrix.rows,
-                                     matrix.columns, matrix.box_rows, matrix.box_columns));
+    device.check(result,
+                 fmt::format("encode the TMA descriptor of {} ({} x {}, boxes of {} x {})", what,
+                             matrix.rows, matrix.columns, matrix.box_rows, matrix.box_columns));
   }
-  return map;
+  return descriptor;
 }
 
 }  // namespace tenon::device

@@ -1,5 +1,5 @@
-// Matrices as the copy engine reads them: in boxes, with zeros outside. The driver encodes one into
-// a parameter of 128 bytes.
+// Matrices as TMA reads them: in boxes, with zeros outside. The driver encodes one into a parameter
+// of 128 bytes.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct MappedMatrix {
   bool operator==(const MappedMatrix&) const = default;
 };
 
-// Drivers before CUDA 12 have no such maps.
-Support supports_maps(const Driver& driver);
+// Drivers before CUDA 12 have no TMA descriptors.
+Support supports_tma(const Driver& driver);
 
-// Throws UserError where the engine cannot read such a matrix; `what` names it in the message.
-TensorMap encode_map(Device& device, const MappedMatrix& matrix, std::string_view what);
+// Throws UserError where TMA cannot read such a matrix; `what` names it in the message.
+TensorMap encode_tensor_map(Device& device, const MappedMatrix& matrix, std::string_view what);
 
 }  // namespace tenon::device

@@ -15,7 +15,7 @@ Support supports_one_pass(const ir::Graph& graph, const ir::Node& node, const Se
   if (!described.support) return described.support;
   const AttentionProblem& problem = described.problem;
   if (problem.depth > kMaxDepth || problem.value_depth > kMaxDepth) {
-    return Support::no("heads are larger than " + std::to_string(kMaxDepth));
+    return Support::no("head_size is above " + std::to_string(kMaxDepth));
   }
   return Support::yes();
 }

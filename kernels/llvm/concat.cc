@@ -48,7 +48,8 @@ std::vector<LoopProblem> slices(const ir::Graph& graph, const ir::Node& node) {
 Support supports_concat(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const auto rank = static_cast<int64_t>(graph.value(node.output(0)).shape->size());
   const int64_t axis = axis_of(graph, node);
-  if (axis < 0 || axis >= rank) return Support::no(fmt::format("axis {} of rank {}", axis, rank));
+  if (axis < 0 || axis >= rank)
+    return Support::no(fmt::format("axis {} is out of range for rank {}", axis, rank));
   for (ir::ValueId input : node.inputs) {
     if (input == ir::kNoValue) continue;
     const ir::Value& value = graph.value(input);

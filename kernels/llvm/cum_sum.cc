@@ -43,7 +43,8 @@ struct Problem {
 
 Support supports_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DType type = graph.value(node.input(0)).dtype;
-  if (bit_width(type) < 16) return Support::no(fmt::format("running sums of {}", name(type)));
+  if (bit_width(type) < 16)
+    return Support::no(fmt::format("CumSum of {} is not supported", name(type)));
   try {
     Problem::from(graph, node, settings);
     return Support::yes();
@@ -82,9 +83,9 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settin
     const Tile at = problem.reverse ? b.sub(b.sub(length, b.index(1)), step) : step;
     const Tile row = b.add(b.mul(outer, length), at);
     const Tile offset = b.add(b.mul(row, inner), column);
-    const Tile element = decode_tile(b, b.load(place(from, offset), shape), type);
+    const Tile element = dequantize_tile(b, b.load(place(from, offset), shape), type);
     const Tile sum = b.add(carried[0], element);
-    b.store(place(to, offset), encode_tile(b, problem.exclusive ? carried[0] : sum, type));
+    b.store(place(to, offset), quantize_tile(b, problem.exclusive ? carried[0] : sum, type));
     return std::vector<Tile>{sum};
   });
   Lowered lowered;

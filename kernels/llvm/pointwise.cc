@@ -77,7 +77,7 @@ Tile integer_power(Emission& e) {
   };
   const Tile power = e.b.binary(Fn::kPow, as_type(e.x()), as_type(e.y()));
   const DType output = e.output_type();
-  return decode_tile(e.b, cast_to_codes(e.b, power, type, output, {}), output);
+  return dequantize_tile(e.b, cast_to_codes(e.b, power, type, output, {}), output);
 }
 
 // Small whole exponents are products.
@@ -218,13 +218,14 @@ Support supports_pointwise(const ir::Graph& body, const ir::Node& node) {
     }
   }
   if (node.is("Cast") && !round_mode(node)) {
-    return Support::no(fmt::format("Cast: round_mode '{}'", node.text("round_mode", "")));
+    return Support::no(
+        fmt::format("Cast: round_mode '{}' is not supported", node.text("round_mode", "")));
   }
   if (makes_codes(node) || node.is("tenon::DimValue") || node.is("tenon::Position") ||
       find_rule(node.op) != nullptr) {
     return Support::yes();
   }
-  return Support::no(fmt::format("{} is no pointwise op that kernels know", node.op));
+  return Support::no(fmt::format("no kernel for the pointwise op {}", node.op));
 }
 
 bool makes_codes(const ir::Node& node) { return node.is("Cast") || node.is("tenon::Quantize"); }
@@ -246,7 +247,8 @@ Tile emit_codes(Builder& b, const ir::Graph& body, const ir::Node& node,
 Tile emit_pointwise(Builder& b, const ir::Graph& body, const ir::Node& node,
                     std::span<const Tile> operands) {
   if (makes_codes(node)) {
-    return decode_tile(b, emit_codes(b, body, node, operands), body.value(node.output(0)).dtype);
+    return dequantize_tile(b, emit_codes(b, body, node, operands),
+                           body.value(node.output(0)).dtype);
   }
   const Rule rule = find_rule(node.op);
   if (rule == nullptr) throw InternalError(fmt::format("no rule for {}", node.op));

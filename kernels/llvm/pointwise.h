@@ -19,7 +19,7 @@ Tile emit_pointwise(codegen::Builder& b, const ir::Graph& body, const ir::Node& 
                     std::span<const Tile> operands);
 
 // Cast and tenon::Quantize round to the output's own type: their result is codes first. Whoever
-// stores the value wants the codes, whoever computes on decodes them.
+// stores the value wants the codes, whoever computes on dequantises them.
 bool makes_codes(const ir::Node& node);
 Tile emit_codes(codegen::Builder& b, const ir::Graph& body, const ir::Node& node,
                 std::span<const Tile> operands);

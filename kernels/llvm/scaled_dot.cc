@@ -6,6 +6,8 @@
 #include "kernels/llvm/scaled_dot/dense_rows.h"
 #include "kernels/llvm/scaled_dot/gemm.h"
 #include "kernels/llvm/scaled_dot/gemm_int8.h"
+#include "kernels/llvm/scaled_dot/gemm_int8_pairs.h"
+#include "kernels/llvm/scaled_dot/gemm_tiles.h"
 #include "kernels/llvm/scaled_dot/gemv.h"
 #include "kernels/llvm/scaled_dot/gemv_digits.h"
 #include "kernels/llvm/scaled_dot/gemv_int8.h"
@@ -20,8 +22,8 @@ using codegen::Builder;
 using codegen::kNone;
 using codegen::ValueId;
 
-// Rough nanoseconds for one multiply-add of bytes and for one decoded weight.
-constexpr double kNsPerInt8Mac = 0.007, kNsPerCode = 0.08;
+// Rough nanoseconds for one multiply-add of bytes and for one dequantised weight.
+constexpr double kNsPerInt8Mac = 0.007, kNsPerTileMac = 0.001, kNsPerCode = 0.08;
 
 Support supports_any(const ir::Graph& graph, const ir::Node& node,
                      const DescribedScaledDot& described) {
@@ -31,7 +33,7 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
       problem.y_type == DType::kI32 && is_byte(problem.a_type) && is_byte(problem.b_type);
   if (problem.y_type != DType::kF32 && problem.y_type != DType::kF16 &&
       problem.y_type != DType::kBF16 && !integer) {
-    return Support::no("dots are computed in f32; the result is " +
+    return Support::no("the output is not f32, f16 or bf16 but " +
                        std::string(name(problem.y_type)));
   }
   if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
@@ -40,6 +42,9 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
 
 // 1 where there is exactly one row, 0 otherwise: picks a launch by giving it tasks.
 Dim is_one(const Dim& rows) { return max(Dim(0), min(Dim(1), 2 - rows)) * min(rows, 1); }
+
+// 1 where there are as many rows as a tile has.
+Dim is_many(const Dim& rows) { return min(Dim(1), max(Dim(0), rows - 15)); }
 
 // `rows` and `columns`: of the tile.
 ProductWork work_of(const ScaledDotProblem& problem, const Dim& all_rows, int rows, int columns) {
@@ -77,16 +82,15 @@ WeightReader declare_scales(LaunchWriter& writer, const WeightLayout& layout,
 
 WeightReader declare_weight(LaunchWriter& writer, const WeightLayout& layout,
                             const WeightBuffers& buffers) {
-  const DType words = layout.plain() ? DType::kF32 : DType::kU32;
-  const ValueId elements = writer.buffer("weight", words, buffers.elements);
+  const ValueId elements = writer.buffer("weight", layout.word_type(), buffers.elements);
   WeightReader reader = declare_scales(writer, layout, buffers);
   reader.elements = elements;
   return reader;
 }
 
-// Decodes and scales rows [first, first + count) of a panel into scratch.
-Panel decode_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
-                   const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
+// Dequantises and scales rows [first, first + count) of a panel into scratch.
+Panel dequantize_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
+                       const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
   const WeightLayout& layout = weight.layout;
   const int columns = layout.columns, per_word = layout.per_word();
   const int64_t unit = std::min(layout.block, plan.k_block);  // both start on whole units
@@ -102,7 +106,7 @@ Panel decode_panel(Builder& b, const WeightReader& weight, const GemmPlan& plan,
       const Tile words =
           weight.load_words(b, task.panel, b.div(b.add(first, k), b.index(per_word)));
       for (int j = 0; j < per_word; ++j) {
-        Tile value = weight.decode(b, words, j);
+        Tile value = weight.dequantize(b, words, j);
         if (shifted) value = b.sub(value, zero);
         if (scaled) value = b.mul(value, scale);
         b.store({scratch, b.mul(b.add(k, b.index(j)), b.index(columns)), {}, {}}, value);
@@ -125,11 +129,15 @@ Launch gemm_launch(const ir::Graph& graph, const ir::Node& node, const ScaledDot
   declare_gemm(writer, plan);
   Builder& b = writer.builder;
   hooks.a_offset = [&](const GemmTask&) { return b.index(0); };
-  hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
-    if (!layout.plain()) return decode_panel(b, weight, plan, task, first, count, scratch);
+  const auto stored = [&](const GemmTask& task, ValueId first) {
     const ValueId row = b.add(b.mul(task.panel, b.index(layout.k)), first);
     return Panel{weight.elements, b.mul(row, b.index(layout.columns))};
   };
+  hooks.panel = [&](const GemmTask& task, ValueId first, ValueId count, ValueId scratch) {
+    if (layout.plain()) return stored(task, first);
+    return dequantize_panel(b, weight, plan, task, first, count, scratch);
+  };
+  if (layout.is_half()) hooks.stored_panel = stored;
   emit_gemm(writer, plan, hooks, epilogue);
   const double per_row =
       plan.ns_per_mac * static_cast<double>(layout.k * layout.columns * plan.group);
@@ -159,7 +167,7 @@ Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Setting
                      const WeightBuffers& weights, Lowered& lowered) {
   const DType type = int8_code_type(settings.host);
   const Dim one = is_one(problem.rows);
-  const double worth = int8_byte_scale(layout.element) * WeightReader{layout}.scale_unit();
+  const double worth = int8_byte_scale(layout.element);
   const DigitRow row =
       digit_row(problem, a, one, int8_unit(layout), layout.bits == 4, type, worth, lowered);
   LaunchWriter writer("dot_row_digits");
@@ -177,13 +185,35 @@ Launch digits_launch(const ir::Graph& graph, const ir::Node& node, const Setting
   return launch;
 }
 
+// Exact products of several rows, or of any number unless a kernel for one row stands beside them.
+void add_exact_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                    const ScaledDotProblem& problem, BufferArgument a, const WeightLayout& layout,
+                    const WeightBuffers& buffers, bool one_row_kernel, Lowered& lowered) {
+  GemmPlan plan = plan_gemm(problem, settings.host);
+  plan.rows = problem.rows;
+  const Dim several = 1 - is_one(problem.rows);
+  BufferArgument rows = a;
+  const bool aliases = !(row_distance(problem) == problem.k);
+  // Where one row takes this kernel too, its rows must lie where they are.
+  const bool may_spread = one_row_kernel || several.is(1);
+  if (aliases && can_interleave(plan)) {
+    plan.interleave = plan.tile.k_step;
+    const Dim wanted = one_row_kernel ? several : Dim(1);
+    rows = interleave_rows(problem, a, plan.interleave, wanted, lowered);
+  } else if (aliases && may_spread) {
+    plan.row_distance = row_distance(problem);
+    rows = spread_rows(problem, a, several, lowered);
+  }
+  Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers, lowered);
+  if (one_row_kernel) launch.tasks = launch.tasks * several;
+  lowered.launches.push_back(std::move(launch));
+}
+
 Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
                        const ScaledDotProblem& problem, const WeightLayout& layout) {
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
   const WeightBuffers buffers = keep(lowered, pack_weight(graph, problem, layout));
-  GemmPlan plan = plan_gemm(problem, settings.host);
-  plan.rows = problem.rows;
   const Dim one = is_one(problem.rows), several = 1 - one;
   const bool one_row_kernel = !one.is(0);
   if (one_row_kernel) {
@@ -193,21 +223,7 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
                : gemv_launch(graph, node, problem, a, layout, buffers, lowered));
   }
   if (!one_row_kernel || !several.is(0)) {
-    BufferArgument rows = a;
-    const bool aliases = !(row_distance(problem) == problem.k);
-    // Where one row takes this kernel too, its rows must lie where they are.
-    const bool may_spread = one_row_kernel || several.is(1);
-    if (aliases && can_interleave(plan)) {
-      plan.interleave = plan.tile.k_step;
-      const Dim wanted = one_row_kernel ? several : Dim(1);
-      rows = interleave_rows(problem, a, plan.interleave, wanted, lowered);
-    } else if (aliases && may_spread) {
-      plan.row_distance = row_distance(problem);
-      rows = spread_rows(problem, a, several, lowered);
-    }
-    Launch launch = gemm_launch(graph, node, problem, plan, rows, layout, buffers, lowered);
-    if (one_row_kernel) launch.tasks = launch.tasks * several;
-    lowered.launches.push_back(std::move(launch));
+    add_exact_rows(graph, node, settings, problem, a, layout, buffers, one_row_kernel, lowered);
   }
   replace_weight(problem, lowered);
   return lowered;
@@ -216,8 +232,8 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
 Support supports_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_any(graph, node, described); !answer) return answer;
-  if (!described.problem.b_constant) return Support::no("b is no constant matrix");
-  if (described.problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!described.problem.b_constant) return Support::no("the weight is not a constant matrix");
+  if (described.problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
   const int columns = MicroTile::for_host(settings.host).columns;
   return packed_layout(graph, described.problem, columns).support;
 }
@@ -233,7 +249,7 @@ Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const S
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (!described.support) return described.support;
   if (settings.precision != Precision::kInt8 && described.problem.dot.accuracy_level != 4) {
-    return Support::no("int8 activations are allowed by precision_mode=int8 or accuracy_level 4");
+    return Support::no("int8 activations need precision_mode=int8 or accuracy_level=4");
   }
   if (Support answer = supports_packed(graph, node, settings); !answer) return answer;
   // A unit's sum is scaled before its row's scale makes it small again.
@@ -251,20 +267,21 @@ struct Int8Launch {
   int tile_rows;
 };
 
-Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
-  const int columns = MicroTile::for_host(settings.host).columns;
-  const WeightLayout layout = packed_layout(graph, problem, columns).layout;
-  GemmPlan plan = plan_gemm_int8(plan_gemm(problem, settings.host), layout, settings.host);
+// `wanted`: 1 where the rows are these launches'.
+void add_int8_launches(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                       const ScaledDotProblem& problem, BufferArgument a,
+                       const WeightLayout& layout, const WeightBuffers& weights, const Dim& wanted,
+                       Lowered& lowered) {
+  const int columns = layout.columns;
+  const bool pairs = multiplies_row_pairs(settings.host);
+  GemmPlan plan = plan_gemm(problem, settings.host);
+  plan = pairs ? plan_gemm_int8_pairs(plan, layout) : plan_gemm_int8(plan, layout, settings.host);
   plan.rows = problem.rows;
   plan.group = 1;
-
-  Lowered lowered;
-  const BufferArgument a = dense_rows(graph, problem, lowered);
   const DType code_type = int8_code_type(settings.host);
-  const Int8Units cut{int8_unit(layout), int8_units_per_scale(layout, code_type)};
-  const Int8Rows rows = int8_rows(problem, a, cut, layout.bits == 4, code_type, lowered);
-  const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
+  const Int8Units cut{int8_unit(layout), int8_units_per_scale(layout)};
+  const Int8Rows rows = int8_rows(problem, a, cut, {layout.bits == 4, pairs}, code_type, lowered);
+  lowered.launches.back().tasks = lowered.launches.back().tasks * wanted;
   const auto add = [&](const Int8Launch& launch) {
     LaunchWriter writer(launch.name);
     Int8Buffers buffers;
@@ -280,21 +297,67 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   };
 
   const double codes = static_cast<double>(layout.k * columns);
-  const auto decoding = static_cast<int64_t>(kNsPerCode / 2 * codes);
+  const auto dequantizing = static_cast<int64_t>(kNsPerCode / 2 * codes);
   // Codes with 128 added need sums of the weight's bytes, which the kernel for several rows makes.
-  const Dim one = code_type == DType::kI8 ? is_one(problem.rows) : Dim(0), several = 1 - one;
+  const Dim one = code_type == DType::kI8 ? is_one(problem.rows) : Dim(0);
+  const Dim several = (1 - one) * wanted;
   if (!one.is(0)) {
-    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, decoding + 1, 1});
+    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, dequantizing + 1, 1});
   }
   if (!several.is(0)) {
     const auto emit = [&](LaunchWriter& writer, const WeightReader& weight,
                           const Int8Buffers& buffers, Epilogue& epilogue) {
       declare_gemm(writer, plan);
-      emit_gemm_int8(writer, plan, weight, buffers, epilogue);
+      const auto emit_rows = pairs ? emit_gemm_int8_pairs : emit_gemm_int8;
+      emit_rows(writer, plan, weight, buffers, epilogue);
     };
     const auto per_row = static_cast<int64_t>(kNsPerInt8Mac * codes + 1);
     add({"dot_int8", emit, plan.tasks() * several,
-         min(plan.rows, plan.row_block) * per_row + decoding, plan.tile.heights.front()});
+         min(plan.rows, plan.row_block) * per_row + dequantizing, plan.tile.heights.front()});
+  }
+}
+
+void add_tile_launches(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                       const ScaledDotProblem& problem, BufferArgument a,
+                       const WeightLayout& layout, const WeightBuffers& weights, const Dim& wanted,
+                       Lowered& lowered) {
+  const TilePlan plan = plan_gemm_tiles(problem.rows, layout, settings.host);
+  const BufferArgument rows = tile_rows(problem.rows, layout.k, a, wanted, lowered);
+  LaunchWriter writer("dot_tiles");
+  const ValueId tiles = writer.buffer("tiles", DType::kBF16, rows);
+  const WeightReader weight = declare_weight(writer, layout, weights);
+  Epilogue epilogue(writer, graph, node, problem, {layout.columns}, lowered);
+  declare_gemm_tiles(writer, plan);
+  emit_gemm_tiles(writer, plan, weight, tiles, epilogue);
+  const double codes = static_cast<double>(layout.k * layout.columns);
+  const auto per_row = static_cast<int64_t>(kNsPerTileMac * codes + 1);
+  const auto dequantizing = static_cast<int64_t>(kNsPerCode / 2 * codes);
+  Launch launch = writer.finish(plan.tasks(layout) * wanted,
+                                min(plan.rows, plan.row_block) * per_row + dequantizing);
+  launch.product = work_of(problem, problem.rows, kTileRows, layout.columns);
+  lowered.launches.push_back(std::move(launch));
+}
+
+Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  const WeightLayout layout = packed_layout(graph, problem, columns).layout;
+  Lowered lowered;
+  const BufferArgument a = dense_rows(graph, problem, lowered);
+  const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
+  const Dim many = supports_tiles(layout, settings.host) ? is_many(problem.rows) : Dim(0);
+  const bool by_bytes = has_byte_products(settings.host);
+  const Dim few = by_bytes ? 1 - many : is_one(problem.rows);
+  if (!few.is(0)) {
+    add_int8_launches(graph, node, settings, problem, a, layout, weights, few, lowered);
+  }
+  if (!by_bytes && !few.is(1)) {
+    const bool one_row_kernel = !few.is(0);
+    add_exact_rows(graph, node, settings, problem, a, layout, weights, one_row_kernel, lowered);
+    lowered.launches.back().tasks = lowered.launches.back().tasks * (1 - many);
+  }
+  if (!many.is(0)) {
+    add_tile_launches(graph, node, settings, problem, a, layout, weights, many, lowered);
   }
   replace_weight(problem, lowered);
   return lowered;
@@ -304,10 +367,10 @@ Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Setti
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_any(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
-  if (!problem.b_constant) return Support::no("b is no constant matrix");
-  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
   if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
-    return Support::no(std::string(name(problem.b_type)) + " weights do not fit f32");
+    return Support::no(std::string(name(problem.b_type)) + " weights are not exact in f32");
   }
   return has_constant_scales(graph, problem);
 }

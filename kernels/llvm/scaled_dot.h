@@ -1,7 +1,7 @@
 // Candidates for tenon::ScaledDot on the host, best first.
 //
 //   int8     the same weights against byte activations, where the model or the user allows them
-//   packed   a constant weight in 2, 4 or 8 bits, kept so and decoded in registers
+//   packed   a constant weight in 2, 4 or 8 bits, kept so and dequantised in registers
 //   plain    a constant weight expanded to f32 once
 //   runtime  b arrives at Run (a product of activations), or products of bytes summed in int32
 #pragma once

@@ -85,7 +85,7 @@ using MakeProblem = LoopProblem (*)(const ir::Graph&, const ir::Node&);
 template <MakeProblem make>
 Support supports_scatter(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (is_packed(graph.value(node.output(0)).dtype)) {
-    return Support::no(fmt::format("scattered elements of type {} share bytes",
+    return Support::no(fmt::format("scatter into sub-byte type {} is not supported",
                                    name(graph.value(node.output(0)).dtype)));
   }
   try {

@@ -108,7 +108,8 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& 
 Support supports_tensor_scatter(const ir::Graph& graph, const ir::Node& node, const Settings&) {
   const DType type = graph.value(node.input(0)).dtype;
   if (Support answer = supports_type(type); !answer) return answer;
-  if (is_packed(type)) return Support::no(fmt::format("rows of {} share bytes", name(type)));
+  if (is_packed(type))
+    return Support::no(fmt::format("scatter into sub-byte type {} is not supported", name(type)));
   try {
     if (node.input(2) != ir::kNoValue) require_indices(graph, node.input(2));
     Problem::from(graph, node);

@@ -15,16 +15,16 @@ using codegen::kNone;
 
 struct SmallFloat {
   DType dtype;
-  Fn decode, encode;
+  Fn dequantize, quantize;
 };
 
 constexpr SmallFloat kSmallFloats[] = {
-    {DType::kF4E2M1, Fn::kDecodeF4E2M1, Fn::kEncodeF4E2M1},
-    {DType::kF8E4M3FN, Fn::kDecodeF8E4M3FN, Fn::kEncodeF8E4M3FN},
-    {DType::kF8E4M3FNUZ, Fn::kDecodeF8E4M3FNUZ, Fn::kEncodeF8E4M3FNUZ},
-    {DType::kF8E5M2, Fn::kDecodeF8E5M2, Fn::kEncodeF8E5M2},
-    {DType::kF8E5M2FNUZ, Fn::kDecodeF8E5M2FNUZ, Fn::kEncodeF8E5M2FNUZ},
-    {DType::kF8E8M0, Fn::kDecodeF8E8M0, Fn::kEncodeF8E8M0},
+    {DType::kF4E2M1, Fn::kDequantizeF4E2M1, Fn::kQuantizeF4E2M1},
+    {DType::kF8E4M3FN, Fn::kDequantizeF8E4M3FN, Fn::kQuantizeF8E4M3FN},
+    {DType::kF8E4M3FNUZ, Fn::kDequantizeF8E4M3FNUZ, Fn::kQuantizeF8E4M3FNUZ},
+    {DType::kF8E5M2, Fn::kDequantizeF8E5M2, Fn::kQuantizeF8E5M2},
+    {DType::kF8E5M2FNUZ, Fn::kDequantizeF8E5M2FNUZ, Fn::kQuantizeF8E5M2FNUZ},
+    {DType::kF8E8M0, Fn::kDequantizeF8E8M0, Fn::kQuantizeF8E8M0},
 };
 
 const SmallFloat* find_small_float(DType dtype) {
@@ -120,7 +120,7 @@ Tile cast_to_float(Builder& b, Tile x, DType to, EncodeRule rule) {
   if (is_half(to)) return b.cast(x, to);
   if (to == DType::kF8E8M0) return encode_e8m0(b, x, rule);
   if (const SmallFloat* format = find_small_float(to)) {
-    return b.encode(format->encode, x, rule.saturate);
+    return b.quantize(format->quantize, x, rule.saturate);
   }
   return x;
 }
@@ -139,22 +139,22 @@ DType storage_type(DType dtype) {
 
 Support supports_type(DType dtype) {
   if (bit_width(dtype) > 0) return Support::yes();
-  return Support::no(fmt::format("elements of type {}", name(dtype)));
+  return Support::no(fmt::format("element type {} is not supported", name(dtype)));
 }
 
-Tile decode_tile(Builder& b, Tile codes, DType dtype) {
+Tile dequantize_tile(Builder& b, Tile codes, DType dtype) {
   if (is_half(dtype)) return b.cast(codes, DType::kF32);
-  if (const SmallFloat* format = find_small_float(dtype)) return b.unary(format->decode, codes);
+  if (const SmallFloat* format = find_small_float(dtype)) return b.unary(format->dequantize, codes);
   if (!is_packed(dtype)) return codes;
   const Tile wide = b.cast(codes, DType::kI32);
   return is_signed(dtype) ? wrap_packed(b, wide, dtype) : wide;
 }
 
-Tile encode_tile(Builder& b, Tile numbers, DType dtype) {
+Tile quantize_tile(Builder& b, Tile numbers, DType dtype) {
   if (is_half(dtype)) return b.cast(numbers, dtype);
   // Infinity is one of e5m2's numbers: it stays.
   if (const SmallFloat* format = find_small_float(dtype)) {
-    return b.encode(format->encode, numbers, /*saturate=*/false);
+    return b.quantize(format->quantize, numbers, /*saturate=*/false);
   }
   if (!is_packed(dtype)) return numbers;
   const Tile mask =
@@ -163,7 +163,7 @@ Tile encode_tile(Builder& b, Tile numbers, DType dtype) {
 }
 
 Tile cast_to_codes(Builder& b, Tile numbers, DType from, DType to, EncodeRule rule) {
-  if (from == to) return encode_tile(b, numbers, to);
+  if (from == to) return quantize_tile(b, numbers, to);
   if (to == DType::kBool) {
     const codegen::Type& type = b.type(numbers);
     const Tile zero = is_floating(type.dtype) ? b.constant(type.dtype, 0, type.shape)
@@ -172,7 +172,7 @@ Tile cast_to_codes(Builder& b, Tile numbers, DType from, DType to, EncodeRule ru
   }
   if (is_floating(to)) return cast_to_float(b, numbers, to, rule);
   const Tile integers = cast_to_integer(b, numbers, to);
-  return is_packed(to) ? encode_tile(b, integers, to) : integers;
+  return is_packed(to) ? quantize_tile(b, integers, to) : integers;
 }
 
 Tile quantize_to_codes(Builder& b, Tile scaled, Tile zero_point, DType to, bool saturate) {
@@ -192,14 +192,14 @@ Tile quantize_to_codes(Builder& b, Tile scaled, Tile zero_point, DType to, bool 
   const Tile low = b.constant(type, lowest, shape);
   rounded = b.select(b.compare(Fn::kGreater, rounded, low), rounded, low);
   rounded = b.min(rounded, b.constant(type, highest, shape));
-  if (is_packed(to)) return encode_tile(b, b.cast(rounded, DType::kI32), to);
+  if (is_packed(to)) return quantize_tile(b, b.cast(rounded, DType::kI32), to);
   if (bits >= 32) return cast_to_integer(b, rounded, to);  // in f32 the highest does not fit
   return b.cast(b.cast(rounded, DType::kI32), to);
 }
 
 Tile rounded_to(Builder& b, Tile numbers, DType dtype) {
   const Tile codes = quantize_to_codes(b, numbers, kNone, dtype, /*saturate=*/true);
-  const Tile rounded = decode_tile(b, codes, dtype);
+  const Tile rounded = dequantize_tile(b, codes, dtype);
   return b.type(rounded).dtype == DType::kF32 ? rounded : b.cast(rounded, DType::kF32);
 }
 

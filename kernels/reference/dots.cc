@@ -233,7 +233,8 @@ DotOperand scaled_operand(const ReferenceTensor& x, const ir::BlockScale& side,
   });
 }
 
-// The scales that count: codes of another type decoded, those of two levels multiplied and rounded.
+// The scales that count: codes of another type dequantised, those of two levels multiplied and
+// rounded.
 ReferenceTensor effective_scale(const ReferenceTensor& stored, const ir::BlockScale& side) {
   const DType type = side.scale_type == DType::kUndefined ? stored.dtype : side.scale_type;
   const ReferenceTensor scale = type == stored.dtype ? stored : reinterpret(stored, type);

@@ -16,7 +16,7 @@ struct DotOperands {
   DotOperand a, b;
 };
 
-// Decodes both sides of a tenon::ScaledDot node.
+// Dequantises both sides of a tenon::ScaledDot node.
 DotOperands scaled_dot_operands(const Call& call);
 
 // [batch..., a.rows, b.rows], the batches broadcast.

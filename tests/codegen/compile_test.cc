@@ -162,6 +162,7 @@ TEST(TargetTest, NamedTargets) {
   EXPECT_EQ(host_target("x86_64-avx512").lanes_f32(), 16);
   EXPECT_TRUE(host_target("x86_64-avx512vnni").has("avx512vnni"));
   EXPECT_EQ(host_target("aarch64-i8mm").vector_registers, 32);
+  for (const std::string& name : host_target_names()) EXPECT_EQ(host_target(name).name, name);
   EXPECT_THROW(host_target("x86_64-neon"), UserError);
   EXPECT_THROW(host_target("sparc"), UserError);
 }

@@ -15,7 +15,7 @@ inline void expect_estimated(const std::string& what, const Kernel& kernel, int 
                              const GpuTarget& target, const GpuCode& code,
                              const Assembled& assembled) {
   const GpuEstimate estimate = estimate_gpu(kernel, threads, target);
-  // Where a block deals its registers anew the assembler only tells what all threads begin with.
+  // Where a CTA deals its registers anew the assembler only tells what all threads begin with.
   const bool dealt_anew = has(code.ptx, "setmaxnreg");
   printf("%-58s %-7s registers %3d%s <= %3d (%3d of tiles) of %3d, %6lld bytes shared\n",
          what.c_str(), target.arch.c_str(), assembled.registers(), dealt_anew ? "?" : " ",

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "codegen/compile.h"
 #include "codegen/tile/builder.h"
 
@@ -60,15 +61,17 @@ TEST(EstimateTest, WhatALoopUsesLivesThroughIt) {
 }
 
 TEST(EstimateTest, RegistersAreDealtAnewWhereAWarpgroupCopies) {
-  EXPECT_EQ(share_registers(64, 256, 128).computing, 168);
-  EXPECT_FALSE(share_registers(64, 256, 128).dealt_anew);
-  EXPECT_EQ(share_registers(170, 256, 128).computing, 232);
-  EXPECT_TRUE(share_registers(170, 256, 128).dealt_anew);
-  EXPECT_FALSE(share_registers(170, 256, 32).dealt_anew) << "a warp alone cannot give any back";
-  EXPECT_EQ(share_registers(10, 128, 0).computing, 255);
-  EXPECT_EQ(share_registers(10, 256, 32).computing, 168) << "one scheduler has three of nine warps";
-  EXPECT_EQ(registers_with(2, 288), 96);
-  EXPECT_EQ(registers_with(1, 544), 96);
+  const SmLimits& sm = arch_spec("sm_90a").sm;
+  EXPECT_EQ(share_registers(sm, 64, 256, 128).computing, 168);
+  EXPECT_FALSE(share_registers(sm, 64, 256, 128).dealt_anew);
+  EXPECT_EQ(share_registers(sm, 170, 256, 128).computing, 232);
+  EXPECT_TRUE(share_registers(sm, 170, 256, 128).dealt_anew);
+  EXPECT_FALSE(share_registers(sm, 170, 256, 32).dealt_anew) << "a warp alone cannot give any back";
+  EXPECT_EQ(share_registers(sm, 10, 128, 0).computing, 255);
+  EXPECT_EQ(share_registers(sm, 10, 256, 32).computing, 168)
+      << "one scheduler has three of nine warps";
+  EXPECT_EQ(registers_with(sm, 2, 288), 96);
+  EXPECT_EQ(registers_with(sm, 1, 544), 96);
 }
 
 TEST(EstimateTest, TooManyRegistersDoNotFit) {
@@ -94,7 +97,7 @@ TEST(EstimateTest, TooMuchSharedMemoryDoesNotFit) {
   Kernel kernel = b.finish();
   GpuEstimate estimate = estimate_gpu(kernel, kThreads, target);
   EXPECT_EQ(estimate.shared_bytes, 52 << 10);
-  EXPECT_EQ(estimate.fits().reason, "needs 53248 bytes of shared memory, a block has 49152");
+  EXPECT_EQ(estimate.fits().reason, "needs 53248 bytes of shared memory, a CTA has 49152");
   EXPECT_THROW(compile_gpu(kernel, kThreads, target), UserError);
 }
 

@@ -69,9 +69,11 @@ class Gpu {
     }
     std::vector<void*> pointers;
     for (uint64_t& argument : arguments) pointers.push_back(&argument);
-    std::vector<EncodedMap> maps;
-    for (const MatrixMap& map : code.maps) maps.push_back(encode(map, arguments));
-    for (EncodedMap& map : maps) pointers.push_back(&map);
+    std::vector<EncodedDescriptor> descriptors;
+    for (const TmaDescriptor& descriptor : code.tma_descriptors) {
+      descriptors.push_back(encode(descriptor, arguments));
+    }
+    for (EncodedDescriptor& descriptor : descriptors) pointers.push_back(&descriptor);
     void *begin = nullptr, *end = nullptr, *stream = nullptr, **extra = nullptr;
     must("making an event", call<int>("cuEventCreate", &begin, 0u));
     must("making an event", call<int>("cuEventCreate", &end, 0u));
@@ -101,44 +103,46 @@ class Gpu {
   GpuTarget target;
 
  private:
-  struct alignas(64) EncodedMap {
+  struct alignas(64) EncodedDescriptor {
     std::array<uint64_t, 16> words{};
   };
 
-  EncodedMap encode(const MatrixMap& map, const std::vector<uint64_t>& arguments) {
-    auto size = [&](const MatrixMap::Size& of) {
+  EncodedDescriptor encode(const TmaDescriptor& descriptor,
+                           const std::vector<uint64_t>& arguments) {
+    auto size = [&](const TmaDescriptor::Size& of) {
       return of.parameter < 0 ? static_cast<uint64_t>(of.constant)
                               : arguments[static_cast<size_t>(of.parameter)];
     };
     constexpr int kU16 = 1, kU32 = 2, kTf32 = 11, kPromote256 = 3;
     constexpr uint64_t kPieceBytes = 128;  // units change places within so much of a row
-    EncodedMap out;
-    const auto bytes = static_cast<uint64_t>(bit_width(map.dtype) / 8);
-    const auto width = static_cast<uint64_t>(map.box_columns);
-    const bool grouped = map.groups > 0, pieces = map.swizzled && width * bytes > kPieceBytes;
-    std::array<uint64_t, 3> sizes{grouped ? width : size(map.columns), size(map.rows),
-                                  size(map.columns) / width};
-    std::array<uint64_t, 2> strides{size(map.stride) * bytes, width * bytes};
-    std::array<uint32_t, 3> box{static_cast<uint32_t>(map.box_columns),
-                                static_cast<uint32_t>(map.box_rows),
-                                static_cast<uint32_t>(map.groups)};
+    EncodedDescriptor out;
+    const auto bytes = static_cast<uint64_t>(bit_width(descriptor.dtype) / 8);
+    const auto width = static_cast<uint64_t>(descriptor.box_columns);
+    const bool grouped = descriptor.groups > 0,
+               pieces = descriptor.swizzled && width * bytes > kPieceBytes;
+    std::array<uint64_t, 3> sizes{grouped ? width : size(descriptor.columns), size(descriptor.rows),
+                                  size(descriptor.columns) / width};
+    std::array<uint64_t, 2> strides{size(descriptor.stride) * bytes, width * bytes};
+    std::array<uint32_t, 3> box{static_cast<uint32_t>(descriptor.box_columns),
+                                static_cast<uint32_t>(descriptor.box_rows),
+                                static_cast<uint32_t>(descriptor.groups)};
     if (pieces) {
       const uint64_t piece = kPieceBytes / bytes;
-      sizes = {piece, size(map.columns) / piece, size(map.rows)};
-      strides = {kPieceBytes, size(map.stride) * bytes};
+      sizes = {piece, size(descriptor.columns) / piece, size(descriptor.rows)};
+      strides = {kPieceBytes, size(descriptor.stride) * bytes};
       box = {static_cast<uint32_t>(piece), static_cast<uint32_t>(width / piece),
-             static_cast<uint32_t>(map.box_rows)};
+             static_cast<uint32_t>(descriptor.box_rows)};
     }
     const uint64_t row_bytes = std::min(kPieceBytes, width * bytes);
-    const int swizzle = !map.swizzled ? 0 : row_bytes == 32 ? 1 : row_bytes == 64 ? 2 : 3;
+    const int swizzle = !descriptor.swizzled ? 0 : row_bytes == 32 ? 1 : row_bytes == 64 ? 2 : 3;
     uint32_t steps[3] = {1, 1, 1};
-    must("encoding a map",
+    must("encoding a TMA descriptor",
          call<int>("cuTensorMapEncodeTiled", static_cast<void*>(&out),
-                   map.tf32     ? kTf32
-                   : bytes == 2 ? kU16
-                                : kU32,
+                   descriptor.tf32 ? kTf32
+                   : bytes == 2    ? kU16
+                                   : kU32,
                    grouped || pieces ? 3u : 2u,
-                   reinterpret_cast<void*>(arguments[static_cast<size_t>(map.buffer)]),
+                   reinterpret_cast<void*>(arguments[static_cast<size_t>(descriptor.buffer)]),
                    static_cast<const uint64_t*>(sizes.data()),
                    static_cast<const uint64_t*>(strides.data()),
                    static_cast<const uint32_t*>(box.data()), static_cast<const uint32_t*>(steps), 0,

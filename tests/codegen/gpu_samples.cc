@@ -126,29 +126,29 @@ Sample gather(DType dtype, int count, int threads) {
 }
 
 struct SmallFloat {
-  Fn decode, encode;
+  Fn dequantize, quantize;
   const char* name;
 };
 constexpr SmallFloat kSmallFloats[] = {
-    {Fn::kDecodeF8E4M3FN, Fn::kEncodeF8E4M3FN, "f8e4m3fn"},
-    {Fn::kDecodeF8E4M3FNUZ, Fn::kEncodeF8E4M3FNUZ, "f8e4m3fnuz"},
-    {Fn::kDecodeF8E5M2, Fn::kEncodeF8E5M2, "f8e5m2"},
-    {Fn::kDecodeF8E5M2FNUZ, Fn::kEncodeF8E5M2FNUZ, "f8e5m2fnuz"},
-    {Fn::kDecodeF8E8M0, Fn::kEncodeF8E8M0, "f8e8m0"},
-    {Fn::kDecodeF4E2M1, Fn::kEncodeF4E2M1, "f4e2m1"},
+    {Fn::kDequantizeF8E4M3FN, Fn::kQuantizeF8E4M3FN, "f8e4m3fn"},
+    {Fn::kDequantizeF8E4M3FNUZ, Fn::kQuantizeF8E4M3FNUZ, "f8e4m3fnuz"},
+    {Fn::kDequantizeF8E5M2, Fn::kQuantizeF8E5M2, "f8e5m2"},
+    {Fn::kDequantizeF8E5M2FNUZ, Fn::kQuantizeF8E5M2FNUZ, "f8e5m2fnuz"},
+    {Fn::kDequantizeF8E8M0, Fn::kQuantizeF8E8M0, "f8e8m0"},
+    {Fn::kDequantizeF4E2M1, Fn::kQuantizeF4E2M1, "f4e2m1"},
 };
 
 Sample dequantize(const SmallFloat& format, int count, int threads) {
   Builder b("dequantize");
   ValueId x = b.buffer("x", DType::kU8), y = b.buffer("y", kF32), z = b.buffer("z", DType::kU8);
   ValueId codes = b.load({x, b.index(0)}, {count});
-  if (format.decode == Fn::kDecodeF4E2M1) {
+  if (format.dequantize == Fn::kDequantizeF4E2M1) {
     codes = b.binary(Fn::kAnd, codes, b.integer_constant(DType::kU8, 15, {count}));
   }
-  ValueId numbers = b.unary(format.decode, codes);
+  ValueId numbers = b.unary(format.dequantize, codes);
   b.store({y, b.index(0)}, numbers);
   ValueId scaled = b.mul(numbers, b.constant(kF32, 1.37));
-  b.store({z, b.index(0)}, b.encode(format.encode, scaled, /*saturate=*/true));
+  b.store({z, b.index(0)}, b.quantize(format.quantize, scaled, /*saturate=*/true));
   return {std::string("dequantize_") + format.name,
           b.finish(),
           threads,

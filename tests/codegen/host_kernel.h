@@ -1,13 +1,16 @@
 // Compiles kernels for this machine and calls them: what most tests of codegen/ need.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "codegen/compile.h"
 #include "codegen/target.h"
 #include "codegen/tile/builder.h"
@@ -30,15 +33,29 @@ class HostKernel {
   HostFunction function_;
 };
 
+inline bool runs_here(const HostTarget& target) {
+  const HostTarget here = detect_host();
+  return target.arch == here.arch && target.vector_bits <= here.vector_bits &&
+         std::ranges::all_of(target.features, [&](const auto& name) { return here.has(name); });
+}
+
+// TENON_TEST_LEVEL names the one level to test: under an emulator, which has what this machine has
+// not and is slow. Null: all.
+inline const char* only_level() { return std::getenv("TENON_TEST_LEVEL"); }
+// Why there is no emulator for it; null where there is one.
+inline const char* no_emulator() { return std::getenv("TENON_TEST_NO_EMULATOR"); }
+
 // Every level of instructions that this machine can run, so that no path goes untested.
 inline std::vector<HostTarget> runnable_targets() {
+  if (const char* level = only_level()) {
+    const HostTarget target = host_target(level);
+    if (!runs_here(target)) throw UserError(std::string("this machine cannot run ") + level);
+    return {target};
+  }
   std::vector<HostTarget> out{detect_host()};
-  for (const char* name : {"x86_64-avx2", "x86_64-avxvnni", "x86_64-avx512", "x86_64-avx512vnni",
-                           "aarch64-neon", "aarch64-dotprod", "aarch64-i8mm"}) {
+  for (const std::string& name : host_target_names()) {
     HostTarget target = host_target(name);
-    bool runs = target.arch == out[0].arch;
-    for (const std::string& feature : target.features) runs &= out[0].has(feature);
-    if (runs && target.features != out[0].features) out.push_back(target);
+    if (runs_here(target) && target.features != out[0].features) out.push_back(target);
   }
   return out;
 }

@@ -123,30 +123,30 @@ TEST(InterpretTest, EveryOperationAsCompiled) {
 
 // ---- pipelines
 
-// out[task][64] = sum over steps of run[step] + box(row = step) from a matrix [rows, columns].
-Kernel pipeline_kernel(int slots, const std::function<ValueId(Builder&, ValueId)>& slot_to_read) {
+// out[task][64] = sum over steps of x[step] + the TMA box at row step of a matrix [rows, columns].
+Kernel pipeline_kernel(int stages, const std::function<ValueId(Builder&, ValueId)>& stage_to_read) {
   Builder b("piped");
   ValueId x = b.buffer("x", DType::kF32, /*constant=*/true), m = b.buffer("m", DType::kF32);
   ValueId y = b.buffer("y", DType::kF32);
   ValueId steps = b.index_parameter("steps"), rows = b.index_parameter("rows");
-  ValueId runs = b.ring(DType::kF32, {64}, slots), boxes = b.ring(DType::kF32, {2, 32}, slots);
+  ValueId vectors = b.ring(DType::kF32, {64}, stages), boxes = b.ring(DType::kF32, {2, 32}, stages);
   ValueId zero = b.index(0);
   // Two pipelines on the same rings: positions go on.
   ValueId sum = b.constant(DType::kF32, 0, {64});
   for (int pass = 0; pass < 2; ++pass) {
     sum = b.pipeline(
-        slots, zero, steps, {sum},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_run(runs, slot, x, b.mul(i, b.index(64)));
-          b.fetch_box(boxes, slot, {m, rows, b.index(30), b.index(40)}, b.sub(i, b.index(1)),
-                      b.index(4));
+        stages, zero, steps, {sum},
+        [&](ValueId i, ValueId stage) {
+          b.bulk_load(vectors, stage, x, b.mul(i, b.index(64)));
+          b.tma_load(boxes, stage, {m, rows, b.index(30), b.index(40)}, b.sub(i, b.index(1)),
+                     b.index(4));
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          ValueId from = slot_to_read(b, slot);
-          ValueId run = b.read(runs, from, {64});
+        [&](ValueId, ValueId stage, std::span<const ValueId> carried) {
+          ValueId from = stage_to_read(b, stage);
+          ValueId vector = b.read(vectors, from, {64});
           ValueId low = b.read(boxes, from, {32}), high = b.read(boxes, from, {32}, b.index(32));
           ValueId both = b.concat(std::vector{low, high}, 0);
-          return std::vector{b.add(carried[0], b.add(run, both))};
+          return std::vector{b.add(carried[0], b.add(vector, both))};
         })[0];
   }
   b.store({y, b.mul(b.task(), b.index(64))}, sum);
@@ -172,17 +172,17 @@ struct PipelineData {
   std::vector<float> x, m, y;
 };
 
-ValueId own_slot(Builder&, ValueId slot) { return slot; }
+ValueId own_stage(Builder&, ValueId stage) { return stage; }
 
-TEST(InterpretTest, PipelinesWithMoreAndFewerStepsThanSlots) {
-  for (int slots : {1, 2, 3, 5}) {
-    const Kernel kernel = pipeline_kernel(slots, own_slot);
+TEST(InterpretTest, PipelinesWithMoreAndFewerStepsThanStages) {
+  for (int stages : {1, 2, 3, 5}) {
+    const Kernel kernel = pipeline_kernel(stages, own_stage);
     EXPECT_TRUE(needs_interpreter(kernel));
     for (int64_t steps : {0, 1, 2, 3, 4, 7, 16}) {
       PipelineData data(steps);
       interpret(kernel, std::vector<void*>{data.x.data(), data.m.data(), data.y.data()},
                 std::vector<int64_t>{steps, 5}, 0, 1);
-      EXPECT_EQ(data.y, data.expected(steps)) << slots << " slots, " << steps << " steps";
+      EXPECT_EQ(data.y, data.expected(steps)) << stages << " stages, " << steps << " steps";
     }
   }
 }
@@ -194,9 +194,9 @@ TEST(InterpretTest, GroupsMultiplyRowsOfTheirOwn) {
   ValueId extent = b.index_parameter("extent"), zero = b.index(0);
   ValueId ring = b.ring(DType::kF32, {4, 3}, 2);
   b.pipeline(
-      2, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
-      [&](ValueId, ValueId slot, std::span<const ValueId>) {
-        ValueId right = b.read(ring, slot, {4, 3}, kNone, {}, extent);
+      2, zero, b.index(1), {}, [&](ValueId, ValueId stage) { b.bulk_load(ring, stage, x, zero); },
+      [&](ValueId, ValueId stage, std::span<const ValueId>) {
+        ValueId right = b.read(ring, stage, {4, 3}, kNone, {}, extent);
         ValueId left = b.constant(DType::kF32, 2, {2, 2}),
                 sums = b.constant(DType::kF32, 1, {2, 3});
         b.store({y, zero}, b.grouped_dot(sums, left, right, 2));
@@ -260,19 +260,19 @@ TEST(InterpretTest, Tf32RoundsOperands) {
 }
 
 // What would be a race on a GPU.
-TEST(InterpretTest, WrongSlotsAreErrorsThatNameTheOperation) {
-  for (int slots : {2, 3}) {
-    const Kernel next = pipeline_kernel(slots, [&](Builder& b, ValueId slot) {
-      return b.rem(b.add(slot, b.index(1)), b.index(slots));
+TEST(InterpretTest, WrongStagesAreErrorsThatNameTheOperation) {
+  for (int stages : {2, 3}) {
+    const Kernel next = pipeline_kernel(stages, [&](Builder& b, ValueId stage) {
+      return b.rem(b.add(stage, b.index(1)), b.index(stages));
     });
     for (int64_t steps : {1, 2, 8}) {
       PipelineData data(steps);
       try {
         interpret(next, std::vector<void*>{data.x.data(), data.m.data(), data.y.data()},
                   std::vector<int64_t>{steps, 5}, 0, 1);
-        ADD_FAILURE() << slots << " slots, " << steps << " steps: read the wrong slot";
+        ADD_FAILURE() << stages << " stages, " << steps << " steps: read the wrong stage";
       } catch (const InternalError& error) {
-        EXPECT_NE(std::string(error.what()).find("kernel @piped, task 0: read: slot 1 is read"),
+        EXPECT_NE(std::string(error.what()).find("kernel @piped, task 0: read: stage 1 is read"),
                   std::string::npos)
             << error.what();
       }
@@ -280,42 +280,42 @@ TEST(InterpretTest, WrongSlotsAreErrorsThatNameTheOperation) {
   }
 }
 
-TEST(InterpretTest, ASlotThatNobodyFetchedIsAnError) {
+TEST(InterpretTest, AStageThatNobodyFetchedIsAnError) {
   Builder b("unfetched");
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
   ValueId ring = b.ring(DType::kF32, {4}, 2);
   b.pipeline(
       2, zero, b.index(3), {},
-      [&](ValueId i, ValueId slot) {  // not in step 2
+      [&](ValueId i, ValueId stage) {  // not in step 2
         b.branch(b.less(i, b.index(2)), [&] {
-          b.fetch_run(ring, slot, x, b.mul(i, b.index(4)));
+          b.bulk_load(ring, stage, x, b.mul(i, b.index(4)));
           return std::vector<ValueId>{};
         });
       },
-      [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-        b.store({y, b.mul(i, b.index(4))}, b.read(ring, slot, {4}));
+      [&](ValueId i, ValueId stage, std::span<const ValueId>) {
+        b.store({y, b.mul(i, b.index(4))}, b.read(ring, stage, {4}));
         return std::vector<ValueId>{};
       });
   const Kernel kernel = b.finish();
   std::vector<float> in(12, 1), out(12);
   try {
     interpret(kernel, std::vector<void*>{in.data(), out.data()}, {}, 0, 1);
-    FAIL() << "an empty slot was read";
+    FAIL() << "an empty stage was read";
   } catch (const InternalError& error) {
     EXPECT_STREQ(error.what(),
-                 "kernel @unfetched, task 0: read: slot 0 is read in step 2, and was not fetched");
+                 "kernel @unfetched, task 0: read: stage 0 is read in step 2, and was not fetched");
   }
   EXPECT_EQ(out[7], 1);
 }
 
-TEST(InterpretTest, ReadingPastASlotIsAnError) {
+TEST(InterpretTest, ReadingPastAStageIsAnError) {
   Builder b("past");
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
   ValueId ring = b.ring(DType::kF32, {8}, 1);
   b.pipeline(
-      1, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
-      [&](ValueId, ValueId slot, std::span<const ValueId>) {
-        b.store({y, zero}, b.read(ring, slot, {4}, b.index(5)));
+      1, zero, b.index(1), {}, [&](ValueId, ValueId stage) { b.bulk_load(ring, stage, x, zero); },
+      [&](ValueId, ValueId stage, std::span<const ValueId>) {
+        b.store({y, zero}, b.read(ring, stage, {4}, b.index(5)));
         return std::vector<ValueId>{};
       });
   const Kernel kernel = b.finish();
@@ -329,9 +329,9 @@ TEST(InterpretTest, WhatIsFetchedCannotBeWritten) {
   ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32), zero = b.index(0);
   ValueId ring = b.ring(DType::kF32, {4}, 1);
   b.pipeline(
-      1, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
-      [&](ValueId, ValueId slot, std::span<const ValueId>) {
-        b.store({y, zero}, b.read(ring, slot, {4}));
+      1, zero, b.index(1), {}, [&](ValueId, ValueId stage) { b.bulk_load(ring, stage, x, zero); },
+      [&](ValueId, ValueId stage, std::span<const ValueId>) {
+        b.store({y, zero}, b.read(ring, stage, {4}));
         return std::vector<ValueId>{};
       });
   const Kernel kernel = b.finish();
@@ -347,10 +347,10 @@ TEST(InterpretTest, ReadsWithStrides) {
   ValueId x = b.buffer("x", DType::kI32), y = b.buffer("y", DType::kI32), zero = b.index(0);
   ValueId ring = b.ring(DType::kI32, {16}, 1);
   b.pipeline(
-      1, zero, b.index(1), {}, [&](ValueId, ValueId slot) { b.fetch_run(ring, slot, x, zero); },
-      [&](ValueId, ValueId slot, std::span<const ValueId>) {
-        b.store({y, zero}, b.read(ring, slot, {3, 4}, b.index(2), {5, 0}));
-        b.store({y, b.index(12)}, b.read(ring, slot, {2, 2}, kNone, {1, 8}));
+      1, zero, b.index(1), {}, [&](ValueId, ValueId stage) { b.bulk_load(ring, stage, x, zero); },
+      [&](ValueId, ValueId stage, std::span<const ValueId>) {
+        b.store({y, zero}, b.read(ring, stage, {3, 4}, b.index(2), {5, 0}));
+        b.store({y, b.index(12)}, b.read(ring, stage, {2, 2}, kNone, {1, 8}));
         return std::vector<ValueId>{};
       });
   const Kernel kernel = b.finish();

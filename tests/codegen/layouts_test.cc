@@ -283,9 +283,9 @@ TEST(LayoutTest, ReductionsOfSumsStayInTheirWarp) {
   EXPECT_FALSE(reduced_in_warp(Layout::dealt({128, 32}, 256), 1));
 }
 
-// From the words in a slot to the operand of the product: nothing changes threads, and the sums are
-// turned in place.
-TEST(LayoutTest, PackedWeightsAreDecodedInPlace) {
+// From the words in a stage to the operand of the product: nothing changes threads, and the sums
+// are turned in place.
+TEST(LayoutTest, PackedWeightsAreDequantizedInPlace) {
   for (const Sample& sample : pipeline_samples()) {
     if (!sample.name.starts_with("packed")) continue;
     std::vector<Layout> layouts = assign_layouts(sample.kernel, sample.threads);

@@ -64,11 +64,11 @@ struct PackedWeights {
     return b.permute(four, bits, {rows * 2, 8});
   }
 
-  ValueId decode(ValueId ring, ValueId slot) const {
-    ValueId words = b.read(ring, slot, {rows * 2, 4});
-    ValueId packed = b.read(ring, slot, {rows / 2, 2}, b.index(rows * 8));
+  ValueId dequantize(ValueId ring, ValueId stage) const {
+    ValueId words = b.read(ring, stage, {rows * 2, 4});
+    ValueId packed = b.read(ring, stage, {rows / 2, 2}, b.index(rows * 8));
     ValueId finite = b.binary(Fn::kAnd, packed, constant(0x3F3F3F3F, {rows / 2, 2}));
-    ValueId scales = b.cast(b.unary(Fn::kDecodeF8E4M3FN, b.bitcast(finite, DType::kU8)), kF16);
+    ValueId scales = b.cast(b.unary(Fn::kDequantizeF8E4M3FN, b.bitcast(finite, DType::kU8)), kF16);
     std::vector<ValueId> pairs;
     for (int J = 0; J < 4; ++J) pairs.push_back(b.mul(codes(words, J), spread(scales, J & 1)));
     int blocks = log2_of(rows / 64);
@@ -79,15 +79,15 @@ struct PackedWeights {
 };
 
 struct Shape {
-  int rows, tokens, slots, threads;
+  int rows, tokens, stages, threads;
 };
 
 // sums + left * right of a step, in `parts` along k, each times a factor of its own.
-ValueId add_parts(Builder& b, ValueId sums, ValueId left, ValueId ring, ValueId slot, int tokens,
+ValueId add_parts(Builder& b, ValueId sums, ValueId left, ValueId ring, ValueId stage, int tokens,
                   int parts) {
   const int rows = b.type(left).shape[0], depth = kStep / parts;
   for (int part = 0; part < parts; ++part) {
-    ValueId right = b.read(ring, slot, {tokens, depth}, b.index(part * depth), {kStep, 1});
+    ValueId right = b.read(ring, stage, {tokens, depth}, b.index(part * depth), {kStep, 1});
     ValueId product = b.dot(b.constant(kF32, 0, {rows, tokens}),
                             b.slice(left, {0, part * depth}, {rows, depth}), b.transpose(right));
     sums = b.fma(product, b.constant(kF32, part % 2 == 0 ? 0.5 : 2, {rows, tokens}), sums);
@@ -98,15 +98,15 @@ ValueId add_parts(Builder& b, ValueId sums, ValueId left, ValueId ring, ValueId 
 // y[m, n] = x[m, k] * w[n, k]', tile after tile of a persistent block; in parts of a step where
 // there are more than one.
 Sample packed_product(const Shape& shape, DType to, int parts = 1) {
-  auto [rows, tokens, slots, threads] = shape;
+  auto [rows, tokens, stages, threads] = shape;
   Builder b("packed_product");
   PackedWeights weights{b, rows};
   ValueId w = b.buffer("w", kU32, /*constant=*/true), x = b.buffer("x", kF16);
   ValueId bias = b.buffer("bias", kF32, /*constant=*/true), y = b.buffer("y", to);
   ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
   ValueId blocks = b.index_parameter("blocks");
-  ValueId ring_w = b.ring(kU32, {weights.words()}, slots);
-  ValueId ring_x = b.ring(kF16, {tokens, kStep}, slots);
+  ValueId ring_w = b.ring(kU32, {weights.words()}, stages);
+  ValueId ring_x = b.ring(kF16, {tokens, kStep}, stages);
   auto up = [&](ValueId size, int by) { return b.div(b.add(size, b.index(by - 1)), b.index(by)); };
   ValueId steps = b.div(k, b.index(kStep)), tiles_n = up(n, rows);
   ValueId tiles = b.mul(tiles_n, up(m, tokens));
@@ -116,17 +116,17 @@ Sample packed_product(const Shape& shape, DType to, int parts = 1) {
     ValueId token = b.mul(b.div(tile, tiles_n), b.index(tokens));
     ValueId first = b.mul(tile_n, steps);
     ValueId sums = b.pipeline(
-        slots, b.index(0), steps, {b.constant(kF32, 0, {rows, tokens})},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_run(ring_w, slot, w, b.mul(b.add(first, i), b.index(weights.words())));
-          b.fetch_box(ring_x, slot, {x, m, k, k}, token, b.mul(i, b.index(kStep)));
+        stages, b.index(0), steps, {b.constant(kF32, 0, {rows, tokens})},
+        [&](ValueId i, ValueId stage) {
+          b.bulk_load(ring_w, stage, w, b.mul(b.add(first, i), b.index(weights.words())));
+          b.tma_load(ring_x, stage, {x, m, k, k}, token, b.mul(i, b.index(kStep)));
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          ValueId left = weights.decode(ring_w, slot);
+        [&](ValueId, ValueId stage, std::span<const ValueId> carried) {
+          ValueId left = weights.dequantize(ring_w, stage);
           if (parts > 1) {
-            return std::vector{add_parts(b, carried[0], left, ring_x, slot, tokens, parts)};
+            return std::vector{add_parts(b, carried[0], left, ring_x, stage, tokens, parts)};
           }
-          ValueId right = b.transpose(b.read(ring_x, slot, {tokens, kStep}));
+          ValueId right = b.transpose(b.read(ring_x, stage, {tokens, kStep}));
           return std::vector{b.dot(carried[0], left, right)};
         })[0];
     ValueId turned = b.mul(b.transpose(sums), b.constant(kF32, 0x1p14 * 0.25));
@@ -150,7 +150,7 @@ Sample packed_product(const Shape& shape, DType to, int parts = 1) {
           2e-3};
 }
 
-// y = sum of p v over steps, warp by warp: each has 16 rows of p and, of a slot of v, rows of its
+// y = sum of p v over steps, warp by warp: each has 16 rows of p and, of a stage of v, rows of its
 // own. Past the length, which is read from memory, v holds what does not count.
 Sample grouped_rows(int columns_of_p, int columns, DType dtype) {
   constexpr int kGroups = 8, kRows = 16;
@@ -165,14 +165,14 @@ Sample grouped_rows(int columns_of_p, int columns, DType dtype) {
   ValueId first = b.mul(b.task(), rows);
   ValueId sums = b.pipeline(
       2, b.index(0), steps, {b.constant(kF32, 0, {kGroups * kRows, columns})},
-      [&](ValueId i, ValueId slot) {
-        b.fetch_box(ring, slot, {v, b.index(1000), b.index(columns), b.index(columns)},
-                    b.add(first, b.mul(i, b.index(keys))), b.index(0));
+      [&](ValueId i, ValueId stage) {
+        b.tma_load(ring, stage, {v, b.index(1000), b.index(columns), b.index(columns)},
+                   b.add(first, b.mul(i, b.index(keys))), b.index(0));
       },
-      [&](ValueId i, ValueId slot, std::span<const ValueId> carried) {
+      [&](ValueId i, ValueId stage, std::span<const ValueId> carried) {
         ValueId left = b.load({p, b.index(0)}, {kGroups * kRows, columns_of_p});
         ValueId extent = b.sub(length, b.mul(i, b.index(keys)));
-        ValueId right = b.read(ring, slot, {keys, columns}, kNone, {}, extent);
+        ValueId right = b.read(ring, stage, {keys, columns}, kNone, {}, extent);
         return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
       })[0];
   b.store({y, b.mul(b.task(), b.index(kGroups * kRows * columns))}, sums);
@@ -191,7 +191,7 @@ Sample grouped_rows(int columns_of_p, int columns, DType dtype) {
 }
 
 // y[m, n] = x[m, k] * w[n, k]' for few rows of x: warps share 16 rows of w and have k of their own.
-Sample grouped_product(int tokens, int slots, DType dtype) {
+Sample grouped_product(int tokens, int stages, DType dtype) {
   constexpr int kGroups = 8, kRows = 16, kDepth = kGroups * kStep;
   const int columns = std::max(8, tokens);
   Builder b("grouped_product");
@@ -199,23 +199,23 @@ Sample grouped_product(int tokens, int slots, DType dtype) {
   ValueId y = b.buffer("y", kF32);
   ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
   ValueId blocks = b.index_parameter("blocks");
-  ValueId ring_w = b.ring(dtype, {kGroups * kRows, kStep}, slots);
-  ValueId ring_x = b.ring(dtype, {kGroups * tokens, kStep}, slots);
+  ValueId ring_w = b.ring(dtype, {kGroups * kRows, kStep}, stages);
+  ValueId ring_x = b.ring(dtype, {kGroups * tokens, kStep}, stages);
   ValueId shares = b.alloc(kF32, int64_t{kGroups} * kRows * columns);
   ValueId tiles = b.div(b.add(n, b.index(kRows - 1)), b.index(kRows));
   b.loop(b.task(), tiles, blocks, {}, [&](ValueId tile, std::span<const ValueId>) {
     ValueId row = b.mul(tile, b.index(kRows));
     ValueId sums = b.pipeline(
-        slots, b.index(0), b.div(b.add(k, b.index(kDepth - 1)), b.index(kDepth)),
+        stages, b.index(0), b.div(b.add(k, b.index(kDepth - 1)), b.index(kDepth)),
         {b.constant(kF32, 0, {kGroups * kRows, columns})},
-        [&](ValueId i, ValueId slot) {
+        [&](ValueId i, ValueId stage) {
           ValueId first = b.mul(i, b.index(kDepth));
-          b.fetch_box(ring_w, slot, {w, n, k, k}, row, first, kGroups);
-          b.fetch_box(ring_x, slot, {x, m, k, k}, b.index(0), first, kGroups);
+          b.tma_load(ring_w, stage, {w, n, k, k}, row, first, kGroups);
+          b.tma_load(ring_x, stage, {x, m, k, k}, b.index(0), first, kGroups);
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-          ValueId left = b.read(ring_w, slot, {kGroups * kRows, kStep});
-          ValueId right = b.transpose(b.read(ring_x, slot, {kGroups * tokens, kStep}));
+        [&](ValueId, ValueId stage, std::span<const ValueId> carried) {
+          ValueId left = b.read(ring_w, stage, {kGroups * kRows, kStep});
+          ValueId right = b.transpose(b.read(ring_x, stage, {kGroups * tokens, kStep}));
           return std::vector{b.grouped_dot(carried[0], left, right, kGroups)};
         })[0];
     b.store({shares, b.index(0)}, sums);
@@ -238,27 +238,27 @@ Sample grouped_product(int tokens, int slots, DType dtype) {
 
 // y[n, m] = w[n, k] * x[m, k]', both sides as they are; f32 as tf32.
 Sample plain_product(const Shape& shape, DType dtype) {
-  auto [rows, tokens, slots, threads] = shape;
+  auto [rows, tokens, stages, threads] = shape;
   const bool tf32 = dtype == kF32;
   const int depth = tf32 ? kStep / 2 : kStep;
   Builder b("plain_product");
   ValueId w = b.buffer("w", dtype, /*constant=*/true), x = b.buffer("x", dtype);
   ValueId y = b.buffer("y", kF32);
   ValueId m = b.index_parameter("m"), n = b.index_parameter("n"), k = b.index_parameter("k");
-  ValueId ring_w = b.ring(dtype, {rows, depth}, slots);
-  ValueId ring_x = b.ring(dtype, {tokens, depth}, slots);
+  ValueId ring_w = b.ring(dtype, {rows, depth}, stages);
+  ValueId ring_x = b.ring(dtype, {tokens, depth}, stages);
   ValueId steps = b.div(b.add(k, b.index(depth - 1)), b.index(depth));
   ValueId row = b.mul(b.task(), b.index(rows)), zero = b.index(0);
   ValueId sums = b.pipeline(
-      slots, zero, steps, {b.constant(kF32, 0, {rows, tokens})},
-      [&](ValueId i, ValueId slot) {
+      stages, zero, steps, {b.constant(kF32, 0, {rows, tokens})},
+      [&](ValueId i, ValueId stage) {
         ValueId column = b.mul(i, b.index(depth));
-        b.fetch_box(ring_w, slot, {w, n, k, k}, row, column);
-        b.fetch_box(ring_x, slot, {x, m, k, k}, zero, column);
+        b.tma_load(ring_w, stage, {w, n, k, k}, row, column);
+        b.tma_load(ring_x, stage, {x, m, k, k}, zero, column);
       },
-      [&](ValueId, ValueId slot, std::span<const ValueId> carried) {
-        ValueId left = b.read(ring_w, slot, {rows, depth});
-        ValueId right = b.transpose(b.read(ring_x, slot, {tokens, depth}));
+      [&](ValueId, ValueId stage, std::span<const ValueId> carried) {
+        ValueId left = b.read(ring_w, stage, {rows, depth});
+        ValueId right = b.transpose(b.read(ring_x, stage, {tokens, depth}));
         return std::vector{tf32 ? b.dot_tf32(carried[0], left, right)
                                 : b.dot(carried[0], left, right)};
       })[0];
@@ -272,44 +272,44 @@ Sample plain_product(const Shape& shape, DType dtype) {
 
 // Two products that run at once: scores of keys, and values weighted by the scores before, whose
 // sums are halved in rows where a score is high. Values past the last key may be anything.
-Sample overlapping_products(int keys_of_slot, int threads, DType dtype) {
+Sample overlapping_products(int keys_of_stage, int threads, DType dtype) {
   constexpr int kDepth = 64, kNarrow = 32;
   const int rows = threads / 2;
   Builder b("overlapping_products");
   ValueId q = b.buffer("q", dtype), k = b.buffer("k", dtype), v = b.buffer("v", dtype);
   ValueId y = b.buffer("y", kF32), n = b.index_parameter("n");
   ValueId wide = b.index(2 * kDepth + kNarrow), depth = b.index(kDepth), one = b.index(1);
-  ValueId ring_k = b.ring(dtype, {keys_of_slot, kDepth}, 2);
+  ValueId ring_k = b.ring(dtype, {keys_of_stage, kDepth}, 2);
   std::vector<ValueId> rings;
   for (int width : {kDepth, kDepth, kNarrow}) {
-    rings.push_back(b.ring(dtype, {keys_of_slot, width}, 2));
+    rings.push_back(b.ring(dtype, {keys_of_stage, width}, 2));
   }
-  ValueId row = b.mul(b.task(), b.index(rows)), step_keys = b.index(keys_of_slot);
+  ValueId row = b.mul(b.task(), b.index(rows)), step_keys = b.index(keys_of_stage);
   ValueId queries = b.load({q, b.mul(row, depth), {depth, one}, {}}, {rows, kDepth});
-  ValueId steps = b.div(b.add(n, b.index(keys_of_slot - 1)), step_keys);
+  ValueId steps = b.div(b.add(n, b.index(keys_of_stage - 1)), step_keys);
   auto spread = [&](ValueId x, int columns) {
     return b.broadcast(b.reshape(x, {rows, 1}), {rows, columns});
   };
   std::vector<ValueId> out = b.pipeline(
       2, b.index(0), steps,
-      {b.constant(dtype, 0, {rows, keys_of_slot}), b.constant(kF32, 0, {rows, 2 * kDepth}),
+      {b.constant(dtype, 0, {rows, keys_of_stage}), b.constant(kF32, 0, {rows, 2 * kDepth}),
        b.constant(kF32, 0, {rows, kNarrow})},
-      [&](ValueId i, ValueId slot) {
+      [&](ValueId i, ValueId stage) {
         ValueId key = b.mul(i, step_keys);
-        b.fetch_box(ring_k, slot, {k, n, depth, depth}, key, b.index(0));
+        b.tma_load(ring_k, stage, {k, n, depth, depth}, key, b.index(0));
         for (size_t part = 0; part < rings.size(); ++part) {
           ValueId column = b.index(static_cast<int64_t>(part) * kDepth);
-          b.fetch_box(rings[part], slot, {v, n, wide, wide}, key, column);
+          b.tma_load(rings[part], stage, {v, n, wide, wide}, key, column);
         }
       },
-      [&](ValueId i, ValueId slot, std::span<const ValueId> before) {
+      [&](ValueId i, ValueId stage, std::span<const ValueId> before) {
         ValueId left = b.sub(n, b.mul(i, step_keys));
         std::vector<ValueId> values;
         for (ValueId ring : rings) {
-          values.push_back(b.read(ring, slot, b.type(ring).shape, kNone, {}, left));
+          values.push_back(b.read(ring, stage, b.type(ring).shape, kNone, {}, left));
         }
-        ValueId keys = b.transpose(b.read(ring_k, slot, {keys_of_slot, kDepth}));
-        ValueId scores = b.dot(b.constant(kF32, 0, {rows, keys_of_slot}), queries, keys);
+        ValueId keys = b.transpose(b.read(ring_k, stage, {keys_of_stage, kDepth}));
+        ValueId scores = b.dot(b.constant(kF32, 0, {rows, keys_of_stage}), queries, keys);
         ValueId both = b.concat(std::span(values).first(2), 1);
         ValueId sums = b.dot(before[1], before[0], both);
         ValueId narrow = b.dot(before[2], before[0], values[2]);
@@ -323,8 +323,8 @@ Sample overlapping_products(int keys_of_slot, int threads, DType dtype) {
       });
   b.store({y, b.mul(row, wide), {wide, one}, {}}, out[1]);
   b.store({y, b.add(b.mul(row, wide), b.index(2 * kDepth)), {wide, one}, {}}, out[2]);
-  int64_t M = 2 * rows, N = 3 * keys_of_slot - 7, D = 2 * kDepth + kNarrow;
-  std::string name = "overlapping_products_" + std::to_string(keys_of_slot) + "_" +
+  int64_t M = 2 * rows, N = 3 * keys_of_stage - 7, D = 2 * kDepth + kNarrow;
+  std::string name = "overlapping_products_" + std::to_string(keys_of_stage) + "_" +
                      std::string(tenon::name(dtype)) + "_t" + std::to_string(threads);
   return {name,
           b.finish(),

@@ -189,7 +189,7 @@ TEST(PtxTest, CarriesItsTileProgram) {
 // 32 weights of a thread: four words, of which each becomes four pairs by 13 instructions on bits
 // (the assembler makes eleven of them) and four multiplications; nothing passes through f32 or
 // another thread.
-TEST(PtxTest, WeightsAreDecodedInPairs) {
+TEST(PtxTest, WeightsAreDequantizedInPairs) {
   for (const Sample& sample : pipeline_samples()) {
     if (sample.name != "packed_product_128x64_f16_t256") continue;
     std::string ptx = compile_gpu(sample.kernel, sample.threads, target_of("sm_90a")).ptx;
@@ -247,7 +247,7 @@ TEST(PtxTest, AStageThatWasLoadedIsGivenBackBehindAFence) {
   EXPECT_GT(arrivals, 0u);
 }
 
-// The copy engine rounds where there is one, else who multiplies does.
+// TMA rounds where the GPU has it, else who multiplies does.
 TEST(PtxTest, Tf32IsRoundedOnce) {
   Sample large = pipeline_called("plain_product_128x128_f32_t256");
   Sample small = pipeline_called("plain_product_128x8_f32_t256");
@@ -256,24 +256,26 @@ TEST(PtxTest, Tf32IsRoundedOnce) {
     target.shared_bytes = 160 << 10;
     return compile_gpu(sample.kernel, sample.threads, target);
   };
-  GpuCode engine = compile(large, "sm_90a");
-  EXPECT_TRUE(has(engine.ptx, R"(wgmma\.mma_async\.sync\.aligned\.m64n128k8\.f32\.tf32\.tf32)"));
-  ASSERT_EQ(engine.maps.size(), 2u);
-  for (const MatrixMap& map : engine.maps) EXPECT_TRUE(map.tf32 && map.swizzled);
+  GpuCode with_tma = compile(large, "sm_90a");
+  EXPECT_TRUE(has(with_tma.ptx, R"(wgmma\.mma_async\.sync\.aligned\.m64n128k8\.f32\.tf32\.tf32)"));
+  ASSERT_EQ(with_tma.tma_descriptors.size(), 2u);
+  for (const TmaDescriptor& descriptor : with_tma.tma_descriptors) {
+    EXPECT_TRUE(descriptor.tf32 && descriptor.swizzled);
+  }
   GpuCode few = compile(small, "sm_90a");
   EXPECT_TRUE(has(few.ptx, R"(mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32)"));
-  for (const std::string& ptx : {engine.ptx, few.ptx}) EXPECT_FALSE(has(ptx, R"(cvt\.rna)"));
+  for (const std::string& ptx : {with_tma.ptx, few.ptx}) EXPECT_FALSE(has(ptx, R"(cvt\.rna)"));
   for (const Sample& sample : {large, small}) {
     std::string ptx = compile(sample, "sm_80").ptx;
     EXPECT_TRUE(has(ptx, R"(mma\.sync\.aligned\.m16n8k8)")) << sample.name;
     EXPECT_TRUE(has(ptx, R"(cvt\.rna\.tf32\.f32)")) << sample.name;
   }
   GpuCode halves = compile(pipeline_called("plain_product_128x128_f16_t256"), "sm_90a");
-  for (const MatrixMap& map : halves.maps) EXPECT_FALSE(map.tf32);
+  for (const TmaDescriptor& descriptor : halves.tma_descriptors) EXPECT_FALSE(descriptor.tf32);
 }
 
-// Operands in registers have no instruction, and slots that are rounded serve nobody else.
-TEST(PtxTest, Tf32ProductsReadSlotsOfTheirOwn) {
+// Operands in registers have no instruction, and stages that are rounded serve nobody else.
+TEST(PtxTest, Tf32ProductsReadStagesOfTheirOwn) {
   auto expect_refused = [](Builder& b, const char* why) {
     try {
       compile_gpu(b.finish(), 128, target_of("sm_90a"));
@@ -289,7 +291,7 @@ TEST(PtxTest, Tf32ProductsReadSlotsOfTheirOwn) {
     ValueId tile = b.load({x, zero}, {64, 64});
     b.store({x, zero}, b.dot_tf32(tile, tile, tile));
   }
-  expect_refused(registers, "tf32 products multiply whole slots");
+  expect_refused(registers, "tf32 products multiply whole stages");
   Builder shared("shared");
   {
     Builder& b = shared;
@@ -297,14 +299,14 @@ TEST(PtxTest, Tf32ProductsReadSlotsOfTheirOwn) {
     ValueId size = b.index(64), ring = b.ring(DType::kF32, {64, 32}, 2);
     b.pipeline(
         2, zero, b.index(2), {},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, size, size, size}, zero, b.mul(i, b.index(32)));
+        [&](ValueId i, ValueId stage) {
+          b.tma_load(ring, stage, {x, size, size, size}, zero, b.mul(i, b.index(32)));
         },
-        [&](ValueId, ValueId slot, std::span<const ValueId>) {
-          ValueId tile = b.read(ring, slot, {64, 32});
+        [&](ValueId, ValueId stage, std::span<const ValueId>) {
+          ValueId tile = b.read(ring, stage, {64, 32});
           ValueId sums = b.constant(DType::kF32, 0, {64, 64});
           b.store({y, zero}, b.dot_tf32(sums, tile, b.transpose(tile)));
-          b.store({y, b.index(4096)}, b.read(ring, slot, {64, 32}));
+          b.store({y, b.index(4096)}, b.read(ring, stage, {64, 32}));
           return std::vector<ValueId>{};
         });
   }
@@ -313,30 +315,30 @@ TEST(PtxTest, Tf32ProductsReadSlotsOfTheirOwn) {
 
 // What would wait for itself, or what the host could not encode, is an error that says so.
 TEST(PtxTest, RefusesPipelinesThatCannotRun) {
-  auto compile = [](int slots, bool constant_sizes, bool same_ring) {
+  auto compile = [](int stages, bool constant_sizes, bool same_ring) {
     Builder b("pipeline");
     ValueId x = b.buffer("x", DType::kF16), y = b.buffer("y", DType::kF16);
     ValueId n = b.index_parameter("n"), zero = b.index(0);
-    ValueId ring = b.ring(DType::kF16, {8, 64}, slots);
+    ValueId ring = b.ring(DType::kF16, {8, 64}, stages);
     ValueId rows = constant_sizes ? n : b.add(n, b.index(1));
     b.pipeline(
-        slots, zero, n, {},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, rows, n, n}, i, zero);
-          if (same_ring) b.fetch_box(ring, slot, {x, rows, n, n}, i, zero);
+        stages, zero, n, {},
+        [&](ValueId i, ValueId stage) {
+          b.tma_load(ring, stage, {x, rows, n, n}, i, zero);
+          if (same_ring) b.tma_load(ring, stage, {x, rows, n, n}, i, zero);
         },
-        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-          b.store({y, i}, b.read(ring, slot, {8, 64}));
+        [&](ValueId i, ValueId stage, std::span<const ValueId>) {
+          b.store({y, i}, b.read(ring, stage, {8, 64}));
           return std::vector<ValueId>{};
         });
     return compile_gpu(b.finish(), 128, target_of("sm_90a"));
   };
   GpuCode code = compile(2, true, false);
   EXPECT_EQ(code.threads, 160);  // a warp more, that copies
-  ASSERT_EQ(code.maps.size(), 1u);
-  EXPECT_EQ(code.maps[0].rows.parameter, 2);
-  EXPECT_EQ(code.maps[0].box_rows, 8);
-  EXPECT_TRUE(code.begins_early);
+  ASSERT_EQ(code.tma_descriptors.size(), 1u);
+  EXPECT_EQ(code.tma_descriptors[0].rows.parameter, 2);
+  EXPECT_EQ(code.tma_descriptors[0].box_rows, 8);
+  EXPECT_TRUE(code.pdl);
   EXPECT_THROW(compile(1, true, false), UserError);
   EXPECT_THROW(compile(2, false, false), UserError);
   EXPECT_THROW(compile(2, true, true), UserError);
@@ -361,52 +363,52 @@ TEST(PtxTest, BitsBesideOthersAreOneInstruction) {
   EXPECT_FALSE(compile(0x00ff00ff, 0x0f00ff00, true));   // not all bits
 }
 
-// Kernels without pipelines let the next launch begin, and wait, before they read anything.
-TEST(PtxTest, KernelsThatOverlapLetTheNextBeginAndWait) {
-  auto compile = [](bool overlaps, const char* arch) {
+// Kernels without pipelines launch dependents, and wait, before they read anything.
+TEST(PtxTest, KernelsWithPdlLaunchDependentsAndWait) {
+  auto compile = [](bool pdl, const char* arch) {
     Builder b("copy");
     ValueId x = b.buffer("x", DType::kF32), y = b.buffer("y", DType::kF32);
     b.store({y, b.index(0)}, b.load({x, b.index(0)}, {128}));
     Kernel kernel = b.finish();
-    kernel.overlaps = overlaps;
-    kernel.resident = 2;
+    kernel.pdl = pdl;
+    kernel.ctas_per_sm = 2;
     EXPECT_EQ(print(parse(print(kernel))), print(kernel));
     return compile_gpu(kernel, 128, target_of(arch));
   };
   GpuCode code = compile(true, "sm_90a");
-  EXPECT_TRUE(code.begins_early);
+  EXPECT_TRUE(code.pdl);
   size_t lets = code.ptx.find("griddepcontrol.launch_dependents"),
          waits = code.ptx.find("griddepcontrol.wait");
   ASSERT_NE(waits, std::string::npos);
   EXPECT_LT(lets, waits);
   EXPECT_LT(waits, code.ptx.find("ld.global"));
   for (const GpuCode& other : {compile(false, "sm_90a"), compile(true, "sm_80")}) {
-    EXPECT_FALSE(other.begins_early);
+    EXPECT_FALSE(other.pdl);
     EXPECT_EQ(other.ptx.find("griddepcontrol"), std::string::npos);
   }
 }
 
-// Boxes of x, one after the other, go through a ring to y.
-void copy_boxes(Builder& b, ValueId x, ValueId y) {
+// TMA boxes of x, one after the other, go through a ring to y.
+void tma_copy(Builder& b, ValueId x, ValueId y) {
   ValueId n = b.index_parameter("n"), zero = b.index(0);
   ValueId ring = b.ring(DType::kF16, {8, 64}, 2);
   b.pipeline(
       2, zero, n, {},
-      [&](ValueId i, ValueId slot) {
-        b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+      [&](ValueId i, ValueId stage) {
+        b.tma_load(ring, stage, {x, n, n, n}, i, zero);
       },
-      [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-        b.store({y, i}, b.read(ring, slot, {8, 64}));
+      [&](ValueId i, ValueId stage, std::span<const ValueId>) {
+        b.store({y, i}, b.read(ring, stage, {8, 64}));
         return std::vector<ValueId>{};
       });
 }
 
-// What no launch writes is fetched at once; only results wait for the launch before.
+// What no launch writes is fetched at once; only results come after the wait of PDL.
 TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   auto compile = [](bool constant) {
     Builder b("pipeline");
     ValueId x = b.buffer("x", DType::kF16, constant), y = b.buffer("y", DType::kF16);
-    copy_boxes(b, x, y);
+    tma_copy(b, x, y);
     return compile_gpu(b.finish(), 128, target_of("sm_90a")).ptx;
   };
   auto first = [](const std::string& text, const char* what) { return text.find(what); };
@@ -419,13 +421,13 @@ TEST(PtxTest, PipelinesOverConstantsWaitWhereTheyStore) {
   EXPECT_NE(first(late, kWait), late.rfind(kWait));  // who copies, and who computes
 }
 
-// What nobody else touches is written before the launch before has ended, and read.
+// What nobody else touches is written before the wait of PDL, and read.
 TEST(PtxTest, BuffersOfALaunchOfItsOwnAreWrittenWithoutWaiting) {
   auto compile = [](bool own) {
     Builder b("pipeline");
     ValueId x = b.buffer("x", DType::kF16, /*constant=*/true), y = b.buffer("y", DType::kF16);
     ValueId room = b.buffer("room", DType::kF16);
-    copy_boxes(b, x, room);
+    tma_copy(b, x, room);
     b.store({y, b.index(0)}, b.load({room, b.index(0)}, {8, 64}));
     Kernel kernel = b.finish();
     kernel.parameters[2].own = own;
@@ -454,11 +456,11 @@ TEST(PtxTest, WaitsOnceForTheLaunchBefore) {
     if (store_before) b.store({y, n}, none);
     b.pipeline(
         2, zero, n, {},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {x, n, n, n}, i, zero);
+        [&](ValueId i, ValueId stage) {
+          b.tma_load(ring, stage, {x, n, n, n}, i, zero);
         },
-        [&](ValueId i, ValueId slot, std::span<const ValueId>) {
-          b.store({y, i}, b.read(ring, slot, {8, 64}));
+        [&](ValueId i, ValueId stage, std::span<const ValueId>) {
+          b.store({y, i}, b.read(ring, stage, {8, 64}));
           b.store({y, b.add(i, n)}, none);
           return std::vector<ValueId>{};
         });
@@ -472,7 +474,7 @@ TEST(PtxTest, WaitsOnceForTheLaunchBefore) {
   EXPECT_EQ(waits(false), 2);  // the steps may be none
 }
 
-// Rows that a block keeps for its products: matrices are loaded from where they are, and a barrier
+// Rows that a CTA keeps for its products: matrices are loaded from where they are, and a barrier
 // behind the store is enough for all steps.
 TEST(PtxTest, ProductsReadRowsOfScratch) {
   constexpr int kGroups = 8, kRows = 128, kDepth = 64, kPitch = 72;
@@ -486,13 +488,13 @@ TEST(PtxTest, ProductsReadRowsOfScratch) {
             b.load({x, zero}, {2 * kGroups, kDepth}));
     std::vector<ValueId> sums = b.pipeline(
         2, zero, n, {b.constant(DType::kF32, 0, {kRows, 8})},
-        [&](ValueId i, ValueId slot) {
-          b.fetch_box(ring, slot, {w, n, n, n}, i, zero);
+        [&](ValueId i, ValueId stage) {
+          b.tma_load(ring, stage, {w, n, n, n}, i, zero);
         },
-        [&](ValueId i, ValueId slot, std::span<const ValueId> carried) {
+        [&](ValueId i, ValueId stage, std::span<const ValueId> carried) {
           ValueId at = b.add(b.mul(i, b.index(kGroups * kPitch)), b.index(offset));
           ValueId rows = b.load({kept, at, {b.index(kPitch), b.index(1)}, {}}, {kGroups, kDepth});
-          ValueId left = b.read(ring, slot, {kRows, kDepth});
+          ValueId left = b.read(ring, stage, {kRows, kDepth});
           return std::vector{b.grouped_dot(carried[0], left, b.transpose(rows), kGroups)};
         });
     b.store({y, zero}, sums[0]);

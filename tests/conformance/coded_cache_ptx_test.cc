@@ -1,5 +1,5 @@
 // Attention over caches of codes as the assembler takes it for sm_90a: a step reads codes straight
-// from the cache and decodes them in registers, a prompt decodes them once before it.
+// from the cache and dequantises them in registers, a prefill dequantises them once before it.
 #include <string>
 #include <vector>
 
@@ -46,9 +46,9 @@ Lowered lowered(const ir::Graph& graph, const Settings& settings) {
   return select(graph, node, settings).chosen->lower(graph, node, settings);
 }
 
-Settings split_keys(int rank = 0) {
+Settings flash_decode(int rank = 0) {
   Settings settings = assembled_settings();
-  settings.only_candidate = "split_keys";
+  settings.only_candidate = "flash_decode";
   settings.rank = rank;
   return settings;
 }
@@ -69,14 +69,14 @@ void expect_assembled(const std::string& what, const Launch& launch, const Setti
   codegen::expect_estimated(what, launch.kernel, launch.threads, *settings.gpu, code, assembled);
 }
 
-TEST(CodedCachePtx, StepsReadCodesAndPromptsDecodeThemOnce) {
+TEST(CodedCachePtx, DecodeReadsCodesAndPrefillDequantisesThemOnce) {
   for (const std::string codes : {"i8", "f8e4m3fn", "i4"}) {
-    EXPECT_EQ(launches(lowered(decoder("f16", codes, 128, true, "1"), split_keys())),
-              (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}))
+    EXPECT_EQ(launches(lowered(decoder("f16", codes, 128, true, "1"), flash_decode())),
+              (std::vector<std::string>{"copy_past", "copy_past", "flash_decode"}))
         << codes;
-    EXPECT_EQ(launches(lowered(decoder("f16", codes, 128, true, "64"), split_keys())),
-              (std::vector<std::string>{"bring_past", "bring_past", "place_heads", "append_codes",
-                                        "decode_cache", "append_codes", "decode_cache",
+    EXPECT_EQ(launches(lowered(decoder("f16", codes, 128, true, "64"), flash_decode())),
+              (std::vector<std::string>{"copy_past", "copy_past", "place_heads", "append_codes",
+                                        "dequantize_cache", "append_codes", "dequantize_cache",
                                         "prefill_attention"}))
         << codes;
   }
@@ -92,23 +92,25 @@ TEST(CodedCachePtx, StepsAssembleWithinTheirRegisters) {
                                             {"f16", 96, 0},
                                             {"bf16", 128, 0}}) {
       const ir::Graph graph = decoder(type, codes, depth, true, "1");
-      const Lowered step = lowered(graph, split_keys(rank));
+      const Lowered step = lowered(graph, flash_decode(rank));
       expect_assembled(codes + " " + type + " heads of " + std::to_string(depth) + ", shape " +
                            std::to_string(rank),
-                       step.launches.back(), split_keys(rank));
+                       step.launches.back(), flash_decode(rank));
     }
   }
 }
 
-// What stands between the slots and the products is arithmetic: nothing goes through memory again.
+// What stands between the stages and the products is arithmetic: nothing goes through memory again.
 TEST(CodedCachePtx, CodesBecomeOperandsInRegisters) {
   for (const std::string codes : {"i8", "f8e4m3fn", "i4"}) {
-    const Lowered step = lowered(decoder("f16", codes, 128, false, "1"), split_keys());
+    const Lowered step = lowered(decoder("f16", codes, 128, false, "1"), flash_decode());
     const Launch& launch = step.launches.back();
-    const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *split_keys().gpu);
+    const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *flash_decode().gpu);
     const std::string& ptx = code.ptx;
     // Lanes read eight keys at once, or words of four.
-    for (const codegen::MatrixMap& map : code.maps) EXPECT_TRUE(map.swizzled) << codes;
+    for (const codegen::TmaDescriptor& descriptor : code.tma_descriptors) {
+      EXPECT_TRUE(descriptor.swizzled) << codes;
+    }
     const size_t first = ptx.find("mma.sync"), last = ptx.rfind("mma.sync");
     ASSERT_NE(first, std::string::npos);
     const std::string loop = ptx.substr(first, last - first);
@@ -117,10 +119,10 @@ TEST(CodedCachePtx, CodesBecomeOperandsInRegisters) {
   }
 }
 
-TEST(CodedCachePtx, EverythingAroundAPromptAssembles) {
+TEST(CodedCachePtx, EverythingAroundAPrefillAssembles) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   for (const std::string codes : {"i8", "f8e4m3fn", "i4"}) {
-    const Settings settings = split_keys();
+    const Settings settings = flash_decode();
     for (const Launch& launch :
          lowered(decoder("f16", codes, 128, true, "64"), settings).launches) {
       if (launch.kernel.name == "prefill_attention") continue;  // has tests of its own

@@ -158,7 +158,7 @@ void judge_everywhere(const CodedCase& one, const std::vector<Sizes>& sizes) {
 
 constexpr std::array kCodes{"i8", "f8e4m3fn", "i4"};
 
-TEST(CodedCache, StepsAndPromptsOfEveryFormat) {
+TEST(CodedCache, DecodeAndPrefillOfEveryFormat) {
   for (const std::string codes : kCodes) {
     for (const bool per_channel : {false, true}) {
       judge_everywhere({.codes = codes, .per_channel = per_channel, .turns = true},
@@ -197,8 +197,8 @@ TEST(CodedCache, WindowsAndCaps) {
   }
 }
 
-// Heads that share keys, of sizes that fill no box, one query and a few; with a mask nobody brings
-// the token along.
+// Heads that share keys, of sizes that fill no TMA box, one query and a few; with a mask nobody
+// brings the token along.
 TEST(CodedCache, StepsOfManyHeads) {
   for (const std::string codes : kCodes) {
     for (const auto& [q_heads, kv_heads, depth] :
@@ -258,7 +258,7 @@ TEST(CodedCache, RefusesScalesThatFitNoHead) {
   const ir::Graph graph = ir::parse(text);
   const Support answer = runs(graph, conformance_settings());
   EXPECT_FALSE(answer.ok);
-  EXPECT_NE(answer.reason.find("3 scales of a cache with 2 heads of 64"), std::string::npos)
+  EXPECT_NE(answer.reason.find("3 KV scales for 2 heads of 64"), std::string::npos)
       << answer.reason;
 }
 

@@ -67,7 +67,7 @@ class Step {
  public:
   explicit Step(const StepCase& one) : case_(one), graph_(ir::parse(one.text())) {
     settings_ = pipelined_settings();
-    settings_.only_candidate = "split_keys";
+    settings_.only_candidate = "flash_decode";
     executable_ = build_for_test(graph_, settings_);
   }
 
@@ -128,8 +128,7 @@ std::string judged(const StepCase& one) { return Step(one).disagrees(); }
 
 TEST(DecodeToken, OneLaunchBesideTheCopiesOfAPastThatIsNotShared) {
   const Step step({.angles = 64, .has_positions = true});
-  EXPECT_EQ(step.launches(),
-            (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
+  EXPECT_EQ(step.launches(), (std::vector<std::string>{"copy_past", "copy_past", "flash_decode"}));
 }
 
 TEST(DecodeToken, CachesThatGrow) {
@@ -218,7 +217,7 @@ TEST(DecodeToken, NormsOfHeads) {
     }
   }
   EXPECT_EQ(Step({.angles = 64, .has_positions = true, .has_norms = true}).launches(),
-            (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
+            (std::vector<std::string>{"copy_past", "copy_past", "flash_decode"}));
 }
 
 // As exporters write it: the mask is made for all keys, the new one too.
@@ -238,10 +237,10 @@ TEST(DecodeToken, Masks) {
     }
   }
   EXPECT_EQ(Step({.mask = "bool[b,1,1,p + 1]"}).launches(),
-            (std::vector<std::string>{"bring_past", "bring_past", "decode_attention"}));
+            (std::vector<std::string>{"copy_past", "copy_past", "flash_decode"}));
 }
 
-// The same node serves prompts: then another kernel places the heads.
+// The same node serves prefill: then another kernel places the heads.
 TEST(DecodeToken, SeveralTokensArePlacedFirst) {
   const Step step({.past = 20, .queries = "s", .angles = 32, .has_positions = true});
   for (const int64_t queries : {1, 2, 4, 5, 40}) {

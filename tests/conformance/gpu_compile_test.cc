@@ -60,7 +60,7 @@ TEST(GpuCompile, ConstantsOfTheGraphAreConstantInKernels) {
 }
 
 // It would come a microsecond after the sums that it is added to.
-TEST(GpuCompile, FewTokensLoadWhatTheyAddBeforeTheirProducts) {
+TEST(GpuCompile, SkinnyGemmsLoadWhatTheyAddBeforeTheirProducts) {
   std::mt19937 random(1);
   const auto form = std::ranges::find(dot_forms(), "nvfp4", &DotForm::name);
   const DotProblem problem{*form, DType::kF16, {130, 1024}, DotEnd::kBias, true};
@@ -69,7 +69,7 @@ TEST(GpuCompile, FewTokensLoadWhatTheyAddBeforeTheirProducts) {
   int kernels = 0;
   const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
                                       std::string_view text) {
-    if (stage != "tile" || !name.starts_with("few_token_dot")) return;
+    if (stage != "tile" || !name.starts_with("skinny_gemm")) return;
     ++kernels;
     EXPECT_LT(text.find("load %bias"), text.find(" = pipeline ")) << text;
   };
@@ -77,8 +77,9 @@ TEST(GpuCompile, FewTokensLoadWhatTheyAddBeforeTheirProducts) {
   EXPECT_GT(kernels, 0);
 }
 
-// What such a product writes counts as there for whoever comes behind it, so it lets nobody begin.
-TEST(GpuCompile, ProductsWithoutPipelinesDoNotOverlap) {
+// What such a product writes counts as there for whoever comes behind it: no dependents are
+// launched before its end.
+TEST(GpuCompile, ProductsWithoutPipelinesDoNotUsePdl) {
   std::mt19937 random(1);
   const DotForm& form = dot_forms().front();
   const ir::Graph graph = build_dot({form, DType::kF16, {130, 256}, DotEnd::kBias, true}, random);
@@ -87,15 +88,15 @@ TEST(GpuCompile, ProductsWithoutPipelinesDoNotOverlap) {
                                       std::string_view text) {
     if (stage != "tile") return;
     ++kernels;
-    EXPECT_EQ(text.find(" overlaps "), text.npos) << text.substr(0, 400);
+    EXPECT_EQ(text.find(" pdl "), text.npos) << text.substr(0, 400);
   };
   build_on_device(graph, real_gpu_settings(), nullptr, {}, sink);
   EXPECT_GT(kernels, 0);
 }
 
-// Products fetch weights while a loop makes their rows. Loops that make lengths and the like let
-// nobody begin early, since who comes behind them reads those without waiting.
-TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {
+// Products fetch weights while a loop makes their rows. Loops that make lengths and the like launch
+// no dependents, since who comes behind them reads those without waiting.
+TEST(GpuCompile, LoopsThatMakeRowsOfProductsUsePdl) {
   std::mt19937 random(1);
   const DotForm& form = dot_forms().front();
   ir::Graph graph = build_dot({form, DType::kF16, {130, 256}, DotEnd::kBias, true}, random);
@@ -120,14 +121,14 @@ TEST(GpuCompile, LoopsThatMakeRowsOfProductsOverlap) {
   graph.add_output(add_loop("beside"));
   Settings settings = real_gpu_settings();
   settings.gpu->pipelines = true;
-  std::map<std::string, bool> overlaps;
+  std::map<std::string, bool> uses_pdl;
   const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
                                       std::string_view text) {
-    if (stage == "tile") overlaps[std::string(name)] = text.find(" overlaps ") != text.npos;
+    if (stage == "tile") uses_pdl[std::string(name)] = text.find(" pdl ") != text.npos;
   };
   build_on_device(graph, settings, nullptr, {}, sink);
-  EXPECT_EQ(overlaps.at("loop_0"), true);
-  EXPECT_EQ(overlaps.at("loop_1"), false);
+  EXPECT_EQ(uses_pdl.at("loop_0"), true);
+  EXPECT_EQ(uses_pdl.at("loop_1"), false);
 }
 
 TEST(GpuCompile, LengthsOfCachesAreMadeFirst) {
@@ -157,8 +158,8 @@ TEST(GpuCompile, LengthsOfCachesAreMadeFirst) {
   EXPECT_EQ(program.launches[1].node, "rows");
 }
 
-// Parts of a split attention meet without waiting for the launch before, where its queries are
-// there: in memory that stays theirs for the whole program.
+// Parts of a split attention meet before the wait of PDL, where its queries are there: in memory
+// that stays theirs for the whole program.
 TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
   constexpr const char* kText = R"(graph decode {
   input %q: f16[1,8,1,128]
@@ -180,7 +181,7 @@ TEST(GpuCompile, SharesOfQueriesThatTheCallerBringsHaveMemoryOfTheirOwn) {
   std::map<std::string, bool> own;
   const codegen::StageSink sink = [&](std::string_view name, std::string_view stage,
                                       std::string_view text) {
-    if (stage != "tile" || !name.starts_with("decode_attention")) return;
+    if (stage != "tile" || !name.starts_with("flash_decode")) return;
     own[std::string(name)] = text.find("%outputs: own aligned buffer<f32>") != text.npos;
   };
   const Program program = make_program(ir::parse(kText), settings, sink);

@@ -78,7 +78,7 @@ void judge(Guard guard, const Settings& settings, const std::string& candidate) 
 
 void judge_every_kernel(Guard guard) {
   Settings settings = pipelined_settings();
-  judge(guard, settings, "split_keys");  // few queries; more by prefill
+  judge(guard, settings, "flash_decode");  // few queries; more by prefill
   settings.only_candidate = "flash";
   judge(guard, settings, "flash");
   if (!conformance_settings().gpu) judge(guard, conformance_settings(), "one_pass");
@@ -186,7 +186,7 @@ void judge_finite(const Settings& settings, const std::string& candidate, const 
 
 TEST(HiddenRows, WeighAlikeUnderAFiniteFill) {
   Settings settings = pipelined_settings();
-  judge_finite(settings, "split_keys", "f16");  // few queries; more by prefill
+  judge_finite(settings, "flash_decode", "f16");  // few queries; more by prefill
   judge_finite(settings, "flash", "f32");
   if (!conformance_settings().gpu) judge_finite(conformance_settings(), "one_pass", "f32");
 }

@@ -26,7 +26,7 @@ Settings pipelined_settings() {
   Settings settings = conformance_settings();
   if (settings.gpu) return settings;
   settings.gpu = codegen::GpuTarget{};
-  settings.gpu->multiprocessors = 6;
+  settings.gpu->sm_count = 6;
   settings.gpu->pipelines = true;
   settings.emulate = true;
   return settings;

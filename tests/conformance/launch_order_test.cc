@@ -80,7 +80,7 @@ class LaunchOrderTest : public ::testing::Test {
 TEST_F(LaunchOrderTest, RandomGraphsGiveTheSameBits) {
   const Settings settings = conformance_settings();
   int ran = 0;
-  long early = 0;
+  long by_pdl = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
     const RandomGraph random = random_graph(seed, 4 + static_cast<int>(seed % 12));
     if (random.graph.outputs().empty()) continue;
@@ -94,7 +94,7 @@ TEST_F(LaunchOrderTest, RandomGraphsGiveTheSameBits) {
     const auto inputs = random_inputs(random.graph, 2, 5, values);
     const long before = stub_.calls("cuLaunchKernelEx");
     const auto expected = run(*executable, fused, inputs);
-    early += stub_.calls("cuLaunchKernelEx") - before;
+    by_pdl += stub_.calls("cuLaunchKernelEx") - before;
     for (unsigned order = 1; order <= kOrders; ++order) {
       stub_.script("order " + std::to_string(order));
       EXPECT_EQ(difference(run(*executable, fused, inputs), expected), "") << "seed " << seed;
@@ -102,9 +102,9 @@ TEST_F(LaunchOrderTest, RandomGraphsGiveTheSameBits) {
     EXPECT_EQ(stub_.take_reports(), "") << "seed " << seed;
     ++ran;
   }
-  std::cout << ran << " graphs ran, " << early << " launches began early\n";
+  std::cout << ran << " graphs ran, " << by_pdl << " launches by PDL\n";
   EXPECT_GT(ran, 40);
-  EXPECT_GT(early, 0);
+  EXPECT_GT(by_pdl, 0);
 }
 
 TEST_F(LaunchOrderTest, AProductThatReadsItsRowsTooSoonIsFound) {
@@ -134,7 +134,7 @@ TEST_F(LaunchOrderTest, AProductThatReadsItsRowsTooSoonIsFound) {
   EXPECT_TRUE(depends_on_order(*wrong, graph, inputs));
 
   for (LaunchDependencies::Use& use : program.dependencies.launches().back().uses) {
-    use.early = use.reads;
+    use.before_wait = use.reads;
   }
   EXPECT_THAT(program.dependencies.verify(program.slots).reason,
               HasSubstr("reads made before it waits"));

@@ -38,7 +38,7 @@ void expect_clean(ir::Graph graph) {
     const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
-    const std::string what = lowered.shapes[i].problem + ": " + lowered.shapes[i].chosen;
+    const std::string what = lowered.configs[i].problem + ": " + lowered.configs[i].chosen;
     ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
     EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                        << assembled.report;

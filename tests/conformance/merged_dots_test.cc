@@ -241,7 +241,7 @@ TEST(MergedDots, SplitsAndManyRows) {
 
 // Ranks of shapes for few tokens, which take another kernel: one for each number of rows that its
 // blocks may have.
-std::vector<int> few_token_ranks(const ir::Graph& apart) {
+std::vector<int> skinny_ranks(const ir::Graph& apart) {
   const ir::Graph graph = merge(apart);
   const ir::Node& node = graph.node(graph.order().front());
   Settings settings = pipelined_settings();
@@ -249,15 +249,15 @@ std::vector<int> few_token_ranks(const ir::Graph& apart) {
   std::set<std::string> seen;
   std::vector<int> ranks;
   for (; choice.chosen && settings.rank < 24; ++settings.rank) {
-    const std::string shape = choice.chosen->lower(graph, node, settings).shapes.front().chosen;
-    const bool fresh = shape.find("groups") != std::string::npos &&
-                       seen.insert(shape.substr(0, shape.find(' '))).second;
+    const std::string config = choice.chosen->lower(graph, node, settings).configs.front().chosen;
+    const bool fresh = config.find("warp split-K") != std::string::npos &&
+                       seen.insert(config.substr(0, config.find(','))).second;
     if (fresh) ranks.push_back(settings.rank);
   }
   return ranks;
 }
 
-TEST(MergedDots, EveryShapeOfFewTokens) {
+TEST(MergedDots, EverySkinnyConfig) {
   const DotForm form = form_of("nvfp4", DType::kF16);
   const auto problem = [&](int64_t n, DotEnd end) {
     return DotProblem{form, DType::kF16, {n, 2048}, end};
@@ -266,8 +266,8 @@ TEST(MergedDots, EveryShapeOfFewTokens) {
   const std::vector<DotProblem> three = {problem(130, DotEnd::kBias), problem(40, DotEnd::kAlpha),
                                          problem(67, DotEnd::kPlain)};
   std::mt19937 random(1);
-  const std::vector<int> pair_ranks = few_token_ranks(gated(pair, "Sigmoid", random));
-  const std::vector<int> three_ranks = few_token_ranks(several(three, random));
+  const std::vector<int> pair_ranks = skinny_ranks(gated(pair, "Sigmoid", random));
+  const std::vector<int> three_ranks = skinny_ranks(several(three, random));
   EXPECT_GE(pair_ranks.size(), 2u);
   EXPECT_GE(three_ranks.size(), 2u);
   Settings settings = pipelined_settings();

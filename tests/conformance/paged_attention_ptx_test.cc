@@ -1,4 +1,4 @@
-// The kernels of attention over pages as the assembler takes them, with a copy engine and without.
+// The kernels of attention over pages as the assembler takes them, with TMA and without.
 #include <string>
 
 #include <gtest/gtest.h>

@@ -149,7 +149,7 @@ TEST(PagedAttention, MoreTokensThanPages) {
   EXPECT_EQ(Pages({.past = {0, 62, 47}, .fresh = {5, 4, 3}}).disagrees(), "");
 }
 
-TEST(PagedAttention, OneTokenEach) {
+TEST(PagedAttention, DecodeOfEach) {
   EXPECT_EQ(Pages({.past = {0, 15, 63}, .fresh = {1, 1, 1}}).disagrees(), "");
 }
 

@@ -1,4 +1,4 @@
-// The last rows of prompts, normed and multiplied in one kernel, against float64.
+// The last rows of a prefill, normed and multiplied in one kernel, against float64.
 #include <algorithm>
 #include <cmath>
 
@@ -82,7 +82,7 @@ void judge(const char* op) {
     EXPECT_EQ(disagreement(run(*executable, fused, inputs), expected,
                            [&](size_t, int64_t, double) { return largest * 2e-3; }),
               "")
-        << batch << " prompts of " << tokens;
+        << batch << " sequences of " << tokens;
   }
 }
 

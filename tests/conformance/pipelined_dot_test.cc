@@ -79,8 +79,8 @@ TEST(PipelinedDot, EveryFormat) {
   }
 }
 
-// Which of the first shapes for one row share k inside a block.
-std::vector<int> few_token_ranks(const DotProblem& problem) {
+// Which of the first configs for one row are skinny GEMMs.
+std::vector<int> skinny_ranks(const DotProblem& problem) {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random, /*rows=*/1);
   const ir::Node& node = graph.node(graph.order().front());
@@ -88,20 +88,20 @@ std::vector<int> few_token_ranks(const DotProblem& problem) {
   const Choice choice = select(graph, node, settings);
   std::vector<int> ranks;
   for (; choice.chosen && settings.rank < 24; ++settings.rank) {
-    const ShapeChoice shape = choice.chosen->lower(graph, node, settings).shapes.front();
-    if (shape.chosen.find("groups") != std::string::npos) ranks.push_back(settings.rank);
+    const ConfigChoice config = choice.chosen->lower(graph, node, settings).configs.front();
+    if (config.chosen.find("warp split-K") != std::string::npos) ranks.push_back(settings.rank);
   }
   return ranks;
 }
 
-TEST(PipelinedDot, FewTokensOfEveryFormat) {
+TEST(PipelinedDot, SkinnyGemmOfEveryFormat) {
   unsigned seed = 100;
   int formats = 0;
   for (const DotForm& form : dot_forms()) {
     for (const DType activation : kActivations) {
       DotProblem problem{form, activation, {150, 1024}, static_cast<DotEnd>(seed % 4)};
       if (is_integer(form.element)) problem.form.scale = activation;
-      const std::vector<int> ranks = few_token_ranks(problem);
+      const std::vector<int> ranks = skinny_ranks(problem);
       if (ranks.empty()) continue;
       Settings settings = only_pipelined();
       settings.rank = ranks[seed % ranks.size()];
@@ -111,11 +111,11 @@ TEST(PipelinedDot, FewTokensOfEveryFormat) {
   EXPECT_GE(formats, 25);
 }
 
-TEST(PipelinedDot, EveryShapeOfFewTokens) {
+TEST(PipelinedDot, EverySkinnyConfig) {
   const auto nvfp4 = [](const DotForm& form) { return form.element == DType::kF4E2M1; };
   const DotForm& form = *std::ranges::find_if(dot_forms(), nvfp4);
   DotProblem problem{form, DType::kF16, {77, 2048}, DotEnd::kBias};
-  const std::vector<int> ranks = few_token_ranks(problem);
+  const std::vector<int> ranks = skinny_ranks(problem);
   EXPECT_GE(ranks.size(), 4u);
   for (int rank : ranks) {
     Settings settings = only_pipelined();
@@ -124,9 +124,9 @@ TEST(PipelinedDot, EveryShapeOfFewTokens) {
   }
 }
 
-// One token of integers: scales multiply the sums of blocks, and where these fill all columns codes
-// are multiplied with up to 1032 beside them, which is taken from the sums. Rows of one sign leave
-// most to take.
+// Decode with integer weights: scales multiply the sums of blocks, and where these fill all columns
+// codes are multiplied with up to 1032 beside them, which is taken from the sums. Rows of one sign
+// leave most to take.
 TEST(PipelinedDot, OffsetsAreTakenFromSumsOfBlocks) {
   unsigned seed = 500;
   for (const DType element : {DType::kI4, DType::kU4}) {
@@ -149,10 +149,10 @@ TEST(PipelinedDot, OffsetsAreTakenFromSumsOfBlocks) {
       const Candidate& candidate = *select(graph, node, settings).chosen;
       int kept = 0;
       for (; settings.rank < 40; ++settings.rank) {
-        const std::string shape = candidate.lower(graph, node, settings).shapes[0].chosen;
-        if (shape.find(" kept") == std::string::npos) continue;
+        const std::string config = candidate.lower(graph, node, settings).configs[0].chosen;
+        if (config.find("x in smem") == std::string::npos) continue;
         ++kept;
-        SCOPED_TRACE(describe(problem) + ", blocks of " + std::to_string(block) + ", " + shape);
+        SCOPED_TRACE(describe(problem) + ", blocks of " + std::to_string(block) + ", " + config);
         EXPECT_EQ(disagreement(run(*build_for_test(graph, settings), graph, inputs),
                                reference::evaluate(graph, inputs), tolerance),
                   "");
@@ -162,7 +162,7 @@ TEST(PipelinedDot, OffsetsAreTakenFromSumsOfBlocks) {
   }
 }
 
-// Odd N, K that ends inside a block, one block in parts and several in a slot.
+// Odd N, K that ends inside a block, one block in parts and several in a stage.
 TEST(PipelinedDot, ScalesOfBlocksMultiplyTheirSums) {
   unsigned seed = 300;
   for (const DotForm& form : dot_forms()) {
@@ -210,7 +210,7 @@ TEST(PipelinedDot, SidesApartOfUnits) {
       const DotProblem tail{form, activation, {131, 1032}, static_cast<DotEnd>(seed % 4)};
       EXPECT_EQ(judge(tail, seed++, {1, 7, 40, 130}), 4) << describe(tail);
       const DotProblem whole{form, activation, {150, 4096}, DotEnd::kBias};
-      const std::vector<int> ranks = few_token_ranks(whole);
+      const std::vector<int> ranks = skinny_ranks(whole);
       Settings settings = only_pipelined();
       settings.rank = ranks.at(seed % ranks.size());
       EXPECT_EQ(judge(whole, seed++, {1, 9}, settings), 2) << describe(whole);

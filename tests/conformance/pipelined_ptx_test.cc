@@ -1,5 +1,5 @@
 // The kernels of pipelined products as the assembler takes them: every format for sm_90a, some for
-// GPUs without a copy engine.
+// GPUs without TMA.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(PipelinedPtx, RowsInF32) {
   }
 }
 
-// Scales that multiply sums of blocks smaller than a unit: products of some columns of a slot.
+// Scales that multiply sums of blocks smaller than a unit: products of some columns of a stage.
 TEST(PipelinedPtx, SumsOfSmallBlocks) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   DotProblem problem{form_named("nvfp4_f32_scale"), DType::kF16, {1024, 4096}, DotEnd::kBias};
@@ -96,7 +96,7 @@ TEST(PipelinedPtx, SumsOfSmallBlocks) {
   expect_clean(problem, /*all=*/false);
 }
 
-// Scales and zero points that come from memory a slot ahead, and once for all of K.
+// Scales and zero points that come from memory a stage ahead, and once for all of K.
 TEST(PipelinedPtx, SidesApartOfUnits) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   DotProblem problem{form_named("uint4_zero"), DType::kF16, {1024, 4096}, DotEnd::kBias};
@@ -110,7 +110,7 @@ TEST(PipelinedPtx, SidesApartOfUnits) {
   expect_clean(problem, /*all=*/true);
 }
 
-// Both operands in slots, rounded by the copy engine or by who multiplies.
+// Both operands in stages, rounded by TMA or by who multiplies.
 TEST(PipelinedPtx, PlainF32AsTf32) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   for (const DotEnd end : {DotEnd::kBias, DotEnd::kBody}) {
@@ -121,16 +121,17 @@ TEST(PipelinedPtx, PlainF32AsTf32) {
   }
 }
 
-// Blocks of 64 in slots of 128 k: sums of both are in registers at once, 128 tokens are too many.
-TEST(PipelinedPtx, ShapesThatWouldSpillAreDroppedAndSaySo) {
+// Blocks of 64 in stages of 128 k: accumulators of both are in registers at once, 128 tokens are
+// too many.
+TEST(PipelinedPtx, ConfigsThatWouldSpillAreDroppedAndSaySo) {
   std::mt19937 random(1);
   const DotForm& form = form_named("fp8_e5m2_block");
   const ir::Graph graph = build_dot({form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = only_pipelined();
   const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
-  const ShapeChoice& most = lowered.shapes.back();
-  EXPECT_EQ(most.chosen.find("128x128 tokens"), 0u) << most.chosen;
+  const ConfigChoice& most = lowered.configs.back();
+  EXPECT_EQ(most.chosen.find("tile 128x128,"), 0u) << most.chosen;
   EXPECT_NE(most.others.front().find("dropped, needs"), std::string::npos) << most.others.front();
   EXPECT_NE(most.others.front().find("registers, a thread has 232"), std::string::npos);
 }

@@ -47,7 +47,7 @@ TEST(PlaceHeadsPtx, AssemblesWithoutSpillsAndMovesSeveralElementsAtOnce) {
       for (size_t i = 0; i < 3; ++i) {  // past keys, past values, new heads
         const Launch& launch = lowered.launches[i];
         SCOPED_TRACE(launch.kernel.name + ", heads of " + std::to_string(depth));
-        EXPECT_EQ(launch.brings_over.has_value(), i < 2);
+        EXPECT_EQ(launch.elidable_copy.has_value(), i < 2);
         const codegen::GpuCode code =
             codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
         const codegen::Assembled assembled = codegen::assemble(code, settings.gpu->arch);

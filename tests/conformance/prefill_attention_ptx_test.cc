@@ -86,7 +86,7 @@ int count(const std::string& text, const std::string& word) {
   return found;
 }
 
-// The third loop over slots is the one whose keys all queries see, behind two for the first tile:
+// The third loop over stages is the one whose keys all queries see, behind two for the first tile:
 // both products begin, and softmax stands between the wait for the first and that for the second.
 TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
   const std::string ptx = compiled(128, "f16", "causal=1, ").code.ptx;

@@ -208,8 +208,8 @@ TEST(PrefillAttention, SaysWhatItDoesNotTake) {
     return std::string("not offered");
   };
   EXPECT_EQ(reason({}), "");
-  EXPECT_NE(reason({.type = "f32"}).find("16-bit"), std::string::npos);
-  EXPECT_NE(reason({.depth = 72, .value_depth = 72}).find("heads of 72"), std::string::npos);
+  EXPECT_NE(reason({.type = "f32"}).find("not f16 or bf16"), std::string::npos);
+  EXPECT_NE(reason({.depth = 72, .value_depth = 72}).find("head_size 72"), std::string::npos);
   EXPECT_NE(reason({.depth = 256, .mask = "bool[q,t]"}).find("mask"), std::string::npos);
   EXPECT_NE(reason({.options = "scale=-1.0, "}).find("not positive"), std::string::npos);
 }

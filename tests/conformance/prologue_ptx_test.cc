@@ -62,23 +62,24 @@ TEST_P(ProloguePtx, FitsItsBlock) {
   ASSERT_NE(choice.chosen, nullptr) << choice.reason();
   const Lowered lowered = choice.chosen->lower(graph, node, settings);
   const auto launch = std::ranges::find_if(lowered.launches, [](const Launch& one) {
-    return one.kernel.name.starts_with("few_token_dot");
+    return one.kernel.name.starts_with("skinny_gemm");
   });
   ASSERT_NE(launch, lowered.launches.end());
-  ASSERT_NE(lowered.shapes[0].chosen.find("kept"), std::string::npos) << lowered.shapes[0].chosen;
+  ASSERT_NE(lowered.configs[0].chosen.find("x in smem"), std::string::npos)
+      << lowered.configs[0].chosen;
   const GpuCode code = codegen::compile_gpu(launch->kernel, launch->threads, *settings.gpu);
   const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
-  const std::string what = lowered.shapes[0].problem + ": " + lowered.shapes[0].chosen;
+  const std::string what = lowered.configs[0].problem + ": " + lowered.configs[0].chosen;
   ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
   EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << assembled.report;
   EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
   codegen::expect_estimated(what, launch->kernel, launch->threads, *settings.gpu, code, assembled);
-  // Weights never wait for the launch before; the rows do, and what comes after them need not.
+  // Weights never wait (PDL); the rows do, and what comes after them need not.
   const int waits = GetParam().tokens ? 2 : 1;  // in a loop over the rows, and behind it
   EXPECT_EQ(count(code.ptx, "griddepcontrol.wait"), waits);
 }
 
-// Without a copy engine all threads copy, after the rows are there.
+// Without TMA all threads copy, after the rows are there.
 TEST(ProloguesPtx, OtherArchitectures) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   const ir::Graph graph = fused({"RMSNormalization", DType::kF16, {256, 128}, 2048});
@@ -91,7 +92,7 @@ TEST(ProloguesPtx, OtherArchitectures) {
     ASSERT_NE(choice.chosen, nullptr) << arch << ": " << choice.reason();
     const Lowered lowered = choice.chosen->lower(graph, node, settings);
     const auto launch = std::ranges::find_if(lowered.launches, [](const Launch& one) {
-      return one.kernel.name.starts_with("few_token_dot");
+      return one.kernel.name.starts_with("skinny_gemm");
     });
     ASSERT_NE(launch, lowered.launches.end());
     const GpuCode code = codegen::compile_gpu(launch->kernel, launch->threads, *settings.gpu);

@@ -185,7 +185,7 @@ TEST(Prologues, FewRows) {
   }
 }
 
-TEST(Prologues, EveryShape) {
+TEST(Prologues, EveryConfig) {
   const Normed normed(Norm::kRms, {nvfp4(77, 2048)}, DType::kF16);
   Settings settings = pipelined_settings();
   for (settings.rank = 0; settings.rank < 8; ++settings.rank) judge_normed(normed, {1}, settings);
@@ -201,7 +201,7 @@ TEST(Prologues, RowsAreKeptWithoutANorm) {
     Settings settings = pipelined_settings();
     const Candidate& candidate = *select(graph, node, settings).chosen;
     const auto keeps = [&] {
-      return candidate.lower(graph, node, settings).shapes[0].chosen.find("kept") !=
+      return candidate.lower(graph, node, settings).configs[0].chosen.find("x in smem") !=
              std::string::npos;
     };
     while (settings.rank < 99 && !keeps()) ++settings.rank;
@@ -220,10 +220,13 @@ TEST(Prologues, SameBitsAsApart) {
   const ir::Graph fused = normed.fused();
   const auto cut_of = [](const ir::Graph& graph, const Settings& settings) {
     const ir::Node& node = graph.node(graph.order().back());
-    const std::string shape =
-        select(graph, node, settings).chosen->lower(graph, node, settings).shapes[0].chosen;
-    const size_t from = shape.find("slots"), to = shape.find("groups");
-    return to == std::string::npos ? "" : shape.substr(from, to - from);
+    const std::string config =
+        select(graph, node, settings).chosen->lower(graph, node, settings).configs[0].chosen;
+    // K per stage and its split among warps; stages and CTAs do not matter.
+    const size_t k = config.find("K/stage"), split = config.find("warp split-K");
+    if (split == std::string::npos) return std::string();
+    return config.substr(k, config.find(',', k) - k) +
+           config.substr(split, config.find(',', split) - split);
   };
   Settings settings = pipelined_settings(), apart = settings;
   if (!settings.emulate) GTEST_SKIP() << "blocks of a norm alone have another number of threads";
@@ -240,7 +243,7 @@ TEST(Prologues, SameBitsAsApart) {
   }
 }
 
-// A norm stays apart where no kernel computes it: long rows, many rows, K in no whole slots.
+// A norm stays apart where no kernel computes it: long rows, many rows, K in no whole stages.
 TEST(Prologues, WhatStaysApart) {
   const auto answer = [](const Normed& normed) {
     const ir::Graph graph = run_pass("fuse_prologues", normed.both);
@@ -255,7 +258,7 @@ TEST(Prologues, WhatStaysApart) {
                DType::kF16)}) {
     const Support no = answer(normed);
     EXPECT_FALSE(no);
-    EXPECT_NE(no.reason.find("each block"), std::string::npos) << no.reason;
+    EXPECT_NE(no.reason.find("each CTA"), std::string::npos) << no.reason;
   }
 }
 

@@ -21,6 +21,8 @@ constexpr auto kForms = std::to_array<DotForm>({
     {.name = "f32_transposed", .element = DType::kF32},
     {.name = "f16", .element = DType::kF16, .k_last = false},
     {.name = "bf16", .element = DType::kBF16, .k_last = false},
+    {.name = "f16_transposed", .element = DType::kF16},
+    {.name = "bf16_transposed", .element = DType::kBF16},
     {.name = "nvfp4", .element = DType::kF4E2M1, .scale = DType::kF8E4M3FN, .block = 16},
     {.name = "nvfp4_f32_scale", .element = DType::kF4E2M1, .scale = DType::kF32, .block = 16},
     {.name = "nvfp4_bytes",

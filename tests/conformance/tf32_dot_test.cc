@@ -102,19 +102,19 @@ TEST(Tf32Dot, OtherProductsAreAsTheyWere) {
   }
 }
 
-TEST(Tf32Dot, ShapesSayHowMuchKASlotHas) {
+TEST(Tf32Dot, ConfigsSayHowMuchKAStageHas) {
   std::mt19937 random(1);
   const DotProblem problem{form_named("f32"), DType::kF32, {256, 1024}, DotEnd::kPlain};
   const ir::Graph graph = build_dot(problem, random, /*rows=*/200);
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = asking_for_tf32();
   const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
-  ASSERT_EQ(lowered.shapes.size(), 1u);
-  const std::string& shape = lowered.shapes.front().chosen;
-  const bool has_units_of_32 = shape.find("slots of 32 k") != std::string::npos ||
-                               shape.find("slots of 64 k") != std::string::npos ||
-                               shape.find("slots of 128 k") != std::string::npos;
-  EXPECT_TRUE(has_units_of_32) << shape;
+  ASSERT_EQ(lowered.configs.size(), 1u);
+  const std::string& config = lowered.configs.front().chosen;
+  const bool has_units_of_32 = config.find("K/stage 32,") != std::string::npos ||
+                               config.find("K/stage 64,") != std::string::npos ||
+                               config.find("K/stage 128,") != std::string::npos;
+  EXPECT_TRUE(has_units_of_32) << config;
 }
 
 }  // namespace

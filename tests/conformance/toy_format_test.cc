@@ -46,7 +46,7 @@ double toy_number(uint64_t code) {
 // A product whose 4-bit codes, blocks of 16 with e4m3 scales, are read as the toy format.
 class ToyProduct {
  public:
-  ToyProduct(DotSize size, int64_t rows, DotEnd end, const PipelinedShape& shape,
+  ToyProduct(DotSize size, int64_t rows, DotEnd end, const GemmConfig& config,
              const std::shared_ptr<const ir::Graph>& body = nullptr)
       : size_(size), rows_(rows), graph_(build(size, rows, end)), element_(sign_magnitude()) {
     graph_.node(graph_.order().front()).body = body;
@@ -60,7 +60,7 @@ class ToyProduct {
     problem_ = dots.first().problem;
     layout_ = dots.layout;
     const PipelinedDot dot{graph_, dots, pack_sections(graph_, dots, lowered_), 3};
-    launch_ = dot.emit(shape, Dim(rows), lowered_);
+    launch_ = dot.emit(config, Dim(rows), lowered_);
     const PackedConstant& units = lowered_.packed.at(0);
     packed_.resize(units.bytes);
     units.pack(0, packed_);
@@ -184,15 +184,15 @@ TEST(ToyFormat, MultipliesLikeFloat64) {
     DotSize size;
     int64_t rows;
     DotEnd end;
-    PipelinedShape shape;
+    GemmConfig config;
   };
   const std::vector<Case> cases = {
-      {{128, 64}, 8, DotEnd::kPlain, {.tokens = 8, .units = 1, .slots = 2}},
-      {{130, 264}, 11, DotEnd::kBias, {.tokens = 16, .units = 1, .slots = 3}},
-      {{60, 512}, 5, DotEnd::kBias, {.tokens = 8, .units = 2, .slots = 3, .splits = 2}},
+      {{128, 64}, 8, DotEnd::kPlain, {.tile_n = 8, .units = 1, .stages = 2}},
+      {{130, 264}, 11, DotEnd::kBias, {.tile_n = 16, .units = 1, .stages = 3}},
+      {{60, 512}, 5, DotEnd::kBias, {.tile_n = 8, .units = 2, .stages = 3, .split_k = 2}},
   };
   for (const Case& c : cases) {
-    const ToyProduct product(c.size, c.rows, c.end, c.shape);
+    const ToyProduct product(c.size, c.rows, c.end, c.config);
     const std::vector<double> x = random_rows(c.rows, c.size.k);
     const std::vector<double> expected = product.expected(x), y = product.run(x, product.packed());
     for (size_t i = 0; i < y.size(); ++i) {
@@ -229,7 +229,7 @@ std::shared_ptr<const ir::Graph> toy_activation(const Shape& shape) {
 
 TEST(ToyFormat, TakesAnActivationThatNobodyWroteAKernelFor) {
   constexpr DotSize kSize{128, 128};
-  const ToyProduct product(kSize, 8, DotEnd::kBias, {.tokens = 8, .units = 1, .slots = 2},
+  const ToyProduct product(kSize, 8, DotEnd::kBias, {.tile_n = 8, .units = 1, .stages = 2},
                            toy_activation(Shape{8, kSize.n}));
   const std::vector<double> x = random_rows(8, kSize.k);
   const std::vector<double> sums = product.expected(x), y = product.run(x, product.packed());
@@ -266,7 +266,7 @@ Element element_of_bit(const FormatRule& rule, int word, int bit) {
 TEST(ToyFormat, OneDamagedBitChangesOneNumber) {
   constexpr DotSize kSize{100, 104};
   constexpr int64_t kRows = 8;
-  const ToyProduct product(kSize, kRows, DotEnd::kPlain, {.tokens = 8, .units = 1, .slots = 2});
+  const ToyProduct product(kSize, kRows, DotEnd::kPlain, {.tile_n = 8, .units = 1, .stages = 2});
   std::vector<double> x(kRows * kSize.k);
   for (int64_t k = 0; k < kSize.k; ++k) x[k % kRows * kSize.k + k] = 1;
   const std::vector<double> whole = product.run(x, product.packed());

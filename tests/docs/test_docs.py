@@ -191,7 +191,7 @@ def test_what_the_compiler_page_shows_can_be_made(tmp_path):
         ["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "kernel for    rank  shape" in result.stdout
+    assert "kernel for    rank  config" in result.stdout
 
     dump = tmp_path / "dump" / "tenon_0"
     shown = set(re.findall(r"`((?:\d\d|pipelined_dot_\d)\.[\w.]+\.txt)`", page))

@@ -210,7 +210,7 @@ class AttentionBenchmark : public testing::Test {
   static std::string described(const Executable& executable) {
     const FusionReport& fusion = executable.fusions().front();
     std::string text(fusion.choice.chosen ? fusion.choice.chosen->name : "none");
-    for (const ShapeChoice& shape : fusion.shapes) text += ", " + shape.chosen;
+    for (const ConfigChoice& config : fusion.configs) text += ", " + config.chosen;
     return text;
   }
 

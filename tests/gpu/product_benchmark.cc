@@ -1,10 +1,10 @@
-// Prints what the products of packed weights take on a GPU, for the best shapes of the ranking and
+// Prints what the products of packed weights take on a GPU, for the best configs of the ranking and
 // not for the chosen one alone. Nothing is asserted about time; runs where TENON_MEASURE is set:
 //   TENON_MEASURE="28672x4096x1 4096x4096x256"   these products (N x K x rows)
 //   TENON_MEASURE=random:40                      as many random ones, and how good the choice was
 //   TENON_MEASURE_SEED=7                         which random ones
 //   TENON_MEASURE_CHAIN=1                        as if each product needed the one before
-//   TENON_MEASURE_KEPT=4                         also as many shapes that keep their rows
+//   TENON_MEASURE_RESIDENT=4                         also as many configs with resident rows
 //   TENON_MEASURE_NORMS=1                        with a norm before each, inside of it and apart
 #include <gtest/gtest.h>
 
@@ -88,8 +88,8 @@ class ProductBenchmark : public testing::Test {
     device_ = device::Device::open(0);
     settings_.host = codegen::detect_host();
     settings_.gpu = device_->description().target();
-    settings_.early_reads = std::getenv("TENON_MEASURE_CHAIN") == nullptr;
-    settings_.neighbours = settings_.early_reads;
+    settings_.reads_inputs_before_wait = std::getenv("TENON_MEASURE_CHAIN") == nullptr;
+    settings_.neighbours = settings_.reads_inputs_before_wait;
   }
 
   // Microseconds of one product; enough copies of the weight that none stays in a cache.
@@ -139,11 +139,11 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
     const ir::Node& node = graph.node(graph.order().front());
     const FragmentLayout layout =
         fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
-    std::vector<PipelinedShape> shapes =
-        rank_shapes(layout, product.rows, settings_.early_reads, *settings_.gpu);
-    const size_t ranked = shapes.size();
-    std::ranges::copy(rank_keeping_shapes(layout, product.rows, *settings_.gpu),
-                      std::back_inserter(shapes));
+    std::vector<GemmConfig> configs =
+        rank_gemm_configs(layout, product.rows, settings_.reads_inputs_before_wait, *settings_.gpu);
+    const size_t ranked = configs.size();
+    std::ranges::copy(rank_resident_configs(layout, product.rows, *settings_.gpu),
+                      std::back_inserter(configs));
     const size_t count = std::min<size_t>(ranked, tries ? std::stoul(tries) : 8);
     double chosen = 0, best = 1e30;
     const auto measure = [&](size_t rank) {
@@ -154,12 +154,12 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
       fmt::print("{}x{} rows {:5}  #{} {:8.2f} us  {:6.2f} TB/s {:6.1f} TFLOP/s  {}\n", product.n,
                  product.k, product.rows, rank, microseconds, work * 0.5625 / microseconds * 1e-6,
                  2 * work * static_cast<double>(product.rows) / microseconds * 1e-6,
-                 shapes[rank].text());
+                 configs[rank].text());
       std::fflush(stdout);
     };
     for (size_t rank = 0; rank < count; ++rank) measure(rank);
-    const char* kept = std::getenv("TENON_MEASURE_KEPT");
-    const size_t last = std::min(shapes.size(), ranked + (kept ? std::stoul(kept) : 0));
+    const char* resident = std::getenv("TENON_MEASURE_RESIDENT");
+    const size_t last = std::min(configs.size(), ranked + (resident ? std::stoul(resident) : 0));
     for (size_t rank = ranked; rank < last; ++rank) measure(rank);
     good += chosen <= 1.15 * best ? 1 : 0;
   }
@@ -200,9 +200,10 @@ TEST_F(ProductBenchmark, NormsInsideAndApart) {
         Settings settings = settings_;
         settings.rank = rank;
         const Choice choice = select(graph, node, settings);
-        const std::string shape = choice.chosen->lower(graph, node, settings).shapes.front().chosen;
+        const std::string config =
+            choice.chosen->lower(graph, node, settings).configs.front().chosen;
         fmt::print("{}x{} rows {:5}  norm {:6}  #{} {:8.2f} us  {}\n", product.n, product.k,
-                   product.rows, what, rank, time(graph, product, rank), shape);
+                   product.rows, what, rank, time(graph, product, rank), config);
         std::fflush(stdout);
       }
     }

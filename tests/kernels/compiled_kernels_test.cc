@@ -48,7 +48,7 @@ TEST_F(CompiledKernelsTest, WhatIsBakedInTellsKernelsApart) {
   EXPECT_FALSE(on_gpu(kernel, 2 * kThreads).is_shared);
   for (const auto change : {+[](codegen::GpuTarget& t) { t.arch = "sm_80"; },
                             +[](codegen::GpuTarget& t) { t.shared_bytes -= 1; },
-                            +[](codegen::GpuTarget& t) { t.multiprocessors = 7; },
+                            +[](codegen::GpuTarget& t) { t.sm_count = 7; },
                             +[](codegen::GpuTarget& t) { t.threads = 512; },
                             +[](codegen::GpuTarget& t) { t.pipelines = !t.pipelines; }}) {
     codegen::GpuTarget target;

@@ -175,14 +175,15 @@ TEST(DotSections, WeightsKeepTheirSize) {
   EXPECT_EQ(packed(graph).size(), 2u * 32768u);
 }
 
-TEST(DotSections, RefuseWeightsThatDecodeDifferently) {
+TEST(DotSections, RefuseWeightsThatDequantizeDifferently) {
   ir::Graph graph = gated(R"(const %wg: f16[128,128] = sha256:00 bytes:32768
     const %wu: f8e4m3fn[128,128] = sha256:01 bytes:16384)",
                           R"(%wg, _, _, _, _, _, _, %u) {b_k_last=1, result="f16"})",
                           R"(%wu) {b_k_last=1, result="f16"})", "128");
   const DotSections dots = plan_sections(graph, nodes(graph));
   EXPECT_FALSE(dots.support);
-  EXPECT_NE(dots.support.reason.find("different ways"), std::string::npos) << dots.support.reason;
+  EXPECT_NE(dots.support.reason.find("different formats"), std::string::npos)
+      << dots.support.reason;
 }
 
 TEST(DotSections, RefuseThreeInARow) {
@@ -206,7 +207,7 @@ TEST(DotSections, RefuseThreeInARow) {
   })");
   const DotSections dots = plan_sections(graph, nodes(graph));
   EXPECT_FALSE(dots.support);
-  EXPECT_NE(dots.support.reason.find("in a row"), std::string::npos) << dots.support.reason;
+  EXPECT_NE(dots.support.reason.find("in a chain"), std::string::npos) << dots.support.reason;
 }
 
 TEST(DotSections, RefuseABiasThatIsAResult) {

@@ -7,7 +7,7 @@
 
 #include "graph_partitioner/ir/text.h"
 #include "kernels/program.h"
-#include "tests/kernels/device/overlapping_kernels.h"
+#include "tests/kernels/device/pdl_kernels.h"
 
 namespace tenon::kernels {
 namespace {
@@ -44,8 +44,8 @@ TEST_F(LaunchDependenciesTest, WhatIsFetchedBehindARunningLaunchMustBeThere) {
   add(fetching_kernel(""), {kA, kW, kY});
   EXPECT_EQ(refusal(), "");
   EXPECT_EQ(dependencies_.first_beside(1), 0u);
-  EXPECT_FALSE(dependencies_.launches()[1].uses[0].early);
-  EXPECT_TRUE(dependencies_.launches()[1].uses[1].early);
+  EXPECT_FALSE(dependencies_.launches()[1].uses[0].before_wait);
+  EXPECT_TRUE(dependencies_.launches()[1].uses[1].before_wait);
 }
 
 TEST_F(LaunchDependenciesTest, AResultThatCountsAsConstantTooSoonIsRefused) {
@@ -64,18 +64,18 @@ TEST_F(LaunchDependenciesTest, ALaunchRunsBesideAllThatOverlapEachOther) {
   EXPECT_THAT(refusal(), HasSubstr("launch 0"));
 }
 
-TEST_F(LaunchDependenciesTest, WhatALaunchThatLetsNobodyBeginWroteIsSettled) {
+TEST_F(LaunchDependenciesTest, WhatALaunchWithoutDependentsWroteIsReadableBeforeTheWait) {
   add(add_one_kernel(false), {kX, kA});
-  EXPECT_FALSE(dependencies_.is_settled(kA));  // this node may have more launches
+  EXPECT_FALSE(dependencies_.is_readable_before_wait(kA));  // this node may have more launches
   dependencies_.begin_node();
-  EXPECT_TRUE(dependencies_.is_settled(kA));
-  EXPECT_FALSE(dependencies_.is_settled(kB));
+  EXPECT_TRUE(dependencies_.is_readable_before_wait(kA));
+  EXPECT_FALSE(dependencies_.is_readable_before_wait(kB));
   add(add_one_kernel(true), {kX, kB});
   add(fetching_kernel("constant"), {kA, kW, kY});
   EXPECT_EQ(dependencies_.first_beside(1), 1u);
   EXPECT_EQ(dependencies_.first_beside(2), 1u);
   EXPECT_EQ(refusal(), "");
-  EXPECT_FALSE(dependencies_.is_settled(kB));
+  EXPECT_FALSE(dependencies_.is_readable_before_wait(kB));
 }
 
 // Whoever stands between two launches may be left out of a Run: it orders nobody but those who use
@@ -130,9 +130,9 @@ TEST_F(LaunchDependenciesTest, OnlyCopiesReadCachesThatAreWrittenInPlace) {
 TEST_F(LaunchDependenciesTest, OtherGpusRunLaunchesOneByOne) {
   target_.arch = "sm_80";
   add(add_one_kernel(true), {kX, kA});
-  EXPECT_FALSE(dependencies_.lets_next_begin(0));
+  EXPECT_FALSE(dependencies_.launches_dependents(0));
   dependencies_.begin_node();
-  EXPECT_FALSE(dependencies_.is_settled(kA));  // kernels are the same as elsewhere
+  EXPECT_FALSE(dependencies_.is_readable_before_wait(kA));  // kernels are the same as elsewhere
   add(fetching_kernel("constant"), {kA, kW, kY});
   EXPECT_EQ(refusal(), "");
 }
@@ -184,9 +184,9 @@ TEST(LaunchDependencies, OfADecoderLayer) {
 0 | loop_0 | lengths | after all | - | - | read before; write lengths
 1 | loop_1 | norm | after all | first | - | read x; write rows
 2 | pipelined_dot_2 | q | beside 1 | first | read constant q | read rows; write product
-3 | bring_past_3 | attention | after all | - | - | read past_k, lengths; write present_k
-4 | bring_past_3 | attention | after all | - | - | read past_v, lengths; write present_v
-5 | decode_attention_4 | attention | after all | late | read past_k (old rows), past_v (old rows), lengths, counters 0 of attention, k, v; write counters 0 of attention | read product, scratch 0 of attention, scratch 1 of attention, scratch 2 of attention; write scratch 0 of attention, scratch 1 of attention, scratch 2 of attention, y, present_k, present_v
+3 | copy_past_3 | attention | after all | - | - | read past_k, lengths; write present_k
+4 | copy_past_3 | attention | after all | - | - | read past_v, lengths; write present_v
+5 | flash_decode_4 | attention | after all | late | read past_k (old rows), past_v (old rows), lengths, counters 0 of attention, k, v; write counters 0 of attention | read product, scratch 0 of attention, scratch 1 of attention, scratch 2 of attention; write scratch 0 of attention, scratch 1 of attention, scratch 2 of attention, y, present_k, present_v
 )");
 }
 

@@ -1,5 +1,5 @@
-// Prints how fast loops run on one core and how long they take to compile. Nothing is asserted
-// about time.
+// Prints how fast loops run on one core and how long they take to compile. Each is judged by the
+// reference before it is timed; nothing is asserted about time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/reference/evaluate.h"
 #include "run_graph.h"
 
 namespace tenon::kernels {
@@ -37,6 +38,7 @@ class WarmContext final : public RunContext {
                     const std::function<void(int64_t, int64_t)>& fn) override {
     fn(0, total);
   }
+  const HostTensor& result(size_t index) const { return outputs_[index]; }
   size_t traffic() const {
     size_t bytes = 0;
     for (const HostTensor& tensor : inputs_) bytes += tensor.bytes.size();
@@ -48,8 +50,21 @@ class WarmContext final : public RunContext {
   std::vector<HostTensor> inputs_, outputs_;
 };
 
+void expect_reference(const ir::Graph& graph, const std::vector<HostTensor>& inputs,
+                      const WarmContext& context) {
+  std::vector<reference::ReferenceTensor> tensors;
+  for (const HostTensor& input : inputs) {
+    tensors.push_back(
+        reference::ReferenceTensor::from_bytes(input.dtype, input.dims, input.bytes.data()));
+  }
+  const auto expected = reference::evaluate(graph, tensors);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(context.result(i).dims, expected[i].dims);
+    expect_near(context.result(i).numbers(), expected[i].reals, 1e-4);
+  }
+}
+
 double median_run(Executable& executable, WarmContext& context) {
-  executable.run(context);
   std::vector<double> times;
   const Clock::time_point begin = Clock::now();
   while (times.size() < 5 || (nanoseconds_since(begin) < 2e8 && times.size() < 20000)) {
@@ -61,16 +76,19 @@ double median_run(Executable& executable, WarmContext& context) {
   return times[times.size() / 2];
 }
 
-void measure(std::string_view title, std::string_view text, std::vector<HostTensor> inputs) {
+void measure(std::string_view title, std::string_view text, const std::vector<HostTensor>& inputs) {
+  SCOPED_TRACE(title);
   const ir::Graph graph = ir::parse(text);
   const Clock::time_point start = Clock::now();
   const auto executable = Executable::build(graph, test_settings());
   const double build = nanoseconds_since(start);
-  WarmContext context(graph, std::move(inputs));
+  WarmContext context(graph, inputs);
+  executable->run(context);
+  expect_reference(graph, inputs, context);
+  if (::testing::Test::HasFatalFailure()) return;
   const double run = median_run(*executable, context);
   fmt::print("{:<34} {:>9.2f} us {:>7.2f} GB/s   built in {:>5.1f} ms\n", title, run / 1e3,
              static_cast<double>(context.traffic()) / run, build / 1e6);
-  EXPECT_GT(run, 0);
 }
 
 HostTensor waves(DType dtype, std::vector<int64_t> dims) {

@@ -83,7 +83,7 @@ Settings test_settings() {
   settings.host.threads = 4;
   if (target() == Target::kEmulate) {
     settings.gpu = codegen::GpuTarget{};
-    settings.gpu->multiprocessors = 2;
+    settings.gpu->sm_count = 2;
     settings.gpu->pipelines = true;
     settings.emulate = true;
   }

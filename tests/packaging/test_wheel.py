@@ -35,11 +35,21 @@ def test_tag_says_any_python_and_the_glibc_that_is_checked(wheel):
 def test_holds_package_library_and_licences(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"__init__.py", "__main__.py", "libonnxruntime_ep_tenon.so", "models/encoder.py"}
-    expected |= {"page.css", "graph_view.js"}
+    expected |= {"drawing/page.css", "drawing/graph_view.js"}
     expected |= {f"licenses/{part}.txt" for part in LICENSED_PARTS}
     missing = {name for name in expected if f"onnxruntime_ep_tenon/{name}" not in names}
     assert not missing
     assert not [name for name in names if "__pycache__" in name]
+
+
+def test_holds_every_module_of_the_tree(wheel):
+    package = ROOT / "python/onnxruntime_ep_tenon"
+    folders = {package, *(file.parent for file in package.glob("*/__init__.py"))}
+    modules = {
+        str(file.relative_to(package.parent)) for folder in folders for file in folder.glob("*.py")
+    }
+    assert "onnxruntime_ep_tenon/bench/suites.py" in modules
+    assert not modules - set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_declares_the_command(wheel):

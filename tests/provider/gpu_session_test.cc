@@ -109,7 +109,7 @@ TEST_F(Gpu, RunsAProduct) {
   expect_like_the_cpu(product_model(), {});
 }
 
-// The stub holds the map of each operand to what the kernel makes of it.
+// The stub holds the TMA descriptor of each operand to what the kernel makes of it.
 TEST_F(Gpu, Tf32IsRoundedWhereItIsAskedFor) {
   if (!runtime_at_least(27)) GTEST_SKIP() << "once is enough";
   const TemporaryFolder folder;
@@ -271,6 +271,7 @@ TEST_F(Gpu, TheReportNamesTheDevice) {
   EXPECT_GT(report["host"].get<std::string>().size(), 3U);
   EXPECT_EQ(report["device"]["arch"], "sm_90a");
   EXPECT_EQ(report["device"]["device_id"], 0);
+  EXPECT_EQ(report["device"]["cost_model"], "measured on H200");
 }
 
 TEST_F(Gpu, TheCallersStreamIsUsed) {

@@ -8,7 +8,7 @@ namespace tenon::testing {
 // Names the stub as the driver, with a script that holds from its loading on. Before env().
 void use_stub_driver(const char* script);
 
-// Commands of kernels/device/stub/control.h.
+// Commands of tests/kernels/device/stub/control.h.
 void stub_script(const std::string& commands);
 std::string stub_reports();
 std::string stub_leaks();

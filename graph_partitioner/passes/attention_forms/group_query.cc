@@ -61,7 +61,8 @@ Support has_legal_attributes(const ir::Node& node) {
   if (window != -1 && (window <= 0 || window > std::numeric_limits<int32_t>::max())) {
     return Support::no(fmt::format("local_window_size is {}, not -1 or positive", window));
   }
-  if (causal == 0 && window != -1) return Support::no("it has a window and is not causal");
+  if (causal == 0 && window != -1)
+    return Support::no("local_window_size with causal=0 is not supported");
   const float epsilon = node.number("qk_norm_epsilon", 1e-6f);
   if (!std::isfinite(epsilon) || epsilon <= 0) {
     return Support::no(fmt::format("qk_norm_epsilon is {}", epsilon));
@@ -82,13 +83,13 @@ Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
   if (Support legal = has_legal_attributes(node); !legal) return legal;
   if (node.integer("sliding_window_cache", 0) != 0 && !r.has_input(kPastK)) {
-    return Support::no("its cache keeps only the keys of a window, and there is no past");
+    return Support::no("sliding_window_cache without a past is not supported");
   }
-  if (r.is_used(3)) return Support::no("its scores are asked for");
-  if (!r.has_input(kLengths)) return Support::no("it has no seqlens_k");
+  if (r.is_used(3)) return Support::no("output_qk is not supported");
+  if (!r.has_input(kLengths)) return Support::no("seqlens_k is missing");
   if (r.has_input(kPastK) != r.has_input(kPastV) || r.has_input(kK) != r.has_input(kV) ||
       r.has_input(kNormQ) != r.has_input(kNormK)) {
-    return Support::no("it has keys without values, or a norm of one of q and k");
+    return Support::no("key without value, or a QK norm of only one of q and k");
   }
   return Support::yes();
 }
@@ -114,11 +115,11 @@ Support read_new_keys(Rewrite& r, Form& form) {
     const auto shape = r.shape(r.input(input));
     if (!shape || shape->size() != 3 || !((*shape)[0] == form.batch) ||
         !((*shape)[1] == (form.shared ? Dim(0) : form.sequence))) {
-      return Support::no("it has another number of keys than of queries");
+      return Support::no("key and query sequence lengths differ");
     }
     const int64_t width = form.kv_heads * form.head_size;
     if (!shape->back().is(width)) {
-      return Support::no(fmt::format("its keys or values have {} elements, {} heads of {} are {}",
+      return Support::no(fmt::format("key or value hidden size is {}, {} heads of {} are {}",
                                      shape->back().text(), form.kv_heads, form.head_size, width));
     }
   }
@@ -130,15 +131,16 @@ Support read_sizes(Rewrite& r, Form& form) {
   form.kv_heads = r.node().integer("kv_num_heads", 0);
   const auto q = r.shape(r.input(kQ));
   if (!q || q->size() != 3 || !q->back().is_constant()) {
-    return Support::no("the sizes of its query are not known before Run");
+    return Support::no("the query's hidden size is not static");
   }
   if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
-    return Support::no(fmt::format("{} query heads on {} key heads", form.q_heads, form.kv_heads));
+    return Support::no(fmt::format("{} query heads are not a multiple of {} KV heads", form.q_heads,
+                                   form.kv_heads));
   }
   const int64_t parts = r.has_input(kK) ? form.q_heads : form.q_heads + 2 * form.kv_heads;
   if (q->back().value() <= 0 || q->back().value() % parts != 0) {
     return Support::no(
-        fmt::format("{} elements of a token are no {} heads", q->back().value(), parts));
+        fmt::format("hidden size {} does not divide into {} heads", q->back().value(), parts));
   }
   form.head_size = q->back().value() / parts;
   form.batch = (*q)[0];
@@ -150,13 +152,15 @@ Support read_sizes(Rewrite& r, Form& form) {
 Support read_fixed_cache(Rewrite& r, Form& form) {
   const auto past = r.shape(r.input(kPastK));
   if (!past || past->size() != 4) {
-    return Support::no("the sizes of its cache are not known before Run");
+    return Support::no("the KV cache's rank is not known");
   }
-  if (r.has_input(kBias)) return Support::no("a bias over a windowed or shared cache");
+  if (r.has_input(kBias))
+    return Support::no("attention_bias with a sliding-window or shared KV cache is not supported");
   if (form.shared && form.codes != DType::kUndefined) {
-    return Support::no("codes in a cache of another node");
+    return Support::no("a quantised KV cache shared with another node is not supported");
   }
-  if (form.shared && form.windowed) return Support::no("a windowed cache without new keys");
+  if (form.shared && form.windowed)
+    return Support::no("a sliding-window KV cache without new keys is not supported");
   form.cache = form.total = form.shared ? (*past)[2] : (*past)[2] + form.sequence;
   return Support::yes();
 }
@@ -164,24 +168,24 @@ Support read_fixed_cache(Rewrite& r, Form& form) {
 Support read_cache(Rewrite& r, Form& form) {
   if (form.windowed || form.shared) return read_fixed_cache(r, form);
   if (r.has_input(kBias) && !r.shape(r.input(kBias))) {
-    return Support::no("the sizes of its bias are not known before Run");
+    return Support::no("attention_bias has no known shape");
   }
   const bool needs_total = r.has_input(kPastK) || r.has_input(kBias);
   const std::optional<Dim> total = needs_total ? total_keys(r) : form.sequence;
   if (!total) {
     return Support::no(
-        "total_sequence_length is a value that no shape tells, and the model does not say how "
-        "many rows its caches have");
+        "total_sequence_length does not follow from any shape, and the KV cache's length is not "
+        "declared");
   }
   form.cache = form.total = *total;
   if (!r.has_input(kPastK)) return Support::yes();
   const auto past = r.shape(r.input(kPastK));
   if (!past || past->size() != 4) {
-    return Support::no("the sizes of its cache are not known before Run");
+    return Support::no("the KV cache's rank is not known");
   }
   const DType own = r.dtype(r.input(kQ)), cached = r.dtype(r.input(kPastK));
   if (form.codes == DType::kUndefined && own != cached) {
-    return Support::no(fmt::format("its cache is {}, its queries are {}", name(cached), name(own)));
+    return Support::no(fmt::format("the KV cache is {}, the query is {}", name(cached), name(own)));
   }
   form.cache = max((*past)[2], form.total);
   return Support::yes();
@@ -203,13 +207,14 @@ Support read_scale(Rewrite& r, const Form& form, Input scale, const char* attrib
   const std::string kind = r.node().text(attribute, "NONE");
   const bool per_channel = kind == "PER_CHANNEL";
   if (!per_channel && kind != "PER_TENSOR") {
-    return Support::no(fmt::format("its cache is quantised, and {} is {}", attribute, kind));
+    return Support::no(
+        fmt::format("a quantised KV cache with {}={} is not supported", attribute, kind));
   }
   const auto shape = r.shape(r.input(scale));
   const int64_t wanted = per_channel ? form.kv_heads * form.head_size : 1;
   if (!shape || !element_count(*shape).is(wanted) || r.dtype(r.input(scale)) != DType::kF32) {
     return Support::no(
-        fmt::format("{} is {}, and its scale is not {} of f32", attribute, kind, wanted));
+        fmt::format("{}={} needs a float32 scale of {} element(s)", attribute, kind, wanted));
   }
   return Support::yes();
 }
@@ -219,10 +224,11 @@ Support read_codes(Rewrite& r, Form& form) {
                          r.node().text("v_quant_type", "NONE") != "NONE";
   if (!quantised) {
     const bool scaled = r.has_input(kScaleK) || r.has_input(kScaleV);
-    return scaled ? Support::no("it has scales of a cache that is not quantised") : Support::yes();
+    return scaled ? Support::no("k_scale or v_scale is given, but the KV cache is not quantised")
+                  : Support::yes();
   }
   if (!r.has_input(kPastK) || !r.has_input(kScaleK) || !r.has_input(kScaleV)) {
-    return Support::no("its cache is quantised, but a past or a scale is missing");
+    return Support::no("a quantised KV cache needs past_key, past_value, k_scale and v_scale");
   }
   const DType stored = r.dtype(r.input(kPastK));
   const int64_t bits = r.node().integer("kv_cache_bit_width", 8);
@@ -230,10 +236,11 @@ Support read_codes(Rewrite& r, Form& form) {
     return cache.stored == stored && cache.bits == (bits == 4 ? 4 : 8);
   });
   if (known == std::end(kCodedCaches) || r.dtype(r.input(kPastV)) != stored) {
-    return Support::no(fmt::format("its cache has codes of {} bits in {}", bits, name(stored)));
+    return Support::no(
+        fmt::format("a KV cache of {} bits stored as {} is not supported", bits, name(stored)));
   }
   if (known->codes == DType::kI4 && form.head_size % 2 != 0) {
-    return Support::no(fmt::format("heads of {} do not fill whole bytes", form.head_size));
+    return Support::no(fmt::format("head_size {} does not fill whole bytes", form.head_size));
   }
   form.codes = known->codes;
   if (Support answer = read_scale(r, form, kScaleK, "k_quant_type"); !answer) return answer;
@@ -275,12 +282,12 @@ Support read_new_heads(Rewrite& r, const Form& form, ir::Attention& attention) {
   const auto cos = r.shape(r.input(kCos)), sin = r.shape(r.input(kSin));
   if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant() ||
       2 * (*cos)[1].value() > form.head_size) {
-    return Support::no("its cos_cache and sin_cache do not fit a head");
+    return Support::no("cos_cache and sin_cache do not match head_size");
   }
   if (r.has_input(kPositions)) {
     const auto positions = r.shape(r.input(kPositions));
     if (!positions || positions->size() != 2 || !((*positions)[1] == form.sequence)) {
-      return Support::no("its position_ids are not [batch, tokens]");
+      return Support::no("position_ids are not [batch, sequence]");
     }
   }
   attention.cos = r.input(kCos);
@@ -352,8 +359,8 @@ ValueId lengths_of(Rewrite& r, const Form& form) {
           ? r.emit.compare("LessOrEqual", one, cache)
           : r.emit.compare("Equal", r.emit.binary("Max", one, r.emit.dim_value(past, dtype)),
                            cache);
-  return r.emit.where(r.emit.binary("And", positive, told), lengths,
-                      r.emit.scalar_like(lengths, 0.0));
+  const ValueId valid = r.emit.binary("And", positive, told);  // arguments have no order
+  return r.emit.where(valid, lengths, r.emit.scalar_like(lengths, 0.0));
 }
 
 ir::Attention options_of(const ir::Node& node, const Form& form) {

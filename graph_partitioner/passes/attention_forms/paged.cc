@@ -62,7 +62,7 @@ std::string_view onnx_name(DType dtype) {
 Support is_ours(Rewrite& r) {
   const ir::Node& node = r.node();
   if (node.text("kv_cache_layout", "SEPARATE") != "SEPARATE") {
-    return Support::no("its caches are latent");
+    return Support::no("kv_cache_layout is not SEPARATE: latent (MLA) caches are not supported");
   }
   const int64_t window = node.integer("local_window_size", -1);
   if (window != -1 && window <= 0) {
@@ -72,17 +72,16 @@ Support is_ours(Rewrite& r) {
        {std::pair{kKeyCache, "k_cache_dtype"}, {kValueCache, "v_cache_dtype"}}) {
     const std::string stated = node.text(attribute, "");
     if (!stated.empty() && stated != onnx_name(r.dtype(r.input(cache)))) {
-      return Support::no(fmt::format("its {} is {}", attribute, stated));
+      return Support::no(fmt::format("{}={} does not match the cache's type", attribute, stated));
     }
   }
-  if (node.integer("is_causal", 1) == 0) return Support::no("its tokens see later ones");
-  if (node.integer("rotary_offset", 0) != 0)
-    return Support::no("its rotary begins inside of heads");
+  if (node.integer("is_causal", 1) == 0) return Support::no("is_causal=0 is not supported");
+  if (node.integer("rotary_offset", 0) != 0) return Support::no("rotary_offset is not supported");
   if (!r.is_used(1) || !r.is_used(2)) {
-    return Support::no("its caches are to be written in place and are no outputs");
+    return Support::no("the updated KV caches are not outputs");
   }
   if (r.has_input(kK) != r.has_input(kV) || r.has_input(kNormQ) != r.has_input(kNormK)) {
-    return Support::no("it has keys without values, or a norm of one of q and k");
+    return Support::no("key without value, or a QK norm of only one of q and k");
   }
   return Support::yes();
 }
@@ -94,24 +93,25 @@ Support read_form(Rewrite& r, Form& form) {
              starts = r.shape(r.input(kStarts));
   if (!q || !cache || !values || !table || !starts || q->size() != 2 || cache->size() != 4 ||
       *cache != *values || table->size() != 2 || starts->size() != 1) {
-    return Support::no("the sizes of its operands are not known before Run");
+    return Support::no("operand ranks or head sizes are not static");
   }
   form.q_heads = r.node().integer("num_heads", 0);
   form.kv_heads = r.node().integer("kv_num_heads", 0);
   if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
-    return Support::no(fmt::format("{} query heads on {} key heads", form.q_heads, form.kv_heads));
+    return Support::no(fmt::format("{} query heads are not a multiple of {} KV heads", form.q_heads,
+                                   form.kv_heads));
   }
   const Dim& width = (*cache)[3];
   const int64_t heads = r.has_input(kK) ? form.q_heads : form.q_heads + 2 * form.kv_heads;
   if (!width.is_constant() || !(*cache)[2].is(form.kv_heads) ||
       !q->back().is(heads * width.value())) {
-    return Support::no(fmt::format("{} elements of a token are no {} heads of {}", q->back().text(),
-                                   heads, width.text()));
+    return Support::no(
+        fmt::format("hidden size {} is not {} heads of {}", q->back().text(), heads, width.text()));
   }
   for (const Input input : {kK, kV}) {
     const auto shape = r.has_input(input) ? r.shape(r.input(input)) : Shape{};
     if (r.has_input(input) && (!shape || *shape != Shape{(*q)[0], form.kv_heads * width.value()})) {
-      return Support::no("its keys or values are not those of its tokens");
+      return Support::no("key or value shape does not match the query's tokens");
     }
   }
   form.head_size = width.value();
@@ -127,7 +127,7 @@ Support read_scale(Rewrite& r, const Form& form, Input scale, const char* kind_n
   if ((kind != "PER_CHANNEL" && kind != "PER_TENSOR") || !shape ||
       !element_count(*shape).is(wanted)) {
     return Support::no(
-        fmt::format("{} is {}, and its scale is not {} of f32", kind_name, kind, wanted));
+        fmt::format("{}={} needs a float32 scale of {} element(s)", kind_name, kind, wanted));
   }
   return Support::yes();
 }
@@ -135,14 +135,17 @@ Support read_scale(Rewrite& r, const Form& form, Input scale, const char* kind_n
 // Numbers of q's own type, or codes of 8 bits.
 Support read_codes(Rewrite& r, const Form& form, ir::PagedAttention& attention) {
   const DType stored = r.dtype(r.input(kKeyCache));
-  if (r.dtype(r.input(kValueCache)) != stored) return Support::no("its caches differ in type");
+  if (r.dtype(r.input(kValueCache)) != stored)
+    return Support::no("key and value caches have different types");
   if (stored == r.dtype(r.input(kQ))) {
     const bool quantised = r.node().text("k_quant_type", "NONE") != "NONE" ||
                            r.node().text("v_quant_type", "NONE") != "NONE";
-    return quantised ? Support::no("its caches should be quantised and are not") : Support::yes();
+    return quantised ? Support::no(
+                           "k_quant_type or v_quant_type is set, but the KV cache is not quantised")
+                     : Support::yes();
   }
   if (stored != DType::kI8 && stored != DType::kF8E4M3FN) {
-    return Support::no(fmt::format("its pages are {}", name(stored)));
+    return Support::no(fmt::format("a paged KV cache of {} is not supported", name(stored)));
   }
   if (Support answer = read_scale(r, form, kScaleK, "k_quant_type"); !answer) return answer;
   if (Support answer = read_scale(r, form, kScaleV, "v_quant_type"); !answer) return answer;
@@ -172,7 +175,7 @@ Support rotate_heads(Rewrite& r, const Form& form, ir::PagedAttention& attention
   const auto cos = r.shape(r.input(kCos)), sin = r.shape(r.input(kSin));
   if (!cos || !sin || cos->size() != 2 || *cos != *sin || !(*cos)[1].is_constant() ||
       2 * (*cos)[1].value() > form.head_size) {
-    return Support::no("its cos_cache and sin_cache do not fit a head");
+    return Support::no("cos_cache and sin_cache do not match head_size");
   }
   const ValueId places = r.emit.reshape(attention.positions, {1, form.tokens});
   const Rotation rotation =

@@ -148,7 +148,7 @@ class AppendCodes : CodedRows {
                             {heads_left, bytes_left(byte)}},
                            shape);
     const Tile scale = scales(head, byte, part, shape, /*heads=*/true, heads_left);
-    return to_codes(b_, b_.div(decode_tile(b_, x, from_type_), scale), type_);
+    return to_codes(b_, b_.div(dequantize_tile(b_, x, from_type_), scale), type_);
   }
 
   const DType from_type_;
@@ -158,11 +158,11 @@ class AppendCodes : CodedRows {
 };
 
 // A task has some rows of one head.
-class DecodeCache : CodedRows {
+class DequantizeCache : CodedRows {
  public:
-  DecodeCache(const ir::Graph& graph, const AttentionProblem& problem, const CacheCodes& cache,
-              BufferArgument to, DType type, const HeadTiles& tiles)
-      : CodedRows("decode_cache", graph, problem, cache, tiles),
+  DequantizeCache(const ir::Graph& graph, const AttentionProblem& problem, const CacheCodes& cache,
+                  BufferArgument to, DType type, const HeadTiles& tiles)
+      : CodedRows("dequantize_cache", graph, problem, cache, tiles),
         to_type_(type),
         to_(writer_.buffer("numbers", storage_type(type), to)) {
     writer_.declare(blocks());
@@ -176,7 +176,7 @@ class DecodeCache : CodedRows {
     const ValueId end = b_.min(rows, b_.add(first, b_.index(kRows)));
     b_.loop(first, end, b_.index(tiles_.rows), {}, [&](ValueId row, auto) {
       b_.loop(b_.index(0), b_.index(width_), b_.index(columns_), {}, [&](ValueId byte, auto) {
-        decode(head_number, b_.rem(head_number, heads), row, b_.sub(end, row), byte);
+        dequantize(head_number, b_.rem(head_number, heads), row, b_.sub(end, row), byte);
         return Nothing{};
       });
       return Nothing{};
@@ -199,7 +199,7 @@ class DecodeCache : CodedRows {
     return b_.min(all, b_.add(kept, dim(problem_.keys)));
   }
 
-  void decode(ValueId head_number, ValueId head, ValueId row, ValueId rows_left, ValueId byte) {
+  void dequantize(ValueId head_number, ValueId head, ValueId row, ValueId rows_left, ValueId byte) {
     const std::vector<int> shape = {tiles_.rows, columns_};
     const Tile bytes = b_.load({codes_,
                                 b_.add(row_of(head_number, row), byte),
@@ -215,7 +215,7 @@ class DecodeCache : CodedRows {
                 b_.add(b_.mul(to_row, b_.index(depth_)), column),
                 {b_.index(depth_), b_.index(codes_of_byte())},
                 {rows_left, bytes_left(byte)}},
-               encode_tile(b_, x, to_type_));
+               quantize_tile(b_, x, to_type_));
     }
   }
 
@@ -242,7 +242,7 @@ Tile to_codes(Builder& b, Tile scaled, DType type) {
 }
 
 Tile numbers_of(Builder& b, Tile codes, DType type) {
-  if (is_floating(type)) return decode_tile(b, codes, type);
+  if (is_floating(type)) return dequantize_tile(b, codes, type);
   if (type != DType::kI4) return b.cast(codes, DType::kF32);
   const Tile offset = b.constant(DType::kF32, kOffset, b.type(codes).shape);
   return b.sub(b.cast(b.cast(codes, DType::kI32), DType::kF32), offset);
@@ -260,10 +260,10 @@ Launch append_codes_launch(const ir::Graph& graph, const AttentionProblem& probl
   return AppendCodes(graph, problem, cache, from, type, strides, tiles).emit();
 }
 
-Launch decode_cache_launch(const ir::Graph& graph, const AttentionProblem& problem,
-                           const CacheCodes& cache, BufferArgument to, DType type,
-                           const HeadTiles& tiles) {
-  return DecodeCache(graph, problem, cache, to, type, tiles).emit();
+Launch dequantize_cache_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                               const CacheCodes& cache, BufferArgument to, DType type,
+                               const HeadTiles& tiles) {
+  return DequantizeCache(graph, problem, cache, to, type, tiles).emit();
 }
 
 }  // namespace tenon::kernels

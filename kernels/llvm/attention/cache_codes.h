@@ -2,7 +2,7 @@
 // kernels that attend:
 //
 //   append_codes   new heads, normed and rotated, become codes behind the past
-//   decode_cache   the rows that count become numbers again, in scratch
+//   dequantize_cache   the rows that count become numbers again, in scratch
 #pragma once
 
 #include "kernels/llvm/attention/place_heads.h"
@@ -29,8 +29,8 @@ Launch append_codes_launch(const ir::Graph& graph, const AttentionProblem& probl
                            const HeadStrides& strides, const HeadTiles& tiles);
 
 // To rows of [B, H, all_keys, D] in `to`.
-Launch decode_cache_launch(const ir::Graph& graph, const AttentionProblem& problem,
-                           const CacheCodes& cache, BufferArgument to, DType type,
-                           const HeadTiles& tiles);
+Launch dequantize_cache_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                               const CacheCodes& cache, BufferArgument to, DType type,
+                               const HeadTiles& tiles);
 
 }  // namespace tenon::kernels

@@ -30,19 +30,19 @@ int even_share(int64_t size, int most) {
   return static_cast<int>(round_up((size + tiles - 1) / tiles, 16));
 }
 
-// The largest tiles of a block of threads.
+// The largest tiles of a CTA.
 struct TileSizes {
   int few_queries, many_queries, keys;
   int depth;       // of q and k that are multiplied at once
   int value_step;  // columns of v in one accumulator
-  int panel;       // columns of v, and of the result, that a block computes
+  int panel;       // columns of v, and of the result, that a CTA computes
   int crowded;     // panels wider than this fill the registers of 128 threads
 
   // Operands of the larger product, in shared memory at the same time.
   int64_t shared_bytes(int terms) const {
     const int64_t scores = int64_t{depth} * (many_queries + keys);
-    const int64_t sums = int64_t{keys} * (many_queries + value_step);
-    return std::max(scores, sums) * terms * 2;
+    const int64_t outputs = int64_t{keys} * (many_queries + value_step);
+    return std::max(scores, outputs) * terms * 2;
   }
 };
 
@@ -99,9 +99,9 @@ class GpuFlash {
     task_ = locate_task(writer_, problem_, b_.div(b_.task(), panels), tiles_.queries, lengths_);
     if (one_depth_step()) queries_ = load_queries(b_.index(0));
     walk_keys();
-    const Dim blocks = ceil_div(problem_.queries, tiles_.queries);
+    const Dim query_tiles = ceil_div(problem_.queries, tiles_.queries);
     Launch launch =
-        writer_.finish(problem_.batch * attention_.q_heads * blocks * panel_count() * wanted,
+        writer_.finish(problem_.batch * attention_.q_heads * query_tiles * panel_count() * wanted,
                        problem_.all_keys * (problem_.depth + problem_.value_depth));
     launch.threads = tiles_.threads;
     return launch;
@@ -164,7 +164,7 @@ class GpuFlash {
 
   Terms operand(Tile codes, DType type) {
     if (!tiles_.exact || type == DType::kBF16) return {codes};
-    return split_bf16(b_, decode_tile(b_, codes, type), bf16_parts(type));
+    return split_bf16(b_, dequantize_tile(b_, codes, type), bf16_parts(type));
   }
 
   // Extents of columns from `first` on; none where tiles of `width` cover them exactly.
@@ -227,7 +227,7 @@ class GpuFlash {
     Tile maximum = per_row(kMinusInfinity), denominator = per_row(0);
     if (sinks_ != kNone) {
       const Tile sink =
-          decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype(attention_.sinks));
+          dequantize_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype(attention_.sinks));
       maximum = b_.splat(sink, {tiles_.queries});
       denominator = per_row(1);
     }
@@ -256,12 +256,13 @@ class GpuFlash {
           return std::vector<ValueId>{softmax.highest, softmax.total};
         });
     const Tile base = finite_base(rows[0]), scale = per_row(attention_.probability_scale);
-    const Tile share = b_.div(one_over(rows[1]), scale);
-    std::vector<ValueId> sums;
-    for (const int width : accumulator_widths()) sums.push_back(f32(0, {tiles_.queries, width}));
-    sums = b_.loop(first, last, step, sums, [&](ValueId key, auto before) {
+    const Tile weight = b_.div(one_over(rows[1]), scale);
+    std::vector<ValueId> accumulators;
+    for (const int width : accumulator_widths())
+      accumulators.push_back(f32(0, {tiles_.queries, width}));
+    accumulators = b_.loop(first, last, step, accumulators, [&](ValueId key, auto before) {
       const Tile below = b_.sub(scores_from(key), spread(base, tiles_.keys));
-      const Tile p = b_.mul(b_.unary(Fn::kExp, below), spread(share, tiles_.keys));
+      const Tile p = b_.mul(b_.unary(Fn::kExp, below), spread(weight, tiles_.keys));
       const Tile ratio = rounded_to(b_, p, attention_.probability_type);
       const Tile rounded = rounded_to(b_, ratio, attention_.probability_codes);
       // Every type of an operand holds these.
@@ -273,7 +274,7 @@ class GpuFlash {
       }
       return after;
     });
-    store_result(scale, sums);
+    store_result(scale, accumulators);
   }
 
   // What a tile of scores makes of the rows' softmax.
@@ -401,10 +402,10 @@ class GpuFlash {
     return b_.select(visible, scores, f32(kMinusInfinity, shape));
   }
 
-  void store_result(Tile factor, std::span<const ValueId> sums) {
+  void store_result(Tile factor, std::span<const ValueId> accumulators) {
     const ir::ValueId y = node_.outputs[0];
     int64_t first = 0;
-    for (const Tile sum : sums) {
+    for (const Tile sum : accumulators) {
       const int width = b_.type(sum).shape[1];
       const ValueId column = b_.add(panel_, b_.index(first));
       const Tile result = b_.mul(sum, spread(factor, width));
@@ -412,7 +413,7 @@ class GpuFlash {
                 place(problem_.y, task_.head, task_.first_query, column),
                 {dim(problem_.y.row), dim(problem_.y.column)},
                 {task_.queries_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
-               encode_tile(b_, result, dtype(y)));
+               quantize_tile(b_, result, dtype(y)));
       first += width;
     }
   }

@@ -1,6 +1,6 @@
-// Attention on a GPU: one block computes some queries of one head in one pass over the keys.
+// Attention on a GPU: one CTA computes some queries of one head in one pass over the keys.
 //
-//   for blocks of keys that some query sees:
+//   for tiles of keys that some query sees:
 //     s[queries][keys] = q x kᵀ              scaled, capped, masked
 //     new maximum of each row, p = exp(s - maximum), denominator
 //     o[queries][D] = o * exp(old maximum - new) + p x v

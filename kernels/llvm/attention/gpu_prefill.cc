@@ -8,6 +8,7 @@
 #include <limits>
 #include <numbers>
 
+#include "codegen/arch_spec.h"
 #include "kernels/llvm/attention/head_matrix.h"
 #include "kernels/llvm/attention/task.h"
 #include "kernels/llvm/launch_writer.h"
@@ -24,21 +25,22 @@ using Tiles = std::vector<ValueId>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr int kQueries = 128, kThreads = 256;
-// p may be so many powers of two above 1 before the maximum of its row moves and sums are rescaled:
-// far from what f16 holds, and most rows then keep their first maximum.
+// p may be so many powers of two above 1 before the maximum of its row moves and accumulators are
+// rescaled: far from what f16 holds, and most rows then keep their first maximum.
 constexpr double kHeadroom = 6;
 // Of shared memory, for what is no key or value.
 constexpr int64_t kReserved = 27 << 10, kExchanged = 64 << 10;
 constexpr int kLeastDepth = 64, kMostDepth = 256, kWidePanel = 128;
 
-// How one launch is cut. Registers decide: queries, scores, p and the sums of a panel of v are in
-// them at the same time.
-struct PrefillShape {
-  int keys, slots;
-  int64_t panel;  // columns of v that a block computes
+// How one launch is cut. Registers decide: queries, scores, p and the accumulators of a panel of v
+// are in them at the same time.
+struct PrefillConfig {
+  int keys, stages;
+  int64_t panel;  // columns of v that a CTA computes
 
-  PrefillShape(const AttentionProblem& problem, const codegen::GpuTarget& gpu) {
-    const bool exchanges = gpu.arch != "sm_90a";  // scores change threads through shared memory
+  PrefillConfig(const AttentionProblem& problem, const codegen::GpuTarget& gpu) {
+    const bool exchanges =
+        !codegen::arch_spec(gpu.arch).uses.wgmma;  // scores change threads through shared memory
     const int64_t room = gpu.shared_bytes - kReserved - (exchanges ? kExchanged : 0);
     const int64_t panels = (problem.value_depth + kWidePanel - 1) / kWidePanel;
     panel = problem.value_depth / panels;
@@ -46,10 +48,10 @@ struct PrefillShape {
                          problem.attention.mask != ir::kNoValue;
     const int64_t key_bytes = (problem.depth + panel) * 2;
     keys = crowded || 2 * 128 * key_bytes > room ? 64 : 128;
-    slots = static_cast<int>(std::min<int64_t>(room / (keys * key_bytes), 4));
+    stages = static_cast<int>(std::min<int64_t>(room / (keys * key_bytes), 4));
   }
 
-  bool fits() const { return slots >= 2; }
+  bool fits() const { return stages >= 2; }
 };
 
 class GpuPrefill {
@@ -59,8 +61,8 @@ class GpuPrefill {
       : graph_(graph),
         problem_(problem),
         attention_(problem.attention),
-        shape_(problem, gpu),
-        multiprocessors_(gpu.multiprocessors),
+        config_(problem, gpu),
+        sm_count_(gpu.sm_count),
         type_(graph.value(problem.attention.q).dtype),
         writer_("prefill_attention"),
         b_(writer_.builder),
@@ -94,31 +96,31 @@ class GpuPrefill {
 
   Launch emit(const Dim& wanted) {
     for (const HeadColumns& part : head_columns(problem_.depth)) {
-      key_rings_.push_back(b_.ring(type_, {shape_.keys, part.width}, shape_.slots));
+      key_rings_.push_back(b_.ring(type_, {config_.keys, part.width}, config_.stages));
     }
-    for (const HeadColumns& part : head_columns(shape_.panel)) {
-      value_rings_.push_back(b_.ring(type_, {shape_.keys, part.width}, shape_.slots));
+    for (const HeadColumns& part : head_columns(config_.panel)) {
+      value_rings_.push_back(b_.ring(type_, {config_.keys, part.width}, config_.stages));
     }
     b_.loop(b_.task(), dim(work()), dim(tasks()), {}, [&](ValueId item, auto) {
       emit_item(item);
       return Tiles{};
     });
     Launch launch =
-        writer_.finish(tasks() * wanted, problem_.all_keys * (problem_.depth + shape_.panel));
+        writer_.finish(tasks() * wanted, problem_.all_keys * (problem_.depth + config_.panel));
     launch.threads = kThreads;
     return launch;
   }
 
  private:
-  int64_t panels() const { return problem_.value_depth / shape_.panel; }
+  int64_t panels() const { return problem_.value_depth / config_.panel; }
   Dim heads() const { return problem_.batch * attention_.q_heads * panels(); }
-  Dim blocks() const { return ceil_div(problem_.queries, kQueries); }
-  Dim work() const { return heads() * blocks(); }
-  Dim tasks() const { return min(work(), Dim(multiprocessors_)); }
+  Dim query_tiles() const { return ceil_div(problem_.queries, kQueries); }
+  Dim work() const { return heads() * query_tiles(); }
+  Dim tasks() const { return min(work(), Dim(sm_count_)); }
 
   ValueId dim(const Dim& value) { return writer_.index(value); }
   Tile per_row(double value) { return b_.constant(DType::kF32, value, {kQueries}); }
-  Tile scores_of(double value) { return b_.constant(DType::kF32, value, {kQueries, shape_.keys}); }
+  Tile scores_of(double value) { return b_.constant(DType::kF32, value, {kQueries, config_.keys}); }
   // A number for each row as a tile of `columns` columns.
   Tile spread(Tile rows, int columns) {
     return b_.broadcast(b_.reshape(rows, {kQueries, 1}), {kQueries, columns});
@@ -144,11 +146,11 @@ class GpuPrefill {
   // The last queries, which see most where a mask is causal, come first: what is left for the end
   // is short.
   void emit_item(ValueId item) {
-    const ValueId heads_here = dim(heads()), blocks_here = dim(blocks());
+    const ValueId heads_here = dim(heads()), tiles_here = dim(query_tiles());
     const ValueId head = b_.rem(item, heads_here);
-    const ValueId block = b_.sub(b_.sub(blocks_here, b_.index(1)), b_.div(item, heads_here));
-    const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), blocks_here), block);
-    panel_ = b_.mul(b_.rem(head, b_.index(panels())), b_.index(shape_.panel));
+    const ValueId tile = b_.sub(b_.sub(tiles_here, b_.index(1)), b_.div(item, heads_here));
+    const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), tiles_here), tile);
+    panel_ = b_.mul(b_.rem(head, b_.index(panels())), b_.index(config_.panel));
     task_ = locate_task(writer_, problem_, number, kQueries, lengths_);
     find_tiles();
     load_queries();
@@ -157,9 +159,9 @@ class GpuPrefill {
 
   // Of the tiles [first, last), those in [whole, whole_end) are seen by all queries.
   void find_tiles() {
-    const ValueId keys = b_.index(shape_.keys), one = b_.index(1), zero = b_.index(0);
+    const ValueId keys = b_.index(config_.keys), one = b_.index(1), zero = b_.index(0);
     const auto up = [&](ValueId key) {
-      return b_.div(b_.add(key, b_.index(shape_.keys - 1)), keys);
+      return b_.div(b_.add(key, b_.index(config_.keys - 1)), keys);
     };
     first_ = b_.div(task_.first_key, keys);
     last_ = b_.max(first_, up(task_.last_key));
@@ -204,58 +206,59 @@ class GpuPrefill {
   Tiles steps(ValueId lo, ValueId hi, Fetched fetched, const Tiles& carried,
               const Consume& consume) {
     return b_.pipeline(
-        shape_.slots, lo, hi, carried,
-        [&](ValueId step, ValueId slot) {
+        config_.stages, lo, hi, carried,
+        [&](ValueId step, ValueId stage) {
           const ValueId before = b_.sub(step, b_.index(1));
-          fetch(keys_, key_rings_, slot, fetched.keys ? step : kNone, b_.index(0));
-          fetch(values_, value_rings_, slot, fetched.values ? before : kNone, panel_);
+          fetch(keys_, key_rings_, stage, fetched.keys ? step : kNone, b_.index(0));
+          fetch(values_, value_rings_, stage, fetched.values ? before : kNone, panel_);
         },
-        [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-          return consume(step, slot, before);
+        [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
+          return consume(step, stage, before);
         });
   }
 
-  void fetch(const HeadMatrix& from, const std::vector<ValueId>& rings, ValueId slot, ValueId tile,
+  void fetch(const HeadMatrix& from, const std::vector<ValueId>& rings, ValueId stage, ValueId tile,
              ValueId column) {
     const Builder::Matrix matrix = from.matrix(writer_);
     ValueId row = matrix.rows;
     if (tile != kNone) {
       row = b_.add(from.row(writer_, task_.batch, task_.kv_head),
-                   b_.mul(tile, b_.index(shape_.keys)));
+                   b_.mul(tile, b_.index(config_.keys)));
     }
     ValueId at = b_.add(from.column(writer_, task_.kv_head), column);
     for (const ValueId ring : rings) {
-      b_.fetch_box(ring, slot, matrix, row, at);
+      b_.tma_load(ring, stage, matrix, row, at);
       at = b_.add(at, b_.index(b_.type(ring).shape[1]));
     }
   }
 
-  // Maximum of each row, or less by the headroom, its sum, p of the scores before, sums of p x v.
+  // Maximum of each row, or less by the headroom, its sum, p of the scores before, accumulators of
+  // p x v.
   Tiles walk_keys() {
     Tile maximum = per_row(kMinusInfinity), total = per_row(0);
     if (sinks_ != kNone) {
-      const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}),
-                                    graph_.value(attention_.sinks).dtype);
+      const Tile sink = dequantize_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}),
+                                        graph_.value(attention_.sinks).dtype);
       maximum = b_.splat(b_.div(sink, b_.constant(DType::kF32, unit())), {kQueries});
       total = per_row(1);
     }
-    Tiles carried = {maximum, total, b_.constant(type_, 0, {kQueries, shape_.keys})};
+    Tiles carried = {maximum, total, b_.constant(type_, 0, {kQueries, config_.keys})};
     for (const bool at_an_edge : {true, false}) {
       carried = steps(at_an_edge ? first_ : edge_, at_an_edge ? edge_ : second_, {true, false},
-                      carried, [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+                      carried, [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
                         const Tile mask = mask_codes(step);
-                        const Tile all = masked(capped(scores(slot)), mask);
+                        const Tile all = masked(capped(scores(stage)), mask);
                         const Softened now = soften(at_an_edge ? hide(all, step) : all, before);
                         return Tiles{now.maximum, now.total, b_.cast(now.weights, type_)};
                       });
     }
-    for (const int width : sum_widths()) {
+    for (const int width : accumulator_widths()) {
       carried.push_back(b_.constant(DType::kF32, 0, {kQueries, width}));
     }
     const auto middle = [&](ValueId lo, ValueId hi, bool at_an_edge) {
       carried = steps(lo, hi, {true, true}, carried,
-                      [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
-                        return both_products(step, slot, before, at_an_edge);
+                      [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
+                        return both_products(step, stage, before, at_an_edge);
                       });
     };
     if (attention_.left_window >= 0) middle(second_, whole_, true);
@@ -264,13 +267,13 @@ class GpuPrefill {
     return last_product(std::move(carried));
   }
 
-  Tile scores(ValueId slot) {
-    Tile sums = scores_of(0);
+  Tile scores(ValueId stage) {
+    Tile accumulators = scores_of(0);
     for (size_t i = 0; i < queries_.size(); ++i) {
-      const Tile keys = b_.read(key_rings_[i], slot, b_.type(key_rings_[i]).shape);
-      sums = b_.dot(sums, queries_[i], b_.transpose(keys));
+      const Tile keys = b_.read(key_rings_[i], stage, b_.type(key_rings_[i]).shape);
+      accumulators = b_.dot(accumulators, queries_[i], b_.transpose(keys));
     }
-    return sums;
+    return accumulators;
   }
 
   Tile capped(Tile scores) {
@@ -289,7 +292,7 @@ class GpuPrefill {
   // it may be shorter than the keys.
   Tile mask_codes(ValueId tile) {
     if (mask_ == kNone) return kNone;
-    const ValueId key = b_.mul(tile, b_.index(shape_.keys)), stride = dim(problem_.mask_key);
+    const ValueId key = b_.mul(tile, b_.index(config_.keys)), stride = dim(problem_.mask_key);
     ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
                             b_.mul(task_.head, dim(problem_.mask_head)));
     offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
@@ -300,7 +303,7 @@ class GpuPrefill {
     const double outside = problem_.mask_type == DType::kBool ? 0 : kMinusInfinity;
     return b_.load(
         {mask_, offset, {dim(problem_.mask_query), stride}, {task_.queries_left, masked}},
-        {kQueries, shape_.keys}, outside);
+        {kQueries, config_.keys}, outside);
   }
 
   Tile masked(Tile scores, Tile codes) {
@@ -308,38 +311,39 @@ class GpuPrefill {
     return apply_mask(b_, problem_, scores, codes, 1 / unit());
   }
 
-  // Two slots of 64 columns are one operand.
-  bool sums_are_whole() const { return shape_.panel == kWidePanel; }
-  std::vector<int> sum_widths() const {
-    if (sums_are_whole()) return {kWidePanel};
+  // Two stages of 64 columns are one operand.
+  bool accumulators_are_whole() const { return config_.panel == kWidePanel; }
+  std::vector<int> accumulator_widths() const {
+    if (accumulators_are_whole()) return {kWidePanel};
     std::vector<int> widths;
-    for (const HeadColumns& part : head_columns(shape_.panel)) widths.push_back(part.width);
+    for (const HeadColumns& part : head_columns(config_.panel)) widths.push_back(part.width);
     return widths;
   }
 
-  // What the rings of values hold, as operands for the sums; `visible`: rows that count.
-  Tiles values(ValueId slot, ValueId visible) {
+  // What the rings of values hold, as operands for the accumulators; `visible`: rows that count.
+  Tiles values(ValueId stage, ValueId visible) {
     Tiles parts;
     for (const ValueId ring : value_rings_) {
-      parts.push_back(b_.read(ring, slot, b_.type(ring).shape, kNone, {}, visible));
+      parts.push_back(b_.read(ring, stage, b_.type(ring).shape, kNone, {}, visible));
     }
-    if (sums_are_whole()) return {b_.concat(parts, 1)};
+    if (accumulators_are_whole()) return {b_.concat(parts, 1)};
     return parts;
   }
 
-  Tiles both_products(ValueId step, ValueId slot, std::span<const ValueId> before,
+  Tiles both_products(ValueId step, ValueId stage, std::span<const ValueId> before,
                       bool at_an_edge) {
     const Tile mask = mask_codes(step);
-    Tile visible = scores(slot);
-    Tiles sums = values(slot, kNone);
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] = b_.dot(before[3 + i], before[2], sums[i]);
+    Tile visible = scores(stage);
+    Tiles accumulators = values(stage, kNone);
+    for (size_t i = 0; i < accumulators.size(); ++i)
+      accumulators[i] = b_.dot(before[3 + i], before[2], accumulators[i]);
     visible = masked(capped(visible), mask);
     if (at_an_edge) visible = hide(visible, step);
     const Softened now = soften(visible, before);
-    for (Tile& sum : sums) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
+    for (Tile& sum : accumulators) sum = b_.mul(sum, spread(now.correction, b_.type(sum).shape[1]));
     // Rounded only now: until here the product above reads the registers of those before.
     Tiles after = {now.maximum, now.total, b_.cast(now.weights, type_)};
-    std::ranges::copy(sums, std::back_inserter(after));
+    std::ranges::copy(accumulators, std::back_inserter(after));
     return after;
   }
 
@@ -365,7 +369,7 @@ class GpuPrefill {
       return b_.unary(Fn::kExp2, exponent);
     };
     now.correction = power(before[0], shift);
-    now.weights = power(scores, spread(shift, shape_.keys));
+    now.weights = power(scores, spread(shift, config_.keys));
     now.total = b_.fma(before[1], now.correction, b_.reduce(Fn::kAdd, now.weights, 1));
     return now;
   }
@@ -373,14 +377,14 @@ class GpuPrefill {
   // Values behind the last visible key are memory that nobody may have written.
   Tiles last_product(Tiles carried) {
     const Tile weights = carried[2];
-    const Tiles sums(carried.begin() + 3, carried.end());
+    const Tiles accumulators(carried.begin() + 3, carried.end());
     const ValueId any = b_.min(b_.index(1), b_.sub(last_, first_));
-    const Tiles result = steps(last_, b_.add(last_, any), {false, true}, sums,
-                               [&](ValueId step, ValueId slot, std::span<const ValueId> before) {
+    const Tiles result = steps(last_, b_.add(last_, any), {false, true}, accumulators,
+                               [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
                                  const ValueId first_key =
-                                     b_.mul(b_.sub(step, b_.index(1)), b_.index(shape_.keys));
+                                     b_.mul(b_.sub(step, b_.index(1)), b_.index(config_.keys));
                                  const ValueId visible = b_.sub(task_.last_key, first_key);
-                                 Tiles after = values(slot, visible);
+                                 Tiles after = values(stage, visible);
                                  for (size_t i = 0; i < after.size(); ++i) {
                                    after[i] = b_.dot(before[i], weights, after[i]);
                                  }
@@ -391,13 +395,13 @@ class GpuPrefill {
   }
 
   Tile hide(Tile scores, ValueId tile) {
-    const std::vector<int> shape = {kQueries, shape_.keys};
-    const ValueId key = b_.mul(tile, b_.index(shape_.keys));
+    const std::vector<int> shape = {kQueries, config_.keys};
+    const ValueId key = b_.mul(tile, b_.index(config_.keys));
     const auto splat = [&](ValueId index) {
       return b_.splat(b_.from_index(index, DType::kI32), shape);
     };
     const Tile column = b_.iota(DType::kI32, shape, 1);
-    const ValueId keys_left = b_.min(b_.sub(task_.length, key), b_.index(shape_.keys));
+    const ValueId keys_left = b_.min(b_.sub(task_.length, key), b_.index(config_.keys));
     Tile visible = b_.compare(Fn::kLess, column, splat(keys_left));
     const auto require = [&](Fn relation, Tile distance, int64_t bound) {
       const Tile inside =
@@ -428,7 +432,7 @@ class GpuPrefill {
                 place(problem_.y, column),
                 {dim(problem_.y.row), dim(problem_.y.column)},
                 {task_.queries_left, kNone}},
-               encode_tile(b_, result, type_));
+               quantize_tile(b_, result, type_));
       column = b_.add(column, b_.index(width));
     }
   }
@@ -436,8 +440,8 @@ class GpuPrefill {
   const ir::Graph& graph_;
   const AttentionProblem& problem_;
   const ir::Attention& attention_;
-  const PrefillShape shape_;
-  const int multiprocessors_;
+  const PrefillConfig config_;
+  const int sm_count_;
   const DType type_;
   LaunchWriter writer_;
   Builder& b_;
@@ -460,32 +464,34 @@ class GpuPrefill {
 Support supports_prefill(const ir::Graph& graph, const ir::Node& node,
                          const AttentionProblem& problem, const Settings& settings) {
   const ir::Attention& attention = problem.attention;
-  if (!settings.gpu->pipelines) return Support::no(settings.gpu->arch + " runs no pipelines");
+  if (!settings.gpu->pipelines)
+    return Support::no(settings.gpu->arch + " has no asynchronous copies to shared memory");
   const DType type = graph.value(attention.q).dtype;
-  if (type != DType::kF16 && type != DType::kBF16) return Support::no("q is not of a 16-bit type");
+  if (type != DType::kF16 && type != DType::kBF16) return Support::no("q is not f16 or bf16");
   for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
-    if (graph.value(id).dtype != type) return Support::no("q, k, v and y are of different types");
+    if (graph.value(id).dtype != type)
+      return Support::no("q, k, v and the output have different types");
   }
   const bool masked = attention.mask != ir::kNoValue;
   if (masked && (problem.depth > kWidePanel || attention.softcap > 0)) {
-    return Support::no("a mask beside long heads or a soft cap needs too many registers");
+    return Support::no("a mask with head_size above 128 or a softcap needs too many registers");
   }
   for (const int64_t depth : {problem.depth, problem.value_depth}) {
     if (depth % 16 != 0 || depth < kLeastDepth || depth > kMostDepth) {
-      return Support::no(fmt::format("heads of {} elements, not a multiple of 16 from {} to {}",
-                                     depth, kLeastDepth, kMostDepth));
+      return Support::no(fmt::format("head_size {} is not a multiple of 16 from {} to {}", depth,
+                                     kLeastDepth, kMostDepth));
     }
   }
   if (problem.value_depth > kWidePanel && problem.value_depth % 32 != 0) {
-    return Support::no("values cannot be cut into two halves");
+    return Support::no("a v_head_size above 128 is not a multiple of 32");
   }
-  if (attention.softcap <= 0 && problem.scale <= 0)
-    return Support::no("a scale that is not positive");
-  if (!PrefillShape(problem, *settings.gpu).fits()) {
-    return Support::no("two slots of 64 keys do not fit shared memory");
+  if (attention.softcap <= 0 && problem.scale <= 0) return Support::no("the scale is not positive");
+  if (!PrefillConfig(problem, *settings.gpu).fits()) {
+    return Support::no("two stages of 64 KV rows do not fit shared memory");
   }
   for (const HeadStrides* strides : {&problem.k, &problem.v}) {
-    if (!strides->column.is(1)) return Support::no("keys lie side by side");
+    if (!strides->column.is(1))
+      return Support::no("transposed K or V ([B, H, D, S]) is not supported");
   }
   return Support::yes();
 }

@@ -1,5 +1,5 @@
-// Keys or values of all heads as one matrix of rows, as copies of boxes see it: one head below the
-// other where rows of a head follow each other, else side by side.
+// Keys or values of all heads as one matrix of rows, as TMA loads see it: one head below the other
+// where rows of a head follow each other, else side by side.
 #pragma once
 
 #include <vector>

@@ -11,21 +11,16 @@ using codegen::ValueId;
 
 constexpr int kLanes = 16;
 
-BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
-  lowered.scratch.push_back(bytes);
-  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
-}
-
 class Placing {
  public:
   Placing(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
-          const HeadTiles& tiles, DType decoded, const Dim& reads_numbers, Lowered& lowered)
+          const HeadTiles& tiles, DType dequantized, const Dim& reads_numbers, Lowered& lowered)
       : graph_(graph),
         node_(node),
         problem_(problem),
         attention_(problem.attention),
         tiles_(tiles),
-        decoded_(decoded),
+        dequantized_(dequantized),
         reads_numbers_(reads_numbers),
         lowered_(lowered) {}
 
@@ -76,7 +71,7 @@ class Placing {
       return {BufferArgument::value(heads.from), heads.from_strides};
     }
     const Dim row = heads.heads * heads.depth, batch = problem_.keys * row;
-    const BufferArgument scratch = add_scratch(lowered_, bytes_of(heads, problem_.batch * batch));
+    const BufferArgument scratch = lowered_.add_scratch(bytes_of(heads, problem_.batch * batch));
     return placed(std::move(heads), {scratch, {batch, Dim(heads.depth), row, 1}});
   }
 
@@ -92,9 +87,9 @@ class Placing {
     const BufferArgument cache =
         present != ir::kNoValue
             ? BufferArgument::value(present)
-            : add_scratch(lowered_, elements * (bit_width(graph_.value(past).dtype) / 8));
+            : lowered_.add_scratch(elements * (bit_width(graph_.value(past).dtype) / 8));
     lowered_.launches.push_back(
-        bring_past_launch(graph_, problem_, {past, present, cache, width}, tiles_));
+        copy_past_launch(graph_, problem_, {past, present, cache, width}, tiles_));
     return cache;
   }
 
@@ -105,25 +100,25 @@ class Placing {
     if (past == ir::kNoValue) return {as_given_or_placed(std::move(heads)), {}};
     const BufferArgument cache = brought_past(heads, past, present);
     if (attention_.has_codes()) {
-      return {decoded(heads, {cache, scale, heads.depth}),
+      return {dequantized(heads, {cache, scale, heads.depth}),
               code_words(problem_, cache, problem_.all_keys, heads.depth)};
     }
     heads.behind_past = true;
     return {placed(heads, {cache, cache_strides(heads)}), {}};
   }
 
-  HeadRows decoded(const NewHeads& heads, const CacheCodes& cache) {
+  HeadRows dequantized(const NewHeads& heads, const CacheCodes& cache) {
     const DType own = graph_.value(heads.from).dtype;
-    const DType wide = decoded_ == DType::kUndefined ? own : decoded_;
+    const DType wide = dequantized_ == DType::kUndefined ? own : dequantized_;
     const HeadStrides strides = cache_strides(heads);
     const BufferArgument numbers =
-        add_scratch(lowered_, problem_.batch * strides.batch * (bit_width(wide) / 8));
+        lowered_.add_scratch(problem_.batch * strides.batch * (bit_width(wide) / 8));
     const HeadRows fresh = as_given_or_placed(heads);
     around_codes_.push_back(
         append_codes_launch(graph_, problem_, cache, fresh.buffer, own, fresh.strides, tiles_));
-    Launch decode = decode_cache_launch(graph_, problem_, cache, numbers, wide, tiles_);
-    decode.tasks = decode.tasks * reads_numbers_;
-    if (!decode.tasks.is(0)) around_codes_.push_back(std::move(decode));
+    Launch dequantize = dequantize_cache_launch(graph_, problem_, cache, numbers, wide, tiles_);
+    dequantize.tasks = dequantize.tasks * reads_numbers_;
+    if (!dequantize.tasks.is(0)) around_codes_.push_back(std::move(dequantize));
     return {numbers, strides};
   }
 
@@ -132,7 +127,7 @@ class Placing {
   const AttentionProblem& problem_;
   const ir::Attention& attention_;
   const HeadTiles& tiles_;
-  const DType decoded_;  // what codes become; kUndefined: the type of the new heads
+  const DType dequantized_;  // what codes become; kUndefined: the type of the new heads
   const Dim reads_numbers_;
   Lowered& lowered_;
   std::vector<NewHeads> moved_;
@@ -151,7 +146,7 @@ Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const
   b.loop(first, end, b.index(kLanes), {}, [&](ValueId at, auto) {
     const ValueId left = b.sub(end, at);
     const Tile codes = b.load({source, at, {}, {left}}, {kLanes});
-    b.store({target, at, {}, {left}}, decode_tile(b, codes, dtype));
+    b.store({target, at, {}, {left}}, dequantize_tile(b, codes, dtype));
     return std::vector<ValueId>{};
   });
   return writer.finish(ceil_div(elements, kChunk), kChunk / 8);
@@ -183,7 +178,7 @@ AttentionOperands widened_operands(const ir::Graph& graph, const ir::Node& node,
     const bool is_given = rows.buffer.kind == BufferArgument::Kind::kValue && !problem.has_past();
     const Dim elements =
         is_given ? element_count(*graph.value(fresh).shape) : problem.batch * rows.strides.batch;
-    const BufferArgument f32 = add_scratch(lowered, elements * 4);
+    const BufferArgument f32 = lowered.add_scratch(elements * 4);
     lowered.launches.push_back(convert_launch(dtype, rows.buffer, f32, elements));
     rows.buffer = f32;
   };

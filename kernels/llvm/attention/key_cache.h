@@ -1,6 +1,6 @@
 // What an attention kernel reads, one tensor each for q, keys and values: new heads are normed and
 // rotated, caches appended to first (present = past, then the new rows, then zeros), and codes in
-// them decoded. For the host 16-bit keys and values are converted to f32.
+// them dequantised. For the host 16-bit keys and values are converted to f32.
 #pragma once
 
 #include "kernels/llvm/attention/place_heads.h"

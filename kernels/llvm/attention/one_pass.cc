@@ -113,12 +113,12 @@ class OnePass {
 
   void load_queries() {
     queries_ = b_.alloc(DType::kF32, problem_.depth * lanes_);
-    sums_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
+    accumulators_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
     const ValueId base = b_.add(head_offset(query_strides_, task_.head),
                                 b_.mul(task_.first_query, dim(query_strides_.row)));
     const auto scaled = [&](Tile codes) {
-      const Tile numbers = decode_tile(b_, codes, graph_.value(attention_.q).dtype);
+      const Tile numbers = dequantize_tile(b_, codes, graph_.value(attention_.q).dtype);
       return b_.mul(numbers, b_.constant(DType::kF32, problem_.scale, b_.type(numbers).shape));
     };
     const ValueId lane = dim(lane_stride(query_strides_)), column = dim(query_strides_.column);
@@ -135,7 +135,7 @@ class OnePass {
           b_.store({queries_, scratch_row(d), {}, {}}, scaled(codes));
         });
     b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
-      b_.store({sums_, scratch_row(d), {}, {}}, f32(0));
+      b_.store({accumulators_, scratch_row(d), {}, {}}, f32(0));
       return Nothing{};
     });
   }
@@ -223,9 +223,9 @@ class OnePass {
     const DType dtype = graph_.value(attention_.sinks).dtype;
     if (lanes_are_heads_) {
       const Tile codes = b_.load({sinks_, task_.head, {b_.index(1)}, {lanes_left_}}, {lanes_});
-      return b_.cast(decode_tile(b_, codes, dtype), DType::kF32);
+      return b_.cast(dequantize_tile(b_, codes, dtype), DType::kF32);
     }
-    const Tile sink = decode_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype);
+    const Tile sink = dequantize_tile(b_, b_.load({sinks_, task_.head, {}, {}}, {}), dtype);
     return b_.splat(b_.cast(sink, DType::kF32), {lanes_});
   }
 
@@ -340,7 +340,7 @@ class OnePass {
     const ValueId base =
         b_.add(head_offset(value_strides_, task_.kv_head), b_.mul(key, dim(value_strides_.row)));
     for_micro_tiles(b_.index(problem_.value_depth), [&](ValueId d, int height) {
-      const codegen::Access at{sums_, scratch_row(d), {}, {}};
+      const codegen::Access at{accumulators_, scratch_row(d), {}, {}};
       const Tile scale = b_.broadcast(correction, {height, lanes_});
       const Tile before = b_.mul(b_.load(at, {height, lanes_}), scale);
       const ValueId offset = b_.add(base, b_.mul(d, dim(value_strides_.column)));
@@ -357,15 +357,17 @@ class OnePass {
     for_columns(
         problem_.y, problem_.value_depth,
         [&](ValueId d) {
-          const Tile sums = b_.load({sums_, scratch_row(d), {}, {}}, {kTurned, lanes_});
-          const Tile values = b_.mul(sums, b_.broadcast(factor_, {kTurned, lanes_}));
+          const Tile accumulators =
+              b_.load({accumulators_, scratch_row(d), {}, {}}, {kTurned, lanes_});
+          const Tile values = b_.mul(accumulators, b_.broadcast(factor_, {kTurned, lanes_}));
           b_.store({y_, b_.add(base, d), {lane, b_.index(1)}, {}},
-                   encode_tile(b_, b_.transpose(values), dtype));
+                   quantize_tile(b_, b_.transpose(values), dtype));
         },
         [&](ValueId d) {
-          const Tile value = b_.mul(b_.load({sums_, scratch_row(d), {}, {}}, {lanes_}), factor_);
+          const Tile value =
+              b_.mul(b_.load({accumulators_, scratch_row(d), {}, {}}, {lanes_}), factor_);
           const ValueId at = b_.add(base, b_.mul(d, column));
-          b_.store({y_, at, {lane}, {lanes_left_}}, encode_tile(b_, value, dtype));
+          b_.store({y_, at, {lane}, {lanes_left_}}, quantize_tile(b_, value, dtype));
         });
   }
 
@@ -383,8 +385,8 @@ class OnePass {
           y_ = kNone;
   AttentionTask task_{};
   ValueId lanes_left_ = kNone;
-  ValueId queries_ = kNone, sums_ = kNone, scores_ = kNone;  // scratch
-  Tile factor_ = kNone;                                      // of sums in the result
+  ValueId queries_ = kNone, accumulators_ = kNone, scores_ = kNone;  // scratch
+  Tile factor_ = kNone;  // of accumulators in the result
 };
 
 // As many lanes as heads share keys, in whole registers.
@@ -393,7 +395,7 @@ MicroTile step_tile(const AttentionProblem& problem, const codegen::HostTarget& 
   int lanes = host.lanes_f32();
   while (lanes < problem.group() && lanes < tile.columns) lanes *= 2;
   if (lanes >= tile.columns) return tile;
-  // Twelve sums in flight hide the latency of one.
+  // Twelve accumulators in flight hide the latency of one.
   return {lanes, {12, 4, 1}, tile.k_step};
 }
 

@@ -54,7 +54,7 @@ Described describe(const ir::Graph& graph, const ir::Node& node) {
   };
   if (q.size() != 3 || cache.size() != 4 || table.size() != 2 || !q[1].is_constant() ||
       !cache[1].is_constant() || !cache[2].is_constant() || !cache[3].is_constant()) {
-    return refuse("pages, heads or their sizes are not known");
+    return refuse("page or head sizes are not static");
   }
   p.tokens = q[0];
   p.sequences = table[0];
@@ -64,26 +64,28 @@ Described describe(const ir::Graph& graph, const ir::Node& node) {
   p.kv_heads = cache[2].value();
   p.depth = cache[3].value();
   p.q_heads = q[1].value();
-  if (p.page % kKeys != 0) return refuse(fmt::format("pages of {} keys", p.page));
+  if (p.page % kKeys != 0)
+    return refuse(fmt::format("a page of {} tokens is not a multiple of {}", p.page, kKeys));
   const DType own = graph.value(p.attention.q).dtype;
   for (const ir::ValueId id : {p.attention.q, p.attention.k, p.attention.v, node.outputs[0]}) {
     const DType type = graph.value(id).dtype;
     if (type != own || compute_type(type) != DType::kF32) {
-      return refuse(fmt::format("operands of {}", name(type)));
+      return refuse(fmt::format("operands of type {} are not supported", name(type)));
     }
   }
   const bool has_codes = p.attention.has_codes();
   for (const ir::ValueId id : {p.attention.key_cache, p.attention.value_cache}) {
     const DType type = graph.value(id).dtype;
     const bool is_code = type == DType::kI8 || type == DType::kF8E4M3FN;
-    if (has_codes ? !is_code : type != own) return refuse(fmt::format("pages of {}", name(type)));
+    if (has_codes ? !is_code : type != own)
+      return refuse(fmt::format("a paged KV cache of {} is not supported", name(type)));
   }
   for (const ir::ValueId id : {p.attention.k_scale, p.attention.v_scale}) {
     if (!has_codes) break;
     const Dim count = id == ir::kNoValue ? Dim(0) : element_count(shape(id));
     if (!count.is(1) && !count.is(p.row())) {
       return refuse(
-          fmt::format("{} scales of pages with {} heads of {}", count.text(), p.kv_heads, p.depth));
+          fmt::format("{} KV scales for {} heads of {}", count.text(), p.kv_heads, p.depth));
     }
   }
   p.scale =
@@ -220,7 +222,7 @@ class AppendToPages : Paged {
   }
 
   Tile coded(Tile elements, ir::ValueId scale, ValueId column, ValueId left) {
-    const Tile numbers = decode_tile(b_, elements, dtype(attention_.k));
+    const Tile numbers = dequantize_tile(b_, elements, dtype(attention_.k));
     const Tile scaled = b_.div(numbers, scales(scale, column, left, {columns_}));
     return to_codes(b_, scaled, dtype(attention_.key_cache));
   }
@@ -271,14 +273,14 @@ class AttendPages : Paged {
 
   void stage() {
     query_ = b_.alloc(DType::kF32, problem_.depth);
-    sums_ = b_.alloc(DType::kF32, problem_.depth);
+    accumulators_ = b_.alloc(DType::kF32, problem_.depth);
     const ValueId from = b_.mul(b_.task(), b_.index(problem_.depth));
     for_columns([&](ValueId column, ValueId left) {
       const Tile codes = b_.load({q_, b_.add(from, column), {}, {left}}, {columns_});
       const Tile scaled =
-          b_.mul(decode_tile(b_, codes, dtype(attention_.q)), f32(problem_.scale, {columns_}));
+          b_.mul(dequantize_tile(b_, codes, dtype(attention_.q)), f32(problem_.scale, {columns_}));
       b_.store({query_, column, {}, {left}}, scaled);
-      b_.store({sums_, column, {}, {left}}, f32(0, {columns_}));
+      b_.store({accumulators_, column, {}, {left}}, f32(0, {columns_}));
     });
   }
 
@@ -286,7 +288,7 @@ class AttendPages : Paged {
   Tile walk() {
     Tile maximum = f32(kMinusInfinity), total = f32(0);
     if (sinks_ != kNone) {
-      maximum = decode_tile(b_, b_.load({sinks_, head_, {}, {}}, {}), dtype(attention_.sinks));
+      maximum = dequantize_tile(b_, b_.load({sinks_, head_, {}, {}}, {}), dtype(attention_.sinks));
       total = f32(1);
     }
     const ValueId keys = b_.index(kKeys);
@@ -316,7 +318,7 @@ class AttendPages : Paged {
     const Tile codes = b_.load(
         {cache, b_.add(at, column), {b_.index(problem_.row()), b_.index(1)}, {rows_left, left}},
         {kKeys, columns_});
-    if (!attention_.has_codes()) return decode_tile(b_, codes, dtype(id));
+    if (!attention_.has_codes()) return dequantize_tile(b_, codes, dtype(id));
     const ir::ValueId scale = id == attention_.key_cache ? attention_.k_scale : attention_.v_scale;
     return b_.mul(numbers_of(b_, codes, dtype(id)),
                   scales(scale, b_.add(head_at_, column), left, {kKeys, columns_}));
@@ -359,9 +361,9 @@ class AttendPages : Paged {
     for_columns([&](ValueId column, ValueId left) {
       const Tile value = rows_of(values_, attention_.value_cache, at, column, rows_left, left);
       const Tile added = b_.reduce(Fn::kAdd, b_.mul(value, weights), 0);
-      const codegen::Access sums{sums_, column, {}, {left}};
-      const Tile kept = b_.mul(b_.load(sums, {columns_}), b_.splat(correction, {columns_}));
-      b_.store(sums, b_.add(kept, added));
+      const codegen::Access accumulators{accumulators_, column, {}, {left}};
+      const Tile kept = b_.mul(b_.load(accumulators, {columns_}), b_.splat(correction, {columns_}));
+      b_.store(accumulators, b_.add(kept, added));
     });
   }
 
@@ -370,16 +372,16 @@ class AttendPages : Paged {
     const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), total));
     const ValueId to = b_.mul(b_.task(), b_.index(problem_.depth));
     for_columns([&](ValueId column, ValueId left) {
-      const Tile sums = b_.load({sums_, column, {}, {left}}, {columns_});
-      const Tile result = b_.mul(sums, b_.splat(factor, {columns_}));
+      const Tile accumulators = b_.load({accumulators_, column, {}, {left}}, {columns_});
+      const Tile result = b_.mul(accumulators, b_.splat(factor, {columns_}));
       b_.store({y_, b_.add(to, column), {}, {left}},
-               encode_tile(b_, result, dtype(node_.outputs[0])));
+               quantize_tile(b_, result, dtype(node_.outputs[0])));
     });
   }
 
   ValueId q_, keys_, values_, sinks_, y_;
   ValueId head_ = kNone, head_at_ = kNone, first_ = kNone, end_ = kNone;
-  ValueId query_ = kNone, sums_ = kNone;  // scratch
+  ValueId query_ = kNone, accumulators_ = kNone;  // scratch
 };
 
 Support supports_pages(const ir::Graph& graph, const ir::Node& node, const Settings&) {
@@ -392,7 +394,7 @@ Lowered lower_pages(const ir::Graph& graph, const ir::Node& node, const Settings
   const std::array caches = {problem.attention.key_cache, problem.attention.value_cache};
   for (size_t i = 0; i < caches.size(); ++i) {
     Launch copy = emit_loop(copy_problem(graph, caches[i], node.outputs[1 + i]), settings);
-    copy.brings_over = BringsOver{caches[i], node.outputs[1 + i]};
+    copy.elidable_copy = ElidableCopy{caches[i], node.outputs[1 + i]};
     lowered.launches.push_back(std::move(copy));
   }
   lowered.launches.push_back(AppendToPages(graph, node, problem, settings).emit());

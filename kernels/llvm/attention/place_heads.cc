@@ -167,7 +167,7 @@ class PlaceHeads {
     for_columns(turned, operand_->depth, [&](ValueId column, ValueId left, int columns) {
       const bool as_it_is = here_.norm == kNone;
       const Tile codes = load(column, left, columns);
-      store(column, left, 1, as_it_is ? codes : encoded(normed(codes, column, left, 1)));
+      store(column, left, 1, as_it_is ? codes : quantized(normed(codes, column, left, 1)));
     });
   }
 
@@ -208,8 +208,8 @@ class PlaceHeads {
   }
 
   DType type() const { return graph_.value(operand_->from).dtype; }
-  Tile decoded(Tile codes) { return decode_tile(b_, codes, type()); }
-  Tile encoded(Tile numbers) { return encode_tile(b_, numbers, type()); }
+  Tile dequantized(Tile codes) { return dequantize_tile(b_, codes, type()); }
+  Tile quantized(Tile numbers) { return quantize_tile(b_, numbers, type()); }
 
   // 1 / sqrt(mean(x²) + epsilon) of each head.
   Tile reciprocal_root() {
@@ -219,7 +219,7 @@ class PlaceHeads {
     const Tile squares = b_.loop(b_.index(0), b_.index(depth), b_.index(columns), {zero},
                                  [&](ValueId column, auto sum) {
                                    const ValueId left = elements_left(b_, depth, columns, column);
-                                   const Tile x = decoded(load(column, left, columns));
+                                   const Tile x = dequantized(load(column, left, columns));
                                    return std::vector<ValueId>{b_.fma(x, x, sum[0])};
                                  })[0];
     const std::vector<int> shape = {tiles_.heads};
@@ -231,12 +231,12 @@ class PlaceHeads {
 
   // The numbers of a tile whose columns begin at `column` and stand `step` apart.
   Tile normed(Tile codes, ValueId column, ValueId left, int64_t step) {
-    const Tile x = decoded(codes);
+    const Tile x = dequantized(codes);
     if (here_.norm == kNone) return x;
     const std::vector<int> shape = b_.type(x).shape;
     const Tile weight =
-        decode_tile(b_, b_.load({here_.norm, column, {b_.index(step)}, {left}}, {shape[1]}),
-                    graph_.value(operand_->norm).dtype);
+        dequantize_tile(b_, b_.load({here_.norm, column, {b_.index(step)}, {left}}, {shape[1]}),
+                        graph_.value(operand_->norm).dtype);
     const Tile factor = b_.broadcast(b_.reshape(normal_, {tiles_.heads, 1}), shape);
     return b_.mul(b_.mul(x, factor), b_.broadcast(weight, shape));
   }
@@ -252,14 +252,14 @@ class PlaceHeads {
       const Tile y = normed(load(second, left, columns, step), second, left, step);
       const Tile cos = angles(cos_, attention_.cos, angle, left, columns);
       const Tile sin = angles(sin_, attention_.sin, angle, left, columns);
-      store(first, left, step, encoded(b_.sub(b_.mul(x, cos), b_.mul(y, sin))));
-      store(second, left, step, encoded(b_.add(b_.mul(x, sin), b_.mul(y, cos))));
+      store(first, left, step, quantized(b_.sub(b_.mul(x, cos), b_.mul(y, sin))));
+      store(second, left, step, quantized(b_.add(b_.mul(x, sin), b_.mul(y, cos))));
     });
   }
 
   Tile angles(ValueId buffer, ir::ValueId id, ValueId angle, ValueId left, int columns) {
     const Tile codes = b_.load({buffer, b_.add(angles_at_, angle), {}, {left}}, {columns});
-    return b_.broadcast(decode_tile(b_, codes, graph_.value(id).dtype), tile_shape(columns));
+    return b_.broadcast(dequantize_tile(b_, codes, graph_.value(id).dtype), tile_shape(columns));
   }
 
   const ir::Graph& graph_;
@@ -279,16 +279,16 @@ class PlaceHeads {
   Tile normal_ = kNone;
 };
 
-class BringPast {
+class CopyPast {
  public:
-  BringPast(const ir::Graph& graph, const AttentionProblem& problem, const PastRows& cache,
-            const HeadTiles& tiles)
+  CopyPast(const ir::Graph& graph, const AttentionProblem& problem, const PastRows& cache,
+           const HeadTiles& tiles)
       : problem_(problem),
         cache_(cache),
         tiles_(tiles),
         type_(storage_type(graph.value(cache.past).dtype)),
         columns_(tiles.width_of(cache.depth)),
-        writer_("bring_past"),
+        writer_("copy_past"),
         b_(writer_.builder) {
     past_ = writer_.buffer("past", type_, BufferArgument::value(cache.past));
     present_ = writer_.buffer("present", type_, cache.to);
@@ -314,7 +314,7 @@ class BringPast {
     Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (cache_.depth / 8 + 1));
     launch.threads = tiles_.threads;
     if (cache_.present != ir::kNoValue) {
-      launch.brings_over = BringsOver{cache_.past, cache_.present};
+      launch.elidable_copy = ElidableCopy{cache_.past, cache_.present};
     }
     return launch;
   }
@@ -413,9 +413,9 @@ Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& proble
   return PlaceHeads(graph, problem, operands, tiles).emit();
 }
 
-Launch bring_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
-                         const PastRows& cache, const HeadTiles& tiles) {
-  return BringPast(graph, problem, cache, tiles).emit();
+Launch copy_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                        const PastRows& cache, const HeadTiles& tiles) {
+  return CopyPast(graph, problem, cache, tiles).emit();
 }
 
 }  // namespace tenon::kernels

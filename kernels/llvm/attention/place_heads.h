@@ -1,10 +1,10 @@
 // Heads brought to where an attention kernel reads them, as launches in front of it:
 //
 //   place_heads   new heads of q, k and v: normed, rotated, to scratch or behind a cache's past
-//   bring_past    the past of a cache, and zeros behind the new rows, where present is not past's
-//                 own memory: left out at Run where it is (BringsOver)
+//   copy_past    the past of a cache, and zeros behind the new rows, where present is not past's
+//                 own memory: left out at Run where it is (ElidableCopy)
 //
-// A task of place_heads has one token and some heads; one of bring_past some rows of one head. The
+// A task of place_heads has one token and some heads; one of copy_past some rows of one head. The
 // same code serves the host and GPUs, with tiles of one head or of several.
 #pragma once
 
@@ -26,7 +26,7 @@ struct HeadTiles {
   int rows;                // of a cache in one tile
   Dim rows_per_task;
   int columns;  // at most
-  int threads;  // of a block
+  int threads;  // of a CTA
 
   static HeadTiles for_host(const AttentionProblem& problem);
   static HeadTiles for_gpu();
@@ -57,7 +57,7 @@ struct PastRows {
   BufferArgument to;
   int64_t depth;  // elements of a row
 };
-Launch bring_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
-                         const PastRows& cache, const HeadTiles& tiles);
+Launch copy_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                        const PastRows& cache, const HeadTiles& tiles);
 
 }  // namespace tenon::kernels

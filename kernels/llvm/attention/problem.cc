@@ -56,9 +56,10 @@ Support describe_mask(const ir::Graph& graph, AttentionProblem& problem) {
   problem.mask_type = mask.dtype;
   if (mask.dtype != DType::kBool && mask.dtype != DType::kF32 && mask.dtype != DType::kF16 &&
       mask.dtype != DType::kBF16) {
-    return Support::no(fmt::format("a mask of type {}", name(mask.dtype)));
+    return Support::no(fmt::format("a mask of type {} is not supported", name(mask.dtype)));
   }
-  if (!mask.shape || mask.shape->size() > 4) return Support::no("a mask of unknown rank");
+  if (!mask.shape || mask.shape->size() > 4)
+    return Support::no("the mask's rank is unknown or above 4");
   const Shape strides = contiguous_strides(*mask.shape);
   const Shape wanted = masked_shape(problem);
   Dim* const targets[] = {&problem.mask_batch, &problem.mask_head, &problem.mask_query,
@@ -84,15 +85,16 @@ Support describe_positions(const ir::Graph& graph, AttentionProblem& problem) {
   const ir::Attention& attention = problem.attention;
   if (attention.positions == ir::kNoValue) {
     if (attention.kv_lengths != ir::kNoValue) return Support::yes();
-    return Support::no("rotary without positions, and no lengths that they follow from");
+    return Support::no("rotary embedding with neither position_ids nor sequence lengths");
   }
   const ir::Value& positions = graph.value(attention.positions);
   if (positions.dtype != DType::kI32 && positions.dtype != DType::kI64) {
-    return Support::no(fmt::format("positions of type {}", name(positions.dtype)));
+    return Support::no(
+        fmt::format("position_ids of type {} are not supported", name(positions.dtype)));
   }
   if (!positions.shape || positions.shape->size() != 2 ||
       !((*positions.shape)[1] == problem.keys)) {
-    return Support::no("rotary positions that are not [batch, tokens]");
+    return Support::no("position_ids are not [batch, sequence]");
   }
   problem.position_batch = stride_unless_one((*positions.shape)[0], problem.keys);
   return Support::yes();
@@ -103,25 +105,25 @@ Support describe_rotary(const ir::Graph& graph, AttentionProblem& problem) {
   if (!attention.has_rotary()) return Support::yes();
   const ir::Value &cos = graph.value(attention.cos), &sin = graph.value(attention.sin);
   if (!is_float(cos.dtype) || !is_float(sin.dtype)) {
-    return Support::no(fmt::format("angles of type {}", name(cos.dtype)));
+    return Support::no(fmt::format("a cos/sin cache of type {} is not supported", name(cos.dtype)));
   }
   if (!cos.shape || !sin.shape || *cos.shape != *sin.shape || cos.shape->empty() ||
       !cos.shape->back().is_constant()) {
-    return Support::no("cos and sin of different or unknown shapes");
+    return Support::no("cos and sin caches have different or unknown shapes");
   }
   const Shape& shape = *cos.shape;
   problem.angles = shape.back().value();
   problem.has_angle_table = shape.size() == 2;
   if (2 * problem.angles > problem.depth) {
-    return Support::no(
-        fmt::format("{} angles for heads of {} elements", problem.angles, problem.depth));
+    return Support::no(fmt::format("a cos/sin cache of width {} is too wide for head_size {}",
+                                   problem.angles, problem.depth));
   }
   if (problem.has_angle_table) {
     problem.angle_rows = shape[0];
     return describe_positions(graph, problem);
   }
   if (shape.size() != 3 || !(shape[1] == problem.keys)) {
-    return Support::no(fmt::format("angles {} that are no row per token", text(shape)));
+    return Support::no(fmt::format("a cos/sin cache {} without a row per token", text(shape)));
   }
   problem.angle_batch = stride_unless_one(shape[0], problem.keys * problem.angles);
   return Support::yes();
@@ -137,25 +139,27 @@ Support describe_cache(const ir::Graph& graph, const AttentionProblem& problem) 
     const DType type = graph.value(past).dtype;
     if (!attention.has_codes()) {
       if (type == graph.value(fresh).dtype) return Support::yes();
-      return Support::no("the cache has another type than the new keys");
+      return Support::no("past and new KV have different types");
     }
     if (type != stored_type(attention.cache_type) ||
         (attention.cache_type == DType::kI4 && depth % 2 != 0)) {
-      return Support::no(fmt::format("codes of {} for heads of {} in a cache of {}",
-                                     name(attention.cache_type), depth, name(type)));
+      return Support::no(
+          fmt::format("{} KV with head_size {} in a cache of type {} is not supported",
+                      name(attention.cache_type), depth, name(type)));
     }
     const ir::Value* const factor = scale == ir::kNoValue ? nullptr : &graph.value(scale);
     if (factor == nullptr || factor->dtype != DType::kF32 || !factor->shape) {
-      return Support::no("codes in the cache without a scale of f32");
+      return Support::no("a quantised KV cache without a float32 scale");
     }
     const Dim count = element_count(*factor->shape);
     if (!count.is(1) && !count.is(attention.kv_heads * depth)) {
-      return Support::no(fmt::format("{} scales of a cache with {} heads of {}", count.text(),
-                                     attention.kv_heads, depth));
+      return Support::no(
+          fmt::format("{} KV scales for {} heads of {}", count.text(), attention.kv_heads, depth));
     }
     return Support::yes();
   };
-  if (attention.has_codes() && !problem.has_past()) return Support::no("codes without a cache");
+  if (attention.has_codes() && !problem.has_past())
+    return Support::no("quantised KV without a cache");
   const Support keys = fits(attention.past_k, attention.k, attention.k_scale, problem.depth);
   if (!keys) return keys;
   return fits(attention.past_v, attention.v, attention.v_scale, problem.value_depth);
@@ -166,13 +170,13 @@ Support describe_new_heads(const ir::Graph& graph, AttentionProblem& problem) {
   const ir::Attention& attention = problem.attention;
   if (!attention.has_rotary() && !attention.has_norm()) return Support::yes();
   if (!(problem.queries == problem.keys)) {
-    return Support::no("rotary over another number of queries than of new keys");
+    return Support::no("rotary embedding with different key and query sequence lengths");
   }
   for (const ir::ValueId norm : {attention.q_norm, attention.k_norm}) {
     if (norm == ir::kNoValue) continue;
     const ir::Value& weight = graph.value(norm);
     if (!is_float(weight.dtype) || !weight.shape || *weight.shape != Shape{problem.depth}) {
-      return Support::no("a norm of heads whose weight is not one number per element");
+      return Support::no("a QK norm whose weight does not have head_size elements");
     }
   }
   return describe_rotary(graph, problem);
@@ -229,8 +233,8 @@ std::vector<SizeCheck> operand_sizes(const ir::Graph& graph, const AttentionProb
 Support sizes_agree(const std::vector<SizeCheck>& checks) {
   for (const SizeCheck& check : checks) {
     if (ir::decide(check.left, check.relation, check.right) != false) continue;
-    return Support::no(fmt::format("sizes {} and {} of its operands do not fit together",
-                                   check.left.text(), check.right.text()));
+    return Support::no(
+        fmt::format("operand sizes {} and {} do not match", check.left.text(), check.right.text()));
   }
   return Support::yes();
 }
@@ -263,20 +267,20 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   };
   if (attention.q_heads <= 0 || attention.kv_heads <= 0 ||
       attention.q_heads % attention.kv_heads != 0) {
-    return refuse(
-        fmt::format("{} query heads on {} key heads", attention.q_heads, attention.kv_heads));
+    return refuse(fmt::format("{} query heads are not a multiple of {} KV heads", attention.q_heads,
+                              attention.kv_heads));
   }
   const auto q = head_dims(graph.value(attention.q), attention.q_layout, attention.q_heads);
   const auto k = head_dims(graph.value(attention.k), attention.k_layout, attention.kv_heads);
   const auto v = head_dims(graph.value(attention.v), attention.v_layout, attention.kv_heads);
   const auto y = head_dims(graph.value(node.outputs[0]), attention.y_layout, attention.q_heads);
-  if (!q || !k || !v || !y) return refuse("an operand does not have the layout that was matched");
+  if (!q || !k || !v || !y) return refuse("an operand's rank does not match its layout");
   if (!q->columns.is_constant() || !v->columns.is_constant()) {
-    return refuse("the size of a head is not fixed");
+    return refuse("head_size is not static");
   }
   for (const ir::ValueId id : {attention.q, attention.k, attention.v, node.outputs[0]}) {
     if (!is_float(graph.value(id).dtype)) {
-      return refuse(fmt::format("attention over {}", name(graph.value(id).dtype)));
+      return refuse(fmt::format("attention in {} is not supported", name(graph.value(id).dtype)));
     }
   }
   problem.batch = q->batch;
@@ -293,7 +297,7 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
       attention.scale != 0 ? attention.scale : 1.0f / std::sqrt(static_cast<float>(problem.depth));
   if (problem.has_past()) {
     const ir::Value& past = graph.value(attention.past_k);
-    if (!past.shape || past.shape->size() != 4) return refuse("a cache of unknown rank");
+    if (!past.shape || past.shape->size() != 4) return refuse("the KV cache is not of rank 4");
     problem.past = (*past.shape)[2];
     problem.all_keys = problem.past + problem.keys;
     // A cache that is written in place keeps its size.

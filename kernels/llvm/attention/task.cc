@@ -77,7 +77,7 @@ ValueId apply_mask(Builder& b, const AttentionProblem& problem, ValueId scores, 
   const double given = problem.attention.mask_fill;
   const double fill = std::isinf(given) ? given : std::clamp(given, lowest, -lowest) * per_one;
   if (problem.mask_type == DType::kBool) return b.select(codes, scores, number(fill));
-  const ValueId bias = decode_tile(b, codes, problem.mask_type);
+  const ValueId bias = dequantize_tile(b, codes, problem.mask_type);
   ValueId finite = bias;
   if (problem.mask_type != DType::kF16) {
     finite = b.select(b.compare(Fn::kLess, bias, number(lowest)), number(lowest), bias);

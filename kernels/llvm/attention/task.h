@@ -32,8 +32,8 @@ codegen::ValueId apply_mask(codegen::Builder& b, const AttentionProblem& problem
 // one factor makes the power of two, and nothing is too large.
 codegen::ValueId exp_at_most_one(codegen::Builder& b, codegen::ValueId x);
 
-// Where sums, which are 0, are the result whatever they would be divided by: rows that saw no key.
-// Those of a softmax over keys that are all hidden become 0 / 0.
+// Where accumulators, which are 0, are the result whatever they would be divided by: rows that saw
+// no key. Those of a softmax over keys that are all hidden become 0 / 0.
 codegen::ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem,
                                  codegen::ValueId total);
 

@@ -412,7 +412,7 @@ Support supports_stores(const LoopProblem& problem, const LoopSchedule& schedule
                                      : is_byte_aligned(store.place, schedule.vector_axis, dtype);
     if (!whole) {
       return Support::no(
-          fmt::format("rows of the {} result do not begin at whole bytes", name(dtype)));
+          fmt::format("rows of the {} output do not begin at whole bytes", name(dtype)));
     }
   }
   return Support::yes();
@@ -442,15 +442,15 @@ Launch emit_loop(const LoopProblem& problem, const Settings& settings) {
 
 Support LoopRow::supports(const LoopProblem& problem, const Settings& settings) {
   const LoopSchedule schedule = make_schedule(problem, settings);
-  if (!schedule.whole_row) return Support::no("no row of the loop is held by one block");
+  if (!schedule.whole_row) return Support::no("a row of the loop does not fit one CTA");
   std::vector<int> kept = schedule.outer_axes;
   if (schedule.row_axis >= 0) kept.push_back(schedule.row_axis);
-  if (!std::ranges::is_sorted(kept)) return Support::no("rows of the loop are numbered otherwise");
+  if (!std::ranges::is_sorted(kept)) return Support::no("the loop walks its rows in another order");
   if (problem.stores.size() != 1 ||
       !(axes_of(problem.stores[0].place) >> schedule.vector_axis & 1)) {
-    return Support::no("the loop gives something else than rows");
+    return Support::no("the loop's output is not one matrix of rows");
   }
-  if (!problem.checks.empty()) return Support::no("the loop reads by indices");
+  if (!problem.checks.empty()) return Support::no("the loop gathers");
   return Support::yes();
 }
 

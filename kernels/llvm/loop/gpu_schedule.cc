@@ -1,4 +1,4 @@
-// How a loop problem is walked by a GPU: one task is one block of threads, and a tile's elements
+// How a loop problem is walked by a GPU: one task is one CTA, and a tile's elements
 // are dealt over them.
 #include <algorithm>
 #include <bit>
@@ -28,10 +28,10 @@ constexpr int64_t kLongestHeldRow = 16384;
 // A block with a row of this length has work enough: with a second one it would load only after
 // having stored the first.
 constexpr int64_t kLoneRow = 1024;
-// Rows shorter than this leave most of a block idle unless it takes several.
+// Rows shorter than this leave most of a CTA idle unless it takes several.
 constexpr int64_t kShortRow = 64;
-// A block takes several tiles only where every multiprocessor still gets this many blocks.
-constexpr int64_t kBlocksPerMultiprocessor = 64, kMostTiles = 8;
+// A CTA takes several tiles only where every SM still gets this many CTAs.
+constexpr int64_t kCtasPerSm = 64, kMostTiles = 8;
 // Shared memory for values between stages; the rest serves exchanges between threads.
 constexpr int64_t kMostStashBytes = 160 << 10, kExchangeBytes = 32 << 10;
 
@@ -228,7 +228,7 @@ class GpuScheduler {
     Dim outer = 1;
     for (int axis : schedule_.outer_axes) outer = outer * problem_.domain[axis];
 
-    const Dim enough = kBlocksPerMultiprocessor * std::max(1, target_.multiprocessors);
+    const Dim enough = kCtasPerSm * std::max(1, target_.sm_count);
     const Dim several = floor_div(outer * row_tiles * vector_tiles, enough);
     const bool is_alone = schedule_.whole_row && schedule_.lanes >= kLoneRow;
     const Dim together = is_alone ? Dim(1) : max(Dim(1), min(several, Dim(kMostTiles)));

@@ -146,12 +146,11 @@ Tile Reducer::finish(Accumulator accumulator, bool fold_lanes) const {
 
 Support supports_reduction(const ir::Graph& body, const ir::Node& node) {
   const Rule* rule = find_rule(node.op);
-  if (rule == nullptr)
-    return Support::no(fmt::format("{} is no reduction that kernels know", node.op));
+  if (rule == nullptr) return Support::no(fmt::format("no kernel for the reduction {}", node.op));
   const DType type = body.value(node.input(0)).dtype;
   if (Support answer = supports_type(type); !answer) return answer;
   if (combiner(*rule, compute_type(type)) == Fn::kNone) {
-    return Support::no(fmt::format("{} of {}", node.op, name(type)));
+    return Support::no(fmt::format("{} of {} is not supported", node.op, name(type)));
   }
   return Support::yes();
 }

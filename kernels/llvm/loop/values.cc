@@ -32,11 +32,11 @@ void Values::hoist() {
   for (const tiling::Access& load : problem_.loads) {
     if (problem_.is_baked(load.input)) continue;
     places_.hoist_gathers(load);
-    if (is_settled(load.value)) number(load.value);
+    if (is_hoistable(load.value)) number(load.value);
   }
   for (ir::NodeId id : problem_.region) {
     const ir::Node& node = body_.node(id);
-    if (!is_reduction(node) && is_settled(node.output(0)) && operands_known(node)) {
+    if (!is_reduction(node) && is_hoistable(node.output(0)) && operands_known(node)) {
       number(node.output(0));
     } else if (divides_by_sum(node) && find(numbers_, node.input(1)) != kNone) {
       reciprocal(node.input(1));
@@ -78,7 +78,7 @@ Tile Values::compute(ir::ValueId id) {
   if (is_reduction(*node)) throw InternalError(fmt::format("{} is read too early", node->op));
   if (node->is("tenon::Position")) return position(*node);
   if (node->is("tenon::DimValue")) return dim_value(*node);
-  if (makes_codes(*node)) return decode_tile(b_, codes(id), body_.value(id).dtype);
+  if (makes_codes(*node)) return dequantize_tile(b_, codes(id), body_.value(id).dtype);
   if (divides_by_sum(*node)) return b_.mul(number(node->input(0)), reciprocal(node->input(1)));
   return emit_pointwise(b_, body_, *node, operands(*node));
 }
@@ -129,20 +129,20 @@ Tile Values::compute_codes(ir::ValueId id) {
   const DType dtype = body_.value(id).dtype;
   if (const tiling::Access* load = problem_.find_load(id)) {
     const bool plain = load->guards.empty() && !problem_.is_baked(load->input);
-    return plain ? elements_.load(*load) : encode_tile(b_, number(id), dtype);
+    return plain ? elements_.load(*load) : quantize_tile(b_, number(id), dtype);
   }
   const ir::Node* node = body_.producer(id);
   if (node != nullptr && makes_codes(*node) && !is_stashed(id)) {
     return emit_codes(b_, body_, *node, operands(*node));
   }
-  return encode_tile(b_, number(id), dtype);
+  return quantize_tile(b_, number(id), dtype);
 }
 
 Tile Values::load_number(const tiling::Access& load) {
   const DType dtype = body_.value(load.value).dtype;
   if (problem_.is_baked(load.input)) return baked(load.input);
-  if (load.guards.empty()) return decode_tile(b_, codes(load.value), dtype);
-  Tile value = decode_tile(b_, elements_.load(load), dtype);
+  if (load.guards.empty()) return dequantize_tile(b_, codes(load.value), dtype);
+  Tile value = dequantize_tile(b_, elements_.load(load), dtype);
   for (auto guard = load.guards.rbegin(); guard != load.guards.rend(); ++guard) {
     const Tile parts[] = {places_.guard(*guard), value, fill(*guard)};
     const std::vector<Tile> same = broadcast_operands(b_, parts);
@@ -161,7 +161,7 @@ Tile Values::fill(const tiling::Guard& guard) {
   tiling::Access scalar;
   scalar.value = scalar.input = guard.fill;
   scalar.strides.assign(problem_.domain.size(), Dim(0));
-  return decode_tile(b_, elements_.load(scalar), body_.value(guard.fill).dtype);
+  return dequantize_tile(b_, elements_.load(scalar), body_.value(guard.fill).dtype);
 }
 
 Tile Values::position(const ir::Node& node) {

@@ -68,7 +68,7 @@ class Values {
   Tile position(const ir::Node& node);
   Tile dim_value(const ir::Node& node);
 
-  bool is_settled(ir::ValueId id) const { return places_.is_open(schedule_.dependence.at(id)); }
+  bool is_hoistable(ir::ValueId id) const { return places_.is_open(schedule_.dependence.at(id)); }
   bool operands_known(const ir::Node& node) const;
   bool divides_by_sum(const ir::Node& node) const;
   bool has_sum(ir::ValueId id) const;

@@ -1,5 +1,6 @@
 // Scales and zero points of large blocks, which stand apart from the units of codes: they go from
-// memory straight to the registers of the threads that decode, those of a slot one slot ahead.
+// memory straight to the registers of the threads that dequantise, those of a stage one stage
+// ahead.
 #pragma once
 
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
@@ -8,7 +9,7 @@ namespace tenon::kernels {
 
 class ApartSides {
  public:
-  // Slots hold `units` steps of 64 k for each of `groups` of rows: the steps of a slot are dealt
+  // Stages hold `units` steps of 64 k for each of `groups` of rows: the steps of a stage are dealt
   // to the groups in turns, and each group has the same rows.
   ApartSides(codegen::Builder& b, const FragmentLayout& layout, codegen::ValueId buffer, int units,
              int groups = 1);
@@ -17,11 +18,11 @@ class ApartSides {
   struct Rows {
     codegen::ValueId row_unit, warp;
   };
-  // All blocks of slot number `step`.
+  // All blocks of stage number `step`.
   std::vector<Tile> load(const Rows& rows, codegen::ValueId step);
-  // One block for all of K: the words of one slot are those of all.
+  // One block for all of K: the words of one stage are those of all.
   bool is_constant() const { return layout_.blocks() == 1; }
-  // Those of one unit of a slot, among what was loaded for it.
+  // Those of one unit of a stage, among what was loaded for it.
   void place(std::span<const Tile> loaded, int unit, FragmentPlaces& places) const;
 
  private:

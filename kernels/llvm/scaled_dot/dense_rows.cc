@@ -12,16 +12,16 @@ using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int kLanes = kHostRowLanes;
-constexpr int kSplitThreads = 256, kSplitElements = 8 * kSplitThreads;  // of a block
+constexpr int kSplitThreads = 256, kSplitElements = 8 * kSplitThreads;  // of a CTA
 
 DType scale_type_of(const ir::Graph& graph, const ir::BlockScale& scale) {
   return scale.scale_type != DType::kUndefined ? scale.scale_type : graph.value(scale.scale).dtype;
 }
 
-// Decoded elements at i64 element numbers, whatever their width.
+// Dequantised elements at i64 element numbers, whatever their width.
 Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements, Tile mask) {
   if (!is_packed(dtype)) {
-    return decode_tile(b, b.gather(buffer, b.index(0), elements, mask), dtype);
+    return dequantize_tile(b, b.gather(buffer, b.index(0), elements, mask), dtype);
   }
   const int bits = bit_width(dtype);
   const std::vector<int> shape = b.type(elements).shape;
@@ -31,7 +31,7 @@ Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile eleme
   const Tile raw = b.gather(buffer, b.index(0), byte, mask);
   const Tile code = b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, raw, b.cast(shift, DType::kU8)),
                              b.integer_constant(DType::kU8, (1 << bits) - 1, shape));
-  return decode_tile(b, code, dtype);
+  return dequantize_tile(b, code, dtype);
 }
 
 Tile gather_f32(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements, Tile mask) {
@@ -45,10 +45,10 @@ Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& prob
   const bool scaled = problem.dot.scale_a.scale != ir::kNoValue;
   const bool integer = problem.y_type == DType::kI32 && is_byte(problem.a_type);
   if (!scaled && !integer && !has_float_rows(problem.a_type)) {
-    return Support::no("the left operand is not a float and has no scale");
+    return Support::no("integer activations without a scale");
   }
   if (scaled && problem.dot.scale_a.per_channel && problem.dot.a_k_first) {
-    return Support::no("a transposed left operand with block scales");
+    return Support::no("transposed activations with block scales are not supported");
   }
   if (scaled) {
     if (Support type = supports_type(scale_type_of(graph, problem.dot.scale_a)); !type) return type;
@@ -73,13 +73,12 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
   }
   const Dim batches = element_count(problem.a_batch);
   const Dim rows = batches * problem.m;
-  const auto id = static_cast<int32_t>(lowered.scratch.size());
-  lowered.scratch.push_back(rows * problem.k * 4);
+  const BufferArgument dense = lowered.add_scratch(rows * problem.k * 4);
 
   LaunchWriter writer("dense_rows");
   codegen::Builder& b = writer.builder;
   const ValueId a = writer.buffer("a", storage_type(problem.a_type), BufferArgument::value(dot.a));
-  const ValueId out = writer.buffer("rows", DType::kF32, BufferArgument::scratch(id));
+  const ValueId out = writer.buffer("rows", DType::kF32, dense);
   const bool has_zero = scale.zero_point != ir::kNoValue;
   const DType scale_type = scaled ? scale_type_of(graph, scale) : DType::kUndefined;
   const ValueId scales =
@@ -124,7 +123,7 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
     return std::vector<ValueId>{};
   });
   lowered.launches.push_back(writer.finish(rows, problem.k));
-  return BufferArgument::scratch(id);
+  return dense;
 }
 
 Dim row_distance(const ScaledDotProblem& problem) {
@@ -135,8 +134,7 @@ Dim row_distance(const ScaledDotProblem& problem) {
 BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, const Dim& several,
                            Lowered& lowered) {
   const int64_t k = problem.k.value(), distance = row_distance(problem).value();
-  lowered.scratch.push_back(several * problem.rows * distance * 4);
-  const auto target = BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+  const BufferArgument target = lowered.add_scratch(several * problem.rows * distance * 4);
   LaunchWriter writer("spread_rows");
   codegen::Builder& b = writer.builder;
   const ValueId from = writer.buffer("a", DType::kF32, a);
@@ -155,8 +153,7 @@ BufferArgument interleave_rows(const ScaledDotProblem& problem, BufferArgument a
                                const Dim& wanted, Lowered& lowered) {
   const int64_t k = problem.k.value();
   const Dim groups = wanted * ceil_div(problem.rows, group);
-  lowered.scratch.push_back(groups * (group * k * 4));
-  const auto target = BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+  const BufferArgument target = lowered.add_scratch(groups * (group * k * 4));
   LaunchWriter writer("interleave_rows");
   codegen::Builder& b = writer.builder;
   const ValueId from = writer.buffer("a", DType::kF32, a);
@@ -179,8 +176,7 @@ BufferArgument interleave_rows(const ScaledDotProblem& problem, BufferArgument a
 }
 
 BufferArgument room_for_terms(const ScaledDotProblem& problem, int terms, Lowered& lowered) {
-  lowered.scratch.push_back(problem.rows * problem.k * Dim(terms * 2));
-  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
+  return lowered.add_scratch(problem.rows * problem.k * Dim(terms * 2));
 }
 
 Launch split_rows(const ScaledDotProblem& problem, int terms, BufferArgument room,

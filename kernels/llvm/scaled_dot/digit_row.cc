@@ -91,13 +91,9 @@ class DigitRowWriter {
 DigitRow digit_row(const ScaledDotProblem& problem, BufferArgument a, const Dim& one, int64_t unit,
                    bool split_eights, DType digit_type, double factor, Lowered& lowered) {
   const int64_t k = problem.k.value(), units = k / unit;
-  const auto add_scratch = [&](int64_t bytes) {
-    lowered.scratch.push_back(Dim(bytes));
-    return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
-  };
   DigitRow row;
-  row.digits = add_scratch(kDigits * k);
-  row.scales = add_scratch(4 * units);
+  row.digits = lowered.add_scratch(Dim(kDigits * k));
+  row.scales = lowered.add_scratch(Dim(4 * units));
 
   LaunchWriter writer("digit_row");
   Builder& b = writer.builder;

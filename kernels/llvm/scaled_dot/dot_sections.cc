@@ -11,8 +11,9 @@ namespace {
 
 constexpr size_t kNobody = SIZE_MAX;
 
-// What one kernel can decode in the same way; sums may come out with different exponents.
-bool decode_alike(FragmentLayout a, const FragmentLayout& b) {
+// What one kernel can dequantise in the same way; accumulators may come out with different
+// exponents.
+bool dequantize_alike(FragmentLayout a, const FragmentLayout& b) {
   a.n = b.n;
   a.exponent = b.exponent;
   a.scale_shift = b.scale_shift;
@@ -54,18 +55,18 @@ Pairing pair_up(std::span<const ir::Node> dots) {
     const size_t reader = reader_of(dots, i);
     if (reader == kNobody) continue;
     if (pairing.giver[reader] != kNobody) {
-      pairing.support = Support::no("a product takes the results of two others");
+      pairing.support = Support::no("one GEMM's epilogue reads the outputs of two others");
     }
     pairing.giver[reader] = i;
     pairing.gives[i] = true;
   }
   for (size_t i = 0; i < dots.size(); ++i) {
     if (pairing.gives[i] && pairing.giver[i] != kNobody) {
-      pairing.support = Support::no("products wait for each other in a row");
+      pairing.support = Support::no("GEMMs depend on each other in a chain");
     }
   }
   if (reads_before_written(dots)) {
-    pairing.support = Support::no("a product's bias or factor is another one's result");
+    pairing.support = Support::no("one GEMM's bias or alpha is another's output");
   }
   return pairing;
 }
@@ -74,7 +75,8 @@ Support check_pair(const DotSection& section) {
   if (!section.is_paired()) return Support::yes();
   const FragmentLayout &first = section.parts[0].layout, &second = section.parts[1].layout;
   if (first.n != second.n) {
-    return Support::no(fmt::format("{} and {} columns cannot alternate", first.n, second.n));
+    return Support::no(
+        fmt::format("paired weights have different N: {} and {}", first.n, second.n));
   }
   return Support::yes();
 }
@@ -118,8 +120,8 @@ DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots
   if (!pairing.support) return refuse(pairing.support);
   agree_on_scales(parts, pairing);
   for (const DotPart& part : parts) {
-    if (decode_alike(part.layout, parts[0].layout)) continue;
-    return refuse(Support::no("the weights are decoded in different ways"));
+    if (dequantize_alike(part.layout, parts[0].layout)) continue;
+    return refuse(Support::no("the weights have different formats"));
   }
   int64_t units = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -170,7 +172,7 @@ PackRowUnit pack_all(const ir::Graph& graph, const DotSections& dots, const auto
 BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered) {
   for (DotSection& section : dots.sections) {
     for (DotPart& part : section.parts) {
-      if (!part.layout.scaled_sums) continue;
+      if (!part.layout.scales_accumulators) continue;
       part.column_scales = keep(lowered, column_scales(graph, part.problem, part.layout));
     }
   }

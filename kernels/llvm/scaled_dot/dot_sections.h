@@ -37,7 +37,7 @@ struct DotSections {
 
   const DotPart& first() const { return sections[0].parts[0]; }
   bool is_pair() const { return sections.size() == 1 && sections[0].is_paired(); }
-  bool has_bodies() const;  // something is computed with the sums before they are stored
+  bool has_bodies() const;  // something is computed with the accumulators before they are stored
 };
 
 // `dots` have the same `a`.

@@ -33,14 +33,15 @@ std::optional<float> constant_alpha(const ir::Graph& graph, const ir::ScaledDot&
 Support check_operand(const ir::Graph& graph, ir::ValueId id, const Shape& result) {
   const ir::Value& value = graph.value(id);
   if (Support type = supports_type(value.dtype); !type) return type;
-  if (is_packed(value.dtype)) return Support::no("an epilogue operand is narrower than a byte");
+  if (is_packed(value.dtype)) return Support::no("sub-byte epilogue operands are not supported");
   if (!value.shape || value.shape->size() > result.size()) {
     return Support::no(fmt::format("'{}' does not broadcast to the result", value.name));
   }
   const Shape& shape = *value.shape;
   const size_t shift = result.size() - shape.size();
   if (!shape.empty() && !shape.back().is(1) && !(shape.back() == result.back())) {
-    return Support::no(fmt::format("'{}' may or may not repeat along N", value.name));
+    return Support::no(
+        fmt::format("whether '{}' broadcasts along N is not known before Run", value.name));
   }
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (shape[axis].is(1) || shape[axis] == result[axis + shift]) continue;
@@ -58,7 +59,7 @@ Support check_body(const ir::Graph& body) {
     for (const ir::ValueId input : node.inputs) {
       if (input == ir::kNoValue || !body.value(input).is_constant()) continue;
       if (body.value(input).constant->elements() != 1) {
-        return Support::no("a constant inside the epilogue is not a single number");
+        return Support::no("a constant in the epilogue is not a scalar");
       }
     }
   }
@@ -73,7 +74,7 @@ Support Epilogue::supports(const ir::Graph& graph, const ir::Node& node,
   for (const ir::ValueId output : node.outputs) {
     const ir::Value& value = graph.value(output);
     if (Support type = supports_type(value.dtype); !type) return type;
-    if (is_packed(value.dtype)) return Support::no("results narrower than a byte are not stored");
+    if (is_packed(value.dtype)) return Support::no("sub-byte outputs are not supported");
   }
   if (problem.dot.bias != ir::kNoValue) {
     if (Support answer = check_operand(graph, problem.dot.bias, result); !answer) return answer;
@@ -158,7 +159,7 @@ void Epilogue::declare_alpha(Lowered& lowered) {
 
 void Epilogue::begin() {
   if (alpha_buffer_ == kNone) return;
-  Tile alpha = decode_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), alpha_type_);
+  Tile alpha = dequantize_tile(b_, b_.load({alpha_buffer_, b_.index(0), {}, {}}, {}), alpha_type_);
   alpha = b_.cast(alpha, DType::kF32);
   if (alpha_factor_ != 1.0f) alpha = b_.mul(alpha, b_.constant(DType::kF32, alpha_factor_));
   alpha_ = b_.splat(alpha, shape_);
@@ -191,7 +192,7 @@ void Epilogue::ask(const Place& place) {
 
 Tile Epilogue::load(Operand& operand, const Place& place) {
   const Tile asked = std::exchange(operand.asked, kNone);
-  return decode_tile(b_, asked != kNone ? asked : load_codes(operand, place), operand.dtype);
+  return dequantize_tile(b_, asked != kNone ? asked : load_codes(operand, place), operand.dtype);
 }
 
 Tile Epilogue::load_codes(const Operand& operand, const Place& place) {
@@ -254,23 +255,23 @@ Tile Epilogue::gather_rows(const Operand& operand, const Place& place) {
   return b_.gather(operand.buffer, b_.index(0), offset, inside);
 }
 
-void Epilogue::emit(const Place& place, Tile sums, Tile given) {
-  const std::vector<Result> all = results(place, sums, given);
+void Epilogue::emit(const Place& place, Tile accumulators, Tile given) {
+  const std::vector<Result> all = results(place, accumulators, given);
   for (size_t i = 0; i < all.size(); ++i) {
     const DType dtype = graph_.value(node_.outputs[i]).dtype;
-    store(i, place, all[i].code != kNone ? all[i].code : encode_tile(b_, all[i].number, dtype));
+    store(i, place, all[i].code != kNone ? all[i].code : quantize_tile(b_, all[i].number, dtype));
   }
 }
 
-Tile Epilogue::result(const Place& place, Tile sums) {
-  return results(place, sums, kNone).front().number;
+Tile Epilogue::result(const Place& place, Tile accumulators) {
+  return results(place, accumulators, kNone).front().number;
 }
 
-std::vector<Epilogue::Result> Epilogue::results(const Place& place, Tile sums, Tile given) {
-  if (alpha_ != kNone) sums = b_.mul(sums, alpha_);
-  if (bias_) sums = b_.add(sums, b_.cast(load(*bias_, place), DType::kF32));
-  if (node_.body == nullptr) return {{sums}};
-  std::vector<Tile> inputs = {sums};
+std::vector<Epilogue::Result> Epilogue::results(const Place& place, Tile accumulators, Tile given) {
+  if (alpha_ != kNone) accumulators = b_.mul(accumulators, alpha_);
+  if (bias_) accumulators = b_.add(accumulators, b_.cast(load(*bias_, place), DType::kF32));
+  if (node_.body == nullptr) return {{accumulators}};
+  std::vector<Tile> inputs = {accumulators};
   for (std::optional<Operand>& operand : extra_) {
     inputs.push_back(operand ? load(*operand, place) : given);
   }
@@ -294,7 +295,7 @@ std::vector<Epilogue::Result> Epilogue::emit_body(const std::vector<Tile>& input
     const ir::ValueId output = node.outputs[0];
     if (makes_codes(node)) {
       codes[output] = emit_codes(b_, body, node, operands);
-      numbers[output] = decode_tile(b_, codes[output], body.value(output).dtype);
+      numbers[output] = dequantize_tile(b_, codes[output], body.value(output).dtype);
     } else {
       numbers[output] = emit_pointwise(b_, body, node, operands);
     }

@@ -26,29 +26,29 @@ class Epilogue {
 
   // Adds the operands' buffers and dims to the kernel's parameters. A constant alpha is data, not
   // code, so that layers that differ in it share a kernel: it goes into lowered.packed.
-  // `shape` of the sums: {columns}, or {rows, columns}.
+  // `shape` of the accumulators: {columns}, or {rows, columns}.
   Epilogue(LaunchWriter& writer, const ir::Graph& graph, const ir::Node& node,
            const ScaledDotProblem& problem, std::vector<int> shape, Lowered& lowered,
            EpilogueRole role = {});
 
   // Scalars that every row uses; called once, at the top of the kernel.
   void begin();
-  // Where the sums belong: rows count over all batches. Those at or past the extents (kNone: none)
-  // are not stored.
+  // Where the accumulators belong: rows count over all batches. Those at or past the extents
+  // (kNone: none) are not stored.
   struct Place {
     codegen::ValueId row, column;
     codegen::ValueId columns_left = codegen::kNone, rows_left = codegen::kNone;
   };
-  // Loads what the next `emit`, of the same place, needs besides sums.
+  // Loads what the next `emit`, of the same place, needs besides accumulators.
   void ask(const Place& place);
   // `given`: the operand of that role, as numbers.
-  void emit(const Place& place, Tile sums, Tile given = codegen::kNone);
+  void emit(const Place& place, Tile accumulators, Tile given = codegen::kNone);
   // What would be stored, as numbers.
-  Tile result(const Place& place, Tile sums);
+  Tile result(const Place& place, Tile accumulators);
 
  private:
   struct Result {
-    Tile number, code = codegen::kNone;  // kNone: the number is yet to be encoded
+    Tile number, code = codegen::kNone;  // kNone: the number is yet to be quantised
   };
 
   // An operand that broadcasts to the result: row-major strides, 0 where it repeats.
@@ -70,7 +70,7 @@ class Epilogue {
   Tile load_rows(const Operand& operand, const Place& place);
   Tile gather_rows(const Operand& operand, const Place& place);
   codegen::ValueId row_offset(const Operand& operand, codegen::ValueId row);
-  std::vector<Result> results(const Place& place, Tile sums, Tile given);
+  std::vector<Result> results(const Place& place, Tile accumulators, Tile given);
   std::vector<Result> emit_body(const std::vector<Tile>& inputs);
   void store(size_t output, const Place& place, Tile codes);
 
@@ -85,7 +85,7 @@ class Epilogue {
   codegen::ValueId alpha_buffer_ = codegen::kNone;  // kNone: 1
   DType alpha_type_ = DType::kF32;
   float alpha_factor_ = 1.0f;    // on top of what the buffer holds
-  Tile alpha_ = codegen::kNone;  // f32 of the sums' shape; kNone: 1
+  Tile alpha_ = codegen::kNone;  // f32 of the accumulators' shape; kNone: 1
   std::optional<Operand> bias_;
   std::vector<std::optional<Operand>> extra_;  // nothing: given
   std::vector<codegen::ValueId> outputs_;

@@ -88,8 +88,8 @@ Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
   layout.scale_shift = std::min(top - 1 - most, top - element.highest - element.exponent - most);
   if (least + layout.scale_shift < layout.scale_rule->lowest ||
       element.lowest + element.exponent + least + layout.scale_shift < bottom) {
-    return Support::no(fmt::format("scales from 2^{} to 2^{} do not fit {} operands", least, most,
-                                   name(layout.operand)));
+    return Support::no(fmt::format("scales from 2^{} to 2^{} are out of range for {} operands",
+                                   least, most, name(layout.operand)));
   }
   layout.exponent = element.exponent + layout.scale_shift;
   return Support::yes();
@@ -113,10 +113,10 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
       (layout.scale_type == DType::kF8E4M3FN && layout.element->codes == DType::kF4E2M1);
   layout.scale_rule = exact ? scale_rule(layout.scale_type, layout.operand) : nullptr;
   if (!layout.scale_rule) {
-    return Support::no(
-        fmt::format("{} scales on {} weights are not exact in {}: blocks must be whole units of {}",
-                    name(layout.scale_type), name(layout.element->codes), name(layout.operand),
-                    kFragmentDepth));
+    return Support::no(fmt::format(
+        "{} scales on {} weights are not exact in {}: block_size must be a multiple of {}",
+        name(layout.scale_type), name(layout.element->codes), name(layout.operand),
+        kFragmentDepth));
   }
   layout.scale = {Side::Kind::kBytes, std::max(2, per_row(layout.block, layout.blocks()))};
   if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
@@ -126,23 +126,23 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
              : Support::yes();
 }
 
-// One scale for a row multiplies its sums. Integers times their scale are rounded to 16-bit rows'
-// type, as DequantizeLinear does; nothing else is: what is not exact multiplies the sums of its
-// block.
+// One scale for a row multiplies its accumulators. Integers times their scale are rounded to 16-bit
+// rows' type, as DequantizeLinear does; nothing else is: what is not exact multiplies the
+// accumulators of its block.
 Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                     FragmentLayout& layout) {
   const ir::Tensor& scales = *graph.value(problem.dot.scale_b.scale).constant;
   const int in_row = per_row(layout.block, layout.blocks());
   if (in_row == 0) {
-    return Support::no(fmt::format("blocks of {} are not whole slices of 16", layout.block));
+    return Support::no(fmt::format("block_size {} is not a multiple of 16", layout.block));
   }
   if (has_infinite_scale(graph, problem)) {
-    return Support::no("an infinite scale would reach the codes past K");
+    return Support::no("a scale is infinite, and padding would become NaN");
   }
   const bool rounds = is_integer(layout.element->codes) && layout.row_terms == 1;
   const bool same = layout.scale_type == layout.operand;
   if (layout.blocks() == 1 && !(rounds && (same || layout.real_zeros))) {
-    layout.scaled_sums = true;
+    layout.scales_accumulators = true;
     return Support::yes();
   }
   if (rounds) {
@@ -183,9 +183,11 @@ Support plan_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem,
   const ir::Tensor& zeros = *graph.value(problem.dot.scale_b.zero_point).constant;
   layout.real_zeros = is_signed(problem.b_type) || !are_codes(zeros, *layout.element);
   if (!layout.real_zeros) return Support::yes();
-  if (layout.row_terms > 1) return refuse(" that are no integers are not exact under f32 rows");
+  if (layout.row_terms > 1)
+    return refuse(" that are not integers are not exact with f32 activations");
   if (layout.scale_type == DType::kUndefined) return refuse(" without scales");
-  return contains_infinity(zeros, zero) ? refuse(" would reach the codes past K") : Support::yes();
+  return contains_infinity(zeros, zero) ? refuse(" are infinite, and padding would become NaN")
+                                        : Support::yes();
 }
 
 void plan_zeros(const ir::Graph& graph, const ScaledDotProblem& problem, FragmentLayout& layout) {
@@ -214,7 +216,7 @@ bool repeats_too_much(const ir::Graph& graph, const ScaledDotProblem& problem,
   return codes + repeated > kMostGrowth * (codes + stored * kFragmentDepth / length);
 }
 
-// Blocks of whole units, so many that slots begin with a block or lie in one.
+// Blocks of whole units, so many that stages begin with a block or lie in one.
 bool may_stand_apart(const FragmentLayout& layout) {
   const auto block = static_cast<uint64_t>(layout.block);
   const bool large = layout.block > kFragmentDepth && std::has_single_bit(block);
@@ -240,7 +242,7 @@ int FragmentLayout::Side::words() const {
   }
 }
 
-bool FragmentLayout::can_sum_blocks() const {
+bool FragmentLayout::can_accumulate_per_block() const {
   if (element == nullptr || operand != DType::kF16 || zero.kind != Side::Kind::kNone || lift != 0) {
     return false;
   }
@@ -273,7 +275,8 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
     return answer;
   };
   if (!is_half(problem.a_type) && problem.a_type != DType::kF32) {
-    return end(Support::no(fmt::format("activations are {}", name(problem.a_type))));
+    return end(
+        Support::no(fmt::format("activations of type {} are not supported", name(problem.a_type))));
   }
   if (Support constant = has_constant_scales(graph, problem); !constant) return end(constant);
   const bool is_plain_f32 =
@@ -284,11 +287,11 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   layout.k = problem.k.value();
   layout.n = problem.n.value();
   layout.block = problem.block();
-  if (layout.k == 0 || layout.n == 0) return end(Support::no("there is nothing to pack"));
+  if (layout.k == 0 || layout.n == 0) return end(Support::no("N or K is 0"));
   if (problem.b_type == layout.operand && !problem.has_scale_b()) return end(Support::yes());
   layout.element = element_rule(packed_codes(problem.b_type), layout.operand);
   if (!layout.element) {
-    return end(Support::no(fmt::format("{} weights have no packed form for rows in {}",
+    return end(Support::no(fmt::format("no packed layout for {} weights with {} activations",
                                        name(problem.b_type), name(problem.a_type))));
   }
   layout.exponent = layout.element->exponent;
@@ -306,7 +309,7 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   }
   plan_zeros(graph, problem, layout);
   layout.sides_apart = may_stand_apart(layout) && repeats_too_much(graph, problem, layout);
-  // Sums of numbers near 2^-120 would lose their last bits.
+  // Accumulators of numbers near 2^-120 would lose their last bits.
   const bool scales_elements = layout.scale.words() > 0 && !layout.scales_blocks();
   if (layout.operand == DType::kBF16 && !scales_elements) {
     layout.lift = -std::exchange(layout.exponent, 0);

@@ -1,4 +1,4 @@
-// The left operand of a product, decoded from the words of packed units.
+// The left operand of a product, dequantised from the words of packed units.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,21 +29,21 @@ FragmentPlaces FragmentPlaces::of_unit(const FragmentLayout& layout, ValueId rin
   return places;
 }
 
-Tile read_block(codegen::Builder& b, ValueId ring, ValueId slot, int rows,
+Tile read_block(codegen::Builder& b, ValueId ring, ValueId stage, int rows,
                 const FragmentLayout& layout, int block) {
-  const int depth = layout.depth_of_sum();
-  if (depth == layout.depth()) return b.read(ring, slot, {rows, depth});
-  return b.read(ring, slot, {rows, depth}, b.index(block * depth), {layout.depth(), 1});
+  const int depth = layout.k_per_accumulator();
+  if (depth == layout.depth()) return b.read(ring, stage, {rows, depth});
+  return b.read(ring, stage, {rows, depth}, b.index(block * depth), {layout.depth(), 1});
 }
 
 Tile FragmentReader::words(const Words& at, int width) {
-  return b_.read(at.ring, slot_, {kFragmentThreads, width}, b_.index(at.first));
+  return b_.read(at.ring, stage_, {kFragmentThreads, width}, b_.index(at.first));
 }
 
 Tile FragmentReader::row_words(const Words& at, const Side& side, int word) {
   if (!at.loaded.empty()) return at.loaded[static_cast<size_t>(word)];
-  const Tile rows =
-      b_.read(at.ring, slot_, {kRowPairs, 4}, b_.index(at.first + word), {side.words_of_pair(), 0});
+  const Tile rows = b_.read(at.ring, stage_, {kRowPairs, 4}, b_.index(at.first + word),
+                            {side.words_of_pair(), 0});
   return b_.reshape(rows, {kFragmentThreads, 1});
 }
 
@@ -52,7 +52,7 @@ Tile FragmentReader::shared_words(const Words& at) {
   const std::vector<int> shape = {kFragmentThreads, 1};
   const auto number = [&](int64_t value) { return b_.integer_constant(DType::kU32, value, shape); };
   const auto read = [&] {
-    const Tile rows = b_.read(at.ring, slot_, {kRowPairs / 2, 8}, b_.index(at.first), {1, 0});
+    const Tile rows = b_.read(at.ring, stage_, {kRowPairs / 2, 8}, b_.index(at.first), {1, 0});
     return b_.reshape(rows, shape);
   };
   const Tile words = at.loaded.empty() ? read() : at.loaded[0];
@@ -196,7 +196,7 @@ Tile FragmentReader::scaled(Tile elements, Tile scale) {
 }
 
 Tile FragmentReader::operand_of_block(Tile operand, int block) {
-  const int depth = layout_.depth_of_sum();
+  const int depth = layout_.k_per_accumulator();
   if (depth == layout_.depth()) return operand;
   return b_.slice(operand, {0, block * depth}, {kFragmentRows, depth});
 }
@@ -214,8 +214,8 @@ Tile FragmentReader::across_tokens(std::span<const Tile> row_words, int tokens) 
   return b_.concat(all, 1);
 }
 
-Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, int block, int tokens,
-                                  int groups) {
+Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId stage, int block,
+                                  int tokens, int groups) {
   std::vector<int> shape = {kFragmentRows, tokens};
   std::vector<int64_t> strides = {layout_.scale.per_row, 0};
   if (layout_.shares_scales()) {
@@ -224,7 +224,7 @@ Tile FragmentReader::block_scales(const FragmentPlaces& places, ValueId slot, in
   }
   const Words& at = places.scale;
   if (!at.loaded.empty()) return across_tokens(at.loaded, tokens);
-  const Tile bits = b_.read(at.ring, slot, shape, b_.index(at.first + block), strides);
+  const Tile bits = b_.read(at.ring, stage, shape, b_.index(at.first + block), strides);
   return b_.bitcast(b_.reshape(bits, {kFragmentRows, tokens}), DType::kF32);
 }
 
@@ -235,15 +235,15 @@ Tile FragmentReader::zeros(const Words& at, int row_half) {
   return b_.sub(counted, constant(rule->pairs[0].offset, counted));
 }
 
-Tile FragmentReader::operand(const FragmentPlaces& places, ValueId slot) {
-  slot_ = slot;
-  return decoded(places, layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks());
+Tile FragmentReader::operand(const FragmentPlaces& places, ValueId stage) {
+  stage_ = stage;
+  return dequantized(places, layout_.scale.kind != Side::Kind::kNone && !layout_.scales_blocks());
 }
 
-Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId slot,
+Tile FragmentReader::unscaled_operand(const FragmentPlaces& places, ValueId stage,
                                       bool with_offsets) {
-  slot_ = slot;
-  return decoded(places, /*has_scales=*/false, with_offsets);
+  stage_ = stage;
+  return dequantized(places, /*has_scales=*/false, with_offsets);
 }
 
 // Lane t of a row has its word of unit t, or of t % 2 where there are two: u32 [threads, 1].
@@ -256,7 +256,7 @@ Tile FragmentReader::lane_words(std::span<const FragmentPlaces> units, int word)
     return b_.select(b_.compare(Fn::kEqual, odd, number(0)), row_words(first, layout_.scale, word),
                      row_words(second, layout_.scale, word));
   }
-  const Tile rows = b_.read(first.ring, slot_, {kRowPairs, 4}, b_.index(first.first + word),
+  const Tile rows = b_.read(first.ring, stage_, {kRowPairs, 4}, b_.index(first.first + word),
                             {layout_.scale.words_of_pair(), second.first - first.first});
   return b_.reshape(rows, {kFragmentThreads, 1});
 }
@@ -268,7 +268,7 @@ Tile FragmentReader::lane_scales(std::span<const FragmentPlaces> units, int row_
     const auto pair = static_cast<size_t>(count == 4 ? part : row_half);
     return pairs(lane_words(units, count == 4 ? row_half : 0), layout_.scale_rule->pairs[pair]);
   }
-  const int word = count == 1 ? 0 : row_half * layout_.sum_parts() + part;
+  const int word = count == 1 ? 0 : row_half * layout_.accumulator_parts() + part;
   const Tile halves = b_.bitcast(lane_words(units, word), layout_.operand);
   if (count > 1) return halves;
   return b_.broadcast(b_.slice(halves, {0, row_half}, {kFragmentThreads, 1}),
@@ -276,10 +276,10 @@ Tile FragmentReader::lane_scales(std::span<const FragmentPlaces> units, int row_
 }
 
 std::vector<Tile> FragmentReader::block_factors(std::span<const FragmentPlaces> units,
-                                                ValueId slot) {
-  slot_ = slot;
+                                                ValueId stage) {
+  stage_ = stage;
   std::vector<Tile> factors;
-  for (int part = 0; part < layout_.sum_parts(); ++part) {
+  for (int part = 0; part < layout_.accumulator_parts(); ++part) {
     const std::array<Tile, 2> rows = {b_.cast(lane_scales(units, 0, part), DType::kF32),
                                       b_.cast(lane_scales(units, 1, part), DType::kF32)};
     // From (row half, warp, g, t, block) to (warp, row half, g; t, block).
@@ -289,7 +289,7 @@ std::vector<Tile> FragmentReader::block_factors(std::span<const FragmentPlaces> 
   return factors;
 }
 
-Tile FragmentReader::decoded(const FragmentPlaces& places, bool has_scales, bool with_offsets) {
+Tile FragmentReader::dequantized(const FragmentPlaces& places, bool has_scales, bool with_offsets) {
   const FormatRule& rule = *layout_.element;
   const int width = layout_.code_width(), columns = 2 * width;
   const bool has_zeros = layout_.zero.kind != Side::Kind::kNone;

@@ -12,9 +12,9 @@
 // Where every unit would repeat scales and zero points of large blocks at too high a price, they
 // stand apart, once for each block: [N / 128][K / block], see apart_sides.h.
 //
-// Weights that are operands already (f16, bf16) need no decoding: their units are plain [128, 64],
-// which the matrix instruction reads from shared memory. Those of f32 are [128, 32], and rounded to
-// tf32 on their way there: rows have 128 bytes either way.
+// Weights that are operands already (f16, bf16) need no dequantising: their units are plain [128,
+// 64], which the matrix instruction reads from shared memory. Those of f32 are [128, 32], and
+// rounded to tf32 on their way there: rows have 128 bytes either way.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct FragmentLayout {
   // Scales or zero points of a unit: `per_row` for each row.
   //   nibbles, bytes, halves, floats
   //                          multiply elements (or are taken from them): a pair of rows together
-  //   column                 f32 of row after row, which multiply the sums of their block
+  //   column                 f32 of row after row, which multiply the accumulators of their block
   //   shared                 likewise, one for all rows, four times: copies take 16 bytes
   struct Side {
     enum class Kind : uint8_t { kNone, kNibbles, kBytes, kHalves, kFloats, kColumn, kShared };
@@ -56,13 +56,14 @@ struct FragmentLayout {
   DType scale_type = DType::kUndefined;
   int64_t n = 0, k = 0, block = 0;
   Side scale, zero;
-  bool scaled_sums = false;  // a scale per column, or one for all, multiplies the sums
+  bool scales_accumulators =
+      false;                 // a scale per column, or one for all, multiplies the accumulators
   double zero_offset = 0;    // of all codes; unsigned codes stand for signed ones
   bool sides_apart = false;  // scales and zero points are in no unit
   bool real_zeros = false;   // zero points are floats: what they are taken from is rounded once
   int scale_shift = 0;       // added to the exponents of e8m0 scales so that products fit
-  int lift = 0;              // elements are multiplied by 2^lift: sums stay above subnormal numbers
-  int exponent = 0;          // sums come out times 2^exponent
+  int lift = 0;      // elements are multiplied by 2^lift: accumulators stay above subnormal numbers
+  int exponent = 0;  // accumulators come out times 2^exponent
 
   int64_t row_units() const { return (n + kFragmentRows - 1) / kFragmentRows; }
   int64_t blocks() const { return (k + block - 1) / block; }
@@ -70,23 +71,23 @@ struct FragmentLayout {
   bool is_tf32() const { return operand == DType::kF32; }
   int depth() const { return is_tf32() ? kFragmentDepth / 2 : kFragmentDepth; }  // k of a unit
   int64_t steps() const { return (k + depth() - 1) / depth(); }
-  // Sums of a block are multiplied before they are added to those of the others.
+  // Accumulators of a block are multiplied before they are added to those of the others.
   bool scales_blocks() const {
     return scale.kind == Side::Kind::kColumn || scale.kind == Side::Kind::kShared;
   }
   bool shares_scales() const { return scale.kind == Side::Kind::kShared; }
-  // Elements are operands as they are, and scales of blocks may multiply sums instead. Such a sum
-  // has `summed_block()` k, and a unit has `sum_parts()` times two of them.
-  bool can_sum_blocks() const;
-  int sum_parts() const { return std::max(1, scale.per_row / 2); }
-  int summed_block() const { return kFragmentDepth / 2 / sum_parts(); }
+  // Elements are operands as they are, and scales of blocks may multiply accumulators instead. Such
+  // a sum has `accumulated_block()` k, and a unit has `accumulator_parts()` times two of them.
+  bool can_accumulate_per_block() const;
+  int accumulator_parts() const { return std::max(1, scale.per_row / 2); }
+  int accumulated_block() const { return kFragmentDepth / 2 / accumulator_parts(); }
   // What stands in words beside the codes of rows g and g + 8; zeros where it differs by k.
   std::array<double, 2> row_offsets() const;
-  // Units of a slot that are one block, or parts of one.
+  // Units of a stage that are one block, or parts of one.
   int units_together(int units) const;
-  // Blocks of a unit whose sums are multiplied on their own, and k of each.
-  int sums_of_unit() const { return scales_blocks() ? scale.per_row : 1; }
-  int depth_of_sum() const { return depth() / sums_of_unit(); }
+  // Blocks of a unit whose accumulators are multiplied on their own, and k of each.
+  int accumulators_per_unit() const { return scales_blocks() ? scale.per_row : 1; }
+  int k_per_accumulator() const { return depth() / accumulators_per_unit(); }
   // Codes of a unit lie in runs of a few words for each thread.
   int code_width() const { return std::min(4, element->bits); }
   int code_runs() const { return std::max(1, element->bits / 4); }
@@ -126,17 +127,17 @@ PackUnit side_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
 using PackRowUnit = std::function<void(int64_t row_unit, int64_t step, uint32_t* words)>;
 PackedConstant pack_units(const FragmentLayout& layout, const PackRowUnit& pack);
 PackedConstant pack_sides(const FragmentLayout& layout, const PackRowUnit& pack);
-// f32 for each row of the units, where scales multiply the sums.
+// f32 for each row of the units, where scales multiply the accumulators.
 PackedConstant column_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                              const FragmentLayout& layout);
 
-// Where a slot holds what makes a unit. Its 128 rows need not be neighbours in the weight: each 16
+// Where a stage holds what makes a unit. Its 128 rows need not be neighbours in the weight: each 16
 // of them are one warp's.
 struct FragmentPlaces {
   struct Words {
     codegen::ValueId ring = codegen::kNone;
     int64_t first = 0;
-    // Instead of a slot, for every thread: those of its pair of rows, u32 [threads, 1] each.
+    // Instead of a stage, for every thread: those of its pair of rows, u32 [threads, 1] each.
     std::vector<Tile> loaded = {};
   };
   std::vector<Words> codes;  // as many as FragmentLayout::code_runs()
@@ -146,27 +147,27 @@ struct FragmentPlaces {
   static FragmentPlaces of_unit(const FragmentLayout& layout, codegen::ValueId ring, int unit);
 };
 
-// Rows of x in a slot of [rows, depth]: what block number `block` of a unit is multiplied with.
-Tile read_block(codegen::Builder& b, codegen::ValueId ring, codegen::ValueId slot, int rows,
+// Rows of x in a stage of [rows, depth]: what block number `block` of a unit is multiplied with.
+Tile read_block(codegen::Builder& b, codegen::ValueId ring, codegen::ValueId stage, int rows,
                 const FragmentLayout& layout, int block);
 
-// Emits the left operand of a product from a slot that holds units: [128, 64] of the operand type.
+// Emits the left operand of a product from a stage that holds units: [128, 64] of the operand type.
 class FragmentReader {
  public:
   FragmentReader(codegen::Builder& b, const FragmentLayout& layout) : b_(b), layout_(layout) {}
 
-  Tile operand(const FragmentPlaces& places, codegen::ValueId slot);
-  // The same without scales, for sums of one block each: see can_sum_blocks(). Or codes with their
-  // offsets, row_offsets(), which must then be taken from the sums.
-  Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId slot, bool with_offsets);
-  // What multiplies such sums of two or four units, by parts of two blocks: f32 [128, 8], column
-  // 2 u + b is block b of unit u's part. They are too small by block_factor().
-  std::vector<Tile> block_factors(std::span<const FragmentPlaces> units, codegen::ValueId slot);
+  Tile operand(const FragmentPlaces& places, codegen::ValueId stage);
+  // The same without scales, for accumulators of one block each: see can_accumulate_per_block(). Or
+  // codes with their offsets, row_offsets(), which must then be taken from the accumulators.
+  Tile unscaled_operand(const FragmentPlaces& places, codegen::ValueId stage, bool with_offsets);
+  // What multiplies such accumulators of two or four units, by parts of two blocks: f32 [128, 8],
+  // column 2 u + b is block b of unit u's part. They are too small by block_factor().
+  std::vector<Tile> block_factors(std::span<const FragmentPlaces> units, codegen::ValueId stage);
   double block_factor() const { return layout_.scale_type == DType::kF8E4M3FN ? 0x1p8 : 1; }
-  // What multiplies the sums of block number `block` of the unit, f32 [128, tokens]: see
+  // What multiplies the accumulators of block number `block` of the unit, f32 [128, tokens]: see
   // scales_blocks(). `groups` of rows may each have a block, whose shared scales then follow each
   // other.
-  Tile block_scales(const FragmentPlaces& places, codegen::ValueId slot, int block, int tokens,
+  Tile block_scales(const FragmentPlaces& places, codegen::ValueId stage, int block, int tokens,
                     int groups = 1);
   // The part of an operand that is block number `block` of it.
   Tile operand_of_block(Tile operand, int block);
@@ -190,7 +191,7 @@ class FragmentReader {
   // Every element as often as k repeats it; `slice`: of two in a word.
   Tile across(Tile side, int width, int slice);
   Tile scales(const Words& at, int row_half);
-  Tile decoded(const FragmentPlaces& places, bool has_scales, bool with_offsets = false);
+  Tile dequantized(const FragmentPlaces& places, bool has_scales, bool with_offsets = false);
   Tile lane_words(std::span<const FragmentPlaces> units, int word);
   Tile lane_scales(std::span<const FragmentPlaces> units, int row_half, int part);
   Tile zeros(const Words& at, int row_half);
@@ -200,7 +201,7 @@ class FragmentReader {
 
   codegen::Builder& b_;
   const FragmentLayout& layout_;
-  codegen::ValueId slot_ = codegen::kNone;
+  codegen::ValueId stage_ = codegen::kNone;
 };
 
 }  // namespace tenon::kernels

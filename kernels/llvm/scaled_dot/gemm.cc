@@ -63,7 +63,8 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, con
     const ValueId left = b.load({block.a, left_at, {distance, b.index(1)}, {}}, {height, ks});
     const ValueId right = b.load(
         {panel.buffer, b.add(panel.offset, b.mul(at, b.index(columns))), {}, {}}, {ks, columns});
-    return b.dot(acc, left, right);
+    const bool wide = b.type(right).dtype == DType::kF32;
+    return b.dot(acc, left, wide ? right : b.cast(right, DType::kF32));
   };
   ValueId acc = b.load(sums_at, {height, columns});
   const bool whole = plan.k.is_constant() && plan.k.value() % step == 0 && plan.k_block % step == 0;
@@ -208,8 +209,21 @@ void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hook
     b.loop(b.index(0), k, b.index(plan.k_block), {}, [&](ValueId kc, auto) {
       const ValueId count = b.min(b.index(plan.k_block), b.sub(k, kc));
       each_panel(begin, end, [&](const GemmTask& task, ValueId first_sum) {
-        const Panel panel = hooks.panel(task, kc, count, scratch);
-        emit_micro_tiles(writer, plan, {hooks.a, a_first, kc, count, panel, sums, first_sum}, rows);
+        const auto multiply_panel = [&](const Panel& panel) {
+          emit_micro_tiles(writer, plan, {hooks.a, a_first, kc, count, panel, sums, first_sum},
+                           rows);
+          return std::vector<ValueId>{};
+        };
+        const auto dequantized = [&] {
+          return multiply_panel(hooks.panel(task, kc, count, scratch));
+        };
+        if (!hooks.stored_panel) {
+          dequantized();
+          return;
+        }
+        const ValueId one_tile = b.less(rows, b.index(plan.tile.heights.front() + 1));
+        b.branch(
+            one_tile, [&] { return multiply_panel(hooks.stored_panel(task, kc)); }, dequantized);
       });
       if (plan.integer) add_to_totals(b, columns, rows, sums, totals);
       return std::vector<ValueId>{};

@@ -7,8 +7,8 @@
 //       for each micro tile of rows: sums[panel] += a[rows, kc…] x scratch
 //   epilogue(sums)
 //
-// A panel is decoded once per task and used by all its rows from L1; a[rows, kc…] waits in L2 for
-// the task's next panel.
+// A panel is dequantised once per task and used by all its rows from L1; a[rows, kc…] waits in L2
+// for the task's next panel.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ namespace tenon::kernels {
 struct GemmPlan {
   MicroTile tile;
   int64_t row_block = 0;          // rows of one task, a multiple of the tallest micro tile
-  int64_t k_block = 0;            // k decoded at once; whole blocks of scales
+  int64_t k_block = 0;            // k dequantised at once; whole blocks of scales
   int64_t group = 1;              // panels of one task
   bool streams_few_rows = false;  // few rows take panel after panel, not block after block of K
   double ns_per_mac = 0;          // rough nanoseconds for one multiply-add
@@ -48,7 +48,7 @@ struct GemmTask {
   codegen::ValueId batch, panel;
 };
 
-// Rows of b in f32, [k][columns].
+// Rows of b, [k][columns], in f32 or in a type that micro tiles widen.
 struct Panel {
   codegen::ValueId buffer, offset;
 };
@@ -60,6 +60,9 @@ struct GemmHooks {
   std::function<Panel(const GemmTask&, codegen::ValueId first, codegen::ValueId count,
                       codegen::ValueId scratch)>
       panel;
+  // Where b need not be dequantised but widened, the same without `scratch`: a task of one micro
+  // tile reads b once, so there is nothing to keep. Empty elsewhere.
+  std::function<Panel(const GemmTask&, codegen::ValueId first)> stored_panel = {};
 };
 
 // Parameters must be declared before; `epilogue` stores.

@@ -21,7 +21,7 @@ std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, Va
   const Tile words = weight.load_words(b, panel, word);
   const ValueId k = b.mul(word, b.index(per_word));
   for (int j = 0; j < per_word; ++j) {
-    Tile value = weight.decode(b, words, j);
+    Tile value = weight.dequantize(b, words, j);
     if (zero != kNone) value = b.sub(value, zero);
     const Tile x = b.splat(b.load({a, b.add(k, b.index(j)), {}, {}}, {}), {columns});
     Tile& sum = sums[j % kChains];
@@ -30,9 +30,9 @@ std::vector<Tile> add_word(Builder& b, const WeightReader& weight, ValueId a, Va
   return sums;
 }
 
-// Of weights that need no decoding: the row and the panel are read, and no more. The hardware
-// follows so wide a stream by itself; to ask for words ahead took a Neoverse-N1 a tenth longer.
-Tile plain_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel) {
+// Of floats: the row and the panel are read, and no more. The hardware follows so wide a stream by
+// itself; to ask for words ahead took a Neoverse-N1 a tenth longer.
+Tile float_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel) {
   constexpr int64_t kStep = 8;
   const WeightLayout& layout = weight.layout;
   const auto add = [&](ValueId k, int64_t count, std::vector<Tile> sums) {
@@ -40,7 +40,7 @@ Tile plain_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel)
       const ValueId at = b.add(k, b.index(j));
       const Tile x = b.splat(b.load({a, at, {}, {}}, {}), {layout.columns});
       Tile& sum = sums[static_cast<size_t>(j) % kChains];
-      sum = b.fma(x, weight.load_words(b, panel, at), sum);
+      sum = b.fma(x, weight.dequantize(b, weight.load_words(b, panel, at), 0), sum);
     }
     return sums;
   };
@@ -57,7 +57,7 @@ Tile plain_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel)
 
 Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel, GemvCode code) {
   const WeightLayout& layout = weight.layout;
-  if (layout.plain()) return plain_sum(b, weight, a, panel);
+  if (layout.plain() || layout.is_half()) return float_sum(b, weight, a, panel);
   const std::vector<int> shape = {layout.columns};
   const int64_t words = layout.block / layout.per_word();
 

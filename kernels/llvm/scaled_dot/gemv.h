@@ -1,4 +1,4 @@
-// The dot skeleton for one row: codes are read once, decoded in registers and never stored.
+// The dot skeleton for one row: codes are read once, dequantised in registers and never stored.
 #pragma once
 
 #include "kernels/llvm/launch_writer.h"

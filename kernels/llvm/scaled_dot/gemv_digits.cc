@@ -63,10 +63,10 @@ class DigitGemv {
         excess = b_.dot_i8(excess, b_.integer_constant(DType::kU8, 128, {1, 4}), codes);
       }
     }
-    const Tile scaled = layout_.scale_type == DType::kUndefined
-                            ? number_of(acc, excess)
-                            : b_.mul(number_of(acc, excess),
-                                     weight_.load_reduced_scale(b_, panel_, block_of(first)));
+    const Tile scaled =
+        layout_.scale_type == DType::kUndefined
+            ? number_of(acc, excess)
+            : b_.mul(number_of(acc, excess), weight_.load_scale(b_, panel_, block_of(first)));
     return b_.fma(scaled, b_.splat(b_.load({buffers_.scales, unit, {}, {}}, {}), {columns_}), sum);
   }
 
@@ -130,13 +130,13 @@ Support supports_digits(const ir::Graph& graph, const ScaledDotProblem& problem,
                         const WeightLayout& layout, const codegen::HostTarget& host) {
   if (Support answer = supports_int8(layout, host); !answer) return answer;
   if (!host.has("dotprod") && !host.has("avx512vnni") && !host.has("avxvnni")) {
-    return Support::no("this CPU multiplies floats as fast as digits");
+    return Support::no("this CPU has neither dotprod nor VNNI, and f32 is as fast");
   }
   if (layout.n * layout.k < kFewestWeights) return Support::no("the weight is small");
   const ir::ValueId zeros = problem.dot.scale_b.zero_point;
   if (zeros == ir::kNoValue) return Support::yes();
-  if (layout.bits != 4) return Support::no("8-bit codes less their zero points are no bytes");
-  if (is_floating(graph.value(zeros).dtype)) return Support::no("zero points are no integers");
+  if (layout.bits != 4) return Support::no("8-bit weights minus their zero points do not fit int8");
+  if (is_floating(graph.value(zeros).dtype)) return Support::no("zero points are not integers");
   return Support::yes();
 }
 

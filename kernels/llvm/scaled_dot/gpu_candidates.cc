@@ -1,5 +1,5 @@
 // The candidates for a dot on a GPU: which operands are multiplied in which type, and how many rows
-// a block takes.
+// a CTA takes.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -30,7 +30,7 @@ bool reads_rows_directly(const ScaledDotProblem& problem) {
          (problem.a_type == DType::kF32 || is_half(problem.a_type));
 }
 
-// Tiles for few and for many rows, and how many are few. Blocks of one warp get small ones.
+// Tiles for few and for many rows, and how many are few. CTAs of one warp get small ones.
 struct Tiles {
   GpuDotTile few, many;
   int64_t most_few;
@@ -93,7 +93,7 @@ Support supports_dot(const ir::Graph& graph, const ir::Node& node,
   const bool integer =
       problem.y_type == DType::kI32 && is_byte(problem.a_type) && is_byte(problem.b_type);
   if (problem.y_type != DType::kF32 && !is_half(problem.y_type) && !integer) {
-    return Support::no("dots are computed in f32; the result is " +
+    return Support::no("the output is not f32, f16 or bf16 but " +
                        std::string(name(problem.y_type)));
   }
   if (Support rows = supports_dense_rows(graph, problem); !rows) return rows;
@@ -106,10 +106,10 @@ Support supports_one_pipelined(const ir::Graph& graph, const ir::Node& node) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_dot(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
-  if (!problem.b_constant) return Support::no("b is no constant matrix");
-  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
   if (!reads_rows_directly(problem) || problem.dot.a_k_first) {
-    return Support::no("rows must be read as they lie in memory");
+    return Support::no("activations are transposed, quantised or not f32, f16 or bf16");
   }
   return Support::yes();
 }
@@ -120,15 +120,15 @@ Support supports_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node
     if (Support answer = supports_one_pipelined(graph, node); !answer) return answer;
   }
   if (!settings.gpu->pipelines) {
-    return Support::no(settings.gpu->arch + " runs no pipelines");
+    return Support::no(settings.gpu->arch + " has no asynchronous copies to shared memory");
   }
   const DotSections dots = plan_sections(graph, nodes, settings.precision);
   if (!dots.support) return dots.support;
   if (dots.layout.k * bit_width(dots.layout.operand) % 128 != 0) {
-    return Support::no("rows are no multiple of 16 bytes");
+    return Support::no("K of the activations is not a multiple of 16 bytes");
   }
-  if (rank_shapes(dots.layout, 8, /*overlaps=*/false, *settings.gpu).empty()) {
-    return Support::no("a block has too little shared memory");
+  if (rank_gemm_configs(dots.layout, 8, /*overlaps=*/false, *settings.gpu).empty()) {
+    return Support::no("too little shared memory per CTA");
   }
   return Support::yes();
 }
@@ -142,13 +142,14 @@ Support supports_prologue(const RowPrologue& prologue, std::span<const ir::Node>
   if (Support answer = prologue.supports(); !answer) return answer;
   const DotSections sections = plan_sections(prologue.graph, dots, prologue.settings.precision);
   const int64_t fewest = row_buckets(sections.first().problem.rows).front();
-  if (!rank_keeping_shapes(sections.layout, fewest, *prologue.settings.gpu).empty()) {
+  if (!rank_resident_configs(sections.layout, fewest, *prologue.settings.gpu).empty()) {
     return Support::yes();
   }
-  return Support::no(fmt::format("each block would have to compute the rows first, and {}",
-                                 sections.layout.is_plain()
-                                     ? "plain weights have no kernel for few rows"
-                                     : "they are too many, too long or in no whole slots"));
+  return Support::no(
+      fmt::format("each CTA would recompute the prologue, and {}",
+                  sections.layout.is_plain()
+                      ? "unquantised weights have no skinny GEMM"
+                      : "there are too many rows, or K is too long or not a multiple of a stage"));
 }
 
 Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
@@ -158,30 +159,30 @@ Support supports_merged(const ir::Graph& graph, const ir::Node& node, const Sett
   return supports_prologue({graph, *merged.prologue, settings}, merged.dots);
 }
 
-// A shape whose kernel is expected to fit a block, and why those before it are not.
-struct FittingShape {
+// A config whose kernel is expected to fit a CTA, and why those before it are not.
+struct FittingConfig {
   size_t taken = 0;
   std::vector<std::string> dropped;  // by place in the ranking; empty: it was not looked at
 };
 
-// Sums of fewer tokens never fill the registers of a thread: looking would take longer than it is
-// worth.
-constexpr int kTokensThatFit = 32;
+// Accumulators of fewer tokens never fill the registers of a thread: looking would take longer than
+// it is worth.
+constexpr int kTileNThatFits = 32;
 
-Support fits_block(const PipelinedDot& dot, const PipelinedShape& shape, const Dim& rows,
-                   const codegen::GpuTarget& gpu) {
-  if (shape.tokens <= kTokensThatFit) return Support::yes();
+Support fits_cta(const PipelinedDot& dot, const GemmConfig& config, const Dim& rows,
+                 const codegen::GpuTarget& gpu) {
+  if (config.tile_n <= kTileNThatFits) return Support::yes();
   Lowered trial;
-  const Launch launch = dot.emit(shape, rows, trial);
+  const Launch launch = dot.emit(config, rows, trial);
   return estimate_gpu_once(launch.kernel, launch.threads, gpu).fits();
 }
 
-FittingShape first_fitting(const PipelinedDot& dot, std::span<const PipelinedShape> ranked,
-                           size_t wanted, const Dim& rows, const codegen::GpuTarget& gpu) {
-  FittingShape fitting{wanted, std::vector<std::string>(ranked.size())};
+FittingConfig first_fitting(const PipelinedDot& dot, std::span<const GemmConfig> ranked,
+                            size_t wanted, const Dim& rows, const codegen::GpuTarget& gpu) {
+  FittingConfig fitting{wanted, std::vector<std::string>(ranked.size())};
   for (size_t i = 0; i < ranked.size(); ++i) {
     const size_t place = (wanted + i) % ranked.size();
-    const Support fits = fits_block(dot, ranked[place], rows, gpu);
+    const Support fits = fits_cta(dot, ranked[place], rows, gpu);
     if (fits) {
       fitting.taken = place;
       return fitting;
@@ -191,11 +192,11 @@ FittingShape first_fitting(const PipelinedDot& dot, std::span<const PipelinedSha
   return fitting;  // the assembler has the last word
 }
 
-// What is told of a ranking: the shape that was taken, those that did not fit and the next two.
-ShapeChoice describe_shapes(std::span<const PipelinedShape> ranked, const FittingShape& fitting,
-                            std::string problem) {
+// What is told of a ranking: the config that was taken, those that did not fit and the next two.
+ConfigChoice describe_configs(std::span<const GemmConfig> ranked, const FittingConfig& fitting,
+                              std::string problem) {
   constexpr size_t kOthers = 2;
-  ShapeChoice choice{std::move(problem), ranked[fitting.taken].text(), {}};
+  ConfigChoice choice{std::move(problem), ranked[fitting.taken].text(), {}};
   for (size_t i = 0; i < ranked.size() && choice.others.size() < kOthers; ++i) {
     if (i == fitting.taken) continue;
     const std::string& why = fitting.dropped[i];
@@ -221,7 +222,7 @@ class BucketLowering {
         rows_(dot.problem.rows),
         buckets_(row_buckets(rows_)) {
     for (const int64_t rows : buckets_) {
-      keeping_.push_back(rank_keeping_shapes(dot_.layout, rows, *settings_.gpu));
+      resident_.push_back(rank_resident_configs(dot_.layout, rows, *settings_.gpu));
     }
   }
 
@@ -234,7 +235,7 @@ class BucketLowering {
   // kernels/program.cc lets kernels read what the caller brings without waiting; so do others that
   // have such inputs, if there are any.
   bool overlaps() const {
-    if (!settings_.early_reads || makes_rows()) return false;
+    if (!settings_.reads_inputs_before_wait || makes_rows()) return false;
     const ir::Graph& graph = dot_.graph;
     const auto reads_input = [&](ir::NodeId id) {
       const ir::Node& node = graph.node(id);
@@ -256,9 +257,9 @@ class BucketLowering {
   // The buckets whose kernels read rows that were made from memory come last.
   void add_prologue() {
     if (!makes_rows()) return;
-    const auto first = std::ranges::find_if(keeping_, &std::vector<PipelinedShape>::empty);
-    if (first == keeping_.end()) return;
-    const auto i = static_cast<size_t>(first - keeping_.begin());
+    const auto first = std::ranges::find_if(resident_, &std::vector<GemmConfig>::empty);
+    if (first == resident_.end()) return;
+    const auto i = static_cast<size_t>(first - resident_.begin());
     const Dim wanted = i == 0 ? Dim(1) : 1 - within(i - 1);
     if (dot_.prologue != nullptr) dot_.prologue->add_launches(wanted, lowered_);
     const int terms = dot_.layout.row_terms;
@@ -267,26 +268,26 @@ class BucketLowering {
     }
   }
 
-  // Rows that are there need not be kept: such shapes come last.
-  std::vector<PipelinedShape> shapes_of(size_t i) const {
-    if (makes_rows() && !keeping_[i].empty()) return keeping_[i];
-    std::vector<PipelinedShape> shapes =
-        rank_shapes(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
+  // Rows that are there need not be kept: such configs come last.
+  std::vector<GemmConfig> configs_of(size_t i) const {
+    if (makes_rows() && !resident_[i].empty()) return resident_[i];
+    std::vector<GemmConfig> configs =
+        rank_gemm_configs(dot_.layout, buckets_[i], overlaps(), *settings_.gpu);
     if (!makes_rows()) {
-      shapes.insert(shapes.end(), keeping_[i].begin(), keeping_[i].end());
+      configs.insert(configs.end(), resident_[i].begin(), resident_[i].end());
     }
-    return shapes;
+    return configs;
   }
 
   void add_bucket(size_t i) {
-    const std::vector<PipelinedShape> shapes = shapes_of(i);
+    const std::vector<GemmConfig> configs = configs_of(i);
     const bool last = i + 1 == buckets_.size();
     const Dim rows = last ? rows_ : min(rows_, Dim(buckets_[i]));
-    const size_t wanted = static_cast<size_t>(settings_.rank) % shapes.size();
-    const FittingShape fitting = first_fitting(dot_, shapes, wanted, rows, *settings_.gpu);
-    lowered_.shapes.push_back(describe_shapes(shapes, fitting, bucket_text(rows_, buckets_, i)));
-    Launch launch = dot_.emit(shapes[fitting.taken], rows, lowered_);
-    launch.shared_bytes = shapes[fitting.taken].shared_bytes;
+    const size_t wanted = static_cast<size_t>(settings_.rank) % configs.size();
+    const FittingConfig fitting = first_fitting(dot_, configs, wanted, rows, *settings_.gpu);
+    lowered_.configs.push_back(describe_configs(configs, fitting, bucket_text(rows_, buckets_, i)));
+    Launch launch = dot_.emit(configs[fitting.taken], rows, lowered_);
+    launch.shared_bytes = configs[fitting.taken].shared_bytes;
     launch.tasks = launch.tasks * (within(i) - (i == 0 ? Dim(0) : within(i - 1)));
     lowered_.launches.push_back(std::move(launch));
   }
@@ -296,7 +297,7 @@ class BucketLowering {
   Lowered& lowered_;
   Dim rows_;
   std::vector<int64_t> buckets_;
-  std::vector<std::vector<PipelinedShape>> keeping_;  // by bucket; empty: rows are too many
+  std::vector<std::vector<GemmConfig>> resident_;  // by bucket; empty: rows are too many
 };
 
 Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> nodes,
@@ -304,7 +305,7 @@ Lowered lower_pipelined_dots(const ir::Graph& graph, std::span<const ir::Node> n
   DotSections dots = plan_sections(graph, nodes, settings.precision);
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
-  PipelinedDot dot{graph, dots, units, settings.gpu->multiprocessors};
+  PipelinedDot dot{graph, dots, units, settings.gpu->sm_count};
   const int terms = dot.layout.row_terms;
   if (terms > 1) dot.terms = room_for_terms(dot.problem, terms, lowered);
   dot.prologue = prologue;
@@ -332,10 +333,10 @@ Support supports_mma(const ir::Graph& graph, const ir::Node& node, const Setting
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_dot(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
-  if (!problem.b_constant) return Support::no("b is no constant matrix");
-  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
   if (problem.dot.a_k_first && !element_count(problem.batch).is(1)) {
-    return Support::no("a batch of transposed matrices");
+    return Support::no("batched transposed activations are not supported");
   }
   return gpu_layout(graph, problem).support;
 }
@@ -412,10 +413,10 @@ Support supports_mma_expanded(const ir::Graph& graph, const ir::Node& node, cons
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
   if (Support answer = supports_dot(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
-  if (!problem.b_constant) return Support::no("b is no constant matrix");
-  if (problem.y_type == DType::kI32) return Support::no("the sums are integers");
+  if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
+  if (problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
   if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
-    return Support::no(std::string(name(problem.b_type)) + " weights do not fit f32");
+    return Support::no(std::string(name(problem.b_type)) + " weights are not exact in f32");
   }
   return has_constant_scales(graph, problem);
 }

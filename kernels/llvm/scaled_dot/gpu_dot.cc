@@ -17,7 +17,7 @@ constexpr int kStep = 128, kStridedStep = 64, kTermsStep = 32;
 
 bool has_terms(const GpuDotPlan& plan) { return plan.left_terms > 1 || plan.right_terms > 1; }
 
-// The block's place in the result.
+// The CTA's place in the result.
 struct Task {
   ValueId batch, first_row, column;
   ValueId rows_left = kNone, columns_left = kNone;  // kNone: the whole tile lies inside
@@ -81,14 +81,16 @@ class GpuDot {
     return split_bf16(b_, numbers, count);
   }
 
-  Tile zero_sums() { return b_.constant(DType::kF32, 0, {plan_.tile.rows, plan_.tile.columns}); }
+  Tile zero_accumulators() {
+    return b_.constant(DType::kF32, 0, {plan_.tile.rows, plan_.tile.columns});
+  }
   Tile in_every_row(Tile columns) {
     return b_.broadcast(columns, {plan_.tile.rows, plan_.tile.columns});
   }
 
-  void finish(const Task& task, Epilogue& epilogue, Tile sums) {
+  void finish(const Task& task, Epilogue& epilogue, Tile accumulators) {
     const ValueId row = b_.add(b_.mul(task.batch, writer_.index(plan_.rows)), task.first_row);
-    epilogue.emit({row, task.column, task.columns_left, task.rows_left}, sums);
+    epilogue.emit({row, task.column, task.columns_left, task.rows_left}, accumulators);
   }
 
  private:
@@ -111,7 +113,7 @@ class GroupProducts {
         task_(task),
         step_(has_terms(plan) ? kTermsStep : kStep) {}
 
-  bool folds() const { return layout_.use == ScaleUse::kSums && layout_.blocks() > 1; }
+  bool folds() const { return layout_.use == ScaleUse::kAccumulators && layout_.blocks() > 1; }
 
   // A whole group is one product: its rows of a can be on their way like its words.
   bool is_one_step() const { return !folds() && step_ >= layout_.group() && !has_terms(plan_); }
@@ -121,27 +123,27 @@ class GroupProducts {
   }
 
   // `left`: load_left of the group, where it is one step.
-  Tile add(ValueId group, Tile words, Tile left, Tile sums) {
+  Tile add(ValueId group, Tile words, Tile left, Tile accumulators) {
     const int64_t size = layout_.group();
     if (is_one_step()) {
-      return dot_parts(b_, sums, dot_.terms(left, 1),
+      return dot_parts(b_, accumulators, dot_.terms(left, 1),
                        right(group, words, 0, static_cast<int>(size)));
     }
     const int64_t unit = folds() ? std::min(layout_.block, size) : size;
     for (int64_t first = 0; first < size; first += unit) {
-      Tile part = folds() ? dot_.zero_sums() : sums;
+      Tile part = folds() ? dot_.zero_accumulators() : accumulators;
       const int64_t step = std::min<int64_t>(step_, unit);
       for (int64_t k = first; k < first + unit; k += step) {
         part = add_step(group, words, k, static_cast<int>(step), part);
       }
       if (!folds()) {
-        sums = part;
+        accumulators = part;
         continue;
       }
       const Tile scale = dot_.in_every_row(weight_.load_scale(block_of(group, first)));
-      sums = b_.fma(part, scale, sums);
+      accumulators = b_.fma(part, scale, accumulators);
     }
-    return sums;
+    return accumulators;
   }
 
  private:
@@ -150,9 +152,9 @@ class GroupProducts {
     return layout_.blocks() == 1 ? b_.index(0) : b_.div(first, b_.index(layout_.block));
   }
 
-  Tile add_step(ValueId group, Tile words, int64_t k, int count, Tile sums) {
+  Tile add_step(ValueId group, Tile words, int64_t k, int count, Tile accumulators) {
     const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
-    return dot_parts(b_, sums, dot_.left(task_, b_.index(0), first, count, layout_.group()),
+    return dot_parts(b_, accumulators, dot_.left(task_, b_.index(0), first, count, layout_.group()),
                      right(group, words, k, count));
   }
 
@@ -209,12 +211,12 @@ void emit_packed_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a,
     return next;
   };
   std::vector<ValueId> start = load(b.index(0));
-  start.insert(start.begin(), dot.zero_sums());
-  Tile sums = b.loop(b.index(0), groups, b.index(1), start, body)[0];
-  if (layout.use == ScaleUse::kSums && layout.blocks() == 1) {
-    sums = b.mul(sums, dot.in_every_row(weight.load_scale(b.index(0))));
+  start.insert(start.begin(), dot.zero_accumulators());
+  Tile accumulators = b.loop(b.index(0), groups, b.index(1), start, body)[0];
+  if (layout.use == ScaleUse::kAccumulators && layout.blocks() == 1) {
+    accumulators = b.mul(accumulators, dot.in_every_row(weight.load_scale(b.index(0))));
   }
-  dot.finish(task, epilogue, sums);
+  dot.finish(task, epilogue, accumulators);
 }
 
 void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, RuntimePanel& right,
@@ -238,24 +240,25 @@ void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, R
     return b.transpose(
         b.load({right.buffer(), offset, {k, one}, {task.columns_left, k_left}}, {columns, step}));
   };
-  const auto product = [&](ValueId at, Tile sums) {
+  const auto product = [&](ValueId at, Tile accumulators) {
     const Tile codes = read(at);
     const bool plain = !right.is_scaled() && b.type(codes).dtype == plan.operand;
     const Tile numbers = plain ? codes : right.numbers(codes);
-    return dot_parts(b, sums, dot.left(task, a_first, at, step, step),
+    return dot_parts(b, accumulators, dot.left(task, a_first, at, step, step),
                      dot.terms(numbers, plan.right_terms));
   };
   const Tile start = plan.integer ? b.integer_constant(DType::kI32, 0, {plan.tile.rows, columns})
-                                  : dot.zero_sums();
-  const Tile sums = b.loop(
+                                  : dot.zero_accumulators();
+  const Tile accumulators = b.loop(
       b.index(0), k, b.index(step), {start}, [&](ValueId at, std::span<const ValueId> carried) {
         // Bytes sum exactly in f32 over one step: 64 * 255 * 255 < 2^24.
-        const Tile sum = plan.integer
-                             ? b.add(carried[0], b.cast(product(at, dot.zero_sums()), DType::kI32))
-                             : product(at, carried[0]);
+        const Tile sum =
+            plan.integer
+                ? b.add(carried[0], b.cast(product(at, dot.zero_accumulators()), DType::kI32))
+                : product(at, carried[0]);
         return std::vector<ValueId>{sum};
       })[0];
-  dot.finish(task, epilogue, sums);
+  dot.finish(task, epilogue, accumulators);
 }
 
 }  // namespace tenon::kernels

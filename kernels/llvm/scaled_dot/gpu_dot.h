@@ -1,11 +1,11 @@
-// The dot skeletons for a GPU: one block computes a tile of [rows, columns] of the result with the
+// The dot skeletons for a GPU: one CTA computes a tile of [rows, columns] of the result with the
 // matrix unit, K in steps.
 //
-//   packed   words of codes are loaded a group ahead, decoded in registers, slab by slab
-//   strided  the right operand is read where it lies: it arrives at Run, or needs no decoding
+//   packed   words of codes are loaded a group ahead, dequantised in registers, slab by slab
+//   strided  the right operand is read where it lies: it arrives at Run, or needs no dequantising
 //
-// Operands are f16 or bf16, sums f32. What has more bits than the operand type is split into terms
-// (split_parts.h), so that the result is as exact as one in f32.
+// Operands are f16 or bf16, accumulators f32. What has more bits than the operand type is split
+// into terms (split_parts.h), so that the result is as exact as one in f32.
 #pragma once
 
 #include "kernels/llvm/launch_writer.h"
@@ -15,7 +15,7 @@
 
 namespace tenon::kernels {
 
-// What one block computes.
+// What one CTA computes.
 struct GpuDotTile {
   int rows = 0, columns = 0, threads = 0;
 };
@@ -29,7 +29,7 @@ struct GpuDotPlan {
   int left_terms = 1;        // of an element of a
   int right_terms = 1;       // of an element of b
   bool left_turned = false;  // a is [K, M]
-  bool integer = false;      // sums are i32
+  bool integer = false;      // accumulators are i32
 
   Dim row_blocks() const { return ceil_div(rows, Dim(tile.rows)); }
   Dim column_blocks() const { return ceil_div(n, Dim(tile.columns)); }

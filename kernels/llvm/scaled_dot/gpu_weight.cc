@@ -45,7 +45,7 @@ ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
   if (has_infinite_scale(graph, problem)) return ScaleUse::kSplit;
   const int64_t group = layout.group(), block = layout.block;
   const bool aligned = layout.blocks() == 1 || block % group == 0 || group % block == 0;
-  return aligned ? ScaleUse::kSums : ScaleUse::kSplit;
+  return aligned ? ScaleUse::kAccumulators : ScaleUse::kSplit;
 }
 
 PackedConstant pack_words(const ir::Graph& graph, const ScaledDotProblem& problem,
@@ -89,7 +89,7 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   };
   if (!is_one_of(problem.b_type, {DType::kF4E2M1, DType::kI4, DType::kU4, DType::kI2, DType::kU2,
                                   DType::kI8, DType::kU8, DType::kF8E4M3FN, DType::kF8E5M2})) {
-    return refuse(fmt::format("{} weights have no packed form", name(problem.b_type)));
+    return refuse(fmt::format("no packed layout for {} weights", name(problem.b_type)));
   }
   if (Support answer = has_constant_scales(graph, problem); !answer) return {answer, {}};
   GpuWeightLayout layout;
@@ -98,25 +98,27 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   layout.k = problem.k.value();
   layout.n = problem.n.value();
   layout.padded_n = rounded_up(layout.n, kColumnPadding);
-  if (layout.k == 0 || layout.n == 0) return refuse("there is nothing to pack");
+  if (layout.k == 0 || layout.n == 0) return refuse("N or K is 0");
   layout.block = problem.block();
   layout.zero_offset = problem.dot.scale_b.zero_offset;
   layout.scale_type = packed_scale_type(graph, problem.dot.scale_b);
   if (layout.scale_type != DType::kUndefined &&
       !is_one_of(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
                                      DType::kF8E5M2, DType::kF8E8M0})) {
-    return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
+    return refuse(fmt::format("scales of type {} are not supported", name(layout.scale_type)));
   }
   if (layout.blocks() > 1 && layout.block % kSlab != 0) {
-    return refuse(fmt::format("blocks of {} are not whole steps of {}", layout.block, kSlab));
+    return refuse(fmt::format("block_size {} is not a multiple of {}", layout.block, kSlab));
   }
   if (const DType zero = stored_zero_type(graph, problem); zero != DType::kUndefined) {
     layout.zero_type = is_floating(zero) ? DType::kF32 : is_signed(zero) ? DType::kI8 : DType::kU8;
-    if (bit_width(zero) > 8 && !is_floating(zero)) return refuse("zero points wider than a byte");
-    if (!is_integer(layout.element)) return refuse("a zero point of floats");
+    if (bit_width(zero) > 8 && !is_floating(zero))
+      return refuse("zero points wider than 8 bits are not supported");
+    if (!is_integer(layout.element))
+      return refuse("float weights with a zero point are not supported");
   }
   if (layout.k % layout.group() != 0 && has_infinite_scale(graph, problem)) {
-    return refuse("an infinite scale would reach the codes past K");
+    return refuse("a scale is infinite, and padding would become NaN");
   }
   layout.use = choose_use(graph, problem, layout);
   const bool halves = problem.a_type == DType::kF16 && problem.dot.scale_a.scale == ir::kNoValue;
@@ -169,12 +171,12 @@ ValueId GpuWeightReader::block_offset(ValueId block) {
   return b_.add(b_.mul(block, b_.index(layout_.padded_n)), column_);
 }
 
-Tile GpuWeightReader::decoded_scale(Tile codes) {
-  return b_.cast(decode_tile(b_, codes, layout_.scale_type), DType::kF32);
+Tile GpuWeightReader::dequantized_scale(Tile codes) {
+  return b_.cast(dequantize_tile(b_, codes, layout_.scale_type), DType::kF32);
 }
 
 Tile GpuWeightReader::load_scale(ValueId block) {
-  return decoded_scale(b_.load({scales_, block_offset(block), {b_.index(1)}, {}}, {columns_}));
+  return dequantized_scale(b_.load({scales_, block_offset(block), {b_.index(1)}, {}}, {columns_}));
 }
 
 // Every row of the slab reads it anew: cheaper than passing it between threads.
@@ -209,7 +211,7 @@ Tile GpuWeightReader::integers(Tile codes, ValueId block) {
 Tile GpuWeightReader::small_floats(Tile codes) {
   const std::vector<int> shape = {kSlab, columns_};
   if (layout_.element != DType::kF4E2M1) {
-    return as_operand(decode_tile(b_, b_.cast(codes, DType::kU8), layout_.element));
+    return as_operand(dequantize_tile(b_, b_.cast(codes, DType::kU8), layout_.element));
   }
   const auto field = [&](int64_t mask, int64_t shift) {
     const Tile bits = b_.binary(Fn::kAnd, codes, b_.integer_constant(DType::kU32, mask, shape));
@@ -229,7 +231,7 @@ std::vector<Tile> GpuWeightReader::slab(Tile words, int j, ValueId block) {
     Tile value =
         whole ? as_operand(b_.cast(integers(code, block), DType::kF32)) : small_floats(code);
     if (layout_.use == ScaleUse::kSlabs) {
-      const Tile scale = decoded_scale(load_for_slab(scales_, block));
+      const Tile scale = dequantized_scale(load_for_slab(scales_, block));
       value = layout_.operand == DType::kF16
                   ? b_.mul(value, b_.cast(scale, DType::kF16))
                   : as_operand(b_.mul(b_.cast(value, DType::kF32), scale));
@@ -239,7 +241,7 @@ std::vector<Tile> GpuWeightReader::slab(Tile words, int j, ValueId block) {
   Tile value = whole ? b_.cast(integers(code, block), DType::kF32)
                      : b_.cast(small_floats(code), DType::kF32);
   if (layout_.zero_type == DType::kF32) value = b_.sub(value, load_for_slab(zeros_, block));
-  if (scales_ != kNone) value = b_.mul(value, decoded_scale(load_for_slab(scales_, block)));
+  if (scales_ != kNone) value = b_.mul(value, dequantized_scale(load_for_slab(scales_, block)));
   return split_bf16(b_, value, layout_.parts());
 }
 

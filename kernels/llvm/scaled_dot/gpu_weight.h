@@ -21,8 +21,8 @@ inline constexpr int kSlab = 16;  // k of a slab
 // How scales reach the sum.
 enum class ScaleUse {
   kNone,
-  kSums,   // multiply the sum of their block
-  kSlabs,  // multiply the elements, exactly
+  kAccumulators,  // multiply the sum of their block
+  kSlabs,         // multiply the elements, exactly
   kSplit,  // multiply the elements in f32, which are then split: the way that takes everything
 };
 
@@ -70,7 +70,7 @@ class GpuWeightReader {
 
  private:
   codegen::ValueId block_offset(codegen::ValueId block);
-  Tile decoded_scale(Tile codes);
+  Tile dequantized_scale(Tile codes);
   Tile load_for_slab(codegen::ValueId buffer, codegen::ValueId block);  // [16, columns]
   Tile codes(Tile words, int j);                                        // u32
   Tile integers(Tile codes, codegen::ValueId block);                    // i32, less the zero point

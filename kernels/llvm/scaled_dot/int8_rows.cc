@@ -1,6 +1,7 @@
 #include "kernels/llvm/scaled_dot/int8_rows.h"
 
 #include <array>
+#include <optional>
 
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/tile_types.h"
@@ -16,11 +17,6 @@ constexpr int64_t kPerTask = 1024;  // elements of a row that one task takes
 // Added to a small number it leaves the nearest integer, halves to even, in the low bits.
 constexpr double kRounder = 12582912;  // 1.5 * 2^23
 
-BufferArgument add_scratch(Lowered& lowered, const Dim& bytes) {
-  lowered.scratch.push_back(bytes);
-  return BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1);
-}
-
 // Of each eight elements the even ones, then the odd ones.
 Tile evens_first(Builder& b, Tile x) {
   const int count = b.type(x).shape[0];
@@ -32,6 +28,29 @@ Tile evens_first(Builder& b, Tile x) {
   return b.reshape(b.concat(halves, 1), {count});
 }
 
+// Where the codes and the numbers of a row go that lies beside another; see Int8Order.
+struct PairedRow {
+  Builder& b;
+  ValueId pair, half;  // of the row
+  ValueId together;    // rows side by side, 1 or 2
+  int64_t k, units;
+
+  void store_codes(ValueId buffer, ValueId first, Tile codes) const {
+    const ValueId eight = b.index(8);
+    const ValueId line = b.add(b.mul(pair, b.index(k / 8)), b.div(first, eight));
+    const ValueId at = b.mul(b.add(b.mul(line, together), half), eight);
+    const std::vector<int> eights = {b.type(codes).shape[0] / 8, 8};
+    b.store({buffer, at, {b.mul(together, eight), b.index(1)}}, b.reshape(codes, eights));
+  }
+
+  void store_number(ValueId buffer, ValueId unit, Tile number) const {
+    const ValueId line = b.add(b.mul(pair, b.index(units)), unit);
+    const ValueId at = b.mul(b.add(b.mul(line, together), half), together);
+    b.store({buffer, at}, number);
+    b.store({buffer, b.add(at, b.sub(together, b.index(1)))}, number);
+  }
+};
+
 }  // namespace
 
 DType int8_code_type(const codegen::HostTarget& host) {
@@ -39,12 +58,14 @@ DType int8_code_type(const codegen::HostTarget& host) {
 }
 
 Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8Units& cut,
-                   bool split_eights, DType code_type, Lowered& lowered) {
+                   const Int8Order& order, DType code_type, Lowered& lowered) {
   const int64_t unit = cut.unit, k = problem.k.value(), units = k / unit;
   Int8Rows rows;
-  rows.codes = add_scratch(lowered, problem.rows * k);
-  rows.scales = add_scratch(lowered, problem.rows * units * 4);
-  rows.sums = add_scratch(lowered, problem.rows * units * 4);
+  const Dim room = order.pairs ? ceil_div(problem.rows, 2) * 2 : problem.rows;
+  const int64_t number_bytes = order.pairs ? 8 : 4;
+  rows.codes = lowered.add_scratch(room * k);
+  rows.scales = lowered.add_scratch(room * units * number_bytes);
+  rows.sums = lowered.add_scratch(room * units * number_bytes);
 
   LaunchWriter writer("int8_rows");
   Builder& b = writer.builder;
@@ -52,6 +73,7 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const ValueId codes = writer.buffer("codes", code_type, rows.codes);
   const ValueId scales = writer.buffer("scales", DType::kF32, rows.scales);
   const ValueId sums = writer.buffer("sums", DType::kF32, rows.sums);
+  if (order.pairs) writer.declare(problem.rows);
 
   const int64_t units_per_task =
       std::max<int64_t>(1, kPerTask / unit / cut.per_scale) * cut.per_scale;
@@ -60,6 +82,11 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const ValueId first = b.mul(b.rem(b.task(), b.index(tasks_per_row)), b.index(units_per_task));
   const ValueId last = b.min(b.add(first, b.index(units_per_task)), b.index(units));
   const int width = static_cast<int>(unit);
+  std::optional<PairedRow> paired;
+  if (order.pairs) {
+    const ValueId together = b.min(writer.index(problem.rows), b.index(2));
+    paired.emplace(PairedRow{b, b.div(row, together), b.rem(row, together), together, k, units});
+  }
   b.loop(first, last, b.index(cut.per_scale), {}, [&](ValueId u, auto) {
     const ValueId begin = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(unit)));
     const Tile whole = b.load({from, begin}, {static_cast<int>(unit * cut.per_scale)});
@@ -79,9 +106,18 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
         stored = b.add(stored, b.integer_constant(DType::kI32, 128, {width}));
       }
       stored = b.cast(stored, code_type);
-      b.store({codes, at}, split_eights ? evens_first(b, stored) : stored);
+      if (order.split_eights) stored = evens_first(b, stored);
+      const auto sum = [&] { return b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0); };
+      if (paired) {
+        const ValueId number = b.add(u, b.index(i));
+        paired->store_codes(codes, b.mul(number, b.index(unit)), stored);
+        paired->store_number(scales, number, scale);
+        paired->store_number(sums, number, sum());
+        continue;
+      }
+      b.store({codes, at}, stored);
       b.store({scales, out}, scale);
-      b.store({sums, out}, b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0));
+      b.store({sums, out}, sum());
     }
     return std::vector<ValueId>{};
   });

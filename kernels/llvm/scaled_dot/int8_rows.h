@@ -4,6 +4,10 @@
 //
 // A word of 4-bit weights splits into its even and its odd codes by one mask and one shift, so the
 // rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
+//
+// Kernels that multiply two rows at once want these side by side: of several rows, `pairs` gives
+// codes [rows / 2][k / 8][2][8] and numbers of a row twice, [rows / 2][k / unit][2][2], with room
+// for the partner of a last odd row. One row lies as without.
 #pragma once
 
 #include "kernels/llvm/scaled_dot/problem.h"
@@ -25,8 +29,12 @@ struct Int8Units {
   int64_t unit = 0, per_scale = 1;
 };
 
+struct Int8Order {
+  bool split_eights = false, pairs = false;
+};
+
 // `a`: f32 rows. Adds a launch and scratch to `lowered`.
 Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8Units& cut,
-                   bool split_eights, DType code_type, Lowered& lowered);
+                   const Int8Order& order, DType code_type, Lowered& lowered);
 
 }  // namespace tenon::kernels

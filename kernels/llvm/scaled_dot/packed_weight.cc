@@ -91,21 +91,50 @@ void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const W
   }
 }
 
+void pack_halves(const ir::Graph& graph, const ScaledDotProblem& problem,
+                 const WeightLayout& layout, int64_t panel, uint16_t* out) {
+  const std::byte* source = graph.value(problem.dot.b).constant->data;  // aligned to nothing
+  const int64_t columns = real_columns(layout, panel);
+  const auto index = [&, row = stored_row(graph, problem)](int64_t k, int64_t c) {
+    return element_index(problem, row, k, panel * layout.columns + c);
+  };
+  const int64_t next_k = index(1, 0) - index(0, 0), next_column = index(0, 1) - index(0, 0);
+  for (int64_t k = 0; k < layout.k; ++k) {
+    const std::byte* from = source + 2 * (index(0, 0) + k * next_k);
+    for (int64_t c = 0; c < columns; ++c) {
+      std::memcpy(&out[k * layout.columns + c], from + 2 * c * next_column, 2);
+    }
+  }
+}
+
 template <typename Code>
 void interleave(const std::byte* codes, int64_t count, int64_t columns, Code* out) {
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(out + i * columns, codes + i * sizeof(Code), sizeof(Code));
 }
 
-// Scales of one panel, in the file's own type.
-void pack_scales(const ScaleReader& reader, const WeightLayout& layout, int64_t panel,
-                 std::byte* out) {
+// What each of the 256 codes of an 8-bit type is in bf16.
+std::vector<uint16_t> bf16_table(DType dtype) {
+  std::vector<uint16_t> table(256);
+  for (uint64_t code = 0; code < table.size(); ++code) {
+    table[code] = static_cast<uint16_t>(encode(DType::kBF16, decode(dtype, code)));
+  }
+  return table;
+}
+
+// Scales of one panel. `bf16`: by the file's code, empty where the file's type is kept.
+void pack_scales(const ScaleReader& reader, const WeightLayout& layout,
+                 const std::vector<uint16_t>& bf16, int64_t panel, std::byte* out) {
   const int64_t first = panel * layout.columns, blocks = layout.blocks();
   for (int64_t c = 0; c < real_columns(layout, panel); ++c) {
     const std::byte* codes = reader.column(first + c);
     const int bits = codes == nullptr ? 0 : bit_width(layout.scale_type);
-    if (bits == 8) {
-      interleave(codes, blocks, layout.columns, reinterpret_cast<uint8_t*>(out) + c);
+    if (!bf16.empty()) {
+      auto* to = reinterpret_cast<uint16_t*>(out) + c;
+      for (int64_t block = 0; block < blocks; ++block) {
+        to[block * layout.columns] = bf16[codes == nullptr ? reader.code(block, first + c)
+                                                           : std::to_integer<size_t>(codes[block])];
+      }
     } else if (bits == 16) {
       interleave(codes, blocks, layout.columns, reinterpret_cast<uint16_t*>(out) + c);
     } else if (bits == 32) {
@@ -152,14 +181,27 @@ WeightLayout base_layout(const ScaledDotProblem& problem, int columns) {
   return layout;
 }
 
+LayoutAnswer half_layout(const ScaledDotProblem& problem, int columns) {
+  const ir::BlockScale& scale = problem.dot.scale_b;
+  if (scale.scale != ir::kNoValue || scale.zero_point != ir::kNoValue || scale.zero_offset != 0) {
+    return {Support::no("16-bit weights with scales are not supported"), {}};
+  }
+  WeightLayout layout = base_layout(problem, columns);
+  layout.element = problem.b_type;
+  layout.bits = 16;
+  layout.block = layout.k;
+  return {Support::yes(), layout};
+}
+
 }  // namespace
 
 LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& problem, int columns) {
   const auto refuse = [](std::string why) { return LayoutAnswer{Support::no(std::move(why)), {}}; };
   const DType element = problem.b_type;
+  if (has_type(element, {DType::kF16, DType::kBF16})) return half_layout(problem, columns);
   if (!has_type(element, {DType::kF4E2M1, DType::kI4, DType::kU4, DType::kI2, DType::kU2,
                           DType::kI8, DType::kU8, DType::kF8E4M3FN, DType::kF8E5M2})) {
-    return refuse(fmt::format("{} weights have no packed form", name(element)));
+    return refuse(fmt::format("no packed layout for {} weights", name(element)));
   }
   WeightLayout layout = base_layout(problem, columns);
   layout.element = element;
@@ -168,22 +210,24 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
   layout.scale_type = packed_scale_type(graph, problem.dot.scale_b);
   if (layout.k % layout.per_word() != 0 || layout.block % layout.per_word() != 0 ||
       layout.k % layout.block != 0) {
-    return refuse(fmt::format("K={} in blocks of {} is not whole words of {} codes", layout.k,
+    return refuse(fmt::format("K={} and block_size {} are not multiples of {}", layout.k,
                               layout.block, layout.per_word()));
   }
   if (Support answer = has_constant_scales(graph, problem); !answer) return {answer, {}};
   if (layout.scale_type != DType::kUndefined &&
       !has_type(layout.scale_type, {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3FN,
                                     DType::kF8E5M2, DType::kF8E8M0})) {
-    return refuse(fmt::format("scales of type {} are not known", name(layout.scale_type)));
+    return refuse(fmt::format("scales of type {} are not supported", name(layout.scale_type)));
   }
+  layout.eight_bit_scales =
+      layout.scale_type != DType::kUndefined && bit_width(layout.scale_type) == 8;
+  if (layout.eight_bit_scales) layout.scale_type = DType::kBF16;
   // The sum of a block times infinity hides the NaN of 0 times infinity.
   if (has_infinite_scale(graph, problem)) return refuse("a scale is infinite");
   if (problem.dot.scale_b.zero_point != ir::kNoValue) {
     const DType type = graph.value(problem.dot.scale_b.zero_point).dtype;
     layout.zero_type = has_type(type, {DType::kF32, DType::kBF16}) ? DType::kF32 : DType::kF16;
   }
-  layout.shifted_scales = has_shifted_scales(graph, problem);
   // Less their middle, unsigned codes are signed ones with the highest bit flipped.
   if (layout.zero_type == DType::kUndefined && element == DType::kU4 && layout.zero_offset == 8) {
     layout.element = DType::kI4;
@@ -210,9 +254,14 @@ PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem
   const std::byte* source = graph.value(problem.dot.b).constant->data;
   const int64_t words = layout.k / layout.per_word() * layout.columns;
   const int64_t blocks = layout.blocks() * layout.columns;
-  packed.elements = pack_panels(layout, DType::kU32, words, [&](int64_t panel, std::byte* out) {
+  const DType word = layout.word_type();
+  packed.elements = pack_panels(layout, word, words, [&](int64_t panel, std::byte* out) {
     if (layout.plain()) {
       pack_plain(graph, problem, layout, panel, reinterpret_cast<float*>(out));
+      return;
+    }
+    if (layout.is_half()) {
+      pack_halves(graph, problem, layout, panel, reinterpret_cast<uint16_t*>(out));
       return;
     }
     pack_words(source, problem, layout, panel, reinterpret_cast<uint32_t*>(out));
@@ -220,9 +269,12 @@ PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem
   });
   if (layout.scale_type != DType::kUndefined) {
     const ScaleReader reader = ScaleReader::scales(graph, problem);
+    const std::vector<uint16_t> bf16 =
+        layout.eight_bit_scales ? bf16_table(packed_scale_type(graph, problem.dot.scale_b))
+                                : std::vector<uint16_t>{};
     packed.scales = pack_panels(
         layout, layout.scale_type, blocks,
-        [&](int64_t panel, std::byte* out) { pack_scales(reader, layout, panel, out); });
+        [&](int64_t panel, std::byte* out) { pack_scales(reader, layout, bf16, panel, out); });
   }
   if (layout.zero_type != DType::kUndefined) {
     const ScaleReader reader = ScaleReader::zeros(graph, problem);
@@ -242,11 +294,11 @@ ValueId WeightReader::load_words(Builder& b, ValueId panel, ValueId word) const 
 }
 
 void WeightReader::prefetch_words(Builder& b, ValueId panel, ValueId word, int64_t ahead) const {
-  constexpr int kWordsPerLine = 16;
+  const int words_per_line = 64 * 8 / bit_width(layout.word_type());
   const int64_t words = layout.k / layout.per_word();
   const ValueId row = b.add(b.add(b.mul(panel, b.index(words)), word), b.index(ahead));
   const ValueId first = b.mul(row, b.index(layout.columns));
-  for (int line = 0; line < layout.columns; line += kWordsPerLine) {
+  for (int line = 0; line < layout.columns; line += words_per_line) {
     b.prefetch(elements, b.add(first, b.index(line)));
   }
 }
@@ -273,14 +325,12 @@ std::vector<double> code_table(const WeightLayout& layout) {
   return values;
 }
 
-Fn decode_function(DType dtype) {
+Fn dequantize_function(DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3FN:
-      return Fn::kDecodeF8E4M3FN;
+      return Fn::kDequantizeF8E4M3FN;
     case DType::kF8E5M2:
-      return Fn::kDecodeF8E5M2;
-    case DType::kF8E8M0:
-      return Fn::kDecodeF8E8M0;
+      return Fn::kDequantizeF8E5M2;
     default:
       return Fn::kNone;
   }
@@ -288,12 +338,14 @@ Fn decode_function(DType dtype) {
 
 }  // namespace
 
-ValueId WeightReader::decode(Builder& b, ValueId words, int j) const {
+ValueId WeightReader::dequantize(Builder& b, ValueId words, int j) const {
   const std::vector<int> shape = {layout.columns};
   const auto shifted = [&](Fn direction, ValueId value, int by) {
     const DType type = b.type(value).dtype;
     return by == 0 ? value : b.binary(direction, value, b.integer_constant(type, by, shape));
   };
+  if (layout.plain()) return words;
+  if (layout.is_half()) return b.cast(words, DType::kF32);
   const int shift = j * layout.bits;
   if (layout.bits <= 4) {
     return b.lookup(b.table(DType::kF32, code_table(layout)),
@@ -305,7 +357,7 @@ ValueId WeightReader::decode(Builder& b, ValueId words, int j) const {
     value = b.cast(shifted(Fn::kShiftRight, top, 24), DType::kF32);
   } else {
     const ValueId code = b.cast(shifted(Fn::kShiftRight, words, shift), DType::kU8);
-    const Fn function = decode_function(layout.element);
+    const Fn function = dequantize_function(layout.element);
     value = function == Fn::kNone ? b.cast(code, DType::kF32) : b.unary(function, code);
   }
   if (layout.zero_offset == 0) return value;
@@ -314,23 +366,8 @@ ValueId WeightReader::decode(Builder& b, ValueId words, int j) const {
 
 ValueId WeightReader::load_scale(Builder& b, ValueId panel, ValueId block) const {
   const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
-  const ValueId raw =
-      b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns});
-  const Fn function = decode_function(layout.scale_type);
-  return function == Fn::kNone ? b.cast(raw, DType::kF32) : b.unary(function, raw);
-}
-
-ValueId WeightReader::load_reduced_scale(Builder& b, ValueId panel, ValueId block) const {
-  if (!layout.shifted_scales) return load_scale(b, panel, block);
-  const std::vector<int> shape = {layout.columns};
-  const ValueId row = b.add(b.mul(panel, b.index(layout.blocks())), block);
-  const ValueId raw = b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, shape);
-  const auto shifted = [&](DType type, int64_t by) {
-    return b.binary(Fn::kShiftLeft, b.cast(raw, type), b.integer_constant(type, by, shape));
-  };
-  if (layout.scale_type == DType::kF8E8M0) return b.bitcast(shifted(DType::kU32, 23), DType::kF32);
-  // f16 has e4m3's layout with one more bit of exponent, and a bias that is larger by 8.
-  return b.cast(b.bitcast(shifted(DType::kU16, 7), DType::kF16), DType::kF32);
+  return b.cast(b.load({scales, b.mul(row, b.index(layout.columns)), {}, {}}, {layout.columns}),
+                DType::kF32);
 }
 
 ValueId WeightReader::load_zero(Builder& b, ValueId panel, ValueId block) const {

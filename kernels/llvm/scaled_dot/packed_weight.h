@@ -2,8 +2,10 @@
 //
 // Columns (N) are cut into panels of `columns`; inside a panel K runs slowest:
 //   words   [panel][K / per_word][column]  u32, the codes of per_word consecutive k, lowest first
-//   plain   [panel][K][column]             f32, for weights that need no decoding
-//   scales  [panel][K / block][column]     in the file's own type
+//   halves  [panel][K][column]             f16 or bf16 as in the file, widened in registers
+//   plain   [panel][K][column]             f32, for weights that need no dequantising
+//   scales  [panel][K / block][column]     in the file's own type; 8-bit ones as bf16, which holds
+//                                          them exactly and becomes f32 by a shift
 //   zeros   [panel][K / block][column]     f16 or f32
 // A lane is a column, so one vector load brings per_word k of a whole register of columns, and a
 // code becomes a number by one shift and one table look-up. Columns past N are zero.
@@ -22,13 +24,15 @@ struct WeightLayout {
   int64_t panels = 0, k = 0, n = 0;
   int64_t block = 0;                     // k per scale; multiple of per_word; k when one for all
   DType scale_type = DType::kUndefined;  // kUndefined: no scales
+  bool eight_bit_scales = false;         // in the file; kept as bf16
   DType zero_type = DType::kUndefined;   // kUndefined: none stored
-  bool shifted_scales = false;           // e4m3 or e8m0 whose codes need a shift and no more
   int64_t zero_offset = 0;
   uint32_t flipped = 0;  // bits of a word that differ from the file's: u4 less 8 is stored as i4
 
   bool plain() const { return bits == 32; }
-  int per_word() const { return 32 / bits; }
+  bool is_half() const { return bits == 16; }
+  int per_word() const { return is_half() ? 1 : 32 / bits; }
+  DType word_type() const { return plain() || is_half() ? element : DType::kU32; }
   int64_t blocks() const { return (k + block - 1) / block; }
 };
 
@@ -53,7 +57,7 @@ struct WeightReader {
   WeightLayout layout;
   codegen::ValueId elements = codegen::kNone, scales = codegen::kNone, zeros = codegen::kNone;
 
-  // u32 words of k = per_word * word … of `columns` columns.
+  // Words of k = per_word * word … of `columns` columns.
   codegen::ValueId load_words(codegen::Builder& b, codegen::ValueId panel,
                               codegen::ValueId word) const;
   // Fetches the words that are `ahead` rows further into the caches; past a panel lies the next
@@ -63,15 +67,9 @@ struct WeightReader {
   void prefetch_scale(codegen::Builder& b, codegen::ValueId panel, codegen::ValueId block,
                       int64_t ahead) const;
   // f32 values (zero_offset subtracted, not scaled) of code `j` of each word.
-  codegen::ValueId decode(codegen::Builder& b, codegen::ValueId words, int j) const;
+  codegen::ValueId dequantize(codegen::Builder& b, codegen::ValueId words, int j) const;
   codegen::ValueId load_scale(codegen::Builder& b, codegen::ValueId panel,
                               codegen::ValueId block) const;
-  // The same over scale_unit(), a power of two that is cheaper to multiply elsewhere.
-  codegen::ValueId load_reduced_scale(codegen::Builder& b, codegen::ValueId panel,
-                                      codegen::ValueId block) const;
-  double scale_unit() const {
-    return layout.shifted_scales && layout.scale_type == DType::kF8E4M3FN ? 256 : 1;
-  }
   codegen::ValueId load_zero(codegen::Builder& b, codegen::ValueId panel,
                              codegen::ValueId block) const;
 };

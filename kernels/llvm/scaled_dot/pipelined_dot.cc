@@ -14,16 +14,16 @@ using codegen::ValueId;
 
 // Tiles of the weight that run at the same time share the tokens that they read.
 constexpr int64_t kRowGroup = 32;
-// Tokens whose sums go through the epilogue at once: what it loads must fit beside them all, and
-// what the functions of a body need in between.
+// Tokens whose accumulators go through the epilogue at once: what it loads must fit beside them
+// all, and what the functions of a body need in between.
 constexpr int kEpilogueTokens = 32, kBodyTokens = 16;
 
 class Emitter {
  public:
-  Emitter(const PipelinedDot& dot, const PipelinedShape& shape, const Dim& rows, Lowered& lowered)
+  Emitter(const PipelinedDot& dot, const GemmConfig& config, const Dim& rows, Lowered& lowered)
       : dot_(dot),
         layout_(dot.layout),
-        shape_(shape),
+        config_(config),
         writer_("pipelined_dot"),
         b_(writer_.builder),
         x_(writer_.buffer("x", layout_.operand, dot.terms)),
@@ -31,7 +31,7 @@ class Emitter {
         side_words_(declare_sides()),
         partial_(declare_partial(rows, lowered)),
         counters_(declare_counters(rows, lowered)),
-        end_(writer_, dot.graph, dot.dots, {chunk(), kFragmentRows, shape.tokens}, lowered),
+        end_(writer_, dot.graph, dot.dots, {chunk(), kFragmentRows, config.tile_n}, lowered),
         reader_(b_, layout_) {
     for (const Dim& dim : {dot.problem.rows, all_terms(), token_tiles(), work(), tasks()}) {
       writer_.declare(dim);
@@ -41,17 +41,17 @@ class Emitter {
   Launch run() {
     rows_ = writer_.index(dot_.problem.rows);
     if (!layout_.is_plain()) {
-      w_rings_ = {b_.ring(DType::kU32, {layout_.unit_words() * shape_.units}, shape_.slots)};
+      w_rings_ = {b_.ring(DType::kU32, {layout_.unit_words() * config_.units}, config_.stages)};
     }
-    for (int unit = 0; unit < shape_.units; ++unit) {
+    for (int unit = 0; unit < config_.units; ++unit) {
       if (layout_.is_plain()) {
-        w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, depth()}, shape_.slots));
+        w_rings_.push_back(b_.ring(layout_.operand, {kFragmentRows, depth()}, config_.stages));
       }
       for (int term = 0; term < layout_.row_terms; ++term) {
-        x_rings_.push_back(b_.ring(layout_.operand, {shape_.tokens, depth()}, shape_.slots));
+        x_rings_.push_back(b_.ring(layout_.operand, {config_.tile_n, depth()}, config_.stages));
       }
     }
-    if (layout_.sides_apart) sides_.emplace(b_, layout_, side_words_, shape_.units);
+    if (layout_.sides_apart) sides_.emplace(b_, layout_, side_words_, config_.units);
     end_.begin();
     b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
             [&](ValueId item, std::span<const ValueId>) {
@@ -65,27 +65,25 @@ class Emitter {
 
  private:
   int chunk() const {
-    return std::min(shape_.tokens, dot_.dots.has_bodies() ? kBodyTokens : kEpilogueTokens);
+    return std::min(config_.tile_n, dot_.dots.has_bodies() ? kBodyTokens : kEpilogueTokens);
   }
   Dim all_terms() const { return dot_.problem.rows * Dim(layout_.row_terms); }
-  Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(shape_.tokens)); }
-  Dim work() const { return token_tiles() * Dim(layout_.row_units() * shape_.splits); }
-  Dim tasks() const { return min(work(), Dim(dot_.multiprocessors * shape_.blocks)); }
+  Dim token_tiles() const { return ceil_div(dot_.problem.rows, Dim(config_.tile_n)); }
+  Dim work() const { return token_tiles() * Dim(layout_.row_units() * config_.split_k); }
+  Dim tasks() const { return min(work(), Dim(dot_.sm_count * config_.ctas_per_sm)); }
   int depth() const { return layout_.depth(); }
-  int64_t tile_elements() const { return int64_t{kFragmentRows} * shape_.tokens; }
-  // Steps of one slot each: rank_shapes() takes no units that leave a rest.
-  int64_t steps() const { return layout_.steps() / shape_.units; }
+  int64_t tile_elements() const { return int64_t{kFragmentRows} * config_.tile_n; }
+  // Steps of one stage each: rank_gemm_configs() takes no units that leave a rest.
+  int64_t steps() const { return layout_.steps() / config_.units; }
 
   Dim tiles_of(const Dim& rows) const {
-    return ceil_div(rows, Dim(shape_.tokens)) * Dim(layout_.row_units());
+    return ceil_div(rows, Dim(config_.tile_n)) * Dim(layout_.row_units());
   }
 
   ValueId declare_partial(const Dim& rows, Lowered& lowered) {
-    if (shape_.splits == 1) return kNone;
-    lowered.scratch.push_back(tiles_of(rows) * Dim(shape_.splits * tile_elements() * 4));
-    return writer_.buffer(
-        "partial", DType::kF32,
-        BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1));
+    if (config_.split_k == 1) return kNone;
+    const Dim bytes = tiles_of(rows) * Dim(config_.split_k * tile_elements() * 4);
+    return writer_.buffer("partial", DType::kF32, lowered.add_scratch(bytes));
   }
 
   ValueId declare_sides() {
@@ -93,7 +91,7 @@ class Emitter {
   }
 
   ValueId declare_counters(const Dim& rows, Lowered& lowered) {
-    if (shape_.splits == 1) return kNone;
+    if (config_.split_k == 1) return kNone;
     lowered.counters.push_back(tiles_of(rows));
     return writer_.buffer(
         "counters", DType::kI32,
@@ -108,129 +106,130 @@ class Emitter {
   Place place_of(ValueId item) {
     const ValueId tokens = writer_.index(token_tiles());
     Place place;
-    place.split = b_.rem(item, b_.index(shape_.splits));
-    place.tile = b_.div(item, b_.index(shape_.splits));
+    place.split = b_.rem(item, b_.index(config_.split_k));
+    place.tile = b_.div(item, b_.index(config_.split_k));
     const int64_t units = layout_.row_units(), group = std::min(units, kRowGroup);
     const ValueId of_group = b_.mul(tokens, b_.index(group));
     const ValueId first = b_.mul(b_.div(place.tile, of_group), b_.index(group));
     const ValueId rest = b_.rem(place.tile, of_group);
     const ValueId height = b_.min(b_.index(group), b_.sub(b_.index(units), first));
     place.row_unit = b_.add(first, b_.rem(rest, height));
-    place.token = b_.mul(b_.div(rest, height), b_.index(shape_.tokens));
+    place.token = b_.mul(b_.div(rest, height), b_.index(config_.tile_n));
     return place;
   }
 
   void emit_item(ValueId item) {
     const Place place = place_of(item);
-    const Tile sums = emit_sums(place);
-    if (shape_.splits == 1) {
-      return finish(place, [&](int first) { return own_chunk(sums, first); });
+    const Tile accumulators = accumulate(place);
+    if (config_.split_k == 1) {
+      return finish(place, [&](int first) { return own_chunk(accumulators, first); });
     }
     const ValueId size = b_.index(tile_elements());
-    b_.store({partial_, b_.mul(item, size)}, sums);
+    b_.store({partial_, b_.mul(item, size)}, accumulators);
     const ValueId arrived = b_.arrive(counters_, place.tile);
-    b_.branch(b_.equal(arrived, b_.index(shape_.splits - 1)), [&] {
+    b_.branch(b_.equal(arrived, b_.index(config_.split_k - 1)), [&] {
       b_.store({counters_, place.tile}, b_.integer_constant(DType::kI32, 0));
-      finish(place, [&](int first) { return sum_of_splits(place, sums, first); });
+      finish(place, [&](int first) { return sum_of_partials(place, accumulators, first); });
       return std::vector<ValueId>{};
     });
   }
 
-  Tile emit_sums(const Place& place) {
-    const int64_t share = (steps() + shape_.splits - 1) / shape_.splits;
-    const ValueId first = b_.mul(place.split, b_.index(share));
-    const ValueId last = b_.min(b_.add(first, b_.index(share)), b_.index(steps()));
-    std::vector<Tile> initial = {b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens})};
+  Tile accumulate(const Place& place) {
+    const int64_t each = (steps() + config_.split_k - 1) / config_.split_k;
+    const ValueId first = b_.mul(place.split, b_.index(each));
+    const ValueId last = b_.min(b_.add(first, b_.index(each)), b_.index(steps()));
+    std::vector<Tile> initial = {b_.constant(DType::kF32, 0, {kFragmentRows, config_.tile_n})};
     const ApartSides::Rows rows{place.row_unit, b_.index(0)};
     const std::vector<Tile> sides = sides_ ? sides_->load(rows, first) : std::vector<Tile>{};
     const bool carries = sides_ && !sides_->is_constant();
     if (carries) initial.insert(initial.end(), sides.begin(), sides.end());
     return b_.pipeline(
-        shape_.slots, first, last, initial,
-        [&](ValueId step, ValueId slot) {
-          fetch_weight(place, step, slot);
-          for (int unit = 0; unit < shape_.units; ++unit) {
+        config_.stages, first, last, initial,
+        [&](ValueId step, ValueId stage) {
+          fetch_weight(place, step, stage);
+          for (int unit = 0; unit < config_.units; ++unit) {
             const ValueId k =
-                b_.add(b_.mul(step, b_.index(shape_.units * depth())), b_.index(unit * depth()));
-            fetch_tokens(place, unit, k, slot);
+                b_.add(b_.mul(step, b_.index(config_.units * depth())), b_.index(unit * depth()));
+            fetch_tokens(place, unit, k, stage);
           }
         },
-        [&](ValueId step, ValueId slot, std::span<const ValueId> carried) {
-          if (!carries) return std::vector<ValueId>{add_units(carried[0], slot, sides)};
+        [&](ValueId step, ValueId stage, std::span<const ValueId> carried) {
+          if (!carries) return std::vector<ValueId>{add_units(carried[0], stage, sides)};
           const ValueId next = b_.min(b_.add(step, b_.index(1)), b_.sub(last, b_.index(1)));
           std::vector<ValueId> out = sides_->load(rows, next);
-          out.insert(out.begin(), add_units(carried[0], slot, carried.subspan(1)));
+          out.insert(out.begin(), add_units(carried[0], stage, carried.subspan(1)));
           return out;
         })[0];
   }
 
-  Tile add_units(Tile sums, ValueId slot, std::span<const Tile> sides) {
-    const int together = layout_.scales_blocks() ? layout_.units_together(shape_.units) : 0;
-    Tile part = sums;
-    for (int unit = 0; unit < shape_.units; ++unit) {
-      const std::vector<std::vector<Tile>> right = tokens_of_blocks(slot, unit);
-      const Tile left = left_operand(slot, unit, sides);
-      for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+  Tile add_units(Tile accumulators, ValueId stage, std::span<const Tile> sides) {
+    const int together = layout_.scales_blocks() ? layout_.units_together(config_.units) : 0;
+    Tile part = accumulators;
+    for (int unit = 0; unit < config_.units; ++unit) {
+      const std::vector<std::vector<Tile>> right = tokens_of_blocks(stage, unit);
+      const Tile left = left_operand(stage, unit, sides);
+      for (int block = 0; block < layout_.accumulators_per_unit(); ++block) {
         if (together > 0 && unit % together == 0) {
-          part = b_.constant(DType::kF32, 0, {kFragmentRows, shape_.tokens});
+          part = b_.constant(DType::kF32, 0, {kFragmentRows, config_.tile_n});
         }
         part = multiply(part, reader_.operand_of_block(left, block),
                         right[static_cast<size_t>(block)]);
         if (together == 0 || (unit + 1) % together != 0) continue;
-        const Tile scales = reader_.block_scales(places(unit, sides), slot, block, shape_.tokens);
-        sums = b_.fma(part, scales, sums);
+        const Tile scales = reader_.block_scales(places(unit, sides), stage, block, config_.tile_n);
+        accumulators = b_.fma(part, scales, accumulators);
       }
     }
-    return together > 0 ? sums : part;
+    return together > 0 ? accumulators : part;
   }
 
   // By block of the unit and by term.
-  std::vector<std::vector<Tile>> tokens_of_blocks(ValueId slot, int unit) {
+  std::vector<std::vector<Tile>> tokens_of_blocks(ValueId stage, int unit) {
     std::vector<std::vector<Tile>> out;
-    for (int block = 0; block < layout_.sums_of_unit(); ++block) {
+    for (int block = 0; block < layout_.accumulators_per_unit(); ++block) {
       out.emplace_back();
       for (int term = 0; term < layout_.row_terms; ++term) {
         const ValueId ring = x_ring(unit, term);
-        out.back().push_back(read_block(b_, ring, slot, shape_.tokens, layout_, block));
+        out.back().push_back(read_block(b_, ring, stage, config_.tile_n, layout_, block));
       }
     }
     return out;
   }
 
   // Smallest terms first.
-  Tile multiply(Tile sums, Tile left, std::span<const Tile> terms) {
+  Tile multiply(Tile accumulators, Tile left, std::span<const Tile> terms) {
     for (; !terms.empty(); terms = terms.first(terms.size() - 1)) {
       const Tile right = b_.transpose(terms.back());
-      sums = layout_.is_tf32() ? b_.dot_tf32(sums, left, right) : b_.dot(sums, left, right);
+      accumulators = layout_.is_tf32() ? b_.dot_tf32(accumulators, left, right)
+                                       : b_.dot(accumulators, left, right);
     }
-    return sums;
+    return accumulators;
   }
 
   ValueId x_ring(int unit, int term) const {
     return x_rings_[static_cast<size_t>(unit * layout_.row_terms + term)];
   }
 
-  void fetch_tokens(const Place& place, int unit, ValueId k, ValueId slot) {
+  void fetch_tokens(const Place& place, int unit, ValueId k, ValueId stage) {
     const ValueId width = b_.index(layout_.k);
     const Builder::Matrix x{x_, writer_.index(all_terms()), width, width};
     for (int term = 0; term < layout_.row_terms; ++term) {
       const ValueId row = b_.add(place.token, b_.mul(b_.index(term), rows_));
-      b_.fetch_box(x_ring(unit, term), slot, x, row, k);
+      b_.tma_load(x_ring(unit, term), stage, x, row, k);
     }
   }
 
   // The units of a step follow each other.
-  void fetch_weight(const Place& place, ValueId step, ValueId slot) {
+  void fetch_weight(const Place& place, ValueId step, ValueId stage) {
     const ValueId first = b_.add(b_.mul(place.row_unit, b_.index(layout_.steps())),
-                                 b_.mul(step, b_.index(shape_.units)));
+                                 b_.mul(step, b_.index(config_.units)));
     if (!layout_.is_plain()) {
-      return b_.fetch_run(w_rings_[0], slot, w_, b_.mul(first, b_.index(layout_.unit_words())));
+      return b_.bulk_load(w_rings_[0], stage, w_, b_.mul(first, b_.index(layout_.unit_words())));
     }
     const ValueId rows = b_.index(layout_.row_units() * layout_.steps() * kFragmentRows);
     const Builder::Matrix w{w_, rows, b_.index(depth()), b_.index(depth())};
-    for (int unit = 0; unit < shape_.units; ++unit) {
+    for (int unit = 0; unit < config_.units; ++unit) {
       const ValueId row = b_.mul(b_.add(first, b_.index(unit)), b_.index(kFragmentRows));
-      b_.fetch_box(w_rings_[static_cast<size_t>(unit)], slot, w, row, b_.index(0));
+      b_.tma_load(w_rings_[static_cast<size_t>(unit)], stage, w, row, b_.index(0));
     }
   }
 
@@ -240,46 +239,46 @@ class Emitter {
     return places;
   }
 
-  Tile left_operand(ValueId slot, int unit, std::span<const Tile> sides) {
+  Tile left_operand(ValueId stage, int unit, std::span<const Tile> sides) {
     if (layout_.is_plain()) {
-      return b_.read(w_rings_[static_cast<size_t>(unit)], slot, {kFragmentRows, depth()});
+      return b_.read(w_rings_[static_cast<size_t>(unit)], stage, {kFragmentRows, depth()});
     }
-    return reader_.operand(places(unit, sides), slot);
+    return reader_.operand(places(unit, sides), stage);
   }
 
-  Tile own_chunk(Tile sums, int first) {
-    return b_.slice(sums, {0, first}, {kFragmentRows, chunk()});
+  Tile own_chunk(Tile accumulators, int first) {
+    return b_.slice(accumulators, {0, first}, {kFragmentRows, chunk()});
   }
 
-  // In the order of the splits, whoever came last. Its own share is in registers, so that the
+  // In the order of the splits, whoever came last. Its own partial sum is in registers, so that the
   // others are read as it lies there.
-  Tile sum_of_splits(const Place& place, Tile sums, int first) {
-    const Tile own = own_chunk(sums, first);
-    const ValueId tile = b_.mul(place.tile, b_.index(shape_.splits * tile_elements()));
+  Tile sum_of_partials(const Place& place, Tile accumulators, int first) {
+    const Tile own = own_chunk(accumulators, first);
+    const ValueId tile = b_.mul(place.tile, b_.index(config_.split_k * tile_elements()));
     Tile total = kNone;
-    for (int64_t split = 0; split < shape_.splits; ++split) {
+    for (int64_t split = 0; split < config_.split_k; ++split) {
       const ValueId offset = b_.add(tile, b_.index(split * tile_elements() + first));
-      const Tile other = b_.load({partial_, offset, {b_.index(shape_.tokens), b_.index(1)}, {}},
+      const Tile other = b_.load({partial_, offset, {b_.index(config_.tile_n), b_.index(1)}, {}},
                                  {kFragmentRows, chunk()});
       const Tile is_own = b_.splat(b_.equal(place.split, b_.index(split)), b_.type(own).shape);
-      const Tile share = b_.select(is_own, own, other);
-      total = total == kNone ? share : b_.add(total, share);
+      const Tile partial = b_.select(is_own, own, other);
+      total = total == kNone ? partial : b_.add(total, partial);
     }
     return total;
   }
 
-  // `sums_of(first)`: of the tokens from `first` on, [128, chunk].
-  template <typename SumsOf>
-  void finish(const Place& place, const SumsOf& sums_of) {
+  // `chunk_of(first)`: of the tokens from `first` on, [128, chunk].
+  template <typename ChunkOf>
+  void finish(const Place& place, const ChunkOf& chunk_of) {
     const ValueId row = b_.mul(place.row_unit, b_.index(kFragmentRows));
-    for (int first = 0; first < shape_.tokens; first += chunk()) {
-      end_.emit(b_.add(place.token, b_.index(first)), row, b_.transpose(sums_of(first)));
+    for (int first = 0; first < config_.tile_n; first += chunk()) {
+      end_.emit(b_.add(place.token, b_.index(first)), row, b_.transpose(chunk_of(first)));
     }
   }
 
   const PipelinedDot& dot_;
   const FragmentLayout& layout_;
-  const PipelinedShape& shape_;
+  const GemmConfig& config_;
   LaunchWriter writer_;
   Builder& b_;
   ValueId x_, w_, side_words_, partial_, counters_;
@@ -292,9 +291,9 @@ class Emitter {
 
 }  // namespace
 
-Launch PipelinedDot::emit(const PipelinedShape& shape, const Dim& rows, Lowered& lowered) const {
-  if (shape.groups > 0) return emit_few_tokens(shape, lowered);
-  return Emitter(*this, shape, rows, lowered).run();
+Launch PipelinedDot::emit(const GemmConfig& config, const Dim& rows, Lowered& lowered) const {
+  if (config.is_skinny()) return emit_skinny(config, lowered);
+  return Emitter(*this, config, rows, lowered).run();
 }
 
 }  // namespace tenon::kernels

@@ -19,15 +19,15 @@ Support check_scale_b(const ir::Graph& graph, const ScaledDotProblem& problem) {
   const ir::BlockScale& scale = problem.dot.scale_b;
   if (scale.scale == ir::kNoValue || !scale.per_channel) return Support::yes();
   if (!problem.k.is_constant() || !problem.n.is_constant()) {
-    return Support::no("block scales need a fixed N and K");
+    return Support::no("block scales need static N and K");
   }
   const ir::Value& value = graph.value(scale.scale);
   if (!value.shape || !is_static(*value.shape))
-    return Support::no("the scales have no fixed shape");
+    return Support::no("the scales' shape is not static");
   const int64_t blocks = ceil_div(problem.k, problem.block()).value();
   const int64_t wanted = blocks * problem.n.value();
   if (element_count(*value.shape).value() != wanted) {
-    return Support::no(fmt::format("scales {} do not fit K={} N={} in blocks of {}",
+    return Support::no(fmt::format("scales {} do not match K={} N={} block_size {}",
                                    text(*value.shape), problem.k.text(), problem.n.text(),
                                    problem.block()));
   }
@@ -63,9 +63,9 @@ DescribedScaledDot describe_scaled_dot(const ir::Graph& graph, const ir::Node& n
     result.support = Support::no(std::move(why));
     return result;
   };
-  if (!a.shape || a.shape->size() < 2) return refuse("a needs two dimensions or more");
+  if (!a.shape || a.shape->size() < 2) return refuse("A has fewer than two dimensions");
   const Shape b_shape = dot.b_dims.empty() ? b.shape.value_or(Shape{}) : make_shape(dot.b_dims);
-  if (b_shape.size() < 2) return refuse("b needs two dimensions or more");
+  if (b_shape.size() < 2) return refuse("B has fewer than two dimensions");
 
   const size_t ar = a.shape->size(), br = b_shape.size();
   problem.a_type = a.dtype;
@@ -77,7 +77,7 @@ DescribedScaledDot describe_scaled_dot(const ir::Graph& graph, const ir::Node& n
   // The side with a fixed number speaks for both: the other is checked when shapes are bound.
   if (b_k.is_constant()) {
     if (problem.k.is_constant() && !(problem.k == b_k)) {
-      return refuse(fmt::format("K differs: a has {}, b has {}", problem.k.text(), b_k.text()));
+      return refuse(fmt::format("K differs: A has {}, B has {}", problem.k.text(), b_k.text()));
     }
     problem.k = b_k;
   }

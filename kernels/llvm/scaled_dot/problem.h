@@ -20,7 +20,7 @@ struct ScaledDotProblem {
   bool b_constant = false;   // and two-dimensional: it can be packed
 
   bool has_scale_b() const { return dot.scale_b.scale != ir::kNoValue; }
-  bool is_quantized_b() const;  // b's elements need decoding
+  bool is_quantized_b() const;  // b's elements need dequantising
   int64_t block() const;        // k elements per scale of b; k where there is one for all
   std::string text() const;     // "nvfp4 [1536,384] block 16, rows batch*seq, f32"
 };

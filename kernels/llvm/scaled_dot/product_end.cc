@@ -32,9 +32,10 @@ ProductEnd::ProductEnd(LaunchWriter& writer, const ir::Graph& graph, const DotSe
 
 ProductEnd::Part ProductEnd::declare(const ir::Graph& graph, const DotPart& dot, int columns,
                                      EpilogueRole role, Lowered& lowered) {
-  const ValueId scales = dot.layout.scaled_sums ? writer_.buffer("scales" + role.suffix,
-                                                                 DType::kF32, dot.column_scales)
-                                                : kNone;
+  const ValueId scales =
+      dot.layout.scales_accumulators
+          ? writer_.buffer("scales" + role.suffix, DType::kF32, dot.column_scales)
+          : kNone;
   return {dot, scales,
           Epilogue(writer_, graph, dot.node, dot.problem, {piece_.tokens, columns}, lowered,
                    std::move(role))};
@@ -53,19 +54,21 @@ void ProductEnd::ask(ValueId token, ValueId row) {
   sections_[0].parts[0].epilogue.ask(place(sections_[0], token, column));
 }
 
-void ProductEnd::emit(ValueId token, ValueId row, Tile sums) { emit_from(0, token, row, sums); }
+void ProductEnd::emit(ValueId token, ValueId row, Tile accumulators) {
+  emit_from(0, token, row, accumulators);
+}
 
-void ProductEnd::emit_from(size_t section, ValueId token, ValueId row, Tile sums) {
-  if (section + 1 == sections_.size()) return finish(sections_[section], token, row, sums);
+void ProductEnd::emit_from(size_t section, ValueId token, ValueId row, Tile accumulators) {
+  if (section + 1 == sections_.size()) return finish(sections_[section], token, row, accumulators);
   const int64_t next = sections_[section + 1].weights.first_unit * kFragmentRows;
   b_.branch(
       b_.less(row, b_.index(next)),
       [&] {
-        finish(sections_[section], token, row, sums);
+        finish(sections_[section], token, row, accumulators);
         return std::vector<ValueId>{};
       },
       [&] {
-        emit_from(section + 1, token, row, sums);
+        emit_from(section + 1, token, row, accumulators);
         return std::vector<ValueId>{};
       });
 }
@@ -74,16 +77,16 @@ void ProductEnd::emit_pair(ValueId token, ValueId row, Tile gives, Tile takes) {
   finish_pair(sections_.front(), token, row, gives, takes);
 }
 
-void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile sums) {
+void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile accumulators) {
   if (section.weights.is_paired()) {
-    const Tile apart = pair_apart(sums);
+    const Tile apart = pair_apart(accumulators);
     const std::vector<int> half = {piece_.tokens, piece_.rows / 2};
     const Tile gives = b_.slice(apart, {0, 0}, half);
     return finish_pair(section, token, row, gives, b_.slice(apart, {piece_.tokens, 0}, half));
   }
   Part& part = section.parts[0];
   const ValueId column = b_.sub(row, b_.index(section.weights.first_unit * kFragmentRows));
-  part.epilogue.emit(place(section, token, column), scaled(part, column, sums));
+  part.epilogue.emit(place(section, token, column), scaled(part, column, accumulators));
 }
 
 void ProductEnd::finish_pair(Section& section, ValueId token, ValueId row, Tile gives, Tile takes) {
@@ -114,7 +117,7 @@ bool ProductEnd::ends_inside(const Section& section) const {
 }
 
 // Bit 3 of a row says which of the two it is: see FragmentRows.
-Tile ProductEnd::pair_apart(Tile sums) {
+Tile ProductEnd::pair_apart(Tile accumulators) {
   constexpr int kBit = 3;
   const int bits = std::countr_zero(static_cast<unsigned>(piece_.tokens * piece_.rows));
   std::vector<int64_t> order;
@@ -122,18 +125,19 @@ Tile ProductEnd::pair_apart(Tile sums) {
     if (bit != kBit) order.push_back(bit);
   }
   order.push_back(kBit);
-  return b_.permute(sums, std::move(order), {2 * piece_.tokens, piece_.rows / 2});
+  return b_.permute(accumulators, std::move(order), {2 * piece_.tokens, piece_.rows / 2});
 }
 
-Tile ProductEnd::scaled(const Part& part, ValueId column, Tile sums) {
-  const std::vector<int> shape = b_.type(sums).shape;
+Tile ProductEnd::scaled(const Part& part, ValueId column, Tile accumulators) {
+  const std::vector<int> shape = b_.type(accumulators).shape;
   const int exponent = part.dot.layout.exponent;
   if (exponent != 0) {
-    sums = b_.mul(sums, b_.constant(DType::kF32, std::ldexp(1.0, -exponent), shape));
+    accumulators =
+        b_.mul(accumulators, b_.constant(DType::kF32, std::ldexp(1.0, -exponent), shape));
   }
-  if (part.column_scales == kNone) return sums;
+  if (part.column_scales == kNone) return accumulators;
   const Tile factor = b_.load({part.column_scales, column}, {shape[1]});
-  return b_.mul(sums, b_.broadcast(factor, shape));
+  return b_.mul(accumulators, b_.broadcast(factor, shape));
 }
 
 }  // namespace tenon::kernels

@@ -1,4 +1,4 @@
-// From sums to results: what every kernel of packed weights does at the end of a tile.
+// From accumulators to results: what every kernel of packed weights does at the end of a tile.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace tenon::kernels {
 
 class ProductEnd {
  public:
-  // Sums that are finished at a time, and how many tokens the whole tile has.
+  // Accumulators that are finished at a time, and how many tokens the whole tile has.
   struct Piece {
     int tokens, rows, tile_tokens;
   };
@@ -18,12 +18,13 @@ class ProductEnd {
              const Piece& piece, Lowered& lowered);
 
   void begin();  // once, at the top of the kernel
-  // Loads what the piece that is emitted next needs from memory, long before its sums are there.
+  // Loads what the piece that is emitted next needs from memory, long before its accumulators are
+  // there.
   void ask(codegen::ValueId token, codegen::ValueId row);
-  // `sums` [tokens, rows]: those of token `token` and row `row` of the units, and following ones.
-  // Rows of a piece are all of one section.
-  void emit(codegen::ValueId token, codegen::ValueId row, Tile sums);
-  // Where all products are one pair, and the sums of each are at hand: [tokens, rows / 2].
+  // `accumulators` [tokens, rows]: those of token `token` and row `row` of the units, and following
+  // ones. Rows of a piece are all of one section.
+  void emit(codegen::ValueId token, codegen::ValueId row, Tile accumulators);
+  // Where all products are one pair, and the accumulators of each are at hand: [tokens, rows / 2].
   void emit_pair(codegen::ValueId token, codegen::ValueId row, Tile gives, Tile takes);
 
  private:
@@ -39,16 +40,16 @@ class ProductEnd {
 
   Part declare(const ir::Graph& graph, const DotPart& dot, int columns, EpilogueRole role,
                Lowered& lowered);
-  void emit_from(size_t section, codegen::ValueId token, codegen::ValueId row, Tile sums);
-  void finish(Section& section, codegen::ValueId token, codegen::ValueId row, Tile sums);
+  void emit_from(size_t section, codegen::ValueId token, codegen::ValueId row, Tile accumulators);
+  void finish(Section& section, codegen::ValueId token, codegen::ValueId row, Tile accumulators);
   void finish_pair(Section& section, codegen::ValueId token, codegen::ValueId row, Tile gives,
                    Tile takes);
   Epilogue::Place place(const Section& section, codegen::ValueId token, codegen::ValueId column);
   bool is_last(const Section& section) const { return &section == &sections_.back(); }
   bool ends_inside(const Section& section) const;
-  // The sums of one of a pair, then those of the other: [2 tokens, rows / 2].
-  Tile pair_apart(Tile sums);
-  Tile scaled(const Part& part, codegen::ValueId column, Tile sums);
+  // The accumulators of one of a pair, then those of the other: [2 tokens, rows / 2].
+  Tile pair_apart(Tile accumulators);
+  Tile scaled(const Part& part, codegen::ValueId column, Tile accumulators);
 
   LaunchWriter& writer_;
   codegen::Builder& b_;

@@ -10,20 +10,19 @@ using codegen::ValueId;
 Support supports_runtime_panel(const ir::Graph& graph, const ScaledDotProblem& problem) {
   if (Support type = supports_type(problem.b_type); !type) return type;
   if (is_packed(problem.b_type) || !problem.dot.b_dims.empty()) {
-    return Support::no("b arrives at Run in a packed type");
+    return Support::no("B is sub-byte or pre-packed");
   }
   const ir::BlockScale& scale = problem.dot.scale_b;
   if (scale.scale == ir::kNoValue) {
     const bool integer = problem.y_type == DType::kI32 && is_byte(problem.b_type);
-    return integer || has_float_rows(problem.b_type)
-               ? Support::yes()
-               : Support::no("b is not a float and has no scale");
+    return integer || has_float_rows(problem.b_type) ? Support::yes()
+                                                     : Support::no("integer B without a scale");
   }
   const auto& shape = graph.value(scale.scale).shape;
   if (scale.per_channel || !shape || !element_count(*shape).is(1)) {
-    return Support::no("b arrives at Run with a scale for each channel or block");
+    return Support::no("B has per-channel or block scales");
   }
-  if (scale.scale_type != DType::kUndefined) return Support::no("b's scale is stored as codes");
+  if (scale.scale_type != DType::kUndefined) return Support::no("the scale of B is quantised");
   return Support::yes();
 }
 
@@ -63,7 +62,7 @@ void RuntimePanel::declare_batch(const Shape& own, const Dim& matrix, std::vecto
 void RuntimePanel::begin() {
   const auto scalar = [&](ValueId buffer, ir::ValueId value) {
     const Tile code = b_.load({buffer, b_.index(0), {}, {}}, {});
-    return b_.cast(decode_tile(b_, code, graph_.value(value).dtype), DType::kF32);
+    return b_.cast(dequantize_tile(b_, code, graph_.value(value).dtype), DType::kF32);
   };
   if (scale_buffer_ != kNone) scale_ = scalar(scale_buffer_, problem_.dot.scale_b.scale);
   if (zero_buffer_ != kNone) zero_ = scalar(zero_buffer_, problem_.dot.scale_b.zero_point);
@@ -87,7 +86,7 @@ ValueId RuntimePanel::b_offset(ValueId batch) const { return batch_offset(batch,
 bool RuntimePanel::is_scaled() const { return scale_buffer_ != kNone || zero_buffer_ != kNone; }
 
 Tile RuntimePanel::numbers(Tile codes) const {
-  Tile value = b_.cast(decode_tile(b_, codes, problem_.b_type), DType::kF32);
+  Tile value = b_.cast(dequantize_tile(b_, codes, problem_.b_type), DType::kF32);
   if (zero_ != kNone) value = b_.sub(value, b_.splat(zero_, b_.type(value).shape));
   if (scale_ != kNone) value = b_.mul(value, b_.splat(scale_, b_.type(value).shape));
   return value;

@@ -172,16 +172,6 @@ bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
   }
 }
 
-bool has_shifted_scales(const ir::Graph& graph, const ScaledDotProblem& problem) {
-  const DType type = packed_scale_type(graph, problem.dot.scale_b);
-  if (type != DType::kF8E4M3FN && type != DType::kF8E8M0) return false;
-  const ir::Tensor& codes = *graph.value(problem.dot.scale_b.scale).constant;
-  if (type == DType::kF8E4M3FN) {
-    return !contains<uint8_t>(codes, [](uint8_t code) { return code >= 0x7f; });
-  }
-  return !contains<uint8_t>(codes, [](uint8_t code) { return code == 0 || code == 255; });
-}
-
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
   if (problem.dot.b_dims.empty()) return problem.k.value();
   const auto bits = static_cast<int64_t>(graph.value(problem.dot.b).constant->bytes) * 8;

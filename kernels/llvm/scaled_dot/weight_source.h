@@ -5,7 +5,7 @@
 
 namespace tenon::kernels {
 
-// Type of the scales that count, which packed weights keep; kUndefined: unscaled.
+// Type of the scales that count; kUndefined: unscaled.
 DType packed_scale_type(const ir::Graph& graph, const ir::BlockScale& scale);
 // The same for the zero point: nibbles may hide in bytes.
 DType stored_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem);
@@ -40,9 +40,6 @@ bool contains_infinity(const ir::Tensor& tensor, DType type);
 bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
 // Whether one is 2^100 or more, or NaN.
 bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem);
-
-// Whether scales are e4m3 without sign or NaN, or e8m0 without its ends (2^-127 and NaN).
-bool has_shifted_scales(const ir::Graph& graph, const ScaledDotProblem& problem);
 
 // Elements from one row of K to the next: MatMulNBits pads its rows to whole blocks.
 int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem);

@@ -189,7 +189,7 @@ TEST(LayoutRulesTest, ProductsLookThroughWhatIsMadeForThemAlone) {
       (Strings{"%5 is made of %0", "%5 is made of %1", "%5 is made of %1", "%5 is worked on"}));
 }
 
-TEST(LayoutRulesTest, ProductsOfSlotsDictateLayoutsAndSizes) {
+TEST(LayoutRulesTest, ProductsOfStagesDictateLayoutsAndSizes) {
   for (const Sample& sample : pipeline_samples()) {
     if (!sample.name.starts_with("packed")) continue;
     System system = constraints_of(sample.kernel, sample.threads);

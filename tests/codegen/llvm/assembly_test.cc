@@ -45,6 +45,18 @@ Kernel lookup(DType dtype, DType code_type, int lanes, double step = 3) {
       lanes);
 }
 
+// Two rows by two columns.
+Kernel byte_matrices(DType a_type) {
+  Builder b("matrices");
+  ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", a_type);
+  ValueId w = b.buffer("w", DType::kI8);
+  ValueId left = b.reshape(b.load({x, b.index(0)}, {16}), {2, 8});
+  ValueId right = b.reshape(b.load({w, b.index(0)}, {16}), {2, 8});
+  ValueId sum = b.reshape(b.load({acc, b.index(0)}, {4}), {2, 2});
+  b.store({acc, b.index(0)}, b.reshape(b.dot_i8(sum, left, right), {4}));
+  return b.finish();
+}
+
 Kernel bytes() {
   Builder b("bytes");
   ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", DType::kU8);
@@ -120,6 +132,31 @@ TEST(AssemblyTest, BytesUseTheDotInstructions) {
   }
   EXPECT_THAT(assembly(bytes(), "aarch64-i8mm"), HasSubstr("usdot"));
   EXPECT_THAT(assembly(bytes(), "aarch64-dotprod"), HasSubstr("sdot"));
+  const std::string matrices = assembly(byte_matrices(DType::kI8), "aarch64-i8mm");
+  EXPECT_THAT(matrices, HasSubstr("\tsmmla\t"));
+  EXPECT_THAT(matrices, Not(ContainsRegex("\t(zip|uzp|ext|mov\tv|dup)")));  // registers as loaded
+  EXPECT_THAT(assembly(byte_matrices(DType::kU8), "aarch64-i8mm"), HasSubstr("\tusmmla\t"));
+  EXPECT_THAT(assembly(byte_matrices(DType::kI8), "aarch64-dotprod"), HasSubstr("sdot"));
+}
+
+// Four sums, two tiles of each factor: nothing else between the products of a loop's trip.
+TEST(AssemblyTest, BlocksInMemoryUseTileRegisters) {
+  if (!is_x86()) GTEST_SKIP() << "needs an x86_64 backend";
+  Builder b("tiles");
+  ValueId c = b.buffer("c", DType::kF32), a = b.buffer("a", DType::kBF16);
+  ValueId w = b.buffer("b", DType::kBF16), k = b.index_parameter("k");
+  b.tile_dot({c, b.index(0)}, {a, b.index(0)}, {w, b.index(0)}, {32, 32, b.mul(k, b.index(16)), k});
+  const std::string text = assembly(b.finish(), "x86_64-amx");
+  const auto count = [&](std::string_view word) {
+    int found = 0;
+    for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("ldtilecfg"), 1);
+  EXPECT_EQ(count("tileloadd"), 4 + 4);
+  EXPECT_EQ(count("tdpbf16ps"), 4);
+  EXPECT_EQ(count("tilestored"), 4);
+  EXPECT_EQ(count("tilerelease"), 1);
 }
 
 // fmla overwrites its addend: a copy of a constant would take a slot of the pipes that multiply.

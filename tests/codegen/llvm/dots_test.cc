@@ -222,6 +222,39 @@ TEST(DotsTest, BytesAreExact) {
   }
 }
 
+// Two rows by two columns are one instruction where there is i8mm: sums in each sign, of 8 and 24
+// k, with operands in registers and in memory.
+TEST(DotsTest, ByteMatrices) {
+  if (no_emulator()) GTEST_SKIP() << no_emulator();
+  constexpr int kCases = 2, kLongest = 24;
+  Builder b("matrices");
+  ValueId acc = b.buffer("acc", DType::kI32), right = b.buffer("b", DType::kI8);
+  ValueId with_sign = b.buffer("i8", DType::kI8), without = b.buffer("u8", DType::kU8);
+  int sums = 0;
+  for (ValueId left : {with_sign, without}) {
+    for (int k : {8, kLongest}) {
+      ValueId a = k == 8 ? b.reshape(b.load({left, b.index(0)}, {2 * k}), {2, k})
+                         : b.load({left, b.index(0), {b.index(kLongest), b.index(1)}}, {2, k});
+      ValueId c = b.reshape(b.load({right, b.index(0)}, {2 * k}), {2, k});
+      const Access at{acc, b.index(4 * sums++)};
+      b.store(at, b.dot_i8(b.load(at, {2, 2}), a, c));
+    }
+  }
+  const Kernel kernel = b.finish();
+  std::mt19937 random(6);
+  std::vector<uint8_t> x(kCases * kLongest), y(kCases * kLongest);
+  for (auto* side : {&x, &y}) {
+    for (auto& v : *side) v = random() % 2 ? 128 : static_cast<uint8_t>(random());
+  }
+  for (const HostTarget& target : runnable_targets()) {
+    std::vector<int32_t> got(4 * sums, 7), expected = got;
+    interpret(kernel, std::vector<void*>{expected.data(), y.data(), x.data(), x.data()}, {}, 0, 1);
+    HostKernel(kernel, target)({got.data(), y.data(), x.data(), x.data()});
+    EXPECT_EQ(got, expected) << target.text();
+    EXPECT_NE(got, std::vector<int32_t>(got.size(), 7));
+  }
+}
+
 void expect_lookup(DType dtype, int entries, DType code_type, bool constant, int lanes) {
   std::vector<double> values;
   for (int i = 0; i < entries; ++i)
@@ -263,6 +296,40 @@ TEST(LookupTest, EveryElementType) {
   expect_lookup(DType::kU8, 16, DType::kU32, true, 1);
   expect_lookup(DType::kU8, 16, DType::kU8, false, 128);
   expect_lookup(DType::kF32, 16, DType::kI64, true, 16);
+}
+
+// Whole numbers, so that every order of the sum gives the same.
+TEST(DotsTest, TilesInMemory) {
+  constexpr int64_t kDistance = 16 * 96 + 64;  // rows have more k than is multiplied
+  for (const HostTarget& target : runnable_targets()) {
+    for (const Size& s : {Size{16, 32, 16}, Size{32, 64, 32}, Size{32, 32, 16}, Size{16, 96, 32}}) {
+      SCOPED_TRACE(target.text());
+      Builder b("tiles");
+      ValueId c = b.buffer("c", DType::kF32), a = b.buffer("a", DType::kBF16);
+      ValueId w = b.buffer("b", DType::kBF16), k = b.index_parameter("k");
+      b.tile_dot({c, b.index(32)}, {a, b.index(64)}, {w, b.index(128)},
+                 {s.m, s.n, b.index(kDistance), k});
+      const Kernel block = b.finish();
+      std::mt19937 random(7);
+      const auto halves = [&](size_t count) {
+        std::vector<uint16_t> out(count);
+        for (uint16_t& x : out) {
+          const auto value = static_cast<float>(static_cast<int>(random() % 31) - 15);
+          x = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+        }
+        return out;
+      };
+      auto left = halves(64 + 2 * kDistance), right = halves(128 + s.k * s.n);
+      std::vector<float> sums(static_cast<size_t>(32 + s.m * s.n + 16), 3), expected = sums;
+      interpret(block, std::vector<void*>{expected.data(), left.data(), right.data()},
+                std::vector<int64_t>{s.k}, 0, 1);
+      HostKernel(block, target)({sums.data(), left.data(), right.data()}, {s.k});
+      EXPECT_EQ(sums, expected) << s.m << "x" << s.k << "x" << s.n;
+      EXPECT_EQ(sums[31], 3);
+      EXPECT_NE(sums[32], 3);
+      EXPECT_EQ(sums[sums.size() - 16], 3);
+    }
+  }
 }
 
 }  // namespace

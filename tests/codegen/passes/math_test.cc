@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "codegen/gpu_arch.h"
+#include "codegen/arch_spec.h"
 #include "codegen/interpret.h"
 #include "codegen/passes/expand_math.h"
 #include "codegen/tile/verify.h"

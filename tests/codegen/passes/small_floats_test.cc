@@ -1,4 +1,4 @@
-// Decoding every code and encoding around every boundary, against base/convert.h.
+// Dequantising every code and quantising around every boundary, against base/convert.h.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,21 +12,22 @@ namespace {
 
 struct Case {
   DType dtype;
-  Fn decode, encode;
+  Fn dequantize, quantize;
 };
 
 class SmallFloatTest : public testing::TestWithParam<Case> {};
 
-TEST_P(SmallFloatTest, DecodesEveryCode) {
+TEST_P(SmallFloatTest, DequantizesEveryCode) {
   const Case& c = GetParam();
   int codes = c.dtype == DType::kF4E2M1 ? 16 : 256;
   std::vector<uint8_t> x;
   for (int code = 0; code < codes; ++code) x.push_back(static_cast<uint8_t>(code));
   for (const HostTarget& target : runnable_targets()) {
-    HostKernel kernel(
-        map_kernel({DType::kU8}, DType::kF32,
-                   [&](Builder& b, std::vector<ValueId> in) { return b.unary(c.decode, in[0]); }),
-        target);
+    HostKernel kernel(map_kernel({DType::kU8}, DType::kF32,
+                                 [&](Builder& b, std::vector<ValueId> in) {
+                                   return b.unary(c.dequantize, in[0]);
+                                 }),
+                      target);
     std::vector<float> y(x.size());
     run_map(kernel, {x.data()}, y);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -73,9 +74,10 @@ TEST_P(SmallFloatTest, EncodesLikeTheReference) {
     if (!directed && round != RoundMode::kNearestEven) continue;
     for (bool saturate : {true, false}) {
       EncodeRule rule{saturate, round};
-      HostKernel kernel(map_kernel(
-          {DType::kF32}, DType::kU8,
-          [&](Builder& b, std::vector<ValueId> in) { return b.encode(c.encode, in[0], rule); }));
+      HostKernel kernel(
+          map_kernel({DType::kF32}, DType::kU8, [&](Builder& b, std::vector<ValueId> in) {
+            return b.quantize(c.quantize, in[0], rule);
+          }));
       std::vector<uint8_t> y(x.size());
       run_map(kernel, {x.data()}, y);
       for (size_t i = 0; i < x.size(); ++i) {
@@ -88,12 +90,12 @@ TEST_P(SmallFloatTest, EncodesLikeTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Formats, SmallFloatTest,
-    testing::Values(Case{DType::kF8E4M3FN, Fn::kDecodeF8E4M3FN, Fn::kEncodeF8E4M3FN},
-                    Case{DType::kF8E4M3FNUZ, Fn::kDecodeF8E4M3FNUZ, Fn::kEncodeF8E4M3FNUZ},
-                    Case{DType::kF8E5M2, Fn::kDecodeF8E5M2, Fn::kEncodeF8E5M2},
-                    Case{DType::kF8E5M2FNUZ, Fn::kDecodeF8E5M2FNUZ, Fn::kEncodeF8E5M2FNUZ},
-                    Case{DType::kF8E8M0, Fn::kDecodeF8E8M0, Fn::kEncodeF8E8M0},
-                    Case{DType::kF4E2M1, Fn::kDecodeF4E2M1, Fn::kEncodeF4E2M1}),
+    testing::Values(Case{DType::kF8E4M3FN, Fn::kDequantizeF8E4M3FN, Fn::kQuantizeF8E4M3FN},
+                    Case{DType::kF8E4M3FNUZ, Fn::kDequantizeF8E4M3FNUZ, Fn::kQuantizeF8E4M3FNUZ},
+                    Case{DType::kF8E5M2, Fn::kDequantizeF8E5M2, Fn::kQuantizeF8E5M2},
+                    Case{DType::kF8E5M2FNUZ, Fn::kDequantizeF8E5M2FNUZ, Fn::kQuantizeF8E5M2FNUZ},
+                    Case{DType::kF8E8M0, Fn::kDequantizeF8E8M0, Fn::kQuantizeF8E8M0},
+                    Case{DType::kF4E2M1, Fn::kDequantizeF4E2M1, Fn::kQuantizeF4E2M1}),
     [](const testing::TestParamInfo<Case>& info) { return std::string(name(info.param.dtype)); });
 
 }  // namespace

@@ -44,9 +44,9 @@ Kernel everything() {
       b.table(DType::kF32, {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, 1e-40});
   ValueId words = b.table(DType::kI32, {1, -2, 3});
   ValueId looked = b.lookup(table, codes);
-  ValueId decoded = b.unary(Fn::kDecodeF8E4M3FN, codes);
-  ValueId encoded = b.encode(Fn::kEncodeF8E8M0, decoded, EncodeRule{true, RoundMode::kUp});
-  encoded = b.binary(Fn::kXor, encoded, b.encode(Fn::kEncodeF8E5M2, looked, false));
+  ValueId dequantized = b.unary(Fn::kDequantizeF8E4M3FN, codes);
+  ValueId encoded = b.quantize(Fn::kQuantizeF8E8M0, dequantized, EncodeRule{true, RoundMode::kUp});
+  encoded = b.binary(Fn::kXor, encoded, b.quantize(Fn::kQuantizeF8E5M2, looked, false));
   ValueId sum = b.add(looked, b.cast(encoded, DType::kF32));
   ValueId square = b.reshape(sum, {4, 4});
   square = b.transpose(b.fma(square, square, b.from_index(n, DType::kF32)));
@@ -56,6 +56,8 @@ Kernel everything() {
   acc = b.select(b.unary(Fn::kIsNan, acc), b.broadcast(b.reduce(Fn::kMax, acc, 0), {4, 8}), acc);
   ValueId ints = b.dot_i8(b.integer_constant(DType::kI32, 0, {4, 4}), b.reshape(codes, {4, 4}),
                           b.bitcast(b.reshape(codes, {4, 4}), DType::kI8));
+  ValueId halves = b.alloc(DType::kBF16, 2048);
+  b.tile_dot({x, i}, {halves, n}, {halves, b.index(0)}, {16, 32, n, b.index(32)});
   ValueId scratch = b.alloc(DType::kI32, 64);
   b.store({scratch, b.index(0)}, ints);
   b.prefetch(x, i);
@@ -103,8 +105,8 @@ TEST(TextTest, RoundTripsPipelines) {
   %3 = constant 0.0 : f32[16,8]
   %4 = pipeline 3 0 to %n produce(%5, %6) {
     %7 = index.mul %5, 64 : index
-    fetch_run %1[%6], %w[%7]
-    fetch_box %2[%6], %x[0, %7] of(8, %n, %n)
+    bulk_load %1[%6], %w[%7]
+    tma_load %2[%6], %x[0, %7] of(8, %n, %n)
     yield
   } consume(%8, %9) carry(%10 = %3) {
     %11 = read %1[%9, _] : u32[32,2]

@@ -4,7 +4,7 @@
 
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/fuse_loops.h"
-#include "graph_partitioner/passes/sink_movement.h"
+#include "graph_partitioner/passes/hoist_movement.h"
 #include "tests/graph_partitioner/equivalence.h"
 
 namespace tenon {
@@ -34,7 +34,7 @@ TEST_P(Decompose, KeepsTheResultAndFuses) {
     EXPECT_TRUE(ir::find_primitive(node.op) || node.is("tenon::Bitcast")) << node.op << " is left";
   }
   expect_equivalent(before, after, sizes);
-  sink_movement(after);
+  hoist_movement(after);
   fuse_loops(after);
   expect_equivalent(before, after, sizes);
   EXPECT_EQ(testing::count_ops(after, "tenon::Loop"), GetParam().loops) << ir::print(after);

@@ -7,8 +7,8 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/decompose.h"
+#include "graph_partitioner/passes/hoist_movement.h"
 #include "graph_partitioner/passes/share_equal_values.h"
-#include "graph_partitioner/passes/sink_movement.h"
 #include "graph_partitioner/tiling/index_map.h"
 #include "tests/graph_partitioner/equivalence.h"
 #include "tests/graph_partitioner/random_primitives.h"
@@ -32,7 +32,7 @@ void expect_legal(const ir::Graph& graph) {
 ir::Graph fused(const ir::Graph& before) {
   ir::Graph after = before;
   decompose(after);
-  sink_movement(after);
+  hoist_movement(after);
   fuse_loops(after);
   expect_legal(after);
   expect_equivalent(before, after, {{"b", 2}, {"s", 5}});
@@ -198,7 +198,7 @@ TEST(FuseLoops, RandomGraphsStayLegalAndEquivalent) {
     const ir::Graph before = random.grow(4 + static_cast<int>(seed % 20));
     ir::Graph after = before;
     share_equal_values(after);
-    sink_movement(after);
+    hoist_movement(after);
     expect_equivalent(before, after, random.sizes(), seed);
     fuse_loops(after);
     expect_legal(after);

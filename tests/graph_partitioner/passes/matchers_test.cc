@@ -1,12 +1,15 @@
 // The golden texts of normalize and the matchers, judged: what the passes wrote computes what the
 // model said.
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "graph_partitioner/pipeline.h"
@@ -41,15 +44,9 @@ std::vector<Case> read_cases(const std::string& file) {
   return cases;
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  for (const char* file : {"normalize", "match_scaled_dot", "match_attention", "match_rotary",
-                           "match_new_heads", "match_rounded_attention", "read_packed_heads"}) {
-    const std::vector<Case> more = read_cases(file);
-    cases.insert(cases.end(), more.begin(), more.end());
-  }
-  return cases;
-}
+constexpr const char* kFiles[] = {"normalize",        "match_scaled_dot", "match_attention",
+                                  "match_rotary",     "match_new_heads",  "match_rounded_attention",
+                                  "read_packed_heads"};
 
 // What is left alone needs no judge, and may be a model that has no result.
 // com.microsoft::Attention and Einsum, which the judge does not know, have tests of their own
@@ -60,30 +57,68 @@ bool can_be_judged(const Case& one) {
          one.graph.find("Einsum@") == std::string::npos;
 }
 
+std::vector<Case> judged_cases() {
+  std::vector<Case> judged;
+  for (const char* file : kFiles) {
+    std::ranges::copy_if(read_cases(file), std::back_inserter(judged), can_be_judged);
+  }
+  return judged;
+}
+
+// A case that nobody judges is named here.
+TEST(MatcherCases, AllAreJudgedButThese) {
+  std::vector<std::string> others;
+  for (const char* file : kFiles) {
+    const std::vector<Case> cases = read_cases(file);
+    EXPECT_GT(std::ranges::count_if(cases, can_be_judged), 0) << file;
+    for (const Case& one : cases) {
+      EXPECT_FALSE(one.passes.empty()) << one.title;
+      if (!can_be_judged(one)) others.push_back(one.title);
+    }
+  }
+  EXPECT_THAT(
+      others,
+      ::testing::ElementsAre(
+          "einsum: a product of matrices, of one label each, of all labels; sums and a transpose",
+          "left alone: a view whose shape the inputs' dims do not tell",
+          "left alone: a scale of the wrong shape, or one that does not divide K",
+          "left alone: MatMulNBits with an order of K, a CUDA layout or the wrong size",
+          "com.microsoft::Attention: projection, stacked cache, mask",
+          "com.microsoft::Attention without a cache",
+          "left alone: GroupQueryAttention with codes that nobody describes, or a total that "
+          "nobody knows",
+          "left alone: GroupQueryAttention with values that its definition forbids",
+          "left alone: com.microsoft, scaled or ragged",
+          "left alone: values of another tensor, and a part of each head"));
+}
+
 const testing::SymbolSizes kSizes = {{"b", 2}, {"m", 3}, {"s", 2}, {"t", 5}, {"p", 3}, {"n", 4}};
 const testing::SymbolSizes kOnes = {{"b", 1}, {"m", 1}, {"s", 1}, {"t", 1}, {"p", 2}, {"n", 3}};
+
+bool is_left_alone(const Case& one) { return one.title.find("left alone") != std::string::npos; }
 
 class Matchers : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Matchers, KeepTheResult) {
-  if (!can_be_judged(GetParam())) return;
   const ir::Graph before = ir::parse(GetParam().graph);
   ir::Graph after = before;
   std::istringstream passes(GetParam().passes);
   for (std::string pass; passes >> pass;) {
     if (pass.rfind("--", 0) != 0) after = run_pass(pass, std::move(after));
   }
+  EXPECT_EQ(ir::print(before) == ir::print(after), is_left_alone(GetParam()));
   testing::expect_equivalent(before, after, kSizes);
   testing::expect_equivalent(before, after, kOnes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Matchers, ::testing::ValuesIn(all_cases()));
+INSTANTIATE_TEST_SUITE_P(Golden, Matchers, ::testing::ValuesIn(judged_cases()));
 
 // The whole pipeline on the same graphs.
 TEST_P(Matchers, FusedGraphKeepsTheResult) {
-  if (!can_be_judged(GetParam())) return;
   const ir::Graph before = ir::parse(GetParam().graph);
-  testing::expect_equivalent(before, fuse(before), kSizes);
+  const ir::Graph fused = fuse(before);
+  EXPECT_EQ(ir::print(before) == ir::print(fused), is_left_alone(GetParam()));
+  testing::expect_equivalent(before, fused, kSizes);
 }
 
 // Ops that the judge does not know, beside the same written with ops that it knows.

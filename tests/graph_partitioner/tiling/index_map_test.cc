@@ -345,7 +345,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, IndexMapRefuses,
           %y: f32[8,4] = Reshape(%x)
           output %y
         })",
-                                                   "no mere change of rank"}));
+                                                   "moves elements between axes"}));
 
 }  // namespace
 }  // namespace tenon::tiling

@@ -70,7 +70,7 @@ TEST_F(AnyDriverTest, TellsWhatTheGpuIs) {
   const Description& description = device_->description();
   EXPECT_FALSE(description.name.empty());
   EXPECT_GE(description.compute_major, 8);
-  EXPECT_GE(description.multiprocessors, 1);
+  EXPECT_GE(description.sm_count, 1);
   EXPECT_GE(description.shared_bytes, 48 << 10);
   EXPECT_GT(description.memory_gb_s, 0);
   EXPECT_GE(description.pci_bus_id.size(), 12u) << description.pci_bus_id;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "kernels/device/specs.h"
 #include "tests/kernels/device/stub_driver.h"
 
@@ -17,7 +18,11 @@ TEST(DescriptionTest, EveryArchitectureHasASpecThatPrintsWhatItParsed) {
                            "sm_110a", "sm_120a", "sm_121a"}) {
     const Description description = named_description(arch);
     EXPECT_EQ(description.arch, arch);
-    EXPECT_GT(description.multiprocessors, 0);
+    EXPECT_GT(description.sm_count, 0);
+    const codegen::ArchSpec& spec = codegen::arch_spec(arch);
+    EXPECT_EQ(description.shared_bytes, spec.sm.shared_bytes_per_cta);
+    EXPECT_EQ(description.compute_major, spec.compute_major);
+    EXPECT_EQ(description.compute_minor, spec.compute_minor);
     EXPECT_GE(description.shared_bytes, 99 << 10);
     EXPECT_GT(description.memory_gb_s, 0);
     EXPECT_EQ(description.ordinal, -1);
@@ -50,7 +55,7 @@ std::string refusal(std::string_view text) {
 
 TEST(DescriptionTest, ABadLineIsNamed) {
   EXPECT_THAT(refusal("arch = sm_90a\ncolour = red\n"), HasSubstr("line 2: unknown key 'colour'"));
-  EXPECT_THAT(refusal("multiprocessors = many"), HasSubstr("line 1: expected a number"));
+  EXPECT_THAT(refusal("sm_count = many"), HasSubstr("line 1: expected a number"));
   EXPECT_THAT(refusal("memory_bytes = -1"), HasSubstr("not negative"));
   EXPECT_THAT(refusal("compute = 9"), HasSubstr("major.minor"));
   EXPECT_THAT(refusal("forward = perhaps"), HasSubstr("true or false"));

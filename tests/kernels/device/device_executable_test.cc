@@ -1,5 +1,5 @@
-// How a program's launches get their maps, counters and weights on a device. Programs are written
-// by hand, so that each holds just what is looked at.
+// How a program's launches get their TMA descriptors, counters and weights on a device. Programs
+// are written by hand, so that each holds just what is looked at.
 #include "kernels/device_executable.h"
 
 #include <fmt/format.h>
@@ -96,8 +96,8 @@ class DeviceExecutableTest : public ::testing::Test {
     program_.launches.push_back(std::move(launch));
   }
 
-  void add_copy_of_boxes() {
-    add_launch(test::copy_boxes_code(), {true, true, false}, {0, 1}, {n_},
+  void add_tma_copy() {
+    add_launch(test::tma_copy_code(), {true, true, false}, {0, 1}, {n_},
                ceil_div(n_, Dim(test::kBoxRows)));
   }
 
@@ -111,7 +111,7 @@ class DeviceExecutableTest : public ::testing::Test {
       program_.slots.push_back({Slot::Kind::kInput, i, {}, 0, 0, 0});
       program_.slots.push_back({Slot::Kind::kOutput, i, {}, 0, 0, 0});
       program_.output_slots.push_back(2 * i + 1);
-      add_launch(test::copy_boxes_code(), {true, true, false}, {2 * i, 2 * i + 1}, {n_},
+      add_launch(test::tma_copy_code(), {true, true, false}, {2 * i, 2 * i + 1}, {n_},
                  ceil_div(n_, Dim(test::kBoxRows)));
     }
   }
@@ -147,15 +147,15 @@ class DeviceExecutableTest : public ::testing::Test {
     return buffer;
   }
 
-  // Of each of three Runs: launches that wait for all before them, and launches that begin early.
-  void expect_launches(int waiting, int early) {
+  // Of each of three Runs: launches that wait for all before them, and launches by PDL.
+  void expect_launches(int waiting, int by_pdl) {
     const auto executable = finish();
     const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
     for (int run = 1; run <= 3; ++run) {
       OneInput context(x.address(), y.address(), 10);
       executable->run(context);
       EXPECT_EQ(stub_.calls("cuLaunchKernel"), waiting * run);
-      EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), early * run);
+      EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), by_pdl * run);
     }
   }
 
@@ -175,10 +175,10 @@ class DeviceExecutableTest : public ::testing::Test {
   Dim n_ = Dim::symbol("n");
 };
 
-// ---- maps
+// ---- TMA descriptors
 
 TEST_F(DeviceExecutableTest, AWarmRunEncodesNoMap) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
   for (int i = 0; i < 3; ++i) {
@@ -192,15 +192,15 @@ TEST_F(DeviceExecutableTest, AWarmRunEncodesNoMap) {
 
 // Launches read inputs without waiting for each other: only the first waits for what came before.
 TEST_F(DeviceExecutableTest, TheFirstLaunchOfARunWaitsForAllBeforeIt) {
-  add_copy_of_boxes();
-  add_copy_of_boxes();
+  add_tma_copy();
+  add_tma_copy();
   expect_launches(1, 1);
 }
 
 // The copy is no launch that could let one begin.
 TEST_F(DeviceExecutableTest, ALaunchBehindACopyWaitsForIt) {
   for (int i = 0; i < 2; ++i) {
-    add_copy_of_boxes();
+    add_tma_copy();
     program_.launches.back().fetched = {{0, n_ * Dim(kColumns * 4)}};
   }
   const auto executable = finish();
@@ -213,9 +213,9 @@ TEST_F(DeviceExecutableTest, ALaunchBehindACopyWaitsForIt) {
 }
 
 // Neither the watch of indices nor the launch that they are of is held up by the other.
-TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
-  add_copy_of_boxes();
-  add_copy_of_boxes();
+TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesUsesPdl) {
+  add_tma_copy();
+  add_tma_copy();
   IndexCheck check;
   check.bound = std::numeric_limits<int32_t>::max();
   program_.launches[1].checks.push_back({0, DType::kI32, n_ * Dim(kColumns), check});
@@ -223,7 +223,7 @@ TEST_F(DeviceExecutableTest, ALaunchBehindAWatchOfIndicesBeginsEarly) {
 }
 
 TEST_F(DeviceExecutableTest, OtherBuffersAndSizesGetMapsOfTheirOwn) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer first = rows_of(1.0f), second = rows_of(2.0f), y = rows_of(0.0f);
   for (int i = 0; i < 3; ++i) {
@@ -239,7 +239,7 @@ TEST_F(DeviceExecutableTest, OtherBuffersAndSizesGetMapsOfTheirOwn) {
 }
 
 TEST_F(DeviceExecutableTest, GraphsFollowABufferThatIsBoundAnew) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish({.graphs = true});
   const Buffer y = rows_of(0.0f);
   std::vector<Buffer> inputs;
@@ -255,7 +255,7 @@ TEST_F(DeviceExecutableTest, GraphsFollowABufferThatIsBoundAnew) {
 }
 
 TEST_F(DeviceExecutableTest, NoRowsNeedNoMap) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
   OneInput none(x.address(), y.address(), 0), some(x.address(), y.address(), 5);
@@ -270,7 +270,7 @@ TEST_F(DeviceExecutableTest, WhatIsFetchedIsCopiedWhereItIsNotAligned) {
     program_.launches.clear();
     program_.gpu_code.clear();
     program_.dependencies = {};
-    add_copy_of_boxes();
+    add_tma_copy();
     program_.launches[0].fetched = {{0, n_ * Dim(kColumns * 4)}};
     const auto executable =
         run_on_device(program_, device_->description().target(), device_, {.graphs = graphs});
@@ -292,7 +292,7 @@ TEST_F(DeviceExecutableTest, WhatIsFetchedIsCopiedWhereItIsNotAligned) {
 }
 
 TEST_F(DeviceExecutableTest, AnInputThatTheEngineCannotReadIsNamedWithItsNode) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
   OneInput context(x.address() + 4, y.address(), 5), right(x.address(), y.address(), 5);
@@ -313,9 +313,9 @@ TEST_F(DeviceExecutableTest, WhatIsThereAlreadyIsNotBroughtOver) {
     program_.launches.clear();
     program_.gpu_code.clear();
     program_.dependencies = {};
-    add_copy_of_boxes();
+    add_tma_copy();
     const Dim bytes = n_ * Dim(kColumns * 4);
-    program_.launches[0].brings_over = SharedBuffers{0, 1, bytes, bytes};
+    program_.launches[0].elidable_copy = SharedBuffers{0, 1, bytes, bytes};
     const auto executable =
         run_on_device(program_, device_->description().target(), device_, {.graphs = graphs});
     const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
@@ -338,7 +338,7 @@ TEST_F(DeviceExecutableTest, WhatIsThereAlreadyIsNotBroughtOver) {
 // ---- warm Runs and streams
 
 TEST_F(DeviceExecutableTest, AWarmCapturedRunIsOneLaunchAndAllocatesNothing) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish({.graphs = true});
   const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
   const device::Stream stream(device_);
@@ -420,7 +420,7 @@ TEST_F(DeviceExecutableTest, AWarmRunComparesTheSizesOfEveryInput) {
 }
 
 TEST_F(DeviceExecutableTest, ARunOnAnotherStreamWaitsForTheOneBeforeWhoseStreamIsGone) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(1.0f), z = rows_of(2.0f), y = rows_of(0.0f);
   stub_.script("lazy");
@@ -441,7 +441,7 @@ TEST_F(DeviceExecutableTest, ARunOnAnotherStreamWaitsForTheOneBeforeWhoseStreamI
 }
 
 TEST_F(DeviceExecutableTest, TheEndOfARunOnAStreamOfOthersIsRecordedAtOnce) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
   device::StreamHandle foreign = nullptr;
@@ -452,7 +452,7 @@ TEST_F(DeviceExecutableTest, TheEndOfARunOnAStreamOfOthersIsRecordedAtOnce) {
 }
 
 TEST_F(DeviceExecutableTest, ARunPrefersTheStateOfItsStream) {
-  add_copy_of_boxes();
+  add_tma_copy();
   const auto executable = finish();
   const Buffer x = rows_of(1.0f), y = rows_of(0.0f), z = rows_of(0.0f);
   device::Stream one(device_), two(device_);
@@ -567,7 +567,7 @@ TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
   }
 }
 
-TEST_F(DeviceExecutableTest, AProductIsLaunchedEarlyAndWithItsMaps) {
+TEST_F(DeviceExecutableTest, AProductIsLaunchedByPdlAndWithItsTmaDescriptors) {
   constexpr int64_t kN = 256, kK = 512, kRows = 9;
   const auto executable =
       build_on_device(product(kN, kK), pipelined(), device_, {.inputs_ready = true});
@@ -590,7 +590,7 @@ TEST_F(DeviceExecutableTest, AProductIsLaunchedEarlyAndWithItsMaps) {
   EXPECT_GT(stub_.calls("cuLaunchKernelEx"), 0);
 }
 
-// Kernels count on what a launch that lets nobody begin early has written: it is waited for.
+// Kernels count on what a launch that launches no dependents has written: it is waited for.
 TEST_F(DeviceExecutableTest, AProductBehindAPatientLaunchWaitsForItsEnd) {
   constexpr int64_t kN = 256, kK = 512, kRows = 9;
   const ir::Graph graph = product(kN, kK, R"(input %half: f16[rows,256]

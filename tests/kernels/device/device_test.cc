@@ -23,7 +23,7 @@ TEST(DeviceTest, ListsWhatTheDriverOffers) {
   EXPECT_FALSE(found[0].forward);
   EXPECT_EQ(found[0].pci_bus_id, "0000:10:00.0");
   EXPECT_EQ(found[0].ordinal, 0);
-  EXPECT_EQ(found[0].multiprocessors, 132);
+  EXPECT_EQ(found[0].sm_count, 132);
   EXPECT_NEAR(found[0].memory_gb_s, 4800, 1);
   EXPECT_TRUE(Device::left_out().empty());
 }

@@ -14,11 +14,11 @@ namespace tenon::device {
 namespace {
 
 using test::add_one_code;
-using test::copy_boxes_code;
 using test::kBoxColumns;
 using test::kBoxRows;
 using test::run_alone;
 using test::StubDriver;
+using test::tma_copy_code;
 using ::testing::HasSubstr;
 
 template <typename Error>
@@ -47,11 +47,11 @@ void whole_life() {
     uploader->finish();
   }
   void* y = arena->allocate(256, stream.handle());
-  const auto fetcher = device->load(copy_boxes_code());
+  const auto fetcher = device->load(tma_copy_code());
   const uint64_t fetched[] = {x.address(), reinterpret_cast<uint64_t>(y), 2};
-  const TensorMap map = encode_map(
+  const TensorMap descriptor = encode_tensor_map(
       *device, {x.address(), 4, 2, kBoxColumns, kBoxColumns, kBoxRows, kBoxColumns}, "x");
-  stream.launch(*fetcher, 1, fetched, {&map, 1});
+  stream.launch(*fetcher, 1, fetched, {&descriptor, 1});
   const uint64_t arguments[] = {x.address(), reinterpret_cast<uint64_t>(y), 64};
   stream.launch(*kernel, 1, arguments);
   stream.record(event);
@@ -143,7 +143,7 @@ TEST(FaultTest, EveryCallMayFailOnce) {
 TEST(FaultTest, AFailedLaunchNamesTheKernelAndLeavesTheDeviceUsable) {
   StubDriver stub("fail cuLaunchKernel 1 701");
   EXPECT_THAT(message<UserError>(whole_life),
-              HasSubstr("launch kernel 'add_one' with 1 blocks of 64 threads"));
+              HasSubstr("launch kernel 'add_one' with 1 CTAs of 64 threads"));
   whole_life();
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/device/stream.h"
-#include "tests/kernels/device/overlapping_kernels.h"
+#include "tests/kernels/device/pdl_kernels.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::device {
@@ -48,7 +48,7 @@ class LaunchOrderTest : public ::testing::Test {
     std::vector<uint64_t> arguments;
     for (const Buffer* buffer : buffers) arguments.push_back(buffer->address());
     stream_.launch(load(kernel), 1, arguments, {}, {.after_all = after_all_});
-    after_all_ = !load(kernel).begins_early;
+    after_all_ = !load(kernel).pdl;
   }
 
   static constexpr float kNothing = -1;  // poison: it was read too soon

@@ -226,7 +226,7 @@ TEST_F(StubAuditTest, MoreThreadsThanABlockHas) {
   const auto kernel = device_->load(code);
   const uint64_t arguments[] = {x_.address(), y_.address(), 64};
   EXPECT_THROW(stream_.launch(*kernel, 1, arguments), UserError);
-  expect_found("1 blocks of 2048 threads");
+  expect_found("1 CTAs of 2048 threads");
 }
 
 TEST_F(StubAuditTest, OtherThreadsThanTheKernelWasCompiledFor) {
@@ -234,7 +234,7 @@ TEST_F(StubAuditTest, OtherThreadsThanTheKernelWasCompiledFor) {
   kernel.threads = 128;
   const uint64_t arguments[] = {x_.address(), y_.address(), 64};
   EXPECT_THROW(stream_.launch(kernel, 1, arguments), UserError);
-  expect_found("blocks of 128 threads, and it was compiled for 64");
+  expect_found("CTAs of 128 threads, and it was compiled for 64");
 }
 
 TEST_F(StubAuditTest, SharedMemoryThatWasNotAskedFor) {

@@ -102,14 +102,14 @@ std::string ptx_around(const std::string& program, const std::string& declaratio
   return text + "// end\n.visible .entry k(\n" + declarations + ")\n.maxntid 128\n{\n}\n";
 }
 
-codegen::GpuCode copy_boxes_code(const std::string& name) {
+codegen::GpuCode tma_copy_code(const std::string& name) {
   const std::string program =
       "kernel @" + name + R"((%x: buffer<f32>, %y: buffer<f32>, %rows: index) {
   %0 = task : index
   %1 = index.mul %0, 4 : index
   %2 = ring 2 : ring<f32[4,32]>
   pipeline 2 0 to 1 produce(%3, %4) {
-    fetch_box %2[%4], %x[%1, 0] of(%rows, 32, 32)
+    tma_load %2[%4], %x[%1, 0] of(%rows, 32, 32)
     yield
   } consume(%5, %6) {
     %7 = read %2[%6, _] : f32[4,32]
@@ -123,16 +123,16 @@ codegen::GpuCode copy_boxes_code(const std::string& name) {
   code.entry = name;
   code.ptx = ptx_around(program,
                         "  .param .u64 x,\n  .param .u64 y,\n  .param .u64 rows,\n"
-                        "  .param .align 64 .b8 map[128]\n");
+                        "  .param .align 64 .b8 descriptor[128]\n");
   code.threads = 128;
-  code.maps = {{.buffer = 0,
-                .dtype = DType::kF32,
-                .rows = {2, 0},
-                .columns = {-1, kBoxColumns},
-                .stride = {-1, kBoxColumns},
-                .box_rows = kBoxRows,
-                .box_columns = kBoxColumns}};
-  code.begins_early = true;
+  code.tma_descriptors = {{.buffer = 0,
+                           .dtype = DType::kF32,
+                           .rows = {2, 0},
+                           .columns = {-1, kBoxColumns},
+                           .stride = {-1, kBoxColumns},
+                           .box_rows = kBoxRows,
+                           .box_columns = kBoxColumns}};
+  code.pdl = true;
   return code;
 }
 

@@ -30,9 +30,9 @@ inline constexpr int64_t kAddOneTile = 64;
 // The same tile program with the arguments' count and order changed: parameters x, n.
 codegen::GpuCode double_in_place_code();
 
-// y = x, a matrix [rows, 32] of f32, fetched through the copy engine in boxes of 4 rows, one a
-// task: parameters x, y, rows, and a map of x. Begins early.
-codegen::GpuCode copy_boxes_code(const std::string& name = "copy_boxes");
+// y = x, a matrix [rows, 32] of f32, loaded through TMA in boxes of 4 rows, one a task: parameters
+// x, y, rows, and a TMA descriptor of x. Launched by PDL.
+codegen::GpuCode tma_copy_code(const std::string& name = "tma_copy");
 inline constexpr int64_t kBoxRows = 4, kBoxColumns = 32;
 // PTX as far as the stub reads it: a tile program and the declarations of its parameters.
 std::string ptx_around(const std::string& program, const std::string& declarations);

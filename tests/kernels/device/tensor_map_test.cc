@@ -1,5 +1,5 @@
-// Kernels that read matrices through the copy engine: maps, launches with attributes, and every
-// check that the stub makes of them, tried with the mistake that it is there for.
+// Kernels that read matrices through TMA: descriptors, launches with attributes, and every check
+// that the stub makes of them, tried with the mistake that it is there for.
 #include "kernels/device/tensor_map.h"
 
 #include <gmock/gmock.h>
@@ -15,10 +15,10 @@
 namespace tenon::device {
 namespace {
 
-using test::copy_boxes_code;
 using test::kBoxColumns;
 using test::kBoxRows;
 using test::StubDriver;
+using test::tma_copy_code;
 using ::testing::HasSubstr;
 
 Address address_of(const void* memory) { return reinterpret_cast<Address>(memory); }
@@ -37,11 +37,13 @@ class TensorMapTest : public ::testing::Test {
   MappedMatrix matrix() const {
     return {x_.address(), 4, kRows, kBoxColumns, kBoxColumns, kBoxRows, kBoxColumns};
   }
-  TensorMap map_of(const MappedMatrix& matrix) { return encode_map(*device_, matrix, "x"); }
+  TensorMap descriptor_of(const MappedMatrix& matrix) {
+    return encode_tensor_map(*device_, matrix, "x");
+  }
   void launch(Stream& stream, const LoadedKernel& kernel, const Buffer& x, const Buffer& y,
-              std::span<const TensorMap> maps) {
+              std::span<const TensorMap> descriptors) {
     const uint64_t arguments[] = {x.address(), y.address(), kRows};
-    stream.launch(kernel, (kRows + kBoxRows - 1) / kBoxRows, arguments, maps);
+    stream.launch(kernel, (kRows + kBoxRows - 1) / kBoxRows, arguments, descriptors);
   }
   std::vector<float> result(const Buffer& buffer) {
     std::vector<float> values(numbers_.size());
@@ -54,7 +56,7 @@ class TensorMapTest : public ::testing::Test {
   }
   std::string refusal(const MappedMatrix& matrix) {
     try {
-      encode_map(*device_, matrix, "input 'x'");
+      encode_tensor_map(*device_, matrix, "input 'x'");
     } catch (const UserError& error) {
       return error.what();
     }
@@ -64,14 +66,14 @@ class TensorMapTest : public ::testing::Test {
   StubDriver stub_;
   std::shared_ptr<Device> device_ = Device::open(0);
   Stream stream_{device_};
-  std::shared_ptr<const LoadedKernel> kernel_ = device_->load(copy_boxes_code());
+  std::shared_ptr<const LoadedKernel> kernel_ = device_->load(tma_copy_code());
   Buffer x_{device_, kBytes, "x"}, y_{device_, kBytes, "y"};
   std::vector<float> numbers_;
 };
 
 TEST_F(TensorMapTest, AKernelFetchesThroughItsMap) {
-  const TensorMap map = map_of(matrix());
-  launch(stream_, *kernel_, x_, y_, {&map, 1});
+  const TensorMap descriptor = descriptor_of(matrix());
+  launch(stream_, *kernel_, x_, y_, {&descriptor, 1});
   EXPECT_EQ(result(y_), numbers_);
 }
 
@@ -80,7 +82,7 @@ TEST_F(TensorMapTest, WideRowsAreMappedInPieces) {
   MappedMatrix wide{x_.address(), 2, 2, 256, 256, 2, 128, 0, /*swizzled=*/true};
   const Buffer room(device_, 2 * 256 * 2, "room");
   wide.base = room.address();
-  map_of(wide);
+  descriptor_of(wide);
   EXPECT_EQ(stub_.take_reports(), "");
   wide.columns = 192;
   EXPECT_THAT(refusal(wide), HasSubstr("need a multiple of 128"));
@@ -88,13 +90,13 @@ TEST_F(TensorMapTest, WideRowsAreMappedInPieces) {
 
 TEST_F(TensorMapTest, AGraphTakesTheMapOfAnotherBuffer) {
   const Buffer z(device_, kBytes, "z");
-  const TensorMap of_x = map_of(matrix());
+  const TensorMap of_x = descriptor_of(matrix());
   stream_.begin_capture();
   launch(stream_, *kernel_, x_, y_, {&of_x, 1});
   Graph graph(device_, stream_.end_capture());
   MappedMatrix other = matrix();
   other.base = z.address();
-  const TensorMap of_z = map_of(other);
+  const TensorMap of_z = descriptor_of(other);
   stream_.begin_capture();
   launch(stream_, *kernel_, z, y_, {&of_z, 1});
   EXPECT_TRUE(graph.update(stream_.end_capture()));
@@ -103,30 +105,30 @@ TEST_F(TensorMapTest, AGraphTakesTheMapOfAnotherBuffer) {
   EXPECT_EQ(result(y_), std::vector<float>(numbers_.size(), 0.0f));
 }
 
-TEST_F(TensorMapTest, EarlyKernelsAreLaunchedWithTheAttributeAndOthersWithout) {
-  const TensorMap map = map_of(matrix());
-  launch(stream_, *kernel_, x_, y_, {&map, 1});
+TEST_F(TensorMapTest, PdlKernelsAreLaunchedWithTheAttributeAndOthersWithout) {
+  const TensorMap descriptor = descriptor_of(matrix());
+  launch(stream_, *kernel_, x_, y_, {&descriptor, 1});
   EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 1);
   EXPECT_EQ(stub_.calls("cuLaunchKernel"), 0);
   LoadedKernel patient = *kernel_;
-  patient.begins_early = false;
-  launch(stream_, patient, x_, y_, {&map, 1});
+  patient.pdl = false;
+  launch(stream_, patient, x_, y_, {&descriptor, 1});
   EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 1);
   EXPECT_EQ(stub_.calls("cuLaunchKernel"), 1);
 }
 
 TEST_F(TensorMapTest, BlocksInClusters) {
-  const TensorMap map = map_of(matrix());
+  const TensorMap descriptor = descriptor_of(matrix());
   LoadedKernel clustered = *kernel_;
   clustered.cluster = 3;
-  launch(stream_, clustered, x_, y_, {&map, 1});
+  launch(stream_, clustered, x_, y_, {&descriptor, 1});
   EXPECT_EQ(result(y_), numbers_);
   clustered.cluster = 2;
-  EXPECT_THROW(launch(stream_, clustered, x_, y_, {&map, 1}), UserError);
-  expect_found("3 blocks in clusters of 2");
+  EXPECT_THROW(launch(stream_, clustered, x_, y_, {&descriptor, 1}), UserError);
+  expect_found("3 CTAs in clusters of 2");
 }
 
-// ---- what the engine does not take, said before the driver is asked
+// ---- what TMA does not take, said before the driver is asked
 
 TEST_F(TensorMapTest, RefusalsNameTheOperandAndSayWhatToDo) {
   MappedMatrix wrong = matrix();
@@ -174,22 +176,22 @@ TEST_F(TensorMapTest, EncodingsThatTheStubReports) {
   const auto encode = [&](const Encoding& e, TensorMap* to) {
     constexpr uint32_t kSteps[] = {1, 1, 1};
     const uint64_t strides[] = {e.stride, 0};
-    return device_->driver().encode_map(to, e.type, e.rank, reinterpret_cast<void*>(e.base),
-                                        e.sizes, strides, e.box, kSteps, 0, e.swizzle, 3, 0);
+    return device_->driver().encode_tensor_map(to, e.type, e.rank, reinterpret_cast<void*>(e.base),
+                                               e.sizes, strides, e.box, kSteps, 0, e.swizzle, 3, 0);
   };
   device_->make_current();
-  TensorMap map[2];
+  TensorMap descriptor[2];
   Encoding right;
   right.base = x_.address();
-  EXPECT_EQ(encode(right, map), kSuccess);
+  EXPECT_EQ(encode(right, descriptor), kSuccess);
   EXPECT_EQ(stub_.reports(), "");
   for (const auto& [words, spoil] : mistakes) {
     Encoding wrong = right;
     spoil(wrong);
-    EXPECT_NE(encode(wrong, map), kSuccess) << words;
+    EXPECT_NE(encode(wrong, descriptor), kSuccess) << words;
     expect_found(words);
   }
-  EXPECT_NE(encode(right, reinterpret_cast<TensorMap*>(&map[0].words[1])), kSuccess);
+  EXPECT_NE(encode(right, reinterpret_cast<TensorMap*>(&descriptor[0].words[1])), kSuccess);
   expect_found("not aligned to 64 bytes");
 }
 
@@ -199,22 +201,22 @@ TEST_F(TensorMapTest, ALaunchWithoutItsMap) {
 }
 
 TEST_F(TensorMapTest, ALaunchWithTooManyMaps) {
-  const TensorMap maps[] = {map_of(matrix()), map_of(matrix())};
-  EXPECT_THROW(launch(stream_, *kernel_, x_, y_, maps), UserError);
+  const TensorMap descriptors[] = {descriptor_of(matrix()), descriptor_of(matrix())};
+  EXPECT_THROW(launch(stream_, *kernel_, x_, y_, descriptors), UserError);
   expect_found("it takes 4 arguments, got more than 4");
 }
 
 TEST_F(TensorMapTest, AMapThatWasNeverEncoded) {
-  const TensorMap map;
-  EXPECT_THROW(launch(stream_, *kernel_, x_, y_, {&map, 1}), UserError);
-  expect_found("map 0 was never encoded");
+  const TensorMap descriptor;
+  EXPECT_THROW(launch(stream_, *kernel_, x_, y_, {&descriptor, 1}), UserError);
+  expect_found("TMA descriptor 0 was never encoded");
 }
 
 TEST_F(TensorMapTest, AMapOfOtherMemory) {
   const Buffer z(device_, kBytes, "z");
-  const TensorMap map = map_of(matrix());
-  EXPECT_THROW(launch(stream_, *kernel_, z, y_, {&map, 1}), UserError);
-  expect_found("no map is of argument %x");
+  const TensorMap descriptor = descriptor_of(matrix());
+  EXPECT_THROW(launch(stream_, *kernel_, z, y_, {&descriptor, 1}), UserError);
+  expect_found("no TMA descriptor is of argument %x");
 }
 
 TEST_F(TensorMapTest, MapsOfOtherSizes) {
@@ -229,19 +231,19 @@ TEST_F(TensorMapTest, MapsOfOtherSizes) {
   for (const auto& spoil : mistakes) {
     MappedMatrix wrong = matrix();
     spoil(wrong);
-    const TensorMap map = map_of(wrong);
-    EXPECT_THROW(launch(stream_, *kernel_, x_, y_, {&map, 1}), UserError);
-    expect_found("no map is of argument %x");
+    const TensorMap descriptor = descriptor_of(wrong);
+    EXPECT_THROW(launch(stream_, *kernel_, x_, y_, {&descriptor, 1}), UserError);
+    expect_found("no TMA descriptor is of argument %x");
   }
 }
 
 TEST_F(TensorMapTest, AMapParameterOfAnotherSize) {
-  codegen::GpuCode code = copy_boxes_code("short_map");
-  code.ptx.replace(code.ptx.find("map[128]"), 8, "map[64]");
+  codegen::GpuCode code = tma_copy_code("short_map");
+  code.ptx.replace(code.ptx.find("descriptor[128]"), 15, "descriptor[64]");
   const auto kernel = device_->load(code);
-  const TensorMap map = map_of(matrix());
-  EXPECT_THROW(launch(stream_, *kernel, x_, y_, {&map, 1}), UserError);
-  expect_found("a parameter of 64 bytes where a map has 128");
+  const TensorMap descriptor = descriptor_of(matrix());
+  EXPECT_THROW(launch(stream_, *kernel, x_, y_, {&descriptor, 1}), UserError);
+  expect_found("a parameter of 64 bytes where a TMA descriptor has 128");
 }
 
 TEST_F(TensorMapTest, AnAttributeThatNobodyKnows) {
@@ -262,9 +264,9 @@ TEST_F(TensorMapTest, AnAttributeThatNobodyKnows) {
 
 TEST(TensorMapDriverTest, DISABLED_WithoutMaps) {
   auto device = Device::open(0);
-  EXPECT_FALSE(supports_maps(device->driver()));
+  EXPECT_FALSE(supports_tma(device->driver()));
   try {
-    device->load(copy_boxes_code());
+    device->load(tma_copy_code());
     FAIL();
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("has no function cuTensorMapEncodeTiled"));
@@ -275,7 +277,7 @@ TEST(TensorMapDriverTest, DISABLED_WithoutMaps) {
 
 TEST(TensorMapDriverTest, DISABLED_WithoutEarlyLaunches) {
   auto device = Device::open(0);
-  EXPECT_FALSE(device->load(copy_boxes_code())->begins_early);
+  EXPECT_FALSE(device->load(tma_copy_code())->pdl);
 }
 
 TEST(TensorMapDriverTest, AnOldDriverRunsWhatNeedsNoMaps) {
@@ -284,7 +286,7 @@ TEST(TensorMapDriverTest, AnOldDriverRunsWhatNeedsNoMaps) {
             0);
 }
 
-TEST(TensorMapDriverTest, EarlyKernelsWaitWhereTheDriverCannotOverlapThem) {
+TEST(TensorMapDriverTest, PdlKernelsWaitWhereTheDriverHasNoPdl) {
   const std::string test = "TensorMapDriverTest.DISABLED_WithoutEarlyLaunches";
   EXPECT_EQ(test::run_alone(test, {{"TENON_STUB_SCRIPT", "drop cuLaunchKernelEx"}}), 0);
   EXPECT_EQ(test::run_alone(test, {{"TENON_STUB_SCRIPT", "driver_version 12020"}}), 0);

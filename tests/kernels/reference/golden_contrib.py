@@ -57,7 +57,7 @@ def group_query_attention(folder):
     cases = {
         "decode": (2, 1, 8, [7, 2], 8, {}),
         "decode_grows": (2, 1, 8, [8, 2], 9, {}),
-        "prompt": (2, 6, 8, [5, 5], 6, {}),
+        "prefill": (2, 6, 8, [5, 5], 6, {}),
         "chunk": (1, 3, 8, [6], 7, {}),
         "append": (1, 2, 8, [9], 10, {}),
         "window": (1, 3, 8, [6], 7, {"local_window_size": 2}),

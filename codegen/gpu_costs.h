@@ -1,0 +1,83 @@
+// What the choosers of configs expect of a GPU's time. Microseconds, and bytes that one SM gets in
+// a microsecond, unless it says otherwise. The values are in arch_spec.cc, with where they were
+// measured; whoever measures another architecture adds a set of its own there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace tenon::codegen {
+
+// A GEMM of packed weights that waits for the launch before it: its kernel counts from its
+// beginning to its end. A unit is 128 x 64 weights; 128 x 32 of tf32 are as many bytes, and take as
+// long.
+struct GemmCosts {
+  double bytes;
+  double dequantize, product;  // a unit; a unit with one token
+  // To dequantise a unit for few tokens, by one CTA of an SM and by each of two; more for each
+  // token.
+  std::array<double, 2> dequantize_for_few;
+  double dequantize_per_token;
+  double per_tile;           // to begin and store it
+  double per_kernel;         // to begin it
+  double per_stage;          // to wait for it
+  double meet;               // at a counter, the CTAs of a split
+  double pass_partial_sums;  // of one token of a split
+};
+
+// The same for skinny GEMMs, whose partial sums meet inside of a CTA.
+struct SkinnyGemmCosts {
+  double bytes, cached_bytes;  // from memory; from the second cache level
+  double latency;              // of a copy
+  // A unit where scales multiply accumulators of blocks, by one CTA of an SM and by each of two;
+  // how many times that it takes where they multiply weights.
+  std::array<double, 2> dequantize;
+  double times_scaling_weights;
+  double product;        // a unit with one token
+  double late_stage;     // a unit, where tokens come with the stages: those are given back late
+  double make_resident;  // x, by a CTA
+  double per_tile, per_kernel, per_stage;
+  double first_stage;  // all stages together
+  double starved;      // of stages
+};
+
+// A GEMM that waits for nobody, so that the next one begins where this one leaves room: a kernel
+// counts as long as it keeps SMs busy.
+struct OverlappedGemmCosts {
+  double bytes;
+  std::array<double, 6> unit;         // of 8, 16, … 256 tokens
+  std::array<double, 2> unit_of_two;  // by two CTAs at once: of 8 and 16 tokens
+  double per_tile, per_tile_token;
+  double per_kernel, per_stage, meet;
+  double pass_partial_sums, pass_per_split;  // of one token
+  // A launch overlaps the one before it and the one after it, not all others.
+  double launches_at_once;
+  double begin_alone;  // a kernel that fills the card once or less
+};
+
+struct OverlappedSkinnyGemmCosts {
+  double bytes, bytes_per_block, cached_bytes;  // the second where accumulators are scaled
+  double latency;
+  double unit, product;
+  double times_scaling_accumulators;  // of the time of a unit
+  double per_tile, per_kernel, per_stage;
+  double resident_twice;  // two CTAs keep the same tokens, where they have more than one tile each
+};
+
+struct GpuCosts {
+  const char* measured_arch;  // "sm_90a"
+  const char* measured_on;    // the card: "H200"
+
+  GemmCosts gemm;
+  SkinnyGemmCosts skinny_gemm;
+  OverlappedGemmCosts overlapped_gemm;
+  OverlappedSkinnyGemmCosts overlapped_skinny_gemm;
+  // Weights so large that it is of no account what neighbours do at their beginning and end.
+  int64_t most_bytes_beside_others;
+  // What the CTAs of an SM fetch before their tokens come.
+  int64_t bytes_fetched_before;
+  // Keys from which decode attention gains where the CTAs of the next launch find room.
+  int64_t long_cache_keys;
+};
+
+}  // namespace tenon::codegen

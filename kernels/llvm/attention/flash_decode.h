@@ -1,0 +1,36 @@
+// Flash-decoding: attention of few queries on many keys, where TMA loads run ahead of the
+// arithmetic (sm_90a). The keys of a head are split over CTAs (split-KV), those of a CTA over
+// warps:
+//
+//   rows    queries x heads that share their keys: the 16 rows of a matrix instruction
+//   stage   16 or 32 keys and values for each warp, fetched ahead in rings
+//   warp    multiplies all rows with keys of its own and keeps a maximum, a sum and an output
+//   CTA     merges its warps through shared memory, and stores what its split has
+//   head    whoever arrives last merges the splits, in their order
+//
+// How long a cache is comes from the device: splits are cut from the keys that are visible, and one
+// without any still arrives.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/candidate.h"
+#include "kernels/llvm/attention/key_cache.h"
+
+namespace tenon::kernels {
+
+// Most queries that such a launch can take; 0: none.
+int64_t most_flash_decode_queries(const AttentionProblem& problem);
+
+Support supports_flash_decode(const ir::Graph& graph, const ir::Node& node,
+                              const AttentionProblem& problem, const Settings& settings);
+
+// For up to `queries` of them. `adds_token`: of one, with operands_of_past(); the launch brings its
+// token into the caches. `wanted`: 1, or 0 where another launch has the queries of this Run.
+Launch flash_decode_launch(const ir::Graph& graph, const ir::Node& node,
+                           const AttentionProblem& problem, const AttentionOperands& operands,
+                           const Settings& settings, int64_t queries, bool adds_token,
+                           const Dim& wanted, Lowered& lowered);
+
+}  // namespace tenon::kernels
