@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import tensors
-from .commands.bench import gpu_of
+from .bindings import bind, bind_addresses
 from .genai_folder import GenaiFolder
-from .gpu_runs import bind, bind_addresses
 from .inputs import InputError
+from .provider_sessions import gpu_of
 
 _ELEMENTS = {
     "float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16,

@@ -25,6 +25,11 @@ def device_text(report: Report) -> str:
     return f"device: {device.get('kind', '?')} {device.get('name', '')} ({details})"
 
 
+def cost_model_text(report: Report) -> str:
+    """Where the times were measured that a GPU's configs are ranked by; empty on the host."""
+    return report.data.get("device", {}).get("cost_model", "")
+
+
 def session_facts(model: Path, report: Report, threads: int, options: dict) -> list[tuple]:
     """Names and texts, as pages.Page.facts takes them."""
     import onnxruntime
@@ -34,6 +39,7 @@ def session_facts(model: Path, report: Report, threads: int, options: dict) -> l
         ("model", f"{model} ({console.size(_bytes_on_disk(model))})"),
         ("claimed", f"{report.coverage} by Tenon"),
         ("session", device_text(report).removeprefix("device: ")),
+        *([("cost model", text)] if (text := cost_model_text(report)) else []),
         *machine_facts(report),
         ("threads", threads_text(threads)),
         ("runtime", f"onnxruntime {onnxruntime.__version__}, Tenon {version()}"),

@@ -13,6 +13,7 @@ from . import tensors
 from .host_memory import available_memory
 from .input_sizes import UnmadeTypeError
 from .library import E8M0_SINCE, get_library_path, version_tuple
+from .provider_sessions import cpu_session
 from .report import SessionError, session_with_report, shortened
 
 # Both models, the weights as they are packed, and what the runtime copies while it loads.
@@ -125,19 +126,6 @@ def run_original(original: Path, inputs: dict, make_settings: Callable, device: 
     except Exception:
         session, _ = session_with_report(original, device, make_settings())
     return tensors.run(session, inputs)
-
-
-def cpu_session(model: Path, settings, exact: bool = False):
-    """On ONNX Runtime's CPU provider; `exact`: one that rounds no activations by itself.
-
-    From a DequantizeLinear of 4 bits and a product it makes a MatMulNBits that rounds its other
-    operand to 8 bits: fast, but not what the model says.
-    """
-    import onnxruntime
-
-    if exact:
-        settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
 
 
 def other_inputs_text(error: Exception) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime_ep_tenon import tensors
-from onnxruntime_ep_tenon.gpu_runs import bind
+from onnxruntime_ep_tenon.bindings import bind
 from onnxruntime_ep_tenon.models.builder import FLOAT16, INT32, GraphBuilder
 
 HEADS, KV_HEADS, SIZE, CACHE = 4, 2, 32, 16

@@ -21,13 +21,14 @@ from pathlib import Path
 
 import numpy as np
 from onnxruntime_ep_tenon import tensors
-from onnxruntime_ep_tenon.attention_cases import AttentionCase
-from onnxruntime_ep_tenon.commands.arguments import session_options
-from onnxruntime_ep_tenon.gpu_runs import bind, host_ahead, run_options
+from onnxruntime_ep_tenon.bench.attention_cases import AttentionCase
+from onnxruntime_ep_tenon.bench.gpu_runs import host_ahead, run_options
+from onnxruntime_ep_tenon.bindings import bind
 from onnxruntime_ep_tenon.models import decoder
 from onnxruntime_ep_tenon.models.attention_stack import AttentionStack
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, FORMS, Spelling
 from onnxruntime_ep_tenon.models.product_stack import STACK_FORMATS, ProductStack
+from onnxruntime_ep_tenon.provider_sessions import session_options
 from onnxruntime_ep_tenon.session import create_session
 from test_random_graphs import RandomGraph
 

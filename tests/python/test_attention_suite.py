@@ -7,27 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnxruntime_ep_tenon import attention_suite
-from onnxruntime_ep_tenon.attention_cases import AttentionCase, host_cases, table_cases
-from onnxruntime_ep_tenon.attention_meter import (
+from onnxruntime_ep_tenon.bench import attention_suite
+from onnxruntime_ep_tenon.bench.attention_cases import AttentionCase, host_cases, table_cases
+from onnxruntime_ep_tenon.bench.attention_meter import (
     AttentionBench,
     MeasuredAttention,
     cpu_provider_writes_in_place,
 )
-from onnxruntime_ep_tenon.machine import Machine
-from onnxruntime_ep_tenon.measuring_process import WrongResultError
+from onnxruntime_ep_tenon.bench.machine import Machine
+from onnxruntime_ep_tenon.bench.measuring_process import WrongResultError
 from onnxruntime_ep_tenon.models.attention_stack import AttentionStack
 from test_command import failed, succeeded
 from test_command import tenon as command
 from test_gpu import run_script
 
 H200 = Machine("NVIDIA H200", "13.0", "1.31.1", "", True, 4.2e12)
-STEP = AttentionCase(2, 1, 40, heads=4, kv_heads=2, head_size=32)
-PROMPT = AttentionCase(2, 24, 24, heads=4, kv_heads=2, head_size=32)
+DECODE = AttentionCase(2, 1, 40, heads=4, kv_heads=2, head_size=32)
+PREFILL = AttentionCase(2, 24, 24, heads=4, kv_heads=2, head_size=32)
 
 
 @pytest.mark.plugin
-@pytest.mark.parametrize("case", [STEP, PROMPT, replace(STEP, element="bf16")], ids=str)
+@pytest.mark.parametrize("case", [DECODE, PREFILL, replace(DECODE, element="bf16")], ids=str)
 def test_attention_is_right_and_writes_in_place_on_the_host(case, tmp_path):
     measured = AttentionBench(tmp_path, 3, "cpu").measure(case)
     assert measured.tenon > 0 and 0 < measured.error <= 1
@@ -39,13 +39,13 @@ def test_attention_on_a_gpu_that_the_stub_driver_plays():
     text = f"""
         from pathlib import Path
         from tempfile import TemporaryDirectory
-        from onnxruntime_ep_tenon.attention_cases import AttentionCase
-        from onnxruntime_ep_tenon.attention_meter import AttentionBench
+        from onnxruntime_ep_tenon.bench.attention_cases import AttentionCase
+        from onnxruntime_ep_tenon.bench.attention_meter import AttentionBench
 
         with TemporaryDirectory() as folder:
             bench = AttentionBench(Path(folder), 0, "gpu")
             print(bench.machine().gpu)
-            for case in ({STEP!r}, {PROMPT!r}):
+            for case in ({DECODE!r}, {PREFILL!r}):
                 print(0 < bench.measure(case).error <= 1)
     """
     assert run_script(text).splitlines() == ["Stub GPU 0", "True", "True"]
@@ -79,7 +79,7 @@ def expected_row(stack, caches, batch, head, query):
     return y / total
 
 
-@pytest.mark.parametrize("case", [STEP, PROMPT], ids=str)
+@pytest.mark.parametrize("case", [DECODE, PREFILL], ids=str)
 def test_one_lost_key_is_seen(case):
     stack = AttentionStack(case)
     caches = {name: stack.present(name, 1) for name in "kv"}
@@ -128,12 +128,12 @@ class FakeMeter:
 
 
 def test_rows_and_verdicts(tmp_path, monkeypatch, capsys):
-    small, long, batch, prompt, longest = table_cases(quick=True)
+    small, long, batch, prefill, longest = table_cases(quick=True)
     answers = {
         small: MeasuredAttention(12e-6, 24e-6, "flash_decode"),
         long: MeasuredAttention(40e-6, 47e-6),
         batch: MeasuredAttention(250e-6),
-        prompt: MeasuredAttention(1000e-6, 1500e-6, notes=["the CUDA provider captures no graph"]),
+        prefill: MeasuredAttention(1000e-6, 1500e-6, notes=["the CUDA provider captures no graph"]),
         longest: WrongResultError("WRONG: attention 0\nis off"),
     }
     args = Namespace(json=False, out=str(tmp_path), seed=0, device="gpu", quick=True, only=None)

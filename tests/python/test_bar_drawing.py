@@ -4,8 +4,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from onnxruntime_ep_tenon.bar_drawing import bars_svg
-from onnxruntime_ep_tenon.suite import Row
+from onnxruntime_ep_tenon.bench.rows import Row
+from onnxruntime_ep_tenon.drawing.bar_drawing import bars_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,8 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 from command_models import behind_nonzero, classifier, linear, saved
-from onnxruntime_ep_tenon.commands import bench
-from onnxruntime_ep_tenon.measure import Timing, speed_text
+from onnxruntime_ep_tenon.bench.measure import Timing, speed_text
+from onnxruntime_ep_tenon.bindings import caller
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 
 QUICK = ("--seconds", "0.05")
@@ -22,7 +22,7 @@ def test_only_the_runtime_is_timed(monkeypatch):
     """Tensors are bound before: what is called again goes through no wrapper of the package."""
     session = cpu_session(linear())
     x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
-    call = bench.caller(session, {"x": x})
+    call = caller(session, {"x": x})
     monkeypatch.setattr(session, "run_with_ort_values", None)
     bound = []
     run = session.run_with_iobinding

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from attention_inputs import runtime_knows
 from onnxruntime_ep_tenon import create_session, tensors
-from onnxruntime_ep_tenon.attention_cases import AttentionCase
-from onnxruntime_ep_tenon.attention_meter import AttentionBench
+from onnxruntime_ep_tenon.bench.attention_cases import AttentionCase
+from onnxruntime_ep_tenon.bench.attention_meter import AttentionBench
 from onnxruntime_ep_tenon.genai_folder import GenaiFolder
 from onnxruntime_ep_tenon.generation import TokenLoop, generate
 from onnxruntime_ep_tenon.models import decoder, reference

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnxruntime_ep_tenon import decoder_meter, decoder_suite
-from onnxruntime_ep_tenon.decoder_meter import Begun, DecoderPlan, Problem, write_model
+from onnxruntime_ep_tenon.bench import decoder_meter, decoder_suite
+from onnxruntime_ep_tenon.bench.decoder_meter import Begun, DecoderPlan, Problem, write_model
+from onnxruntime_ep_tenon.bench.kernel_times import by_kernel
+from onnxruntime_ep_tenon.bench.rows import Row
 from onnxruntime_ep_tenon.host_memory import PeakMemory
-from onnxruntime_ep_tenon.kernel_times import by_kernel
 from onnxruntime_ep_tenon.report import session_with_report
-from onnxruntime_ep_tenon.suite import Row
 from test_command import failed, succeeded
 from test_command import tenon as command
 from test_gpu import stub_driver
@@ -208,8 +208,8 @@ def test_the_other_is_tried_again_without_graphs(tmp_path, monkeypatch):
 
 
 def test_a_kernel_counts_from_the_end_of_the_one_before_it():
-    def event(name, begin, duration, blocks=1, kind="kernel"):
-        arguments = {"grid": [blocks, 1, 1], "shared memory": 64}
+    def event(name, begin, duration, ctas=1, kind="kernel"):
+        arguments = {"grid": [ctas, 1, 1], "shared memory": 64}
         return {"name": name, "cat": kind, "ts": begin, "dur": duration, "args": arguments}
 
     # Two Runs: `late` begins before `long` has ended, and adds what is left of it.
@@ -221,7 +221,7 @@ def test_a_kernel_counts_from_the_end_of_the_one_before_it():
     assert (times["long"].microseconds, times["long"].launches) == (10, 1)
     assert (times["late"].microseconds, times["late"].shared_bytes) == (3, 64)
     assert times["first"].microseconds == 7  # the Run before ended at 15
-    assert times["long"].blocks == 132
+    assert times["long"].ctas == 132
 
 
 @pytest.mark.plugin

@@ -12,12 +12,12 @@ import onnxruntime_ep_tenon as tenon
 import pytest
 from command_models import linear, saved
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_ep_tenon.drawing import Drawing
-from onnxruntime_ep_tenon.drawn_graph import LEFT_OUT, REWRITTEN, drawn_graph
-from onnxruntime_ep_tenon.graph_layout import BOX_HEIGHT, BOX_WIDTH, place
+from onnxruntime_ep_tenon.drawing.drawn_graph import LEFT_OUT, REWRITTEN, drawn_graph
+from onnxruntime_ep_tenon.drawing.graph_drawing import Drawing
+from onnxruntime_ep_tenon.drawing.graph_layout import BOX_HEIGHT, BOX_WIDTH, place
+from onnxruntime_ep_tenon.drawing.pages import Page
 from onnxruntime_ep_tenon.models import encoder
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
-from onnxruntime_ep_tenon.pages import Page
 from onnxruntime_ep_tenon.report import Report, session_with_report
 from onnxruntime_ep_tenon.session_facts import session_facts
 

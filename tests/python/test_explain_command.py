@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from command_models import behind_nonzero, linear, saved, unsorted
+from onnxruntime_ep_tenon import cuda
 from onnxruntime_ep_tenon.commands.explain import fusion_rows, launch_rows
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
@@ -74,7 +75,7 @@ def test_an_op_that_kernels_know_is_not_called_unknown(tmp_path):
     g.output("d", FLOAT, [])
     _, report = session_with_report(saved(g.model(), tmp_path), "cpu", claim="all")
     reasons = {node["op"]: node["reason"] for node in report.left_out}
-    assert reasons["Det"] == "no kernel knows this op"
+    assert reasons["Det"] == "no kernel for this op"
     for op in ("Mul", "Exp"):
         assert "not known before Run" in reasons[op]
 
@@ -90,7 +91,7 @@ def test_a_form_without_a_kernel_is_not_an_unknown_op(tmp_path):
         g.output(name, FLOAT, shape)
     _, report = session_with_report(saved(g.model(), tmp_path), "cpu", claim="all")
     (left,) = report.left_out
-    assert "form" in left["reason"] and "no kernel knows" not in left["reason"]
+    assert "attributes" in left["reason"] and "this op" not in left["reason"]
 
 
 def test_reasons_are_grouped_and_short():
@@ -104,13 +105,13 @@ def test_reasons_are_grouped_and_short():
         }
         for i in range(5)
     ]
-    nodes.append({"node": "c", "op": "Conv", "reason": "no kernel knows this op"})
+    nodes.append({"node": "c", "op": "Conv", "reason": "no kernel for this op"})
     report = Report({"graphs": [{"nodes": 9, "claimed": 3, "left_out": nodes}]})
     first, second = report.reason_groups()
     assert len(first.nodes) == 5 and len(first.reason) <= 160
     assert first.reason.startswith("shape [floordiv(") and first.reason.endswith("too long to tell")
     assert first.names() == "MatMul 'm0', MatMul 'm1', MatMul 'm2' and 2 more"
-    assert second.reason == "no kernel knows this op" and second.operators == "Conv 1"
+    assert second.reason == "no kernel for this op" and second.operators == "Conv 1"
 
 
 def left_out(*nodes):
@@ -136,9 +137,9 @@ def test_reasons_that_differ_in_names_and_numbers_are_one():
 
 
 def test_an_operator_is_not_named_in_front_of_its_own_reason():
-    loops = [("Loop", "Loop: no kernel knows this op"), ("Conv", "no kernel knows this op")]
+    loops = [("Loop", "Loop: no kernel for this op"), ("Conv", "no kernel for this op")]
     (group,) = left_out(*loops).reason_groups()
-    assert group.reason == "no kernel knows this op" and group.operators == "Loop 1, Conv 1"
+    assert group.reason == "no kernel for this op" and group.operators == "Loop 1, Conv 1"
 
 
 def test_symbolic_sizes_are_written_as_the_model_writes_them():
@@ -150,11 +151,11 @@ def test_symbolic_sizes_are_written_as_the_model_writes_them():
 
 
 def test_a_model_of_which_nothing_is_claimed_is_said_to_be_so():
-    assert str(left_out(("Conv", "no kernel knows this op")).coverage) == "none of 9 nodes"
+    assert str(left_out(("Conv", "no kernel for this op")).coverage) == "none of 9 nodes"
 
 
 def test_only_names_of_kernels_are_taken_off_a_reason():
-    assert plain_reason("LSTM: no kernel knows this op") == "LSTM: no kernel knows this op"
+    assert plain_reason("LSTM: no kernel for this op") == "LSTM: no kernel for this op"
     assert plain_reason("packed: too wide; plain: too deep") == "packed: too wide; plain: too deep"
     assert shortened("x" * 30, 10) == "xxxxxx…xxx"
 
@@ -167,9 +168,34 @@ def test_a_compiled_for_gpu_is_not_named_as_a_device(command, tmp_path):
     assert "compiled for sm_90a" in told.out
     assert "H200" not in told.out and "device:" not in told.out
     told = command("explain", saved(linear(), tmp_path), *arguments, "--json")
-    assert "H200" not in told.out
     device = json.loads(told.out)["device"]
-    assert device["arch"] == "sm_90a" and device["present"] is False
+    assert device["arch"] == "sm_90a"
+    # A machine with a GPU names its own.
+    assert device["present"] is bool(cuda.find_driver().gpus)
+    assert device["present"] or "H200" not in told.out
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize(
+    "arch, cost_model",
+    [("sm_90a", "measured on "), ("sm_120a", "not measured: constants of sm_90a")],
+)
+def test_explain_says_whether_costs_were_measured(command, tmp_path, arch, cost_model):
+    model = saved(linear(), tmp_path)
+    arguments = ("--device", "gpu", "--option", f"target_arch={arch}")
+    told = command("explain", model, *arguments)
+    assert f"\ncost model: {cost_model}" in told.out, told.err
+    told = command("explain", model, *arguments, "--json")
+    assert json.loads(told.out)["device"]["cost_model"].startswith(cost_model)
+    page = tmp_path / "page.html"
+    command("explain", model, *arguments, "--html", page)
+    assert cost_model in page.read_text()
+
+
+@pytest.mark.plugin
+def test_the_host_has_no_cost_model_to_tell_of(command, tmp_path):
+    told = command("explain", saved(linear(), tmp_path), "--device", "cpu")
+    assert told.status == 0 and "cost model" not in told.out
 
 
 @pytest.mark.plugin

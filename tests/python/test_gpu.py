@@ -216,37 +216,37 @@ def explain_absent(model, *arguments) -> str:
     )  # fmt: skip
 
 
-def test_explain_prints_shapes_and_what_came_next(product):
+def test_explain_prints_configs_and_what_came_next(product):
     lines = explain_absent(product, "--kernels").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("rows <= 8"))
     ranks = [line.removeprefix("rows <= 8").split()[0] for line in lines[first : first + 3]]
     assert ranks == ["1", "2", "3"]
-    assert all("tokens" in line and "us expected" in line for line in lines[first : first + 3])
+    assert all("K/stage" in line and "us expected" in line for line in lines[first : first + 3])
     assert any(line.startswith("rows > ") for line in lines)
     on_cpu = command("explain", product, "--device", "cpu", "--kernels")
     assert "dot_rows" in on_cpu and "rows <= 8" not in on_cpu
 
 
-def test_explain_names_the_shapes_of_tf32_products(tmp_path):
+def test_explain_names_the_configs_of_tf32_products(tmp_path):
     path = tmp_path / "plain.onnx"
     onnx.save(build_scaled_dot("plain", Problem(n=256, k=512)), path)
     exact = json.loads(explain_absent(path, "--json"))
     tf32 = json.loads(explain_absent(path, "--json", "--option", "precision_mode=tf32"))
     fusions = [report["graphs"][0]["partitions"][0]["fusions"][0] for report in (exact, tf32)]
     assert [fusion["chosen"] for fusion in fusions] == ["mma_strided", "pipelined"]
-    assert not fusions[0].get("shapes")
+    assert not fusions[0].get("configs")
     printed = explain_absent(path, "--kernels", "--option", "precision_mode=tf32")
-    for shape in fusions[1]["shapes"]:
-        assert " tokens, " in shape["chosen"] and shape["chosen"] in printed
+    for config in fusions[1]["configs"]:
+        assert "K/stage " in config["chosen"] and config["chosen"] in printed
 
 
-def test_the_report_ranks_shapes_by_what_they_should_take(product):
+def test_the_report_ranks_configs_by_what_they_should_take(product):
     report = json.loads(explain_absent(product, "--json"))
     (fusion,) = report["graphs"][0]["partitions"][0]["fusions"]
     assert fusion["chosen"] == "pipelined"
-    assert len(fusion["shapes"]) > 3
-    for shape in fusion["shapes"]:
-        ranked = [shape["chosen"], *shape["others"]]
+    assert len(fusion["configs"]) > 3
+    for config in fusion["configs"]:
+        ranked = [config["chosen"], *config["others"]]
         assert len(set(ranked)) == 3
         times = [float(text.split(", ")[-1].split()[0]) for text in ranked]
-        assert times == sorted(times), shape
+        assert times == sorted(times), config

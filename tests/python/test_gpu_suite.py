@@ -10,7 +10,7 @@ pytestmark = pytest.mark.plugin
 # A chain stands in for the encoder, whose products compile slowly for the stub.
 SCRIPT = """
     from argparse import Namespace
-    from onnxruntime_ep_tenon import gpu_suite
+    from onnxruntime_ep_tenon.bench import gpu_suite
     chain, reads = gpu_suite.chain_model("norm + residual", 4, 64)
     gpu_suite.Bench.encoders = (chain, chain)
     gpu_suite.Bench.encoder_inputs = lambda self, batch: gpu_suite.chain_inputs(reads, 4, 64)

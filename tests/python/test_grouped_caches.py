@@ -176,7 +176,7 @@ SLIDING = {
     "a token, the window is full": Case(1, (9, 8), rows=8, window=8, sliding=True),
     "a token far behind": Case(1, (30, 12), rows=8, window=6, sliding=True, rotary=True),
     "some tokens at the end": Case(3, (20,), rows=8, window=5, sliding=True, rotary=True),
-    "a prompt longer than the cache": Case(12, (12, 7), rows=8, window=5, sliding=True),
+    "a prefill longer than the cache": Case(12, (12, 7), rows=8, window=5, sliding=True),
     "norms": Case(1, (30, 12), rows=8, window=8, sliding=True, rotary=True, norms=True),
 }
 
@@ -210,7 +210,7 @@ def test_a_windowed_cache_that_is_shorter_than_its_window_is_refused():
 SHARED = {
     "a token": Case(1, (9, 4), rows=10, shared=True),
     "a token with norms and rotary": Case(1, (9, 4), rows=10, shared=True, rotary=True, norms=True),
-    "a prompt, a row of which is padded": Case(
+    "a prefill, a row of which is padded": Case(
         6, (6, 4), rows=6, shared=True, rotary=True, norms=True
     ),
     "tokens behind others, in a window": Case(

@@ -97,7 +97,7 @@ def test_explain_tells_why_products_stay_apart(tmp_path):
     told = command("explain", path, "--device", "gpu")
     assert "merged_dots" not in told
     assert "run apart because" in told
-    assert "f32 weights have no packed form for rows in f32" in told
+    assert "no packed layout for f32 weights with f32 activations" in told
 
 
 def build_packed() -> onnx.ModelProto:

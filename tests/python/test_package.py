@@ -51,10 +51,11 @@ def test_an_absent_library_says_what_to_do(no_packaged_library):
 
 
 def test_the_version_is_the_one_that_is_built(command):
-    text = (Path(__file__).resolve().parents[2] / "CMakeLists.txt").read_text()
-    assert f"project(tenon VERSION {tenon.__version__} " in text
     told = command("--version")
     assert told.status == 0 and told.out == f"tenon {tenon.__version__}\n"
+    sources = Path(__file__).resolve().parents[2] / "CMakeLists.txt"
+    if sources.exists():
+        assert f"project(tenon VERSION {tenon.__version__} " in sources.read_text()
 
 
 def test_versions_compare_as_numbers():

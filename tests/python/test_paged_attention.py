@@ -244,9 +244,12 @@ def test_caches_in_place():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"is_causal": 0}, "its tokens see later ones"),
-        ({"rotary_offset": 8}, "its rotary begins inside of heads"),
-        ({"k_quant_type": "PER_TENSOR"}, "its caches should be quantised and are not"),
+        ({"is_causal": 0}, "is_causal=0 is not supported"),
+        ({"rotary_offset": 8}, "rotary_offset is not supported"),
+        (
+            {"k_quant_type": "PER_TENSOR"},
+            "k_quant_type or v_quant_type is set, but the KV cache is not quantised",
+        ),
     ],
 )
 def test_what_is_left_alone_says_why(options, reason):

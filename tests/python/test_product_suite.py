@@ -8,16 +8,17 @@ import numpy as np
 import onnx
 import pytest
 from conftest import runtime_at_least
-from onnxruntime_ep_tenon import product_suite, tensors
-from onnxruntime_ep_tenon.machine import Limits, Machine
+from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.bench import product_suite
+from onnxruntime_ep_tenon.bench.machine import Limits, Machine
+from onnxruntime_ep_tenon.bench.product_cases import Bar, Case, random_cases, table_cases
+from onnxruntime_ep_tenon.bench.product_meter import Measured, configs_of
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.product_stack import (
     STACK_FORMATS,
     ProductStack,
     round_to_tf32,
 )
-from onnxruntime_ep_tenon.product_cases import Bar, Case, random_cases, table_cases
-from onnxruntime_ep_tenon.product_meter import Measured, shapes_of
 from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import python, run_script
 
@@ -188,15 +189,15 @@ def test_patterns_choose_cases():
 
 
 def test_shapes_tell_what_was_chosen():
-    fusions = [{"shapes": [{"chosen": "128x8"}]}, {"shapes": [{"chosen": "128x8"}]}, {}]
-    assert shapes_of(fusions) == ["128x8"]
+    fusions = [{"configs": [{"chosen": "128x8"}]}, {"configs": [{"chosen": "128x8"}]}, {}]
+    assert configs_of(fusions) == ["128x8"]
 
 
 @pytest.mark.plugin
 def test_measuring_goes_on_after_a_case_that_fails():
     text = """
-        from onnxruntime_ep_tenon.product_cases import Case
-        from onnxruntime_ep_tenon.product_meter import Meter
+        from onnxruntime_ep_tenon.bench.product_cases import Case
+        from onnxruntime_ep_tenon.bench.product_meter import Meter
 
         if __name__ == "__main__":
             meter = Meter()
@@ -219,12 +220,13 @@ def test_values_can_be_bound_by_their_addresses(tmp_path):
     path = ProductStack(tmp_path, "int4", N, K, 1).model(2)
     text = f"""
         import numpy as np
-        from onnxruntime_ep_tenon import create_session, gpu_runs, tensors
+        from onnxruntime_ep_tenon import bindings, create_session, tensors
+        from onnxruntime_ep_tenon.bench import gpu_runs
         from onnxruntime_ep_tenon.models.builder import FLOAT16
         session = create_session({str(path)!r}, "gpu", claim="all", require_full_claim=True)
         x = tensors.to_gpu_value(np.ones((2, {K}), np.float16), 0)
         results = []
-        for bind in (gpu_runs.bind, gpu_runs.bind_addresses):
+        for bind in (bindings.bind, bindings.bind_addresses):
             y = tensors.gpu_value((2, {N}), FLOAT16, 0)
             gpu_runs.back_to_back(session, bind(session, {{"x0": x}}, {{"y0": y}}), 3)()
             results.append(tensors.from_gpu_value(y))

@@ -141,16 +141,3 @@ def explaining_sizes(made: MadeInputs, run: Callable):
         if "--max-int" in (advice := other_inputs_text(error)):
             text += f"\nOr {advice}."
         raise RuntimeError(text) from error
-
-
-def session_options(threads: int):
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    if threads:
-        settings.intra_op_num_threads = threads
-    settings.log_severity_level = 4  # an error is raised, with the same text
-    # A session's threads spin on after a Run, and would take the cores from the session whose
-    # turn comes next.
-    settings.add_session_config_entry("session.force_spinning_stop", "1")
-    return settings

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .. import console, tensors
+from ..bench.measure import Timing, side_by_side, speed_text
+from ..bindings import caller
+from ..drawing import plots
 from ..host_memory import PeakMemory
-from ..measure import Timing, side_by_side, speed_text
+from ..provider_sessions import cpu_session, open_cuda_session, session_options
 from ..report import Report, session_with_report
-from ..requirements import has
+from ..requirements import has, require
 from ..session_facts import threads_text
-from ..trial import cpu_session
 from . import arguments
 
 SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
@@ -83,7 +85,7 @@ def _add_decoder_sizes(parser) -> None:
         "--past", type=arguments.count, default=512, help="decoder: tokens before a step"
     )
     parser.add_argument(
-        "--prefill", type=arguments.count, default=2048, help="decoder: tokens of a prompt"
+        "--prefill", type=arguments.count, default=2048, help="decoder: tokens of a prefill"
     )
     parser.add_argument(
         "--kernels", action="store_true", help="decoder: what each kernel of a GPU adds (torch)"
@@ -92,7 +94,8 @@ def _add_decoder_sizes(parser) -> None:
 
 def run(args) -> int:
     if args.suite:
-        from ..suite import run_suite
+        require("onnx", "to build the benchmark's models")
+        from ..bench.suites import run_suite  # all suites, which need onnx
 
         return run_suite(args)
     if not args.model:
@@ -194,7 +197,7 @@ def _check(args, ours: Side, theirs: Side) -> Check:
         return Check(check.other, f"{check.text} ({bound.why})", verdicts=check.verdicts)
     if not check.differs or theirs.name != "cpu":
         return check
-    exact = cpu_session(_model_of(args, "cpu"), arguments.session_options(args.threads), exact=True)
+    exact = cpu_session(_model_of(args, "cpu"), session_options(args.threads), exact=True)
     inputs = arguments.inputs_of(args, exact).arrays
     again = _judged("cpu", validate.compare_all(names, ours.outputs, tensors.run(exact, inputs)))
     if again.differs:
@@ -216,60 +219,12 @@ def _largest(verdicts: list) -> float:
     return max((verdict.rms_error for verdict in verdicts), default=0.0)
 
 
-def caller(session, inputs):
-    """One Run with everything bound beforehand, so that only the runtime is timed."""
-    gpu = gpu_of(session)
-    names = [output.name for output in session.get_outputs()]
-    if any(map(tensors.holds_text, inputs.values())):
-        return lambda: session.run(names, inputs)  # the runtime binds no strings
-    feed = {name: tensors.to_ort_value(value) for name, value in inputs.items()}
-    results = session.run_with_ort_values(names, feed)
-    binding = session.io_binding()
-    for name, value in inputs.items():
-        bound = feed[name] if gpu is None else tensors.to_gpu_value(value, gpu)
-        binding.bind_ortvalue_input(name, bound)
-    allocated = []  # by each Run anew
-    for output, value in zip(session.get_outputs(), results, strict=True):
-        if not _is_plain(output, value):
-            allocated.append(output.name)
-        elif gpu is not None:
-            binding.bind_ortvalue_output(output.name, tensors.gpu_value_like(value, gpu))
-        else:
-            binding.bind_ortvalue_output(output.name, value)
-
-    def call() -> None:
-        for name in allocated:  # a binding keeps what the Run before gave
-            binding.bind_output(name)
-        session.run_with_iobinding(binding)
-
-    return call
-
-
-def _is_plain(output, value) -> bool:
-    """A tensor of numbers, of the declared rank: the next Run can write into the same memory.
-
-    Some exporters declare another rank than results have; only bound ones are refused for it.
-    """
-    if not value.is_tensor() or "string" in value.data_type():
-        return False
-    return not output.shape or len(output.shape) == len(value.shape())
-
-
-def gpu_of(session) -> int | None:
-    """The number of the GPU that the session's first provider runs on."""
-    provider = session.get_providers()[0]
-    options = session.get_provider_options().get(provider, {})
-    if provider == "CUDAExecutionProvider":
-        return int(options.get("device_id", 0))
-    return getattr(session, "tenon_gpu", None)
-
-
 def _open_all(args) -> tuple[list[Side], dict[str, str]]:
     sides, failures = [], {}
     for name in args.providers.split(","):
         if name not in _OPENERS:
             raise ValueError(f"unknown provider '{name}'; one of: {', '.join(_OPENERS)}")
-        settings = arguments.session_options(args.threads)
+        settings = session_options(args.threads)
         begin = time.perf_counter()
         try:
             with PeakMemory() as memory:
@@ -302,22 +257,6 @@ def _open_cpu(args, settings):
 
 
 _OPENERS = {"tenon": _open_tenon, "cuda": _open_cuda, "cpu": _open_cpu}
-
-
-def open_cuda_session(model, settings, **options):
-    """A session on ONNX Runtime's own CUDA provider, or the reason why there is none."""
-    import onnxruntime
-
-    name = "CUDAExecutionProvider"
-    if name not in onnxruntime.get_available_providers():
-        raise RuntimeError("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
-    settings.log_severity_level = 3  # why it does not start is in the log only
-    session = onnxruntime.InferenceSession(
-        model, settings, providers=[(name, options), "CPUExecutionProvider"], enable_fallback=0
-    )
-    if name not in session.get_providers():
-        raise RuntimeError("the CUDA provider did not start: see its message above")
-    return session
 
 
 def _result(args, sides, made, timings: list[Timing], failures, checks) -> dict:
@@ -363,8 +302,6 @@ def _write(folder: Path, result: dict, timings: list[Timing]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
     if has("matplotlib"):
-        from .. import plots
-
         series = {t.name: [t.median * 1e3] for t in timings}
         plots.bars(
             folder / "bench.png", Path(result["model"]).name, "ms per Run", ["median"], series

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from .. import console
-from ..measure import side_by_side, timed
+from ..bench.measure import side_by_side, timed
+from ..bindings import caller
+from ..drawing import plots
+from ..provider_sessions import session_options
 from ..report import Report, session_with_report
 from ..requirements import has, require
 from ..session_facts import session_facts
 from . import arguments, explain
-from .bench import caller
 
 SUMMARY = "quantise a sentence encoder to NVFP4 and run it; leaves a page with plots"
 
@@ -112,7 +114,7 @@ def _show_refusal(variant: Variant) -> str:
     import onnxruntime
 
     console.heading("3. Stock ONNX Runtime and the NVFP4 file")
-    settings = arguments.session_options(0)
+    settings = session_options(0)
     settings.log_severity_level = 4
     try:
         onnxruntime.InferenceSession(
@@ -128,7 +130,7 @@ def _show_refusal(variant: Variant) -> str:
 def _float_session(path: Path, threads: int):
     import onnxruntime
 
-    settings = arguments.session_options(threads)
+    settings = session_options(threads)
     return onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
@@ -146,7 +148,7 @@ def _run(variant: Variant, tokens: dict, threads: int) -> None:
     made = []
     variant.created_s = timed(
         lambda: made.append(
-            session_with_report(variant.path, session_options=arguments.session_options(threads))
+            session_with_report(variant.path, session_options=session_options(threads))
         )
     )
     variant.session, variant.report = made[0]
@@ -238,8 +240,8 @@ def _print_summary(plain: Variant, variants: dict[str, Variant], timings) -> Non
 def _write_page(folder, plain, variants, refusal, timings, real: bool, threads: int) -> Path:
     import onnx
 
-    from ..drawing import Drawing
-    from ..pages import Page
+    from ..drawing.graph_drawing import Drawing
+    from ..drawing.pages import Page
 
     report, shown = variants["nvfp4"].report, variants["nvfp4"].path
     page = Page("Tenon: a sentence encoder in 4-bit floats")
@@ -274,8 +276,6 @@ def _write_page(folder, plain, variants, refusal, timings, real: bool, threads: 
 
 
 def _add_plots(page, folder: Path, plain: Variant, variants: dict, timings) -> None:
-    from .. import plots
-
     names = [timing.name for timing in timings[1]]
     series = {
         name: [measured[i].median * 1e3 for measured in timings.values()]

@@ -21,7 +21,7 @@ _FORMS_SINCE = (
     ("MatMulBlockQuantizedFp4Weight", "1.30.0"),
 )
 _FEATURES = {
-    "x86_64": ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"),
+    "x86_64": ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"),
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
 }
 _OLDEST_DRIVER = 12000  # CUDA 12.0

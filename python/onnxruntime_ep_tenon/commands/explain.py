@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 from .. import console
-from ..measure import read_bandwidth
+from ..bench.measure import read_bandwidth
+from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
-from ..session_facts import device_text, session_facts
+from ..session_facts import cost_model_text, device_text, session_facts
 from . import arguments
 
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
@@ -58,7 +59,7 @@ def _explain(model: Path, args) -> int:
 
 def _report_of(model: Path, args) -> tuple[Report, str]:
     """The report, and what the runtime said where it made no session of the model."""
-    settings = arguments.session_options(args.threads)
+    settings = session_options(args.threads)
     try:
         return session_with_report(model, args.device, settings, **dict(args.option))[1], ""
     except SessionError as error:
@@ -99,7 +100,7 @@ PARTITION_COLUMNS = [
     "most of it",
 ]
 FUSION_COLUMNS = ["times", "fusion", "problem", "kernel"]
-SHAPE_COLUMNS = ["kernel for", "rank", "shape"]
+CONFIG_COLUMNS = ["kernel for", "rank", "config"]
 LAUNCH_COLUMNS = [
     "times",
     "kernel",
@@ -128,16 +129,16 @@ def fusion_rows(report: Report) -> list[tuple]:
     ]
 
 
-def shape_tables(report: Report) -> dict[str, list[tuple]]:
-    """For each product: the shape taken and the next of its ranking, one row each."""
+def config_tables(report: Report) -> dict[str, list[tuple]]:
+    """For each product: the config taken and the next of its ranking, one row each."""
     return {
         f"{fusion_kind(fusion)} {fusion.get('problem', '')}": [
-            (shape["problem"] if rank == 1 else "", rank, text)
-            for shape in fusion["shapes"]
-            for rank, text in enumerate([shape["chosen"], *shape["others"]], 1)
+            (config["problem"] if rank == 1 else "", rank, text)
+            for config in fusion["configs"]
+            for rank, text in enumerate([config["chosen"], *config["others"]], 1)
         ]
         for fusion in report.fusions
-        if fusion.get("shapes")
+        if fusion.get("configs")
     }
 
 
@@ -200,6 +201,8 @@ def reason_rows(report: Report) -> list[tuple]:
 def _print(model: Path, report: Report, args) -> None:
     console.say(f"{model}: Tenon claims {report.coverage}.")
     console.say(device_text(report))
+    if cost_model := cost_model_text(report):
+        console.say(f"cost model: {cost_model}")
     if report.partitions:
         console.heading("Partitions")
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
@@ -243,19 +246,19 @@ def _print_kernels(report: Report) -> None:
         )
         console.table(LAUNCH_COLUMNS, launches, right=(0, *range(3, len(LAUNCH_COLUMNS))))
         return
-    console.heading("Shapes")
-    tables = shape_tables(report)
+    console.heading("Configs")
+    tables = config_tables(report)
     for product, rows in tables.items():
         console.say(product)
-        console.table(SHAPE_COLUMNS, rows, right=(1,))
+        console.table(CONFIG_COLUMNS, rows, right=(1,))
         console.say()
     if not tables:
-        console.say("no kernel had shapes to choose from")
+        console.say("no kernel had configs to choose from")
 
 
 def _draw(model: Path, report: Report, problem: str, args) -> None:
     onnx = require("onnx", "to draw a graph")
-    from ..drawing import Drawing
+    from ..drawing.graph_drawing import Drawing
 
     drawing = Drawing(onnx.load(model, load_external_data=False), report)
     title = f"{model.name}: {report.coverage}"
@@ -266,7 +269,7 @@ def _draw(model: Path, report: Report, problem: str, args) -> None:
 
 
 def _write_page(path: Path, title: str, model: Path, report, problem: str, drawing, args) -> None:
-    from ..pages import Page
+    from ..drawing.pages import Page
 
     page = Page(title)
     page.facts(session_facts(model, report, args.threads, dict(args.option)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import console
 from ..inputs import make_inputs
+from ..provider_sessions import session_options
 from ..requirements import require
 from ..trial import TrialError, try_alone
 from . import arguments
@@ -122,7 +123,7 @@ def _check(model: Path) -> str:
         return make_inputs(session, {"sequence_length": 2}).arrays
 
     try:
-        return try_alone(model, inputs, lambda: arguments.session_options(0))
+        return try_alone(model, inputs, lambda: session_options(0))
     except TrialError as error:
         for file in model.parent.glob(f"{model.name}*"):
             file.unlink()

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 from .. import console
+from ..genai_folder import GenaiFolder
 from ..inputs import InputError
+from ..perplexity import Perplexity, bytes_of, measure, tokens_of
+from ..provider_sessions import session_options
 from ..session import create_session
 from . import arguments
 
@@ -38,12 +41,9 @@ def run(args) -> int:
 
 
 def _measured(folder: str, text: str, args):
-    from ..genai_folder import GenaiFolder
-    from ..perplexity import Perplexity, bytes_of, measure, tokens_of
-
     told = GenaiFolder.load(folder)
     tokens = tokens_of(told, text)
-    settings = arguments.session_options(args.threads)
+    settings = session_options(args.threads)
     try:
         session = create_session(told.model, args.device, settings, **dict(args.option))
         value = measure(session, told, tokens, args.length)

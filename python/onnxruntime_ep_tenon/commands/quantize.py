@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import console
+from ..provider_sessions import session_options
 from ..requirements import require
 from ..trial import Trial, TrialError, try_model, why_not_here
 from . import arguments
@@ -111,7 +112,7 @@ class _Check:
                 written,
                 self._source,
                 lambda session: arguments.inputs_of(self._args, session).arrays,
-                lambda: arguments.session_options(self._args.threads),
+                lambda: session_options(self._args.threads),
                 self._args.device,
             )
         except TrialError as error:

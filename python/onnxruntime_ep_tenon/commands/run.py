@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import console, tensors, trace
+from ..provider_sessions import cpu_session, session_options
 from ..report import session_with_report
 from ..requirements import require
-from ..trial import cpu_session, first_line, run_original
+from ..trial import first_line, run_original
 from . import arguments
 
 SUMMARY = "run a model once; compare it with a reference on request"
@@ -39,7 +40,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     model = arguments.model_file(args.model)
     _check_judge(args.compare)
-    settings = arguments.session_options(args.threads)
+    settings = session_options(args.threads)
     with trace.recording(settings, args.trace) as recorded:
         session, report = session_with_report(model, args.device, settings, **dict(args.option))
         made = arguments.inputs_of(args, session)
@@ -114,11 +115,11 @@ def _expected(args, model: Path, inputs) -> list:
 
         return reference.evaluate(onnx.load(model), inputs)
     if args.compare == "cpu":
-        session = cpu_session(model, arguments.session_options(args.threads), exact=True)
+        session = cpu_session(model, session_options(args.threads), exact=True)
         return tensors.run(session, inputs)
 
     def settings():
-        return arguments.session_options(args.threads)
+        return session_options(args.threads)
 
     return run_original(Path(args.compare), inputs, settings, args.device)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import cuda
+from .. import cuda
 
 _RELAXED_CAPTURE = 2
 

@@ -1,67 +1,24 @@
-"""The project's own table of cases: what is timed, against what, and the bar it should reach."""
+"""The table of cases on the host: 4-bit products, formats, the encoder, what a Run adds."""
 
 from __future__ import annotations
 
-import json
-import math
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from . import console
-from .bar_drawing import bars_svg
-from .commands.arguments import session_options
-from .commands.bench import caller
+from .. import console
+from ..bindings import caller
+from ..provider_sessions import session_options
+from ..session import create_session
 from .measure import fma_peak, read_bandwidth, side_by_side, timed
-from .requirements import has, require
-from .session import create_session
+from .rows import Row, print_rows, write_rows
 
 _SIZE = 4096
 
 
-@dataclass
-class Row:
-    case: str
-    tenon: float
-    other: float
-    bar: str
-    met: bool | None
-    note: str = ""
-
-    @property
-    def ratio(self) -> float:
-        return self.tenon / self.other
-
-    @property
-    def most(self) -> float | None:
-        """The ratio that the bar allows, where it is one."""
-        try:
-            return float(self.bar.removeprefix("<= ")) if self.bar.startswith("<= ") else None
-        except ValueError:
-            return None
-
-
-def run_suite(args) -> int:
-    require("onnx", "to build the benchmark's models")
-    if args.suite == "products":
-        from .product_suite import run_product_suite
-
-        return run_product_suite(args)
-    if args.suite == "decoder":
-        from .decoder_suite import run_decoder_suite
-
-        return run_decoder_suite(args)
-    if args.suite == "attention":
-        from .attention_suite import run_attention_suite
-
-        return run_attention_suite(args)
-    if args.device.startswith("gpu"):
-        from .gpu_suite import run_gpu_suite
-
-        return run_gpu_suite(args)
+def run_host_suite(args) -> int:
     say = (lambda *_: None) if args.json else console.say
     say("measuring the machine ...")
     bandwidth, peak = read_bandwidth(), fma_peak()
@@ -73,7 +30,7 @@ def run_suite(args) -> int:
     result = {
         "read_bandwidth_bytes_s": bandwidth,
         "matrix_product_flop_s": peak,
-        "rows": [{**row.__dict__, "ratio": row.ratio} for row in rows],
+        "rows": [row.as_json() for row in rows],
     }
     if args.out:
         write_rows(Path(args.out), result, rows)
@@ -82,43 +39,6 @@ def run_suite(args) -> int:
     else:
         print_rows(rows, "Against ONNX Runtime's CPU provider, same run, same threads")
     return 0
-
-
-def print_rows(rows: list[Row], heading: str) -> None:
-    verdict = {True: "met", False: "MISSED", None: ""}
-    console.heading(heading)
-    console.table(
-        ["case", "tenon", "other", "ratio", "bar", "", "note"],
-        [
-            (
-                r.case,
-                console.duration(r.tenon),
-                "" if math.isnan(r.other) else console.duration(r.other),
-                "" if math.isnan(r.other) else f"{r.ratio:.2f}",
-                r.bar,
-                verdict[r.met],
-                r.note,
-            )
-            for r in rows
-        ],
-        right=(1, 2, 3),
-    )
-
-
-def write_rows(folder: Path, result: dict, rows: list[Row]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
-    if not rows:
-        return
-    title = "time, 1 = the other"
-    names = [row.case.replace(", ", "\n") for row in rows]
-    series = {"Tenon over the other": [row.ratio for row in rows]}
-    marks = [row.most for row in rows]
-    (folder / "bench.svg").write_text(bars_svg(title, names, series, marks))
-    if has("matplotlib"):
-        from . import plots
-
-        plots.bars(folder / "bench.png", title, "ratio", names, series, marks)
 
 
 def _pair(model, inputs, args, other=None, **options) -> tuple[float, float]:
@@ -139,7 +59,7 @@ def _pair(model, inputs, args, other=None, **options) -> tuple[float, float]:
 
 def _stacked_nbits(rows: int, copies: int, accuracy_level: int):
     """Several 4-bit products of one input: together too large for the caches."""
-    from .models.builder import FLOAT, GraphBuilder
+    from ..models.builder import FLOAT, GraphBuilder
 
     random = np.random.default_rng(0)
     blocks = _SIZE // 32
@@ -189,8 +109,8 @@ def _dots(args, bandwidth: float, peak: float) -> list[Row]:
 
 def _formats(args, _bandwidth: float, _peak: float) -> list[Row]:
     """NVFP4 and MXFP4 beside INT4, 4096 x 4096"""
-    from .models.builder import FLOAT, GraphBuilder
-    from .models.quantize import quantize_model
+    from ..models.builder import FLOAT, GraphBuilder
+    from ..models.quantize import quantize_model
 
     copies, random = 4, np.random.default_rng(0)
     g = GraphBuilder("stacked", 21)
@@ -223,8 +143,8 @@ def _formats(args, _bandwidth: float, _peak: float) -> list[Row]:
 
 def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
     """the sentence encoder in NVFP4, 128 tokens"""
-    from .models import encoder
-    from .models.quantize import quantize_model
+    from ..models import encoder
+    from ..models.quantize import quantize_model
 
     shape = encoder.EncoderShape()
     plain = encoder.build_encoder(encoder.load_weights(encoder.find_weights_folder(), shape))
@@ -244,7 +164,7 @@ def _encoder(args, _bandwidth: float, _peak: float) -> list[Row]:
 
 def _overhead(args, _bandwidth: float, _peak: float) -> list[Row]:
     """overhead of a Run"""
-    from .models.builder import FLOAT, GraphBuilder
+    from ..models.builder import FLOAT, GraphBuilder
 
     g = GraphBuilder("one_node", 17)
     g.node("Add", [g.input("a", FLOAT, [8]), g.input("b", FLOAT, [8])], outputs=["c"])

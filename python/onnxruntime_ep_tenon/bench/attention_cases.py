@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 # Four times the second cache level of an H200: no cache is still there when its turn comes again.
 _ROTATED_BYTES = 240_000_000
-# Of a Run of single tokens: what it costs to begin one, on the host and the GPU, is shared by many.
+# Of a Run of decode attentions: what it costs to begin one, on host and GPU, is shared by many.
 _RUN_BYTES = 1_000_000_000
 _FEWEST, _MOST = 2, 32
 _BYTES = 2  # of an element: f16 and bf16
@@ -51,7 +51,7 @@ class AttentionCase:
 
     @property
     def flops(self) -> float:
-        """Of what the causal mask leaves, counted as half for prompts."""
+        """Of what the causal mask leaves, counted as half for prefill."""
         all_pairs = 4.0 * self.batch * self.heads * self.queries * self.keys * self.head_size
         return all_pairs / 2 if self.kind == "prefill" else all_pairs
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from ..report import Report, shortened
 from .drawn_graph import (
     DISSOLVED,
     LEFT_OUT,
@@ -19,7 +20,6 @@ from .drawn_graph import (
     meaning_of,
 )
 from .graph_layout import BOX_HEIGHT, BOX_WIDTH, MARGIN, TITLE, Frame, place
-from .report import Report, shortened
 
 _LEGEND_LINE = 20
 _LABEL = 24  # characters that fit a box

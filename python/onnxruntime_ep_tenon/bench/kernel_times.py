@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from . import console
-from .requirements import has
+from .. import console
+from ..requirements import has
 
 _ON_THE_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -24,7 +24,7 @@ _ON_THE_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 @dataclass(frozen=True)
 class KernelTime:
     name: str
-    blocks: int
+    ctas: int
     shared_bytes: int
     launches: float  # of a Run
     microseconds: float  # that one of them adds
@@ -44,9 +44,9 @@ class KernelTimes:
     def print(self) -> None:
         console.heading(f"{self.case}: what each kernel adds")
         console.table(
-            ("kernel", "blocks", "shared bytes", "launches", "us each", "us of a Run"),
+            ("kernel", "CTAs", "shared bytes", "launches", "us each", "us of a Run"),
             [
-                (k.name, k.blocks, k.shared_bytes, f"{k.launches:.0f}",
+                (k.name, k.ctas, k.shared_bytes, f"{k.launches:.0f}",
                  f"{k.microseconds:.2f}", f"{k.of_a_run:.1f}")
                 for k in self.kernels
             ],
@@ -80,8 +80,8 @@ def by_kernel(events: Iterable[dict], runs: int) -> list[KernelTime]:
     added: dict[tuple, list[float]] = defaultdict(list)
     for before, event in zip(seen, seen[1:], strict=False):
         arguments = event.get("args", {})
-        blocks = arguments.get("grid", [1])[0]
-        key = (event["name"], blocks, arguments.get("shared memory", 0))
+        ctas = arguments.get("grid", [1])[0]
+        key = (event["name"], ctas, arguments.get("shared memory", 0))
         added[key].append(_end(event) - _end(before))
     times = [
         KernelTime(*key, round(len(each) / runs) or len(each) / runs, median(each))

@@ -9,13 +9,16 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import console
+from .. import console
+from ..drawing import plots
+from ..drawing.bar_drawing import bars_svg
+from ..requirements import has
+from ..session import devices
 from .attention_cases import AttentionCase, host_cases, table_cases
 from .attention_meter import AttentionMeter, MeasuredAttention
-from .bar_drawing import bars_svg
 from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
-from .requirements import has
+from .rows import VERDICT, microseconds, none_for_nan
 
 _MOST_SECONDS = 240.0  # no further case is begun after this
 
@@ -46,7 +49,7 @@ class AttentionRow:
         return self.ratio <= self.case.bar
 
     def rate(self, side: str) -> float:
-        """TB/s for a step, TFLOP/s for a prompt."""
+        """TB/s for decode, TFLOP/s for prefill."""
         work = self.case.bytes if self.case.kind == "decode" else self.case.flops
         return work / self.seconds(side) / 1e12
 
@@ -70,7 +73,7 @@ class AttentionRow:
             **asdict(self.case),
             "copies": self.case.copies,
             "rate_unit": self.unit,
-            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            **none_for_nan(figures),
             "met": self.met,
             "kernel": self.measured.kernel if self.measured else "",
             "notes": self.measured.notes if self.measured else [],
@@ -99,8 +102,6 @@ def run_attention_suite(args, meter=None) -> int:
 
 
 def _device(wanted: str) -> str:
-    from .session import devices
-
     if wanted == "auto":
         return devices()[0].device.type.name.lower()
     if wanted not in ("cpu", "gpu", "gpu:0"):
@@ -133,19 +134,13 @@ def _measure_all(cases: list[AttentionCase], meter, say, args) -> list[Attention
     return rows
 
 
-def _microseconds(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
-
-
 def _summary(row: AttentionRow) -> str:
     if row.problem:
         return f"FAILED: {row.problem}"
-    other = _microseconds(row.seconds("peer"))
+    other = microseconds(row.seconds("peer"))
     verdict = {True: ", met", False: ", MISSED", None: ""}[row.met]
     return (
-        f"{_microseconds(row.seconds('tenon'))} us"
-        + (f", other {other}" if other else "")
-        + verdict
+        f"{microseconds(row.seconds('tenon'))} us" + (f", other {other}" if other else "") + verdict
     )
 
 
@@ -158,10 +153,7 @@ def _result(rows: list[AttentionRow], machine: Machine, args) -> dict:
     }
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in told.items()
-        },
+        "machine": none_for_nan(told),
         "limits": limits.source,
         "seed": args.seed,
         "rows": [row.as_json() for row in rows],
@@ -174,7 +166,7 @@ def _write(folder: Path, result: dict) -> None:
 
 
 def _plot(folder: Path, rows: list[AttentionRow]) -> None:
-    """One plot of the steps and one of the prompts, in the unit that bounds each."""
+    """One plot of decode and one of prefill, in the unit that bounds each."""
     for kind in ("decode", "prefill"):
         members = [row for row in rows if row.measured and row.case.kind == kind]
         if not members:
@@ -188,8 +180,6 @@ def _plot(folder: Path, rows: list[AttentionRow]) -> None:
         title, path = f"attention, {kind}: {members[0].unit}", folder / f"attention_{kind}"
         path.with_suffix(".svg").write_text(bars_svg(title, labels, shown))
         if has("matplotlib"):
-            from . import plots
-
             plots.bars(path.with_suffix(".png"), title, members[0].unit, labels, shown)
 
 
@@ -214,16 +204,15 @@ def _cells(row: AttentionRow) -> tuple:
     def figure(value: float) -> str:
         return "" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
-    verdict = {True: "met", False: "MISSED", None: ""}[row.met]
     return (
         row.case.name,
-        *(_microseconds(row.seconds(side)) for side in ("tenon", "peer")),
+        *(microseconds(row.seconds(side)) for side in ("tenon", "peer")),
         figure(row.ratio),
-        _microseconds(row.limits.seconds(row.case)),
+        microseconds(row.limits.seconds(row.case)),
         *(figure(row.rate(side)) for side in ("tenon", "peer")),
         row.unit,
         f"<= {row.case.bar}" if row.case.bar else "",
-        "FAILED" if row.problem else verdict,
+        "FAILED" if row.problem else VERDICT[row.met],
         row.measured.kernel if row.measured else "",
         "; ".join(row.measured.notes) if row.measured else "see below",
     )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .drawing import Drawing, escaped
+from .graph_drawing import Drawing, escaped
 
 _FOLDER = Path(__file__).parent
 _TOOLS = """<div class="bar">

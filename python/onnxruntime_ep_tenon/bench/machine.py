@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .. import cuda
+from ..provider_sessions import has_cuda_provider
+from .driver_clock import DriverClock
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -44,9 +48,6 @@ class Limits:
 def this_machine(on_gpu: bool, torch: str = "", copied_bytes: int = 1 << 30) -> Machine:
     import onnxruntime
 
-    from . import cuda
-    from .driver_clock import DriverClock
-
     version = onnxruntime.__version__
     if not on_gpu:
         return Machine("", "", version, "", has_peer=True, copy_rate=math.nan)
@@ -59,12 +60,6 @@ def this_machine(on_gpu: bool, torch: str = "", copied_bytes: int = 1 << 30) -> 
         has_peer=has_cuda_provider(),
         copy_rate=DriverClock().copy_rate(copied_bytes),
     )
-
-
-def has_cuda_provider() -> bool:
-    import onnxruntime
-
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def absent_peer_text() -> str:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .gpu_runs import Bound, back_to_back, bind, bind_cuda_provider, first_line, runs_for
-from .machine import Machine, has_cuda_provider, this_machine
+from .. import tensors
+from ..bindings import bind
+from ..provider_sessions import has_cuda_provider, session_options
+from ..report import session_with_report
+from .gpu_runs import Bound, back_to_back, bind_cuda_provider, first_line, runs_for
+from .machine import Machine, this_machine
 from .measure import side_by_side, timed
 from .measuring_process import MeasuringProcess, WrongResultError
 from .product_cases import Case
@@ -54,8 +58,6 @@ class _Bench:
             self._cublas.release()
 
     def measure(self, case: Case) -> Measured:
-        from . import tensors
-
         stack = self._stack_of(case)
         ours = _Tenon(stack, case)
         inputs = stack.inputs(case.m, case.copies)
@@ -73,7 +75,7 @@ class _Bench:
         return measured
 
     def _stack_of(self, case: Case):
-        from .models.product_stack import ProductStack
+        from ..models.product_stack import ProductStack
 
         key = (case.format, case.n, case.k, case.most_copies)
         if self._stack is None or self._stack[0] != key:
@@ -100,16 +102,14 @@ class _Bench:
                 notes.append(f"{name}: {first_line(error)}")
 
 
-def shapes_of(fusions: list[dict]) -> list[str]:
+def configs_of(fusions: list[dict]) -> list[str]:
     """What the heuristic chose, as the report tells it."""
-    chosen = [shape["chosen"] for fusion in fusions for shape in fusion.get("shapes", [])]
+    chosen = [config["chosen"] for fusion in fusions for config in fusion.get("configs", [])]
     return list(dict.fromkeys(chosen))
 
 
 def _results(case: Case, stack, gpu: int) -> dict:
     """Room for the outputs in the GPU's memory."""
-    from . import tensors
-
     return {
         f"y{number}": tensors.gpu_value((case.m, case.n), stack.format.activations, gpu)
         for number in range(case.copies)
@@ -128,7 +128,7 @@ class _Tenon:
         packed = sum(part.get("packed_bytes", 0) for part in report.partitions)
         self.measured = Measured(
             tenon=math.nan,
-            kernel=": ".join([*kernels, *shapes_of(report.fusions)]),
+            kernel=": ".join([*kernels, *configs_of(report.fusions)]),
             packed_over_file=packed / (case.copies * case.weight_bytes),
             created=created,
         )
@@ -136,9 +136,6 @@ class _Tenon:
             self.measured.notes.append(f"{len(report.fusions)} fusions, {case.copies} products")
 
     def _open(self, stack, case: Case):
-        from .commands.arguments import session_options
-        from .report import session_with_report
-
         options = {"enable_cuda_graph": True, "claim": "all", "require_full_claim": True}
         options |= stack.format.options
         model = stack.model(case.m, case.copies)
@@ -150,8 +147,6 @@ class _Tenon:
 
     def check(self, stack, case: Case, inputs: dict, seed: int) -> None:
         """Some elements of one product against float64, after all the replays."""
-        from . import tensors
-
         random = np.random.default_rng((seed, case.m, case.n, case.k))
         number = int(random.integers(case.copies))
         tokens = random.permutation(case.m)[:_CHECKED_TOKENS]

@@ -82,10 +82,10 @@ def lay_out(graph: DrawnGraph) -> None:
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in sorted(rows, reverse=not down):
-            _settle_row(rows[row], sources if down else targets)
+            _place_row(rows[row], sources if down else targets)
 
 
-def _settle_row(members: list[Box], neighbours: dict[Box, list[Box]]) -> None:
+def _place_row(members: list[Box], neighbours: dict[Box, list[Box]]) -> None:
     wanted = {}
     for box in members:
         columns = [near.column for near in neighbours[box]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .models.product_stack import STACK_FORMATS
+from ..models.product_stack import STACK_FORMATS
 
 # What a Run moves: 130 us of an H200's memory, more than the host needs to begin the next Run, and
 # twelve times the second cache level: no weight is still there when its turn comes again.

@@ -1,4 +1,4 @@
-"""Measures one decoder: session creation, steps and a prompt, beside another provider.
+"""Measures one decoder: session creation, decode and prefill, beside another provider.
 
 On a GPU the CUDA provider runs the same file, with its CUDA graph where it captures one. On the
 host the CPU provider runs the INT4 file, which is the one that it has kernels for.
@@ -13,12 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from . import console
+from .. import console
+from ..genai_folder import GenaiFolder
+from ..generation import TokenLoop
+from ..host_memory import PeakMemory
+from ..provider_sessions import open_cuda_session, session_options
+from ..report import session_with_report
 from .gpu_runs import back_to_back, first_line, run_options, runs_for
-from .host_memory import PeakMemory
 from .kernel_times import KernelTimes, profile
 from .measure import side_by_side, timed
-from .suite import Row
+from .rows import Row
 
 _SECONDS_PER_CALL = 0.05  # Runs are put in a row until they take so long
 _LARGEST_DIFFERENCE = 0.03  # rms of the logits' difference over the rms of the logits
@@ -45,7 +49,7 @@ _BARS = {
 _CREATION_SECONDS = {"gpu": 15, "cpu": 1.5}  # of the presets that have bars
 _CREATION_MEMORY = 1.3  # times the file
 
-# How long a part may take before it is taken for hung; on a host prompts take seconds each.
+# How long a part may take before it is taken for hung; on a host prefills take seconds each.
 _SECONDS_TO_CREATE, _SECONDS_TO_MEASURE, _SECONDS_ON_A_HOST = 150.0, 60.0, 900.0
 
 
@@ -105,9 +109,9 @@ class Problem:
 
 
 def write_model(plan: DecoderPlan, format: str, folder: Path) -> Path:
-    from .models.decoder import write_decoder
-    from .models.decoder_config import ACTIVATION_TYPES, PRESETS, Spelling
-    from .models.decoder_weights import DrawnWeights
+    from ..models.decoder import write_decoder
+    from ..models.decoder_config import ACTIVATION_TYPES, PRESETS, Spelling
+    from ..models.decoder_weights import DrawnWeights
 
     wanted = "f16" if plan.on_gpu else "f32"
     activations = format if format in ACTIVATION_TYPES else wanted
@@ -119,7 +123,7 @@ def write_model(plan: DecoderPlan, format: str, folder: Path) -> Path:
 
 def file_bytes(plan: DecoderPlan, format: str) -> float:
     """About as large as the model's file will be."""
-    from .models.decoder_config import PRESETS
+    from ..models.decoder_config import PRESETS
 
     config = PRESETS[plan.preset]
     bits = {"f32": 32, "f16": 16, "bf16": 16, "mxfp8": 8.25}.get(format, 4.5)
@@ -133,8 +137,6 @@ def measure_format(
     plan: DecoderPlan, format: str, ours: Path, theirs: Path
 ) -> Iterator[Begun | Row | Problem | KernelTimes]:
     """The rows of one format as they come; both folders hold a written model."""
-    from .genai_folder import GenaiFolder
-
     yield Begun("creating the session", _SECONDS_TO_CREATE)
     opened = []
     with PeakMemory() as memory:
@@ -157,9 +159,6 @@ def measure_format(
 
 
 def _open_tenon(plan: DecoderPlan, folder: Path):
-    from .commands.arguments import session_options
-    from .report import session_with_report
-
     options = {"enable_cuda_graph": True} if plan.on_gpu else {"precision_mode": "int8"}
     settings = session_options(plan.threads)
     return session_with_report(folder / "model.onnx", plan.device, settings, **options)
@@ -175,8 +174,6 @@ class _Side:
 
     def bind(self, number: int, case: Case, cache: np.ndarray, ids: np.ndarray) -> Callable:
         """A function that makes so many Runs of the case's step; its first Runs are done."""
-        from .generation import TokenLoop
-
         stepping = case.kind == "decode"
         loop = TokenLoop(
             self.session, self._folder, case.batch, cache.shape[2], share_cache=True,
@@ -184,7 +181,7 @@ class _Side:
         )  # fmt: skip
         loop.assume(case.past, cache)
         binding, outputs = loop.bound_step(ids)
-        # The CUDA provider keeps a graph per number; a prompt runs without one.
+        # The CUDA provider keeps a graph per number; a prefill runs without one.
         entries = {"gpu_graph_id": str(number + 1 if stepping else -1)} if self._by_name else {}
         for _ in range(_RUNS_TO_CAPTURE if self._captures else 1):
             self.session.run_with_iobinding(binding, run_options(**entries))
@@ -228,10 +225,6 @@ class _Peer:
     def _open(self, captures: bool) -> _Side:
         import onnxruntime
 
-        from .commands.arguments import session_options
-        from .commands.bench import open_cuda_session
-        from .genai_folder import GenaiFolder
-
         path, settings = str(self._folder / "model.onnx"), session_options(self._plan.threads)
         if self._plan.on_gpu:
             options = {"enable_cuda_graph": "1"} if captures else {}
@@ -246,7 +239,7 @@ class _Peer:
 def _measure_case(
     plan: DecoderPlan, format: str, case: Case, number: int, tenon: _Side, peer: _Peer, same: bool
 ) -> Iterator[Row | Problem | KernelTimes]:
-    from .models.decoder_config import PRESETS
+    from ..models.decoder_config import PRESETS
 
     config = PRESETS[plan.preset]
     random = np.random.default_rng(number)

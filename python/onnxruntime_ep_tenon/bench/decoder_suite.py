@@ -1,4 +1,4 @@
-"""Whole decoders: a token at a time after some past, and a prompt, against another provider.
+"""Whole decoders: decode after some past, and prefill, against another provider.
 
 Each format is measured in a process of its own, so that the memory it took can be told and a
 crash costs only its own rows. What is there is written after every row: a run that is cut short
@@ -15,19 +15,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import console, cuda, kernel_times
+from .. import console, cuda
+from ..provider_sessions import has_cuda_provider
+from ..session import devices
+from . import kernel_times
 from .decoder_meter import Begun, DecoderPlan, Problem, file_bytes, measure_format, write_model
 from .kernel_times import KernelTimes
-from .machine import absent_peer_text, has_cuda_provider
-from .suite import Row, print_rows, write_rows
+from .machine import absent_peer_text
+from .rows import Row, print_rows, write_rows
 
 _MEMORY_FOLDER = Path("/dev/shm")
 _SECONDS_TO_START = 60.0  # the measuring process
 
 
 def plan_of(args) -> DecoderPlan:
-    from .models.decoder_config import PRESETS, WEIGHT_FORMATS
-    from .session import devices
+    from ..models.decoder_config import PRESETS, WEIGHT_FORMATS
 
     device = args.device
     if device == "auto":
@@ -126,18 +128,10 @@ class _Table:
             "gpu": self._gpu,
             "onnxruntime": onnxruntime.__version__,
             "preset": self._plan.preset,
-            "rows": [_as_json(row) for row in self._rows],
+            "rows": [row.as_json() for row in self._rows],
             "kernels": {t.case: [vars(k) for k in t.kernels] for t in self._kernels},
             "problems": self.problems,
         }
-
-
-def _as_json(row: Row) -> dict:
-    fields = {**row.__dict__, "ratio": row.ratio}
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in fields.items()
-    }
 
 
 def _measure(plan: DecoderPlan, format: str, table: _Table, limit: float) -> None:

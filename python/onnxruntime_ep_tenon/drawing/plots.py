@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .requirements import require
+from ..requirements import require
 
 
 def bars(

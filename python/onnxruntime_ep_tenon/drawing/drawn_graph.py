@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .report import Report, fusion_kind, readable, shortened
+from ..report import Report, fusion_kind, readable, shortened
 
 # ONNX's element types by number, named as reports name them.
 _TYPES = (
@@ -115,7 +115,7 @@ def _with_inferred_shapes(model):
     """ONNX's own inference, for tensors that ONNX Runtime folded away before we saw them."""
     from onnx import shape_inference
 
-    from .models.rewrite import sort_nodes
+    from ..models.rewrite import sort_nodes
 
     try:
         inferred = shape_inference.infer_shapes(model)

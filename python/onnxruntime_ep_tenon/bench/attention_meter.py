@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from . import tensors
+from .. import tensors
+from ..bindings import bind
+from ..library import version_tuple
+from ..provider_sessions import has_cuda_provider, session_options
+from ..report import session_with_report
 from .attention_cases import AttentionCase
-from .commands.arguments import session_options
-from .gpu_runs import Bound, back_to_back, bind, bind_cuda_provider, first_line, runs_for
-from .library import version_tuple
-from .machine import Machine, has_cuda_provider, this_machine
+from .gpu_runs import Bound, back_to_back, bind_cuda_provider, first_line, runs_for
+from .machine import Machine, this_machine
 from .measure import side_by_side, timed
 from .measuring_process import MeasuringProcess, WrongResultError
 
@@ -56,7 +58,7 @@ class AttentionBench:
         gc.collect()
 
     def measure(self, case: AttentionCase) -> MeasuredAttention:
-        from .models.attention_stack import AttentionStack
+        from ..models.attention_stack import AttentionStack
 
         stack = AttentionStack(case, self._seed)
         path = stack.model(self._folder)
@@ -78,8 +80,6 @@ class AttentionBench:
         return measured
 
     def _open(self, path: Path, measured: MeasuredAttention):
-        from .report import session_with_report
-
         options = {"claim": "all", "require_full_claim": True}
         if self._on_gpu:
             options["enable_cuda_graph"] = True

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from . import console, cuda
-from .commands.arguments import session_options
-from .commands.bench import caller
+from .. import console, cuda
+from ..bindings import bound_to_gpu, caller
+from ..provider_sessions import has_cuda_provider, session_options
+from ..report import session_with_report
+from ..session import create_session
 from .driver_clock import DriverClock
-from .gpu_runs import back_to_back, bound_to_gpu, host_ahead
+from .gpu_runs import back_to_back, host_ahead
 from .measure import side_by_side, timed
-from .report import session_with_report
-from .session import create_session
-from .suite import Row, print_rows, write_rows
+from .rows import Row, print_rows, write_rows
 
 _NO_OTHER = float("nan")
 _ENCODER_BAR = 0.6  # of the time that the f16 model takes on the CUDA provider
@@ -52,16 +52,10 @@ class Bench:
     clock: DriverClock = field(default_factory=DriverClock)
 
     @cached_property
-    def has_cuda_provider(self) -> bool:
-        import onnxruntime
-
-        return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-
-    @cached_property
     def encoders(self) -> tuple:
         """The sentence encoder with f16 activations: weights in NVFP4, and in f16."""
-        from .models import encoder
-        from .models.quantize import quantize_model
+        from ..models import encoder
+        from ..models.quantize import quantize_model
 
         shape = encoder.EncoderShape()
         plain = encoder.build_encoder(encoder.load_weights(encoder.find_weights_folder(), shape))
@@ -70,7 +64,7 @@ class Bench:
         return packed, half
 
     def encoder_inputs(self, batch: int) -> dict[str, np.ndarray]:
-        from .models.encoder import random_tokens
+        from ..models.encoder import random_tokens
 
         return random_tokens(batch, self.scale.tokens)
 
@@ -84,7 +78,7 @@ def _back_to_back(session, inputs, runs: int = 20) -> float:
 
 def chain_model(kind: str, rows: int, columns: int):
     """A memory-bound chain in f16, and how many tensors it reads."""
-    from .models.builder import FLOAT16, GraphBuilder
+    from ..models.builder import FLOAT16, GraphBuilder
 
     g = GraphBuilder(kind, 23)
     x = g.input("x", FLOAT16, [rows, columns])
@@ -149,7 +143,7 @@ def encoder(bench: Bench) -> list[Row]:
         ours = create_session(packed, "gpu", session_options(0), enable_cuda_graph=True)
         calls = {"tenon": caller(ours, inputs)}
         note = "no CUDA provider here"
-        if bench.has_cuda_provider:
+        if has_cuda_provider():
             theirs = onnxruntime.InferenceSession(
                 half.SerializeToString(),
                 session_options(0),
@@ -211,7 +205,7 @@ def compile_cold(bench: Bench) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
         path = Path(folder) / "encoder.onnx"
         path.write_bytes(packed.SerializeToString())
-        script = "from onnxruntime_ep_tenon import gpu_suite; gpu_suite.tell_cold_sessions()"
+        script = "from onnxruntime_ep_tenon.bench import gpu_suite; gpu_suite.tell_cold_sessions()"
         child = subprocess.run(
             [sys.executable, "-c", script, path], capture_output=True, text=True, timeout=300
         )
@@ -261,7 +255,7 @@ def tell_cold_sessions() -> None:
 
 def leaks(bench: Bench) -> list[Row]:
     """memory after many sessions and Runs"""
-    from .models.builder import FLOAT, GraphBuilder
+    from ..models.builder import FLOAT, GraphBuilder
 
     g = GraphBuilder("small", 17)
     g.node("Add", [g.input("a", FLOAT, ["n"]), g.input("b", FLOAT, ["n"])], outputs=["c"])
@@ -322,7 +316,7 @@ def run_gpu_suite(args, scale: Scale | None = None) -> int:
         "gpu": driver.gpus[0],
         "driver": driver.cuda,
         "onnxruntime": onnxruntime.__version__,
-        "rows": [_as_json(row) for row in rows],
+        "rows": [row.as_json() for row in rows],
     }
     if args.out:
         write_rows(Path(args.out), result, [row for row in rows if not math.isnan(row.other)])
@@ -331,11 +325,3 @@ def run_gpu_suite(args, scale: Scale | None = None) -> int:
     else:
         print_rows(rows, f"On {result['gpu']}, onnxruntime {result['onnxruntime']}")
     return 0
-
-
-def _as_json(row: Row) -> dict:
-    fields = {**row.__dict__, "ratio": row.ratio}
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in fields.items()
-    }

@@ -9,12 +9,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import console, cuda
+from .. import console, cuda
+from ..drawing import plots
+from ..requirements import has
 from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
 from .product_cases import Case, random_cases, table_cases
 from .product_meter import Measured, Meter
-from .requirements import has
+from .rows import VERDICT, microseconds, none_for_nan
 
 _MOST_SECONDS, _MORE_PER_RANDOM_CASE = 330.0, 5.0  # no further case is begun after this
 _FEW_TOKENS = 16  # up to here a plot of its own
@@ -87,7 +89,7 @@ class ProductRow:
         return {
             "case": case.name,
             **{name: getattr(case, name) for name in ("format", "n", "k", "m", "copies")},
-            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            **none_for_nan(figures),
             "bar": str(case.bar),
             "met": self.met,
             "kernel": self.measured.kernel if self.measured else "",
@@ -156,16 +158,12 @@ def _measure_all(cases: list[Case], meter, say, args) -> list[ProductRow]:
     return rows
 
 
-def _microseconds(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
-
-
 def _summary(row: ProductRow) -> str:
     if row.problem:
         return f"FAILED: {row.problem}"
-    sides = {side: _microseconds(row.per_product(side)) for side in ("peer", "cublas")}
+    sides = {side: microseconds(row.per_product(side)) for side in ("peer", "cublas")}
     others = "".join(f", {side} {time}" for side, time in sides.items() if time)
-    return f"{_microseconds(row.per_product('tenon'))} us{others}"
+    return f"{microseconds(row.per_product('tenon'))} us{others}"
 
 
 def _result(rows: list[ProductRow], machine: Machine, args) -> dict:
@@ -190,8 +188,6 @@ def _plot(folder: Path, rows: list[ProductRow]) -> None:
     """One plot per format for few tokens and one for many: how much of the limit each reaches."""
     if not has("matplotlib"):
         return
-    from . import plots
-
     groups: dict[str, list[ProductRow]] = {}
     for row in rows:
         if row.measured and not row.case.drawn:
@@ -234,15 +230,14 @@ def _print(rows: list[ProductRow], machine: Machine) -> None:
 
 
 def _cells(row: ProductRow) -> tuple:
-    verdict = {True: "met", False: "MISSED", None: ""}[row.met]
     return (
         row.case.name,
-        *(_microseconds(row.per_product(side)) for side in ("tenon", "peer", "cublas")),
+        *(microseconds(row.per_product(side)) for side in ("tenon", "peer", "cublas")),
         "" if math.isnan(row.ratio) else f"{row.ratio:.2f}",
-        _microseconds(row.limit),
+        microseconds(row.limit),
         _reached(row),
         str(row.case.bar),
-        "FAILED" if row.problem else verdict,
+        "FAILED" if row.problem else VERDICT[row.met],
         row.measured.kernel if row.measured else "",
         "; ".join(row.measured.notes) if row.measured else "see below",
     )

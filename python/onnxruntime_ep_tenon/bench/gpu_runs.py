@@ -4,44 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import tensors
-from .commands.arguments import session_options
-from .commands.bench import gpu_of, open_cuda_session
+from ..bindings import bind_addresses
+from ..provider_sessions import gpu_of, open_cuda_session, session_options
 from .measure import timed
 
 _SECONDS_PER_CALL = 0.02  # of a call that is timed as one
 
 # A bound side: how many Runs in a row -> a call that makes them and waits for the last.
 Bound = Callable[[int], Callable[[], None]]
-
-
-def bind(session, feed: dict, results: dict):
-    """A binding of named OrtValues, which keep their addresses from Run to Run."""
-    binding = session.io_binding()
-    for name, value in feed.items():
-        binding.bind_ortvalue_input(name, value)
-    for name, value in results.items():
-        binding.bind_ortvalue_output(name, value)
-    return binding
-
-
-def bind_addresses(session, feed: dict, results: dict):
-    """As bind, for a provider that need not know who allocated; the caller keeps the values."""
-    binding, gpu = session.io_binding(), gpu_of(session)
-    for bind_one, values in ((binding.bind_input, feed), (binding.bind_output, results)):
-        for name, value in values.items():
-            place = ("cpu", 0) if value.device_name() == "cpu" else ("cuda", gpu)
-            bind_one(name, *place, value.element_type(), value.shape(), value.data_ptr())
-    return binding
-
-
-def bound_to_gpu(session, inputs):
-    """Inputs and outputs in the GPU's memory; one Run tells the outputs' shapes."""
-    gpu = gpu_of(session)
-    names = [output.name for output in session.get_outputs()]
-    feed = {name: tensors.to_gpu_value(value, gpu) for name, value in inputs.items()}
-    results = zip(names, session.run_with_ort_values(names, feed), strict=True)
-    return bind(session, feed, {name: tensors.gpu_value_like(v, gpu) for name, v in results})
 
 
 def run_options(**entries: str):
