@@ -1,7 +1,9 @@
 #include "provider/custom_ops.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "provider/api.h"
@@ -21,6 +23,15 @@ constexpr Type kInt4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4;
 constexpr Type kFp4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1;
 constexpr Type kFp8 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN;
 constexpr Type kE8M0 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0;
+
+// The smallest model: y = Identity(x), spelled as protobuf writes it.
+using namespace std::string_view_literals;
+constexpr std::string_view kIdentityModel =
+    "\010\010\072\067"                                     // ir_version 8, then the graph
+    "\012\020\012\001x\022\001y\042\010Identity\022\001g"  // Identity(x) -> y, in graph "g"
+    "Z\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\001"  // input x: float[1]
+    "b\017\012\001y\022\012\012\010\010\001\022\004\012\002\010\001"  // output y: float[1]
+    "B\002\020\015"sv;                                                // opset 13
 
 // How a dim of an output follows from the first input's.
 enum class OutputShape { kSame, kBlocks /* last dim divided by block_size */ };
@@ -182,7 +193,36 @@ CustomOps::~CustomOps() {
   for (OrtCustomOpDomain* domain : domains_) api().ReleaseCustomOpDomain(domain);
 }
 
+// ONNX Runtime asks whether it knows a domain's name and then adds it, without a lock: of two first
+// sessions on two threads one fails with "the domain is already exist". One session of an Identity,
+// before any caller's options hold the domain, makes the name known. Where it cannot be made,
+// nothing is lost but that.
+void CustomOps::make_domains_known() const {
+  OrtEnv* env = nullptr;  // the caller's own: there is one in a process
+  OrtSessionOptions* options = nullptr;
+  OrtSession* session = nullptr;
+  const auto done = [](OrtStatus* status) {
+    if (status != nullptr) api().ReleaseStatus(status);
+    return status == nullptr;
+  };
+  const bool ready = done(api().CreateEnv(ORT_LOGGING_LEVEL_WARNING, "Tenon", &env)) &&
+                     done(api().CreateSessionOptions(&options)) &&
+                     done(api().SetIntraOpNumThreads(options, 1));
+  for (OrtCustomOpDomain* domain : domains_) {
+    if (ready) done(api().AddCustomOpDomain(options, domain));
+  }
+  if (ready) {
+    done(api().CreateSessionFromArray(env, kIdentityModel.data(), kIdentityModel.size(), options,
+                                      &session));
+  }
+  api().ReleaseSession(session);
+  api().ReleaseSessionOptions(options);
+  if (env != nullptr) api().ReleaseEnv(env);
+}
+
 void CustomOps::copy_domains(OrtCustomOpDomain** into, size_t count) const {
+  static std::once_flag known;
+  std::call_once(known, [&] { make_domains_known(); });
   std::copy_n(domains_.begin(), std::min(count, domains_.size()), into);
 }
 

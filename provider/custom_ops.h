@@ -23,6 +23,8 @@ class CustomOps {
   void copy_domains(OrtCustomOpDomain** into, size_t count) const;
 
  private:
+  void make_domains_known() const;
+
   std::vector<std::unique_ptr<CustomOp>> ops_;  // the domains point at them
   std::vector<OrtCustomOpDomain*> domains_;
 };
