@@ -76,6 +76,8 @@ GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
 
 // Whether compile_gpu has code for every operation: transcendental functions of f64 have none.
 Support supports_gpu(const Kernel& kernel);
+// A function of numbers of that type.
+Support supports_gpu(Fn fn, DType type);
 
 // The tile program that compile_gpu put into the comments of a PTX text: who has no GPU runs that.
 std::string tile_program(std::string_view ptx);

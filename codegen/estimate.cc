@@ -7,11 +7,13 @@
 #include <optional>
 #include <set>
 
+#include "base/content_cache.h"
 #include "codegen/arch_spec.h"
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/moves.h"
 #include "codegen/passes/expand_math.h"
 #include "codegen/tile/op_info.h"
+#include "codegen/tile/text.h"
 
 namespace tenon::codegen {
 
@@ -307,6 +309,15 @@ GpuEstimate estimate_gpu(const Kernel& kernel, int threads, const GpuTarget& tar
                                        plan.threads - threads)
                            .computing;
   return out;
+}
+
+GpuEstimate estimate_gpu_once(const Kernel& kernel, int threads, const GpuTarget& target) {
+  const std::string key = fmt::format("{} {} {} {}", hex(content_of(kernel)), threads, target.arch,
+                                      target.shared_bytes);
+  return *process_cache<GpuEstimate>().get(sha256(key), [&] {
+    auto made = std::make_shared<const GpuEstimate>(estimate_gpu(kernel, threads, target));
+    return std::pair{std::move(made), sizeof(GpuEstimate)};
+  });
 }
 
 }  // namespace tenon::codegen

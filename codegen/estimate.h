@@ -44,5 +44,7 @@ struct GpuEstimate {
 
 // Expands the kernel and places what it keeps in shared memory, as compile_gpu does.
 GpuEstimate estimate_gpu(const Kernel& kernel, int threads, const GpuTarget& target);
+// The same, once per process for equal kernels.
+GpuEstimate estimate_gpu_once(const Kernel& kernel, int threads, const GpuTarget& target);
 
 }  // namespace tenon::codegen

@@ -19,14 +19,21 @@ Support check(const Kernel& kernel, const Region& region) {
     for (const Region& inner : operation.regions) {
       if (Support answer = check(kernel, inner); !answer) return answer;
     }
-    if (std::ranges::find(kFromLibm, operation.fn) == kFromLibm.end()) continue;
-    if (kernel.types[operation.operands[0]].dtype != DType::kF64) continue;
-    return Support::no(fmt::format("{} of f64 has no code on a GPU", name(operation.fn)));
+    if (operation.operands.empty()) continue;
+    const DType type = kernel.types[operation.operands[0]].dtype;
+    if (Support answer = supports_gpu(operation.fn, type); !answer) return answer;
   }
   return Support::yes();
 }
 
 }  // namespace
+
+Support supports_gpu(Fn fn, DType type) {
+  if (type != DType::kF64 || std::ranges::find(kFromLibm, fn) == kFromLibm.end()) {
+    return Support::yes();
+  }
+  return Support::no(fmt::format("{} of f64 has no code on a GPU", name(fn)));
+}
 
 Support supports_gpu(const Kernel& kernel) { return check(kernel, kernel.body); }
 

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "codegen/tile/text.h"
-#include "kernels/compiled_kernels.h"
+#include "kernels/running/compiled_kernels.h"
 
 namespace tenon::kernels {
 namespace {
@@ -44,8 +44,9 @@ struct UniqueKernels {
 // Two launches share code when their kernels print alike but for the name, and CTAs are alike.
 UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& program) {
   std::vector<Digest> contents(kernels.size());
-  parallel_for_each(static_cast<int64_t>(kernels.size()),
-                    [&](int64_t launch) { contents[launch] = content_of(kernels[launch]); });
+  parallel_for_each(static_cast<int64_t>(kernels.size()), [&](int64_t launch) {
+    contents[launch] = codegen::content_of(kernels[launch]);
+  });
   UniqueKernels unique;
   std::map<std::pair<Digest, int>, size_t> seen;
   for (size_t launch = 0; launch < kernels.size(); ++launch) {

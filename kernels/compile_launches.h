@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "codegen/compile.h"
-#include "kernels/program.h"
+#include "kernels/running/program.h"
 
 namespace tenon::kernels {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "codegen/host_instructions.h"
-#include "kernels/shape_instance.h"
+#include "kernels/running/shape_instance.h"
 
 namespace tenon::kernels {
 namespace {

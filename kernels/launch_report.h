@@ -6,9 +6,9 @@
 
 #include "codegen/target.h"
 #include "codegen/tile/ir.h"
-#include "kernels/executable.h"
-#include "kernels/lowered.h"
-#include "kernels/symbol_binding.h"
+#include "kernels/planning/lowered.h"
+#include "kernels/planning/symbol_binding.h"
+#include "kernels/running/executable.h"
 
 namespace tenon::kernels {
 

@@ -19,8 +19,8 @@
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scatter.h"
 #include "kernels/llvm/tensor_scatter.h"
-#include "kernels/symbol_binding.h"
-#include "kernels/views.h"
+#include "kernels/planning/symbol_binding.h"
+#include "kernels/planning/views.h"
 
 namespace tenon::kernels {
 namespace {
@@ -143,7 +143,53 @@ Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
   return Support::no("no kernel for these attributes, types or shapes");
 }
 
+// A forced candidate is alone, or has the rows that it was forced for to itself.
+Planned restrict_rows(const Candidate& candidate, Plan plan, const TuningOverrides& tuning) {
+  if (tuning.candidate.empty()) return plan;
+  const bool is_forced = candidate.name == tuning.candidate;
+  if (tuning.candidate_rows.is_all()) {
+    return is_forced ? Planned(std::move(plan)) : Planned::no("another candidate was forced");
+  }
+  if (is_forced) plan.takes = tuning.candidate_rows;
+  return plan;
+}
+
+// The rows of a node that no candidate has taken yet.
+class OpenRows {
+ public:
+  bool none() const { return open_.empty(); }
+
+  void give(const Candidate& candidate, Plan plan, std::vector<PartChoice>& parts) {
+    std::vector<RowRange> left;
+    for (const RowRange& open : open_) {
+      const RowRange taken{std::max(open.first, plan.takes.first),
+                           std::min(open.last, plan.takes.last)};
+      if (taken.is_empty()) {
+        left.push_back(open);
+        continue;
+      }
+      parts.push_back({candidate.name, taken, plan});
+      if (open.first < taken.first) left.push_back({open.first, taken.first - 1});
+      if (taken.last < open.last) left.push_back({taken.last + 1, open.last});
+    }
+    open_ = std::move(left);
+  }
+
+ private:
+  std::vector<RowRange> open_ = {RowRange{}};
+};
+
 }  // namespace
+
+std::string Choice::chosen() const {
+  if (parts.size() == 1) return std::string(parts[0].candidate);
+  std::string joined;
+  for (const PartChoice& part : parts) {
+    joined += fmt::format("{}{} ({})", joined.empty() ? "" : ", ", part.candidate,
+                          part.rows.text("rows"));
+  }
+  return joined;
+}
 
 std::string Choice::reason() const {
   std::string joined;
@@ -176,21 +222,22 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
     return choice;
   }
   const Support sizes = has_known_sizes(graph, node);
+  OpenRows open;
   for (const Candidate& candidate : table) {
-    Support answer = sizes ? candidate.supports(graph, node, settings) : sizes;
-    if (!settings.only_candidate.empty() && candidate.name != settings.only_candidate) {
-      answer = Support::no("another candidate was forced");
-    }
-    if (answer && choice.chosen == nullptr) choice.chosen = &candidate;
-    choice.verdicts.push_back({candidate.name, std::move(answer)});
+    Planned planned = sizes ? candidate.plan(graph, node, settings) : Planned(sizes);
+    if (planned.plan) planned = restrict_rows(candidate, std::move(*planned.plan), settings.tuning);
+    choice.verdicts.push_back({candidate.name, planned.support});
+    if (planned.plan) open.give(candidate, std::move(*planned.plan), choice.parts);
   }
+  if (!open.none()) choice.parts.clear();
+  std::ranges::sort(choice.parts, {}, [](const PartChoice& part) { return part.rows.first; });
   return choice;
 }
 
 Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (is_view(node) || is_shape_value(node)) return has_known_sizes(graph, node);
   const Choice choice = select(graph, node, settings);
-  return choice.chosen != nullptr ? Support::yes() : Support::no(choice.reason());
+  return choice.ok() ? Support::yes() : Support::no(choice.reason());
 }
 
 bool is_shape_value(const ir::Node& node) { return node.is("tenon::ShapeValue"); }

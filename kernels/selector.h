@@ -5,20 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/candidate.h"
+#include "kernels/planning/candidate.h"
+#include "kernels/planning/choice.h"
 
 namespace tenon::kernels {
-
-struct Verdict {
-  std::string_view candidate;
-  Support support;
-};
-
-struct Choice {
-  const Candidate* chosen = nullptr;  // null: nobody can; `reason()` says why
-  std::vector<Verdict> verdicts;      // in table order, up to and including those after the winner
-  std::string reason() const;
-};
 
 // Candidates for this op where the settings say that it runs, best first; empty for an op that no
 // table knows.

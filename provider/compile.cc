@@ -10,7 +10,8 @@
 #include "base/stopwatch.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
-#include "kernels/device_executable.h"
+#include "kernels/build_program.h"
+#include "kernels/selector.h"
 #include "provider/api.h"
 #include "provider/dump.h"
 
@@ -79,13 +80,13 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
 std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& options,
                                            const Target& target, const codegen::StageSink& sink) {
   const kernels::Settings settings = target.settings(options);
-  if (!target.on_gpu()) return kernels::Executable::build(std::move(fused), settings, sink);
+  if (!target.on_gpu()) return kernels::build_on_host(fused, settings, sink);
   kernels::DeviceRunOptions run;
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
   run.memory_limit = options.memory_limit;
   run.deadline = std::chrono::milliseconds(options.run_deadline_ms);
   run.streams_last = options.has_user_compute_stream;
-  return kernels::build_on_device(std::move(fused), settings, target.device, run, sink);
+  return kernels::build_on_device(fused, settings, target.device, run, sink);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "graph_partitioner/partition.h"
-#include "kernels/executable.h"
+#include "kernels/running/executable.h"
 #include "provider/import_graph.h"
 #include "provider/report.h"
 #include "provider/target.h"

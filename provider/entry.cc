@@ -4,7 +4,7 @@
 #include <atomic>
 #include <exception>
 
-#include "kernels/compiled_kernels.h"
+#include "kernels/running/compiled_kernels.h"
 #include "provider/api.h"
 #include "provider/factory.h"
 #include "provider/guard.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/executable.h"
+#include "kernels/running/executable.h"
 
 namespace tenon::provider {
 

@@ -37,31 +37,44 @@ Json to_json(const kernels::LaunchReport& launch) {
   return written;
 }
 
+// Texts for eyes, numbers for programs.
+Json to_json(const kernels::ConfigChoice& choice) {
+  const kernels::PlannedKernel& chosen = choice.chosen;
+  Json numbers = {{"skeleton", name(chosen.config.skeleton)}};
+  for (const auto& [knob, value] : chosen.config.knobs) numbers[std::string(name(knob))] = value;
+  if (chosen.microseconds > 0) numbers["microseconds"] = chosen.microseconds;
+  const Dim& workspace = chosen.workspace_bytes;
+  if (workspace.is_constant()) {
+    numbers["workspace_bytes"] = workspace.value();
+  } else {
+    numbers["workspace_bytes"] = workspace.text();
+  }
+  Json others = Json::array();
+  for (const auto& other : choice.others) others.push_back(other.text());
+  return {{"problem", choice.problem},
+          {"chosen", chosen.text()},
+          {"config", numbers},
+          {"others", others}};
+}
+
 Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names) {
   Json nodes = Json::array();
   for (const int source : fusion.sources) nodes.push_back(node_names.at(source));
   Json candidates = Json::array();
-  for (const kernels::Verdict& verdict : fusion.choice.verdicts) {
+  for (const kernels::Verdict& verdict : fusion.verdicts) {
     candidates.push_back({{"name", verdict.candidate},
                           {"ok", verdict.support.ok},
                           {"reason", verdict.support.reason}});
   }
   Json configs = Json::array();
   for (const kernels::ConfigChoice& config : fusion.configs) {
-    configs.push_back(
-        {{"problem", config.problem}, {"chosen", config.chosen}, {"others", config.others}});
+    configs.push_back(to_json(config));
   }
   Json launches = Json::array();
   for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
-  const auto* chosen = fusion.choice.chosen;
-  return {{"name", fusion.name},
-          {"kind", fusion.kind},
-          {"nodes", nodes},
-          {"problem", fusion.problem},
-          {"chosen", chosen != nullptr ? chosen->name : ""},
-          {"candidates", candidates},
-          {"configs", configs},
-          {"launches", launches}};
+  return {{"name", fusion.name},       {"kind", fusion.kind},     {"nodes", nodes},
+          {"problem", fusion.problem}, {"chosen", fusion.chosen}, {"candidates", candidates},
+          {"configs", configs},        {"launches", launches}};
 }
 
 Json to_json(const PartitionReport& partition) {

@@ -9,7 +9,7 @@
 
 #include "codegen/target.h"
 #include "kernels/device/description.h"
-#include "kernels/executable.h"
+#include "kernels/running/executable.h"
 #include "provider/options.h"
 
 namespace tenon::provider {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/candidate.h"
 #include "kernels/device/device.h"
+#include "kernels/planning/candidate.h"
 #include "provider/gpus.h"
 #include "provider/options.h"
 

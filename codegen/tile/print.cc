@@ -296,4 +296,10 @@ std::string print(const Kernel& kernel, const std::function<std::string(ValueId)
   return Printer(kernel, remark).run();
 }
 
+Digest content_of(const Kernel& kernel) {
+  const std::string text = print(kernel);
+  // "kernel @name(...) {": the name ends where the parameters begin.
+  return sha256(std::string_view(text).substr(std::min(text.find('('), text.size())));
+}
+
 }  // namespace tenon::codegen

@@ -10,18 +10,8 @@
 namespace tenon::kernels {
 namespace {
 
-Support supports_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  const DescribedAttention described = describe_attention(graph, node);
-  if (!described.support) return described.support;
-  const AttentionProblem& problem = described.problem;
-  if (problem.depth > kMaxDepth || problem.value_depth > kMaxDepth) {
-    return Support::no("head_size is above " + std::to_string(kMaxDepth));
-  }
-  return Support::yes();
-}
-
-Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const AttentionProblem problem = describe_attention(graph, node).problem;
+Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                       const AttentionProblem& problem) {
   Lowered lowered;
   lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/true);
   const AttentionOperands operands =
@@ -33,11 +23,23 @@ Lowered lower_one_pass(const ir::Graph& graph, const ir::Node& node, const Setti
   return lowered;
 }
 
+Planned plan_one_pass(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  const AttentionProblem& problem = described.problem;
+  if (problem.depth > kMaxDepth || problem.value_depth > kMaxDepth) {
+    return Planned::no("head_size is above " + std::to_string(kMaxDepth));
+  }
+  return Plan::of({Skeleton::kHostAttention}, [&graph, &node, &settings, problem] {
+    return lower_one_pass(graph, node, settings, problem);
+  });
+}
+
 }  // namespace
 
 std::span<const Candidate> attention_candidates() {
   static constexpr std::array<Candidate, 1> table = {{
-      {"one_pass", supports_one_pass, lower_one_pass},
+      {"one_pass", plan_one_pass},
   }};
   return table;
 }

@@ -45,37 +45,36 @@ std::vector<LoopProblem> slices(const ir::Graph& graph, const ir::Node& node) {
   return problems;
 }
 
-Support supports_concat(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+Planned plan_concat(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const auto rank = static_cast<int64_t>(graph.value(node.output(0)).shape->size());
   const int64_t axis = axis_of(graph, node);
   if (axis < 0 || axis >= rank)
-    return Support::no(fmt::format("axis {} is out of range for rank {}", axis, rank));
+    return Planned::no(fmt::format("axis {} is out of range for rank {}", axis, rank));
   for (ir::ValueId input : node.inputs) {
     if (input == ir::kNoValue) continue;
     const ir::Value& value = graph.value(input);
     if (static_cast<int64_t>(value.shape->size()) != rank ||
         value.dtype != graph.value(node.output(0)).dtype) {
-      return Support::no(fmt::format("'{}' differs in rank or type from the result", value.name));
+      return Planned::no(fmt::format("'{}' differs in rank or type from the result", value.name));
     }
   }
-  for (const LoopProblem& problem : slices(graph, node)) {
+  std::vector<LoopProblem> problems = slices(graph, node);
+  for (const LoopProblem& problem : problems) {
     if (Support answer = supports_problem(problem, settings); !answer) return answer;
   }
-  return Support::yes();
-}
-
-Lowered lower_concat(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  Lowered lowered;
-  for (const LoopProblem& problem : slices(graph, node)) {
-    lowered.launches.push_back(emit_loop(problem, settings));
-  }
-  return lowered;
+  return Plan::of({Skeleton::kLoop}, [problems = std::move(problems), &settings] {
+    Lowered lowered;
+    for (const LoopProblem& problem : problems) {
+      lowered.launches.push_back(emit_loop(problem, settings));
+    }
+    return lowered;
+  });
 }
 
 }  // namespace
 
 std::span<const Candidate> concat_candidates() {
-  static constexpr std::array<Candidate, 1> table = {{{"slices", supports_concat, lower_concat}}};
+  static constexpr std::array<Candidate, 1> table = {{{"slices", plan_concat}}};
   return table;
 }
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "kernels/candidate.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -41,20 +41,7 @@ struct Problem {
   }
 };
 
-Support supports_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const DType type = graph.value(node.input(0)).dtype;
-  if (bit_width(type) < 16)
-    return Support::no(fmt::format("CumSum of {} is not supported", name(type)));
-  try {
-    Problem::from(graph, node, settings);
-    return Support::yes();
-  } catch (const UserError& error) {
-    return Support::no(error.what());
-  }
-}
-
-Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const Problem problem = Problem::from(graph, node, settings);
+Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Problem& problem) {
   const DType type = graph.value(node.input(0)).dtype;
   LaunchWriter writer("cum_sum");
   codegen::Builder& b = writer.builder;
@@ -95,11 +82,23 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settin
   return lowered;
 }
 
+Planned plan_cum_sum(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DType type = graph.value(node.input(0)).dtype;
+  if (bit_width(type) < 16)
+    return Planned::no(fmt::format("CumSum of {} is not supported", name(type)));
+  try {
+    const Problem problem = Problem::from(graph, node, settings);
+    return Plan::of({Skeleton::kLoop},
+                    [&graph, &node, problem] { return lower_cum_sum(graph, node, problem); });
+  } catch (const UserError& error) {
+    return Planned::no(error.what());
+  }
+}
+
 }  // namespace
 
 std::span<const Candidate> cum_sum_candidates() {
-  static constexpr std::array<Candidate, 1> table = {
-      {{"running_sum", supports_cum_sum, lower_cum_sum}}};
+  static constexpr std::array<Candidate, 1> table = {{{"running_sum", plan_cum_sum}}};
   return table;
 }
 

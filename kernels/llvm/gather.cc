@@ -48,33 +48,31 @@ LoopProblem gather_nd_problem(const ir::Graph& graph, const ir::Node& node) {
 using MakeProblem = LoopProblem (*)(const ir::Graph&, const ir::Node&);
 
 template <MakeProblem make>
-Support supports_gather(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+Planned plan_gather(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
-    return supports_problem(make(graph, node), settings);
+    LoopProblem problem = make(graph, node);
+    if (Support answer = supports_problem(problem, settings); !answer) return answer;
+    return Plan::of({Skeleton::kLoop}, [problem = std::move(problem), &settings] {
+      Lowered lowered;
+      lowered.launches.push_back(emit_loop(problem, settings));
+      return lowered;
+    });
   } catch (const UserError& error) {
-    return Support::no(error.what());
+    return Planned::no(error.what());
   }
-}
-
-template <MakeProblem make>
-Lowered lower_gather(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  Lowered lowered;
-  lowered.launches.push_back(emit_loop(make(graph, node), settings));
-  return lowered;
 }
 
 }  // namespace
 
 std::span<const Candidate> gather_elements_candidates() {
   static constexpr std::array<Candidate, 1> table = {
-      {{"one_kernel", supports_gather<gather_elements_problem>,
-        lower_gather<gather_elements_problem>}}};
+      {{"one_kernel", plan_gather<gather_elements_problem>}}};
   return table;
 }
 
 std::span<const Candidate> gather_nd_candidates() {
   static constexpr std::array<Candidate, 1> table = {
-      {{"one_kernel", supports_gather<gather_nd_problem>, lower_gather<gather_nd_problem>}}};
+      {{"one_kernel", plan_gather<gather_nd_problem>}}};
   return table;
 }
 

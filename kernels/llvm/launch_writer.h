@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "codegen/tile/builder.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

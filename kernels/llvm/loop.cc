@@ -9,12 +9,12 @@
 
 #include "base/convert.h"
 #include "base/error.h"
-#include "codegen/compile.h"
 #include "graph_partitioner/ir/primitives.h"
 #include "kernels/llvm/loop/emitter.h"
 #include "kernels/llvm/loop/problem.h"
 #include "kernels/llvm/loop/split_reduction.h"
-#include "kernels/symbol_binding.h"
+#include "kernels/llvm/pointwise.h"
+#include "kernels/planning/symbol_binding.h"
 
 namespace tenon::kernels {
 namespace {
@@ -199,27 +199,33 @@ bool does_nothing(const LoopProblem& problem) {
   return false;
 }
 
-Support supports_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  try {
-    Lowered unused;
-    const LoopProblem problem = describe_loop(graph, node, unused);
-    if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
-    if (Support answer = supports_problem(problem, settings); !answer) return answer;
-    return settings.gpu && !does_nothing(problem)
-               ? codegen::supports_gpu(emit_loop(problem, settings).kernel)
-               : Support::yes();
-  } catch (const UserError& error) {
-    return Support::no(error.what());
+Support supports_on_gpu(const LoopProblem& problem) {
+  for (const ir::NodeId id : problem.region) {
+    const Support answer = supports_pointwise_on_gpu(*problem.body, problem.body->node(id));
+    if (!answer) return answer;
   }
+  return Support::yes();
 }
 
-Lowered lower_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  Lowered lowered;
-  LoopProblem problem = describe_loop(graph, node, lowered);
-  for (const LoopProblem& part : split_reduction(std::move(problem), lowered.scratch)) {
-    if (!does_nothing(part)) lowered.launches.push_back(emit_loop(part, settings));
+Planned plan_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  try {
+    auto lowered = std::make_shared<Lowered>();  // constants and checks; no launches yet
+    LoopProblem problem = describe_loop(graph, node, *lowered);
+    if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
+    if (Support answer = supports_problem(problem, settings); !answer) return answer;
+    if (settings.gpu && !does_nothing(problem)) {
+      if (Support answer = supports_on_gpu(problem); !answer) return answer;
+    }
+    return Plan::of({Skeleton::kLoop}, [lowered, problem = std::move(problem), &settings] {
+      Lowered made = *lowered;
+      for (const LoopProblem& part : split_reduction(problem, made.scratch)) {
+        if (!does_nothing(part)) made.launches.push_back(emit_loop(part, settings));
+      }
+      return made;
+    });
+  } catch (const UserError& error) {
+    return Planned::no(error.what());
   }
-  return lowered;
 }
 
 }  // namespace
@@ -229,7 +235,7 @@ LoopProblem describe_loop(const ir::Graph& graph, const ir::Node& node, Lowered&
 }
 
 std::span<const Candidate> loop_candidates() {
-  static constexpr std::array<Candidate, 1> table = {{{"one_kernel", supports_loop, lower_loop}}};
+  static constexpr std::array<Candidate, 1> table = {{{"one_kernel", plan_loop}}};
   return table;
 }
 

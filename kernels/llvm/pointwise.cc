@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "codegen/compile.h"
 
 namespace tenon::kernels {
 namespace {
@@ -31,14 +32,14 @@ struct Emission {
   Tile integer(int64_t value) const { return b.integer_constant(type(), value, shape()); }
   DType input_type(size_t index) const { return body.value(node.input(index)).dtype; }
   DType output_type() const { return body.value(node.output(0)).dtype; }
-
-  // The one number that operand `index` is, where the graph knows it.
-  std::optional<double> known(size_t index) const {
-    const ir::Value& value = body.value(node.input(index));
-    if (!value.is_constant() || value.constant->elements() != 1) return std::nullopt;
-    return load_element(value.dtype, value.constant->data, 0);
-  }
 };
+
+// The one number that input `index` is, where the graph knows it.
+std::optional<double> known(const ir::Graph& body, const ir::Node& node, size_t index) {
+  const ir::Value& value = body.value(node.input(index));
+  if (!value.is_constant() || value.constant->elements() != 1) return std::nullopt;
+  return load_element(value.dtype, value.constant->data, 0);
+}
 
 using Rule = Tile (*)(Emission&);
 
@@ -65,13 +66,14 @@ Tile mod(Emission& e) {
 
 // Powers of integers are products and wrap like them, so that every target gives the same. Only
 // where no integer type holds both operands, or the exponent is a float, are they taken in f64.
-Tile integer_power(Emission& e) {
-  const DType base = e.type(), exponent = e.b.type(e.y()).dtype;
+DType integer_power_type(DType base, DType exponent) {
   const bool in_i64 = base != DType::kU64 && exponent != DType::kU64;
-  DType type = DType::kF64;
-  if (is_integer(exponent) && (base == exponent || in_i64)) {
-    type = base == exponent ? base : DType::kI64;
-  }
+  if (!is_integer(exponent) || (base != exponent && !in_i64)) return DType::kF64;
+  return base == exponent ? base : DType::kI64;
+}
+
+Tile integer_power(Emission& e) {
+  const DType type = integer_power_type(e.type(), e.b.type(e.y()).dtype);
   const auto as_type = [&](Tile tile) {
     return e.b.type(tile).dtype == type ? tile : e.b.cast(tile, type);
   };
@@ -82,7 +84,7 @@ Tile integer_power(Emission& e) {
 
 // Small whole exponents are products.
 Tile pow(Emission& e) {
-  const auto exponent = e.known(1);
+  const auto exponent = known(e.body, e.node, 1);
   if (exponent == 1.0) return e.x();
   if (exponent == 2.0) return e.b.mul(e.x(), e.x());
   if (exponent == 3.0) return e.b.mul(e.b.mul(e.x(), e.x()), e.x());
@@ -114,6 +116,7 @@ Tile is_inf(Emission& e) {
 struct Entry {
   std::string_view op;
   Rule rule;
+  Fn slow = Fn::kNone;  // the function that it needs, where not every target has that in f64
 };
 
 constexpr auto kRules = std::to_array<Entry>({
@@ -122,7 +125,7 @@ constexpr auto kRules = std::to_array<Entry>({
     {"Mul", binary<Fn::kMul>},
     {"Div", binary<Fn::kDiv>},
     {"Mod", mod},
-    {"Pow", pow},
+    {"Pow", pow, Fn::kPow},
     {"Min", binary<Fn::kMin>},
     {"Max", binary<Fn::kMax>},
     {"And", binary<Fn::kAnd>},
@@ -142,21 +145,21 @@ constexpr auto kRules = std::to_array<Entry>({
     {"Round", unary<Fn::kRound>},
     {"Sqrt", unary<Fn::kSqrt>},
     {"Reciprocal", unary<Fn::kReciprocal>},
-    {"Exp", unary<Fn::kExp>},
-    {"Log", unary<Fn::kLog>},
-    {"Sin", unary<Fn::kSin>},
-    {"Cos", unary<Fn::kCos>},
-    {"Tan", unary<Fn::kTan>},
-    {"Asin", unary<Fn::kAsin>},
-    {"Acos", unary<Fn::kAcos>},
-    {"Atan", unary<Fn::kAtan>},
-    {"Sinh", unary<Fn::kSinh>},
-    {"Cosh", unary<Fn::kCosh>},
-    {"Tanh", unary<Fn::kTanh>},
-    {"Asinh", unary<Fn::kAsinh>},
-    {"Acosh", unary<Fn::kAcosh>},
-    {"Atanh", unary<Fn::kAtanh>},
-    {"Erf", unary<Fn::kErf>},
+    {"Exp", unary<Fn::kExp>, Fn::kExp},
+    {"Log", unary<Fn::kLog>, Fn::kLog},
+    {"Sin", unary<Fn::kSin>, Fn::kSin},
+    {"Cos", unary<Fn::kCos>, Fn::kCos},
+    {"Tan", unary<Fn::kTan>, Fn::kTan},
+    {"Asin", unary<Fn::kAsin>, Fn::kAsin},
+    {"Acos", unary<Fn::kAcos>, Fn::kAcos},
+    {"Atan", unary<Fn::kAtan>, Fn::kAtan},
+    {"Sinh", unary<Fn::kSinh>, Fn::kSinh},
+    {"Cosh", unary<Fn::kCosh>, Fn::kCosh},
+    {"Tanh", unary<Fn::kTanh>, Fn::kTanh},
+    {"Asinh", unary<Fn::kAsinh>, Fn::kAsinh},
+    {"Acosh", unary<Fn::kAcosh>, Fn::kAcosh},
+    {"Atanh", unary<Fn::kAtanh>, Fn::kAtanh},
+    {"Erf", unary<Fn::kErf>, Fn::kErf},
     {"Equal", comparison<Fn::kEqual>},
     {"Less", comparison<Fn::kLess>},
     {"LessOrEqual", comparison<Fn::kLessEqual>},
@@ -167,10 +170,9 @@ constexpr auto kRules = std::to_array<Entry>({
     {"IsInf", is_inf},
 });
 
-Rule find_rule(std::string_view op) {
-  const auto found = std::find_if(kRules.begin(), kRules.end(),
-                                  [&](const Entry& entry) { return entry.op == op; });
-  return found == kRules.end() ? nullptr : found->rule;
+const Entry* find_entry(std::string_view op) {
+  const auto found = std::ranges::find(kRules, op, &Entry::op);
+  return found == kRules.end() ? nullptr : &*found;
 }
 
 std::optional<RoundMode> round_mode(const ir::Node& node) {
@@ -222,10 +224,25 @@ Support supports_pointwise(const ir::Graph& body, const ir::Node& node) {
         fmt::format("Cast: round_mode '{}' is not supported", node.text("round_mode", "")));
   }
   if (makes_codes(node) || node.is("tenon::DimValue") || node.is("tenon::Position") ||
-      find_rule(node.op) != nullptr) {
+      find_entry(node.op) != nullptr) {
     return Support::yes();
   }
   return Support::no(fmt::format("no kernel for the pointwise op {}", node.op));
+}
+
+Support supports_pointwise_on_gpu(const ir::Graph& body, const ir::Node& node) {
+  const Entry* entry = find_entry(node.op);
+  if (entry == nullptr || entry->slow == Fn::kNone) return Support::yes();
+  DType type = compute_type(body.value(node.input(0)).dtype);
+  if (entry->slow == Fn::kPow) {
+    const auto exponent = known(body, node, 1);
+    const bool is_product = exponent == 1.0 || exponent == 2.0 || exponent == 3.0;
+    if (is_product || (exponent == -1.0 && is_floating(type))) return Support::yes();
+    if (!is_floating(type)) {
+      type = integer_power_type(type, compute_type(body.value(node.input(1)).dtype));
+    }
+  }
+  return codegen::supports_gpu(entry->slow, type);
 }
 
 bool makes_codes(const ir::Node& node) { return node.is("Cast") || node.is("tenon::Quantize"); }
@@ -250,10 +267,10 @@ Tile emit_pointwise(Builder& b, const ir::Graph& body, const ir::Node& node,
     return dequantize_tile(b, emit_codes(b, body, node, operands),
                            body.value(node.output(0)).dtype);
   }
-  const Rule rule = find_rule(node.op);
-  if (rule == nullptr) throw InternalError(fmt::format("no rule for {}", node.op));
+  const Entry* entry = find_entry(node.op);
+  if (entry == nullptr) throw InternalError(fmt::format("no rule for {}", node.op));
   Emission e{b, body, node, broadcast_operands(b, operands)};
-  return rule(e);
+  return entry->rule(e);
 }
 
 }  // namespace tenon::kernels

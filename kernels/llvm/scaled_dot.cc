@@ -43,12 +43,31 @@ Support supports_any(const ir::Graph& graph, const ir::Node& node,
 // 1 where there is exactly one row, 0 otherwise: picks a launch by giving it tasks.
 Dim is_one(const Dim& rows) { return max(Dim(0), min(Dim(1), 2 - rows)) * min(rows, 1); }
 
-// 1 where there are as many rows as a tile has.
-Dim is_many(const Dim& rows) { return min(Dim(1), max(Dim(0), rows - 15)); }
+// Rows that fill enough of a tile.
+constexpr int64_t kFewestTiledRows = 16;
+
+// 1 where there are as many, else 0.
+Dim is_many(const Dim& rows) { return min(Dim(1), max(Dim(0), rows - Dim(kFewestTiledRows - 1))); }
 
 // `rows` and `columns`: of the tile.
 ProductWork work_of(const ScaledDotProblem& problem, const Dim& all_rows, int rows, int columns) {
   return {all_rows, 2 * all_rows * problem.n * problem.k, rows, columns};
+}
+
+// What the kernel of a range of rows is expected to take: `ns_per_mac` of one core for a
+// multiply-add, at as many rows as RangePlan says.
+RangePlan range_of(const RowRange& rows, Skeleton skeleton, int tile_rows, int tile_columns,
+                   const ScaledDotProblem& problem, double ns_per_mac,
+                   const codegen::HostTarget& host) {
+  PlannedKernel kernel{{skeleton, {{Knob::kTileM, tile_rows}, {Knob::kTileN, tile_columns}}}};
+  const Dim macs = problem.n * problem.k;
+  if (macs.is_constant()) {
+    const int64_t told = rows.last == RowRange::kNoLimit ? std::max<int64_t>(1, rows.first)
+                                                         : std::max<int64_t>(1, rows.last);
+    kernel.microseconds = static_cast<double>(macs.value()) * static_cast<double>(told) *
+                          ns_per_mac / (1e3 * std::max(1, host.threads));
+  }
+  return {rows, {std::move(kernel)}};
 }
 
 struct WeightBuffers {
@@ -229,33 +248,36 @@ Lowered lower_constant(const ir::Graph& graph, const ir::Node& node, const Setti
   return lowered;
 }
 
-Support supports_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+// One row, and more of them.
+Plan plan_constant(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                   const ScaledDotProblem& problem, const WeightLayout& layout) {
+  const GemmPlan gemm = plan_gemm(problem, settings.host);
+  return {
+      {range_of({0, 1}, Skeleton::kHostGemv, 1, layout.columns, problem, kNsPerCode, settings.host),
+       range_of({2}, Skeleton::kHostGemm, gemm.tile.heights.front(), layout.columns, problem,
+                gemm.ns_per_mac, settings.host)},
+      [&graph, &node, &settings, problem, layout] {
+        return lower_constant(graph, node, settings, problem, layout);
+      },
+      problem.rows};
+}
+
+// A constant matrix of numbers that are multiplied as floats.
+Support supports_constant(const ir::Graph& graph, const ir::Node& node,
+                          const DescribedScaledDot& described) {
   if (Support answer = supports_any(graph, node, described); !answer) return answer;
   if (!described.problem.b_constant) return Support::no("the weight is not a constant matrix");
   if (described.problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
-  const int columns = MicroTile::for_host(settings.host).columns;
-  return packed_layout(graph, described.problem, columns).support;
+  return Support::yes();
 }
 
-Lowered lower_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
-  const int columns = MicroTile::for_host(settings.host).columns;
-  return lower_constant(graph, node, settings, problem,
-                        packed_layout(graph, problem, columns).layout);
-}
-
-Support supports_int8_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+Planned plan_packed(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
-  if (!described.support) return described.support;
-  if (settings.precision != Precision::kInt8 && described.problem.dot.accuracy_level != 4) {
-    return Support::no("int8 activations need precision_mode=int8 or accuracy_level=4");
-  }
-  if (Support answer = supports_packed(graph, node, settings); !answer) return answer;
-  // A unit's sum is scaled before its row's scale makes it small again.
-  if (has_huge_scale(graph, described.problem)) return Support::no("a scale is 2^100 or more");
+  if (Support answer = supports_constant(graph, node, described); !answer) return answer;
   const int columns = MicroTile::for_host(settings.host).columns;
-  return supports_int8(packed_layout(graph, described.problem, columns).layout, settings.host);
+  const auto weight = packed_layout(graph, described.problem, columns);
+  if (!weight.support) return weight.support;
+  return plan_constant(graph, node, settings, described.problem, weight.layout);
 }
 
 // One kernel over the rows' bytes: `emit` writes it, `tasks` and `cost` say how much there is to
@@ -338,16 +360,24 @@ void add_tile_launches(const ir::Graph& graph, const ir::Node& node, const Setti
   lowered.launches.push_back(std::move(launch));
 }
 
-Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
-  const int columns = MicroTile::for_host(settings.host).columns;
-  const WeightLayout layout = packed_layout(graph, problem, columns).layout;
+// Who multiplies which rows.
+struct Int8Ranges {
+  bool by_bytes;  // several rows, too
+  Dim many, few;  // 1 where the rows are those of tiles; of products of bytes
+
+  Int8Ranges(const ScaledDotProblem& problem, const WeightLayout& layout,
+             const codegen::HostTarget& host)
+      : by_bytes(has_byte_products(host)),
+        many(supports_tiles(layout, host) ? is_many(problem.rows) : Dim(0)),
+        few(by_bytes ? 1 - many : is_one(problem.rows)) {}
+};
+
+Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                   const ScaledDotProblem& problem, const WeightLayout& layout) {
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
   const WeightBuffers weights = keep(lowered, pack_weight(graph, problem, layout));
-  const Dim many = supports_tiles(layout, settings.host) ? is_many(problem.rows) : Dim(0);
-  const bool by_bytes = has_byte_products(settings.host);
-  const Dim few = by_bytes ? 1 - many : is_one(problem.rows);
+  const auto [by_bytes, many, few] = Int8Ranges(problem, layout, settings.host);
   if (!few.is(0)) {
     add_int8_launches(graph, node, settings, problem, a, layout, weights, few, lowered);
   }
@@ -363,35 +393,62 @@ Lowered lower_int8(const ir::Graph& graph, const ir::Node& node, const Settings&
   return lowered;
 }
 
-Support supports_plain(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  const DescribedScaledDot described = describe_scaled_dot(graph, node);
-  if (Support answer = supports_any(graph, node, described); !answer) return answer;
-  const ScaledDotProblem& problem = described.problem;
-  if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
-  if (problem.y_type == DType::kI32) return Support::no("int32 output is not supported");
-  if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
-    return Support::no(std::string(name(problem.b_type)) + " weights are not exact in f32");
+std::vector<RangePlan> int8_ranges(const ScaledDotProblem& problem, const WeightLayout& layout,
+                                   const codegen::HostTarget& host) {
+  const Int8Ranges who(problem, layout, host);
+  const GemmPlan gemm = plan_gemm(problem, host);
+  const int64_t most_few = who.many.is(0) ? RowRange::kNoLimit : kFewestTiledRows - 1;
+  const auto range = [&](const RowRange& rows, Skeleton skeleton, int tile_rows, double ns) {
+    return range_of(rows, skeleton, tile_rows, layout.columns, problem, ns, host);
+  };
+  std::vector<RangePlan> ranges = {range({0, 1}, Skeleton::kHostGemvInt8, 1, kNsPerCode / 2)};
+  ranges.push_back(
+      who.by_bytes
+          ? range({2, most_few}, Skeleton::kHostGemmInt8, gemm.tile.heights.front(), kNsPerInt8Mac)
+          : range({2, most_few}, Skeleton::kHostGemm, gemm.tile.heights.front(), gemm.ns_per_mac));
+  if (!who.many.is(0)) {
+    ranges.push_back(range({kFewestTiledRows}, Skeleton::kHostGemmTiles,
+                           static_cast<int>(kTileRows), kNsPerTileMac));
   }
-  return has_constant_scales(graph, problem);
+  return ranges;
 }
 
-Lowered lower_plain(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
-  const int columns = MicroTile::for_host(settings.host).columns;
-  return lower_constant(graph, node, settings, problem, plain_layout(problem, columns));
-}
-
-Support supports_runtime(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+Planned plan_int8(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   const DescribedScaledDot described = describe_scaled_dot(graph, node);
-  if (Support answer = supports_any(graph, node, described); !answer) return answer;
-  return supports_runtime_panel(graph, described.problem);
+  if (!described.support) return described.support;
+  const ScaledDotProblem& problem = described.problem;
+  if (settings.precision != Precision::kInt8 && problem.dot.accuracy_level != 4) {
+    return Planned::no("int8 activations need precision_mode=int8 or accuracy_level=4");
+  }
+  if (Support answer = supports_constant(graph, node, described); !answer) return answer;
+  const auto weight = packed_layout(graph, problem, MicroTile::for_host(settings.host).columns);
+  if (!weight.support) return weight.support;
+  // A unit's sum is scaled before its row's scale makes it small again.
+  if (has_huge_scale(graph, problem)) return Planned::no("a scale is 2^100 or more");
+  if (Support answer = supports_int8(weight.layout, settings.host); !answer) return answer;
+  return Plan{int8_ranges(problem, weight.layout, settings.host),
+              [&graph, &node, &settings, problem, layout = weight.layout] {
+                return lower_int8(graph, node, settings, problem, layout);
+              },
+              problem.rows};
 }
 
-Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
+Planned plan_plain(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_constant(graph, node, described); !answer) return answer;
+  const ScaledDotProblem& problem = described.problem;
+  if (bit_width(problem.b_type) == 0 || bit_width(problem.b_type) == 64) {
+    return Planned::no(std::string(name(problem.b_type)) + " weights are not exact in f32");
+  }
+  if (Support answer = has_constant_scales(graph, problem); !answer) return answer;
+  const int columns = MicroTile::for_host(settings.host).columns;
+  return plan_constant(graph, node, settings, problem, plain_layout(problem, columns));
+}
+
+Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const ScaledDotProblem& problem,
+                      GemmPlan plan) {
   Lowered lowered;
   const BufferArgument a = dense_rows(graph, problem, lowered);
-  GemmPlan plan = plan_gemm(problem, settings.host);
   plan.batches = element_count(problem.batch);
   plan.integer = problem.y_type == DType::kI32;
   plan.rows = problem.m;
@@ -417,14 +474,26 @@ Lowered lower_runtime(const ir::Graph& graph, const ir::Node& node, const Settin
   return lowered;
 }
 
+Planned plan_runtime(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+  if (Support answer = supports_any(graph, node, described); !answer) return answer;
+  const ScaledDotProblem& problem = described.problem;
+  if (Support answer = supports_runtime_panel(graph, problem); !answer) return answer;
+  const GemmPlan gemm = plan_gemm(problem, settings.host);
+  return Plan{{range_of({}, Skeleton::kHostGemm, gemm.tile.heights.front(), gemm.tile.columns,
+                        problem, gemm.ns_per_mac, settings.host)},
+              [&graph, &node, problem, gemm] { return lower_runtime(graph, node, problem, gemm); },
+              problem.rows};
+}
+
 }  // namespace
 
 std::span<const Candidate> scaled_dot_candidates() {
   static constexpr std::array<Candidate, 4> table = {{
-      {"int8", supports_int8_rows, lower_int8},
-      {"packed", supports_packed, lower_packed},
-      {"plain", supports_plain, lower_plain},
-      {"runtime", supports_runtime, lower_runtime},
+      {"int8", plan_int8},
+      {"packed", plan_packed},
+      {"plain", plan_plain},
+      {"runtime", plan_runtime},
   }};
   return table;
 }

@@ -83,40 +83,37 @@ LoopProblem scatter_nd_problem(const ir::Graph& graph, const ir::Node& node) {
 using MakeProblem = LoopProblem (*)(const ir::Graph&, const ir::Node&);
 
 template <MakeProblem make>
-Support supports_scatter(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+Planned plan_scatter(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (is_packed(graph.value(node.output(0)).dtype)) {
-    return Support::no(fmt::format("scatter into sub-byte type {} is not supported",
+    return Planned::no(fmt::format("scatter into sub-byte type {} is not supported",
                                    name(graph.value(node.output(0)).dtype)));
   }
   try {
-    return supports_problem(make(graph, node), settings);
+    LoopProblem problem = make(graph, node);
+    if (Support answer = supports_problem(problem, settings); !answer) return answer;
+    const LoopProblem copy = copy_problem(graph, node.input(0), node.output(0));
+    return Plan::of({Skeleton::kLoop}, [copy, problem = std::move(problem), &settings] {
+      Lowered lowered;
+      lowered.launches.push_back(emit_loop(copy, settings));
+      lowered.launches.push_back(emit_loop(problem, settings));
+      return lowered;
+    });
   } catch (const UserError& error) {
-    return Support::no(error.what());
+    return Planned::no(error.what());
   }
-}
-
-template <MakeProblem make>
-Lowered lower_scatter(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  Lowered lowered;
-  lowered.launches.push_back(
-      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
-  lowered.launches.push_back(emit_loop(make(graph, node), settings));
-  return lowered;
 }
 
 }  // namespace
 
 std::span<const Candidate> scatter_elements_candidates() {
   static constexpr std::array<Candidate, 1> table = {
-      {{"copy_then_write", supports_scatter<scatter_elements_problem>,
-        lower_scatter<scatter_elements_problem>}}};
+      {{"copy_then_write", plan_scatter<scatter_elements_problem>}}};
   return table;
 }
 
 std::span<const Candidate> scatter_nd_candidates() {
   static constexpr std::array<Candidate, 1> table = {
-      {{"copy_then_write", supports_scatter<scatter_nd_problem>,
-        lower_scatter<scatter_nd_problem>}}};
+      {{"copy_then_write", plan_scatter<scatter_nd_problem>}}};
   return table;
 }
 

@@ -63,8 +63,8 @@ void copy_row(codegen::Builder& b, codegen::Access to, codegen::Access from, Til
 }
 
 // One task per (batch, middle).
-Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const Problem problem = Problem::from(graph, node);
+Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                  const Problem& problem) {
   const DType type = storage_type(graph.value(node.input(0)).dtype);
   const ir::ValueId positions = node.input(2);
   LaunchWriter writer("tensor_scatter");
@@ -105,34 +105,31 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& 
   return launch;
 }
 
-Support supports_tensor_scatter(const ir::Graph& graph, const ir::Node& node, const Settings&) {
+Planned plan_tensor_scatter(const ir::Graph& graph, const ir::Node& node,
+                            const Settings& settings) {
   const DType type = graph.value(node.input(0)).dtype;
   if (Support answer = supports_type(type); !answer) return answer;
   if (is_packed(type))
-    return Support::no(fmt::format("scatter into sub-byte type {} is not supported", name(type)));
+    return Planned::no(fmt::format("scatter into sub-byte type {} is not supported", name(type)));
   try {
     if (node.input(2) != ir::kNoValue) require_indices(graph, node.input(2));
-    Problem::from(graph, node);
-    return Support::yes();
+    const Problem problem = Problem::from(graph, node);
+    return Plan::of({Skeleton::kLoop}, [&graph, &node, &settings, problem] {
+      Lowered lowered;
+      lowered.launches.push_back(
+          emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
+      lowered.launches.push_back(write_rows(graph, node, settings, problem));
+      return lowered;
+    });
   } catch (const UserError& error) {
-    return Support::no(error.what());
+    return Planned::no(error.what());
   }
-}
-
-Lowered lower_tensor_scatter(const ir::Graph& graph, const ir::Node& node,
-                             const Settings& settings) {
-  Lowered lowered;
-  lowered.launches.push_back(
-      emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
-  lowered.launches.push_back(write_rows(graph, node, settings));
-  return lowered;
 }
 
 }  // namespace
 
 std::span<const Candidate> tensor_scatter_candidates() {
-  static constexpr std::array<Candidate, 1> table = {
-      {{"copy_then_write", supports_tensor_scatter, lower_tensor_scatter}}};
+  static constexpr std::array<Candidate, 1> table = {{{"copy_then_write", plan_tensor_scatter}}};
   return table;
 }
 

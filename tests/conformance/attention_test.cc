@@ -45,7 +45,7 @@ void judge(unsigned seed, const Series& series, bool print, Seen& seen) {
     seen.offered.insert(candidate);
     if (!support) continue;
     seen.ran.insert(candidate);
-    settings.only_candidate = candidate;
+    settings.tuning.candidate = candidate;
     const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
     std::mt19937 random(seed);
     for (const AttentionSizes& sizes : series.sizes) {

@@ -29,8 +29,8 @@ void expect_all_compile(const std::string& more) {
       SCOPED_TRACE(type + " heads of " + std::to_string(depth));
       const ir::Graph graph = attention_over(type, depth, more);
       const ir::Node& node = graph.node(graph.order().front());
-      ASSERT_TRUE(flash.supports(graph, node, settings).ok);
-      const Lowered lowered = flash.lower(graph, node, settings);
+      ASSERT_TRUE(flash.plan(graph, node, settings).support.ok);
+      const Lowered lowered = flash.plan(graph, node, settings).plan->lower();
       ASSERT_EQ(lowered.launches.size(), 2);  // few queries, many queries
       for (const Launch& launch : lowered.launches) {
         const codegen::GpuCode code =

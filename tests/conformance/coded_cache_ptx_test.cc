@@ -43,13 +43,13 @@ ir::Graph decoder(const std::string& type, const std::string& codes, int depth, 
 
 Lowered lowered(const ir::Graph& graph, const Settings& settings) {
   const ir::Node& node = graph.node(graph.order().front());
-  return select(graph, node, settings).chosen->lower(graph, node, settings);
+  return select(graph, node, settings).lower();
 }
 
 Settings flash_decode(int rank = 0) {
   Settings settings = assembled_settings();
-  settings.only_candidate = "flash_decode";
-  settings.rank = rank;
+  settings.tuning.candidate = "flash_decode";
+  settings.tuning.rank = rank;
   return settings;
 }
 

@@ -74,7 +74,7 @@ class Coded {
   explicit Coded(const CodedCase& one, const Settings& settings, const std::string& candidate)
       : case_(one), graph_(ir::parse(one.text())) {
     Settings here = settings;
-    here.only_candidate = candidate;
+    here.tuning.candidate = candidate;
     executable_ = build_for_test(graph_, here);
   }
 

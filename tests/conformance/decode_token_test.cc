@@ -67,7 +67,7 @@ class Step {
  public:
   explicit Step(const StepCase& one) : case_(one), graph_(ir::parse(one.text())) {
     settings_ = pipelined_settings();
-    settings_.only_candidate = "flash_decode";
+    settings_.tuning.candidate = "flash_decode";
     executable_ = build_for_test(graph_, settings_);
   }
 
@@ -108,7 +108,7 @@ class Step {
 
   std::vector<std::string> launches() const {
     const ir::Node& node = graph_.node(graph_.order().front());
-    const Lowered lowered = select(graph_, node, settings_).chosen->lower(graph_, node, settings_);
+    const Lowered lowered = select(graph_, node, settings_).lower();
     std::vector<std::string> names;
     for (const Launch& launch : lowered.launches) names.push_back(launch.kernel.name);
     return names;

@@ -64,8 +64,8 @@ ReferenceTensor steps(const ir::Graph& graph, const std::vector<ReferenceTensor>
 bool has_digits(const ir::Graph& graph, const Settings& settings) {
   const ir::Node& node = graph.node(graph.order().front());
   const Choice selection = select(graph, node, settings);
-  if (!selection.chosen) return false;
-  for (const Launch& launch : selection.chosen->lower(graph, node, settings).launches) {
+  if (!selection.ok()) return false;
+  for (const Launch& launch : selection.lower().launches) {
     if (launch.kernel.name == "dot_row_digits") return true;
   }
   return false;

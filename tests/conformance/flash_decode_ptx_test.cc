@@ -32,7 +32,7 @@ ir::Graph decoder(int q_heads, int kv_heads, int depth, const std::string& rules
 
 Launch lowered(const ir::Graph& graph, const Settings& settings) {
   const ir::Node& node = graph.node(graph.order().front());
-  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  Lowered lowered = select(graph, node, settings).lower();
   EXPECT_EQ(lowered.launches.size(), 1u);
   return std::move(lowered.launches.front());
 }
@@ -48,8 +48,8 @@ TEST(FlashDecodePtx, AssemblesWithinItsRegisters) {
   for (const int depth : {64, 96, 128, 256}) {
     for (int rank = 0; rank < 4; ++rank) {
       Settings settings = assembled_settings();
-      settings.only_candidate = "flash_decode";
-      settings.rank = rank;
+      settings.tuning.candidate = "flash_decode";
+      settings.tuning.rank = rank;
       const Launch launch = lowered(decoder(32, 8, depth, "causal=1, "), settings);
       const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
       const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
@@ -68,12 +68,12 @@ TEST(FlashDecodePtx, AssemblesWithinItsRegisters) {
 // Whatever is merged: scratch stands beside the rings.
 TEST(FlashDecodePtx, EveryHeadFitsSharedMemory) {
   Settings settings = assembled_settings();
-  settings.only_candidate = "flash_decode";
+  settings.tuning.candidate = "flash_decode";
   for (const int depth : {64, 128, 256}) {
     for (const int group : {1, 4, 16}) {
       const ir::Graph graph = decoder(2 * group, 2, depth, "", "q");
       const ir::Node& node = graph.node(graph.order().front());
-      const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+      const Lowered lowered = select(graph, node, settings).lower();
       for (const Launch& launch : lowered.launches) {
         if (launch.kernel.name.find("decode") == std::string::npos) continue;
         const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
@@ -105,9 +105,9 @@ void expect_past_fetched_first(const std::string& mask, const std::string& norms
   output %present_v
 })");
   Settings settings = assembled_settings();
-  settings.only_candidate = "flash_decode";
+  settings.tuning.candidate = "flash_decode";
   const ir::Node& node = graph.node(graph.order().back());
-  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  Lowered lowered = select(graph, node, settings).lower();
   Launch& launch = lowered.launches.back();
   for (codegen::Parameter& parameter : launch.kernel.parameters) {
     for (const char* known : {"lengths", "q_norm", "k_norm"}) {
@@ -137,7 +137,7 @@ TEST(FlashDecodePtx, AlsoWhereTheTokenIsNormedOrMasked) {
 // Warps only meet when all keys are seen.
 TEST(FlashDecodePtx, NoBarrierStandsInTheLoop) {
   Settings settings = assembled_settings();
-  settings.only_candidate = "flash_decode";
+  settings.tuning.candidate = "flash_decode";
   const Launch launch = lowered(decoder(32, 8, 128, "causal=1, "), settings);
   const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
   const std::string loop = loop_of(code.ptx);
@@ -157,7 +157,7 @@ TEST(FlashDecodePtx, OtherArchitecturesAssembleToo) {
     for (const char* queries : {"1", "q"}) {
       const ir::Graph graph = decoder(32, 8, 128, "causal=1, ", queries);
       const ir::Node& node = graph.node(graph.order().front());
-      const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+      const Lowered lowered = select(graph, node, settings).lower();
       for (const Launch& launch : lowered.launches) {
         const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
         const Assembled assembled = codegen::assemble(code, arch);

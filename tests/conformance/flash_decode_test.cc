@@ -53,7 +53,7 @@ struct DecodeCase {
 
 Settings only_flash_decode() {
   Settings settings = pipelined_settings();
-  settings.only_candidate = "flash_decode";
+  settings.tuning.candidate = "flash_decode";
   return settings;
 }
 
@@ -62,7 +62,7 @@ class Decoder {
   explicit Decoder(const DecodeCase& one, int rank = 0)
       : case_(one), graph_(ir::parse(one.text())) {
     Settings settings = only_flash_decode();
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     executable_ = build_for_test(graph_, settings);
   }
 
@@ -258,7 +258,7 @@ TEST(FlashDecode, RefusalsSayWhy) {
     const ir::Graph graph = ir::parse(one.text());
     const Settings settings = pipelined_settings();
     const Choice choice = select(graph, graph.node(graph.order().front()), settings);
-    EXPECT_NE(choice.chosen, nullptr);
+    EXPECT_TRUE(choice.ok());
     for (const Verdict& verdict : choice.verdicts) {
       if (verdict.candidate == "flash_decode") return verdict.support.reason;
     }

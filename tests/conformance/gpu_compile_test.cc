@@ -9,7 +9,8 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/text.h"
-#include "kernels/device_executable.h"
+#include "kernels/build_program.h"
+#include "kernels/running/device_executable.h"
 #include "tests/conformance/judge.h"
 #include "tests/conformance/scaled_dot_problem.h"
 

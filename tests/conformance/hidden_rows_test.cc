@@ -64,7 +64,7 @@ void judge(Guard guard, const Settings& settings, const std::string& candidate) 
   ASSERT_EQ(fused.order().size(), 1u) << ir::print(fused);
   const ir::Node& node = fused.node(fused.order().front());
   EXPECT_EQ(ir::Attention::from(node).nan_without_keys, guard == Guard::kNone);
-  EXPECT_EQ(select(fused, node, settings).chosen->name, candidate);
+  EXPECT_EQ(select(fused, node, settings).chosen(), candidate);
   const std::unique_ptr<Executable> executable = build_for_test(fused, settings);
   for (const auto& [queries, keys] :
        {std::pair<int64_t, int64_t>{1, 40}, {3, 200}, {40, 130}, {150, 70}, {2, 0}}) {
@@ -79,7 +79,7 @@ void judge(Guard guard, const Settings& settings, const std::string& candidate) 
 void judge_every_kernel(Guard guard) {
   Settings settings = pipelined_settings();
   judge(guard, settings, "flash_decode");  // few queries; more by prefill
-  settings.only_candidate = "flash";
+  settings.tuning.candidate = "flash";
   judge(guard, settings, "flash");
   if (!conformance_settings().gpu) judge(guard, conformance_settings(), "one_pass");
 }
@@ -169,7 +169,7 @@ void judge_finite(const Settings& settings, const std::string& candidate, const 
     const ir::Graph fused = fuse(graph);
     const ir::Node& node = fused.node(fused.order().back());
     ASSERT_TRUE(node.is(ir::kAttention)) << mask.name << ir::print(fused);
-    EXPECT_EQ(select(fused, node, settings).chosen->name, candidate);
+    EXPECT_EQ(select(fused, node, settings).chosen(), candidate);
     const std::unique_ptr<Executable> executable = build_for_test(fused, settings);
     for (const auto& [queries, keys] :
          {std::pair<int64_t, int64_t>{1, 40}, {3, 200}, {40, 130}, {150, 70}}) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/build_program.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
 #include "tests/codegen/host_kernel.h"
@@ -28,7 +29,7 @@ Settings settings_for(const codegen::HostTarget& host) {
   settings.host = host;
   settings.host.threads = 4;
   settings.precision = Precision::kInt8;
-  settings.only_candidate = "int8";
+  settings.tuning.candidate = "int8";
   return settings;
 }
 
@@ -53,11 +54,10 @@ ReferenceTensor half_steps(const ir::Graph& graph, const std::vector<ReferenceTe
   return magnitudes(graph, steps);
 }
 
-bool uses_tiles(const Choice& choice, const ir::Graph& graph, const Settings& settings) {
-  const ir::Node& node = graph.node(graph.order().front());
-  return std::ranges::any_of(
-      choice.chosen->lower(graph, node, settings).launches,
-      [](const Launch& launch) { return launch.kernel.name == "dot_tiles"; });
+bool uses_tiles(const Choice& choice) {
+  return std::ranges::any_of(choice.lower().launches, [](const Launch& launch) {
+    return launch.kernel.name == "dot_tiles";
+  });
 }
 
 struct Taken {
@@ -76,10 +76,10 @@ void judge(const DotForm& form, const Settings& settings, std::mt19937& random, 
     SCOPED_TRACE(settings.host.text() + ": " + describe(problem));
     const ir::Graph graph = build_dot(problem, random);
     const Choice choice = select(graph, graph.node(graph.order().front()), settings);
-    if (choice.chosen == nullptr) continue;
+    if (!choice.ok()) continue;
     ++taken.problems;
-    taken.tiled += uses_tiles(choice, graph, settings) ? 1 : 0;
-    const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+    taken.tiled += uses_tiles(choice) ? 1 : 0;
+    const std::unique_ptr<Executable> executable = build_on_host(graph, settings);
     for (int j = 0; j < kRowCounts; ++j) {
       const int64_t rows = j == 0 ? pick(1, 15) : pick(1, kMostRows);
       const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
@@ -154,7 +154,7 @@ TEST(ConformanceInt8Dot, TilesRoundActivationsAlone) {
     std::vector<ReferenceTensor> inputs = dot_inputs(graph, 20, random);
     std::uniform_int_distribution<int> whole(-256, 256);
     for (int64_t i = 0; i < inputs[0].elements(); ++i) inputs[0].set(i, whole(random));
-    const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+    const std::unique_ptr<Executable> executable = build_on_host(graph, settings);
     EXPECT_EQ(disagreement(run(*executable, graph, inputs), reference::evaluate(graph, inputs),
                            dot_tolerance(problem, magnitudes(graph, inputs))),
               "");

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "kernels/build_program.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
 #include "tests/codegen/host_kernel.h"
@@ -73,12 +74,12 @@ bool judge_level(const codegen::HostTarget& host, bool interpreted, const DotPro
   settings.host = host;
   settings.emulate = interpreted;
   settings.precision = Precision::kInt8;
-  settings.only_candidate = "int8";
+  settings.tuning.candidate = "int8";
   std::optional<int64_t> known;
   if (row_counts.size() == 1) known = row_counts.front();
   const ir::Graph graph = build_dot(problem, random, known);
-  if (!select(graph, graph.node(graph.order().front()), settings).chosen) return false;
-  const std::unique_ptr<Executable> executable = Executable::build(graph, settings);
+  if (!select(graph, graph.node(graph.order().front()), settings).ok()) return false;
+  const std::unique_ptr<Executable> executable = build_on_host(graph, settings);
   for (const int64_t count : row_counts) {
     const Rows rows = make_rows(problem.form, graph, count, count % 2 == 0, random);
     const Tolerance exact = dot_tolerance(problem, magnitudes(graph, rows.inputs));

@@ -7,8 +7,8 @@
 
 #include "base/support.h"
 #include "graph_partitioner/ir/graph.h"
-#include "kernels/executable.h"
 #include "kernels/reference/tensor.h"
+#include "kernels/running/executable.h"
 #include "tests/kernels/test_target.h"
 
 namespace tenon::kernels {

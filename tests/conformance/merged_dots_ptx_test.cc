@@ -30,15 +30,15 @@ void expect_clean(ir::Graph graph) {
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = assembled_settings();
   const Choice choice = select(graph, node, settings);
-  ASSERT_NE(choice.chosen, nullptr) << choice.reason();
-  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  ASSERT_TRUE(choice.ok()) << choice.reason();
+  const Lowered lowered = choice.lower();
   for (size_t i = 0; i < lowered.launches.size(); ++i) {
     const Launch& launch = lowered.launches[i];
     const auto start = std::chrono::steady_clock::now();
     const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
-    const std::string what = lowered.configs[i].problem + ": " + lowered.configs[i].chosen;
+    const std::string what = lowered.configs[i].problem + ": " + lowered.configs[i].chosen.text();
     ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
     EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << what << "\n"
                                                                        << assembled.report;

@@ -32,7 +32,7 @@ ir::Graph merge(const ir::Graph& apart, const Settings& settings = pipelined_set
   const ir::Node& node = merged.node(merged.order().front());
   EXPECT_EQ(node.op, ir::kMergedDots);
   const Choice choice = select(merged, node, settings);
-  EXPECT_NE(choice.chosen, nullptr) << choice.reason();
+  EXPECT_TRUE(choice.ok()) << choice.reason();
   return merged;
 }
 
@@ -248,11 +248,11 @@ std::vector<int> skinny_ranks(const ir::Graph& apart) {
   const Choice choice = select(graph, node, settings);
   std::set<std::string> seen;
   std::vector<int> ranks;
-  for (; choice.chosen && settings.rank < 24; ++settings.rank) {
-    const std::string config = choice.chosen->lower(graph, node, settings).configs.front().chosen;
+  for (; choice.ok() && settings.tuning.rank < 24; ++settings.tuning.rank) {
+    const std::string config = choice.lower().configs.front().chosen.text();
     const bool fresh = config.find("warp split-K") != std::string::npos &&
                        seen.insert(config.substr(0, config.find(','))).second;
-    if (fresh) ranks.push_back(settings.rank);
+    if (fresh) ranks.push_back(settings.tuning.rank);
   }
   return ranks;
 }
@@ -272,11 +272,11 @@ TEST(MergedDots, EverySkinnyConfig) {
   EXPECT_GE(three_ranks.size(), 2u);
   Settings settings = pipelined_settings();
   for (const int rank : pair_ranks) {
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     judge_gated(pair, "Sigmoid", {1, 5, 13}, settings);
   }
   for (const int rank : three_ranks) {
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     judge_several(three, several(three, random), {1, 5, 13}, settings);
   }
 }

@@ -33,7 +33,7 @@ TEST(PagedAttentionPtx, AssemblesWithinItsRegisters) {
     Settings settings = assembled_settings();
     settings.gpu->arch = arch;
     settings.gpu->pipelines = arch == "sm_90a";
-    const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+    const Lowered lowered = select(graph, node, settings).lower();
     EXPECT_EQ(lowered.launches.size(), 4u);
     for (const Launch& launch : lowered.launches) {
       const codegen::GpuCode code =

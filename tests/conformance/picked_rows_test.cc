@@ -67,7 +67,7 @@ void judge(const char* op) {
   const Settings settings = pipelined_settings();
   const ir::Graph fused = fuse(graph, {}, [&](const ir::Graph& whole, const ir::Node& node) {
     const Choice choice = select(whole, node, settings);
-    return choice.chosen != nullptr ? Support::yes() : Support::no(choice.reason());
+    return choice.ok() ? Support::yes() : Support::no(choice.reason());
   });
   ASSERT_EQ(fused.order().size(), 1u) << "the norm is in the product's kernel";
   const std::unique_ptr<Executable> executable = build_for_test(fused, settings);

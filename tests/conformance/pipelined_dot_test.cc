@@ -19,7 +19,7 @@ constexpr std::array kActivations = {DType::kF16, DType::kBF16, DType::kF32};
 
 Settings only_pipelined() {
   Settings settings = pipelined_settings();
-  settings.only_candidate = "pipelined";
+  settings.tuning.candidate = "pipelined";
   return settings;
 }
 
@@ -31,7 +31,7 @@ int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_
   const ir::Graph graph = build_dot(problem, random);
   const ir::Node& node = graph.node(graph.order().front());
   SCOPED_TRACE(describe(problem) + " seed " + std::to_string(seed));
-  if (!select(graph, node, settings).chosen) return 0;
+  if (!select(graph, node, settings).ok()) return 0;
   const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
   for (const int64_t m : rows) {
     std::vector<ReferenceTensor> inputs = dot_inputs(graph, m, random);
@@ -87,9 +87,11 @@ std::vector<int> skinny_ranks(const DotProblem& problem) {
   Settings settings = only_pipelined();
   const Choice choice = select(graph, node, settings);
   std::vector<int> ranks;
-  for (; choice.chosen && settings.rank < 24; ++settings.rank) {
-    const ConfigChoice config = choice.chosen->lower(graph, node, settings).configs.front();
-    if (config.chosen.find("warp split-K") != std::string::npos) ranks.push_back(settings.rank);
+  for (; choice.ok() && settings.tuning.rank < 24; ++settings.tuning.rank) {
+    const ConfigChoice config = choice.lower().configs.front();
+    if (config.chosen.config.skeleton == Skeleton::kSkinnyGemm) {
+      ranks.push_back(settings.tuning.rank);
+    }
   }
   return ranks;
 }
@@ -104,7 +106,7 @@ TEST(PipelinedDot, SkinnyGemmOfEveryFormat) {
       const std::vector<int> ranks = skinny_ranks(problem);
       if (ranks.empty()) continue;
       Settings settings = only_pipelined();
-      settings.rank = ranks[seed % ranks.size()];
+      settings.tuning.rank = ranks[seed % ranks.size()];
       formats += judge(problem, seed++, {1, 2, 7, 16}, settings) > 0;
     }
   }
@@ -119,7 +121,7 @@ TEST(PipelinedDot, EverySkinnyConfig) {
   EXPECT_GE(ranks.size(), 4u);
   for (int rank : ranks) {
     Settings settings = only_pipelined();
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     EXPECT_GT(judge(problem, 5, {1, 8, 13}, settings), 0);
   }
 }
@@ -146,10 +148,10 @@ TEST(PipelinedDot, OffsetsAreTakenFromSumsOfBlocks) {
         return exact(output, index, wanted) + std::ldexp(sums.number(index), -16);
       };
       Settings settings = only_pipelined();
-      const Candidate& candidate = *select(graph, node, settings).chosen;
+      const Choice choice = select(graph, node, settings);
       int kept = 0;
-      for (; settings.rank < 40; ++settings.rank) {
-        const std::string config = candidate.lower(graph, node, settings).configs[0].chosen;
+      for (; settings.tuning.rank < 40; ++settings.tuning.rank) {
+        const std::string config = choice.lower().configs[0].chosen.text();
         if (config.find("x in smem") == std::string::npos) continue;
         ++kept;
         SCOPED_TRACE(describe(problem) + ", blocks of " + std::to_string(block) + ", " + config);
@@ -212,7 +214,7 @@ TEST(PipelinedDot, SidesApartOfUnits) {
       const DotProblem whole{form, activation, {150, 4096}, DotEnd::kBias};
       const std::vector<int> ranks = skinny_ranks(whole);
       Settings settings = only_pipelined();
-      settings.rank = ranks.at(seed % ranks.size());
+      settings.tuning.rank = ranks.at(seed % ranks.size());
       EXPECT_EQ(judge(whole, seed++, {1, 9}, settings), 2) << describe(whole);
     }
   }

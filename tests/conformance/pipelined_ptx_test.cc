@@ -17,7 +17,7 @@ using codegen::GpuCode;
 
 Settings only_pipelined(const std::string& arch = "sm_90a") {
   Settings settings = assembled_settings();
-  settings.only_candidate = "pipelined";
+  settings.tuning.candidate = "pipelined";
   settings.gpu->arch = arch;
   const bool is_small = arch == "sm_86" || arch == "sm_89" || arch == "sm_120a";
   if (is_small) settings.gpu->shared_bytes = 99 << 10;
@@ -34,9 +34,9 @@ void expect_clean(const DotProblem& problem, bool all, const std::string& arch =
   Settings settings = only_pipelined(arch);
   settings.precision = precision;
   const Choice choice = select(graph, node, settings);
-  ASSERT_TRUE(choice.chosen || precision == Precision::kExact) << choice.reason();
-  if (!choice.chosen) return;
-  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  ASSERT_TRUE(choice.ok() || precision == Precision::kExact) << choice.reason();
+  if (!choice.ok()) return;
+  const Lowered lowered = choice.lower();
   for (size_t i = all ? 0 : lowered.launches.size() - 1; i < lowered.launches.size(); ++i) {
     const Launch& launch = lowered.launches[i];
     const GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);
@@ -129,11 +129,11 @@ TEST(PipelinedPtx, ConfigsThatWouldSpillAreDroppedAndSaySo) {
   const ir::Graph graph = build_dot({form, DType::kF16, {1024, 4096}, DotEnd::kBias}, random);
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = only_pipelined();
-  const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  const Lowered lowered = select(graph, node, settings).lower();
   const ConfigChoice& most = lowered.configs.back();
-  EXPECT_EQ(most.chosen.find("tile 128x128,"), 0u) << most.chosen;
-  EXPECT_NE(most.others.front().find("dropped, needs"), std::string::npos) << most.others.front();
-  EXPECT_NE(most.others.front().find("registers, a thread has 232"), std::string::npos);
+  EXPECT_EQ(most.chosen.text().find("tile 128x128,"), 0u) << most.chosen.text();
+  EXPECT_NE(most.others.front().text().find("dropped, needs"), std::string::npos) << most.others.front().text();
+  EXPECT_NE(most.others.front().text().find("registers, a thread has 232"), std::string::npos);
 }
 
 }  // namespace

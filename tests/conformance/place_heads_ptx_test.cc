@@ -41,8 +41,8 @@ TEST(PlaceHeadsPtx, AssemblesWithoutSpillsAndMovesSeveralElementsAtOnce) {
       const ir::Graph graph = decoder(depth, interleaved);
       const ir::Node& node = graph.node(graph.order().front());
       Settings settings = assembled_settings();
-      settings.only_candidate = "flash";
-      const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+      settings.tuning.candidate = "flash";
+      const Lowered lowered = select(graph, node, settings).lower();
       ASSERT_GE(lowered.launches.size(), 3u);
       for (size_t i = 0; i < 3; ++i) {  // past keys, past values, new heads
         const Launch& launch = lowered.launches[i];

@@ -22,7 +22,7 @@ struct Compiled {
 
 Settings only_prefill() {
   Settings settings = assembled_settings();
-  settings.only_candidate = "prefill";
+  settings.tuning.candidate = "prefill";
   return settings;
 }
 
@@ -42,7 +42,7 @@ Compiled compiled(int depth, const std::string& type, const std::string& rules,
                             depth, type, rules, mask.empty() ? "" : "input %mask: " + mask,
                             mask.empty() ? "_" : "%mask"));
   const ir::Node& node = graph.node(graph.order().front());
-  Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  Lowered lowered = select(graph, node, settings).lower();
   Launch launch = std::move(lowered.launches.back());
   EXPECT_EQ(launch.kernel.name, "prefill_attention");
   GpuCode code = codegen::compile_gpu(launch.kernel, launch.threads, *settings.gpu);

@@ -58,7 +58,7 @@ std::string graph_text(const Heads& heads) {
 
 Settings only_prefill() {
   Settings settings = pipelined_settings();
-  settings.only_candidate = "prefill";
+  settings.tuning.candidate = "prefill";
   return settings;
 }
 

@@ -59,17 +59,17 @@ TEST_P(ProloguePtx, FitsItsBlock) {
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = assembled_settings();
   const Choice choice = select(graph, node, settings);
-  ASSERT_NE(choice.chosen, nullptr) << choice.reason();
-  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  ASSERT_TRUE(choice.ok()) << choice.reason();
+  const Lowered lowered = choice.lower();
   const auto launch = std::ranges::find_if(lowered.launches, [](const Launch& one) {
     return one.kernel.name.starts_with("skinny_gemm");
   });
   ASSERT_NE(launch, lowered.launches.end());
-  ASSERT_NE(lowered.configs[0].chosen.find("x in smem"), std::string::npos)
-      << lowered.configs[0].chosen;
+  ASSERT_NE(lowered.configs[0].chosen.text().find("x in smem"), std::string::npos)
+      << lowered.configs[0].chosen.text();
   const GpuCode code = codegen::compile_gpu(launch->kernel, launch->threads, *settings.gpu);
   const Assembled assembled = codegen::assemble(code, settings.gpu->arch);
-  const std::string what = lowered.configs[0].problem + ": " + lowered.configs[0].chosen;
+  const std::string what = lowered.configs[0].problem + ": " + lowered.configs[0].chosen.text();
   ASSERT_EQ(assembled.status, 0) << what << "\n" << assembled.report;
   EXPECT_FALSE(codegen::has(assembled.report, codegen::kComplaints)) << assembled.report;
   EXPECT_TRUE(assembled.keeps_to_registers()) << what << "\n" << assembled.report;
@@ -89,8 +89,8 @@ TEST(ProloguesPtx, OtherArchitectures) {
     settings.gpu->arch = arch;
     settings.gpu->shared_bytes = 99 << 10;
     const Choice choice = select(graph, node, settings);
-    ASSERT_NE(choice.chosen, nullptr) << arch << ": " << choice.reason();
-    const Lowered lowered = choice.chosen->lower(graph, node, settings);
+    ASSERT_TRUE(choice.ok()) << arch << ": " << choice.reason();
+    const Lowered lowered = choice.lower();
     const auto launch = std::ranges::find_if(lowered.launches, [](const Launch& one) {
       return one.kernel.name.starts_with("skinny_gemm");
     });

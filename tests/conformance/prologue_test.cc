@@ -87,7 +87,7 @@ struct Normed {
     EXPECT_EQ(node.op, ir::kMergedDots);
     EXPECT_TRUE(ir::MergedDots::from(node).prologue);
     const Choice choice = select(graph, node, pipelined_settings());
-    EXPECT_NE(choice.chosen, nullptr) << choice.reason();
+    EXPECT_TRUE(choice.ok()) << choice.reason();
     return graph;
   }
 };
@@ -188,7 +188,8 @@ TEST(Prologues, FewRows) {
 TEST(Prologues, EveryConfig) {
   const Normed normed(Norm::kRms, {nvfp4(77, 2048)}, DType::kF16);
   Settings settings = pipelined_settings();
-  for (settings.rank = 0; settings.rank < 8; ++settings.rank) judge_normed(normed, {1}, settings);
+  for (settings.tuning.rank = 0; settings.tuning.rank < 8; ++settings.tuning.rank)
+    judge_normed(normed, {1}, settings);
 }
 
 // Products of rows that are there may read them once as well: shapes behind all others.
@@ -199,13 +200,12 @@ TEST(Prologues, RowsAreKeptWithoutANorm) {
     const ir::Graph graph = build_dot(problem, random, rows);
     const ir::Node& node = graph.node(graph.order().front());
     Settings settings = pipelined_settings();
-    const Candidate& candidate = *select(graph, node, settings).chosen;
+    const Choice choice = select(graph, node, settings);
     const auto keeps = [&] {
-      return candidate.lower(graph, node, settings).configs[0].chosen.find("x in smem") !=
-             std::string::npos;
+      return choice.lower().configs[0].chosen.config.find(Knob::kResidentX).has_value();
     };
-    while (settings.rank < 99 && !keeps()) ++settings.rank;
-    ASSERT_LT(settings.rank, 99);
+    while (settings.tuning.rank < 99 && !keeps()) ++settings.tuning.rank;
+    ASSERT_LT(settings.tuning.rank, 99);
     const std::vector<ReferenceTensor> inputs = dot_inputs(graph, rows, random);
     EXPECT_EQ(disagreement(run(*build_for_test(graph, settings), graph, inputs),
                            reference::evaluate(graph, inputs),
@@ -220,8 +220,7 @@ TEST(Prologues, SameBitsAsApart) {
   const ir::Graph fused = normed.fused();
   const auto cut_of = [](const ir::Graph& graph, const Settings& settings) {
     const ir::Node& node = graph.node(graph.order().back());
-    const std::string config =
-        select(graph, node, settings).chosen->lower(graph, node, settings).configs[0].chosen;
+    const std::string config = select(graph, node, settings).lower().configs[0].chosen.text();
     // K per stage and its split among warps; stages and CTAs do not matter.
     const size_t k = config.find("K/stage"), split = config.find("warp split-K");
     if (split == std::string::npos) return std::string();
@@ -231,8 +230,8 @@ TEST(Prologues, SameBitsAsApart) {
   Settings settings = pipelined_settings(), apart = settings;
   if (!settings.emulate) GTEST_SKIP() << "blocks of a norm alone have another number of threads";
   const std::string wanted = cut_of(fused, settings);
-  while (apart.rank < 64 && cut_of(normed.both, apart) != wanted) ++apart.rank;
-  ASSERT_LT(apart.rank, 64) << wanted;
+  while (apart.tuning.rank < 64 && cut_of(normed.both, apart) != wanted) ++apart.tuning.rank;
+  ASSERT_LT(apart.tuning.rank, 64) << wanted;
   std::mt19937 random(3);
   const std::vector<ReferenceTensor> inputs = dot_inputs(normed.norm, 1, random);
   const auto together = run(*build_for_test(fused, settings), fused, inputs);

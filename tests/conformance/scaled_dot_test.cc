@@ -38,10 +38,10 @@ void judge(const DotProblem& problem, unsigned seed, Coverage& coverage,
   const ir::Node& node = graph.node(graph.order().front());
   for (const Candidate& candidate : candidates(ir::kScaledDot, conformance_settings())) {
     Settings settings = conformance_settings();
-    settings.only_candidate = candidate.name;
+    settings.tuning.candidate = candidate.name;
     SCOPED_TRACE(std::string(candidate.name) + ": " + describe(problem) + " seed " +
                  std::to_string(seed));
-    if (!select(graph, node, settings).chosen) continue;
+    if (!select(graph, node, settings).ok()) continue;
     coverage.candidates.emplace(candidate.name);
     coverage.forms.emplace(problem.form.name);
     const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
@@ -117,7 +117,7 @@ TEST(ConformanceScaledDot, RowsOfSeveralTasks) {
 Settings int8_settings() {
   Settings settings = conformance_settings();
   settings.precision = Precision::kInt8;
-  settings.only_candidate = "int8";
+  settings.tuning.candidate = "int8";
   return settings;
 }
 
@@ -156,7 +156,7 @@ TEST(ConformanceScaledDot, Int8ActivationsStayWithinTheirStep) {
       SCOPED_TRACE(describe(problem));
       std::mt19937 random(5);
       const ir::Graph graph = build_dot(problem, random);
-      if (!select(graph, graph.node(graph.order().front()), settings).chosen) continue;
+      if (!select(graph, graph.node(graph.order().front()), settings).ok()) continue;
       ++built;
       const std::unique_ptr<Executable> executable = build_for_test(graph, settings);
       for (const int64_t rows : kRows) {
@@ -201,16 +201,16 @@ TEST(ConformanceScaledDot, Int8ActivationsRefuseHugeScales) {
     std::mt19937 random(3);
     ir::Graph graph = build_dot(problem, random);
     const ir::Node& node = graph.node(graph.order().front());
-    if (!select(graph, node, int8_settings()).chosen) continue;
+    if (!select(graph, node, int8_settings()).ok()) continue;
     ++asked;
     ir::Value& scale = graph.value(graph.find("scale"));
     ReferenceTensor huge = ReferenceTensor::from(*scale.constant);
     huge.set(huge.elements() - 1, std::ldexp(1, 99));
     scale.constant = ir::Tensor::copy(huge.dtype, huge.dims, huge.bytes());
-    EXPECT_TRUE(select(graph, node, int8_settings()).chosen);
+    EXPECT_TRUE(select(graph, node, int8_settings()).ok());
     huge.set(huge.elements() - 1, std::ldexp(1, 100));
     scale.constant = ir::Tensor::copy(huge.dtype, huge.dims, huge.bytes());
-    EXPECT_FALSE(select(graph, node, int8_settings()).chosen);
+    EXPECT_FALSE(select(graph, node, int8_settings()).ok());
   }
   if (asked == 0) GTEST_SKIP() << "this machine has no int8 dot instructions";
 }

@@ -27,7 +27,7 @@ std::string chosen(const DotProblem& problem, const Settings& settings) {
   std::mt19937 random(1);
   const ir::Graph graph = build_dot(problem, random);
   const Choice choice = select(graph, graph.node(graph.order().front()), settings);
-  return choice.chosen ? std::string(choice.chosen->name) : choice.reason();
+  return choice.ok() ? choice.chosen() : choice.reason();
 }
 
 // Against float64 of the rounded operands: what is left is the sum of K products in f32, for which
@@ -108,9 +108,9 @@ TEST(Tf32Dot, ConfigsSayHowMuchKAStageHas) {
   const ir::Graph graph = build_dot(problem, random, /*rows=*/200);
   const ir::Node& node = graph.node(graph.order().front());
   const Settings settings = asking_for_tf32();
-  const Lowered lowered = select(graph, node, settings).chosen->lower(graph, node, settings);
+  const Lowered lowered = select(graph, node, settings).lower();
   ASSERT_EQ(lowered.configs.size(), 1u);
-  const std::string& config = lowered.configs.front().chosen;
+  const std::string config = lowered.configs.front().chosen.text();
   const bool has_units_of_32 = config.find("K/stage 32,") != std::string::npos ||
                                config.find("K/stage 64,") != std::string::npos ||
                                config.find("K/stage 128,") != std::string::npos;

@@ -100,7 +100,7 @@ void expect_pipelined(const DotForm& form, DType activation) {
   const ir::Graph graph = build_dot({form, activation, kSize, DotEnd::kPlain}, random);
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, gpu_settings());
-  ASSERT_NE(choice.chosen, nullptr);
+  ASSERT_TRUE(choice.ok());
   const ScaledDotProblem problem = describe_scaled_dot(graph, node).problem;
   const FragmentLayout layout = fragment_layout(graph, problem).layout;
   const int64_t apart = layout.sides_apart ? layout.blocks() * layout.side_words() : 0;
@@ -109,7 +109,7 @@ void expect_pipelined(const DotForm& form, DType activation) {
   const double ratio =
       words * 4 / static_cast<double>(stored_bytes(graph, problem.dot.scale_b, problem.dot.b));
   const std::string what = describe(form) + " x " + std::string(name(activation));
-  const std::string taken(choice.chosen->name);
+  const std::string taken(choice.chosen());
   printf("%-68s %-12s %.3f of the file\n", what.c_str(), taken.c_str(), ratio);
   EXPECT_EQ(taken, "pipelined") << what << ": " << choice.verdicts.front().support.reason;
   EXPECT_LE(ratio, kMostGrowth) << what;

@@ -284,7 +284,7 @@ const Node& only_node(const Graph& graph) {
 }
 
 std::string name_of(const Choice& choice) {
-  return choice.chosen ? std::string(choice.chosen->name) : choice.reason();
+  return choice.ok() ? choice.chosen() : choice.reason();
 }
 
 Choice choose(const Graph& graph, const Settings& settings) {
@@ -292,10 +292,9 @@ Choice choose(const Graph& graph, const Settings& settings) {
 }
 
 // Pieces of packed constants, which begin with the first rows.
-void expect_same_pieces(const Candidate& candidate, const Graph& large, const Graph& narrow,
-                        const Settings& settings) {
-  const Lowered wide = candidate.lower(large, only_node(large), settings);
-  const Lowered few = candidate.lower(narrow, only_node(narrow), settings);
+void expect_same_pieces(const Graph& large, const Graph& narrow, const Settings& settings) {
+  const Lowered wide = choose(large, settings).lower();
+  const Lowered few = choose(narrow, settings).lower();
   ASSERT_EQ(wide.packed.size(), few.packed.size());
   for (size_t i = 0; i < wide.packed.size(); ++i) {
     const PackedConstant &whole = wide.packed[i], &start = few.packed[i];
@@ -328,7 +327,7 @@ void expect_claimed_alike(Size size) {
     ASSERT_EQ(name_of(choice), "pipelined");
     if (!form.rows_first) continue;
     const Graph narrow = fused(form, activation, {kRepeatedRows, size.k});
-    expect_same_pieces(*choice.chosen, large, narrow, gpu);
+    expect_same_pieces(large, narrow, gpu);
   }
 }
 

@@ -3,9 +3,9 @@
 //   precision=int8   where rows may be rounded
 //   candidate=…      no other one
 //   any other word   a pass of the partitioner, run first
-// The first node of the graph is lowered. Processors are named, so every machine lowers the same; but
-// builders are called inside of each other's arguments, and GCC evaluates those in another order on
-// x86_64. The texts are those of aarch64.
+// The first node of the graph is lowered. Processors are named, so every machine lowers the same;
+// but builders are called inside of each other's arguments, and GCC evaluates those in another
+// order on x86_64. The texts are those of aarch64.
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -51,7 +51,7 @@ Wanted read_run(const std::string& run) {
     if (word == "precision=int8") {
       wanted.settings.precision = Precision::kInt8;
     } else if (word.starts_with("candidate=")) {
-      wanted.settings.only_candidate = word.substr(word.find('=') + 1);
+      wanted.settings.tuning.candidate = word.substr(word.find('=') + 1);
     } else {
       wanted.passes.push_back(word);
     }
@@ -65,15 +65,15 @@ std::string lower(const testing::GoldenCase& one) {
   for (const std::string& pass : wanted.passes) graph = run_pass(pass, std::move(graph));
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, wanted.settings);
-  if (choice.chosen == nullptr) throw std::invalid_argument(choice.reason());
-  const Lowered lowered = choice.chosen->lower(graph, node, wanted.settings);
+  if (!choice.ok()) throw std::invalid_argument(choice.reason());
+  const Lowered lowered = choice.lower();
   std::string names;
   for (const Launch& launch : lowered.launches) {
     if (launch.kernel.name == wanted.kernel) return codegen::print(launch.kernel);
     names += " " + launch.kernel.name;
   }
   throw std::invalid_argument(
-      fmt::format("{} has no kernel {}, but{}", choice.chosen->name, wanted.kernel, names));
+      fmt::format("{} has no kernel {}, but{}", choice.chosen(), wanted.kernel, names));
 }
 
 class Tiles : public ::testing::TestWithParam<std::filesystem::path> {};

@@ -16,8 +16,9 @@
 
 #include "base/convert.h"
 #include "graph_partitioner/ir/text.h"
+#include "kernels/build_program.h"
 #include "kernels/device/stream.h"
-#include "kernels/device_executable.h"
+#include "kernels/running/device_executable.h"
 #include "tests/gpu/captured_time.h"
 
 namespace tenon::kernels {
@@ -186,7 +187,7 @@ class AttentionBenchmark : public testing::Test {
 
   Measured measure(const Case& c, const Operands& operands, int rank) {
     Settings settings = settings_;
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     const ir::Graph graph = c.graph();
     // So many that nothing stays in a cache from one turn to the next, and that no launch overlaps
     // its own next one.
@@ -209,8 +210,8 @@ class AttentionBenchmark : public testing::Test {
 
   static std::string described(const Executable& executable) {
     const FusionReport& fusion = executable.fusions().front();
-    std::string text(fusion.choice.chosen ? fusion.choice.chosen->name : "none");
-    for (const ConfigChoice& config : fusion.configs) text += ", " + config.chosen;
+    std::string text = fusion.chosen;
+    for (const ConfigChoice& config : fusion.configs) text += ", " + config.chosen.text();
     return text;
   }
 

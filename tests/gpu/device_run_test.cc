@@ -8,8 +8,9 @@
 #include <thread>
 
 #include "graph_partitioner/ir/text.h"
+#include "kernels/build_program.h"
 #include "kernels/device/stream.h"
-#include "kernels/device_executable.h"
+#include "kernels/running/device_executable.h"
 #include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {

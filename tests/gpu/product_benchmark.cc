@@ -18,9 +18,10 @@
 
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
+#include "kernels/build_program.h"
 #include "kernels/device/stream.h"
-#include "kernels/device_executable.h"
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
+#include "kernels/running/device_executable.h"
 #include "kernels/selector.h"
 #include "tests/conformance/scaled_dot_problem.h"
 #include "tests/gpu/captured_time.h"
@@ -88,14 +89,14 @@ class ProductBenchmark : public testing::Test {
     device_ = device::Device::open(0);
     settings_.host = codegen::detect_host();
     settings_.gpu = device_->description().target();
-    settings_.reads_inputs_before_wait = std::getenv("TENON_MEASURE_CHAIN") == nullptr;
-    settings_.neighbours = settings_.reads_inputs_before_wait;
+    settings_.tuning.reads_inputs_before_wait = std::getenv("TENON_MEASURE_CHAIN") == nullptr;
+    settings_.tuning.neighbours = settings_.tuning.reads_inputs_before_wait;
   }
 
   // Microseconds of one product; enough copies of the weight that none stays in a cache.
   double time(const ir::Graph& graph, const Product& product, int rank) {
     Settings settings = settings_;
-    settings.rank = rank;
+    settings.tuning.rank = rank;
     const double bytes = static_cast<double>(product.n * product.k) * 0.5625;
     const int copies = static_cast<int>(std::clamp(250e6 / bytes, 3.0, 32.0));
     device::Stream stream(device_);
@@ -139,8 +140,8 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
     const ir::Node& node = graph.node(graph.order().front());
     const FragmentLayout layout =
         fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
-    std::vector<GemmConfig> configs =
-        rank_gemm_configs(layout, product.rows, settings_.reads_inputs_before_wait, *settings_.gpu);
+    std::vector<GemmConfig> configs = rank_gemm_configs(
+        layout, product.rows, settings_.tuning.reads_inputs_before_wait, *settings_.gpu);
     const size_t ranked = configs.size();
     std::ranges::copy(rank_resident_configs(layout, product.rows, *settings_.gpu),
                       std::back_inserter(configs));
@@ -154,7 +155,7 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
       fmt::print("{}x{} rows {:5}  #{} {:8.2f} us  {:6.2f} TB/s {:6.1f} TFLOP/s  {}\n", product.n,
                  product.k, product.rows, rank, microseconds, work * 0.5625 / microseconds * 1e-6,
                  2 * work * static_cast<double>(product.rows) / microseconds * 1e-6,
-                 configs[rank].text());
+                 configs[rank].planned(layout, product.rows).text());
       std::fflush(stdout);
     };
     for (size_t rank = 0; rank < count; ++rank) measure(rank);
@@ -198,10 +199,9 @@ TEST_F(ProductBenchmark, NormsInsideAndApart) {
       const ir::Node& node = graph.node(graph.order().back());
       for (int rank = 0; rank < (tries ? std::stoi(tries) : 4); ++rank) {
         Settings settings = settings_;
-        settings.rank = rank;
+        settings.tuning.rank = rank;
         const Choice choice = select(graph, node, settings);
-        const std::string config =
-            choice.chosen->lower(graph, node, settings).configs.front().chosen;
+        const std::string config = choice.lower().configs.front().chosen.text();
         fmt::print("{}x{} rows {:5}  norm {:6}  #{} {:8.2f} us  {}\n", product.n, product.k,
                    product.rows, what, rank, time(graph, product, rank), config);
         std::fflush(stdout);

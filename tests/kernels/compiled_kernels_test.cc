@@ -1,4 +1,4 @@
-#include "kernels/compiled_kernels.h"
+#include "kernels/running/compiled_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -26,10 +26,10 @@ class CompiledKernelsTest : public ::testing::Test {
 
   static auto on_gpu(const codegen::Kernel& kernel, int threads = kThreads,
                      const codegen::GpuTarget& target = {}, const codegen::StageSink& sink = {}) {
-    return compile_gpu_once(kernel, content_of(kernel), threads, target, sink);
+    return compile_gpu_once(kernel, codegen::content_of(kernel), threads, target, sink);
   }
   static auto on_host(const codegen::Kernel& kernel) {
-    return compile_host_once(kernel, content_of(kernel), codegen::detect_host());
+    return compile_host_once(kernel, codegen::content_of(kernel), codegen::detect_host());
   }
 };
 

@@ -99,8 +99,8 @@ TEST_P(Embedding, OnlyPickedRowsAreDequantised) {
     }
     for (const Settings& settings : {host, gpu}) {
       const Choice choice = select(fused, node, settings);
-      ASSERT_NE(choice.chosen, nullptr) << choice.reason();
-      const Lowered lowered = choice.chosen->lower(fused, node, settings);
+      ASSERT_TRUE(choice.ok()) << choice.reason();
+      const Lowered lowered = choice.lower();
       EXPECT_TRUE(lowered.packed.empty() && lowered.scratch.empty());
       if (settings.gpu) kernels += lowered.launches.size();
       for (const Launch& launch : lowered.launches) {

@@ -1,4 +1,4 @@
-#include "kernels/executable.h"
+#include "kernels/running/executable.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 #include "graph_partitioner/ir/text.h"
-#include "kernels/program.h"
+#include "kernels/build_program.h"
+#include "kernels/running/program.h"
 #include "kernels/selector.h"
 #include "run_graph.h"
 
@@ -61,7 +62,7 @@ TEST(Executable, RunsLaunchesInOrderThroughAView) {
 TEST(Executable, ProductsOfOneValueShareItsRowsInInt8) {
   Settings settings = test_settings();
   settings.precision = Precision::kInt8;
-  settings.only_candidate = "int8";
+  settings.tuning.candidate = "int8";
   const std::string weight(16 * 32, '3'), scale = "0000803f";
   std::string scales;
   for (int i = 0; i < 16; ++i) scales += scale;
@@ -93,10 +94,10 @@ graph main {{
   };
   const ir::Graph shared = ir::parse(text("%s")), apart = ir::parse(text("%x"));
   const ir::Node* product = shared.producer(shared.outputs()[0]);
-  if (settings.gpu || select(shared, *product, settings).chosen == nullptr) {
+  if (settings.gpu || !select(shared, *product, settings).ok()) {
     GTEST_SKIP() << "no int8 dot instructions here";
   }
-  settings.only_candidate.clear();  // loops have candidates of their own
+  settings.tuning.candidate.clear();  // loops have candidates of their own
   const auto launches = [&](const ir::Graph& graph) {
     return make_program(graph, settings, {}).launches.size();
   };
@@ -320,7 +321,7 @@ graph main {
 }
 )");
   try {
-    Executable::build(graph, test_settings());
+    build_on_host(graph, test_settings());
     FAIL() << "expected an error";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("the_node"), std::string::npos) << error.what();
@@ -400,7 +401,7 @@ TEST(Executable, ReportNamesEachFusion) {
   const auto& fusions = graph.executable->fusions();
   ASSERT_EQ(fusions.size(), 2u);
   EXPECT_EQ(fusions[0].kind, "tenon::Loop");
-  ASSERT_NE(fusions[0].choice.chosen, nullptr);
+  ASSERT_NE(fusions[0].chosen, "");
   EXPECT_NE(fusions[0].problem.find("f32[n,m]"), std::string::npos) << fusions[0].problem;
 }
 

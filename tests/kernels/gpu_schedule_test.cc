@@ -23,8 +23,8 @@ Settings gpu_settings() {
 std::vector<Launch> launches_of(const ir::Graph& graph, const Settings& settings) {
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, settings);
-  if (choice.chosen == nullptr) throw std::runtime_error(choice.reason());
-  return choice.chosen->lower(graph, node, settings).launches;
+  if (!choice.ok()) throw std::runtime_error(choice.reason());
+  return choice.lower().launches;
 }
 
 // Nobody looks at indices before a launch on a GPU: the kernel itself must stay inside the tensor.
@@ -40,8 +40,8 @@ graph main {
   const Settings settings = gpu_settings();
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, settings);
-  ASSERT_NE(choice.chosen, nullptr) << choice.reason();
-  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  ASSERT_TRUE(choice.ok()) << choice.reason();
+  const Lowered lowered = choice.lower();
   ASSERT_EQ(lowered.launches.size(), 1u);
   const Launch& launch = lowered.launches[0];
   EXPECT_FALSE(launch.checks.empty());

@@ -1,4 +1,5 @@
-#include "kernels/launch_dependencies.h"
+#include "kernels/running/launch_dependencies.h"
+#include "kernels/build_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +7,7 @@
 #include <string_view>
 
 #include "graph_partitioner/ir/text.h"
-#include "kernels/program.h"
+#include "kernels/running/program.h"
 #include "tests/kernels/device/pdl_kernels.h"
 
 namespace tenon::kernels {

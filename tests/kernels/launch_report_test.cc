@@ -33,8 +33,8 @@ std::vector<LaunchReport> reports(const ir::Graph& graph, const std::string& hos
   settings.precision = precision;
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, settings);
-  if (choice.chosen == nullptr) throw std::invalid_argument(choice.reason());
-  const Lowered lowered = choice.chosen->lower(graph, node, settings);
+  if (!choice.ok()) throw std::invalid_argument(choice.reason());
+  const Lowered lowered = choice.lower();
   return describe_launches(lowered, SymbolBinding(graph), settings.host);
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/build_program.h"
 #include "kernels/reference/evaluate.h"
 #include "run_graph.h"
 
@@ -80,7 +81,7 @@ void measure(std::string_view title, std::string_view text, const std::vector<Ho
   SCOPED_TRACE(title);
   const ir::Graph graph = ir::parse(text);
   const Clock::time_point start = Clock::now();
-  const auto executable = Executable::build(graph, test_settings());
+  const auto executable = build_on_host(graph, test_settings());
   const double build = nanoseconds_since(start);
   WarmContext context(graph, inputs);
   executable->run(context);

@@ -1,4 +1,4 @@
-#include "kernels/memory_plan.h"
+#include "kernels/running/memory_plan.h"
 
 #include <gtest/gtest.h>
 

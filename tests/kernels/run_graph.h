@@ -14,7 +14,7 @@
 #include "base/convert.h"
 #include "base/dtype.h"
 #include "graph_partitioner/ir/text.h"
-#include "kernels/executable.h"
+#include "kernels/running/executable.h"
 #include "tests/kernels/test_target.h"
 
 namespace tenon::kernels {

@@ -5,9 +5,10 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "kernels/build_program.h"
 #include "kernels/device/device.h"
 #include "kernels/device/stream.h"
-#include "kernels/device_executable.h"
+#include "kernels/running/device_executable.h"
 
 namespace tenon::kernels {
 namespace {
@@ -99,7 +100,7 @@ int64_t longest_heads() {
 }
 
 std::unique_ptr<Executable> build_for_test(const ir::Graph& fused, const Settings& settings) {
-  if (target() != Target::kGpu) return Executable::build(fused, settings);
+  if (target() != Target::kGpu) return build_on_host(fused, settings);
   return build_on_device(fused, settings, test_device(), {});
 }
 

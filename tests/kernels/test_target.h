@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/executable.h"
+#include "kernels/planning/candidate.h"
+#include "kernels/running/executable.h"
 
 namespace tenon::kernels {
 

@@ -454,21 +454,9 @@ class FlashDecode {
 
 Launch flash_decode_launch(const ir::Graph& graph, const ir::Node& node,
                            const AttentionProblem& problem, const AttentionOperands& operands,
-                           const Settings& settings, int64_t queries, bool adds_token,
+                           const FlashDecodeConfig& config, int sm_count, bool adds_token,
                            const Dim& wanted, Lowered& lowered) {
-  AttentionProblem here = problem;
-  if (queries == 1) here.queries = 1;  // where tasks lie then takes no divisions
-  const int sm_count = settings.gpu->sm_count;
-  const std::vector<FlashDecodeConfig> configs =
-      rank_flash_decode_configs(problem, queries, *settings.gpu);
-  const size_t rank = std::min(configs.size() - 1, static_cast<size_t>(settings.rank));
-  ConfigChoice choice{
-      fmt::format("queries <= {}", queries), configs[rank].text(here, sm_count), {}};
-  for (size_t i = 0; i < configs.size(); ++i) {
-    if (i != rank) choice.others.push_back(configs[i].text(here, sm_count));
-  }
-  lowered.configs.push_back(std::move(choice));
-  return FlashDecode(graph, node, here, operands, configs[rank], sm_count, adds_token, lowered)
+  return FlashDecode(graph, node, problem, operands, config, sm_count, adds_token, lowered)
       .emit(wanted);
 }
 

@@ -12,11 +12,9 @@
 // without any still arrives.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "kernels/candidate.h"
+#include "kernels/llvm/attention/flash_decode_config.h"
 #include "kernels/llvm/attention/key_cache.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 
@@ -26,11 +24,11 @@ int64_t most_flash_decode_queries(const AttentionProblem& problem);
 Support supports_flash_decode(const ir::Graph& graph, const ir::Node& node,
                               const AttentionProblem& problem, const Settings& settings);
 
-// For up to `queries` of them. `adds_token`: of one, with operands_of_past(); the launch brings its
-// token into the caches. `wanted`: 1, or 0 where another launch has the queries of this Run.
+// `adds_token`: of one query, with operands_of_past(); the launch brings its token into the caches.
+// `wanted`: 1, or 0 where another launch has the queries of this Run.
 Launch flash_decode_launch(const ir::Graph& graph, const ir::Node& node,
                            const AttentionProblem& problem, const AttentionOperands& operands,
-                           const Settings& settings, int64_t queries, bool adds_token,
+                           const FlashDecodeConfig& config, int sm_count, bool adds_token,
                            const Dim& wanted, Lowered& lowered);
 
 }  // namespace tenon::kernels

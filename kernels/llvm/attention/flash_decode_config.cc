@@ -57,12 +57,28 @@ Dim FlashDecodeConfig::spare_ctas(const AttentionProblem& problem, int sm_count)
   return max(Dim(0), min(Dim(1), left));
 }
 
-std::string FlashDecodeConfig::text(const AttentionProblem& problem, int sm_count) const {
-  const Dim split = split_kv(problem, sm_count);
-  return fmt::format("split-KV {}, {} warps, KV/stage {}, {} stages, {} CTA/SM{}",
-                     split.is_constant() ? fmt::format("{}", split.value()) : "by cache length",
-                     warps, keys(), stages, ctas_per_sm,
-                     codes > 1 ? ", KV dequantised in registers" : "");
+Dim FlashDecodeConfig::partial_bytes(const AttentionProblem& problem, const Dim& count,
+                                     int64_t columns) const {
+  const Dim heads = problem.batch * problem.attention.kv_heads;
+  return heads * count * int64_t{kept_rows} * Dim(columns * int64_t{sizeof(float)});
+}
+
+PlannedKernel FlashDecodeConfig::planned(const AttentionProblem& problem,
+                                         const codegen::GpuTarget& gpu) const {
+  const Dim split = split_kv(problem, gpu.sm_count);
+  KernelConfig config{Skeleton::kFlashDecode,
+                      {{Knob::kSplitKv, split.is_constant() ? split.value() : 0},
+                       {Knob::kWarps, warps},
+                       {Knob::kKvPerStage, keys()},
+                       {Knob::kStages, stages},
+                       {Knob::kCtasPerSm, ctas_per_sm}}};
+  if (codes > 1) config.knobs.emplace_back(Knob::kKvCodes, 1);
+  PlannedKernel kernel{std::move(config)};
+  // An output, a maximum and a sum for each split; the counters where they meet.
+  const Dim heads = problem.batch * problem.attention.kv_heads;
+  kernel.workspace_bytes = partial_bytes(problem, split, int64_t{value_boxes} * columns + 2) +
+                           heads * Dim(sizeof(int32_t));
+  return kernel;
 }
 
 Support reads_codes(const AttentionProblem& problem) {

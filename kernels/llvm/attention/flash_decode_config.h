@@ -1,11 +1,11 @@
 // How the flash-decoding kernel cuts its work.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "codegen/target.h"
 #include "kernels/llvm/attention/problem.h"
+#include "kernels/planning/kernel_config.h"
 
 namespace tenon::kernels {
 
@@ -35,7 +35,9 @@ struct FlashDecodeConfig {
   Dim split_kv(const AttentionProblem& problem, int sm_count) const;
   // 1 where that leaves each head another place, else 0.
   Dim spare_ctas(const AttentionProblem& problem, int sm_count) const;
-  std::string text(const AttentionProblem& problem, int sm_count) const;
+  // `columns` floats of each row and head, for `count` parts that are merged.
+  Dim partial_bytes(const AttentionProblem& problem, const Dim& count, int64_t columns) const;
+  PlannedKernel planned(const AttentionProblem& problem, const codegen::GpuTarget& gpu) const;
 
  private:
   Dim places(const AttentionProblem& problem, int sm_count) const;  // of a head's CTAs

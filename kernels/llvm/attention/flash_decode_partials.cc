@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/llvm/attention/flash_decode_scores.h"
-#include "kernels/views.h"
+#include "kernels/planning/views.h"
 
 namespace tenon::kernels {
 
@@ -49,8 +49,7 @@ FlashDecodePartials::FlashDecodePartials(LaunchWriter& writer, const ir::Graph& 
 // where they do is theirs alone.
 ValueId FlashDecodePartials::buffer(const char* name, int columns, const ir::Graph& graph,
                                     Lowered& lowered) {
-  const Dim heads = problem_.batch * problem_.attention.kv_heads;
-  lowered.scratch.emplace_back(heads * count_ * int64_t{config_.kept_rows} * Dim(columns * 4),
+  lowered.scratch.emplace_back(config_.partial_bytes(problem_, count_, columns),
                                caller_brings(graph, problem_.attention.q));
   return writer_.buffer(name, DType::kF32,
                         BufferArgument::scratch(static_cast<int32_t>(lowered.scratch.size()) - 1));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -16,32 +17,11 @@
 namespace tenon::kernels {
 namespace {
 
-Support supports_flash(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  const DescribedAttention described = describe_attention(graph, node);
-  if (!described.support) return described.support;
-  if (described.problem.is_packed()) return Support::no("packed QKV is not supported");
-  return Support::yes();
-}
-
-// The kernels that are made for one query and for many see each key once.
-Support supports_one_walk(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const Support all = supports_flash(graph, node, settings);
-  if (!all || !ir::Attention::from(node).rounds_probabilities()) return all;
+// Rounded probabilities need the softmax denominator first; the kernels that are made for one query
+// and for many see each key once.
+Support walks_once(const AttentionProblem& problem) {
+  if (!problem.attention.rounds_probabilities()) return Support::yes();
   return Support::no("rounded probabilities need the softmax denominator first");
-}
-
-Support supports_prefilling(const ir::Graph& graph, const ir::Node& node,
-                            const Settings& settings) {
-  const Support all = supports_one_walk(graph, node, settings);
-  if (!all) return all;
-  return supports_prefill(graph, node, describe_attention(graph, node).problem, settings);
-}
-
-Support supports_flash_decoding(const ir::Graph& graph, const ir::Node& node,
-                                const Settings& settings) {
-  const Support all = supports_one_walk(graph, node, settings);
-  if (!all) return all;
-  return supports_flash_decode(graph, node, describe_attention(graph, node).problem, settings);
 }
 
 // Runs of one query may bring their token into the caches by themselves: place_heads then has
@@ -53,77 +33,173 @@ void leave_out_placing(Lowered& lowered, const Dim& wanted) {
   std::erase_if(lowered.launches, [](const Launch& launch) { return launch.tasks.is(0); });
 }
 
-// Kernels of many queries read numbers: `fewest` queries or fewer take codes as they are.
-ConfigChoice how_codes_are_read(const AttentionProblem& problem, int64_t fewest) {
-  const Support direct =
-      fewest == 0 ? Support::no("flash_decode does not run here") : reads_codes(problem);
-  const std::string what(name(problem.attention.cache_type));
-  if (!direct) return {"queries", what + " dequantised in a launch before: " + direct.reason, {}};
-  return {fmt::format("queries > {}", fewest), what + " dequantised in a launch before", {}};
+// Up to most_flash_decode_queries() by flash-decoding, some more by flash, many by prefill; what
+// does not decode or prefill leaves its queries to flash.
+class AttentionPlan {
+ public:
+  AttentionPlan(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                const AttentionProblem& problem, bool decodes, bool prefills)
+      : graph_(graph),
+        node_(node),
+        settings_(settings),
+        problem_(problem),
+        prefills_(prefills),
+        fewest_(decodes ? most_flash_decode_queries(problem) : 0),
+        few_(std::max(fewest_, few_flash_queries(graph, node, problem, settings))),
+        adds_token_(decodes && can_add_token(graph, node, problem).ok) {
+    if (one() > 0) decode_one_ = rank_flash_decode_configs(problem_, one(), *settings_.gpu);
+    if (fewest_ > one()) decode_few_ = rank_flash_decode_configs(problem_, fewest_, *settings_.gpu);
+  }
+
+  const Dim& queries() const { return problem_.queries; }
+
+  std::vector<RangePlan> ranges() const {
+    std::vector<RangePlan> ranges;
+    const auto add = [&](const RowRange& rows, std::vector<PlannedKernel> kernels) {
+      if (!rows.is_empty()) ranges.push_back({rows, std::move(kernels)});
+    };
+    add({0, one()}, planned(decode_one_, one()));
+    if (fewest_ > one()) add({one() + 1, fewest_}, planned(decode_few_, fewest_));
+    if (few_ > fewest_) add({fewest_ + 1, few_}, {{{Skeleton::kFlash}}});
+    add({few_ + 1}, {{{prefills_ ? Skeleton::kFlashPrefill : Skeleton::kFlash}}});
+    return ranges;
+  }
+
+  Lowered lower() const {
+    Lowered lowered;
+    lowered.sizes = size_checks(graph_, problem_, /*mask_has_all_keys=*/false);
+    const bool takes_codes = reads_codes(problem_).ok;
+    const PlacedOperands placed =
+        placed_operands(graph_, node_, problem_, HeadTiles::for_gpu(),
+                        takes_codes ? 1 - has_few_queries(problem_, fewest_) : Dim(1), lowered);
+    if (problem_.attention.has_codes()) lowered.configs.push_back(how_codes_are_read());
+    if (adds_token_) leave_out_placing(lowered, 1 - has_few_queries(problem_, one()));
+    add_decode(takes_codes ? placed.codes : placed.numbers, lowered);
+    add_flash(placed.numbers, lowered);
+    check_lengths(problem_, lowered);
+    return lowered;
+  }
+
+ private:
+  int64_t one() const { return std::min<int64_t>(1, fewest_); }  // the case that matters most
+
+  std::vector<PlannedKernel> planned(const std::vector<FlashDecodeConfig>& configs,
+                                     int64_t queries) const {
+    std::vector<PlannedKernel> kernels;
+    for (const FlashDecodeConfig& config : configs) {
+      kernels.push_back(config.planned(problem_for(queries), *settings_.gpu));
+    }
+    return kernels;
+  }
+
+  // Where tasks lie takes no divisions for one query.
+  AttentionProblem problem_for(int64_t queries) const {
+    AttentionProblem here = problem_;
+    if (queries == 1) here.queries = 1;
+    return here;
+  }
+
+  // Kernels of many queries read numbers: `fewest` queries or fewer take codes as they are.
+  ConfigChoice how_codes_are_read() const {
+    const Support direct =
+        fewest_ == 0 ? Support::no("flash_decode does not run here") : reads_codes(problem_);
+    ConfigChoice choice{
+        direct ? fmt::format("queries > {}", fewest_) : "queries", {{Skeleton::kDequantizeKv}}, {}};
+    if (!direct) {
+      choice.others.push_back({{{Skeleton::kFlashDecode, {{Knob::kKvCodes, 1}}}}, direct.reason});
+    }
+    return choice;
+  }
+
+  void add_decode(const AttentionOperands& operands, Lowered& lowered) const {
+    if (one() == 0) return;
+    const Dim is_one = has_few_queries(problem_, one());
+    add_decode(adds_token_ ? operands_of_past(problem_) : operands, one(), adds_token_, is_one,
+               decode_one_, lowered);
+    add_decode(operands, fewest_, /*adds_token=*/false, has_few_queries(problem_, fewest_) - is_one,
+               decode_few_, lowered);
+  }
+
+  void add_decode(const AttentionOperands& operands, int64_t queries, bool adds_token,
+                  const Dim& wanted, const std::vector<FlashDecodeConfig>& configs,
+                  Lowered& lowered) const {
+    if (wanted.is(0) || configs.empty()) return;
+    const size_t rank = std::min(configs.size() - 1, static_cast<size_t>(settings_.tuning.rank));
+    const std::vector<PlannedKernel> kernels = planned(configs, queries);
+    ConfigChoice choice{RowRange{0, queries}.text("queries"), kernels[rank], {}};
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      if (i != rank) choice.others.push_back({kernels[i], ""});
+    }
+    lowered.configs.push_back(std::move(choice));
+    lowered.launches.push_back(flash_decode_launch(graph_, node_, problem_for(queries), operands,
+                                                   configs[rank], settings_.gpu->sm_count,
+                                                   adds_token, wanted, lowered));
+  }
+
+  void add_flash(const AttentionOperands& operands, Lowered& lowered) const {
+    const Dim some = has_few_queries(problem_, few_) - has_few_queries(problem_, fewest_);
+    if (!some.is(0)) {
+      lowered.launches.push_back(
+          flash_launch(graph_, node_, problem_, operands, settings_, /*many=*/false, some));
+    }
+    const Dim many = 1 - has_few_queries(problem_, few_);
+    if (many.is(0)) return;
+    lowered.launches.push_back(
+        prefills_
+            ? prefill_launch(graph_, node_, problem_, operands, settings_, many)
+            : flash_launch(graph_, node_, problem_, operands, settings_, /*many=*/true, many));
+  }
+
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const Settings& settings_;
+  const AttentionProblem problem_;
+  const bool prefills_;
+  const int64_t fewest_, few_;  // queries that flash-decoding takes; those that flash takes
+  const bool adds_token_;
+  std::vector<FlashDecodeConfig> decode_one_, decode_few_;
+};
+
+Support can_decode(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                   const Settings& settings) {
+  if (Support once = walks_once(problem); !once) return once;
+  return supports_flash_decode(graph, node, problem, settings);
 }
 
-// Runs of up to most_flash_decode_queries() by flash-decoding, of some more by flash, of many by
-// prefill; what does not decode or prefill leaves its queries to flash.
-Lowered lower(const ir::Graph& graph, const ir::Node& node, const Settings& settings, bool decodes,
-              bool prefills) {
-  const AttentionProblem problem = describe_attention(graph, node).problem;
-  Lowered lowered;
-  lowered.sizes = size_checks(graph, problem, /*mask_has_all_keys=*/false);
-  const int64_t fewest = decodes ? most_flash_decode_queries(problem) : 0;
-  const bool takes_codes = reads_codes(problem).ok;
-  const PlacedOperands placed =
-      placed_operands(graph, node, problem, HeadTiles::for_gpu(),
-                      takes_codes ? 1 - has_few_queries(problem, fewest) : Dim(1), lowered);
-  const AttentionOperands& operands = placed.numbers;
-  const AttentionOperands& few_operands = takes_codes ? placed.codes : placed.numbers;
-  const auto add = [&](const Dim& wanted, const auto& launch) {
-    if (!wanted.is(0)) lowered.launches.push_back(launch(wanted));
-  };
-  if (problem.attention.has_codes()) lowered.configs.push_back(how_codes_are_read(problem, fewest));
-  const int64_t few = std::max(fewest, few_flash_queries(graph, node, problem, settings));
-  const int64_t one = std::min<int64_t>(1, fewest);  // the case that matters most
-  const bool adds_token = decodes && can_add_token(graph, node, problem).ok;
-  if (adds_token) leave_out_placing(lowered, 1 - has_few_queries(problem, one));
-  add(has_few_queries(problem, one), [&](const Dim& wanted) {
-    return flash_decode_launch(graph, node, problem,
-                               adds_token ? operands_of_past(problem) : few_operands, settings, one,
-                               adds_token, wanted, lowered);
-  });
-  add(has_few_queries(problem, fewest) - has_few_queries(problem, one), [&](const Dim& wanted) {
-    return flash_decode_launch(graph, node, problem, few_operands, settings, fewest,
-                               /*adds_token=*/false, wanted, lowered);
-  });
-  add(has_few_queries(problem, few) - has_few_queries(problem, fewest), [&](const Dim& wanted) {
-    return flash_launch(graph, node, problem, operands, settings, /*many=*/false, wanted);
-  });
-  add(1 - has_few_queries(problem, few), [&](const Dim& wanted) {
-    return prefills ? prefill_launch(graph, node, problem, operands, settings, wanted)
-                    : flash_launch(graph, node, problem, operands, settings, /*many=*/true, wanted);
-  });
-  check_lengths(problem, lowered);
-  return lowered;
+Support can_prefill(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem,
+                    const Settings& settings) {
+  if (Support once = walks_once(problem); !once) return once;
+  return supports_prefill(graph, node, problem, settings);
 }
 
-Lowered lower_flash(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  return lower(graph, node, settings, /*decodes=*/false, /*prefills=*/false);
-}
+enum class Needs : uint8_t { kDecode, kPrefill, kNeither };
 
-Lowered lower_prefill(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  return lower(graph, node, settings, /*decodes=*/false, /*prefills=*/true);
-}
-
-Lowered lower_flash_decode(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const bool prefills = supports_prefilling(graph, node, settings).ok;
-  return lower(graph, node, settings, /*decodes=*/true, prefills);
+template <Needs needs>
+Planned plan_attention(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  const AttentionProblem& problem = described.problem;
+  if (problem.is_packed()) return Planned::no("packed QKV is not supported");
+  if constexpr (needs == Needs::kDecode) {
+    if (Support answer = can_decode(graph, node, problem, settings); !answer) return answer;
+  }
+  Support prefills = Support::no("not asked");
+  if constexpr (needs != Needs::kNeither) {
+    prefills = can_prefill(graph, node, problem, settings);
+    if (needs == Needs::kPrefill && !prefills) return prefills;
+  }
+  const auto made = std::make_shared<const AttentionPlan>(graph, node, settings, problem,
+                                                          needs == Needs::kDecode, prefills.ok);
+  return Plan{made->ranges(), [made] { return made->lower(); }, made->queries()};
 }
 
 }  // namespace
 
 std::span<const Candidate> gpu_attention_candidates() {
   static constexpr std::array<Candidate, 3> table = {{
-      {"flash_decode", supports_flash_decoding, lower_flash_decode},
-      {"prefill", supports_prefilling, lower_prefill},
-      {"flash", supports_flash, lower_flash},
+      {"flash_decode", plan_attention<Needs::kDecode>},
+      {"prefill", plan_attention<Needs::kPrefill>},
+      {"flash", plan_attention<Needs::kNeither>},
   }};
   return table;
 }

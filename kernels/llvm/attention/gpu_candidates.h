@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "kernels/candidate.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -12,8 +12,8 @@
 // is split into exact bf16 terms (split_parts.h), which gives what f32 arithmetic would.
 #pragma once
 
-#include "kernels/candidate.h"
 #include "kernels/llvm/attention/key_cache.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -13,8 +13,8 @@
 // it is.
 #pragma once
 
-#include "kernels/candidate.h"
 #include "kernels/llvm/attention/key_cache.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/llvm/attention/place_heads.h"
 #include "kernels/llvm/attention/problem.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

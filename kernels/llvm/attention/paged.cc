@@ -384,12 +384,8 @@ class AttendPages : Paged {
   ValueId query_ = kNone, accumulators_ = kNone;  // scratch
 };
 
-Support supports_pages(const ir::Graph& graph, const ir::Node& node, const Settings&) {
-  return describe(graph, node).support;
-}
-
-Lowered lower_pages(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const Problem problem = describe(graph, node).problem;
+Lowered lower_pages(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                    const Problem& problem) {
   Lowered lowered;
   const std::array caches = {problem.attention.key_cache, problem.attention.value_cache};
   for (size_t i = 0; i < caches.size(); ++i) {
@@ -402,10 +398,19 @@ Lowered lower_pages(const ir::Graph& graph, const ir::Node& node, const Settings
   return lowered;
 }
 
+Planned plan_pages(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const auto described = describe(graph, node);
+  if (!described.support) return described.support;
+  return Plan::of({Skeleton::kPagedAttention},
+                  [&graph, &node, &settings, problem = described.problem] {
+                    return lower_pages(graph, node, settings, problem);
+                  });
+}
+
 }  // namespace
 
 std::span<const Candidate> paged_attention_candidates() {
-  static constexpr std::array<Candidate, 1> table = {{{"pages", supports_pages, lower_pages}}};
+  static constexpr std::array<Candidate, 1> table = {{{"pages", plan_pages}}};
   return table;
 }
 

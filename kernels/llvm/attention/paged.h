@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "kernels/candidate.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -12,7 +12,7 @@
 
 #include "kernels/llvm/attention/problem.h"
 #include "kernels/llvm/launch_writer.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

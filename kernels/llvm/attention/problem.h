@@ -6,7 +6,7 @@
 
 #include "base/support.h"
 #include "graph_partitioner/ir/fusions.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

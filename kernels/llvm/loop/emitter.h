@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "kernels/candidate.h"
 #include "kernels/llvm/launch_writer.h"
 #include "kernels/llvm/loop/problem.h"
 #include "kernels/llvm/tile_types.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

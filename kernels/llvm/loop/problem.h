@@ -11,7 +11,7 @@
 
 #include "graph_partitioner/ir/graph.h"
 #include "graph_partitioner/tiling/index_map.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "kernels/candidate.h"
 #include "kernels/llvm/loop/problem.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/llvm/scaled_dot/problem.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

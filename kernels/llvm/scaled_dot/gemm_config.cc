@@ -2,6 +2,7 @@
 #include "kernels/llvm/scaled_dot/gemm_config.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -12,6 +13,8 @@
 
 namespace tenon::kernels {
 namespace {
+
+constexpr std::array<int64_t, 8> kLastRows = {1, 8, 16, 32, 64, 256, 1024, 4096};
 
 constexpr int kMaxStages = 8;
 // Scales of a row in a stage, where they wait in registers for accumulators.
@@ -261,12 +264,30 @@ void add_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
 
 }  // namespace
 
-std::string GemmConfig::text() const {
-  const std::string split =
-      is_skinny() ? fmt::format("warp split-K {}{}", warp_split_k, resident_x ? ", x in smem" : "")
-                  : fmt::format("split-K {}", split_k);
-  return fmt::format("tile {}x{}, K/stage {}, {} stages, {}, {} CTA/SM, {:.1f} us expected",
-                     tile_m(), tile_n, k_per_stage(), stages, split, ctas_per_sm, microseconds);
+Dim GemmConfig::tiles(const FragmentLayout& layout, const Dim& rows) const {
+  return ceil_div(rows, Dim(tile_n)) * Dim(layout.row_units());
+}
+
+Dim GemmConfig::partial_bytes(const FragmentLayout& layout, const Dim& rows) const {
+  if (split_k == 1) return 0;
+  return tiles(layout, rows) * Dim(split_k * kFragmentRows * tile_n * int64_t{sizeof(float)});
+}
+
+PlannedKernel GemmConfig::planned(const FragmentLayout& layout, const Dim& rows) const {
+  KernelConfig config{is_skinny() ? Skeleton::kSkinnyGemm : Skeleton::kGemm,
+                      {{Knob::kTileM, tile_m()},
+                       {Knob::kTileN, tile_n},
+                       {Knob::kKPerStage, k_per_stage()},
+                       {Knob::kStages, stages}}};
+  if (is_skinny()) {
+    config.knobs.emplace_back(Knob::kWarpSplitK, warp_split_k);
+    if (resident_x) config.knobs.emplace_back(Knob::kResidentX, 1);
+  } else {
+    config.knobs.emplace_back(Knob::kSplitK, split_k);
+  }
+  config.knobs.emplace_back(Knob::kCtasPerSm, ctas_per_sm);
+  const Dim counters = split_k == 1 ? Dim(0) : tiles(layout, rows) * Dim(sizeof(int32_t));
+  return {std::move(config), microseconds, partial_bytes(layout, rows) + counters};
 }
 
 std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
@@ -313,9 +334,17 @@ std::vector<GemmConfig> rank_resident_configs(const FragmentLayout& layout, int6
   return configs;
 }
 
-std::vector<int64_t> row_buckets(const Dim& rows) {
-  if (rows.is_constant()) return {rows.value()};
-  return {1, 8, 16, 32, 64, 256, 1024, 4096};
+std::vector<RowRange> row_ranges(const Dim& rows) {
+  if (rows.is_constant()) return {{rows.value(), rows.value()}};
+  std::vector<RowRange> ranges;
+  int64_t first = 0;
+  for (const int64_t last : kLastRows) {
+    ranges.push_back({first, last == kLastRows.back() ? RowRange::kNoLimit : last});
+    first = last + 1;
+  }
+  return ranges;
 }
+
+int64_t most_ranked_rows() { return kLastRows.back(); }
 
 }  // namespace tenon::kernels

@@ -4,11 +4,11 @@
 // tokens).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "codegen/target.h"
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
+#include "kernels/planning/kernel_config.h"
 
 namespace tenon::kernels {
 
@@ -35,7 +35,10 @@ struct GemmConfig {
   bool accumulates_per_block(const FragmentLayout& layout) const {
     return resident_x && tile_n == 1 && units % 2 == 0 && layout.can_accumulate_per_block();
   }
-  std::string text() const;
+  // What the splits of K meet in, for up to `rows` rows of x.
+  Dim tiles(const FragmentLayout& layout, const Dim& rows) const;
+  Dim partial_bytes(const FragmentLayout& layout, const Dim& rows) const;
+  PlannedKernel planned(const FragmentLayout& layout, const Dim& rows) const;
 };
 
 // The best configs for up to `rows` rows of x, best first: bytes, products and dequantising against
@@ -47,7 +50,9 @@ std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t 
 std::vector<GemmConfig> rank_resident_configs(const FragmentLayout& layout, int64_t rows,
                                               const codegen::GpuTarget& gpu);
 
-// Rows up to which each kernel of a weight is made; the last one takes all others.
-std::vector<int64_t> row_buckets(const Dim& rows);
+// The rows that each kernel of a weight is made for.
+std::vector<RowRange> row_ranges(const Dim& rows);
+// As many rows as the last range is cut for.
+int64_t most_ranked_rows();
 
 }  // namespace tenon::kernels

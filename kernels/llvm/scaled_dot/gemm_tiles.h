@@ -13,7 +13,7 @@
 
 #include "kernels/llvm/scaled_dot/epilogue.h"
 #include "kernels/llvm/scaled_dot/packed_weight.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

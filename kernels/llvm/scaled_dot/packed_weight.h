@@ -13,7 +13,7 @@
 
 #include "codegen/tile/builder.h"
 #include "kernels/llvm/scaled_dot/problem.h"
-#include "kernels/lowered.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::kernels {
 

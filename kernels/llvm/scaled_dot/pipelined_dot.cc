@@ -76,14 +76,10 @@ class Emitter {
   // Steps of one stage each: rank_gemm_configs() takes no units that leave a rest.
   int64_t steps() const { return layout_.steps() / config_.units; }
 
-  Dim tiles_of(const Dim& rows) const {
-    return ceil_div(rows, Dim(config_.tile_n)) * Dim(layout_.row_units());
-  }
-
   ValueId declare_partial(const Dim& rows, Lowered& lowered) {
     if (config_.split_k == 1) return kNone;
-    const Dim bytes = tiles_of(rows) * Dim(config_.split_k * tile_elements() * 4);
-    return writer_.buffer("partial", DType::kF32, lowered.add_scratch(bytes));
+    return writer_.buffer("partial", DType::kF32,
+                          lowered.add_scratch(config_.partial_bytes(layout_, rows)));
   }
 
   ValueId declare_sides() {
@@ -92,7 +88,7 @@ class Emitter {
 
   ValueId declare_counters(const Dim& rows, Lowered& lowered) {
     if (config_.split_k == 1) return kNone;
-    lowered.counters.push_back(tiles_of(rows));
+    lowered.counters.push_back(config_.tiles(layout_, rows));
     return writer_.buffer(
         "counters", DType::kI32,
         BufferArgument::counters(static_cast<int32_t>(lowered.counters.size()) - 1));

@@ -5,7 +5,7 @@
 
 #include "base/support.h"
 #include "graph_partitioner/ir/fusions.h"
-#include "kernels/candidate.h"
+#include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 

@@ -4,19 +4,24 @@
 
 namespace tenon::kernels {
 
+RowPrologue::RowPrologue(const ir::Graph& graph, ir::Node loop, const Settings& settings)
+    : graph_(graph),
+      loop_(std::move(loop)),
+      settings_(settings),
+      alone_(loop_candidates()[0].plan(graph_, loop_, settings_)) {}
+
 Support RowPrologue::supports() const {
-  const Candidate& alone = loop_candidates()[0];
-  if (Support answer = alone.supports(graph, loop, settings); !answer) return answer;
+  if (!alone_.support) return alone_.support;
   Lowered unused;
-  return LoopRow::supports(describe_loop(graph, loop, unused), settings);
+  return LoopRow::supports(describe_loop(graph_, loop_, unused), settings_);
 }
 
 LoopRow RowPrologue::declare(LaunchWriter& writer, Lowered& lowered) const {
-  return LoopRow(writer, describe_loop(graph, loop, lowered), settings);
+  return LoopRow(writer, describe_loop(graph_, loop_, lowered), settings_);
 }
 
 void RowPrologue::add_launches(const Dim& wanted, Lowered& lowered) const {
-  Lowered alone = loop_candidates()[0].lower(graph, loop, settings);
+  Lowered alone = alone_.plan->lower();
   // Its constants and scratch come behind those that are there.
   const auto packed = static_cast<int32_t>(lowered.packed.size());
   const auto scratch = static_cast<int32_t>(lowered.scratch.size());

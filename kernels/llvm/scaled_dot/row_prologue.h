@@ -1,4 +1,4 @@
-// What makes the rows of a product, a norm before q, k and v: where rows are few every block of the
+// What makes the rows of a product, a norm before q, k and v: where rows are few every CTA of the
 // product's kernel computes them for itself; where they are many the loop has a launch of its own.
 #pragma once
 
@@ -6,16 +6,21 @@
 
 namespace tenon::kernels {
 
-struct RowPrologue {
-  const ir::Graph& graph;
-  const ir::Node& loop;
-  const Settings& settings;
+class RowPrologue {
+ public:
+  RowPrologue(const ir::Graph& graph, ir::Node loop, const Settings& settings);
 
   Support supports() const;
   // Inside of a product's kernel.
   LoopRow declare(LaunchWriter& writer, Lowered& lowered) const;
   // Into memory, for the Runs where `wanted` is 1 and not 0.
   void add_launches(const Dim& wanted, Lowered& lowered) const;
+
+ private:
+  const ir::Graph& graph_;
+  const ir::Node loop_;
+  const Settings& settings_;
+  Planned alone_;
 };
 
 }  // namespace tenon::kernels

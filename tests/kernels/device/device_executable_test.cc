@@ -1,6 +1,7 @@
 // How a program's launches get their TMA descriptors, counters and weights on a device. Programs
 // are written by hand, so that each holds just what is looked at.
-#include "kernels/device_executable.h"
+#include "kernels/running/device_executable.h"
+#include "kernels/build_program.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -14,7 +15,7 @@
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
-#include "kernels/shape_instance.h"
+#include "kernels/running/shape_instance.h"
 #include "tests/kernels/device/allocation_count.h"
 #include "tests/kernels/device/stub_driver.h"
 
@@ -137,7 +138,7 @@ class DeviceExecutableTest : public ::testing::Test {
     settings.host = codegen::detect_host();
     settings.gpu = device_->description().target();
     settings.gpu->pipelines = true;
-    settings.only_candidate = "pipelined";
+    settings.tuning.candidate = "pipelined";
     return settings;
   }
 
@@ -596,7 +597,7 @@ TEST_F(DeviceExecutableTest, AProductBehindAPatientLaunchWaitsForItsEnd) {
   const ir::Graph graph = product(kN, kK, R"(input %half: f16[rows,256]
   %x: f16[rows,{1}] = Concat(%half, %half) {{axis=1}})");
   Settings settings = pipelined();
-  settings.only_candidate.clear();
+  settings.tuning.candidate.clear();
   const auto executable = build_on_device(graph, settings, device_, {.inputs_ready = true});
   const Buffer half(device_, kRows * kK, "half"), y(device_, kRows * kN * 2, "y");
   device::Stream stream(device_);

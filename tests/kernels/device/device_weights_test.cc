@@ -1,4 +1,4 @@
-#include "kernels/device_weights.h"
+#include "kernels/running/device_weights.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "graph_partitioner/ir/text.h"
-#include "kernels/program.h"
+#include "kernels/running/program.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::kernels {

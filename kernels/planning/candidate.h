@@ -1,0 +1,43 @@
+// One way to run one kind of fused node. All candidates have this one signature; selector.cc holds
+// the ordered tables.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "codegen/target.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/planning/plan.h"
+
+namespace tenon::kernels {
+
+// kInt8: activations of block-scaled dots may be int8. kTf32: both operands of dots of f32 with
+// constant f32 weights may be rounded to tf32.
+enum class Precision { kExact, kInt8, kTf32 };
+
+// What only tests, benchmarks and tuners turn.
+struct TuningOverrides {
+  std::string candidate;                 // consider no other one; empty: all
+  RowRange candidate_rows;               // and only for these rows; others take the rest
+  int rank = 0;                          // which of a range's configs, best first
+  bool reads_inputs_before_wait = true;  // what the caller brings is read before the wait of PDL
+  bool neighbours = false;               // launches of other executables overlap these
+};
+
+struct Settings {
+  codegen::HostTarget host;
+  std::optional<codegen::GpuTarget> gpu;  // where kernels run; empty: on the host
+  // Kernels made for `gpu` are interpreted on the host (codegen/interpret.h): how tests judge them.
+  bool emulate = false;
+  Precision precision = Precision::kExact;
+  TuningOverrides tuning = {};
+};
+
+// Plans without making code: `plan` is asked of every node that might be claimed.
+struct Candidate {
+  std::string_view name;
+  Planned (*plan)(const ir::Graph& graph, const ir::Node& node, const Settings& settings);
+};
+
+}  // namespace tenon::kernels

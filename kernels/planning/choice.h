@@ -1,0 +1,35 @@
+// Which candidates run a node, and why the others do not.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/planning/plan.h"
+
+namespace tenon::kernels {
+
+struct Verdict {
+  std::string_view candidate;
+  Support support;
+};
+
+// The plan of one candidate, for some of the node's rows.
+struct PartChoice {
+  std::string_view candidate;
+  RowRange rows;
+  Plan plan;
+};
+
+struct Choice {
+  std::vector<PartChoice> parts;  // by rows, without gaps; empty: nobody can, see reason()
+  std::vector<Verdict> verdicts;  // in table order, those behind the winner included
+
+  bool ok() const { return !parts.empty(); }
+  std::string chosen() const;  // "flash_decode"; "flash_decode (rows <= 16), prefill (rows > 16)"
+  std::string reason() const;
+  // Of the only part; tests look at what was made of it.
+  Lowered lower() const { return parts.at(0).plan.lower(); }
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,38 @@
+#include "kernels/planning/lowered.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "base/guard_pages.h"
+#include "base/thread_pool.h"
+
+namespace tenon::kernels {
+
+std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes) {
+  constexpr size_t kCacheLine = 64, kHugePage = size_t{2} << 20;
+  if (guards_pages()) return guarded_bytes(bytes, kCacheLine);
+  // Weights are read from end to end: with small pages every 4 KiB waits for an address.
+  const bool large = bytes >= kHugePage;
+  void* data = nullptr;
+  if (posix_memalign(&data, large ? kHugePage : kCacheLine, std::max(bytes, kCacheLine)) != 0) {
+    throw std::bad_alloc();
+  }
+  if (large) madvise(data, bytes, MADV_HUGEPAGE);  // advice: no matter if it is not taken
+  return {static_cast<std::byte*>(data), [](std::byte* owned) { std::free(owned); }};
+}
+
+std::shared_ptr<std::byte[]> pack_whole(size_t bytes, const PackPiece& pack, size_t unit) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const size_t piece = std::max<size_t>(1, kPiece / unit) * unit;
+  auto whole = aligned_bytes(bytes);
+  parallel_for_each(static_cast<int64_t>((bytes + piece - 1) / piece), [&](int64_t i) {
+    const size_t first = static_cast<size_t>(i) * piece;
+    pack(static_cast<int64_t>(first), {whole.get() + first, std::min(piece, bytes - first)});
+  });
+  return whole;
+}
+
+}  // namespace tenon::kernels

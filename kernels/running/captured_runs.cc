@@ -1,0 +1,74 @@
+#include "kernels/running/captured_runs.h"
+
+#include <algorithm>
+
+namespace tenon::kernels {
+
+using device::Address;
+using device::Graph;
+using device::GraphHandle;
+using device::Stream;
+
+CapturedRuns::Captured* CapturedRuns::find(const ShapeInstance* instance,
+                                           const std::vector<Address>& callers) {
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Captured& captured) {
+    return captured.instance.get() == instance && captured.callers == callers;
+  });
+  if (found == graphs_.end()) return nullptr;
+  if (found != graphs_.begin()) std::rotate(graphs_.begin(), found, found + 1);
+  return &graphs_.front();
+}
+
+// The entry to capture into: a new one while there is room, else the one of this shape that was
+// used least recently.
+CapturedRuns::Captured& CapturedRuns::place_for(
+    const std::shared_ptr<const ShapeInstance>& instance) {
+  const auto same = [&](const Captured& captured) { return captured.instance == instance; };
+  const auto count = static_cast<size_t>(std::count_if(graphs_.begin(), graphs_.end(), same));
+  if (count >= kGraphsPerShape) {
+    const auto oldest = std::find_if(graphs_.rbegin(), graphs_.rend(), same).base() - 1;
+    std::rotate(graphs_.begin(), oldest, oldest + 1);
+    return graphs_.front();
+  }
+  if (graphs_.size() >= kGraphs) graphs_.pop_back();
+  graphs_.insert(graphs_.begin(), Captured{instance, {}, nullptr});
+  return graphs_.front();
+}
+
+GraphHandle CapturedRuns::capture(const std::shared_ptr<device::Device>& device,
+                                  const std::function<void(Stream&)>& enqueue) {
+  if (recorder_ == nullptr) recorder_ = std::make_unique<Stream>(device);
+  recorder_->begin_capture();
+  try {
+    enqueue(*recorder_);
+  } catch (...) {
+    // The stream must leave capture, whatever is thrown on the way.
+    recorder_.reset();
+    throw;
+  }
+  return recorder_->end_capture();
+}
+
+void CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& stream,
+                       const std::shared_ptr<const ShapeInstance>& instance,
+                       const std::vector<Address>& callers,
+                       const std::function<void(Stream&)>& enqueue) {
+  Captured* captured = find(instance.get(), callers);
+  if (captured != nullptr && captured->graph != nullptr) return stream.launch(*captured->graph);
+  const bool seen = std::any_of(graphs_.begin(), graphs_.end(),
+                                [&](const Captured& other) { return other.instance == instance; });
+  if (!seen) {
+    place_for(instance).callers = callers;
+    return enqueue(stream);
+  }
+  Captured& place = captured != nullptr ? *captured : place_for(instance);
+  place.callers.clear();  // until the graph is what it says
+  if (place.graph == nullptr || !place.graph->update(capture(device, enqueue))) {
+    place.graph.reset();
+    place.graph = std::make_unique<Graph>(device, capture(device, enqueue));
+  }
+  place.callers = callers;
+  stream.launch(*place.graph);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,43 @@
+// CUDA graphs of one run state: each holds the launches of one shape for one set of the caller's
+// addresses. Bounded in number; a shape that came once is not captured.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/device/stream.h"
+#include "kernels/running/shape_instance.h"
+
+namespace tenon::kernels {
+
+class CapturedRuns {
+ public:
+  // Launches what `enqueue` puts on the stream it is given: by a graph where one fits or is worth
+  // capturing, else directly.
+  void run(const std::shared_ptr<device::Device>& device, device::Stream& stream,
+           const std::shared_ptr<const ShapeInstance>& instance,
+           const std::vector<device::Address>& callers,
+           const std::function<void(device::Stream&)>& enqueue);
+  // Addresses that graphs hold have changed.
+  void forget() { graphs_.clear(); }
+
+  size_t size() const { return graphs_.size(); }
+
+ private:
+  struct Captured {
+    std::shared_ptr<const ShapeInstance> instance;
+    std::vector<device::Address> callers;
+    std::unique_ptr<device::Graph> graph;  // null: seen once
+  };
+  Captured* find(const ShapeInstance* instance, const std::vector<device::Address>& callers);
+  Captured& place_for(const std::shared_ptr<const ShapeInstance>& instance);
+  device::GraphHandle capture(const std::shared_ptr<device::Device>& device,
+                              const std::function<void(device::Stream&)>& enqueue);
+
+  static constexpr size_t kGraphsPerShape = 4, kGraphs = 32;
+  std::unique_ptr<device::Stream> recorder_;  // capture never disturbs the caller's stream
+  std::vector<Captured> graphs_;              // most recent first
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,494 @@
+#include "kernels/running/device_executable.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <mutex>
+
+#include "base/convert.h"
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/thread_pool.h"
+#include "kernels/device/stream.h"
+#include "kernels/running/captured_runs.h"
+#include "kernels/running/device_weights.h"
+#include "kernels/running/index_watch.h"
+#include "kernels/running/instances.h"
+#include "kernels/running/program.h"
+#include "kernels/running/state_pool.h"
+#include "kernels/running/tma_descriptors.h"
+
+namespace tenon::kernels {
+namespace {
+
+using device::Address;
+using device::Buffer;
+using device::Device;
+using device::Event;
+using device::LoadedKernel;
+using device::Stream;
+
+Address address_in(const void* data) { return reinterpret_cast<Address>(data); }
+
+// What one Run needs for itself. Its arena belongs to the stream of its last Run until that Run has
+// ended.
+struct DeviceRunState {
+  RunShapes shapes;
+  Buffer arena;
+  Buffer counters;  // zero between Runs
+  // Values that follow from the shapes: made when those change, copied before the next launch.
+  std::vector<std::byte> shape_bytes;
+  std::vector<size_t> shape_offsets;  // one per ShapeWrite
+  Buffer shape_values;
+  bool shape_values_stale = false;
+  std::vector<Address> slots;                   // per slot
+  std::vector<Address> callers;                 // inputs and outputs, in the order of callers_
+  bool is_bound = false;                        // slots, arguments and copies are for these callers
+  std::vector<uint64_t> arguments;              // of all launches, one launch after the other
+  std::vector<TmaDescriptors> tma_descriptors;  // per launch
+  std::vector<Buffer> aligned;              // copies of what fetches_ are of, where they are needed
+  device::StreamHandle stream = nullptr;    // of the last Run
+  std::shared_ptr<const void> stream_kept;  // where it would go before this state
+  std::unique_ptr<Event> finished;          // its end, recorded when someone wants to know it
+  bool in_flight = false, end_recorded = false;
+  std::unique_ptr<Stream> own_stream;  // where the caller brings none
+  CapturedRuns captured;
+  IndexFlags flags;
+};
+
+class DeviceExecutable final : public Executable {
+ public:
+  DeviceExecutable(Program program, const codegen::GpuTarget& target,
+                   std::shared_ptr<Device> device, DeviceRunOptions options)
+      : program_(std::move(program)),
+        device_(std::move(device)),
+        options_(options),
+        instances_(program_, 1) {
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      const Slot& described = program_.slots[slot];
+      if (!is_callers(slot)) continue;
+      callers_.push_back({slot, described.kind == Slot::Kind::kInput, described.index});
+    }
+    plan_arguments();
+    if (device_ == nullptr) {
+      for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
+      return;
+    }
+    // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
+    // thread is to be had kernels are loaded afterwards.
+    auto loaded = std::async([&] { return load_kernels(); });
+    const Stopwatch watch;
+    weights_ = DeviceWeights(device_, program_);
+    program_.phases.push_back({"weights", watch.milliseconds()});
+    program_.phases.push_back({"machine code", loaded.get()});
+    watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
+  }
+
+  ~DeviceExecutable() override {
+    for (const auto& state : states_.idle()) {
+      try {
+        drain(*state);
+      } catch (const std::exception&) {
+        // A device that failed has nothing in flight.
+      }
+    }
+  }
+
+  void run(RunContext& context) override {
+    if (device_ == nullptr) {
+      throw UserError(
+          "this session was compiled for a GPU that is not in this machine: it can be saved and "
+          "inspected, but not run");
+    }
+    auto lease = states_.lease([&] { return new_state(); },
+                               [stream = context.stream()](const DeviceRunState& state) {
+                                 return state.stream == stream;
+                               });
+    DeviceRunState& state = *lease;
+    state.flags.check(program_);  // of the Run before
+    Stream stream = open_stream(context, state);
+    if (instances_.read(context, state.shapes)) adopt(state);
+    if (take_addresses(context, state)) bind(state);
+    const device::CurrentHere current(*device_);  // from here on nobody else is called
+    take_over(state, stream);
+    if (state.shape_values_stale) send_shape_values(state, stream);
+    // Of a capture that is not ours nothing runs now, and all of it again and again later.
+    const bool is_recorded = stream.capturing();
+    if (is_recorded) lease.keep();
+    if (LaunchObserver* observer = context.observer(); observer != nullptr && !is_recorded) {
+      enqueue_observed(stream, state, *observer);
+    } else if (options_.graphs && !is_recorded) {
+      state.captured.run(device_, stream, state.shapes.instance, state.callers,
+                         [&](Stream& target) { enqueue(target, state); });
+    } else {
+      enqueue(stream, state);
+    }
+    if (is_recorded) return;
+    if (state.stream_kept == nullptr && !options_.streams_last) record_end(state);
+    if (context.stream() != nullptr) return;
+    stream.synchronize(options_.deadline);
+    state.in_flight = false;
+    state.flags.check(program_);
+  }
+
+  void check_finished() override {
+    states_.each_idle([&](DeviceRunState& state) { state.flags.check(program_); });
+  }
+
+  const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
+  const std::vector<KernelReport>& kernels() const override { return program_.kernels; }
+  size_t weight_bytes() const override { return program_.weight_bytes; }
+  size_t packed_bytes() const override { return program_.packed_bytes; }
+  const std::vector<BuildPhase>& phases() const override { return program_.phases; }
+
+ private:
+  // Where an argument of a launch comes from: a slot's address, or a number of the instance.
+  struct Argument {
+    bool is_slot = false;
+    size_t index = 0;  // slot, or position in ShapeInstance::indices
+  };
+  // A slot whose memory the caller brings.
+  struct Caller {
+    size_t slot;
+    bool is_input;
+    size_t index;  // of the graph's input or output
+  };
+  struct Patch {
+    size_t position, caller;
+  };
+  // A caller's buffer that a launch's copies read.
+  struct Fetch {
+    size_t launch, number;  // in CompiledLaunch::fetched
+    Patch patch;
+  };
+
+  bool is_callers(size_t slot) const {
+    const Slot::Kind kind = program_.slots[slot].kind;
+    return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
+  }
+
+  void plan_arguments() {
+    size_t next_index = 0;
+    for (const CompiledLaunch& launch : program_.launches) {
+      auto slot = launch.slots.begin();
+      for (const bool is_buffer : launch.is_buffer) {
+        if (is_buffer && is_callers(*slot)) {
+          const auto caller = std::ranges::find(callers_, *slot, &Caller::slot);
+          patches_.push_back({arguments_.size(), static_cast<size_t>(caller - callers_.begin())});
+        }
+        arguments_.push_back(is_buffer ? Argument{true, *slot++} : Argument{false, next_index++});
+      }
+    }
+    plan_fetches();
+  }
+
+  void plan_fetches() {
+    size_t first = 0;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      for (size_t number = 0; number < launch.fetched.size(); ++number) {
+        const size_t position = first + launch.fetched[number].parameter;
+        const auto patch = std::ranges::find(patches_, position, &Patch::position);
+        if (patch != patches_.end()) fetches_.push_back({i, number, *patch});
+      }
+      first += launch.is_buffer.size();
+    }
+  }
+
+  // Returns how many milliseconds it took.
+  double load_kernels() {
+    const Stopwatch whole;
+    kernels_.resize(program_.gpu_code.size());
+    program_.kernels.resize(kernels_.size());
+    parallel_for_each(static_cast<int64_t>(kernels_.size()), [&](int64_t i) {
+      const Stopwatch watch;
+      kernels_[i] = device_->load(*program_.gpu_code[i]);
+      program_.kernels[i].compile_ms += watch.milliseconds();
+    });
+    return whole.milliseconds();
+  }
+
+  std::unique_ptr<DeviceRunState> new_state() {
+    auto state = std::make_unique<DeviceRunState>();
+    state->shapes = instances_.make_shapes();
+    state->slots.resize(program_.slots.size());
+    state->callers.resize(callers_.size());
+    state->arguments.resize(arguments_.size());
+    for (const CompiledLaunch& launch : program_.launches) {
+      state->tma_descriptors.emplace_back(kernels_[launch.gpu_code]->tma_descriptors);
+    }
+    state->aligned.resize(fetches_.size());
+    state->finished = std::make_unique<Event>(device_);
+    if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
+    return state;
+  }
+
+  Stream open_stream(RunContext& context, DeviceRunState& state) {
+    if (context.stream() != nullptr) {
+      return Stream(device_, static_cast<device::StreamHandle>(context.stream()));
+    }
+    if (state.own_stream == nullptr) state.own_stream = std::make_unique<Stream>(device_);
+    return Stream(device_, state.own_stream->handle());
+  }
+
+  // The arena may still be read by the Run that had it before, on another stream.
+  void take_over(DeviceRunState& state, Stream& stream) const {
+    // A stream that nobody keeps alive may be another one under the same handle.
+    const bool is_same =
+        state.stream == stream.handle() && (state.stream_kept != nullptr || options_.streams_last);
+    if (!is_same) {
+      if (state.in_flight) {
+        record_end(state);
+        stream.wait(*state.finished);
+      }
+      state.stream = stream.handle();
+      state.stream_kept = Stream::keep_alive(state.stream);
+    }
+    state.in_flight = true;
+    state.end_recorded = false;
+  }
+
+  void record_end(DeviceRunState& state) const {
+    if (!state.end_recorded) Stream(device_, state.stream).record(*state.finished);
+    state.end_recorded = true;
+  }
+
+  // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
+  // Run.
+  void adopt(DeviceRunState& state) {
+    state.is_bound = false;
+    auto instance = std::move(state.shapes.instance);
+    const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
+    if (arena_bytes > state.arena.bytes()) {
+      drain(state);
+      state.captured.forget();
+      state.arena = Buffer();
+      if (options_.memory_limit > 0 && arena_bytes > options_.memory_limit) {
+        throw device::OutOfMemory("intermediate results need " + std::to_string(arena_bytes) +
+                                  " bytes, and memory_limit allows " +
+                                  std::to_string(options_.memory_limit));
+      }
+      state.arena = Buffer(device_, arena_bytes, "the intermediate results of a partition");
+    }
+    make_counters(state, static_cast<size_t>(instance->counter_bytes));
+    for (size_t slot = 0; slot < state.slots.size(); ++slot) {
+      const auto offset = static_cast<Address>(instance->offsets[slot]);
+      const Slot::Kind kind = program_.slots[slot].kind;
+      if (kind == Slot::Kind::kArena) state.slots[slot] = state.arena.address() + offset;
+      if (kind == Slot::Kind::kCounters) state.slots[slot] = state.counters.address() + offset;
+      if (kind == Slot::Kind::kConstant) state.slots[slot] = weights_.address(slot);
+    }
+    make_shape_values(state, *instance);
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const Argument& argument = arguments_[i];
+      state.arguments[i] = argument.is_slot
+                               ? state.slots[argument.index]
+                               : static_cast<uint64_t>(instance->indices[argument.index]);
+    }
+    state.shapes.instance = std::move(instance);
+  }
+
+  // Zero before any stream may use them: nobody zeroes them again.
+  void make_counters(DeviceRunState& state, size_t bytes) {
+    if (bytes <= state.counters.bytes()) return;
+    drain(state);
+    state.captured.forget();
+    state.counters = Buffer();
+    Buffer counters(device_, bytes, "the counters of a partition");
+    Stream stream(device_);
+    stream.fill(counters.address(), 0, bytes);
+    stream.synchronize(options_.deadline);
+    state.counters = std::move(counters);
+  }
+
+  // No kernel reads this state's memory any more.
+  void drain(DeviceRunState& state) const {
+    if (!state.in_flight) return;
+    record_end(state);
+    state.finished->synchronize();
+    state.in_flight = false;
+  }
+
+  void make_shape_values(DeviceRunState& state, const ShapeInstance& instance) {
+    constexpr size_t kAlignment = 16;
+    state.shape_bytes.clear();
+    state.shape_offsets.clear();
+    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
+      const DType dtype = program_.shape_writes[i].dtype;
+      const std::vector<int64_t>& extents = instance.shape_writes[i];
+      const size_t first = (state.shape_bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+      state.shape_offsets.push_back(first);
+      state.shape_bytes.resize(first + storage_bytes(dtype, static_cast<int64_t>(extents.size())));
+      store_extents(dtype, extents, state.shape_bytes.data() + first);
+    }
+    if (state.shape_bytes.size() > state.shape_values.bytes()) {
+      drain(state);
+      state.captured.forget();
+      state.shape_values =
+          Buffer(device_, state.shape_bytes.size(), "sizes that a partition computes with");
+    }
+    for (size_t i = 0; i < state.shape_offsets.size(); ++i) {
+      const size_t slot = program_.shape_writes[i].slot;
+      if (!is_callers(slot)) state.slots[slot] = shape_value(state, i);
+    }
+    state.shape_values_stale = !state.shape_bytes.empty();
+  }
+
+  static Address shape_value(const DeviceRunState& state, size_t write) {
+    return state.shape_values.address() + state.shape_offsets[write];
+  }
+
+  static void send_shape_values(DeviceRunState& state, Stream& stream) {
+    stream.copy(state.shape_values.address(), address_in(state.shape_bytes.data()),
+                state.shape_bytes.size());
+    state.shape_values_stale = false;
+  }
+
+  // Whether something of the caller's is elsewhere than what `state` is bound to. A Run has
+  // hundreds of buffers, and a warm one finds all of them where they were.
+  bool take_addresses(RunContext& context, DeviceRunState& state) const {
+    const ShapeInstance& instance = *state.shapes.instance;
+    for (size_t i = 0; i < callers_.size(); ++i) {
+      const Caller& caller = callers_[i];
+      const void* data = caller.is_input
+                             ? state.shapes.inputs[caller.index].data
+                             : context.output(caller.index, instance.outputs[caller.index]);
+      if (state.callers[i] == address_in(data)) continue;
+      state.callers[i] = address_in(data);
+      state.is_bound = false;
+    }
+    return !state.is_bound;
+  }
+
+  // Throws UserError where buffers may not be where they are.
+  void bind(DeviceRunState& state) {
+    for (size_t i = 0; i < callers_.size(); ++i) state.slots[callers_[i].slot] = state.callers[i];
+    for (const Patch& patch : patches_) {
+      state.arguments[patch.position] = state.callers[patch.caller];
+    }
+    for (size_t i = 0; i < program_.launches.size(); ++i) is_left_out(state, i);  // or refused
+    for (size_t i = 0; i < fetches_.size(); ++i) {
+      if (!is_aligned(state, fetches_[i])) make_aligned(state, i);
+    }
+    state.is_bound = true;
+  }
+
+  bool is_left_out(const DeviceRunState& state, size_t number) const {
+    const CompiledLaunch& launch = program_.launches[number];
+    if (!launch.elidable_copy) return false;
+    return is_brought(launch, state.shapes.instance->launches[number],
+                      state.slots[launch.elidable_copy->from],
+                      state.slots[launch.elidable_copy->to]);
+  }
+
+  static bool is_aligned(const DeviceRunState& state, const Fetch& fetch) {
+    constexpr Address kFetchAlignment = 16;
+    return state.callers[fetch.patch.caller] % kFetchAlignment == 0;
+  }
+  static size_t bytes_of(const DeviceRunState& state, const Fetch& fetch) {
+    const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[fetch.launch];
+    return static_cast<size_t>(size.fetched_bytes[fetch.number]);
+  }
+
+  // The launch reads a copy; enqueue() fills it.
+  void make_aligned(DeviceRunState& state, size_t number) {
+    Buffer& copy = state.aligned[number];
+    if (const size_t bytes = bytes_of(state, fetches_[number]); bytes > copy.bytes()) {
+      drain(state);
+      state.captured.forget();
+      copy = Buffer();
+      copy = Buffer(device_, bytes, "an input that begins at no multiple of 16 bytes");
+    }
+    state.arguments[fetches_[number].patch.position] = copy.address();
+  }
+
+  // Events between the launches tell when each ran; the clocks meet at the first.
+  void enqueue_observed(Stream& stream, DeviceRunState& state, LaunchObserver& observer) const {
+    std::vector<std::unique_ptr<Event>> marks;
+    const auto mark = [&] {
+      marks.push_back(std::make_unique<Event>(device_, true));
+      stream.record(*marks.back());
+    };
+    stream.synchronize(options_.deadline);
+    const auto start = std::chrono::steady_clock::now();
+    mark();
+    enqueue(stream, state, mark);
+    stream.synchronize(options_.deadline);
+    const auto time_of = [&](size_t i) {
+      const std::chrono::duration<float, std::milli> passed(
+          Event::milliseconds(*marks[0], *marks[i]));
+      return start + std::chrono::duration_cast<std::chrono::nanoseconds>(passed);
+    };
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      observer.launched(program_.launches[i].node, time_of(i), time_of(i + 1));
+    }
+  }
+
+  void enqueue(Stream& stream, DeviceRunState& state,
+               const std::function<void()>& launched = {}) const {
+    const ShapeInstance& instance = *state.shapes.instance;
+    const uint64_t* arguments = state.arguments.data();
+    // Launches read inputs before they wait (PDL), so the first waits for all that may still be
+    // making these. So does one behind a launch that launches no dependents, or behind a copy:
+    // programs count on what those wrote.
+    bool after_all = !options_.inputs_ready;
+    for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      for (; fetch < fetches_.size() && fetches_[fetch].launch == i; ++fetch) {
+        if (is_aligned(state, fetches_[fetch])) continue;
+        stream.copy(state.aligned[fetch].address(), state.callers[fetches_[fetch].patch.caller],
+                    bytes_of(state, fetches_[fetch]));
+        after_all = true;
+      }
+      const std::span of_launch(arguments, launch.is_buffer.size());
+      const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
+      for (const ShapeInstance::Check& check : instance.launches[i].checks) {
+        after_all = watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i),
+                                    after_all);
+      }
+      if (tasks > 0) {
+        stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
+                      state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
+                      {.shared_bytes = launch.shared_bytes, .after_all = after_all});
+        after_all = !program_.dependencies.launches_dependents(i);
+      }
+      arguments += of_launch.size();
+      if (launched) launched();
+    }
+    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
+      const ShapeWrite& write = program_.shape_writes[i];
+      const auto count = static_cast<int64_t>(instance.shape_writes[i].size());
+      if (!is_callers(write.slot) || count == 0) continue;
+      stream.copy(state.slots[write.slot], shape_value(state, i),
+                  storage_bytes(write.dtype, count));
+    }
+    for (const ShapeInstance::Copy& copy : instance.copies) {
+      if (copy.bytes == 0 || state.slots[copy.to] == state.slots[copy.from]) continue;
+      stream.copy(state.slots[copy.to], state.slots[copy.from], static_cast<size_t>(copy.bytes));
+    }
+  }
+
+  Program program_;
+  std::shared_ptr<Device> device_;
+  DeviceRunOptions options_;
+  DeviceWeights weights_;
+  std::vector<std::shared_ptr<const LoadedKernel>> kernels_;
+  std::unique_ptr<IndexWatch> watch_;
+  Instances instances_;
+  StatePool<DeviceRunState> states_;
+  std::vector<Caller> callers_;      // inputs and outputs
+  std::vector<Argument> arguments_;  // of all launches
+  std::vector<Patch> patches_;       // arguments that are the caller's addresses
+  std::vector<Fetch> fetches_;       // those that copies read, in the order of launches
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> run_on_device(Program program, const codegen::GpuTarget& target,
+                                          std::shared_ptr<device::Device> device,
+                                          const DeviceRunOptions& options) {
+  return std::make_unique<DeviceExecutable>(std::move(program), target, std::move(device), options);
+}
+
+}  // namespace tenon::kernels

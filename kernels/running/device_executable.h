@@ -1,0 +1,31 @@
+// A partition that runs on a GPU: the same program as on the host, with device code, device memory
+// and, where wanted, CUDA graphs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "kernels/device/device.h"
+#include "kernels/running/executable.h"
+#include "kernels/running/program.h"
+
+namespace tenon::kernels {
+
+struct DeviceRunOptions {
+  bool graphs = false;                    // capture the launches of a shape that came before
+  size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
+  std::chrono::milliseconds deadline{0};  // for waits; 0: none
+  bool streams_last = false;              // the callers' streams outlive the executable
+  // Inputs are there before what is enqueued when a Run begins, so its launches may overlap that.
+  // Others must come between two Runs of the executable: what a launch owns is used before its
+  // wait.
+  bool inputs_ready = false;
+};
+
+// Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory
+// naming the weight that does not fit.
+std::unique_ptr<Executable> run_on_device(Program program, const codegen::GpuTarget& target,
+                                          std::shared_ptr<device::Device> device,
+                                          const DeviceRunOptions& options);
+
+}  // namespace tenon::kernels

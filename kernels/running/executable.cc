@@ -1,0 +1,218 @@
+#include "kernels/running/executable.h"
+
+#include <cstring>
+#include <functional>
+
+#include "base/guard_pages.h"
+#include "base/parallel_region.h"
+#include "codegen/interpret.h"
+#include "kernels/running/instances.h"
+#include "kernels/running/program.h"
+#include "kernels/running/state_pool.h"
+
+namespace tenon::kernels {
+namespace {
+
+struct RunState {
+  RunShapes shapes;
+  std::shared_ptr<std::byte[]> arena;
+  int64_t arena_bytes = 0;
+  std::vector<std::shared_ptr<std::byte[]>> guarded;  // instead, per slot, where pages are guarded
+  std::shared_ptr<std::byte[]> counters;              // zero between Runs
+  int64_t counter_bytes = 0;
+  std::vector<void*> slots;     // per slot
+  std::vector<void*> pointers;  // buffers of all launches, one launch after the other
+};
+
+// The arguments of one launch. A lambda that captures one pointer fits into std::function.
+struct Call {
+  const CompiledLaunch& launch;
+  void* const* buffers;
+  const int64_t* indices;
+
+  void operator()(int64_t first, int64_t last) const {
+    if (launch.function != nullptr) return launch.function(buffers, indices, first, last);
+    codegen::interpret(*launch.interpreted, {buffers, launch.slots.size()},
+                       {indices, launch.indices.size()}, first, last);
+  }
+};
+
+class CompiledExecutable final : public Executable {
+ public:
+  CompiledExecutable(Program program, int threads)
+      : program_(std::move(program)), instances_(program_, threads), threads_(threads) {
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      if (is_callers(slot)) caller_slots_.push_back(slot);
+    }
+    for (const CompiledLaunch& launch : program_.launches) {
+      for (size_t slot : launch.slots) {
+        if (is_callers(slot)) patches_.push_back({pointer_count_, slot});
+        ++pointer_count_;
+      }
+    }
+  }
+
+  void run(RunContext& context) override {
+    auto lease = states_.lease([&] { return new_state(); });
+    RunState& state = *lease;
+    if (instances_.read(context, state.shapes)) adopt(state);
+    bind(context, state);
+    write_shape_values(state);
+    if (state.shapes.instance->is_parallel) {
+      launch_in_region(context, state);
+    } else {
+      launch_all(context, state, nullptr);
+    }
+    copy_outputs(state);
+  }
+
+  const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
+  const std::vector<BuildPhase>& phases() const override { return program_.phases; }
+  const std::vector<KernelReport>& kernels() const override { return program_.kernels; }
+  size_t weight_bytes() const override { return program_.weight_bytes; }
+  size_t packed_bytes() const override { return program_.packed_bytes; }
+
+ private:
+  bool is_callers(size_t slot) const {
+    const Slot::Kind kind = program_.slots[slot].kind;
+    return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
+  }
+
+  std::unique_ptr<RunState> new_state() {
+    auto state = std::make_unique<RunState>();
+    state->shapes = instances_.make_shapes();
+    state->slots.resize(program_.slots.size());
+    state->pointers.resize(pointer_count_);
+    return state;
+  }
+
+  // Makes `state` fit its shapes: the arena and every pointer that does not change from Run to
+  // Run.
+  void adopt(RunState& state) {
+    // Put back at the end: a state without one is made to fit again.
+    auto instance = std::move(state.shapes.instance);
+    if (guards_pages()) {
+      state.guarded.assign(program_.slots.size(), nullptr);
+    } else if (instance->arena_bytes > state.arena_bytes) {
+      state.arena.reset();
+      state.arena_bytes = 0;
+      state.arena = aligned_bytes(static_cast<size_t>(instance->arena_bytes));
+      state.arena_bytes = instance->arena_bytes;
+    }
+    if (instance->counter_bytes > state.counter_bytes) {
+      state.counters = aligned_bytes(static_cast<size_t>(instance->counter_bytes));
+      std::memset(state.counters.get(), 0, static_cast<size_t>(instance->counter_bytes));
+      state.counter_bytes = instance->counter_bytes;
+    }
+    for (size_t slot = 0; slot < state.slots.size(); ++slot) {
+      const int64_t offset = instance->offsets[slot];
+      const Slot::Kind kind = program_.slots[slot].kind;
+      if (kind == Slot::Kind::kArena && guards_pages()) {
+        state.guarded[slot] = guarded_bytes(static_cast<size_t>(instance->sizes[slot]), 1);
+        state.slots[slot] = state.guarded[slot].get();
+      } else if (kind == Slot::Kind::kArena) {
+        state.slots[slot] = state.arena == nullptr ? nullptr : state.arena.get() + offset;
+      } else if (kind == Slot::Kind::kCounters) {
+        state.slots[slot] = state.counters == nullptr ? nullptr : state.counters.get() + offset;
+      } else if (kind == Slot::Kind::kConstant) {
+        state.slots[slot] = const_cast<void*>(program_.slots[slot].data.get());
+      }
+    }
+    size_t position = 0;
+    for (const CompiledLaunch& launch : program_.launches) {
+      for (size_t slot : launch.slots) state.pointers[position++] = state.slots[slot];
+    }
+    state.shapes.instance = std::move(instance);
+  }
+
+  void bind(RunContext& context, RunState& state) const {
+    for (size_t slot : caller_slots_) {
+      const Slot& described = program_.slots[slot];
+      state.slots[slot] =
+          described.kind == Slot::Kind::kInput
+              ? const_cast<void*>(state.shapes.inputs[described.index].data)
+              : context.output(described.index, state.shapes.instance->outputs[described.index]);
+    }
+    for (const Patch& patch : patches_) state.pointers[patch.position] = state.slots[patch.slot];
+  }
+
+  void write_shape_values(RunState& state) const {
+    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
+      const ShapeWrite& write = program_.shape_writes[i];
+      store_extents(write.dtype, state.shapes.instance->shape_writes[i], state.slots[write.slot]);
+    }
+  }
+
+  void launch_in_region(RunContext& context, RunState& state) const {
+    ParallelRegion region;
+    const auto start_threads = [&](const std::function<void()>& join) {
+      context.parallel_for(threads_, threads_, [&join](int64_t first, int64_t last) {
+        for (; first < last; ++first) join();
+      });
+    };
+    const auto drive = [&] { launch_all(context, state, &region); };
+    region.run(start_threads, std::cref(drive));  // cref: a warm Run allocates nothing
+  }
+
+  // `region`: the threads that share launches of several pieces; null: the caller runs all.
+  void launch_all(RunContext& context, RunState& state, ParallelRegion* region) const {
+    void* const* buffers = state.pointers.data();
+    LaunchObserver* const observer = context.observer();
+    LaunchObserver::Time start;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      if (observer != nullptr) start = std::chrono::steady_clock::now();
+      const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[i];
+      for (const ShapeInstance::Check& check : size.checks) {
+        check_indices(state.slots[check.slot], check, launch.checks[check.which].check.node);
+      }
+      const int64_t tasks = is_left_out(launch, size, state) ? 0 : size.tasks;
+      const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};
+      if (tasks > 0 && (region == nullptr || size.pieces <= 1)) {
+        call(0, tasks);
+      } else if (tasks > 0) {
+        region->run_pieces(tasks, size.pieces,
+                           [&call](int64_t first, int64_t last) { call(first, last); });
+      }
+      buffers += launch.slots.size();
+      if (observer == nullptr) continue;
+      observer->launched(launch.node, start, std::chrono::steady_clock::now());
+    }
+  }
+
+  static bool is_left_out(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& size,
+                          const RunState& state) {
+    const auto address = [&](size_t slot) {
+      return reinterpret_cast<uintptr_t>(state.slots[slot]);
+    };
+    const auto& shared = launch.elidable_copy;
+    return shared && is_brought(launch, size, address(shared->from), address(shared->to));
+  }
+
+  static void copy_outputs(const RunState& state) {
+    for (const ShapeInstance::Copy& copy : state.shapes.instance->copies) {
+      if (copy.bytes == 0 || state.slots[copy.to] == state.slots[copy.from]) continue;
+      std::memcpy(state.slots[copy.to], state.slots[copy.from], static_cast<size_t>(copy.bytes));
+    }
+  }
+
+  struct Patch {
+    size_t position, slot;
+  };
+
+  Program program_;
+  Instances instances_;
+  const int threads_;
+  StatePool<RunState> states_;
+  size_t pointer_count_ = 0;
+  std::vector<size_t> caller_slots_;  // inputs and outputs
+  std::vector<Patch> patches_;        // where their pointers go
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> run_on_host(Program program, int threads) {
+  return std::make_unique<CompiledExecutable>(std::move(program), threads);
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,113 @@
+// A partition as the executable keeps it: compiled launches over numbered storage slots, with every
+// size still an expression over the graph's symbols.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "codegen/compile.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/planning/candidate.h"
+#include "kernels/planning/symbol_binding.h"
+#include "kernels/running/executable.h"
+#include "kernels/running/launch_dependencies.h"
+
+namespace tenon::kernels {
+
+// Where the bytes of a value are. Views share the slot of what they look at.
+struct Slot {
+  enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena, kCounters } kind{};
+  size_t index = 0;                  // of the graph's input or output
+  std::shared_ptr<const void> data;  // kConstant; null: `pack` makes the bytes for a GPU
+  Dim bytes;                         // kArena, kConstant, kCounters
+  int first = 0, last = 0;           // kArena: launches during which the bytes matter
+  std::string name = {};             // for messages
+  PackPiece pack = {};               // kConstant, as of PackedConstant
+  size_t unit = 1;
+  // kConstant for a GPU: what it is made of and nobody else needs.
+  std::vector<std::span<const std::byte>> sources = {};
+  bool own = false;  // kArena: only one launch ever touches the bytes
+};
+
+struct CheckedIndices {
+  size_t slot = 0;
+  DType dtype{};
+  Dim count;         // elements of the tensor
+  IndexCheck check;  // its node: never empty
+};
+
+// A buffer of the caller's that a kernel's copies read: on a GPU it must begin at a multiple of 16
+// bytes, and is copied to one that does where it does not.
+struct FetchedBuffer {
+  size_t parameter = 0;  // of the kernel
+  Dim bytes;
+};
+
+// As ElidableCopy: slots, and how much memory each is.
+struct SharedBuffers {
+  size_t from = 0, to = 0;
+  Dim from_bytes, to_bytes;
+};
+
+struct CompiledLaunch {
+  codegen::HostFunction function = nullptr;            // on the host
+  std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
+  size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
+  int threads = 0;                                     // on a GPU: of a CTA
+  int64_t shared_bytes = 0;                            // on a GPU: of a CTA, at least
+  std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
+  std::vector<size_t> slots;
+  std::vector<FetchedBuffer> fetched;
+  std::vector<Dim> indices;
+  Dim tasks, task_cost;
+  std::vector<CheckedIndices> checks;
+  std::optional<SharedBuffers> elidable_copy;
+  std::string node;  // for messages
+};
+
+// A value known from shapes alone (tenon::ShapeValue), written before the first launch.
+struct ShapeWrite {
+  size_t slot = 0;
+  DType dtype{};
+  std::vector<Dim> elements;
+};
+
+// A graph output that is another value's bytes.
+struct OutputCopy {
+  size_t from = 0, to = 0;  // slots
+  Dim bytes;
+};
+
+struct InputShape {
+  std::string name;
+  std::optional<Shape> shape;
+};
+
+struct Program {
+  SymbolBinding binding;
+  std::vector<InputShape> inputs;
+  std::vector<Shape> outputs;
+  std::vector<Slot> slots;
+  std::vector<size_t> output_slots;  // one per graph output
+  std::vector<CompiledLaunch> launches;
+  LaunchDependencies dependencies;           // of launches on a GPU
+  std::vector<ir::Requirement> size_checks;  // each once
+  std::vector<ShapeWrite> shape_writes;
+  std::vector<OutputCopy> output_copies;
+  std::vector<std::shared_ptr<codegen::HostCode>> code;
+  std::vector<std::shared_ptr<const codegen::GpuCode>> gpu_code;
+  std::vector<KernelReport> kernels;
+  std::vector<FusionReport> fusions;
+  size_t weight_bytes = 0, packed_bytes = 0;
+  std::vector<BuildPhase> phases;
+
+  explicit Program(const ir::Graph& graph) : binding(graph) {}
+};
+
+}  // namespace tenon::kernels
