@@ -18,15 +18,13 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
+#include "kernels/planning/before_wait.h"
 #include "kernels/planning/views.h"
+#include "kernels/program_slots.h"
 #include "kernels/selector.h"
 
 namespace tenon::kernels {
 namespace {
-
-Dim storage_bytes_of(const ir::Value& value) {
-  return ceil_div(element_count(*value.shape) * Dim(bit_width(value.dtype)), Dim(8));
-}
 
 std::string display_name(const ir::Graph& graph, const ir::Node& node) {
   if (!node.name.empty()) return node.name;
@@ -67,14 +65,13 @@ void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& 
 class ProgramBuilder {
  public:
   ProgramBuilder(const ir::Graph& graph, const Settings& settings)
-      : graph_(graph), settings_(settings), program_(graph) {}
+      : graph_(graph), settings_(settings), program_(graph), slots_(graph, on_gpu(), program_) {}
 
   Program build(const codegen::StageSink& sink) {
     const Stopwatch lowering;
     require_known_sizes();
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
-    join_views();
-    place_outputs();
+    find_readers();
     find_caches();
     for (ir::NodeId id : launch_order()) add_node(graph_.node(id));
     copy_shared_outputs();
@@ -93,15 +90,12 @@ class ProgramBuilder {
   }
 
  private:
-  // Slots of what a candidate made, by the index that its launches use.
-  struct Places {
-    std::vector<size_t> packed, scratch, counters;
-  };
-
   void check_dependencies(const codegen::StageSink& sink) {
     LaunchDependencies& dependencies = program_.dependencies;
     for (size_t i = 0; i < program_.launches.size(); ++i) {
-      dependencies.rename(i, program_.kernels[program_.launches[i].gpu_code].name);
+      const CompiledLaunch& launch = program_.launches[i];
+      if (launch.kind != LaunchKind::kKernel) continue;
+      dependencies.rename(i, program_.kernels[launch.gpu_code].name);
     }
     if (sink) sink("program", "launch_dependencies", dependencies.text(program_.slots));
     if (const Support safe = dependencies.verify(program_.slots); !safe) {
@@ -140,17 +134,14 @@ class ProgramBuilder {
     }
   }
 
-  // Values that are the same bytes get one root: the value that owns them.
-  void join_views() {
-    root_.resize(graph_.value_count());
-    for (size_t id = 0; id < root_.size(); ++id) root_[id] = static_cast<ir::ValueId>(id);
+  // Whose results decide in which order launches come, and which of them overlap.
+  void find_readers() {
     for (ir::NodeId id : graph_.order()) {
       const ir::Node& node = graph_.node(id);
-      if (is_view(node)) root_[node.output(0)] = root_[node.input(0)];
-      if (is_product(node)) multiplied_.insert(root_[node.input(0)]);
+      if (is_product(node)) multiplied_.insert(slots_.root(node.input(0)));
       if (node.op != ir::kAttention) continue;
       const ir::ValueId lengths = ir::Attention::from(node).kv_lengths;
-      if (lengths != ir::kNoValue) lengths_.insert(root_[lengths]);
+      if (lengths != ir::kNoValue) lengths_.insert(slots_.root(lengths));
     }
   }
 
@@ -172,28 +163,11 @@ class ProgramBuilder {
     return order;
   }
 
-  // A computed value that leaves the graph is computed right into the caller's buffer.
-  void place_outputs() {
-    slot_of_.assign(graph_.value_count(), kUnplaced);
-    for (size_t index = 0; index < graph_.inputs().size(); ++index) {
-      const ir::ValueId input = graph_.inputs()[index];
-      slot_of_[input] =
-          add_slot({Slot::Kind::kInput, index, {}, 0, 0, 0, graph_.value(input).name});
-    }
-    for (size_t index = 0; index < graph_.outputs().size(); ++index) {
-      const size_t slot = add_slot(
-          {Slot::Kind::kOutput, index, {}, 0, 0, 0, graph_.value(graph_.outputs()[index]).name});
-      program_.output_slots.push_back(slot);
-      const ir::ValueId root = root_[graph_.outputs()[index]];
-      if (graph_.producer(root) != nullptr && slot_of_[root] == kUnplaced) slot_of_[root] = slot;
-    }
-  }
-
   // Caches of the caller's, who may bind what they become to the same memory.
   void find_caches() {
     const auto is_placed = [&](ir::ValueId id, Slot::Kind kind) {
-      if (id == ir::kNoValue || slot_of_[root_[id]] == kUnplaced) return false;
-      return program_.slots[slot_of_[root_[id]]].kind == kind;
+      return id != ir::kNoValue && slots_.is_placed(id) &&
+             program_.slots[slots_.of(id)].kind == kind;
     };
     for (const ir::NodeId id : graph_.order()) {
       const ir::Node& node = graph_.node(id);
@@ -204,7 +178,7 @@ class ProgramBuilder {
         const ir::ValueId present =
             output < node.outputs.size() ? node.outputs[output] : ir::kNoValue;
         const bool leaves = is_placed(present, Slot::Kind::kOutput);
-        program_.dependencies.add_cache(slot_of(past), slot_of(leaves ? present : past));
+        program_.dependencies.add_cache(slots_.of(past), slots_.of(leaves ? present : past));
       }
     }
   }
@@ -212,11 +186,28 @@ class ProgramBuilder {
   void copy_shared_outputs() {
     for (size_t index = 0; index < graph_.outputs().size(); ++index) {
       const ir::ValueId output = graph_.outputs()[index];
-      const size_t from = slot_of(output), to = program_.output_slots[index];
+      const size_t from = slots_.of(output), to = program_.output_slots[index];
       if (from == to) continue;
-      program_.output_copies.push_back({from, to, storage_bytes_of(graph_.value(output))});
-      touch(from);
+      add_copy(from, to, storage_bytes_of(graph_.value(output)), graph_.value(output).name);
     }
+  }
+
+  void add_copy(size_t from, size_t to, Dim bytes, const std::string& name) {
+    slots_.touch(from);
+    slots_.touch(to);
+    program_.dependencies.begin_node();
+    CompiledLaunch copy;
+    copy.kind = LaunchKind::kCopy;
+    copy.copy_bytes = std::move(bytes);
+    copy.is_buffer = {true, true};
+    copy.slots = {from, to};
+    copy.tasks = 1;
+    copy.node = name;
+    if (on_gpu()) {
+      program_.dependencies.add_call("copy", name, copy.slots, {false, true},
+                                     /*reads_written=*/false);
+    }
+    program_.launches.push_back(std::move(copy));
   }
 
   void add_node(const ir::Node& node) {
@@ -246,7 +237,7 @@ class ProgramBuilder {
     std::vector<LaunchReport> reports;
     if (on_host()) reports = describe_launches(lowered, program_.binding, settings_.host);
 
-    Places places = place(lowered, shown);
+    SlotsOfLowered places = slots_.place(lowered, shown);
     for (const SizeCheck& check : lowered.sizes) {
       add_size_check({check.left, check.relation, check.right, shown, {}});
     }
@@ -265,8 +256,8 @@ class ProgramBuilder {
   // On the host, a launch that only turns values into scratch is not done again for the next node:
   // products of one input share its rows in int8. True if there was one; `places` names its
   // scratch.
-  bool was_done(const Launch& launch, Places& places) {
-    if (settings_.gpu) return false;
+  bool was_done(const Launch& launch, SlotsOfLowered& places) {
+    if (settings_.gpu || launch.kind() != LaunchKind::kKernel) return false;
     const auto touches = codegen::pdl_of(launch.kernel).parameters;
     std::vector<int32_t> written;
     std::string reads;
@@ -275,7 +266,7 @@ class ProgramBuilder {
     for (size_t i = 0; i < touches.size(); ++i) {
       if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
       const BufferArgument buffer = *argument++;
-      const size_t slot = slot_of(buffer, places);
+      const size_t slot = slots_.of(buffer, places);
       if (touches[i].written) {
         std::erase_if(done_,
                       [&](const auto& done) { return std::ranges::count(done.second, slot); });
@@ -309,7 +300,7 @@ class ProgramBuilder {
   bool makes_rows_of_products(const ir::Node& node) const {
     if (!on_gpu() || node.op != ir::kLoop) return false;
     return std::ranges::any_of(node.outputs, [&](ir::ValueId id) {
-      return id != ir::kNoValue && multiplied_.contains(root_.at(id));
+      return id != ir::kNoValue && multiplied_.contains(slots_.root(id));
     });
   }
 
@@ -323,130 +314,81 @@ class ProgramBuilder {
     return !fetched.empty();
   }
 
-  Places place(Lowered& lowered, const std::string& node) {
-    Places places;
-    for (PackedConstant& constant : lowered.packed) {
-      places.packed.push_back(add_packed(constant, node));
+  void add_launch(Launch& launch, const std::string& node, const SlotsOfLowered& places) {
+    CompiledLaunch compiled = described(launch, node);
+    if (on_gpu()) mark_constants(launch);
+    for (const BufferArgument& argument : launch.buffers) {
+      const size_t slot = slots_.of(argument, places);
+      slots_.touch(slot);
+      compiled.slots.push_back(slot);
     }
-    leave_sources(lowered, places);
-    for (const Scratch& scratch : lowered.scratch) {
-      Slot slot{Slot::Kind::kArena,
-                0,
-                {},
-                scratch.bytes,
-                next_launch(),
-                next_launch(),
-                fmt::format("scratch {} of {}", places.scratch.size(), node)};
-      if (scratch.own) {
-        slot.own = true;
-        slot.first = 0;
-        slot.last = std::numeric_limits<int>::max();
-      }
-      places.scratch.push_back(add_slot(std::move(slot)));
+    describe_memory(launch, compiled);
+    if (on_gpu()) add_dependencies(launch, compiled);
+    add_checks(launch, compiled);
+    if (launch.elidable_copy) {
+      const auto [from, to] = *launch.elidable_copy;
+      compiled.elidable_copy =
+          SharedBuffers{slots_.of(from), slots_.of(to), storage_bytes_of(graph_.value(from)),
+                        storage_bytes_of(graph_.value(to))};
     }
-    for (const Dim& count : lowered.counters) {
-      places.counters.push_back(
-          add_slot({Slot::Kind::kCounters,
-                    0,
-                    {},
-                    count * Dim(sizeof(int32_t)),
-                    0,
-                    0,
-                    fmt::format("counters {} of {}", places.counters.size(), node)}));
+    if (launch.kind() == LaunchKind::kKernel) {
+      kernels_.push_back({program_.launches.size(), std::move(launch.kernel)});
     }
-    return places;
+    program_.launches.push_back(std::move(compiled));
   }
 
-  size_t add_packed(PackedConstant& constant, const std::string& node) {
-    program_.packed_bytes += constant.bytes;
-    Slot slot{
-        Slot::Kind::kConstant, 0, constant.data, static_cast<int64_t>(constant.bytes), 0, 0, node};
-    if (constant.data == nullptr && on_gpu()) {
-      slot.pack = std::move(constant.pack);
-      slot.unit = constant.unit;
-    } else if (constant.data == nullptr) {
-      slot.data = pack_whole(constant.bytes, constant.pack, constant.unit);
-    }
-    return add_slot(std::move(slot));
-  }
-
-  // A weight that was packed need not lie in memory a second time. For a GPU it is packed later.
-  void leave_sources(const Lowered& lowered, const Places& places) {
-    Slot* last_packed_later = nullptr;
-    for (const size_t slot : places.packed) {
-      if (program_.slots[slot].pack != nullptr) last_packed_later = &program_.slots[slot];
-    }
-    for (const ir::ValueId id : lowered.replaced_constants) {
-      const ir::TensorPtr& tensor = graph_.value(id).constant;
-      if (tensor == nullptr) continue;
-      const std::span<const std::byte> bytes{tensor->data, tensor->bytes};
-      if (last_packed_later != nullptr) {
-        last_packed_later->sources.push_back(bytes);
-      } else {
-        release_file_pages(bytes);
-      }
-    }
-  }
-
-  size_t slot_of(const BufferArgument& argument, const Places& places) {
-    switch (argument.kind) {
-      case BufferArgument::Kind::kValue:
-        return slot_of(argument.id);
-      case BufferArgument::Kind::kPacked:
-        return places.packed.at(argument.id);
-      case BufferArgument::Kind::kScratch:
-        return places.scratch.at(argument.id);
-      case BufferArgument::Kind::kCounters:
-        return places.counters.at(argument.id);
-    }
-    throw InternalError("an argument of no kind");
-  }
-
-  void add_launch(Launch& launch, const std::string& node, const Places& places) {
+  // All but its slots.
+  CompiledLaunch described(const Launch& launch, const std::string& node) const {
     CompiledLaunch compiled;
+    compiled.kind = launch.kind();
+    compiled.call = launch.call;
+    compiled.copy_bytes = launch.copy_bytes.value_or(0);
     compiled.node = node;
-    compiled.indices = std::move(launch.indices);
+    compiled.indices = launch.indices;
     compiled.tasks = launch.tasks;
     compiled.task_cost = launch.task_cost;
     compiled.threads = launch.threads;
     compiled.shared_bytes = launch.shared_bytes;
-    for (const codegen::Parameter& parameter : launch.kernel.parameters) {
-      compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
+    if (compiled.kind == LaunchKind::kKernel) {
+      for (const codegen::Parameter& parameter : launch.kernel.parameters) {
+        compiled.is_buffer.push_back(parameter.type.kind == codegen::Type::Kind::kBuffer);
+      }
+    } else {
+      compiled.is_buffer.assign(launch.buffers.size(), true);
+      compiled.is_buffer.resize(launch.buffers.size() + launch.indices.size(), false);
     }
     compiled.fetched = fetched_values(launch);
-    if (on_gpu()) mark_constants(launch);
-    for (const BufferArgument& argument : launch.buffers) {
-      const size_t slot = slot_of(argument, places);
-      touch(slot);
-      compiled.slots.push_back(slot);
+    return compiled;
+  }
+
+  void add_dependencies(const Launch& launch, const CompiledLaunch& compiled) {
+    LaunchDependencies& dependencies = program_.dependencies;
+    if (compiled.kind == LaunchKind::kKernel) {
+      return dependencies.add(launch.kernel, compiled.node, compiled.slots, *settings_.gpu);
     }
-    describe_memory(launch, compiled);
-    if (on_gpu()) program_.dependencies.add(launch.kernel, node, compiled.slots, *settings_.gpu);
+    std::string called = launch.call ? launch.call->name() : std::string(name(compiled.kind));
+    dependencies.add_call(std::move(called), compiled.node, compiled.slots, launch.writes,
+                          launch.reads_written);
+  }
+
+  void add_checks(const Launch& launch, CompiledLaunch& compiled) {
     for (const IndexCheck& check : launch.checks) {
       if (!is_first_check(check)) continue;
       const ir::Value& value = graph_.value(check.value);
-      const size_t slot = slot_of(check.value);
-      touch(slot);
+      const size_t slot = slots_.of(check.value);
+      slots_.touch(slot);
       if (on_gpu()) program_.dependencies.add_watched(slot);
       compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
       std::string& reader = compiled.checks.back().check.node;
       if (reader.empty()) reader = compiled.node;
     }
-    if (launch.elidable_copy) {
-      const auto [from, to] = *launch.elidable_copy;
-      compiled.elidable_copy =
-          SharedBuffers{slot_of(from), slot_of(to), storage_bytes_of(graph_.value(from)),
-                        storage_bytes_of(graph_.value(to))};
-    }
-    kernels_.push_back(std::move(launch.kernel));
-    program_.launches.push_back(std::move(compiled));
   }
 
   // Values do not change: what one launch has checked, those behind it need not check again.
   bool is_first_check(const IndexCheck& check) {
     return checked_
-        .emplace(root_.at(check.value), check.bound.text(), check.first, check.step, check.from_end,
-                 check.least)
+        .emplace(slots_.root(check.value), check.bound.text(), check.first, check.step,
+                 check.from_end, check.least)
         .second;
   }
 
@@ -458,10 +400,9 @@ class ProgramBuilder {
     collect_fetched(launch.kernel.body, fetched);
     for_values(launch, [&](size_t parameter, ir::ValueId id) {
       const LaunchDependencies& dependencies = program_.dependencies;
-      const size_t slot = slot_of(id);
+      const size_t slot = slots_.of(id);
       const Slot::Kind kind = program_.slots[slot].kind;
-      const bool brought = settings_.tuning.reads_inputs_before_wait &&
-                           kind == Slot::Kind::kInput &&
+      const bool brought = reads_before_wait(graph_, id, settings_) &&
                            (fetched.contains(static_cast<codegen::ValueId>(parameter)) ||
                             !dependencies.is_cache(slot));
       if (brought || kind == Slot::Kind::kConstant || dependencies.is_readable_before_wait(slot)) {
@@ -509,7 +450,7 @@ class ProgramBuilder {
   void add_shape_value(const ir::Node& node) {
     const ir::Value& value = graph_.value(node.output(0));
     ShapeWrite write;
-    write.slot = slot_of(node.output(0));
+    write.slot = slots_.of(node.output(0));
     write.dtype = value.dtype;
     const auto found = node.attributes.find("dims");
     const auto* dims = found == node.attributes.end()
@@ -529,62 +470,11 @@ class ProgramBuilder {
     }
   }
 
-  // The bytes of a constant outlive the model that brought them: kept where somebody owns them,
-  // copied otherwise. For a GPU they are copied once, right to it.
-  size_t keep_constant(const ir::Value& value) {
-    const ir::Tensor& tensor = *value.constant;
-    program_.packed_bytes += tensor.bytes;
-    Slot slot{Slot::Kind::kConstant, 0, {}, static_cast<int64_t>(tensor.bytes), 0, 0, value.name};
-    const PackPiece copy = [from = tensor.data](int64_t first, std::span<std::byte> out) {
-      if (out.empty()) return;
-      std::memcpy(out.data(), from + first, out.size());
-      release_file_pages({from + first, out.size()});
-    };
-    if (tensor.owner != nullptr) {
-      slot.data = std::shared_ptr<const void>(value.constant, tensor.data);
-    } else if (on_gpu()) {
-      slot.pack = copy;
-    } else {
-      slot.data = pack_whole(tensor.bytes, copy, 1);
-    }
-    return add_slot(std::move(slot));
-  }
-
-  size_t slot_of(ir::ValueId id) {
-    const ir::ValueId root = root_.at(id);
-    if (slot_of_[root] != kUnplaced) return slot_of_[root];
-    const ir::Value& value = graph_.value(root);
-    if (value.is_constant()) return slot_of_[root] = keep_constant(value);
-    if (!value.shape) {
-      throw UserError(fmt::format("the rank of value '{}' is not known", value.name));
-    }
-    return slot_of_[root] = add_slot({Slot::Kind::kArena,
-                                      0,
-                                      {},
-                                      storage_bytes_of(value),
-                                      next_launch(),
-                                      next_launch(),
-                                      value.name});
-  }
-
-  // The launch being added (or what follows the last one) uses the slot.
-  void touch(size_t slot) {
-    int& last = program_.slots[slot].last;
-    last = std::max(last, next_launch());
-  }
-  int next_launch() const { return static_cast<int>(program_.launches.size()); }
-  size_t add_slot(Slot slot) {
-    program_.slots.push_back(std::move(slot));
-    return program_.slots.size() - 1;
-  }
-
-  static constexpr size_t kUnplaced = static_cast<size_t>(-1);
   const ir::Graph& graph_;
   const Settings& settings_;
   Program program_;
-  std::vector<ir::ValueId> root_;
-  std::vector<size_t> slot_of_;
-  std::vector<codegen::Kernel> kernels_;             // one per launch
+  ProgramSlots slots_;
+  std::vector<LaunchKernel> kernels_;                // of launches that have one
   std::map<std::string, std::vector<size_t>> done_;  // what such launches read: what they made
   std::set<ir::ValueId> counted_;
   std::set<ir::ValueId> multiplied_;  // rows of products

@@ -28,7 +28,7 @@ struct UniqueKernels {
   std::vector<codegen::Kernel> kernels;
   std::vector<Digest> contents;
   std::vector<int> threads;
-  std::vector<size_t> of_launch;  // index into kernels
+  std::vector<std::pair<size_t, size_t>> of_launches;  // a launch, and its kernel
 
   // The largest first, so that no core ends with one that it began last.
   std::vector<size_t> order() const {
@@ -42,33 +42,38 @@ struct UniqueKernels {
 };
 
 // Two launches share code when their kernels print alike but for the name, and CTAs are alike.
-UniqueKernels deduplicate(std::vector<codegen::Kernel> kernels, const Program& program) {
+UniqueKernels deduplicate(std::vector<LaunchKernel> kernels, const Program& program) {
   std::vector<Digest> contents(kernels.size());
-  parallel_for_each(static_cast<int64_t>(kernels.size()), [&](int64_t launch) {
-    contents[launch] = codegen::content_of(kernels[launch]);
-  });
+  parallel_for_each(static_cast<int64_t>(kernels.size()),
+                    [&](int64_t i) { contents[i] = codegen::content_of(kernels[i].kernel); });
   UniqueKernels unique;
   std::map<std::pair<Digest, int>, size_t> seen;
-  for (size_t launch = 0; launch < kernels.size(); ++launch) {
-    codegen::Kernel& kernel = kernels[launch];
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    auto& [launch, kernel] = kernels[i];
     const int threads = program.launches[launch].threads;
-    const auto [place, inserted] =
-        seen.try_emplace({contents[launch], threads}, unique.kernels.size());
-    unique.of_launch.push_back(place->second);
+    const auto [place, inserted] = seen.try_emplace({contents[i], threads}, unique.kernels.size());
+    unique.of_launches.emplace_back(launch, place->second);
     if (!inserted) continue;
     kernel.name = fmt::format("{}_{}", kernel.name, unique.kernels.size());
     unique.kernels.push_back(std::move(kernel));
-    unique.contents.push_back(contents[launch]);
+    unique.contents.push_back(contents[i]);
     unique.threads.push_back(threads);
   }
   return unique;
 }
 
-// Launches stand in the order of their fusions.
+// Reports of launches stand in the order of their fusions; of those that are no kernels they have
+// their names already.
 void name_reported(const UniqueKernels& unique, Program& program) {
-  auto kernel = unique.of_launch.begin();
+  std::vector<std::string> names(program.launches.size());
+  for (const auto& [launch, kernel] : unique.of_launches)
+    names[launch] = unique.kernels[kernel].name;
+  auto name = names.begin();
   for (FusionReport& fusion : program.fusions) {
-    for (LaunchReport& launch : fusion.launches) launch.kernel = unique.kernels[*kernel++].name;
+    for (LaunchReport& launch : fusion.launches) {
+      if (!name->empty()) launch.kernel = *name;
+      ++name;
+    }
   }
 }
 
@@ -102,29 +107,29 @@ std::vector<std::shared_ptr<const Code>> compile_all(const UniqueKernels& unique
 
 }  // namespace
 
-void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program) {
   const UniqueKernels unique = deduplicate(std::move(kernels), program);
   const auto compiled = compile_all<HostKernel>(unique, sink, program, [&](size_t i, auto& stages) {
     return compile_host_once(unique.kernels[i], unique.contents[i], target, stages);
   });
   for (const auto& kernel : compiled) program.code.push_back(kernel->code);
-  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
-    program.launches[launch].function = compiled[unique.of_launch[launch]]->function;
+  for (const auto& [launch, kernel] : unique.of_launches) {
+    program.launches[launch].function = compiled[kernel]->function;
   }
   name_reported(unique, program);
 }
 
-void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::StageSink& sink,
+void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageSink& sink,
                         Program& program) {
-  for (size_t launch = 0; launch < kernels.size(); ++launch) {
-    if (sink) sink(kernels[launch].name, "tile", codegen::print(kernels[launch]));
+  for (auto& [launch, kernel] : kernels) {
+    if (sink) sink(kernel.name, "tile", codegen::print(kernel));
     program.launches[launch].interpreted =
-        std::make_shared<const codegen::Kernel>(std::move(kernels[launch]));
+        std::make_shared<const codegen::Kernel>(std::move(kernel));
   }
 }
 
-void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,
+void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
                           const codegen::StageSink& sink, Program& program) {
   const UniqueKernels unique = deduplicate(std::move(kernels), program);
   program.gpu_code =
@@ -132,8 +137,8 @@ void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::G
         return compile_gpu_once(unique.kernels[i], unique.contents[i], unique.threads[i], target,
                                 stages);
       });
-  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
-    program.launches[launch].gpu_code = unique.of_launch[launch];
+  for (const auto& [launch, kernel] : unique.of_launches) {
+    program.launches[launch].gpu_code = kernel;
   }
 }
 

@@ -8,17 +8,22 @@
 
 namespace tenon::kernels {
 
-// kernels[i] belongs to program.launches[i]; fills in `function` there and keeps the code alive.
-void compile_launches(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+struct LaunchKernel {
+  size_t launch = 0;  // of the program
+  codegen::Kernel kernel;
+};
+
+// Fills in `function` of the launches, and keeps the code alive.
+void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program);
 
 // The same where a GPU is emulated: fills in `interpreted`. Its tiles would take a host compiler
 // minutes, and pipelines have no host code.
-void interpret_launches(std::vector<codegen::Kernel> kernels, const codegen::StageSink& sink,
+void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageSink& sink,
                         Program& program);
 
 // The same for a GPU: fills in `gpu_code` of the program and of its launches.
-void compile_gpu_launches(std::vector<codegen::Kernel> kernels, const codegen::GpuTarget& target,
+void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
                           const codegen::StageSink& sink, Program& program);
 
 }  // namespace tenon::kernels

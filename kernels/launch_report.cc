@@ -35,6 +35,10 @@ class LaunchDescriber {
 
   LaunchReport describe(const Launch& launch) const {
     LaunchReport report;
+    if (launch.kind() != LaunchKind::kKernel) {
+      report.kernel = launch.call ? launch.call->name() : std::string(name(launch.kind()));
+      return report;
+    }
     report.kernel = launch.kernel.name;
     report.isa = isa_of(launch.kernel, host_);
     if (launch.product) {

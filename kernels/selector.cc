@@ -154,30 +154,30 @@ Planned restrict_rows(const Candidate& candidate, Plan plan, const TuningOverrid
   return plan;
 }
 
-// The rows of a node that no candidate has taken yet.
-class OpenRows {
- public:
-  bool none() const { return open_.empty(); }
-
-  void give(const Candidate& candidate, Plan plan, std::vector<PartChoice>& parts) {
+// Who comes first has the rows that it takes, the next one what is left of them; nothing where some
+// are left over.
+std::vector<PartChoice> deal_rows(const std::vector<std::pair<const Candidate*, Plan>>& plans) {
+  std::vector<PartChoice> parts;
+  std::vector<RowRange> open = {RowRange{}};
+  for (const auto& [candidate, plan] : plans) {
     std::vector<RowRange> left;
-    for (const RowRange& open : open_) {
-      const RowRange taken{std::max(open.first, plan.takes.first),
-                           std::min(open.last, plan.takes.last)};
+    for (const RowRange& rows : open) {
+      const RowRange taken{std::max(rows.first, plan.takes.first),
+                           std::min(rows.last, plan.takes.last)};
       if (taken.is_empty()) {
-        left.push_back(open);
+        left.push_back(rows);
         continue;
       }
-      parts.push_back({candidate.name, taken, plan});
-      if (open.first < taken.first) left.push_back({open.first, taken.first - 1});
-      if (taken.last < open.last) left.push_back({taken.last + 1, open.last});
+      parts.push_back({candidate->name, taken, plan});
+      if (rows.first < taken.first) left.push_back({rows.first, taken.first - 1});
+      if (taken.last < rows.last) left.push_back({taken.last + 1, rows.last});
     }
-    open_ = std::move(left);
+    open = std::move(left);
   }
-
- private:
-  std::vector<RowRange> open_ = {RowRange{}};
-};
+  if (!open.empty()) return {};
+  std::ranges::sort(parts, {}, [](const PartChoice& part) { return part.rows.first; });
+  return parts;
+}
 
 }  // namespace
 
@@ -222,15 +222,16 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
     return choice;
   }
   const Support sizes = has_known_sizes(graph, node);
-  OpenRows open;
+  std::vector<std::pair<const Candidate*, Plan>> plans;
   for (const Candidate& candidate : table) {
     Planned planned = sizes ? candidate.plan(graph, node, settings) : Planned(sizes);
     if (planned.plan) planned = restrict_rows(candidate, std::move(*planned.plan), settings.tuning);
     choice.verdicts.push_back({candidate.name, planned.support});
-    if (planned.plan) open.give(candidate, std::move(*planned.plan), choice.parts);
+    if (planned.plan) plans.emplace_back(&candidate, std::move(*planned.plan));
   }
-  if (!open.none()) choice.parts.clear();
-  std::ranges::sort(choice.parts, {}, [](const PartChoice& part) { return part.rows.first; });
+  std::ranges::stable_partition(
+      plans, [&](const auto& plan) { return plan.first->name == settings.tuning.candidate; });
+  choice.parts = deal_rows(plans);
   return choice;
 }
 

@@ -6,10 +6,44 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/error.h"
 #include "base/guard_pages.h"
 #include "base/thread_pool.h"
 
 namespace tenon::kernels {
+
+std::string_view name(LaunchKind kind) {
+  switch (kind) {
+    case LaunchKind::kKernel:
+      return "kernel";
+    case LaunchKind::kLibraryCall:
+      return "library call";
+    case LaunchKind::kCopy:
+      return "copy";
+    case LaunchKind::kCollective:
+      return "collective";
+  }
+  throw InternalError("a launch of no kind");
+}
+
+Launch Launch::copy(BufferArgument from, BufferArgument to, Dim bytes) {
+  Launch launch;
+  launch.buffers = {from, to};
+  launch.writes = {false, true};
+  launch.copy_bytes = std::move(bytes);
+  launch.tasks = 1;
+  return launch;
+}
+
+Launch Launch::library(std::shared_ptr<const LibraryCall> call, std::vector<BufferArgument> buffers,
+                       std::vector<bool> writes) {
+  Launch launch;
+  launch.call = std::move(call);
+  launch.buffers = std::move(buffers);
+  launch.writes = std::move(writes);
+  launch.tasks = 1;
+  return launch;
+}
 
 std::shared_ptr<std::byte[]> aligned_bytes(size_t bytes) {
   constexpr size_t kCacheLine = 64, kHugePage = size_t{2} << 20;

@@ -8,12 +8,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/shape.h"
 #include "codegen/tile/ir.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/planning/kernel_config.h"
+#include "kernels/planning/library_call.h"
 
 namespace tenon::kernels {
 
@@ -60,13 +62,32 @@ struct ProductWork {
   int tile_rows = 0, tile_columns = 0;  // sums that one step keeps in registers
 };
 
-// One launch. Buffers and indices pair with the kernel's parameters of each kind, in order.
+enum class LaunchKind : uint8_t { kKernel, kLibraryCall, kCopy, kCollective };
+std::string_view name(LaunchKind kind);
+
+// One launch, of one of several kinds. A kernel's buffers and indices pair with its parameters of
+// each kind, in order; a library call gets them as they are; a copy has two buffers, from and to.
 // Two buffers may be the same memory: a scatter reads what it adds to.
 struct Launch {
   codegen::Kernel kernel;
+  std::shared_ptr<const LibraryCall> call = {};  // instead
+  std::optional<Dim> copy_bytes = {};            // instead
   std::vector<BufferArgument> buffers;
+  // Of a call: which of its buffers it writes; it reads the others, or all with `reads_written`.
+  std::vector<bool> writes = {};
+  bool reads_written = false;
   std::vector<Dim> indices;
-  Dim tasks;
+  Dim tasks;  // 0: the launch is left out; what a call or a copy does is one task
+
+  LaunchKind kind() const {
+    if (copy_bytes) return LaunchKind::kCopy;
+    if (call == nullptr) return LaunchKind::kKernel;
+    return call->is_collective() ? LaunchKind::kCollective : LaunchKind::kLibraryCall;
+  }
+  static Launch copy(BufferArgument from, BufferArgument to, Dim bytes);
+  static Launch library(std::shared_ptr<const LibraryCall> call,
+                        std::vector<BufferArgument> buffers, std::vector<bool> writes);
+
   // Rough nanoseconds of one task on one core: decides how many tasks a thread takes at once and
   // whether threads are worth waking.
   Dim task_cost = 1000;

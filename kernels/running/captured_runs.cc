@@ -19,11 +19,18 @@ CapturedRuns::Captured* CapturedRuns::find(const ShapeInstance* instance,
   return &graphs_.front();
 }
 
-// The entry to capture into: a new one while there is room, else the one of this shape that was
-// used least recently.
+// The entry to capture into: one that no caller's addresses are in, a new one while there is room,
+// else the one of this shape that was used least recently.
 CapturedRuns::Captured& CapturedRuns::place_for(
     const std::shared_ptr<const ShapeInstance>& instance) {
   const auto same = [&](const Captured& captured) { return captured.instance == instance; };
+  const auto prepared = std::find_if(graphs_.begin(), graphs_.end(), [&](const Captured& captured) {
+    return same(captured) && captured.callers.empty() && captured.graph != nullptr;
+  });
+  if (prepared != graphs_.end()) {
+    std::rotate(graphs_.begin(), prepared, prepared + 1);
+    return graphs_.front();
+  }
   const auto count = static_cast<size_t>(std::count_if(graphs_.begin(), graphs_.end(), same));
   if (count >= kGraphsPerShape) {
     const auto oldest = std::find_if(graphs_.rbegin(), graphs_.rend(), same).base() - 1;
@@ -47,6 +54,12 @@ GraphHandle CapturedRuns::capture(const std::shared_ptr<device::Device>& device,
     throw;
   }
   return recorder_->end_capture();
+}
+
+void CapturedRuns::prepare(const std::shared_ptr<device::Device>& device,
+                           const std::shared_ptr<const ShapeInstance>& instance,
+                           const std::function<void(Stream&)>& enqueue) {
+  place_for(instance).graph = std::make_unique<Graph>(device, capture(device, enqueue));
 }
 
 void CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& stream,

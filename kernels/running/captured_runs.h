@@ -19,6 +19,11 @@ class CapturedRuns {
            const std::shared_ptr<const ShapeInstance>& instance,
            const std::vector<device::Address>& callers,
            const std::function<void(device::Stream&)>& enqueue);
+  // Captures and instantiates what `enqueue` puts on a stream before there is a Run: the first one
+  // of this shape then has only addresses to change.
+  void prepare(const std::shared_ptr<device::Device>& device,
+               const std::shared_ptr<const ShapeInstance>& instance,
+               const std::function<void(device::Stream&)>& enqueue);
   // Addresses that graphs hold have changed.
   void forget() { graphs_.clear(); }
 

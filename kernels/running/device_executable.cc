@@ -6,6 +6,7 @@
 #include <future>
 #include <mutex>
 
+#include "base/checked.h"
 #include "base/convert.h"
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -71,6 +72,9 @@ class DeviceExecutable final : public Executable {
       callers_.push_back({slot, described.kind == Slot::Kind::kInput, described.index});
     }
     plan_arguments();
+    for (const CompiledLaunch& launch : program_.launches) {
+      if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
+    }
     if (device_ == nullptr) {
       for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
       return;
@@ -83,6 +87,7 @@ class DeviceExecutable final : public Executable {
     program_.phases.push_back({"weights", watch.milliseconds()});
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
+    prepare_known_shape();
   }
 
   ~DeviceExecutable() override {
@@ -115,10 +120,13 @@ class DeviceExecutable final : public Executable {
     if (state.shape_values_stale) send_shape_values(state, stream);
     // Of a capture that is not ours nothing runs now, and all of it again and again later.
     const bool is_recorded = stream.capturing();
-    if (is_recorded) lease.keep();
+    if (is_recorded) {
+      require_capturable();
+      lease.keep();
+    }
     if (LaunchObserver* observer = context.observer(); observer != nullptr && !is_recorded) {
       enqueue_observed(stream, state, *observer);
-    } else if (options_.graphs && !is_recorded) {
+    } else if (options_.graphs && !is_recorded && uncapturable_ == nullptr) {
       state.captured.run(device_, stream, state.shapes.instance, state.callers,
                          [&](Stream& target) { enqueue(target, state); });
     } else {
@@ -162,6 +170,13 @@ class DeviceExecutable final : public Executable {
     size_t launch, number;  // in CompiledLaunch::fetched
     Patch patch;
   };
+
+  void require_capturable() const {
+    if (uncapturable_ == nullptr) return;
+    throw UserError("node '" + uncapturable_->node + "' runs " + uncapturable_->call->name() +
+                    ", which no CUDA graph can hold: run it once without a capture, or disable the "
+                    "library");
+  }
 
   bool is_callers(size_t slot) const {
     const Slot::Kind kind = program_.slots[slot].kind;
@@ -209,6 +224,53 @@ class DeviceExecutable final : public Executable {
     return whole.milliseconds();
   }
 
+  // Where no size is open the first Run finds its arena, and a graph that only gets the caller's
+  // addresses. What does not fit, the Run says.
+  void prepare_known_shape() {
+    const auto instance = instances_.only();
+    if (instance == nullptr) return;
+    auto lease = states_.lease([&] { return new_state(); });
+    DeviceRunState& state = *lease;
+    try {
+      state.shapes.instance = instance;
+      adopt(state);
+      if (options_.graphs && uncapturable_ == nullptr) prepare_graph(state);
+    } catch (const std::exception&) {
+      state.shapes.instance.reset();
+    }
+  }
+
+  // Copies that may be left out make another graph: that one waits for the caller's addresses.
+  void prepare_graph(DeviceRunState& state) {
+    constexpr size_t kMostBytes = 64 << 20;  // of what stands in for an input or output
+    const auto is_elidable = [](const CompiledLaunch& launch) {
+      return launch.elidable_copy.has_value();
+    };
+    const size_t bytes = largest_caller(*state.shapes.instance);
+    if (bytes > kMostBytes || std::ranges::any_of(program_.launches, is_elidable)) return;
+    const Buffer stand_in(device_, std::max<size_t>(bytes, 16), "inputs that are not there yet");
+    std::ranges::fill(state.callers, stand_in.address());
+    bind(state);
+    const device::CurrentHere current(*device_);
+    state.captured.prepare(device_, state.shapes.instance,
+                           [&](Stream& target) { enqueue(target, state); });
+    std::ranges::fill(state.callers, Address{0});
+    state.is_bound = false;
+  }
+
+  // No element has more than 8 bytes.
+  static size_t largest_caller(const ShapeInstance& instance) {
+    int64_t most = 0;
+    for (const auto* shapes : {&instance.inputs, &instance.outputs}) {
+      for (const std::vector<int64_t>& dims : *shapes) {
+        int64_t bytes = 8;
+        for (const int64_t dim : dims) bytes = checked_mul(bytes, dim);
+        most = std::max(most, bytes);
+      }
+    }
+    return static_cast<size_t>(most);
+  }
+
   std::unique_ptr<DeviceRunState> new_state() {
     auto state = std::make_unique<DeviceRunState>();
     state->shapes = instances_.make_shapes();
@@ -216,7 +278,10 @@ class DeviceExecutable final : public Executable {
     state->callers.resize(callers_.size());
     state->arguments.resize(arguments_.size());
     for (const CompiledLaunch& launch : program_.launches) {
-      state->tma_descriptors.emplace_back(kernels_[launch.gpu_code]->tma_descriptors);
+      const bool is_kernel = launch.kind == LaunchKind::kKernel;
+      state->tma_descriptors.push_back(
+          is_kernel ? TmaDescriptors(kernels_[launch.gpu_code]->tma_descriptors)
+                    : TmaDescriptors());
     }
     state->aligned.resize(fetches_.size());
     state->finished = std::make_unique<Event>(device_);
@@ -432,7 +497,7 @@ class DeviceExecutable final : public Executable {
     // Launches read inputs before they wait (PDL), so the first waits for all that may still be
     // making these. So does one behind a launch that launches no dependents, or behind a copy:
     // programs count on what those wrote.
-    bool after_all = !options_.inputs_ready;
+    bool after_all = copy_shape_values(stream, state) || !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
       for (; fetch < fetches_.size() && fetches_[fetch].launch == i; ++fetch) {
@@ -442,31 +507,55 @@ class DeviceExecutable final : public Executable {
         after_all = true;
       }
       const std::span of_launch(arguments, launch.is_buffer.size());
-      const int64_t tasks = is_left_out(state, i) ? 0 : instance.launches[i].tasks;
-      for (const ShapeInstance::Check& check : instance.launches[i].checks) {
+      const ShapeInstance::LaunchSize& size = instance.launches[i];
+      for (const ShapeInstance::Check& check : size.checks) {
         after_all = watch_->enqueue(stream, check, state.slots[check.slot], state.flags.address(i),
                                     after_all);
       }
-      if (tasks > 0) {
-        stream.launch(*kernels_[launch.gpu_code], tasks, of_launch,
-                      state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
-                      {.shared_bytes = launch.shared_bytes, .after_all = after_all});
+      if (size.tasks > 0 && !is_left_out(state, i)) {
+        if (launch.kind == LaunchKind::kKernel) {
+          stream.launch(*kernels_[launch.gpu_code], size.tasks, of_launch,
+                        state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
+                        {.shared_bytes = launch.shared_bytes, .after_all = after_all});
+        } else {
+          enqueue_other(stream, launch, size, of_launch);
+        }
         after_all = !program_.dependencies.launches_dependents(i);
       }
       arguments += of_launch.size();
       if (launched) launched();
     }
+  }
+
+  // To outputs that are sizes; true where there are some.
+  bool copy_shape_values(Stream& stream, const DeviceRunState& state) const {
+    bool copied = false;
     for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
       const ShapeWrite& write = program_.shape_writes[i];
-      const auto count = static_cast<int64_t>(instance.shape_writes[i].size());
+      const auto count = static_cast<int64_t>(state.shapes.instance->shape_writes[i].size());
       if (!is_callers(write.slot) || count == 0) continue;
       stream.copy(state.slots[write.slot], shape_value(state, i),
                   storage_bytes(write.dtype, count));
+      copied = true;
     }
-    for (const ShapeInstance::Copy& copy : instance.copies) {
-      if (copy.bytes == 0 || state.slots[copy.to] == state.slots[copy.from]) continue;
-      stream.copy(state.slots[copy.to], state.slots[copy.from], static_cast<size_t>(copy.bytes));
+    return copied;
+  }
+
+  // A copy, a library call or a collective.
+  static void enqueue_other(Stream& stream, const CompiledLaunch& launch,
+                            const ShapeInstance::LaunchSize& size,
+                            std::span<const uint64_t> arguments) {
+    if (launch.kind == LaunchKind::kCopy) {
+      if (arguments[0] == arguments[1]) return;
+      return stream.copy(arguments[1], arguments[0], static_cast<size_t>(size.copy_bytes));
     }
+    std::vector<void*> buffers;
+    for (const uint64_t address : arguments.first(launch.slots.size())) {
+      buffers.push_back(reinterpret_cast<void*>(address));
+    }
+    const std::vector<int64_t> numbers(
+        arguments.begin() + static_cast<std::ptrdiff_t>(launch.slots.size()), arguments.end());
+    launch.call->enqueue(stream.handle(), buffers, numbers);
   }
 
   Program program_;
@@ -481,6 +570,7 @@ class DeviceExecutable final : public Executable {
   std::vector<Argument> arguments_;  // of all launches
   std::vector<Patch> patches_;       // arguments that are the caller's addresses
   std::vector<Fetch> fetches_;       // those that copies read, in the order of launches
+  const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
 };
 
 }  // namespace

@@ -27,13 +27,24 @@ struct RunState {
 // The arguments of one launch. A lambda that captures one pointer fits into std::function.
 struct Call {
   const CompiledLaunch& launch;
+  const ShapeInstance::LaunchSize& size;
   void* const* buffers;
   const int64_t* indices;
 
-  void operator()(int64_t first, int64_t last) const {
+  void run_tasks(int64_t first, int64_t last) const {
     if (launch.function != nullptr) return launch.function(buffers, indices, first, last);
     codegen::interpret(*launch.interpreted, {buffers, launch.slots.size()},
                        {indices, launch.indices.size()}, first, last);
+  }
+
+  // What is no kernel.
+  void run_whole() const {
+    if (launch.kind != LaunchKind::kCopy) {
+      return launch.call->enqueue(nullptr, {buffers, launch.slots.size()},
+                                  {indices, launch.indices.size()});
+    }
+    if (buffers[0] == buffers[1]) return;
+    std::memcpy(buffers[1], buffers[0], static_cast<size_t>(size.copy_bytes));
   }
 };
 
@@ -50,6 +61,7 @@ class CompiledExecutable final : public Executable {
         ++pointer_count_;
       }
     }
+    prepare_known_shape();
   }
 
   void run(RunContext& context) override {
@@ -63,7 +75,6 @@ class CompiledExecutable final : public Executable {
     } else {
       launch_all(context, state, nullptr);
     }
-    copy_outputs(state);
   }
 
   const std::vector<FusionReport>& fusions() const override { return program_.fusions; }
@@ -76,6 +87,15 @@ class CompiledExecutable final : public Executable {
   bool is_callers(size_t slot) const {
     const Slot::Kind kind = program_.slots[slot].kind;
     return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
+  }
+
+  // Where no size is open the first Run finds its arena.
+  void prepare_known_shape() {
+    const auto instance = instances_.only();
+    if (instance == nullptr) return;
+    auto lease = states_.lease([&] { return new_state(); });
+    (*lease).shapes.instance = instance;
+    adopt(*lease);
   }
 
   std::unique_ptr<RunState> new_state() {
@@ -166,18 +186,20 @@ class CompiledExecutable final : public Executable {
       for (const ShapeInstance::Check& check : size.checks) {
         check_indices(state.slots[check.slot], check, launch.checks[check.which].check.node);
       }
-      const int64_t tasks = is_left_out(launch, size, state) ? 0 : size.tasks;
-      const Call call{launch, buffers, state.shapes.instance->indices.data() + size.first_index};
-      if (tasks > 0 && (region == nullptr || size.pieces <= 1)) {
-        call(0, tasks);
-      } else if (tasks > 0) {
-        region->run_pieces(tasks, size.pieces,
-                           [&call](int64_t first, int64_t last) { call(first, last); });
-      }
+      const bool wanted = size.tasks > 0 && !is_left_out(launch, size, state);
+      const int64_t* indices = state.shapes.instance->indices.data() + size.first_index;
+      if (wanted) launch_one({launch, size, buffers, indices}, region);
       buffers += launch.slots.size();
       if (observer == nullptr) continue;
       observer->launched(launch.node, start, std::chrono::steady_clock::now());
     }
+  }
+
+  static void launch_one(const Call& call, ParallelRegion* region) {
+    if (call.launch.kind != LaunchKind::kKernel) return call.run_whole();
+    if (region == nullptr || call.size.pieces <= 1) return call.run_tasks(0, call.size.tasks);
+    region->run_pieces(call.size.tasks, call.size.pieces,
+                       [&call](int64_t first, int64_t last) { call.run_tasks(first, last); });
   }
 
   static bool is_left_out(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& size,
@@ -187,13 +209,6 @@ class CompiledExecutable final : public Executable {
     };
     const auto& shared = launch.elidable_copy;
     return shared && is_brought(launch, size, address(shared->from), address(shared->to));
-  }
-
-  static void copy_outputs(const RunState& state) {
-    for (const ShapeInstance::Copy& copy : state.shapes.instance->copies) {
-      if (copy.bytes == 0 || state.slots[copy.to] == state.slots[copy.from]) continue;
-      std::memcpy(state.slots[copy.to], state.slots[copy.from], static_cast<size_t>(copy.bytes));
-    }
   }
 
   struct Patch {

@@ -15,6 +15,20 @@ RunShapes Instances::make_shapes() const {
   return shapes;
 }
 
+std::shared_ptr<const ShapeInstance> Instances::only() {
+  const auto is_known = [](const InputShape& input) {
+    return input.shape && is_static(*input.shape);
+  };
+  if (!program_.binding.symbols().empty() || !std::ranges::all_of(program_.inputs, is_known)) {
+    return nullptr;
+  }
+  try {
+    return find({});
+  } catch (const UserError&) {
+    return nullptr;
+  }
+}
+
 bool Instances::read(RunContext& context, RunShapes& shapes) {
   for (size_t i = 0; i < shapes.inputs.size(); ++i) shapes.inputs[i] = context.input(i);
   // The sizes of a warm Run are those of the one before: no symbol is solved for again.

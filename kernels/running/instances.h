@@ -22,6 +22,9 @@ class Instances {
   Instances(const Program& program, int threads) : program_(program), threads_(threads) {}
 
   RunShapes make_shapes() const;
+  // The instance of every Run where the model leaves no size open; null elsewhere, and where its
+  // sizes contradict each other, which a Run says.
+  std::shared_ptr<const ShapeInstance> only();
   // Reads the inputs and makes `shapes.instance` fit them; true where it is another one than
   // before. Throws UserError where an input's shape contradicts the model.
   bool read(RunContext& context, RunShapes& shapes);

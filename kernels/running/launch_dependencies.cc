@@ -70,6 +70,16 @@ void LaunchDependencies::add(const codegen::Kernel& kernel, std::string node,
   launches_.push_back(std::move(launch));
 }
 
+void LaunchDependencies::add_call(std::string name, std::string node, std::span<const size_t> slots,
+                                  const std::vector<bool>& writes, bool reads_written) {
+  Launch launch{std::move(name), std::move(node), Wait::kNone, true, {}};
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (writes[i]) writers_[slots[i]].insert(nodes_launch_dependents_.size() - 1);
+    launch.uses.push_back({slots[i], !writes[i] || reads_written, writes[i], false, false});
+  }
+  launches_.push_back(std::move(launch));
+}
+
 void LaunchDependencies::add_watched(size_t slot) {
   std::vector<Use>& uses = launches_.back().uses;
   const auto is_it = [&](const Use& use) {

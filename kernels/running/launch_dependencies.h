@@ -55,6 +55,9 @@ class LaunchDependencies {
   // with PDL.
   void add(const codegen::Kernel& kernel, std::string node, std::span<const size_t> slots,
            const codegen::GpuTarget& target);
+  // A launch of another kind: launched after everything before it, and launches no dependents.
+  void add_call(std::string name, std::string node, std::span<const size_t> slots,
+                const std::vector<bool>& writes, bool reads_written);
   // What is looked at before the launch that was added last, after a wait: indices.
   void add_watched(size_t slot);
   // Kernels are compiled once each, and have other names then.

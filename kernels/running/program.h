@@ -56,12 +56,15 @@ struct SharedBuffers {
 };
 
 struct CompiledLaunch {
+  LaunchKind kind = LaunchKind::kKernel;
+  std::shared_ptr<const LibraryCall> call;             // of a library call or a collective
+  Dim copy_bytes;                                      // of a copy
   codegen::HostFunction function = nullptr;            // on the host
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
   size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
   int threads = 0;                                     // on a GPU: of a CTA
   int64_t shared_bytes = 0;                            // on a GPU: of a CTA, at least
-  std::vector<bool> is_buffer;                         // per parameter of the kernel, in order
+  std::vector<bool> is_buffer;                         // per argument, in order
   std::vector<size_t> slots;
   std::vector<FetchedBuffer> fetched;
   std::vector<Dim> indices;
@@ -76,12 +79,6 @@ struct ShapeWrite {
   size_t slot = 0;
   DType dtype{};
   std::vector<Dim> elements;
-};
-
-// A graph output that is another value's bytes.
-struct OutputCopy {
-  size_t from = 0, to = 0;  // slots
-  Dim bytes;
 };
 
 struct InputShape {
@@ -99,7 +96,6 @@ struct Program {
   LaunchDependencies dependencies;           // of launches on a GPU
   std::vector<ir::Requirement> size_checks;  // each once
   std::vector<ShapeWrite> shape_writes;
-  std::vector<OutputCopy> output_copies;
   std::vector<std::shared_ptr<codegen::HostCode>> code;
   std::vector<std::shared_ptr<const codegen::GpuCode>> gpu_code;
   std::vector<KernelReport> kernels;

@@ -41,9 +41,6 @@ class Instantiation {
     for (const ShapeWrite& write : program_.shape_writes) {
       instance_->shape_writes.push_back(dims(write.elements));
     }
-    for (const OutputCopy& copy : program_.output_copies) {
-      instance_->copies.push_back({copy.from, copy.to, number(copy.bytes)});
-    }
     place_buffers();
     return std::move(instance_);
   }
@@ -69,6 +66,8 @@ class Instantiation {
   void size_launch(const CompiledLaunch& launch, int threads) {
     ShapeInstance::LaunchSize size;
     size.tasks = number(launch.tasks);
+    size.copy_bytes = number(launch.copy_bytes);
+    if (launch.kind == LaunchKind::kCopy && size.copy_bytes == 0) size.tasks = 0;
     const int64_t cost = number(launch.task_cost);
     size.pieces = count_pieces(size.tasks, cost, threads);
     size.first_index = instance_->indices.size();

@@ -22,23 +22,18 @@ struct ShapeInstance {
   };
   struct LaunchSize {
     int64_t tasks = 0;
+    int64_t copy_bytes = 0;
     int64_t pieces = 1;  // that its tasks are dealt in; 1: the calling thread runs them
     size_t first_index = 0;
     std::vector<Check> checks;
     std::vector<int64_t> fetched_bytes;    // one per FetchedBuffer
     int64_t from_bytes = 0, to_bytes = 0;  // of SharedBuffers
   };
-  struct Copy {
-    size_t from = 0, to = 0;
-    int64_t bytes = 0;
-  };
-
   std::vector<int64_t> symbols;
   std::vector<std::vector<int64_t>> inputs, outputs;  // dims
   std::vector<LaunchSize> launches;
   std::vector<int64_t> indices;                    // of all launches, one after the other
   std::vector<std::vector<int64_t>> shape_writes;  // elements
-  std::vector<Copy> copies;
   std::vector<int64_t> offsets;  // per slot: into the arena, or the counters; -1 elsewhere
   std::vector<int64_t> sizes;    // per slot: bytes of the arena; 0 elsewhere
   int64_t arena_bytes = 0, counter_bytes = 0;

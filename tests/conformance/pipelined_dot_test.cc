@@ -23,6 +23,13 @@ Settings only_pipelined() {
   return settings;
 }
 
+DotForm nvfp4() {
+  for (const DotForm& form : dot_forms()) {
+    if (form.name == std::string_view("nvfp4")) return form;
+  }
+  throw std::invalid_argument("nvfp4");
+}
+
 // How many Runs were judged; 0: the candidate does not take the problem. `size`: of activations, a
 // power of two.
 int judge(const DotProblem& problem, unsigned seed, std::initializer_list<int64_t> rows,
@@ -264,6 +271,41 @@ TEST(PipelinedDot, ManyRowsAndSplits) {
     judge(problem, 7, {0, 1, 64, 65, 300});
     break;
   }
+}
+
+// One node, its rows dealt to two candidates: each Run takes the one that has its rows.
+TEST(PipelinedDot, SharesItsRowsWithAnotherCandidate) {
+  Settings settings = pipelined_settings();
+  settings.tuning.candidate = "mma";
+  settings.tuning.candidate_rows = {5, 20};
+  std::mt19937 random(7);
+  const DotProblem problem{nvfp4(), DType::kF16, {130, 64}, DotEnd::kPlain};
+  const ir::Graph graph = build_dot(problem, random);
+  const Choice choice = select(graph, graph.node(graph.order().front()), settings);
+  EXPECT_EQ(choice.chosen(), "pipelined (rows <= 4), mma (rows <= 20), pipelined (rows > 20)");
+  EXPECT_EQ(judge(problem, 7, {1, 4, 5, 20, 21, 40}, settings), 6);
+}
+
+// Plans carry numbers: rows without gaps, times that rise along a ranking, room for split-K.
+TEST(PipelinedDot, PlansTellConfigsInNumbers) {
+  const Settings settings = only_pipelined();
+  std::mt19937 random(8);
+  const ir::Graph graph =
+      build_dot({nvfp4(), DType::kF16, {4096, 4096}, DotEnd::kPlain}, random);
+  const Choice choice = select(graph, graph.node(graph.order().front()), settings);
+  ASSERT_EQ(choice.parts.size(), 1u) << choice.reason();
+  int64_t next = 0;
+  for (const RangePlan& range : choice.parts[0].plan.ranges) {
+    EXPECT_EQ(range.rows.first, next);
+    next = range.rows.last == RowRange::kNoLimit ? range.rows.last : range.rows.last + 1;
+    ASSERT_FALSE(range.kernels.empty());
+    const PlannedKernel& best = range.kernels.front();
+    EXPECT_GT(best.microseconds, 0);
+    EXPECT_GT(best.config.find(Knob::kTileN).value_or(0), 0) << best.text();
+    const bool splits = best.config.find(Knob::kSplitK).value_or(1) > 1;
+    EXPECT_EQ(splits, !best.workspace_bytes.is(0)) << best.text();
+  }
+  EXPECT_EQ(next, RowRange::kNoLimit);
 }
 
 }  // namespace

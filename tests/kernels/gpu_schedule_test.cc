@@ -128,5 +128,31 @@ graph main {
   }
 }
 
+// What a plan refuses without making code is what the code could not have been compiled for.
+TEST(GpuSchedule, PlansRefuseWhatNoGpuHasCodeFor) {
+  int refused = 0;
+  for (const std::string type : {"f64", "f32", "f16"}) {
+    for (const std::string op : {"Exp(%u)", "Log(%u)", "Sin(%u)", "Tan(%u)", "Erf(%u)", "Atanh(%u)",
+                                 "Sqrt(%u)", "Abs(%u)", "Pow(%u, %u)", "Floor(%u)"}) {
+      const std::string shape = type + "[8]";
+      const ir::Graph graph =
+          ir::parse("graph main {\n  input %x: " + shape + "\n  %y: " + shape +
+                    " = tenon::Loop(%x) body {\n    input %u: " + shape + "\n    %v: " + shape +
+                    " = " + op + "\n    output %v\n  }\n  output %y\n}\n");
+      const ir::Node& node = graph.node(graph.order().front());
+      Settings on_host = gpu_settings();
+      on_host.gpu.reset();
+      const Choice anywhere = select(graph, node, on_host);
+      if (!anywhere.ok()) continue;
+      const Settings settings = gpu_settings();
+      const Choice choice = select(graph, node, settings);
+      EXPECT_EQ(choice.ok(), codegen::supports_gpu(anywhere.lower().launches[0].kernel).ok)
+          << type << " " << op << ": " << choice.reason();
+      refused += !choice.ok();
+    }
+  }
+  EXPECT_EQ(refused, 7);
+}
+
 }  // namespace
 }  // namespace tenon::kernels

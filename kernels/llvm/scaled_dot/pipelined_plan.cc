@@ -11,7 +11,7 @@
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
-#include "kernels/planning/views.h"
+#include "kernels/planning/before_wait.h"
 
 namespace tenon::kernels {
 namespace {
@@ -99,18 +99,17 @@ class PipelinedPlan {
   // The rows that are multiplied are not those of the node before.
   bool makes_rows() const { return prologue_ || layout().row_terms > 1; }
 
-  // kernels/build_program.cc lets kernels read what the caller brings without waiting; so do others
-  // that have such inputs, if there are any.
+  // Neighbours that read before they wait, too, run beside this one.
   bool overlaps() const {
-    const TuningOverrides& tuning = settings_.tuning;
-    if (!tuning.reads_inputs_before_wait || makes_rows()) return false;
-    if (!caller_brings(graph_, dots_.first().problem.dot.a)) return false;
-    const auto reads_input = [&](ir::NodeId id) {
-      const ir::Node& node = graph_.node(id);
-      return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) &&
-             caller_brings(graph_, node.inputs[0]);
+    const auto reads_early = [&](ir::ValueId rows) {
+      return reads_before_wait(graph_, rows, settings_);
     };
-    return tuning.neighbours || std::ranges::count_if(graph_.order(), reads_input) > 1;
+    if (makes_rows() || !reads_early(dots_.first().problem.dot.a)) return false;
+    const auto is_neighbour = [&](ir::NodeId id) {
+      const ir::Node& node = graph_.node(id);
+      return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) && reads_early(node.inputs[0]);
+    };
+    return settings_.tuning.neighbours || std::ranges::count_if(graph_.order(), is_neighbour) > 1;
   }
 
   // Rows that are there need not be kept: configs with resident x come last.

@@ -1,0 +1,29 @@
+// A call into a vendor library, made ready when the session is created: a cuDNN graph with its
+// plan, a collective of a communicator. It puts its work on the stream of a Run; on the host it
+// does it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tenon::kernels {
+
+class LibraryCall {
+ public:
+  virtual ~LibraryCall() = default;
+  virtual std::string name() const = 0;  // "cudnn_sdpa", for reports and traces
+
+  // Every rank makes the call, in the same order. Then it is never left out of a Run.
+  virtual bool is_collective() const { return false; }
+  // Whether a CUDA graph may hold it. A program with one that may not runs without graphs.
+  virtual bool can_be_captured() const { return true; }
+
+  // `buffers` and `numbers`: what Launch::buffers and Launch::indices are in this Run. `stream`:
+  // device::StreamHandle, null on the host. Called by several threads at once, on buffers and
+  // streams of their own.
+  virtual void enqueue(void* stream, std::span<void* const> buffers,
+                       std::span<const int64_t> numbers) const = 0;
+};
+
+}  // namespace tenon::kernels
