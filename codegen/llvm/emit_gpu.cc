@@ -30,10 +30,33 @@ GpuEmitter::GpuEmitter(const Kernel& kernel, int threads, const GpuTarget& targe
       pdl_(pdl_of(kernel)),
       needed_(kernel.types.size()) {}
 
-// void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
 llvm::Function* GpuEmitter::run() {
   survey(kernel_.body);
   specialised_ = !steps_.empty() && arch_spec(target_.arch).specialises_warps();
+  create_function();
+  read_position();
+  place_shared_memory();
+  folded_ = folded_into_products(kernel_, definitions_, threads_);
+  find_filled_scratch();
+  plan_lazy(kernel_.body);
+  find_running();
+  plan_turned_stores();
+  make_positions();
+  if (specialised_) {
+    plan_copies(kernel_.body);
+    run_roles();
+  } else {
+    start_positions(0);
+    if (uses_pdl()) launch_dependents_and_wait();
+    make_tables();
+    region(kernel_.body);
+    ir_.CreateRetVoid();
+  }
+  return function_;
+}
+
+// void kernel(parameters in order): a pointer for a buffer, an i64 for an index.
+void GpuEmitter::create_function() {
   llvm::Type* global = ir_.getPtrTy(1);
   std::vector<llvm::Type*> parameters;
   for (const Parameter& parameter : kernel_.parameters) {
@@ -63,6 +86,10 @@ llvm::Function* GpuEmitter::run() {
   for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
     values_[i] = {function_->getArg(static_cast<unsigned>(i))};
   }
+}
+
+// Which thread of which task this is.
+void GpuEmitter::read_position() {
   auto special = [&](llvm::Intrinsic::ID id) { return ir_.CreateIntrinsic(id, {}, {}); };
   thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
   lane_ = ir_.CreateAnd(thread_, number(kWarp - 1));
@@ -72,6 +99,9 @@ llvm::Function* GpuEmitter::run() {
   task_ = ir_.CreateNSWAdd(
       ir_.CreateNSWMul(wide(special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_y)), across),
       wide(special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x)));
+}
+
+void GpuEmitter::place_shared_memory() {
   auto* bytes = llvm::ArrayType::get(ir_.getInt8Ty(), 0);
   auto* base = new llvm::GlobalVariable(
       module_, bytes, /*isConstant=*/false, llvm::GlobalValue::ExternalLinkage, nullptr,
@@ -80,23 +110,6 @@ llvm::Function* GpuEmitter::run() {
   shared_base_ = base;
   place_rings();
   for (auto [id, offset] : scratch_) values_[id] = {shared_pointer(shared_.keep(offset))};
-  folded_ = folded_into_products(kernel_, definitions_, threads_);
-  find_filled_scratch();
-  plan_lazy(kernel_.body);
-  find_running();
-  plan_turned_stores();
-  make_positions();
-  if (specialised_) {
-    plan_copies(kernel_.body);
-    run_roles();
-  } else {
-    start_positions(0);
-    if (uses_pdl()) launch_dependents_and_wait();
-    make_tables();
-    region(kernel_.body);
-    ir_.CreateRetVoid();
-  }
-  return function_;
 }
 
 // Definitions, scratch and the use of buffers, before anything is emitted.

@@ -53,6 +53,9 @@ class GpuEmitter : private KernelEmitter {
 
   // emit_gpu.cc: the function, places, threads
   void survey(const Region& region);
+  void create_function();
+  void read_position();
+  void place_shared_memory();
   void make_tables();
   int64_t keep_table(DType dtype, const std::vector<int64_t>& table);
   // What was waited for inside of a region may not have been where it is left out.
@@ -160,6 +163,7 @@ class GpuEmitter : private KernelEmitter {
   Value* inside(const Access& access, const Place& place);
   Value* offset_of(const Access& access, const Place& place);
   Tile load(const Operation& op);
+  std::pair<Value*, Value*> empty_and_whole(const Access& access);
   Tile load_groups(const Access& access, const Layout& layout, const Type& type, int width,
                    const Tile& fill);
   Tile repeated(const Tile& group, size_t count);
@@ -230,6 +234,7 @@ class GpuEmitter : private KernelEmitter {
   void begin_step(const RingProduct& product, const std::vector<Tile>& left, Value* right,
                   Tile& sums);
   void multiply_in_order(const RingProduct& product);
+  std::vector<Tile> left_blocks(const RingProduct& product, int step);
   Tile left_words(const RingProduct& product, int block, int step);
   void round_words(const RingProduct& product, Tile& words);
   Value* descriptor(const Operation& read);
@@ -302,7 +307,6 @@ class GpuEmitter : private KernelEmitter {
   Value* empty_barrier(const Steps& steps, Value* stage);
   void wait_for(Value* barrier, Value* parity);
   void release(const Steps& steps, Value* stage, bool loads_ended, Value* condition = nullptr);
-  bool loads_from_stage(const Region& consume) const;
   Value* stage_before(const Steps& steps, Value* stage);
   std::pair<Value*, Value*> following(const Steps& steps, Value* stage, Value* phase);
   void advance(const Steps& steps, Value* stage, Value* phase);
@@ -323,13 +327,28 @@ class GpuEmitter : private KernelEmitter {
   void fetch_step(const Region& produce, Value* counter, Value* stage);
   void produce_first(const Operation& op);
   void index_loop(Value* lo, Value* hi, const std::function<void(Value*)>& body);
+
+  // emit_gpu_consume.cc
+  struct StepLoop;
   void consume_steps(const Operation& op, const StepHooks& hooks);
+  StepLoop begin_steps(const Operation& op);
+  std::vector<Tile> carried_words(const Operation& op, std::span<const ValueId> values);
+  void carry_into_step(StepLoop& loop);
+  void end_step(StepLoop& loop, const StepHooks& hooks);
+  void end_steps(const StepLoop& loop);
   Tile in_words(const Tile& tile, ValueId id);
   Tile out_of_words(const Tile& words, ValueId id);
   std::vector<const Operation*> readable_ahead(const Region& consume) const;
   bool reads_all(const Region& consume, const std::vector<const Operation*>& reads) const;
   Tile read_all(const std::vector<const Operation*>& reads, const Region& consume, Value* stage);
+  bool loads_from_stage(const Region& consume) const;
+  struct StageUse;
   void consume(const Operation& op);
+  void load_position(StageUse& use);
+  void take_reads(const StageUse& use, const Tile& all);
+  void read_within_step(StageUse& use, StepHooks& hooks);
+  void read_step_ahead(StageUse& use, StepHooks& hooks);
+  void finish_running_on(const StageUse& use, std::vector<Tile>& lasts);
   int read_width(const Operation& op);
   Tile read(const Operation& op);
   Value* swizzled(const Ring& ring, Value* byte);

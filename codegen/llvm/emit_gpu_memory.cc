@@ -210,6 +210,19 @@ llvm::Value* GpuEmitter::offset_of(const Access& access, const Place& place) {
   return access.rows == 1 ? column : ir_.CreateNSWAdd(scaled(place.row, access.row_stride), column);
 }
 
+// Whether nothing, and whether everything, lies inside of the extents. Null: there are none.
+std::pair<llvm::Value*, llvm::Value*> GpuEmitter::empty_and_whole(const Access& access) {
+  Value *empty = nullptr, *whole = nullptr;
+  for (auto [extent, size] : {std::pair{access.row_extent, access.rows},
+                              std::pair{access.column_extent, access.columns}}) {
+    if (!extent) continue;
+    Value* none = ir_.CreateICmpEQ(extent, number(0));
+    empty = empty ? ir_.CreateOr(empty, none) : none;
+    whole = both(whole, ir_.CreateICmpEQ(extent, number(size)));
+  }
+  return {empty, whole};
+}
+
 GpuEmitter::Tile GpuEmitter::load(const Operation& op) {
   const Type& result = type(op.results[0]);
   const Layout& layout = layouts_[op.results[0]];
@@ -235,14 +248,7 @@ GpuEmitter::Tile GpuEmitter::load(const Operation& op) {
   };
   auto groups = static_cast<size_t>(layout.registers() / width);
   Tile fill_group = pack_lanes(from.dtype, Tile(static_cast<size_t>(width), fill));
-  Value *empty = nullptr, *whole = nullptr;
-  for (auto [extent, size] :
-       {std::pair{from.row_extent, from.rows}, std::pair{from.column_extent, from.columns}}) {
-    if (!extent) continue;
-    Value* none = ir_.CreateICmpEQ(extent, number(0));
-    empty = empty ? ir_.CreateOr(empty, none) : none;
-    whole = both(whole, ir_.CreateICmpEQ(extent, number(size)));
-  }
+  auto [empty, whole] = empty_and_whole(from);
   if (width > 1) {
     Value* vectors = groups_apply(from, width);
     if (whole) {  // nothing is done to what arrives, so that nobody has to wait for it here

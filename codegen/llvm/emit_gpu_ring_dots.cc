@@ -501,6 +501,24 @@ llvm::Value* GpuEmitter::own_block(const RingProduct& product, Value* k, int ste
   return ir_.CreateSelect(is_own, k, number(static_cast<int>(product.op.integers[2])));
 }
 
+// Words of the left operand for all blocks of rows.
+std::vector<GpuEmitter::Tile> GpuEmitter::left_blocks(const RingProduct& product, int step) {
+  std::vector<Tile> left;
+  for (int block = 0; block < product.blocks; ++block) {
+    if (!product.operands.left) {
+      left.push_back(left_words(product, block, step));
+      continue;
+    }
+    Value* group = times(ir_.CreateLShr(warp_, 2), product.blocks * kBlockRows);
+    Value* first = plus(group, times(ir_.CreateAnd(warp_, 3), 16));
+    Value* row = plus(plus(first, block * kBlockRows), ir_.CreateAnd(lane_, 15));
+    Value* k = plus(times(ir_.CreateLShr(lane_, 4), product.unit()), step * product.step());
+    left.push_back(load_ring_matrices(*product.operands.left, row, k, 4));
+    round_words(product, left.back());
+  }
+  return left;
+}
+
 void GpuEmitter::multiply_in_order(const RingProduct& product) {
   const Operation& op = product.op;
   DType dtype = type(op.operands[1]).dtype;
@@ -520,19 +538,7 @@ void GpuEmitter::multiply_in_order(const RingProduct& product) {
   };
   Tile both;  // eight columns: the words of two steps come at once
   for (int step = 0; step < product.steps; ++step) {
-    std::vector<Tile> left;
-    for (int block = 0; block < product.blocks; ++block) {
-      if (!product.operands.left) {
-        left.push_back(left_words(product, block, step));
-        continue;
-      }
-      Value* group = times(ir_.CreateLShr(warp_, 2), product.blocks * kBlockRows);
-      Value* first = plus(group, times(ir_.CreateAnd(warp_, 3), 16));
-      Value* row = plus(plus(first, block * kBlockRows), ir_.CreateAnd(lane_, 15));
-      Value* k = plus(times(ir_.CreateLShr(lane_, 4), product.unit()), step * product.step());
-      left.push_back(load_ring_matrices(*product.operands.left, row, k, 4));
-      round_words(product, left.back());
-    }
+    std::vector<Tile> left = left_blocks(product, step);
     for (int column = 0; column < product.columns; column += 16) {
       int count = std::min(2, (product.columns - column) / 8);
       Value* second = count == 2 ? times(ir_.CreateLShr(lane_, 4), 8) : number(0);

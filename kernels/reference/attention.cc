@@ -9,6 +9,7 @@
 #include "graph_partitioner/ir/head_layout.h"
 #include "kernels/reference/conversions.h"
 #include "kernels/reference/heads.h"
+#include "kernels/reference/kv_cache.h"
 #include "kernels/reference/op.h"
 #include "kernels/reference/rotary.h"
 
@@ -73,152 +74,91 @@ double rounded(double value, double scale, DType type, DType codes) {
   return decode(codes, quantize(codes, ratio, 0)) * scale;
 }
 
-ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
-  const int64_t heads = p.q.dims[1], queries = p.q.dims[2], width = p.q.dims[3];
-  const int64_t kv_heads = p.k.dims[1], keys = p.k.dims[2], value_width = p.v.dims[3];
-  const int64_t group = heads / kv_heads;
+// A query of a head, and its number among all of them.
+struct Query {
+  int64_t b, h, i, flat;
+};
+
+struct Logits {
+  std::vector<double> values;
+  std::vector<bool> hidden;
+};
+
+Logits logits_of(const Problem& p, const Query& at, int64_t kv_at, Scores* scores) {
+  const int64_t width = p.q.dims[3], keys = p.k.dims[2];
   const double scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<double>(width));
-  ReferenceTensor y = ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, value_width});
+  Logits out;
+  for (int64_t j = 0; j < keys; ++j) {
+    double product = 0;
+    for (int64_t d = 0; d < width; ++d) {
+      product += p.q.number(at.flat * width + d) * p.k.number((kv_at + j) * width + d);
+    }
+    const double raw = product * scale;
+    const bool fills = p.fills && p.fills(at.b, at.h, at.i, j);
+    const double own = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
+    const double capped = fills ? p.fill : own;
+    const double added = p.bias && !fills ? p.bias(at.b, at.h, at.i, j) : 0;
+    const double bias = p.sees(at.b, at.i, j) ? added : kHidden;
+    out.hidden.push_back(bias == kHidden);
+    out.values.push_back(capped + bias);
+    if (scores) {
+      scores->raw.set(at.flat * keys + j, raw);
+      scores->capped.set(at.flat * keys + j, capped);
+      scores->biased.set(at.flat * keys + j, capped + bias);
+    }
+  }
+  return out;
+}
+
+// The query's row of y; answers the probabilities.
+std::vector<double> attend_row(const Problem& p, const Query& at, int64_t kv_at,
+                               const Logits& logits, ReferenceTensor& y) {
+  const int64_t keys = p.k.dims[2], width = p.v.dims[3];
+  std::optional<double> sink;
+  if (p.sinks) sink = p.sinks->number(at.h);
+  if (p.zero_sink) sink = 0;
+  std::vector<double> weights = softmax_row(logits.values, logits.hidden, sink);
+  if (p.probability_scale > 0) {
+    for (double& weight : weights)
+      weight = rounded(weight, p.probability_scale, p.probability_type, p.probability_codes);
+  }
+  const bool sees_nothing = std::ranges::find(logits.hidden, false) == logits.hidden.end();
+  const bool is_nan = p.nan_without_keys && keys > 0 && sees_nothing && !sink;
+  for (int64_t d = 0; d < width; ++d) {
+    double sum = is_nan ? std::numeric_limits<double>::quiet_NaN() : 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      const double weight = weights[static_cast<size_t>(j)];
+      // A hidden key may hold anything, NaN too.
+      if (!logits.hidden[static_cast<size_t>(j)]) {
+        sum += weight * p.v.number((kv_at + j) * width + d);
+      }
+    }
+    y.set(at.flat * width + d, sum);
+  }
+  return weights;
+}
+
+ReferenceTensor attend(const Problem& p, Scores* scores = nullptr) {
+  const int64_t heads = p.q.dims[1], queries = p.q.dims[2];
+  const int64_t kv_heads = p.k.dims[1], keys = p.k.dims[2];
+  const int64_t group = heads / kv_heads;
+  ReferenceTensor y = ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, p.v.dims[3]});
   if (scores) {
     const ReferenceTensor blank =
         ReferenceTensor::zeros(p.q.dtype, {p.batch(), heads, queries, keys});
     *scores = {blank, blank, blank, blank};
   }
-  for_each_index({p.batch(), heads, queries}, [&](const Index& index, int64_t row_at) {
-    const int64_t b = index[0], h = index[1], i = index[2];
-    const int64_t kv_at = (b * kv_heads + h / group) * keys;
-    std::vector<double> logits;
-    std::vector<bool> hidden;
-    for (int64_t j = 0; j < keys; ++j) {
-      double product = 0;
-      for (int64_t d = 0; d < width; ++d) {
-        product += p.q.number(row_at * width + d) * p.k.number((kv_at + j) * width + d);
-      }
-      const double raw = product * scale;
-      const bool fills = p.fills && p.fills(b, h, i, j);
-      const double own = p.softcap > 0 ? p.softcap * std::tanh(raw / p.softcap) : raw;
-      const double capped = fills ? p.fill : own;
-      const double added = p.bias && !fills ? p.bias(b, h, i, j) : 0;
-      const double bias = p.sees(b, i, j) ? added : kHidden;
-      hidden.push_back(bias == kHidden);
-      logits.push_back(capped + bias);
-      if (scores) {
-        scores->raw.set(row_at * keys + j, raw);
-        scores->capped.set(row_at * keys + j, capped);
-        scores->biased.set(row_at * keys + j, capped + bias);
-      }
-    }
-    std::optional<double> sink;
-    if (p.sinks) sink = p.sinks->number(h);
-    if (p.zero_sink) sink = 0;
-    std::vector<double> weights = softmax_row(logits, hidden, sink);
-    if (p.probability_scale > 0) {
-      for (double& weight : weights)
-        weight = rounded(weight, p.probability_scale, p.probability_type, p.probability_codes);
-    }
-    const bool sees_nothing = std::ranges::find(hidden, false) == hidden.end();
-    const bool is_nan = p.nan_without_keys && keys > 0 && sees_nothing && !sink;
-    for (int64_t d = 0; d < value_width; ++d) {
-      double sum = is_nan ? std::numeric_limits<double>::quiet_NaN() : 0;
-      for (int64_t j = 0; j < keys; ++j) {
-        const double weight = weights[static_cast<size_t>(j)];
-        // A hidden key may hold anything, NaN too.
-        if (!hidden[static_cast<size_t>(j)])
-          sum += weight * p.v.number((kv_at + j) * value_width + d);
-      }
-      y.set(row_at * value_width + d, sum);
-    }
+  for_each_index({p.batch(), heads, queries}, [&](const Index& index, int64_t flat) {
+    const Query at{index[0], index[1], index[2], flat};
+    const int64_t kv_at = (at.b * kv_heads + at.h / group) * keys;
+    const Logits logits = logits_of(p, at, kv_at, scores);
+    const std::vector<double> weights = attend_row(p, at, kv_at, logits, y);
     if (!scores) return;
     for (int64_t j = 0; j < keys; ++j) {
-      scores->probabilities.set(row_at * keys + j, weights[static_cast<size_t>(j)]);
+      scores->probabilities.set(flat * keys + j, weights[static_cast<size_t>(j)]);
     }
   });
   return y;
-}
-
-// Rows of a cache after this step: past's first past[b] rows, the new ones, zeros.
-ReferenceTensor append_rows(const ReferenceTensor* past, const ReferenceTensor& fresh,
-                            const std::vector<int64_t>& past_rows, int64_t rows) {
-  const Dims dims{fresh.dims[0], fresh.dims[1], rows, fresh.dims[3]};
-  ReferenceTensor y = ReferenceTensor::zeros(fresh.dtype, dims);
-  for_each_index(dims, [&](const Index& index, int64_t flat) {
-    const int64_t kept = past_rows[static_cast<size_t>(index[0])];
-    Index from = index;
-    if (index[2] < kept) {
-      y.copy_element(flat, *past, flat_index(past->dims, from));
-    } else if (index[2] < kept + fresh.dims[2]) {
-      from[2] -= kept;
-      y.copy_element(flat, fresh, flat_index(fresh.dims, from));
-    }
-  });
-  return y;
-}
-
-// A cache of codes: what it stores, and how codes and numbers turn into each other. Scales are one,
-// or one for each element of each head.
-struct Codes {
-  DType type = DType::kUndefined;  // i4: code + 8, two in a byte
-  const ReferenceTensor* scale = nullptr;
-
-  bool are_packed() const { return type == DType::kI4; }
-  // Of element d of head h, where heads have `width` elements.
-  double scale_of(int64_t h, int64_t d, int64_t width) const {
-    return scale->number(scale->elements() == 1 ? 0 : h * width + d);
-  }
-
-  ReferenceTensor quantized(const ReferenceTensor& x) const {
-    ReferenceTensor codes = ReferenceTensor::zeros(are_packed() ? DType::kU4 : type, x.dims);
-    for_each_index(x.dims, [&](const Index& index, int64_t flat) {
-      const double held = as_held(x.dtype, x.number(flat));
-      const double scaled = as_held(DType::kF32, held / scale_of(index[1], index[3], x.dims[3]));
-      const uint64_t code = quantize(codes.dtype, scaled, are_packed() ? 8 : 0);
-      codes.set(flat, decode(codes.dtype, code));
-    });
-    return are_packed() ? packed(codes) : codes;
-  }
-
-  ReferenceTensor numbers(const ReferenceTensor& stored, DType dtype) const {
-    Dims dims = stored.dims;
-    if (are_packed()) dims[3] *= 2;
-    ReferenceTensor x = ReferenceTensor::zeros(dtype, dims);
-    for_each_index(dims, [&](const Index& index, int64_t flat) {
-      double code = 0;
-      if (are_packed()) {
-        const int64_t byte = stored.integers.at(static_cast<size_t>(flat / 2));
-        code = static_cast<double>(flat % 2 == 0 ? byte & 15 : byte >> 4) - 8;
-      } else {
-        code = stored.number(flat);
-      }
-      x.set(flat, code * scale_of(index[1], index[3], dims[3]));
-    });
-    return x;
-  }
-
- private:
-  static ReferenceTensor packed(const ReferenceTensor& nibbles) {
-    Dims dims = nibbles.dims;
-    dims[3] /= 2;
-    ReferenceTensor bytes = ReferenceTensor::zeros(DType::kU8, dims);
-    for (int64_t i = 0; i < bytes.elements(); ++i) {
-      const auto at = static_cast<size_t>(2 * i);
-      bytes.set_integer(i, nibbles.integers.at(at) | nibbles.integers.at(at + 1) << 4);
-    }
-    return bytes;
-  }
-};
-
-// A cache after this step, as it is stored and as it counts.
-struct Cache {
-  ReferenceTensor present, numbers;
-};
-Cache append_to_cache(const ReferenceTensor* past, const ReferenceTensor& fresh, const Codes& codes,
-                      const std::vector<int64_t>& past_rows, int64_t rows) {
-  if (codes.type == DType::kUndefined) {
-    const ReferenceTensor all = append_rows(past, fresh, past_rows, rows);
-    return {all, all};
-  }
-  const ReferenceTensor all = append_rows(past, codes.quantized(fresh), past_rows, rows);
-  return {all, codes.numbers(all, fresh.dtype)};
 }
 
 // A mask that broadcasts to [B, H, Sq, Sk]; keys beyond a shorter mask are hidden.
@@ -268,7 +208,30 @@ ReferenceTensor norm_heads(const ReferenceTensor& x, const ReferenceTensor* weig
 }
 
 // The rules are those of graph_partitioner/ir/fusions.h.
-Outputs fused_attention(const Call& call) {
+class FusedAttention {
+ public:
+  explicit FusedAttention(const Call& call) : call_(call), node_(ir::Attention::from(call.node)) {}
+
+  Outputs run() {
+    p_.q = operand_heads(call_.input(kQ), node_.q_layout, node_.q_heads);
+    k_ = operand_heads(call_.input(kK), node_.k_layout, node_.kv_heads);
+    v_ = operand_heads(call_.input(kV), node_.v_layout, node_.kv_heads);
+    count_rows();
+    p_.q = norm_heads(p_.q, optional_input(call_, kQNorm), node_.norm_epsilon);
+    k_ = norm_heads(k_, optional_input(call_, kKNorm), node_.norm_epsilon);
+    if (node_.has_rotary()) rotate();
+    const Cache keys = append(kPastK, k_, kKScale), values = append(kPastV, v_, kVScale);
+    p_.k = keys.numbers;
+    p_.v = values.numbers;
+    copy_attributes();
+    if (call_.has(kMask)) mask();
+    p_.sinks = optional_input(call_, kSinks);
+    ReferenceTensor y = from_heads(attend(p_), node_.y_layout);
+    y.dtype = call_.output_type();  // f32 sums may be asked for over f16 operands
+    return {std::move(y), keys.present, values.present};
+  }
+
+ private:
   enum {
     kQ,
     kK,
@@ -286,70 +249,75 @@ Outputs fused_attention(const Call& call) {
     kKScale,
     kVScale
   };
-  const ir::Attention node = ir::Attention::from(call.node);
-  Problem p;
-  p.q = operand_heads(call.input(kQ), node.q_layout, node.q_heads);
-  ReferenceTensor k = operand_heads(call.input(kK), node.k_layout, node.kv_heads);
-  ReferenceTensor v = operand_heads(call.input(kV), node.v_layout, node.kv_heads);
-  const int64_t batch = p.q.dims[0], fresh = k.dims[2];
-  const int64_t past = call.has(kPastK) ? call.input(kPastK).dims.at(2) : 0;
-  std::vector<int64_t> past_rows = repeated(batch, past);
-  p.lengths = repeated(batch, past + fresh);
-  if (call.has(kLengths)) {
-    p.lengths = call.input(kLengths).integers;
-    for (size_t b = 0; b < past_rows.size() && call.has(kPastK); ++b) {
-      past_rows[b] = std::max<int64_t>(0, p.lengths[b] - fresh);
+
+  int64_t fresh() const { return k_.dims[2]; }
+  int64_t past() const { return call_.has(kPastK) ? call_.input(kPastK).dims.at(2) : 0; }
+
+  void count_rows() {
+    past_rows_ = repeated(p_.batch(), past());
+    p_.lengths = repeated(p_.batch(), past() + fresh());
+    if (!call_.has(kLengths)) return;
+    p_.lengths = call_.input(kLengths).integers;
+    for (size_t b = 0; b < past_rows_.size() && call_.has(kPastK); ++b) {
+      past_rows_[b] = std::max<int64_t>(0, p_.lengths[b] - fresh());
     }
   }
-  p.q = norm_heads(p.q, optional_input(call, kQNorm), node.norm_epsilon);
-  k = norm_heads(k, optional_input(call, kKNorm), node.norm_epsilon);
-  if (node.has_rotary()) {
-    const ReferenceTensor &cos = call.input(kCos), &sin = call.input(kSin);
+
+  void rotate() {
+    const ReferenceTensor &cos = call_.input(kCos), &sin = call_.input(kSin);
     const auto row = [&](int64_t b, int64_t s) {
-      if (cos.dims.size() == 3) return (cos.dims[0] == 1 ? 0 : b) * fresh + s;
-      if (!call.has(kPositions)) return past_rows[static_cast<size_t>(b)] + s;
-      const ReferenceTensor& positions = call.input(kPositions);
-      const int64_t at = (positions.dims[0] == 1 ? 0 : b) * fresh + s;
+      if (cos.dims.size() == 3) return (cos.dims[0] == 1 ? 0 : b) * fresh() + s;
+      if (!call_.has(kPositions)) return past_rows_[static_cast<size_t>(b)] + s;
+      const ReferenceTensor& positions = call_.input(kPositions);
+      const int64_t at = (positions.dims[0] == 1 ? 0 : b) * fresh() + s;
       return positions.integers.at(static_cast<size_t>(at));
     };
-    p.q = rotate_heads(p.q, cos, sin, 2 * cos.dims.back(), node.interleaved, row);
-    k = rotate_heads(k, cos, sin, 2 * cos.dims.back(), node.interleaved, row);
+    p_.q = rotate_heads(p_.q, cos, sin, 2 * cos.dims.back(), node_.interleaved, row);
+    k_ = rotate_heads(k_, cos, sin, 2 * cos.dims.back(), node_.interleaved, row);
   }
-  const Dims present = call.wants(1) ? call.required_output_dims(1) : Dims{};
-  const int64_t rows = present.empty() ? past + fresh : present[2];
-  const Codes k_codes{node.cache_type, optional_input(call, kKScale)};
-  const Codes v_codes{node.cache_type, optional_input(call, kVScale)};
-  const Cache keys = append_to_cache(optional_input(call, kPastK), k, k_codes, past_rows, rows);
-  const Cache values = append_to_cache(optional_input(call, kPastV), v, v_codes, past_rows, rows);
-  p.k = keys.numbers;
-  p.v = values.numbers;
-  p.scale = node.scale;
-  p.softcap = node.softcap;
-  p.nan_without_keys = node.nan_without_keys;
-  p.probability_scale = node.probability_scale;
-  p.probability_type = node.probability_type;
-  p.probability_codes = node.probability_codes;
-  p.causal = node.causal || node.causal_top_left;
-  p.left_window = node.left_window;
-  p.right_window = node.right_window;
-  p.positions = past_rows;
-  for (size_t b = 0; b < p.positions.size() && node.causal; ++b) {
-    p.positions[b] = p.lengths[b] - p.q.dims[2];
+
+  Cache append(size_t past_input, const ReferenceTensor& x, size_t scale) const {
+    const Dims present = call_.wants(1) ? call_.required_output_dims(1) : Dims{};
+    const int64_t rows = present.empty() ? past() + fresh() : present[2];
+    const Codes codes{node_.cache_type, optional_input(call_, scale)};
+    return append_to_cache(optional_input(call_, past_input), x, codes, past_rows_, rows);
   }
-  if (call.has(kMask) && std::isfinite(node.mask_fill)) {
-    const ReferenceTensor& mask = call.input(kMask);
-    p.fill = node.mask_fill;
-    p.fills = [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
+
+  void copy_attributes() {
+    p_.scale = node_.scale;
+    p_.softcap = node_.softcap;
+    p_.nan_without_keys = node_.nan_without_keys;
+    p_.probability_scale = node_.probability_scale;
+    p_.probability_type = node_.probability_type;
+    p_.probability_codes = node_.probability_codes;
+    p_.causal = node_.causal || node_.causal_top_left;
+    p_.left_window = node_.left_window;
+    p_.right_window = node_.right_window;
+    p_.positions = past_rows_;
+    for (size_t b = 0; b < p_.positions.size() && node_.causal; ++b) {
+      p_.positions[b] = p_.lengths[b] - p_.q.dims[2];
+    }
+  }
+
+  void mask() {
+    const ReferenceTensor& mask = call_.input(kMask);
+    p_.bias = mask_bias(mask);
+    if (!std::isfinite(node_.mask_fill)) return;
+    p_.fill = node_.mask_fill;
+    p_.fills = [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
       const double value = mask.number(broadcast_index(mask.dims, {b, h, i, j}));
       return mask.dtype == DType::kBool ? value == 0 : std::isnan(value);
     };
   }
-  if (call.has(kMask)) p.bias = mask_bias(call.input(kMask));
-  p.sinks = optional_input(call, kSinks);
-  ReferenceTensor y = from_heads(attend(p), node.y_layout);
-  y.dtype = call.output_type();  // f32 sums may be asked for over f16 operands
-  return {std::move(y), keys.present, values.present};
-}
+
+  const Call& call_;
+  const ir::Attention node_;
+  Problem p_;
+  ReferenceTensor k_, v_;  // new rows
+  std::vector<int64_t> past_rows_;
+};
+
+Outputs fused_attention(const Call& call) { return FusedAttention(call).run(); }
 
 // ONNX 23 to 25.
 Outputs onnx_attention(const Call& call) {
@@ -394,84 +362,101 @@ Codes group_query_codes(const Call& call, const ReferenceTensor* past, size_t sc
   return {past->dtype == DType::kU8 ? DType::kI4 : past->dtype, &call.input(scale)};
 }
 
-// The last `rows` of each row's keys, and zeros where there are fewer.
-ReferenceTensor last_rows(const ReferenceTensor& cache, const std::vector<int64_t>& lengths,
-                          int64_t rows) {
-  return remap(cache, {cache.dims[0], cache.dims[1], rows, cache.dims[3]}, [&](const Index& index) {
-    const int64_t lost = std::max<int64_t>(0, lengths[static_cast<size_t>(index[0])] - rows);
-    return flat_index(cache.dims, {index[0], index[1], index[2] + lost, index[3]});
-  });
-}
-
 // com.microsoft::GroupQueryAttention; always causal.
-Outputs group_query_attention(const Call& call) {
+class GroupQueryAttention {
+ public:
+  explicit GroupQueryAttention(const Call& call) : call_(call) {}
+
+  Outputs run() {
+    split_heads();
+    count_rows();
+    if (call_.node.integer("do_rotary", 0) != 0) rotate();
+    const Cache keys = append(kPastK, k_, kKScale), values = append(kPastV, v_, kVScale);
+    p_.k = keys.numbers;
+    p_.v = values.numbers;
+    p_.positions = past_rows_;
+    p_.causal = true;
+    p_.scale = call_.node.number("scale", 0);
+    p_.softcap = call_.node.number("softcap", 0);
+    // The window counts the query's own key: w keys are seen in all.
+    const int64_t window = call_.node.integer("local_window_size", -1);
+    p_.left_window = window > 0 ? window - 1 : -1;
+    if (call_.has(kBias)) p_.bias = mask_bias(call_.input(kBias));
+    p_.sinks = optional_input(call_, kSink);
+    p_.zero_sink = call_.node.integer("smooth_softmax", 0) == 1 && !p_.sinks;
+    ReferenceTensor y = from_heads(attend(p_), "bs(hd)");
+    if (!is_windowed()) return {std::move(y), keys.present, values.present};
+    return {std::move(y), last_rows(keys.present, p_.lengths, past()),
+            last_rows(values.present, p_.lengths, past())};
+  }
+
+ private:
   enum { kQ, kK, kV, kPastK, kPastV, kSeqlens, kTotal, kCos, kSin, kPositions, kBias, kSink };
-  constexpr size_t kKScale = 12, kVScale = 13;
-  const int64_t heads = call.node.integer("num_heads", 0),
-                kv_heads = call.node.integer("kv_num_heads", 0);
-  Problem p;
-  ReferenceTensor k, v;
-  if (call.has(kK)) {
-    p.q = to_heads(call.input(kQ), "bs(hd)", heads);
-    k = to_heads(call.input(kK), "bs(hd)", kv_heads);
-    v = to_heads(call.input(kV), "bs(hd)", kv_heads);
-  } else {
-    const ReferenceTensor all = to_heads(call.input(kQ), "bs(hd)", heads + 2 * kv_heads);
-    p.q = head_range(all, 0, heads);
-    k = head_range(all, heads, kv_heads);
-    v = head_range(all, heads + kv_heads, kv_heads);
+  static constexpr size_t kKScale = 12, kVScale = 13;
+
+  int64_t queries() const { return p_.q.dims[2]; }
+  int64_t past() const { return call_.has(kPastK) ? call_.input(kPastK).dims.at(2) : 0; }
+  bool is_windowed() const { return call_.node.integer("sliding_window_cache", 0) != 0; }
+  // The cache is another node's, which has put this step's rows there.
+  bool is_shared() const { return call_.has(kPastK) && k_.dims[2] == 0; }
+
+  void split_heads() {
+    const int64_t heads = call_.node.integer("num_heads", 0),
+                  kv_heads = call_.node.integer("kv_num_heads", 0);
+    if (call_.has(kK)) {
+      p_.q = to_heads(call_.input(kQ), "bs(hd)", heads);
+      k_ = to_heads(call_.input(kK), "bs(hd)", kv_heads);
+      v_ = to_heads(call_.input(kV), "bs(hd)", kv_heads);
+      return;
+    }
+    const ReferenceTensor all = to_heads(call_.input(kQ), "bs(hd)", heads + 2 * kv_heads);
+    p_.q = head_range(all, 0, heads);
+    k_ = head_range(all, heads, kv_heads);
+    v_ = head_range(all, heads + kv_heads, kv_heads);
   }
-  const int64_t batch = p.q.dims[0], queries = p.q.dims[2];
-  const auto total = static_cast<int64_t>(call.input(kTotal).number(0));
-  const bool windowed = call.node.integer("sliding_window_cache", 0) != 0;
-  const bool shared = call.has(kPastK) && k.dims[2] == 0;
-  const bool first_prompt = queries == total && !windowed && !shared;
-  const int64_t past = call.has(kPastK) ? call.input(kPastK).dims.at(2) : 0;
-  const int64_t rows = windowed ? past + queries : shared ? past : std::max(past, total);
-  std::vector<int64_t> past_rows = repeated(batch, 0), origins = past_rows;
-  for (size_t b = 0; b < past_rows.size(); ++b) {
-    const int64_t length = call.input(kSeqlens).integers.at(b) + 1;
-    p.lengths.push_back(windowed || shared ? std::min(length, rows) : length);
-    if (!first_prompt) past_rows[b] = p.lengths[b] - queries;
-    if (!first_prompt) origins[b] = length - queries;
-    if (windowed || shared) past_rows[b] = std::max<int64_t>(0, past_rows[b]);
-    if (windowed || shared) origins[b] = std::max<int64_t>(0, origins[b]);
+
+  void count_rows() {
+    const auto total = static_cast<int64_t>(call_.input(kTotal).number(0));
+    const bool windowed = is_windowed(), shared = is_shared();
+    const bool first_prompt = queries() == total && !windowed && !shared;
+    rows_ = windowed ? past() + queries() : shared ? past() : std::max(past(), total);
+    past_rows_ = origins_ = repeated(p_.batch(), 0);
+    for (size_t b = 0; b < past_rows_.size(); ++b) {
+      const int64_t length = call_.input(kSeqlens).integers.at(b) + 1;
+      p_.lengths.push_back(windowed || shared ? std::min(length, rows_) : length);
+      if (!first_prompt) past_rows_[b] = p_.lengths[b] - queries();
+      if (!first_prompt) origins_[b] = length - queries();
+      if (windowed || shared) past_rows_[b] = std::max<int64_t>(0, past_rows_[b]);
+      if (windowed || shared) origins_[b] = std::max<int64_t>(0, origins_[b]);
+    }
   }
-  if (call.node.integer("do_rotary", 0) != 0) {
+
+  void rotate() {
     const auto row = [&](int64_t b, int64_t s) {
-      if (call.has(kPositions))
-        return call.input(kPositions).integers.at(static_cast<size_t>(b * queries + s));
-      return origins[static_cast<size_t>(b)] + s;
+      if (call_.has(kPositions))
+        return call_.input(kPositions).integers.at(static_cast<size_t>(b * queries() + s));
+      return origins_[static_cast<size_t>(b)] + s;
     };
-    const ReferenceTensor &cos = call.input(kCos), &sin = call.input(kSin);
-    const bool interleaved = call.node.integer("rotary_interleaved", 0) != 0;
-    p.q = rotate_heads(p.q, cos, sin, 2 * cos.dims.back(), interleaved, row);
-    k = rotate_heads(k, cos, sin, 2 * cos.dims.back(), interleaved, row);
+    const ReferenceTensor &cos = call_.input(kCos), &sin = call_.input(kSin);
+    const bool interleaved = call_.node.integer("rotary_interleaved", 0) != 0;
+    p_.q = rotate_heads(p_.q, cos, sin, 2 * cos.dims.back(), interleaved, row);
+    k_ = rotate_heads(k_, cos, sin, 2 * cos.dims.back(), interleaved, row);
   }
-  const ReferenceTensor *past_k = optional_input(call, kPastK),
-                        *past_v = optional_input(call, kPastV);
-  const std::vector<int64_t>& held = shared ? p.lengths : past_rows;
-  const Cache keys =
-      append_to_cache(past_k, k, group_query_codes(call, past_k, kKScale), held, rows);
-  const Cache values =
-      append_to_cache(past_v, v, group_query_codes(call, past_v, kVScale), held, rows);
-  p.k = keys.numbers;
-  p.v = values.numbers;
-  p.positions = past_rows;
-  p.causal = true;
-  p.scale = call.node.number("scale", 0);
-  p.softcap = call.node.number("softcap", 0);
-  // The window counts the query's own key: w keys are seen in all.
-  const int64_t window = call.node.integer("local_window_size", -1);
-  p.left_window = window > 0 ? window - 1 : -1;
-  if (call.has(kBias)) p.bias = mask_bias(call.input(kBias));
-  p.sinks = optional_input(call, kSink);
-  p.zero_sink = call.node.integer("smooth_softmax", 0) == 1 && !p.sinks;
-  ReferenceTensor y = from_heads(attend(p), "bs(hd)");
-  if (!windowed) return {std::move(y), keys.present, values.present};
-  return {std::move(y), last_rows(keys.present, p.lengths, past),
-          last_rows(values.present, p.lengths, past)};
-}
+
+  Cache append(size_t past_input, const ReferenceTensor& x, size_t scale) const {
+    const ReferenceTensor* past = optional_input(call_, past_input);
+    const Codes codes = group_query_codes(call_, past, scale);
+    return append_to_cache(past, x, codes, is_shared() ? p_.lengths : past_rows_, rows_);
+  }
+
+  const Call& call_;
+  Problem p_;
+  ReferenceTensor k_, v_;  // new rows
+  int64_t rows_ = 0;       // of the caches, after this step
+  std::vector<int64_t> past_rows_, origins_;
+};
+
+Outputs group_query_attention(const Call& call) { return GroupQueryAttention(call).run(); }
 
 ReferenceTensor plus_bias(const ReferenceTensor& x, const ReferenceTensor& bias, int64_t offset) {
   ReferenceTensor y = x;

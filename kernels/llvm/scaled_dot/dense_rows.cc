@@ -38,6 +38,55 @@ Tile gather_f32(codegen::Builder& b, ValueId buffer, DType dtype, Tile elements,
   return b.cast(gather_numbers(b, buffer, dtype, elements, mask), DType::kF32);
 }
 
+Tile splat_index(codegen::Builder& b, ValueId index, int lanes) {
+  return b.splat(b.from_index(index, DType::kI64), {lanes});
+}
+
+// Scales and zero points of rows, as parameters of a kernel.
+class RowScales {
+ public:
+  RowScales(LaunchWriter& writer, const ir::Graph& graph, const ir::BlockScale& scale)
+      : scale_(scale) {
+    if (scale.scale != ir::kNoValue) {
+      scale_type_ = scale_type_of(graph, scale);
+      scales_ =
+          writer.buffer("scales", storage_type(scale_type_), BufferArgument::value(scale.scale));
+    }
+    if (scale.zero_point != ir::kNoValue) {
+      zero_type_ = graph.value(scale.zero_point).dtype;
+      zeros_ =
+          writer.buffer("zeros", storage_type(zero_type_), BufferArgument::value(scale.zero_point));
+    }
+  }
+
+  // Scales of a row of k.
+  Dim blocks_of(const Dim& k) const {
+    return scale_.block > 0 ? ceil_div(k, scale_.block) : Dim(1);
+  }
+
+  // (value - zero point) * scale; a row has `blocks` of each.
+  Tile apply(codegen::Builder& b, Tile value, ValueId row, ValueId blocks, Tile column,
+             Tile mask) const {
+    if (scales_ == kNone && zeros_ == kNone) return value;
+    const int lanes = b.type(value).shape[0];
+    Tile at = b.integer_constant(DType::kI64, 0, {lanes});
+    if (scale_.per_channel) {
+      at = splat_index(b, b.mul(row, blocks), lanes);
+      if (scale_.block > 0) {
+        at = b.add(at, b.div(column, b.integer_constant(DType::kI64, scale_.block, {lanes})));
+      }
+    }
+    if (zeros_ != kNone) value = b.sub(value, gather_f32(b, zeros_, zero_type_, at, mask));
+    if (scales_ != kNone) value = b.mul(value, gather_f32(b, scales_, scale_type_, at, mask));
+    return value;
+  }
+
+ private:
+  const ir::BlockScale& scale_;
+  DType scale_type_ = DType::kUndefined, zero_type_ = DType::kUndefined;
+  ValueId scales_ = kNone, zeros_ = kNone;
+};
+
 }  // namespace
 
 Support supports_dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem) {
@@ -66,59 +115,35 @@ bool has_float_rows(DType dtype) {
 BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& problem, Lowered& lowered,
                           int lanes) {
   const ir::ScaledDot& dot = problem.dot;
-  const ir::BlockScale& scale = dot.scale_a;
-  const bool scaled = scale.scale != ir::kNoValue;
+  const bool scaled = dot.scale_a.scale != ir::kNoValue;
   if (problem.a_type == DType::kF32 && !scaled && !dot.a_k_first) {
     return BufferArgument::value(dot.a);
   }
-  const Dim batches = element_count(problem.a_batch);
-  const Dim rows = batches * problem.m;
+  const Dim rows = element_count(problem.a_batch) * problem.m;
   const BufferArgument dense = lowered.add_scratch(rows * problem.k * 4);
-
   LaunchWriter writer("dense_rows");
   codegen::Builder& b = writer.builder;
   const ValueId a = writer.buffer("a", storage_type(problem.a_type), BufferArgument::value(dot.a));
   const ValueId out = writer.buffer("rows", DType::kF32, dense);
-  const bool has_zero = scale.zero_point != ir::kNoValue;
-  const DType scale_type = scaled ? scale_type_of(graph, scale) : DType::kUndefined;
-  const ValueId scales =
-      scaled ? writer.buffer("scales", storage_type(scale_type), BufferArgument::value(scale.scale))
-             : kNone;
-  const DType zero_type = has_zero ? graph.value(scale.zero_point).dtype : DType::kUndefined;
-  const ValueId zeros = has_zero ? writer.buffer("zeros", storage_type(zero_type),
-                                                 BufferArgument::value(scale.zero_point))
-                                 : kNone;
+  const RowScales scales(writer, graph, dot.scale_a);
   writer.declare(problem.m);
   writer.declare(problem.k);
-  const Dim blocks = scale.block > 0 ? ceil_div(problem.k, scale.block) : Dim(1);
+  const Dim blocks = scales.blocks_of(problem.k);
   writer.declare(blocks);
 
   const ValueId row = b.task();
   const ValueId k = writer.index(problem.k), m = writer.index(problem.m);
   b.loop(b.index(0), k, b.index(lanes), {}, [&](ValueId first, auto) {
     const ValueId left = b.sub(k, first);
-    const auto splat = [&](ValueId index) {
-      return b.splat(b.from_index(index, DType::kI64), {lanes});
-    };
-    const Tile column = b.add(splat(first), b.iota(DType::kI64, {lanes}, 0));
-    const Tile mask = b.compare(Fn::kLess, column, splat(k));
-    Tile element = b.add(splat(b.mul(row, k)), column);
+    const Tile column = b.add(splat_index(b, first, lanes), b.iota(DType::kI64, {lanes}, 0));
+    const Tile mask = b.compare(Fn::kLess, column, splat_index(b, k, lanes));
+    Tile element = b.add(splat_index(b, b.mul(row, k), lanes), column);
     if (dot.a_k_first) {
       const ValueId base = b.add(b.mul(b.div(row, m), b.mul(k, m)), b.rem(row, m));
-      element = b.add(splat(base), b.mul(column, splat(m)));
+      element = b.add(splat_index(b, base, lanes), b.mul(column, splat_index(b, m, lanes)));
     }
-    Tile value = gather_f32(b, a, problem.a_type, element, mask);
-    if (scaled || has_zero) {
-      Tile at = b.integer_constant(DType::kI64, 0, {lanes});
-      if (scale.per_channel) {
-        at = splat(b.mul(row, writer.index(blocks)));
-        if (scale.block > 0) {
-          at = b.add(at, b.div(column, b.integer_constant(DType::kI64, scale.block, {lanes})));
-        }
-      }
-      if (has_zero) value = b.sub(value, gather_f32(b, zeros, zero_type, at, mask));
-      if (scaled) value = b.mul(value, gather_f32(b, scales, scale_type, at, mask));
-    }
+    const Tile unscaled = gather_f32(b, a, problem.a_type, element, mask);
+    const Tile value = scales.apply(b, unscaled, row, writer.index(blocks), column, mask);
     b.store({out, b.add(b.mul(row, k), first), {}, {left}}, value);
     return std::vector<ValueId>{};
   });

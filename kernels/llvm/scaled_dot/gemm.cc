@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "kernels/llvm/scaled_dot/panel_task.h"
+
 namespace tenon::kernels {
 namespace {
 
 using codegen::Builder;
 using codegen::kNone;
 using codegen::ValueId;
+using Nothing = std::vector<ValueId>;
 
 constexpr int64_t kMostPanels = 8;
 constexpr int64_t kStreamedTiles = 4;  // of rows: see panels_at_once
@@ -81,22 +84,6 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, con
   b.store(sums_at, acc);
 }
 
-// The same for all rows of a task.
-void emit_micro_tiles(LaunchWriter& writer, const GemmPlan& plan, const Block& block,
-                      ValueId rows) {
-  Builder& b = writer.builder;
-  ValueId done = b.index(0);
-  for (const int height : plan.tile.heights) {
-    const ValueId tiles = b.div(b.sub(rows, done), b.index(height));
-    const ValueId end = b.add(done, b.mul(tiles, b.index(height)));
-    b.loop(done, end, b.index(height), {}, [&](ValueId row, auto) {
-      emit_micro_tile(writer, plan, height, block, row);
-      return std::vector<ValueId>{};
-    });
-    done = end;
-  }
-}
-
 // Rows of one task when all have about as many: a short last one would leave cores idle.
 ValueId even_row_block(Builder& b, const GemmPlan& plan, ValueId rows, ValueId blocks) {
   const ValueId tallest = b.index(plan.tile.heights.front());
@@ -122,9 +109,138 @@ void add_to_totals(Builder& b, int columns, ValueId rows, ValueId sums, ValueId 
     const ValueId block = b.cast(b.load(at, {columns}), DType::kI32);
     b.store(total_at, b.add(b.load(total_at, {columns}), block));
     b.store(at, b.constant(DType::kF32, 0, {columns}));
-    return std::vector<ValueId>{};
+    return Nothing{};
   });
 }
+
+class Gemm {
+ public:
+  Gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hooks)
+      : writer_(writer),
+        b_(writer.builder),
+        plan_(plan),
+        hooks_(hooks),
+        columns_(plan.tile.columns) {}
+
+  void emit(Epilogue& epilogue) {
+    locate();
+    sums_ = b_.alloc(DType::kF32, plan_.group * plan_.row_block * columns_);
+    scratch_ = b_.alloc(DType::kF32, plan_.k_block * columns_);
+    totals_ = plan_.integer ? b_.alloc(DType::kI32, plan_.row_block * columns_) : sums_;
+    epilogue.begin();
+    panels_ = count_panels();
+    clear();
+    const ValueId distance = writer_.index(plan_.row_distance);
+    a_first_ = b_.add(hooks_.a_offset({batch_, first_panel_}), b_.mul(first_row_, distance));
+    const ValueId at_once = panels_at_once(b_, plan_, rows_, panels_);
+    if (at_once == panels_) {
+      multiply(b_.index(0), panels_);
+    } else {
+      b_.loop(b_.index(0), panels_, at_once, {}, [&](ValueId begin, auto) {
+        multiply(begin, b_.min(b_.add(begin, at_once), panels_));
+        return Nothing{};
+      });
+    }
+    store(epilogue);
+  }
+
+ private:
+  bool one_panel() const { return plan_.group == 1; }
+
+  ValueId count_panels() {
+    if (one_panel()) return b_.index(1);
+    return b_.min(b_.index(plan_.group), b_.sub(writer_.index(plan_.panels()), first_panel_));
+  }
+
+  void locate() {
+    const ValueId groups = writer_.index(plan_.groups());
+    const ValueId blocks = writer_.index(ceil_div(plan_.rows, plan_.row_block));
+    const ValueId block_number = b_.div(b_.task(), groups);
+    batch_ = b_.div(block_number, blocks);
+    const ValueId all_rows = writer_.index(plan_.rows);
+    const ValueId even_rows = even_row_block(b_, plan_, all_rows, blocks);
+    first_row_ = b_.mul(b_.rem(block_number, blocks), even_rows);
+    rows_ = b_.min(even_rows, b_.sub(all_rows, first_row_));
+    first_panel_ = b_.mul(b_.rem(b_.task(), groups), b_.index(plan_.group));
+  }
+
+  // body(panel's number, its first row in sums)
+  using PanelBody = std::function<void(const GemmTask&, ValueId)>;
+  void each_panel(ValueId begin, ValueId end, const PanelBody& body) {
+    if (one_panel()) return body({batch_, first_panel_}, b_.index(0));
+    b_.loop(begin, end, b_.index(1), {}, [&](ValueId i, auto) {
+      body({batch_, b_.add(first_panel_, i)}, b_.mul(i, b_.index(plan_.row_block)));
+      return Nothing{};
+    });
+  }
+
+  // Where row `row` of a panel's sums lies.
+  ValueId line(ValueId first_sum, ValueId row) {
+    return b_.mul(b_.add(first_sum, row), b_.index(columns_));
+  }
+
+  void clear() {
+    each_panel(b_.index(0), panels_, [&](const GemmTask&, ValueId first_sum) {
+      b_.loop(b_.index(0), rows_, b_.index(1), {}, [&](ValueId row, auto) {
+        const ValueId at = line(first_sum, row);
+        b_.store({sums_, at}, b_.constant(DType::kF32, 0, {columns_}));
+        if (plan_.integer) b_.store({totals_, at}, b_.integer_constant(DType::kI32, 0, {columns_}));
+        return Nothing{};
+      });
+    });
+  }
+
+  // All of K for the task's panels [begin, end).
+  void multiply(ValueId begin, ValueId end) {
+    for_k_blocks(b_, writer_.index(plan_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
+      each_panel(begin, end, [&](const GemmTask& task, ValueId first_sum) {
+        multiply_panel(task, {hooks_.a, a_first_, kc, count, {}, sums_, first_sum});
+      });
+      if (plan_.integer) add_to_totals(b_, columns_, rows_, sums_, totals_);
+    });
+  }
+
+  // `block` as yet without its panel.
+  void multiply_panel(const GemmTask& task, Block block) {
+    const auto multiply_rows = [&](const Panel& panel) {
+      block.panel = panel;
+      for_micro_tiles(b_, plan_.tile.heights, rows_, [&](ValueId row, int height) {
+        emit_micro_tile(writer_, plan_, height, block, row);
+      });
+      return Nothing{};
+    };
+    const auto dequantized = [&] {
+      return multiply_rows(hooks_.panel(task, block.k, block.count, scratch_));
+    };
+    if (!hooks_.stored_panel) {
+      dequantized();
+      return;
+    }
+    const ValueId one_tile = b_.less(rows_, b_.index(plan_.tile.heights.front() + 1));
+    b_.branch(
+        one_tile, [&] { return multiply_rows(hooks_.stored_panel(task, block.k)); }, dequantized);
+  }
+
+  void store(Epilogue& epilogue) {
+    const ValueId result_row = b_.add(b_.mul(batch_, writer_.index(plan_.rows)), first_row_);
+    each_panel(b_.index(0), panels_, [&](const GemmTask& task, ValueId first_sum) {
+      store_panel_rows(writer_, {task.panel, result_row, rows_}, {columns_, plan_.n}, epilogue,
+                       [&](ValueId row) {
+                         return b_.load({totals_, line(first_sum, row)}, {columns_});
+                       });
+    });
+  }
+
+  LaunchWriter& writer_;
+  Builder& b_;
+  const GemmPlan& plan_;
+  const GemmHooks& hooks_;
+  const int columns_;
+  ValueId batch_ = kNone, first_row_ = kNone, rows_ = kNone;
+  ValueId first_panel_ = kNone, panels_ = kNone;
+  ValueId sums_ = kNone, scratch_ = kNone, totals_ = kNone;
+  ValueId a_first_ = kNone;
+};
 
 }  // namespace
 
@@ -164,92 +280,7 @@ void declare_gemm(LaunchWriter& writer, const GemmPlan& plan) {
 
 void emit_gemm(LaunchWriter& writer, const GemmPlan& plan, const GemmHooks& hooks,
                Epilogue& epilogue) {
-  Builder& b = writer.builder;
-  const int columns = plan.tile.columns;
-  const ValueId groups = writer.index(plan.groups());
-  const ValueId blocks = writer.index(ceil_div(plan.rows, plan.row_block));
-  const ValueId block_number = b.div(b.task(), groups);
-  const ValueId batch = b.div(block_number, blocks);
-  const ValueId all_rows = writer.index(plan.rows);
-  const ValueId even_rows = even_row_block(b, plan, all_rows, blocks);
-  const ValueId first_row = b.mul(b.rem(block_number, blocks), even_rows);
-  const ValueId rows = b.min(even_rows, b.sub(all_rows, first_row));
-  const ValueId first_panel = b.mul(b.rem(b.task(), groups), b.index(plan.group));
-  const ValueId k = writer.index(plan.k);
-
-  const ValueId sums = b.alloc(DType::kF32, plan.group * plan.row_block * columns);
-  const ValueId scratch = b.alloc(DType::kF32, plan.k_block * columns);
-  const ValueId totals = plan.integer ? b.alloc(DType::kI32, plan.row_block * columns) : sums;
-  epilogue.begin();
-  const bool one_panel = plan.group == 1;
-  const ValueId panels =
-      one_panel ? b.index(1)
-                : b.min(b.index(plan.group), b.sub(writer.index(plan.panels()), first_panel));
-  // body(panel's number, its first row in sums)
-  using PanelBody = std::function<void(const GemmTask&, ValueId)>;
-  const auto each_panel = [&](ValueId begin, ValueId end, const PanelBody& body) {
-    if (one_panel) return body({batch, first_panel}, b.index(0));
-    b.loop(begin, end, b.index(1), {}, [&](ValueId i, auto) {
-      body({batch, b.add(first_panel, i)}, b.mul(i, b.index(plan.row_block)));
-      return std::vector<ValueId>{};
-    });
-  };
-  each_panel(b.index(0), panels, [&](const GemmTask&, ValueId first_sum) {
-    b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-      const ValueId at = b.mul(b.add(first_sum, row), b.index(columns));
-      b.store({sums, at}, b.constant(DType::kF32, 0, {columns}));
-      if (plan.integer) b.store({totals, at}, b.integer_constant(DType::kI32, 0, {columns}));
-      return std::vector<ValueId>{};
-    });
-  });
-
-  const ValueId distance = writer.index(plan.row_distance);
-  const ValueId a_first = b.add(hooks.a_offset({batch, first_panel}), b.mul(first_row, distance));
-  const auto multiply = [&](ValueId begin, ValueId end) {
-    b.loop(b.index(0), k, b.index(plan.k_block), {}, [&](ValueId kc, auto) {
-      const ValueId count = b.min(b.index(plan.k_block), b.sub(k, kc));
-      each_panel(begin, end, [&](const GemmTask& task, ValueId first_sum) {
-        const auto multiply_panel = [&](const Panel& panel) {
-          emit_micro_tiles(writer, plan, {hooks.a, a_first, kc, count, panel, sums, first_sum},
-                           rows);
-          return std::vector<ValueId>{};
-        };
-        const auto dequantized = [&] {
-          return multiply_panel(hooks.panel(task, kc, count, scratch));
-        };
-        if (!hooks.stored_panel) {
-          dequantized();
-          return;
-        }
-        const ValueId one_tile = b.less(rows, b.index(plan.tile.heights.front() + 1));
-        b.branch(
-            one_tile, [&] { return multiply_panel(hooks.stored_panel(task, kc)); }, dequantized);
-      });
-      if (plan.integer) add_to_totals(b, columns, rows, sums, totals);
-      return std::vector<ValueId>{};
-    });
-  };
-  const ValueId at_once = panels_at_once(b, plan, rows, panels);
-  if (at_once == panels) {
-    multiply(b.index(0), panels);
-  } else {
-    b.loop(b.index(0), panels, at_once, {}, [&](ValueId begin, auto) {
-      multiply(begin, b.min(b.add(begin, at_once), panels));
-      return std::vector<ValueId>{};
-    });
-  }
-
-  const bool whole = plan.n.is_constant() && plan.n.value() % columns == 0;
-  const ValueId result_row = b.add(b.mul(batch, all_rows), first_row);
-  each_panel(b.index(0), panels, [&](const GemmTask& task, ValueId first_sum) {
-    const ValueId column = b.mul(task.panel, b.index(columns));
-    const ValueId extent = whole ? kNone : b.sub(writer.index(plan.n), column);
-    b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
-      const ValueId at = b.mul(b.add(first_sum, row), b.index(columns));
-      epilogue.emit({b.add(result_row, row), column, extent}, b.load({totals, at}, {columns}));
-      return std::vector<ValueId>{};
-    });
-  });
+  Gemm(writer, plan, hooks).emit(epilogue);
 }
 
 }  // namespace tenon::kernels

@@ -4,6 +4,7 @@
 
 #include "kernels/llvm/scaled_dot/byte_weight.h"
 #include "kernels/llvm/scaled_dot/int8_bias.h"
+#include "kernels/llvm/scaled_dot/panel_task.h"
 
 namespace tenon::kernels {
 namespace {
@@ -53,38 +54,25 @@ class Int8Gemm {
 
   void emit(Epilogue& epilogue) {
     const int64_t block_units = plan_.k_block / unit_;
-    const ValueId panels = b_.index(layout_.panels);
-    panel_ = b_.rem(b_.task(), panels);
-    const ValueId first_row = b_.mul(b_.div(b_.task(), panels), b_.index(plan_.row_block));
-    const ValueId rows =
-        b_.min(b_.index(plan_.row_block), b_.sub(writer_.index(plan_.rows), first_row));
+    task_ = locate_panel_task(writer_, layout_.panels, plan_.row_block, plan_.rows);
     sums_ = b_.alloc(DType::kF32, plan_.row_block * columns_);
     if (needs_dequantizing()) bytes_ = b_.alloc(DType::kI8, plan_.k_block * columns_);
     scales_ = b_.alloc(DType::kF32, block_units * columns_);
     begin_bias(block_units / chain_);
     if (has_zeros()) zeros_ = b_.alloc(DType::kF32, block_units * columns_);
     epilogue.begin();
-    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      b_.store({sums_, line(row)}, b_.constant(DType::kF32, 0, {columns_}));
-      return Nothing{};
-    });
-    const ValueId k = b_.index(layout_.k);
-    b_.loop(b_.index(0), k, b_.index(plan_.k_block), {}, [&](ValueId kc, auto) {
-      const ValueId count = b_.min(b_.index(plan_.k_block), b_.sub(k, kc));
+    clear_sums(b_, sums_, columns_, task_.rows);
+    for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
       const ValueId units = b_.div(count, b_.index(unit_));
       b_.loop(b_.index(0), units, b_.index(chain_), {}, [&](ValueId u, auto) {
         prepare_units(kc, u);
         return Nothing{};
       });
-      multiply(first_row, rows, kc, units);
-      return Nothing{};
+      for_micro_tiles(b_, plan_.tile.heights, task_.rows,
+                      [&](ValueId row, int height) { multiply_rows(row, kc, units, height); });
     });
-    const ValueId column = b_.mul(panel_, b_.index(columns_));
-    const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
-    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      epilogue.emit({b_.add(first_row, row), column, extent},
-                    b_.load({sums_, line(row)}, {columns_}));
-      return Nothing{};
+    store_panel_rows(writer_, task_, {columns_, layout_.n}, epilogue, [&](ValueId row) {
+      return b_.load({sums_, line(row)}, {columns_});
     });
   }
 
@@ -103,7 +91,7 @@ class Int8Gemm {
   // Byte group `group` (four k) of the panel, and where it begins.
   std::pair<ValueId, ValueId> group_at(ValueId kc, ValueId group) {
     if (needs_dequantizing()) return {bytes_, b_.mul(group, b_.index(4 * columns_))};
-    const ValueId first = b_.div(b_.add(b_.mul(panel_, b_.index(layout_.k)), kc), b_.index(4));
+    const ValueId first = b_.div(b_.add(b_.mul(task_.panel, b_.index(layout_.k)), kc), b_.index(4));
     return {buffers_.weight_bytes, b_.mul(b_.add(first, group), b_.index(4 * columns_))};
   }
 
@@ -128,7 +116,7 @@ class Int8Gemm {
     store_offsets(u, scales, sums);
     if (!has_zeros()) return;
     const ValueId block = b_.div(b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block));
-    const Tile zero = weight_.load_zero(b_, panel_, block);
+    const Tile zero = weight_.load_zero(b_, task_.panel, block);
     b_.store({zeros_, line(u)}, b_.mul(zero, b_.unary(Fn::kNeg, scales[0])));
   }
 
@@ -137,7 +125,7 @@ class Int8Gemm {
     const Tile byte = b_.constant(DType::kF32, worth, {columns_});
     if (layout_.scale_type == DType::kUndefined) return byte;
     const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
-    const Tile scale = b_.mul(weight_.load_scale(b_, panel_, block), byte);
+    const Tile scale = b_.mul(weight_.load_scale(b_, task_.panel, block), byte);
     return layout_.scale_type == DType::kF32 ? scale_under_bias(b_, scale) : scale;
   }
 
@@ -217,7 +205,7 @@ class Int8Gemm {
     const int64_t step = weight_bytes_.k_per_load();
     b_.loop(b_.index(0), b_.index(unit_), b_.index(step), {}, [&](ValueId k, auto) {
       const ValueId at = b_.add(first, k);
-      const std::vector<Tile> groups = weight_bytes_.load(b_, panel_, b_.add(kc, at));
+      const std::vector<Tile> groups = weight_bytes_.load(b_, task_.panel, b_.add(kc, at));
       for (size_t i = 0; i < groups.size(); ++i) {
         const ValueId group = b_.add(b_.div(at, b_.index(4)), b_.index(static_cast<int64_t>(i)));
         const ValueId to = b_.mul(group, b_.index(4 * columns_));
@@ -227,32 +215,19 @@ class Int8Gemm {
     });
   }
 
-  void multiply(ValueId first_row, ValueId rows, ValueId kc, ValueId units) {
-    ValueId done = b_.index(0);
-    for (const int height : plan_.tile.heights) {
-      const ValueId tiles = b_.div(b_.sub(rows, done), b_.index(height));
-      const ValueId end = b_.add(done, b_.mul(tiles, b_.index(height)));
-      b_.loop(done, end, b_.index(height), {}, [&](ValueId row, auto) {
-        multiply_rows(first_row, row, kc, units, height);
-        return Nothing{};
-      });
-      done = end;
-    }
-  }
-
   // Units of K under one scale of a row, from `u` on.
   struct Chain {
     ValueId row, kc, u;
   };
 
-  void multiply_rows(ValueId first_row, ValueId row, ValueId kc, ValueId units, int height) {
+  void multiply_rows(ValueId row, ValueId kc, ValueId units, int height) {
     const auto sums_at = [&](int r) {
       return codegen::Access{sums_, line(b_.add(row, b_.index(r)))};
     };
     std::vector<Tile> sums;
     for (int r = 0; r < height; ++r) sums.push_back(b_.load(sums_at(r), {columns_}));
     sums = b_.loop(b_.index(0), units, b_.index(chain_), sums, [&](ValueId u, auto carried) {
-      return add_chain({b_.add(first_row, row), kc, u}, {carried.begin(), carried.end()});
+      return add_chain({b_.add(task_.first_row, row), kc, u}, {carried.begin(), carried.end()});
     });
     for (int r = 0; r < height; ++r) b_.store(sums_at(r), sums[static_cast<size_t>(r)]);
   }
@@ -323,7 +298,7 @@ class Int8Gemm {
   const int64_t unit_, units_;
   const int64_t chain_, bias_range_;
   ByteWeight weight_bytes_;
-  ValueId panel_ = kNone;
+  PanelTask task_;
   ValueId starts_ = kNone, offsets_ = kNone;
   ValueId sums_ = kNone, bytes_ = kNone, scales_ = kNone, zeros_ = kNone;
 };

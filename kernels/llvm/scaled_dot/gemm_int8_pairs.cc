@@ -5,6 +5,7 @@
 
 #include "kernels/llvm/scaled_dot/byte_weight.h"
 #include "kernels/llvm/scaled_dot/int8_bias.h"
+#include "kernels/llvm/scaled_dot/panel_task.h"
 
 namespace tenon::kernels {
 namespace {
@@ -41,31 +42,22 @@ class PairedInt8Gemm {
   }
 
   void emit(Epilogue& epilogue) {
-    const ValueId panels = b_.index(layout_.panels);
-    panel_ = b_.rem(b_.task(), panels);
-    const ValueId first_row = b_.mul(b_.div(b_.task(), panels), b_.index(plan_.row_block));
-    const ValueId rows =
-        b_.min(b_.index(plan_.row_block), b_.sub(writer_.index(plan_.rows), first_row));
-    first_pair_ = b_.div(first_row, b_.index(2));
-    const ValueId pairs = b_.div(b_.add(rows, b_.index(1)), b_.index(2));
+    task_ = locate_panel_task(writer_, layout_.panels, plan_.row_block, plan_.rows);
+    first_pair_ = b_.div(task_.first_row, b_.index(2));
+    const ValueId pairs = b_.div(b_.add(task_.rows, b_.index(1)), b_.index(2));
     allocate();
     epilogue.begin();
-    b_.loop(b_.index(0), pairs, b_.index(1), {}, [&](ValueId pair, auto) {
-      b_.store({sums_, line(pair)}, b_.constant(DType::kF32, 0, {2 * columns_}));
-      return Nothing{};
-    });
-    const ValueId k = b_.index(layout_.k);
-    b_.loop(b_.index(0), k, b_.index(plan_.k_block), {}, [&](ValueId kc, auto) {
-      const ValueId count = b_.min(b_.index(plan_.k_block), b_.sub(k, kc));
+    clear_sums(b_, sums_, 2 * columns_, pairs);
+    for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
       const ValueId units = b_.div(count, b_.index(unit_));
       b_.loop(b_.index(0), units, b_.index(chain_), {}, [&](ValueId u, auto) {
         prepare_units(kc, u);
         return Nothing{};
       });
       multiply(pairs, kc, units);
-      return Nothing{};
     });
-    finish(first_row, rows, epilogue);
+    store_panel_rows(writer_, task_, {columns_, layout_.n}, epilogue,
+                     [&](ValueId row) { return load_sums(row); });
   }
 
  private:
@@ -122,7 +114,7 @@ class PairedInt8Gemm {
     }
     if (!has_zeros()) return;
     const ValueId block = b_.div(b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block));
-    const Tile zero = weight_.load_zero(b_, panel_, block);
+    const Tile zero = weight_.load_zero(b_, task_.panel, block);
     b_.store({zeros_, line(u)}, for_two_rows(b_.mul(zero, b_.unary(codegen::Fn::kNeg, scales[0]))));
   }
 
@@ -147,16 +139,16 @@ class PairedInt8Gemm {
     const Tile byte = b_.constant(DType::kF32, worth, {columns_});
     if (layout_.scale_type == DType::kUndefined) return byte;
     const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
-    return b_.mul(weight_.load_scale(b_, panel_, block), byte);
+    return b_.mul(weight_.load_scale(b_, task_.panel, block), byte);
   }
 
   void dequantize_unit(ValueId kc, ValueId first) {
     b_.loop(b_.index(0), b_.index(unit_), b_.index(kEight), {}, [&](ValueId k, auto) {
       const ValueId at = b_.add(first, k);
-      std::vector<Tile> fours = weight_bytes_.load(b_, panel_, b_.add(kc, at));
+      std::vector<Tile> fours = weight_bytes_.load(b_, task_.panel, b_.add(kc, at));
       if (fours.size() == 1) {
         const ValueId second = b_.add(b_.add(kc, at), b_.index(4));
-        fours.push_back(weight_bytes_.load(b_, panel_, second)[0]);
+        fours.push_back(weight_bytes_.load(b_, task_.panel, second)[0]);
       }
       b_.store({bytes_, b_.mul(at, b_.index(columns_))}, by_eights(fours));
       return Nothing{};
@@ -174,20 +166,15 @@ class PairedInt8Gemm {
   }
 
   void multiply(ValueId pairs, ValueId kc, ValueId units) {
-    ValueId done = b_.index(0);
-    for (const int height : plan_.tile.heights) {
-      const ValueId step = b_.index(height / 2);
-      const ValueId end = b_.add(done, b_.mul(b_.div(b_.sub(pairs, done), step), step));
-      b_.loop(done, end, step, {}, [&](ValueId pair, auto) {
-        const ValueId strips = b_.index(columns_ / (2 * kStrip));
-        b_.loop(b_.index(0), strips, b_.index(1), {}, [&](ValueId strip, auto) {
-          multiply_strip({pair, strip, kc, kNone, height / 2}, units);
-          return Nothing{};
-        });
+    std::vector<int> heights = plan_.tile.heights;
+    for (int& height : heights) height /= 2;  // pairs of rows
+    for_micro_tiles(b_, heights, pairs, [&](ValueId pair, int height) {
+      const ValueId strips = b_.index(columns_ / (2 * kStrip));
+      b_.loop(b_.index(0), strips, b_.index(1), {}, [&](ValueId strip, auto) {
+        multiply_strip({pair, strip, kc, kNone, height}, units);
         return Nothing{};
       });
-      done = end;
-    }
+    });
   }
 
   // A micro tile, and units of K under one scale of a row, from `u` on.
@@ -309,17 +296,12 @@ class PairedInt8Gemm {
     return out;
   }
 
-  void finish(ValueId first_row, ValueId rows, Epilogue& epilogue) {
-    const ValueId column = b_.mul(panel_, b_.index(columns_));
-    const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
-    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      const ValueId two = b_.index(2), within = b_.mul(b_.rem(row, two), two);
-      const ValueId from = b_.add(line(b_.div(row, two)), within);
-      const Tile pairs =
-          b_.load({sums_, from, {b_.index(kSquare), b_.index(1)}}, {columns_ / 2, 2});
-      epilogue.emit({b_.add(first_row, row), column, extent}, b_.reshape(pairs, {columns_}));
-      return Nothing{};
-    });
+  // A row out of the squares of its pair.
+  Tile load_sums(ValueId row) {
+    const ValueId two = b_.index(2), within = b_.mul(b_.rem(row, two), two);
+    const ValueId from = b_.add(line(b_.div(row, two)), within);
+    const Tile pairs = b_.load({sums_, from, {b_.index(kSquare), b_.index(1)}}, {columns_ / 2, 2});
+    return b_.reshape(pairs, {columns_});
   }
 
   LaunchWriter& writer_;
@@ -333,7 +315,8 @@ class PairedInt8Gemm {
   const int64_t chain_;
   const int tallest_;  // pairs of rows
   ByteWeight weight_bytes_;
-  ValueId panel_ = kNone, first_pair_ = kNone;
+  PanelTask task_;
+  ValueId first_pair_ = kNone;
   ValueId starts_ = kNone, offsets_ = kNone;
   ValueId sums_ = kNone, bytes_ = kNone, scales_ = kNone, zeros_ = kNone;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/llvm/scaled_dot/panel_task.h"
+
 namespace tenon::kernels {
 namespace {
 
@@ -29,34 +31,21 @@ class TileGemm {
         columns_(layout_.columns) {}
 
   void emit(Epilogue& epilogue) {
-    const ValueId panels = b_.index(layout_.panels), k = b_.index(layout_.k);
-    panel_ = b_.rem(b_.task(), panels);
-    const ValueId first_row = b_.mul(b_.div(b_.task(), panels), b_.index(plan_.row_block));
-    const ValueId rows =
-        b_.min(b_.index(plan_.row_block), b_.sub(writer_.index(plan_.rows), first_row));
+    task_ = locate_panel_task(writer_, layout_.panels, plan_.row_block, plan_.rows);
     sums_ = b_.alloc(DType::kF32, plan_.row_block * columns_);
     numbers_ = b_.alloc(DType::kBF16, plan_.k_block * columns_);
     epilogue.begin();
     // Rows past the last are multiplied with the others and never stored.
-    b_.loop(b_.index(0), rounded_up(rows), b_.index(1), {}, [&](ValueId row, auto) {
-      b_.store({sums_, line(row)}, b_.constant(DType::kF32, 0, {columns_}));
-      return Nothing{};
-    });
-    b_.loop(b_.index(0), k, b_.index(plan_.k_block), {}, [&](ValueId kc, auto) {
-      const ValueId count = b_.min(b_.index(plan_.k_block), b_.sub(k, kc));
+    clear_sums(b_, sums_, columns_, rounded_up(task_.rows));
+    for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
       b_.loop(b_.index(0), count, b_.index(layout_.block), {}, [&](ValueId at, auto) {
         dequantize_block(kc, at);
         return Nothing{};
       });
-      multiply(first_row, rows, kc, count);
-      return Nothing{};
+      multiply(kc, count);
     });
-    const ValueId column = b_.mul(panel_, b_.index(columns_));
-    const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
-    b_.loop(b_.index(0), rows, b_.index(1), {}, [&](ValueId row, auto) {
-      epilogue.emit({b_.add(first_row, row), column, extent},
-                    b_.load({sums_, line(row)}, {columns_}));
-      return Nothing{};
+    store_panel_rows(writer_, task_, {columns_, layout_.n}, epilogue, [&](ValueId row) {
+      return b_.load({sums_, line(row)}, {columns_});
     });
   }
 
@@ -70,12 +59,12 @@ class TileGemm {
   // k = kc + at … of one block of scales as bf16, two k side by side in each column.
   void dequantize_block(ValueId kc, ValueId at) {
     const ValueId block = b_.div(b_.add(kc, at), b_.index(layout_.block));
-    const Tile scale = weight_.load_scale(b_, panel_, block);
+    const Tile scale = weight_.load_scale(b_, task_.panel, block);
     const int per_word = layout_.per_word();
     for (int64_t k = 0; k < layout_.block; k += per_word) {
       const ValueId first = b_.add(at, b_.index(k));
       const Tile words =
-          weight_.load_words(b_, panel_, b_.div(b_.add(kc, first), b_.index(per_word)));
+          weight_.load_words(b_, task_.panel, b_.div(b_.add(kc, first), b_.index(per_word)));
       for (int j = 0; j < per_word; j += 2) {
         b_.store({numbers_, line(b_.add(first, b_.index(j)))},
                  b_.bitcast(pair(words, j, scale), DType::kBF16));
@@ -92,11 +81,11 @@ class TileGemm {
     return b_.binary(Fn::kOr, b_.binary(Fn::kShiftRight, bits(j), half), bits(j + 1));
   }
 
-  void multiply(ValueId first_row, ValueId rows, ValueId kc, ValueId count) {
+  void multiply(ValueId kc, ValueId count) {
     const auto step = [&](ValueId begin, ValueId end, int64_t height) {
       b_.loop(begin, end, b_.index(height), {}, [&](ValueId row, auto) {
         const ValueId k = b_.index(layout_.k);
-        const ValueId from = b_.add(b_.mul(b_.add(first_row, row), k),
+        const ValueId from = b_.add(b_.mul(b_.add(task_.first_row, row), k),
                                     b_.mul(kc, b_.index(kSixteen)));  // kc / 32 tiles of 16 x 32
         b_.tile_dot({sums_, line(row)}, {a_, from}, {numbers_, b_.index(0)},
                     {static_cast<int>(height), columns_, b_.mul(k, b_.index(kSixteen)), count});
@@ -104,10 +93,11 @@ class TileGemm {
       });
     };
     // Up to 16 rows that are left take half the time.
-    const ValueId whole = b_.mul(b_.div(b_.add(rows, b_.index(kSixteen - 1)), b_.index(kTileRows)),
-                                 b_.index(kTileRows));
+    const ValueId whole =
+        b_.mul(b_.div(b_.add(task_.rows, b_.index(kSixteen - 1)), b_.index(kTileRows)),
+               b_.index(kTileRows));
     step(b_.index(0), whole, kTileRows);
-    step(whole, rows, kSixteen);
+    step(whole, task_.rows, kSixteen);
   }
 
   LaunchWriter& writer_;
@@ -117,7 +107,8 @@ class TileGemm {
   const WeightLayout& layout_;
   const ValueId a_;
   const int columns_;
-  ValueId panel_ = kNone, sums_ = kNone, numbers_ = kNone;
+  PanelTask task_;
+  ValueId sums_ = kNone, numbers_ = kNone;
 };
 
 }  // namespace

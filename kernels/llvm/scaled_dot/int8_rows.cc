@@ -51,6 +51,63 @@ struct PairedRow {
   }
 };
 
+// A row's units in turn: their codes, scales and sums of codes.
+struct RoundedRow {
+  Builder& b;
+  const Int8Units& cut;
+  bool split_eights;
+  ValueId from, codes, scales, sums;  // buffers
+  ValueId row;
+  int64_t k, units;
+  std::optional<PairedRow> paired;  // none: rows follow each other
+
+  // Units under one scale, from `u` on.
+  void emit(ValueId u) const {
+    const ValueId begin = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(cut.unit)));
+    const Tile whole = b.load({from, begin}, {static_cast<int>(cut.unit * cut.per_scale)});
+    const Tile largest = b.reduce(Fn::kMax, b.unary(Fn::kAbs, whole), 0);
+    const Tile scale = b.mul(largest, b.constant(DType::kF32, 1.0 / 127));
+    const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
+    const Tile inverse =
+        b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
+    for (int64_t i = 0; i < cut.per_scale; ++i) emit_unit(begin, u, i, scale, inverse);
+  }
+
+ private:
+  // Unit i of those from `u` on, whose elements begin at `begin`.
+  void emit_unit(ValueId begin, ValueId u, int64_t i, Tile scale, Tile inverse) const {
+    const int width = static_cast<int>(cut.unit);
+    const ValueId at = b.add(begin, b.index(i * cut.unit));
+    const ValueId out = b.add(b.add(b.mul(row, b.index(units)), u), b.index(i));
+    const Tile numbers = b.mul(b.load({from, at}, {width}), b.splat(inverse, {width}));
+    const Tile rounder = b.constant(DType::kF32, kRounder, {width});
+    const Tile rounded = b.add(numbers, rounder);
+    const Tile stored = codes_of(rounded);
+    const auto sum = [&] { return b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0); };
+    if (paired) {
+      const ValueId number = b.add(u, b.index(i));
+      paired->store_codes(codes, b.mul(number, b.index(cut.unit)), stored);
+      paired->store_number(scales, number, scale);
+      paired->store_number(sums, number, sum());
+      return;
+    }
+    b.store({codes, at}, stored);
+    b.store({scales, out}, scale);
+    b.store({sums, out}, sum());
+  }
+
+  // The low bits of what kRounder was added to.
+  Tile codes_of(Tile rounded) const {
+    const DType code_type = b.type(codes).dtype;
+    Tile stored = b.bitcast(rounded, DType::kI32);
+    if (code_type == DType::kU8) {
+      stored = b.add(stored, b.integer_constant(DType::kI32, 128, b.type(rounded).shape));
+    }
+    stored = b.cast(stored, code_type);
+    return split_eights ? evens_first(b, stored) : stored;
+  }
+};
+
 }  // namespace
 
 DType int8_code_type(const codegen::HostTarget& host) {
@@ -81,44 +138,14 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const ValueId row = b.div(b.task(), b.index(tasks_per_row));
   const ValueId first = b.mul(b.rem(b.task(), b.index(tasks_per_row)), b.index(units_per_task));
   const ValueId last = b.min(b.add(first, b.index(units_per_task)), b.index(units));
-  const int width = static_cast<int>(unit);
-  std::optional<PairedRow> paired;
+  RoundedRow rounded{b, cut, order.split_eights, from, codes, scales, sums, row, k, units, {}};
   if (order.pairs) {
     const ValueId together = b.min(writer.index(problem.rows), b.index(2));
-    paired.emplace(PairedRow{b, b.div(row, together), b.rem(row, together), together, k, units});
+    rounded.paired.emplace(
+        PairedRow{b, b.div(row, together), b.rem(row, together), together, k, units});
   }
   b.loop(first, last, b.index(cut.per_scale), {}, [&](ValueId u, auto) {
-    const ValueId begin = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(unit)));
-    const Tile whole = b.load({from, begin}, {static_cast<int>(unit * cut.per_scale)});
-    const Tile largest = b.reduce(Fn::kMax, b.unary(Fn::kAbs, whole), 0);
-    const Tile scale = b.mul(largest, b.constant(DType::kF32, 1.0 / 127));
-    const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
-    const Tile inverse =
-        b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
-    for (int64_t i = 0; i < cut.per_scale; ++i) {
-      const ValueId at = b.add(begin, b.index(i * unit));
-      const ValueId out = b.add(b.add(b.mul(row, b.index(units)), u), b.index(i));
-      const Tile numbers = b.mul(b.load({from, at}, {width}), b.splat(inverse, {width}));
-      const Tile rounder = b.constant(DType::kF32, kRounder, {width});
-      const Tile rounded = b.add(numbers, rounder);
-      Tile stored = b.bitcast(rounded, DType::kI32);
-      if (code_type == DType::kU8) {
-        stored = b.add(stored, b.integer_constant(DType::kI32, 128, {width}));
-      }
-      stored = b.cast(stored, code_type);
-      if (order.split_eights) stored = evens_first(b, stored);
-      const auto sum = [&] { return b.reduce(Fn::kAdd, b.sub(rounded, rounder), 0); };
-      if (paired) {
-        const ValueId number = b.add(u, b.index(i));
-        paired->store_codes(codes, b.mul(number, b.index(unit)), stored);
-        paired->store_number(scales, number, scale);
-        paired->store_number(sums, number, sum());
-        continue;
-      }
-      b.store({codes, at}, stored);
-      b.store({scales, out}, scale);
-      b.store({sums, out}, sum());
-    }
+    rounded.emit(u);
     return std::vector<ValueId>{};
   });
   lowered.launches.push_back(
