@@ -12,6 +12,7 @@
 #include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "kernels/device/stream.h"
+#include "kernels/running/argument_layout.h"
 #include "kernels/running/captured_runs.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
@@ -43,12 +44,12 @@ struct DeviceRunState {
   std::vector<size_t> shape_offsets;  // one per ShapeWrite
   Buffer shape_values;
   bool shape_values_stale = false;
-  std::vector<Address> slots;                   // per slot
-  std::vector<Address> callers;                 // inputs and outputs, in the order of callers_
-  bool is_bound = false;                        // slots, arguments and copies are for these callers
-  std::vector<uint64_t> arguments;              // of all launches, one launch after the other
+  std::vector<Address> slots;       // per slot
+  std::vector<Address> callers;     // inputs and outputs, in the order of ArgumentLayout::callers
+  bool is_bound = false;            // slots, arguments and copies are for these callers
+  std::vector<uint64_t> arguments;  // of all launches, one launch after the other
   std::vector<TmaDescriptors> tma_descriptors;  // per launch
-  std::vector<Buffer> aligned;              // copies of what fetches_ are of, where they are needed
+  std::vector<Buffer> aligned;              // copies of what fetches are of, where they are needed
   device::StreamHandle stream = nullptr;    // of the last Run
   std::shared_ptr<const void> stream_kept;  // where it would go before this state
   std::unique_ptr<Event> finished;          // its end, recorded when someone wants to know it
@@ -65,13 +66,8 @@ class DeviceExecutable final : public Executable {
       : program_(std::move(program)),
         device_(std::move(device)),
         options_(options),
-        instances_(program_, 1) {
-    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
-      const Slot& described = program_.slots[slot];
-      if (!is_callers(slot)) continue;
-      callers_.push_back({slot, described.kind == Slot::Kind::kInput, described.index});
-    }
-    plan_arguments();
+        instances_(program_, 1),
+        layout_(program_) {
     for (const CompiledLaunch& launch : program_.launches) {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
@@ -151,26 +147,6 @@ class DeviceExecutable final : public Executable {
   const std::vector<BuildPhase>& phases() const override { return program_.phases; }
 
  private:
-  // Where an argument of a launch comes from: a slot's address, or a number of the instance.
-  struct Argument {
-    bool is_slot = false;
-    size_t index = 0;  // slot, or position in ShapeInstance::indices
-  };
-  // A slot whose memory the caller brings.
-  struct Caller {
-    size_t slot;
-    bool is_input;
-    size_t index;  // of the graph's input or output
-  };
-  struct Patch {
-    size_t position, caller;
-  };
-  // A caller's buffer that a launch's copies read.
-  struct Fetch {
-    size_t launch, number;  // in CompiledLaunch::fetched
-    Patch patch;
-  };
-
   void require_capturable() const {
     if (uncapturable_ == nullptr) return;
     throw UserError("node '" + uncapturable_->node + "' runs " + uncapturable_->call->name() +
@@ -178,38 +154,7 @@ class DeviceExecutable final : public Executable {
                     "library");
   }
 
-  bool is_callers(size_t slot) const {
-    const Slot::Kind kind = program_.slots[slot].kind;
-    return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
-  }
-
-  void plan_arguments() {
-    size_t next_index = 0;
-    for (const CompiledLaunch& launch : program_.launches) {
-      auto slot = launch.slots.begin();
-      for (const bool is_buffer : launch.is_buffer) {
-        if (is_buffer && is_callers(*slot)) {
-          const auto caller = std::ranges::find(callers_, *slot, &Caller::slot);
-          patches_.push_back({arguments_.size(), static_cast<size_t>(caller - callers_.begin())});
-        }
-        arguments_.push_back(is_buffer ? Argument{true, *slot++} : Argument{false, next_index++});
-      }
-    }
-    plan_fetches();
-  }
-
-  void plan_fetches() {
-    size_t first = 0;
-    for (size_t i = 0; i < program_.launches.size(); ++i) {
-      const CompiledLaunch& launch = program_.launches[i];
-      for (size_t number = 0; number < launch.fetched.size(); ++number) {
-        const size_t position = first + launch.fetched[number].parameter;
-        const auto patch = std::ranges::find(patches_, position, &Patch::position);
-        if (patch != patches_.end()) fetches_.push_back({i, number, *patch});
-      }
-      first += launch.is_buffer.size();
-    }
-  }
+  bool is_callers(size_t slot) const { return program_.slots[slot].is_callers(); }
 
   // Returns how many milliseconds it took.
   double load_kernels() {
@@ -275,15 +220,15 @@ class DeviceExecutable final : public Executable {
     auto state = std::make_unique<DeviceRunState>();
     state->shapes = instances_.make_shapes();
     state->slots.resize(program_.slots.size());
-    state->callers.resize(callers_.size());
-    state->arguments.resize(arguments_.size());
+    state->callers.resize(layout_.callers.size());
+    state->arguments.resize(layout_.arguments.size());
     for (const CompiledLaunch& launch : program_.launches) {
       const bool is_kernel = launch.kind == LaunchKind::kKernel;
       state->tma_descriptors.push_back(
           is_kernel ? TmaDescriptors(kernels_[launch.gpu_code]->tma_descriptors)
                     : TmaDescriptors());
     }
-    state->aligned.resize(fetches_.size());
+    state->aligned.resize(layout_.fetches.size());
     state->finished = std::make_unique<Event>(device_);
     if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
     return state;
@@ -345,8 +290,8 @@ class DeviceExecutable final : public Executable {
       if (kind == Slot::Kind::kConstant) state.slots[slot] = weights_.address(slot);
     }
     make_shape_values(state, *instance);
-    for (size_t i = 0; i < arguments_.size(); ++i) {
-      const Argument& argument = arguments_[i];
+    for (size_t i = 0; i < layout_.arguments.size(); ++i) {
+      const ArgumentLayout::Argument& argument = layout_.arguments[i];
       state.arguments[i] = argument.is_slot
                                ? state.slots[argument.index]
                                : static_cast<uint64_t>(instance->indices[argument.index]);
@@ -414,8 +359,8 @@ class DeviceExecutable final : public Executable {
   // hundreds of buffers, and a warm one finds all of them where they were.
   bool take_addresses(RunContext& context, DeviceRunState& state) const {
     const ShapeInstance& instance = *state.shapes.instance;
-    for (size_t i = 0; i < callers_.size(); ++i) {
-      const Caller& caller = callers_[i];
+    for (size_t i = 0; i < layout_.callers.size(); ++i) {
+      const ArgumentLayout::Caller& caller = layout_.callers[i];
       const void* data = caller.is_input
                              ? state.shapes.inputs[caller.index].data
                              : context.output(caller.index, instance.outputs[caller.index]);
@@ -428,13 +373,14 @@ class DeviceExecutable final : public Executable {
 
   // Throws UserError where buffers may not be where they are.
   void bind(DeviceRunState& state) {
-    for (size_t i = 0; i < callers_.size(); ++i) state.slots[callers_[i].slot] = state.callers[i];
-    for (const Patch& patch : patches_) {
+    for (size_t i = 0; i < layout_.callers.size(); ++i)
+      state.slots[layout_.callers[i].slot] = state.callers[i];
+    for (const ArgumentLayout::Patch& patch : layout_.patches) {
       state.arguments[patch.position] = state.callers[patch.caller];
     }
     for (size_t i = 0; i < program_.launches.size(); ++i) is_left_out(state, i);  // or refused
-    for (size_t i = 0; i < fetches_.size(); ++i) {
-      if (!is_aligned(state, fetches_[i])) make_aligned(state, i);
+    for (size_t i = 0; i < layout_.fetches.size(); ++i) {
+      if (!is_aligned(state, layout_.fetches[i])) make_aligned(state, i);
     }
     state.is_bound = true;
   }
@@ -447,11 +393,11 @@ class DeviceExecutable final : public Executable {
                       state.slots[launch.elidable_copy->to]);
   }
 
-  static bool is_aligned(const DeviceRunState& state, const Fetch& fetch) {
+  static bool is_aligned(const DeviceRunState& state, const ArgumentLayout::Fetch& fetch) {
     constexpr Address kFetchAlignment = 16;
     return state.callers[fetch.patch.caller] % kFetchAlignment == 0;
   }
-  static size_t bytes_of(const DeviceRunState& state, const Fetch& fetch) {
+  static size_t bytes_of(const DeviceRunState& state, const ArgumentLayout::Fetch& fetch) {
     const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[fetch.launch];
     return static_cast<size_t>(size.fetched_bytes[fetch.number]);
   }
@@ -459,13 +405,13 @@ class DeviceExecutable final : public Executable {
   // The launch reads a copy; enqueue() fills it.
   void make_aligned(DeviceRunState& state, size_t number) {
     Buffer& copy = state.aligned[number];
-    if (const size_t bytes = bytes_of(state, fetches_[number]); bytes > copy.bytes()) {
+    if (const size_t bytes = bytes_of(state, layout_.fetches[number]); bytes > copy.bytes()) {
       drain(state);
       state.captured.forget();
       copy = Buffer();
       copy = Buffer(device_, bytes, "an input that begins at no multiple of 16 bytes");
     }
-    state.arguments[fetches_[number].patch.position] = copy.address();
+    state.arguments[layout_.fetches[number].patch.position] = copy.address();
   }
 
   // Events between the launches tell when each ran; the clocks meet at the first.
@@ -500,10 +446,11 @@ class DeviceExecutable final : public Executable {
     bool after_all = copy_shape_values(stream, state) || !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
-      for (; fetch < fetches_.size() && fetches_[fetch].launch == i; ++fetch) {
-        if (is_aligned(state, fetches_[fetch])) continue;
-        stream.copy(state.aligned[fetch].address(), state.callers[fetches_[fetch].patch.caller],
-                    bytes_of(state, fetches_[fetch]));
+      for (; fetch < layout_.fetches.size() && layout_.fetches[fetch].launch == i; ++fetch) {
+        if (is_aligned(state, layout_.fetches[fetch])) continue;
+        stream.copy(state.aligned[fetch].address(),
+                    state.callers[layout_.fetches[fetch].patch.caller],
+                    bytes_of(state, layout_.fetches[fetch]));
         after_all = true;
       }
       const std::span of_launch(arguments, launch.is_buffer.size());
@@ -566,10 +513,7 @@ class DeviceExecutable final : public Executable {
   std::unique_ptr<IndexWatch> watch_;
   Instances instances_;
   StatePool<DeviceRunState> states_;
-  std::vector<Caller> callers_;      // inputs and outputs
-  std::vector<Argument> arguments_;  // of all launches
-  std::vector<Patch> patches_;       // arguments that are the caller's addresses
-  std::vector<Fetch> fetches_;       // those that copies read, in the order of launches
+  const ArgumentLayout layout_;
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
 };
 

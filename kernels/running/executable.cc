@@ -84,10 +84,7 @@ class CompiledExecutable final : public Executable {
   size_t packed_bytes() const override { return program_.packed_bytes; }
 
  private:
-  bool is_callers(size_t slot) const {
-    const Slot::Kind kind = program_.slots[slot].kind;
-    return kind == Slot::Kind::kInput || kind == Slot::Kind::kOutput;
-  }
+  bool is_callers(size_t slot) const { return program_.slots[slot].is_callers(); }
 
   // Where no size is open the first Run finds its arena.
   void prepare_known_shape() {

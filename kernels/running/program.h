@@ -33,6 +33,8 @@ struct Slot {
   // kConstant for a GPU: what it is made of and nobody else needs.
   std::vector<std::span<const std::byte>> sources = {};
   bool own = false;  // kArena: only one launch ever touches the bytes
+
+  bool is_callers() const { return kind == Kind::kInput || kind == Kind::kOutput; }
 };
 
 struct CheckedIndices {
