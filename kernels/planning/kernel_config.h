@@ -22,7 +22,7 @@ struct RowRange {
   bool is_empty() const { return first > last; }
   // 1 where `rows` are in the range, else 0: what tasks are multiplied with.
   Dim contains(const Dim& rows) const;
-  std::string text(std::string_view what) const;  // "rows <= 8", "9 to 16 rows", "rows > 16"
+  std::string text(std::string_view what) const;  // "rows <= 8", "4 rows", "rows > 16"
   bool operator==(const RowRange&) const = default;
 };
 

@@ -9,7 +9,7 @@
 
 #include "kernels/build_program.h"
 #include "kernels/reference/evaluate.h"
-#include "run_graph.h"
+#include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
 namespace {

@@ -10,7 +10,7 @@
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/pipeline.h"
 #include "kernels/selector.h"
-#include "run_graph.h"
+#include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
 namespace {

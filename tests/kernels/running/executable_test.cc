@@ -13,7 +13,7 @@
 #include "kernels/build_program.h"
 #include "kernels/running/program.h"
 #include "kernels/selector.h"
-#include "run_graph.h"
+#include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
 namespace {

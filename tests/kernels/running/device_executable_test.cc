@@ -16,7 +16,7 @@
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
 #include "kernels/running/shape_instance.h"
-#include "tests/kernels/device/allocation_count.h"
+#include "tests/kernels/running/allocation_count.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::kernels {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "run_graph.h"
+#include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
 namespace {

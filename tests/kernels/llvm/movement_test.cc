@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "run_graph.h"
+#include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/kernels/device/allocation_count.h"
+#include "tests/kernels/running/allocation_count.h"
 
 #include <cstdlib>
 #include <new>

@@ -6,7 +6,7 @@
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/selector.h"
-#include "tests/kernels/random_loop.h"
+#include "tests/kernels/llvm/random_loop.h"
 #include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
