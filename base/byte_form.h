@@ -46,11 +46,6 @@ class ByteReader {
     }
     return static_cast<Number>(bits);
   }
-  bool flag() {
-    const auto value = number<uint8_t>();
-    if (value > 1) throw UserError("neither true nor false");
-    return value == 1;
-  }
   std::string_view bytes(uint64_t count) {
     if (count > rest_.size()) throw UserError("the bytes end too early");
     const std::string_view taken = rest_.substr(0, count);
@@ -59,9 +54,6 @@ class ByteReader {
   }
   std::string_view text() { return bytes(number<uint64_t>()); }
   size_t left() const { return rest_.size(); }
-  void expect_end() const {
-    if (!rest_.empty()) throw UserError("more bytes than were written");
-  }
 
  private:
   std::string_view rest_;

@@ -1,6 +1,8 @@
 #include "codegen/gpu_code_bytes.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "base/byte_form.h"
 #include "base/dtype.h"
@@ -8,57 +10,54 @@
 namespace tenon::codegen {
 namespace {
 
-constexpr size_t kDescriptorBytes = 4 + 1 + 3 * (4 + 8) + 3 * 4 + 2;
+// Every number as 64 bits: a list then never takes more memory than its bytes.
+constexpr size_t kDescriptorBytes = 13 * sizeof(int64_t);
+static_assert(sizeof(TmaDescriptor) <= kDescriptorBytes);
 constexpr int kMaxThreads = 1024;
 
 void require(bool sound, const char* what) {
   if (!sound) throw UserError(std::string(what) + " is out of range");
 }
 
-void write(const TmaDescriptor::Size& size, ByteWriter& writer) {
-  writer.number(int32_t{size.parameter});
-  writer.number(size.constant);
-}
-
 void write(const TmaDescriptor& descriptor, ByteWriter& writer) {
-  writer.number(int32_t{descriptor.buffer});
-  writer.number(static_cast<uint8_t>(descriptor.dtype));
+  const auto number = [&](int64_t value) { writer.number(value); };
+  number(descriptor.buffer);
+  number(static_cast<int64_t>(descriptor.dtype));
   for (const auto* size : {&descriptor.rows, &descriptor.columns, &descriptor.stride}) {
-    write(*size, writer);
+    number(size->parameter);
+    number(size->constant);
   }
-  for (const int number : {descriptor.box_rows, descriptor.box_columns, descriptor.groups}) {
-    writer.number(int32_t{number});
-  }
-  writer.number(uint8_t{descriptor.swizzled});
-  writer.number(uint8_t{descriptor.tf32});
+  number(descriptor.box_rows);
+  number(descriptor.box_columns);
+  number(descriptor.groups);
+  number(descriptor.swizzled ? 1 : 0);
+  number(descriptor.tf32 ? 1 : 0);
 }
 
-TmaDescriptor::Size read_size(ByteReader& reader) {
-  TmaDescriptor::Size size;
-  size.parameter = reader.number<int32_t>();
-  size.constant = reader.number<int64_t>();
-  require(size.parameter >= -1, "a size's parameter");
-  return size;
+int64_t read_within(ByteReader& reader, int64_t least, int64_t most, const char* what) {
+  const auto value = reader.number<int64_t>();
+  require(value >= least && value <= most, what);
+  return value;
+}
+
+int read_int(ByteReader& reader, int least, const char* what) {
+  return static_cast<int>(read_within(reader, least, std::numeric_limits<int>::max(), what));
 }
 
 TmaDescriptor read_descriptor(ByteReader& reader) {
   TmaDescriptor descriptor;
-  descriptor.buffer = reader.number<int32_t>();
-  const auto dtype = reader.number<uint8_t>();
-  require(descriptor.buffer >= 0, "a buffer");
-  require(dtype < static_cast<uint8_t>(DType::kString), "an element type");
-  descriptor.dtype = static_cast<DType>(dtype);
-  require(bit_width(descriptor.dtype) > 0, "an element type");
+  descriptor.buffer = read_int(reader, 0, "a buffer");
+  const auto last = static_cast<int64_t>(DType::kF64);
+  descriptor.dtype = static_cast<DType>(read_within(reader, 1, last, "an element type"));
   for (auto* size : {&descriptor.rows, &descriptor.columns, &descriptor.stride}) {
-    *size = read_size(reader);
+    size->parameter = read_int(reader, -1, "a size's parameter");
+    size->constant = reader.number<int64_t>();
   }
-  for (int* number : {&descriptor.box_rows, &descriptor.box_columns, &descriptor.groups}) {
-    *number = reader.number<int32_t>();
-  }
-  require(descriptor.box_rows > 0 && descriptor.box_columns > 0, "a box");
-  require(descriptor.groups >= 0, "a number of groups");
-  descriptor.swizzled = reader.flag();
-  descriptor.tf32 = reader.flag();
+  descriptor.box_rows = read_int(reader, 1, "a box");
+  descriptor.box_columns = read_int(reader, 1, "a box");
+  descriptor.groups = read_int(reader, 0, "a number of groups");
+  descriptor.swizzled = read_within(reader, 0, 1, "a flag") == 1;
+  descriptor.tf32 = read_within(reader, 0, 1, "a flag") == 1;
   return descriptor;
 }
 
@@ -68,9 +67,9 @@ std::string to_bytes(const GpuCode& code) {
   ByteWriter writer;
   writer.text(code.entry);
   writer.text(code.ptx);
-  writer.number(int32_t{code.threads});
+  writer.number(int64_t{code.threads});
   writer.number(code.shared_bytes);
-  writer.number(uint8_t{code.pdl});
+  writer.number(int64_t{code.pdl ? 1 : 0});
   for (const TmaDescriptor& descriptor : code.tma_descriptors) write(descriptor, writer);
   return writer.take();
 }
@@ -79,13 +78,11 @@ GpuCode gpu_code_from_bytes(std::string_view bytes) {
   ByteReader reader(bytes);
   const std::string_view entry = reader.text(), ptx = reader.text();
   GpuCode code;
-  code.threads = reader.number<int32_t>();
-  code.shared_bytes = reader.number<int64_t>();
-  code.pdl = reader.flag();
   require(!entry.empty() && entry.find('\0') == entry.npos, "the kernel's name");
   require(!ptx.empty() && ptx.find('\0') == ptx.npos, "the PTX");
-  require(code.threads > 0 && code.threads <= kMaxThreads, "the number of threads");
-  require(code.shared_bytes >= 0 && code.shared_bytes <= INT32_MAX, "the shared memory");
+  code.threads = static_cast<int>(read_within(reader, 1, kMaxThreads, "the number of threads"));
+  code.shared_bytes = read_int(reader, 0, "the shared memory");
+  code.pdl = read_within(reader, 0, 1, "a flag") == 1;
   require(reader.left() % kDescriptorBytes == 0, "the list of TMA descriptors");
   code.tma_descriptors.reserve(reader.left() / kDescriptorBytes);
   while (reader.left() > 0) code.tma_descriptors.push_back(read_descriptor(reader));

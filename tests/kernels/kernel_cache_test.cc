@@ -14,6 +14,7 @@
 #include "codegen/tile/text.h"
 #include "kernels/device/linker.h"
 #include "kernels/running/compiled_kernels.h"
+#include "tests/kernels/device/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {
@@ -182,6 +183,33 @@ TEST_F(KernelCacheTest, AnEntryThatMeansNothingIsCompiledAnew) {
     EXPECT_EQ(cache->problems().size(), 1U);
     EXPECT_EQ(cache->counts().at("ptx").misses, 1);
     EXPECT_EQ(cache->counts().at("ptx").hits, 0);
+  }
+}
+
+// Texts and TMA descriptors: each is there twice at most, as bytes and as what they mean.
+TEST_F(KernelCacheTest, ReadingTakesLessThanTwiceTheFile) {
+  constexpr size_t kNames = 4096;  // of files and folders
+  codegen::GpuCode long_text{"k", std::string(500000, 'p'), 64, 0, {}, false};
+  codegen::GpuCode many_descriptors{"k", "p", 64, 0, {}, false};
+  codegen::TmaDescriptor descriptor;
+  descriptor.dtype = DType::kF32;
+  descriptor.box_rows = descriptor.box_columns = 1;
+  many_descriptors.tma_descriptors.resize(5000, descriptor);
+  for (const codegen::GpuCode& code : {long_text, many_descriptors}) {
+    const Digest key = sha256(code.ptx);
+    const auto read = [&] {
+      device::read_or_make("ptx", key, codegen::gpu_code_from_bytes, codegen::to_bytes,
+                           [&] { return codegen::GpuCode(); });
+    };
+    const auto cache = std::make_shared<DiskCache>(folder_, 1 << 20);
+    const device::UseKernelCache use(cache);
+    cache->put("ptx", key, codegen::to_bytes(code));
+    const fs::path file = folder_ / ("tenon-ptx-" + hex(key));
+    const size_t size = fs::file_size(file);
+    EXPECT_LE(test::count_allocated_bytes(read), 2 * size + kNames);
+    EXPECT_EQ(cache->counts().at("ptx").hits, 1);
+    std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).put('!');
+    EXPECT_LE(test::count_allocated_bytes([&] { cache->get("ptx", key); }), kNames);
   }
 }
 
