@@ -2,19 +2,18 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 #include <fmt/format.h>
+
+#include "base/replace_file.h"
 
 namespace tenon {
 namespace {
@@ -22,34 +21,12 @@ namespace {
 constexpr int kMostLinks = 40;  // as many as the kernel follows
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (is_open()) ::close(number_);
-  }
-  bool is_open() const { return number_ >= 0; }
-  int number() const { return number_; }
-  // What a file system says only now of what was written before; false with errno.
-  bool close() { return ::close(std::exchange(number_, -1)) == 0; }
-
- private:
-  int number_;
-};
-
 // A file by its folder, held open: nobody can put another folder in its place meanwhile.
 struct Place {
   Descriptor folder;
   std::string name;
   std::optional<struct stat> known;  // of the file that is there
 };
-
-std::string because_of_errno() { return std::generic_category().message(errno); }
 
 Support kind_is_regular(mode_t mode) {
   if (S_ISREG(mode)) return Support::yes();
@@ -106,24 +83,6 @@ Support find_place(std::filesystem::path path, Place& place) {
   return Support::no("it is a symlink in a circle");
 }
 
-std::string unguessable_name() {
-  std::array<unsigned char, 16> bytes{};
-  // Never short and never fails for so few bytes, once the machine has started.
-  while (::getrandom(bytes.data(), bytes.size(), 0) < 0 && errno == EINTR) {
-  }
-  return fmt::format(".tenon-{:02x}.tmp", fmt::join(bytes, ""));
-}
-
-bool write_all(int file, std::string_view contents) {
-  while (!contents.empty()) {
-    const ssize_t written = ::write(file, contents.data(), contents.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    contents.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
 // Owner and permissions of the file that is replaced.
 bool keep_access(int file, const struct stat& known) {
   mode_t mode = known.st_mode & kPermissions;
@@ -143,22 +102,9 @@ Support publish_file(const std::string& path, std::string_view contents) {
   if (place.known && ::faccessat(folder, place.name.c_str(), W_OK, AT_EACCESS) != 0) {
     return Support::no(because_of_errno());
   }
-  const std::string temporary = unguessable_name();
   const mode_t mode = place.known ? S_IRUSR | S_IWUSR : 0666;  // a new file's loses the umask's
-  Descriptor file(::openat(folder, temporary.c_str(),
-                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!file.is_open()) {
-    return Support::no(
-        fmt::format("check that its folder exists and is writable ({})", because_of_errno()));
-  }
-  if (write_all(file.number(), contents) &&
-      (!place.known || keep_access(file.number(), *place.known)) && file.close() &&
-      ::renameat(folder, temporary.c_str(), folder, place.name.c_str()) == 0) {
-    return Support::yes();
-  }
-  const std::string reason = because_of_errno();
-  ::unlinkat(folder, temporary.c_str(), 0);
-  return Support::no(reason);
+  return replace_file(folder, place.name, {&contents, 1}, mode,
+                      [&](int file) { return !place.known || keep_access(file, *place.known); });
 }
 
 }  // namespace tenon

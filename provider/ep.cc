@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <string_view>
 
 #include "base/error.h"
 #include "graph_partitioner/ir/known_ops.h"
+#include "kernels/device/kernel_cache.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/compile.h"
@@ -28,6 +30,15 @@ constexpr uint32_t kFirstWithInitializationEnd = 27;  // ONNX Runtime 1.27
 constexpr uint32_t kFirstWithDefaultMemory = 27;
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
+
+// Host code is never kept: whoever can write the folder could otherwise run anything here.
+std::shared_ptr<DiskCache> open_cache(const Options& options, const Target& target) {
+  constexpr uint64_t kMegabyte = 1 << 20;
+  if (!target.on_gpu() || options.cache_dir.empty()) return nullptr;
+  const uint64_t most = std::numeric_limits<uint64_t>::max() / kMegabyte;
+  return std::make_shared<DiskCache>(options.cache_dir,
+                                     std::min(options.cache_size_mb, most) * kMegabyte);
+}
 
 std::unique_ptr<device::Stream> make_stream(const Options& options, const Target& target) {
   if (!options.has_user_compute_stream) return std::make_unique<device::Stream>(target.device);
@@ -157,6 +168,7 @@ Ep::Ep(Options options, Target target, const OrtLogger& logger)
       options_(std::move(options)),
       target_(std::move(target)),
       logger_(logger),
+      cache_(open_cache(options_, target_)),
       exclusions_(options_) {
   report_.host = target_.host;
   report_.gpu = target_.description;
@@ -396,6 +408,16 @@ void Ep::warn_once(const std::string& message) {
   if (warned_.insert(message).second) log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + message);
 }
 
+void Ep::tell_of_cache() {
+  if (cache_ == nullptr) return;
+  report_.cache = {cache_->folder(), cache_->counts(), cache_->problems()};
+  for (const std::string& problem : report_.cache->problems) warn_once(problem);
+  for (const auto& [kind, counts] : report_.cache->counts) {
+    log(ORT_LOGGING_LEVEL_INFO, fmt::format("[Tenon EP] {} of kernels: {} from {}, {} made", kind,
+                                            counts.hits, report_.cache->folder, counts.misses));
+  }
+}
+
 void Ep::session_ends_initialization() {
   if (refusal_) throw UserError(*refusal_);
   warn_of_exclusions_that_waited();
@@ -422,6 +444,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
                  OrtNodeComputeInfo** computes) {
   const std::lock_guard lock(mutex_);
   if (refusal_ && !refusal_may_pass_) throw UserError(*refusal_);
+  const device::UseKernelCache use(cache_);
   for (size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("tenon_{}", partitions_++);
     CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_);
@@ -434,6 +457,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
     computes[i] = computes_.emplace_back(
         new NodeCompute(std::move(compiled), *fused_nodes[i], target_, users_stream()));
   }
+  tell_of_cache();
   report_.write();
 }
 

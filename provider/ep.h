@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "provider/exclusions.h"
 #include "provider/gpus.h"
 #include "provider/memcpy_kernels.h"
@@ -38,6 +39,7 @@ class Ep : public OrtEp {
   void warn_of_idle_exclusions();
   void warn_of_exclusions_that_waited();
   void warn_once(const std::string& message);
+  void tell_of_cache();
   std::optional<std::string> find_refusal();
   void session_ends_initialization();
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
@@ -53,6 +55,7 @@ class Ep : public OrtEp {
   const Options options_;
   const Target target_;
   const OrtLogger& logger_;
+  const std::shared_ptr<DiskCache> cache_;       // of compiled kernels; null: none
   MemoryInfo host_memory_{nullptr, nullptr};     // where nodes read and write, on the CPU
   std::optional<MemcpyKernels> memcpy_kernels_;  // on a GPU of this machine
   std::optional<SessionGraph> session_graph_;    // with cuda_graph_scope=session

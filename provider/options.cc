@@ -41,6 +41,14 @@ Option text(std::string_view key, std::string Options::*field, std::string_view 
   return {key, accepts, set, [=](const Options& options) { return options.*field; }};
 }
 
+Option cache_dir() {
+  auto set = [](Options& options, const std::string& value) {
+    options.cache_dir = value;
+    return true;  // empty: off, where a default would be on
+  };
+  return {"cache_dir", "a folder", set, [](const Options& options) { return options.cache_dir; }};
+}
+
 Option flag(std::string_view key, bool Options::*field) {
   auto set = [=](Options& options, const std::string& value) {
     if (value != "0" && value != "1") return false;
@@ -109,6 +117,8 @@ Option user_compute_stream() {
 // Alphabetical: the order in error messages and in docs/options.md.
 const std::vector<Option>& table() {
   static const auto* const options = new std::vector<Option>{
+      cache_dir(),
+      number("cache_size_mb", &Options::cache_size_mb, "a number of MiB"),
       choice("claim", &Options::claim, "gainful | all"),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       device_id(),
@@ -155,8 +165,8 @@ std::vector<std::string> gpu_only(const Options& options) {
   std::vector<std::string> keys;
   const std::map<std::string, std::string> given = effective(options), usual = effective({});
   for (const char* key :
-       {"cuda_graph_scope", "device_id", "enable_cuda_graph", "has_user_compute_stream",
-        "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
+       {"cache_dir", "cache_size_mb", "cuda_graph_scope", "device_id", "enable_cuda_graph",
+        "has_user_compute_stream", "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }
   return keys;

@@ -21,6 +21,8 @@ struct Options {
   std::string report_file;  // JSON: claims, reasons, fusions, kernels
 
   // On a GPU only.
+  std::string cache_dir;          // compiled kernels are kept there; empty: nowhere
+  uint64_t cache_size_mb = 1024;  // that they may take
   bool has_user_compute_stream = false;
   uint64_t user_compute_stream = 0;  // a CUstream of the caller's, 0: the legacy default stream
   bool enable_cuda_graph = false;

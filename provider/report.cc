@@ -154,6 +154,15 @@ Json device_json(const Report& report) {
           {"cost_model", cost_model}};
 }
 
+Json to_json(const std::optional<CacheReport>& cache) {
+  if (!cache) return nullptr;
+  Json written = {{"folder", cache->folder}, {"problems", cache->problems}};
+  for (const auto& [kind, counts] : cache->counts) {
+    written[kind] = {{"hits", counts.hits}, {"misses", counts.misses}};
+  }
+  return written;
+}
+
 }  // namespace
 
 const GraphReport& Report::replace(GraphReport graph) {
@@ -209,6 +218,7 @@ std::string Report::json() const {
                          {"host", host.name},
                          {"device", device_json(*this)},
                          {"options", effective(options)},
+                         {"cache", to_json(cache)},
                          {"graphs", graph_list}};
   // A model's names may hold any bytes: replace what is not UTF-8 instead of failing.
   return document.dump(2, ' ', false, Json::error_handler_t::replace);

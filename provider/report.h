@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "codegen/target.h"
 #include "kernels/device/description.h"
 #include "kernels/running/executable.h"
@@ -43,12 +44,21 @@ struct GraphReport {
   std::map<std::string, std::string> tensors;  // no constants: "h" is "f16[batch,64]"
 };
 
+// Of the kernel cache, by what was looked for: `ptx` is what LLVM makes, `cubin` what nvJitLink
+// does.
+struct CacheReport {
+  std::string folder;
+  std::map<std::string, DiskCache::Counts> counts;
+  std::vector<std::string> problems;
+};
+
 struct Report {
   codegen::HostTarget host;
   std::optional<device::Description> gpu;  // empty: the session runs on the host
   bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
   std::string device;                      // of the two, as a summary names it
   Options options;
+  std::optional<CacheReport> cache;  // empty: there is none
   std::vector<GraphReport> graphs;
 
   // The runtime asks again about a graph whose functions it inlined: the last answer counts. What

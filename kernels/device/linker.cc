@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/build_id.h"
+#include "base/byte_form.h"
 #include "base/content_cache.h"
 #include "base/error.h"
+#include "kernels/device/kernel_cache.h"
 #include "kernels/device/specs.h"
 #include "kernels/device/vendor_library.h"
 
@@ -102,6 +105,21 @@ std::string fill(const VendorLibrary& library, LinkFunctions& functions) {
   return {};
 }
 
+std::string to_bytes(const MachineCode& code) {
+  ByteWriter writer;
+  writer.text(code.remarks);
+  writer.bytes(code.bytes);
+  return writer.take();
+}
+
+MachineCode from_bytes(std::string_view bytes) {
+  ByteReader reader(bytes);
+  MachineCode code;
+  code.remarks = reader.text();
+  code.bytes = reader.bytes(reader.left());
+  return code;
+}
+
 LinkerAnswer load(int newest_major) {
   std::vector<std::string> names;
   for (int major = newest_major; major >= kOldestMajor; --major) {
@@ -112,13 +130,15 @@ LinkerAnswer load(int newest_major) {
       open_vendor_library(vendor_library_paths(names),
                           [&](const VendorLibrary& library) { return fill(library, functions); });
   if (answer.library) {
-    return {Support::yes(), new NvJitLink(functions), answer.library->path()};
+    return {Support::yes(), new NvJitLink(functions), answer.library->path(),
+            build_id(reinterpret_cast<const void*>(functions.create))};
   }
   return {Support::no(fmt::format(
               "nvJitLink is not installed ({}); the driver compiles kernels instead, which takes "
               "longer. pip install nvidia-nvjitlink",
               answer.why)),
           nullptr,
+          {},
           {}};
 }
 
@@ -137,7 +157,10 @@ std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const D
                                              std::string_view ptx, const std::string& arch) {
   const Digest key = sha256(fmt::format("{} {} {}", hex(content), arch, answer.path));
   return process_cache<MachineCode>().get(key, [&] {
-    auto code = std::make_shared<const MachineCode>(answer.linker->link(ptx, arch));
+    const Digest on_disk = sha256(fmt::format("machine code, form 1\n{}\n{}\n{}\n-arch={}",
+                                              compiler_build(), hex(content), answer.build, arch));
+    auto code = std::make_shared<const MachineCode>(read_or_make(
+        "cubin", on_disk, from_bytes, to_bytes, [&] { return answer.linker->link(ptx, arch); }));
     const size_t bytes = code->bytes.size();
     return std::pair{std::move(code), bytes};
   });

@@ -27,6 +27,7 @@ struct LinkerAnswer {
   Support support;
   const Linker* linker = nullptr;
   std::string path;
+  std::string build = {};  // of the library: another one may assemble otherwise
 };
 
 // Loaded once per process and major version. A driver does not take machine code of a newer CUDA
@@ -34,7 +35,8 @@ struct LinkerAnswer {
 const LinkerAnswer& linker(int newest_major);
 
 // The machine code of `ptx`, whose hash is `content`: linked once per process, and kept after the
-// last kernel that was loaded from it is gone. Throws what Linker::link throws.
+// last kernel that was loaded from it is gone; not even once where the kernel cache has it. Throws
+// what Linker::link throws.
 std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
                                              std::string_view ptx, const std::string& arch);
 

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 
 #include "base/content_cache.h"
+#include "base/error.h"
 #include "base/stopwatch.h"
 #include "codegen/estimate.h"
+#include "codegen/gpu_code_bytes.h"
+#include "kernels/device/kernel_cache.h"
 #include "kernels/device/linker.h"
 
 namespace tenon::kernels {
@@ -28,6 +31,20 @@ Compiled<Code> compile_once(const std::string& key, bool anew, const Make& make)
   return compiled;
 }
 
+// Without LLVM where the kernel cache has it.
+GpuCode read_or_compile(const codegen::Kernel& kernel, int threads,
+                        const codegen::GpuTarget& target, const std::string& key) {
+  const auto read = [&](std::string_view bytes) {
+    GpuCode code = codegen::gpu_code_from_bytes(bytes);
+    if (!codegen::fits(code, kernel)) throw UserError("it is another kernel's");
+    return code;
+  };
+  const Digest on_disk =
+      sha256(fmt::format("GPU code, form 1\n{}\n{}", device::compiler_build(), key));
+  return device::read_or_make("ptx", on_disk, read, codegen::to_bytes,
+                              [&] { return codegen::compile_gpu(kernel, threads, target); });
+}
+
 }  // namespace
 
 Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& content,
@@ -37,8 +54,9 @@ Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& 
       fmt::format("{} {} {} {} {} {} {}", hex(content), threads, target.arch, target.shared_bytes,
                   target.sm_count, target.threads, target.pipelines);
   return compile_once<GpuCode>(key, static_cast<bool>(sink), [&] {
-    auto code =
-        std::make_shared<const GpuCode>(codegen::compile_gpu(kernel, threads, target, sink));
+    GpuCode made = sink ? codegen::compile_gpu(kernel, threads, target, sink)
+                        : read_or_compile(kernel, threads, target, key);
+    auto code = std::make_shared<const GpuCode>(std::move(made));
     const size_t bytes = code->ptx.size();
     return std::pair{std::move(code), bytes};
   });

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import cuda
+from . import cuda, kernel_cache
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
 
 _registration = threading.Lock()
@@ -85,10 +85,14 @@ def create_session(model, device="auto", session_options=None, **options):
     session_options  onnxruntime.SessionOptions; Tenon is added to them
     options          Tenon's provider options, e.g. precision_mode='int8'
 
+    Kernels compiled for a GPU are kept for later processes in $XDG_CACHE_HOME/tenon or
+    ~/.cache/tenon; cache_dir names another folder, cache_dir='' or TENON_CACHE_DIR=off none.
     An error in Tenon is raised: ONNX Runtime's own habit of retrying on the CPU is switched off.
     """
     ort = _onnxruntime()
     chosen = _choose(device, compile_only="target_arch" in options)
+    if _kind(chosen) == "gpu" or "target_arch" in options:
+        options = _with_cache(options)
     settings = session_options if session_options is not None else ort.SessionOptions()
     settings.add_provider_for_devices([chosen], _as_strings(options))
     try:
@@ -101,6 +105,14 @@ def create_session(model, device="auto", session_options=None, **options):
         raise
     session.tenon_gpu = _gpu_number(chosen)
     return session
+
+
+def _with_cache(options: dict) -> dict:
+    """On the CPU nothing is kept, and the option would be worth a warning."""
+    if "cache_dir" in options or not (folder := kernel_cache.default_folder()):
+        return options
+    kernel_cache.tell_once(folder)
+    return {**options, "cache_dir": folder}
 
 
 def _gpu_number(device) -> int | None:

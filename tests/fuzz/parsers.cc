@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/shape.h"
+#include "codegen/gpu_code_bytes.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
 #include "graph_partitioner/ir/text.h"
@@ -74,6 +75,11 @@ void take_options(std::string_view text) {
   (void)provider::gpu_only(provider::parse_options(entries));
 }
 
+void take_gpu_code(std::string_view bytes) {
+  round_trip(bytes, codegen::gpu_code_from_bytes,
+             [](const codegen::GpuCode& code) { return codegen::to_bytes(code); });
+}
+
 std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -136,7 +142,22 @@ std::vector<std::string> description_seeds(const std::string& root) {
 std::vector<std::string> option_seeds(const std::string&) {
   return {"claim=all\nprecision_mode=int8\ndump_dir=/nowhere",
           "exclude_ops=Softmax,com.microsoft::MatMulNBits\nmemory_limit=123\ndevice_id=0",
+          "cache_dir=/nowhere\ncache_size_mb=7",
           "user_compute_stream=0x7f00\nhas_user_compute_stream=1\nrun_deadline_ms=5"};
+}
+
+std::vector<std::string> gpu_code_seeds(const std::string&) {
+  codegen::GpuCode code{"kernel", ".version 8.0\n", 256, 49152, {}, true};
+  std::vector<std::string> seeds = {codegen::to_bytes(code)};
+  codegen::TmaDescriptor descriptor;
+  descriptor.dtype = DType::kF16;
+  descriptor.rows = {1, 0};
+  descriptor.columns = {-1, 4096};
+  descriptor.box_rows = 64;
+  descriptor.box_columns = 128;
+  code.tma_descriptors = {descriptor, descriptor};
+  seeds.push_back(codegen::to_bytes(code));
+  return seeds;
 }
 
 constexpr Parser kParsers[] = {
@@ -146,6 +167,7 @@ constexpr Parser kParsers[] = {
     {"dim_text", take_dim, dim_seeds},
     {"device_description", take_description, description_seeds},
     {"options", take_options, option_seeds},
+    {"gpu_code", take_gpu_code, gpu_code_seeds},
 };
 
 }  // namespace

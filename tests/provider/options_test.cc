@@ -70,11 +70,18 @@ TEST(ProviderOptions, AStreamOfZeroIsNoStreamUnlessAskedFor) {
 TEST(ProviderOptions, NumbersAreWholeAndNotNegative) {
   EXPECT_EQ(parse_options({{"memory_limit", "1073741824"}}).memory_limit, 1U << 30);
   EXPECT_EQ(parse_options({{"run_deadline_ms", "250"}}).run_deadline_ms, 250U);
-  for (const char* key : {"memory_limit", "run_deadline_ms", "device_id"}) {
+  EXPECT_EQ(parse_options({{"cache_size_mb", "64"}}).cache_size_mb, 64U);
+  for (const char* key : {"memory_limit", "run_deadline_ms", "device_id", "cache_size_mb"}) {
     for (const char* value : {"", "-1", "1.5", "1GB"}) {
       EXPECT_THROW(parse_options({{key, value}}), UserError) << key << "=" << value;
     }
   }
+}
+
+TEST(ProviderOptions, AnEmptyCacheFolderIsNone) {
+  EXPECT_EQ(parse_options({{"cache_dir", ""}}).cache_dir, "");
+  EXPECT_EQ(parse_options({{"cache_dir", "/a b"}}).cache_dir, "/a b");
+  EXPECT_THAT(gpu_only(parse_options({{"cache_dir", "c"}})), ElementsAre("cache_dir"));
 }
 
 TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
 from onnxruntime_ep_tenon.library import version_tuple
+
+# Tests compile what they test, and leave nothing in the user's folders.
+os.environ["TENON_CACHE_DIR"] = "off"
 
 RUNTIME = version_tuple(onnxruntime.__version__)
 

@@ -238,7 +238,7 @@ def tell_cold_sessions() -> None:
     model, reports = sys.argv[1], []
 
     def open_one(model) -> None:
-        _, report = session_with_report(model, "gpu", session_options(0), claim="all")
+        _, report = session_with_report(model, "gpu", session_options(0), claim="all", cache_dir="")
         reports.append(report)
 
     warm_up, _ = chain_model("softmax", 8, 64)

@@ -7,7 +7,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .. import console, cuda
+from .. import console, cuda, kernel_cache
 from ..library import E8M0_SINCE, get_library_path, minimum_runtime_version, version_tuple
 from ..requirements import has
 from . import arguments
@@ -47,7 +47,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    checks = [*_machine(), *_gpu(), *_runtime(), *_plugin(), *_tools()]
+    checks = [*_machine(), *_gpu(), _kernel_cache(), *_runtime(), *_plugin(), *_tools()]
     usable = all(check.state != "missing" for check in checks)
     if args.json:
         console.print_json({"usable": usable, "checks": [asdict(check) for check in checks]})
@@ -100,6 +100,33 @@ def _gpu() -> list[Check]:
         Check("nvJitLink", "ok", path) if path else Check("nvJitLink", "note", "not found", advice)
     )
     return checks
+
+
+def _kernel_cache() -> Check:
+    what = "kernel cache"
+    folder = kernel_cache.default_folder()
+    if not folder:
+        advice = "kernels for a GPU are compiled by each process: unset TENON_CACHE_DIR"
+        return Check(what, "note", "off", advice)
+    entries, size = kernel_cache.contents(folder)
+    found = f"{folder}: {entries} entries, {size / 2**20:.1f} MiB"
+    if problem := _folder_problem(Path(folder)):
+        return Check(what, "note", found, problem)
+    return Check(what, "ok", found)
+
+
+def _folder_problem(folder: Path) -> str:
+    """Why a session would not use the folder, and what to do; one that is absent is made."""
+    if folder.is_symlink():
+        return "not used, it is a symlink: name the folder itself in TENON_CACHE_DIR"
+    if not folder.exists():
+        return ""
+    known = folder.stat()
+    if not folder.is_dir() or known.st_uid != os.geteuid():
+        return "not used, it is no folder of this user: name one in TENON_CACHE_DIR"
+    if known.st_mode & 0o022:
+        return f"not used, others may write to it: chmod go-w {folder}"
+    return ""
 
 
 def _cpu_flags() -> set[str]:

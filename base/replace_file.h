@@ -1,0 +1,50 @@
+// A file written whole or not at all in a folder that is held open: what publish_file and DiskCache
+// are made of.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/support.h"
+
+namespace tenon {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (is_open()) ::close(number_);
+  }
+  bool is_open() const { return number_ >= 0; }
+  int number() const { return number_; }
+  // What a file system says only now of what was written before; false with errno.
+  bool close() { return ::close(std::exchange(number_, -1)) == 0; }
+
+ private:
+  int number_;
+};
+
+std::string because_of_errno();
+
+// Names that a write of ours begins and ends with before its rename.
+inline constexpr std::string_view kTemporaryPrefix = ".tenon-", kTemporarySuffix = ".tmp";
+
+// Gives `name` the parts, one behind the other, under a name that nobody can guess, and renames it:
+// a link of that name is replaced, not followed. `prepare` sees the open file before that; false
+// with errno: it is given up. Nothing stays behind where the answer is no.
+[[nodiscard]] Support replace_file(int folder, const std::string& name,
+                                   std::span<const std::string_view> parts, mode_t mode,
+                                   const std::function<bool(int file)>& prepare = {});
+
+}  // namespace tenon
