@@ -78,7 +78,8 @@ class ProgramBuilder {
     program_.phases.push_back({"lowering", lowering.milliseconds()});
     const Stopwatch compiling;
     if (on_gpu()) {
-      compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, program_);
+      compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, settings_.kernel_cache.get(),
+                           program_);
       check_dependencies(sink);
     } else if (settings_.emulate) {
       interpret_launches(std::move(kernels_), sink, program_);
@@ -498,8 +499,10 @@ std::unique_ptr<Executable> build_on_device(const ir::Graph& fused, const Settin
                                             std::shared_ptr<device::Device> device,
                                             const DeviceRunOptions& options,
                                             const codegen::StageSink& sink) {
+  DeviceRunOptions with_cache = options;
+  with_cache.kernel_cache = settings.kernel_cache;
   return run_on_device(make_program(fused, settings, sink), *settings.gpu, std::move(device),
-                       options);
+                       with_cache);
 }
 
 }  // namespace tenon::kernels

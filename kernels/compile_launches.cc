@@ -130,12 +130,12 @@ void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageS
 }
 
 void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
-                          const codegen::StageSink& sink, Program& program) {
+                          const codegen::StageSink& sink, DiskCache* cache, Program& program) {
   const UniqueKernels unique = deduplicate(std::move(kernels), program);
   program.gpu_code =
       compile_all<codegen::GpuCode>(unique, sink, program, [&](size_t i, auto& stages) {
         return compile_gpu_once(unique.kernels[i], unique.contents[i], unique.threads[i], target,
-                                stages);
+                                stages, cache);
       });
   for (const auto& [launch, kernel] : unique.of_launches) {
     program.launches[launch].gpu_code = kernel;

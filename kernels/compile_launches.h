@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "codegen/compile.h"
 #include "kernels/running/program.h"
 
@@ -22,8 +23,9 @@ void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarg
 void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageSink& sink,
                         Program& program);
 
-// The same for a GPU: fills in `gpu_code` of the program and of its launches.
+// The same for a GPU: fills in `gpu_code` of the program and of its launches. `cache`: kernels of
+// other processes; null: none.
 void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
-                          const codegen::StageSink& sink, Program& program);
+                          const codegen::StageSink& sink, DiskCache* cache, Program& program);
 
 }  // namespace tenon::kernels

@@ -78,8 +78,10 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
 }
 
 std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& options,
-                                           const Target& target, const codegen::StageSink& sink) {
-  const kernels::Settings settings = target.settings(options);
+                                           const Target& target, std::shared_ptr<DiskCache> cache,
+                                           const codegen::StageSink& sink) {
+  kernels::Settings settings = target.settings(options);
+  settings.kernel_cache = std::move(cache);
   if (!target.on_gpu()) return kernels::build_on_host(fused, settings, sink);
   kernels::DeviceRunOptions run;
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
@@ -92,7 +94,7 @@ std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& optio
 }  // namespace
 
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const Target& target) {
+                          const Target& target, std::shared_ptr<DiskCache> cache) {
   const Stopwatch watch;
   const Dump dump(options.dump_dir, name);
   ImportedGraph imported = import_graph(graph);
@@ -115,7 +117,8 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   };
   ir::Graph fused = fuse(std::move(imported.graph), dump.observer(), supports);
   report.phases.push_back({"fusions", watch.milliseconds()});
-  result.executable = build(std::move(fused), options, target, dump.kernel_sink());
+  result.executable =
+      build(std::move(fused), options, target, std::move(cache), dump.kernel_sink());
 
   report.name = name;
   report.nodes = imported.node_names;

@@ -11,6 +11,7 @@
 
 #include <memory>
 
+#include "base/disk_cache.h"
 #include "graph_partitioner/partition.h"
 #include "kernels/running/executable.h"
 #include "provider/import_graph.h"
@@ -39,7 +40,8 @@ struct CompiledPartition {
   PartitionReport report;
 };
 
+// `cache`: of compiled kernels; null: none.
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const Target& target);
+                          const Target& target, std::shared_ptr<DiskCache> cache);
 
 }  // namespace tenon::provider

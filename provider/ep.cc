@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "graph_partitioner/ir/known_ops.h"
-#include "kernels/device/kernel_cache.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/compile.h"
@@ -444,10 +443,9 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
                  OrtNodeComputeInfo** computes) {
   const std::lock_guard lock(mutex_);
   if (refusal_ && !refusal_may_pass_) throw UserError(*refusal_);
-  const device::UseKernelCache use(cache_);
   for (size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("tenon_{}", partitions_++);
-    CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_);
+    CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_, cache_);
     report_.partition_of(compiled.report.nodes.front()) = compiled.report;
     log(ORT_LOGGING_LEVEL_INFO,
         fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,

@@ -213,21 +213,22 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
     return info;
   }
 
-  std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code) override {
+  std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code,
+                                           DiskCache* cache) override {
     make_current();
     const Digest content = sha256(code.entry + '\n' + code.ptx);
     const auto slot = kernels_.slot(content);
     const std::lock_guard lock(slot->mutex);
     if (auto kernel = slot->kernel.lock()) return kernel;
-    auto kernel = load_anew(code, content);
+    auto kernel = load_anew(code, content, cache);
     slot->kernel = kernel;
     return kernel;
   }
 
  private:
-  std::shared_ptr<const LoadedKernel> load_anew(const codegen::GpuCode& code,
-                                                const Digest& content);
-  ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content);
+  std::shared_ptr<const LoadedKernel> load_anew(const codegen::GpuCode& code, const Digest& content,
+                                                DiskCache* cache);
+  ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content, DiskCache* cache);
   ModuleHandle load_text(const codegen::GpuCode& code, std::string_view linker_said);
   ModuleHandle load_whole_program(const codegen::GpuCode& code);
 
@@ -299,7 +300,7 @@ ModuleKernel::~ModuleKernel() {
 }
 
 std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code,
-                                                          const Digest& content) {
+                                                          const Digest& content, DiskCache* cache) {
   constexpr int kRegisters = 4, kDynamicSharedBytes = 8, kSharedShare = 9;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
   constexpr int kPdlInGraphs = 12030;  // before, a capture refuses it
@@ -308,7 +309,7 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
     throw UserError(support.reason);
   }
   auto kernel = std::make_shared<ModuleKernel>(shared_from_this());
-  kernel->module = load_module(code, content);
+  kernel->module = load_module(code, content, cache);
   kernel->name = code.entry;
   kernel->threads = code.threads;
   kernel->shared_bytes = code.shared_bytes;
@@ -336,7 +337,8 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
   return kernel;
 }
 
-ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest& content) {
+ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest& content,
+                                     DiskCache* cache) {
   // A driver that stands in for CUDA's takes text only; for a GPU that we do not know the driver
   // alone knows the machine code.
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
@@ -350,7 +352,7 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   if (!answer.support) return load_text(code, answer.support.reason);
   std::shared_ptr<const MachineCode> machine_code;
   try {
-    machine_code = link_once(answer, content, code.ptx, description_.arch);
+    machine_code = link_once(answer, content, code.ptx, description_.arch, cache);
   } catch (const UserError& error) {
     return load_text(code, error.what());
   }

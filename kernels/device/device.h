@@ -20,6 +20,10 @@
 #include "kernels/device/description.h"
 #include "kernels/device/driver.h"
 
+namespace tenon {
+class DiskCache;
+}
+
 namespace tenon::device {
 
 // Memory ran out: what was wanted, for what, and how much there was. The session stays usable.
@@ -91,7 +95,8 @@ class Device {
   CaptureGate& captures() { return captures_; }
 
   // Machine code by nvJitLink, else by the driver. Equal code is loaded once per device.
-  virtual std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code) = 0;
+  virtual std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code,
+                                                   DiskCache* cache = nullptr) = 0;
 
  protected:
   const Driver* driver_ = nullptr;

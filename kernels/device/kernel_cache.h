@@ -1,8 +1,7 @@
-// Compiled kernels between processes: the folder of a session that has one, while it is made.
-// Compiled kernels are the process's; so is this, and sessions made at the same time share it.
+// Compiled kernels between processes: how those who make them use the folder of a session that has
+// one.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,30 +12,14 @@
 
 namespace tenon::device {
 
-// While it lives, kernels are looked up and kept there. Null: it does nothing.
-class UseKernelCache {
- public:
-  explicit UseKernelCache(std::shared_ptr<DiskCache> cache);
-  ~UseKernelCache();
-  UseKernelCache(const UseKernelCache&) = delete;
-  UseKernelCache& operator=(const UseKernelCache&) = delete;
-
- private:
-  std::shared_ptr<DiskCache> cache_;
-};
-
-// The one that came into use last and still is; null: none.
-std::shared_ptr<DiskCache> kernel_cache();
-
 // Everything that decides what our compiler makes of a kernel, but for the kernel and its target.
 std::string compiler_build();
 
-// The value of `key` as `read(bytes)` finds it in the kernel cache, else what `make()` gives, which
-// is kept there as `write(value)`. `read` throws UserError for what is no such value.
+// The value of `key` as `read(bytes)` finds it in the cache, else what `make()` gives, which is
+// kept there as `write(value)`. `read` throws UserError for what is no such value. Null: no cache.
 template <typename Read, typename Write, typename Make>
-auto read_or_make(std::string_view kind, const Digest& key, const Read& read, const Write& write,
-                  const Make& make) -> decltype(make()) {
-  const std::shared_ptr<DiskCache> cache = kernel_cache();
+auto read_or_make(DiskCache* cache, std::string_view kind, const Digest& key, const Read& read,
+                  const Write& write, const Make& make) -> decltype(make()) {
   if (cache == nullptr) return make();
   if (const std::optional<std::string> bytes = cache->get(kind, key)) {
     try {

@@ -154,13 +154,15 @@ const LinkerAnswer& linker(int newest_major) {
 }
 
 std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
-                                             std::string_view ptx, const std::string& arch) {
+                                             std::string_view ptx, const std::string& arch,
+                                             DiskCache* cache) {
   const Digest key = sha256(fmt::format("{} {} {}", hex(content), arch, answer.path));
   return process_cache<MachineCode>().get(key, [&] {
     const Digest on_disk = sha256(fmt::format("machine code, form 1\n{}\n{}\n{}\n-arch={}",
                                               compiler_build(), hex(content), answer.build, arch));
-    auto code = std::make_shared<const MachineCode>(read_or_make(
-        "cubin", on_disk, from_bytes, to_bytes, [&] { return answer.linker->link(ptx, arch); }));
+    auto code = std::make_shared<const MachineCode>(
+        read_or_make(cache, "cubin", on_disk, from_bytes, to_bytes,
+                     [&] { return answer.linker->link(ptx, arch); }));
     const size_t bytes = code->bytes.size();
     return std::pair{std::move(code), bytes};
   });

@@ -9,6 +9,10 @@
 #include "base/hash.h"
 #include "base/support.h"
 
+namespace tenon {
+class DiskCache;
+}
+
 namespace tenon::device {
 
 struct MachineCode {
@@ -35,9 +39,10 @@ struct LinkerAnswer {
 const LinkerAnswer& linker(int newest_major);
 
 // The machine code of `ptx`, whose hash is `content`: linked once per process, and kept after the
-// last kernel that was loaded from it is gone; not even once where the kernel cache has it. Throws
-// what Linker::link throws.
+// last kernel that was loaded from it is gone; not even once where `cache` has it. Throws what
+// Linker::link throws.
 std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
-                                             std::string_view ptx, const std::string& arch);
+                                             std::string_view ptx, const std::string& arch,
+                                             DiskCache* cache = nullptr);
 
 }  // namespace tenon::device

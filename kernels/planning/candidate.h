@@ -2,10 +2,12 @@
 // the ordered tables.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/disk_cache.h"
 #include "codegen/target.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/planning/plan.h"
@@ -32,6 +34,8 @@ struct Settings {
   bool emulate = false;
   Precision precision = Precision::kExact;
   TuningOverrides tuning = {};
+  // Where compiled kernels of a GPU are kept between processes; null: nowhere.
+  std::shared_ptr<DiskCache> kernel_cache = {};
 };
 
 // Plans without making code: `plan` is asked of every node that might be claimed.

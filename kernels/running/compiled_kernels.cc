@@ -33,7 +33,8 @@ Compiled<Code> compile_once(const std::string& key, bool anew, const Make& make)
 
 // Without LLVM where the kernel cache has it.
 GpuCode read_or_compile(const codegen::Kernel& kernel, int threads,
-                        const codegen::GpuTarget& target, const std::string& key) {
+                        const codegen::GpuTarget& target, const std::string& key,
+                        DiskCache* cache) {
   const auto read = [&](std::string_view bytes) {
     GpuCode code = codegen::gpu_code_from_bytes(bytes);
     if (!codegen::fits(code, kernel)) throw UserError("it is another kernel's");
@@ -41,7 +42,7 @@ GpuCode read_or_compile(const codegen::Kernel& kernel, int threads,
   };
   const Digest on_disk =
       sha256(fmt::format("GPU code, form 1\n{}\n{}", device::compiler_build(), key));
-  return device::read_or_make("ptx", on_disk, read, codegen::to_bytes,
+  return device::read_or_make(cache, "ptx", on_disk, read, codegen::to_bytes,
                               [&] { return codegen::compile_gpu(kernel, threads, target); });
 }
 
@@ -49,13 +50,13 @@ GpuCode read_or_compile(const codegen::Kernel& kernel, int threads,
 
 Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& content,
                                    int threads, const codegen::GpuTarget& target,
-                                   const codegen::StageSink& sink) {
+                                   const codegen::StageSink& sink, DiskCache* cache) {
   const std::string key =
       fmt::format("{} {} {} {} {} {} {}", hex(content), threads, target.arch, target.shared_bytes,
                   target.sm_count, target.threads, target.pipelines);
   return compile_once<GpuCode>(key, static_cast<bool>(sink), [&] {
     GpuCode made = sink ? codegen::compile_gpu(kernel, threads, target, sink)
-                        : read_or_compile(kernel, threads, target, key);
+                        : read_or_compile(kernel, threads, target, key, cache);
     auto code = std::make_shared<const GpuCode>(std::move(made));
     const size_t bytes = code->ptx.size();
     return std::pair{std::move(code), bytes};

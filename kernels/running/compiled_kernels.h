@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/disk_cache.h"
 #include "base/hash.h"
 #include "codegen/compile.h"
 
@@ -16,10 +17,12 @@ struct Compiled {
   bool is_shared = false;            // someone else compiled it
 };
 
-// Like codegen::compile_gpu. Dumps want every stage: with a sink the kernel is compiled anew.
+// Like codegen::compile_gpu, or out of `cache`. Dumps want every stage: with a sink the kernel is
+// compiled anew.
 Compiled<codegen::GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& content,
                                             int threads, const codegen::GpuTarget& target,
-                                            const codegen::StageSink& sink = {});
+                                            const codegen::StageSink& sink = {},
+                                            DiskCache* cache = nullptr);
 
 struct HostKernel {
   std::shared_ptr<codegen::HostCode> code;

@@ -82,7 +82,7 @@ class DeviceExecutable final : public Executable {
     weights_ = DeviceWeights(device_, program_);
     program_.phases.push_back({"weights", watch.milliseconds()});
     program_.phases.push_back({"machine code", loaded.get()});
-    watch_ = std::make_unique<IndexWatch>(program_, target, *device_);
+    watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();
   }
 
@@ -163,7 +163,7 @@ class DeviceExecutable final : public Executable {
     program_.kernels.resize(kernels_.size());
     parallel_for_each(static_cast<int64_t>(kernels_.size()), [&](int64_t i) {
       const Stopwatch watch;
-      kernels_[i] = device_->load(*program_.gpu_code[i]);
+      kernels_[i] = device_->load(*program_.gpu_code[i], options_.kernel_cache.get());
       program_.kernels[i].compile_ms += watch.milliseconds();
     });
     return whole.milliseconds();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 
+#include "base/disk_cache.h"
 #include "kernels/device/device.h"
 #include "kernels/running/executable.h"
 #include "kernels/running/program.h"
@@ -20,6 +21,7 @@ struct DeviceRunOptions {
   // Others must come between two Runs of the executable: what a launch owns is used before its
   // wait.
   bool inputs_ready = false;
+  std::shared_ptr<DiskCache> kernel_cache = {};  // as of Settings
 };
 
 // Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory

@@ -55,11 +55,11 @@ codegen::Kernel watch_kernel(DType dtype) {
 }  // namespace
 
 IndexWatch::IndexWatch(const Program& program, const codegen::GpuTarget& target,
-                       device::Device& device) {
+                       device::Device& device, DiskCache* cache) {
   const auto load = [&](DType dtype) {
     const codegen::Kernel kernel = watch_kernel(dtype);
-    return device.load(
-        *compile_gpu_once(kernel, codegen::content_of(kernel), kThreads, target).code);
+    const Digest content = codegen::content_of(kernel);
+    return device.load(*compile_gpu_once(kernel, content, kThreads, target, {}, cache).code, cache);
   };
   for (const CompiledLaunch& launch : program.launches) {
     for (const CheckedIndices& checked : launch.checks) {

@@ -17,7 +17,8 @@ namespace tenon::kernels {
 // The kernels that watch, one per type of index that the program has.
 class IndexWatch {
  public:
-  IndexWatch(const Program& program, const codegen::GpuTarget& target, device::Device& device);
+  IndexWatch(const Program& program, const codegen::GpuTarget& target, device::Device& device,
+             DiskCache* cache);
 
   bool empty() const { return i32_ == nullptr && i64_ == nullptr; }
   // Raises the flag when an index of `check`, read at `indices`, is out of range. `after_all`: it

@@ -16,8 +16,8 @@
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
 #include "kernels/running/shape_instance.h"
-#include "tests/kernels/running/allocation_count.h"
 #include "tests/kernels/device/stub_driver.h"
+#include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {

@@ -218,7 +218,8 @@ TEST_F(LaunchKinds, AKnownShapeIsReadyBeforeItsFirstRun) {
   made.launches[1].copy_bytes = kCount * 4;
   const auto executable =
       run_on_device(std::move(made), device_->description().target(), device_, {.graphs = true});
-  const long instantiated = stub_.calls("cuGraphInstantiateWithFlags"), taken = stub_.calls("cuMemAlloc_v2");
+  const long instantiated = stub_.calls("cuGraphInstantiateWithFlags"),
+             taken = stub_.calls("cuMemAlloc_v2");
   EXPECT_EQ(instantiated, 1);
   std::array<float, kCount> y{};
   OneInput context(x_.data(), y.data(), kCount);

@@ -14,7 +14,7 @@
 #include "codegen/tile/text.h"
 #include "kernels/device/linker.h"
 #include "kernels/running/compiled_kernels.h"
-#include "tests/kernels/device/allocation_count.h"
+#include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {
@@ -59,20 +59,20 @@ class KernelCacheTest : public ::testing::Test {
 
   // As another process would: nothing is in memory.
   template <typename Action>
-  std::shared_ptr<DiskCache> in_new_process(const Action& action) const {
+  std::shared_ptr<DiskCache> in_new_process(const Action& action) {
     forget_compiled_kernels();
-    auto cache = std::make_shared<DiskCache>(folder_, 1 << 20);
-    const device::UseKernelCache use(cache);
+    cache_ = std::make_shared<DiskCache>(folder_, 1 << 20);
     action();
-    return cache;
+    return std::exchange(cache_, nullptr);
   }
-  static auto compile(const codegen::Kernel& kernel, int threads = kThreads,
-                      const codegen::GpuTarget& target = {}, const codegen::StageSink& sink = {}) {
-    return compile_gpu_once(kernel, codegen::content_of(kernel), threads, target, sink);
+  auto compile(const codegen::Kernel& kernel, int threads = kThreads,
+               const codegen::GpuTarget& target = {}, const codegen::StageSink& sink = {}) const {
+    return compile_gpu_once(kernel, codegen::content_of(kernel), threads, target, sink,
+                            cache_.get());
   }
-  static std::string linked(const device::LinkerAnswer& answer, const std::string& ptx,
-                            const std::string& arch = "sm_80") {
-    const auto code = device::link_once(answer, sha256(ptx), ptx, arch);
+  std::string linked(const device::LinkerAnswer& answer, const std::string& ptx,
+                     const std::string& arch = "sm_80") const {
+    const auto code = device::link_once(answer, sha256(ptx), ptx, arch, cache_.get());
     return code->bytes + "|" + code->remarks;
   }
   std::vector<fs::path> entries() const {
@@ -83,6 +83,7 @@ class KernelCacheTest : public ::testing::Test {
   }
 
   fs::path parent_, folder_;
+  std::shared_ptr<DiskCache> cache_;  // of the process that is played
 };
 
 TEST_F(KernelCacheTest, AnotherProcessNeedsNoCompiler) {
@@ -118,23 +119,10 @@ TEST_F(KernelCacheTest, WhatIsBakedInTellsEntriesApart) {
   EXPECT_THAT(device::compiler_build(), HasSubstr("LLVM 1"));
 }
 
-TEST_F(KernelCacheTest, WithoutAFolderNothingIsRead) {
+TEST_F(KernelCacheTest, WithoutAFolderNothingIsKept) {
   in_new_process([&] { compile(add_to_all("k", "1.0")); });
-  EXPECT_EQ(device::kernel_cache(), nullptr);
-  const device::UseKernelCache none(nullptr);
-  EXPECT_EQ(device::kernel_cache(), nullptr);
   compile(add_to_all("k", "3.0"));
   EXPECT_EQ(entries().size(), 1U);
-}
-
-TEST_F(KernelCacheTest, OfSessionsThatAreMadeAtOnceTheLastOnesFolderIsUsed) {
-  const auto one = std::make_shared<DiskCache>(folder_, 1000);
-  const auto other = std::make_shared<DiskCache>(parent_ / "other", 1000);
-  auto first = std::make_unique<device::UseKernelCache>(one);
-  const device::UseKernelCache second(other);
-  EXPECT_EQ(device::kernel_cache(), other);
-  first.reset();
-  EXPECT_EQ(device::kernel_cache(), other);
 }
 
 TEST_F(KernelCacheTest, ADumpCompilesAnew) {
@@ -197,12 +185,11 @@ TEST_F(KernelCacheTest, ReadingTakesLessThanTwiceTheFile) {
   many_descriptors.tma_descriptors.resize(5000, descriptor);
   for (const codegen::GpuCode& code : {long_text, many_descriptors}) {
     const Digest key = sha256(code.ptx);
+    const auto cache = std::make_shared<DiskCache>(folder_, 1 << 20);
     const auto read = [&] {
-      device::read_or_make("ptx", key, codegen::gpu_code_from_bytes, codegen::to_bytes,
+      device::read_or_make(cache.get(), "ptx", key, codegen::gpu_code_from_bytes, codegen::to_bytes,
                            [&] { return codegen::GpuCode(); });
     };
-    const auto cache = std::make_shared<DiskCache>(folder_, 1 << 20);
-    const device::UseKernelCache use(cache);
     cache->put("ptx", key, codegen::to_bytes(code));
     const fs::path file = folder_ / ("tenon-ptx-" + hex(key));
     const size_t size = fs::file_size(file);
