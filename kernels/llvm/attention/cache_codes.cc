@@ -176,7 +176,8 @@ class DequantizeCache : CodedRows {
     const ValueId end = b_.min(rows, b_.add(first, b_.index(kRows)));
     b_.loop(first, end, b_.index(tiles_.rows), {}, [&](ValueId row, auto) {
       b_.loop({b_.index(0), b_.index(width_), b_.index(columns_)}, {}, [&](ValueId byte, auto) {
-        dequantize(head_number, b_.rem(head_number, heads), row, b_.sub(end, row), byte);
+        const ValueId head = b_.rem(head_number, heads), left = b_.sub(end, row);
+        dequantize(head_number, head, row, left, byte);
         return Nothing{};
       });
       return Nothing{};

@@ -279,7 +279,8 @@ class FlashDecode {
 
   void store_partial(const TokenPartial& added) {
     b_.branch(is_last_cta(), [&] {
-      meeting_.store(dim(ctas_), added.score, f32(1, {group_}), added.accumulators);
+      const ValueId ctas = dim(ctas_);
+      meeting_.store(ctas, added.score, f32(1, {group_}), added.accumulators);
       return std::vector<ValueId>{};
     });
   }
@@ -343,7 +344,8 @@ class FlashDecode {
       const ValueId column = from.column(writer_, task_.kv_head);
       for (size_t i = 0; i < rings.size(); ++i) {
         const auto first = static_cast<int64_t>(i) * stage_shape()[1];
-        b_.tma_load(rings[i], stage, from.matrix(writer_), row, b_.add(column, b_.index(first)));
+        const Builder::Matrix matrix = from.matrix(writer_);
+        b_.tma_load(rings[i], stage, matrix, row, b_.add(column, b_.index(first)));
       }
     };
     fetch_head(keys_, key_rings_);
@@ -413,8 +415,8 @@ class FlashDecode {
     const Tile nothing = rows_of_nothing(writer_, problem_, total);
     const Tile factor = b_.select({nothing, f32(0, shape), b_.div(f32(1, shape), total)});
     if (codes_) {
-      return codes_->store_result(y_, place(problem_.y, query, 0), b_.mul(accumulators, factor),
-                                  dtype(node_.outputs[0]));
+      const ValueId to = place(problem_.y, query, 0);
+      return codes_->store_result(y_, to, b_.mul(accumulators, factor), dtype(node_.outputs[0]));
     }
     b_.store({{y_,
                place(problem_.y, query, 0),

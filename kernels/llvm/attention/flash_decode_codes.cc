@@ -184,7 +184,8 @@ Tile FlashDecodeCodes::as_stored(Tile codes) {
   const int bytes = b_.type(codes).shape[1] / 2;
   const Tile pairs = b_.reshape(codes, {bytes, 2});
   const auto half = [&](int which) { return b_.slice(pairs, {0, which}, {bytes, 1}); };
-  return b_.reshape(packed_codes(b_, half(0), half(1)), {1, bytes});
+  const Tile low = half(0), high = half(1);
+  return b_.reshape(packed_codes(b_, low, high), {1, bytes});
 }
 
 Tile FlashDecodeCodes::rounded_values(Tile numbers, Tile column) {

@@ -157,11 +157,11 @@ std::pair<Tile, Tile> FlashDecodePartials::merged(ValueId query, Tile sinks) {
   const int count = merged_at_once();
   const Tile top = sinks == kNone ? f32(kMinusInfinity, shape) : sinks;
   const Tile total = f32(sinks == kNone ? 0 : 1, shape);
-  const std::vector<ValueId> merged =
-      b_.loop(b_.index(0), dim(count_), b_.index(count), {top, total, f32(0, shape)},
-              [&](ValueId partial, std::span<const ValueId> before) {
-                return add_partials(query, partial, count, before);
-              });
+  const codegen::Range all{b_.index(0), dim(count_), b_.index(count)};
+  const std::vector<ValueId> merged = b_.loop(
+      all, {top, total, f32(0, shape)}, [&](ValueId partial, std::span<const ValueId> before) {
+        return add_partials(query, partial, count, before);
+      });
   return {merged[1], merged[2]};
 }
 

@@ -94,8 +94,9 @@ Tile FlashDecodeScores::masked(Tile scores, const AttentionTask& task, ValueId k
   const Tile stride = b_.splat(b_.from_index(dim(problem_.mask_head), DType::kI32), size);
   const ValueId end = b_.select({b_.equal({dim(problem_.mask_key), b_.index(0)}),
                                  b_.add(key, b_.index(1)), dim(mask_keys())});
-  return biased(scores, mask_offset(task, key), b_.mul(b_.iota(DType::kI32, size, 0), stride),
-                b_.splat(b_.less(key, end), size));
+  const ValueId from = mask_offset(task, key);
+  const Tile at = b_.mul(b_.iota(DType::kI32, size, 0), stride);
+  return biased(scores, from, at, b_.splat(b_.less(key, end), size));
 }
 
 // What the mask does not speak of is hidden: it may be shorter than the keys.

@@ -236,7 +236,10 @@ class GpuFlash {
     for (const int width : accumulator_widths()) carried.push_back(f32(0, {tiles_.queries, width}));
     const size_t end_of_sums = carried.size();
     const ValueId first = task_.first_key, last = task_.last_key;
-    if (tiles_.ahead) carried.push_back(load_keys(first, b_.sub(last, first), b_.index(0)));
+    if (tiles_.ahead) {
+      const ValueId left = b_.sub(last, first);
+      carried.push_back(load_keys(first, left, b_.index(0)));
+    }
     carried = b_.loop(
         first, last, b_.index(tiles_.keys), carried,
         [&](ValueId key, std::span<const ValueId> before) { return visit_keys(key, before); });
@@ -311,7 +314,8 @@ class GpuFlash {
       const ValueId step = b_.index(tiles_.keys);
       const ValueId left_then = b_.max({b_.index(0), b_.sub(keys_left, step)});
       these_keys = before.back();
-      next_keys = load_keys(b_.add(key, step), left_then, b_.index(0));
+      const ValueId next = b_.add(key, step);
+      next_keys = load_keys(next, left_then, b_.index(0));
       for (size_t i = 0; i < widths.size(); ++i) values[i] = load_values(key, keys_left, i);
     }
     const Tile scores = visible_scores(products(key, keys_left, these_keys), key, keys_left);
@@ -345,12 +349,12 @@ class GpuFlash {
       if (loaded == kNone) loaded = load_keys(key, keys_left, b_.index(0));
       return dot_parts(b_, zero, queries_, key_operand(loaded));
     }
-    return b_.loop(
-        {b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth)}, {zero},
-        [&](ValueId depth, auto sum) {
-          return std::vector<ValueId>{dot_parts(b_, sum[0], load_queries(depth),
-                                                key_operand(load_keys(key, keys_left, depth)))};
-        })[0];
+    return b_.loop({b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth)}, {zero},
+                   [&](ValueId depth, auto sum) {
+                     const auto queries = load_queries(depth);
+                     const auto keys = key_operand(load_keys(key, keys_left, depth));
+                     return std::vector<ValueId>{dot_parts(b_, sum[0], queries, keys)};
+                   })[0];
   }
 
   // What the mask does not speak of is hidden: it may be shorter than the keys.

@@ -269,8 +269,10 @@ class OnePass {
     for_micro_tiles(count, [&](ValueId row, int height) {
       const ValueId offset = b_.add(base, b_.mul(row, dim(key_strides_.row)));
       const Tile zero = b_.constant(DType::kF32, 0, {height, lanes_});
-      const Tile scores = accumulate(zero, height, b_.index(problem_.depth), k_, offset,
-                                     dim(key_strides_.row), dim(key_strides_.column), queries_);
+      const ValueId depth = b_.index(problem_.depth);
+      const ValueId row_stride = dim(key_strides_.row), column_stride = dim(key_strides_.column);
+      const Tile scores =
+          accumulate(zero, height, depth, k_, offset, row_stride, column_stride, queries_);
       b_.store({scores_, scratch_row(row), {}, {}}, scores);
     });
   }
@@ -284,7 +286,8 @@ class OnePass {
                        const Tile cap = f32(attention_.softcap);
                        score = b_.mul(b_.unary(Fn::kTanh, b_.div(score, cap)), cap);
                      }
-                     score = hide(add_mask(score, b_.add(key, row)), b_.add(key, row));
+                     score = add_mask(score, b_.add(key, row));
+                     score = hide(score, b_.add(key, row));
                      b_.store({scores_, scratch_row(row), {}, {}}, score);
                      return {b_.max(carried[0], score)};
                    })[0];
@@ -344,8 +347,10 @@ class OnePass {
       const Tile scale = b_.broadcast(correction, {height, lanes_});
       const Tile before = b_.mul(b_.load(at, {height, lanes_}), scale);
       const ValueId offset = b_.add(base, b_.mul(d, dim(value_strides_.column)));
-      b_.store(at, accumulate(before, height, count, v_, offset, dim(value_strides_.column),
-                              dim(value_strides_.row), scores_));
+      const ValueId column_stride = dim(value_strides_.column),
+                    row_stride = dim(value_strides_.row);
+      b_.store(at,
+               accumulate(before, height, count, v_, offset, column_stride, row_stride, scores_));
     });
   }
 

@@ -132,7 +132,8 @@ class Paged {
   }
 
   void locate(ValueId token) {
-    sequence_ = within(number_at(rows_, token), dim(problem_.sequences));
+    const ValueId number = number_at(rows_, token);
+    sequence_ = within(number, dim(problem_.sequences));
     position_ = number_at(positions_, token);
     room_ = b_.mul({dim(problem_.pages_of_sequence), b_.index(problem_.page)});
   }
@@ -300,7 +301,7 @@ class AttendPages : Paged {
   }
 
   std::vector<ValueId> visit(ValueId key, Tile maximum, Tile total) {
-    const ValueId page = within(page_of(key), dim(problem_.pages));
+    const ValueId named = page_of(key), page = within(named, dim(problem_.pages));
     const ValueId at = b_.add(b_.mul({slot_of(page, key), b_.index(problem_.row())}), head_at_);
     const Tile scores = visible(products(at), key);
     const Tile highest = b_.max(maximum, b_.reduce(Fn::kMax, scores, 0));
@@ -327,14 +328,14 @@ class AttendPages : Paged {
   Tile products(ValueId at) {
     const std::vector<int> shape = {kKeys, columns_};
     const ValueId depth = b_.index(problem_.depth);
-    const Tile all = b_.loop(
-        b_.index(0), depth, b_.index(columns_), {f32(0, shape)}, [&](ValueId column, auto sum) {
-          const ValueId left = b_.sub(depth, column);
-          const Tile query =
-              b_.load({query_, column, {b_.index(0), b_.index(1)}, {kNone, left}}, shape);
-          const Tile key = rows_of(keys_, attention_.key_cache, at, column, kNone, left);
-          return std::vector<ValueId>{b_.fma(query, key, sum[0])};
-        })[0];
+    const codegen::Range columns{b_.index(0), depth, b_.index(columns_)};
+    const Tile all = b_.loop(columns, {f32(0, shape)}, [&](ValueId column, auto sum) {
+      const ValueId left = b_.sub(depth, column);
+      const Tile query =
+          b_.load({query_, column, {b_.index(0), b_.index(1)}, {kNone, left}}, shape);
+      const Tile key = rows_of(keys_, attention_.key_cache, at, column, kNone, left);
+      return std::vector<ValueId>{b_.fma(query, key, sum[0])};
+    })[0];
     return b_.reduce(Fn::kAdd, all, 1);
   }
 

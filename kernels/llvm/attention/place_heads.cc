@@ -310,7 +310,8 @@ class CopyPast {
     present_base_ = b_.mul(head, b_.mul(dim(problem_.all_keys), depth));
     const ValueId kept = kept_rows(writer_, problem_, lengths_, batch);
     write(b_.index(0), kept, /*from_past=*/true);
-    write(b_.add(kept, dim(problem_.keys)), dim(problem_.all_keys), /*from_past=*/false);
+    const ValueId end = b_.add(kept, dim(problem_.keys));
+    write(end, dim(problem_.all_keys), /*from_past=*/false);
     const Dim heads = problem_.batch * problem_.attention.kv_heads;
     Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (cache_.depth / 8 + 1));
     launch.threads = tiles_.threads;

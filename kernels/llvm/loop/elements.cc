@@ -225,7 +225,8 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
     b_.store({buffer, place.scalar, {writer_.index(lane_stride(place))}, {places_.extent()}},
              codes);
   } else {
-    b_.scatter(buffer, place.scalar, places_.offsets_of(place), codes, places_.lane_mask());
+    const Tile offsets = places_.offsets_of(place);
+    b_.scatter(buffer, place.scalar, offsets, codes, places_.lane_mask());
   }
 }
 

@@ -244,7 +244,8 @@ class LoopEmitter {
     const ir::ValueId value = problem_.stores[index].value;
     const bool in_lanes = vector_is_reduced() && values_.depends_on_lanes(value);
     if (!in_lanes || schedule_.whole_row) return elements_.store(index, values_.codes(value));
-    at_tile(b_.index(0), b_.index(1), {}, [&](std::span<const Tile>) {
+    const Tile first = b_.index(0), end = b_.index(1);
+    at_tile(first, end, {}, [&](std::span<const Tile>) {
       elements_.store(index, values_.codes(value));
       return Carried{};
     });

@@ -186,10 +186,14 @@ Place Places::read_index(const tiling::GatherTerm& term) {
     }
     return index;
   }
+  const auto gather = [&] {
+    const Tile offsets = offsets_of(place);
+    return b_.gather(buffer, place.scalar, offsets, lane_mask());
+  };
   Tile read =
       place.lanes == kNone
           ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}}, {schedule_.lanes})
-          : b_.gather(buffer, place.scalar, offsets_of(place), lane_mask());
+          : gather();
   read = b_.cast(read, DType::kI64);
   const Tile zero = b_.integer_constant(DType::kI64, 0, {schedule_.lanes});
   const Tile negative = b_.compare(Fn::kLess, read, zero);

@@ -47,7 +47,8 @@ class DigitRowWriter {
     const std::vector<ValueId> spread = {b_.index(8), b_.index(2)};
     const std::vector<ValueId> packed = {b_.index(8), b_.index(1)};
     write({from_, at, spread}, at, packed, half);
-    write({from_, b_.add(at, b_.index(1)), spread}, b_.add(at, b_.index(4)), packed, half);
+    const codegen::Access second{from_, b_.add(at, b_.index(1)), spread};
+    write(second, b_.add(at, b_.index(4)), packed, half);
   }
 
  private:

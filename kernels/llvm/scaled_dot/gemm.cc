@@ -169,7 +169,8 @@ class Gemm {
   void each_panel(ValueId begin, ValueId end, const PanelBody& body) {
     if (one_panel()) return body({batch_, first_panel_}, b_.index(0));
     b_.loop(begin, end, b_.index(1), {}, [&](ValueId i, auto) {
-      body({batch_, b_.add(first_panel_, i)}, b_.mul(i, b_.index(plan_.row_block)));
+      const GemmTask panel{batch_, b_.add(first_panel_, i)};
+      body(panel, b_.mul(i, b_.index(plan_.row_block)));
       return Nothing{};
     });
   }

@@ -87,7 +87,8 @@ class TileGemm {
         const ValueId k = b_.index(layout_.k);
         const ValueId from = b_.add({b_.mul(b_.add(task_.first_row, row), k),
                                      b_.mul(kc, b_.index(kSixteen))});  // kc / 32 tiles of 16 x 32
-        b_.tile_dot({sums_, line(row)}, {a_, from}, {numbers_, b_.index(0)},
+        const codegen::Access sums{sums_, line(row)}, numbers{numbers_, b_.index(0)};
+        b_.tile_dot(sums, {a_, from}, numbers,
                     {static_cast<int>(height), columns_, b_.mul(k, b_.index(kSixteen)), count});
         return Nothing{};
       });

@@ -79,8 +79,8 @@ Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel, 
     }
     return b.add(sums[0], sums[1]);
   };
-  return b.loop(b.index(0), b.index(layout.blocks()), b.index(1),
-                {b.constant(DType::kF32, 0, shape)},
+  const codegen::Range blocks{b.index(0), b.index(layout.blocks()), b.index(1)};
+  return b.loop(blocks, {b.constant(DType::kF32, 0, shape)},
                 [&](ValueId block, auto carried) -> std::vector<ValueId> {
                   const Tile sum = block_sum(block);
                   if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};

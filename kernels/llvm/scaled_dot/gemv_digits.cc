@@ -36,7 +36,8 @@ class DigitGemv {
                                })[0];
     const ValueId column = b_.mul(panel_, b_.index(columns_));
     const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
-    epilogue.emit({b_.index(0), column, extent}, or_sum_of_floats(total));
+    const Epilogue::Place place{b_.index(0), column, extent};
+    epilogue.emit(place, or_sum_of_floats(total));
   }
 
  private:
@@ -93,8 +94,9 @@ class DigitGemv {
     };
     Tile top = digit(3);
     if (is_unsigned()) top = b_.sub(top, b_.reshape(excess, {columns_}));
-    return b_.fma({pair(top, digit(2)), b_.constant(DType::kF32, 65536, {columns_}),
-                   pair(digit(1), digit(0))});
+    const Tile upper = pair(top, digit(2)), factor = b_.constant(DType::kF32, 65536, {columns_});
+    const Tile second = digit(1), first = digit(0);
+    return b_.fma(upper, factor, pair(second, first));
   }
 
   Tile or_sum_of_floats(Tile total) {

@@ -118,16 +118,16 @@ class GroupProducts {
   // A whole group is one product: its rows of a can be on their way like its words.
   bool is_one_step() const { return !folds() && step_ >= layout_.group() && !has_terms(plan_); }
   Tile load_left(ValueId group) {
-    return dot_.load_left(task_, b_.index(0), b_.mul(group, b_.index(layout_.group())),
-                          static_cast<int>(layout_.group()), layout_.group());
+    const ValueId zero = b_.index(0), first = b_.mul(group, b_.index(layout_.group()));
+    return dot_.load_left(task_, zero, first, static_cast<int>(layout_.group()), layout_.group());
   }
 
   // `left`: load_left of the group, where it is one step.
   Tile add(ValueId group, Tile words, Tile left, Tile accumulators) {
     const int64_t size = layout_.group();
     if (is_one_step()) {
-      return dot_parts(b_, accumulators, dot_.terms(left, 1),
-                       right(group, words, 0, static_cast<int>(size)));
+      const auto terms = dot_.terms(left, 1);
+      return dot_parts(b_, accumulators, terms, right(group, words, 0, static_cast<int>(size)));
     }
     const int64_t unit = folds() ? std::min(layout_.block, size) : size;
     for (int64_t first = 0; first < size; first += unit) {
@@ -154,8 +154,8 @@ class GroupProducts {
 
   Tile add_step(ValueId group, Tile words, int64_t k, int count, Tile accumulators) {
     const ValueId first = b_.add({b_.mul(group, b_.index(layout_.group())), b_.index(k)});
-    return dot_parts(b_, accumulators, dot_.left(task_, b_.index(0), first, count, layout_.group()),
-                     right(group, words, k, count));
+    const auto left = dot_.left(task_, b_.index(0), first, count, layout_.group());
+    return dot_parts(b_, accumulators, left, right(group, words, k, count));
   }
 
   // Terms of k … k + count of the group.
@@ -244,8 +244,8 @@ void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, R
     const Tile codes = read(at);
     const bool plain = !right.is_scaled() && b.type(codes).dtype == plan.operand;
     const Tile numbers = plain ? codes : right.numbers(codes);
-    return dot_parts(b, accumulators, dot.left(task, a_first, at, step, step),
-                     dot.terms(numbers, plan.right_terms));
+    const auto left = dot.left(task, a_first, at, step, step);
+    return dot_parts(b, accumulators, left, dot.terms(numbers, plan.right_terms));
   };
   const Tile start = plan.integer ? b.integer_constant(DType::kI32, 0, {plan.tile.rows, columns})
                                   : dot.zero_accumulators();

@@ -348,8 +348,8 @@ ValueId WeightReader::dequantize(Builder& b, ValueId words, int j) const {
   if (layout.is_half()) return b.cast(words, DType::kF32);
   const int shift = j * layout.bits;
   if (layout.bits <= 4) {
-    return b.lookup(b.table(DType::kF32, code_table(layout)),
-                    shifted(Fn::kShiftRight, words, shift));
+    const ValueId table = b.table(DType::kF32, code_table(layout));
+    return b.lookup(table, shifted(Fn::kShiftRight, words, shift));
   }
   ValueId value = codegen::kNone;
   if (layout.element == DType::kI8) {

@@ -268,7 +268,8 @@ class Emitter {
   void finish(const Place& place, const ChunkOf& chunk_of) {
     const ValueId row = b_.mul(place.row_unit, b_.index(kFragmentRows));
     for (int first = 0; first < config_.tile_n; first += chunk()) {
-      end_.emit(b_.add(place.token, b_.index(first)), row, b_.transpose(chunk_of(first)));
+      const ValueId token = b_.add(place.token, b_.index(first));
+      end_.emit(token, row, b_.transpose(chunk_of(first)));
     }
   }
 

@@ -86,7 +86,8 @@ void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile accum
   }
   Part& part = section.parts[0];
   const ValueId column = b_.sub(row, b_.index(section.weights.first_unit * kFragmentRows));
-  part.epilogue.emit(place(section, token, column), scaled(part, column, accumulators));
+  const auto to = place(section, token, column);
+  part.epilogue.emit(to, scaled(part, column, accumulators));
 }
 
 void ProductEnd::finish_pair(Section& section, ValueId token, ValueId row, Tile gives, Tile takes) {

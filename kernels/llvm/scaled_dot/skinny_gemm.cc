@@ -308,13 +308,17 @@ class Emitter {
     const bool two = config_.units > 1 && !accumulates_per_block();
     const size_t count = two ? 2 : 1;
     std::vector<Tile> initial(count, zero);
-    const std::vector<Tile> sides =
-        sides_ ? sides_->load(rows_of(tile), b_.index(0)) : std::vector<Tile>{};
+    std::vector<Tile> sides;
+    if (sides_) {
+      const ApartSides::Rows rows = rows_of(tile);
+      sides = sides_->load(rows, b_.index(0));
+    }
     const bool carries = sides_ && !sides_->is_constant();
     if (carries) initial.insert(initial.end(), sides.begin(), sides.end());
     const int64_t last = layout_.steps() / steps_of_stage();
+    const ValueId begin = b_.index(0), end = b_.index(last);
     const std::vector<Tile> accumulators = b_.pipeline(
-        config_.stages, b_.index(0), b_.index(last), initial,
+        config_.stages, begin, end, initial,
         [&](ValueId step, ValueId stage) {
           fetch_weight(tile, step, stage);
           if (!config_.resident_x) fetch_tokens(token, step, stage);
@@ -381,8 +385,9 @@ class Emitter {
     const Builder::Matrix x{x_, writer_.index(all_terms()), k, k};
     for (int unit = 0; unit < config_.units; ++unit) {
       for (int term = 0; term < layout_.row_terms; ++term) {
-        b_.tma_load(x_ring(unit, term), stage, x, b_.add(token, b_.mul(b_.index(term), rows_)),
-                    b_.add(first, b_.index(unit * depth)), config_.warp_split_k);
+        const ValueId row = b_.add(token, b_.mul(b_.index(term), rows_));
+        b_.tma_load(x_ring(unit, term), stage, x, row, b_.add(first, b_.index(unit * depth)),
+                    config_.warp_split_k);
       }
     }
   }
@@ -399,7 +404,8 @@ class Emitter {
     }
     store_partials(pair_apart(partials));
     const int half = tile_m() / 2;
-    end_.emit_pair(token, row, total(0, half), total(half, half));
+    const Tile upper = total(0, half), lower = total(half, half);
+    end_.emit_pair(token, row, upper, lower);
   }
 
   void store_partials(Tile partials) {
