@@ -35,11 +35,13 @@ Expr sign(Expr x) {
 Expr modulo(Expr a, Expr b) {
   Expr r = a.apply(Fn::kRem, b);
   if (is_floating(a.dtype())) {
-    Expr zero = select(b < 0, -0.0, b.like(0.0));
-    return select(r == 0, zero, select((r < 0) ^ (b < 0), r + b, r));
+    Expr negative = b < 0, zero = select(negative, -0.0, b.like(0.0));
+    Expr whole = r == 0, r_negative = r < 0, b_negative = b < 0;
+    return select(whole, zero, select({r_negative ^ b_negative, r + b, r}));
   }
   if (!is_signed(a.dtype())) return r;
-  return select((r != 0) & ((r ^ b) < 0), r + b, r);
+  Expr has_rest = r != 0, signs_differ = (r ^ b) < 0;
+  return select({has_rest & signs_differ, r + b, r});
 }
 
 // Squaring, one bit of the exponent after the other; wraps like any integer product.
@@ -47,14 +49,15 @@ Expr integer_power(Expr base, Expr exponent) {
   int width = bit_width(base.dtype());
   Expr result = base.like(1), square = base;
   for (int bit = 0; bit < width; ++bit) {
-    result = select(((exponent >> bit) & 1) != 0, result * square, result);
+    result = select({((exponent >> bit) & 1) != 0, result * square, result});
     square = square * square;
   }
   if (!is_signed(base.dtype())) return result;
   // 1 / base^n: a fraction, unless the base is 1 or -1.
-  Expr inverse = select((base == -1) & ((exponent & 1) != 0), -1, base.like(1));
-  Expr has_inverse = (base == 1) | (base == -1);
-  return select(exponent < 0, select(has_inverse, inverse, base.like(0)), result);
+  Expr minus_one = base == -1, odd = (exponent & 1) != 0, negative = minus_one & odd;
+  Expr inverse = select(negative, -1, base.like(1));
+  Expr is_one = base == 1, is_minus_one = base == -1, has_inverse = is_one | is_minus_one;
+  return select({exponent < 0, select(has_inverse, inverse, base.like(0)), result});
 }
 
 bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }

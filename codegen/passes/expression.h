@@ -102,7 +102,7 @@ inline Expr is_nan(Expr a) { return a != a; }
 template <Operand B, Operand C>
 Expr fma(Expr a, B b, C c) {
   Builder& builder = a.builder();
-  return {builder, builder.fma(a.id(), a.operand(b).id(), a.operand(c).id())};
+  return {builder, builder.fma({a.id(), a.operand(b).id(), a.operand(c).id()})};
 }
 
 // One of `yes` and `no` must be a tile; a number takes its type.
@@ -116,6 +116,12 @@ requires(std::floating_point<Yes> || std::integral<Yes>) Expr
     select(Expr condition, Yes yes, Expr no) {
   return select(condition, no.operand(yes), no);
 }
+// In braces, for operands that write operations: see Pair in builder.h. Operators have no such
+// form; their operands get names.
+struct Choice {
+  Expr condition, yes, no;
+};
+inline Expr select(Choice x) { return select(x.condition, x.yes, x.no); }
 
 // NaN stays NaN.
 template <Operand T>

@@ -41,13 +41,15 @@ Expr power_of_two(Expr low_bits) {  // 2^n for n in the low bits
 Expr scale(Expr y, Expr shifted) {
   Expr n = shifted.bits(DType::kI32);
   Expr half = n >> 1;
-  return y * power_of_two(half) * power_of_two(n - half);
+  Expr half_scaled = y * power_of_two(half);
+  return half_scaled * power_of_two(n - half);
 }
 
 // e^x where the result is a normal number.
 Expr exp_normal(Expr x) {
   Reduced reduced = reduce_by_ln2(x);
-  return exp_polynomial(reduced.r) * power_of_two(reduced.shifted.bits(DType::kI32));
+  Expr fraction = exp_polynomial(reduced.r);
+  return fraction * power_of_two(reduced.shifted.bits(DType::kI32));
 }
 
 // x = 2^exponent * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)).
@@ -101,7 +103,8 @@ Expr exp_by_exp2(Expr x) {
   Expr scaled = bounded * kLog2E;
   Expr rest = fma(scaled, -kLow, fma(scaled, -kHigh, bounded));
   Expr power = scaled.apply(Fn::kExp2);
-  return select(x > kLargest, kInfinity, fma(power, rest, power));
+  Expr too_large = x > kLargest;
+  return select(too_large, kInfinity, fma(power, rest, power));
 }
 
 Expr exp2_f32(Expr x) {
@@ -124,7 +127,7 @@ Expr log2_f32(Expr x) {
   // log2(e) = 1 + 0.44…: the leading part of the product is then exact.
   constexpr double kFraction = kLog2E - 1;
   Split s = split(x);
-  Expr low = fma(s.f * s.f, -0.5, log_tail(s.f));
+  Expr square = s.f * s.f, low = fma(square, -0.5, log_tail(s.f));
   Expr product = fma(s.f, kFraction, low * kFraction) + low;
   return log_edges(x, (product + s.f) + s.exponent);
 }
@@ -165,7 +168,7 @@ Expr one_plus_erf_f32(Expr x) {
   Expr p = polynomial(r, {1.0, -0.693147182, 0.240226507, -0.0555032715, 0.00961800292,
                           -0.00134005025, 0.000154765716});  // 2^-r
   Expr tail = p * (shifted.bits(DType::kI32) << 23).bits(DType::kF32);
-  return select(x < 0.0, tail, 2.0 - tail);
+  return select({x < 0.0, tail, 2.0 - tail});
 }
 
 }  // namespace tenon::codegen

@@ -50,7 +50,7 @@ Expr log_from(Expr x, Expr excess) {
   // An integer below 2^52 as a double without an instruction for it.
   Expr exponent = (biased | 0x4330000000000000).bits(DType::kF64) - (0x1p52 + 1023.0);
   Expr mantissa = ((moved & 0x000fffffffffffff) + kSqrtHalf).bits(DType::kF64);
-  Expr f = select(exponent == 0.0, excess, mantissa - 1.0);
+  Expr f = select({exponent == 0.0, excess, mantissa - 1.0});
   Expr s = f / (f + 2.0), q = s * s;  // log(1 + f) = 2 atanh(s)
   Expr p = polynomial(
       q, {0.33333333333333676, 0.1999999999970673, 0.14285714371342159, 0.11111099270109659,
@@ -71,7 +71,8 @@ Expr atan_f64(Expr x) {
   Expr above_one = a > 1.0;
   a = select(above_one, 1.0 / a, a);
   Expr above_eighth = a > kTanEighth;
-  Expr y = select(above_eighth, (a - 1.0) / (a + 1.0), a), q = y * y;
+  Expr below = a - 1.0, above = a + 1.0;
+  Expr y = select(above_eighth, below / above, a), q = y * y;
   Expr p = polynomial(q, {-0.33333333331696569, 0.19999999685523906, -0.14285693590765991,
                           0.11110449851925386, -0.090791358805929312, 0.075685276578671731,
                           -0.058910127625010904, 0.030894022314846101});
@@ -124,7 +125,7 @@ Turned turn(Expr x) {
   Builder& b = x.builder();
   Expr bits = x.bits(DType::kI32) & 0x7fffffff;
   Expr exponent = bits >> 23, fraction = bits & 0x7fffff;
-  Expr mantissa = select(exponent == 0, fraction, fraction | 0x800000).as(DType::kF64);
+  Expr mantissa = select({exponent == 0, fraction, fraction | 0x800000}).as(DType::kF64);
   QuarterTurns table = quarter_turn_table();
   Expr high(b, b.lookup(b.table(DType::kF64, table.high), exponent.id()));
   Expr low(b, b.lookup(b.table(DType::kF64, table.low), exponent.id()));
@@ -136,7 +137,8 @@ Turned turn(Expr x) {
                              2.7555352021906448e-06, -2.4761227657201868e-08});
   Expr cosine = polynomial(q, {0.041666666666601737, -0.0013888888878205532, 2.4801580940938522e-05,
                                -2.7555561468921735e-07, 2.0647368741310731e-09});
-  return {shifted.bits(DType::kI64), fma(r * q, sine, r), fma(q * q, cosine, fma(q, -0.5, 1.0))};
+  Expr quarter = shifted.bits(DType::kI64), sine_of_r = fma(r * q, sine, r), fourth = q * q;
+  return {quarter, sine_of_r, fma(fourth, cosine, fma(q, -0.5, 1.0))};
 }
 
 Expr is_set(Expr integer, int64_t bit) { return (integer & bit) != 0; }
@@ -146,35 +148,38 @@ Expr is_set(Expr integer, int64_t bit) { return (integer & bit) != 0; }
 Expr sin_f32(Expr x) {
   Turned t = turn(x);
   Expr value = select(is_set(t.quarter, 1), t.cosine, t.sine);
-  value = select(is_set(t.quarter, 2), -value, value);
+  value = select({is_set(t.quarter, 2), -value, value});
   Expr wide = widen(x);
-  return narrow(select(wide < 0.0, -value, select(wide == 0.0, wide, value)));
+  return narrow(select({wide < 0.0, -value, select(wide == 0.0, wide, value)}));
 }
 
 Expr cos_f32(Expr x) {
   Turned t = turn(x);
   Expr value = select(is_set(t.quarter, 1), t.sine, t.cosine);
-  return narrow(select(is_set(t.quarter + 1, 2), -value, value));
+  return narrow(select({is_set(t.quarter + 1, 2), -value, value}));
 }
 
 Expr tan_f32(Expr x) {
   Turned t = turn(x);
   Expr odd = is_set(t.quarter, 1);
-  Expr value = select(odd, -t.cosine, t.sine) / select(odd, t.sine, t.cosine);
+  Expr over = select(odd, -t.cosine, t.sine), under = select(odd, t.sine, t.cosine);
+  Expr value = over / under;
   Expr wide = widen(x);
-  return narrow(select(wide < 0.0, -value, select(wide == 0.0, wide, value)));
+  return narrow(select({wide < 0.0, -value, select(wide == 0.0, wide, value)}));
 }
 
 Expr atan_f32(Expr x) { return narrow(atan_f64(widen(x))); }
 
 Expr asin_f32(Expr x) {
   Expr w = widen(x);
-  return narrow(atan_f64(w / sqrt((1.0 - w) * (w + 1.0))));
+  Expr below = 1.0 - w, above = w + 1.0;
+  return narrow(atan_f64(w / sqrt(below * above)));
 }
 
 Expr acos_f32(Expr x) {
   Expr w = widen(x);
-  return narrow(atan_f64(sqrt((1.0 - w) / (w + 1.0))) * 2.0);
+  Expr below = 1.0 - w, above = w + 1.0;
+  return narrow(atan_f64(sqrt(below / above)) * 2.0);
 }
 
 Expr sinh_f32(Expr x) {
@@ -183,7 +188,7 @@ Expr sinh_f32(Expr x) {
   Expr p = polynomial(q, {0.16666666665864033, 0.0083333336331568256, 0.00019840921762291145,
                           2.7716509287549282e-06});
   Expr near_zero = fma(w * q, p, w);
-  return narrow(select(abs(w) < 0.5, near_zero, (e - 1.0 / e) * 0.5));
+  return narrow(select({abs(w) < 0.5, near_zero, (e - 1.0 / e) * 0.5}));
 }
 
 Expr cosh_f32(Expr x) {
@@ -194,7 +199,7 @@ Expr cosh_f32(Expr x) {
 Expr asinh_f32(Expr x) {
   Expr w = widen(x), a = abs(w), square = w * w;
   Expr u = a + square / (sqrt(square + 1.0) + 1.0);
-  return narrow(select(a < kInfinity, copy_sign(log1p_f64(u), w), w));
+  return narrow(select({a < kInfinity, copy_sign(log1p_f64(u), w), w}));
 }
 
 Expr acosh_f32(Expr x) {
@@ -205,8 +210,9 @@ Expr acosh_f32(Expr x) {
 
 Expr atanh_f32(Expr x) {
   Expr w = widen(x), a = abs(w);
-  Expr half = log1p_f64((a + a) / (1.0 - a)) * 0.5;
-  return narrow(select(a > 1.0, kNan, copy_sign(half, w)));
+  Expr twice = a + a, below = 1.0 - a, half = log1p_f64(twice / below) * 0.5;
+  Expr outside = a > 1.0;
+  return narrow(select(outside, kNan, copy_sign(half, w)));
 }
 
 Expr pow_f32(Expr x, Expr y) {
@@ -215,20 +221,25 @@ Expr pow_f32(Expr x, Expr y) {
   Expr half = power * 0.5;
   Expr whole = trunc(power) == power, odd = whole & (trunc(half) != half);
   Expr negative = base.bits(DType::kI64) < 0;
-  result = select(negative & odd, -result, result);
-  Expr undefined = (base < 0.0) & (base > -kInfinity) & !whole;
+  result = select({negative & odd, -result, result});
+  Expr below_zero = base<0.0, finite = base> - kInfinity, negative_finite = below_zero & finite;
+  Expr undefined = negative_finite & !whole;
   result = select(undefined, kNan, result);
-  Expr one = (power == 0.0) | (base == 1.0) | ((base == -1.0) & (abs(power) == kInfinity));
+  Expr no_power = power == 0.0, of_one = base == 1.0, plain_one = no_power | of_one;
+  Expr of_minus_one = base == -1.0, endless = abs(power) == kInfinity;
+  Expr one = plain_one | (of_minus_one & endless);
   return narrow(select(one, 1.0, result));
 }
 
 Expr atan2_f32(Expr y, Expr x) {
   Expr down = widen(x), up = widen(y), a = abs(up), b = abs(down);
   Expr ratio = a / b;
-  ratio = select((a == 0.0) & (b == 0.0), 0.0, ratio);
-  ratio = select((a == kInfinity) & (b == kInfinity), 1.0, ratio);
+  Expr a_zero = a == 0.0, b_zero = b == 0.0;
+  ratio = select(a_zero & b_zero, 0.0, ratio);
+  Expr a_infinite = a == kInfinity, b_infinite = b == kInfinity;
+  ratio = select(a_infinite & b_infinite, 1.0, ratio);
   Expr angle = atan_f64(ratio);
-  angle = select(down.bits(DType::kI64) < 0, kPi - angle, angle);
+  angle = select({down.bits(DType::kI64) < 0, kPi - angle, angle});
   return narrow(copy_sign(angle, up));
 }
 

@@ -52,7 +52,7 @@ Expr with_sign(Expr magnitude, Expr codes, int bits) {
 Expr dequantize_e8m0(Expr codes) {
   constexpr int kTwoToMinus127 = 0x00400000, kNanBits = 0x7fc00000;
   Expr wide = codes.as(DType::kU32);
-  Expr bits = select(wide == 0, kTwoToMinus127, wide << 23);
+  Expr lowest = wide == 0, bits = select(lowest, kTwoToMinus127, wide << 23);
   return select(wide == 255, kNanBits, bits).bits(DType::kF32);
 }
 
@@ -90,12 +90,14 @@ Expr quantize_e8m0(Expr x, EncodeRule rule) {
       up = fraction < 0;
       break;  // never
     // A tie goes up, except below the smallest normal float.
-    case RoundMode::kNearestEven:
-      up = up | ((fraction == kHalf) & (exponent > 0));
+    case RoundMode::kNearestEven: {
+      Expr tie = fraction == kHalf;
+      up = up | (tie & (exponent > 0));
       break;
+    }
   }
   Expr last = exponent >= (rule.saturate ? 254 : 255);
-  return select(up & !last, exponent + 1, exponent).as(DType::kU8);
+  return select({up & !last, exponent + 1, exponent}).as(DType::kU8);
 }
 
 // |x| as a code, rounded to nearest even; may exceed the largest.
@@ -127,7 +129,8 @@ Expr dequantize_small_float(Fn fn, Expr codes) {
   Expr subnormal = magnitude.bits(DType::kI32).as(DType::kF32) *
                    std::ldexp(1.0, 1 - format.bias - format.mantissa);
   Expr value = select(magnitude < (1 << format.mantissa), subnormal, normal);
-  return select(wide == format.nan, kNan, with_sign(value, wide, format.bits));
+  Expr nan = wide == format.nan;
+  return select(nan, kNan, with_sign(value, wide, format.bits));
 }
 
 Expr quantize_small_float(Fn fn, Expr x, EncodeRule rule) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/convert.h"
@@ -21,6 +22,24 @@ struct Access {
   ValueId offset = kNone;             // in elements
   std::vector<ValueId> strides = {};  // one per tile dimension; empty: contiguous row-major
   std::vector<ValueId> extents = {};  // one per tile dimension, kNone = whole; empty: whole
+};
+
+// C++ leaves open in which order a call evaluates its arguments, and compilers differ: of
+// b.add(b.mul(x, y), b.load(…)) some write the load first. Braces are evaluated from left to right,
+// so operands that write operations stand in them, b.add({b.mul(x, y), b.load(…)}), or get names
+// first. Then every compiler writes the same kernel (scripts/check_operand_order.py).
+struct Pair {
+  ValueId a, b;
+};
+struct Triple {
+  ValueId a, b, c;
+};
+struct Range {
+  ValueId lo, hi, step;
+};
+struct Stored {
+  Access to;
+  ValueId value;
 };
 
 class Builder {
@@ -119,6 +138,25 @@ class Builder {
   using BranchBody = std::function<std::vector<ValueId>()>;
   std::vector<ValueId> branch(ValueId condition, const BranchBody& then_body,
                               const BranchBody& else_body = {});
+
+  // Operands in braces.
+  ValueId add(Pair x) { return add(x.a, x.b); }
+  ValueId sub(Pair x) { return sub(x.a, x.b); }
+  ValueId mul(Pair x) { return mul(x.a, x.b); }
+  ValueId div(Pair x) { return div(x.a, x.b); }
+  ValueId rem(Pair x) { return rem(x.a, x.b); }
+  ValueId min(Pair x) { return min(x.a, x.b); }
+  ValueId max(Pair x) { return max(x.a, x.b); }
+  ValueId less(Pair x) { return less(x.a, x.b); }
+  ValueId equal(Pair x) { return equal(x.a, x.b); }
+  ValueId binary(Fn fn, Pair x) { return binary(fn, x.a, x.b); }
+  ValueId compare(Fn fn, Pair x) { return compare(fn, x.a, x.b); }
+  ValueId select(Triple x) { return select(x.a, x.b, x.c); }
+  ValueId fma(Triple x) { return fma(x.a, x.b, x.c); }
+  void store(const Stored& x) { store(x.to, x.value); }
+  std::vector<ValueId> loop(Range range, std::vector<ValueId> initial, const LoopBody& body) {
+    return loop(range.lo, range.hi, range.step, std::move(initial), body);
+  }
 
   const Type& type(ValueId value) const;
   // Appends an operation as it is, with fresh results of these types: for passes that copy kernels.

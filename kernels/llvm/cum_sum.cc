@@ -52,7 +52,7 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Proble
   const Tile length = writer.index(problem.length), inner = writer.index(problem.inner);
   const Tile groups = writer.index(problem.groups());
   const Tile outer = b.div(b.task(), groups);
-  const Tile column = b.mul(b.rem(b.task(), groups), b.index(problem.lanes));
+  const Tile column = b.mul({b.rem(b.task(), groups), b.index(problem.lanes)});
   const std::vector<int> shape =
       problem.in_lanes() ? std::vector<int>{problem.lanes} : std::vector<int>{};
   const auto place = [&](Tile buffer, Tile offset) {
@@ -66,13 +66,13 @@ Lowered lower_cum_sum(const ir::Graph& graph, const ir::Node& node, const Proble
     return access;
   };
   const Tile zero = b.constant(compute_type(type), 0, shape);
-  b.loop(b.index(0), length, b.index(1), {zero}, [&](Tile step, std::span<const Tile> carried) {
+  b.loop({b.index(0), length, b.index(1)}, {zero}, [&](Tile step, std::span<const Tile> carried) {
     const Tile at = problem.reverse ? b.sub(b.sub(length, b.index(1)), step) : step;
     const Tile row = b.add(b.mul(outer, length), at);
     const Tile offset = b.add(b.mul(row, inner), column);
     const Tile element = dequantize_tile(b, b.load(place(from, offset), shape), type);
     const Tile sum = b.add(carried[0], element);
-    b.store(place(to, offset), quantize_tile(b, problem.exclusive ? carried[0] : sum, type));
+    b.store({place(to, offset), quantize_tile(b, problem.exclusive ? carried[0] : sum, type)});
     return std::vector<Tile>{sum};
   });
   Lowered lowered;

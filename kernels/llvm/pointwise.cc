@@ -77,7 +77,7 @@ Tile integer_power(Emission& e) {
   const auto as_type = [&](Tile tile) {
     return e.b.type(tile).dtype == type ? tile : e.b.cast(tile, type);
   };
-  const Tile power = e.b.binary(Fn::kPow, as_type(e.x()), as_type(e.y()));
+  const Tile power = e.b.binary(Fn::kPow, {as_type(e.x()), as_type(e.y())});
   const DType output = e.output_type();
   return dequantize_tile(e.b, cast_to_codes(e.b, power, type, output, {}), output);
 }

@@ -113,8 +113,8 @@ Panel dequantize_panel(Builder& b, const WeightReader& weight, const GemmPlan& p
   const WeightLayout& layout = weight.layout;
   const int columns = layout.columns, per_word = layout.per_word();
   const int64_t unit = std::min(layout.block, plan.k_block);  // both start on whole units
-  b.loop(b.index(0), count, b.index(unit), {}, [&](ValueId at, auto) {
-    const ValueId block = b.div(b.add(first, at), b.index(layout.block));
+  b.loop({b.index(0), count, b.index(unit)}, {}, [&](ValueId at, auto) {
+    const ValueId block = b.div({b.add(first, at), b.index(layout.block)});
     const bool scaled = layout.scale_type != DType::kUndefined;
     const Tile scale = scaled ? weight.load_scale(b, task.panel, block) : kNone;
     const bool shifted = layout.zero_type != DType::kUndefined;
@@ -123,12 +123,12 @@ Panel dequantize_panel(Builder& b, const WeightReader& weight, const GemmPlan& p
     const ValueId end = b.min(b.add(at, b.index(unit)), count);
     b.loop(at, end, b.index(per_word), {}, [&](ValueId k, auto) {
       const Tile words =
-          weight.load_words(b, task.panel, b.div(b.add(first, k), b.index(per_word)));
+          weight.load_words(b, task.panel, b.div({b.add(first, k), b.index(per_word)}));
       for (int j = 0; j < per_word; ++j) {
         Tile value = weight.dequantize(b, words, j);
         if (shifted) value = b.sub(value, zero);
         if (scaled) value = b.mul(value, scale);
-        b.store({scratch, b.mul(b.add(k, b.index(j)), b.index(columns)), {}, {}}, value);
+        b.store({scratch, b.mul({b.add(k, b.index(j)), b.index(columns)}), {}, {}}, value);
       }
       return std::vector<ValueId>{};
     });

@@ -11,8 +11,8 @@ using codegen::Fn;
 
 Tile is_finite(Builder& b, Tile f32) {
   const double infinity = std::numeric_limits<double>::infinity();
-  return b.compare(Fn::kLess, b.unary(Fn::kAbs, f32),
-                   b.constant(DType::kF32, infinity, b.type(f32).shape));
+  return b.compare(Fn::kLess,
+                   {b.unary(Fn::kAbs, f32), b.constant(DType::kF32, infinity, b.type(f32).shape)});
 }
 
 Tile zero(Builder& b, Tile like) { return b.constant(DType::kF32, 0, b.type(like).shape); }
@@ -21,7 +21,7 @@ Tile zero(Builder& b, Tile like) { return b.constant(DType::kF32, 0, b.type(like
 // the two largest terms sees it.
 Tile without_infinities(Builder& b, Tile term) {
   const Tile number = b.cast(term, DType::kF32);
-  return b.cast(b.select(is_finite(b, number), number, zero(b, number)), DType::kBF16);
+  return b.cast(b.select({is_finite(b, number), number, zero(b, number)}), DType::kBF16);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ constexpr int kHostLanes = 32, kGpuLanes = 256, kGpuThreads = 64;
 void copy_row(codegen::Builder& b, codegen::Access to, codegen::Access from, Tile length,
               int lanes) {
   const Tile to_first = to.offset, from_first = from.offset;
-  b.loop(b.index(0), length, b.index(lanes), {}, [&](Tile at, std::span<const Tile>) {
+  b.loop({b.index(0), length, b.index(lanes)}, {}, [&](Tile at, std::span<const Tile>) {
     to.offset = b.add(to_first, at);
     from.offset = b.add(from_first, at);
     to.strides = from.strides = {b.index(1)};
@@ -79,14 +79,14 @@ Launch write_rows(const ir::Graph& graph, const ir::Node& node, const Settings& 
        {problem.middle, problem.length, problem.added, problem.row, problem.starts()}) {
     writer.declare(dim);
   }
-  const Tile batch = b.div(b.task(), writer.index(problem.middle));
+  const Tile batch = b.div({b.task(), writer.index(problem.middle)});
   Tile start = starts == kNone ? b.index(0) : b.index_from(b.load({starts, batch, {}, {}}, {}));
   // A GPU checks nothing before the launch: rows stay inside the cache.
   if (settings.gpu)
-    start = b.max(b.index(0), b.min(start, b.sub(writer.index(problem.starts()), b.index(1))));
+    start = b.max({b.index(0), b.min(start, b.sub({writer.index(problem.starts()), b.index(1)}))});
   const Tile length = writer.index(problem.length), row = writer.index(problem.row);
   const Tile added = writer.index(problem.added);
-  b.loop(b.index(0), added, b.index(1), {}, [&](Tile step, std::span<const Tile>) {
+  b.loop({b.index(0), added, b.index(1)}, {}, [&](Tile step, std::span<const Tile>) {
     Tile position = b.add(start, step);
     if (problem.circular) position = b.rem(position, length);
     const Tile to = b.mul(b.add(b.mul(b.task(), length), position), row);

@@ -56,7 +56,7 @@ Tile truncate(Builder& b, Tile x, DType to) {
   const Tile high = b.compare(Fn::kLess, whole, b.constant(from, limit, shape));
   const Tile low = b.compare(Fn::kGreaterEqual, whole, b.constant(from, -limit, shape));
   const Tile lowest = b.integer_constant(to, to == DType::kI32 ? INT32_MIN : INT64_MIN, shape);
-  return b.select(b.binary(Fn::kAnd, high, low), b.cast(whole, to), lowest);
+  return b.select({b.binary(Fn::kAnd, high, low), b.cast(whole, to), lowest});
 }
 
 Tile float_to_u64(Builder& b, Tile x) {
@@ -68,8 +68,8 @@ Tile float_to_u64(Builder& b, Tile x) {
   const Tile folded =
       b.cast(truncate(b, b.sub(x, b.constant(from, two_to_63, shape)), DType::kI64), DType::kU64);
   const Tile top = b.integer_constant(DType::kU64, INT64_MIN, shape);
-  return b.select(b.binary(Fn::kAnd, above, below), b.add(folded, top),
-                  b.cast(truncate(b, x, DType::kI64), DType::kU64));
+  return b.select({b.binary(Fn::kAnd, above, below), b.add(folded, top),
+                   b.cast(truncate(b, x, DType::kI64), DType::kU64)});
 }
 
 Tile cast_to_integer(Builder& b, Tile x, DType to) {
@@ -89,7 +89,7 @@ Tile encode_e8m0(Builder& b, Tile x, EncodeRule rule) {
   const auto integer = [&](int64_t value) { return b.integer_constant(DType::kI32, value, shape); };
   const Tile bits = b.bitcast(x, DType::kI32);
   const Tile exponent =
-      b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, bits, integer(23)), integer(255));
+      b.binary(Fn::kAnd, {b.binary(Fn::kShiftRight, bits, integer(23)), integer(255)});
   const Tile fraction = b.binary(Fn::kAnd, bits, integer(0x7fffff));
   const Tile finite = b.compare(Fn::kNotEqual, exponent, integer(255));
   Tile up = kNone;
@@ -101,8 +101,8 @@ Tile encode_e8m0(Builder& b, Tile x, EncodeRule rule) {
       up = b.compare(Fn::kNotEqual, fraction, fraction);
       break;
     case RoundMode::kNearestEven: {
-      const Tile tie = b.binary(Fn::kAnd, b.compare(Fn::kEqual, fraction, integer(0x400000)),
-                                b.compare(Fn::kGreater, exponent, integer(0)));
+      const Tile tie = b.binary(Fn::kAnd, {b.compare(Fn::kEqual, fraction, integer(0x400000)),
+                                           b.compare(Fn::kGreater, exponent, integer(0))});
       up = b.binary(Fn::kOr, b.compare(Fn::kGreater, fraction, integer(0x400000)), tie);
       break;
     }
@@ -111,7 +111,7 @@ Tile encode_e8m0(Builder& b, Tile x, EncodeRule rule) {
   if (rule.saturate) {
     up = b.binary(Fn::kAnd, up, b.compare(Fn::kNotEqual, exponent, integer(254)));
   }
-  return b.cast(b.add(exponent, b.select(up, integer(1), integer(0))), DType::kU8);
+  return b.cast(b.add(exponent, b.select({up, integer(1), integer(0)})), DType::kU8);
 }
 
 Tile cast_to_float(Builder& b, Tile x, DType to, EncodeRule rule) {

@@ -42,7 +42,7 @@ class CodedRows {
   int64_t codes_of_byte() const { return is_packed() ? 2 : 1; }
   ValueId dim(const Dim& value) { return writer_.index(value); }
   ValueId row_of(ValueId head_number, ValueId row) {
-    return b_.mul(b_.add(b_.mul(head_number, dim(problem_.all_keys)), row), b_.index(width_));
+    return b_.mul({b_.add(b_.mul(head_number, dim(problem_.all_keys)), row), b_.index(width_)});
   }
   ValueId bytes_left(ValueId byte) {
     return width_ % columns_ == 0 ? kNone : b_.sub(b_.index(width_), byte);
@@ -52,7 +52,7 @@ class CodedRows {
   Tile scales(ValueId head, ValueId byte, int64_t part, std::vector<int> shape, bool heads,
               ValueId rows_left) {
     if (one_scale_) return b_.splat(b_.load({scale_, b_.index(0)}, {}), std::move(shape));
-    const ValueId column = b_.add(b_.mul(byte, b_.index(codes_of_byte())), b_.index(part));
+    const ValueId column = b_.add({b_.mul(byte, b_.index(codes_of_byte())), b_.index(part)});
     const ValueId at = b_.add(b_.mul(head, b_.index(depth_)), column);
     return b_.load({scale_,
                     at,
@@ -100,16 +100,16 @@ class AppendCodes : CodedRows {
   Launch emit() {
     const int64_t heads = problem_.attention.kv_heads;
     const int64_t groups = (heads + tiles_.heads_per_task - 1) / tiles_.heads_per_task;
-    const ValueId token = b_.div(b_.task(), b_.index(groups));
+    const ValueId token = b_.div({b_.task(), b_.index(groups)});
     const ValueId first =
-        b_.mul(b_.rem(b_.task(), b_.index(groups)), b_.index(tiles_.heads_per_task));
-    const ValueId end = b_.min(b_.index(heads), b_.add(first, b_.index(tiles_.heads_per_task)));
+        b_.mul({b_.rem({b_.task(), b_.index(groups)}), b_.index(tiles_.heads_per_task)});
+    const ValueId end = b_.min({b_.index(heads), b_.add(first, b_.index(tiles_.heads_per_task))});
     batch_ = b_.div(token, dim(problem_.keys));
     row_ = b_.rem(token, dim(problem_.keys));
     to_row_ = b_.add(kept_rows(writer_, problem_, lengths_, batch_), row_);
     b_.loop(first, end, b_.index(tiles_.heads), {}, [&](ValueId head, auto) {
       const ValueId left = heads % tiles_.heads == 0 ? kNone : b_.sub(b_.index(heads), head);
-      b_.loop(b_.index(0), b_.index(width_), b_.index(columns_), {}, [&](ValueId byte, auto) {
+      b_.loop({b_.index(0), b_.index(width_), b_.index(columns_)}, {}, [&](ValueId byte, auto) {
         append(head, left, byte);
         return Nothing{};
       });
@@ -125,7 +125,7 @@ class AppendCodes : CodedRows {
     Tile bytes = coded(head, heads_left, byte, 0);
     if (is_packed()) bytes = packed_codes(b_, bytes, coded(head, heads_left, byte, 1));
     const ValueId number = b_.add(b_.mul(batch_, b_.index(problem_.attention.kv_heads)), head);
-    const ValueId stride = b_.mul(dim(problem_.all_keys), b_.index(width_));
+    const ValueId stride = b_.mul({dim(problem_.all_keys), b_.index(width_)});
     b_.store({codes_,
               b_.add(row_of(number, to_row_), byte),
               {stride, b_.index(1)},
@@ -137,11 +137,11 @@ class AppendCodes : CodedRows {
   Tile coded(ValueId head, ValueId heads_left, ValueId byte, int64_t part) {
     const std::vector<int> shape = {tiles_.heads, columns_};
     const ValueId step = b_.index(codes_of_byte());
-    const ValueId column = b_.add(b_.mul(byte, step), b_.index(part));
+    const ValueId column = b_.add({b_.mul(byte, step), b_.index(part)});
     const ValueId token =
-        b_.add(b_.mul(batch_, dim(strides_.batch)), b_.mul(row_, dim(strides_.row)));
+        b_.add({b_.mul(batch_, dim(strides_.batch)), b_.mul(row_, dim(strides_.row))});
     const ValueId at = b_.add(
-        token, b_.add(b_.mul(head, dim(strides_.head)), b_.mul(column, dim(strides_.column))));
+        token, b_.add({b_.mul(head, dim(strides_.head)), b_.mul(column, dim(strides_.column))}));
     const Tile x = b_.load({from_,
                             at,
                             {dim(strides_.head), b_.mul(step, dim(strides_.column))},
@@ -169,14 +169,15 @@ class DequantizeCache : CodedRows {
   }
 
   Launch emit() {
-    const ValueId head_number = b_.div(b_.task(), dim(blocks()));
+    const ValueId head_number = b_.div({b_.task(), dim(blocks())});
     const ValueId heads = b_.index(problem_.attention.kv_heads);
-    const ValueId first = b_.mul(b_.rem(b_.task(), dim(blocks())), b_.index(kRows));
+    const ValueId first = b_.mul({b_.rem({b_.task(), dim(blocks())}), b_.index(kRows)});
     const ValueId rows = visible_rows(b_.div(head_number, heads));
     const ValueId end = b_.min(rows, b_.add(first, b_.index(kRows)));
     b_.loop(first, end, b_.index(tiles_.rows), {}, [&](ValueId row, auto) {
-      b_.loop(b_.index(0), b_.index(width_), b_.index(columns_), {}, [&](ValueId byte, auto) {
-        dequantize(head_number, b_.rem(head_number, heads), row, b_.sub(end, row), byte);
+      b_.loop({b_.index(0), b_.index(width_), b_.index(columns_)}, {}, [&](ValueId byte, auto) {
+        const ValueId head = b_.rem(head_number, heads), left = b_.sub(end, row);
+        dequantize(head_number, head, row, left, byte);
         return Nothing{};
       });
       return Nothing{};
@@ -210,12 +211,12 @@ class DequantizeCache : CodedRows {
     for (int64_t part = 0; part < codes_of_byte(); ++part) {
       const Tile scale = scales(head, byte, part, shape, /*heads=*/false, kNone);
       const Tile x = within_range(b_.mul(number(bytes, part), scale));
-      const ValueId column = b_.add(b_.mul(byte, b_.index(codes_of_byte())), b_.index(part));
-      b_.store({to_,
-                b_.add(b_.mul(to_row, b_.index(depth_)), column),
-                {b_.index(depth_), b_.index(codes_of_byte())},
-                {rows_left, bytes_left(byte)}},
-               quantize_tile(b_, x, to_type_));
+      const ValueId column = b_.add({b_.mul(byte, b_.index(codes_of_byte())), b_.index(part)});
+      b_.store({{to_,
+                 b_.add(b_.mul(to_row, b_.index(depth_)), column),
+                 {b_.index(depth_), b_.index(codes_of_byte())},
+                 {rows_left, bytes_left(byte)}},
+                quantize_tile(b_, x, to_type_)});
     }
   }
 
@@ -226,7 +227,7 @@ class DequantizeCache : CodedRows {
     const auto limit = [&](double value) {
       return b_.constant(DType::kF32, value, b_.type(x).shape);
     };
-    return b_.max(b_.min(x, limit(kLargest)), limit(-kLargest));
+    return b_.max({b_.min(x, limit(kLargest)), limit(-kLargest)});
   }
 
   const DType to_type_;

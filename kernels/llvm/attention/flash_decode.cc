@@ -77,10 +77,10 @@ class FlashDecode {
     meeting_.store_warps(split_, ends);
     // A head that is not split waits for nobody.
     const ValueId arrived = b_.branch(
-        b_.less(b_.index(1), dim(ctas_)),
+        b_.less({b_.index(1), dim(ctas_)}),
         [&] { return std::vector{b_.arrive(counters_, head_number_)}; },
         [&] { return std::vector{b_.index(0)}; })[0];
-    b_.branch(b_.equal(arrived, b_.sub(dim(ctas_), b_.index(1))), [&] {
+    b_.branch(b_.equal(arrived, b_.sub({dim(ctas_), b_.index(1)})), [&] {
       b_.store({counters_, head_number_}, b_.integer_constant(DType::kI32, 0));
       meeting_.for_queries([&](ValueId query) { store_result(query); });
       return std::vector<ValueId>{};
@@ -137,8 +137,8 @@ class FlashDecode {
   }
 
   void locate() {
-    split_ = b_.rem(b_.task(), dim(ctas_));
-    head_number_ = b_.div(b_.task(), dim(ctas_));
+    split_ = b_.rem({b_.task(), dim(ctas_)});
+    head_number_ = b_.div({b_.task(), dim(ctas_)});
     meeting_.locate(head_number_);
     // Of the first head of the group; there is one tile of queries.
     const ValueId query_tiles = dim(ceil_div(problem_.queries, most_queries_));
@@ -146,7 +146,7 @@ class FlashDecode {
     task_ = locate_task(writer_, problem_, first, most_queries_, lengths_);
     if (codes_) codes_->locate(task_);
     if (!token_) return;
-    const ValueId before = b_.max(b_.index(0), b_.sub(task_.length, b_.index(1)));
+    const ValueId before = b_.max({b_.index(0), b_.sub(task_.length, b_.index(1))});
     kept_ = b_.min(dim(problem_.past), before);
     token_->locate(task_, kept_);
     sees_token_ = b_.less(kept_, task_.length);
@@ -168,9 +168,9 @@ class FlashDecode {
 
   ValueId place(const HeadStrides& strides, ValueId query, int64_t column) {
     const ValueId head =
-        b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head)));
-    return b_.add(head, b_.add(b_.mul(query, dim(strides.row)),
-                               b_.mul(b_.index(column), dim(strides.column))));
+        b_.add({b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head))});
+    return b_.add(head, b_.add({b_.mul(query, dim(strides.row)),
+                                b_.mul({b_.index(column), dim(strides.column)})}));
   }
 
   // Rows of all warps alike, in shared memory [box][row][column]; those that are left are zeros.
@@ -182,7 +182,7 @@ class FlashDecode {
         !has_codes() && most_queries_ == 1 && FlashDecodeConfig::kBankRows % group_ == 0;
     const int rows = most_queries_ == 1 && !token_ && !interleaves ? kRows : group_;  // all at once
     if (rows < kRows) {
-      b_.store({room, b_.index(0)}, b_.constant(type, 0, {config_.key_boxes, of_product}));
+      b_.store({{room, b_.index(0)}, b_.constant(type, 0, {config_.key_boxes, of_product})});
     }
     meeting_.for_queries([&](ValueId query) {
       for (int i = 0; i < config_.key_boxes / config_.codes; ++i) {
@@ -191,13 +191,13 @@ class FlashDecode {
         if (token_) new_queries_.push_back(codes);
         if (interleaves) {
           const ValueId pitch = b_.index(2 * FlashDecodeConfig::kBankRows);
-          b_.store({room, b_.index(int64_t{i} * box), {pitch, b_.index(1)}, {}},
-                   interleaved_queries(b_, codes, config_));
+          b_.store({{room, b_.index(int64_t{i} * box), {pitch, b_.index(1)}, {}},
+                    interleaved_queries(b_, codes, config_)});
           continue;
         }
         const ValueId row = b_.mul(query, b_.index(int64_t{group_} * box_columns()));
-        b_.store({room, b_.add(b_.index(int64_t{i} * box), row)},
-                 codes_ ? codes_->scaled_queries(codes, first) : codes);
+        b_.store({{room, b_.add(b_.index(int64_t{i} * box), row)},
+                  codes_ ? codes_->scaled_queries(codes, first) : codes});
       }
     });
     for (int i = 0; i < config_.key_boxes; ++i) {
@@ -225,7 +225,7 @@ class FlashDecode {
     std::vector<Tile> keys;                                   // by box, as the cache has them
     Tile value = kNone, score = kNone, accumulators = kNone;  // the value as the cache has it
   };
-  ValueId is_last_cta() { return b_.equal(split_, b_.sub(dim(ctas_), b_.index(1))); }
+  ValueId is_last_cta() { return b_.equal(split_, b_.sub({dim(ctas_), b_.index(1)})); }
 
   TokenPartial attend_token() {
     std::vector<codegen::Type> types;
@@ -243,7 +243,7 @@ class FlashDecode {
       std::vector<Tile> all = partial.keys;
       all.push_back(new_value());
       all.push_back(
-          b_.select(b_.splat(sees_token_, {group_}), visible, f32(kMinusInfinity, {group_})));
+          b_.select({b_.splat(sees_token_, {group_}), visible, f32(kMinusInfinity, {group_})}));
       all.push_back(new_values());
       for (const Tile tile : all) types.push_back(b_.type(tile));
       return all;
@@ -279,7 +279,8 @@ class FlashDecode {
 
   void store_partial(const TokenPartial& added) {
     b_.branch(is_last_cta(), [&] {
-      meeting_.store(dim(ctas_), added.score, f32(1, {group_}), added.accumulators);
+      const ValueId ctas = dim(ctas_);
+      meeting_.store(ctas, added.score, f32(1, {group_}), added.accumulators);
       return std::vector<ValueId>{};
     });
   }
@@ -294,7 +295,7 @@ class FlashDecode {
     }
     const Tile codes = codes_->key_codes(numbers, first);
     stored.push_back(codes_->as_stored(codes));
-    return b_.mul(codes_->as_numbers(codes), codes_->key_scales(b_.type(codes).shape, first));
+    return b_.mul({codes_->as_numbers(codes), codes_->key_scales(b_.type(codes).shape, first)});
   }
 
   Tile new_value() {
@@ -317,8 +318,8 @@ class FlashDecode {
   std::vector<Tile> walk_keys() {
     const ValueId visible = b_.sub(task_.last_key, task_.first_key);
     const ValueId steps =
-        b_.div(b_.add(visible, b_.index(config_.keys() - 1)), b_.index(config_.keys()));
-    const ValueId most = b_.sub(b_.add(steps, dim(split_kv_)), b_.index(1));
+        b_.div({b_.add(visible, b_.index(config_.keys() - 1)), b_.index(config_.keys())});
+    const ValueId most = b_.sub({b_.add(steps, dim(split_kv_)), b_.index(1)});
     const ValueId each = b_.div(most, dim(split_kv_));
     const ValueId first = b_.min(steps, b_.mul(split_, each));
     const ValueId last = b_.min(steps, b_.add(first, each));
@@ -339,11 +340,12 @@ class FlashDecode {
 
   void fetch(ValueId step, ValueId stage) {
     const auto fetch_head = [&](const HeadMatrix& from, const std::vector<ValueId>& rings) {
-      const ValueId row = b_.add(from.row(writer_, task_.batch, task_.kv_head), first_key(step));
+      const ValueId row = b_.add({from.row(writer_, task_.batch, task_.kv_head), first_key(step)});
       const ValueId column = from.column(writer_, task_.kv_head);
       for (size_t i = 0; i < rings.size(); ++i) {
         const auto first = static_cast<int64_t>(i) * stage_shape()[1];
-        b_.tma_load(rings[i], stage, from.matrix(writer_), row, b_.add(column, b_.index(first)));
+        const Builder::Matrix matrix = from.matrix(writer_);
+        b_.tma_load(rings[i], stage, matrix, row, b_.add(column, b_.index(first)));
       }
     };
     fetch_head(keys_, key_rings_);
@@ -404,23 +406,23 @@ class FlashDecode {
   Tile sinks(const std::vector<int>& shape) {
     if (sinks_ == kNone) return kNone;
     const Tile loaded = b_.load({sinks_, task_.head, {b_.index(1), b_.index(0)}, {}}, shape);
-    return b_.mul(dequantize_tile(b_, loaded, dtype(attention_.sinks)), f32(kLog2E, shape));
+    return b_.mul({dequantize_tile(b_, loaded, dtype(attention_.sinks)), f32(kLog2E, shape)});
   }
 
   void store_result(ValueId query) {
     const std::vector<int> shape = {group_, value_columns()};
     const auto [total, accumulators] = meeting_.merged(query, sinks(shape));
     const Tile nothing = rows_of_nothing(writer_, problem_, total);
-    const Tile factor = b_.select(nothing, f32(0, shape), b_.div(f32(1, shape), total));
+    const Tile factor = b_.select({nothing, f32(0, shape), b_.div(f32(1, shape), total)});
     if (codes_) {
-      return codes_->store_result(y_, place(problem_.y, query, 0), b_.mul(accumulators, factor),
-                                  dtype(node_.outputs[0]));
+      const ValueId to = place(problem_.y, query, 0);
+      return codes_->store_result(y_, to, b_.mul(accumulators, factor), dtype(node_.outputs[0]));
     }
-    b_.store({y_,
-              place(problem_.y, query, 0),
-              {dim(problem_.y.head), dim(problem_.y.column)},
-              {kNone, b_.index(problem_.value_depth)}},
-             quantize_tile(b_, b_.mul(accumulators, factor), dtype(node_.outputs[0])));
+    b_.store({{y_,
+               place(problem_.y, query, 0),
+               {dim(problem_.y.head), dim(problem_.y.column)},
+               {kNone, b_.index(problem_.value_depth)}},
+              quantize_tile(b_, b_.mul(accumulators, factor), dtype(node_.outputs[0]))});
   }
 
   const ir::Graph& graph_;

@@ -74,9 +74,9 @@ void FlashDecodeCodes::find_factor() {
   const Tile all =
       b_.load({key_.buffer, first_scale_, {b_.index(1)}, {b_.index(problem_.depth)}}, shape);
   const Tile largest =
-      b_.max(b_.reduce(Fn::kMax, b_.unary(Fn::kAbs, all), 0), b_.constant(DType::kF32, kLeast));
-  const Tile exponent = b_.binary(Fn::kAnd, b_.bitcast(largest, DType::kI32),
-                                  b_.integer_constant(DType::kI32, 0x7f800000));
+      b_.max({b_.reduce(Fn::kMax, b_.unary(Fn::kAbs, all), 0), b_.constant(DType::kF32, kLeast)});
+  const Tile exponent = b_.binary(
+      Fn::kAnd, {b_.bitcast(largest, DType::kI32), b_.integer_constant(DType::kI32, 0x7f800000)});
   factor_ = b_.bitcast(exponent, DType::kF32);
   reciprocal_ = b_.div(b_.constant(DType::kF32, 1), factor_);
 }
@@ -95,7 +95,7 @@ Tile FlashDecodeCodes::keys(Tile words, int part) {
   const CodeRule& rule = rule_of(type_, operand_);
   if (rule.inverted != 0) words = b_.binary(Fn::kXor, words, word(rule.inverted, words));
   const auto under_magic = [&](uint32_t mask) {
-    const Tile kept = b_.binary(Fn::kAnd, at_part(words), word(mask, words));
+    const Tile kept = b_.binary(Fn::kAnd, {at_part(words), word(mask, words)});
     return b_.bitcast(b_.binary(Fn::kOr, kept, word(rule.magic, words)), operand_);
   };
   const Tile counted = under_magic(rule.mask);
@@ -119,7 +119,7 @@ Tile FlashDecodeCodes::values(Tile words, int part) {
 Tile FlashDecodeCodes::scaled_queries(Tile queries, int64_t first) {
   if (key_.is_one) return queries;
   const std::vector<int> shape = b_.type(queries).shape;
-  const Tile scale = b_.mul(key_scales(shape, first), b_.splat(reciprocal_, shape));
+  const Tile scale = b_.mul({key_scales(shape, first), b_.splat(reciprocal_, shape)});
   return quantize_tile(b_, b_.mul(dequantize_tile(b_, queries, operand_), scale), operand_);
 }
 
@@ -134,8 +134,8 @@ Tile FlashDecodeCodes::column(std::vector<int> shape) {
   const Tile in_word = bits(at, of_words, 1), part = bits(at, of_words + 1, of_codes);
   const Tile box = bits(at, of_words + 1 + of_codes, 8);
   const Tile of_product = b_.add(times(bits(at, 0, of_words), 2), in_word);
-  return b_.add(times(box, int64_t{config_.columns} * config_.codes),
-                b_.add(times(of_product, config_.codes), part));
+  return b_.add({times(box, int64_t{config_.columns} * config_.codes),
+                 b_.add(times(of_product, config_.codes), part)});
 }
 
 void FlashDecodeCodes::store_result(ValueId y, ValueId offset, Tile accumulators, DType type) {
@@ -144,7 +144,7 @@ void FlashDecodeCodes::store_result(ValueId y, ValueId offset, Tile accumulators
     return b_.splat(b_.from_index(writer_.index(value), DType::kI32), shape);
   };
   const Tile where = column(shape);
-  const Tile row = b_.mul(b_.iota(DType::kI32, shape, 0), splat(problem_.y.head));
+  const Tile row = b_.mul({b_.iota(DType::kI32, shape, 0), splat(problem_.y.head)});
   const Tile at = b_.add(row, b_.mul(where, splat(problem_.y.column)));
   const Tile inside = b_.compare(Fn::kLess, where, splat(problem_.value_depth));
   const Tile scaled = b_.mul(accumulators, value_scales(where));
@@ -184,7 +184,8 @@ Tile FlashDecodeCodes::as_stored(Tile codes) {
   const int bytes = b_.type(codes).shape[1] / 2;
   const Tile pairs = b_.reshape(codes, {bytes, 2});
   const auto half = [&](int which) { return b_.slice(pairs, {0, which}, {bytes, 1}); };
-  return b_.reshape(packed_codes(b_, half(0), half(1)), {1, bytes});
+  const Tile low = half(0), high = half(1);
+  return b_.reshape(packed_codes(b_, low, high), {1, bytes});
 }
 
 Tile FlashDecodeCodes::rounded_values(Tile numbers, Tile column) {

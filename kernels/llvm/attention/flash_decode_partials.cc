@@ -61,7 +61,7 @@ Tile FlashDecodePartials::f32(double value, std::vector<int> shape) {
 
 void FlashDecodePartials::for_queries(const std::function<void(ValueId)>& body) {
   if (most_queries_ == 1) return body(b_.index(0));
-  b_.loop(b_.index(0), dim(problem_.queries), b_.index(1), {}, [&](ValueId query, auto) {
+  b_.loop({b_.index(0), dim(problem_.queries), b_.index(1)}, {}, [&](ValueId query, auto) {
     body(query);
     return std::vector<ValueId>{};
   });
@@ -70,7 +70,7 @@ void FlashDecodePartials::for_queries(const std::function<void(ValueId)>& body) 
 // Of a query among the rows of all partial results; those of all of them lie together.
 ValueId FlashDecodePartials::first_row(ValueId query, ValueId partial) {
   const ValueId of_query = b_.add(b_.mul(head_number_, b_.index(most_queries_)), query);
-  return b_.mul(b_.add(b_.mul(of_query, dim(count_)), partial), b_.index(group_));
+  return b_.mul({b_.add(b_.mul(of_query, dim(count_)), partial), b_.index(group_)});
 }
 
 // What `part(warp)` gives of each warp, put together.
@@ -92,17 +92,17 @@ void FlashDecodePartials::store_warps(ValueId partial, const std::vector<Tile>& 
     return b_.reshape(rows, {all_rows});
   });
   const Tile weight = exp2(b_.sub(ends[0], base_of(b_, top)));
-  b_.store({totals, b_.index(0)}, b_.mul(ends[1], weight));
+  b_.store({{totals, b_.index(0)}, b_.mul(ends[1], weight)});
   store_outputs(partial, std::span(ends).subspan(2), weight);
   for_queries([&](ValueId query) {
     const auto rows_of = [&](ValueId room) {
       return [this, room, query](int warp) {
-        const ValueId row = b_.add(b_.index(warp * kRows), b_.mul(query, b_.index(group_)));
+        const ValueId row = b_.add({b_.index(warp * kRows), b_.mul(query, b_.index(group_))});
         return b_.load({room, row}, {group_});
       };
     };
-    b_.store({maxima_, first_row(query, partial)}, over_warps(Fn::kMax, rows_of(maxima)));
-    b_.store({totals_, first_row(query, partial)}, over_warps(Fn::kAdd, rows_of(totals)));
+    b_.store({{maxima_, first_row(query, partial)}, over_warps(Fn::kMax, rows_of(maxima))});
+    b_.store({{totals_, first_row(query, partial)}, over_warps(Fn::kAdd, rows_of(totals))});
   });
 }
 
@@ -116,11 +116,11 @@ void FlashDecodePartials::store_outputs(ValueId partial, std::span<const Tile> o
     const size_t last = std::min(outputs.size(), first + merged);
     for (size_t box = first; box < last; ++box) {
       const Tile weighted = b_.mul(outputs[box], spread(b_, weight, config_.columns));
-      b_.store({room,
-                b_.index(static_cast<int64_t>(box - first) * of_box),
-                {b_.index(of_warp), b_.index(1)},
-                {kNone, b_.index(of_warp)}},
-               b_.reshape(weighted, {config_.warps, kRows * config_.columns}));
+      b_.store({{room,
+                 b_.index(static_cast<int64_t>(box - first) * of_box),
+                 {b_.index(of_warp), b_.index(1)},
+                 {kNone, b_.index(of_warp)}},
+                b_.reshape(weighted, {config_.warps, kRows * config_.columns})});
     }
     for_queries([&](ValueId query) {
       for (size_t box = first; box < last; ++box) {
@@ -130,8 +130,8 @@ void FlashDecodePartials::store_outputs(ValueId partial, std::span<const Tile> o
           return b_.load({room, b_.add(b_.index(begin), row)}, {group_, config_.columns});
         });
         const ValueId width = b_.index(columns());
-        const ValueId at = b_.add(b_.mul(first_row(query, partial), width),
-                                  b_.index(static_cast<int64_t>(box) * config_.columns));
+        const ValueId at = b_.add({b_.mul(first_row(query, partial), width),
+                                   b_.index(static_cast<int64_t>(box) * config_.columns)});
         b_.store({outputs_, at, {width, b_.index(1)}, {}}, rows);
       }
     });
@@ -157,11 +157,11 @@ std::pair<Tile, Tile> FlashDecodePartials::merged(ValueId query, Tile sinks) {
   const int count = merged_at_once();
   const Tile top = sinks == kNone ? f32(kMinusInfinity, shape) : sinks;
   const Tile total = f32(sinks == kNone ? 0 : 1, shape);
-  const std::vector<ValueId> merged =
-      b_.loop(b_.index(0), dim(count_), b_.index(count), {top, total, f32(0, shape)},
-              [&](ValueId partial, std::span<const ValueId> before) {
-                return add_partials(query, partial, count, before);
-              });
+  const codegen::Range all{b_.index(0), dim(count_), b_.index(count)};
+  const std::vector<ValueId> merged = b_.loop(
+      all, {top, total, f32(0, shape)}, [&](ValueId partial, std::span<const ValueId> before) {
+        return add_partials(query, partial, count, before);
+      });
   return {merged[1], merged[2]};
 }
 
@@ -172,7 +172,7 @@ std::vector<ValueId> FlashDecodePartials::add_partials(ValueId query, ValueId fi
   for (int i = 0; i < count; ++i) {
     const ValueId partial = b_.add(first, b_.index(i));
     const ValueId row = first_row(query, partial), zero = b_.index(0), one = b_.index(1);
-    const ValueId left = b_.mul(b_.sub(dim(count_), partial), b_.index(group_));
+    const ValueId left = b_.mul({b_.sub(dim(count_), partial), b_.index(group_)});
     const ValueId at = b_.mul(row, b_.index(columns()));
     maxima.push_back(b_.load({maxima_, row, {one, zero}, {left, kNone}}, shape, kMinusInfinity));
     totals.push_back(b_.load({totals_, row, {one, zero}, {left, kNone}}, shape));

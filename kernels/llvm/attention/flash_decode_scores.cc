@@ -42,19 +42,19 @@ Dim FlashDecodeScores::mask_keys() const {
 }
 
 Tile FlashDecodeScores::row_of_warp() {
-  return b_.binary(Fn::kAnd, b_.iota(DType::kI32, shape(), 0), i32(FlashDecodeConfig::kRows - 1));
+  return b_.binary(Fn::kAnd, {b_.iota(DType::kI32, shape(), 0), i32(FlashDecodeConfig::kRows - 1)});
 }
 Tile FlashDecodeScores::query_of_row() {
-  return b_.binary(Fn::kDiv, row_of_warp(), i32(problem_.group()));
+  return b_.binary(Fn::kDiv, {row_of_warp(), i32(problem_.group())});
 }
 Tile FlashDecodeScores::head_of_row() {
-  return b_.binary(Fn::kRem, row_of_warp(), i32(problem_.group()));
+  return b_.binary(Fn::kRem, {row_of_warp(), i32(problem_.group())});
 }
 Tile FlashDecodeScores::key_of_stage() {
-  const Tile warp =
-      b_.binary(Fn::kShiftRight, b_.iota(DType::kI32, shape(), 0),
-                i32(std::countr_zero(static_cast<unsigned>(FlashDecodeConfig::kRows))));
-  return b_.add(b_.mul(warp, i32(config_.warp_keys)), b_.iota(DType::kI32, shape(), 1));
+  const Tile warp = b_.binary(
+      Fn::kShiftRight, {b_.iota(DType::kI32, shape(), 0),
+                        i32(std::countr_zero(static_cast<unsigned>(FlashDecodeConfig::kRows)))});
+  return b_.add({b_.mul(warp, i32(config_.warp_keys)), b_.iota(DType::kI32, shape(), 1)});
 }
 
 Tile FlashDecodeScores::scaled(Tile products, ValueId factor) {
@@ -76,8 +76,9 @@ ValueId FlashDecodeScores::mask_offset(const AttentionTask& task, ValueId key) {
   const auto part = [&](ValueId position, const Dim& stride) {
     return b_.mul(position, dim(stride));
   };
-  return b_.add(b_.add(part(task.batch, problem_.mask_batch), part(task.head, problem_.mask_head)),
-                part(key, problem_.mask_key));
+  return b_.add(
+      {b_.add({part(task.batch, problem_.mask_batch), part(task.head, problem_.mask_head)}),
+       part(key, problem_.mask_key)});
 }
 
 // Elements of the mask `at` places behind `offset`; what is not inside is hidden.
@@ -91,25 +92,26 @@ Tile FlashDecodeScores::masked(Tile scores, const AttentionTask& task, ValueId k
   if (mask_ == kNone) return scores;
   const std::vector<int> size = b_.type(scores).shape;
   const Tile stride = b_.splat(b_.from_index(dim(problem_.mask_head), DType::kI32), size);
-  const ValueId end = b_.select(b_.equal(dim(problem_.mask_key), b_.index(0)),
-                                b_.add(key, b_.index(1)), dim(mask_keys()));
-  return biased(scores, mask_offset(task, key), b_.mul(b_.iota(DType::kI32, size, 0), stride),
-                b_.splat(b_.less(key, end), size));
+  const ValueId end = b_.select({b_.equal({dim(problem_.mask_key), b_.index(0)}),
+                                 b_.add(key, b_.index(1)), dim(mask_keys())});
+  const ValueId from = mask_offset(task, key);
+  const Tile at = b_.mul(b_.iota(DType::kI32, size, 0), stride);
+  return biased(scores, from, at, b_.splat(b_.less(key, end), size));
 }
 
 // What the mask does not speak of is hidden: it may be shorter than the keys.
 Tile FlashDecodeScores::add_mask(Tile scores, const AttentionTask& task, ValueId key,
                                  ValueId left) {
   if (mask_ == kNone) return scores;
-  Tile at = b_.mul(key_of_stage(), splat(dim(problem_.mask_key)));
-  at = b_.add(at, b_.mul(query_of_row(), splat(dim(problem_.mask_query))));
-  at = b_.add(at, b_.mul(head_of_row(), splat(dim(problem_.mask_head))));
+  Tile at = b_.mul({key_of_stage(), splat(dim(problem_.mask_key))});
+  at = b_.add(at, b_.mul({query_of_row(), splat(dim(problem_.mask_query))}));
+  at = b_.add(at, b_.mul({head_of_row(), splat(dim(problem_.mask_head))}));
   const ValueId masked =
-      b_.select(b_.equal(dim(problem_.mask_key), b_.index(0)), left,
-                b_.max(b_.index(0), b_.min(left, b_.sub(dim(mask_keys()), key))));
+      b_.select({b_.equal({dim(problem_.mask_key), b_.index(0)}), left,
+                 b_.max({b_.index(0), b_.min(left, b_.sub(dim(mask_keys()), key))})});
   const Tile inside =
-      b_.binary(Fn::kAnd, b_.compare(Fn::kLess, key_of_stage(), splat(cut(masked))),
-                b_.compare(Fn::kLess, query_of_row(), splat(dim(problem_.queries))));
+      b_.binary(Fn::kAnd, {b_.compare(Fn::kLess, {key_of_stage(), splat(cut(masked))}),
+                           b_.compare(Fn::kLess, {query_of_row(), splat(dim(problem_.queries))})});
   return biased(scores, mask_offset(task, key), at, inside);
 }
 
@@ -126,7 +128,7 @@ Tile FlashDecodeScores::hide(Tile scores, const AttentionTask& task, ValueId key
   const bool ahead = causal || attention_.right_window >= 0;
   if (ahead || attention_.left_window >= 0) {
     // key - position of the query
-    const Tile distance = b_.sub(b_.add(splat(b_.sub(key, task.origin)), place), query_of_row());
+    const Tile distance = b_.sub({b_.add(splat(b_.sub(key, task.origin)), place), query_of_row()});
     if (ahead) require(Fn::kLessEqual, distance, causal ? 0 : attention_.right_window);
     if (attention_.left_window >= 0) {
       require(Fn::kGreaterEqual, distance, -attention_.left_window);

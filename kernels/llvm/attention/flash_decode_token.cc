@@ -105,13 +105,13 @@ void NewToken::locate(const AttentionTask& task, ValueId kept) {
     const ValueId at = b_.mul(task.batch, dim(problem_.position_batch));
     position = b_.index_from(b_.load({positions_, at, {}, {}}, {}));
   }
-  const ValueId last = b_.sub(dim(problem_.angle_rows), b_.index(1));
-  const ValueId row = b_.max(b_.index(0), b_.min(position, last));
+  const ValueId last = b_.sub({dim(problem_.angle_rows), b_.index(1)});
+  const ValueId row = b_.max({b_.index(0), b_.min(position, last)});
   angles_at_ = b_.mul(row, b_.index(problem_.angles));
 }
 
 ValueId NewToken::place(const HeadStrides& strides, ValueId head) {
-  return b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head)));
+  return b_.add({b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head))});
 }
 
 Tile NewToken::angles(ValueId buffer, ir::ValueId id, Tile angle, Tile turned, double fill) {
@@ -131,7 +131,7 @@ Tile NewToken::reciprocal_roots(const Heads& from, ValueId head, int heads) {
   const Tile x = dequantize_tile(b_, codes, graph_.value(from.id).dtype);
   const auto f32 = [&](double value) { return b_.constant(DType::kF32, value, {heads}); };
   const Tile mean =
-      b_.mul(b_.reduce(Fn::kAdd, b_.mul(x, x), 1), f32(1.0 / static_cast<double>(from.depth)));
+      b_.mul({b_.reduce(Fn::kAdd, b_.mul(x, x), 1), f32(1.0 / static_cast<double>(from.depth))});
   return b_.unary(Fn::kRsqrt, b_.add(mean, f32(attention_.norm_epsilon)));
 }
 
@@ -144,8 +144,8 @@ Tile NewToken::rotated(const Heads& from, ValueId head, int heads, int64_t first
   };
   const DType type = graph_.value(from.id).dtype;
   const ValueId begin = place(from.strides, head);
-  const Tile column = b_.add(b_.iota(DType::kI32, shape, 1), number(first));
-  const Tile row = b_.mul(b_.iota(DType::kI32, shape, 0), splat(from.strides.head));
+  const Tile column = b_.add({b_.iota(DType::kI32, shape, 1), number(first)});
+  const Tile row = b_.mul({b_.iota(DType::kI32, shape, 0), splat(from.strides.head)});
   const auto load = [&](Tile wanted, Tile mask) {
     const Tile at = b_.add(row, b_.mul(wanted, splat(from.strides.column)));
     return dequantize_tile(b_, b_.gather(from.buffer, begin, at, mask), type);
@@ -171,14 +171,14 @@ Tile NewToken::rotated(const Heads& from, ValueId head, int heads, int64_t first
     angle = b_.binary(Fn::kShiftRight, column, number(1));
   } else {
     is_first = b_.compare(Fn::kLess, column, number(width));
-    other = b_.select(is_first, b_.add(column, number(width)), b_.sub(column, number(width)));
+    other = b_.select({is_first, b_.add(column, number(width)), b_.sub(column, number(width))});
     angle = b_.select(is_first, column, b_.sub(column, number(width)));
   }
   const Tile y = load_normed(other, turned);
   const Tile cos = angles(cos_, attention_.cos, angle, turned, 1);
   const Tile sin = angles(sin_, attention_.sin, angle, turned, 0);
   const Tile own = b_.mul(x, cos), others = b_.mul(y, sin);
-  return quantize_tile(b_, b_.select(is_first, b_.sub(own, others), b_.add(others, own)), type);
+  return quantize_tile(b_, b_.select({is_first, b_.sub(own, others), b_.add(others, own)}), type);
 }
 
 Tile NewToken::queries(int heads, int64_t first, int columns) {
@@ -212,7 +212,7 @@ void NewToken::store(ValueId present, int64_t depth, int64_t first, Tile element
   const ValueId head = b_.add(b_.mul(task_.batch, b_.index(attention_.kv_heads)), task_.kv_head);
   const ValueId row = b_.add(b_.mul(head, dim(problem_.all_keys)), kept_);
   b_.store({present,
-            b_.add(b_.mul(row, b_.index(width)), b_.index(first)),
+            b_.add({b_.mul(row, b_.index(width)), b_.index(first)}),
             {},
             {kNone, b_.index(width - first)}},
            elements);

@@ -95,7 +95,7 @@ class GpuFlash {
 
   Launch emit(const Dim& wanted) {
     const ValueId panels = b_.index(panel_count());
-    panel_ = b_.mul(b_.rem(b_.task(), panels), b_.index(tiles_.panel));
+    panel_ = b_.mul({b_.rem(b_.task(), panels), b_.index(tiles_.panel)});
     task_ = locate_task(writer_, problem_, b_.div(b_.task(), panels), tiles_.queries, lengths_);
     if (one_depth_step()) queries_ = load_queries(b_.index(0));
     walk_keys();
@@ -155,11 +155,11 @@ class GpuFlash {
   Tile spread_columns(Tile columns) { return b_.broadcast(columns, {tiles_.queries, tiles_.keys}); }
 
   ValueId head_offset(const HeadStrides& strides, ValueId head) {
-    return b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head)));
+    return b_.add({b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head))});
   }
   ValueId place(const HeadStrides& strides, ValueId head, ValueId row, ValueId column) {
-    return b_.add(head_offset(strides, head),
-                  b_.add(b_.mul(row, dim(strides.row)), b_.mul(column, dim(strides.column))));
+    return b_.add({head_offset(strides, head),
+                   b_.add({b_.mul(row, dim(strides.row)), b_.mul(column, dim(strides.column))})});
   }
 
   Terms operand(Tile codes, DType type) {
@@ -236,7 +236,10 @@ class GpuFlash {
     for (const int width : accumulator_widths()) carried.push_back(f32(0, {tiles_.queries, width}));
     const size_t end_of_sums = carried.size();
     const ValueId first = task_.first_key, last = task_.last_key;
-    if (tiles_.ahead) carried.push_back(load_keys(first, b_.sub(last, first), b_.index(0)));
+    if (tiles_.ahead) {
+      const ValueId left = b_.sub(last, first);
+      carried.push_back(load_keys(first, left, b_.index(0)));
+    }
     carried = b_.loop(
         first, last, b_.index(tiles_.keys), carried,
         [&](ValueId key, std::span<const ValueId> before) { return visit_keys(key, before); });
@@ -261,8 +264,8 @@ class GpuFlash {
     for (const int width : accumulator_widths())
       accumulators.push_back(f32(0, {tiles_.queries, width}));
     accumulators = b_.loop(first, last, step, accumulators, [&](ValueId key, auto before) {
-      const Tile below = b_.sub(scores_from(key), spread(base, tiles_.keys));
-      const Tile p = b_.mul(b_.unary(Fn::kExp, below), spread(weight, tiles_.keys));
+      const Tile below = b_.sub({scores_from(key), spread(base, tiles_.keys)});
+      const Tile p = b_.mul({b_.unary(Fn::kExp, below), spread(weight, tiles_.keys)});
       const Tile ratio = rounded_to(b_, p, attention_.probability_type);
       const Tile rounded = rounded_to(b_, ratio, attention_.probability_codes);
       // Every type of an operand holds these.
@@ -299,7 +302,7 @@ class GpuFlash {
 
   Tile one_over(Tile denominator) {
     const Tile nothing = rows_of_nothing(writer_, problem_, denominator);
-    return b_.select(nothing, per_row(0), b_.div(per_row(1), denominator));
+    return b_.select({nothing, per_row(0), b_.div(per_row(1), denominator)});
   }
 
   std::vector<ValueId> visit_keys(ValueId key, std::span<const ValueId> before) {
@@ -309,9 +312,10 @@ class GpuFlash {
     std::vector<Tile> values(widths.size(), kNone);
     if (tiles_.ahead) {
       const ValueId step = b_.index(tiles_.keys);
-      const ValueId left_then = b_.max(b_.index(0), b_.sub(keys_left, step));
+      const ValueId left_then = b_.max({b_.index(0), b_.sub(keys_left, step)});
       these_keys = before.back();
-      next_keys = load_keys(b_.add(key, step), left_then, b_.index(0));
+      const ValueId next = b_.add(key, step);
+      next_keys = load_keys(next, left_then, b_.index(0));
       for (size_t i = 0; i < widths.size(); ++i) values[i] = load_values(key, keys_left, i);
     }
     const Tile scores = visible_scores(products(key, keys_left, these_keys), key, keys_left);
@@ -345,24 +349,24 @@ class GpuFlash {
       if (loaded == kNone) loaded = load_keys(key, keys_left, b_.index(0));
       return dot_parts(b_, zero, queries_, key_operand(loaded));
     }
-    return b_.loop(
-        b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth), {zero},
-        [&](ValueId depth, auto sum) {
-          return std::vector<ValueId>{dot_parts(b_, sum[0], load_queries(depth),
-                                                key_operand(load_keys(key, keys_left, depth)))};
-        })[0];
+    return b_.loop({b_.index(0), b_.index(problem_.depth), b_.index(tiles_.depth)}, {zero},
+                   [&](ValueId depth, auto sum) {
+                     const auto queries = load_queries(depth);
+                     const auto keys = key_operand(load_keys(key, keys_left, depth));
+                     return std::vector<ValueId>{dot_parts(b_, sum[0], queries, keys)};
+                   })[0];
   }
 
   // What the mask does not speak of is hidden: it may be shorter than the keys.
   Tile add_mask(Tile scores, ValueId key, ValueId keys_left) {
     if (mask_ == kNone) return scores;
-    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
-                            b_.mul(task_.head, dim(problem_.mask_head)));
+    ValueId offset = b_.add({b_.mul(task_.batch, dim(problem_.mask_batch)),
+                             b_.mul(task_.head, dim(problem_.mask_head))});
     offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
     const ValueId stride = dim(problem_.mask_key);
-    const ValueId masked = b_.select(b_.equal(stride, b_.index(0)), keys_left,
-                                     b_.min(keys_left, b_.sub(dim(mask_keys()), key)));
+    const ValueId masked = b_.select({b_.equal(stride, b_.index(0)), keys_left,
+                                      b_.min(keys_left, b_.sub(dim(mask_keys()), key))});
     const bool keeps = problem_.mask_type == DType::kBool;
     const double outside = keeps ? 0 : kMinusInfinity;
     Tile codes;
@@ -393,7 +397,7 @@ class GpuFlash {
     if (ahead || attention_.left_window >= 0) {
       // key - position of the query
       const ValueId corner = b_.sub(key, b_.add(task_.origin, task_.first_query));
-      const Tile distance = b_.sub(b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0));
+      const Tile distance = b_.sub({b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0)});
       if (ahead) require(Fn::kLessEqual, distance, causal ? 0 : attention_.right_window);
       if (attention_.left_window >= 0) {
         require(Fn::kGreaterEqual, distance, -attention_.left_window);
@@ -409,11 +413,11 @@ class GpuFlash {
       const int width = b_.type(sum).shape[1];
       const ValueId column = b_.add(panel_, b_.index(first));
       const Tile result = b_.mul(sum, spread(factor, width));
-      b_.store({y_,
-                place(problem_.y, task_.head, task_.first_query, column),
-                {dim(problem_.y.row), dim(problem_.y.column)},
-                {task_.queries_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
-               quantize_tile(b_, result, dtype(y)));
+      b_.store({{y_,
+                 place(problem_.y, task_.head, task_.first_query, column),
+                 {dim(problem_.y.row), dim(problem_.y.column)},
+                 {task_.queries_left, columns_left(problem_.value_depth, tiles_.panel, column)}},
+                quantize_tile(b_, result, dtype(y))});
       first += width;
     }
   }

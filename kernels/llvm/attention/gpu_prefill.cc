@@ -101,7 +101,7 @@ class GpuPrefill {
     for (const HeadColumns& part : head_columns(config_.panel)) {
       value_rings_.push_back(b_.ring(type_, {config_.keys, part.width}, config_.stages));
     }
-    b_.loop(b_.task(), dim(work()), dim(tasks()), {}, [&](ValueId item, auto) {
+    b_.loop({b_.task(), dim(work()), dim(tasks())}, {}, [&](ValueId item, auto) {
       emit_item(item);
       return Tiles{};
     });
@@ -127,9 +127,9 @@ class GpuPrefill {
   }
   ValueId place(const HeadStrides& strides, ValueId column) {
     const ValueId head =
-        b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head)));
-    return b_.add(head, b_.add(b_.mul(task_.first_query, dim(strides.row)),
-                               b_.mul(column, dim(strides.column))));
+        b_.add({b_.mul(task_.batch, dim(strides.batch)), b_.mul(task_.head, dim(strides.head))});
+    return b_.add(head, b_.add({b_.mul(task_.first_query, dim(strides.row)),
+                                b_.mul(column, dim(strides.column))}));
   }
 
   // Scores come in this unit, times log2(e) the exponent of 2: the scale is never multiplied alone.
@@ -148,9 +148,9 @@ class GpuPrefill {
   void emit_item(ValueId item) {
     const ValueId heads_here = dim(heads()), tiles_here = dim(query_tiles());
     const ValueId head = b_.rem(item, heads_here);
-    const ValueId tile = b_.sub(b_.sub(tiles_here, b_.index(1)), b_.div(item, heads_here));
+    const ValueId tile = b_.sub({b_.sub(tiles_here, b_.index(1)), b_.div(item, heads_here)});
     const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), tiles_here), tile);
-    panel_ = b_.mul(b_.rem(head, b_.index(panels())), b_.index(config_.panel));
+    panel_ = b_.mul({b_.rem(head, b_.index(panels())), b_.index(config_.panel)});
     task_ = locate_task(writer_, problem_, number, kQueries, lengths_);
     find_tiles();
     load_queries();
@@ -222,8 +222,8 @@ class GpuPrefill {
     const Builder::Matrix matrix = from.matrix(writer_);
     ValueId row = matrix.rows;
     if (tile != kNone) {
-      row = b_.add(from.row(writer_, task_.batch, task_.kv_head),
-                   b_.mul(tile, b_.index(config_.keys)));
+      row = b_.add(
+          {from.row(writer_, task_.batch, task_.kv_head), b_.mul(tile, b_.index(config_.keys))});
     }
     ValueId at = b_.add(from.column(writer_, task_.kv_head), column);
     for (const ValueId ring : rings) {
@@ -293,13 +293,13 @@ class GpuPrefill {
   Tile mask_codes(ValueId tile) {
     if (mask_ == kNone) return kNone;
     const ValueId key = b_.mul(tile, b_.index(config_.keys)), stride = dim(problem_.mask_key);
-    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
-                            b_.mul(task_.head, dim(problem_.mask_head)));
+    ValueId offset = b_.add({b_.mul(task_.batch, dim(problem_.mask_batch)),
+                             b_.mul(task_.head, dim(problem_.mask_head))});
     offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, stride));
     const ValueId keys_left = b_.sub(task_.length, key);
-    const ValueId masked = b_.select(b_.equal(stride, b_.index(0)), keys_left,
-                                     b_.min(keys_left, b_.sub(dim(mask_keys()), key)));
+    const ValueId masked = b_.select({b_.equal(stride, b_.index(0)), keys_left,
+                                      b_.min(keys_left, b_.sub(dim(mask_keys()), key))});
     const double outside = problem_.mask_type == DType::kBool ? 0 : kMinusInfinity;
     return b_.load(
         {mask_, offset, {dim(problem_.mask_query), stride}, {task_.queries_left, masked}},
@@ -378,18 +378,18 @@ class GpuPrefill {
   Tiles last_product(Tiles carried) {
     const Tile weights = carried[2];
     const Tiles accumulators(carried.begin() + 3, carried.end());
-    const ValueId any = b_.min(b_.index(1), b_.sub(last_, first_));
-    const Tiles result = steps(last_, b_.add(last_, any), {false, true}, accumulators,
-                               [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
-                                 const ValueId first_key =
-                                     b_.mul(b_.sub(step, b_.index(1)), b_.index(config_.keys));
-                                 const ValueId visible = b_.sub(task_.last_key, first_key);
-                                 Tiles after = values(stage, visible);
-                                 for (size_t i = 0; i < after.size(); ++i) {
-                                   after[i] = b_.dot(before[i], weights, after[i]);
-                                 }
-                                 return after;
-                               });
+    const ValueId any = b_.min({b_.index(1), b_.sub(last_, first_)});
+    const Tiles result = steps(
+        last_, b_.add(last_, any), {false, true}, accumulators,
+        [&](ValueId step, ValueId stage, std::span<const ValueId> before) {
+          const ValueId first_key = b_.mul({b_.sub(step, b_.index(1)), b_.index(config_.keys)});
+          const ValueId visible = b_.sub(task_.last_key, first_key);
+          Tiles after = values(stage, visible);
+          for (size_t i = 0; i < after.size(); ++i) {
+            after[i] = b_.dot(before[i], weights, after[i]);
+          }
+          return after;
+        });
     std::ranges::copy(result, carried.begin() + 3);
     return carried;
   }
@@ -401,7 +401,7 @@ class GpuPrefill {
       return b_.splat(b_.from_index(index, DType::kI32), shape);
     };
     const Tile column = b_.iota(DType::kI32, shape, 1);
-    const ValueId keys_left = b_.min(b_.sub(task_.length, key), b_.index(config_.keys));
+    const ValueId keys_left = b_.min({b_.sub(task_.length, key), b_.index(config_.keys)});
     Tile visible = b_.compare(Fn::kLess, column, splat(keys_left));
     const auto require = [&](Fn relation, Tile distance, int64_t bound) {
       const Tile inside =
@@ -411,7 +411,7 @@ class GpuPrefill {
     if (sees_to_the_right() || attention_.left_window >= 0) {
       // key - position of the query
       const ValueId corner = b_.sub(key, b_.add(task_.origin, task_.first_query));
-      const Tile distance = b_.sub(b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0));
+      const Tile distance = b_.sub({b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0)});
       if (sees_to_the_right()) require(Fn::kLessEqual, distance, right_window());
       if (attention_.left_window >= 0) {
         require(Fn::kGreaterEqual, distance, -attention_.left_window);
@@ -423,16 +423,16 @@ class GpuPrefill {
   void store_result(const Tiles& carried) {
     const Tile denominator = carried[1];
     const Tile nothing = rows_of_nothing(writer_, problem_, denominator);
-    const Tile factor = b_.select(nothing, per_row(0), b_.unary(Fn::kReciprocal, denominator));
+    const Tile factor = b_.select({nothing, per_row(0), b_.unary(Fn::kReciprocal, denominator)});
     ValueId column = panel_;
     for (size_t i = 3; i < carried.size(); ++i) {
       const int width = b_.type(carried[i]).shape[1];
       const Tile result = b_.mul(carried[i], spread(factor, width));
-      b_.store({y_,
-                place(problem_.y, column),
-                {dim(problem_.y.row), dim(problem_.y.column)},
-                {task_.queries_left, kNone}},
-               quantize_tile(b_, result, type_));
+      b_.store({{y_,
+                 place(problem_.y, column),
+                 {dim(problem_.y.row), dim(problem_.y.column)},
+                 {task_.queries_left, kNone}},
+                quantize_tile(b_, result, type_)});
       column = b_.add(column, b_.index(width));
     }
   }

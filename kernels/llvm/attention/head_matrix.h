@@ -46,7 +46,7 @@ class HeadMatrix {
   // Where a head begins.
   codegen::ValueId row(LaunchWriter& writer, codegen::ValueId batch, codegen::ValueId head) const {
     codegen::Builder& b = writer.builder;
-    return b.add(b.mul(batch, writer.index(batch_rows_)), b.mul(head, writer.index(head_rows_)));
+    return b.add({b.mul(batch, writer.index(batch_rows_)), b.mul(head, writer.index(head_rows_))});
   }
   codegen::ValueId column(LaunchWriter& writer, codegen::ValueId head) const {
     codegen::Builder& b = writer.builder;

@@ -141,8 +141,8 @@ Launch convert_launch(DType dtype, BufferArgument from, BufferArgument to, const
   const ValueId source = writer.buffer("from", storage_type(dtype), from);
   const ValueId target = writer.buffer("to", DType::kF32, to);
   writer.declare(elements);
-  const ValueId first = b.mul(b.task(), b.index(kChunk));
-  const ValueId end = b.min(b.add(first, b.index(kChunk)), writer.index(elements));
+  const ValueId first = b.mul({b.task(), b.index(kChunk)});
+  const ValueId end = b.min({b.add(first, b.index(kChunk)), writer.index(elements)});
   b.loop(first, end, b.index(kLanes), {}, [&](ValueId at, auto) {
     const ValueId left = b.sub(end, at);
     const Tile codes = b.load({source, at, {}, {left}}, {kLanes});

@@ -67,7 +67,7 @@ class OnePass {
   // Tasks are heads of keys, over all batch rows, times blocks of the heads that share them.
   void locate_heads() {
     const ValueId blocks = b_.index(head_blocks()), group = b_.index(problem_.group());
-    const ValueId in_group = b_.mul(b_.rem(b_.task(), blocks), b_.index(lanes_));
+    const ValueId in_group = b_.mul({b_.rem(b_.task(), blocks), b_.index(lanes_)});
     const ValueId first = b_.add(b_.mul(b_.div(b_.task(), blocks), group), in_group);
     task_ = locate_task(writer_, problem_, first, 1, lengths_);
     lanes_left_ = b_.sub(group, in_group);
@@ -108,15 +108,15 @@ class OnePass {
   ValueId scratch_row(ValueId row) { return b_.mul(row, b_.index(lanes_)); }
 
   ValueId head_offset(const HeadStrides& strides, ValueId head) {
-    return b_.add(b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head)));
+    return b_.add({b_.mul(task_.batch, dim(strides.batch)), b_.mul(head, dim(strides.head))});
   }
 
   void load_queries() {
     queries_ = b_.alloc(DType::kF32, problem_.depth * lanes_);
     accumulators_ = b_.alloc(DType::kF32, problem_.value_depth * lanes_);
     scores_ = b_.alloc(DType::kF32, kKeyBlock * lanes_);
-    const ValueId base = b_.add(head_offset(query_strides_, task_.head),
-                                b_.mul(task_.first_query, dim(query_strides_.row)));
+    const ValueId base = b_.add({head_offset(query_strides_, task_.head),
+                                 b_.mul(task_.first_query, dim(query_strides_.row))});
     const auto scaled = [&](Tile codes) {
       const Tile numbers = dequantize_tile(b_, codes, graph_.value(attention_.q).dtype);
       return b_.mul(numbers, b_.constant(DType::kF32, problem_.scale, b_.type(numbers).shape));
@@ -127,15 +127,15 @@ class OnePass {
         [&](ValueId d) {
           const Tile rows =
               b_.load({q_, b_.add(base, d), {lane, b_.index(1)}, {}}, {lanes_, kTurned});
-          b_.store({queries_, scratch_row(d), {}, {}}, b_.transpose(scaled(rows)));
+          b_.store({{queries_, scratch_row(d), {}, {}}, b_.transpose(scaled(rows))});
         },
         [&](ValueId d) {
           const ValueId at = b_.add(base, b_.mul(d, column));
           const Tile codes = b_.load({q_, at, {lane}, {lanes_left_}}, {lanes_});
-          b_.store({queries_, scratch_row(d), {}, {}}, scaled(codes));
+          b_.store({{queries_, scratch_row(d), {}, {}}, scaled(codes)});
         });
-    b_.loop(b_.index(0), b_.index(problem_.value_depth), b_.index(1), {}, [&](ValueId d, auto) {
-      b_.store({accumulators_, scratch_row(d), {}, {}}, f32(0));
+    b_.loop({b_.index(0), b_.index(problem_.value_depth), b_.index(1)}, {}, [&](ValueId d, auto) {
+      b_.store({{accumulators_, scratch_row(d), {}, {}}, f32(0)});
       return Nothing{};
     });
   }
@@ -146,7 +146,7 @@ class OnePass {
   void for_columns(const HeadStrides& strides, int64_t columns, const Turned& turned,
                    const Single& single) {
     const auto walk = [&](int64_t step, const auto& body) {
-      b_.loop(b_.index(0), b_.index(columns), b_.index(step), {}, [&](ValueId d, auto) {
+      b_.loop({b_.index(0), b_.index(columns), b_.index(step)}, {}, [&](ValueId d, auto) {
         body(d);
         return Nothing{};
       });
@@ -179,7 +179,7 @@ class OnePass {
           return std::vector<ValueId>{highest, total};
         });
     const Tile nothing = rows_of_nothing(writer_, problem_, rows[1]);
-    factor_ = b_.select(nothing, f32(0), b_.div(f32(1), rows[1]));
+    factor_ = b_.select({nothing, f32(0), b_.div(f32(1), rows[1])});
     if (twice) add_rounded_values(rows[0]);
   }
 
@@ -189,7 +189,7 @@ class OnePass {
     const ValueId first = task_.first_key, last = task_.last_key;
     return b_.loop(first, last, b_.index(kKeyBlock), std::move(initial),
                    [&](ValueId key, auto carried) {
-                     return body(key, b_.min(b_.index(kKeyBlock), b_.sub(last, key)), carried);
+                     return body(key, b_.min({b_.index(kKeyBlock), b_.sub(last, key)}), carried);
                    });
   }
 
@@ -206,7 +206,7 @@ class OnePass {
     for_key_blocks({}, [&](ValueId key, ValueId count, auto) {
       multiply_queries(key, count);
       mask_scores(key, count, maximum);
-      b_.loop(b_.index(0), count, b_.index(1), {}, [&](ValueId row, auto) {
+      b_.loop({b_.index(0), count, b_.index(1)}, {}, [&](ValueId row, auto) {
         const codegen::Access at{scores_, scratch_row(row), {}, {}};
         const Tile p = exp_at_most_one(b_, b_.sub(b_.load(at, {lanes_}), base));
         const Tile ratio = rounded_to(b_, b_.mul(p, share), attention_.probability_type);
@@ -234,7 +234,7 @@ class OnePass {
   void for_micro_tiles(ValueId count, const Body& body) {
     ValueId done = b_.index(0);
     for (const int height : tile_.heights) {
-      const ValueId tiles = b_.div(b_.sub(count, done), b_.index(height));
+      const ValueId tiles = b_.div({b_.sub(count, done), b_.index(height)});
       const ValueId end = b_.add(done, b_.mul(tiles, b_.index(height)));
       b_.loop(done, end, b_.index(height), {}, [&](ValueId row, auto) {
         body(row, height);
@@ -254,8 +254,8 @@ class OnePass {
       return b_.dot(sum, a, b_.load({right, scratch_row(at), {}, {}}, {step, lanes_}));
     };
     const int step = tile_.k_step;
-    const ValueId even = b_.mul(b_.div(count, b_.index(step)), b_.index(step));
-    acc = b_.loop(b_.index(0), even, b_.index(step), {acc}, [&](ValueId at, auto carried) {
+    const ValueId even = b_.mul({b_.div(count, b_.index(step)), b_.index(step)});
+    acc = b_.loop({b_.index(0), even, b_.index(step)}, {acc}, [&](ValueId at, auto carried) {
       return std::vector<ValueId>{trip(at, carried[0], step)};
     })[0];
     return b_.loop(even, count, b_.index(1), {acc}, [&](ValueId at, auto carried) {
@@ -265,26 +265,29 @@ class OnePass {
 
   void multiply_queries(ValueId key, ValueId count) {
     const ValueId base =
-        b_.add(head_offset(key_strides_, task_.kv_head), b_.mul(key, dim(key_strides_.row)));
+        b_.add({head_offset(key_strides_, task_.kv_head), b_.mul(key, dim(key_strides_.row))});
     for_micro_tiles(count, [&](ValueId row, int height) {
       const ValueId offset = b_.add(base, b_.mul(row, dim(key_strides_.row)));
       const Tile zero = b_.constant(DType::kF32, 0, {height, lanes_});
-      const Tile scores = accumulate(zero, height, b_.index(problem_.depth), k_, offset,
-                                     dim(key_strides_.row), dim(key_strides_.column), queries_);
+      const ValueId depth = b_.index(problem_.depth);
+      const ValueId row_stride = dim(key_strides_.row), column_stride = dim(key_strides_.column);
+      const Tile scores =
+          accumulate(zero, height, depth, k_, offset, row_stride, column_stride, queries_);
       b_.store({scores_, scratch_row(row), {}, {}}, scores);
     });
   }
 
   // Adds the mask, hides keys that a query may not see; returns the new maximum.
   Tile mask_scores(ValueId key, ValueId count, Tile maximum) {
-    return b_.loop(b_.index(0), count, b_.index(1), {maximum},
+    return b_.loop({b_.index(0), count, b_.index(1)}, {maximum},
                    [&](ValueId row, auto carried) -> std::vector<ValueId> {
                      Tile score = b_.load({scores_, scratch_row(row), {}, {}}, {lanes_});
                      if (attention_.softcap > 0) {
                        const Tile cap = f32(attention_.softcap);
                        score = b_.mul(b_.unary(Fn::kTanh, b_.div(score, cap)), cap);
                      }
-                     score = hide(add_mask(score, b_.add(key, row)), b_.add(key, row));
+                     score = add_mask(score, b_.add(key, row));
+                     score = hide(score, b_.add(key, row));
                      b_.store({scores_, scratch_row(row), {}, {}}, score);
                      return {b_.max(carried[0], score)};
                    })[0];
@@ -292,8 +295,8 @@ class OnePass {
 
   Tile add_mask(Tile score, ValueId key) {
     if (mask_ == kNone) return score;
-    ValueId offset = b_.add(b_.mul(task_.batch, dim(problem_.mask_batch)),
-                            b_.mul(task_.head, dim(problem_.mask_head)));
+    ValueId offset = b_.add({b_.mul(task_.batch, dim(problem_.mask_batch)),
+                             b_.mul(task_.head, dim(problem_.mask_head))});
     offset = b_.add(offset, b_.mul(task_.first_query, dim(problem_.mask_query)));
     offset = b_.add(offset, b_.mul(key, dim(problem_.mask_key)));
     const Dim& stride = lanes_are_heads_ ? problem_.mask_head : problem_.mask_query;
@@ -327,7 +330,7 @@ class OnePass {
   }
 
   Tile exponentiate(ValueId count, Tile base, Tile total) {
-    return b_.loop(b_.index(0), count, b_.index(1), {total},
+    return b_.loop({b_.index(0), count, b_.index(1)}, {total},
                    [&](ValueId row, auto carried) -> std::vector<ValueId> {
                      const codegen::Access at{scores_, scratch_row(row), {}, {}};
                      const Tile p = exp_at_most_one(b_, b_.sub(b_.load(at, {lanes_}), base));
@@ -338,20 +341,22 @@ class OnePass {
 
   void multiply_values(ValueId key, ValueId count, Tile correction) {
     const ValueId base =
-        b_.add(head_offset(value_strides_, task_.kv_head), b_.mul(key, dim(value_strides_.row)));
+        b_.add({head_offset(value_strides_, task_.kv_head), b_.mul(key, dim(value_strides_.row))});
     for_micro_tiles(b_.index(problem_.value_depth), [&](ValueId d, int height) {
       const codegen::Access at{accumulators_, scratch_row(d), {}, {}};
       const Tile scale = b_.broadcast(correction, {height, lanes_});
       const Tile before = b_.mul(b_.load(at, {height, lanes_}), scale);
       const ValueId offset = b_.add(base, b_.mul(d, dim(value_strides_.column)));
-      b_.store(at, accumulate(before, height, count, v_, offset, dim(value_strides_.column),
-                              dim(value_strides_.row), scores_));
+      const ValueId column_stride = dim(value_strides_.column),
+                    row_stride = dim(value_strides_.row);
+      b_.store(at,
+               accumulate(before, height, count, v_, offset, column_stride, row_stride, scores_));
     });
   }
 
   void store_result() {
-    const ValueId base =
-        b_.add(head_offset(problem_.y, task_.head), b_.mul(task_.first_query, dim(problem_.y.row)));
+    const ValueId base = b_.add(
+        {head_offset(problem_.y, task_.head), b_.mul(task_.first_query, dim(problem_.y.row))});
     const DType dtype = graph_.value(node_.outputs[0]).dtype;
     const ValueId lane = dim(lane_stride(problem_.y)), column = dim(problem_.y.column);
     for_columns(
@@ -360,8 +365,8 @@ class OnePass {
           const Tile accumulators =
               b_.load({accumulators_, scratch_row(d), {}, {}}, {kTurned, lanes_});
           const Tile values = b_.mul(accumulators, b_.broadcast(factor_, {kTurned, lanes_}));
-          b_.store({y_, b_.add(base, d), {lane, b_.index(1)}, {}},
-                   quantize_tile(b_, b_.transpose(values), dtype));
+          b_.store({{y_, b_.add(base, d), {lane, b_.index(1)}, {}},
+                    quantize_tile(b_, b_.transpose(values), dtype)});
         },
         [&](ValueId d) {
           const Tile value =

@@ -128,23 +128,24 @@ class Paged {
     return b_.index_from(b_.load({buffer, at, {}, {}}, {}));
   }
   ValueId within(ValueId index, ValueId count) {
-    return b_.max(b_.index(0), b_.min(index, b_.sub(count, b_.index(1))));
+    return b_.max({b_.index(0), b_.min(index, b_.sub(count, b_.index(1)))});
   }
 
   void locate(ValueId token) {
-    sequence_ = within(number_at(rows_, token), dim(problem_.sequences));
+    const ValueId number = number_at(rows_, token);
+    sequence_ = within(number, dim(problem_.sequences));
     position_ = number_at(positions_, token);
-    room_ = b_.mul(dim(problem_.pages_of_sequence), b_.index(problem_.page));
+    room_ = b_.mul({dim(problem_.pages_of_sequence), b_.index(problem_.page)});
   }
   // The page of key `key`, as the table has it.
   ValueId page_of(ValueId key) {
-    const ValueId at = b_.add(b_.mul(sequence_, dim(problem_.pages_of_sequence)),
-                              b_.div(key, b_.index(problem_.page)));
+    const ValueId at = b_.add(
+        {b_.mul(sequence_, dim(problem_.pages_of_sequence)), b_.div(key, b_.index(problem_.page))});
     return number_at(table_, at);
   }
   // `slot` counts over all pages.
   ValueId slot_of(ValueId page, ValueId key) {
-    return b_.add(b_.mul(page, b_.index(problem_.page)), b_.rem(key, b_.index(problem_.page)));
+    return b_.add({b_.mul(page, b_.index(problem_.page)), b_.rem(key, b_.index(problem_.page))});
   }
 
   // Scales of `shape`, of elements of a slot's row from `column` on.
@@ -193,11 +194,11 @@ class AppendToPages : Paged {
   Launch emit() {
     locate(b_.task());
     const ValueId slot = slots_ == kNone ? own_slot() : number_at(slots_, b_.task());
-    const ValueId all = b_.mul(dim(problem_.pages), b_.index(problem_.page));
+    const ValueId all = b_.mul({dim(problem_.pages), b_.index(problem_.page)});
     const ValueId none = b_.index(0);
-    ValueId width = b_.select(b_.less(slot, all), b_.index(problem_.row()), none);
+    ValueId width = b_.select({b_.less(slot, all), b_.index(problem_.row()), none});
     width = b_.select(b_.less(slot, none), none, width);
-    const ValueId from = b_.mul(b_.task(), b_.index(problem_.row()));
+    const ValueId from = b_.mul({b_.task(), b_.index(problem_.row())});
     const ValueId to = b_.mul(slot, b_.index(problem_.row()));
     b_.loop(none, width, b_.index(columns_), {}, [&](ValueId column, auto) {
       const ValueId left = b_.sub(width, column);
@@ -218,7 +219,7 @@ class AppendToPages : Paged {
   ValueId own_slot() {
     const ValueId inside = within(position_, room_);
     const ValueId slot = slot_of(page_of(inside), inside);
-    return b_.select(b_.equal(inside, position_), slot, b_.index(-1));
+    return b_.select({b_.equal(inside, position_), slot, b_.index(-1)});
   }
 
   Tile coded(Tile elements, ir::ValueId scale, ValueId column, ValueId left) {
@@ -247,8 +248,8 @@ class AttendPages : Paged {
     head_ = b_.rem(b_.task(), heads);
     locate(b_.div(b_.task(), heads));
     const int64_t group = problem_.q_heads / problem_.kv_heads;
-    head_at_ = b_.mul(b_.div(head_, b_.index(group)), b_.index(problem_.depth));
-    end_ = b_.max(b_.index(0), b_.min(room_, b_.add(position_, b_.index(1))));
+    head_at_ = b_.mul({b_.div(head_, b_.index(group)), b_.index(problem_.depth)});
+    end_ = b_.max({b_.index(0), b_.min(room_, b_.add(position_, b_.index(1)))});
     first_ = b_.index(0);
     if (attention_.left_window >= 0) {
       first_ = b_.max(first_, b_.sub(position_, b_.index(attention_.left_window)));
@@ -265,7 +266,7 @@ class AttendPages : Paged {
   }
   void for_columns(const std::function<void(ValueId column, ValueId left)>& body) {
     const ValueId depth = b_.index(problem_.depth);
-    b_.loop(b_.index(0), depth, b_.index(columns_), {}, [&](ValueId column, auto) {
+    b_.loop({b_.index(0), depth, b_.index(columns_)}, {}, [&](ValueId column, auto) {
       body(column, b_.sub(depth, column));
       return Nothing{};
     });
@@ -274,11 +275,11 @@ class AttendPages : Paged {
   void stage() {
     query_ = b_.alloc(DType::kF32, problem_.depth);
     accumulators_ = b_.alloc(DType::kF32, problem_.depth);
-    const ValueId from = b_.mul(b_.task(), b_.index(problem_.depth));
+    const ValueId from = b_.mul({b_.task(), b_.index(problem_.depth)});
     for_columns([&](ValueId column, ValueId left) {
       const Tile codes = b_.load({q_, b_.add(from, column), {}, {left}}, {columns_});
-      const Tile scaled =
-          b_.mul(dequantize_tile(b_, codes, dtype(attention_.q)), f32(problem_.scale, {columns_}));
+      const Tile scaled = b_.mul(
+          {dequantize_tile(b_, codes, dtype(attention_.q)), f32(problem_.scale, {columns_})});
       b_.store({query_, column, {}, {left}}, scaled);
       b_.store({accumulators_, column, {}, {left}}, f32(0, {columns_}));
     });
@@ -300,8 +301,8 @@ class AttendPages : Paged {
   }
 
   std::vector<ValueId> visit(ValueId key, Tile maximum, Tile total) {
-    const ValueId page = within(page_of(key), dim(problem_.pages));
-    const ValueId at = b_.add(b_.mul(slot_of(page, key), b_.index(problem_.row())), head_at_);
+    const ValueId named = page_of(key), page = within(named, dim(problem_.pages));
+    const ValueId at = b_.add(b_.mul({slot_of(page, key), b_.index(problem_.row())}), head_at_);
     const Tile scores = visible(products(at), key);
     const Tile highest = b_.max(maximum, b_.reduce(Fn::kMax, scores, 0));
     // Where nothing was seen yet the maximum is -inf, and -inf - -inf is no number.
@@ -320,21 +321,21 @@ class AttendPages : Paged {
         {kKeys, columns_});
     if (!attention_.has_codes()) return dequantize_tile(b_, codes, dtype(id));
     const ir::ValueId scale = id == attention_.key_cache ? attention_.k_scale : attention_.v_scale;
-    return b_.mul(numbers_of(b_, codes, dtype(id)),
-                  scales(scale, b_.add(head_at_, column), left, {kKeys, columns_}));
+    return b_.mul({numbers_of(b_, codes, dtype(id)),
+                   scales(scale, b_.add(head_at_, column), left, {kKeys, columns_})});
   }
 
   Tile products(ValueId at) {
     const std::vector<int> shape = {kKeys, columns_};
     const ValueId depth = b_.index(problem_.depth);
-    const Tile all = b_.loop(
-        b_.index(0), depth, b_.index(columns_), {f32(0, shape)}, [&](ValueId column, auto sum) {
-          const ValueId left = b_.sub(depth, column);
-          const Tile query =
-              b_.load({query_, column, {b_.index(0), b_.index(1)}, {kNone, left}}, shape);
-          const Tile key = rows_of(keys_, attention_.key_cache, at, column, kNone, left);
-          return std::vector<ValueId>{b_.fma(query, key, sum[0])};
-        })[0];
+    const codegen::Range columns{b_.index(0), depth, b_.index(columns_)};
+    const Tile all = b_.loop(columns, {f32(0, shape)}, [&](ValueId column, auto sum) {
+      const ValueId left = b_.sub(depth, column);
+      const Tile query =
+          b_.load({query_, column, {b_.index(0), b_.index(1)}, {kNone, left}}, shape);
+      const Tile key = rows_of(keys_, attention_.key_cache, at, column, kNone, left);
+      return std::vector<ValueId>{b_.fma(query, key, sum[0])};
+    })[0];
     return b_.reduce(Fn::kAdd, all, 1);
   }
 
@@ -349,10 +350,10 @@ class AttendPages : Paged {
     };
     const Tile place = b_.iota(DType::kI32, shape, 0);
     const Tile before =
-        b_.compare(Fn::kLess, place, splat(b_.min(b_.sub(end_, key), b_.index(kKeys))));
+        b_.compare(Fn::kLess, place, splat(b_.min({b_.sub(end_, key), b_.index(kKeys)})));
     const Tile after =
-        b_.compare(Fn::kGreaterEqual, place, splat(b_.max(b_.index(0), b_.sub(first_, key))));
-    return b_.select(b_.binary(Fn::kAnd, before, after), scores, f32(kMinusInfinity, shape));
+        b_.compare(Fn::kGreaterEqual, place, splat(b_.max({b_.index(0), b_.sub(first_, key)})));
+    return b_.select({b_.binary(Fn::kAnd, before, after), scores, f32(kMinusInfinity, shape)});
   }
 
   // Rows behind the last key may hold anything, NaN too.
@@ -362,20 +363,21 @@ class AttendPages : Paged {
       const Tile value = rows_of(values_, attention_.value_cache, at, column, rows_left, left);
       const Tile added = b_.reduce(Fn::kAdd, b_.mul(value, weights), 0);
       const codegen::Access accumulators{accumulators_, column, {}, {left}};
-      const Tile kept = b_.mul(b_.load(accumulators, {columns_}), b_.splat(correction, {columns_}));
+      const Tile kept =
+          b_.mul({b_.load(accumulators, {columns_}), b_.splat(correction, {columns_})});
       b_.store(accumulators, b_.add(kept, added));
     });
   }
 
   void store(Tile total) {
     const Tile nothing = b_.compare(Fn::kEqual, total, f32(0));
-    const Tile factor = b_.select(nothing, f32(0), b_.div(f32(1), total));
-    const ValueId to = b_.mul(b_.task(), b_.index(problem_.depth));
+    const Tile factor = b_.select({nothing, f32(0), b_.div(f32(1), total)});
+    const ValueId to = b_.mul({b_.task(), b_.index(problem_.depth)});
     for_columns([&](ValueId column, ValueId left) {
       const Tile accumulators = b_.load({accumulators_, column, {}, {left}}, {columns_});
       const Tile result = b_.mul(accumulators, b_.splat(factor, {columns_}));
-      b_.store({y_, b_.add(to, column), {}, {left}},
-               quantize_tile(b_, result, dtype(node_.outputs[0])));
+      b_.store({{y_, b_.add(to, column), {}, {left}},
+                quantize_tile(b_, result, dtype(node_.outputs[0]))});
     });
   }
 

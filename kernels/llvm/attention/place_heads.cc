@@ -115,7 +115,7 @@ class PlaceHeads {
   void locate_angles() {
     const ValueId width = b_.index(problem_.angles);
     if (!problem_.has_angle_table) {
-      angles_at_ = b_.add(b_.mul(batch_, dim(problem_.angle_batch)), b_.mul(row_, width));
+      angles_at_ = b_.add({b_.mul(batch_, dim(problem_.angle_batch)), b_.mul(row_, width)});
       return;
     }
     ValueId position = b_.add(kept_, row_);
@@ -123,8 +123,8 @@ class PlaceHeads {
       const ValueId at = b_.add(b_.mul(batch_, dim(problem_.position_batch)), row_);
       position = b_.index_from(b_.load({positions_, at, {}, {}}, {}));
     }
-    const ValueId last = b_.sub(dim(problem_.angle_rows), b_.index(1));
-    angles_at_ = b_.mul(b_.max(b_.index(0), b_.min(position, last)), width);
+    const ValueId last = b_.sub({dim(problem_.angle_rows), b_.index(1)});
+    angles_at_ = b_.mul(b_.max({b_.index(0), b_.min(position, last)}), width);
   }
 
   // The operand that has this task's group, of those from `index` on.
@@ -147,8 +147,8 @@ class PlaceHeads {
     here_ = buffers_[index];
     const int64_t heads = operand_->heads;
     const ValueId first =
-        b_.mul(b_.sub(group, b_.index(groups(index))), b_.index(tiles_.heads_per_task));
-    const ValueId end = b_.min(b_.index(heads), b_.add(first, b_.index(tiles_.heads_per_task)));
+        b_.mul({b_.sub(group, b_.index(groups(index))), b_.index(tiles_.heads_per_task)});
+    const ValueId end = b_.min({b_.index(heads), b_.add(first, b_.index(tiles_.heads_per_task))});
     b_.loop(first, end, b_.index(tiles_.heads), {}, [&](ValueId head, auto) {
       heads_left_ = elements_left(b_, heads, tiles_.heads, head);
       place_tile_of(head);
@@ -172,15 +172,16 @@ class PlaceHeads {
   }
 
   ValueId place_in(const HeadStrides& strides, ValueId head, ValueId row) {
-    const ValueId token = b_.add(b_.mul(batch_, dim(strides.batch)), b_.mul(row, dim(strides.row)));
-    return b_.add(b_.add(token, dim(strides.offset)), b_.mul(head, dim(strides.head)));
+    const ValueId token =
+        b_.add({b_.mul(batch_, dim(strides.batch)), b_.mul(row, dim(strides.row))});
+    return b_.add({b_.add(token, dim(strides.offset)), b_.mul(head, dim(strides.head))});
   }
 
   void for_columns(int64_t begin, int64_t end,
                    const std::function<void(ValueId column, ValueId left, int columns)>& body) {
     if (begin >= end) return;
     const int columns = tiles_.width_of(end - begin);
-    b_.loop(b_.index(begin), b_.index(end), b_.index(columns), {}, [&](ValueId column, auto) {
+    b_.loop({b_.index(begin), b_.index(end), b_.index(columns)}, {}, [&](ValueId column, auto) {
       const bool covered = (end - begin) % columns == 0;
       body(column, covered ? kNone : b_.sub(b_.index(end), column), columns);
       return Nothing{};
@@ -216,15 +217,15 @@ class PlaceHeads {
     const int64_t depth = operand_->depth;
     const int columns = tiles_.width_of(depth);
     const Tile zero = b_.constant(DType::kF32, 0, tile_shape(columns));
-    const Tile squares = b_.loop(b_.index(0), b_.index(depth), b_.index(columns), {zero},
+    const Tile squares = b_.loop({b_.index(0), b_.index(depth), b_.index(columns)}, {zero},
                                  [&](ValueId column, auto sum) {
                                    const ValueId left = elements_left(b_, depth, columns, column);
                                    const Tile x = dequantized(load(column, left, columns));
                                    return std::vector<ValueId>{b_.fma(x, x, sum[0])};
                                  })[0];
     const std::vector<int> shape = {tiles_.heads};
-    const Tile mean = b_.mul(b_.reduce(Fn::kAdd, squares, 1),
-                             b_.constant(DType::kF32, 1.0 / static_cast<double>(depth), shape));
+    const Tile mean = b_.mul({b_.reduce(Fn::kAdd, squares, 1),
+                              b_.constant(DType::kF32, 1.0 / static_cast<double>(depth), shape)});
     const Tile epsilon = b_.constant(DType::kF32, attention_.norm_epsilon, shape);
     return b_.unary(Fn::kRsqrt, b_.add(mean, epsilon));
   }
@@ -238,7 +239,7 @@ class PlaceHeads {
         dequantize_tile(b_, b_.load({here_.norm, column, {b_.index(step)}, {left}}, {shape[1]}),
                         graph_.value(operand_->norm).dtype);
     const Tile factor = b_.broadcast(b_.reshape(normal_, {tiles_.heads, 1}), shape);
-    return b_.mul(b_.mul(x, factor), b_.broadcast(weight, shape));
+    return b_.mul({b_.mul(x, factor), b_.broadcast(weight, shape)});
   }
 
   void rotate() {
@@ -252,8 +253,8 @@ class PlaceHeads {
       const Tile y = normed(load(second, left, columns, step), second, left, step);
       const Tile cos = angles(cos_, attention_.cos, angle, left, columns);
       const Tile sin = angles(sin_, attention_.sin, angle, left, columns);
-      store(first, left, step, quantized(b_.sub(b_.mul(x, cos), b_.mul(y, sin))));
-      store(second, left, step, quantized(b_.add(b_.mul(x, sin), b_.mul(y, cos))));
+      store(first, left, step, quantized(b_.sub({b_.mul(x, cos), b_.mul(y, sin)})));
+      store(second, left, step, quantized(b_.add({b_.mul(x, sin), b_.mul(y, cos)})));
     });
   }
 
@@ -303,13 +304,14 @@ class CopyPast {
     const ValueId count = dim(blocks()), depth = b_.index(cache_.depth);
     const ValueId head = b_.div(b_.task(), count);  // over all batch rows
     const ValueId batch = b_.div(head, b_.index(problem_.attention.kv_heads));
-    first_ = b_.mul(b_.rem(b_.task(), count), dim(tiles_.rows_per_task));
-    end_ = b_.min(dim(problem_.all_keys), b_.add(first_, dim(tiles_.rows_per_task)));
+    first_ = b_.mul({b_.rem(b_.task(), count), dim(tiles_.rows_per_task)});
+    end_ = b_.min({dim(problem_.all_keys), b_.add(first_, dim(tiles_.rows_per_task))});
     past_base_ = b_.mul(head, b_.mul(dim(problem_.past), depth));
     present_base_ = b_.mul(head, b_.mul(dim(problem_.all_keys), depth));
     const ValueId kept = kept_rows(writer_, problem_, lengths_, batch);
     write(b_.index(0), kept, /*from_past=*/true);
-    write(b_.add(kept, dim(problem_.keys)), dim(problem_.all_keys), /*from_past=*/false);
+    const ValueId end = b_.add(kept, dim(problem_.keys));
+    write(end, dim(problem_.all_keys), /*from_past=*/false);
     const Dim heads = problem_.batch * problem_.attention.kv_heads;
     Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (cache_.depth / 8 + 1));
     launch.threads = tiles_.threads;
@@ -334,7 +336,7 @@ class CopyPast {
 
   void write_tile(ValueId row, ValueId rows_left, bool from_past) {
     const ValueId depth = b_.index(cache_.depth);
-    b_.loop(b_.index(0), depth, b_.index(columns_), {}, [&](ValueId column, auto) {
+    b_.loop({b_.index(0), depth, b_.index(columns_)}, {}, [&](ValueId column, auto) {
       const ValueId left = elements_left(b_, cache_.depth, columns_, column);
       const auto at = [&](ValueId buffer, ValueId base) {
         const ValueId offset = b_.add(base, b_.add(b_.mul(row, depth), column));
@@ -366,7 +368,7 @@ ValueId kept_rows(LaunchWriter& writer, const AttentionProblem& problem, ValueId
                   ValueId batch) {
   Builder& b = writer.builder;
   const ValueId fresh = writer.index(problem.keys);
-  const auto before_fresh = [&](ValueId end) { return b.max(b.index(0), b.sub(end, fresh)); };
+  const auto before_fresh = [&](ValueId end) { return b.max({b.index(0), b.sub(end, fresh)}); };
   ValueId kept = writer.index(problem.past);
   if (lengths != kNone) {
     const ValueId length = b.index_from(b.load({lengths, batch, {}, {}}, {}));

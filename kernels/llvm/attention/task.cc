@@ -22,12 +22,12 @@ void limit_keys(Builder& b, const ir::Attention& attention, int64_t query_block,
   if (causal || attention.right_window >= 0) {
     const ValueId queries = b.min(b.index(query_block), task.queries_left);
     const ValueId end =
-        b.add(b.add(position, queries), b.index(causal ? 0 : attention.right_window));
-    task.last_key = b.max(b.index(0), b.min(task.last_key, end));
+        b.add({b.add(position, queries), b.index(causal ? 0 : attention.right_window)});
+    task.last_key = b.max({b.index(0), b.min(task.last_key, end)});
   }
   if (attention.left_window >= 0) {
     const ValueId begin = b.sub(position, b.index(attention.left_window));
-    task.first_key = b.max(b.index(0), b.min(begin, task.last_key));
+    task.first_key = b.max({b.index(0), b.min(begin, task.last_key)});
   }
 }
 
@@ -48,7 +48,7 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
   const ValueId heads = b.index(attention.q_heads);
   const ValueId rest = b.div(number, blocks);
   AttentionTask task{};
-  task.first_query = b.mul(b.rem(number, blocks), b.index(query_block));
+  task.first_query = b.mul({b.rem(number, blocks), b.index(query_block)});
   task.head = b.rem(rest, heads);
   task.batch = b.div(rest, heads);
   task.kv_head = b.div(task.head, b.index(problem.group()));
@@ -58,9 +58,9 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
   ValueId past = writer.index(problem.past);
   if (lengths != codegen::kNone) {
     const ValueId given = b.index_from(b.load({lengths, task.batch, {}, {}}, {}));
-    task.length = b.max(b.index(0), b.min(given, task.length));
+    task.length = b.max({b.index(0), b.min(given, task.length)});
     if (problem.has_past()) {
-      past = b.max(b.index(0), b.sub(task.length, writer.index(problem.keys)));
+      past = b.max({b.index(0), b.sub(task.length, writer.index(problem.keys))});
     }
   }
   task.origin = attention.causal ? b.sub(task.length, writer.index(problem.queries)) : past;
@@ -80,14 +80,14 @@ ValueId apply_mask(Builder& b, const AttentionProblem& problem, ValueId scores, 
   const ValueId bias = dequantize_tile(b, codes, problem.mask_type);
   ValueId finite = bias;
   if (problem.mask_type != DType::kF16) {
-    finite = b.select(b.compare(Fn::kLess, bias, number(lowest)), number(lowest), bias);
+    finite = b.select({b.compare(Fn::kLess, bias, number(lowest)), number(lowest), bias});
   }
   const ValueId hidden = number(-std::numeric_limits<float>::infinity());
   // A hidden key may hold anything, NaN too.
-  const ValueId sum =
-      b.select(b.compare(Fn::kEqual, bias, hidden), hidden, b.fma(finite, number(per_one), scores));
+  const ValueId sum = b.select(
+      {b.compare(Fn::kEqual, bias, hidden), hidden, b.fma(finite, number(per_one), scores)});
   if (std::isinf(given)) return sum;
-  return b.select(b.compare(Fn::kEqual, bias, bias), sum, number(fill));
+  return b.select({b.compare(Fn::kEqual, bias, bias), sum, number(fill)});
 }
 
 ValueId exp_at_most_one(Builder& b, ValueId x) {
@@ -99,16 +99,16 @@ ValueId exp_at_most_one(Builder& b, ValueId x) {
   // Adding this leaves a whole number and a float's bias in the low bits.
   constexpr double kBiased = 12582912.0 + 127;
   x = b.max(x, number(-88));  // 2^-127 has no exponent: its bits are those of 0
-  const ValueId shifted = b.fma(x, number(kLog2E), number(kBiased));
+  const ValueId shifted = b.fma({x, number(kLog2E), number(kBiased)});
   const ValueId n = b.sub(shifted, number(kBiased));
-  const ValueId r = b.fma(n, number(-kLn2Low), b.fma(n, number(-kLn2High), x));
+  const ValueId r = b.fma({n, number(-kLn2Low), b.fma(n, number(-kLn2High), x)});
   // (e^r - 1 - r) / r^2, a minimax fit
   ValueId p = number(0.0013950835);
   for (const double c : {0.00836908817, 0.0416662022, 0.166665167, 0.5, 1.0, 1.0}) {
     p = b.fma(p, r, number(c));
   }
-  const ValueId exponent = b.binary(Fn::kShiftLeft, b.bitcast(shifted, DType::kI32),
-                                    b.integer_constant(DType::kI32, 23, shape));
+  const ValueId exponent = b.binary(Fn::kShiftLeft, {b.bitcast(shifted, DType::kI32),
+                                                     b.integer_constant(DType::kI32, 23, shape)});
   return b.mul(p, b.bitcast(exponent, DType::kF32));
 }
 
@@ -118,7 +118,7 @@ ValueId rows_of_nothing(LaunchWriter& writer, const AttentionProblem& problem, V
   if (!problem.attention.nan_without_keys) {
     return b.compare(codegen::Fn::kEqual, total, b.constant(DType::kF32, 0, shape));
   }
-  return b.splat(b.equal(writer.index(problem.all_keys), b.index(0)), shape);
+  return b.splat(b.equal({writer.index(problem.all_keys), b.index(0)}), shape);
 }
 
 }  // namespace tenon::kernels

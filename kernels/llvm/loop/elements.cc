@@ -126,7 +126,7 @@ const tiling::BlockTerm* Elements::small_block(const tiling::Access& access) con
 Tile Elements::load_small_blocks(const tiling::Access& access, const tiling::BlockTerm& block,
                                  Tile buffer) {
   const Tile divisor = b_.index(block.divisor);
-  const Tile first = b_.add(places_.coordinate(block.axis), writer_.index(block.offset));
+  const Tile first = b_.add({places_.coordinate(block.axis), writer_.index(block.offset)});
   Place place = places_.place_of(access, &block);
   place.scalar = b_.add(place.scalar, b_.div(first, divisor));
   Tile extent = places_.extent();
@@ -146,14 +146,14 @@ Tile Elements::shift_table(int bits) {
     return b_.integer_constant(DType::kI32, value, {schedule_.lanes});
   };
   const Tile lane = b_.iota(DType::kI32, {schedule_.lanes}, 0);
-  return b_.cast(b_.binary(Fn::kAnd, b_.mul(lane, all(bits)), all(7)), DType::kU8);
+  return b_.cast(b_.binary(Fn::kAnd, {b_.mul(lane, all(bits)), all(7)}), DType::kU8);
 }
 
 Tile Elements::unpack_bytes(Tile bytes, int bits) {
   const int count = 8 / bits;
   const int size = schedule_.lanes / count;
   const Tile repeated = b_.broadcast(b_.reshape(bytes, {size, 1}), {size, count});
-  return b_.binary(Fn::kShiftRight, b_.reshape(repeated, {schedule_.lanes}), shift_table(bits));
+  return b_.binary(Fn::kShiftRight, {b_.reshape(repeated, {schedule_.lanes}), shift_table(bits)});
 }
 
 Tile Elements::load_packed(const tiling::Access& access, Tile buffer, const Place& place,
@@ -164,7 +164,7 @@ Tile Elements::load_packed(const tiling::Access& access, Tile buffer, const Plac
   const Tile low = b_.integer_constant(DType::kU8, (1 << bits) - 1);
   if (place.is_scalar() && mask == kNone) {
     const Tile byte = b_.load({buffer, b_.div(place.scalar, count), {}, {}}, {});
-    const Tile shift = b_.mul(b_.rem(place.scalar, count), b_.index(bits));
+    const Tile shift = b_.mul({b_.rem(place.scalar, count), b_.index(bits)});
     return b_.binary(Fn::kAnd, b_.binary(Fn::kShiftRight, byte, b_.from_index(shift, DType::kU8)),
                      low);
   }
@@ -182,8 +182,8 @@ Tile Elements::load_packed(const tiling::Access& access, Tile buffer, const Plac
     return b_.integer_constant(DType::kI64, value, {schedule_.lanes});
   };
   const Tile element =
-      b_.add(places_.offsets_of(place),
-             b_.splat(b_.from_index(place.scalar, DType::kI64), {schedule_.lanes}));
+      b_.add({places_.offsets_of(place),
+              b_.splat(b_.from_index(place.scalar, DType::kI64), {schedule_.lanes})});
   const Tile byte_number = b_.binary(Fn::kShiftRight, element, lanes(bits == 4 ? 1 : 2));
   const Tile within = b_.binary(Fn::kAnd, element, lanes(8 / bits - 1));
   const Tile shift = b_.cast(b_.mul(within, lanes(bits)), DType::kU8);
@@ -225,7 +225,8 @@ void Elements::store_tile(Tile buffer, const Place& place, Tile codes) {
     b_.store({buffer, place.scalar, {writer_.index(lane_stride(place))}, {places_.extent()}},
              codes);
   } else {
-    b_.scatter(buffer, place.scalar, places_.offsets_of(place), codes, places_.lane_mask());
+    const Tile offsets = places_.offsets_of(place);
+    b_.scatter(buffer, place.scalar, offsets, codes, places_.lane_mask());
   }
 }
 

@@ -137,7 +137,7 @@ class LoopEmitter {
   std::pair<Tile, Tile> range(Tile chunk, const Dim& size, const Dim& chunks, const Dim& total) {
     if (chunks.is(1)) return {b_.index(0), writer_.index(total)};
     const Tile first = b_.mul(chunk, writer_.index(size));
-    return {first, b_.min(b_.add(first, writer_.index(size)), writer_.index(total))};
+    return {first, b_.min({b_.add(first, writer_.index(size)), writer_.index(total)})};
   }
 
   void emit_rows(Tile row_chunk, Tile vector_chunk) {
@@ -164,7 +164,7 @@ class LoopEmitter {
     b_.loop(first, last, rows, {}, [&, from = from, to = to](Tile row, std::span<const Tile>) {
       return values_.in_scope([&] {
         places_.open(schedule_.row_axis, row);
-        const Tile whole_end = b_.sub(to, b_.rem(b_.sub(to, from), b_.index(schedule_.lanes)));
+        const Tile whole_end = b_.sub(to, b_.rem({b_.sub(to, from), b_.index(schedule_.lanes)}));
         const Tile rows_left = b_.sub(last, row);
         const auto whole_squares = [&] {
           full_tiles(from, whole_end, {}, square);
@@ -244,7 +244,8 @@ class LoopEmitter {
     const ir::ValueId value = problem_.stores[index].value;
     const bool in_lanes = vector_is_reduced() && values_.depends_on_lanes(value);
     if (!in_lanes || schedule_.whole_row) return elements_.store(index, values_.codes(value));
-    at_tile(b_.index(0), b_.index(1), {}, [&](std::span<const Tile>) {
+    const Tile first = b_.index(0), end = b_.index(1);
+    at_tile(first, end, {}, [&](std::span<const Tile>) {
       elements_.store(index, values_.codes(value));
       return Carried{};
     });

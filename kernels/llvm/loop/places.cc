@@ -64,7 +64,7 @@ void Places::close(int axis) {
 
 void Places::open_flat(Tile first_element) {
   flat_first_ = first_element;
-  Tile rest = b_.add(splat_index(first_element), lane_numbers());
+  Tile rest = b_.add({splat_index(first_element), lane_numbers()});
   for (size_t axis = problem_.domain.size(); axis-- > 0;) {
     if (axis == 0) {
       open(0, rest);
@@ -89,7 +89,7 @@ Tile Places::splat_index(Tile index) {
 
 Tile Places::lane_mask() {
   if (extent_ == kNone) return kNone;
-  return b_.compare(Fn::kLess, lane_numbers(), splat_index(extent_));
+  return b_.compare(Fn::kLess, {lane_numbers(), splat_index(extent_)});
 }
 
 Tile Places::scale_lanes(Tile lanes, const Dim& factor) {
@@ -109,11 +109,11 @@ Tile Places::divide_lanes(Tile lanes, int64_t divisor) {
 // step * x_axis + offset, one per lane.
 Tile Places::scaled_coordinates(int axis, const Dim& step, const Dim& offset) {
   if (schedule_.flat) {
-    return b_.add(scale_lanes(coordinates_[axis], step), splat_index(number(offset)));
+    return b_.add({scale_lanes(coordinates_[axis], step), splat_index(number(offset))});
   }
-  const Tile first = b_.add(b_.mul(coordinate(axis), number(step)), number(offset));
+  const Tile first = b_.add({b_.mul({coordinate(axis), number(step)}), number(offset)});
   if (!schedule_.is_vector(axis)) return splat_index(first);
-  return b_.add(scale_lanes(lane_numbers(), step), splat_index(first));
+  return b_.add({scale_lanes(lane_numbers(), step), splat_index(first)});
 }
 
 Tile Places::position(int axis) {
@@ -128,7 +128,7 @@ void Places::add_lanes(Place& place, Tile lanes) {
 void Places::add_axis(Place& place, int axis, const Dim& stride) {
   if (stride.is(0)) return;
   if (schedule_.flat) return add_lanes(place, scale_lanes(coordinates_[axis], stride));
-  place.scalar = b_.add(place.scalar, b_.mul(coordinate(axis), number(stride)));
+  place.scalar = b_.add(place.scalar, b_.mul({coordinate(axis), number(stride)}));
   if (schedule_.is_vector(axis)) place.stride = stride;
   if (schedule_.tile_rows > 1 && axis == schedule_.row_axis) place.row_stride = stride;
 }
@@ -140,9 +140,9 @@ void Places::add_block(Place& place, const tiling::BlockTerm& block) {
                            block.divisor % schedule_.lanes == 0;
   if (!in_lanes(block.axis) || whole_tiles) {
     const Tile index =
-        b_.add(b_.mul(coordinate(block.axis), number(block.step)), number(block.offset));
-    place.scalar =
-        b_.add(place.scalar, b_.mul(b_.div(index, b_.index(block.divisor)), number(block.stride)));
+        b_.add({b_.mul({coordinate(block.axis), number(block.step)}), number(block.offset)});
+    place.scalar = b_.add(place.scalar,
+                          b_.mul({b_.div(index, b_.index(block.divisor)), number(block.stride)}));
     return;
   }
   const Tile index = scaled_coordinates(block.axis, block.step, block.offset);
@@ -181,22 +181,26 @@ Place Places::read_index(const tiling::GatherTerm& term) {
     const Tile negative = b_.less(read, b_.index(0));
     index.scalar = b_.select(negative, b_.add(read, number(term.bound)), read);
     if (schedule_.clamps_indices) {
-      const Tile last = b_.sub(number(term.bound), b_.index(1));
-      index.scalar = b_.max(b_.index(0), b_.min(index.scalar, last));
+      const Tile last = b_.sub({number(term.bound), b_.index(1)});
+      index.scalar = b_.max({b_.index(0), b_.min(index.scalar, last)});
     }
     return index;
   }
+  const auto gather = [&] {
+    const Tile offsets = offsets_of(place);
+    return b_.gather(buffer, place.scalar, offsets, lane_mask());
+  };
   Tile read =
       place.lanes == kNone
           ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}}, {schedule_.lanes})
-          : b_.gather(buffer, place.scalar, offsets_of(place), lane_mask());
+          : gather();
   read = b_.cast(read, DType::kI64);
   const Tile zero = b_.integer_constant(DType::kI64, 0, {schedule_.lanes});
   const Tile negative = b_.compare(Fn::kLess, read, zero);
   index.scalar = b_.index(0);
   index.lanes = b_.select(negative, b_.add(read, splat_index(number(term.bound))), read);
   if (schedule_.clamps_indices) {
-    const Tile last = splat_index(b_.sub(number(term.bound), b_.index(1)));
+    const Tile last = splat_index(b_.sub({number(term.bound), b_.index(1)}));
     index.lanes = b_.max(zero, b_.min(index.lanes, last));
   }
   return index;
@@ -212,12 +216,12 @@ const Place& Places::gathered(const tiling::GatherTerm& term) {
 void Places::add_gather(Place& place, const tiling::GatherTerm& term) {
   const Place index = gathered(term);
   if (index.lanes == kNone) {
-    const Tile moved = b_.add(b_.mul(index.scalar, number(term.step)), number(term.offset));
+    const Tile moved = b_.add({b_.mul(index.scalar, number(term.step)), number(term.offset)});
     const Tile block = b_.div(moved, b_.index(term.divisor));
     place.scalar = b_.add(place.scalar, b_.mul(block, number(term.stride)));
     return;
   }
-  Tile lanes = b_.add(scale_lanes(index.lanes, term.step), splat_index(number(term.offset)));
+  Tile lanes = b_.add({scale_lanes(index.lanes, term.step), splat_index(number(term.offset))});
   if (term.divisor != 1) lanes = divide_lanes(lanes, term.divisor);
   add_lanes(place, scale_lanes(lanes, term.stride));
 }
@@ -250,7 +254,7 @@ Tile Places::guard(const tiling::Guard& guard) {
       require(b_.compare(Fn::kLess, index, splat_index(number(bound.size))));
     } else {
       const Tile index =
-          b_.add(b_.mul(coordinate(bound.axis), number(bound.step)), number(bound.offset));
+          b_.add({b_.mul({coordinate(bound.axis), number(bound.step)}), number(bound.offset)});
       require(b_.unary(Fn::kNot, b_.less(index, b_.index(0))));
       require(b_.less(index, number(bound.size)));
     }

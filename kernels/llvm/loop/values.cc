@@ -79,7 +79,7 @@ Tile Values::compute(ir::ValueId id) {
   if (node->is("tenon::Position")) return position(*node);
   if (node->is("tenon::DimValue")) return dim_value(*node);
   if (makes_codes(*node)) return dequantize_tile(b_, codes(id), body_.value(id).dtype);
-  if (divides_by_sum(*node)) return b_.mul(number(node->input(0)), reciprocal(node->input(1)));
+  if (divides_by_sum(*node)) return b_.mul({number(node->input(0)), reciprocal(node->input(1))});
   return emit_pointwise(b_, body_, *node, operands(*node));
 }
 
@@ -209,12 +209,12 @@ codegen::Access Values::scratch_access(ir::ValueId id, bool lanes) {
   Tile place = b_.index(0);
   for (int axis : schedule_.reduced_axes) {
     if (schedule_.is_vector(axis)) continue;
-    place = b_.add(b_.mul(place, writer_.index(problem_.domain[axis])), places_.coordinate(axis));
+    place = b_.add({b_.mul(place, writer_.index(problem_.domain[axis])), places_.coordinate(axis)});
   }
   if (vector_reduced) {
     const Dim padded = ceil_div(schedule_.vector_size, Dim(schedule_.lanes)) * Dim(schedule_.lanes);
-    place =
-        b_.add(b_.mul(place, b_.index(padded.value())), places_.coordinate(schedule_.vector_axis));
+    place = b_.add(
+        {b_.mul(place, b_.index(padded.value())), places_.coordinate(schedule_.vector_axis)});
   } else {
     place = b_.mul(place, b_.index(schedule_.lanes));
   }

@@ -36,12 +36,12 @@ int ApartSides::units_of_load() const {
 Tile ApartSides::offsets(const Side& side) {
   const std::vector<int> shape = {kFragmentThreads, 1};
   const auto number = [&](int64_t value) { return b_.integer_constant(DType::kI32, value, shape); };
-  const Tile pair = b_.div(b_.iota(DType::kI32, shape, 0), number(4));
+  const Tile pair = b_.div({b_.iota(DType::kI32, shape, 0), number(4)});
   const int of_group = kRowPairs / groups_;
   const Tile own = b_.rem(pair, number(of_group));
   Tile word = own;
   if (side.kind == Side::Kind::kColumn) {  // in the order of the rows
-    word = b_.add(own, b_.mul(b_.div(own, number(kRowsApart)), number(kRowsApart)));
+    word = b_.add(own, b_.mul({b_.div(own, number(kRowsApart)), number(kRowsApart)}));
   } else if (side.words_of_pair() > 0) {
     word = b_.mul(own, number(side.words_of_pair()));
   } else {
@@ -56,14 +56,14 @@ ValueId ApartSides::first_block(ValueId step, int load) {
   if (is_constant()) return b_.index(0);
   if (units_of_load() > units_) return b_.div(step, b_.index(units_of_load() / units_));
   const int64_t blocks = std::max(1, groups_ / steps_of_block());  // of a load
-  return b_.add(b_.mul(step, b_.index(blocks * loads())), b_.index(blocks * load));
+  return b_.add({b_.mul(step, b_.index(blocks * loads())), b_.index(blocks * load)});
 }
 
 std::vector<Tile> ApartSides::load(const Rows& rows, ValueId step) {
   const int64_t blocks = layout_.blocks();
   std::vector<Tile> words;
   for (int load = 0; load < loads(); ++load) {
-    const ValueId run = b_.add(b_.mul(rows.row_unit, b_.index(blocks)), first_block(step, load));
+    const ValueId run = b_.add({b_.mul(rows.row_unit, b_.index(blocks)), first_block(step, load)});
     const ValueId first = b_.mul(run, b_.index(layout_.side_words()));
     const auto gather = [&](const Side& side, Tile at, int64_t begin) {
       const ValueId own = b_.add(first, b_.mul(rows.warp, b_.index(side.words_of_warp())));

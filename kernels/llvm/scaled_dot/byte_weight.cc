@@ -37,7 +37,7 @@ ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bo
 std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k) const {
   const int count = 4 * layout.columns;
   const auto number = [&](int64_t value) { return b.integer_constant(DType::kU8, value, {count}); };
-  const ValueId line = b.div(b.add(b.mul(panel, b.index(layout.k)), k), b.index(k_per_load()));
+  const ValueId line = b.div({b.add(b.mul(panel, b.index(layout.k)), k), b.index(k_per_load())});
   const ValueId first = b.mul(line, b.index(count)), ahead = b.add(first, b.index(kBytesAhead));
   for (int at = 0; at < count; at += 64) b.prefetch(bytes, b.add(ahead, b.index(at)));
   const ValueId raw = b.load({bytes, first}, {count});

@@ -27,10 +27,10 @@ Tile gather_numbers(codegen::Builder& b, ValueId buffer, DType dtype, Tile eleme
   const std::vector<int> shape = b.type(elements).shape;
   const auto number = [&](int64_t value) { return b.integer_constant(DType::kI64, value, shape); };
   const Tile byte = b.div(elements, number(8 / bits));
-  const Tile shift = b.mul(b.rem(elements, number(8 / bits)), number(bits));
+  const Tile shift = b.mul({b.rem(elements, number(8 / bits)), number(bits)});
   const Tile raw = b.gather(buffer, b.index(0), byte, mask);
-  const Tile code = b.binary(Fn::kAnd, b.binary(Fn::kShiftRight, raw, b.cast(shift, DType::kU8)),
-                             b.integer_constant(DType::kU8, (1 << bits) - 1, shape));
+  const Tile code = b.binary(Fn::kAnd, {b.binary(Fn::kShiftRight, raw, b.cast(shift, DType::kU8)),
+                                        b.integer_constant(DType::kU8, (1 << bits) - 1, shape)});
   return dequantize_tile(b, code, dtype);
 }
 
@@ -133,14 +133,14 @@ BufferArgument dense_rows(const ir::Graph& graph, const ScaledDotProblem& proble
 
   const ValueId row = b.task();
   const ValueId k = writer.index(problem.k), m = writer.index(problem.m);
-  b.loop(b.index(0), k, b.index(lanes), {}, [&](ValueId first, auto) {
+  b.loop({b.index(0), k, b.index(lanes)}, {}, [&](ValueId first, auto) {
     const ValueId left = b.sub(k, first);
-    const Tile column = b.add(splat_index(b, first, lanes), b.iota(DType::kI64, {lanes}, 0));
+    const Tile column = b.add({splat_index(b, first, lanes), b.iota(DType::kI64, {lanes}, 0)});
     const Tile mask = b.compare(Fn::kLess, column, splat_index(b, k, lanes));
     Tile element = b.add(splat_index(b, b.mul(row, k), lanes), column);
     if (dot.a_k_first) {
-      const ValueId base = b.add(b.mul(b.div(row, m), b.mul(k, m)), b.rem(row, m));
-      element = b.add(splat_index(b, base, lanes), b.mul(column, splat_index(b, m, lanes)));
+      const ValueId base = b.add({b.mul({b.div(row, m), b.mul(k, m)}), b.rem(row, m)});
+      element = b.add({splat_index(b, base, lanes), b.mul(column, splat_index(b, m, lanes))});
     }
     const Tile unscaled = gather_f32(b, a, problem.a_type, element, mask);
     const Tile value = scales.apply(b, unscaled, row, writer.index(blocks), column, mask);
@@ -164,10 +164,10 @@ BufferArgument spread_rows(const ScaledDotProblem& problem, BufferArgument a, co
   codegen::Builder& b = writer.builder;
   const ValueId from = writer.buffer("a", DType::kF32, a);
   const ValueId to = writer.buffer("rows", DType::kF32, target);
-  const ValueId source = b.mul(b.task(), b.index(k));
-  const ValueId goal = b.mul(b.task(), b.index(distance));
-  b.loop(b.index(0), b.index(k), b.index(kLanes), {}, [&](ValueId at, auto) {
-    b.store({to, b.add(goal, at)}, b.load({from, b.add(source, at)}, {kLanes}));
+  const ValueId source = b.mul({b.task(), b.index(k)});
+  const ValueId goal = b.mul({b.task(), b.index(distance)});
+  b.loop({b.index(0), b.index(k), b.index(kLanes)}, {}, [&](ValueId at, auto) {
+    b.store({{to, b.add(goal, at)}, b.load({from, b.add(source, at)}, {kLanes})});
     return std::vector<ValueId>{};
   });
   lowered.launches.push_back(writer.finish(problem.rows * several, k / 8));
@@ -184,10 +184,10 @@ BufferArgument interleave_rows(const ScaledDotProblem& problem, BufferArgument a
   const ValueId from = writer.buffer("a", DType::kF32, a);
   const ValueId to = writer.buffer("rows", DType::kF32, target);
   writer.declare(problem.rows);
-  const ValueId first = b.mul(b.task(), b.index(group));
-  const ValueId last = b.sub(writer.index(problem.rows), b.index(1));
-  b.loop(b.index(0), b.index(k), b.index(group), {}, [&](ValueId at, auto) {
-    const ValueId goal = b.add(b.mul(first, b.index(k)), b.mul(at, b.index(group)));
+  const ValueId first = b.mul({b.task(), b.index(group)});
+  const ValueId last = b.sub({writer.index(problem.rows), b.index(1)});
+  b.loop({b.index(0), b.index(k), b.index(group)}, {}, [&](ValueId at, auto) {
+    const ValueId goal = b.add({b.mul(first, b.index(k)), b.mul(at, b.index(group))});
     for (int i = 0; i < group; ++i) {
       // Nobody reads rows past the last one.
       const ValueId row = b.min(b.add(first, b.index(i)), last);
@@ -212,7 +212,7 @@ Launch split_rows(const ScaledDotProblem& problem, int terms, BufferArgument roo
   const ValueId x = writer.buffer("x", problem.a_type, BufferArgument::value(problem.dot.a));
   const ValueId out = writer.buffer("terms", DType::kBF16, room);
   writer.declare(elements);
-  const ValueId first = b.mul(b.task(), b.index(kSplitElements));
+  const ValueId first = b.mul({b.task(), b.index(kSplitElements)});
   const ValueId left = b.sub(writer.index(elements), first);
   const Tile numbers = b.load({x, first, {}, {left}}, {kSplitElements});
   ValueId matrix = b.index(0);

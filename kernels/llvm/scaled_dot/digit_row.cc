@@ -35,19 +35,20 @@ class DigitRowWriter {
     const int width = static_cast<int>(unit);
     const Tile x = b_.load({from_, at}, {width});
     const Tile power = power_below(b_.reduce(Fn::kMax, b_.unary(Fn::kAbs, x), 0));
-    const Tile scale = b_.mul(b_.bitcast(b_.sub(power, bits(kBitsBelowLargest)), DType::kF32),
-                              b_.constant(DType::kF32, factor));
+    const Tile scale = b_.mul({b_.bitcast(b_.sub(power, bits(kBitsBelowLargest)), DType::kF32),
+                               b_.constant(DType::kF32, factor)});
     // 0 times what is not finite is NaN.
     const Tile nothing = b_.reduce(Fn::kAdd, b_.mul(x, b_.constant(DType::kF32, 0, {width})), 0);
     b_.store({scales_, number}, b_.add(scale, nothing));
-    const Tile inverse = b_.add(b_.sub(bits(2 * 127), power), bits(kBitsBelowLargest));
+    const Tile inverse = b_.add({b_.sub(bits(2 * 127), power), bits(kBitsBelowLargest)});
     inverse_ = b_.bitcast(inverse, DType::kF32);
     if (!split_eights) return write({from_, at}, at, {}, {width});
     const std::vector<int> half = {width / 8, 4};
     const std::vector<ValueId> spread = {b_.index(8), b_.index(2)};
     const std::vector<ValueId> packed = {b_.index(8), b_.index(1)};
     write({from_, at, spread}, at, packed, half);
-    write({from_, b_.add(at, b_.index(1)), spread}, b_.add(at, b_.index(4)), packed, half);
+    const codegen::Access second{from_, b_.add(at, b_.index(1)), spread};
+    write(second, b_.add(at, b_.index(4)), packed, half);
   }
 
  private:
@@ -56,8 +57,8 @@ class DigitRowWriter {
   // The exponent bits of the power of two below `largest`, which is taken as 2^-96 at least.
   Tile power_below(Tile largest) {
     const Tile enough = b_.binary(Fn::kMax, largest, b_.constant(DType::kF32, 0x1p-96));
-    return b_.binary(Fn::kAnd, b_.bitcast(enough, DType::kI32),
-                     b_.integer_constant(DType::kI32, power_bits(255)));
+    return b_.binary(Fn::kAnd, {b_.bitcast(enough, DType::kI32),
+                                b_.integer_constant(DType::kI32, power_bits(255))});
   }
 
   void write(const codegen::Access& source, ValueId to, const std::vector<ValueId>& strides,
@@ -65,10 +66,10 @@ class DigitRowWriter {
     const auto number = [&](int64_t value) {
       return b_.integer_constant(DType::kI32, value, shape);
     };
-    const Tile scaled = b_.mul(b_.load(source, shape), b_.splat(inverse_, shape));
+    const Tile scaled = b_.mul({b_.load(source, shape), b_.splat(inverse_, shape)});
     Tile word = b_.cast(b_.unary(Fn::kRound, scaled), DType::kI32);
     if (digit_type_ == DType::kI8) {
-      word = b_.binary(Fn::kXor, b_.add(word, number(kCarries)), number(kCarries));
+      word = b_.binary(Fn::kXor, {b_.add(word, number(kCarries)), number(kCarries)});
     } else {
       word = b_.binary(Fn::kXor, word, number(kTopSign));
     }
@@ -99,8 +100,8 @@ DigitRow digit_row(const ScaledDotProblem& problem, BufferArgument a, const Dim&
   Builder& b = writer.builder;
   DigitRowWriter digits(writer, a, row, k, digit_type);
   const int64_t units_per_task = std::max<int64_t>(1, kPerTask / unit);
-  const ValueId first = b.mul(b.task(), b.index(units_per_task));
-  const ValueId last = b.min(b.add(first, b.index(units_per_task)), b.index(units));
+  const ValueId first = b.mul({b.task(), b.index(units_per_task)});
+  const ValueId last = b.min({b.add(first, b.index(units_per_task)), b.index(units)});
   b.loop(first, last, b.index(1), {}, [&](ValueId number, auto) {
     digits.write_unit(number, unit, split_eights, factor);
     return std::vector<ValueId>{};

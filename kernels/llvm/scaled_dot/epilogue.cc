@@ -235,8 +235,8 @@ Tile Epilogue::gather_rows(const Operand& operand, const Place& place) {
   const auto everywhere = [&](ValueId index) {
     return b_.splat(b_.from_index(index, DType::kI64), shape_);
   };
-  Tile row = b_.add(everywhere(place.row), b_.iota(DType::kI64, shape_, 0));
-  const Tile column = b_.add(everywhere(place.column), b_.iota(DType::kI64, shape_, 1));
+  Tile row = b_.add({everywhere(place.row), b_.iota(DType::kI64, shape_, 0)});
+  const Tile column = b_.add({everywhere(place.column), b_.iota(DType::kI64, shape_, 1)});
   Tile inside = kNone;
   const auto require = [&](Tile numbers, ValueId first, ValueId left) {
     if (left == kNone) return;

@@ -56,7 +56,7 @@ Tile FragmentReader::shared_words(const Words& at) {
     return b_.reshape(rows, shape);
   };
   const Tile words = at.loaded.empty() ? read() : at.loaded[0];
-  const Tile second = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(4));
+  const Tile second = b_.binary(Fn::kAnd, {b_.iota(DType::kU32, shape, 0), number(4)});
   return b_.binary(Fn::kShiftRight, words, b_.mul(second, number(2)));
 }
 
@@ -74,7 +74,7 @@ Tile FragmentReader::moved(Tile words, std::span<const BitMove> moves, uint16_t 
   Tile out = kNone;
   for (const BitMove& move : moves) {
     const Tile moved =
-        b_.binary(Fn::kAnd, shifted(words, move.shift), in_both_halves(move.mask, words));
+        b_.binary(Fn::kAnd, {shifted(words, move.shift), in_both_halves(move.mask, words)});
     out = out == kNone ? moved : b_.binary(Fn::kOr, out, moved);
   }
   if (magic != 0) out = b_.binary(Fn::kOr, out, in_both_halves(magic, words));
@@ -101,9 +101,10 @@ std::array<Tile, 2> FragmentReader::both_pairs(Tile words, const PairRule& rule,
   const auto covered = static_cast<uint16_t>(rule.moves[0].mask | rule.moves[0].mask >> distance);
   const auto rest = static_cast<uint16_t>(~covered);
   const auto bits = [&](size_t move, uint16_t mask) {
-    return b_.binary(Fn::kAnd, shifted(words, rule.moves[move].shift), in_both_halves(mask, words));
+    return b_.binary(Fn::kAnd,
+                     {shifted(words, rule.moves[move].shift), in_both_halves(mask, words)});
   };
-  const Tile together = b_.binary(Fn::kOr, bits(0, covered), bits(1, rest));
+  const Tile together = b_.binary(Fn::kOr, {bits(0, covered), bits(1, rest)});
   const auto all = static_cast<uint16_t>(rule.moves[0].mask | rule.moves[1].mask);
   return {moved(together, std::array{BitMove{0, all}}, rule.magic),
           moved(together, std::array{BitMove{distance, all}}, rule.magic)};
@@ -185,7 +186,7 @@ Tile FragmentReader::scales(const Words& at, int row_half) {
 // In f32, and rounded once.
 Tile FragmentReader::shifted(Tile elements, Tile zero, Tile scale) {
   const auto number = [&](Tile tile) { return b_.cast(tile, DType::kF32); };
-  const Tile distance = b_.sub(number(elements), number(zero));
+  const Tile distance = b_.sub({number(elements), number(zero)});
   return b_.cast(b_.mul(distance, number(scale)), layout_.operand);
 }
 
@@ -252,9 +253,9 @@ Tile FragmentReader::lane_words(std::span<const FragmentPlaces> units, int word)
   if (units.size() == 2) {
     const std::vector<int> shape = {kFragmentThreads, 1};
     const auto number = [&](int value) { return b_.integer_constant(DType::kU32, value, shape); };
-    const Tile odd = b_.binary(Fn::kAnd, b_.iota(DType::kU32, shape, 0), number(1));
-    return b_.select(b_.compare(Fn::kEqual, odd, number(0)), row_words(first, layout_.scale, word),
-                     row_words(second, layout_.scale, word));
+    const Tile odd = b_.binary(Fn::kAnd, {b_.iota(DType::kU32, shape, 0), number(1)});
+    return b_.select({b_.compare(Fn::kEqual, odd, number(0)), row_words(first, layout_.scale, word),
+                      row_words(second, layout_.scale, word)});
   }
   const Tile rows = b_.read(first.ring, stage_, {kRowPairs, 4}, b_.index(first.first + word),
                             {layout_.scale.words_of_pair(), second.first - first.first});

@@ -47,7 +47,7 @@ ValueId row_offset(LaunchWriter& writer, const GemmPlan& plan, ValueId row, Valu
   if (plan.interleave == 0) return b.add(b.mul(row, distance), k);
   const ValueId within = b.rem(row, b.index(plan.interleave));
   const ValueId first = b.mul(b.sub(row, within), distance);
-  return b.add(first, b.mul(b.add(k, within), b.index(plan.interleave)));
+  return b.add(first, b.mul({b.add(k, within), b.index(plan.interleave)}));
 }
 
 // sums[row … row+height) += a x panel
@@ -72,8 +72,8 @@ void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, con
   ValueId acc = b.load(sums_at, {height, columns});
   const bool whole = plan.k.is_constant() && plan.k.value() % step == 0 && plan.k_block % step == 0;
   const ValueId even =
-      whole ? block.count : b.mul(b.div(block.count, b.index(step)), b.index(step));
-  acc = b.loop(b.index(0), even, b.index(step), {acc}, [&](ValueId at, auto carried) {
+      whole ? block.count : b.mul({b.div(block.count, b.index(step)), b.index(step)});
+  acc = b.loop({b.index(0), even, b.index(step)}, {acc}, [&](ValueId at, auto carried) {
     return std::vector<ValueId>{trip(at, carried[0], step)};
   })[0];
   if (!whole) {
@@ -97,13 +97,13 @@ ValueId even_row_block(Builder& b, const GemmPlan& plan, ValueId rows, ValueId b
 ValueId panels_at_once(Builder& b, const GemmPlan& plan, ValueId rows, ValueId panels) {
   if (plan.group == 1 || !plan.streams_few_rows) return panels;
   const int64_t few = kStreamedTiles * plan.tile.heights.front();
-  const ValueId more = b.div(b.sub(rows, b.index(1)), b.index(few));
-  return b.max(b.index(1), b.min(b.mul(more, panels), panels));
+  const ValueId more = b.div({b.sub(rows, b.index(1)), b.index(few)});
+  return b.max({b.index(1), b.min(b.mul(more, panels), panels)});
 }
 
 // totals += sums, sums = 0
 void add_to_totals(Builder& b, int columns, ValueId rows, ValueId sums, ValueId totals) {
-  b.loop(b.index(0), rows, b.index(1), {}, [&](ValueId row, auto) {
+  b.loop({b.index(0), rows, b.index(1)}, {}, [&](ValueId row, auto) {
     const codegen::Access at{sums, b.mul(row, b.index(columns))};
     const codegen::Access total_at{totals, at.offset};
     const ValueId block = b.cast(b.load(at, {columns}), DType::kI32);
@@ -131,7 +131,7 @@ class Gemm {
     panels_ = count_panels();
     clear();
     const ValueId distance = writer_.index(plan_.row_distance);
-    a_first_ = b_.add(hooks_.a_offset({batch_, first_panel_}), b_.mul(first_row_, distance));
+    a_first_ = b_.add({hooks_.a_offset({batch_, first_panel_}), b_.mul(first_row_, distance)});
     const ValueId at_once = panels_at_once(b_, plan_, rows_, panels_);
     if (at_once == panels_) {
       multiply(b_.index(0), panels_);
@@ -149,7 +149,7 @@ class Gemm {
 
   ValueId count_panels() {
     if (one_panel()) return b_.index(1);
-    return b_.min(b_.index(plan_.group), b_.sub(writer_.index(plan_.panels()), first_panel_));
+    return b_.min({b_.index(plan_.group), b_.sub(writer_.index(plan_.panels()), first_panel_)});
   }
 
   void locate() {
@@ -161,7 +161,7 @@ class Gemm {
     const ValueId even_rows = even_row_block(b_, plan_, all_rows, blocks);
     first_row_ = b_.mul(b_.rem(block_number, blocks), even_rows);
     rows_ = b_.min(even_rows, b_.sub(all_rows, first_row_));
-    first_panel_ = b_.mul(b_.rem(b_.task(), groups), b_.index(plan_.group));
+    first_panel_ = b_.mul({b_.rem(b_.task(), groups), b_.index(plan_.group)});
   }
 
   // body(panel's number, its first row in sums)
@@ -169,19 +169,20 @@ class Gemm {
   void each_panel(ValueId begin, ValueId end, const PanelBody& body) {
     if (one_panel()) return body({batch_, first_panel_}, b_.index(0));
     b_.loop(begin, end, b_.index(1), {}, [&](ValueId i, auto) {
-      body({batch_, b_.add(first_panel_, i)}, b_.mul(i, b_.index(plan_.row_block)));
+      const GemmTask panel{batch_, b_.add(first_panel_, i)};
+      body(panel, b_.mul(i, b_.index(plan_.row_block)));
       return Nothing{};
     });
   }
 
   // Where row `row` of a panel's sums lies.
   ValueId line(ValueId first_sum, ValueId row) {
-    return b_.mul(b_.add(first_sum, row), b_.index(columns_));
+    return b_.mul({b_.add(first_sum, row), b_.index(columns_)});
   }
 
   void clear() {
     each_panel(b_.index(0), panels_, [&](const GemmTask&, ValueId first_sum) {
-      b_.loop(b_.index(0), rows_, b_.index(1), {}, [&](ValueId row, auto) {
+      b_.loop({b_.index(0), rows_, b_.index(1)}, {}, [&](ValueId row, auto) {
         const ValueId at = line(first_sum, row);
         b_.store({sums_, at}, b_.constant(DType::kF32, 0, {columns_}));
         if (plan_.integer) b_.store({totals_, at}, b_.integer_constant(DType::kI32, 0, {columns_}));

@@ -64,7 +64,7 @@ class Int8Gemm {
     clear_sums(b_, sums_, columns_, task_.rows);
     for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
       const ValueId units = b_.div(count, b_.index(unit_));
-      b_.loop(b_.index(0), units, b_.index(chain_), {}, [&](ValueId u, auto) {
+      b_.loop({b_.index(0), units, b_.index(chain_)}, {}, [&](ValueId u, auto) {
         prepare_units(kc, u);
         return Nothing{};
       });
@@ -91,8 +91,9 @@ class Int8Gemm {
   // Byte group `group` (four k) of the panel, and where it begins.
   std::pair<ValueId, ValueId> group_at(ValueId kc, ValueId group) {
     if (needs_dequantizing()) return {bytes_, b_.mul(group, b_.index(4 * columns_))};
-    const ValueId first = b_.div(b_.add(b_.mul(task_.panel, b_.index(layout_.k)), kc), b_.index(4));
-    return {buffers_.weight_bytes, b_.mul(b_.add(first, group), b_.index(4 * columns_))};
+    const ValueId first =
+        b_.div({b_.add(b_.mul(task_.panel, b_.index(layout_.k)), kc), b_.index(4)});
+    return {buffers_.weight_bytes, b_.mul({b_.add(first, group), b_.index(4 * columns_)})};
   }
 
   Tile load_group(ValueId kc, ValueId group) {
@@ -107,7 +108,8 @@ class Int8Gemm {
   void prepare_units(ValueId kc, ValueId u) {
     std::vector<Tile> scales, sums;
     for (int64_t i = 0; i < chain_; ++i) {
-      const ValueId first = b_.mul(b_.add(u, b_.index(i)), b_.index(unit_));  // k within the block
+      const ValueId first =
+          b_.mul({b_.add(u, b_.index(i)), b_.index(unit_)});  // k within the block
       if (needs_dequantizing()) dequantize_unit(kc, first);
       if (has_excess()) sums.push_back(sum_unit(kc, first));
       scales.push_back(load_scale(kc, first));
@@ -115,16 +117,16 @@ class Int8Gemm {
     if (has_excess()) store_starts(u, sums);
     store_offsets(u, scales, sums);
     if (!has_zeros()) return;
-    const ValueId block = b_.div(b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block));
+    const ValueId block = b_.div({b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block)});
     const Tile zero = weight_.load_zero(b_, task_.panel, block);
-    b_.store({zeros_, line(u)}, b_.mul(zero, b_.unary(Fn::kNeg, scales[0])));
+    b_.store({{zeros_, line(u)}, b_.mul(zero, b_.unary(Fn::kNeg, scales[0]))});
   }
 
   Tile load_scale(ValueId kc, ValueId first) {
     const double worth = int8_byte_scale(layout_.element) / byte_factor();
     const Tile byte = b_.constant(DType::kF32, worth, {columns_});
     if (layout_.scale_type == DType::kUndefined) return byte;
-    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
+    const ValueId block = b_.div({b_.add(kc, first), b_.index(layout_.block)});
     const Tile scale = b_.mul(weight_.load_scale(b_, task_.panel, block), byte);
     return layout_.scale_type == DType::kF32 ? scale_under_bias(b_, scale) : scale;
   }
@@ -139,8 +141,8 @@ class Int8Gemm {
     offsets_ = b_.alloc(DType::kF32, chains * rows * columns_);
     starts_ = b_.alloc(DType::kI32, (has_excess() ? chains : 2 * rows) * columns_);
     if (has_excess()) return;  // each chain has a start of its own
-    b_.loop(b_.index(0), b_.index(2 * rows), b_.index(1), {}, [&](ValueId row, auto) {
-      b_.store({starts_, line(row)}, bias_bits());
+    b_.loop({b_.index(0), b_.index(2 * rows), b_.index(1)}, {}, [&](ValueId row, auto) {
+      b_.store({{starts_, line(row)}, bias_bits()});
       return Nothing{};
     });
   }
@@ -154,7 +156,7 @@ class Int8Gemm {
     Tile all = sums[0];
     for (size_t i = 1; i < sums.size(); ++i) all = b_.add(all, sums[i]);
     const Tile excess = b_.mul(all, b_.integer_constant(DType::kI32, 128, {columns_}));
-    b_.store({starts_, line(b_.div(u, b_.index(chain_)))}, b_.sub(bias_bits(), excess));
+    b_.store({{starts_, line(b_.div(u, b_.index(chain_)))}, b_.sub(bias_bits(), excess)});
   }
 
   // What scaling the bias gives too much, negated. An accumulator goes on from unit to unit of a
@@ -167,7 +169,7 @@ class Int8Gemm {
     Tile offset = b_.constant(DType::kF32, 0, {columns_});
     for (size_t i = 1; i < sums.size(); ++i) {
       const Tile excess =
-          b_.mul(b_.cast(sums[i], DType::kF32), b_.constant(DType::kF32, 128, {columns_}));
+          b_.mul({b_.cast(sums[i], DType::kF32), b_.constant(DType::kF32, 128, {columns_})});
       offset = b_.fma(excess, b_.sub(scales[0], scales[i]), offset);
     }
     offset = b_.fma(scales[0], b_.constant(DType::kF32, -bias, {columns_}), offset);
@@ -186,14 +188,14 @@ class Int8Gemm {
   ValueId copy_line(ValueId number, size_t r) {
     const auto rows = static_cast<int64_t>(copies());
     const auto row = static_cast<int64_t>(r) % rows;
-    return line(b_.add(b_.mul(number, b_.index(rows)), b_.index(row)));
+    return line(b_.add({b_.mul(number, b_.index(rows)), b_.index(row)}));
   }
 
   // The sum of a unit's bytes.
   Tile sum_unit(ValueId kc, ValueId first) {
     const Tile ones = b_.integer_constant(DType::kU8, 1, {1, 4});
     Tile sum = b_.integer_constant(DType::kI32, 0, {1, columns_});
-    sum = b_.loop(b_.index(0), b_.index(unit_ / 4), b_.index(1), {sum},
+    sum = b_.loop({b_.index(0), b_.index(unit_ / 4), b_.index(1)}, {sum},
                   [&](ValueId g, auto carried) -> std::vector<ValueId> {
                     const ValueId group = b_.add(b_.div(first, b_.index(4)), g);
                     return {b_.dot_i8(carried[0], ones, load_group(kc, group))};
@@ -203,11 +205,11 @@ class Int8Gemm {
 
   void dequantize_unit(ValueId kc, ValueId first) {
     const int64_t step = weight_bytes_.k_per_load();
-    b_.loop(b_.index(0), b_.index(unit_), b_.index(step), {}, [&](ValueId k, auto) {
+    b_.loop({b_.index(0), b_.index(unit_), b_.index(step)}, {}, [&](ValueId k, auto) {
       const ValueId at = b_.add(first, k);
       const std::vector<Tile> groups = weight_bytes_.load(b_, task_.panel, b_.add(kc, at));
       for (size_t i = 0; i < groups.size(); ++i) {
-        const ValueId group = b_.add(b_.div(at, b_.index(4)), b_.index(static_cast<int64_t>(i)));
+        const ValueId group = b_.add({b_.div(at, b_.index(4)), b_.index(static_cast<int64_t>(i))});
         const ValueId to = b_.mul(group, b_.index(4 * columns_));
         b_.store({bytes_, to}, b_.reshape(groups[i], {4 * columns_}));
       }
@@ -226,7 +228,7 @@ class Int8Gemm {
     };
     std::vector<Tile> sums;
     for (int r = 0; r < height; ++r) sums.push_back(b_.load(sums_at(r), {columns_}));
-    sums = b_.loop(b_.index(0), units, b_.index(chain_), sums, [&](ValueId u, auto carried) {
+    sums = b_.loop({b_.index(0), units, b_.index(chain_)}, sums, [&](ValueId u, auto carried) {
       return add_chain({b_.add(task_.first_row, row), kc, u}, {carried.begin(), carried.end()});
     });
     for (int r = 0; r < height; ++r) b_.store(sums_at(r), sums[static_cast<size_t>(r)]);
@@ -262,7 +264,7 @@ class Int8Gemm {
   // acc += unit i of the chain
   void multiply_unit(const Chain& at, int64_t i, std::vector<Tile>& acc) {
     const int wide = codes_at_once();
-    const ValueId groups = b_.mul(b_.add(at.u, b_.index(i)), b_.index(unit_ / 4));
+    const ValueId groups = b_.mul({b_.add(at.u, b_.index(i)), b_.index(unit_ / 4)});
     std::vector<Tile> codes(acc.size());
     for (int64_t g = 0; g < unit_ / 4; ++g) {
       const Tile bytes = load_group(at.kc, b_.add(groups, b_.index(g)));
@@ -274,7 +276,7 @@ class Int8Gemm {
   }
 
   Tile load_codes(const Chain& at, size_t r, int64_t first) {
-    const ValueId k = b_.add(at.kc, b_.add(b_.mul(at.u, b_.index(unit_)), b_.index(first)));
+    const ValueId k = b_.add(at.kc, b_.add({b_.mul(at.u, b_.index(unit_)), b_.index(first)}));
     const ValueId row = b_.add(at.row, b_.index(static_cast<int64_t>(r)));
     const ValueId from = b_.add(b_.mul(row, b_.index(layout_.k)), k);
     return b_.load({buffers_.codes, from}, {1, codes_at_once()});

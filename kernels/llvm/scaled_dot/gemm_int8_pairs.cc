@@ -44,13 +44,13 @@ class PairedInt8Gemm {
   void emit(Epilogue& epilogue) {
     task_ = locate_panel_task(writer_, layout_.panels, plan_.row_block, plan_.rows);
     first_pair_ = b_.div(task_.first_row, b_.index(2));
-    const ValueId pairs = b_.div(b_.add(task_.rows, b_.index(1)), b_.index(2));
+    const ValueId pairs = b_.div({b_.add(task_.rows, b_.index(1)), b_.index(2)});
     allocate();
     epilogue.begin();
     clear_sums(b_, sums_, 2 * columns_, pairs);
     for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
       const ValueId units = b_.div(count, b_.index(unit_));
-      b_.loop(b_.index(0), units, b_.index(chain_), {}, [&](ValueId u, auto) {
+      b_.loop({b_.index(0), units, b_.index(chain_)}, {}, [&](ValueId u, auto) {
         prepare_units(kc, u);
         return Nothing{};
       });
@@ -72,7 +72,7 @@ class PairedInt8Gemm {
   ValueId line(ValueId number) { return b_.mul(number, b_.index(2 * columns_)); }
   // Tile `p`'s copy of a line: accumulators begin by loads, as in Int8Gemm.
   ValueId copy_line(ValueId number, int p) {
-    return line(b_.add(b_.mul(number, b_.index(tallest_)), b_.index(p)));
+    return line(b_.add({b_.mul(number, b_.index(tallest_)), b_.index(p)}));
   }
 
   void allocate() {
@@ -89,9 +89,9 @@ class PairedInt8Gemm {
     const int64_t starts = 2 * tallest_ * kStrip;
     starts_ = b_.alloc(DType::kI32, starts * kSquare);
     const int64_t bits = kBiasBaseBits + kChainRange;
-    b_.loop(b_.index(0), b_.index(starts), b_.index(1), {}, [&](ValueId i, auto) {
-      b_.store({starts_, b_.mul(i, b_.index(kSquare))},
-               b_.integer_constant(DType::kI32, bits, {kSquare}));
+    b_.loop({b_.index(0), b_.index(starts), b_.index(1)}, {}, [&](ValueId i, auto) {
+      b_.store({{starts_, b_.mul(i, b_.index(kSquare))},
+                b_.integer_constant(DType::kI32, bits, {kSquare})});
       return Nothing{};
     });
   }
@@ -101,7 +101,8 @@ class PairedInt8Gemm {
   void prepare_units(ValueId kc, ValueId u) {
     std::vector<Tile> scales;
     for (int64_t i = 0; i < chain_; ++i) {
-      const ValueId first = b_.mul(b_.add(u, b_.index(i)), b_.index(unit_));  // k within the block
+      const ValueId first =
+          b_.mul({b_.add(u, b_.index(i)), b_.index(unit_)});  // k within the block
       dequantize_unit(kc, first);
       scales.push_back(load_scale(kc, first));
     }
@@ -110,12 +111,13 @@ class PairedInt8Gemm {
       const auto at = static_cast<size_t>(i);
       // Of sums that run on: the difference to what the next unit counts them with.
       const Tile factor = i + 1 < chain_ ? b_.sub(scales[at], scales[at + 1]) : scales[at];
-      b_.store({scales_, line(b_.add(u, b_.index(i)))}, for_two_rows(factor));
+      b_.store({{scales_, line(b_.add(u, b_.index(i)))}, for_two_rows(factor)});
     }
     if (!has_zeros()) return;
-    const ValueId block = b_.div(b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block));
+    const ValueId block = b_.div({b_.add(kc, b_.mul(u, b_.index(unit_))), b_.index(layout_.block)});
     const Tile zero = weight_.load_zero(b_, task_.panel, block);
-    b_.store({zeros_, line(u)}, for_two_rows(b_.mul(zero, b_.unary(codegen::Fn::kNeg, scales[0]))));
+    b_.store(
+        {{zeros_, line(u)}, for_two_rows(b_.mul(zero, b_.unary(codegen::Fn::kNeg, scales[0])))});
   }
 
   // What scaling the bias gives too much, negated: a copy for each tile.
@@ -123,7 +125,7 @@ class PairedInt8Gemm {
     const auto bias = static_cast<double>(kBiasBase + kChainRange);
     const Tile offset = b_.mul(scale, b_.constant(DType::kF32, -bias, {columns_}));
     for (int p = 0; p < tallest_; ++p) {
-      b_.store({offsets_, copy_line(chain, p)}, for_two_rows(offset));
+      b_.store({{offsets_, copy_line(chain, p)}, for_two_rows(offset)});
     }
   }
 
@@ -138,19 +140,19 @@ class PairedInt8Gemm {
     const double worth = int8_byte_scale(layout_.element) / byte_factor();
     const Tile byte = b_.constant(DType::kF32, worth, {columns_});
     if (layout_.scale_type == DType::kUndefined) return byte;
-    const ValueId block = b_.div(b_.add(kc, first), b_.index(layout_.block));
+    const ValueId block = b_.div({b_.add(kc, first), b_.index(layout_.block)});
     return b_.mul(weight_.load_scale(b_, task_.panel, block), byte);
   }
 
   void dequantize_unit(ValueId kc, ValueId first) {
-    b_.loop(b_.index(0), b_.index(unit_), b_.index(kEight), {}, [&](ValueId k, auto) {
+    b_.loop({b_.index(0), b_.index(unit_), b_.index(kEight)}, {}, [&](ValueId k, auto) {
       const ValueId at = b_.add(first, k);
       std::vector<Tile> fours = weight_bytes_.load(b_, task_.panel, b_.add(kc, at));
       if (fours.size() == 1) {
-        const ValueId second = b_.add(b_.add(kc, at), b_.index(4));
+        const ValueId second = b_.add({b_.add(kc, at), b_.index(4)});
         fours.push_back(weight_bytes_.load(b_, task_.panel, second)[0]);
       }
-      b_.store({bytes_, b_.mul(at, b_.index(columns_))}, by_eights(fours));
+      b_.store({{bytes_, b_.mul(at, b_.index(columns_))}, by_eights(fours)});
       return Nothing{};
     });
   }
@@ -170,7 +172,7 @@ class PairedInt8Gemm {
     for (int& height : heights) height /= 2;  // pairs of rows
     for_micro_tiles(b_, heights, pairs, [&](ValueId pair, int height) {
       const ValueId strips = b_.index(columns_ / (2 * kStrip));
-      b_.loop(b_.index(0), strips, b_.index(1), {}, [&](ValueId strip, auto) {
+      b_.loop({b_.index(0), strips, b_.index(1)}, {}, [&](ValueId strip, auto) {
         multiply_strip({pair, strip, kc, kNone, height}, units);
         return Nothing{};
       });
@@ -187,11 +189,11 @@ class PairedInt8Gemm {
   void multiply_strip(Chain at, ValueId units) {
     const auto sums_at = [&](int i) {
       const ValueId pair = b_.add(at.pair, b_.index(i / kStrip));
-      return codegen::Access{sums_, b_.add(line(pair), square_of(at, i % kStrip))};
+      return codegen::Access{sums_, b_.add({line(pair), square_of(at, i % kStrip)})};
     };
     Squares sums;
     for (int i = 0; i < at.pairs * kStrip; ++i) sums.push_back(b_.load(sums_at(i), {kSquare}));
-    sums = b_.loop(b_.index(0), units, b_.index(chain_), sums, [&](ValueId u, auto carried) {
+    sums = b_.loop({b_.index(0), units, b_.index(chain_)}, sums, [&](ValueId u, auto carried) {
       at.u = u;
       const Squares before(carried.begin(), carried.end());
       return add_scaled(at, is_chained() ? multiply_chain(at) : multiply_one(at), before);
@@ -201,7 +203,7 @@ class PairedInt8Gemm {
 
   // Where pair of columns `c` of the strip lies in a line.
   ValueId square_of(const Chain& at, int c) {
-    return b_.mul(b_.add(b_.mul(at.strip, b_.index(kStrip)), b_.index(c)), b_.index(kSquare));
+    return b_.mul({b_.add({b_.mul(at.strip, b_.index(kStrip)), b_.index(c)}), b_.index(kSquare)});
   }
 
   // A unit's products times the weight's scales.
@@ -223,10 +225,10 @@ class PairedInt8Gemm {
     // Copies take turns, or the loads would leave the loop and moves take their place.
     const ValueId chain = b_.div(at.u, b_.index(chain_)), turn = b_.rem(chain, b_.index(2));
     for (int i = 0; i < at.pairs * kStrip; ++i) {
-      const ValueId copy = b_.add(b_.mul(turn, b_.index(tallest_ * kStrip)), b_.index(i));
+      const ValueId copy = b_.add({b_.mul(turn, b_.index(tallest_ * kStrip)), b_.index(i)});
       const Tile start = b_.load({starts_, b_.mul(copy, b_.index(kSquare))}, {kSquare});
       acc.push_back(b_.reshape(start, {2, 2}));
-      const ValueId offset = b_.add(copy_line(chain, i / kStrip), square_of(at, i % kStrip));
+      const ValueId offset = b_.add({copy_line(chain, i / kStrip), square_of(at, i % kStrip)});
       t.push_back(b_.load({offsets_, offset}, {kSquare}));
     }
     for (int64_t i = 0; i < chain_; ++i) {
@@ -252,7 +254,7 @@ class PairedInt8Gemm {
   void for_numbers(ValueId numbers, const Chain& at, ValueId unit, const Squares& t,
                    const Use& use) {
     for (int c = 0; c < kStrip; ++c) {
-      const Tile number = b_.load({numbers, b_.add(line(unit), square_of(at, c))}, {kSquare});
+      const Tile number = b_.load({numbers, b_.add({line(unit), square_of(at, c)})}, {kSquare});
       for (size_t s = static_cast<size_t>(c); s < t.size(); s += kStrip) use(s, number);
     }
   }
@@ -267,7 +269,7 @@ class PairedInt8Gemm {
       for (int c = 0; c < kStrip; ++c) {
         // Sixteen bytes are two columns of eight, as four floats are two rows of two.
         const ValueId line_at = b_.mul(eight, b_.index(kEight * columns_));
-        const ValueId from = b_.add(line_at, b_.mul(square_of(at, c), b_.index(4)));
+        const ValueId from = b_.add(line_at, b_.mul({square_of(at, c), b_.index(4)}));
         const Tile bytes = b_.reshape(b_.load({bytes_, from}, {16}), {2, 8});
         for (int p = 0; p < at.pairs; ++p) {
           Tile& sum = acc[static_cast<size_t>(p * kStrip + c)];
@@ -278,7 +280,7 @@ class PairedInt8Gemm {
   }
 
   Tile load_codes(const Chain& at, ValueId eight, int p) {
-    const ValueId pair = b_.add(b_.add(first_pair_, at.pair), b_.index(p));
+    const ValueId pair = b_.add({b_.add(first_pair_, at.pair), b_.index(p)});
     const ValueId within = b_.add(b_.div(at.kc, b_.index(kEight)), eight);
     const ValueId number = b_.add(b_.mul(pair, b_.index(layout_.k / kEight)), within);
     return b_.reshape(b_.load({buffers_.codes, b_.mul(number, b_.index(16))}, {16}), {2, 8});
@@ -288,7 +290,7 @@ class PairedInt8Gemm {
   Squares row_numbers(ValueId buffer, const Chain& at) {
     Squares out;
     for (int p = 0; p < at.pairs; ++p) {
-      const ValueId pair = b_.add(b_.add(first_pair_, at.pair), b_.index(p));
+      const ValueId pair = b_.add({b_.add(first_pair_, at.pair), b_.index(p)});
       const ValueId unit = b_.add(b_.div(at.kc, b_.index(unit_)), at.u);
       const ValueId number = b_.add(b_.mul(pair, b_.index(units_)), unit);
       out.push_back(b_.load({buffer, b_.mul(number, b_.index(kSquare))}, {kSquare}));

@@ -38,7 +38,7 @@ class TileGemm {
     // Rows past the last are multiplied with the others and never stored.
     clear_sums(b_, sums_, columns_, rounded_up(task_.rows));
     for_k_blocks(b_, b_.index(layout_.k), plan_.k_block, [&](ValueId kc, ValueId count) {
-      b_.loop(b_.index(0), count, b_.index(layout_.block), {}, [&](ValueId at, auto) {
+      b_.loop({b_.index(0), count, b_.index(layout_.block)}, {}, [&](ValueId at, auto) {
         dequantize_block(kc, at);
         return Nothing{};
       });
@@ -53,21 +53,21 @@ class TileGemm {
   ValueId line(ValueId row) { return b_.mul(row, b_.index(columns_)); }
   ValueId rounded_up(ValueId rows) {
     const ValueId past = b_.add(rows, b_.index(kTileRows - 1));
-    return b_.mul(b_.div(past, b_.index(kTileRows)), b_.index(kTileRows));
+    return b_.mul({b_.div(past, b_.index(kTileRows)), b_.index(kTileRows)});
   }
 
   // k = kc + at … of one block of scales as bf16, two k side by side in each column.
   void dequantize_block(ValueId kc, ValueId at) {
-    const ValueId block = b_.div(b_.add(kc, at), b_.index(layout_.block));
+    const ValueId block = b_.div({b_.add(kc, at), b_.index(layout_.block)});
     const Tile scale = weight_.load_scale(b_, task_.panel, block);
     const int per_word = layout_.per_word();
     for (int64_t k = 0; k < layout_.block; k += per_word) {
       const ValueId first = b_.add(at, b_.index(k));
       const Tile words =
-          weight_.load_words(b_, task_.panel, b_.div(b_.add(kc, first), b_.index(per_word)));
+          weight_.load_words(b_, task_.panel, b_.div({b_.add(kc, first), b_.index(per_word)}));
       for (int j = 0; j < per_word; j += 2) {
-        b_.store({numbers_, line(b_.add(first, b_.index(j)))},
-                 b_.bitcast(pair(words, j, scale), DType::kBF16));
+        b_.store({{numbers_, line(b_.add(first, b_.index(j)))},
+                  b_.bitcast(pair(words, j, scale), DType::kBF16)});
       }
     }
   }
@@ -78,24 +78,25 @@ class TileGemm {
       return b_.bitcast(b_.mul(weight_.dequantize(b_, words, of), scale), DType::kU32);
     };
     const Tile half = b_.integer_constant(DType::kU32, 16, {columns_});
-    return b_.binary(Fn::kOr, b_.binary(Fn::kShiftRight, bits(j), half), bits(j + 1));
+    return b_.binary(Fn::kOr, {b_.binary(Fn::kShiftRight, bits(j), half), bits(j + 1)});
   }
 
   void multiply(ValueId kc, ValueId count) {
     const auto step = [&](ValueId begin, ValueId end, int64_t height) {
       b_.loop(begin, end, b_.index(height), {}, [&](ValueId row, auto) {
         const ValueId k = b_.index(layout_.k);
-        const ValueId from = b_.add(b_.mul(b_.add(task_.first_row, row), k),
-                                    b_.mul(kc, b_.index(kSixteen)));  // kc / 32 tiles of 16 x 32
-        b_.tile_dot({sums_, line(row)}, {a_, from}, {numbers_, b_.index(0)},
+        const ValueId from = b_.add({b_.mul(b_.add(task_.first_row, row), k),
+                                     b_.mul(kc, b_.index(kSixteen))});  // kc / 32 tiles of 16 x 32
+        const codegen::Access sums{sums_, line(row)}, numbers{numbers_, b_.index(0)};
+        b_.tile_dot(sums, {a_, from}, numbers,
                     {static_cast<int>(height), columns_, b_.mul(k, b_.index(kSixteen)), count});
         return Nothing{};
       });
     };
     // Up to 16 rows that are left take half the time.
     const ValueId whole =
-        b_.mul(b_.div(b_.add(task_.rows, b_.index(kSixteen - 1)), b_.index(kTileRows)),
-               b_.index(kTileRows));
+        b_.mul({b_.div({b_.add(task_.rows, b_.index(kSixteen - 1)), b_.index(kTileRows)}),
+                b_.index(kTileRows)});
     step(b_.index(0), whole, kTileRows);
     step(whole, task_.rows, kSixteen);
   }
@@ -141,12 +142,12 @@ BufferArgument tile_rows(const Dim& rows, int64_t k, BufferArgument a, const Dim
   const ValueId from = writer.buffer("a", DType::kF32, a);
   const ValueId to = writer.buffer("tiles", DType::kBF16, tiles);
   const int64_t tasks_per_row = (k + kPerTask - 1) / kPerTask;
-  const ValueId row = b.div(b.task(), b.index(tasks_per_row));
-  const ValueId first = b.mul(b.rem(b.task(), b.index(tasks_per_row)), b.index(kPerTask));
-  const ValueId last = b.min(b.add(first, b.index(kPerTask)), b.index(k));
+  const ValueId row = b.div({b.task(), b.index(tasks_per_row)});
+  const ValueId first = b.mul({b.rem({b.task(), b.index(tasks_per_row)}), b.index(kPerTask)});
+  const ValueId last = b.min({b.add(first, b.index(kPerTask)), b.index(k)});
   const ValueId within = b.rem(row, b.index(kSixteen));
   const ValueId begin =
-      b.add(b.mul(b.sub(row, within), b.index(k)), b.mul(within, b.index(kTileK)));
+      b.add({b.mul({b.sub(row, within), b.index(k)}), b.mul(within, b.index(kTileK))});
   b.loop(first, last, b.index(kTileK), {}, [&](ValueId at, auto) {
     const Tile numbers = b.load({from, b.add(b.mul(row, b.index(k)), at)}, {kTileK});
     const ValueId place = b.add(begin, b.mul(at, b.index(kSixteen)));

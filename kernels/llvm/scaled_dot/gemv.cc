@@ -46,7 +46,7 @@ Tile float_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel)
   };
   std::vector<Tile> sums(kChains, b.constant(DType::kF32, 0, {layout.columns}));
   const ValueId even = b.index(layout.k / kStep * kStep);
-  sums = b.loop(b.index(0), even, b.index(kStep), sums, [&](ValueId k, auto carried) {
+  sums = b.loop({b.index(0), even, b.index(kStep)}, sums, [&](ValueId k, auto carried) {
     return add(k, kStep, {carried.begin(), carried.end()});
   });
   sums = add(even, layout.k % kStep, std::move(sums));
@@ -72,15 +72,15 @@ Tile gemv_sum(Builder& b, const WeightReader& weight, ValueId a, ValueId panel, 
         sums = add_word(b, weight, a, panel, b.add(first, b.index(w)), zero, std::move(sums));
       }
     } else {
-      sums = b.loop(b.index(0), b.index(words), b.index(1), sums, [&](ValueId w, auto carried) {
+      sums = b.loop({b.index(0), b.index(words), b.index(1)}, sums, [&](ValueId w, auto carried) {
         return add_word(b, weight, a, panel, b.add(first, w), zero,
                         {carried.begin(), carried.end()});
       });
     }
     return b.add(sums[0], sums[1]);
   };
-  return b.loop(b.index(0), b.index(layout.blocks()), b.index(1),
-                {b.constant(DType::kF32, 0, shape)},
+  const codegen::Range blocks{b.index(0), b.index(layout.blocks()), b.index(1)};
+  return b.loop(blocks, {b.constant(DType::kF32, 0, shape)},
                 [&](ValueId block, auto carried) -> std::vector<ValueId> {
                   const Tile sum = block_sum(block);
                   if (layout.scale_type == DType::kUndefined) return {b.add(carried[0], sum)};

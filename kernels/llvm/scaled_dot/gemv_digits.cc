@@ -30,13 +30,14 @@ class DigitGemv {
   void emit(Epilogue& epilogue) {
     epilogue.begin();
     const Tile zero = b_.constant(DType::kF32, 0, {columns_});
-    const Tile total = b_.loop(b_.index(0), b_.index(layout_.k / unit_), b_.index(1), {zero},
+    const Tile total = b_.loop({b_.index(0), b_.index(layout_.k / unit_), b_.index(1)}, {zero},
                                [&](ValueId unit, auto carried) -> std::vector<ValueId> {
                                  return {add_unit(unit, carried[0])};
                                })[0];
     const ValueId column = b_.mul(panel_, b_.index(columns_));
     const ValueId extent = layout_.n % columns_ == 0 ? kNone : b_.sub(b_.index(layout_.n), column);
-    epilogue.emit({b_.index(0), column, extent}, or_sum_of_floats(total));
+    const Epilogue::Place place{b_.index(0), column, extent};
+    epilogue.emit(place, or_sum_of_floats(total));
   }
 
  private:
@@ -66,7 +67,7 @@ class DigitGemv {
     const Tile scaled =
         layout_.scale_type == DType::kUndefined
             ? number_of(acc, excess)
-            : b_.mul(number_of(acc, excess), weight_.load_scale(b_, panel_, block_of(first)));
+            : b_.mul({number_of(acc, excess), weight_.load_scale(b_, panel_, block_of(first))});
     return b_.fma(scaled, b_.splat(b_.load({buffers_.scales, unit, {}, {}}, {}), {columns_}), sum);
   }
 
@@ -93,16 +94,17 @@ class DigitGemv {
     };
     Tile top = digit(3);
     if (is_unsigned()) top = b_.sub(top, b_.reshape(excess, {columns_}));
-    return b_.fma(pair(top, digit(2)), b_.constant(DType::kF32, 65536, {columns_}),
-                  pair(digit(1), digit(0)));
+    const Tile upper = pair(top, digit(2)), factor = b_.constant(DType::kF32, 65536, {columns_});
+    const Tile second = digit(1), first = digit(0);
+    return b_.fma(upper, factor, pair(second, first));
   }
 
   Tile or_sum_of_floats(Tile total) {
     const Tile is_nan = b_.compare(Fn::kNotEqual, total, total);
-    const Tile number = b_.select(is_nan, b_.constant(DType::kF32, 1, {columns_}),
-                                  b_.constant(DType::kF32, 0, {columns_}));
+    const Tile number = b_.select(
+        {is_nan, b_.constant(DType::kF32, 1, {columns_}), b_.constant(DType::kF32, 0, {columns_})});
     const Tile any =
-        b_.compare(Fn::kNotEqual, b_.reduce(Fn::kMax, number, 0), b_.constant(DType::kF32, 0));
+        b_.compare(Fn::kNotEqual, {b_.reduce(Fn::kMax, number, 0), b_.constant(DType::kF32, 0)});
     return b_.branch(
         any,
         [&] {

@@ -27,7 +27,7 @@ class Int8Gemv {
     epilogue.begin();
     if (is_biased()) begin_bias();
     const Tile zero = b_.constant(DType::kF32, 0, {columns_});
-    const Tile total = b_.loop(b_.index(0), b_.index(layout_.k / unit_), b_.index(chain_), {zero},
+    const Tile total = b_.loop({b_.index(0), b_.index(layout_.k / unit_), b_.index(chain_)}, {zero},
                                [&](ValueId unit, auto carried) -> std::vector<ValueId> {
                                  return {add_chain(unit, carried[0])};
                                })[0];
@@ -53,7 +53,7 @@ class Int8Gemv {
 
   Tile first_sums(ValueId unit) {
     if (!is_biased()) return b_.integer_constant(DType::kI32, 0, {1, columns_});
-    const ValueId copy = b_.mul(b_.rem(unit, b_.index(2 * chain_)), b_.index(columns_));
+    const ValueId copy = b_.mul({b_.rem(unit, b_.index(2 * chain_)), b_.index(columns_)});
     return b_.reshape(b_.load({starts_, copy}, {columns_}), {1, columns_});
   }
 
@@ -61,7 +61,7 @@ class Int8Gemv {
     acc = b_.reshape(acc, {columns_});
     if (!is_biased()) return b_.cast(acc, DType::kF32);
     const auto bias = static_cast<double>(kBiasBase + kBiasRange);
-    return b_.sub(b_.bitcast(acc, DType::kF32), b_.constant(DType::kF32, bias, {columns_}));
+    return b_.sub({b_.bitcast(acc, DType::kF32), b_.constant(DType::kF32, bias, {columns_})});
   }
 
   // Units under one scale of the row.
@@ -70,7 +70,7 @@ class Int8Gemv {
     for (int64_t i = 0; i < chain_; ++i) t = add_unit(b_.add(unit, b_.index(i)), t);
     const double worth = int8_byte_scale(layout_.element);
     const Tile scale =
-        b_.mul(b_.load({buffers_.scales, unit, {}, {}}, {}), b_.constant(DType::kF32, worth));
+        b_.mul({b_.load({buffers_.scales, unit, {}, {}}, {}), b_.constant(DType::kF32, worth)});
     return b_.fma(t, b_.splat(scale, {columns_}), sum);
   }
 

@@ -34,8 +34,8 @@ class GpuDot {
     const ValueId row_block = b_.div(b_.task(), columns);
     Task task;
     task.batch = b_.div(row_block, blocks);
-    task.first_row = b_.mul(b_.rem(row_block, blocks), b_.index(plan_.tile.rows));
-    task.column = b_.mul(b_.rem(b_.task(), columns), b_.index(plan_.tile.columns));
+    task.first_row = b_.mul({b_.rem(row_block, blocks), b_.index(plan_.tile.rows)});
+    task.column = b_.mul({b_.rem(b_.task(), columns), b_.index(plan_.tile.columns)});
     task.rows_left = left_of(plan_.rows, task.first_row, plan_.tile.rows);
     task.columns_left = left_of(plan_.n, task.column, plan_.tile.columns);
     return task;
@@ -118,16 +118,16 @@ class GroupProducts {
   // A whole group is one product: its rows of a can be on their way like its words.
   bool is_one_step() const { return !folds() && step_ >= layout_.group() && !has_terms(plan_); }
   Tile load_left(ValueId group) {
-    return dot_.load_left(task_, b_.index(0), b_.mul(group, b_.index(layout_.group())),
-                          static_cast<int>(layout_.group()), layout_.group());
+    const ValueId zero = b_.index(0), first = b_.mul(group, b_.index(layout_.group()));
+    return dot_.load_left(task_, zero, first, static_cast<int>(layout_.group()), layout_.group());
   }
 
   // `left`: load_left of the group, where it is one step.
   Tile add(ValueId group, Tile words, Tile left, Tile accumulators) {
     const int64_t size = layout_.group();
     if (is_one_step()) {
-      return dot_parts(b_, accumulators, dot_.terms(left, 1),
-                       right(group, words, 0, static_cast<int>(size)));
+      const auto terms = dot_.terms(left, 1);
+      return dot_parts(b_, accumulators, terms, right(group, words, 0, static_cast<int>(size)));
     }
     const int64_t unit = folds() ? std::min(layout_.block, size) : size;
     for (int64_t first = 0; first < size; first += unit) {
@@ -148,14 +148,14 @@ class GroupProducts {
 
  private:
   ValueId block_of(ValueId group, int64_t k) {
-    const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
+    const ValueId first = b_.add({b_.mul(group, b_.index(layout_.group())), b_.index(k)});
     return layout_.blocks() == 1 ? b_.index(0) : b_.div(first, b_.index(layout_.block));
   }
 
   Tile add_step(ValueId group, Tile words, int64_t k, int count, Tile accumulators) {
-    const ValueId first = b_.add(b_.mul(group, b_.index(layout_.group())), b_.index(k));
-    return dot_parts(b_, accumulators, dot_.left(task_, b_.index(0), first, count, layout_.group()),
-                     right(group, words, k, count));
+    const ValueId first = b_.add({b_.mul(group, b_.index(layout_.group())), b_.index(k)});
+    const auto left = dot_.left(task_, b_.index(0), first, count, layout_.group());
+    return dot_parts(b_, accumulators, left, right(group, words, k, count));
   }
 
   // Terms of k … k + count of the group.
@@ -212,7 +212,7 @@ void emit_packed_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a,
   };
   std::vector<ValueId> start = load(b.index(0));
   start.insert(start.begin(), dot.zero_accumulators());
-  Tile accumulators = b.loop(b.index(0), groups, b.index(1), start, body)[0];
+  Tile accumulators = b.loop({b.index(0), groups, b.index(1)}, start, body)[0];
   if (layout.use == ScaleUse::kAccumulators && layout.blocks() == 1) {
     accumulators = b.mul(accumulators, dot.in_every_row(weight.load_scale(b.index(0))));
   }
@@ -244,13 +244,13 @@ void emit_strided_dot(LaunchWriter& writer, const GpuDotPlan& plan, ValueId a, R
     const Tile codes = read(at);
     const bool plain = !right.is_scaled() && b.type(codes).dtype == plan.operand;
     const Tile numbers = plain ? codes : right.numbers(codes);
-    return dot_parts(b, accumulators, dot.left(task, a_first, at, step, step),
-                     dot.terms(numbers, plan.right_terms));
+    const auto left = dot.left(task, a_first, at, step, step);
+    return dot_parts(b, accumulators, left, dot.terms(numbers, plan.right_terms));
   };
   const Tile start = plan.integer ? b.integer_constant(DType::kI32, 0, {plan.tile.rows, columns})
                                   : dot.zero_accumulators();
   const Tile accumulators = b.loop(
-      b.index(0), k, b.index(step), {start}, [&](ValueId at, std::span<const ValueId> carried) {
+      {b.index(0), k, b.index(step)}, {start}, [&](ValueId at, std::span<const ValueId> carried) {
         // Bytes sum exactly in f32 over one step: 64 * 255 * 255 < 2^24.
         const Tile sum =
             plan.integer

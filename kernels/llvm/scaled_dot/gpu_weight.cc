@@ -217,8 +217,9 @@ Tile GpuWeightReader::small_floats(Tile codes) {
     const Tile bits = b_.binary(Fn::kAnd, codes, b_.integer_constant(DType::kU32, mask, shape));
     return b_.binary(Fn::kShiftLeft, bits, b_.integer_constant(DType::kU32, shift, shape));
   };
-  const Tile bits = b_.cast(b_.binary(Fn::kOr, field(8, 12), field(7, 9)), DType::kU16);
-  const Tile scaled = b_.mul(b_.bitcast(bits, DType::kF16), b_.constant(DType::kF16, 16384, shape));
+  const Tile bits = b_.cast(b_.binary(Fn::kOr, {field(8, 12), field(7, 9)}), DType::kU16);
+  const Tile scaled =
+      b_.mul({b_.bitcast(bits, DType::kF16), b_.constant(DType::kF16, 16384, shape)});
   return layout_.operand == DType::kF16 ? scaled : as_operand(b_.cast(scaled, DType::kF32));
 }
 

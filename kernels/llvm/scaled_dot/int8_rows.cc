@@ -37,10 +37,10 @@ struct PairedRow {
 
   void store_codes(ValueId buffer, ValueId first, Tile codes) const {
     const ValueId eight = b.index(8);
-    const ValueId line = b.add(b.mul(pair, b.index(k / 8)), b.div(first, eight));
+    const ValueId line = b.add({b.mul(pair, b.index(k / 8)), b.div(first, eight)});
     const ValueId at = b.mul(b.add(b.mul(line, together), half), eight);
     const std::vector<int> eights = {b.type(codes).shape[0] / 8, 8};
-    b.store({buffer, at, {b.mul(together, eight), b.index(1)}}, b.reshape(codes, eights));
+    b.store({{buffer, at, {b.mul(together, eight), b.index(1)}}, b.reshape(codes, eights)});
   }
 
   void store_number(ValueId buffer, ValueId unit, Tile number) const {
@@ -63,13 +63,13 @@ struct RoundedRow {
 
   // Units under one scale, from `u` on.
   void emit(ValueId u) const {
-    const ValueId begin = b.add(b.mul(row, b.index(k)), b.mul(u, b.index(cut.unit)));
+    const ValueId begin = b.add({b.mul(row, b.index(k)), b.mul(u, b.index(cut.unit))});
     const Tile whole = b.load({from, begin}, {static_cast<int>(cut.unit * cut.per_scale)});
     const Tile largest = b.reduce(Fn::kMax, b.unary(Fn::kAbs, whole), 0);
     const Tile scale = b.mul(largest, b.constant(DType::kF32, 1.0 / 127));
     const Tile empty = b.compare(Fn::kEqual, largest, b.constant(DType::kF32, 0));
     const Tile inverse =
-        b.select(empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest));
+        b.select({empty, b.constant(DType::kF32, 0), b.div(b.constant(DType::kF32, 127), largest)});
     for (int64_t i = 0; i < cut.per_scale; ++i) emit_unit(begin, u, i, scale, inverse);
   }
 
@@ -78,8 +78,8 @@ struct RoundedRow {
   void emit_unit(ValueId begin, ValueId u, int64_t i, Tile scale, Tile inverse) const {
     const int width = static_cast<int>(cut.unit);
     const ValueId at = b.add(begin, b.index(i * cut.unit));
-    const ValueId out = b.add(b.add(b.mul(row, b.index(units)), u), b.index(i));
-    const Tile numbers = b.mul(b.load({from, at}, {width}), b.splat(inverse, {width}));
+    const ValueId out = b.add({b.add(b.mul(row, b.index(units)), u), b.index(i)});
+    const Tile numbers = b.mul({b.load({from, at}, {width}), b.splat(inverse, {width})});
     const Tile rounder = b.constant(DType::kF32, kRounder, {width});
     const Tile rounded = b.add(numbers, rounder);
     const Tile stored = codes_of(rounded);
@@ -135,12 +135,12 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const int64_t units_per_task =
       std::max<int64_t>(1, kPerTask / unit / cut.per_scale) * cut.per_scale;
   const int64_t tasks_per_row = (units + units_per_task - 1) / units_per_task;
-  const ValueId row = b.div(b.task(), b.index(tasks_per_row));
-  const ValueId first = b.mul(b.rem(b.task(), b.index(tasks_per_row)), b.index(units_per_task));
-  const ValueId last = b.min(b.add(first, b.index(units_per_task)), b.index(units));
+  const ValueId row = b.div({b.task(), b.index(tasks_per_row)});
+  const ValueId first = b.mul({b.rem({b.task(), b.index(tasks_per_row)}), b.index(units_per_task)});
+  const ValueId last = b.min({b.add(first, b.index(units_per_task)), b.index(units)});
   RoundedRow rounded{b, cut, order.split_eights, from, codes, scales, sums, row, k, units, {}};
   if (order.pairs) {
-    const ValueId together = b.min(writer.index(problem.rows), b.index(2));
+    const ValueId together = b.min({writer.index(problem.rows), b.index(2)});
     rounded.paired.emplace(
         PairedRow{b, b.div(row, together), b.rem(row, together), together, k, units});
   }

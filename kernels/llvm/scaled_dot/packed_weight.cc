@@ -296,7 +296,7 @@ ValueId WeightReader::load_words(Builder& b, ValueId panel, ValueId word) const 
 void WeightReader::prefetch_words(Builder& b, ValueId panel, ValueId word, int64_t ahead) const {
   const int words_per_line = 64 * 8 / bit_width(layout.word_type());
   const int64_t words = layout.k / layout.per_word();
-  const ValueId row = b.add(b.add(b.mul(panel, b.index(words)), word), b.index(ahead));
+  const ValueId row = b.add({b.add(b.mul(panel, b.index(words)), word), b.index(ahead)});
   const ValueId first = b.mul(row, b.index(layout.columns));
   for (int line = 0; line < layout.columns; line += words_per_line) {
     b.prefetch(elements, b.add(first, b.index(line)));
@@ -306,7 +306,7 @@ void WeightReader::prefetch_words(Builder& b, ValueId panel, ValueId word, int64
 void WeightReader::prefetch_scale(Builder& b, ValueId panel, ValueId block, int64_t ahead) const {
   if (layout.scale_type == DType::kUndefined) return;
   const int per_line = 64 * 8 / bit_width(layout.scale_type);
-  const ValueId row = b.add(b.add(b.mul(panel, b.index(layout.blocks())), block), b.index(ahead));
+  const ValueId row = b.add({b.add(b.mul(panel, b.index(layout.blocks())), block), b.index(ahead)});
   const ValueId first = b.mul(row, b.index(layout.columns));
   for (int line = 0; line < layout.columns; line += per_line) {
     b.prefetch(scales, b.add(first, b.index(line)));
@@ -348,8 +348,8 @@ ValueId WeightReader::dequantize(Builder& b, ValueId words, int j) const {
   if (layout.is_half()) return b.cast(words, DType::kF32);
   const int shift = j * layout.bits;
   if (layout.bits <= 4) {
-    return b.lookup(b.table(DType::kF32, code_table(layout)),
-                    shifted(Fn::kShiftRight, words, shift));
+    const ValueId table = b.table(DType::kF32, code_table(layout));
+    return b.lookup(table, shifted(Fn::kShiftRight, words, shift));
   }
   ValueId value = codegen::kNone;
   if (layout.element == DType::kI8) {

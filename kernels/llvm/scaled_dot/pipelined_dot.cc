@@ -53,7 +53,7 @@ class Emitter {
     }
     if (layout_.sides_apart) sides_.emplace(b_, layout_, side_words_, config_.units);
     end_.begin();
-    b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
+    b_.loop({b_.task(), writer_.index(work()), writer_.index(tasks())}, {},
             [&](ValueId item, std::span<const ValueId>) {
               emit_item(item);
               return std::vector<ValueId>{};
@@ -106,11 +106,11 @@ class Emitter {
     place.tile = b_.div(item, b_.index(config_.split_k));
     const int64_t units = layout_.row_units(), group = std::min(units, kRowGroup);
     const ValueId of_group = b_.mul(tokens, b_.index(group));
-    const ValueId first = b_.mul(b_.div(place.tile, of_group), b_.index(group));
+    const ValueId first = b_.mul({b_.div(place.tile, of_group), b_.index(group)});
     const ValueId rest = b_.rem(place.tile, of_group);
-    const ValueId height = b_.min(b_.index(group), b_.sub(b_.index(units), first));
+    const ValueId height = b_.min({b_.index(group), b_.sub(b_.index(units), first)});
     place.row_unit = b_.add(first, b_.rem(rest, height));
-    place.token = b_.mul(b_.div(rest, height), b_.index(config_.tile_n));
+    place.token = b_.mul({b_.div(rest, height), b_.index(config_.tile_n)});
     return place;
   }
 
@@ -133,7 +133,7 @@ class Emitter {
   Tile accumulate(const Place& place) {
     const int64_t each = (steps() + config_.split_k - 1) / config_.split_k;
     const ValueId first = b_.mul(place.split, b_.index(each));
-    const ValueId last = b_.min(b_.add(first, b_.index(each)), b_.index(steps()));
+    const ValueId last = b_.min({b_.add(first, b_.index(each)), b_.index(steps())});
     std::vector<Tile> initial = {b_.constant(DType::kF32, 0, {kFragmentRows, config_.tile_n})};
     const ApartSides::Rows rows{place.row_unit, b_.index(0)};
     const std::vector<Tile> sides = sides_ ? sides_->load(rows, first) : std::vector<Tile>{};
@@ -145,13 +145,13 @@ class Emitter {
           fetch_weight(place, step, stage);
           for (int unit = 0; unit < config_.units; ++unit) {
             const ValueId k =
-                b_.add(b_.mul(step, b_.index(config_.units * depth())), b_.index(unit * depth()));
+                b_.add({b_.mul(step, b_.index(config_.units * depth())), b_.index(unit * depth())});
             fetch_tokens(place, unit, k, stage);
           }
         },
         [&](ValueId step, ValueId stage, std::span<const ValueId> carried) {
           if (!carries) return std::vector<ValueId>{add_units(carried[0], stage, sides)};
-          const ValueId next = b_.min(b_.add(step, b_.index(1)), b_.sub(last, b_.index(1)));
+          const ValueId next = b_.min({b_.add(step, b_.index(1)), b_.sub(last, b_.index(1))});
           std::vector<ValueId> out = sides_->load(rows, next);
           out.insert(out.begin(), add_units(carried[0], stage, carried.subspan(1)));
           return out;
@@ -216,15 +216,15 @@ class Emitter {
 
   // The units of a step follow each other.
   void fetch_weight(const Place& place, ValueId step, ValueId stage) {
-    const ValueId first = b_.add(b_.mul(place.row_unit, b_.index(layout_.steps())),
-                                 b_.mul(step, b_.index(config_.units)));
+    const ValueId first = b_.add(
+        {b_.mul(place.row_unit, b_.index(layout_.steps())), b_.mul(step, b_.index(config_.units))});
     if (!layout_.is_plain()) {
       return b_.bulk_load(w_rings_[0], stage, w_, b_.mul(first, b_.index(layout_.unit_words())));
     }
     const ValueId rows = b_.index(layout_.row_units() * layout_.steps() * kFragmentRows);
     const Builder::Matrix w{w_, rows, b_.index(depth()), b_.index(depth())};
     for (int unit = 0; unit < config_.units; ++unit) {
-      const ValueId row = b_.mul(b_.add(first, b_.index(unit)), b_.index(kFragmentRows));
+      const ValueId row = b_.mul({b_.add(first, b_.index(unit)), b_.index(kFragmentRows)});
       b_.tma_load(w_rings_[static_cast<size_t>(unit)], stage, w, row, b_.index(0));
     }
   }
@@ -268,7 +268,8 @@ class Emitter {
   void finish(const Place& place, const ChunkOf& chunk_of) {
     const ValueId row = b_.mul(place.row_unit, b_.index(kFragmentRows));
     for (int first = 0; first < config_.tile_n; first += chunk()) {
-      end_.emit(b_.add(place.token, b_.index(first)), row, b_.transpose(chunk_of(first)));
+      const ValueId token = b_.add(place.token, b_.index(first));
+      end_.emit(token, row, b_.transpose(chunk_of(first)));
     }
   }
 

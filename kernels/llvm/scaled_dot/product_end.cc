@@ -86,12 +86,13 @@ void ProductEnd::finish(Section& section, ValueId token, ValueId row, Tile accum
   }
   Part& part = section.parts[0];
   const ValueId column = b_.sub(row, b_.index(section.weights.first_unit * kFragmentRows));
-  part.epilogue.emit(place(section, token, column), scaled(part, column, accumulators));
+  const auto to = place(section, token, column);
+  part.epilogue.emit(to, scaled(part, column, accumulators));
 }
 
 void ProductEnd::finish_pair(Section& section, ValueId token, ValueId row, Tile gives, Tile takes) {
   const ValueId first = b_.index(section.weights.first_unit * kFragmentRows);
-  const ValueId column = b_.div(b_.sub(row, first), b_.index(2));
+  const ValueId column = b_.div({b_.sub(row, first), b_.index(2)});
   const Epilogue::Place at = place(section, token, column);
   Part &giver = section.parts[0], &taker = section.parts[1];
   const Tile given = giver.epilogue.result(at, scaled(giver, column, gives));

@@ -102,10 +102,10 @@ Panel RuntimePanel::read(const GemmTask& task, ValueId first, ValueId count, Val
   const ValueId row_stride = k_last ? b_.index(1) : n;
   const ValueId column_stride = k_last ? k : b_.index(1);
   const ValueId start = b_.add(base, b_.mul(column, column_stride));
-  b_.loop(b_.index(0), count, b_.index(1), {}, [&](ValueId row, auto) {
+  b_.loop({b_.index(0), count, b_.index(1)}, {}, [&](ValueId row, auto) {
     const ValueId at = b_.add(start, b_.mul(b_.add(first, row), row_stride));
     const Tile codes = b_.load({b_buffer_, at, {column_stride}, {extent}}, {columns});
-    b_.store({scratch, b_.mul(row, b_.index(columns)), {}, {}}, numbers(codes));
+    b_.store({{scratch, b_.mul(row, b_.index(columns)), {}, {}}, numbers(codes)});
     return std::vector<ValueId>{};
   });
   return {scratch, b_.index(0)};

@@ -69,7 +69,7 @@ class Emitter {
       sides_.emplace(b_, layout_, side_words_, config_.units, config_.warp_split_k);
     }
     end_.begin();
-    b_.loop(b_.task(), writer_.index(work()), writer_.index(tasks()), {},
+    b_.loop({b_.task(), writer_.index(work()), writer_.index(tasks())}, {},
             [&](ValueId item, std::span<const ValueId>) {
               emit_item(item);
               return std::vector<ValueId>{};
@@ -128,14 +128,14 @@ class Emitter {
     // Zeros behind each row, which other columns' blocks are multiplied with.
     if (accumulates_per_block()) {
       b_.store(
-          {resident_[0], b_.index(kFragmentDepth), {b_.index(kResidentPitch), b_.index(1)}, {}},
-          b_.constant(layout_.operand, 0,
-                      {static_cast<int>(layout_.steps()), kResidentPitch - kFragmentDepth}));
+          {{resident_[0], b_.index(kFragmentDepth), {b_.index(kResidentPitch), b_.index(1)}, {}},
+           b_.constant(layout_.operand, 0,
+                       {static_cast<int>(layout_.steps()), kResidentPitch - kFragmentDepth})});
     }
     if (takes_offsets()) block_sums_ = b_.alloc(DType::kF32, layout_.steps() * 2);
     if (config_.tile_n == 1) return make_token_resident(b_.index(0));
     const ValueId last = b_.min(rows_, b_.index(config_.tile_n));
-    b_.loop(b_.index(0), last, b_.index(1), {}, [&](ValueId token, std::span<const ValueId>) {
+    b_.loop({b_.index(0), last, b_.index(1)}, {}, [&](ValueId token, std::span<const ValueId>) {
       make_token_resident(token);
       return std::vector<ValueId>{};
     });
@@ -147,11 +147,11 @@ class Emitter {
     const std::vector<Tile> terms =
         layout_.row_terms == 1 ? std::vector<Tile>{row} : split_bf16(b_, row, layout_.row_terms);
     for (size_t term = 0; term < terms.size(); ++term) {
-      b_.store({resident_[term],
-                b_.mul(token, b_.index(kResidentPitch)),
-                {b_.index(config_.tile_n * kResidentPitch), b_.index(1)},
-                {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
-               b_.reshape(terms[term], {lines, kFragmentDepth}));
+      b_.store({{resident_[term],
+                 b_.mul(token, b_.index(kResidentPitch)),
+                 {b_.index(config_.tile_n * kResidentPitch), b_.index(1)},
+                 {lines == layout_.steps() ? kNone : b_.index(layout_.steps()), kNone}},
+                b_.reshape(terms[term], {lines, kFragmentDepth})});
     }
     if (takes_offsets()) store_block_sums(row);
   }
@@ -160,8 +160,8 @@ class Emitter {
   void store_block_sums(Tile row) {
     const int block = layout_.accumulated_block(), count = b_.type(row).shape[0] / block;
     const Tile blocks = b_.reshape(b_.cast(row, DType::kF32), {count, block});
-    b_.store({block_sums_, b_.index(0), {}, {b_.index(layout_.steps() * 2)}},
-             b_.reduce(Fn::kAdd, blocks, 1));
+    b_.store({{block_sums_, b_.index(0), {}, {b_.index(layout_.steps() * 2)}},
+              b_.reduce(Fn::kAdd, blocks, 1)});
   }
 
   // What the accumulators of four units begin with, [128, 8]: less the offsets times the blocks of
@@ -169,8 +169,8 @@ class Emitter {
   Tile taken_offsets(ValueId step, int unit) {
     const int of_unit = 2 * config_.warp_split_k, count = kUnitsPerAccumulator * of_unit,
               rows = tile_m();
-    const ValueId first = b_.add(b_.mul(step, b_.index(int64_t{config_.units} * of_unit)),
-                                 b_.index(int64_t{unit} * of_unit));
+    const ValueId first = b_.add({b_.mul(step, b_.index(int64_t{config_.units} * of_unit)),
+                                  b_.index(int64_t{unit} * of_unit)});
     const Tile sums = b_.broadcast(b_.load({block_sums_, first}, {count, 1}), {count, rows});
     // From (unit, group, block, row) to (group, row, unit, block).
     const int row_bits = std::countr_zero(static_cast<unsigned>(rows));
@@ -179,12 +179,12 @@ class Emitter {
     for (int bit = 0; bit < row_bits; ++bit) order.push_back(bit);
     for (int bit = row_bits + 1; bit < units; ++bit) order.push_back(bit);
     const std::vector<int> shape = {kFragmentRows, kFewestColumns};
-    const Tile half = b_.binary(Fn::kAnd, b_.iota(DType::kI32, shape, 0),
-                                b_.integer_constant(DType::kI32, kWarpRows / 2, shape));
+    const Tile half = b_.binary(Fn::kAnd, {b_.iota(DType::kI32, shape, 0),
+                                           b_.integer_constant(DType::kI32, kWarpRows / 2, shape)});
     const Tile is_first = b_.compare(Fn::kEqual, half, b_.integer_constant(DType::kI32, 0, shape));
     const auto [upper, lower] = layout_.row_offsets();
-    const Tile offsets = b_.select(is_first, b_.constant(DType::kF32, -upper, shape),
-                                   b_.constant(DType::kF32, -lower, shape));
+    const Tile offsets = b_.select({is_first, b_.constant(DType::kF32, -upper, shape),
+                                    b_.constant(DType::kF32, -lower, shape)});
     return b_.mul(b_.permute(sums, std::move(order), shape), offsets);
   }
 
@@ -206,7 +206,7 @@ class Emitter {
     const int rows = config_.warp_split_k * config_.tile_n;
     const int64_t size = int64_t{rows} * kResidentPitch;
     const ValueId at =
-        b_.add(b_.mul(step, b_.index(config_.units * size)), b_.index(unit * size + first));
+        b_.add({b_.mul(step, b_.index(config_.units * size)), b_.index(unit * size + first)});
     return b_.load(
         {resident_[static_cast<size_t>(term)], at, {b_.index(kResidentPitch), b_.index(1)}, {}},
         {rows, depth});
@@ -222,7 +222,7 @@ class Emitter {
                     int words) {
     const ValueId units = b_.index(layout_.row_units() * layout_.steps());
     const ValueId width = b_.index(layout_.unit_words());
-    const ValueId column = b_.add(b_.index(first), b_.mul(warp, b_.index(words)));
+    const ValueId column = b_.add({b_.index(first), b_.mul(warp, b_.index(words))});
     b_.tma_load(ring, stage, {w_, units, width, width}, unit, column);
   }
 
@@ -230,13 +230,13 @@ class Emitter {
   ApartSides::Rows rows_of(ValueId tile) {
     const ValueId row = b_.mul(tile, b_.index(tile_m()));
     return {b_.div(row, b_.index(kFragmentRows)),
-            b_.div(b_.rem(row, b_.index(kFragmentRows)), b_.index(kWarpRows))};
+            b_.div({b_.rem(row, b_.index(kFragmentRows)), b_.index(kWarpRows)})};
   }
 
   void fetch_weight(ValueId tile, ValueId step, ValueId stage) {
     const auto [row_unit, warp] = rows_of(tile);
-    const ValueId unit = b_.add(b_.mul(row_unit, b_.index(layout_.steps())),
-                                b_.mul(step, b_.index(steps_of_stage())));
+    const ValueId unit = b_.add(
+        {b_.mul(row_unit, b_.index(layout_.steps())), b_.mul(step, b_.index(steps_of_stage()))});
     const int width = layout_.code_width();
     for (size_t run = 0; run < codes_.size(); ++run) {
       const int64_t first = static_cast<int64_t>(run) * kFragmentThreads * width;
@@ -308,13 +308,17 @@ class Emitter {
     const bool two = config_.units > 1 && !accumulates_per_block();
     const size_t count = two ? 2 : 1;
     std::vector<Tile> initial(count, zero);
-    const std::vector<Tile> sides =
-        sides_ ? sides_->load(rows_of(tile), b_.index(0)) : std::vector<Tile>{};
+    std::vector<Tile> sides;
+    if (sides_) {
+      const ApartSides::Rows rows = rows_of(tile);
+      sides = sides_->load(rows, b_.index(0));
+    }
     const bool carries = sides_ && !sides_->is_constant();
     if (carries) initial.insert(initial.end(), sides.begin(), sides.end());
     const int64_t last = layout_.steps() / steps_of_stage();
+    const ValueId begin = b_.index(0), end = b_.index(last);
     const std::vector<Tile> accumulators = b_.pipeline(
-        config_.stages, b_.index(0), b_.index(last), initial,
+        config_.stages, begin, end, initial,
         [&](ValueId step, ValueId stage) {
           fetch_weight(tile, step, stage);
           if (!config_.resident_x) fetch_tokens(token, step, stage);
@@ -324,7 +328,7 @@ class Emitter {
                                          carried.begin() + static_cast<int64_t>(count));
           if (accumulates_per_block()) return add_blocks(accumulators, step, stage);
           if (!carries) return add_units(accumulators, step, stage, sides);
-          const ValueId next = b_.min(b_.add(step, b_.index(1)), b_.index(last - 1));
+          const ValueId next = b_.min({b_.add(step, b_.index(1)), b_.index(last - 1)});
           const std::vector<Tile> ahead = sides_->load(rows_of(tile), next);
           std::vector<Tile> out = add_units(accumulators, step, stage, carried.subspan(count));
           out.insert(out.end(), ahead.begin(), ahead.end());
@@ -381,15 +385,16 @@ class Emitter {
     const Builder::Matrix x{x_, writer_.index(all_terms()), k, k};
     for (int unit = 0; unit < config_.units; ++unit) {
       for (int term = 0; term < layout_.row_terms; ++term) {
-        b_.tma_load(x_ring(unit, term), stage, x, b_.add(token, b_.mul(b_.index(term), rows_)),
-                    b_.add(first, b_.index(unit * depth)), config_.warp_split_k);
+        const ValueId row = b_.add(token, b_.mul(b_.index(term), rows_));
+        b_.tma_load(x_ring(unit, term), stage, x, row, b_.add(first, b_.index(unit * depth)),
+                    config_.warp_split_k);
       }
     }
   }
 
   void emit_item(ValueId item) {
     const ValueId tile = b_.rem(item, b_.index(row_tiles()));
-    const ValueId token = b_.mul(b_.div(item, b_.index(row_tiles())), b_.index(config_.tile_n));
+    const ValueId token = b_.mul({b_.div(item, b_.index(row_tiles())), b_.index(config_.tile_n)});
     const ValueId row = b_.mul(tile, b_.index(tile_m()));
     end_.ask(token, row);
     const Tile partials = emit_partials(tile, token);
@@ -399,7 +404,8 @@ class Emitter {
     }
     store_partials(pair_apart(partials));
     const int half = tile_m() / 2;
-    end_.emit_pair(token, row, total(0, half), total(half, half));
+    const Tile upper = total(0, half), lower = total(half, half);
+    end_.emit_pair(token, row, upper, lower);
   }
 
   void store_partials(Tile partials) {
