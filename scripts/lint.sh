@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks the sources; with --fix rewrites what a formatter can. TIDY=1 adds clang-tidy, which needs a
-# configured build/release and takes minutes.
+# configured build/release, and the order of operands; both take minutes.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -30,5 +30,6 @@ check "python compiles" .venv/bin/python -m compileall -q -f models python tests
 if [ "${TIDY:-0}" = 1 ]; then
   mapfile -t units < <(printf '%s\n' "${cpp[@]}" | grep '\.cc$')
   check "clang-tidy" clang-tidy -quiet -p build/release "${units[@]}"
+  check "operand order" .venv/bin/python scripts/check_operand_order.py
 fi
 exit $failed
