@@ -190,7 +190,8 @@ def test_text_comes_from_a_file(command, tmp_path, name):
 def test_a_misspelt_option_is_told_without_the_runtime_s_source(command, original):
     told = command("run", original, "--option", "clam=all")
     assert (
-        told.status == 1 and "unknown provider option 'clam'; valid options are: cache_dir" in told.err
+        told.status == 1
+        and "unknown provider option 'clam'; valid options are: cache_dir" in told.err
     )
     assert "/onnxruntime_src" not in told.err and "CreateProvider" not in told.err
 
