@@ -25,12 +25,15 @@ std::vector<double> int8_table(const WeightLayout& layout) {
   return bytes;
 }
 
-ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bool zero_offset)
+ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bool zero_offset,
+                       double factor)
     : layout(layout), bytes(bytes) {
   const bool by_bits = layout.element == DType::kI4 && layout.zero_offset == 0;
   const bool as_they_are = layout.element == DType::kU4 && !zero_offset;
   if (layout.bits == 4 && !by_bits && !as_they_are) {
-    table = b.table(DType::kI8, int8_table(layout));
+    std::vector<double> values = int8_table(layout);
+    for (double& value : values) value *= factor;
+    table = b.table(DType::kI8, values);
   }
 }
 

@@ -15,9 +15,9 @@ double int8_byte_scale(DType element);
 std::vector<double> int8_table(const WeightLayout& layout);
 
 struct ByteWeight {
-  // Without `zero_offset`, u4 codes are bytes from 0 to 15.
+  // Without `zero_offset`, u4 codes are bytes from 0 to 15. A `factor` is for codes of a table.
   ByteWeight(codegen::Builder& b, const WeightLayout& layout, codegen::ValueId bytes,
-             bool zero_offset);
+             bool zero_offset, double factor = 1);
 
   const WeightLayout& layout;
   codegen::ValueId bytes = codegen::kNone;  // the words, read as bytes

@@ -45,12 +45,7 @@ class Int8Gemm {
         units_(layout_.k / unit_),
         chain_(int8_units_per_scale(layout_)),
         bias_range_(chain_ == 1 ? kBiasRange : kChainRange),
-        weight_bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true) {
-    if (chain_ == 1) return;
-    std::vector<double> values = int8_table(layout_);
-    for (double& value : values) value *= byte_factor();
-    weight_bytes_.table = b_.table(DType::kI8, values);
-  }
+        weight_bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true, byte_factor()) {}
 
   void emit(Epilogue& epilogue) {
     const int64_t block_units = plan_.k_block / unit_;

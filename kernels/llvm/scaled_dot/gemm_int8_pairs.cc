@@ -34,12 +34,7 @@ class PairedInt8Gemm {
         units_(layout_.k / unit_),
         chain_(int8_units_per_scale(layout_)),
         tallest_(plan.tile.heights.front() / 2),
-        weight_bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true) {
-    if (!is_chained()) return;
-    std::vector<double> values = int8_table(layout_);
-    for (double& value : values) value *= byte_factor();
-    weight_bytes_.table = b_.table(DType::kI8, values);
-  }
+        weight_bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/true, byte_factor()) {}
 
   void emit(Epilogue& epilogue) {
     task_ = locate_panel_task(writer_, layout_.panels, plan_.row_block, plan_.rows);

@@ -18,26 +18,16 @@ from .attention_cases import AttentionCase, host_cases, table_cases
 from .attention_meter import AttentionMeter, MeasuredAttention
 from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
-from .rows import VERDICT, microseconds, none_for_nan
+from .rows import VERDICT, SuiteRow, microseconds, none_for_nan
 
 _MOST_SECONDS = 240.0  # no further case is begun after this
 
 
 @dataclass(frozen=True)
-class AttentionRow:
-    """One line of the table: a case with its times, or with the reason why there are none."""
-
+class AttentionRow(SuiteRow):
     case: AttentionCase
     limits: Limits
     measured: MeasuredAttention | None = None
-    problem: str = ""
-
-    def seconds(self, side: str) -> float:
-        return getattr(self.measured, side) if self.measured else math.nan
-
-    @property
-    def ratio(self) -> float:
-        return self.seconds("tenon") / self.seconds("peer")
 
     @property
     def met(self) -> bool | None:

@@ -16,7 +16,7 @@ from .machine import Limits, Machine, absent_peer_text
 from .measuring_process import measure_in_turn
 from .product_cases import Case, random_cases, table_cases
 from .product_meter import Measured, Meter
-from .rows import VERDICT, microseconds, none_for_nan
+from .rows import VERDICT, SuiteRow, microseconds, none_for_nan
 
 _MOST_SECONDS, _MORE_PER_RANDOM_CASE = 330.0, 5.0  # no further case is begun after this
 _FEW_TOKENS = 16  # up to here a plot of its own
@@ -24,20 +24,10 @@ _MEMORY_BOUND_UP_TO, _COMPUTE_BOUND_FROM = 64, 64  # tokens: which figure a row 
 
 
 @dataclass(frozen=True)
-class ProductRow:
-    """One line of the table: a case with its times, or with the reason why there are none."""
-
+class ProductRow(SuiteRow):
     case: Case
     limits: Limits
     measured: Measured | None = None
-    problem: str = ""
-
-    def per_product(self, side: str) -> float:
-        return getattr(self.measured, side) if self.measured else math.nan
-
-    @property
-    def ratio(self) -> float:
-        return self.per_product("tenon") / self.per_product("peer")
 
     @property
     def limit(self) -> float:
@@ -45,23 +35,23 @@ class ProductRow:
 
     @property
     def read_share(self) -> float:
-        return self.case.bytes / self.limits.read / self.per_product("tenon")
+        return self.case.bytes / self.limits.read / self.seconds("tenon")
 
     @property
     def teraflops(self) -> float:
-        return self.case.flops / self.per_product("tenon") / 1e12
+        return self.case.flops / self.seconds("tenon") / 1e12
 
     @property
     def met(self) -> bool | None:
         """None: no bar, or one that cannot be judged without what was not measured."""
         if self.measured is None:
             return False
-        bar, tenon = self.case.bar, self.per_product("tenon")
+        bar, tenon = self.case.bar, self.seconds("tenon")
         conditions = [
             (tenon * 1e6, bar.microseconds),
             (-self.teraflops, bar.teraflops and -bar.teraflops),
             (-self.read_share, bar.read_share and -bar.read_share),
-            (tenon / self.per_product("cublas"), bar.of_cublas),
+            (tenon / self.seconds("cublas"), bar.of_cublas),
         ]
         reached = [
             None if math.isnan(value) else value <= most
@@ -75,16 +65,16 @@ class ProductRow:
     def as_json(self) -> dict:
         case = self.case
         figures = {
-            "tenon_us": self.per_product("tenon") * 1e6,
-            "peer_us": self.per_product("peer") * 1e6,
-            "cublas_us": self.per_product("cublas") * 1e6,
+            "tenon_us": self.seconds("tenon") * 1e6,
+            "peer_us": self.seconds("peer") * 1e6,
+            "cublas_us": self.seconds("cublas") * 1e6,
             "limit_us": self.limit * 1e6,
             "tenon_over_peer": self.ratio,
-            "tenon_over_cublas": self.per_product("tenon") / self.per_product("cublas"),
+            "tenon_over_cublas": self.seconds("tenon") / self.seconds("cublas"),
             "read_share": self.read_share,
             "teraflops": self.teraflops,
-            "packed_over_file": self.per_product("packed_over_file"),
-            "created_s": self.per_product("created"),
+            "packed_over_file": self.seconds("packed_over_file"),
+            "created_s": self.seconds("created"),
         }
         return {
             "case": case.name,
@@ -161,9 +151,9 @@ def _measure_all(cases: list[Case], meter, say, args) -> list[ProductRow]:
 def _summary(row: ProductRow) -> str:
     if row.problem:
         return f"FAILED: {row.problem}"
-    sides = {side: microseconds(row.per_product(side)) for side in ("peer", "cublas")}
+    sides = {side: microseconds(row.seconds(side)) for side in ("peer", "cublas")}
     others = "".join(f", {side} {time}" for side, time in sides.items() if time)
-    return f"{microseconds(row.per_product('tenon'))} us{others}"
+    return f"{microseconds(row.seconds('tenon'))} us{others}"
 
 
 def _result(rows: list[ProductRow], machine: Machine, args) -> dict:
@@ -205,7 +195,7 @@ def _plot(folder: Path, rows: list[ProductRow]) -> None:
 
 
 def _share_of_limit(row: ProductRow, side: str) -> float:
-    share = row.limit / row.per_product(side)
+    share = row.limit / row.seconds(side)
     return 0.0 if math.isnan(share) else share
 
 
@@ -232,7 +222,7 @@ def _print(rows: list[ProductRow], machine: Machine) -> None:
 def _cells(row: ProductRow) -> tuple:
     return (
         row.case.name,
-        *(microseconds(row.per_product(side)) for side in ("tenon", "peer", "cublas")),
+        *(microseconds(row.seconds(side)) for side in ("tenon", "peer", "cublas")),
         "" if math.isnan(row.ratio) else f"{row.ratio:.2f}",
         microseconds(row.limit),
         _reached(row),

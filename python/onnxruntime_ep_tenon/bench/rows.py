@@ -41,6 +41,23 @@ class Row:
         return none_for_nan({**self.__dict__, "ratio": self.ratio})
 
 
+@dataclass(frozen=True)
+class SuiteRow:
+    """One line of a suite's table: a case with its times, or with the reason why there are none."""
+
+    case: object
+    limits: object
+    measured: object | None = None
+    problem: str = ""
+
+    def seconds(self, side: str) -> float:
+        return getattr(self.measured, side) if self.measured else math.nan
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds("tenon") / self.seconds("peer")
+
+
 def none_for_nan(fields: Mapping[str, object]) -> dict:
     """JSON knows no NaN, which is what was not measured."""
     return {

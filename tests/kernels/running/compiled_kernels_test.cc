@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "codegen/tile/text.h"
+#include "tests/kernels/running/add_kernel.h"
 
 namespace tenon::kernels {
 namespace {
 
-constexpr int kThreads = 64;
+using test::add_to_all;
 
-codegen::Kernel add_to_all(const std::string& name, const std::string& number) {
-  return codegen::parse("kernel @" + name + R"((%x: buffer<f32>) {
-  %0 = load %x[0] strides(1) : f32[64]
-  %1 = constant )" + number +
-                        R"( : f32[64]
-  %2 = add %0, %1 : f32[64]
-  store %x[0], %2 strides(1) : f32[64]
-})");
-}
+constexpr int kThreads = 64;
 
 class CompiledKernelsTest : public ::testing::Test {
  protected:

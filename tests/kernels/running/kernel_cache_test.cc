@@ -14,6 +14,7 @@
 #include "codegen/tile/text.h"
 #include "kernels/device/linker.h"
 #include "kernels/running/compiled_kernels.h"
+#include "tests/kernels/running/add_kernel.h"
 #include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
@@ -24,17 +25,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kThreads = 64;
+using test::add_to_all;
 
-codegen::Kernel add_to_all(const std::string& name, const std::string& number) {
-  return codegen::parse("kernel @" + name + R"((%x: buffer<f32>) {
-  %0 = load %x[0] strides(1) : f32[64]
-  %1 = constant )" + number +
-                        R"( : f32[64]
-  %2 = add %0, %1 : f32[64]
-  store %x[0], %2 strides(1) : f32[64]
-})");
-}
+constexpr int kThreads = 64;
 
 struct CountingLinker : device::Linker {
   mutable int links = 0;
