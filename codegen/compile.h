@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/support.h"
 #include "codegen/target.h"
 #include "codegen/tile/ir.h"
 
@@ -73,11 +72,6 @@ struct GpuCode {
 // become InternalError, and a kernel that needs more shared memory than a CTA gets a UserError.
 GpuCode compile_gpu(const Kernel& kernel, int threads, const GpuTarget& target,
                     const StageSink& sink = {});
-
-// Whether compile_gpu has code for every operation: transcendental functions of f64 have none.
-Support supports_gpu(const Kernel& kernel);
-// A function of numbers of that type.
-Support supports_gpu(Fn fn, DType type);
 
 // The tile program that compile_gpu put into the comments of a PTX text: who has no GPU runs that.
 std::string tile_program(std::string_view ptx);

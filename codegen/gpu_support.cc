@@ -1,9 +1,9 @@
+#include "codegen/gpu_support.h"
+
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
-
-#include "codegen/compile.h"
 
 namespace tenon::codegen {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "codegen/compile.h"
+#include "codegen/gpu_support.h"
 
 namespace tenon::kernels {
 namespace {

@@ -18,12 +18,6 @@
 
 namespace tenon::kernels {
 
-// Most queries that such a launch can take; 0: none.
-int64_t most_flash_decode_queries(const AttentionProblem& problem);
-
-Support supports_flash_decode(const ir::Graph& graph, const ir::Node& node,
-                              const AttentionProblem& problem, const Settings& settings);
-
 // `adds_token`: of one query, with operands_of_past(); the launch brings its token into the caches.
 // `wanted`: 1, or 0 where another launch has the queries of this Run.
 Launch flash_decode_launch(const ir::Graph& graph, const ir::Node& node,

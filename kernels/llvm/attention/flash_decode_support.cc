@@ -1,4 +1,5 @@
-// What flash-decoding takes.
+#include "kernels/llvm/attention/flash_decode_support.h"
+
 #include <fmt/format.h>
 
 #include "kernels/llvm/attention/flash_decode.h"

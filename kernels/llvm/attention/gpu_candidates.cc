@@ -8,6 +8,7 @@
 
 #include "kernels/llvm/attention/flash_decode.h"
 #include "kernels/llvm/attention/flash_decode_config.h"
+#include "kernels/llvm/attention/flash_decode_support.h"
 #include "kernels/llvm/attention/flash_decode_token.h"
 #include "kernels/llvm/attention/gpu_flash.h"
 #include "kernels/llvm/attention/gpu_prefill.h"

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "codegen/compile.h"
+#include "codegen/gpu_support.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/selector.h"
 
