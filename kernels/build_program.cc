@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file_pages.h"
 #include "base/stopwatch.h"
+#include "base/thread_pool.h"
 #include "codegen/pdl.h"
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
@@ -73,7 +74,7 @@ class ProgramBuilder {
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     find_readers();
     find_caches();
-    for (ir::NodeId id : launch_order()) add_node(graph_.node(id));
+    add_nodes(launch_order());
     copy_shared_outputs();
     program_.phases.push_back({"lowering", lowering.milliseconds()});
     const Stopwatch compiling;
@@ -211,24 +212,57 @@ class ProgramBuilder {
     program_.launches.push_back(std::move(copy));
   }
 
-  void add_node(const ir::Node& node) {
+  // What a node becomes before it has a place in the program.
+  struct PlannedNode {
+    Choice choice;
+    std::vector<Lowered> parts;
+  };
+
+  PlannedNode plan(const ir::Node& node) const {
+    if (is_view(node) || is_shape_value(node)) return {};
+    PlannedNode planned{select(graph_, node, settings_), {}};
+    for (const PartChoice& part : planned.choice.parts) {
+      planned.parts.push_back(part.plan.lower());
+    }
+    return planned;
+  }
+
+  // For a GPU weights are packed later, so that all nodes may be lowered at once. On the host the
+  // file's pages of one weight go before the next one is packed.
+  void add_nodes(const std::vector<ir::NodeId>& order) {
+    if (!on_gpu()) {
+      for (const ir::NodeId id : order) add_node(graph_.node(id), plan(graph_.node(id)));
+      return;
+    }
+    std::vector<PlannedNode> planned(order.size());
+    parallel_for_each(static_cast<int64_t>(order.size()),
+                      [&](int64_t i) { planned[i] = plan(graph_.node(order[i])); });
+    for (size_t i = 0; i < order.size(); ++i) {
+      add_node(graph_.node(order[i]), std::move(planned[i]));
+    }
+  }
+
+  void add_node(const ir::Node& node, PlannedNode planned) {
     if (is_view(node)) return;
     if (is_shape_value(node)) return add_shape_value(node);
-    Choice choice = select(graph_, node, settings_);
+    Choice& choice = planned.choice;
     const std::string shown = display_name(graph_, node);
     if (!choice.ok()) {
       throw UserError(fmt::format("node '{}' ({}): {}", shown, node.op, choice.reason()));
     }
     program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
-                                choice.chosen(), std::move(choice.verdicts)});
+                                choice.chosen(), std::move(choice.verdicts),
+                                choice.microseconds()});
     count_constants(node);
     program_.dependencies.begin_node();
-    for (const PartChoice& part : choice.parts) add_part(node, part, shown);
+    for (size_t i = 0; i < choice.parts.size(); ++i) {
+      add_part(node, choice.parts[i], std::move(planned.parts[i]), shown);
+    }
   }
 
   // A Run gives tasks to the part whose rows it brings.
-  void add_part(const ir::Node& node, const PartChoice& part, const std::string& shown) {
-    Lowered lowered = part.plan.lower();
+  void add_part(const ir::Node& node, const PartChoice& part, Lowered lowered,
+                const std::string& shown) {
     if (!part.rows.is_all()) {
       const Dim wanted = part.rows.contains(part.plan.rows);
       for (Launch& launch : lowered.launches) launch.tasks = launch.tasks * wanted;

@@ -19,6 +19,7 @@
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scatter.h"
 #include "kernels/llvm/tensor_scatter.h"
+#include "kernels/planning/roofline.h"
 #include "kernels/planning/symbol_binding.h"
 #include "kernels/planning/views.h"
 
@@ -202,6 +203,12 @@ std::string Choice::reason() const {
   return joined;
 }
 
+double Choice::microseconds() const {
+  if (parts.empty() || parts[0].plan.ranges.empty()) return 0;
+  const std::vector<PlannedKernel>& kernels = parts[0].plan.ranges[0].kernels;
+  return kernels.empty() ? 0 : kernels[0].microseconds;
+}
+
 std::span<const Candidate> candidates(std::string_view op, const Settings& settings) {
   std::span<const Candidate> found;
   const auto search = [&](const auto& tables) {
@@ -214,7 +221,13 @@ std::span<const Candidate> candidates(std::string_view op, const Settings& setti
   return found;
 }
 
-Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+namespace {
+
+// Who only wants to know whether somebody runs the node asks no one behind the first who takes all
+// rows.
+enum class Asked : uint8_t { kAll, kUntilOneRuns };
+
+Choice ask(const ir::Graph& graph, const ir::Node& node, const Settings& settings, Asked asked) {
   Choice choice;
   const auto table = candidates(node.op, settings);
   if (table.empty()) {
@@ -225,9 +238,13 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   std::vector<std::pair<const Candidate*, Plan>> plans;
   for (const Candidate& candidate : table) {
     Planned planned = sizes ? candidate.plan(graph, node, settings) : Planned(sizes);
+    if (planned.plan) add_roofline(graph, node, settings, *planned.plan);
     if (planned.plan) planned = restrict_rows(candidate, std::move(*planned.plan), settings.tuning);
     choice.verdicts.push_back({candidate.name, planned.support});
-    if (planned.plan) plans.emplace_back(&candidate, std::move(*planned.plan));
+    if (!planned.plan) continue;
+    const bool takes_all = planned.plan->takes.is_all();
+    plans.emplace_back(&candidate, std::move(*planned.plan));
+    if (takes_all && asked == Asked::kUntilOneRuns) break;
   }
   std::ranges::stable_partition(
       plans, [&](const auto& plan) { return plan.first->name == settings.tuning.candidate; });
@@ -235,9 +252,15 @@ Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& sett
   return choice;
 }
 
+}  // namespace
+
+Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  return ask(graph, node, settings, Asked::kAll);
+}
+
 Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (is_view(node) || is_shape_value(node)) return has_known_sizes(graph, node);
-  const Choice choice = select(graph, node, settings);
+  const Choice choice = ask(graph, node, settings, Asked::kUntilOneRuns);
   return choice.ok() ? Support::yes() : Support::no(choice.reason());
 }
 

@@ -28,6 +28,7 @@ struct Choice {
   bool ok() const { return !parts.empty(); }
   std::string chosen() const;  // "flash_decode"; "flash_decode (rows <= 16), prefill (rows > 16)"
   std::string reason() const;
+  double microseconds() const;  // expected of its first range of rows; 0: nobody knows
   // Of the only part; tests look at what was made of it.
   Lowered lower() const { return parts.at(0).plan.lower(); }
 };

@@ -66,6 +66,7 @@ struct FusionReport {
   std::vector<int> sources;
   std::string chosen;  // candidates
   std::vector<Verdict> verdicts;
+  double microseconds = 0;  // expected at its fewest rows
   std::vector<ConfigChoice> configs = {};
   std::vector<LaunchReport> launches = {};  // on the host
 };
