@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "graph_partitioner/ir/extract.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "graph_partitioner/passes/fold_constants.h"
@@ -240,10 +241,17 @@ class Partitioner {
   // Refuses the imported nodes of every fused node that nothing can run; true when that changed
   // something.
   bool refuse_unsupported(const ir::Graph& fused, const std::vector<size_t>& members) {
+    const std::vector<ir::NodeId>& order = fused.order();
+    std::vector<Support> answers(order.size(), Support::yes());
+    constexpr size_t kWorthThreads = 32;
+    parallel_for_each(
+        static_cast<int64_t>(order.size()),
+        [&](int64_t i) { answers[i] = ask(fused, fused.node(order[i])); },
+        order.size() < kWorthThreads ? 1 : 0);
     bool changed = false;
-    for (const ir::NodeId id : fused.order()) {
-      const ir::Node& node = fused.node(id);
-      const Support support = ask(fused, node);
+    for (size_t i = 0; i < order.size(); ++i) {
+      const ir::Node& node = fused.node(order[i]);
+      const Support& support = answers[i];
       if (!support) changed |= refuse_fused(node, positions(node.sources), members, support.reason);
     }
     return changed;

@@ -8,6 +8,7 @@
 
 namespace tenon {
 
+// Asked from several threads at once.
 using SupportsFn = std::function<Support(const ir::Graph&, const ir::Node&)>;
 
 }  // namespace tenon

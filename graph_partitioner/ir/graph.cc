@@ -13,6 +13,12 @@
 
 namespace tenon::ir {
 
+int64_t TensorFacts::ask(std::string_view question, const std::function<int64_t()>& find) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = answers_.find(question); known != answers_.end()) return known->second;
+  return answers_.emplace(question, find()).first->second;
+}
+
 int64_t Tensor::elements() const {
   int64_t count = 1;
   for (int64_t dim : dims) count = checked_mul(count, dim);

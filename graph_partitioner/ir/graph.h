@@ -15,8 +15,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +38,18 @@ using NodeId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 inline constexpr NodeId kNoNode = -1;
 
+// What was found out about the bytes of a tensor, by question: weights are large, and everyone who
+// plans with one asks again.
+class TensorFacts {
+ public:
+  // `find` answers where nobody has asked before. Thread-safe.
+  int64_t ask(std::string_view question, const std::function<int64_t()>& find);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t, std::less<>> answers_;
+};
+
 // Bytes of a constant, row-major and packed as in the file. `owner` keeps them alive.
 struct Tensor {
   DType dtype = DType::kUndefined;
@@ -45,6 +59,7 @@ struct Tensor {
   std::shared_ptr<const void> owner;
   // Digest of the true bytes where a text left them out: `data` is zeros then.
   std::string stands_for;
+  std::shared_ptr<TensorFacts> facts = std::make_shared<TensorFacts>();
 
   int64_t elements() const;
   static std::shared_ptr<const Tensor> copy(DType dtype, std::vector<int64_t> dims,

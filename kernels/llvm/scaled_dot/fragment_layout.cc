@@ -44,42 +44,56 @@ std::span<const uint8_t> codes_of(const ir::Tensor& bytes) {
   return {reinterpret_cast<const uint8_t*>(bytes.data), bytes.bytes};
 }
 
-// Whole models are searched more than once while a session is made. A loop without a way out runs
-// in vectors.
+// A loop without a way out runs in vectors.
 template <typename Wanted>
-bool any_code(const ir::Tensor& bytes, const Wanted& wanted) {
+bool any_code(const ir::Tensor& bytes, std::string_view question, const Wanted& wanted) {
   constexpr size_t kPiece = 1 << 14;
-  for (std::span<const uint8_t> rest = codes_of(bytes); !rest.empty();) {
-    const std::span<const uint8_t> piece = rest.first(std::min(kPiece, rest.size()));
-    bool found = false;
-    for (const uint8_t code : piece) found |= wanted(code);
-    if (found) return true;
-    rest = rest.subspan(piece.size());
-  }
-  return false;
+  const auto search = [&]() -> int64_t {
+    for (std::span<const uint8_t> rest = codes_of(bytes); !rest.empty();) {
+      const std::span<const uint8_t> piece = rest.first(std::min(kPiece, rest.size()));
+      bool found = false;
+      for (const uint8_t code : piece) found |= wanted(code);
+      if (found) return 1;
+      rest = rest.subspan(piece.size());
+    }
+    return 0;
+  };
+  return bytes.facts->ask(question, search) != 0;
+}
+
+// The lowest and the highest one.
+std::pair<int, int> range_of_codes(const ir::Tensor& bytes) {
+  const auto search = [&]() -> int64_t {
+    uint8_t lowest = 255, highest = 0;
+    for (const uint8_t code : codes_of(bytes)) {
+      lowest = std::min(lowest, code);
+      highest = std::max(highest, code);
+    }
+    return lowest * 256 + highest;
+  };
+  const int64_t both = bytes.facts->ask("range of codes", search);
+  return {static_cast<int>(both / 256), static_cast<int>(both % 256)};
 }
 
 // Codes that the rules' bit moves cannot express.
 Support check_elements(const ir::Tensor& tensor, const FormatRule& rule) {
-  const auto refuse_if = [&](auto wanted) {
-    return any_code(tensor, wanted)
+  const auto refuse_if = [&](std::string_view question, auto wanted) {
+    return any_code(tensor, question, wanted)
                ? Support::no(fmt::format("the {} weight holds NaN or infinity", name(rule.codes)))
                : Support::yes();
   };
-  if (rule.codes == DType::kF8E4M3FN) return refuse_if([](uint8_t c) { return (c & 127) == 127; });
+  if (rule.codes == DType::kF8E4M3FN) {
+    return refuse_if("NaN of e4m3", [](uint8_t c) { return (c & 127) == 127; });
+  }
   if (rule.codes == DType::kF8E5M2 && rule.operand == DType::kBF16) {
-    return refuse_if([](uint8_t c) { return (c & 0x7c) == 0x7c; });
+    return refuse_if("NaN or infinity of e5m2", [](uint8_t c) { return (c & 0x7c) == 0x7c; });
   }
   return Support::yes();
 }
 
 // Chooses the shift of e8m0 scales; the products of every element and scale must be exact.
 Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
-  uint8_t lowest = 255, highest = 0;
-  for (const uint8_t code : codes_of(scales)) {
-    lowest = std::min(lowest, code);
-    highest = std::max(highest, code);
-  }
+  const auto [lowest, highest] = range_of_codes(scales);
   if (highest == 255) return Support::no("a scale is NaN");
   const int least = lowest - 127, most = highest - 127;
   const FormatRule& element = *layout.element;
@@ -96,14 +110,20 @@ Support fit_exponents(const ir::Tensor& scales, FragmentLayout& layout) {
 }
 
 // Whether all rows of a unit have the same scales.
-bool rows_share_scales(const ScaleReader& scales, const FragmentLayout& layout) {
-  for (int64_t n = 0; n < layout.n; ++n) {
-    for (int64_t block = 0; block < layout.blocks(); ++block) {
-      const int64_t first = n / kFragmentRows * kFragmentRows;
-      if (scales.code(block, n) != scales.code(block, first)) return false;
+bool rows_share_scales(const ir::Tensor& tensor, const ScaleReader& scales, bool k_last,
+                       const FragmentLayout& layout) {
+  const auto search = [&]() -> int64_t {
+    for (int64_t n = 0; n < layout.n; ++n) {
+      for (int64_t block = 0; block < layout.blocks(); ++block) {
+        const int64_t first = n / kFragmentRows * kFragmentRows;
+        if (scales.code(block, n) != scales.code(block, first)) return 0;
+      }
     }
-  }
-  return true;
+    return 1;
+  };
+  const std::string question = fmt::format("rows of {} x {} blocks share, {}", layout.n,
+                                           layout.blocks(), k_last ? "k last" : "k first");
+  return tensor.facts->ask(question, search) != 0;
 }
 
 // Scales whose products with elements are operands without rounding.
@@ -121,7 +141,7 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
   layout.scale = {Side::Kind::kBytes, std::max(2, per_row(layout.block, layout.blocks()))};
   if (layout.scale_type == DType::kF8E8M0) return fit_exponents(scales, layout);
   layout.exponent = layout.element->exponent + (layout.operand == DType::kF16 ? 0 : 118);
-  return any_code(scales, [](uint8_t c) { return c >= 127; })
+  return any_code(scales, "negative or NaN of e4m3", [](uint8_t c) { return c >= 127; })
              ? Support::no("a scale is negative or NaN")
              : Support::yes();
 }
@@ -153,7 +173,7 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
   const ScaleReader reader = ScaleReader::scales(graph, problem);
   layout.scale_rule = nullptr;
   layout.exponent = layout.element->exponent;
-  const bool share = in_row == 1 && rows_share_scales(reader, layout);
+  const bool share = in_row == 1 && rows_share_scales(scales, reader, problem.dot.b_k_last, layout);
   layout.scale = {share ? Side::Kind::kShared : Side::Kind::kColumn, in_row};
   return Support::yes();
 }
@@ -161,11 +181,14 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
 // Whether zero points that are stored as floats are codes after all.
 bool are_codes(const ir::Tensor& zeros, const FormatRule& element) {
   const double most = element.bits < 8 ? 127 : 255;
-  for (int64_t i = 0; i < zeros.elements(); ++i) {
-    const double zero = load_element(zeros.dtype, zeros.data, i);
-    if (!(zero >= 0 && zero <= most && zero == std::floor(zero))) return false;
-  }
-  return true;
+  const auto search = [&]() -> int64_t {
+    for (int64_t i = 0; i < zeros.elements(); ++i) {
+      const double zero = load_element(zeros.dtype, zeros.data, i);
+      if (!(zero >= 0 && zero <= most && zero == std::floor(zero))) return 0;
+    }
+    return 1;
+  };
+  return zeros.facts->ask(fmt::format("whole numbers up to {}", most), search) != 0;
 }
 
 // Before the scales: what is taken from real zero points is not exact, so that scales multiply it

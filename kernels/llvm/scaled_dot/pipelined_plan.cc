@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -68,7 +69,7 @@ class PipelinedPlan {
     std::vector<RangePlan> ranges;
     for (const Bucket& bucket : buckets_) {
       RangePlan& range = ranges.emplace_back(RangePlan{bucket.rows, {}});
-      for (const GemmConfig& config : bucket.configs) {
+      for (const GemmConfig& config : best_of(bucket)) {
         range.kernels.push_back(config.planned(layout(), rows_of(bucket)));
       }
     }
@@ -95,6 +96,12 @@ class PipelinedPlan {
 
  private:
   const FragmentLayout& layout() const { return dots_.layout; }
+
+  // Hundreds are ranked, and whoever asks for a plan wants the first ones.
+  static std::span<const GemmConfig> best_of(const Bucket& bucket) {
+    constexpr size_t kTold = 4;
+    return std::span(bucket.configs).first(std::min(kTold, bucket.configs.size()));
+  }
 
   // The rows that are multiplied are not those of the node before.
   bool makes_rows() const { return prologue_ || layout().row_terms > 1; }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "base/convert.h"
 
 namespace tenon::kernels {
@@ -67,6 +69,17 @@ std::vector<double> occurring_products(const ir::Tensor& codes, DType stored,
   return occurring;
 }
 
+template <typename Wanted>
+bool any_product(const ir::Tensor& codes, DType stored, const ir::BlockScale& scale,
+                 std::string_view question, const Wanted& wanted) {
+  const auto search = [&]() -> int64_t {
+    return std::ranges::any_of(occurring_products(codes, stored, scale), wanted) ? 1 : 0;
+  };
+  return codes.facts->ask(
+             fmt::format("{} {} {} {}", question, name(stored), scale.factor, name(scale.rounded)),
+             search) != 0;
+}
+
 }  // namespace
 
 DType packed_scale_type(const ir::Graph& graph, const ir::BlockScale& scale) {
@@ -124,7 +137,9 @@ int64_t ScaleReader::index(int64_t block, int64_t column) const {
   return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;
 }
 
-bool contains_infinity(const ir::Tensor& tensor, DType type) {
+namespace {
+
+bool search_infinity(const ir::Tensor& tensor, DType type) {
   switch (type) {
     case DType::kF32:
       return contains_magnitude<uint32_t>(tensor, 0x7f800000);
@@ -139,14 +154,20 @@ bool contains_infinity(const ir::Tensor& tensor, DType type) {
   }
 }
 
+}  // namespace
+
+bool contains_infinity(const ir::Tensor& tensor, DType type) {
+  return tensor.facts->ask(fmt::format("infinity of {}", name(type)),
+                           [&] { return search_infinity(tensor, type) ? 1 : 0; }) != 0;
+}
+
 bool has_infinite_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
   const ir::BlockScale& scale = problem.dot.scale_b;
   if (scale.scale == ir::kNoValue) return false;
   const ir::Tensor& tensor = *graph.value(scale.scale).constant;
   const DType stored = stored_scale_type(graph, scale);
   if (scale.rounded == DType::kUndefined) return contains_infinity(tensor, stored);
-  const std::vector<double> products = occurring_products(tensor, stored, scale);
-  return std::any_of(products.begin(), products.end(), [](double x) { return std::isinf(x); });
+  return any_product(tensor, stored, scale, "infinite", [](double x) { return std::isinf(x); });
 }
 
 bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
@@ -156,8 +177,7 @@ bool has_huge_scale(const ir::Graph& graph, const ScaledDotProblem& problem) {
   const ir::Tensor& tensor = *graph.value(scale.scale).constant;
   const DType stored = stored_scale_type(graph, scale);
   if (scale.rounded != DType::kUndefined) {
-    const std::vector<double> products = occurring_products(tensor, stored, scale);
-    return std::any_of(products.begin(), products.end(),
+    return any_product(tensor, stored, scale, "huge",
                        [](double x) { return !(std::fabs(x) < std::ldexp(1, kExponent)); });
   }
   switch (stored) {

@@ -22,6 +22,19 @@ Graph chain() {
   })");
 }
 
+TEST(TensorFacts, AQuestionIsAnsweredOnceWhoeverLooksAtTheBytes) {
+  const TensorPtr tensor = Tensor::of(DType::kF32, {2}, {1, 2});
+  Tensor view = *tensor;
+  view.dims = {2, 1};
+  int searches = 0;
+  const auto search = [&] { return int64_t{++searches} + 41; };
+  EXPECT_EQ(tensor->facts->ask("infinity", search), 42);
+  EXPECT_EQ(view.facts->ask("infinity", search), 42);
+  EXPECT_EQ(view.facts->ask("NaN", search), 43);
+  EXPECT_EQ(searches, 2);
+  EXPECT_EQ(Tensor::of(DType::kF32, {2}, {1, 2})->facts->ask("infinity", search), 44);
+}
+
 TEST(IrGraph, NamesStayUnique) {
   Graph graph = chain();
   Value value;
