@@ -209,20 +209,9 @@ Support supports_on_gpu(const LoopProblem& problem) {
 
 Planned plan_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
-    auto lowered = std::make_shared<Lowered>();  // constants and checks; no launches yet
-    LoopProblem problem = describe_loop(graph, node, *lowered);
-    if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
-    if (Support answer = supports_problem(problem, settings); !answer) return answer;
-    if (settings.gpu && !does_nothing(problem)) {
-      if (Support answer = supports_on_gpu(problem); !answer) return answer;
-    }
-    return Plan::of({Skeleton::kLoop}, [lowered, problem = std::move(problem), &settings] {
-      Lowered made = *lowered;
-      for (const LoopProblem& part : split_reduction(problem, made.scratch)) {
-        if (!does_nothing(part)) made.launches.push_back(emit_loop(part, settings));
-      }
-      return made;
-    });
+    Lowered constants;
+    const LoopProblem problem = describe_loop(graph, node, constants);
+    return plan_described_loop(graph, problem, std::move(constants), settings);
   } catch (const UserError& error) {
     return Planned::no(error.what());
   }
@@ -232,6 +221,22 @@ Planned plan_loop(const ir::Graph& graph, const ir::Node& node, const Settings& 
 
 LoopProblem describe_loop(const ir::Graph& graph, const ir::Node& node, Lowered& lowered) {
   return ProblemMaker(graph, node, lowered).make();
+}
+
+Planned plan_described_loop(const ir::Graph& graph, const LoopProblem& problem, Lowered constants,
+                            const Settings& settings) {
+  if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
+  if (Support answer = supports_problem(problem, settings); !answer) return answer;
+  if (settings.gpu && !does_nothing(problem)) {
+    if (Support answer = supports_on_gpu(problem); !answer) return answer;
+  }
+  return Plan::of({Skeleton::kLoop}, [constants = std::move(constants), problem, &settings] {
+    Lowered made = constants;
+    for (const LoopProblem& part : split_reduction(problem, made.scratch)) {
+      if (!does_nothing(part)) made.launches.push_back(emit_loop(part, settings));
+    }
+    return made;
+  });
 }
 
 std::span<const Candidate> loop_candidates() {

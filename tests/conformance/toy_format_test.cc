@@ -51,7 +51,8 @@ class ToyProduct {
       : size_(size), rows_(rows), graph_(build(size, rows, end)), element_(sign_magnitude()) {
     graph_.node(graph_.order().front()).body = body;
     const ir::Node& node = graph_.node(graph_.order().front());
-    DotSections dots = plan_sections(graph_, {&node, 1});
+    DotSections dots =
+        plan_sections(graph_, {{node, describe_scaled_dot(graph_, node).problem, {}}});
     EXPECT_TRUE(dots.support) << dots.support.reason;
     for (FragmentLayout* layout : {&dots.layout, &dots.sections[0].parts[0].layout}) {
       layout->element = &element_;

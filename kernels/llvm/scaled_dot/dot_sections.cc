@@ -21,10 +21,10 @@ bool dequantize_alike(FragmentLayout a, const FragmentLayout& b) {
 }
 
 // The dot that reads the result of number `from`; kNobody: it goes to memory.
-size_t reader_of(std::span<const ir::Node> dots, size_t from) {
+size_t reader_of(std::span<const DotPart> dots, size_t from) {
   for (size_t i = 0; i < dots.size(); ++i) {
-    const std::vector<ir::ValueId> extra = ir::ScaledDot::from(dots[i]).extra;
-    if (std::ranges::find(extra, dots[from].output(0)) != extra.end()) return i;
+    const std::vector<ir::ValueId>& extra = dots[i].problem.dot.extra;
+    if (std::ranges::find(extra, dots[from].node.output(0)) != extra.end()) return i;
   }
   return kNobody;
 }
@@ -37,18 +37,18 @@ struct Pairing {
 };
 
 // What a body does not take element by element would be read before it is written.
-bool reads_before_written(std::span<const ir::Node> dots) {
+bool reads_before_written(std::span<const DotPart> dots) {
   const auto is_result = [&](ir::ValueId id) {
-    return id != ir::kNoValue &&
-           std::ranges::any_of(dots, [&](const ir::Node& dot) { return dot.output(0) == id; });
+    return id != ir::kNoValue && std::ranges::any_of(dots, [&](const DotPart& part) {
+             return part.node.output(0) == id;
+           });
   };
-  return std::ranges::any_of(dots, [&](const ir::Node& node) {
-    const ir::ScaledDot dot = ir::ScaledDot::from(node);
-    return is_result(dot.bias) || is_result(dot.alpha);
+  return std::ranges::any_of(dots, [&](const DotPart& part) {
+    return is_result(part.problem.dot.bias) || is_result(part.problem.dot.alpha);
   });
 }
 
-Pairing pair_up(std::span<const ir::Node> dots) {
+Pairing pair_up(std::span<const DotPart> dots) {
   Pairing pairing{.giver = std::vector<size_t>(dots.size(), kNobody),
                   .gives = std::vector<bool>(dots.size())};
   for (size_t i = 0; i < dots.size(); ++i) {
@@ -101,22 +101,18 @@ bool DotSections::has_bodies() const {
   });
 }
 
-DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots,
-                          Precision precision) {
+DotSections plan_sections(const ir::Graph& graph, std::vector<DotPart> parts, Precision precision) {
   DotSections plan;
   const auto refuse = [&](Support why) {
     plan.support = std::move(why);
     return plan;
   };
-  std::vector<DotPart> parts;
-  for (const ir::Node& dot : dots) {
-    DotPart part{dot, describe_scaled_dot(graph, dot).problem, {}};
+  for (DotPart& part : parts) {
     FragmentLayoutAnswer answer = fragment_layout(graph, part.problem, precision);
     if (!answer.support) return refuse(answer.support);
     part.layout = answer.layout;
-    parts.push_back(std::move(part));
   }
-  const Pairing pairing = pair_up(dots);
+  const Pairing pairing = pair_up(parts);
   if (!pairing.support) return refuse(pairing.support);
   agree_on_scales(parts, pairing);
   for (const DotPart& part : parts) {

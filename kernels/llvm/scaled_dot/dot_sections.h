@@ -40,8 +40,9 @@ struct DotSections {
   bool has_bodies() const;  // something is computed with the accumulators before they are stored
 };
 
-// `dots` have the same `a`.
-DotSections plan_sections(const ir::Graph& graph, std::span<const ir::Node> dots,
+// Of products that have the same `a` and constant weights: nodes and problems come in, layouts go
+// out.
+DotSections plan_sections(const ir::Graph& graph, std::vector<DotPart> parts,
                           Precision precision = Precision::kExact);
 // The units of all sections; notes where the column scales are, and sides that stand apart.
 BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered& lowered);

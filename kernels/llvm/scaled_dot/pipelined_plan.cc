@@ -17,8 +17,8 @@
 namespace tenon::kernels {
 namespace {
 
-Support supports_operands(const ir::Graph& graph, const ir::Node& node) {
-  const DescribedScaledDot described = describe_scaled_dot(graph, node);
+Support supports_operands(const ir::Graph& graph, const ir::Node& node,
+                          const DescribedScaledDot& described) {
   if (Support answer = supports_gpu_dot(graph, node, described); !answer) return answer;
   const ScaledDotProblem& problem = described.problem;
   if (!problem.b_constant) return Support::no("the weight is not a constant matrix");
@@ -42,18 +42,21 @@ class PipelinedPlan {
   PipelinedPlan(const ir::Graph& graph, std::vector<ir::Node> dots,
                 std::optional<ir::Node> prologue, const Settings& settings)
       : graph_(graph), nodes_(std::move(dots)), settings_(settings) {
-    if (prologue) prologue_.emplace(graph, std::move(*prologue), settings);
+    if (prologue) prologue_.emplace(graph, *prologue, settings);
   }
 
   // Whether there is a plan; makes it.
   Support make() {
+    std::vector<DotPart> parts;
     for (const ir::Node& node : nodes_) {
-      if (Support answer = supports_operands(graph_, node); !answer) return answer;
+      DescribedScaledDot described = describe_scaled_dot(graph_, node);
+      if (Support answer = supports_operands(graph_, node, described); !answer) return answer;
+      parts.push_back({node, std::move(described.problem), {}});
     }
     if (!settings_.gpu->pipelines) {
       return Support::no(settings_.gpu->arch + " has no asynchronous copies to shared memory");
     }
-    dots_ = plan_sections(graph_, nodes_, settings_.precision);
+    dots_ = plan_sections(graph_, std::move(parts), settings_.precision);
     if (!dots_.support) return dots_.support;
     if (layout().k * bit_width(layout().operand) % 128 != 0) {
       return Support::no("K of the activations is not a multiple of 16 bytes");

@@ -8,7 +8,7 @@ namespace tenon::kernels {
 
 class RowPrologue {
  public:
-  RowPrologue(const ir::Graph& graph, ir::Node loop, const Settings& settings);
+  RowPrologue(const ir::Graph& graph, const ir::Node& loop, const Settings& settings);
 
   Support supports() const;
   // Inside of a product's kernel.
@@ -17,10 +17,10 @@ class RowPrologue {
   void add_launches(const Dim& wanted, Lowered& lowered) const;
 
  private:
-  const ir::Graph& graph_;
-  const ir::Node loop_;
   const Settings& settings_;
-  Planned alone_;
+  LoopProblem problem_;
+  Lowered constants_;  // and checks; no launches
+  Planned alone_;      // as a launch of its own
 };
 
 }  // namespace tenon::kernels

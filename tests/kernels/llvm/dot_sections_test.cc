@@ -21,14 +21,17 @@ void fill(ir::Graph& graph, std::string_view name, std::mt19937& random) {
   value.constant = ir::Tensor::copy(value.dtype, value.constant->dims, bytes);
 }
 
-std::vector<ir::Node> nodes(const ir::Graph& graph) {
-  std::vector<ir::Node> all;
-  for (const ir::NodeId id : graph.order()) all.push_back(graph.node(id));
+std::vector<DotPart> parts(const ir::Graph& graph) {
+  std::vector<DotPart> all;
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    all.push_back({node, describe_scaled_dot(graph, node).problem, {}});
+  }
   return all;
 }
 
 std::vector<std::byte> packed(const ir::Graph& graph) {
-  DotSections dots = plan_sections(graph, nodes(graph));
+  DotSections dots = plan_sections(graph, parts(graph));
   EXPECT_TRUE(dots.support) << dots.support.reason;
   Lowered lowered;
   const BufferArgument units = pack_sections(graph, dots, lowered);
@@ -96,7 +99,7 @@ ir::Graph gated_nvfp4() {
 
 TEST(DotSections, BeginWithWholeUnits) {
   const ir::Graph graph = three_f16();
-  const DotSections dots = plan_sections(graph, nodes(graph));
+  const DotSections dots = plan_sections(graph, parts(graph));
   ASSERT_EQ(dots.sections.size(), 3u);
   EXPECT_EQ(dots.sections[0].first_unit, 0);
   EXPECT_EQ(dots.sections[1].first_unit, 2);
@@ -135,7 +138,7 @@ TEST(DotSections, FollowEachOther) {
 
 TEST(DotSections, PairsAlternateInEightRows) {
   const ir::Graph graph = gated_nvfp4();
-  const DotSections dots = plan_sections(graph, nodes(graph));
+  const DotSections dots = plan_sections(graph, parts(graph));
   ASSERT_EQ(dots.sections.size(), 1u);
   EXPECT_TRUE(dots.sections[0].is_paired());
   EXPECT_EQ(dots.layout.n, 200);
@@ -180,7 +183,7 @@ TEST(DotSections, RefuseWeightsThatDequantizeDifferently) {
     const %wu: f8e4m3fn[128,128] = sha256:01 bytes:16384)",
                           R"(%wg, _, _, _, _, _, _, %u) {b_k_last=1, result="f16"})",
                           R"(%wu) {b_k_last=1, result="f16"})", "128");
-  const DotSections dots = plan_sections(graph, nodes(graph));
+  const DotSections dots = plan_sections(graph, parts(graph));
   EXPECT_FALSE(dots.support);
   EXPECT_NE(dots.support.reason.find("different formats"), std::string::npos)
       << dots.support.reason;
@@ -205,7 +208,7 @@ TEST(DotSections, RefuseThreeInARow) {
     }
     output %c
   })");
-  const DotSections dots = plan_sections(graph, nodes(graph));
+  const DotSections dots = plan_sections(graph, parts(graph));
   EXPECT_FALSE(dots.support);
   EXPECT_NE(dots.support.reason.find("in a chain"), std::string::npos) << dots.support.reason;
 }
@@ -218,7 +221,7 @@ TEST(DotSections, RefuseABiasThatIsAResult) {
     %b: f16[m,8] = tenon::ScaledDot(%x, %w, _, _, _, _, _, %a) {result="f16"}
     output %b
   })");
-  const DotSections dots = plan_sections(graph, nodes(graph));
+  const DotSections dots = plan_sections(graph, parts(graph));
   EXPECT_FALSE(dots.support);
   EXPECT_NE(dots.support.reason.find("bias"), std::string::npos) << dots.support.reason;
 }
