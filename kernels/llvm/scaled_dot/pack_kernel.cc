@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <optional>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "base/content_cache.h"
 #include "codegen/tile/builder.h"
 #include "kernels/llvm/tile_types.h"
 
@@ -354,6 +356,23 @@ class PackWriter {
   Tile rows_left_ = kNone, k_left_ = kNone, k_in_block_ = kNone;
 };
 
+// A layout's rules follow from its types.
+std::string all_that_matters(const PackTask& task) {
+  const FragmentLayout& layout = task.layout;
+  std::string text =
+      fmt::format("pack {} {} {}", name(layout.operand), task.only_sides, task.parts.size());
+  if (layout.is_plain()) return text;
+  text += fmt::format(" {} {} {}", name(layout.element->codes), layout.sides_apart,
+                      layout.scale_rule ? name(layout.scale_rule->codes) : "-");
+  for (const Side& side : {layout.scale, layout.zero}) {
+    text += fmt::format(" {}*{}", static_cast<int>(side.kind), side.per_row);
+  }
+  for (const StoredPart& part : task.parts) {
+    text += fmt::format(" {} {} {}", part.flip, name(part.scale), name(part.zero));
+  }
+  return text;
+}
+
 Support can_pack_side(const Side& side, DType type) {
   if (side.kind == Side::Kind::kNone || StoredPart::has_table(type)) return Support::yes();
   const bool is_half = type == DType::kF16 || type == DType::kBF16;
@@ -372,6 +391,12 @@ Support can_pack(const PackTask& task) {
   return Support::yes();
 }
 
-codegen::Kernel pack_kernel(const PackTask& task) { return PackWriter(task).write(); }
+std::shared_ptr<const codegen::Kernel> pack_kernel(const PackTask& task) {
+  return process_cache<codegen::Kernel>().get(sha256(all_that_matters(task)), [&] {
+    auto kernel = std::make_shared<const codegen::Kernel>(PackWriter(task).write());
+    const size_t bytes = kernel->types.size() * 2 * sizeof(codegen::Operation);  // about
+    return std::pair{std::move(kernel), bytes};
+  });
+}
 
 }  // namespace tenon::kernels

@@ -6,6 +6,7 @@
 // whichever way they are stored.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "codegen/tile/ir.h"
@@ -36,8 +37,8 @@ struct PackTask {
 // Buffers: of each part its codes, its scales and their table, its zero points and theirs, as far
 // as they are; then what is made. Indices: rows of a part, K, tasks of a row of units, and k per
 // scale where there are sides; then of each part the strides (column, k) of codes, scales and zero
-// points, as far as they are.
-codegen::Kernel pack_kernel(const PackTask& task);
+// points, as far as they are. Equal tasks of this process share one.
+std::shared_ptr<const codegen::Kernel> pack_kernel(const PackTask& task);
 
 // Whether there is such a kernel, for scales and zero points stored as they are.
 Support can_pack(const PackTask& task);

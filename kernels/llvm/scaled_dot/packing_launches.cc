@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <optional>
 
 #include "kernels/llvm/scaled_dot/pack_kernel.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
@@ -75,7 +74,7 @@ class SectionPacking {
   }
 
   void add_pieces(size_t piece_bytes, DevicePacking& packing) const {
-    const auto kernel = std::make_shared<const codegen::Kernel>(pack_kernel(task_));
+    const auto kernel = pack_kernel(task_);
     const int64_t units = section_.units(), together = units_together(piece_bytes);
     for (int64_t first = 0; first < units; first += together) {
       packing.pieces.push_back(piece(first, std::min(together, units - first)));
