@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -84,11 +83,11 @@ class Sender {
  public:
   Sender(const std::shared_ptr<device::Device>& device, Program& program,
          const WeightPacking& packing, const std::vector<device::Address>& addresses)
-      : device_(device),
-        program_(program),
+      : program_(program),
         addresses_(addresses),
         checked_(checked_slots(program)),
-        packs_(packing.target != nullptr) {
+        packs_(packing.target != nullptr),
+        upload_(device) {
     if (!packs_) return;
     kernels_ = std::async([=, kernels = PackKernels::all_of(program)] {
       return PackKernels(kernels, *device, *packing.target, packing.cache);
@@ -97,7 +96,7 @@ class Sender {
 
   // Pack kernels are compiled while everything else is on its way.
   void send_all() {
-    open_upload();
+    reserve_area();
     for_each_constant([&](size_t i, Slot& slot) {
       if (!may_pack(slot)) send_from_host(i);
     });
@@ -106,7 +105,7 @@ class Sender {
       const PackKernels& kernels = loaded();
       kernels.can_make(slot.on_device) ? send_packed(i, kernels) : send_from_host(i);
     });
-    upload_->finish();
+    upload_.finish();
     let_go();
   }
 
@@ -118,8 +117,8 @@ class Sender {
     }
   }
 
-  // Without an area where there is no memory for one.
-  void open_upload() {
+  // The host packs where there is no memory for one.
+  void reserve_area() {
     size_t staging = 0, total = 0;
     for_each_constant([&](size_t, const Slot& slot) {
       if (!may_pack(slot)) return;
@@ -129,12 +128,7 @@ class Sender {
       }
     });
     staging = std::max(staging, std::min(total, WeightUpload::kBatchBytes));
-    try {
-      upload_.emplace(device_, staging);
-    } catch (const device::OutOfMemory&) {
-      upload_.emplace(device_, 0);
-      packs_ = false;
-    }
+    packs_ = packs_ && upload_.reserve(staging);
   }
 
   bool may_pack(const Slot& slot) const { return packs_ && !slot.on_device.pieces.empty(); }
@@ -145,7 +139,7 @@ class Sender {
   }
 
   void send_packed(size_t i, const PackKernels& kernels) {
-    upload_->add(addresses_[i], program_.slots[i].on_device, kernels);
+    upload_.add(addresses_[i], program_.slots[i].on_device, kernels);
     note(i);
   }
 
@@ -155,13 +149,13 @@ class Sender {
       slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
     }
     if (slot.data == nullptr) {
-      upload_->add(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
+      upload_.add(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
     } else {
       const auto copy = [data = static_cast<const std::byte*>(slot.data.get())](
                             int64_t first, std::span<std::byte> out) {
         std::memcpy(out.data(), data + first, out.size());
       };
-      upload_->add(addresses_[i], bytes_of(slot), copy, 1);
+      upload_.add(addresses_[i], bytes_of(slot), copy, 1);
     }
     note(i);
   }
@@ -169,8 +163,8 @@ class Sender {
   void note(size_t i) {
     sent_.insert(i);
     queued_.push_back(i);
-    if (!upload_->is_full()) return;
-    upload_->send();
+    if (!upload_.is_full()) return;
+    upload_.send();
     let_go();
   }
 
@@ -185,12 +179,11 @@ class Sender {
     }
   }
 
-  const std::shared_ptr<device::Device>& device_;
   Program& program_;
   const std::vector<device::Address>& addresses_;
   const std::set<size_t> checked_;
   bool packs_;  // by kernels
-  std::optional<WeightUpload> upload_;
+  WeightUpload upload_;
   std::set<size_t> sent_;
   std::vector<size_t> queued_;  // sent, and not let go
   PackKernels loaded_;

@@ -23,9 +23,16 @@ PackPiece copy_of(const DevicePacking::Source& source) {
 
 }  // namespace
 
-WeightUpload::WeightUpload(const std::shared_ptr<device::Device>& device, size_t staging)
-    : uploader_(device::Uploader::make(device)) {
-  if (staging > 0) staging_ = device::Buffer(device, staging, "packing weights");
+WeightUpload::WeightUpload(std::shared_ptr<device::Device> device)
+    : device_(std::move(device)), uploader_(device::Uploader::make(device_)) {}
+
+bool WeightUpload::reserve(size_t bytes) {
+  try {
+    if (bytes > 0) staging_ = device::Buffer(device_, bytes, "packing weights");
+  } catch (const device::OutOfMemory&) {
+    return false;
+  }
+  return true;
 }
 
 size_t WeightUpload::staged_bytes(const DevicePacking::Piece& piece) {

@@ -15,9 +15,11 @@ namespace tenon::kernels {
 
 class WeightUpload {
  public:
-  // `staging`: the area; as many bytes as the largest piece that will be packed has, or more.
-  WeightUpload(const std::shared_ptr<device::Device>& device, size_t staging);
-  // What an area must hold of a constant at once.
+  explicit WeightUpload(std::shared_ptr<device::Device> device);
+  // Makes the area, before anything is packed: as many bytes as the largest piece has, or more.
+  // False where there is no memory for it.
+  bool reserve(size_t bytes);
+  // What the area must hold of a constant at once.
   static size_t staged_bytes(const DevicePacking::Piece& piece);
   static constexpr size_t kBatchBytes = size_t{128} << 20;
 
@@ -33,6 +35,7 @@ class WeightUpload {
     int64_t tasks;
     std::vector<uint64_t> arguments;
   };
+  std::shared_ptr<device::Device> device_;
   std::unique_ptr<device::Uploader> uploader_;
   device::Buffer staging_;
   size_t staged_ = 0, queued_ = 0;  // bytes of the area, and in all, since the last send()
