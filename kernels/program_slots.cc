@@ -113,6 +113,7 @@ size_t ProgramSlots::add_packed(PackedConstant& constant, const std::string& nod
   if (constant.data == nullptr && on_gpu_) {
     slot.pack = std::move(constant.pack);
     slot.unit = constant.unit;
+    slot.on_device = std::move(constant.on_device);
   } else if (constant.data == nullptr) {
     slot.data = pack_whole(constant.bytes, constant.pack, constant.unit);
   }

@@ -6,14 +6,16 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/thread_pool.h"
 
 namespace tenon::device {
 namespace {
 
-// As many threads pack as there are buffers, and most weights are some ten megabytes.
-constexpr size_t kBuffers = 16, kBufferBytes = 1 << 20;
+// Twice as many buffers as threads: one is filled while the one before is on its way, or waits for
+// a kernel. Most weights are some ten megabytes.
+constexpr size_t kBuffers = 32, kThreads = 16, kBufferBytes = 1 << 20;
 
 class PinnedRing final : public Uploader {
  public:
@@ -40,16 +42,22 @@ class PinnedRing final : public Uploader {
   }
 
   using Uploader::upload;
-  void upload(Address to, size_t bytes, const MakePiece& make, size_t unit) override {
-    const size_t piece = std::max<size_t>(1, kBufferBytes / unit) * unit;
-    const bool pinned = usable_ > 0 && piece <= kBufferBytes;
+  void upload(std::span<const Transfer> transfers) override {
+    std::vector<Piece> pieces;
+    for (const Transfer& transfer : transfers) cut(transfer, pieces);
     const auto send = [&](int64_t i) {
-      const size_t first = static_cast<size_t>(i) * piece;
-      const Piece part{to + first, static_cast<int64_t>(first), std::min(piece, bytes - first)};
-      pinned ? send_pinned(part, make) : send_staged(part, make);
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      is_pinned(piece.bytes) ? send_pinned(piece) : send_staged(piece);
     };
-    parallel_for_each(static_cast<int64_t>((bytes + piece - 1) / piece), send,
-                      pinned ? static_cast<int>(usable_) : 1);
+    const size_t threads = std::clamp<size_t>(usable_, 1, kThreads);
+    parallel_for_each(static_cast<int64_t>(pieces.size()), send, static_cast<int>(threads));
+  }
+
+  void launch(const LoadedKernel& kernel, int64_t tasks,
+              std::span<const uint64_t> arguments) override {
+    const std::lock_guard lock(mutex_);
+    copying_ = true;
+    stream_.launch(kernel, tasks, arguments);
   }
 
   void finish() override {
@@ -73,6 +81,7 @@ class PinnedRing final : public Uploader {
     Address to = 0;
     int64_t first = 0;
     size_t bytes = 0;
+    const MakePiece* make = nullptr;
   };
 
   // A slot for one thread, given back at the end of its scope.
@@ -99,6 +108,16 @@ class PinnedRing final : public Uploader {
     Slot* slot_ = nullptr;
   };
 
+  static void cut(const Transfer& transfer, std::vector<Piece>& pieces) {
+    const size_t most = std::max<size_t>(1, kBufferBytes / transfer.unit) * transfer.unit;
+    for (size_t first = 0; first < transfer.bytes; first += most) {
+      pieces.push_back({transfer.to + first, static_cast<int64_t>(first),
+                        std::min(most, transfer.bytes - first), &transfer.make});
+    }
+  }
+
+  bool is_pinned(size_t bytes) const { return usable_ > 0 && bytes <= kBufferBytes; }
+
   Slot* oldest_free() {
     for (size_t i = 0; i < usable_; ++i) {
       Slot& slot = slots_[(turn_ + i) % usable_];
@@ -109,10 +128,10 @@ class PinnedRing final : public Uploader {
     return nullptr;
   }
 
-  void send_pinned(const Piece& piece, const MakePiece& make) {
+  void send_pinned(const Piece& piece) {
     Taken slot(*this);
     if (slot->used) slot->copied->synchronize();
-    make(piece.first, {static_cast<std::byte*>(slot->memory.get()), piece.bytes});
+    (*piece.make)(piece.first, {static_cast<std::byte*>(slot->memory.get()), piece.bytes});
     const std::lock_guard lock(mutex_);
     copying_ = true;
     stream_.copy(piece.to, reinterpret_cast<Address>(slot->memory.get()), piece.bytes);
@@ -120,9 +139,9 @@ class PinnedRing final : public Uploader {
     slot->used = true;
   }
 
-  void send_staged(const Piece& piece, const MakePiece& make) {
+  void send_staged(const Piece& piece) {
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(piece.bytes);
-    make(piece.first, {bytes.get(), piece.bytes});
+    (*piece.make)(piece.first, {bytes.get(), piece.bytes});
     const std::lock_guard lock(mutex_);
     stream_.copy(piece.to, reinterpret_cast<Address>(bytes.get()), piece.bytes);
     stream_.synchronize();
@@ -133,10 +152,15 @@ class PinnedRing final : public Uploader {
   std::array<Slot, kBuffers> slots_;
   Stream stream_;
   size_t usable_ = 0, turn_ = 0;
-  bool copying_ = false;  // since the last finish()
+  bool copying_ = false;  // or launching, since the last finish()
 };
 
 }  // namespace
+
+void Uploader::upload(Address to, size_t bytes, const MakePiece& make, size_t unit) {
+  const Transfer transfer{to, bytes, make, unit};
+  upload({&transfer, 1});
+}
 
 void Uploader::upload(Address to, const void* from, size_t bytes) {
   const auto* source = static_cast<const std::byte*>(from);

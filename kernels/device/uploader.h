@@ -18,12 +18,23 @@ class Uploader {
 
   static std::unique_ptr<Uploader> make(std::shared_ptr<Device> device);
   virtual ~Uploader() = default;
-  // Makes the bytes right in the pinned buffers, in pieces of whole units. Returns when all are
-  // made; the copies may still be on their way.
-  virtual void upload(Address to, size_t bytes, const MakePiece& make, size_t unit = 1) = 0;
+
+  struct Transfer {
+    Address to = 0;
+    size_t bytes = 0;
+    MakePiece make;
+    size_t unit = 1;
+  };
+  // Makes the bytes right in the pinned buffers, in pieces of whole units, those of all transfers
+  // side by side. Returns when all are made; the copies may still be on their way.
+  virtual void upload(std::span<const Transfer> transfers) = 0;
+  void upload(Address to, size_t bytes, const MakePiece& make, size_t unit = 1);
   // Bytes that are there: returns when they have been read.
   void upload(Address to, const void* from, size_t bytes);
-  virtual void finish() = 0;  // all copies have arrived
+  // Runs behind all copies so far, and before those to come.
+  virtual void launch(const LoadedKernel& kernel, int64_t tasks,
+                      std::span<const uint64_t> arguments) = 0;
+  virtual void finish() = 0;  // all copies have arrived, and all launches have ended
 };
 
 }  // namespace tenon::device

@@ -14,6 +14,7 @@
 #include "base/shape.h"
 #include "codegen/tile/ir.h"
 #include "graph_partitioner/ir/graph.h"
+#include "kernels/planning/device_packing.h"
 #include "kernels/planning/kernel_config.h"
 #include "kernels/planning/library_call.h"
 
@@ -110,7 +111,8 @@ struct PackedConstant {
   std::shared_ptr<std::byte[]> data;  // 64-byte aligned; null: `pack` makes the bytes
   size_t bytes = 0;
   PackPiece pack = {};
-  size_t unit = 1;  // pieces begin at multiples of it, and end at one or at the end
+  size_t unit = 1;               // pieces begin at multiples of it, and end at one or at the end
+  DevicePacking on_device = {};  // the same bytes, where a GPU can make them itself
 };
 
 // How the kernel of a range of rows was cut, for the report.

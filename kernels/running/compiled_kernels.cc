@@ -77,6 +77,7 @@ Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Dige
 }
 
 void forget_compiled_kernels() {
+  process_cache<codegen::Kernel>().clear();
   process_cache<GpuCode>().clear();
   process_cache<codegen::GpuEstimate>().clear();
   process_cache<HostKernel>().clear();

@@ -72,14 +72,19 @@ class DeviceExecutable final : public Executable {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
     if (device_ == nullptr) {
-      for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
+      for (Slot& slot : program_.slots) {  // the graph that they read may go
+        slot.pack = {};
+        slot.on_device = {};
+      }
       return;
     }
     // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
     // thread is to be had kernels are loaded afterwards.
     auto loaded = std::async([&] { return load_kernels(); });
     const Stopwatch watch;
-    weights_ = DeviceWeights(device_, program_);
+    const WeightPacking packing{options_.pack_on_host ? nullptr : &target,
+                                options_.kernel_cache.get()};
+    weights_ = DeviceWeights(device_, program_, packing);
     program_.phases.push_back({"weights", watch.milliseconds()});
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());

@@ -22,6 +22,7 @@ struct DeviceRunOptions {
   // wait.
   bool inputs_ready = false;
   std::shared_ptr<DiskCache> kernel_cache = {};  // as of Settings
+  bool pack_on_host = false;                     // all weights, those of pack kernels too
 };
 
 // Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory

@@ -1,5 +1,8 @@
 #include "kernels/running/device_weights.h"
 
+#include <algorithm>
+#include <cstring>
+#include <future>
 #include <set>
 #include <string>
 #include <utility>
@@ -7,7 +10,8 @@
 #include <fmt/format.h>
 
 #include "base/file_pages.h"
-#include "kernels/device/uploader.h"
+#include "kernels/running/pack_kernels.h"
+#include "kernels/running/weight_upload.h"
 
 namespace tenon::kernels {
 namespace {
@@ -74,34 +78,133 @@ std::set<size_t> checked_slots(const Program& program) {
   return slots;
 }
 
+// Sends the constants of a program to their places, and lets go of what the host has of them.
+class Sender {
+ public:
+  Sender(const std::shared_ptr<device::Device>& device, Program& program,
+         const WeightPacking& packing, const std::vector<device::Address>& addresses)
+      : program_(program),
+        addresses_(addresses),
+        checked_(checked_slots(program)),
+        packs_(packing.target != nullptr),
+        upload_(device) {
+    if (!packs_) return;
+    kernels_ = std::async([=, kernels = PackKernels::all_of(program)] {
+      return PackKernels(kernels, *device, *packing.target, packing.cache);
+    });
+  }
+
+  // Pack kernels are compiled while everything else is on its way.
+  void send_all() {
+    reserve_area();
+    for_each_constant([&](size_t i, Slot& slot) {
+      if (!may_pack(slot)) send_from_host(i);
+    });
+    for_each_constant([&](size_t i, Slot& slot) {
+      if (!may_pack(slot)) return;
+      const PackKernels& kernels = loaded();
+      kernels.can_make(slot.on_device) ? send_packed(i, kernels) : send_from_host(i);
+    });
+    upload_.finish();
+    let_go();
+  }
+
+ private:
+  void for_each_constant(const auto& visit) {
+    for (size_t i = 0; i < program_.slots.size(); ++i) {
+      Slot& slot = program_.slots[i];
+      if (slot.kind == Slot::Kind::kConstant && !sent_.contains(i)) visit(i, slot);
+    }
+  }
+
+  // The host packs where there is no memory for one.
+  void reserve_area() {
+    size_t staging = 0, total = 0;
+    for_each_constant([&](size_t, const Slot& slot) {
+      if (!may_pack(slot)) return;
+      for (const DevicePacking::Piece& piece : slot.on_device.pieces) {
+        staging = std::max(staging, WeightUpload::staged_bytes(piece));
+        total += WeightUpload::staged_bytes(piece);
+      }
+    });
+    staging = std::max(staging, std::min(total, WeightUpload::kBatchBytes));
+    packs_ = packs_ && upload_.reserve(staging);
+  }
+
+  bool may_pack(const Slot& slot) const { return packs_ && !slot.on_device.pieces.empty(); }
+
+  const PackKernels& loaded() {
+    if (kernels_.valid()) loaded_ = kernels_.get();
+    return loaded_;
+  }
+
+  void send_packed(size_t i, const PackKernels& kernels) {
+    upload_.add(addresses_[i], program_.slots[i].on_device, kernels);
+    note(i);
+  }
+
+  void send_from_host(size_t i) {
+    Slot& slot = program_.slots[i];
+    if (slot.data == nullptr && checked_.contains(i)) {
+      slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
+    }
+    if (slot.data == nullptr) {
+      upload_.add(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
+    } else {
+      const auto copy = [data = static_cast<const std::byte*>(slot.data.get())](
+                            int64_t first, std::span<std::byte> out) {
+        std::memcpy(out.data(), data + first, out.size());
+      };
+      upload_.add(addresses_[i], bytes_of(slot), copy, 1);
+    }
+    note(i);
+  }
+
+  void note(size_t i) {
+    sent_.insert(i);
+    queued_.push_back(i);
+    if (!upload_.is_full()) return;
+    upload_.send();
+    let_go();
+  }
+
+  // What was sent has been read, and the graph that it was read from may go.
+  void let_go() {
+    for (const size_t i : std::exchange(queued_, {})) {
+      Slot& slot = program_.slots[i];
+      slot.pack = {};
+      slot.on_device = {};
+      for (const auto& source : std::exchange(slot.sources, {})) release_file_pages(source);
+      if (!checked_.contains(i)) slot.data.reset();
+    }
+  }
+
+  Program& program_;
+  const std::vector<device::Address>& addresses_;
+  const std::set<size_t> checked_;
+  bool packs_;  // by kernels
+  WeightUpload upload_;
+  std::set<size_t> sent_;
+  std::vector<size_t> queued_;  // sent, and not let go
+  PackKernels loaded_;
+  std::future<PackKernels> kernels_;
+};
+
 }  // namespace
 
-DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program)
+DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
+                             const WeightPacking& packing)
     : addresses_(program.slots.size(), 0) {
   const BlockPlan plan(program.slots);
   for (const Block& block : plan.blocks()) {
     buffers_.emplace_back(device, block.bytes, purpose(block));
   }
-  const std::set<size_t> checked = checked_slots(program);
-  const auto uploader = device::Uploader::make(device);
   for (size_t i = 0; i < program.slots.size(); ++i) {
-    Slot& slot = program.slots[i];
-    if (slot.kind != Slot::Kind::kConstant) continue;
+    if (program.slots[i].kind != Slot::Kind::kConstant) continue;
     const Place& place = plan.place(i);
     addresses_[i] = buffers_[place.block].address() + place.offset;
-    if (slot.data == nullptr && checked.contains(i)) {
-      slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
-    }
-    if (slot.data == nullptr) {
-      uploader->upload(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
-    } else {
-      uploader->upload(addresses_[i], slot.data.get(), bytes_of(slot));
-    }
-    slot.pack = {};  // the graph that it reads may go
-    for (const auto& source : std::exchange(slot.sources, {})) release_file_pages(source);
-    if (!checked.contains(i)) slot.data.reset();
   }
-  uploader->finish();
+  Sender(device, program, packing, addresses_).send_all();
 }
 
 }  // namespace tenon::kernels

@@ -4,17 +4,25 @@
 #include <memory>
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "kernels/device/device.h"
 #include "kernels/running/program.h"
 
 namespace tenon::kernels {
+
+// Where constants that a device can pack itself are packed.
+struct WeightPacking {
+  const codegen::GpuTarget* target = nullptr;  // whose kernels do it; null: the host packs all
+  DiskCache* cache = nullptr;                  // of kernels
+};
 
 class DeviceWeights {
  public:
   DeviceWeights() = default;
   // Lets go of the host's copies, but for those whose indices are checked when a shape comes.
   // Throws device::OutOfMemory naming the weight that does not fit.
-  DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program);
+  DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
+                const WeightPacking& packing = {});
 
   device::Address address(size_t slot) const { return addresses_[slot]; }  // 0: no constant
 

@@ -30,6 +30,7 @@ struct Slot {
   std::string name = {};             // for messages
   PackPiece pack = {};               // kConstant, as of PackedConstant
   size_t unit = 1;
+  DevicePacking on_device = {};
   // kConstant for a GPU: what it is made of and nobody else needs.
   std::vector<std::span<const std::byte>> sources = {};
   bool own = false;  // kArena: only one launch ever touches the bytes

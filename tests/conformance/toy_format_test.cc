@@ -12,6 +12,7 @@
 #include "codegen/interpret.h"
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "tests/conformance/scaled_dot_problem.h"
+#include "tests/kernels/llvm/dot_parts.h"
 
 namespace tenon::kernels {
 namespace {
@@ -51,8 +52,7 @@ class ToyProduct {
       : size_(size), rows_(rows), graph_(build(size, rows, end)), element_(sign_magnitude()) {
     graph_.node(graph_.order().front()).body = body;
     const ir::Node& node = graph_.node(graph_.order().front());
-    DotSections dots =
-        plan_sections(graph_, {{node, describe_scaled_dot(graph_, node).problem, {}}});
+    DotSections dots = plan_sections(graph_, dot_parts(graph_, {&node, 1}));
     EXPECT_TRUE(dots.support) << dots.support.reason;
     for (FragmentLayout* layout : {&dots.layout, &dots.sections[0].parts[0].layout}) {
       layout->element = &element_;

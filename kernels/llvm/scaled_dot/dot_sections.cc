@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/llvm/scaled_dot/packing_launches.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 
 namespace tenon::kernels {
@@ -173,9 +174,13 @@ BufferArgument pack_sections(const ir::Graph& graph, DotSections& dots, Lowered&
     }
   }
   if (dots.layout.sides_apart) {
-    dots.sides = keep(lowered, pack_sides(dots.layout, pack_all(graph, dots, side_packer)));
+    PackedConstant sides = pack_sides(dots.layout, pack_all(graph, dots, side_packer));
+    sides.on_device = pack_sides_on_device(graph, dots);
+    dots.sides = keep(lowered, std::move(sides));
   }
-  return keep(lowered, pack_units(dots.layout, pack_all(graph, dots, unit_packer)));
+  PackedConstant units = pack_units(dots.layout, pack_all(graph, dots, unit_packer));
+  units.on_device = pack_units_on_device(graph, dots);
+  return keep(lowered, std::move(units));
 }
 
 }  // namespace tenon::kernels

@@ -1,5 +1,7 @@
 #include "kernels/llvm/scaled_dot/fragment_format.h"
 
+#include <map>
+
 namespace tenon::kernels {
 namespace {
 
@@ -139,18 +141,28 @@ const FormatRule* find(const std::vector<FormatRule>& rules, DType codes, DType 
 
 }  // namespace
 
-uint16_t FormatRule::half(std::span<const uint8_t> codes) const {
-  uint32_t out = 0;
-  for (size_t pair = 0; pair < pairs.size(); ++pair) {
-    for (size_t bit = 0; bit < field.size(); ++bit) {
-      if (field[bit] < 0 || (codes[pair] >> bit & 1) == 0) continue;
-      const int target = pairs[pair].first_bit + field[bit];
-      for (const std::vector<BitMove>* moves : {&pairs[pair].moves, &pairs[pair].less}) {
-        for (const BitMove& move : *moves) {
-          if (move.mask >> target & 1) out |= 1u << (target - move.shift);
-        }
+std::vector<CodeMove> FormatRule::code_moves(size_t pair) const {
+  std::map<int, uint8_t> masks;  // by shift
+  for (size_t bit = 0; bit < field.size(); ++bit) {
+    if (field[bit] < 0) continue;
+    const int target = pairs[pair].first_bit + field[bit];
+    for (const std::vector<BitMove>* moves : {&pairs[pair].moves, &pairs[pair].less}) {
+      for (const BitMove& move : *moves) {
+        if ((move.mask >> target & 1) == 0) continue;
+        masks[target - move.shift - static_cast<int>(bit)] |= static_cast<uint8_t>(1u << bit);
       }
     }
+  }
+  std::vector<CodeMove> moves;
+  for (const auto& [shift, mask] : masks) moves.push_back({mask, shift});
+  return moves;
+}
+
+uint16_t moved(uint8_t code, std::span<const CodeMove> moves) {
+  uint32_t out = 0;
+  for (const auto& [mask, shift] : moves) {
+    const uint32_t bits = code & mask;
+    out |= shift < 0 ? bits >> -shift : bits << shift;
   }
   return static_cast<uint16_t>(out);
 }

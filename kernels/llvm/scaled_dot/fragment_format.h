@@ -30,6 +30,12 @@ struct PairRule {
   uint16_t less_magic = 0;
 };
 
+// Bits of a code that go to a half, shifted left (right where negative).
+struct CodeMove {
+  uint8_t mask = 0;
+  int shift = 0;
+};
+
 struct FormatRule {
   DType codes{};    // what the file holds
   DType operand{};  // f16 or bf16
@@ -41,9 +47,12 @@ struct FormatRule {
   int lowest = 0, highest = 0;  // numbers are multiples of 2^lowest below 2^highest
   uint8_t inverted = 0;         // bits of a code that are stored inverted
 
-  // A half of a word whose pair number i has codes[i].
-  uint16_t half(std::span<const uint8_t> codes) const;
+  // The rule backwards, for packing: where the bits of pair number `pair` stand in a half.
+  std::vector<CodeMove> code_moves(size_t pair) const;
 };
+
+// The half that one code alone makes.
+uint16_t moved(uint8_t code, std::span<const CodeMove> moves);
 
 // Null where there is none.
 const FormatRule* element_rule(DType element, DType operand);

@@ -29,6 +29,12 @@ PairPlace pair_place(int bits, int row_half, int k) {
   return {first + q / 2, static_cast<size_t>(q % 2 * 4 + pair)};
 }
 
+// Of signed codes, which are stored as unsigned ones.
+uint32_t sign_bit(const ScaledDotProblem& problem, const FragmentLayout& layout) {
+  const bool is_signed_integer = is_signed(problem.b_type) && is_integer(problem.b_type);
+  return is_signed_integer ? 1u << (layout.element->bits - 1) : 0;
+}
+
 class UnitPacker {
  public:
   UnitPacker(const ir::Graph& graph, const ScaledDotProblem& problem, const FragmentLayout& layout)
@@ -36,17 +42,8 @@ class UnitPacker {
         layout_(layout),
         source_(graph.value(problem.dot.b).constant->data),
         row_(stored_row(graph, problem)),
-        sign_(is_signed(problem.b_type) && is_integer(problem.b_type)
-                  ? 1u << (layout.element->bits - 1)
-                  : 0),
-        flip_(sign_ ^ layout.element->inverted) {
-    for (size_t pair = 0; pair < layout.element->pairs.size(); ++pair) {
-      for (size_t code = 0; code < size_t{1} << layout.element->bits; ++code) {
-        std::array<uint8_t, 8> alone{};
-        alone[pair] = static_cast<uint8_t>(code);
-        halves_[pair][code] = layout.element->half(alone);
-      }
-    }
+        flip_(flipped_bits(problem, layout)) {
+    fill_halves(*layout.element, halves_);
     for (size_t pair = 0; pair < 4 && holds_pairs(); ++pair) {
       for (size_t byte = 0; byte < 256; ++byte) {
         bytes_[pair][byte] =
@@ -59,16 +56,8 @@ class UnitPacker {
             pair_place(layout.element->bits, half, k);
       }
     }
-    if (holds_codes(layout.scale) || holds_codes(layout.zero)) {
-      const FormatRule& rule = layout.scale_rule ? *layout.scale_rule : rule_of_zeros();
-      for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
-        for (size_t code = 0; code < 256; ++code) {
-          std::array<uint8_t, 4> alone{};
-          alone[pair] = static_cast<uint8_t>(code);
-          side_halves_[pair][code] = rule.half(alone);
-        }
-      }
-    }
+    if (layout.scale.holds_codes()) fill_halves(*layout.scale_rule, scale_halves_);
+    if (layout.zero.holds_codes()) fill_halves(layout.rule_of_zeros(), zero_halves_);
     if (layout.scale.kind != Side::Kind::kNone) {
       scales_.emplace(ScaleReader::scales(graph, problem_));
     }
@@ -90,22 +79,34 @@ class UnitPacker {
   }
 
   void pack_sides(const FragmentRows& rows, int64_t first_k, uint32_t* words) const {
-    pack_side(layout_.scale, words, rows, first_k,
-              [&](int64_t block, int64_t n) { return scale_bits(block, n); });
-    pack_side(layout_.zero, words + layout_.scale.words(), rows, first_k,
-              [&](int64_t block, int64_t n) { return zero_bits(block, n); });
+    const auto scale = [&](int64_t block, int64_t n) {
+      return scale_bits(layout_, *scales_, scales_->stored(block, n));
+    };
+    const auto zero = [&](int64_t block, int64_t n) {
+      return zero_bits(problem_, layout_, *zeros_, zeros_->stored(block, n));
+    };
+    pack_side(layout_.scale, scale_halves_, words, rows, first_k, scale);
+    pack_side(layout_.zero, zero_halves_, words + layout_.scale.words(), rows, first_k, zero);
   }
 
  private:
   using Places = std::array<PairPlace, kFragmentDepth / 2>;
+  template <size_t kPairs>
+  using Halves = std::array<std::array<uint16_t, 256>, kPairs>;  // of one code: [pair][code]
+
+  template <size_t kPairs>
+  static void fill_halves(const FormatRule& rule, Halves<kPairs>& halves) {
+    for (size_t pair = 0; pair < rule.pairs.size(); ++pair) {
+      const std::vector<CodeMove> moves = rule.code_moves(pair);
+      for (size_t code = 0; code < 256; ++code) {
+        halves[pair][code] = moved(static_cast<uint8_t>(code), moves);
+      }
+    }
+  }
 
   // A byte of the file is a pair: most weights are like that.
   bool holds_pairs() const {
     return layout_.element->bits == 4 && problem_.dot.b_k_last && row_ % 2 == 0;
-  }
-
-  static bool holds_codes(const Side& side) {
-    return side.kind == Side::Kind::kNibbles || side.kind == Side::Kind::kBytes;
   }
 
   void pack_row(uint32_t* words, const Places& places, int64_t n, int64_t first_k) const {
@@ -134,34 +135,9 @@ class UnitPacker {
     return (byte >> (first % 8) & ((1u << bits) - 1)) ^ flip_;
   }
 
-  uint32_t scale_bits(int64_t block, int64_t n) const {
-    if (layout_.scale.kind >= Side::Kind::kFloats) {
-      return std::bit_cast<uint32_t>(static_cast<float>(scales_->number(block, n)));
-    }
-    const auto bits = static_cast<uint32_t>(scales_->code(block, n));
-    if (layout_.scale_type != DType::kF8E8M0) return bits;
-    const int bias = layout_.operand == DType::kF16 ? 15 : 127;
-    return static_cast<uint32_t>(static_cast<int>(bits) - 127 + layout_.scale_shift + bias);
-  }
-
-  const FormatRule& rule_of_zeros() const {
-    return *zero_rule(layout_.operand, layout_.element->bits);
-  }
-
-  uint32_t zero_bits(int64_t block, int64_t n) const {
-    if (layout_.zero.kind == Side::Kind::kHalves) {
-      return static_cast<uint32_t>(zeros_->code(block, n));
-    }
-    if (layout_.zero.kind == Side::Kind::kFloats) {
-      return std::bit_cast<uint32_t>(static_cast<float>(zeros_->number(block, n)));
-    }
-    const auto zero = static_cast<int64_t>(zeros_->number(block, n));
-    return static_cast<uint32_t>(zero + sign_) ^ rule_of_zeros().inverted;
-  }
-
   template <typename Read>
-  void pack_side(const Side& side, uint32_t* words, const FragmentRows& rows, int64_t first_k,
-                 const Read& read) const {
+  void pack_side(const Side& side, const Halves<4>& halves, uint32_t* words,
+                 const FragmentRows& rows, int64_t first_k, const Read& read) const {
     if (side.kind == Side::Kind::kNone) return;
     const int count = side.per_row;
     // Those that stand apart are all of one block.
@@ -181,7 +157,7 @@ class UnitPacker {
     for (int pair = 0; pair < kRowPairs; ++pair) {
       const int row = pair / 8 * 16 + pair % 8;
       if (side.kind == Side::Kind::kNibbles) {
-        pack_nibbles(count, pair, row, words, at);
+        pack_nibbles(count, pair, row, words, halves, at);
         continue;
       }
       for (int word = 0; side.kind == Side::Kind::kFloats && word < 2 * count; ++word) {
@@ -190,7 +166,7 @@ class UnitPacker {
       for (int h = 0; h < 2 && side.kind != Side::Kind::kFloats; ++h) {
         for (int word = 0; word < side.words_of_pair(); ++word) {
           const uint32_t half = side.kind == Side::Kind::kBytes
-                                    ? bytes_half(count, word, h, row, at)
+                                    ? bytes_half(count, word, h, row, halves, at)
                                     : halves_half(count, word, h, row, at);
           words[pair * side.words_of_pair() + word] |= half << (16 * h);
         }
@@ -201,13 +177,14 @@ class UnitPacker {
   // Four of a row: a word has two pairs for either row. Two of a row: two pairs of rows share a
   // word.
   template <typename At>
-  void pack_nibbles(int count, int pair, int row, uint32_t* words, const At& at) const {
+  static void pack_nibbles(int count, int pair, int row, uint32_t* words, const Halves<4>& halves,
+                           const At& at) {
     const int slots = count == 4 ? 4 : 2, first = count == 4 ? 0 : pair % 2 * 2;
     for (int slot = 0; slot < slots; ++slot) {
       for (int h = 0; h < 2; ++h) {
         const uint32_t code =
             count == 4 ? at(row + 8 * (slot / 2), slot % 2 * 2 + h) : at(row + 8 * slot, h);
-        const uint32_t half = side_halves_[static_cast<size_t>(first + slot)][code & 15];
+        const uint32_t half = halves[static_cast<size_t>(first + slot)][code & 15];
         words[pair * count / 4] |= half << (16 * h);
       }
     }
@@ -216,11 +193,12 @@ class UnitPacker {
   // Four of a row: pair 0 holds the first two, pair 1 the others. Two of a row: pair 0 holds row g,
   // pair 1 row g + 8.
   template <typename At>
-  uint32_t bytes_half(int count, int word, int h, int row, const At& at) const {
+  static uint32_t bytes_half(int count, int word, int h, int row, const Halves<4>& halves,
+                             const At& at) {
     uint32_t half = 0;
     for (int pair = 0; pair < 2; ++pair) {
       const uint32_t code = count == 4 ? at(row + 8 * word, 2 * pair + h) : at(row + 8 * pair, h);
-      half |= side_halves_[static_cast<size_t>(pair)][code & 0xff];
+      half |= halves[static_cast<size_t>(pair)][code & 0xff];
     }
     return half;
   }
@@ -236,12 +214,11 @@ class UnitPacker {
   const FragmentLayout layout_;
   const std::byte* source_;
   int64_t row_;
-  uint32_t sign_;  // of signed codes, which are stored as unsigned ones
-  uint32_t flip_;  // bits of codes that are stored otherwise
-  std::array<std::array<uint16_t, 256>, 8> halves_{};       // of a word with one code: [pair][code]
-  std::array<std::array<uint16_t, 256>, 4> side_halves_{};  // of scales or zeros: [pair][code]
-  std::array<std::array<uint32_t, 256>, 4> bytes_{};        // of a word with two: [pair][byte]
-  std::array<Places, 2> places_{};                          // of rows g and g + 8
+  uint32_t flip_;
+  Halves<8> halves_{};
+  Halves<4> scale_halves_{}, zero_halves_{};
+  std::array<std::array<uint32_t, 256>, 4> bytes_{};  // of a word with two codes: [pair][byte]
+  std::array<Places, 2> places_{};                    // of rows g and g + 8
   std::optional<ScaleReader> scales_, zeros_;
 };
 
@@ -265,6 +242,30 @@ PackUnit plain_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
 }
 
 }  // namespace
+
+uint32_t flipped_bits(const ScaledDotProblem& problem, const FragmentLayout& layout) {
+  return sign_bit(problem, layout) ^ layout.element->inverted;
+}
+
+uint32_t scale_bits(const FragmentLayout& layout, const ScaleReader& scales, uint64_t stored) {
+  if (layout.scale.kind >= Side::Kind::kFloats) {
+    return std::bit_cast<uint32_t>(static_cast<float>(scales.number_of(stored)));
+  }
+  const auto bits = static_cast<uint32_t>(scales.code_of(stored));
+  if (layout.scale_type != DType::kF8E8M0) return bits;
+  const int bias = layout.operand == DType::kF16 ? 15 : 127;
+  return static_cast<uint32_t>(static_cast<int>(bits) - 127 + layout.scale_shift + bias);
+}
+
+uint32_t zero_bits(const ScaledDotProblem& problem, const FragmentLayout& layout,
+                   const ScaleReader& zeros, uint64_t stored) {
+  if (layout.zero.kind == Side::Kind::kHalves) return static_cast<uint32_t>(stored);
+  if (layout.zero.kind == Side::Kind::kFloats) {
+    return std::bit_cast<uint32_t>(static_cast<float>(zeros.number_of(stored)));
+  }
+  const auto zero = static_cast<int64_t>(zeros.number_of(stored));
+  return static_cast<uint32_t>(zero + sign_bit(problem, layout)) ^ layout.rule_of_zeros().inverted;
+}
 
 PackUnit unit_packer(const ir::Graph& graph, const ScaledDotProblem& problem,
                      const FragmentLayout& layout) {

@@ -28,6 +28,8 @@
 
 namespace tenon::kernels {
 
+class ScaleReader;
+
 inline constexpr int kFragmentRows = 128, kFragmentDepth = 64, kFragmentThreads = 256;
 inline constexpr int kRowPairs = kFragmentRows / 2;  // rows g and g + 8 of the same lanes
 // What a unit has of a row of x, or of a plain weight.
@@ -43,6 +45,7 @@ struct FragmentLayout {
     enum class Kind : uint8_t { kNone, kNibbles, kBytes, kHalves, kFloats, kColumn, kShared };
     Kind kind = Kind::kNone;
     int per_row = 0;
+    bool holds_codes() const { return kind == Kind::kNibbles || kind == Kind::kBytes; }
     int words() const;  // of a unit
     int words_of_pair() const { return words() / kRowPairs; }
     int words_of_warp() const { return words() / (kFragmentRows / 16); }
@@ -81,6 +84,7 @@ struct FragmentLayout {
   bool can_accumulate_per_block() const;
   int accumulator_parts() const { return std::max(1, scale.per_row / 2); }
   int accumulated_block() const { return kFragmentDepth / 2 / accumulator_parts(); }
+  const FormatRule& rule_of_zeros() const { return *zero_rule(operand, element->bits); }
   // What stands in words beside the codes of rows g and g + 8; zeros where it differs by k.
   std::array<double, 2> row_offsets() const;
   // Units of a stage that are one block, or parts of one.
@@ -115,6 +119,14 @@ struct FragmentRows {
     return row / 8 % 2 == half ? first + row / 16 * 8 + row % 8 : -1;
   }
 };
+
+// Bits of a weight's codes that are packed inverted.
+uint32_t flipped_bits(const ScaledDotProblem& problem, const FragmentLayout& layout);
+// What a scale or a zero point is packed as, by what the file has for it: codes before the rule
+// moves their bits, halves and floats as they are.
+uint32_t scale_bits(const FragmentLayout& layout, const ScaleReader& scales, uint64_t stored);
+uint32_t zero_bits(const ScaledDotProblem& problem, const FragmentLayout& layout,
+                   const ScaleReader& zeros, uint64_t stored);
 
 // Adds those rows of a weight to a unit, whose words begin as zeros.
 using PackUnit = std::function<void(const FragmentRows& rows, int64_t step, uint32_t* words)>;

@@ -116,14 +116,13 @@ ScaleReader ScaleReader::zeros(const ir::Graph& graph, const ScaledDotProblem& p
           stored_zero_type(graph, problem)};
 }
 
-uint64_t ScaleReader::code(int64_t block, int64_t column) const {
-  const uint64_t stored = load_code(type_, tensor_->data, index(block, column));
-  return products_.empty() ? stored : products_[stored];
+uint64_t ScaleReader::stored(int64_t block, int64_t column) const {
+  const ElementStrides stride = strides();
+  return load_code(type_, tensor_->data, column * stride.column + block * stride.k);
 }
 
-double ScaleReader::number(int64_t block, int64_t column) const {
-  if (!products_.empty()) return decode(rounded_, code(block, column));
-  return load_element(type_, tensor_->data, index(block, column));
+double ScaleReader::number_of(uint64_t stored) const {
+  return products_.empty() ? decode(type_, stored) : decode(rounded_, code_of(stored));
 }
 
 const std::byte* ScaleReader::column(int64_t column) const {
@@ -132,9 +131,8 @@ const std::byte* ScaleReader::column(int64_t column) const {
   return tensor_->data + column * row_ * bit_width(type_) / 8;
 }
 
-int64_t ScaleReader::index(int64_t block, int64_t column) const {
-  if (!problem_.dot.scale_b.per_channel) return 0;
-  return problem_.dot.b_k_last ? column * row_ + block : block * problem_.n.value() + column;
+ElementStrides ScaleReader::strides() const {
+  return problem_.dot.scale_b.per_channel ? element_strides(problem_, row_) : ElementStrides{};
 }
 
 namespace {
@@ -198,8 +196,13 @@ int64_t stored_row(const ir::Graph& graph, const ScaledDotProblem& problem) {
   return bits / bit_width(problem.b_type) / problem.n.value();
 }
 
+ElementStrides element_strides(const ScaledDotProblem& problem, int64_t row) {
+  return problem.dot.b_k_last ? ElementStrides{row, 1} : ElementStrides{1, problem.n.value()};
+}
+
 int64_t element_index(const ScaledDotProblem& problem, int64_t row, int64_t k, int64_t n) {
-  return problem.dot.b_k_last ? n * row + k : k * problem.n.value() + n;
+  const ElementStrides stride = element_strides(problem, row);
+  return n * stride.column + k * stride.k;
 }
 
 PackedConstant zeroed(size_t bytes) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "graph_partitioner/ir/text.h"
+#include "tests/kernels/llvm/dot_parts.h"
 
 namespace tenon::kernels {
 namespace {
@@ -22,12 +23,9 @@ void fill(ir::Graph& graph, std::string_view name, std::mt19937& random) {
 }
 
 std::vector<DotPart> parts(const ir::Graph& graph) {
-  std::vector<DotPart> all;
-  for (const ir::NodeId id : graph.order()) {
-    const ir::Node& node = graph.node(id);
-    all.push_back({node, describe_scaled_dot(graph, node).problem, {}});
-  }
-  return all;
+  std::vector<ir::Node> nodes;
+  for (const ir::NodeId id : graph.order()) nodes.push_back(graph.node(id));
+  return dot_parts(graph, nodes);
 }
 
 std::vector<std::byte> packed(const ir::Graph& graph) {

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 
+#include "codegen/tile/builder.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/running/program.h"
 #include "tests/kernels/device/stub_driver.h"
@@ -98,6 +100,111 @@ TEST_F(DeviceWeightsTest, AWeightThatDoesNotFitIsNamed) {
   } catch (const device::OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("100.0 MiB wanted for weight 'embedding'"));
   }
+}
+
+// made[task] = x[task * step] + number: as little as shows who read what.
+std::shared_ptr<const codegen::Kernel> sampling_kernel(int64_t number) {
+  codegen::Builder b("sample");
+  const codegen::ValueId x = b.buffer("x", DType::kU8), made = b.buffer("made", DType::kU8);
+  const codegen::ValueId step = b.index_parameter("step");
+  const codegen::ValueId sample = b.load({x, b.mul(b.task(), step)}, {});
+  b.store({{made, b.task()}, b.add(sample, b.integer_constant(DType::kU8, number))});
+  return std::make_shared<const codegen::Kernel>(b.finish());
+}
+
+class PackedOnDevice : public DeviceWeightsTest {
+ protected:
+  static constexpr int64_t kSamples = 4;
+
+  // A constant of `pieces`, each kSamples bytes long and made of `bytes` of the model.
+  void add(size_t pieces, size_t bytes, int64_t number) {
+    Slot slot{Slot::Kind::kConstant, 0, {}, static_cast<int64_t>(pieces) * kSamples, 0, 0, "w"};
+    const auto kernel = sampling_kernel(number);
+    const auto step = static_cast<int64_t>(bytes) / kSamples;
+    for (size_t i = 0; i < pieces; ++i) {
+      std::vector<std::byte>& model = models_.emplace_back(bytes);
+      for (int64_t sample = 0; sample < kSamples; ++sample) {
+        model[static_cast<size_t>(sample * step)] = static_cast<std::byte>(10 * i + sample);
+      }
+      slot.on_device.pieces.push_back(
+          {kernel, {{model}}, {step}, kSamples, i * static_cast<size_t>(kSamples)});
+    }
+    slot.pack = [this](int64_t, std::span<std::byte> out) {
+      ++packed_by_host_;
+      std::ranges::fill(out, std::byte{0xee});
+    };
+    program_.slots.push_back(std::move(slot));
+  }
+
+  static void expect_packed(const DeviceWeights& weights, size_t slot, size_t pieces,
+                            int64_t number) {
+    const auto* made = reinterpret_cast<const std::byte*>(weights.address(slot));
+    for (size_t i = 0; i < pieces * kSamples; ++i) {
+      EXPECT_EQ(made[i], static_cast<std::byte>(10 * (i / kSamples) + i % kSamples + number)) << i;
+    }
+  }
+
+  void expect_from_host(const DeviceWeights& weights) {
+    EXPECT_GT(packed_by_host_, 0);
+    EXPECT_EQ(*reinterpret_cast<const std::byte*>(weights.address(0)), std::byte{0xee});
+  }
+
+  std::deque<std::vector<std::byte>> models_;
+  std::atomic<int> packed_by_host_ = 0;
+  codegen::GpuTarget target_ = device_->description().target();
+};
+
+TEST_F(PackedOnDevice, FromBytesOfTheModelByEqualKernelsOnce) {
+  add(3, 1000, 1);
+  Slot plain{Slot::Kind::kConstant, 0, {}, Dim(100), 0, 0, "b"};
+  plain.pack = [](int64_t, std::span<std::byte> out) { std::ranges::fill(out, std::byte{7}); };
+  program_.slots.push_back(plain);
+  add(2, 4 << 20, 100);
+  add(1, 64, 1);
+  const DeviceWeights weights(device_, program_, {&target_, nullptr});
+  expect_packed(weights, 0, 3, 1);
+  expect_packed(weights, 2, 2, 100);
+  expect_packed(weights, 3, 1, 1);
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(weights.address(1))[99], std::byte{7});
+  EXPECT_EQ(packed_by_host_, 0);
+  EXPECT_EQ(stub_.calls("cuLaunchKernel") + stub_.calls("cuLaunchKernelEx"), 6);
+  EXPECT_EQ(stub_.calls("cuModuleLoadDataEx"), 2);
+  for (const Slot& slot : program_.slots) {
+    EXPECT_EQ(slot.pack, nullptr);
+    EXPECT_TRUE(slot.on_device.pieces.empty());
+  }
+}
+
+// The area is used again for what comes next, behind the kernels that read it.
+TEST_F(PackedOnDevice, ThroughAnAreaThatHoldsNotAll) {
+  add(2, size_t{100} << 20, 1);
+  add(1, size_t{40} << 20, 50);
+  const size_t before = device_->memory().free;
+  const DeviceWeights weights(device_, program_, {&target_, nullptr});
+  expect_packed(weights, 0, 2, 1);
+  expect_packed(weights, 1, 1, 50);
+  EXPECT_EQ(packed_by_host_, 0);
+  EXPECT_LE(before - device_->memory().free, size_t{4} << 20) << "the area was not given back";
+}
+
+TEST_F(PackedOnDevice, ByTheHostWhereThatIsWanted) {
+  add(1, 64, 1);
+  const DeviceWeights weights(device_, program_);
+  expect_from_host(weights);
+}
+
+TEST_F(PackedOnDevice, ByTheHostWhereAKernelCannotBeLoaded) {
+  add(1, 64, 33);
+  stub_.script("fail cuModuleLoadDataEx 1+ 218");
+  const DeviceWeights weights(device_, program_, {&target_, nullptr});
+  expect_from_host(weights);
+}
+
+TEST_F(PackedOnDevice, ByTheHostWhereThereIsNoMemoryForAnArea) {
+  add(1, size_t{100} << 20, 1);
+  stub_.script("free_memory 8388608");
+  const DeviceWeights weights(device_, program_, {&target_, nullptr});
+  expect_from_host(weights);
 }
 
 TEST(PackWhole, MakesEveryPieceOnce) {
