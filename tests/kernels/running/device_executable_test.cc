@@ -568,6 +568,19 @@ TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
   }
 }
 
+TEST_F(DeviceExecutableTest, AProductsWeightIsPackedOnTheDeviceUnlessTheHostIsTo) {
+  const auto launches = [&](bool pack_on_host) {
+    const auto count = [&] {
+      return stub_.calls("cuLaunchKernel") + stub_.calls("cuLaunchKernelEx");
+    };
+    const long before = count();
+    build_on_device(product(256, 512), pipelined(), device_, {.pack_on_host = pack_on_host});
+    return count() - before;
+  };
+  EXPECT_EQ(launches(false), 1);
+  EXPECT_EQ(launches(true), 0);
+}
+
 TEST_F(DeviceExecutableTest, AProductIsLaunchedByPdlAndWithItsTmaDescriptors) {
   constexpr int64_t kN = 256, kK = 512, kRows = 9;
   const auto executable =

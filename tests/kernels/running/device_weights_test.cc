@@ -154,7 +154,7 @@ class PackedOnDevice : public DeviceWeightsTest {
   codegen::GpuTarget target_ = device_->description().target();
 };
 
-TEST_F(PackedOnDevice, FromBytesOfTheModelByEqualKernelsOnce) {
+TEST_F(PackedOnDevice, ConcurrentCopiesAreReadByKernelsThatAreLoadedOnce) {
   add(3, 1000, 1);
   Slot plain{Slot::Kind::kConstant, 0, {}, Dim(100), 0, 0, "b"};
   plain.pack = [](int64_t, std::span<std::byte> out) { std::ranges::fill(out, std::byte{7}); };
