@@ -96,7 +96,7 @@ class ProgramBuilder {
     for (size_t i = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
       if (launch.kind != LaunchKind::kKernel) continue;
-      dependencies.rename(i, program_.kernels[launch.gpu_code].name);
+      dependencies.rename(i, program_.kernels[launch.kernel].name);
     }
     if (sink) sink("program", "launch_dependencies", dependencies.text(program_.slots));
     if (const Support safe = dependencies.verify(program_.slots); !safe) {

@@ -138,7 +138,7 @@ void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuT
                                 stages, cache);
       });
   for (const auto& [launch, kernel] : unique.of_launches) {
-    program.launches[launch].gpu_code = kernel;
+    program.launches[launch].kernel = kernel;
   }
 }
 

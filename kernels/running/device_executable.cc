@@ -225,7 +225,7 @@ class DeviceExecutable final : public Executable {
     for (const CompiledLaunch& launch : program_.launches) {
       const bool is_kernel = launch.kind == LaunchKind::kKernel;
       state->tma_descriptors.push_back(
-          is_kernel ? TmaDescriptors(kernels_[launch.gpu_code]->tma_descriptors)
+          is_kernel ? TmaDescriptors(kernels_[launch.kernel]->tma_descriptors)
                     : TmaDescriptors());
     }
     state->aligned.resize(layout_.fetches.size());
@@ -461,7 +461,7 @@ class DeviceExecutable final : public Executable {
       }
       if (size.tasks > 0 && !is_left_out(state, i)) {
         if (launch.kind == LaunchKind::kKernel) {
-          stream.launch(*kernels_[launch.gpu_code], size.tasks, of_launch,
+          stream.launch(*kernels_[launch.kernel], size.tasks, of_launch,
                         state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
                         {.shared_bytes = launch.shared_bytes, .after_all = after_all});
         } else {
