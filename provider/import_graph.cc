@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "provider/api.h"
+#include "provider/context_node.h"
 
 namespace tenon::provider {
 namespace {
@@ -99,25 +100,6 @@ TensorInfo tensor_info(const OrtValueInfo& info) {
   }
   result.shape = std::move(shape);
   return result;
-}
-
-ir::TensorPtr tensor_of(const OrtValue& value) {
-  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  const int64_t* dims = nullptr;
-  size_t rank = 0;
-  check(api().GetTensorElementTypeAndShapeDataReference(&value, &element, &dims, &rank));
-  auto tensor = std::make_shared<ir::Tensor>();
-  tensor->dtype = dtype_of(element);
-  if (tensor->dtype == DType::kUndefined || tensor->dtype == DType::kString) return nullptr;
-  tensor->dims.assign(dims, dims + rank);
-  tensor->bytes = storage_bytes(tensor->dtype, tensor->elements());
-  size_t stored = 0;
-  check(api().GetTensorSizeInBytes(&value, &stored));
-  if (stored < tensor->bytes) return nullptr;
-  const void* data = nullptr;
-  check(api().GetTensorData(&value, &data));
-  tensor->data = static_cast<const std::byte*>(data);
-  return tensor;
 }
 
 std::vector<char> attribute_bytes(const OrtOpAttr& attribute, OrtOpAttrType type) {
@@ -307,6 +289,7 @@ class Importer {
       if (attribute == nullptr) continue;
       const char* name = nullptr;
       check(api().OpAttr_GetName(attribute, &name));
+      if (node.op == kContextOp && std::string_view(name) == kContextBytes) continue;
       // One that cannot be read is still there: whoever does not know it must see it.
       node.attributes[name] = attribute_of(*attribute).value_or("a value that cannot be read");
     }
@@ -328,6 +311,25 @@ class Importer {
 }  // namespace
 
 ImportedGraph import_graph(const OrtGraph& graph) { return Importer(graph).run(); }
+
+ir::TensorPtr tensor_of(const OrtValue& value) {
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  check(api().GetTensorElementTypeAndShapeDataReference(&value, &element, &dims, &rank));
+  auto tensor = std::make_shared<ir::Tensor>();
+  tensor->dtype = dtype_of(element);
+  if (tensor->dtype == DType::kUndefined || tensor->dtype == DType::kString) return nullptr;
+  tensor->dims.assign(dims, dims + rank);
+  tensor->bytes = storage_bytes(tensor->dtype, tensor->elements());
+  size_t stored = 0;
+  check(api().GetTensorSizeInBytes(&value, &stored));
+  if (stored < tensor->bytes) return nullptr;
+  const void* data = nullptr;
+  check(api().GetTensorData(&value, &data));
+  tensor->data = static_cast<const std::byte*>(data);
+  return tensor;
+}
 
 DType dtype_of(ONNXTensorElementDataType type) {
   switch (type) {
