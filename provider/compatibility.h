@@ -33,7 +33,7 @@ OfferedDevice offered(const codegen::HostTarget& host);
 
 struct Compatibility {
   enum class Kind { kNot, kCompiledAgain, kAsStored } kind = Kind::kNot;  // worse first
-  std::string reason;  // empty as stored
+  std::string reason;                                                     // empty as stored
 };
 
 // The best that one of the devices makes of it.

@@ -61,8 +61,7 @@ void claim_contexts(const ir::Graph& graph, Partitioning& partitioning) {
 
 }  // namespace
 
-Claims claim(const OrtGraph& graph, const Options& options, const Target& target,
-             bool to_context) {
+Claims claim(const OrtGraph& graph, const Options& options, const Target& target, bool to_context) {
   Claims claims{import_graph(graph), {}};
   // Bodies of control flow stay what they are. Those of other ops (SequenceMap) are functions that
   // the runtime inlines after claims were made, and then it does not know the fused node.
@@ -142,8 +141,7 @@ void add_further_targets(const OrtGraph& graph, std::string_view name, const Opt
 
 std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
                                                      const kernels::Settings& settings,
-                                                     const Options& options,
-                                                     const Target& target) {
+                                                     const Options& options, const Target& target) {
   if (!target.on_gpu()) return kernels::run_on_host(std::move(program), settings.host.threads);
   kernels::DeviceRunOptions run;
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";

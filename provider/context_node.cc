@@ -130,10 +130,9 @@ OrtNode* make_context_node(const ContextNode& node) {
   for (const Attribute& attribute : attributes) borrowed.push_back(attribute.get());
   const std::vector<const char*> inputs = pointers(node.inputs), outputs = pointers(node.outputs);
   OrtNode* made = nullptr;
-  check(api().GetModelEditorApi()->CreateNode("EPContext", "com.microsoft", node.name.c_str(),
-                                              inputs.data(), inputs.size(), outputs.data(),
-                                              outputs.size(), borrowed.data(), borrowed.size(),
-                                              &made));
+  check(api().GetModelEditorApi()->CreateNode(
+      "EPContext", "com.microsoft", node.name.c_str(), inputs.data(), inputs.size(), outputs.data(),
+      outputs.size(), borrowed.data(), borrowed.size(), &made));
   return made;
 }
 

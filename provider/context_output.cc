@@ -60,9 +60,12 @@ SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& 
 }
 
 Json to_json(const kernels::SavedProgram& program) {
-  return {{"target", program.target},         {"describes", program.describes},
-          {"launches", program.launches},     {"kernels", program.kernels},
-          {"machine_code", program.machine_code}, {"weight_bytes", program.weight_bytes},
+  return {{"target", program.target},
+          {"describes", program.describes},
+          {"launches", program.launches},
+          {"kernels", program.kernels},
+          {"machine_code", program.machine_code},
+          {"weight_bytes", program.weight_bytes},
           {"has_weights", program.has_weights}};
 }
 
@@ -111,10 +114,11 @@ void ContextOutput::add(std::string_view partition, const kernels::Program& prog
   uint64_t embedded = 0;
   for (const Embedded& one : embedded_) embedded += one.writer->bytes();
   if (embedded > kMostEmbedded) {
-    throw UserError(fmt::format(
-        "the contexts take {} MiB, and an ONNX model cannot hold 2 GiB: write them to a file beside "
-        "the model with ep.context_embed_mode=0",
-        embedded >> 20));
+    throw UserError(
+        fmt::format("the contexts take {} MiB, and an ONNX model cannot hold 2 GiB: write them to "
+                    "a file beside "
+                    "the model with ep.context_embed_mode=0",
+                    embedded >> 20));
   }
 }
 

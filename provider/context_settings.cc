@@ -21,8 +21,7 @@ std::string text_of(const std::map<std::string, std::string>& entries, const cha
 bool flag_of(const std::map<std::string, std::string>& entries, const char* key) {
   const std::string value = text_of(entries, key);
   if (!value.empty() && value != "0" && value != "1") {
-    throw UserError(
-        fmt::format("the session's {}='{}' is not valid; it takes: 0 | 1", key, value));
+    throw UserError(fmt::format("the session's {}='{}' is not valid; it takes: 0 | 1", key, value));
   }
   return value == "1";
 }

@@ -241,8 +241,7 @@ void Ep::set_session_callbacks() {
   };
   Compile = [](OrtEp* ep, const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes, OrtNode** context_nodes) noexcept {
-    return guarded(
-        [&] { self(ep).compile(graphs, fused_nodes, count, computes, context_nodes); });
+    return guarded([&] { self(ep).compile(graphs, fused_nodes, count, computes, context_nodes); });
   };
   ReleaseNodeComputeInfos = [](OrtEp* ep, OrtNodeComputeInfo** computes, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) {
@@ -503,8 +502,7 @@ CompiledPartition Ep::compile_one(const OrtGraph& graph, const OrtNode& fused_no
   }
   if (output == nullptr) return provider::compile(graph, name, options_, target_, cache_);
   const ContextWork work{*output, further_targets_, !context_.compile_only};
-  CompiledPartition compiled =
-      provider::compile(graph, name, options_, target_, cache_, &work);
+  CompiledPartition compiled = provider::compile(graph, name, options_, target_, cache_, &work);
   output->add_node(name, compiled, fused_node);
   return compiled;
 }

@@ -56,7 +56,7 @@ class Gpu {
   void synchronize();
 
  private:
-  HardwareDevice made_;  // empty: the runtime has its own
+  HardwareDevice made_;                          // empty: the runtime has its own
   const OrtHardwareDevice* hardware_ = nullptr;  // either
   MemoryInfo device_memory_, pinned_memory_, weight_memory_;
   mutable std::mutex mutex_;

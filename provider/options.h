@@ -9,8 +9,8 @@
 namespace tenon::provider {
 
 struct Options {
-  int device_id = -1;                      // of the GPU; -1: the one that the session was given
-  std::string target = "auto";             // auto | cpu | gpu; must not contradict the device
+  int device_id = -1;           // of the GPU; -1: the one that the session was given
+  std::string target = "auto";  // auto | cpu | gpu; must not contradict the device
   // Compile for these GPUs: the first is the session's, the others go into its context model.
   // Empty: the session's own.
   std::vector<std::string> target_arch;

@@ -17,8 +17,8 @@ namespace tenon::provider {
 
 // The context that a partition was opened from.
 struct OpenedContext {
-  std::string origin;  // its file
-  uint64_t bytes = 0;  // of it
+  std::string origin;      // its file
+  uint64_t bytes = 0;      // of it
   std::string recompiled;  // why kernels were compiled again; empty: they were not
   size_t nodes = 0;        // that the partition was made of
 };
@@ -43,7 +43,7 @@ struct PartitionReport {
     std::string products, reason;
   };
   std::vector<Apart> apart;
-  std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
+  std::vector<std::string> node_names;   // imported node id -> name, for the fusions' sources
   std::optional<OpenedContext> context;  // empty: it was compiled in this session
 };
 
@@ -75,7 +75,7 @@ struct Report {
   bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
   std::string device;                      // of the two, as a summary names it
   Options options;
-  std::optional<CacheReport> cache;  // empty: there is none
+  std::optional<CacheReport> cache;       // empty: there is none
   std::optional<WrittenContext> context;  // empty: none was written
   std::vector<GraphReport> graphs;
 

@@ -95,8 +95,9 @@ void check_fits(const SavedPartition& partition, size_t node_inputs, size_t node
   const auto within = [](const std::vector<uint64_t>& indices, size_t count) {
     return std::ranges::all_of(indices, [&](uint64_t index) { return index < count; });
   };
-  const bool defaults_fit = std::ranges::all_of(
-      partition.defaults, [&](const auto& value) { return !value.input || *value.input < node_inputs; });
+  const bool defaults_fit = std::ranges::all_of(partition.defaults, [&](const auto& value) {
+    return !value.input || *value.input < node_inputs;
+  });
   if (within(partition.inputs, node_inputs) && within(partition.outputs, node_outputs) &&
       defaults_fit) {
     return;

@@ -27,9 +27,9 @@ Target on_cpu(const Options& options) {
     return target;
   }
   if (options.target == "cpu") {
-    throw UserError(fmt::format(
-        "target=cpu and target_arch={} contradict each other: leave one out",
-        fmt::join(options.target_arch, ",")));
+    throw UserError(
+        fmt::format("target=cpu and target_arch={} contradict each other: leave one out",
+                    fmt::join(options.target_arch, ",")));
   }
   target.description = device::named_description(options.target_arch.front());
   return target;

@@ -14,7 +14,9 @@
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/device/description.h"
+#include "provider/compatibility.h"
 #include "provider/options.h"
+#include "provider/saved_partition.h"
 
 namespace tenon::fuzz {
 namespace {
@@ -78,6 +80,16 @@ void take_options(std::string_view text) {
 void take_gpu_code(std::string_view bytes) {
   round_trip(bytes, codegen::gpu_code_from_bytes,
              [](const codegen::GpuCode& code) { return codegen::to_bytes(code); });
+}
+
+void take_context_origin(std::string_view text) {
+  round_trip(text, provider::parse_context_origin,
+             [](const provider::ContextOrigin& origin) { return origin.text(); });
+}
+
+void take_saved_partition(std::string_view bytes) {
+  round_trip(bytes, provider::parse_saved_partition,
+             [](const provider::SavedPartition& partition) { return to_bytes(partition); });
 }
 
 std::string contents_of(const std::filesystem::path& path) {
@@ -160,6 +172,20 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
   return seeds;
 }
 
+std::vector<std::string> context_origin_seeds(const std::string&) {
+  return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;linker=13.0",
+          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;linker="};
+}
+
+std::vector<std::string> saved_partition_seeds(const std::string&) {
+  provider::SavedPartition partition;
+  partition.inputs = {2, 0};
+  partition.outputs = {1};
+  partition.defaults = {{"w", 1, sha256("w")}, {"fp8", std::nullopt, sha256("fp8")}};
+  partition.node_names = {"first", "second"};
+  return {to_bytes(partition), to_bytes(provider::SavedPartition{})};
+}
+
 constexpr Parser kParsers[] = {
     {"graph_text", take_graph, graph_seeds},
     {"tile_text", take_kernel, kernel_seeds},
@@ -168,6 +194,8 @@ constexpr Parser kParsers[] = {
     {"device_description", take_description, description_seeds},
     {"options", take_options, option_seeds},
     {"gpu_code", take_gpu_code, gpu_code_seeds},
+    {"context_origin", take_context_origin, context_origin_seeds},
+    {"saved_partition", take_saved_partition, saved_partition_seeds},
 };
 
 }  // namespace
