@@ -137,7 +137,7 @@ def compile_model(
     session_options=None,
     **options,
 ) -> tuple[ContextModel, Report]:
-    """Writes the context model of `model` to `out`, and beside it its data unless they are embedded.
+    """Writes the context model of `model` to `out`, and its data beside it or inside (`embed`).
 
     archs    GPUs to compile for, which need not be here, e.g. ["sm_90a", "sm_100a"]; none: the
              device itself
