@@ -133,6 +133,8 @@ OrtNode* make_context_node(const ContextNode& node) {
   check(api().GetModelEditorApi()->CreateNode(
       "EPContext", "com.microsoft", node.name.c_str(), inputs.data(), inputs.size(), outputs.data(),
       outputs.size(), borrowed.data(), borrowed.size(), &made));
+  // It copied them and, whatever its description says, released them as well.
+  for (Attribute& attribute : attributes) (void)attribute.release();
   return made;
 }
 
