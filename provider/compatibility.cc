@@ -24,8 +24,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
-bool is_gpu(std::string_view target) { return target.starts_with("sm_"); }
-
 Compatibility on_gpu(const ContextOrigin& origin, const OfferedDevice& device) {
   if (std::ranges::find(origin.targets, device.target) != origin.targets.end()) {
     return {Compatibility::Kind::kAsStored, ""};
@@ -61,6 +59,8 @@ Compatibility on_cpu(const ContextOrigin& origin, const OfferedDevice& device) {
 }
 
 }  // namespace
+
+bool is_gpu(std::string_view target) { return target.starts_with("sm_"); }
 
 std::string ContextOrigin::text() const {
   return fmt::format("{};version={};targets={};features={};linker={}", kForm, version,

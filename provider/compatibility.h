@@ -20,6 +20,9 @@ struct ContextOrigin {
   std::string text() const;
 };
 
+// Of a target's name.
+bool is_gpu(std::string_view target);
+
 // Throws UserError for what is none, also for a line of another form than this version's.
 ContextOrigin parse_context_origin(std::string_view text);
 

@@ -1,6 +1,7 @@
 #include "provider/context_input.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "base/stopwatch.h"
 #include "kernels/saved_program.h"
 #include "provider/api.h"
+#include "provider/compatibility.h"
 #include "provider/import_graph.h"
 #include "provider/node_names.h"
 #include "provider/saved_partition.h"
@@ -41,33 +43,6 @@ std::vector<std::string> pick(const std::vector<std::string>& names,
   return picked;
 }
 
-// The default must be the one that was packed; Run compares with it.
-CompiledPartition::Default read_default(const SavedPartition::Default& saved,
-                                        const OrtValueInfo* info, const std::string& name) {
-  const OrtValue* value = nullptr;
-  if (info != nullptr) check(api().ValueInfo_GetInitializerValue(info, &value));
-  const ir::TensorPtr found = value == nullptr ? nullptr : tensor_of(*value);
-  if (found == nullptr || sha256(std::span(found->data, found->bytes)) != saved.digest) {
-    throw UserError(fmt::format(
-        "input '{}' of the context has {} default value that it was compiled with: compile the "
-        "model again",
-        name, found == nullptr ? "no more the" : "not the"));
-  }
-  return {name, ir::Tensor::copy(found->dtype, found->dims, {found->data, found->bytes})};
-}
-
-std::vector<CompiledPartition::Default> read_defaults(const SavedPartition& saved,
-                                                      const OrtNode& node,
-                                                      const std::vector<std::string>& inputs) {
-  std::vector<CompiledPartition::Default> defaults;
-  const std::vector<const OrtValueInfo*> infos = inputs_of(node);
-  for (const SavedPartition::Default& value : saved.defaults) {
-    if (!value.input) continue;
-    defaults.push_back(read_default(value, infos[*value.input], inputs[*value.input]));
-  }
-  return defaults;
-}
-
 // Reports name the nodes that a fusion is made of by number.
 void check_sources(const std::vector<kernels::FusionReport>& fusions, size_t nodes) {
   for (const kernels::FusionReport& fusion : fusions) {
@@ -85,6 +60,21 @@ void check_counts(const kernels::Program& program, const SavedPartition& saved) 
   }
   throw UserError(
       "the context's program and its node do not fit each other: compile the model again");
+}
+
+// Sessions on the CPU say what is missing, not what the file would need.
+void refuse_gpus(const ContextFile& file, const std::string& partition,
+                 const kernels::Settings& settings) {
+  if (kernels::fit_of(file, partition, settings).kind != kernels::SavedFit::Kind::kNot) return;
+  std::vector<std::string> gpus;
+  for (const kernels::SavedProgram& program : kernels::saved_programs(file)) {
+    if (program.name == partition && is_gpu(program.target)) gpus.push_back(program.target);
+  }
+  if (gpus.empty()) return;
+  throw UserError(fmt::format(
+      "{}: it was compiled for {}, a GPU that is not in this machine (or the session was not given "
+      "it): open it on such a GPU, or compile the model for the CPU",
+      file.origin(), fmt::join(gpus, ", ")));
 }
 
 }  // namespace
@@ -123,6 +113,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
 
   kernels::Settings settings = target.settings(options);
   settings.kernel_cache = std::move(cache);
+  if (!settings.gpu) refuse_gpus(*file, read.partition, settings);
   kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings);
   check_counts(opened.program, saved);
   check_sources(opened.program.fusions, saved.node_names.size());
@@ -130,7 +121,6 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   CompiledPartition result;
   result.input_names = pick(read.inputs, saved.inputs);
   result.output_names = pick(read.outputs, saved.outputs);
-  result.defaults = read_defaults(saved, node, read.inputs);
   result.report.nodes = import_graph(graph).node_names;
   result.report.node_names = saved.node_names;
   result.report.words = opened.program.words;

@@ -49,12 +49,6 @@ SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& 
   for (const std::string& name : compiled.output_names) {
     saved.outputs.push_back(index_in(node.outputs, name));
   }
-  for (const CompiledPartition::Default& value : compiled.defaults) {
-    SavedPartition::Default& kept = saved.defaults.emplace_back();
-    kept.name = value.name;
-    if (may_read(value.value->dtype)) kept.input = index_in(node.inputs, value.name);
-    kept.digest = sha256(std::span(value.value->data, value.value->bytes));
-  }
   saved.node_names = compiled.report.node_names;
   return saved;
 }
@@ -131,9 +125,9 @@ void ContextOutput::add_node(std::string_view partition, const CompiledPartition
   node.is_main = node.embedded || nodes_.empty();
   node.inputs = input_names(fused_node);
   node.outputs = output_names(fused_node);
-  for (const CompiledPartition::Default& value : compiled.defaults) {
-    if (!may_read(value.value->dtype)) std::erase(node.inputs, value.name);
-  }
+  // Defaults are packed, and nobody can feed them any more: the runtime makes no inputs of them in
+  // a context model.
+  for (const auto& value : compiled.defaults) std::erase(node.inputs, value.name);
   const Json notes = {{"form", 1},
                       {"version", TENON_VERSION},
                       {"nodes", compiled.report.nodes.size()},

@@ -102,6 +102,25 @@ TensorInfo tensor_info(const OrtValueInfo& info) {
   return result;
 }
 
+ir::TensorPtr tensor_of(const OrtValue& value) {
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  check(api().GetTensorElementTypeAndShapeDataReference(&value, &element, &dims, &rank));
+  auto tensor = std::make_shared<ir::Tensor>();
+  tensor->dtype = dtype_of(element);
+  if (tensor->dtype == DType::kUndefined || tensor->dtype == DType::kString) return nullptr;
+  tensor->dims.assign(dims, dims + rank);
+  tensor->bytes = storage_bytes(tensor->dtype, tensor->elements());
+  size_t stored = 0;
+  check(api().GetTensorSizeInBytes(&value, &stored));
+  if (stored < tensor->bytes) return nullptr;
+  const void* data = nullptr;
+  check(api().GetTensorData(&value, &data));
+  tensor->data = static_cast<const std::byte*>(data);
+  return tensor;
+}
+
 std::vector<char> attribute_bytes(const OrtOpAttr& attribute, OrtOpAttrType type) {
   size_t size = 0;
   // The first call fails by design: it only tells the size.
@@ -311,25 +330,6 @@ class Importer {
 }  // namespace
 
 ImportedGraph import_graph(const OrtGraph& graph) { return Importer(graph).run(); }
-
-ir::TensorPtr tensor_of(const OrtValue& value) {
-  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  const int64_t* dims = nullptr;
-  size_t rank = 0;
-  check(api().GetTensorElementTypeAndShapeDataReference(&value, &element, &dims, &rank));
-  auto tensor = std::make_shared<ir::Tensor>();
-  tensor->dtype = dtype_of(element);
-  if (tensor->dtype == DType::kUndefined || tensor->dtype == DType::kString) return nullptr;
-  tensor->dims.assign(dims, dims + rank);
-  tensor->bytes = storage_bytes(tensor->dtype, tensor->elements());
-  size_t stored = 0;
-  check(api().GetTensorSizeInBytes(&value, &stored));
-  if (stored < tensor->bytes) return nullptr;
-  const void* data = nullptr;
-  check(api().GetTensorData(&value, &data));
-  tensor->data = static_cast<const std::byte*>(data);
-  return tensor;
-}
 
 DType dtype_of(ONNXTensorElementDataType type) {
   switch (type) {

@@ -25,7 +25,5 @@ struct ImportedGraph {
 ImportedGraph import_graph(const OrtGraph& graph);
 
 DType dtype_of(ONNXTensorElementDataType type);
-// Borrows the data. Null for types that Tenon does not know.
-ir::TensorPtr tensor_of(const OrtValue& value);
 
 }  // namespace tenon::provider

@@ -30,17 +30,6 @@ std::vector<uint64_t> numbers(ByteReader& reader) {
   return result;
 }
 
-SavedPartition::Default parse_default(ByteReader& reader) {
-  SavedPartition::Default read;
-  read.name = reader.text();
-  const auto has_input = reader.number<uint8_t>();
-  if (has_input > 1) throw UserError("a flag is neither 0 nor 1");
-  if (has_input == 1) read.input = reader.number<uint64_t>();
-  const std::string_view digest = reader.bytes(read.digest.size());
-  std::ranges::copy(digest, read.digest.begin());
-  return read;
-}
-
 SavedPartition parse(std::string_view bytes) {
   ByteReader reader(bytes);
   if (const auto form = reader.number<uint32_t>(); form != kForm) {
@@ -49,9 +38,6 @@ SavedPartition parse(std::string_view bytes) {
   SavedPartition partition;
   partition.inputs = numbers(reader);
   partition.outputs = numbers(reader);
-  for (uint64_t count = count_of(reader); count > 0; --count) {
-    partition.defaults.push_back(parse_default(reader));
-  }
   for (uint64_t count = count_of(reader); count > 0; --count) {
     partition.node_names.emplace_back(reader.text());
   }
@@ -70,13 +56,6 @@ std::string to_bytes(const SavedPartition& partition) {
   writer.number(kForm);
   write(writer, partition.inputs);
   write(writer, partition.outputs);
-  writer.number(uint64_t{partition.defaults.size()});
-  for (const SavedPartition::Default& value : partition.defaults) {
-    writer.text(value.name);
-    writer.number(uint8_t{value.input.has_value()});
-    if (value.input) writer.number(*value.input);
-    writer.bytes({reinterpret_cast<const char*>(value.digest.data()), value.digest.size()});
-  }
   writer.number(uint64_t{partition.node_names.size()});
   for (const std::string& name : partition.node_names) writer.text(name);
   return writer.take();
@@ -95,13 +74,7 @@ void check_fits(const SavedPartition& partition, size_t node_inputs, size_t node
   const auto within = [](const std::vector<uint64_t>& indices, size_t count) {
     return std::ranges::all_of(indices, [&](uint64_t index) { return index < count; });
   };
-  const bool defaults_fit = std::ranges::all_of(partition.defaults, [&](const auto& value) {
-    return !value.input || *value.input < node_inputs;
-  });
-  if (within(partition.inputs, node_inputs) && within(partition.outputs, node_outputs) &&
-      defaults_fit) {
-    return;
-  }
+  if (within(partition.inputs, node_inputs) && within(partition.outputs, node_outputs)) return;
   throw UserError(fmt::format(
       "the context node has {} inputs and {} outputs, fewer than the partition that it names: the "
       "context model was changed; compile the model again",

@@ -1,27 +1,17 @@
 // What a context keeps of a partition beside its program (kernels/saved_program.h): how the
-// program's inputs and outputs are those of the node, and what a Run must check.
+// program's inputs and outputs are those of the node.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/hash.h"
 
 namespace tenon::provider {
 
 struct SavedPartition {
   std::vector<uint64_t> inputs, outputs;  // the program's index -> the context node's
-  // Inputs with a value of the model's own that was packed.
-  struct Default {
-    std::string name;
-    std::optional<uint64_t> input;  // of the context node; none: the node cannot read such a type
-    Digest digest{};
-  };
-  std::vector<Default> defaults;
-  std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
+  std::vector<std::string> node_names;    // imported node id -> name, for the fusions' sources
 };
 
 // The section's name in a context file.

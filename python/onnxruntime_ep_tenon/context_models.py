@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,6 @@ from .requirements import require
 from .session import add_tenon, onnxruntime_module
 
 _NODE = b"EPContext"
-# The line that the provider leaves in a context model's metadata.
-_ORIGIN = re.compile(rb"tenon-context-\d+;[ -~]{0,16384}")
 
 
 @dataclass(frozen=True)
@@ -111,21 +108,6 @@ def is_context_model(path: Path) -> bool:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(_NODE) >= 0
-
-
-def why_not_supported(model) -> str:
-    """What a context model was compiled for, where a session refused it; empty: not known."""
-    if isinstance(model, (str, os.PathLike)):
-        content = Path(model).read_bytes()
-    else:
-        content = bytes(model) if isinstance(model, (bytes, bytearray, memoryview)) else b""
-    found = _ORIGIN.search(content)
-    if not found:
-        return ""
-    fields = dict(part.partition("=")[::2] for part in found[0].decode().split(";"))
-    targets = fields.get("targets", "").replace(",", ", ")
-    what = "a GPU that is not in this machine" if "sm_" in targets else "another CPU"
-    return f"the context model was compiled for {targets}, {what}: compile it for this machine"
 
 
 def compile_model(

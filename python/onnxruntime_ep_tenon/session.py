@@ -100,11 +100,6 @@ def create_session(model, device="auto", session_options=None, **options):
             raise ValueError(
                 "these session_options already hold Tenon: make new SessionOptions per session"
             ) from error
-        if "not supported by execution provider" in str(error):
-            from .context_models import why_not_supported
-
-            if reason := why_not_supported(loadable):
-                raise RuntimeError(reason) from error
         raise
     session.tenon_gpu = _gpu_number(chosen)
     return session

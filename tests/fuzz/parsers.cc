@@ -181,7 +181,6 @@ std::vector<std::string> saved_partition_seeds(const std::string&) {
   provider::SavedPartition partition;
   partition.inputs = {2, 0};
   partition.outputs = {1};
-  partition.defaults = {{"w", 1, sha256("w")}, {"fp8", std::nullopt, sha256("fp8")}};
   partition.node_names = {"first", "second"};
   return {to_bytes(partition), to_bytes(provider::SavedPartition{})};
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
+#include "quantized_weight.h"
 #include "stub_driver.h"
 
 namespace tenon::testing {
@@ -108,6 +109,19 @@ TEST_P(ContextSession, OfTheCpuDoesNotOpenOnAGpu) {
   take_log();
   EXPECT_THAT(error_of([&] { open(0); }), HasSubstr("not supported by execution provider"));
   EXPECT_THAT(take_log(), Contains(HasSubstr("target_arch=sm_90a")));
+}
+
+// The runtime asks before it opens anything.
+TEST_P(ContextSession, OfAnotherFormIsRefused) {
+  write();
+  std::string changed = read_file(path());
+  const size_t at = changed.find("tenon-context-1");
+  ASSERT_NE(at, changed.npos);
+  changed[at + 14] = '9';
+  std::ofstream(path()) << changed;
+  take_log();
+  EXPECT_THAT(error_of([&] { open(); }), HasSubstr("not supported by execution provider"));
+  EXPECT_THAT(take_log(), Contains(HasSubstr("another version of Tenon wrote it")));
 }
 
 TEST_P(ContextSession, WritesNothingWhereNobodyAsked) {

@@ -45,7 +45,9 @@ TEST(ContextSettingsTest, AreTheRuntimesKeys) {
 TEST(ContextSettingsTest, TheDataStandsBesideTheContextModel) {
   EXPECT_EQ(context_model_path({}, "folder/model.onnx"), "folder/model_ctx.onnx");
   EXPECT_EQ(context_model_path({}, ""), "");
-  EXPECT_EQ(context_model_path({.model_path = "x/c.onnx"}, "folder/model.onnx"), "x/c.onnx");
+  ContextSettings given;
+  given.model_path = "x/c.onnx";
+  EXPECT_EQ(context_model_path(given, "folder/model.onnx"), "x/c.onnx");
   EXPECT_EQ(data_file_name("folder/model_ctx.onnx"), "model_ctx_tenon.bin");
 }
 

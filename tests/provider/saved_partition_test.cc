@@ -13,7 +13,6 @@ SavedPartition partition() {
   SavedPartition saved;
   saved.inputs = {2, 0};
   saved.outputs = {0};
-  saved.defaults = {{"w", 1, sha256("w")}, {"fp8", std::nullopt, sha256("fp8")}};
   saved.node_names = {"a", "", "c"};
   return saved;
 }
@@ -23,11 +22,6 @@ TEST(SavedPartitionTest, ParsesBack) {
   EXPECT_EQ(read.inputs, partition().inputs);
   EXPECT_EQ(read.outputs, partition().outputs);
   EXPECT_EQ(read.node_names, partition().node_names);
-  ASSERT_EQ(read.defaults.size(), 2);
-  EXPECT_EQ(read.defaults[0].name, "w");
-  EXPECT_EQ(read.defaults[0].input, 1);
-  EXPECT_EQ(read.defaults[0].digest, sha256("w"));
-  EXPECT_EQ(read.defaults[1].input, std::nullopt);
 }
 
 TEST(SavedPartitionTest, EveryCutIsRefused) {
@@ -61,9 +55,6 @@ TEST(SavedPartitionTest, ItsIndicesMustBeTheNodes) {
   EXPECT_NO_THROW(check_fits(partition(), 3, 1));
   EXPECT_THROW(check_fits(partition(), 2, 1), UserError);
   EXPECT_THROW(check_fits(partition(), 3, 0), UserError);
-  SavedPartition far = partition();
-  far.defaults[0].input = 3;
-  EXPECT_THROW(check_fits(far, 3, 1), UserError);
 }
 
 }  // namespace
