@@ -26,11 +26,18 @@ bool flag_of(const std::map<std::string, std::string>& entries, const char* key)
   return value == "1";
 }
 
+// As a message can show it.
+std::string shown(const std::string& name) {
+  std::string text = name.substr(0, 200);
+  std::ranges::replace_if(text, [](unsigned char c) { return c < ' '; }, '?');
+  return text;
+}
+
 [[noreturn]] void refuse(const std::string& name, std::string_view reason) {
   throw UserError(fmt::format(
       "the context model names its data '{}', which {}: data stands in the model's folder or "
       "below, under a relative path; compile the model again",
-      name.substr(0, 200), reason));
+      shown(name), reason));
 }
 
 }  // namespace
@@ -67,7 +74,7 @@ std::string data_file_path(const std::string& folder, const std::string& name) {
   if (const auto status = fs::status(base / relative, error); !fs::exists(status)) {
     throw UserError(fmt::format(
         "the context model's data '{}' is not beside it, in '{}': keep both files together",
-        name.substr(0, 200), base.string()));
+        shown(name), base.string()));
   }
   const fs::path real = fs::canonical(base / relative, error);
   const fs::path real_base = error ? fs::path() : fs::canonical(base, error);

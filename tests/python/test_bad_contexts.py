@@ -94,7 +94,7 @@ def test_a_node_with_fewer_inputs_than_its_partition(folder):
     (node,) = model.graph.node
     del node.input[:]
     onnx.save(model, folder / "ctx.onnx")
-    with pytest.raises(Exception, match="fewer than the partition"):
+    with pytest.raises(Exception, match="fewer than the partition|invalid model"):
         open_and_run(folder / "ctx.onnx")
 
 
