@@ -1,4 +1,4 @@
-// The bytes of a context file; only the .cc files of it include this.
+// The bytes of a context file; only its own .cc files and its fuzzer include this.
 //
 //   head    magic, form, length of the file, where its table is, SHA-256 of the table and of this
 //   …       sections: parsed ones at multiples of 64, data at multiples of 4096, zeros between them

@@ -16,6 +16,7 @@
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/text.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
 #include "kernels/planning/before_wait.h"
@@ -69,6 +70,7 @@ class ProgramBuilder {
 
   Program build(const codegen::StageSink& sink) {
     const Stopwatch lowering;
+    if (settings_.keep_texts) program_.texts = ProgramTexts{ir::print(graph_), {}};
     require_known_sizes();
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     find_readers();

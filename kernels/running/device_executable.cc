@@ -73,14 +73,20 @@ class DeviceExecutable final : public Executable {
     }
     if (device_ == nullptr) {
       for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
+      program_.check_weights = {};
       return;
     }
     // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
     // thread is to be had kernels are loaded afterwards.
     auto loaded = std::async([&] { return load_kernels(); });
+    auto checked = std::async([&] {
+      if (program_.check_weights) program_.check_weights();
+    });
     const Stopwatch watch;
     weights_ = DeviceWeights(device_, program_);
     program_.phases.push_back({"weights", watch.milliseconds()});
+    checked.get();
+    program_.check_weights = {};  // and the file that it reads may go
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();
@@ -225,8 +231,7 @@ class DeviceExecutable final : public Executable {
     for (const CompiledLaunch& launch : program_.launches) {
       const bool is_kernel = launch.kind == LaunchKind::kKernel;
       state->tma_descriptors.push_back(
-          is_kernel ? TmaDescriptors(kernels_[launch.kernel]->tma_descriptors)
-                    : TmaDescriptors());
+          is_kernel ? TmaDescriptors(kernels_[launch.kernel]->tma_descriptors) : TmaDescriptors());
     }
     state->aligned.resize(layout_.fetches.size());
     state->finished = std::make_unique<Event>(device_);

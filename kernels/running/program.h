@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -116,7 +118,13 @@ struct Program {
   std::vector<BuildPhase> phases;
   std::optional<ProgramTexts> texts;  // with Settings::keep_texts
 
+  std::shared_ptr<const void> words;  // what verdicts refer to, where that is no candidate of ours
+  // Whether the weights are what was saved, on all cores; else throws UserError. Beside the upload.
+  // Empty: they come from nowhere that need be checked.
+  std::function<void()> check_weights;
+
   explicit Program(const ir::Graph& graph) : binding(graph) {}
+  explicit Program(SymbolBinding binding) : binding(std::move(binding)) {}
 };
 
 }  // namespace tenon::kernels
