@@ -84,8 +84,11 @@ using OwnedNode = std::unique_ptr<OrtNode, void (*)(OrtNode*)>;
 
 }  // namespace
 
-ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_path)
-    : settings_(std::move(settings)), path_(file_beside(settings_, model_path)) {
+ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_path,
+                             std::vector<std::string> kept)
+    : settings_(std::move(settings)),
+      path_(file_beside(settings_, model_path)),
+      kept_(std::move(kept)) {
   if (!path_.empty()) file_ = ContextWriter::to_file(path_);
 }
 
@@ -128,6 +131,7 @@ void ContextOutput::add_node(std::string_view partition, const CompiledPartition
   // Defaults are packed, and nobody can feed them any more: the runtime makes no inputs of them in
   // a context model.
   for (const auto& value : compiled.defaults) std::erase(node.inputs, value.name);
+  if (nodes_.empty()) node.inputs.insert(node.inputs.end(), kept_.begin(), kept_.end());
   const Json notes = {{"form", 1},
                       {"version", TENON_VERSION},
                       {"nodes", compiled.report.nodes.size()},

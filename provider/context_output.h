@@ -20,9 +20,11 @@ namespace tenon::provider {
 
 class ContextOutput {
  public:
-  // `model_path`: of the model that is compiled; empty: it came from memory. Throws UserError where
-  // nothing tells a place for the file, or it cannot be written.
-  ContextOutput(ContextSettings settings, const std::string& model_path);
+  // `model_path`: of the model that is compiled; empty: it came from memory. `kept`: values that
+  // the first node names as inputs, so that the runtime keeps them in the model. Throws UserError
+  // where nothing tells a place for the file, or it cannot be written.
+  ContextOutput(ContextSettings settings, const std::string& model_path,
+                std::vector<std::string> kept);
 
   // The name of a partition in what is written.
   std::string name_of(std::string_view partition) const;
@@ -43,6 +45,7 @@ class ContextOutput {
 
   const ContextSettings settings_;
   const std::string path_;  // of the file beside the model; empty: embedded
+  const std::vector<std::string> kept_;
   std::unique_ptr<ContextWriter> file_;
   struct Embedded {
     std::string partition;

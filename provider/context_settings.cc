@@ -29,7 +29,8 @@ bool flag_of(const std::map<std::string, std::string>& entries, const char* key)
 // As a message can show it.
 std::string shown(const std::string& name) {
   std::string text = name.substr(0, 200);
-  std::ranges::replace_if(text, [](unsigned char c) { return c < ' '; }, '?');
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' '; }, '?');
   return text;
 }
 

@@ -187,6 +187,21 @@ std::string why_no_context(const Claims& claims) {
   return "";
 }
 
+// Initializers that bodies of control flow read from the graph around them. The runtime copies to a
+// context model only those that a node of the main graph reads.
+std::vector<std::string> read_by_bodies(const ir::Graph& graph) {
+  std::vector<std::string> names;
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    if (node.op != "If" && node.op != "Loop" && node.op != "Scan") continue;
+    for (const ir::ValueId input : node.inputs) {
+      if (input == ir::kNoValue || !graph.value(input).is_constant()) continue;
+      if (may_read(graph.value(input).dtype)) names.push_back(graph.value(input).name);
+    }
+  }
+  return names;
+}
+
 std::string model_path_of(const OrtGraph& graph) {
   const ORTCHAR_T* path = nullptr;
   check(runtime().api->Graph_GetModelPath(&graph, &path));
@@ -404,6 +419,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 
   const std::lock_guard lock(mutex_);
   exclusions_.see(claims.imported.graph);
+  if (context_.enable && report.key.empty()) kept_values_ = read_by_bodies(claims.imported.graph);
   // The main graph comes last, and again when functions were inlined.
   if (report.key.empty() && !claims.imported.nodes.empty()) {
     exclusions_wait_ = exclusions_.awaits_inlining();
@@ -515,7 +531,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
   std::optional<ContextOutput> output;
   if (context_.enable && count > 0) {
     if (report_.context) throw UserError(kSecondRound);
-    output.emplace(context_, model_path_of(*graphs[0]));
+    output.emplace(context_, model_path_of(*graphs[0]), kept_values_);
   }
   for (size_t i = 0; i < count; ++i) {
     CompiledPartition compiled =

@@ -78,9 +78,10 @@ class Ep : public OrtEp {
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;
-  bool refusal_may_pass_ = false;       // when functions are inlined: the session's end decides
-  std::vector<NodeCompute*> computes_;  // the runtime's, as long as it keeps them
-  std::string contexts_text_;           // the runtime copies it
+  bool refusal_may_pass_ = false;         // when functions are inlined: the session's end decides
+  std::vector<NodeCompute*> computes_;    // the runtime's, as long as it keeps them
+  std::vector<std::string> kept_values_;  // that a context model must not lose
+  std::string contexts_text_;             // the runtime copies it
 };
 
 }  // namespace tenon::provider

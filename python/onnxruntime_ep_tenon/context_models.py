@@ -17,6 +17,10 @@ from .session import add_tenon, onnxruntime_module
 _NODE = b"EPContext"
 
 
+class NothingCompiledError(ValueError):
+    """No node of the model is Tenon's: its context model would be the model itself."""
+
+
 @dataclass(frozen=True)
 class Context:
     """One node: a partition, with a program for each target."""
@@ -141,6 +145,14 @@ def compile_model(
             # What a session does by default: its results have the same bits.
             graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
         )
-        compiler.compile_to_file(str(out))
+        try:
+            compiler.compile_to_file(str(out))
+        except Exception as error:
+            if "Unable to compile any nodes" in str(error):
+                raise NothingCompiledError(
+                    f"Tenon claims nothing of {model}, so there is nothing to compile: "
+                    "`tenon explain` says why"
+                ) from error
+            raise
         report = Report.load(report_file) if report_file.is_file() else Report({"graphs": []})
     return ContextModel.read(out), report

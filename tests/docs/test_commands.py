@@ -125,10 +125,10 @@ ON_A_MODEL = sorted(
 
 @pytest.mark.parametrize("command", ON_A_MODEL)
 def test_commands_on_a_model_run(command, folder, capsys):
-    """As they stand, but for the time that bench takes."""
+    """As they stand, but for the time that bench takes and what a product alone is claimed with."""
     words = shlex.split(command)
-    quick = ["--seconds", "0.05"] if words[0] == "bench" else []
-    assert main([*words, *quick]) == 0, capsys.readouterr().err
+    more = {"bench": ["--seconds", "0.05"], "compile": ["--option", "claim=all"]}.get(words[0], [])
+    assert main([*words, *more]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

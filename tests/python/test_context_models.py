@@ -1,5 +1,6 @@
 """Context models: the same bits in a fresh process, with the original model gone."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
 from conftest import runtime_at_least
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.context_models import compile_model
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp
@@ -55,6 +56,24 @@ def two_partitions_around_a_convolution():
     return g.model(), {"x": random.standard_normal((5, 64)).astype(np.float32)}
 
 
+def around_a_convolution_and_past_it():
+    """A value that only contexts write and read."""
+    random = np.random.default_rng(6)
+    g = GraphBuilder("past", 21)
+    x = g.input("x", FLOAT, ["rows", 64])
+    w = g.parameter("A", random.standard_normal((64, 64)).astype(np.float32))
+    first = g.node("Relu", [g.node("MatMul", [x, w])])
+    other = g.node("Softmax", [first])
+    image = g.node("Reshape", [first, g.parameter("s", np.array([-1, 1, 8, 8], np.int64))])
+    k = g.parameter("K", random.standard_normal((1, 1, 3, 3)).astype(np.float32))
+    turned = g.node("Conv", [image, k], pads=[1, 1, 1, 1])
+    flat = g.node("Reshape", [turned, g.parameter("t", np.array([-1, 64], np.int64))])
+    w = g.parameter("B", random.standard_normal((64, 32)).astype(np.float32))
+    g.node("MatMul", [g.node("Add", [flat, other]), w], outputs=["y"])
+    g.output("y", FLOAT, ["rows", 32])
+    return g.model(), {"x": random.standard_normal((5, 64)).astype(np.float32)}
+
+
 def overridable_weight():
     """Its weight is an input with a default."""
     g = GraphBuilder("overridable", 21)
@@ -94,6 +113,7 @@ def cases() -> dict:
             encoder.random_tokens(3, 9, 200),
         )
     found["around-conv"] = two_partitions_around_a_convolution
+    found["past-conv"] = around_a_convolution_and_past_it
     found["overridable"] = overridable_weight
     return found
 
@@ -244,6 +264,76 @@ def test_an_8_bit_float_input_is_refused_by_name(tmp_path):
             claim="all",
         )
     assert not (tmp_path / "c.onnx").exists() and not list(tmp_path.glob("*.bin"))
+
+
+def test_a_model_of_which_nothing_is_claimed_is_not_written(command, tmp_path):
+    onnx.save(build_scaled_dot("plain", Problem(n=32, k=64)), tmp_path / "model.onnx")
+    told = command("compile", tmp_path / "model.onnx", "--device", "cpu")
+    assert told.status == 1 and "Tenon claims nothing of" in told.err
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_the_command_compiles_and_explains(command, tmp_path):
+    model, _ = two_partitions_around_a_convolution()
+    onnx.save(model, tmp_path / "model.onnx")
+    options = ("--device", "cpu", "--option", "claim=all")
+    told = command("compile", tmp_path / "model.onnx", *options)
+    assert told.status == 0, told.err
+    assert "model_ctx_tenon.bin" in told.out and "tenon_1" in told.out
+    (tmp_path / "model.onnx").unlink()
+    explained = command("explain", tmp_path / "model_ctx.onnx", "--device", "cpu")
+    assert explained.status == 0, explained.err
+    assert "tenon_1: opens as it was stored" in explained.out
+    facts = json.loads(
+        command("explain", tmp_path / "model_ctx.onnx", "--device", "cpu", "--json").out
+    )
+    assert [context["partition"] for context in facts["contexts"]] == ["tenon_0", "tenon_1"]
+    assert facts["other_nodes"] > 0 and facts["error"] == ""
+
+
+def test_the_command_refuses_what_contradicts_itself(command, tmp_path):
+    onnx.save(build_scaled_dot("int4", Problem(n=32, k=64)), tmp_path / "model.onnx")
+    for arguments, message in (
+        (("--arch", "sm_90a", "--device", "cpu"), "--arch names GPUs"),
+        (("--out", tmp_path / "model.onnx"), "is the model itself"),
+        (("--arch", "sm_1"), "sm_90a"),
+    ):
+        told = command("compile", tmp_path / "model.onnx", *arguments)
+        assert told.status == 1 and message in told.err, told.err
+
+
+def test_bodies_of_control_flow_stay_nodes(tmp_path):
+    """The runtime keeps no contexts there; a session compiles them as it does the model's."""
+    if not runtime_at_least("1.30.0"):
+        pytest.skip("this onnxruntime forgets the types of what only a body reads")
+    then, other = (
+        helper.make_graph(
+            [helper.make_node("MatMul", ["h", "W"], ["m"]), helper.make_node(op, ["m"], [op])],
+            op,
+            [],
+            [helper.make_tensor_value_info(op, FLOAT, None)],
+        )  # fmt: skip
+        for op in ("Softmax", "Gelu")
+    )
+    g = GraphBuilder("branches", 21)
+    x, choice = g.input("x", FLOAT, ["rows", 64]), g.input("choice", TensorProto.BOOL, [])
+    w = g.parameter("W", np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32))
+    g.node("Relu", [g.node("MatMul", [x, w])], outputs=["h"])
+    g.node("If", [choice], outputs=["y"], then_branch=then, else_branch=other)
+    g.output("y", FLOAT, ["rows", 64])
+    path, out = tmp_path / "model.onnx", tmp_path / "c.onnx"
+    onnx.save(g.model(), path)
+    _, report = compile_model(path, out, "cpu", session_options=quiet(), claim="all")
+    assert any("where a context model has no contexts" in n["reason"] for n in report.left_out)
+    inputs = {
+        "x": np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32),
+        "choice": np.array(True),
+    }
+    plain, opened = (
+        tenon.create_session(p, "cpu", quiet(), claim="all").run(None, inputs)[0].tobytes()
+        for p in (path, out)
+    )
+    assert opened == plain
 
 
 def test_a_context_model_is_not_compiled_again(tmp_path):
