@@ -21,6 +21,7 @@
 #include "kernels/selector.h"
 #include "tests/kernels/device/stub_driver.h"
 #include "tests/kernels/run_graph.h"
+#include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {
@@ -442,6 +443,26 @@ TEST(SavedTargets, CutAndFlippedFilesAreErrors) {
       EXPECT_THAT(error_of(read), Not(IsEmpty()));
     }
   }
+}
+
+// Lengths that are claimed and not there cost nothing; what is there less than twice the file.
+TEST(SavedTargets, MemoryStaysBelowTwiceTheFile) {
+  const Settings settings = gpu_settings("sm_90a");
+  const std::string file = saved(samples()[2].graph, {settings});
+  const ir::Graph graph = fused(samples()[2].graph, settings);
+  const std::string program = to_bytes(make_program(graph, settings), true);
+  const auto bytes_taken = [&](const std::string& bytes) {
+    return test::count_allocated_bytes(
+        [&] { (void)error_of([&] { (void)program_from_bytes(bytes); }); });
+  };
+  EXPECT_LT(bytes_taken(program), 2 * file.size());
+  for (size_t at = 0; at + 8 <= program.size(); ++at) {
+    std::string claims = program;
+    for (size_t i = 0; i < 8; ++i)
+      claims[at + i] = static_cast<char>(i < 5 ? 0xff : i == 7 ? 0 : 1);
+    ASSERT_LT(bytes_taken(claims), 2 * file.size()) << at;
+  }
+  EXPECT_LT(test::count_allocated_bytes([&] { opened(file, settings); }), 2 * file.size());
 }
 
 TEST(SavedTargets, ProgramsWithoutWeightsAreOnlyLookedAt) {
