@@ -30,7 +30,7 @@ struct Entry {
 };
 // The name's length and a letter, kind, offset, bytes and a digest. Entries take no more memory.
 constexpr size_t kLeastEntryBytes = 8 + 1 + 1 + 8 + 8 + sizeof(Digest);
-static_assert(sizeof(Entry) <= kLeastEntryBytes + 8);
+static_assert(sizeof(Entry) <= kLeastEntryBytes);
 
 // A file's bytes, wherever they are. All messages name where they came from.
 class Contents : public ContextFile {
@@ -124,7 +124,7 @@ class Contents : public ContextFile {
       fail("its table of sections lies outside");
     }
     table_offset_ = offset;
-    table_ = text_at(offset, bytes);  // a copy: the file may change under us
+    table_ = text_at(offset, bytes);
     if (ContextHead::text_of(sha256(table_)) != table_digest) {
       fail("its table of sections is not what was written (SHA-256 differs)");
     }
@@ -170,23 +170,21 @@ class Contents : public ContextFile {
 
   // Sections do not overlap, but for data that several names share, and between them are zeros: so
   // no byte of the file is without a check.
-  void check_places() const {
-    std::vector<const Entry*> order;
-    order.reserve(entries_.size());
-    for (const Entry& entry : entries_) order.push_back(&entry);
-    std::ranges::sort(order, {},
-                      [](const Entry* entry) { return std::pair(entry->offset, entry->bytes); });
+  void check_places() {
+    std::ranges::sort(entries_, {},
+                      [](const Entry& entry) { return std::pair(entry.offset, entry.bytes); });
     uint64_t end = ContextHead::kBytes;
     const Entry* before = nullptr;
-    for (const Entry* entry : order) {
-      const bool is_shared = before != nullptr && entry->kind == SectionKind::kData &&
-                             before->kind == SectionKind::kData &&
-                             entry->offset == before->offset && entry->bytes == before->bytes;
-      if (!is_shared) check_gap(end, entry->offset);
-      end = entry->end();
-      before = entry;
+    for (const Entry& entry : entries_) {
+      const bool is_shared = before != nullptr && entry.kind == SectionKind::kData &&
+                             before->kind == SectionKind::kData && entry.offset == before->offset &&
+                             entry.bytes == before->bytes;
+      if (!is_shared) check_gap(end, entry.offset);
+      end = entry.end();
+      before = &entry;
     }
     check_gap(end, table_offset_);
+    std::ranges::sort(entries_, {}, &Entry::name);
   }
 
   void check_gap(uint64_t from, uint64_t to) const {
@@ -199,7 +197,7 @@ class Contents : public ContextFile {
   const std::string origin_;
   const std::span<const std::byte> all_;
   uint64_t table_offset_ = 0;
-  std::string table_;
+  std::string_view table_;
   std::vector<Entry> entries_;  // by name
 };
 

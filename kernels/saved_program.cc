@@ -359,6 +359,7 @@ void save_program(const Program& program, std::string_view name, const Settings&
 
 OpenedProgram open_program(const std::shared_ptr<const ContextFile>& file, std::string_view name,
                            const Settings& settings) {
+  if (settings.emulate) throw InternalError("what was saved for a GPU is not interpreted");
   const std::vector<SavedTarget> targets = targets_of(*file, name);
   const TargetChoice choice = choose_target(targets, settings);
   if (choice.target == nullptr) {

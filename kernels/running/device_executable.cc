@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/convert.h"
@@ -68,25 +69,24 @@ class DeviceExecutable final : public Executable {
         options_(options),
         instances_(program_, 1),
         layout_(program_) {
+    const auto check_weights = std::exchange(program_.check_weights, {});  // their file may go
     for (const CompiledLaunch& launch : program_.launches) {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
     if (device_ == nullptr) {
       for (Slot& slot : program_.slots) slot.pack = {};  // the graph that it reads may go
-      program_.check_weights = {};
       return;
     }
     // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
     // thread is to be had kernels are loaded afterwards.
     auto loaded = std::async([&] { return load_kernels(); });
     auto checked = std::async([&] {
-      if (program_.check_weights) program_.check_weights();
+      if (check_weights) check_weights();
     });
     const Stopwatch watch;
     weights_ = DeviceWeights(device_, program_);
     program_.phases.push_back({"weights", watch.milliseconds()});
     checked.get();
-    program_.check_weights = {};  // and the file that it reads may go
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();

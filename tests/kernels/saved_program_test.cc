@@ -21,6 +21,7 @@
 #include "kernels/selector.h"
 #include "tests/kernels/device/stub_driver.h"
 #include "tests/kernels/run_graph.h"
+#include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {
@@ -109,6 +110,13 @@ std::vector<Sample> samples() {
        {HostTensor::of(DType::kI64, {4}, {3, 0, 63, 17})}},
   };
 }
+
+// Before anybody asks for nvJitLink.
+class FakeLinker : public testing::Environment {
+ public:
+  void SetUp() override { setenv("TENON_LIBRARY_DIRS", TENON_FAKE_NVJITLINK_FOLDER, 1); }
+};
+testing::Environment* const kFakeLinker = testing::AddGlobalTestEnvironment(new FakeLinker);
 
 Settings host_settings() {
   Settings settings;
@@ -287,6 +295,25 @@ TEST_F(SavedForGpuTest, GivesTheSameBits) {
   }
 }
 
+// But for kernels that deal registers anew: only the driver assembles those well.
+TEST_F(SavedForGpuTest, MachineCodeIsStored) {
+  for (const Sample& sample : samples()) {
+    SCOPED_TRACE(sample.name);
+    const auto file = ContextFile::from_bytes(saved(sample.graph, {settings_}));
+    const OpenedProgram again = open_program(file, "part/0", settings_);
+    EXPECT_EQ(again.recompiled, "");
+    size_t with = 0;
+    for (const auto& code : again.program.gpu_code) {
+      const bool is_left_out = code->ptx.find("setmaxnreg") != std::string::npos;
+      EXPECT_EQ(code->machine_code.empty(), is_left_out);
+      if (is_left_out) continue;
+      EXPECT_THAT(code->machine_code, HasSubstr(code->entry));
+      ++with;
+    }
+    EXPECT_EQ(saved_programs(*file).at(0).machine_code, with);
+  }
+}
+
 TEST_F(SavedForGpuTest, KernelsOfAnotherArchitectureAreCompiledAgain) {
   const std::string other = settings_.gpu->arch == "sm_80" ? "sm_89" : "sm_80";
   for (const Sample& sample : samples()) {
@@ -442,6 +469,64 @@ TEST(SavedTargets, CutAndFlippedFilesAreErrors) {
       EXPECT_THAT(error_of(read), Not(IsEmpty()));
     }
   }
+}
+
+// Lengths that are claimed and not there cost nothing; what is there less than twice the file.
+TEST(SavedTargets, MemoryStaysBelowTwiceTheFile) {
+  const Settings settings = gpu_settings("sm_90a");
+  const std::string file = saved(samples()[2].graph, {settings});
+  const ir::Graph graph = fused(samples()[2].graph, settings);
+  const std::string program = to_bytes(make_program(graph, settings), true);
+  const auto bytes_taken = [&](const std::string& bytes) {
+    return test::count_allocated_bytes(
+        [&] { (void)error_of([&] { (void)program_from_bytes(bytes); }); });
+  };
+  EXPECT_LT(bytes_taken(program), 2 * file.size());
+  for (size_t at = 0; at + 8 <= program.size(); ++at) {
+    std::string claims = program;
+    for (size_t i = 0; i < 8; ++i)
+      claims[at + i] = static_cast<char>(i < 5 ? 0xff : i == 7 ? 0 : 1);
+    ASSERT_LT(bytes_taken(claims), 2 * file.size()) << at;
+  }
+  EXPECT_LT(test::count_allocated_bytes([&] { opened(file, settings); }), 2 * file.size());
+}
+
+TEST(SavedTargets, ACallIntoALibraryCannotBeSaved) {
+  const Settings settings = gpu_settings("sm_90a");
+  const ir::Graph graph = fused(samples()[0].graph, settings);
+  Program program = make_program(graph, settings);
+  program.launches.at(0).kind = LaunchKind::kLibraryCall;
+  const auto writer = ContextWriter::to_memory();
+  EXPECT_THAT(error_of([&] { save_program(program, "p", settings, *writer); }),
+              HasSubstr("'" + program.launches[0].node + "'"));
+}
+
+// Whatever is out of range in a program, nobody runs it.
+TEST(SavedTargets, UnsoundProgramsAreRefused) {
+  const Settings settings = gpu_settings("sm_90a");
+  const ir::Graph graph = fused(samples()[2].graph, settings);
+  const auto refuses = [&](const std::function<void(Program&)>& change) {
+    Program program = make_program(graph, settings);
+    EXPECT_NO_THROW(check_program(program, true));
+    change(program);
+    EXPECT_THROW(check_program(program, true), UserError);
+  };
+  refuses([](Program& program) { program.launches[0].slots[0] = program.slots.size(); });
+  refuses([](Program& program) { program.launches[0].slots.pop_back(); });
+  refuses([](Program& program) { program.launches[0].kernel = program.kernels.size(); });
+  refuses([](Program& program) { program.launches[0].threads = 2048; });
+  refuses([](Program& program) { program.launches[0].tasks = Dim::symbol("nobody"); });
+  refuses([](Program& program) { program.output_slots[0] = 0; });
+  refuses([](Program& program) { program.slots[0].index = 7; });
+  refuses([](Program& program) { program.slots.back().bytes = -1; });
+  refuses([](Program& program) { program.dependencies = {}; });
+  refuses([](Program& program) {
+    program.dependencies.launches()[0].uses[0].slot = program.slots.size();
+  });
+  refuses([](Program& program) { program.shape_writes = {{0, DType::kI64, {1}}}; });
+  refuses([](Program& program) {
+    program.launches[0].checks = {{0, DType::kF32, 1, {ir::kNoValue, 1}}};
+  });
 }
 
 TEST(SavedTargets, ProgramsWithoutWeightsAreOnlyLookedAt) {
