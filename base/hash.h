@@ -8,11 +8,15 @@
 #include <string>
 #include <string_view>
 
+#include "base/hash_blocks.h"
+
 namespace tenon {
 
 using Digest = std::array<uint8_t, 32>;
 
 Digest sha256(std::span<const std::byte> bytes);
+// The same by these means: for tests.
+Digest sha256(std::span<const std::byte> bytes, AbsorbBlocks absorb);
 Digest sha256(std::string_view text);
 std::string hex(const Digest& digest);
 

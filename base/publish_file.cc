@@ -93,18 +93,52 @@ bool keep_access(int file, const struct stat& known) {
   return ::fchmod(file, mode) == 0;
 }
 
+// The place of a file that may be written there.
+Support find_writable(const std::string& path, Place& place) {
+  if (Support found = find_place(path, place); !found) return found;
+  if (place.known &&
+      ::faccessat(place.folder.number(), place.name.c_str(), W_OK, AT_EACCESS) != 0) {
+    return Support::no(because_of_errno());
+  }
+  return Support::yes();
+}
+
+// A new file's loses what the umask takes.
+mode_t first_mode(const Place& place) { return place.known ? S_IRUSR | S_IWUSR : 0666; }
+
+class FileInPlace final : public PendingFile {
+ public:
+  Support open(const std::string& path) {
+    if (Support found = find_writable(path, place_); !found) return found;
+    return TemporaryFile::make(place_.folder.number(), first_mode(place_), file_);
+  }
+  int number() const override { return file_.number(); }
+  Support publish() override {
+    const bool is_ready =
+        (!place_.known || keep_access(number(), *place_.known)) && ::fsync(number()) == 0;
+    if (!is_ready || !file_.rename_to(place_.name)) return Support::no(because_of_errno());
+    ::fsync(place_.folder.number());  // where a file system cannot, the name may come late
+    return Support::yes();
+  }
+
+ private:
+  Place place_;
+  TemporaryFile file_;
+};
+
 }  // namespace
 
 Support publish_file(const std::string& path, std::string_view contents) {
   Place place;
-  if (Support found = find_place(path, place); !found) return found;
-  const int folder = place.folder.number();
-  if (place.known && ::faccessat(folder, place.name.c_str(), W_OK, AT_EACCESS) != 0) {
-    return Support::no(because_of_errno());
-  }
-  const mode_t mode = place.known ? S_IRUSR | S_IWUSR : 0666;  // a new file's loses the umask's
-  return replace_file(folder, place.name, {&contents, 1}, mode,
+  if (Support found = find_writable(path, place); !found) return found;
+  return replace_file(place.folder.number(), place.name, {&contents, 1}, first_mode(place),
                       [&](int file) { return !place.known || keep_access(file, *place.known); });
+}
+
+std::unique_ptr<PendingFile> PendingFile::make(const std::string& path, Support& support) {
+  auto file = std::make_unique<FileInPlace>();
+  support = file->open(path);
+  return support ? std::move(file) : nullptr;
 }
 
 }  // namespace tenon

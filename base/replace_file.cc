@@ -42,22 +42,40 @@ bool write_parts(int file, std::span<const std::string_view> parts) {
 
 std::string because_of_errno() { return std::generic_category().message(errno); }
 
-Support replace_file(int folder, const std::string& name, std::span<const std::string_view> parts,
-                     mode_t mode, const std::function<bool(int file)>& prepare) {
-  const std::string temporary = unguessable_name();
-  Descriptor file(::openat(folder, temporary.c_str(),
-                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!file.is_open()) {
+Support TemporaryFile::make(int folder, mode_t mode, TemporaryFile& file) {
+  const std::string name = unguessable_name();
+  file.file_ = Descriptor(
+      ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (!file.file_.is_open()) {
     return Support::no(
         fmt::format("check that its folder exists and is writable ({})", because_of_errno()));
   }
-  if (write_parts(file.number(), parts) && (!prepare || prepare(file.number())) && file.close() &&
-      ::renameat(folder, temporary.c_str(), folder, name.c_str()) == 0) {
+  file.folder_ = folder;
+  file.name_ = name;
+  return Support::yes();
+}
+
+bool TemporaryFile::rename_to(const std::string& name) {
+  if (!file_.close() || ::renameat(folder_, name_.c_str(), folder_, name.c_str()) != 0) {
+    return false;
+  }
+  name_.clear();
+  return true;
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
+}
+
+Support replace_file(int folder, const std::string& name, std::span<const std::string_view> parts,
+                     mode_t mode, const std::function<bool(int file)>& prepare) {
+  TemporaryFile file;
+  if (Support made = TemporaryFile::make(folder, mode, file); !made) return made;
+  if (write_parts(file.number(), parts) && (!prepare || prepare(file.number())) &&
+      file.rename_to(name)) {
     return Support::yes();
   }
-  const std::string reason = because_of_errno();
-  ::unlinkat(folder, temporary.c_str(), 0);
-  return Support::no(reason);
+  return Support::no(because_of_errno());
 }
 
 }  // namespace tenon

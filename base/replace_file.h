@@ -40,6 +40,26 @@ std::string because_of_errno();
 // Names that a write of ours begins and ends with before its rename.
 inline constexpr std::string_view kTemporaryPrefix = ".tenon-", kTemporarySuffix = ".tmp";
 
+// A new file in `folder` under a name that nobody can guess, until rename_to(). Without that
+// nothing of it stays behind. The folder's descriptor outlives it.
+class TemporaryFile {
+ public:
+  TemporaryFile() = default;
+  [[nodiscard]] static Support make(int folder, mode_t mode, TemporaryFile& file);
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();
+
+  int number() const { return file_.number(); }
+  // A link of that name is replaced, not followed. False with errno: nothing changed.
+  bool rename_to(const std::string& name);
+
+ private:
+  int folder_ = -1;
+  std::string name_;  // empty: none
+  Descriptor file_;
+};
+
 // Gives `name` the parts, one behind the other, under a name that nobody can guess, and renames it:
 // a link of that name is replaced, not followed. `prepare` sees the open file before that; false
 // with errno: it is given up. Nothing stays behind where the answer is no.

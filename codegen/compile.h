@@ -66,6 +66,8 @@ struct GpuCode {
   // Programmatic dependent launch: it waits itself for the previous launch. Launch it with
   // programmatic stream serialization.
   bool pdl = false;
+  // Of the PTX for the target's architecture, where that was saved; else made when it is loaded.
+  std::string machine_code = {};
 };
 
 // Deals the elements of every tile over the threads of a CTA. Thread-safe; LLVM's fatal errors

@@ -17,6 +17,7 @@
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/text.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
 #include "kernels/planning/before_wait.h"
@@ -70,6 +71,7 @@ class ProgramBuilder {
 
   Program build(const codegen::StageSink& sink) {
     const Stopwatch lowering;
+    if (settings_.keep_texts) program_.texts = ProgramTexts{ir::print(graph_), {}};
     require_known_sizes();
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     find_readers();
@@ -97,7 +99,7 @@ class ProgramBuilder {
     for (size_t i = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
       if (launch.kind != LaunchKind::kKernel) continue;
-      dependencies.rename(i, program_.kernels[launch.gpu_code].name);
+      dependencies.rename(i, program_.kernels[launch.kernel].name);
     }
     if (sink) sink("program", "launch_dependencies", dependencies.text(program_.slots));
     if (const Support safe = dependencies.verify(program_.slots); !safe) {

@@ -62,6 +62,30 @@ UniqueKernels deduplicate(std::vector<LaunchKernel> kernels, const Program& prog
   return unique;
 }
 
+UniqueKernels saved(std::vector<codegen::Kernel> kernels, std::vector<int> threads,
+                    const Program& program) {
+  UniqueKernels unique;
+  unique.contents.resize(kernels.size());
+  parallel_for_each(static_cast<int64_t>(kernels.size()),
+                    [&](int64_t i) { unique.contents[i] = codegen::content_of(kernels[i]); });
+  unique.kernels = std::move(kernels);
+  unique.threads = std::move(threads);
+  for (size_t i = 0; i < program.launches.size(); ++i) {
+    const CompiledLaunch& launch = program.launches[i];
+    if (launch.kind == LaunchKind::kKernel) unique.of_launches.emplace_back(i, launch.kernel);
+  }
+  return unique;
+}
+
+void name_kernels(const UniqueKernels& unique, Program& program) {
+  for (const auto& [launch, kernel] : unique.of_launches) program.launches[launch].kernel = kernel;
+  if (!program.texts) return;
+  program.texts->kernels.clear();
+  for (size_t i = 0; i < unique.kernels.size(); ++i) {
+    program.texts->kernels.push_back({codegen::print(unique.kernels[i]), unique.threads[i]});
+  }
+}
+
 // Reports of launches stand in the order of their fusions; of those that are no kernels they have
 // their names already.
 void name_reported(const UniqueKernels& unique, Program& program) {
@@ -105,11 +129,8 @@ std::vector<std::shared_ptr<const Code>> compile_all(const UniqueKernels& unique
   return code;
 }
 
-}  // namespace
-
-void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
-                      const codegen::StageSink& sink, Program& program) {
-  const UniqueKernels unique = deduplicate(std::move(kernels), program);
+void compile(const UniqueKernels& unique, const codegen::HostTarget& target,
+             const codegen::StageSink& sink, Program& program) {
   const auto compiled = compile_all<HostKernel>(unique, sink, program, [&](size_t i, auto& stages) {
     return compile_host_once(unique.kernels[i], unique.contents[i], target, stages);
   });
@@ -117,6 +138,24 @@ void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarg
   for (const auto& [launch, kernel] : unique.of_launches) {
     program.launches[launch].function = compiled[kernel]->function;
   }
+}
+
+void compile(const UniqueKernels& unique, const codegen::GpuTarget& target,
+             const codegen::StageSink& sink, DiskCache* cache, Program& program) {
+  program.gpu_code =
+      compile_all<codegen::GpuCode>(unique, sink, program, [&](size_t i, auto& stages) {
+        return compile_gpu_once(unique.kernels[i], unique.contents[i], unique.threads[i], target,
+                                stages, cache);
+      });
+}
+
+}  // namespace
+
+void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
+                      const codegen::StageSink& sink, Program& program) {
+  const UniqueKernels unique = deduplicate(std::move(kernels), program);
+  compile(unique, target, sink, program);
+  name_kernels(unique, program);
   name_reported(unique, program);
 }
 
@@ -132,14 +171,20 @@ void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageS
 void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
                           const codegen::StageSink& sink, DiskCache* cache, Program& program) {
   const UniqueKernels unique = deduplicate(std::move(kernels), program);
-  program.gpu_code =
-      compile_all<codegen::GpuCode>(unique, sink, program, [&](size_t i, auto& stages) {
-        return compile_gpu_once(unique.kernels[i], unique.contents[i], unique.threads[i], target,
-                                stages, cache);
-      });
-  for (const auto& [launch, kernel] : unique.of_launches) {
-    program.launches[launch].gpu_code = kernel;
-  }
+  compile(unique, target, sink, cache, program);
+  name_kernels(unique, program);
+}
+
+void compile_saved_kernels(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+                           Program& program) {
+  std::vector<int> threads(kernels.size(), 0);
+  compile(saved(std::move(kernels), std::move(threads), program), target, {}, program);
+}
+
+void compile_saved_gpu_kernels(std::vector<codegen::Kernel> kernels, std::vector<int> threads,
+                               const codegen::GpuTarget& target, DiskCache* cache,
+                               Program& program) {
+  compile(saved(std::move(kernels), std::move(threads), program), target, {}, cache, program);
 }
 
 }  // namespace tenon::kernels

@@ -14,7 +14,8 @@ struct LaunchKernel {
   codegen::Kernel kernel;
 };
 
-// Fills in `function` of the launches, and keeps the code alive.
+// Each of these fills in `kernel` of the launches, and ProgramTexts::kernels where the program has
+// texts. This one `function`, too, and keeps the code alive.
 void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program);
 
@@ -23,9 +24,16 @@ void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarg
 void interpret_launches(std::vector<LaunchKernel> kernels, const codegen::StageSink& sink,
                         Program& program);
 
-// The same for a GPU: fills in `gpu_code` of the program and of its launches. `cache`: kernels of
+// The same for a GPU: fills in `gpu_code` of the program. `cache`: kernels of
 // other processes; null: none.
 void compile_gpu_launches(std::vector<LaunchKernel> kernels, const codegen::GpuTarget& target,
                           const codegen::StageSink& sink, DiskCache* cache, Program& program);
+
+// The same for kernels that were saved, each once: launches name them by their place.
+void compile_saved_kernels(std::vector<codegen::Kernel> kernels, const codegen::HostTarget& target,
+                           Program& program);
+void compile_saved_gpu_kernels(std::vector<codegen::Kernel> kernels, std::vector<int> threads,
+                               const codegen::GpuTarget& target, DiskCache* cache,
+                               Program& program);
 
 }  // namespace tenon::kernels

@@ -13,7 +13,11 @@
 #include "kernels/build_program.h"
 #include "kernels/selector.h"
 #include "provider/api.h"
+#include "provider/compiled_only.h"
+#include "provider/context_node.h"
+#include "provider/context_output.h"
 #include "provider/dump.h"
+#include "provider/names.h"
 
 namespace tenon::provider {
 
@@ -36,9 +40,28 @@ Partitioning claim_nothing(const ir::Graph& graph, const std::string& reason) {
   return result;
 }
 
+// Contexts of ours are claimed one by one, as they were compiled.
+void claim_contexts(const ir::Graph& graph, Partitioning& partitioning) {
+  std::vector<LeftOut> left_out;
+  for (LeftOut& left : partitioning.left_out) {
+    const ir::Node& node = graph.node(graph.order()[left.source]);
+    const std::string source = node.op == kContextOp ? source_of(node) : "";
+    if (source == kProviderName) {
+      partitioning.partitions.push_back({{left.source}});
+      continue;
+    }
+    if (node.op == kContextOp) {
+      left.reason = fmt::format("it is a context of {}",
+                                source.empty() ? "a provider that it does not name" : source);
+    }
+    left_out.push_back(std::move(left));
+  }
+  partitioning.left_out = std::move(left_out);
+}
+
 }  // namespace
 
-Claims claim(const OrtGraph& graph, const Options& options, const Target& target) {
+Claims claim(const OrtGraph& graph, const Options& options, const Target& target, bool to_context) {
   Claims claims{import_graph(graph), {}};
   // Bodies of control flow stay what they are. Those of other ops (SequenceMap) are functions that
   // the runtime inlines after claims were made, and then it does not know the fused node.
@@ -48,6 +71,12 @@ Claims claim(const OrtGraph& graph, const Options& options, const Target& target
         claims.imported.graph, "it stands in the body of " + owner + ", which the runtime inlines");
     return claims;
   }
+  if (!owner.empty() && to_context) {
+    claims.partitioning = claim_nothing(
+        claims.imported.graph,
+        fmt::format("it stands in a body of {}, where a context model has no contexts", owner));
+    return claims;
+  }
   const kernels::Settings settings = target.settings(options);
   const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
     return kernels::supports(fused, node, settings);
@@ -55,6 +84,7 @@ Claims claim(const OrtGraph& graph, const Options& options, const Target& target
   const PartitionOptions rules{options.claim == "all", options.exclude_ops, options.exclude_nodes,
                                !target.on_gpu()};
   claims.partitioning = partition(claims.imported.graph, supports, rules);
+  claim_contexts(claims.imported.graph, claims.partitioning);
   return claims;
 }
 
@@ -77,24 +107,68 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
   return defaults;
 }
 
-std::unique_ptr<kernels::Executable> build(ir::Graph fused, const Options& options,
-                                           const Target& target, std::shared_ptr<DiskCache> cache,
-                                           const codegen::StageSink& sink) {
-  kernels::Settings settings = target.settings(options);
-  settings.kernel_cache = std::move(cache);
-  if (!target.on_gpu()) return kernels::build_on_host(fused, settings, sink);
+// Fuses for one target; products of one input that stay apart there go into the report.
+ir::Graph fuse_for(const kernels::Settings& settings, ir::Graph imported, const Dump& dump,
+                   PartitionReport& report) {
+  const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
+    Support answer = kernels::supports(part, node, settings);
+    if (!answer && settings.gpu && node.is(ir::kMergedDots)) {
+      report.apart.push_back(
+          {fmt::format("{}", fmt::join(names(part, node.outputs), ", ")), answer.reason});
+    }
+    return answer;
+  };
+  const Stopwatch watch;
+  ir::Graph fused = fuse(std::move(imported), dump.observer(), supports);
+  report.phases.push_back({"fusions", watch.milliseconds()});
+  return fused;
+}
+
+void add_further_targets(const OrtGraph& graph, std::string_view name, const Options& options,
+                         const std::shared_ptr<DiskCache>& cache, const ContextWork& context) {
+  for (const Target& target : context.further) {
+    const Dump dump(options.dump_dir, fmt::format("{}.{}", name, target.description->arch));
+    kernels::Settings settings = target.settings(options);
+    settings.kernel_cache = cache;
+    settings.keep_texts = true;
+    PartitionReport of_target;  // the session's own is what people read
+    const ir::Graph fused = fuse_for(settings, import_graph(graph).graph, dump, of_target);
+    context.output.add(name, kernels::make_program(fused, settings, dump.kernel_sink()), settings);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
+                                                     const kernels::Settings& settings,
+                                                     const Options& options, const Target& target) {
+  if (!target.on_gpu()) return kernels::run_on_host(std::move(program), settings.host.threads);
   kernels::DeviceRunOptions run;
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
   run.memory_limit = options.memory_limit;
   run.deadline = std::chrono::milliseconds(options.run_deadline_ms);
   run.streams_last = options.has_user_compute_stream;
-  return kernels::build_on_device(fused, settings, target.device, run, sink);
+  run.kernel_cache = settings.kernel_cache;
+  return kernels::run_on_device(std::move(program), *settings.gpu, target.device, run);
 }
 
-}  // namespace
+void describe(std::string_view name, double milliseconds, CompiledPartition& partition) {
+  PartitionReport& report = partition.report;
+  const kernels::Executable& executable = *partition.executable;
+  report.name = name;
+  report.inputs = partition.input_names;
+  report.outputs = partition.output_names;
+  report.fusions = executable.fusions();
+  report.kernels = executable.kernels();
+  report.weight_bytes = executable.weight_bytes();
+  report.packed_bytes = executable.packed_bytes();
+  std::ranges::copy(executable.phases(), std::back_inserter(report.phases));
+  report.compile_ms = milliseconds;
+}
 
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const Target& target, std::shared_ptr<DiskCache> cache) {
+                          const Target& target, std::shared_ptr<DiskCache> cache,
+                          const ContextWork* context) {
   const Stopwatch watch;
   const Dump dump(options.dump_dir, name);
   ImportedGraph imported = import_graph(graph);
@@ -105,32 +179,23 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   result.output_names = names(imported.graph, imported.graph.outputs());
   result.defaults = copy_defaults(imported);
 
-  const kernels::Settings settings = target.settings(options);
-  PartitionReport& report = result.report;
-  const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
-    Support answer = kernels::supports(part, node, settings);
-    if (!answer && target.on_gpu() && node.is(ir::kMergedDots)) {
-      report.apart.push_back(
-          {fmt::format("{}", fmt::join(names(part, node.outputs), ", ")), answer.reason});
-    }
-    return answer;
-  };
-  ir::Graph fused = fuse(std::move(imported.graph), dump.observer(), supports);
-  report.phases.push_back({"fusions", watch.milliseconds()});
-  result.executable =
-      build(std::move(fused), options, target, std::move(cache), dump.kernel_sink());
+  result.report.nodes = imported.node_names;
+  result.report.node_names = imported.node_names;
 
-  report.name = name;
-  report.nodes = imported.node_names;
-  report.node_names = imported.node_names;
-  report.inputs = result.input_names;
-  report.outputs = result.output_names;
-  report.fusions = result.executable->fusions();
-  report.kernels = result.executable->kernels();
-  report.weight_bytes = result.executable->weight_bytes();
-  report.packed_bytes = result.executable->packed_bytes();
-  std::ranges::copy(result.executable->phases(), std::back_inserter(report.phases));
-  report.compile_ms = watch.milliseconds();
+  kernels::Settings settings = target.settings(options);
+  settings.kernel_cache = cache;
+  settings.keep_texts = context != nullptr;
+  // Weights are packed from it until the executable is there.
+  const ir::Graph fused = fuse_for(settings, std::move(imported.graph), dump, result.report);
+  kernels::Program program = kernels::make_program(fused, settings, dump.kernel_sink());
+  if (context != nullptr) {
+    context->output.add(name, program, settings);
+    add_further_targets(graph, name, options, cache, *context);
+  }
+  result.executable = context != nullptr && !context->runs
+                          ? compiled_only(std::move(program))
+                          : make_executable(std::move(program), settings, options, target);
+  describe(name, watch.milliseconds(), result);
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include "base/disk_cache.h"
 #include "graph_partitioner/partition.h"
 #include "kernels/running/executable.h"
+#include "kernels/running/program.h"
 #include "provider/import_graph.h"
 #include "provider/report.h"
 #include "provider/target.h"
@@ -25,7 +26,9 @@ struct Claims {
   Partitioning partitioning;
 };
 
-Claims claim(const OrtGraph& graph, const Options& options, const Target& target);
+// `to_context`: the claims are for a context model.
+Claims claim(const OrtGraph& graph, const Options& options, const Target& target,
+             bool to_context = false);
 
 struct CompiledPartition {
   std::unique_ptr<kernels::Executable> executable;
@@ -40,8 +43,25 @@ struct CompiledPartition {
   PartitionReport report;
 };
 
-// `cache`: of compiled kernels; null: none.
+class ContextOutput;
+
+// A session that writes a context model: for whom, and whether it runs itself.
+struct ContextWork {
+  ContextOutput& output;
+  const std::vector<Target>& further;  // beside the session's own target
+  bool runs = true;
+};
+// `cache`: of compiled kernels; null: none. With a context the partition is added to it, as
+// compiled for each target.
 CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
-                          const Target& target, std::shared_ptr<DiskCache> cache);
+                          const Target& target, std::shared_ptr<DiskCache> cache,
+                          const ContextWork* context = nullptr);
+
+// The program on the target's device.
+std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
+                                                     const kernels::Settings& settings,
+                                                     const Options& options, const Target& target);
+// Fills the report from the executable.
+void describe(std::string_view name, double milliseconds, CompiledPartition& partition);
 
 }  // namespace tenon::provider

@@ -7,13 +7,18 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
+#include "provider/compatibility.h"
 #include "provider/compile.h"
+#include "provider/context_input.h"
+#include "provider/context_node.h"
+#include "provider/context_output.h"
 #include "provider/guard.h"
 #include "provider/names.h"
 #include "provider/node_compute.h"
@@ -27,6 +32,11 @@ namespace {
 constexpr uint32_t kFirstWithSync = 25;               // ONNX Runtime 1.25
 constexpr uint32_t kFirstWithInitializationEnd = 27;  // ONNX Runtime 1.27
 constexpr uint32_t kFirstWithDefaultMemory = 27;
+
+constexpr const char* kSecondRound =
+    "ONNX Runtime inlined functions after Tenon had compiled a part of the model, and keeps the "
+    "contexts of the last part only: inline the model's functions before (onnx.inliner), or leave "
+    "session.disable_aot_function_inlining at 0";
 
 Ep& self(OrtEp* ep) { return *static_cast<Ep*>(ep); }
 
@@ -147,6 +157,57 @@ bool may_be_inlined(const GraphReport& graph) {
   });
 }
 
+// Why a claim cannot become a node of a context model; empty: all can. The runtime would only speak
+// of a type, when all is compiled.
+std::string why_no_context(const Claims& claims) {
+  const ir::Graph& graph = claims.imported.graph;
+  for (const Partition& partition : claims.partitioning.partitions) {
+    std::set<ir::ValueId> made;
+    for (const int source : partition.sources) {
+      const ir::Node& node = graph.node(graph.order()[source]);
+      if (node.op == kContextOp) {
+        return fmt::format(
+            "node '{}' is a context already: ep.context_enable=1 takes the model that it was "
+            "compiled from",
+            node.name);
+      }
+      for (const ir::ValueId input : node.inputs) {
+        if (input == ir::kNoValue || made.contains(input)) continue;
+        const ir::Value& value = graph.value(input);
+        if (value.is_constant() || may_read(value.dtype)) continue;
+        return fmt::format(
+            "'{}' is {}, which no node of a context model can read (EPContext takes floats of 16 "
+            "bits and more and integers of 8 bits and more): feed it as uint8 and cast inside of "
+            "the model, or leave '{}' out with exclude_nodes",
+            value.name, name(value.dtype), node.name);
+      }
+      made.insert(node.outputs.begin(), node.outputs.end());
+    }
+  }
+  return "";
+}
+
+// Initializers that bodies of control flow read from the graph around them. The runtime copies to a
+// context model only those that a node of the main graph reads.
+std::vector<std::string> read_by_bodies(const ir::Graph& graph) {
+  std::vector<std::string> names;
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    if (node.op != "If" && node.op != "Loop" && node.op != "Scan") continue;
+    for (const ir::ValueId input : node.inputs) {
+      if (input == ir::kNoValue || !graph.value(input).is_constant()) continue;
+      if (may_read(graph.value(input).dtype)) names.push_back(graph.value(input).name);
+    }
+  }
+  return names;
+}
+
+std::string model_path_of(const OrtGraph& graph) {
+  const ORTCHAR_T* path = nullptr;
+  check(runtime().api->Graph_GetModelPath(&graph, &path));
+  return path == nullptr ? "" : path;
+}
+
 // Any claim makes the runtime call Compile, which can refuse the session. Not a model's own
 // function, though: the runtime inlines it only as long as nobody claims it.
 void claim_something(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
@@ -162,10 +223,12 @@ void claim_something(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 
 }  // namespace
 
-Ep::Ep(Options options, Target target, const OrtLogger& logger)
+Ep::Ep(Options options, ContextSettings context, Target target, const OrtLogger& logger)
     : OrtEp{},
       options_(std::move(options)),
+      context_(std::move(context)),
       target_(std::move(target)),
+      further_targets_(further_targets(options_)),
       logger_(logger),
       cache_(open_cache(options_, target_)),
       exclusions_(options_) {
@@ -192,8 +255,8 @@ void Ep::set_session_callbacks() {
     return guarded([&] { self(ep).get_capability(*graph, *support); });
   };
   Compile = [](OrtEp* ep, const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
-               OrtNodeComputeInfo** computes, OrtNode**) noexcept {
-    return guarded([&] { self(ep).compile(graphs, fused_nodes, count, computes); });
+               OrtNodeComputeInfo** computes, OrtNode** context_nodes) noexcept {
+    return guarded([&] { self(ep).compile(graphs, fused_nodes, count, computes, context_nodes); });
   };
   ReleaseNodeComputeInfos = [](OrtEp* ep, OrtNodeComputeInfo** computes, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) {
@@ -209,6 +272,9 @@ void Ep::set_session_callbacks() {
       return guarded([&] { self(ep).session_ends_initialization(); });
     };
   }
+  GetCompiledModelCompatibilityInfo = [](OrtEp* ep, const OrtGraph*) noexcept {
+    return self(ep).describe_contexts();
+  };
   CreateProfiler = [](OrtEp*, OrtEpProfilerImpl** profiler) noexcept {
     *profiler = nullptr;
     return guarded([&] { *profiler = new Profiler; });
@@ -339,8 +405,9 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
   Claims claims;
   GraphReport report;
   try {
-    claims = claim(graph, options_, target_);
+    claims = claim(graph, options_, target_, context_.enable);
     report = describe(claims);
+    if (context_.enable) report.refusal = why_no_context(claims);
   } catch (const std::exception& error) {
     // A fault of ours must not cost the session: others run the graph, and the report tells.
     claims = {};
@@ -352,6 +419,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
 
   const std::lock_guard lock(mutex_);
   exclusions_.see(claims.imported.graph);
+  if (context_.enable && report.key.empty()) kept_values_ = read_by_bodies(claims.imported.graph);
   // The main graph comes last, and again when functions were inlined.
   if (report.key.empty() && !claims.imported.nodes.empty()) {
     exclusions_wait_ = exclusions_.awaits_inlining();
@@ -429,6 +497,9 @@ std::optional<std::string> Ep::find_refusal() {
   } catch (const UserError& error) {
     return error.what();
   }
+  for (const GraphReport& graph : report_.graphs) {
+    if (!graph.refusal.empty()) return graph.refusal;
+  }
   if (!options_.require_full_claim) return std::nullopt;
   for (const GraphReport& graph : report_.graphs) {
     if (graph.left_out.empty()) continue;
@@ -439,24 +510,68 @@ std::optional<std::string> Ep::find_refusal() {
   return std::nullopt;
 }
 
+CompiledPartition Ep::compile_one(const OrtGraph& graph, const OrtNode& fused_node,
+                                  ContextInput& input, ContextOutput* output) {
+  const std::string name = fmt::format("tenon_{}", partitions_++);
+  if (const OrtNode* context = context_node_of(graph)) {
+    return input.open(graph, *context, options_, target_, cache_);
+  }
+  if (output == nullptr) return provider::compile(graph, name, options_, target_, cache_);
+  const ContextWork work{*output, further_targets_, !context_.compile_only};
+  CompiledPartition compiled = provider::compile(graph, name, options_, target_, cache_, &work);
+  output->add_node(name, compiled, fused_node);
+  return compiled;
+}
+
 void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
-                 OrtNodeComputeInfo** computes) {
+                 OrtNodeComputeInfo** computes, OrtNode** context_nodes) {
   const std::lock_guard lock(mutex_);
   if (refusal_ && !refusal_may_pass_) throw UserError(*refusal_);
+  ContextInput input(context_);
+  std::optional<ContextOutput> output;
+  if (context_.enable && count > 0) {
+    if (report_.context) throw UserError(kSecondRound);
+    output.emplace(context_, model_path_of(*graphs[0]), kept_values_);
+  }
   for (size_t i = 0; i < count; ++i) {
-    const std::string name = fmt::format("tenon_{}", partitions_++);
-    CompiledPartition compiled = provider::compile(*graphs[i], name, options_, target_, cache_);
+    CompiledPartition compiled =
+        compile_one(*graphs[i], *fused_nodes[i], input, output ? &*output : nullptr);
     report_.partition_of(compiled.report.nodes.front()) = compiled.report;
-    log(ORT_LOGGING_LEVEL_INFO,
-        fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", name,
-                    compiled.report.nodes.size(), compiled.report.fusions.size(),
-                    compiled.report.compile_ms));
+    tell_of(compiled.report);
     computes_.reserve(computes_.size() + 1);
     computes[i] = computes_.emplace_back(
         new NodeCompute(std::move(compiled), *fused_nodes[i], target_, users_stream()));
   }
+  if (output) {
+    std::ranges::copy(output->finish(), context_nodes);
+    report_.context = output->report();
+  }
   tell_of_cache();
   report_.write();
+}
+
+// Empty where the session wrote none: the runtime then says nothing of us in the model.
+const char* Ep::describe_contexts() {
+  const OrtStatus* failed = guarded([&] {
+    const std::lock_guard lock(mutex_);
+    if (!report_.context) return;
+    ContextOrigin origin;
+    origin.version = TENON_VERSION;
+    origin.targets = report_.context->targets;
+    if (!target_.on_gpu()) origin.features = target_.host.features;
+    contexts_text_ = origin.text();
+  });
+  if (failed != nullptr) runtime().api->ReleaseStatus(const_cast<OrtStatus*>(failed));
+  return contexts_text_.c_str();
+}
+
+void Ep::tell_of(const PartitionReport& partition) {
+  log(ORT_LOGGING_LEVEL_INFO,
+      fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", partition.name,
+                  partition.nodes.size(), partition.fusions.size(), partition.compile_ms));
+  if (!partition.context || partition.context->recompiled.empty()) return;
+  warn_once(fmt::format("{} of {} was compiled again: {}", partition.name,
+                        partition.context->origin, partition.context->recompiled));
 }
 
 }  // namespace tenon::provider

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/disk_cache.h"
+#include "provider/compile.h"
+#include "provider/context_settings.h"
 #include "provider/exclusions.h"
 #include "provider/gpus.h"
 #include "provider/memcpy_kernels.h"
@@ -22,11 +24,13 @@
 
 namespace tenon::provider {
 
+class ContextInput;
+class ContextOutput;
 class NodeCompute;
 
 class Ep : public OrtEp {
  public:
-  Ep(Options options, Target target, const OrtLogger& logger);
+  Ep(Options options, ContextSettings context, Target target, const OrtLogger& logger);
 
  private:
   void set_session_callbacks();
@@ -39,11 +43,15 @@ class Ep : public OrtEp {
   void warn_of_idle_exclusions();
   void warn_of_exclusions_that_waited();
   void warn_once(const std::string& message);
+  void tell_of(const PartitionReport& partition);
   void tell_of_cache();
   std::optional<std::string> find_refusal();
+  const char* describe_contexts();
   void session_ends_initialization();
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
-               OrtNodeComputeInfo** computes);
+               OrtNodeComputeInfo** computes, OrtNode** context_nodes);
+  CompiledPartition compile_one(const OrtGraph& graph, const OrtNode& fused_node,
+                                ContextInput& input, ContextOutput* output);
   void run_starts(const OrtRunOptions& run_options);
   void wait_for_callers() const;
   void run_ends(const OrtRunOptions& run_options, bool wait);
@@ -53,7 +61,9 @@ class Ep : public OrtEp {
   void log(OrtLoggingLevel level, const std::string& message) const;
 
   const Options options_;
+  const ContextSettings context_;
   const Target target_;
+  const std::vector<Target> further_targets_;  // of a context model
   const OrtLogger& logger_;
   const std::shared_ptr<DiskCache> cache_;       // of compiled kernels; null: none
   MemoryInfo host_memory_{nullptr, nullptr};     // where nodes read and write, on the CPU
@@ -68,8 +78,10 @@ class Ep : public OrtEp {
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;
-  bool refusal_may_pass_ = false;       // when functions are inlined: the session's end decides
-  std::vector<NodeCompute*> computes_;  // the runtime's, as long as it keeps them
+  bool refusal_may_pass_ = false;         // when functions are inlined: the session's end decides
+  std::vector<NodeCompute*> computes_;    // the runtime's, as long as it keeps them
+  std::vector<std::string> kept_values_;  // that a context model must not lose
+  std::string contexts_text_;             // the runtime copies it
 };
 
 }  // namespace tenon::provider

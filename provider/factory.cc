@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
+#include "provider/compatibility.h"
+#include "provider/context_settings.h"
 #include "provider/data_transfer.h"
 #include "provider/ep.h"
 #include "provider/guard.h"
@@ -28,8 +30,7 @@ namespace {
 
 Factory& self(OrtEpFactory* factory) { return *static_cast<Factory*>(factory); }
 
-// Our options among the session's configuration entries, with bare keys.
-std::map<std::string, std::string> option_entries(const OrtSessionOptions& session_options) {
+std::map<std::string, std::string> session_entries(const OrtSessionOptions& session_options) {
   OrtKeyValuePairs* raw = nullptr;
   check(runtime().api->GetSessionOptionsConfigEntries(&session_options, &raw));
   const KeyValues pairs = own(raw);
@@ -38,9 +39,17 @@ std::map<std::string, std::string> option_entries(const OrtSessionOptions& sessi
   size_t count = 0;
   runtime().api->GetKeyValuePairs(pairs.get(), &keys, &values, &count);
   std::map<std::string, std::string> entries;
+  for (size_t i = 0; i < count; ++i) entries[keys[i]] = values[i];
+  return entries;
+}
+
+// Our options among a session's configuration entries, with bare keys.
+std::map<std::string, std::string> option_entries(
+    const std::map<std::string, std::string>& session) {
+  std::map<std::string, std::string> entries;
   const size_t prefix = std::strlen(kOptionPrefix);
-  for (size_t i = 0; i < count; ++i) {
-    if (std::strncmp(keys[i], kOptionPrefix, prefix) == 0) entries[keys[i] + prefix] = values[i];
+  for (const auto& [key, value] : session) {
+    if (key.starts_with(kOptionPrefix)) entries[key.substr(prefix)] = value;
   }
   return entries;
 }
@@ -57,7 +66,7 @@ std::vector<std::unique_ptr<Gpu>> list_gpus() {
 }  // namespace
 
 Factory::Factory(std::string_view registered_name, const OrtLogger& default_logger)
-    : OrtEpFactory{}, virtual_(registered_name.ends_with(".virtual")) {
+    : OrtEpFactory{}, logger_(default_logger), virtual_(registered_name.ends_with(".virtual")) {
   if (virtual_) {
     gpus_.push_back(Gpu::absent());
   } else {
@@ -94,12 +103,26 @@ void Factory::set_session_callbacks() {
     *ep = nullptr;
     return guarded([&] {
       const Factory& me = self(factory);
-      Options options = parse_options(option_entries(*session_options));
+      const std::map<std::string, std::string> entries = session_entries(*session_options);
+      Options options = parse_options(option_entries(entries));
+      ContextSettings context = context_settings(entries);
+      if (options.target_arch.size() > 1 && !context.enable) {
+        throw UserError(fmt::format(
+            "target_arch names {} GPUs, and a session compiles for one: only a context model "
+            "(ep.context_enable=1, `tenon compile`) holds several",
+            options.target_arch.size()));
+      }
       Gpu* gpu = me.choose_gpu({devices, device_count}, metadata, options);
       Target target = choose_target(options, gpu);
-      *ep = new Ep(std::move(options), std::move(target), *logger);
+      *ep = new Ep(std::move(options), std::move(context), std::move(target), *logger);
     });
   };
+  ValidateCompiledModelCompatibilityInfo =
+      [](OrtEpFactory* factory, const OrtHardwareDevice* const* devices, size_t count,
+         const char* info, OrtCompiledModelCompatibility* answer) noexcept {
+        *answer = OrtCompiledModelCompatibility_EP_UNSUPPORTED;
+        return guarded([&] { *answer = self(factory).judge({devices, count}, info); });
+      };
   ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
   GetNumCustomOpDomains = [](OrtEpFactory* factory, size_t* count) noexcept -> OrtStatus* {
     *count = self(factory).custom_ops_.domain_count();
@@ -159,6 +182,36 @@ Gpu& Factory::gpu_of(const OrtMemoryInfo& info) const {
   Gpu* gpu = find(id);
   if (gpu == nullptr) throw UserError(fmt::format("Tenon has no GPU {} to take memory from", id));
   return *gpu;
+}
+
+OrtCompiledModelCompatibility Factory::judge(std::span<const OrtHardwareDevice* const> devices,
+                                             const char* compatibility_info) const {
+  std::vector<OfferedDevice> offers;
+  for (const OrtHardwareDevice* device : devices) {
+    if (runtime().api->HardwareDevice_Type(device) == OrtHardwareDeviceType_CPU) {
+      offers.push_back(offered(codegen::detect_host()));
+    }
+    for (const auto& gpu : gpus_) {
+      if (gpu->is(*device)) offers.push_back({gpu->description.arch, {}, true});
+    }
+  }
+  Compatibility found;
+  try {
+    found = compatibility(parse_context_origin(compatibility_info), offers);
+  } catch (const UserError& error) {
+    found.reason = fmt::format("what it says of itself cannot be read: {}", error.what());
+  }
+  if (found.kind == Compatibility::Kind::kAsStored) {
+    return OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL;
+  }
+  const bool runs = found.kind == Compatibility::Kind::kCompiledAgain;
+  const std::string message =
+      fmt::format("[Tenon EP] the context model {}: {}",
+                  runs ? "is better compiled again" : "cannot run here", found.reason);
+  check(runtime().api->Logger_LogMessage(&logger_, ORT_LOGGING_LEVEL_WARNING, message.c_str(),
+                                         ORT_FILE, __LINE__, "Tenon"));
+  return runs ? OrtCompiledModelCompatibility_EP_SUPPORTED_PREFER_RECOMPILATION
+              : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
 }
 
 size_t Factory::get_supported_devices(const OrtHardwareDevice* const* devices, size_t device_count,

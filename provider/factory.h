@@ -28,10 +28,13 @@ class Factory : public OrtEpFactory {
   Gpu* choose_gpu(std::span<const OrtHardwareDevice* const> devices,
                   const OrtKeyValuePairs* const* metadata, const Options& options) const;
   Gpu* find(int ordinal) const;  // null: not one of ours
+  OrtCompiledModelCompatibility judge(std::span<const OrtHardwareDevice* const> devices,
+                                      const char* compatibility_info) const;
   Gpu& gpu_of(const OrtMemoryInfo& info) const;
 
   CustomOps custom_ops_;
   bool has_gpu() const { return !virtual_ && !gpus_.empty(); }
+  const OrtLogger& logger_;
   const bool virtual_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
 };

@@ -100,6 +100,7 @@ OrtEpDevice* Gpu::offer(OrtEpFactory& factory, const OrtHardwareDevice* const* d
     made_ = make_hardware(description);
     hardware = made_.get();
   }
+  hardware_ = hardware;
   const KeyValues metadata = key_values({
       {"tenon_target", "gpu"},
       {"cuda_device_id", std::to_string(description.ordinal)},

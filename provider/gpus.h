@@ -32,6 +32,9 @@ class Gpu {
   // Finds itself among the runtime's devices, or makes a device where the runtime saw none.
   OrtEpDevice* offer(OrtEpFactory& factory, const OrtHardwareDevice* const* devices, size_t count);
 
+  // Whether the runtime means this one by a device that it was offered.
+  bool is(const OrtHardwareDevice& device) const { return hardware_ == &device; }
+
   const device::Description description;
   bool present() const { return description.ordinal >= 0; }
   // Ours that says the same as the runtime's copy of it, and lives as long as the factory.
@@ -53,7 +56,8 @@ class Gpu {
   void synchronize();
 
  private:
-  HardwareDevice made_;  // empty: the runtime has its own
+  HardwareDevice made_;                          // empty: the runtime has its own
+  const OrtHardwareDevice* hardware_ = nullptr;  // either
   MemoryInfo device_memory_, pinned_memory_, weight_memory_;
   mutable std::mutex mutex_;
   std::set<device::Arena*> arenas_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "provider/api.h"
+#include "provider/context_node.h"
 
 namespace tenon::provider {
 namespace {
@@ -307,6 +308,7 @@ class Importer {
       if (attribute == nullptr) continue;
       const char* name = nullptr;
       check(api().OpAttr_GetName(attribute, &name));
+      if (node.op == kContextOp && std::string_view(name) == kContextBytes) continue;
       // One that cannot be read is still there: whoever does not know it must see it.
       node.attributes[name] = attribute_of(*attribute).value_or("a value that cannot be read");
     }

@@ -11,38 +11,13 @@
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/guard.h"
+#include "provider/node_names.h"
 #include "provider/stream.h"
 
 namespace tenon::provider {
 namespace {
 
 const OrtApi& api() { return *runtime().api; }
-
-std::vector<std::string> names(const std::vector<const OrtValueInfo*>& values) {
-  std::vector<std::string> result;
-  for (const OrtValueInfo* value : values) {
-    const char* name = "";
-    if (value != nullptr) check(api().GetValueInfoName(value, &name));
-    result.emplace_back(name);
-  }
-  return result;
-}
-
-std::vector<std::string> input_names(const OrtNode& node) {
-  size_t count = 0;
-  check(api().Node_GetNumInputs(&node, &count));
-  std::vector<const OrtValueInfo*> values(count);
-  if (count > 0) check(api().Node_GetInputs(&node, values.data(), count));
-  return names(values);
-}
-
-std::vector<std::string> output_names(const OrtNode& node) {
-  size_t count = 0;
-  check(api().Node_GetNumOutputs(&node, &count));
-  std::vector<const OrtValueInfo*> values(count);
-  if (count > 0) check(api().Node_GetOutputs(&node, values.data(), count));
-  return names(values);
-}
 
 size_t index_of(const std::vector<std::string>& names, const std::string& name) {
   const auto found = std::ranges::find(names, name);

@@ -133,7 +133,8 @@ const std::vector<Option>& table() {
       flag("require_full_claim", &Options::require_full_claim),
       number("run_deadline_ms", &Options::run_deadline_ms, "milliseconds; 0: none"),
       choice("target", &Options::target, "auto | cpu | gpu"),
-      text("target_arch", &Options::target_arch, "an architecture such as sm_90a"),
+      list("target_arch", &Options::target_arch,
+           "architectures such as sm_90a, separated by commas"),
       user_compute_stream(),
   };
   return *options;

@@ -9,9 +9,11 @@
 namespace tenon::provider {
 
 struct Options {
-  int device_id = -1;                      // of the GPU; -1: the one that the session was given
-  std::string target = "auto";             // auto | cpu | gpu; must not contradict the device
-  std::string target_arch;                 // compile for this GPU; empty: the session's own
+  int device_id = -1;           // of the GPU; -1: the one that the session was given
+  std::string target = "auto";  // auto | cpu | gpu; must not contradict the device
+  // Compile for these GPUs: the first is the session's, the others go into its context model.
+  // Empty: the session's own.
+  std::vector<std::string> target_arch;
   std::string precision_mode = "exact";    // exact | int8 | tf32
   std::string claim = "gainful";           // gainful | all
   std::vector<std::string> exclude_ops;    // comma-separated op types

@@ -83,6 +83,19 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
           {"microseconds", fusion.microseconds}};
 }
 
+Json to_json(const std::optional<OpenedContext>& context) {
+  if (!context) return nullptr;
+  return {{"origin", context->origin},
+          {"bytes", context->bytes},
+          {"recompiled", context->recompiled},
+          {"nodes", context->nodes}};
+}
+
+Json to_json(const std::optional<WrittenContext>& context) {
+  if (!context) return nullptr;
+  return {{"file", context->file}, {"bytes", context->bytes}, {"targets", context->targets}};
+}
+
 Json to_json(const PartitionReport& partition) {
   Json fusions = Json::array();
   for (const auto& fusion : partition.fusions) {
@@ -100,6 +113,7 @@ Json to_json(const PartitionReport& partition) {
     apart.push_back({{"products", products}, {"reason", reason}});
   }
   return {{"name", partition.name},
+          {"context", to_json(partition.context)},
           {"nodes", partition.nodes},
           {"inputs", partition.inputs},
           {"outputs", partition.outputs},
@@ -225,6 +239,7 @@ std::string Report::json() const {
                          {"device", device_json(*this)},
                          {"options", effective(options)},
                          {"cache", to_json(cache)},
+                         {"context", to_json(context)},
                          {"graphs", graph_list}};
   // A model's names may hold any bytes: replace what is not UTF-8 instead of failing.
   return document.dump(2, ' ', false, Json::error_handler_t::replace);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,21 @@
 #include "provider/options.h"
 
 namespace tenon::provider {
+
+// The context that a partition was opened from.
+struct OpenedContext {
+  std::string origin;      // its file
+  uint64_t bytes = 0;      // of it
+  std::string recompiled;  // why kernels were compiled again; empty: they were not
+  size_t nodes = 0;        // that the partition was made of
+};
+
+// The contexts that a session wrote.
+struct WrittenContext {
+  std::string file;  // beside the context model; empty: inside of it
+  uint64_t bytes = 0;
+  std::vector<std::string> targets;  // "sm_90a", "x86_64"
+};
 
 struct PartitionReport {
   std::string name;
@@ -28,7 +44,9 @@ struct PartitionReport {
     std::string products, reason;
   };
   std::vector<Apart> apart;
-  std::vector<std::string> node_names;  // imported node id -> name, for the fusions' sources
+  std::vector<std::string> node_names;   // imported node id -> name, for the fusions' sources
+  std::shared_ptr<const void> words;     // what verdicts of a context refer to
+  std::optional<OpenedContext> context;  // empty: it was compiled in this session
 };
 
 struct GraphReport {
@@ -41,6 +59,7 @@ struct GraphReport {
     bool stranded = false;  // no stock provider has a kernel for it either
   };
   std::vector<LeftOut> left_out;
+  std::string refusal;  // why its claims cannot become a context; empty: they can. Not written
   std::map<std::string, std::string> tensors;  // no constants: "h" is "f16[batch,64]"
 };
 
@@ -58,7 +77,8 @@ struct Report {
   bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
   std::string device;                      // of the two, as a summary names it
   Options options;
-  std::optional<CacheReport> cache;  // empty: there is none
+  std::optional<CacheReport> cache;       // empty: there is none
+  std::optional<WrittenContext> context;  // empty: none was written
   std::vector<GraphReport> graphs;
 
   // The runtime asks again about a graph whose functions it inlined: the last answer counts. What

@@ -1,6 +1,9 @@
 #include "provider/target.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -24,10 +27,11 @@ Target on_cpu(const Options& options) {
     return target;
   }
   if (options.target == "cpu") {
-    throw UserError(fmt::format(
-        "target=cpu and target_arch={} contradict each other: leave one out", options.target_arch));
+    throw UserError(
+        fmt::format("target=cpu and target_arch={} contradict each other: leave one out",
+                    fmt::join(options.target_arch, ",")));
   }
-  target.description = device::named_description(options.target_arch);
+  target.description = device::named_description(options.target_arch.front());
   return target;
 }
 
@@ -48,8 +52,8 @@ Target on_gpu(const Options& options, Gpu& gpu) {
   Target target;
   target.host = codegen::detect_host();
   target.gpu = &gpu;
-  if (!options.target_arch.empty() && options.target_arch != own.arch) {
-    target.description = device::named_description(options.target_arch);
+  if (!options.target_arch.empty() && options.target_arch.front() != own.arch) {
+    target.description = device::named_description(options.target_arch.front());
     return target;
   }
   target.description = own;
@@ -77,6 +81,20 @@ std::string Target::name() const {
 
 Target choose_target(const Options& options, Gpu* gpu) {
   return gpu == nullptr ? on_cpu(options) : on_gpu(options, *gpu);
+}
+
+std::vector<Target> further_targets(const Options& options) {
+  std::vector<Target> targets;
+  for (size_t i = 1; i < options.target_arch.size(); ++i) {
+    const std::string& arch = options.target_arch[i];
+    if (std::ranges::count(options.target_arch, arch) > 1) {
+      throw UserError(fmt::format("target_arch names {} twice: leave one out", arch));
+    }
+    Target& target = targets.emplace_back();
+    target.host = codegen::detect_host();
+    target.description = device::named_description(arch);
+  }
+  return targets;
 }
 
 }  // namespace tenon::provider

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kernels/device/device.h"
 #include "kernels/planning/candidate.h"
@@ -24,5 +25,7 @@ struct Target {
 
 // Throws UserError where the options contradict the device, or the device cannot be opened.
 Target choose_target(const Options& options, Gpu* gpu);
+// The others of target_arch, which a context model is compiled for as well.
+std::vector<Target> further_targets(const Options& options);
 
 }  // namespace tenon::provider

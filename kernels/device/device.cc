@@ -216,7 +216,7 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   std::shared_ptr<const LoadedKernel> load(const codegen::GpuCode& code,
                                            DiskCache* cache) override {
     make_current();
-    const Digest content = sha256(code.entry + '\n' + code.ptx);
+    const Digest content = content_of(code);
     const auto slot = kernels_.slot(content);
     const std::lock_guard lock(slot->mutex);
     if (auto kernel = slot->kernel.lock()) return kernel;
@@ -230,6 +230,7 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
                                                 DiskCache* cache);
   ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content, DiskCache* cache);
   ModuleHandle load_text(const codegen::GpuCode& code, std::string_view linker_said);
+  ModuleHandle load_saved(const codegen::GpuCode& code);
   ModuleHandle load_whole_program(const codegen::GpuCode& code);
 
   void remember_loss(Result result, std::string_view what) {
@@ -343,9 +344,9 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   // alone knows the machine code.
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
   if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
-  const auto has = [&](std::string_view word) { return code.ptx.find(word) != std::string::npos; };
-  const bool deals_registers = has("setmaxnreg");
-  if (deals_registers) {
+  if (ModuleHandle module = load_saved(code)) return module;
+  const bool is_whole = deals_registers(code.ptx);
+  if (is_whole) {
     if (ModuleHandle module = load_whole_program(code)) return module;
   }
   const LinkerAnswer& answer = linker(driver_version_ / 1000);
@@ -356,8 +357,7 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   } catch (const UserError& error) {
     return load_text(code, error.what());
   }
-  const bool is_slow = machine_code->remarks.find("Performance Loss") != std::string::npos;
-  if (is_slow && !deals_registers) {
+  if (runs_products_in_turn(*machine_code) && !is_whole) {
     if (ModuleHandle module = load_whole_program(code)) return module;
   }
   ModuleHandle module = nullptr;
@@ -369,8 +369,16 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
                    fmt::format("its machine code was refused: {}", error_text(*driver_, result)));
 }
 
-// nvJitLink compiles a unit that others might call: it does not deal registers anew (setmaxnreg),
-// and where a division is a call it runs asynchronous products one after the other, and says so.
+// Null where there is no machine code, or the driver refuses it: an older one, or another GPU.
+ModuleHandle OpenDevice::load_saved(const codegen::GpuCode& code) {
+  if (code.machine_code.empty()) return nullptr;
+  ModuleHandle module = nullptr;
+  const Result result =
+      driver_->module_load(&module, code.machine_code.data(), 0, nullptr, nullptr);
+  if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");
+  return result == kSuccess ? module : nullptr;
+}
+
 // The driver knows that nothing follows, but compiles one kernel at a time. Null where it refuses.
 ModuleHandle OpenDevice::load_whole_program(const codegen::GpuCode& code) {
   ModuleHandle module = nullptr;

@@ -14,6 +14,7 @@
 #include "base/byte_form.h"
 #include "base/content_cache.h"
 #include "base/error.h"
+#include "codegen/compile.h"
 #include "kernels/device/kernel_cache.h"
 #include "kernels/device/specs.h"
 #include "kernels/device/vendor_library.h"
@@ -143,6 +144,14 @@ LinkerAnswer load(int newest_major) {
 }
 
 }  // namespace
+
+bool deals_registers(std::string_view ptx) { return ptx.find("setmaxnreg") != ptx.npos; }
+
+bool runs_products_in_turn(const MachineCode& code) {
+  return code.remarks.find("Performance Loss") != std::string::npos;
+}
+
+Digest content_of(const codegen::GpuCode& code) { return sha256(code.entry + '\n' + code.ptx); }
 
 const LinkerAnswer& linker(int newest_major) {
   static auto* const mutex = new std::mutex;

@@ -12,6 +12,9 @@
 namespace tenon {
 class DiskCache;
 }
+namespace tenon::codegen {
+struct GpuCode;
+}
 
 namespace tenon::device {
 
@@ -19,6 +22,12 @@ struct MachineCode {
   std::string bytes;
   std::string remarks;  // of the linker
 };
+
+// nvJitLink compiles a unit that others might call: it does not deal registers anew (setmaxnreg),
+// and where a division is a call it runs asynchronous products one after the other, and says so.
+// Such kernels are left to the driver.
+bool deals_registers(std::string_view ptx);
+bool runs_products_in_turn(const MachineCode& code);
 
 class Linker {
  public:
@@ -37,6 +46,9 @@ struct LinkerAnswer {
 // Loaded once per process and major version. A driver does not take machine code of a newer CUDA
 // than its own, so it asks for at most its own major version.
 const LinkerAnswer& linker(int newest_major);
+
+// What kernels are told apart by.
+Digest content_of(const codegen::GpuCode& code);
 
 // The machine code of `ptx`, whose hash is `content`: linked once per process, and kept after the
 // last kernel that was loaded from it is gone; not even once where `cache` has it. Throws what

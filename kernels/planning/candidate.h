@@ -36,6 +36,7 @@ struct Settings {
   TuningOverrides tuning = {};
   // Where compiled kernels of a GPU are kept between processes; null: nowhere.
   std::shared_ptr<DiskCache> kernel_cache = {};
+  bool keep_texts = false;  // the program is to be saved (kernels/saved_program.h)
 };
 
 // Plans without making code: `plan` is asked of every node that might be claimed.

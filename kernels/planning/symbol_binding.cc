@@ -40,18 +40,27 @@ std::optional<SymbolBinding::Source> solve(const Dim& dim, const std::string& sy
 SymbolBinding::SymbolBinding(const ir::Graph& graph) {
   for (size_t input = 0; input < graph.inputs().size(); ++input) {
     const auto& shape = graph.value(graph.inputs()[input]).shape;
-    if (!shape) continue;
-    for (size_t axis = 0; axis < shape->size(); ++axis) {
-      if ((*shape)[axis].is_constant()) continue;
-      const std::vector<std::string> names = symbols_of((*shape)[axis]);
-      if (names.size() != 1 || bound(names.front())) continue;
-      auto source = solve((*shape)[axis], names.front());
-      if (!source) continue;
-      source->input = input;
-      source->axis = axis;
-      symbols_.push_back(names.front());
-      sources_.push_back(*source);
-    }
+    if (shape) bind(input, *shape);
+  }
+}
+
+SymbolBinding::SymbolBinding(std::span<const std::optional<Shape>> inputs) {
+  for (size_t input = 0; input < inputs.size(); ++input) {
+    if (inputs[input]) bind(input, *inputs[input]);
+  }
+}
+
+void SymbolBinding::bind(size_t input, const Shape& shape) {
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis].is_constant()) continue;
+    const std::vector<std::string> names = symbols_of(shape[axis]);
+    if (names.size() != 1 || bound(names.front())) continue;
+    auto source = solve(shape[axis], names.front());
+    if (!source) continue;
+    source->input = input;
+    source->axis = axis;
+    symbols_.push_back(names.front());
+    sources_.push_back(*source);
   }
 }
 

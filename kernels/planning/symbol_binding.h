@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@ namespace tenon::kernels {
 class SymbolBinding {
  public:
   explicit SymbolBinding(const ir::Graph& graph);
+  // Of inputs with these shapes, where those are known.
+  explicit SymbolBinding(std::span<const std::optional<Shape>> inputs);
 
   // The extent of input `input` along `axis` is `factor * symbol + summand`.
   struct Source {
@@ -34,6 +37,7 @@ class SymbolBinding {
   int64_t evaluate(const Dim& dim, std::span<const int64_t> values) const;
 
  private:
+  void bind(size_t input, const Shape& shape);
   bool bound(std::string_view symbol) const;
   std::vector<std::string> symbols_;
   std::vector<Source> sources_;

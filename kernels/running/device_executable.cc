@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/convert.h"
@@ -68,6 +69,7 @@ class DeviceExecutable final : public Executable {
         options_(options),
         instances_(program_, 1),
         layout_(program_) {
+    const auto check_weights = std::exchange(program_.check_weights, {});  // their file may go
     for (const CompiledLaunch& launch : program_.launches) {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
@@ -81,11 +83,15 @@ class DeviceExecutable final : public Executable {
     // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
     // thread is to be had kernels are loaded afterwards.
     auto loaded = std::async([&] { return load_kernels(); });
+    auto checked = std::async([&] {
+      if (check_weights) check_weights();
+    });
     const Stopwatch watch;
     const WeightPacking packing{options_.pack_on_host ? nullptr : &target,
                                 options_.kernel_cache.get()};
     weights_ = DeviceWeights(device_, program_, packing);
     program_.phases.push_back({"weights", watch.milliseconds()});
+    checked.get();
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();
@@ -230,8 +236,7 @@ class DeviceExecutable final : public Executable {
     for (const CompiledLaunch& launch : program_.launches) {
       const bool is_kernel = launch.kind == LaunchKind::kKernel;
       state->tma_descriptors.push_back(
-          is_kernel ? TmaDescriptors(kernels_[launch.gpu_code]->tma_descriptors)
-                    : TmaDescriptors());
+          is_kernel ? TmaDescriptors(kernels_[launch.kernel]->tma_descriptors) : TmaDescriptors());
     }
     state->aligned.resize(layout_.fetches.size());
     state->finished = std::make_unique<Event>(device_);
@@ -466,7 +471,7 @@ class DeviceExecutable final : public Executable {
       }
       if (size.tasks > 0 && !is_left_out(state, i)) {
         if (launch.kind == LaunchKind::kKernel) {
-          stream.launch(*kernels_[launch.gpu_code], size.tasks, of_launch,
+          stream.launch(*kernels_[launch.kernel], size.tasks, of_launch,
                         state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
                         {.shared_bytes = launch.shared_bytes, .after_all = after_all});
         } else {

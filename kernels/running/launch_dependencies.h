@@ -41,6 +41,13 @@ class LaunchDependencies {
     bool launches_dependents() const { return wait != codegen::Pdl::Wait::kNone; }
   };
 
+  using Caches = std::vector<std::pair<size_t, size_t>>;
+
+  LaunchDependencies() = default;
+  // As others told them: nothing is added any more.
+  LaunchDependencies(std::vector<Launch> launches, Caches caches)
+      : launches_(std::move(launches)), caches_(std::move(caches)) {}
+
   // A cache of the caller's, who may bind what it becomes to the same memory.
   void add_cache(size_t past, size_t present) { caches_.emplace_back(past, present); }
   bool is_cache(size_t slot) const;
@@ -63,6 +70,7 @@ class LaunchDependencies {
   // Kernels are compiled once each, and have other names then.
   void rename(size_t launch, std::string kernel) { launches_[launch].kernel = std::move(kernel); }
 
+  const Caches& caches() const { return caches_; }  // past, present
   const std::vector<Launch>& launches() const { return launches_; }
   std::vector<Launch>& launches() { return launches_; }  // for tests that break them
   bool launches_dependents(size_t launch) const { return launches_[launch].launches_dependents(); }
@@ -82,7 +90,7 @@ class LaunchDependencies {
   Support verify(std::span<const Slot> slots, size_t launch, const Use& use) const;
 
   std::vector<Launch> launches_;
-  std::vector<std::pair<size_t, size_t>> caches_;
+  Caches caches_;
   std::vector<bool> nodes_launch_dependents_;   // whether a launch of it does, per fused node
   std::map<size_t, std::set<size_t>> writers_;  // of a slot: fused nodes
 };

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -64,10 +66,10 @@ struct CompiledLaunch {
   Dim copy_bytes;                                      // of a copy
   codegen::HostFunction function = nullptr;            // on the host
   std::shared_ptr<const codegen::Kernel> interpreted;  // there, a GPU's kernel that is emulated
-  size_t gpu_code = 0;                                 // on a GPU: index into Program::gpu_code
-  int threads = 0;                                     // on a GPU: of a CTA
-  int64_t shared_bytes = 0;                            // on a GPU: of a CTA, at least
-  std::vector<bool> is_buffer;                         // per argument, in order
+  size_t kernel = 0;            // index into Program::kernels and, on a GPU, Program::gpu_code
+  int threads = 0;              // on a GPU: of a CTA
+  int64_t shared_bytes = 0;     // on a GPU: of a CTA, at least
+  std::vector<bool> is_buffer;  // per argument, in order
   std::vector<size_t> slots;
   std::vector<FetchedBuffer> fetched;
   std::vector<Dim> indices;
@@ -89,6 +91,16 @@ struct InputShape {
   std::optional<Shape> shape;
 };
 
+// What a program was made of, for who saves it.
+struct ProgramTexts {
+  std::string graph;  // fused, without its weights
+  struct Kernel {
+    std::string text;  // codegen::print
+    int threads = 0;   // of a CTA, as asked for
+  };
+  std::vector<Kernel> kernels;  // as Program::kernels
+};
+
 struct Program {
   SymbolBinding binding;
   std::vector<InputShape> inputs;
@@ -105,8 +117,15 @@ struct Program {
   std::vector<FusionReport> fusions;
   size_t weight_bytes = 0, packed_bytes = 0;
   std::vector<BuildPhase> phases;
+  std::optional<ProgramTexts> texts;  // with Settings::keep_texts
+
+  std::shared_ptr<const void> words;  // what verdicts refer to, where that is no candidate of ours
+  // Whether the weights are what was saved, on all cores; else throws UserError. Beside the upload.
+  // Empty: they come from nowhere that need be checked.
+  std::function<void()> check_weights;
 
   explicit Program(const ir::Graph& graph) : binding(graph) {}
+  explicit Program(SymbolBinding binding) : binding(std::move(binding)) {}
 };
 
 }  // namespace tenon::kernels

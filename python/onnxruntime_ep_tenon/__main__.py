@@ -10,7 +10,17 @@ from .inputs import InputError
 from .library import version
 from .requirements import MissingPackageError
 
-_COMMANDS = ("doctor", "demo", "explain", "run", "quantize", "bench", "models", "perplexity")
+_COMMANDS = (
+    "doctor",
+    "demo",
+    "explain",
+    "run",
+    "quantize",
+    "compile",
+    "bench",
+    "models",
+    "perplexity",
+)
 
 # What a person can put right: said in one line, without a traceback.
 _USER_ERRORS = (

@@ -13,7 +13,7 @@ from .library import PROVIDER, get_library_path, minimum_runtime_version, versio
 _registration = threading.Lock()
 
 
-def _onnxruntime():
+def onnxruntime_module():
     try:
         import onnxruntime
     except ImportError as error:
@@ -25,7 +25,7 @@ def _onnxruntime():
 
 def register() -> None:
     """Makes the provider known to ONNX Runtime in this process; calling it again is harmless."""
-    ort = _onnxruntime()
+    ort = onnxruntime_module()
     if version_tuple(ort.__version__) < version_tuple(minimum_runtime_version()):
         raise RuntimeError(
             f"onnxruntime {ort.__version__} is too old for Tenon: it needs at least "
@@ -46,7 +46,7 @@ def _devices_of(ort) -> list:
 def devices() -> list:
     """The OrtEpDevices that Tenon offers on this machine, best first."""
     register()
-    return sorted(_devices_of(_onnxruntime()), key=lambda d: _kind(d) == "cpu")
+    return sorted(_devices_of(onnxruntime_module()), key=lambda d: _kind(d) == "cpu")
 
 
 def _kind(device) -> str:
@@ -79,7 +79,7 @@ def _choose(wanted: str | int, compile_only: bool = False) -> object:
 def create_session(model, device="auto", session_options=None, **options):
     """An onnxruntime.InferenceSession whose first provider is Tenon.
 
-    model            path, bytes, or an onnx.ModelProto
+    model            path, bytes, or an onnx.ModelProto; a context model as well (docs/shipping.md)
     device           'auto' (a GPU where there is one), 'cpu', 'gpu', 'gpu:1', or an index into
                      devices()
     session_options  onnxruntime.SessionOptions; Tenon is added to them
@@ -89,14 +89,12 @@ def create_session(model, device="auto", session_options=None, **options):
     ~/.cache/tenon; cache_dir names another folder, cache_dir='' or TENON_CACHE_DIR=off none.
     An error in Tenon is raised: ONNX Runtime's own habit of retrying on the CPU is switched off.
     """
-    ort = _onnxruntime()
-    chosen = _choose(device, compile_only="target_arch" in options)
-    if _kind(chosen) == "gpu" or "target_arch" in options:
-        options = _with_cache(options)
+    ort = onnxruntime_module()
     settings = session_options if session_options is not None else ort.SessionOptions()
-    settings.add_provider_for_devices([chosen], _as_strings(options))
+    chosen = add_tenon(settings, device, options)
+    loadable = _loadable(model)
     try:
-        session = ort.InferenceSession(_loadable(model), sess_options=settings, enable_fallback=0)
+        session = ort.InferenceSession(loadable, sess_options=settings, enable_fallback=0)
     except Exception as error:
         if "already been registered" in str(error):
             raise ValueError(
@@ -105,6 +103,15 @@ def create_session(model, device="auto", session_options=None, **options):
         raise
     session.tenon_gpu = _gpu_number(chosen)
     return session
+
+
+def add_tenon(settings, device: str | int, options: dict):
+    """Adds Tenon with these options to session options; the device that was chosen."""
+    chosen = _choose(device, compile_only="target_arch" in options)
+    if _kind(chosen) == "gpu" or "target_arch" in options:
+        options = _with_cache(options)
+    settings.add_provider_for_devices([chosen], _as_strings(options))
+    return chosen
 
 
 def _with_cache(options: dict) -> dict:

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <vector>
+
 namespace tenon {
 namespace {
 
@@ -19,6 +22,20 @@ TEST(Hash, AgreesWithTheStandard) {
             "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a");
   EXPECT_EQ(hex(sha256(std::string(64, 'a'))),
             "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+}
+
+// Lengths around every end of a block, long ones, and beginnings that are not aligned.
+TEST(Hash, InstructionsAgreeWithPlainCode) {
+  const AbsorbBlocks by_instructions = absorb_by_instructions();
+  if (by_instructions == nullptr) GTEST_SKIP() << "this processor has none for SHA-256";
+  std::mt19937 random(7);
+  std::vector<std::byte> bytes(70000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (int i = 0; i < 600; ++i) {
+    const size_t length = i < 300 ? i : random() % (bytes.size() - 64);
+    const std::span<const std::byte> some(bytes.data() + i % 64, length);
+    ASSERT_EQ(hex(sha256(some, by_instructions)), hex(sha256(some, absorb_plain))) << length;
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "python" / "README
 PAGES += sorted(ROOT.glob("docs/*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 INLINE = re.compile(r"`([^`]+)`")
-COMMANDS = "doctor|demo|explain|run|quantize|bench|models|perplexity"
+COMMANDS = "doctor|demo|explain|run|quantize|compile|bench|models|perplexity"
 TENON = re.compile(rf"(?:\.venv/bin/)?tenon ((?:{COMMANDS})\b.*)")
 
 # Blocks of commands and code, by page and a word of theirs: who runs them, or what the page says
@@ -43,6 +43,9 @@ BLOCKS = {
     ("docs/options.md", "precision_mode"): "here",
     ("docs/options.md", "enable_fallback"): "test_docs.py",
     ("docs/perf_test.md", "onnxruntime_perf_test"): "needs: tried by hand",
+    ("docs/shipping.md", "tenon compile"): "test_docs.py",
+    ("docs/shipping.md", "create_session"): "test_docs.py",
+    ("docs/shipping.md", "ModelCompiler"): "test_docs.py",
 }
 
 
@@ -122,10 +125,10 @@ ON_A_MODEL = sorted(
 
 @pytest.mark.parametrize("command", ON_A_MODEL)
 def test_commands_on_a_model_run(command, folder, capsys):
-    """As they stand, but for the time that bench takes."""
+    """As they stand, but for the time that bench takes and what a product alone is claimed with."""
     words = shlex.split(command)
-    quick = ["--seconds", "0.05"] if words[0] == "bench" else []
-    assert main([*words, *quick]) == 0, capsys.readouterr().err
+    more = {"bench": ["--seconds", "0.05"], "compile": ["--option", "claim=all"]}.get(words[0], [])
+    assert main([*words, *more]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import onnx
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
+from onnxruntime_ep_tenon.__main__ import main
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +93,23 @@ def test_the_plugin_installs_into_plain_onnxruntime_as_the_page_says(model_folde
     devices, result = ran.stdout.splitlines()
     assert "'tenon_target': 'cpu'" in devices
     assert result.startswith("(2, 32) ['TenonExecutionProvider'")
+
+
+def test_models_are_shipped_as_the_page_says(model_folder, monkeypatch):
+    monkeypatch.chdir(model_folder)
+    onnx.save(build_scaled_dot("int4", Problem(n=32, k=64)), "model.onnx")
+    for line in next(b for b in shell_blocks("shipping.md") if "compile" in b).splitlines():
+        assert main(shlex.split(line, comments=True)[1:]) == 0
+    opening, compiling = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "shipping.md").read_text(), re.S
+    )
+    device = next(d for d in tenon.devices() if d.ep_metadata["tenon_target"] == "cpu")
+    (model_folder / "model_ctx.onnx").unlink()
+    exec(compiling, {"onnxruntime": onnxruntime, "device": device})
+    (model_folder / "model.onnx").unlink()
+    names = {"onnxruntime_ep_tenon": tenon}
+    exec(opening, names)
+    assert names["session"].get_providers()[0] == "TenonExecutionProvider"
 
 
 def test_the_plugin_installs_into_a_cmake_project_as_the_page_says(model_folder):

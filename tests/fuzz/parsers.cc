@@ -5,6 +5,9 @@
 #include <iterator>
 #include <map>
 
+#include "base/byte_form.h"
+#include "base/context_file.h"
+#include "base/context_form.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/shape.h"
@@ -13,8 +16,13 @@
 #include "codegen/tile/verify.h"
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
+#include "kernels/check_program.h"
 #include "kernels/device/description.h"
+#include "kernels/program_bytes.h"
+#include "kernels/saved_target.h"
+#include "provider/compatibility.h"
 #include "provider/options.h"
+#include "provider/saved_partition.h"
 
 namespace tenon::fuzz {
 namespace {
@@ -78,6 +86,43 @@ void take_options(std::string_view text) {
 void take_gpu_code(std::string_view bytes) {
   round_trip(bytes, codegen::gpu_code_from_bytes,
              [](const codegen::GpuCode& code) { return codegen::to_bytes(code); });
+}
+
+void take_context_origin(std::string_view text) {
+  round_trip(text, provider::parse_context_origin,
+             [](const provider::ContextOrigin& origin) { return origin.text(); });
+}
+
+void take_saved_partition(std::string_view bytes) {
+  round_trip(bytes, provider::parse_saved_partition,
+             [](const provider::SavedPartition& partition) { return to_bytes(partition); });
+}
+
+// As the table of sections of a file whose digests are right: what a bit that flipped never gets
+// to.
+void take_context(std::string_view table) {
+  const ContextHead head{ContextHead::kBytes + table.size(), ContextHead::kBytes, table.size(),
+                         sha256(table)};
+  const auto file = ContextFile::from_bytes(head.to_bytes().append(table));
+  for (const std::string_view name : file->names()) {
+    if (!file->has_data(name)) (void)file->section(name);
+  }
+}
+
+void take_program(std::string_view bytes) {
+  round_trip(bytes, kernels::program_from_bytes, [](const kernels::ProgramFromBytes& read) {
+    try {
+      kernels::check_program(read.program, true, false);
+    } catch (const UserError&) {
+      // Refused, as it should be: it is written all the same.
+    }
+    return kernels::to_bytes(read.program, false);
+  });
+}
+
+void take_saved_target(std::string_view bytes) {
+  round_trip(bytes, kernels::SavedTarget::from_bytes,
+             [](const kernels::SavedTarget& target) { return target.to_bytes(); });
 }
 
 std::string contents_of(const std::filesystem::path& path) {
@@ -160,6 +205,88 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
   return seeds;
 }
 
+std::vector<std::string> context_origin_seeds(const std::string&) {
+  return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;linker=13.0",
+          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;linker="};
+}
+
+std::vector<std::string> saved_partition_seeds(const std::string&) {
+  provider::SavedPartition partition;
+  partition.inputs = {2, 0};
+  partition.outputs = {1};
+  partition.node_names = {"first", "second"};
+  return {to_bytes(partition), to_bytes(provider::SavedPartition{})};
+}
+
+std::vector<std::string> context_seeds(const std::string&) {
+  ByteWriter table;
+  table.number(uint64_t{2});
+  for (const char* name : {"graph", "head"}) {
+    table.text(name);
+    table.number(uint8_t{0});
+    table.number(uint64_t{128});
+    table.number(uint64_t{0});
+    table.bytes(ContextHead::text_of(sha256("")));
+  }
+  return {table.take(), std::string(8, '\0')};
+}
+
+// One launch of everything that a program can hold.
+std::vector<std::string> program_seeds(const std::string&) {
+  using kernels::Slot;
+  const Dim n = Dim::symbol("n");
+  const std::vector<std::optional<Shape>> shapes = {Shape{n, 64}, Shape{n}};
+  kernels::Program program{kernels::SymbolBinding(shapes)};
+  program.inputs = {{"x", shapes[0]}, {"i", shapes[1]}};
+  program.outputs = {{n, 64}};
+  program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0, "x"},
+                   {Slot::Kind::kInput, 1, {}, 0, 0, 0, "i"},
+                   {Slot::Kind::kOutput, 0, {}, 0, 0, 0, "y"},
+                   {Slot::Kind::kConstant, 0, {}, 256, 0, 0, "c"},
+                   {Slot::Kind::kArena, 0, {}, n * Dim(256), 0, 1, "a"},
+                   {Slot::Kind::kCounters, 0, {}, 4, 0, 0, "counters"}};
+  program.output_slots = {2};
+  kernels::CompiledLaunch launch;
+  launch.threads = 128;
+  launch.is_buffer = {true, true, true, false};
+  launch.slots = {0, 3, 4};
+  launch.fetched = {{0, n * Dim(256)}};
+  launch.indices = {n};
+  launch.tasks = ceil_div(n, Dim(16));
+  launch.checks = {{1, DType::kI64, n, {ir::kNoValue, n, 0, 1, true, 0, "node"}}};
+  launch.elidable_copy = kernels::SharedBuffers{0, 2, n, n};
+  launch.node = "node";
+  kernels::CompiledLaunch copy;
+  copy.kind = kernels::LaunchKind::kCopy;
+  copy.copy_bytes = n * Dim(256);
+  copy.is_buffer = {true, true};
+  copy.slots = {4, 2};
+  copy.tasks = 1;
+  program.launches = {launch, copy};
+  program.dependencies = {
+      {{"k", "node", codegen::Pdl::Wait::kLate, true, {{0, true}, {4, false, true}}},
+       {"copy", "y", codegen::Pdl::Wait::kNone, true, {{4, true}}}},
+      {{0, 2}}};
+  program.size_checks = {{n, ir::Relation::kAtMost, 128, "node", {3}}};
+  program.shape_writes = {{4, DType::kI64, {n, 64}}};
+  program.kernels = {{"k"}};
+  kernels::FusionReport fusion{"f", "tenon::Loop", "problem", {1, 2}, "loop", {{"loop", {}}}};
+  fusion.configs = {
+      {"rows <= 8", {{kernels::Skeleton::kGemm, {{kernels::Knob::kTileM, 64}}}, 1.5}, {}}};
+  fusion.launches = {{"k", "neon", 4, 8, 100, {{1, 2, 3, 0.5}}}};
+  program.fusions = {fusion};
+  return {kernels::to_bytes(program, false)};
+}
+
+std::vector<std::string> saved_target_seeds(const std::string&) {
+  kernels::Settings settings;
+  settings.host = codegen::host_target("aarch64-neon");
+  std::vector<std::string> seeds = {kernels::SavedTarget::of(settings).to_bytes()};
+  settings.gpu = codegen::GpuTarget{};
+  seeds.push_back(kernels::SavedTarget::of(settings).to_bytes());
+  return seeds;
+}
+
 constexpr Parser kParsers[] = {
     {"graph_text", take_graph, graph_seeds},
     {"tile_text", take_kernel, kernel_seeds},
@@ -168,6 +295,11 @@ constexpr Parser kParsers[] = {
     {"device_description", take_description, description_seeds},
     {"options", take_options, option_seeds},
     {"gpu_code", take_gpu_code, gpu_code_seeds},
+    {"context_table", take_context, context_seeds},
+    {"saved_program", take_program, program_seeds},
+    {"saved_target", take_saved_target, saved_target_seeds},
+    {"context_origin", take_context_origin, context_origin_seeds},
+    {"saved_partition", take_saved_partition, saved_partition_seeds},
 };
 
 }  // namespace

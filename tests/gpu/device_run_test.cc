@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "graph_partitioner/ir/text.h"
+#include "graph_partitioner/pipeline.h"
 #include "kernels/build_program.h"
 #include "kernels/device/stream.h"
 #include "kernels/running/device_executable.h"
+#include "kernels/saved_program.h"
 #include "tests/kernels/run_graph.h"
 
 namespace tenon::kernels {
@@ -99,6 +101,33 @@ TEST_F(DeviceRun, ConcurrentRunsDoNotDisturbEachOther) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+// A context file's way: nothing is lowered, packed or, with nvJitLink at hand before, assembled.
+TEST_F(DeviceRun, ASavedProgramGivesTheSameBits) {
+  std::string weight;
+  for (int i = 0; i < 64 * 64 * 2; ++i) weight += "0123"[i * 7 % 4];  // f16: small, never NaN
+  const ir::Graph graph =
+      fuse(ir::parse("graph g {\n  input %x: f16[n,64]\n  const %w: "
+                     "f16[64,64] = hex:" +
+                     weight + weight + "\n  %y: f16[n,64] = MatMul@13(%x, %w)\n  output %y\n}"));
+  settings_.keep_texts = true;
+  Program program = make_program(graph, settings_);
+  const auto writer = ContextWriter::to_memory();
+  save_program(program, "p", settings_, *writer);
+  writer->finish();
+  const auto file = ContextFile::from_bytes(writer->take());
+  OpenedProgram opened = open_program(file, "p", settings_);
+  std::vector<std::vector<std::byte>> results;
+  for (Program* each : {&program, &opened.program}) {
+    const auto executable = run_on_device(std::move(*each), *settings_.gpu, device_, {});
+    const HostTensor x = HostTensor::from(
+        DType::kF16, {5, 64}, [](int64_t i) { return std::sin(static_cast<double>(i)); });
+    TestContext context(graph, {x});
+    executable->run(context);
+    results.push_back(context.take_outputs()[0].bytes);
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST_F(DeviceRun, MemoryGoesBack) {

@@ -136,6 +136,9 @@ Session::Session(const std::string& model, const Options& options, const Setting
   if (!settings.inline_ahead) {
     session_options.AddConfigEntry("session.disable_aot_function_inlining", "1");
   }
+  for (const auto& [key, value] : settings.entries) {
+    session_options.AddConfigEntry(key.c_str(), value.c_str());
+  }
   std::vector<Ort::ConstEpDevice> devices = {tenon_device(environment, settings.gpu)};
   for (const int gpu : settings.more) devices.push_back(tenon_device(environment, gpu));
   if (settings.custom_ops != nullptr) session_options.Add(settings.custom_ops);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "onnx_model.h"
@@ -48,6 +49,7 @@ struct Settings {
   std::vector<int> more = {};  // given to the session behind it, as tools do
   OrtCustomOpDomain* custom_ops = nullptr;
   bool inline_ahead = true;  // false: functions are inlined and compiled round by round
+  std::vector<std::pair<std::string, std::string>> entries = {};  // of the session's configuration
 };
 
 class Session {

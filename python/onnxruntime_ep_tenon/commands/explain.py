@@ -7,11 +7,14 @@ from pathlib import Path
 
 from .. import console
 from ..bench.measure import read_bandwidth
+from ..context_models import ContextModel, is_context_model
+from ..library import PROVIDER
 from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
 from ..session_facts import cost_model_text, device_text, session_facts
 from . import arguments
+from .compile import print_context_model
 
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
 
@@ -42,6 +45,8 @@ def run(args) -> int:
 
 
 def _explain(model: Path, args) -> int:
+    if is_context_model(model):
+        return _explain_contexts(model, args)
     report, problem = _report_of(model, args)
     if args.kernels and any(fusion.get("launches") for fusion in report.fusions):
         add_expected_times(report, read_bandwidth())
@@ -55,6 +60,44 @@ def _explain(model: Path, args) -> int:
             console.heading("No session")
             console.say(problem)
     return 1 if problem else 0
+
+
+def _explain_contexts(path: Path, args) -> int:
+    """What is inside, and how it opens here; the model that it was compiled from is not needed."""
+    model = ContextModel.read(path)
+    report, problem = _opened_here(path, args)
+    if args.json:
+        console.print_json({**model.as_dict(), "report": report.data, "error": problem})
+        return 0
+    console.say(f"{path}: a context model for {', '.join(model.targets) or 'unknown targets'}.")
+    for source in sorted({context.source for context in model.contexts} - {PROVIDER}):
+        console.say(f"Some contexts are of {source or 'a provider without a name'}.")
+    print_context_model(model)
+    console.heading("Here")
+    if problem:
+        console.say(problem)
+        return 0
+    console.say(device_text(report))
+    for part in report.partitions:
+        how = (part.get("context") or {}).get("recompiled")
+        text = f"kernels were compiled again: {how}" if how else "opens as it was stored"
+        console.say(f"{part['name']}: {text}, in {part.get('compile_ms', 0):.1f} ms")
+    if report.fusions:
+        console.heading("Fusions")
+        console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    if args.kernels:
+        _print_kernels(report)
+    return 0
+
+
+def _opened_here(path: Path, args) -> tuple[Report, str]:
+    try:
+        report, problem = _report_of(path, args)
+    except Exception as error:  # whatever the runtime raises: a person asked what is in the file
+        return Report({"graphs": []}), f"It does not open here: {error}"
+    if args.kernels and any(fusion.get("launches") for fusion in report.fusions):
+        add_expected_times(report, read_bandwidth())
+    return report, problem
 
 
 def _report_of(model: Path, args) -> tuple[Report, str]:

@@ -83,7 +83,7 @@ class DeviceExecutableTest : public ::testing::Test {
   void add_launch(codegen::GpuCode code, std::vector<bool> is_buffer, std::vector<size_t> slots,
                   std::vector<Dim> indices, const Dim& tasks) {
     CompiledLaunch launch;
-    launch.gpu_code = program_.gpu_code.size();
+    launch.kernel = program_.gpu_code.size();
     launch.threads = code.threads;
     launch.is_buffer = std::move(is_buffer);
     launch.slots = std::move(slots);
@@ -517,7 +517,7 @@ TEST_F(DeviceExecutableTest, CountersAreZeroInEveryRunOfEveryState) {
   program_.slots.push_back({Slot::Kind::kCounters, 0, {}, n_ * Dim(4), 0, 0});
   add_launch(code, {true, true, false}, {2, 1}, {n_}, n_);
   add_launch(code, {true, true, false}, {3, 1}, {n_}, n_);
-  program_.launches[1].gpu_code = 0;
+  program_.launches[1].kernel = 0;
   const auto executable = finish({.graphs = true});
   const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
   for (const int64_t rows : {5, 5, 5, 40, 5, 40}) {

@@ -1,0 +1,83 @@
+// A file of named sections that checks itself: what a context model keeps beside its graph, or in a
+// node's attribute. Sections that are parsed stand under a SHA-256 that is checked before anybody
+// sees them. Data (weights) starts at multiples of 4096 bytes, is mapped and used as it is, and has
+// a digest for every 16 MiB, which whoever reads it checks as it goes by.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace tenon {
+
+inline constexpr uint64_t kContextAlignment = 4096;                 // of data
+inline constexpr uint64_t kContextChunkBytes = uint64_t{16} << 20;  // of data under one digest
+
+// A part of the file that is not parsed.
+struct DataSection {
+  std::string_view name;
+  std::span<const std::byte> bytes;
+  std::span<const Digest> digests;  // one per kContextChunkBytes
+};
+
+// Writes section behind section; what was not finished leaves nothing behind. Not for several
+// threads.
+class ContextWriter {
+ public:
+  // Writes bytes [first, first + out.size()) to `out`. Called for pieces in any order, from several
+  // threads.
+  using Fill = std::function<void(int64_t first, std::span<std::byte> out)>;
+
+  // Written beside `path` under a name that nobody can guess, and renamed by finish(). Throws
+  // UserError where that is not possible.
+  static std::unique_ptr<ContextWriter> to_file(const std::string& path);
+  static std::unique_ptr<ContextWriter> to_memory();
+  virtual ~ContextWriter() = default;
+
+  virtual bool has(std::string_view name) const = 0;
+  // A section that is parsed. Its name must be new.
+  virtual void add(std::string_view name, std::string_view bytes) = 0;
+  // Data, made in pieces of whole units. Bytes that a section before has are not written again.
+  virtual void add_data(std::string_view name, uint64_t bytes, const Fill& fill,
+                        size_t unit = 1) = 0;
+  // Throws UserError where the file cannot be written.
+  virtual void finish() = 0;
+  virtual std::string take() = 0;      // what to_memory() made, after finish()
+  virtual uint64_t bytes() const = 0;  // so far
+};
+
+// Every cut and every changed bit is a UserError: of the table of sections in open(), of a section
+// in section(), of data in verify(). Takes memory for what there is, whatever it claims to be.
+// For any number of threads.
+class ContextFile {
+ public:
+  // Maps the file. What is no regular file, or a symlink, is refused.
+  static std::shared_ptr<const ContextFile> open(const std::string& path);
+  // Copied, so that data is aligned.
+  static std::shared_ptr<const ContextFile> from_bytes(std::string_view bytes);
+  virtual ~ContextFile() = default;
+
+  virtual const std::string& origin() const = 0;            // for messages: its path
+  virtual uint64_t bytes() const = 0;                       // of all of it
+  virtual bool is_mapped() const = 0;                       // a file stands behind it
+  virtual std::vector<std::string_view> names() const = 0;  // parsed ones and data, sorted
+  virtual bool has(std::string_view name) const = 0;
+  // Lives as long as this. Throws UserError that names the section.
+  virtual std::string_view section(std::string_view name) const = 0;
+  virtual bool has_data(std::string_view name) const = 0;
+  virtual DataSection data(std::string_view name) const = 0;
+  // Whether these are the bytes that were written. `bytes`: of the chunk, perhaps a copy.
+  virtual void verify(const DataSection& data, size_t chunk,
+                      std::span<const std::byte> bytes) const = 0;
+  void verify(const DataSection& data, size_t chunk) const;
+};
+
+}  // namespace tenon

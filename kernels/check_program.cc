@@ -1,0 +1,213 @@
+#include "kernels/check_program.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "codegen/tile/verify.h"
+
+namespace tenon::kernels {
+namespace {
+
+using Kind = Slot::Kind;
+
+constexpr int64_t kMostThreads = 1024;
+
+void require(bool sound, std::string_view what) {
+  if (!sound) throw UserError(std::string(what));
+}
+
+class ProgramCheck {
+ public:
+  ProgramCheck(const Program& program, bool on_gpu, bool weights)
+      : program_(program), on_gpu_(on_gpu), weights_(weights) {}
+
+  void run() const {
+    for (const Shape& output : program_.outputs) require_known(output);
+    for (const Slot& slot : program_.slots) check(slot);
+    check_output_slots();
+    for (const CompiledLaunch& launch : program_.launches) {
+      try {
+        check(launch);
+      } catch (const UserError& error) {
+        throw UserError(fmt::format("node '{}': {}", launch.node, error.what()));
+      }
+    }
+    for (const ir::Requirement& required : program_.size_checks) {
+      require_known(required.left);
+      require_known(required.right);
+    }
+    for (const ShapeWrite& write : program_.shape_writes) check(write);
+    check_dependencies();
+  }
+
+ private:
+  void require_known(const Dim& dim) const {
+    const Support known = program_.binding.covers(dim);
+    require(known.ok, known.reason);
+  }
+  void require_known(const Shape& shape) const {
+    const Support known = program_.binding.covers(shape);
+    require(known.ok, known.reason);
+  }
+  void require_slot(size_t slot) const {
+    require(slot < program_.slots.size(), "a slot is out of range");
+  }
+
+  void check(const Slot& slot) const {
+    require_known(slot.bytes);
+    require(!slot.bytes.is_constant() || slot.bytes.value() >= 0, "a slot has less than no bytes");
+    require(slot.first >= 0 && slot.first <= slot.last, "a slot ends before it begins");
+    if (slot.kind == Kind::kInput) {
+      require(slot.index < program_.inputs.size(), "an input is out of range");
+    } else if (slot.kind == Kind::kOutput) {
+      require(slot.index < program_.outputs.size(), "an output is out of range");
+    } else if (slot.kind == Kind::kConstant) {
+      require(slot.bytes.is_constant(), "a constant's size is not known");
+      require(!weights_ || slot.data != nullptr || slot.pack != nullptr, "a constant is absent");
+    }
+  }
+
+  void check_output_slots() const {
+    require(program_.output_slots.size() == program_.outputs.size(), "an output has no slot");
+    for (size_t i = 0; i < program_.output_slots.size(); ++i) {
+      require_slot(program_.output_slots[i]);
+      const Slot& slot = program_.slots[program_.output_slots[i]];
+      require(slot.kind == Kind::kOutput && slot.index == i, "an output has another's slot");
+    }
+  }
+
+  void check(const CompiledLaunch& launch) const {
+    require(launch.kind == LaunchKind::kKernel || launch.kind == LaunchKind::kCopy,
+            "it is no launch that can be saved");
+    const auto buffers = std::ranges::count(launch.is_buffer, true);
+    require(static_cast<size_t>(buffers) == launch.slots.size() &&
+                launch.is_buffer.size() - static_cast<size_t>(buffers) == launch.indices.size(),
+            "its arguments do not match");
+    for (const size_t slot : launch.slots) require_slot(slot);
+    require_known(launch.indices);
+    for (const Dim* dim : {&launch.tasks, &launch.task_cost, &launch.copy_bytes}) {
+      require_known(*dim);
+    }
+    for (const FetchedBuffer& fetched : launch.fetched) {
+      require(fetched.parameter < launch.is_buffer.size() && launch.is_buffer[fetched.parameter],
+              "it fetches what is no buffer");
+      require_known(fetched.bytes);
+    }
+    for (const CheckedIndices& checked : launch.checks) check(checked);
+    if (const auto& shared = launch.elidable_copy) {
+      require_slot(shared->from);
+      require_slot(shared->to);
+      require_known(shared->from_bytes);
+      require_known(shared->to_bytes);
+    }
+    if (launch.kind == LaunchKind::kCopy) {
+      check_copy(launch);
+    } else {
+      check_kernel_of(launch);
+    }
+  }
+
+  void check_copy(const CompiledLaunch& copy) const {
+    require(copy.slots.size() == 2 && copy.indices.empty(), "a copy has other buffers");
+    for (const size_t slot : copy.slots) {
+      const Slot& described = program_.slots[slot];
+      if (described.is_callers()) continue;
+      require(!described.bytes.is_constant() || !copy.copy_bytes.is_constant() ||
+                  copy.copy_bytes.value() <= described.bytes.value(),
+              "it copies more than there is");
+    }
+    require(program_.slots[copy.slots[1]].kind != Kind::kConstant, "it copies to a constant");
+  }
+
+  void check_kernel_of(const CompiledLaunch& launch) const {
+    require(launch.kernel < program_.kernels.size(), "its kernel is out of range");
+    if (!on_gpu_) return;
+    require(launch.threads >= 1 && launch.threads <= kMostThreads, "it has too many threads");
+    require(launch.shared_bytes >= 0, "it has less than no shared memory");
+  }
+
+  // Read by the host, from the first element on.
+  void check(const CheckedIndices& checked) const {
+    require_slot(checked.slot);
+    require(checked.dtype == DType::kI32 || checked.dtype == DType::kI64,
+            "indices of another type are checked");
+    require(checked.check.first >= 0 && checked.check.step >= 1, "indices are checked backwards");
+    require_known(checked.count);
+    require_known(checked.check.bound);
+    const Slot& slot = program_.slots[checked.slot];
+    if (slot.kind != Kind::kConstant) return;
+    const int64_t width = bit_width(checked.dtype) / 8;
+    require(checked.count.is_constant() && checked.count.value() <= slot.bytes.value() / width,
+            "more indices are checked than there are");
+  }
+
+  // Written by the host.
+  void check(const ShapeWrite& write) const {
+    require_slot(write.slot);
+    require_known(write.elements);
+    const Slot& slot = program_.slots[write.slot];
+    require(slot.kind == Kind::kArena || slot.kind == Kind::kOutput,
+            "a value is written where none is");
+    const auto count = static_cast<int64_t>(write.elements.size());
+    if (slot.kind == Kind::kOutput) {
+      require(element_count(program_.outputs[slot.index]).is(count),
+              "a value that is written is no output");
+    } else {
+      require(slot.bytes.is(static_cast<int64_t>(storage_bytes(write.dtype, count))),
+              "a value that is written has another size");
+    }
+  }
+
+  void check_dependencies() const {
+    const auto& launches = program_.dependencies.launches();
+    require(launches.size() == (on_gpu_ ? program_.launches.size() : 0),
+            "launches have no place in their order");
+    for (const LaunchDependencies::Launch& launch : launches) {
+      for (const LaunchDependencies::Use& use : launch.uses) require_slot(use.slot);
+    }
+    for (const auto& [past, present] : program_.dependencies.caches()) {
+      require_slot(past);
+      require_slot(present);
+    }
+    const Support safe = program_.dependencies.verify(program_.slots);
+    require(safe.ok, safe.reason);
+  }
+
+  const Program& program_;
+  const bool on_gpu_, weights_;
+};
+
+}  // namespace
+
+void check_program(const Program& program, bool on_gpu, bool weights) {
+  ProgramCheck(program, on_gpu, weights).run();
+}
+
+void check_kernel(const codegen::Kernel& kernel, const CompiledLaunch& launch) {
+  const auto is_buffer = [](const codegen::Parameter& parameter) {
+    return parameter.type.kind == codegen::Type::Kind::kBuffer;
+  };
+  require(std::ranges::equal(kernel.parameters, launch.is_buffer, {}, is_buffer),
+          fmt::format("node '{}': kernel @{} takes other arguments", launch.node, kernel.name));
+}
+
+void check_kernel(const codegen::GpuCode& code, const CompiledLaunch& launch) {
+  const auto is = [&](int parameter, bool buffer) {
+    const auto number = static_cast<size_t>(parameter);
+    return number < launch.is_buffer.size() && launch.is_buffer[number] == buffer;
+  };
+  const auto is_size = [&](const codegen::TmaDescriptor::Size& size) {
+    return size.parameter == -1 || is(size.parameter, false);
+  };
+  const bool sound =
+      std::ranges::all_of(code.tma_descriptors, [&](const codegen::TmaDescriptor& descriptor) {
+        return is(descriptor.buffer, true) && is_size(descriptor.rows) &&
+               is_size(descriptor.columns) && is_size(descriptor.stride);
+      });
+  require(sound,
+          fmt::format("node '{}': kernel {} takes other arguments", launch.node, code.entry));
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,60 @@
+// A compiled partition in a context file (base/context_file.h), and back without fusing, lowering,
+// planning or packing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/context_file.h"
+#include "kernels/planning/candidate.h"
+#include "kernels/running/program.h"
+
+namespace tenon::kernels {
+
+struct SaveOptions {
+  bool weights = true;  // else only to be looked at
+};
+
+// Adds partition `name` as it was compiled for one target to the file: the program, the text of
+// each kernel, on a GPU its PTX and (where nvJitLink is installed) machine code, and the weights.
+// `settings`: those that the program was made with, `keep_texts` among them. Several targets:
+// once each under the same name, and equal weights are written once. Before anything lets go of the
+// graph's weights. Throws UserError naming a node that cannot be saved.
+void save_program(const Program& program, std::string_view name, const Settings& settings,
+                  ContextWriter& file, const SaveOptions& options = {});
+
+struct OpenedProgram {
+  Program program;
+  // Empty: runs as it was stored. Else why kernels were compiled again from their texts, a sentence
+  // without its period. Host kernels always are, and that is not told.
+  std::string recompiled;
+};
+
+// The program for the target of `settings`. Its weights are read from `file`, which it keeps.
+// Throws UserError that says what the file has and what to do.
+OpenedProgram open_program(const std::shared_ptr<const ContextFile>& file, std::string_view name,
+                           const Settings& settings);
+
+// What a file holds, for people.
+struct SavedProgram {
+  std::string name;
+  std::string target;     // "sm_90a", "x86_64"
+  std::string describes;  // the target in words
+  size_t launches = 0, kernels = 0;
+  size_t machine_code = 0;  // kernels that have it
+  uint64_t weight_bytes = 0;
+  bool has_weights = false;
+  std::string graph;  // the fused graph's text
+};
+std::vector<SavedProgram> saved_programs(const ContextFile& file);
+
+// How a partition would open here, without opening it.
+struct SavedFit {
+  enum class Kind { kAsStored, kCompiledAgain, kNot } kind{};
+  std::string reason;  // of the last two
+};
+SavedFit fit_of(const ContextFile& file, std::string_view name, const Settings& settings);
+
+}  // namespace tenon::kernels

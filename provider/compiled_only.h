@@ -1,0 +1,14 @@
+// A partition that was compiled for a context model and never runs: what it would be is kept for
+// the report, and nothing reaches a device.
+#pragma once
+
+#include <memory>
+
+#include "kernels/running/executable.h"
+#include "kernels/running/program.h"
+
+namespace tenon::provider {
+
+std::unique_ptr<kernels::Executable> compiled_only(kernels::Program program);
+
+}  // namespace tenon::provider

@@ -1,0 +1,134 @@
+#include "provider/context_input.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "kernels/saved_program.h"
+#include "provider/api.h"
+#include "provider/compatibility.h"
+#include "provider/import_graph.h"
+#include "provider/node_names.h"
+#include "provider/saved_partition.h"
+
+namespace tenon::provider {
+namespace {
+
+namespace fs = std::filesystem;
+
+const OrtApi& api() { return *runtime().api; }
+
+// Where the model's relative paths begin.
+std::string folder_of(const OrtGraph& graph, const ContextSettings& settings) {
+  const ORTCHAR_T* path = nullptr;
+  check(api().Graph_GetModelPath(&graph, &path));
+  if (path != nullptr && *path != 0) return fs::path(path).parent_path().string();
+  if (!settings.model_path.empty()) return fs::path(settings.model_path).parent_path().string();
+  throw UserError(
+      "the context model came from memory and its context stands in a file: give "
+      "ep.context_file_path, the path that the model would have, or open the model by its path");
+}
+
+// Program's values are numbered by the node's, whatever these are called here.
+std::vector<std::string> pick(const std::vector<std::string>& names,
+                              const std::vector<uint64_t>& indices) {
+  std::vector<std::string> picked;
+  for (const uint64_t index : indices) picked.push_back(names[index]);
+  return picked;
+}
+
+// Reports name the nodes that a fusion is made of by number.
+void check_sources(const std::vector<kernels::FusionReport>& fusions, size_t nodes) {
+  for (const kernels::FusionReport& fusion : fusions) {
+    for (const int source : fusion.sources) {
+      if (source >= 0 && static_cast<size_t>(source) < nodes) continue;
+      throw UserError("the context's report names nodes that it does not have");
+    }
+  }
+}
+
+void check_counts(const kernels::Program& program, const SavedPartition& saved) {
+  if (program.inputs.size() == saved.inputs.size() &&
+      program.outputs.size() == saved.outputs.size()) {
+    return;
+  }
+  throw UserError(
+      "the context's program and its node do not fit each other: compile the model again");
+}
+
+// Sessions on the CPU say what is missing, not what the file would need.
+void refuse_gpus(const ContextFile& file, const std::string& partition,
+                 const kernels::Settings& settings) {
+  if (kernels::fit_of(file, partition, settings).kind != kernels::SavedFit::Kind::kNot) return;
+  std::vector<std::string> gpus;
+  for (const kernels::SavedProgram& program : kernels::saved_programs(file)) {
+    if (program.name == partition && is_gpu(program.target)) gpus.push_back(program.target);
+  }
+  if (gpus.empty()) return;
+  throw UserError(fmt::format(
+      "{}: it was compiled for {}, a GPU that is not in this machine (or the session was not given "
+      "it): open it on such a GPU, or compile the model for the CPU",
+      file.origin(), fmt::join(gpus, ", ")));
+}
+
+}  // namespace
+
+std::shared_ptr<const ContextFile> ContextInput::file_of(const OrtGraph& graph, ContextNode& node) {
+  if (node.context.empty()) {
+    throw UserError(fmt::format(
+        "context node '{}' neither holds a context nor names its file: compile the model again",
+        node.name));
+  }
+  if (node.embedded) {
+    const auto file = ContextFile::from_bytes(node.context);
+    node.context = {};
+    return file;
+  }
+  const std::string path = data_file_path(folder_of(graph, settings_), node.context);
+  std::shared_ptr<const ContextFile>& file = files_[path];
+  if (file == nullptr) file = ContextFile::open(path);
+  return file;
+}
+
+CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
+                                     const Options& options, const Target& target,
+                                     std::shared_ptr<DiskCache> cache) {
+  const Stopwatch watch;
+  ContextNode read = read_context_node(node);
+  const std::shared_ptr<const ContextFile> file = file_of(graph, read);
+  if (!file->has(section_of(read.partition))) {
+    throw UserError(fmt::format(
+        "there is no partition '{}' in the context {}: the model and its data belong to different "
+        "compilations; compile the model again",
+        read.partition, file->origin()));
+  }
+  const SavedPartition saved = parse_saved_partition(file->section(section_of(read.partition)));
+  check_fits(saved, read.inputs.size(), read.outputs.size());
+
+  kernels::Settings settings = target.settings(options);
+  settings.kernel_cache = std::move(cache);
+  if (!settings.gpu) refuse_gpus(*file, read.partition, settings);
+  kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings);
+  check_counts(opened.program, saved);
+  check_sources(opened.program.fusions, saved.node_names.size());
+
+  CompiledPartition result;
+  result.input_names = pick(read.inputs, saved.inputs);
+  result.output_names = pick(read.outputs, saved.outputs);
+  result.report.nodes = import_graph(graph).node_names;
+  result.report.node_names = saved.node_names;
+  result.report.words = opened.program.words;
+  result.report.context = {file->origin(), file->bytes(), opened.recompiled,
+                           saved.node_names.size()};
+  result.executable = make_executable(std::move(opened.program), settings, options, target);
+  describe(read.partition, watch.milliseconds(), result);
+  return result;
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,34 @@
+// Contexts that a session opens: a node names its file or holds it, the file holds the partition.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/context_file.h"
+#include "provider/compile.h"
+#include "provider/context_node.h"
+#include "provider/context_settings.h"
+
+namespace tenon::provider {
+
+// Files by path: all nodes of a model name the same one, which is opened once.
+class ContextInput {
+ public:
+  explicit ContextInput(ContextSettings settings) : settings_(std::move(settings)) {}
+
+  // `graph`: what was claimed for `node`, the only one that it has. Throws UserError that says what
+  // is wrong with the context.
+  CompiledPartition open(const OrtGraph& graph, const OrtNode& node, const Options& options,
+                         const Target& target, std::shared_ptr<DiskCache> cache);
+
+ private:
+  std::shared_ptr<const ContextFile> file_of(const OrtGraph& graph, ContextNode& node);
+
+  const ContextSettings settings_;
+  std::map<std::string, std::shared_ptr<const ContextFile>> files_;
+};
+
+}  // namespace tenon::provider

@@ -1,0 +1,179 @@
+#include "provider/context_output.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "kernels/saved_program.h"
+#include "provider/node_names.h"
+#include "provider/saved_partition.h"
+
+namespace tenon::provider {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A protobuf holds less than 2 GiB, and the rest of the model wants some room.
+constexpr uint64_t kMostEmbedded = (uint64_t{2} << 30) - (uint64_t{64} << 20);
+
+std::string file_beside(const ContextSettings& settings, const std::string& model_path) {
+  if (settings.embed) return "";
+  const std::string model = context_model_path(settings, model_path);
+  if (model.empty()) {
+    throw UserError(
+        "the model came from memory, so nothing says where its context's file shall be: give "
+        "ep.context_file_path, or keep the context inside of the model with "
+        "ep.context_embed_mode=1");
+  }
+  return (fs::path(model).parent_path() / data_file_name(model)).string();
+}
+
+uint64_t index_in(const std::vector<std::string>& names, const std::string& name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    throw InternalError(fmt::format("the context node has no value named '{}'", name));
+  }
+  return static_cast<uint64_t>(found - names.begin());
+}
+
+SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& node) {
+  SavedPartition saved;
+  for (const std::string& name : compiled.input_names) {
+    saved.inputs.push_back(index_in(node.inputs, name));
+  }
+  for (const std::string& name : compiled.output_names) {
+    saved.outputs.push_back(index_in(node.outputs, name));
+  }
+  saved.node_names = compiled.report.node_names;
+  return saved;
+}
+
+Json to_json(const kernels::SavedProgram& program) {
+  return {{"target", program.target},
+          {"describes", program.describes},
+          {"launches", program.launches},
+          {"kernels", program.kernels},
+          {"machine_code", program.machine_code},
+          {"weight_bytes", program.weight_bytes},
+          {"has_weights", program.has_weights}};
+}
+
+// What the file says of a partition, for whoever looks at the model without opening it.
+std::vector<std::string> describe(const ContextFile& file, ContextNode& node) {
+  std::vector<std::string> targets;
+  Json programs = Json::array();
+  for (const kernels::SavedProgram& program : kernels::saved_programs(file)) {
+    if (program.name != node.partition) continue;
+    targets.push_back(program.target);
+    programs.push_back(to_json(program));
+  }
+  Json notes = Json::parse(node.notes);
+  notes["file_bytes"] = file.bytes();
+  notes["programs"] = programs;
+  node.architecture = fmt::format("{}", fmt::join(targets, ","));
+  node.notes = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return targets;
+}
+
+using OwnedNode = std::unique_ptr<OrtNode, void (*)(OrtNode*)>;
+
+}  // namespace
+
+ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_path,
+                             std::vector<std::string> kept)
+    : settings_(std::move(settings)),
+      path_(file_beside(settings_, model_path)),
+      kept_(std::move(kept)) {
+  if (!path_.empty()) file_ = ContextWriter::to_file(path_);
+}
+
+std::string ContextOutput::name_of(std::string_view partition) const {
+  return settings_.name_prefix + std::string(partition);
+}
+
+ContextWriter& ContextOutput::writer_of(std::string_view partition) {
+  if (file_) return *file_;
+  const auto known = std::ranges::find(embedded_, partition, &Embedded::partition);
+  if (known != embedded_.end()) return *known->writer;
+  return *embedded_.emplace_back(Embedded{std::string(partition), ContextWriter::to_memory()})
+              .writer;
+}
+
+void ContextOutput::add(std::string_view partition, const kernels::Program& program,
+                        const kernels::Settings& settings) {
+  ContextWriter& writer = writer_of(partition);
+  kernels::save_program(program, name_of(partition), settings, writer);
+  uint64_t embedded = 0;
+  for (const Embedded& one : embedded_) embedded += one.writer->bytes();
+  if (embedded > kMostEmbedded) {
+    throw UserError(
+        fmt::format("the contexts take {} MiB, and an ONNX model cannot hold 2 GiB: write them to "
+                    "a file beside "
+                    "the model with ep.context_embed_mode=0",
+                    embedded >> 20));
+  }
+}
+
+void ContextOutput::add_node(std::string_view partition, const CompiledPartition& compiled,
+                             const OrtNode& fused_node) {
+  ContextNode node;
+  node.name = name_of_node(fused_node);
+  node.partition = name_of(partition);
+  node.embedded = !file_;
+  node.is_main = node.embedded || nodes_.empty();
+  node.inputs = input_names(fused_node);
+  node.outputs = output_names(fused_node);
+  // Defaults are packed, and nobody can feed them any more: the runtime makes no inputs of them in
+  // a context model.
+  for (const auto& value : compiled.defaults) std::erase(node.inputs, value.name);
+  if (nodes_.empty()) node.inputs.insert(node.inputs.end(), kept_.begin(), kept_.end());
+  const Json notes = {{"form", 1},
+                      {"version", TENON_VERSION},
+                      {"nodes", compiled.report.nodes.size()},
+                      {"fusions", compiled.report.fusions.size()}};
+  node.notes = notes.dump();
+  writer_of(partition).add(section_of(node.partition), to_bytes(saved_form(compiled, node)));
+  nodes_.push_back(std::move(node));
+}
+
+void ContextOutput::finish_file() {
+  file_->finish();
+  const auto file = ContextFile::open(path_);
+  report_.file = path_;
+  report_.bytes = file->bytes();
+  for (ContextNode& node : nodes_) {
+    node.context = fs::path(path_).filename().string();
+    report_.targets = describe(*file, node);
+  }
+}
+
+void ContextOutput::finish_embedded() {
+  for (ContextNode& node : nodes_) {
+    const auto own = std::ranges::find_if(
+        embedded_, [&](const Embedded& one) { return name_of(one.partition) == node.partition; });
+    own->writer->finish();
+    node.context = own->writer->take();
+    own->writer = nullptr;
+    report_.bytes += node.context.size();
+    report_.targets = describe(*ContextFile::from_bytes(node.context), node);
+  }
+}
+
+std::vector<OrtNode*> ContextOutput::finish() {
+  file_ ? finish_file() : finish_embedded();
+  std::vector<OwnedNode> made;
+  for (ContextNode& node : nodes_) {
+    made.emplace_back(make_context_node(node), runtime().api->ReleaseNode);
+    node.context = {};
+  }
+  std::vector<OrtNode*> given;
+  for (OwnedNode& node : made) given.push_back(node.release());
+  return given;
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,158 @@
+"""Context models: a model compiled ahead, whose EPContext nodes hold what Tenon made of it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .library import PROVIDER
+from .report import Report
+from .requirements import require
+from .session import add_tenon, onnxruntime_module
+
+_NODE = b"EPContext"
+
+
+class NothingCompiledError(ValueError):
+    """No node of the model is Tenon's: its context model would be the model itself."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One node: a partition, with a program for each target."""
+
+    partition: str
+    source: str
+    file: str  # relative to the model; empty: inside of it
+    bytes: int  # inside of the model
+    notes: dict = field(default_factory=dict)
+
+    @property
+    def programs(self) -> list[dict]:
+        return self.notes.get("programs", [])
+
+
+@dataclass(frozen=True)
+class ContextModel:
+    path: Path
+    contexts: list[Context]
+    other_nodes: int
+    origin: str
+
+    @staticmethod
+    def read(path: Path) -> ContextModel:
+        onnx = require("onnx", "to look into a context model")
+        model = onnx.load(path, load_external_data=False)
+        nodes = [node for node in model.graph.node if node.op_type == _NODE.decode()]
+        origins = [p.value for p in model.metadata_props if p.key.endswith(f".{PROVIDER}")]
+        return ContextModel(
+            Path(path),
+            [_context_of(onnx, node) for node in nodes],
+            len(model.graph.node) - len(nodes),
+            origins[0] if origins else "",
+        )
+
+    @property
+    def targets(self) -> list[str]:
+        return list(dict.fromkeys(p["target"] for c in self.contexts for p in c.programs))
+
+    @property
+    def files(self) -> list[Path]:
+        """Data beside the model, each once."""
+        names = dict.fromkeys(c.file for c in self.contexts if c.file)
+        return [self.path.parent / name for name in names]
+
+    def as_dict(self) -> dict:
+        return {
+            "model": str(self.path),
+            "bytes": self.path.stat().st_size,
+            "targets": self.targets,
+            "origin": self.origin,
+            "files": [
+                {"path": str(f), "bytes": f.stat().st_size if f.is_file() else None}
+                for f in self.files
+            ],
+            "other_nodes": self.other_nodes,
+            "contexts": [
+                {"partition": c.partition, "source": c.source, "embedded": not c.file, **c.notes}
+                for c in self.contexts
+            ],
+        }
+
+
+def _context_of(onnx, node) -> Context:
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+    def text(name: str) -> str:
+        value = found.get(name, b"")
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    embedded = found.get("embed_mode", 1) != 0
+    try:
+        notes = json.loads(text("notes") or "{}")
+    except json.JSONDecodeError:
+        notes = {}
+    return Context(
+        partition=text("partition_name"),
+        source=text("source"),
+        file="" if embedded else text("ep_cache_context"),
+        bytes=len(found.get("ep_cache_context", b"")) if embedded else 0,
+        notes=notes if isinstance(notes, dict) else {},
+    )
+
+
+def is_context_model(path: Path) -> bool:
+    """Whether the file has nodes that some provider compiled ahead; a look at its bytes."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(_NODE) >= 0
+
+
+def compile_model(
+    model,
+    out: Path,
+    device: str = "auto",
+    archs: list[str] | None = None,
+    embed: bool = False,
+    session_options=None,
+    **options,
+) -> tuple[ContextModel, Report]:
+    """Writes the context model of `model` to `out`, and its data beside it or inside (`embed`).
+
+    archs    GPUs to compile for, which need not be here, e.g. ["sm_90a", "sm_100a"]; none: the
+             device itself
+    """
+    ort = onnxruntime_module()
+    out = Path(out)
+    if archs:
+        options["target_arch"] = archs
+    settings = session_options if session_options is not None else ort.SessionOptions()
+    with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
+        report_file = Path(options.get("report_file") or Path(folder) / "report.json")
+        options["report_file"] = report_file
+        add_tenon(settings, "gpu" if archs else device, options)
+        compiler = ort.ModelCompiler(
+            settings,
+            model if isinstance(model, bytes) else str(model),
+            embed_compiled_data_into_model=embed,
+            flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
+            # What a session does by default: its results have the same bits.
+            graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        )
+        try:
+            compiler.compile_to_file(str(out))
+        except Exception as error:
+            if "Unable to compile any nodes" in str(error):
+                raise NothingCompiledError(
+                    f"Tenon claims nothing of {model}, so there is nothing to compile: "
+                    "`tenon explain` says why"
+                ) from error
+            raise
+        report = Report.load(report_file) if report_file.is_file() else Report({"graphs": []})
+    return ContextModel.read(out), report

@@ -1,0 +1,137 @@
+// Context models on GPUs that the stub driver plays: written by one session, opened by another. The
+// runtime writes files; models are given from memory, so that ep.context_file_path says where.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+#include "quantized_weight.h"
+#include "stub_driver.h"
+
+namespace tenon::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::json;
+
+const bool stub_is_used = (use_stub_driver("devices 1; arch 9.0"), true);
+
+std::string model_bytes() {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 64}).constant("w", random_floats({64, 32}, 2));
+  graph.node("MatMul", {"x", "w"}, {"h"}).node("Softmax", {"h"}, {"y"});
+  return model(graph.output("y", kFloat, {"M", 32}));
+}
+
+const Tensor& x() {
+  static const Tensor* const made = new Tensor(random_floats({7, 64}, 3));
+  return *made;
+}
+
+class ContextSession : public ::testing::TestWithParam<bool> {
+ protected:
+  std::string path() const { return folder_.path("model_ctx.onnx"); }
+  Settings settings(bool writes, int gpu) const {
+    Settings made{.cpu_fallback = false, .log_level = ORT_LOGGING_LEVEL_WARNING, .gpu = gpu};
+    made.entries = {{"ep.context_file_path", path()}};
+    if (writes) {
+      made.entries.emplace_back("ep.context_enable", "1");
+      made.entries.emplace_back("ep.context_embed_mode", GetParam() ? "1" : "0");
+    }
+    return made;
+  }
+  Session write(const Options& options = {}, int gpu = 0) const {
+    Options all = options;
+    all["claim"] = "all";
+    return Session(model_bytes(), all, settings(true, gpu));
+  }
+  Session open(int gpu = 0) const {
+    return Session(read_file(path()), {{"report_file", folder_.path("report.json")}},
+                   settings(false, gpu));
+  }
+  Json opened_partition() const {
+    const Json report = Json::parse(read_file(folder_.path("report.json")));
+    return report.at("graphs").at(0).at("partitions").at(0);
+  }
+  const TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, ContextSession, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Embedded" : "Beside"; });
+
+TEST_P(ContextSession, OpensOnTheGpuThatItWasWrittenFor) {
+  const Tensor expected = write().run({{"x", x()}}).at(0);
+  EXPECT_EQ(fs::exists(folder_.path("model_ctx_tenon.bin")), !GetParam());
+  const Session opened = open();
+  EXPECT_EQ(opened.run({{"x", x()}}).at(0).bytes, expected.bytes);
+  const Json context = opened_partition().at("context");
+  EXPECT_EQ(context.at("nodes"), 2);
+  EXPECT_EQ(stub_reports(), "");
+}
+
+TEST_P(ContextSession, HoldsSeveralGpusAndOpensWithTheOneThatIsHere) {
+  write({{"target_arch", "sm_90a,sm_80"}});
+  const Tensor expected =
+      Session(model_bytes(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
+  EXPECT_EQ(open().run({{"x", x()}}).at(0).bytes, expected.bytes);
+}
+
+TEST_P(ContextSession, OfAnotherGpuIsCompiledAgain) {
+  write({{"target_arch", "sm_80"}});
+  take_log();
+  const Session opened = open();
+  const Tensor expected =
+      Session(model_bytes(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
+  const Tensor found = opened.run({{"x", x()}}).at(0);
+  for (int64_t i = 0; i < expected.elements(); ++i) {
+    ASSERT_NEAR(found.at(static_cast<size_t>(i)), expected.at(static_cast<size_t>(i)), 1e-5);
+  }
+  EXPECT_THAT(opened_partition().at("context").at("recompiled").get<std::string>(),
+              HasSubstr("sm_80"));
+  EXPECT_THAT(take_log(), Contains(HasSubstr("compiled for sm_80, this GPU is sm_90a")));
+}
+
+TEST_P(ContextSession, OfAGpuDoesNotOpenOnTheCpu) {
+  write();
+  take_log();
+  EXPECT_THAT(error_of([&] { open(-1); }), HasSubstr("not supported by execution provider"));
+  EXPECT_THAT(take_log(), Contains(HasSubstr("a GPU that is not in this machine")));
+}
+
+TEST_P(ContextSession, OfTheCpuDoesNotOpenOnAGpu) {
+  write({}, -1);
+  take_log();
+  EXPECT_THAT(error_of([&] { open(0); }), HasSubstr("not supported by execution provider"));
+  EXPECT_THAT(take_log(), Contains(HasSubstr("target_arch=sm_90a")));
+}
+
+// The runtime asks before it opens anything.
+TEST_P(ContextSession, OfAnotherFormIsRefused) {
+  write();
+  std::string changed = read_file(path());
+  const size_t at = changed.find("tenon-context-1");
+  ASSERT_NE(at, changed.npos);
+  changed[at + 14] = '9';
+  std::ofstream(path()) << changed;
+  take_log();
+  EXPECT_THAT(error_of([&] { open(); }), HasSubstr("not supported by execution provider"));
+  EXPECT_THAT(take_log(), Contains(HasSubstr("another version of Tenon wrote it")));
+}
+
+TEST_P(ContextSession, WritesNothingWhereNobodyAsked) {
+  const Session plain(model_bytes(), {{"claim", "all"}}, settings(false, 0));
+  EXPECT_FALSE(fs::exists(path()));
+  EXPECT_THAT(error_of([&] {
+                Session(model_bytes(), {{"target_arch", "sm_90a,sm_80"}}, settings(false, 0));
+              }),
+              HasSubstr("a session compiles for one"));
+}
+
+}  // namespace
+}  // namespace tenon::testing

@@ -1,0 +1,93 @@
+#include "provider/context_settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "base/error.h"
+
+namespace tenon::provider {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ContextSettingsTest, AreTheRuntimesKeys) {
+  const ContextSettings none = context_settings({});
+  EXPECT_FALSE(none.enable || none.embed || none.compile_only);
+  const ContextSettings all = context_settings({{"ep.context_enable", "1"},
+                                                {"ep.context_embed_mode", "1"},
+                                                {"ep.context_file_path", "a/b.onnx"},
+                                                {"ep.context_node_name_prefix", "left_"},
+                                                {"session.compile_only", "1"}});
+  EXPECT_TRUE(all.enable && all.embed && all.compile_only);
+  EXPECT_EQ(all.model_path, "a/b.onnx");
+  EXPECT_EQ(all.name_prefix, "left_");
+  EXPECT_THAT(refusal([] {
+                context_settings({{"ep.context_enable", "yes"}});
+              }),
+              HasSubstr("ep.context_enable='yes'"));
+}
+
+TEST(ContextSettingsTest, TheDataStandsBesideTheContextModel) {
+  EXPECT_EQ(context_model_path({}, "folder/model.onnx"), "folder/model_ctx.onnx");
+  EXPECT_EQ(context_model_path({}, ""), "");
+  ContextSettings given;
+  given.model_path = "x/c.onnx";
+  EXPECT_EQ(context_model_path(given, "folder/model.onnx"), "x/c.onnx");
+  EXPECT_EQ(data_file_name("folder/model_ctx.onnx"), "model_ctx_tenon.bin");
+}
+
+class DataFilePathTest : public ::testing::Test {
+ protected:
+  DataFilePathTest() {
+    std::string name = (fs::temp_directory_path() / "context-XXXXXX").string();
+    root_ = ::mkdtemp(name.data());
+    fs::create_directories(root_ / "model" / "below");
+    std::ofstream(root_ / "model" / "data.bin") << "x";
+    std::ofstream(root_ / "model" / "below" / "data.bin") << "x";
+    std::ofstream(root_ / "outside.bin") << "x";
+  }
+  ~DataFilePathTest() override { fs::remove_all(root_); }
+  std::string of(const std::string& name) const {
+    return data_file_path((root_ / "model").string(), name);
+  }
+  std::string refused(const std::string& name) const {
+    return refusal([&] { of(name); });
+  }
+  fs::path root_;
+};
+
+TEST_F(DataFilePathTest, StaysInTheModelsFolder) {
+  EXPECT_EQ(of("data.bin"), (root_ / "model" / "data.bin").string());
+  EXPECT_EQ(of("below/data.bin"), (root_ / "model" / "below/data.bin").string());
+  EXPECT_THAT(refused((root_ / "model" / "data.bin").string()), HasSubstr("absolute"));
+  EXPECT_THAT(refused("../outside.bin"), HasSubstr("leaves the model's folder"));
+  EXPECT_THAT(refused("below/../data.bin"), HasSubstr("leaves the model's folder"));
+  EXPECT_THAT(refused("absent.bin"), HasSubstr("keep both files together"));
+  EXPECT_THAT(refused(""), HasSubstr("no file name"));
+  EXPECT_THAT(refused(std::string("data.bin\0x", 10)), HasSubstr("no file name"));
+}
+
+TEST_F(DataFilePathTest, LinksMustNotLeadOut) {
+  fs::create_symlink(root_ / "outside.bin", root_ / "model" / "link.bin");
+  fs::create_directory_symlink(root_, root_ / "model" / "up");
+  EXPECT_THAT(refused("link.bin"), HasSubstr("link that leaves"));
+  EXPECT_THAT(refused("up/outside.bin"), HasSubstr("link that leaves"));
+}
+
+}  // namespace
+}  // namespace tenon::provider
