@@ -237,6 +237,7 @@ class ProgramOpener {
       std::memcpy(out.data(), from.data() + first, out.size());
     };
     if (file_->is_mapped()) slot.sources = {data.bytes};
+    slot.content = sha256(std::as_bytes(data.digests));
   }
 
   struct Texts {

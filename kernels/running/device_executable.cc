@@ -84,9 +84,12 @@ class DeviceExecutable final : public Executable {
       if (check_weights) check_weights();
     });
     const Stopwatch watch;
-    weights_ = DeviceWeights(device_, program_);
+    WeightPool* const pool = options_.weight_pool.get();
+    const auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
+    weights_ = DeviceWeights(device_, program_, pool);
     program_.phases.push_back({"weights", watch.milliseconds()});
     checked.get();
+    if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();

@@ -17,6 +17,9 @@ constexpr size_t kAlignment = 256;
 // each up to 2 MiB.
 constexpr size_t kBlock = size_t{64} << 20;
 
+// The driver's granularity: smaller weights cost more apart than they save.
+constexpr size_t kShared = size_t{2} << 20;
+
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 size_t bytes_of(const Slot& slot) { return static_cast<size_t>(slot.bytes.value()); }
@@ -31,10 +34,12 @@ struct Place {
 
 class BlockPlan {
  public:
-  explicit BlockPlan(const std::vector<Slot>& slots) : places_(slots.size()) {
+  // `placed`: addresses of slots that have one already.
+  BlockPlan(const std::vector<Slot>& slots, const std::vector<device::Address>& placed)
+      : places_(slots.size()) {
     size_t open = kNone;
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].kind != Slot::Kind::kConstant) continue;
+      if (slots[i].kind != Slot::Kind::kConstant || placed[i] != 0) continue;
       const size_t bytes = aligned(bytes_of(slots[i]));
       const bool large = bytes > kBlock;
       if (large || open == kNone || blocks_[open].bytes + bytes > kBlock) {
@@ -76,9 +81,34 @@ std::set<size_t> checked_slots(const Program& program) {
 
 }  // namespace
 
-DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program)
+std::vector<bool> DeviceWeights::place_shared(const std::shared_ptr<device::Device>& device,
+                                              const std::vector<Slot>& slots,
+                                              const WeightPool* pool) {
+  std::vector<bool> missing(slots.size(), true);
+  for (size_t i = 0; i < slots.size() && pool != nullptr; ++i) {
+    const Slot& slot = slots[i];
+    if (slot.kind != Slot::Kind::kConstant || !slot.content || bytes_of(slot) < kShared) continue;
+    std::shared_ptr<device::Buffer> weight = pool->find(*device, *slot.content, bytes_of(slot));
+    missing[i] = weight == nullptr;
+    if (missing[i]) {
+      weight = std::make_shared<device::Buffer>(device, bytes_of(slot),
+                                                fmt::format("weight '{}'", slot.name));
+    }
+    addresses_[i] = weight->address();
+    shared_.push_back({*slot.content, std::move(weight)});
+  }
+  return missing;
+}
+
+void DeviceWeights::share(const device::Device& device, WeightPool& pool) const {
+  for (const Shared& one : shared_) pool.add(device, one.content, one.weight);
+}
+
+DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
+                             const WeightPool* pool)
     : addresses_(program.slots.size(), 0) {
-  const BlockPlan plan(program.slots);
+  const std::vector<bool> missing = place_shared(device, program.slots, pool);
+  const BlockPlan plan(program.slots, addresses_);
   for (const Block& block : plan.blocks()) {
     buffers_.emplace_back(device, block.bytes, purpose(block));
   }
@@ -87,12 +117,16 @@ DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Prog
   for (size_t i = 0; i < program.slots.size(); ++i) {
     Slot& slot = program.slots[i];
     if (slot.kind != Slot::Kind::kConstant) continue;
-    const Place& place = plan.place(i);
-    addresses_[i] = buffers_[place.block].address() + place.offset;
+    if (addresses_[i] == 0) {
+      const Place& place = plan.place(i);
+      addresses_[i] = buffers_[place.block].address() + place.offset;
+    }
     if (slot.data == nullptr && checked.contains(i)) {
       slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
     }
-    if (slot.data == nullptr) {
+    if (!missing[i]) {
+      // Another session's are the same.
+    } else if (slot.data == nullptr) {
       uploader->upload(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
     } else {
       uploader->upload(addresses_[i], slot.data.get(), bytes_of(slot));

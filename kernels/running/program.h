@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/shape.h"
 #include "codegen/compile.h"
 #include "graph_partitioner/ir/graph.h"
@@ -34,7 +35,8 @@ struct Slot {
   size_t unit = 1;
   // kConstant for a GPU: what it is made of and nobody else needs.
   std::vector<std::span<const std::byte>> sources = {};
-  bool own = false;  // kArena: only one launch ever touches the bytes
+  bool own = false;                    // kArena: only one launch ever touches the bytes
+  std::optional<Digest> content = {};  // kConstant: what a checked file says of the bytes
 
   bool is_callers() const { return kind == Kind::kInput || kind == Kind::kOutput; }
 };
