@@ -156,11 +156,18 @@ class ProgramSaver {
 struct WeightCheck {
   std::shared_ptr<const ContextFile> file;
   bool release = false;  // pages that were read
-  std::vector<std::pair<DataSection, size_t>> chunks = {};
+  struct Chunk {
+    size_t slot;
+    DataSection data;
+    size_t chunk;
+  };
+  std::vector<Chunk> chunks = {};
 
-  void operator()() const {
+  // Those of `wanted` slots.
+  void operator()(const std::vector<bool>& wanted) const {
     parallel_for_each(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
-      const auto& [data, chunk] = chunks[static_cast<size_t>(i)];
+      const auto& [slot, data, chunk] = chunks[static_cast<size_t>(i)];
+      if (!wanted[slot]) return;
       file->verify(data, chunk);
       if (!release) return;
       const size_t first = chunk * kContextChunkBytes;
@@ -217,13 +224,13 @@ class ProgramOpener {
       take_bytes(data, slot);
       if (!seen.try_emplace(data.bytes.data(), i).second) continue;
       for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) {
-        check.chunks.emplace_back(data, chunk);
+        check.chunks.push_back({i, data, chunk});
       }
     }
     if (target_.gpu) {
       program.check_weights = std::move(check);
     } else {
-      check();
+      check(std::vector<bool>(program.slots.size(), true));
     }
   }
 
@@ -237,6 +244,7 @@ class ProgramOpener {
       std::memcpy(out.data(), from.data() + first, out.size());
     };
     if (file_->is_mapped()) slot.sources = {data.bytes};
+    slot.content = sha256(std::as_bytes(data.digests));
   }
 
   struct Texts {

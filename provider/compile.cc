@@ -149,6 +149,7 @@ std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
   run.deadline = std::chrono::milliseconds(options.run_deadline_ms);
   run.streams_last = options.has_user_compute_stream;
   run.kernel_cache = settings.kernel_cache;
+  run.weight_pool = target.weight_pool;
   return kernels::run_on_device(std::move(program), *settings.gpu, target.device, run);
 }
 

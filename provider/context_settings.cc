@@ -50,6 +50,8 @@ ContextSettings context_settings(const std::map<std::string, std::string>& entri
   settings.embed = flag_of(entries, kOrtSessionOptionEpContextEmbedMode);
   settings.name_prefix = text_of(entries, kOrtSessionOptionEpContextNodeNamePrefix);
   settings.compile_only = flag_of(entries, kOrtSessionOptionCompileOnly);
+  settings.share = flag_of(entries, kOrtSessionOptionShareEpContexts);
+  settings.stop_sharing = flag_of(entries, kOrtSessionOptionStopShareEpContexts);
   return settings;
 }
 

@@ -13,6 +13,8 @@ struct ContextSettings {
   bool embed = false;         // ep.context_embed_mode: bytes inside of the model
   std::string name_prefix;    // ep.context_node_name_prefix
   bool compile_only = false;  // session.compile_only: the session never runs
+  bool share = false;         // ep.share_ep_contexts: weights, with other such sessions
+  bool stop_sharing = false;  // ep.stop_share_ep_contexts: this session is the last
 };
 
 // From the entries of a session's configuration. Throws UserError where a value is none that the

@@ -102,7 +102,7 @@ void Factory::set_session_callbacks() {
                 OrtEp** ep) noexcept {
     *ep = nullptr;
     return guarded([&] {
-      const Factory& me = self(factory);
+      Factory& me = self(factory);
       const std::map<std::string, std::string> entries = session_entries(*session_options);
       Options options = parse_options(option_entries(entries));
       ContextSettings context = context_settings(entries);
@@ -114,6 +114,7 @@ void Factory::set_session_callbacks() {
       }
       Gpu* gpu = me.choose_gpu({devices, device_count}, metadata, options);
       Target target = choose_target(options, gpu);
+      target.weight_pool = me.weight_pool_of(context);
       *ep = new Ep(std::move(options), std::move(context), std::move(target), *logger);
     });
   };
@@ -168,6 +169,15 @@ void Factory::set_gpu_callbacks() {
                                std::chrono::milliseconds(0));
     });
   };
+}
+
+std::shared_ptr<kernels::WeightPool> Factory::weight_pool_of(const ContextSettings& context) {
+  if (!context.share && !context.stop_sharing) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (weight_pool_ == nullptr) weight_pool_ = std::make_shared<kernels::WeightPool>();
+  const std::shared_ptr<kernels::WeightPool> pool = weight_pool_;
+  if (context.stop_sharing) weight_pool_ = nullptr;
+  return pool;
 }
 
 Gpu* Factory::find(int ordinal) const {

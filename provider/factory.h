@@ -4,10 +4,13 @@
 #include <onnxruntime_c_api.h>
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "kernels/running/weight_pool.h"
+#include "provider/context_settings.h"
 #include "provider/custom_ops.h"
 #include "provider/gpus.h"
 #include "provider/options.h"
@@ -31,11 +34,15 @@ class Factory : public OrtEpFactory {
   OrtCompiledModelCompatibility judge(std::span<const OrtHardwareDevice* const> devices,
                                       const char* compatibility_info) const;
   Gpu& gpu_of(const OrtMemoryInfo& info) const;
+  // Null: the session shares nothing.
+  std::shared_ptr<kernels::WeightPool> weight_pool_of(const ContextSettings& context);
 
   CustomOps custom_ops_;
   bool has_gpu() const { return !virtual_ && !gpus_.empty(); }
   const OrtLogger& logger_;
   const bool virtual_;
+  std::mutex mutex_;
+  std::shared_ptr<kernels::WeightPool> weight_pool_;  // of sessions that share; null: none do
   std::vector<std::unique_ptr<Gpu>> gpus_;
 };
 

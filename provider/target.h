@@ -7,6 +7,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/planning/candidate.h"
+#include "kernels/running/weight_pool.h"
 #include "provider/gpus.h"
 #include "provider/options.h"
 
@@ -14,9 +15,10 @@ namespace tenon::provider {
 
 struct Target {
   codegen::HostTarget host;
-  Gpu* gpu = nullptr;                              // the session's device; null: the CPU
-  std::optional<device::Description> description;  // of the GPU that code is made for
-  std::shared_ptr<device::Device> device;          // null: the CPU, or a GPU that is absent
+  Gpu* gpu = nullptr;                                // the session's device; null: the CPU
+  std::optional<device::Description> description;    // of the GPU that code is made for
+  std::shared_ptr<device::Device> device;            // null: the CPU, or a GPU that is absent
+  std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;

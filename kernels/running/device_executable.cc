@@ -69,7 +69,6 @@ class DeviceExecutable final : public Executable {
         options_(options),
         instances_(program_, 1),
         layout_(program_) {
-    const auto check_weights = std::exchange(program_.check_weights, {});  // their file may go
     for (const CompiledLaunch& launch : program_.launches) {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
@@ -78,20 +77,20 @@ class DeviceExecutable final : public Executable {
         slot.pack = {};
         slot.on_device = {};
       }
+      program_.check_weights = {};
       return;
     }
     // The driver compiles one kernel at a time, and packing keeps the other cores busy. Where no
     // thread is to be had kernels are loaded afterwards.
     auto loaded = std::async([&] { return load_kernels(); });
-    auto checked = std::async([&] {
-      if (check_weights) check_weights();
-    });
     const Stopwatch watch;
     const WeightPacking packing{options_.pack_on_host ? nullptr : &target,
                                 options_.kernel_cache.get()};
-    weights_ = DeviceWeights(device_, program_, packing);
+    WeightPool* const pool = options_.weight_pool.get();
+    const auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
+    weights_ = DeviceWeights(device_, program_, packing, pool);
     program_.phases.push_back({"weights", watch.milliseconds()});
-    checked.get();
+    if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
     prepare_known_shape();

@@ -12,6 +12,8 @@
 
 namespace tenon::kernels {
 
+class WeightPool;
+
 struct DeviceRunOptions {
   bool graphs = false;                    // capture the launches of a shape that came before
   size_t memory_limit = 0;                // bytes for intermediate results; 0: as much as there is
@@ -23,6 +25,7 @@ struct DeviceRunOptions {
   bool inputs_ready = false;
   std::shared_ptr<DiskCache> kernel_cache = {};  // as of Settings
   bool pack_on_host = false;                     // all weights, those of pack kernels too
+  std::shared_ptr<WeightPool> weight_pool = {};  // that weights are shared in; null: they are not
 };
 
 // Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory

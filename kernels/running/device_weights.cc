@@ -21,6 +21,9 @@ constexpr size_t kAlignment = 256;
 // each up to 2 MiB.
 constexpr size_t kBlock = size_t{64} << 20;
 
+// The driver's granularity: smaller weights cost more apart than they save.
+constexpr size_t kShared = size_t{2} << 20;
+
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 size_t bytes_of(const Slot& slot) { return static_cast<size_t>(slot.bytes.value()); }
@@ -35,10 +38,12 @@ struct Place {
 
 class BlockPlan {
  public:
-  explicit BlockPlan(const std::vector<Slot>& slots) : places_(slots.size()) {
+  // `placed`: addresses of slots that have one already.
+  BlockPlan(const std::vector<Slot>& slots, const std::vector<device::Address>& placed)
+      : places_(slots.size()) {
     size_t open = kNone;
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].kind != Slot::Kind::kConstant) continue;
+      if (slots[i].kind != Slot::Kind::kConstant || placed[i] != 0) continue;
       const size_t bytes = aligned(bytes_of(slots[i]));
       const bool large = bytes > kBlock;
       if (large || open == kNone || blocks_[open].bytes + bytes > kBlock) {
@@ -94,8 +99,12 @@ class Sender {
     });
   }
 
-  // Pack kernels are compiled while everything else is on its way.
-  void send_all() {
+  // Pack kernels are compiled while everything else is on its way. `missing`: what another session
+  // has not brought there.
+  void send_all(const std::vector<bool>& missing) {
+    for_each_constant([&](size_t i, Slot&) {
+      if (!missing[i]) leave_out(i);
+    });
     reserve_area();
     for_each_constant([&](size_t i, Slot& slot) {
       if (!may_pack(slot)) send_from_host(i);
@@ -143,11 +152,23 @@ class Sender {
     note(i);
   }
 
-  void send_from_host(size_t i) {
+  void leave_out(size_t i) {
+    keep_checked(i);
+    sent_.insert(i);
+    queued_.push_back(i);
+  }
+
+  // Indices that are checked when a shape comes stay on the host.
+  void keep_checked(size_t i) {
     Slot& slot = program_.slots[i];
     if (slot.data == nullptr && checked_.contains(i)) {
       slot.data = pack_whole(bytes_of(slot), slot.pack, slot.unit);
     }
+  }
+
+  void send_from_host(size_t i) {
+    Slot& slot = program_.slots[i];
+    keep_checked(i);
     if (slot.data == nullptr) {
       upload_.add(addresses_[i], bytes_of(slot), slot.pack, slot.unit);
     } else {
@@ -192,19 +213,47 @@ class Sender {
 
 }  // namespace
 
+std::vector<bool> DeviceWeights::place_shared(const std::shared_ptr<device::Device>& device,
+                                              const std::vector<Slot>& slots,
+                                              const WeightPool* pool) {
+  std::vector<bool> missing(slots.size(), true);
+  for (size_t i = 0; i < slots.size() && pool != nullptr; ++i) {
+    const Slot& slot = slots[i];
+    if (slot.kind != Slot::Kind::kConstant || !slot.content || bytes_of(slot) < kShared) continue;
+    std::shared_ptr<device::Buffer> weight = pool->find(*device, *slot.content, bytes_of(slot));
+    missing[i] = weight == nullptr;
+    if (missing[i]) {
+      weight = std::make_shared<device::Buffer>(device, bytes_of(slot),
+                                                fmt::format("weight '{}'", slot.name));
+    }
+    addresses_[i] = weight->address();
+    shared_.push_back({*slot.content, std::move(weight)});
+  }
+  return missing;
+}
+
+void DeviceWeights::share(const device::Device& device, WeightPool& pool) const {
+  for (const Shared& one : shared_) pool.add(device, one.content, one.weight);
+}
+
 DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
-                             const WeightPacking& packing)
+                             const WeightPacking& packing, const WeightPool* pool)
     : addresses_(program.slots.size(), 0) {
-  const BlockPlan plan(program.slots);
+  const std::vector<bool> missing = place_shared(device, program.slots, pool);
+  const BlockPlan plan(program.slots, addresses_);
   for (const Block& block : plan.blocks()) {
     buffers_.emplace_back(device, block.bytes, purpose(block));
   }
   for (size_t i = 0; i < program.slots.size(); ++i) {
-    if (program.slots[i].kind != Slot::Kind::kConstant) continue;
+    if (program.slots[i].kind != Slot::Kind::kConstant || addresses_[i] != 0) continue;
     const Place& place = plan.place(i);
     addresses_[i] = buffers_[place.block].address() + place.offset;
   }
-  Sender(device, program, packing, addresses_).send_all();
+  auto checked = std::async([&, check = std::exchange(program.check_weights, {})] {
+    if (check) check(missing);
+  });
+  Sender(device, program, packing, addresses_).send_all(missing);
+  checked.get();
 }
 
 }  // namespace tenon::kernels

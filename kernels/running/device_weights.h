@@ -7,6 +7,7 @@
 #include "base/disk_cache.h"
 #include "kernels/device/device.h"
 #include "kernels/running/program.h"
+#include "kernels/running/weight_pool.h"
 
 namespace tenon::kernels {
 
@@ -21,14 +22,26 @@ class DeviceWeights {
   DeviceWeights() = default;
   // Lets go of the host's copies, but for those whose indices are checked when a shape comes.
   // Throws device::OutOfMemory naming the weight that does not fit.
+  // With a pool, locked: large weights that it has are not uploaded again.
   DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
-                const WeightPacking& packing = {});
+                const WeightPacking& packing = {}, const WeightPool* pool = nullptr);
+  // For others to find, once they are known to be right.
+  void share(const device::Device& device, WeightPool& pool) const;
 
   device::Address address(size_t slot) const { return addresses_[slot]; }  // 0: no constant
 
  private:
+  struct Shared {
+    Digest content{};
+    std::shared_ptr<device::Buffer> weight;
+  };
+  // Places for weights of their own; true for those that have to be uploaded.
+  std::vector<bool> place_shared(const std::shared_ptr<device::Device>& device,
+                                 const std::vector<Slot>& slots, const WeightPool* pool);
+
   std::vector<device::Address> addresses_;
   std::vector<device::Buffer> buffers_;
+  std::vector<Shared> shared_;
 };
 
 }  // namespace tenon::kernels

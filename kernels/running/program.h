@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/shape.h"
 #include "codegen/compile.h"
 #include "graph_partitioner/ir/graph.h"
@@ -35,7 +36,8 @@ struct Slot {
   DevicePacking on_device = {};
   // kConstant for a GPU: what it is made of and nobody else needs.
   std::vector<std::span<const std::byte>> sources = {};
-  bool own = false;  // kArena: only one launch ever touches the bytes
+  bool own = false;                    // kArena: only one launch ever touches the bytes
+  std::optional<Digest> content = {};  // kConstant: what a checked file says of the bytes
 
   bool is_callers() const { return kind == Kind::kInput || kind == Kind::kOutput; }
 };
@@ -120,9 +122,9 @@ struct Program {
   std::optional<ProgramTexts> texts;  // with Settings::keep_texts
 
   std::shared_ptr<const void> words;  // what verdicts refer to, where that is no candidate of ours
-  // Whether the weights are what was saved, on all cores; else throws UserError. Beside the upload.
-  // Empty: they come from nowhere that need be checked.
-  std::function<void()> check_weights;
+  // Whether the weights of these slots are what was saved, on all cores; else throws UserError.
+  // Beside the upload. Empty: they come from nowhere that need be checked.
+  std::function<void(const std::vector<bool>& slots)> check_weights;
 
   explicit Program(const ir::Graph& graph) : binding(graph) {}
   explicit Program(SymbolBinding binding) : binding(std::move(binding)) {}

@@ -111,6 +111,33 @@ TEST_P(ContextSession, OfTheCpuDoesNotOpenOnAGpu) {
   EXPECT_THAT(take_log(), Contains(HasSubstr("target_arch=sm_90a")));
 }
 
+// Two sessions of one model whose weight is 4 MiB.
+TEST_P(ContextSession, SharesWeightsWhereAsked) {
+  Graph graph;
+  graph.input("x", kFloat, {"M", 1024}).constant("w", random_floats({1024, 1024}, 2));
+  graph.node("MatMul", {"x", "w"}, {"h"}).node("Softmax", {"h"}, {"y"});
+  const std::string large = model(graph.output("y", kFloat, {"M", 1024}));
+  const Tensor input = random_floats({3, 1024}, 3);
+  const Tensor expected =
+      Session(large, {{"claim", "all"}}, settings(true, 0)).run({{"x", input}}).at(0);
+  // How many allocations of the first session the second has not.
+  const auto saved = [&](const char* key) {
+    Settings given = settings(false, 0);
+    if (key != nullptr) given.entries.emplace_back(key, "1");
+    const long start = stub_calls("cuMemAlloc_v2");
+    const Session first(read_file(path()), {}, given);
+    const long middle = stub_calls("cuMemAlloc_v2");
+    const Session second(read_file(path()), {}, given);
+    const long end = stub_calls("cuMemAlloc_v2");
+    EXPECT_EQ(first.run({{"x", input}}).at(0).bytes, expected.bytes);
+    EXPECT_EQ(second.run({{"x", input}}).at(0).bytes, expected.bytes);
+    return (middle - start) - (end - middle);
+  };
+  EXPECT_EQ(saved(nullptr), 0);
+  EXPECT_EQ(saved("ep.share_ep_contexts"), 1);
+  EXPECT_EQ(saved("ep.stop_share_ep_contexts"), 0);  // each is the last of its group
+}
+
 // The runtime asks before it opens anything.
 TEST_P(ContextSession, OfAnotherFormIsRefused) {
   write();

@@ -32,8 +32,10 @@ TEST(ContextSettingsTest, AreTheRuntimesKeys) {
                                                 {"ep.context_embed_mode", "1"},
                                                 {"ep.context_file_path", "a/b.onnx"},
                                                 {"ep.context_node_name_prefix", "left_"},
-                                                {"session.compile_only", "1"}});
-  EXPECT_TRUE(all.enable && all.embed && all.compile_only);
+                                                {"session.compile_only", "1"},
+                                                {"ep.share_ep_contexts", "1"},
+                                                {"ep.stop_share_ep_contexts", "1"}});
+  EXPECT_TRUE(all.enable && all.embed && all.compile_only && all.share && all.stop_sharing);
   EXPECT_EQ(all.model_path, "a/b.onnx");
   EXPECT_EQ(all.name_prefix, "left_");
   EXPECT_THAT(refusal([] {

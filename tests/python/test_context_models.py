@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -229,6 +230,31 @@ def test_a_default_is_inside_and_no_input_any_more(tmp_path):
         session.run(None, {**inputs, "W": np.zeros((64, 48), np.float32)})
 
 
+def test_the_prefix_is_in_front_of_the_partitions_names(tmp_path):
+    onnx.save(build_scaled_dot("int4", Problem(n=32, k=64)), tmp_path / "model.onnx")
+    settings = quiet()
+    settings.add_session_config_entry("ep.context_node_name_prefix", "left/")
+    written, _ = compile_model(
+        tmp_path / "model.onnx", tmp_path / "c.onnx", "cpu", session_options=settings
+    )
+    assert [context.partition for context in written.contexts] == ["left/tenon_0"]
+    session = tenon.create_session(tmp_path / "c.onnx", "cpu", quiet())
+    assert session.run(None, Problem(n=32, k=64).inputs(2))[0].shape == (2, 32)
+
+
+def test_sessions_that_open_one_file_at_once_concurrently(tmp_path):
+    problem = Problem(n=72, k=128)
+    onnx.save(build_scaled_dot("nvfp4", problem), tmp_path / "model.onnx")
+    compile_model(tmp_path / "model.onnx", tmp_path / "c.onnx", "cpu", session_options=quiet())
+
+    def opened(_) -> bytes:
+        session = tenon.create_session(tmp_path / "c.onnx", "cpu", quiet())
+        return session.run(None, problem.inputs(5))[0].tobytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(opened, range(24)))) == 1
+
+
 def test_values_may_be_renamed(tmp_path):
     """Who joins models renames values: contexts know their inputs by number."""
     problem = Problem(n=32, k=64)
@@ -289,6 +315,8 @@ def test_the_command_compiles_and_explains(command, tmp_path):
     )
     assert [context["partition"] for context in facts["contexts"]] == ["tenon_0", "tenon_1"]
     assert facts["other_nodes"] > 0 and facts["error"] == ""
+    drawn = command("explain", tmp_path / "model_ctx.onnx", "--svg", tmp_path / "graph.svg")
+    assert drawn.status == 1 and "draw the model that they come from" in drawn.err
 
 
 def test_the_command_refuses_what_contradicts_itself(command, tmp_path):

@@ -64,6 +64,8 @@ def _explain(model: Path, args) -> int:
 
 def _explain_contexts(path: Path, args) -> int:
     """What is inside, and how it opens here; the model that it was compiled from is not needed."""
+    if args.svg or args.html:
+        raise ValueError(f"{path} holds compiled nodes only: draw the model that they come from")
     model = ContextModel.read(path)
     report, problem = _opened_here(path, args)
     if args.json:

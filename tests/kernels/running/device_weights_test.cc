@@ -207,6 +207,53 @@ TEST_F(PackedOnDevice, ByTheHostWhereThereIsNoMemoryForAnArea) {
   expect_from_host(weights);
 }
 
+// A weight that a file vouches for.
+Slot saved_weight(const std::string& name, int64_t bytes, char value) {
+  Slot slot{Slot::Kind::kConstant, 0, {}, Dim(bytes), 0, 0, name};
+  slot.pack = [value](int64_t, std::span<std::byte> out) {
+    std::memset(out.data(), value, out.size());
+  };
+  slot.content = sha256(std::string(1, value));
+  return slot;
+}
+
+TEST_F(DeviceWeightsTest, ThatAreTheSameAreShared) {
+  constexpr int64_t kLarge = 8 << 20, kSmall = 4096;
+  WeightPool pool;
+  const auto make = [&](char value) {
+    Program program = program_;
+    program.slots = {saved_weight("a", kLarge, value), saved_weight("b", kSmall, 'b')};
+    const auto lock = pool.lock();
+    DeviceWeights weights(device_, program, {}, &pool);
+    weights.share(*device_, pool);
+    return weights;
+  };
+  const size_t before = device_->memory().free;
+  {
+    const DeviceWeights first = make('a');
+    const size_t taken = before - device_->memory().free;
+    const DeviceWeights second = make('a'), other = make('c');
+    EXPECT_EQ(first.address(0), second.address(0));
+    EXPECT_NE(first.address(1), second.address(1));
+    EXPECT_NE(first.address(0), other.address(0));
+    EXPECT_EQ(*reinterpret_cast<const char*>(second.address(0)), 'a');
+    EXPECT_EQ(*reinterpret_cast<const char*>(other.address(0)), 'c');
+    EXPECT_LT(before - device_->memory().free, 2 * taken + 2 * kLarge / 4);
+  }
+  EXPECT_EQ(device_->memory().free, before);  // they go with the last who holds them
+  EXPECT_EQ(pool.find(*device_, sha256("a"), kLarge), nullptr);
+}
+
+TEST_F(DeviceWeightsTest, AreForOthersOnlyOnceTheyAreShared) {
+  WeightPool pool;
+  program_.slots = {saved_weight("a", 8 << 20, 'a')};
+  const DeviceWeights weights(device_, program_, {}, &pool);
+  EXPECT_EQ(pool.find(*device_, sha256("a"), 8 << 20), nullptr);
+  weights.share(*device_, pool);
+  EXPECT_NE(pool.find(*device_, sha256("a"), 8 << 20), nullptr);
+  EXPECT_EQ(pool.find(*device_, sha256("a"), 4 << 20), nullptr);
+}
+
 TEST(PackWhole, MakesEveryPieceOnce) {
   constexpr size_t kUnit = 4608, kBytes = kUnit * 1000 + 17;
   std::atomic<size_t> made = 0;
