@@ -138,6 +138,19 @@ TEST_P(ContextSession, SharesWeightsWhereAsked) {
   EXPECT_EQ(saved("ep.stop_share_ep_contexts"), 0);  // each is the last of its group
 }
 
+// As the compile API does it: nothing reaches the device.
+TEST_P(ContextSession, ThatIsOnlyCompiledTouchesNoDevice) {
+  Settings only = settings(true, 0);
+  only.entries.emplace_back("session.compile_only", "1");
+  const long modules = stub_calls("cuModuleLoadDataEx"), memory = stub_calls("cuMemAlloc_v2");
+  const Session session(model_bytes(), {{"claim", "all"}}, only);
+  EXPECT_EQ(stub_calls("cuModuleLoadDataEx"), modules);
+  EXPECT_EQ(stub_calls("cuMemAlloc_v2"), memory);
+  EXPECT_THAT(error_of([&] { session.run({{"x", x()}}); }), HasSubstr("open the context model"));
+  EXPECT_EQ(open().run({{"x", x()}}).at(0).dims.at(0), 7);
+  EXPECT_GT(stub_calls("cuModuleLoadDataEx"), modules);
+}
+
 // The runtime asks before it opens anything.
 TEST_P(ContextSession, OfAnotherFormIsRefused) {
   write();
