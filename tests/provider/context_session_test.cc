@@ -15,9 +15,9 @@ namespace tenon::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 const bool stub_is_used = (use_stub_driver("devices 1; arch 9.0"), true);
@@ -146,7 +146,11 @@ TEST_P(ContextSession, ThatIsOnlyCompiledTouchesNoDevice) {
   const Session session(model_bytes(), {{"claim", "all"}}, only);
   EXPECT_EQ(stub_calls("cuModuleLoadDataEx"), modules);
   EXPECT_EQ(stub_calls("cuMemAlloc_v2"), memory);
-  EXPECT_THAT(error_of([&] { session.run({{"x", x()}}); }), HasSubstr("open the context model"));
+  // Newer runtimes refuse by themselves.
+  EXPECT_THAT(error_of([&] {
+                session.run({{"x", x()}});
+              }),
+              AnyOf(HasSubstr("open the context model"), HasSubstr("not initialized")));
   EXPECT_EQ(open().run({{"x", x()}}).at(0).dims.at(0), 7);
   EXPECT_GT(stub_calls("cuModuleLoadDataEx"), modules);
 }
