@@ -244,7 +244,8 @@ std::vector<std::string> program_seeds(const std::string&) {
                    {Slot::Kind::kOutput, 0, {}, 0, 0, 0, "y"},
                    {Slot::Kind::kConstant, 0, {}, 256, 0, 0, "c"},
                    {Slot::Kind::kArena, 0, {}, n * Dim(256), 0, 1, "a"},
-                   {Slot::Kind::kCounters, 0, {}, 4, 0, 0, "counters"}};
+                   {Slot::Kind::kCounters, 0, {}, 4, 0, 0, "counters"},
+                   {Slot::Kind::kArena, 0, {}, 16, 0, 1, "shape"}};
   program.output_slots = {2};
   kernels::CompiledLaunch launch;
   launch.threads = 128;
@@ -268,7 +269,7 @@ std::vector<std::string> program_seeds(const std::string&) {
        {"copy", "y", codegen::Pdl::Wait::kNone, true, {{4, true}}}},
       {{0, 2}}};
   program.size_checks = {{n, ir::Relation::kAtMost, 128, "node", {3}}};
-  program.shape_writes = {{4, DType::kI64, {n, 64}}};
+  program.shape_writes = {{6, DType::kI64, {n, 64}}};
   program.kernels = {{"k"}};
   kernels::FusionReport fusion{"f", "tenon::Loop", "problem", {1, 2}, "loop", {{"loop", {}}}};
   fusion.configs = {
