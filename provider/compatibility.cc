@@ -63,8 +63,8 @@ Compatibility on_cpu(const ContextOrigin& origin, const OfferedDevice& device) {
 bool is_gpu(std::string_view target) { return target.starts_with("sm_"); }
 
 std::string ContextOrigin::text() const {
-  return fmt::format("{};version={};targets={};features={};linker={}", kForm, version,
-                     fmt::join(targets, ","), fmt::join(features, ","), linker);
+  return fmt::format("{};version={};targets={};features={};machine_code={}", kForm, version,
+                     fmt::join(targets, ","), fmt::join(features, ","), machine_code);
 }
 
 OfferedDevice offered(const codegen::HostTarget& host) {
@@ -89,7 +89,7 @@ ContextOrigin parse_context_origin(std::string_view text) {
     if (key == "version") origin.version = value;
     if (key == "targets") origin.targets = split(value, ',');
     if (key == "features") origin.features = split(value, ',');
-    if (key == "linker") origin.linker = value;
+    if (key == "machine_code") origin.machine_code = value;
   }
   if (origin.targets.empty()) throw UserError("it names no target");
   return origin;

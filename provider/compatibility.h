@@ -15,7 +15,7 @@ struct ContextOrigin {
   std::string version;                // of Tenon
   std::vector<std::string> targets;   // "sm_90a", "x86_64"
   std::vector<std::string> features;  // of the CPU, where it is one of them
-  std::string linker;                 // that made machine code; empty: none did, or none was needed
+  std::string machine_code;           // of its kernels: "12 of 14"; empty on a CPU
 
   std::string text() const;
 };

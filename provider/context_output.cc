@@ -64,20 +64,22 @@ Json to_json(const kernels::SavedProgram& program) {
 }
 
 // What the file says of a partition, for whoever looks at the model without opening it.
-std::vector<std::string> describe(const ContextFile& file, ContextNode& node) {
+void describe(const ContextFile& file, ContextNode& node, WrittenContext& report) {
   std::vector<std::string> targets;
   Json programs = Json::array();
   for (const kernels::SavedProgram& program : kernels::saved_programs(file)) {
     if (program.name != node.partition) continue;
     targets.push_back(program.target);
     programs.push_back(to_json(program));
+    report.kernels += program.kernels;
+    report.machine_code += program.machine_code;
   }
   Json notes = Json::parse(node.notes);
   notes["file_bytes"] = file.bytes();
   notes["programs"] = programs;
   node.architecture = fmt::format("{}", fmt::join(targets, ","));
   node.notes = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return targets;
+  report.targets = std::move(targets);
 }
 
 using OwnedNode = std::unique_ptr<OrtNode, void (*)(OrtNode*)>;
@@ -148,7 +150,7 @@ void ContextOutput::finish_file() {
   report_.bytes = file->bytes();
   for (ContextNode& node : nodes_) {
     node.context = fs::path(path_).filename().string();
-    report_.targets = describe(*file, node);
+    describe(*file, node, report_);
   }
 }
 
@@ -160,7 +162,7 @@ void ContextOutput::finish_embedded() {
     node.context = own->writer->take();
     own->writer = nullptr;
     report_.bytes += node.context.size();
-    report_.targets = describe(*ContextFile::from_bytes(node.context), node);
+    describe(*ContextFile::from_bytes(node.context), node, report_);
   }
 }
 

@@ -558,7 +558,12 @@ const char* Ep::describe_contexts() {
     ContextOrigin origin;
     origin.version = TENON_VERSION;
     origin.targets = report_.context->targets;
-    if (!target_.on_gpu()) origin.features = target_.host.features;
+    if (target_.on_gpu()) {
+      origin.machine_code =
+          fmt::format("{} of {}", report_.context->machine_code, report_.context->kernels);
+    } else {
+      origin.features = target_.host.features;
+    }
     contexts_text_ = origin.text();
   });
   if (failed != nullptr) runtime().api->ReleaseStatus(const_cast<OrtStatus*>(failed));

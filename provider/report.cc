@@ -93,7 +93,11 @@ Json to_json(const std::optional<OpenedContext>& context) {
 
 Json to_json(const std::optional<WrittenContext>& context) {
   if (!context) return nullptr;
-  return {{"file", context->file}, {"bytes", context->bytes}, {"targets", context->targets}};
+  return {{"file", context->file},
+          {"bytes", context->bytes},
+          {"targets", context->targets},
+          {"kernels", context->kernels},
+          {"machine_code", context->machine_code}};
 }
 
 Json to_json(const PartitionReport& partition) {

@@ -28,7 +28,8 @@ struct OpenedContext {
 struct WrittenContext {
   std::string file;  // beside the context model; empty: inside of it
   uint64_t bytes = 0;
-  std::vector<std::string> targets;  // "sm_90a", "x86_64"
+  std::vector<std::string> targets;      // "sm_90a", "x86_64"
+  size_t kernels = 0, machine_code = 0;  // of all programs, and those that have it
 };
 
 struct PartitionReport {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,10 @@ from .requirements import require
 from .session import add_tenon, onnxruntime_module
 
 _NODE = b"EPContext"
+# What runtimes say when they copy bodies of control flow that hold weights.
+_BODY_FAILURES = re.compile(
+    r'in-memory address marker|Duplicate definition of name|In Node, \("[^"]*", (If|Loop|Scan),'
+)
 
 
 class NothingCompiledError(ValueError):
@@ -114,6 +119,37 @@ def is_context_model(path: Path) -> bool:
             return content.find(_NODE) >= 0
 
 
+def _compile_to_file(compiler, model, out: Path) -> None:
+    """Leaves no data behind where the runtime fails afterwards."""
+    data = out.with_name(f"{out.stem}_tenon.bin")
+    was_there = data.exists()
+    try:
+        compiler.compile_to_file(str(out))
+    except Exception as error:
+        if not was_there:
+            data.unlink(missing_ok=True)
+        if explained := _explained(error, model):
+            raise explained from error
+        raise
+
+
+def _explained(error: Exception, model) -> Exception | None:
+    """What the runtime says of a few failures helps nobody."""
+    text = str(error)
+    if "Unable to compile any nodes" in text:
+        return NothingCompiledError(
+            f"Tenon claims nothing of {model}, so there is nothing to compile: "
+            "`tenon explain` says why"
+        )
+    if _BODY_FAILURES.search(text):
+        version = onnxruntime_module().__version__
+        return RuntimeError(
+            f"onnxruntime {version} cannot write a context model of {model}: bodies of its If, "
+            f"Loop or Scan hold weights. Its own words: {text}"
+        )
+    return None
+
+
 def compile_model(
     model,
     out: Path,
@@ -145,14 +181,6 @@ def compile_model(
             # What a session does by default: its results have the same bits.
             graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
         )
-        try:
-            compiler.compile_to_file(str(out))
-        except Exception as error:
-            if "Unable to compile any nodes" in str(error):
-                raise NothingCompiledError(
-                    f"Tenon claims nothing of {model}, so there is nothing to compile: "
-                    "`tenon explain` says why"
-                ) from error
-            raise
+        _compile_to_file(compiler, model, out)
         report = Report.load(report_file) if report_file.is_file() else Report({"graphs": []})
     return ContextModel.read(out), report

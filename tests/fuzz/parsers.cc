@@ -206,8 +206,8 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
 }
 
 std::vector<std::string> context_origin_seeds(const std::string&) {
-  return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;linker=13.0",
-          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;linker="};
+  return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;machine_code=12 of 14",
+          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code="};
 }
 
 std::vector<std::string> saved_partition_seeds(const std::string&) {

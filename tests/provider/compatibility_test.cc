@@ -21,12 +21,12 @@ Compatibility judge(const ContextOrigin& origin, const std::vector<OfferedDevice
 }
 
 TEST(ContextOriginTest, ItsLineParsesBack) {
-  const ContextOrigin origin{"1.2.3", {"sm_90a", "sm_100a"}, {"avx2", "fma"}, "13.0"};
+  const ContextOrigin origin{"1.2.3", {"sm_90a", "sm_100a"}, {"avx2", "fma"}, "12 of 14"};
   const ContextOrigin read = parse_context_origin(origin.text());
   EXPECT_EQ(read.version, "1.2.3");
   EXPECT_THAT(read.targets, ElementsAre("sm_90a", "sm_100a"));
   EXPECT_THAT(read.features, ElementsAre("avx2", "fma"));
-  EXPECT_EQ(read.linker, "13.0");
+  EXPECT_EQ(read.machine_code, "12 of 14");
 }
 
 TEST(ContextOriginTest, KeysOfLaterVersionsArePassedOver) {

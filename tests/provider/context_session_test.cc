@@ -15,9 +15,9 @@ namespace tenon::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 const bool stub_is_used = (use_stub_driver("devices 1; arch 9.0"), true);
@@ -136,6 +136,23 @@ TEST_P(ContextSession, SharesWeightsWhereAsked) {
   EXPECT_EQ(saved(nullptr), 0);
   EXPECT_EQ(saved("ep.share_ep_contexts"), 1);
   EXPECT_EQ(saved("ep.stop_share_ep_contexts"), 0);  // each is the last of its group
+}
+
+// As the compile API does it: nothing reaches the device.
+TEST_P(ContextSession, ThatIsOnlyCompiledTouchesNoDevice) {
+  Settings only = settings(true, 0);
+  only.entries.emplace_back("session.compile_only", "1");
+  const long modules = stub_calls("cuModuleLoadDataEx"), memory = stub_calls("cuMemAlloc_v2");
+  const Session session(model_bytes(), {{"claim", "all"}}, only);
+  EXPECT_EQ(stub_calls("cuModuleLoadDataEx"), modules);
+  EXPECT_EQ(stub_calls("cuMemAlloc_v2"), memory);
+  // Newer runtimes refuse by themselves.
+  EXPECT_THAT(error_of([&] {
+                session.run({{"x", x()}});
+              }),
+              AnyOf(HasSubstr("open the context model"), HasSubstr("not initialized")));
+  EXPECT_EQ(open().run({{"x", x()}}).at(0).dims.at(0), 7);
+  EXPECT_GT(stub_calls("cuModuleLoadDataEx"), modules);
 }
 
 // The runtime asks before it opens anything.

@@ -22,6 +22,8 @@ from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 from onnxruntime_ep_tenon.report import session_with_report
+from test_real_models import CASES as REAL_MODELS
+from test_real_models import MODELS
 
 pytestmark = pytest.mark.plugin
 
@@ -360,6 +362,34 @@ def test_bodies_of_control_flow_stay_nodes(tmp_path):
     plain, opened = (
         tenon.create_session(p, "cpu", quiet(), claim="all").run(None, inputs)[0].tobytes()
         for p in (path, out)
+    )
+    assert opened == plain
+
+
+def test_bodies_with_weights_are_more_than_the_runtime_writes(command, tmp_path):
+    silero = MODELS / "silero-vad/silero_vad/data/silero_vad.onnx"
+    if not silero.is_file():
+        pytest.skip("the model silero_vad was not fetched")
+    options = ("--device", "cpu", "--option", "claim=all")
+    told = command("compile", silero, "--out", tmp_path / "c.onnx", *options)
+    if told.status == 0:
+        return  # a runtime that can
+    assert "bodies of its If, Loop or Scan hold weights" in told.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["magika", "ppocr_detection", "ppocr_direction"])
+def test_models_that_people_use(tmp_path, name):
+    path, inputs = REAL_MODELS[name]
+    if not (MODELS / path).is_file():
+        pytest.skip(f"the model {name} was not fetched")
+    compile_model(MODELS / path, tmp_path / "c.onnx", "cpu", session_options=quiet(), claim="all")
+    plain, opened = (
+        [array.tobytes() for array in session.run(None, inputs)]
+        for session in (
+            tenon.create_session(model, "cpu", quiet(), claim="all")
+            for model in (MODELS / path, tmp_path / "c.onnx")
+        )
     )
     assert opened == plain
 
