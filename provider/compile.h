@@ -2,6 +2,8 @@
 //
 //   OrtGraph --import--> ir::Graph --partition--> claims                          (GetCapability)
 //   OrtGraph --import--> ir::Graph --fuse--> fused nodes --build--> Executable    (Compile)
+//   ep.context_enable: the built program also goes into a context (context_output.h) an EPContext
+//   node of ours: its program is opened, not built                   (context_input.h)
 //
 // Compile gets each claimed subgraph back from the runtime and runs the same pure functions again,
 // so no map is kept between the two calls.
