@@ -11,6 +11,8 @@
 #                     --only PATTERN
 #   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
 #                     `tenon bench`: --preset, --weights, --batch, --past, --prefill, --limit SECONDS
+#   ./run --sessions  how long sessions of whole decoders take to open, into results/sessions; takes
+#                     --preset and --weights
 #   ./run --races     random problems whose launches overlap, bit for bit against launches one by
 #                     one; takes --seconds, --seed and --only of tests/races.py
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
@@ -157,6 +159,10 @@ case ${1:-} in
     exec "$python" -m onnxruntime_ep_tenon bench --suite decoder --device gpu \
       --out "$results/decoder" "${@:2}"
     ;;
+  --sessions)
+    exec "$python" -m onnxruntime_ep_tenon bench --suite sessions --device gpu \
+      --out "$results/sessions" "${@:2}"
+    ;;
   --races)
     cd tests || exit
     exec "$python" races.py --out "$results/races.json" "${@:2}"
@@ -172,7 +178,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --races, --sanitize" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --sessions, --races, --sanitize" >&2
     exit 2
     ;;
 esac

@@ -135,7 +135,7 @@ class _Table:
 
 
 def _measure(plan: DecoderPlan, format: str, table: _Table, limit: float) -> None:
-    with tempfile.TemporaryDirectory(prefix="tenon-", dir=_folder_for(plan, format)) as folder:
+    with tempfile.TemporaryDirectory(prefix="tenon-", dir=folder_for(plan, format)) as folder:
         table.take(format, Begun(f"writing {plan.preset}", math.inf))
         ours = write_model(plan, format, Path(folder) / format)
         theirs = ours
@@ -147,7 +147,7 @@ def _measure(plan: DecoderPlan, format: str, table: _Table, limit: float) -> Non
             table.take(format, told)
 
 
-def _folder_for(plan: DecoderPlan, format: str) -> Path | None:
+def folder_for(plan: DecoderPlan, format: str) -> Path | None:
     """In memory where there is room: writing and reading gigabytes is not what is measured."""
     needed = file_bytes(plan, format) + (0 if plan.on_gpu else file_bytes(plan, "int4"))
     fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 1.5 * needed

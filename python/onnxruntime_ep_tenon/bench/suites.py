@@ -7,11 +7,13 @@ from .decoder_suite import run_decoder_suite
 from .gpu_suite import run_gpu_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
+from .session_suite import run_session_suite
 
 _SUITES = {
     "products": run_product_suite,
     "attention": run_attention_suite,
     "decoder": run_decoder_suite,
+    "sessions": run_session_suite,
 }
 
 

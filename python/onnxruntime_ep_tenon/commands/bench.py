@@ -27,9 +27,9 @@ def add_arguments(parser) -> None:
         "--suite",
         nargs="?",
         const="general",
-        choices=("general", "products", "attention", "decoder"),
+        choices=("general", "products", "attention", "decoder", "sessions"),
         help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "of attentions, or whole decoders",
+        "of attentions, whole decoders, or how long sessions take to open",
     )
     parser.add_argument(
         "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
@@ -77,9 +77,12 @@ def add_arguments(parser) -> None:
 
 def _add_decoder_sizes(parser) -> None:
     parser.add_argument(
-        "--preset", help="decoder: of `tenon models decoder` (llama-8b on a GPU, else qwen2-0.5b)"
+        "--preset",
+        help="decoder, sessions: of `tenon models decoder` (llama-8b on a GPU, else qwen2-0.5b)",
     )
-    parser.add_argument("--weights", default="nvfp4,int4", help="decoder: formats, by comma")
+    parser.add_argument(
+        "--weights", default="nvfp4,int4", help="decoder, sessions: formats, by comma"
+    )
     parser.add_argument("--batch", default="1,16", help="decoder: rows of a step, by comma")
     parser.add_argument(
         "--past", type=arguments.count, default=512, help="decoder: tokens before a step"
