@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -65,6 +66,18 @@ class Contents : public ContextFile {
               std::span<const std::byte> bytes) const override {
     if (chunk >= data.digests.size() || sha256(bytes) != data.digests[chunk]) {
       fail_changed(data.name);
+    }
+  }
+
+  void verify_pair(const Chunk& first, const Chunk& second) const override {
+    const std::array<const Chunk*, 2> both{&first, &second};
+    const std::array<Digest, 2> found =
+        sha256_pair(first.data.chunk(first.number), second.data.chunk(second.number));
+    for (size_t i = 0; i < both.size(); ++i) {
+      const auto& [data, number] = *both[i];
+      if (number >= data.digests.size() || found[i] != data.digests[number]) {
+        fail_changed(data.name);
+      }
     }
   }
 
@@ -281,10 +294,13 @@ std::shared_ptr<const ContextFile> ContextFile::from_bytes(std::string_view byte
   return std::make_shared<const CopiedFile>(bytes);
 }
 
+std::span<const std::byte> DataSection::chunk(size_t number) const {
+  const uint64_t first = std::min<uint64_t>(number * kContextChunkBytes, bytes.size());
+  return bytes.subspan(first, std::min(kContextChunkBytes, bytes.size() - first));
+}
+
 void ContextFile::verify(const DataSection& data, size_t chunk) const {
-  const uint64_t first = std::min<uint64_t>(chunk * kContextChunkBytes, data.bytes.size());
-  verify(data, chunk,
-         data.bytes.subspan(first, std::min(kContextChunkBytes, data.bytes.size() - first)));
+  verify(data, chunk, data.chunk(chunk));
 }
 
 }  // namespace tenon

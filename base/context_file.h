@@ -26,6 +26,8 @@ struct DataSection {
   std::string_view name;
   std::span<const std::byte> bytes;
   std::span<const Digest> digests;  // one per kContextChunkBytes
+
+  std::span<const std::byte> chunk(size_t number) const;  // empty past the last
 };
 
 // Writes section behind section; what was not finished leaves nothing behind. Not for several
@@ -78,6 +80,12 @@ class ContextFile {
   virtual void verify(const DataSection& data, size_t chunk,
                       std::span<const std::byte> bytes) const = 0;
   void verify(const DataSection& data, size_t chunk) const;
+  // Two chunks, sooner than one after the other where they are as long.
+  struct Chunk {
+    const DataSection& data;
+    size_t number;
+  };
+  virtual void verify_pair(const Chunk& first, const Chunk& second) const = 0;
 };
 
 }  // namespace tenon

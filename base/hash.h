@@ -18,6 +18,9 @@ Digest sha256(std::span<const std::byte> bytes);
 // The same by these means: for tests.
 Digest sha256(std::span<const std::byte> bytes, AbsorbBlocks absorb);
 Digest sha256(std::string_view text);
+// Of two messages of the same length, sooner than one after the other.
+std::array<Digest, 2> sha256_pair(std::span<const std::byte> first,
+                                  std::span<const std::byte> second);
 std::string hex(const Digest& digest);
 
 }  // namespace tenon

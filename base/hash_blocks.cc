@@ -52,41 +52,54 @@ void absorb_block(HashState& state, const uint8_t* block) {
 #if defined(__x86_64__)
 
 // SHA-NI keeps the state as two vectors, (a b e f) and (c d g h), and does two rounds at once.
-__attribute__((target("sha,sse4.1"))) void absorb_sha_ni(HashState& state, const uint8_t* blocks,
+template <size_t lanes>
+__attribute__((target("sha,sse4.1"))) void absorb_sha_ni(std::array<HashState, lanes>& states,
+                                                         std::array<const uint8_t*, lanes> blocks,
                                                          size_t count) {
   const auto load = [](const void* from) __attribute__((target("sha,sse4.1"))) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   };
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  const __m128i badc = _mm_shuffle_epi32(load(&state[0]), 0xb1);
-  const __m128i hgfe = _mm_shuffle_epi32(load(&state[4]), 0x1b);
-  __m128i abef = _mm_alignr_epi8(badc, hgfe, 8);
-  __m128i cdgh = _mm_blend_epi16(hgfe, badc, 0xf0);
-  for (; count > 0; --count, blocks += kHashBlockBytes) {
-    const __m128i abef_before = abef, cdgh_before = cdgh;
-    __m128i w[4];  // the last 16 words of the schedule
+  __m128i abef[lanes], cdgh[lanes];
+  for (size_t l = 0; l < lanes; ++l) {
+    const __m128i badc = _mm_shuffle_epi32(load(&states[l][0]), 0xb1);
+    const __m128i hgfe = _mm_shuffle_epi32(load(&states[l][4]), 0x1b);
+    abef[l] = _mm_alignr_epi8(badc, hgfe, 8);
+    cdgh[l] = _mm_blend_epi16(hgfe, badc, 0xf0);
+  }
+  for (; count > 0; --count) {
+    __m128i abef_before[lanes], cdgh_before[lanes], w[lanes][4];  // the last 16 words
+    for (size_t l = 0; l < lanes; ++l) abef_before[l] = abef[l], cdgh_before[l] = cdgh[l];
 #pragma GCC unroll 16
     for (int four = 0; four < 16; ++four) {
-      __m128i& now = w[four % 4];
-      if (four < 4) {
-        now = _mm_shuffle_epi8(load(blocks + 16 * four), big_endian);
-      } else {
-        const __m128i last = w[(four + 3) % 4];
-        const __m128i seven_back = _mm_alignr_epi8(last, w[(four + 2) % 4], 4);
-        now = _mm_sha256msg2_epu32(
-            _mm_add_epi32(_mm_sha256msg1_epu32(now, w[(four + 1) % 4]), seven_back), last);
+#pragma GCC unroll 2
+      for (size_t l = 0; l < lanes; ++l) {
+        __m128i& now = w[l][four % 4];
+        if (four < 4) {
+          now = _mm_shuffle_epi8(load(blocks[l] + 16 * four), big_endian);
+        } else {
+          const __m128i last = w[l][(four + 3) % 4];
+          const __m128i seven_back = _mm_alignr_epi8(last, w[l][(four + 2) % 4], 4);
+          now = _mm_sha256msg2_epu32(
+              _mm_add_epi32(_mm_sha256msg1_epu32(now, w[l][(four + 1) % 4]), seven_back), last);
+        }
+        const __m128i keyed = _mm_add_epi32(now, load(&kRoundConstants[4 * four]));
+        cdgh[l] = _mm_sha256rnds2_epu32(cdgh[l], abef[l], keyed);
+        abef[l] = _mm_sha256rnds2_epu32(abef[l], cdgh[l], _mm_shuffle_epi32(keyed, 0x0e));
       }
-      const __m128i keyed = _mm_add_epi32(now, load(&kRoundConstants[4 * four]));
-      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, keyed);
-      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(keyed, 0x0e));
     }
-    abef = _mm_add_epi32(abef, abef_before);
-    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    for (size_t l = 0; l < lanes; ++l) {
+      abef[l] = _mm_add_epi32(abef[l], abef_before[l]);
+      cdgh[l] = _mm_add_epi32(cdgh[l], cdgh_before[l]);
+      blocks[l] += kHashBlockBytes;
+    }
   }
-  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b);
-  const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xb1);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(&state[0]), _mm_blend_epi16(feba, dchg, 0xf0));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(&state[4]), _mm_alignr_epi8(dchg, feba, 8));
+  for (size_t l = 0; l < lanes; ++l) {
+    const __m128i feba = _mm_shuffle_epi32(abef[l], 0x1b);
+    const __m128i dchg = _mm_shuffle_epi32(cdgh[l], 0xb1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(&states[l][0]), _mm_blend_epi16(feba, dchg, 0xf0));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(&states[l][4]), _mm_alignr_epi8(dchg, feba, 8));
+  }
 }
 
 bool has_sha_ni() {
@@ -97,32 +110,44 @@ bool has_sha_ni() {
 
 #elif defined(__aarch64__)
 
-__attribute__((target("arch=armv8-a+crypto"))) void absorb_sha2(HashState& state,
-                                                                const uint8_t* blocks,
-                                                                size_t count) {
-  uint32x4_t abcd = vld1q_u32(&state[0]), efgh = vld1q_u32(&state[4]);
-  for (; count > 0; --count, blocks += kHashBlockBytes) {
-    const uint32x4_t abcd_before = abcd, efgh_before = efgh;
-    uint32x4_t w[4];  // the last 16 words of the schedule
+template <size_t lanes>
+__attribute__((target("arch=armv8-a+crypto"))) void absorb_sha2(
+    std::array<HashState, lanes>& states, std::array<const uint8_t*, lanes> blocks, size_t count) {
+  uint32x4_t abcd[lanes], efgh[lanes];
+  for (size_t l = 0; l < lanes; ++l) {
+    abcd[l] = vld1q_u32(&states[l][0]);
+    efgh[l] = vld1q_u32(&states[l][4]);
+  }
+  for (; count > 0; --count) {
+    uint32x4_t abcd_before[lanes], efgh_before[lanes], w[lanes][4];  // the last 16 words
+    for (size_t l = 0; l < lanes; ++l) abcd_before[l] = abcd[l], efgh_before[l] = efgh[l];
 #pragma GCC unroll 16
     for (int four = 0; four < 16; ++four) {
-      uint32x4_t& now = w[four % 4];
-      if (four < 4) {
-        now = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(blocks + 16 * four)));
-      } else {
-        now = vsha256su1q_u32(vsha256su0q_u32(now, w[(four + 1) % 4]), w[(four + 2) % 4],
-                              w[(four + 3) % 4]);
+#pragma GCC unroll 2
+      for (size_t l = 0; l < lanes; ++l) {
+        uint32x4_t& now = w[l][four % 4];
+        if (four < 4) {
+          now = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(blocks[l] + 16 * four)));
+        } else {
+          now = vsha256su1q_u32(vsha256su0q_u32(now, w[l][(four + 1) % 4]), w[l][(four + 2) % 4],
+                                w[l][(four + 3) % 4]);
+        }
+        const uint32x4_t keyed = vaddq_u32(now, vld1q_u32(&kRoundConstants[4 * four]));
+        const uint32x4_t before = abcd[l];
+        abcd[l] = vsha256hq_u32(abcd[l], efgh[l], keyed);
+        efgh[l] = vsha256h2q_u32(efgh[l], before, keyed);
       }
-      const uint32x4_t keyed = vaddq_u32(now, vld1q_u32(&kRoundConstants[4 * four]));
-      const uint32x4_t before = abcd;
-      abcd = vsha256hq_u32(abcd, efgh, keyed);
-      efgh = vsha256h2q_u32(efgh, before, keyed);
     }
-    abcd = vaddq_u32(abcd, abcd_before);
-    efgh = vaddq_u32(efgh, efgh_before);
+    for (size_t l = 0; l < lanes; ++l) {
+      abcd[l] = vaddq_u32(abcd[l], abcd_before[l]);
+      efgh[l] = vaddq_u32(efgh[l], efgh_before[l]);
+      blocks[l] += kHashBlockBytes;
+    }
   }
-  vst1q_u32(&state[0], abcd);
-  vst1q_u32(&state[4], efgh);
+  for (size_t l = 0; l < lanes; ++l) {
+    vst1q_u32(&states[l][0], abcd[l]);
+    vst1q_u32(&states[l][4], efgh[l]);
+  }
 }
 
 #endif
@@ -133,16 +158,40 @@ void absorb_plain(HashState& state, const uint8_t* blocks, size_t count) {
   for (; count > 0; --count, blocks += kHashBlockBytes) absorb_block(state, blocks);
 }
 
-AbsorbBlocks absorb_by_instructions() {
+namespace {
+
+// One or two messages at once; null: no instructions.
+template <size_t lanes>
+using Absorb = void (*)(std::array<HashState, lanes>&, std::array<const uint8_t*, lanes>, size_t);
+
+template <size_t lanes>
+Absorb<lanes> by_instructions() {
 #if defined(__x86_64__)
   static const bool has_them = has_sha_ni();
-  return has_them ? absorb_sha_ni : nullptr;
+  return has_them ? absorb_sha_ni<lanes> : nullptr;
 #elif defined(__aarch64__)
   static const bool has_them = (getauxval(AT_HWCAP) & HWCAP_SHA2) != 0;
-  return has_them ? absorb_sha2 : nullptr;
+  return has_them ? absorb_sha2<lanes> : nullptr;
 #else
   return nullptr;
 #endif
+}
+
+}  // namespace
+
+AbsorbBlocks absorb_by_instructions() {
+  if (by_instructions<1>() == nullptr) return nullptr;
+  return [](HashState& state, const uint8_t* blocks, size_t count) {
+    std::array<HashState, 1> states{state};
+    by_instructions<1>()(states, {blocks}, count);
+    state = states[0];
+  };
+}
+
+AbsorbPairs absorb_pairs_by_instructions() {
+  if (by_instructions<2>() == nullptr) return nullptr;
+  return [](std::array<HashState, 2>& states, const std::array<const uint8_t*, 2>& blocks,
+            size_t count) { by_instructions<2>()(states, blocks, count); };
 }
 
 }  // namespace tenon

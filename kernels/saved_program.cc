@@ -152,28 +152,43 @@ class ProgramSaver {
   const std::string key_;
 };
 
-// Every chunk once, on all cores.
+// Every chunk once, on all cores, two that are as long at a time.
 struct WeightCheck {
   std::shared_ptr<const ContextFile> file;
   bool release = false;  // pages that were read
   struct Chunk {
     size_t slot;
     DataSection data;
-    size_t chunk;
+    size_t number;
+
+    std::span<const std::byte> bytes() const { return data.chunk(number); }
   };
   std::vector<Chunk> chunks = {};
 
   // Those of `wanted` slots.
   void operator()(const std::vector<bool>& wanted) const {
-    parallel_for_each(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
-      const auto& [slot, data, chunk] = chunks[static_cast<size_t>(i)];
-      if (!wanted[slot]) return;
-      file->verify(data, chunk);
-      if (!release) return;
-      const size_t first = chunk * kContextChunkBytes;
-      release_file_pages(data.bytes.subspan(
-          first, std::min<size_t>(kContextChunkBytes, data.bytes.size() - first)));
+    std::vector<const Chunk*> left;
+    for (const Chunk& chunk : chunks) {
+      if (wanted[chunk.slot]) left.push_back(&chunk);
+    }
+    std::ranges::stable_sort(left, std::ranges::greater{},
+                             [](const Chunk* chunk) { return chunk->bytes().size(); });
+    parallel_for_each(static_cast<int64_t>((left.size() + 1) / 2), [&](int64_t i) {
+      const Chunk& first = *left[2 * static_cast<size_t>(i)];
+      const size_t next = 2 * static_cast<size_t>(i) + 1;
+      if (next == left.size()) return check(first);
+      file->verify_pair({first.data, first.number}, {left[next]->data, left[next]->number});
+      if (release) {
+        release_file_pages(first.bytes());
+        release_file_pages(left[next]->bytes());
+      }
     });
+  }
+
+ private:
+  void check(const Chunk& chunk) const {
+    file->verify(chunk.data, chunk.number);
+    if (release) release_file_pages(chunk.bytes());
   }
 };
 

@@ -51,8 +51,31 @@ void read_all(std::string_view bytes) {
       continue;
     }
     const DataSection data = file->data(name);
-    for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) file->verify(data, chunk);
+    for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) {
+      file->verify(data, chunk);
+      file->verify_pair({data, chunk}, {data, 0});
+    }
   }
+}
+
+// Whichever of the two was changed.
+TEST(ContextPairs, FailWhereEitherWasChanged) {
+  const auto writer = ContextWriter::to_memory();
+  write_sections(*writer, 5000);
+  std::string bytes = writer->take();
+  const auto sound = ContextFile::from_bytes(bytes);
+  const DataSection large = sound->data("weights/a"), small = sound->data("weights/b");
+  EXPECT_NO_THROW(sound->verify_pair({large, 0}, {small, 0}));
+  EXPECT_NO_THROW(sound->verify_pair({large, 0}, {large, 0}));
+  EXPECT_THROW(sound->verify_pair({large, 0}, {small, 1}), UserError);
+  const size_t at = bytes.find(std::string(100, '\7'));
+  ASSERT_NE(at, bytes.npos);
+  bytes[at + 50] ^= 1;
+  const auto changed = ContextFile::from_bytes(bytes);
+  const DataSection same = changed->data("weights/a"), other = changed->data("weights/b");
+  EXPECT_THROW(changed->verify_pair({same, 0}, {other, 0}), UserError);
+  EXPECT_THROW(changed->verify_pair({other, 0}, {same, 0}), UserError);
+  EXPECT_THROW(changed->verify_pair({other, 0}, {other, 0}), UserError);
 }
 
 class ContextFileTest : public testing::Test {

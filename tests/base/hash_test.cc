@@ -38,5 +38,23 @@ TEST(Hash, InstructionsAgreeWithPlainCode) {
   }
 }
 
+TEST(Hash, OfTwoMessagesAtOnce) {
+  std::mt19937 random(11);
+  std::vector<std::byte> bytes(70000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (int i = 0; i < 400; ++i) {
+    const size_t length = i < 200 ? i : random() % (bytes.size() - 128);
+    const std::span<const std::byte> first(bytes.data() + i % 64, length);
+    const std::span<const std::byte> second(bytes.data() + 64 + i % 31, length);
+    const auto [a, b] = sha256_pair(first, second);
+    ASSERT_EQ(hex(a), hex(sha256(first, absorb_plain))) << length;
+    ASSERT_EQ(hex(b), hex(sha256(second, absorb_plain))) << length;
+  }
+  const std::span<const std::byte> all(bytes);
+  const auto [longer, shorter] = sha256_pair(all, all.first(3));
+  EXPECT_EQ(hex(longer), hex(sha256(all)));
+  EXPECT_EQ(hex(shorter), hex(sha256(all.first(3))));
+}
+
 }  // namespace
 }  // namespace tenon
