@@ -19,8 +19,8 @@ constexpr size_t kBuffers = 32, kThreads = 16, kBufferBytes = 1 << 20;
 
 class PinnedRing final : public Uploader {
  public:
-  explicit PinnedRing(std::shared_ptr<Device> device) : stream_(device) {
-    for (Slot& slot : slots_) {
+  PinnedRing(std::shared_ptr<Device> device, size_t buffers) : stream_(device) {
+    for (Slot& slot : std::span(slots_).first(buffers)) {
       try {
         void* memory = device->allocate_pinned(kBufferBytes, "the upload of weights");
         slot.memory = {memory, ReleasePinned{device}};
@@ -169,8 +169,10 @@ void Uploader::upload(Address to, const void* from, size_t bytes) {
   });
 }
 
-std::unique_ptr<Uploader> Uploader::make(std::shared_ptr<Device> device) {
-  return std::make_unique<PinnedRing>(std::move(device));
+std::unique_ptr<Uploader> Uploader::make(std::shared_ptr<Device> device, size_t bytes) {
+  constexpr size_t kUsesOfABuffer = 4;  // at least
+  const size_t buffers = std::clamp<size_t>(bytes / kBufferBytes / kUsesOfABuffer, 1, kBuffers);
+  return std::make_unique<PinnedRing>(std::move(device), buffers);
 }
 
 }  // namespace tenon::device

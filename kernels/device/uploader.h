@@ -2,6 +2,7 @@
 // the host.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,7 +17,8 @@ class Uploader {
   // threads.
   using MakePiece = std::function<void(int64_t first, std::span<std::byte> out)>;
 
-  static std::unique_ptr<Uploader> make(std::shared_ptr<Device> device);
+  // `bytes`: about as many as will be uploaded. Pinning memory takes longer than a small upload.
+  static std::unique_ptr<Uploader> make(std::shared_ptr<Device> device, size_t bytes = SIZE_MAX);
   virtual ~Uploader() = default;
 
   struct Transfer {

@@ -83,27 +83,37 @@ std::set<size_t> checked_slots(const Program& program) {
   return slots;
 }
 
+size_t bytes_of(const std::vector<Slot>& slots, const std::vector<bool>& missing) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].kind == Slot::Kind::kConstant && missing[i]) bytes += bytes_of(slots[i]);
+  }
+  return bytes;
+}
+
 // Sends the constants of a program to their places, and lets go of what the host has of them.
 class Sender {
  public:
+  // `missing`: what another session has not brought there.
   Sender(const std::shared_ptr<device::Device>& device, Program& program,
-         const WeightPacking& packing, const std::vector<device::Address>& addresses)
+         const WeightPacking& packing, const std::vector<device::Address>& addresses,
+         const std::vector<bool>& missing)
       : program_(program),
         addresses_(addresses),
+        missing_(missing),
         checked_(checked_slots(program)),
         packs_(packing.target != nullptr),
-        upload_(device) {
+        upload_(device, bytes_of(program.slots, missing)) {
     if (!packs_) return;
     kernels_ = std::async([=, kernels = PackKernels::all_of(program)] {
       return PackKernels(kernels, *device, *packing.target, packing.cache);
     });
   }
 
-  // Pack kernels are compiled while everything else is on its way. `missing`: what another session
-  // has not brought there.
-  void send_all(const std::vector<bool>& missing) {
+  // Pack kernels are compiled while everything else is on its way.
+  void send_all() {
     for_each_constant([&](size_t i, Slot&) {
-      if (!missing[i]) leave_out(i);
+      if (!missing_[i]) leave_out(i);
     });
     reserve_area();
     for_each_constant([&](size_t i, Slot& slot) {
@@ -202,6 +212,7 @@ class Sender {
 
   Program& program_;
   const std::vector<device::Address>& addresses_;
+  const std::vector<bool>& missing_;
   const std::set<size_t> checked_;
   bool packs_;  // by kernels
   WeightUpload upload_;
@@ -252,7 +263,7 @@ DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Prog
   auto checked = std::async([&, check = std::exchange(program.check_weights, {})] {
     if (check) check(missing);
   });
-  Sender(device, program, packing, addresses_).send_all(missing);
+  Sender(device, program, packing, addresses_, missing).send_all();
   checked.get();
 }
 

@@ -107,28 +107,21 @@ bool LaunchDependencies::share_memory(std::span<const Slot> slots, size_t a, siz
   });
 }
 
-// Whether `before` has ended when `launch`, not having waited, uses the slot. It has if it launches
-// no dependents, or if whoever wrote the slot behind it launches none: without that one nobody
-// uses it.
-bool LaunchDependencies::is_ordered(size_t before, size_t launch, const Use& use) const {
-  if (!launches_dependents(before)) return true;
-  for (size_t between = before + 1; between < launch; ++between) {
-    if (launches_dependents(between)) continue;
-    if (std::ranges::any_of(launches_[between].uses, [&](const Use& other) {
-          return other.slot == use.slot && other.writes;
-        })) {
-      return true;
-    }
-  }
-  return false;
+// Writes the slot and launches no dependents: who uses it behind this one finds everything before
+// this one ended, for without it nobody uses the slot.
+bool LaunchDependencies::ends_all_before(size_t launch, size_t slot) const {
+  if (launches_dependents(launch)) return false;
+  return std::ranges::any_of(launches_[launch].uses,
+                             [&](const Use& use) { return use.slot == slot && use.writes; });
 }
 
 Support LaunchDependencies::verify(std::span<const Slot> slots, size_t launch,
                                    const Use& use) const {
   bool is_chained = true;  // whoever ended behind `before` had waited for it
   for (size_t before = launch; before-- > 0;) {
-    const bool has_ended = use.before_wait ? is_ordered(before, launch, use) : is_chained;
+    const bool has_ended = use.before_wait ? !launches_dependents(before) : is_chained;
     is_chained = is_chained && launches_[before].always_waits;
+    if (use.before_wait && ends_all_before(before, use.slot)) break;
     if (has_ended) continue;
     for (const Use& other : launches_[before].uses) {
       if (!use.writes && !other.writes) continue;

@@ -86,7 +86,7 @@ class LaunchDependencies {
 
  private:
   bool share_memory(std::span<const Slot> slots, size_t a, size_t b) const;
-  bool is_ordered(size_t before, size_t launch, const Use& use) const;
+  bool ends_all_before(size_t launch, size_t slot) const;
   Support verify(std::span<const Slot> slots, size_t launch, const Use& use) const;
 
   std::vector<Launch> launches_;

@@ -23,8 +23,8 @@ PackPiece copy_of(const DevicePacking::Source& source) {
 
 }  // namespace
 
-WeightUpload::WeightUpload(std::shared_ptr<device::Device> device)
-    : device_(std::move(device)), uploader_(device::Uploader::make(device_)) {}
+WeightUpload::WeightUpload(std::shared_ptr<device::Device> device, size_t bytes)
+    : device_(std::move(device)), uploader_(device::Uploader::make(device_, bytes)) {}
 
 bool WeightUpload::reserve(size_t bytes) {
   try {

@@ -15,7 +15,8 @@ namespace tenon::kernels {
 
 class WeightUpload {
  public:
-  explicit WeightUpload(std::shared_ptr<device::Device> device);
+  // `bytes`: about as many as will come.
+  WeightUpload(std::shared_ptr<device::Device> device, size_t bytes);
   // Makes the area, before anything is packed: as many bytes as the largest piece has, or more.
   // False where there is no memory for it.
   bool reserve(size_t bytes);
