@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
+#include "product_model.h"
 #include "quantized_weight.h"
 #include "stub_driver.h"
 
@@ -21,13 +22,6 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 const bool stub_is_used = (use_stub_driver("devices 1; arch 9.0"), true);
-
-std::string model_bytes() {
-  Graph graph;
-  graph.input("x", kFloat, {"M", 64}).constant("w", random_floats({64, 32}, 2));
-  graph.node("MatMul", {"x", "w"}, {"h"}).node("Softmax", {"h"}, {"y"});
-  return model(graph.output("y", kFloat, {"M", 32}));
-}
 
 const Tensor& x() {
   static const Tensor* const made = new Tensor(random_floats({7, 64}, 3));
@@ -49,7 +43,7 @@ class ContextSession : public ::testing::TestWithParam<bool> {
   Session write(const Options& options = {}, int gpu = 0) const {
     Options all = options;
     all["claim"] = "all";
-    return Session(model_bytes(), all, settings(true, gpu));
+    return Session(product_model(), all, settings(true, gpu));
   }
   Session open(int gpu = 0) const {
     return Session(read_file(path()), {{"report_file", folder_.path("report.json")}},
@@ -78,7 +72,7 @@ TEST_P(ContextSession, OpensOnTheGpuThatItWasWrittenFor) {
 TEST_P(ContextSession, HoldsSeveralGpusAndOpensWithTheOneThatIsHere) {
   write({{"target_arch", "sm_90a,sm_80"}});
   const Tensor expected =
-      Session(model_bytes(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
+      Session(product_model(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
   EXPECT_EQ(open().run({{"x", x()}}).at(0).bytes, expected.bytes);
 }
 
@@ -87,7 +81,7 @@ TEST_P(ContextSession, OfAnotherGpuIsCompiledAgain) {
   take_log();
   const Session opened = open();
   const Tensor expected =
-      Session(model_bytes(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
+      Session(product_model(), {{"claim", "all"}}, settings(false, 0)).run({{"x", x()}}).at(0);
   const Tensor found = opened.run({{"x", x()}}).at(0);
   for (int64_t i = 0; i < expected.elements(); ++i) {
     ASSERT_NEAR(found.at(static_cast<size_t>(i)), expected.at(static_cast<size_t>(i)), 1e-5);
@@ -143,7 +137,7 @@ TEST_P(ContextSession, ThatIsOnlyCompiledTouchesNoDevice) {
   Settings only = settings(true, 0);
   only.entries.emplace_back("session.compile_only", "1");
   const long modules = stub_calls("cuModuleLoadDataEx"), memory = stub_calls("cuMemAlloc_v2");
-  const Session session(model_bytes(), {{"claim", "all"}}, only);
+  const Session session(product_model(), {{"claim", "all"}}, only);
   EXPECT_EQ(stub_calls("cuModuleLoadDataEx"), modules);
   EXPECT_EQ(stub_calls("cuMemAlloc_v2"), memory);
   // Newer runtimes refuse by themselves.
@@ -169,10 +163,10 @@ TEST_P(ContextSession, OfAnotherFormIsRefused) {
 }
 
 TEST_P(ContextSession, WritesNothingWhereNobodyAsked) {
-  const Session plain(model_bytes(), {{"claim", "all"}}, settings(false, 0));
+  const Session plain(product_model(), {{"claim", "all"}}, settings(false, 0));
   EXPECT_FALSE(fs::exists(path()));
   EXPECT_THAT(error_of([&] {
-                Session(model_bytes(), {{"target_arch", "sm_90a,sm_80"}}, settings(false, 0));
+                Session(product_model(), {{"target_arch", "sm_90a,sm_80"}}, settings(false, 0));
               }),
               HasSubstr("a session compiles for one"));
 }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
+#include "product_model.h"
 #include "quantized_weight.h"
 #include "stub_driver.h"
 
@@ -31,19 +32,12 @@ constexpr Settings kOnGpu{.cpu_fallback = false, .log_level = ORT_LOGGING_LEVEL_
 
 const bool stub_is_used = (use_stub_driver("devices 1; arch 9.0"), true);
 
-std::string model_bytes() {
-  Graph graph;
-  graph.input("x", kFloat, {"M", 64}).constant("w", random_floats({64, 32}, 2));
-  graph.node("MatMul", {"x", "w"}, {"h"}).node("Softmax", {"h"}, {"y"});
-  return model(graph.output("y", kFloat, {"M", 32}));
-}
-
 // Runs a model on the stub and compares with the CPU; leaves the report.
 TEST(DISABLED_KernelCacheSession, Child) {
   const Options options = {{"cache_dir", std::getenv(kFolder)},
                            {"report_file", std::getenv(kReport)}};
-  const Session gpu(model_bytes(), options, kOnGpu);
-  const Session cpu(model_bytes(), {{"claim", "all"}});
+  const Session gpu(product_model(), options, kOnGpu);
+  const Session cpu(product_model(), {{"claim", "all"}});
   const Tensor x = random_floats({7, 64}, 3);
   const Tensor actual = gpu.run({{"x", x}}).at(0), expected = cpu.run({{"x", x}}).at(0);
   for (int64_t i = 0; i < expected.elements(); ++i) {
@@ -136,7 +130,7 @@ TEST_F(KernelCacheSession, DamagedEntriesAreCompiledAnewWithTheReason) {
 TEST_F(KernelCacheSession, AFolderThatIsRefusedIsWarnedOfAndTheSessionRuns) {
   const auto refused = [&](const std::string& folder) {
     take_log();
-    const Session session(model_bytes(), {{"cache_dir", folder}}, kOnGpu);
+    const Session session(product_model(), {{"cache_dir", folder}}, kOnGpu);
     const Tensor x = random_floats({3, 64}, 3);
     EXPECT_EQ(session.run({{"x", x}}).at(0).dims, (std::vector<int64_t>{3, 32}));
     return take_log();
@@ -155,14 +149,14 @@ TEST_F(KernelCacheSession, IsOffUnlessGiven) {
   for (const Options& options : {Options{}, Options{{"cache_dir", ""}}}) {
     Options reported = options;
     reported["report_file"] = folder_.path("report.json");
-    const Session session(model_bytes(), reported, kOnGpu);
+    const Session session(product_model(), reported, kOnGpu);
     EXPECT_TRUE(Json::parse(read_file(folder_.path("report.json"))).at("cache").is_null());
   }
 }
 
 TEST_F(KernelCacheSession, HostCodeIsNotKept) {
   take_log();
-  const Session session(model_bytes(), {{"claim", "all"}, {"cache_dir", cache_}},
+  const Session session(product_model(), {{"claim", "all"}, {"cache_dir", cache_}},
                         {.log_level = ORT_LOGGING_LEVEL_WARNING});
   EXPECT_THAT(take_log(), Contains(HasSubstr("cache_dir")));
   EXPECT_FALSE(fs::exists(cache_));
