@@ -16,8 +16,8 @@
 #include "codegen/tile/verify.h"
 #include "kernels/check_program.h"
 #include "kernels/compile_launches.h"
+#include "kernels/device/assembler.h"
 #include "kernels/device/driver.h"
-#include "kernels/device/linker.h"
 #include "kernels/program_bytes.h"
 #include "kernels/saved_form.h"
 #include "kernels/saved_target.h"
@@ -31,7 +31,6 @@ constexpr int kNewestCuda = 13;  // where no driver says what it takes
 struct SavedCode {
   codegen::GpuCode code;
   bool has_machine_code = false;
-  bool wants_it = false;  // nvJitLink was not there
 };
 
 int newest_cuda() {
@@ -39,23 +38,13 @@ int newest_cuda() {
   return answer.support ? answer.version / 1000 : kNewestCuda;
 }
 
-// Kernels that only the driver should assemble have none.
 SavedCode assemble(const codegen::GpuCode& code, const codegen::GpuTarget& target,
                    DiskCache* cache) {
   SavedCode saved{code};
-  if (device::deals_registers(code.ptx)) return saved;
-  const device::LinkerAnswer& answer = device::linker(newest_cuda());
-  saved.wants_it = !answer.support;
-  if (!answer.support) return saved;
-  try {
-    const auto made =
-        device::link_once(answer, device::content_of(code), code.ptx, target.arch, cache);
-    if (device::runs_products_in_turn(*made)) return saved;
-    saved.code.machine_code = made->bytes;
-    saved.has_machine_code = true;
-  } catch (const UserError&) {
-    saved.wants_it = true;  // it does not know the architecture: the driver will
-  }
+  const auto made =
+      device::assemble(code, device::content_of(code), target.arch, newest_cuda(), cache).code;
+  saved.has_machine_code = made != nullptr;
+  if (made) saved.code.machine_code = made->bytes;
   return saved;
 }
 
@@ -115,7 +104,6 @@ class ProgramSaver {
     writer.list(all, [&](const SavedCode& saved) {
       writer.text(codegen::to_bytes(saved.code));
       writer.text(saved.code.machine_code);
-      writer.flag(saved.wants_it);
       target_.machine_code += saved.has_machine_code ? 1 : 0;
       target_.shared_bytes = std::max(target_.shared_bytes, saved.code.shared_bytes);
     });
@@ -339,7 +327,7 @@ class ProgramOpener {
       if (!code.machine_code.empty() && !code.machine_code.starts_with(kElf)) {
         throw UserError("machine code is something else");
       }
-      without += reader.flag() ? 1 : 0;
+      without += code.machine_code.empty() ? 1 : 0;
       return std::make_shared<const codegen::GpuCode>(std::move(code));
     });
     reader.end();
@@ -349,8 +337,8 @@ class ProgramOpener {
     });
     if (without == 0) return {};
     return fmt::format(
-        "machine code of {} kernels was made again from their PTX, for nvJitLink made none when "
-        "the context was written",
+        "machine code of {} kernels was made again from their PTX, for nvJitLink or NVRTC was not "
+        "there when the context was written",
         without);
   }
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "kernels/device/assembler.h"
 #include "kernels/device/bytes_text.h"
-#include "kernels/device/linker.h"
 #include "kernels/device/tensor_map.h"
 
 namespace tenon::device {
@@ -229,9 +229,8 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   std::shared_ptr<const LoadedKernel> load_anew(const codegen::GpuCode& code, const Digest& content,
                                                 DiskCache* cache);
   ModuleHandle load_module(const codegen::GpuCode& code, const Digest& content, DiskCache* cache);
-  ModuleHandle load_text(const codegen::GpuCode& code, std::string_view linker_said);
+  ModuleHandle load_text(const codegen::GpuCode& code, std::string_view assembler_said);
   ModuleHandle load_saved(const codegen::GpuCode& code);
-  ModuleHandle load_whole_program(const codegen::GpuCode& code);
 
   void remember_loss(Result result, std::string_view what) {
     const std::string cause =
@@ -345,21 +344,9 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
   const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
   if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
   if (ModuleHandle module = load_saved(code)) return module;
-  const bool is_whole = deals_registers(code.ptx);
-  if (is_whole) {
-    if (ModuleHandle module = load_whole_program(code)) return module;
-  }
-  const LinkerAnswer& answer = linker(driver_version_ / 1000);
-  if (!answer.support) return load_text(code, answer.support.reason);
-  std::shared_ptr<const MachineCode> machine_code;
-  try {
-    machine_code = link_once(answer, content, code.ptx, description_.arch, cache);
-  } catch (const UserError& error) {
-    return load_text(code, error.what());
-  }
-  if (runs_products_in_turn(*machine_code) && !is_whole) {
-    if (ModuleHandle module = load_whole_program(code)) return module;
-  }
+  const auto [machine_code, why] =
+      assemble(code, content, description_.arch, driver_version_ / 1000, cache);
+  if (!machine_code) return load_text(code, why);
   ModuleHandle module = nullptr;
   const Result result =
       driver_->module_load(&module, machine_code->bytes.data(), 0, nullptr, nullptr);
@@ -379,15 +366,8 @@ ModuleHandle OpenDevice::load_saved(const codegen::GpuCode& code) {
   return result == kSuccess ? module : nullptr;
 }
 
-// The driver knows that nothing follows, but compiles one kernel at a time. Null where it refuses.
-ModuleHandle OpenDevice::load_whole_program(const codegen::GpuCode& code) {
-  ModuleHandle module = nullptr;
-  const Result result = driver_->module_load(&module, code.ptx.c_str(), 0, nullptr, nullptr);
-  if (is_lost(result) || result == kOutOfMemory) check(result, "load a kernel");
-  return result == kSuccess ? module : nullptr;
-}
-
-ModuleHandle OpenDevice::load_text(const codegen::GpuCode& code, std::string_view linker_said) {
+// The driver knows that nothing follows, but compiles one kernel at a time.
+ModuleHandle OpenDevice::load_text(const codegen::GpuCode& code, std::string_view assembler_said) {
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
   std::array<char, 8192> log{};
   int keys[] = {kErrorLog, kErrorLogBytes};
@@ -397,7 +377,7 @@ ModuleHandle OpenDevice::load_text(const codegen::GpuCode& code, std::string_vie
   if (result != kSuccess) {
     std::string what = fmt::format("load kernel '{}'", code.entry);
     if (log[0] != 0) what += fmt::format("; the driver's compiler says: {}", log.data());
-    if (!linker_said.empty()) what += fmt::format("; before that: {}", linker_said);
+    if (!assembler_said.empty()) what += fmt::format("; before that: {}", assembler_said);
     check(result, what);
   }
   return module;

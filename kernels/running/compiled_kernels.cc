@@ -10,7 +10,7 @@
 #include "codegen/estimate.h"
 #include "codegen/gpu_code_bytes.h"
 #include "kernels/device/kernel_cache.h"
-#include "kernels/device/linker.h"
+#include "kernels/device/assembler.h"
 
 namespace tenon::kernels {
 namespace {
@@ -66,7 +66,7 @@ Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& 
 Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Digest& content,
                                        const codegen::HostTarget& target,
                                        const codegen::StageSink& sink) {
-  constexpr size_t kLinkedBytes = 128 << 10;  // about: code, and what the linker keeps with it
+  constexpr size_t kLinkedBytes = 128 << 10;  // about: code, and what the assembler keeps with it
   const std::string key = fmt::format("{} {}", hex(content), target.text());
   return compile_once<HostKernel>(key, static_cast<bool>(sink), [&] {
     auto code = codegen::compile_host({&kernel, 1}, target, sink);

@@ -25,6 +25,10 @@ _FEATURES = {
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
 }
 _OLDEST_DRIVER = 12000  # CUDA 12.0
+_ASSEMBLERS = (  # what it is called, its library, where it comes from
+    ("nvJitLink", "nvJitLink", "nvidia-nvjitlink"),
+    ("NVRTC", "nvrtc", "nvidia-cuda-nvrtc"),
+)
 _TOOLS = {
     "onnx": "quantize, explain drawings, demo",
     "ml_dtypes": "4-bit and 8-bit tensors",
@@ -94,12 +98,15 @@ def _gpu() -> list[Check]:
     checks = [Check("NVIDIA driver", "ok", found)]
     checks += [Check(f"GPU {number}", "ok", name) for number, name in enumerate(driver.gpus)]
     major = driver.version // 1000
-    path = cuda.find_library("nvJitLink", tuple(str(v) for v in range(major, 11, -1)))
-    advice = "kernels are compiled by the driver, which takes longer: pip install nvidia-nvjitlink"
-    checks.append(
-        Check("nvJitLink", "ok", path) if path else Check("nvJitLink", "note", "not found", advice)
-    )
-    return checks
+    return checks + [_assembler(*names, major) for names in _ASSEMBLERS]
+
+
+def _assembler(name: str, library: str, package: str, newest: int) -> Check:
+    path = cuda.find_library(library, tuple(str(v) for v in range(newest, 11, -1)))
+    if path:
+        return Check(name, "ok", path)
+    advice = f"the driver assembles kernels instead, which takes longer: pip install {package}"
+    return Check(name, "note", "not found", advice)
 
 
 def _kernel_cache() -> Check:

@@ -1,4 +1,4 @@
-// Kernels that outlive the process: compiled and linked once, read from a folder after that.
+// Kernels that outlive the process: compiled and assembled once, read from a folder after that.
 #include "kernels/device/kernel_cache.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include "base/content_cache.h"
 #include "codegen/gpu_code_bytes.h"
 #include "codegen/tile/text.h"
-#include "kernels/device/linker.h"
+#include "kernels/device/assembler.h"
 #include "kernels/running/compiled_kernels.h"
 #include "tests/kernels/running/add_kernel.h"
 #include "tests/kernels/running/allocation_count.h"
@@ -29,10 +29,10 @@ using test::add_to_all;
 
 constexpr int kThreads = 64;
 
-struct CountingLinker : device::Linker {
-  mutable int links = 0;
-  device::MachineCode link(std::string_view ptx, std::string_view arch) const override {
-    ++links;
+struct CountingAssembler : device::Assembler {
+  mutable int calls = 0;
+  device::MachineCode assemble(std::string_view ptx, std::string_view arch) const override {
+    ++calls;
     return {std::string(ptx) + std::string(arch), "remarks"};
   }
 };
@@ -63,9 +63,9 @@ class KernelCacheTest : public ::testing::Test {
     return compile_gpu_once(kernel, codegen::content_of(kernel), threads, target, sink,
                             cache_.get());
   }
-  std::string linked(const device::LinkerAnswer& answer, const std::string& ptx,
-                     const std::string& arch = "sm_80") const {
-    const auto code = device::link_once(answer, sha256(ptx), ptx, arch, cache_.get());
+  std::string assembled(const device::AssemblerAnswer& answer, const std::string& ptx,
+                        const std::string& arch = "sm_80") const {
+    const auto code = device::assemble_once(answer, sha256(ptx), ptx, arch, cache_.get());
     return code->bytes + "|" + code->remarks;
   }
   std::vector<fs::path> entries() const {
@@ -202,33 +202,33 @@ TEST_F(KernelCacheTest, AFolderThatIsRefusedCostsAWarningOnly) {
   EXPECT_THAT(entries(), IsEmpty());
 }
 
-TEST_F(KernelCacheTest, AnotherProcessNeedsNoLinker) {
-  const CountingLinker linker;
-  const device::LinkerAnswer answer{Support::yes(), &linker, "path", "build 1"};
-  in_new_process([&] { EXPECT_EQ(linked(answer, "a"), "asm_80|remarks"); });
-  const auto warm = in_new_process([&] { EXPECT_EQ(linked(answer, "a"), "asm_80|remarks"); });
-  EXPECT_EQ(linker.links, 1);
+TEST_F(KernelCacheTest, AnotherProcessNeedsNoAssembler) {
+  const CountingAssembler assembler;
+  const device::AssemblerAnswer answer{Support::yes(), &assembler, "path", "build 1"};
+  in_new_process([&] { EXPECT_EQ(assembled(answer, "a"), "asm_80|remarks"); });
+  const auto warm = in_new_process([&] { EXPECT_EQ(assembled(answer, "a"), "asm_80|remarks"); });
+  EXPECT_EQ(assembler.calls, 1);
   EXPECT_EQ(warm->counts().at("cubin").hits, 1);
-  // Another text, another GPU, another linker.
-  device::LinkerAnswer newer = answer;
+  // Another text, another GPU, another assembler.
+  device::AssemblerAnswer newer = answer;
   newer.build = "build 2";
   in_new_process([&] {
-    linked(answer, "b");
-    linked(answer, "a", "sm_90a");
-    linked(newer, "b");
+    assembled(answer, "b");
+    assembled(answer, "a", "sm_90a");
+    assembled(newer, "b");
   });
-  EXPECT_EQ(linker.links, 3);
+  EXPECT_EQ(assembler.calls, 3);
 }
 
-TEST_F(KernelCacheTest, ADamagedCubinIsLinkedAnew) {
-  const CountingLinker linker;
-  const device::LinkerAnswer answer{Support::yes(), &linker, "path", "build 1"};
-  in_new_process([&] { linked(answer, "a"); });
+TEST_F(KernelCacheTest, ADamagedCubinIsAssembledAnew) {
+  const CountingAssembler assembler;
+  const device::AssemblerAnswer answer{Support::yes(), &assembler, "path", "build 1"};
+  in_new_process([&] { assembled(answer, "a"); });
   std::fstream(entries().at(0), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(-1, std::ios::end)
       .put('!');
-  const auto cache = in_new_process([&] { EXPECT_EQ(linked(answer, "a"), "asm_80|remarks"); });
-  EXPECT_EQ(linker.links, 2);
+  const auto cache = in_new_process([&] { EXPECT_EQ(assembled(answer, "a"), "asm_80|remarks"); });
+  EXPECT_EQ(assembler.calls, 2);
   EXPECT_THAT(cache->problems(), ElementsAre(HasSubstr("SHA-256")));
 }
 

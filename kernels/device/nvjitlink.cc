@@ -1,28 +1,19 @@
-#include "kernels/device/linker.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "base/build_id.h"
-#include "base/byte_form.h"
-#include "base/content_cache.h"
 #include "base/error.h"
-#include "codegen/compile.h"
-#include "kernels/device/kernel_cache.h"
+#include "kernels/device/assembler.h"
 #include "kernels/device/specs.h"
 #include "kernels/device/vendor_library.h"
 
 namespace tenon::device {
 namespace {
 
-constexpr int kOldestMajor = 12;
 constexpr int kPtxInput = 2;
 
 using LinkHandle = struct OpaqueLink*;
@@ -46,11 +37,11 @@ struct LinkFunctions {
 #undef TENON_DECLARE
 };
 
-class NvJitLink : public Linker {
+class NvJitLink : public Assembler {
  public:
   explicit NvJitLink(const LinkFunctions& functions) : functions_(functions) {}
 
-  MachineCode link(std::string_view ptx, std::string_view arch) const override {
+  MachineCode assemble(std::string_view ptx, std::string_view arch) const override {
     // Some names that are none, nvJitLink 13.0 answers with exit(): it is never asked about those.
     if (std::ranges::find(specs(), arch, &Spec::arch) == specs().end()) {
       throw UserError(fmt::format("no GPU architecture '{}' is known", arch));
@@ -106,75 +97,23 @@ std::string fill(const VendorLibrary& library, LinkFunctions& functions) {
   return {};
 }
 
-std::string to_bytes(const MachineCode& code) {
-  ByteWriter writer;
-  writer.text(code.remarks);
-  writer.bytes(code.bytes);
-  return writer.take();
-}
-
-MachineCode from_bytes(std::string_view bytes) {
-  ByteReader reader(bytes);
-  MachineCode code;
-  code.remarks = reader.text();
-  code.bytes = reader.bytes(reader.left());
-  return code;
-}
-
-LinkerAnswer load(int newest_major) {
-  std::vector<std::string> names;
-  for (int major = newest_major; major >= kOldestMajor; --major) {
-    names.push_back(fmt::format("libnvJitLink.so.{}", major));
-  }
+AssemblerAnswer load(int newest_major) {
   LinkFunctions functions;
   const VendorAnswer answer =
-      open_vendor_library(vendor_library_paths(names),
+      open_vendor_library(vendor_library_paths(names_of_majors("libnvJitLink.so", newest_major)),
                           [&](const VendorLibrary& library) { return fill(library, functions); });
   if (answer.library) {
     return {Support::yes(), new NvJitLink(functions), answer.library->path(),
             build_id(reinterpret_cast<const void*>(functions.create))};
   }
   return {Support::no(fmt::format(
-              "nvJitLink is not installed ({}); the driver compiles kernels instead, which takes "
-              "longer. pip install nvidia-nvjitlink",
-              answer.why)),
-          nullptr,
-          {},
-          {}};
+      "nvJitLink is not installed ({}); the driver compiles kernels instead, which takes "
+      "longer. pip install nvidia-nvjitlink",
+      answer.why))};
 }
 
 }  // namespace
 
-bool deals_registers(std::string_view ptx) { return ptx.find("setmaxnreg") != ptx.npos; }
-
-bool runs_products_in_turn(const MachineCode& code) {
-  return code.remarks.find("Performance Loss") != std::string::npos;
-}
-
-Digest content_of(const codegen::GpuCode& code) { return sha256(code.entry + '\n' + code.ptx); }
-
-const LinkerAnswer& linker(int newest_major) {
-  static auto* const mutex = new std::mutex;
-  static auto* const answers = new std::map<int, LinkerAnswer>;
-  const std::lock_guard lock(*mutex);
-  const auto [entry, is_new] = answers->try_emplace(newest_major);
-  if (is_new) entry->second = load(newest_major);
-  return entry->second;
-}
-
-std::shared_ptr<const MachineCode> link_once(const LinkerAnswer& answer, const Digest& content,
-                                             std::string_view ptx, const std::string& arch,
-                                             DiskCache* cache) {
-  const Digest key = sha256(fmt::format("{} {} {}", hex(content), arch, answer.path));
-  return process_cache<MachineCode>().get(key, [&] {
-    const Digest on_disk = sha256(fmt::format("machine code, form 1\n{}\n{}\n{}\n-arch={}",
-                                              compiler_build(), hex(content), answer.build, arch));
-    auto code = std::make_shared<const MachineCode>(
-        read_or_make(cache, "cubin", on_disk, from_bytes, to_bytes,
-                     [&] { return answer.linker->link(ptx, arch); }));
-    const size_t bytes = code->bytes.size();
-    return std::pair{std::move(code), bytes};
-  });
-}
+const AssemblerAnswer& nvjitlink(int newest_major) { return loaded_once(load, newest_major); }
 
 }  // namespace tenon::device
