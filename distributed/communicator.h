@@ -1,0 +1,127 @@
+// Ranks that exchange tensors. One interface for all engines: NCCL and NVSHMEM between GPUs, Gloo
+// between host processes, loopback between threads of one process.
+//
+// Every rank of a communicator calls the same functions in the same order with the same sizes. What
+// goes wrong is a CollectiveError on every rank that notices; after that the communicator is only
+// good to be destroyed, and a new one can be made in the same process.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/support.h"
+#include "distributed/reduction.h"
+
+namespace tenon::distributed {
+
+// A peer is gone, late, or does something else. The message names the collective and the ranks.
+class CollectiveError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// One call, as messages and reports name it: "all_reduce #12 of f16[4096] (sum)".
+struct CollectiveCall {
+  std::string op;        // "all_reduce"
+  int64_t number = 0;    // the how manieth of its communicator, from 1
+  int64_t elements = 0;  // of the input
+  DType dtype = DType::kUndefined;
+  std::string detail;  // "sum", "root 2"; may be empty
+  std::string text() const;
+};
+
+class Communicator {
+ public:
+  struct Settings {
+    std::chrono::milliseconds deadline{60'000};  // of every wait
+  };
+
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  virtual std::string engine() const = 0;  // "loopback", "nccl 2.28.9"
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // What the engine refuses of what reduction.h allows.
+  virtual Support supports(DType, Reduction) const { return Support::yes(); }
+
+  // `stream`: device::StreamHandle, on which the work is put; null on the host, where it is done
+  // when the call returns. `in` and `out` may be the same memory in all_reduce and broadcast, in
+  // the others where in is the rank's own part of out (all_gather) or out that of in
+  // (reduce_scatter). All counts are elements.
+  void all_reduce(const void* in, void* out, int64_t count, DType dtype, Reduction reduction,
+                  void* stream);
+  // Rank r brings counts[r]; out holds all, in the order of ranks.
+  void all_gather(const void* in, void* out, std::span<const int64_t> counts, DType dtype,
+                  void* stream);
+  // in holds all parts, in the order of ranks; rank r gets the sum of the r-th, counts[r].
+  void reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType dtype,
+                      Reduction reduction, void* stream);
+  void broadcast(const void* in, void* out, int64_t count, DType dtype, int root, void* stream);
+  // The r-th part of in goes to rank r, and the part at r of out comes from it; each has `count`.
+  void all_to_all(const void* in, void* out, int64_t count, DType dtype, void* stream);
+  // Pairs of source and target, each rank at most once on either side; who has no source gets
+  // zeros.
+  void permute(const void* in, void* out, int64_t count, DType dtype,
+               std::span<const std::pair<int, int>> pairs, void* stream);
+  void send(const void* in, int64_t count, DType dtype, int to, void* stream);
+  void receive(void* out, int64_t count, DType dtype, int from, void* stream);
+  void barrier(void* stream);
+
+  // A communicator of some of these ranks, who are numbered by their place in their group. All
+  // ranks call it with the same groups, which do not overlap; null for who is in none.
+  std::unique_ptr<Communicator> split(std::span<const std::vector<int>> groups);
+
+  // Ends what waits inside of this rank's calls, from another thread: they throw a CollectiveError
+  // with this reason.
+  virtual void abort(const std::string& reason) = 0;
+
+  // For messages: what this rank did last, and what it is in.
+  struct Progress {
+    CollectiveCall last_finished, first_unfinished;  // number 0: none
+  };
+  Progress progress() const;
+
+ protected:
+  Communicator(int rank, int size, Settings settings);
+  const Settings& settings() const { return settings_; }
+
+  // As above, with arguments that have been checked and are not empty.
+  virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,
+                             Reduction reduction, void* stream) = 0;
+  virtual void do_all_gather(const void* in, void* out, std::span<const int64_t> counts,
+                             DType dtype, void* stream) = 0;
+  virtual void do_reduce_scatter(const void* in, void* out, std::span<const int64_t> counts,
+                                 DType dtype, Reduction reduction, void* stream) = 0;
+  virtual void do_broadcast(const void* in, void* out, int64_t count, DType dtype, int root,
+                            void* stream) = 0;
+  virtual void do_all_to_all(const void* in, void* out, int64_t count, DType dtype,
+                             void* stream) = 0;
+  virtual void do_permute(const void* in, void* out, int64_t count, DType dtype,
+                          std::span<const std::pair<int, int>> pairs, void* stream) = 0;
+  virtual void do_send(const void* in, int64_t count, DType dtype, int to, void* stream) = 0;
+  virtual void do_receive(void* out, int64_t count, DType dtype, int from, void* stream) = 0;
+  virtual void do_barrier(void* stream) = 0;
+  // `group`: the one that this rank is in, by its number; null: in none.
+  virtual std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
+                                                 const std::vector<int>* group) = 0;
+
+ private:
+  void call(CollectiveCall call, const std::function<void()>& work);
+
+  const int rank_, size_;
+  const Settings settings_;
+  struct Record;
+  std::unique_ptr<Record> record_;
+};
+
+}  // namespace tenon::distributed
