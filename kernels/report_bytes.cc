@@ -5,7 +5,7 @@
 namespace tenon::kernels {
 namespace {
 
-constexpr Skeleton kLastSkeleton = Skeleton::kHostAttention;
+constexpr Skeleton kLastSkeleton = Skeleton::kLibrary;
 constexpr Knob kLastKnob = Knob::kKvCodes;
 
 void write(const PlannedKernel& kernel, SavedWriter& writer) {

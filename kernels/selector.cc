@@ -5,10 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/refusal.h"
+#include "kernels/collectives.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/paged.h"
@@ -48,10 +50,16 @@ std::array<Table, 3> gpu_tables() {
 }
 
 // These ask the settings themselves: only the order of their loops differs.
-std::array<Table, 9> shared_tables() {
+std::array<Table, 15> shared_tables() {
   return {{
       {ir::kLoop, loop_candidates()},
       {ir::kPagedAttention, paged_attention_candidates()},
+      {ir::kAllGather, collective_candidates()},
+      {ir::kAllReduce, collective_candidates()},
+      {ir::kAllToAll, collective_candidates()},
+      {ir::kBroadcast, collective_candidates()},
+      {ir::kPermute, collective_candidates()},
+      {ir::kReduceScatter, collective_candidates()},
       {"Concat", concat_candidates()},
       {"CumSum", cum_sum_candidates()},
       {"GatherElements", gather_elements_candidates()},

@@ -34,11 +34,16 @@ constexpr std::string_view kIdentityModel =
     "B\002\020\015"sv;                                                // opset 13
 
 // How a dim of an output follows from the first input's.
-enum class OutputShape { kSame, kBlocks /* last dim divided by block_size */ };
+enum class OutputShape {
+  kSame,
+  kBlocks,    // last dim divided by block_size
+  kGathered,  // dim `axis` times group_size
+};
 
 struct Output {
   Type type;  // kAny: the type that attribute `output_dtype` names, f32 without it
   OutputShape shape;
+  bool as_input = false;  // instead: the type of the first input
 };
 
 struct Schema {
@@ -67,6 +72,15 @@ std::vector<Schema> trt_schemas() {
     rows.push_back({"TRT_MXFP8DequantizeLinear", {kFp8, scale}, {{kAny, OutputShape::kSame}}});
   }
   return rows;
+}
+
+// ONNX Runtime's own, which it only knows where it was built with NCCL.
+std::vector<Schema> collective_schemas() {
+  return {
+      {"AllReduce", {kAny}, {{kAny, OutputShape::kSame, true}}},
+      {"AllGather", {kAny}, {{kAny, OutputShape::kGathered, true}}},
+      {"AllToAll", {kAny}, {{kAny, OutputShape::kSame, true}}},
+  };
 }
 
 const OrtApi& api() { return *runtime().api; }
@@ -110,6 +124,16 @@ Type output_dtype(int64_t onnx_type) {
   }
 }
 
+void gather(const OrtShapeInferContext& context, std::vector<int64_t>& dims,
+            std::vector<const char*>& names) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  const int64_t axis = attribute(context, "axis", 1), ranks = attribute(context, "group_size", 1);
+  const int64_t at = axis < 0 ? axis + rank : axis;
+  if (at < 0 || at >= rank) return;
+  if (dims[at] >= 0) dims[at] *= std::max<int64_t>(1, ranks);
+  if (ranks != 1) names[at] = "";
+}
+
 }  // namespace
 
 void CustomOp::infer(OrtShapeInferContext& context) const {
@@ -125,6 +149,8 @@ void CustomOp::infer(OrtShapeInferContext& context) const {
   }
   const int64_t block = attribute(context, "block_size", 0);
   const Type wanted = output_dtype(attribute(context, "output_dtype", 1));
+  Type first = kFloat;
+  check(api().GetTensorElementType(input, &first));
   for (size_t i = 0; i < schema.outputs.size(); ++i) {
     std::vector<int64_t> out_dims = dims;
     std::vector<const char*> out_names = names;
@@ -132,12 +158,14 @@ void CustomOp::infer(OrtShapeInferContext& context) const {
       if (out_dims.back() >= 0) out_dims.back() = (out_dims.back() + block - 1) / block;
       out_names.back() = "";
     }
+    if (schema.outputs[i].shape == OutputShape::kGathered) gather(context, out_dims, out_names);
     OrtTensorTypeAndShapeInfo* info = nullptr;
     check(api().CreateTensorTypeAndShapeInfo(&info));
     const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
         info, [](OrtTensorTypeAndShapeInfo* p) { api().ReleaseTensorTypeAndShapeInfo(p); });
-    check(api().SetTensorElementType(
-        info, schema.outputs[i].type == kAny ? wanted : schema.outputs[i].type));
+    const Output& output = schema.outputs[i];
+    const Type type = output.as_input ? first : output.type == kAny ? wanted : output.type;
+    check(api().SetTensorElementType(info, type));
     if (rank > 0) {
       check(api().SetDimensions(info, out_dims.data(), rank));
       check(api().SetSymbolicDimensions(info, out_names.data(), rank));
@@ -170,8 +198,8 @@ void CustomOp::fill_callbacks() {
   };
   KernelComputeV2 = [](void*, OrtKernelContext*) -> OrtStatus* {
     return make_status(ORT_NOT_IMPLEMENTED,
-                       "a trt:: op runs only as part of a Tenon partition; `tenon explain` tells "
-                       "why this node was not claimed");
+                       "this op runs only as part of a Tenon partition; `tenon explain` tells why "
+                       "the node was not claimed");
   };
   KernelDestroy = [](void*) {};
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatus* {
@@ -180,12 +208,15 @@ void CustomOp::fill_callbacks() {
 }
 
 CustomOps::CustomOps() {
-  OrtCustomOpDomain* domain = nullptr;
-  check(api().CreateCustomOpDomain("trt", &domain));
-  domains_.push_back(domain);
-  for (Schema& row : trt_schemas()) {
-    ops_.push_back(std::make_unique<CustomOp>(std::move(row)));
-    check(api().CustomOpDomain_Add(domain, ops_.back().get()));
+  for (auto& [name, schemas] :
+       {std::pair{"trt", trt_schemas()}, {"com.microsoft", collective_schemas()}}) {
+    OrtCustomOpDomain* domain = nullptr;
+    check(api().CreateCustomOpDomain(name, &domain));
+    domains_.push_back(domain);
+    for (const Schema& row : schemas) {
+      ops_.push_back(std::make_unique<CustomOp>(row));
+      check(api().CustomOpDomain_Add(domain, ops_.back().get()));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
-// Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`), registered with
-// typed outputs so that such models load. They are placeholders for nodes that get claimed: a
-// session in which one is left out fails to load, after a warning with the reason.
+// Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`, collectives of
+// `com.microsoft`), registered with typed outputs so that such models load. They are placeholders
+// for nodes that get claimed: a session in which one is left out fails to load, after a warning
+// with the reason.
 #pragma once
 
 #include <onnxruntime_c_api.h>

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/convert.h"
 #include "base/error.h"
+#include "graph_partitioner/ir/collectives.h"
 
 namespace tenon::ir {
 
@@ -267,7 +268,9 @@ int Graph::remove_dead_nodes() {
   std::vector<NodeId> kept;
   for (auto place = order_.rbegin(); place != order_.rend(); ++place) {
     const Node& candidate = nodes_[*place];
-    const bool live = std::any_of(candidate.outputs.begin(), candidate.outputs.end(),
+    // Other ranks wait for a collective, whoever reads its result.
+    const bool live = is_collective(candidate) || is_imported_collective(candidate) ||
+                      std::any_of(candidate.outputs.begin(), candidate.outputs.end(),
                                   [&](ValueId id) { return id != kNoValue && used[id]; });
     if (!live) {
       for (ValueId output : candidate.outputs) {

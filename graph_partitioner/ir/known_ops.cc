@@ -204,6 +204,9 @@ constexpr auto kOps = std::to_array<KnownOp>({
     {"com.microsoft::MatMulNBits", 6, 1, "K N accuracy_level bits block_size weight_prepacked"},
     {"com.microsoft::MultiHeadAttention", 10, 4,
      "mask_filter_value num_heads scale unidirectional"},
+    {"com.microsoft::AllGather", 1, 1, "axis group_size"},
+    {"com.microsoft::AllReduce", 1, 1, ""},
+    {"com.microsoft::AllToAll", 1, 1, "group_size"},
     {"com.microsoft::PagedAttention", 17, 3,
      "do_rotary is_causal k_cache_dtype k_quant_type kv_cache_layout kv_num_heads "
      "local_window_size num_heads qk_norm_epsilon rotary_interleaved rotary_offset scale softcap "

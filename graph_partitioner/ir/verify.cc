@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 
 namespace tenon::ir {
@@ -143,6 +144,14 @@ class Order {
     if (!std::is_sorted(node.sources.begin(), node.sources.end()) ||
         std::adjacent_find(node.sources.begin(), node.sources.end()) != node.sources.end()) {
       return Support::no(fmt::format("{}: sources must be sorted and unique", describe(node)));
+    }
+    if (is_collective(node)) {
+      if (Support numbers = check(Collective::from(node)); !numbers) {
+        return Support::no(fmt::format("{}: {}", describe(node), numbers.reason));
+      }
+      if (node.inputs.size() != 1 || node.outputs.size() != 1) {
+        return Support::no(fmt::format("{}: one input and one output", describe(node)));
+      }
     }
     if (node.is(kMergedDots) && node.body) {
       if (Support inside = verify_taken(node); !inside) return inside;

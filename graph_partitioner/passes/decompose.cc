@@ -4,6 +4,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/passes/decompose/rules.h"
 #include "graph_partitioner/passes/region.h"
 
@@ -26,6 +27,7 @@ const std::unordered_map<std::string_view, Rule>& rules_by_op() {
         decomposition::movement_rules(),
         decomposition::position_rules(),
         decomposition::variadic_rules(),
+        decomposition::collective_rules(),
     });
     for (const auto family : families) {
       for (const NamedRule& rule : family) rules->emplace(rule.op, rule.rule);
@@ -75,6 +77,7 @@ void decompose(ir::Graph& graph) {
     Results results = found->second(emit, node);
     if (results.empty() || !is_complete(graph, emit, node, results)) continue;
     replace_outputs(graph, emit, node, std::move(results));
+    if (ir::is_imported_collective(node)) graph.remove_node(id);  // never dead by itself
   }
   graph.remove_dead_nodes();
 }

@@ -24,9 +24,10 @@ RuleMap join(std::initializer_list<std::span<const ShapeRule>> tables) {
 }
 
 const RuleMap& shape_rules() {
-  static const RuleMap rules = join(
-      {pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(), dot_shape_rules(),
-       attention_shape_rules(), window_shape_rules(), quantize_shape_rules()});
+  static const RuleMap rules =
+      join({pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(),
+            dot_shape_rules(), attention_shape_rules(), collective_shape_rules(),
+            window_shape_rules(), quantize_shape_rules()});
   return rules;
 }
 

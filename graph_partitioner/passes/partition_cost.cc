@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/primitives.h"
@@ -18,7 +19,7 @@ constexpr std::string_view kWithoutStockKernel[] = {
 };
 
 bool lacks_stock_kernel(const ir::Node& node) {
-  return node.op.rfind("trt::", 0) == 0 ||
+  return node.op.rfind("trt::", 0) == 0 || ir::is_imported_collective(node) ||
          std::find(std::begin(kWithoutStockKernel), std::end(kWithoutStockKernel), node.op) !=
              std::end(kWithoutStockKernel);
 }

@@ -14,6 +14,8 @@
 
 namespace tenon::kernels {
 
+class Collectives;  // kernels/planning/collectives.h
+
 // kInt8: activations of block-scaled dots may be int8. kTf32: both operands of dots of f32 with
 // constant f32 weights may be rounded to tf32.
 enum class Precision { kExact, kInt8, kTf32 };
@@ -36,6 +38,8 @@ struct Settings {
   TuningOverrides tuning = {};
   // Where compiled kernels of a GPU are kept between processes; null: nowhere.
   std::shared_ptr<DiskCache> kernel_cache = {};
+  // The ranks that this program runs on together; null: it is alone.
+  std::shared_ptr<const Collectives> collectives = {};
   bool keep_texts = false;  // the program is to be saved (kernels/saved_program.h)
 };
 

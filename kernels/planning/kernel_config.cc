@@ -88,6 +88,8 @@ std::string_view name(Skeleton skeleton) {
       return "paged_attention";
     case Skeleton::kHostAttention:
       return "host_attention";
+    case Skeleton::kLibrary:
+      return "library";
   }
   throw InternalError("a skeleton without a name");
 }

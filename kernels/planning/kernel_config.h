@@ -43,6 +43,7 @@ enum class Skeleton : uint8_t {
   kDequantizeKv,  // a launch before the attention
   kPagedAttention,
   kHostAttention,
+  kLibrary,  // a call of a library
 };
 std::string_view name(Skeleton skeleton);
 

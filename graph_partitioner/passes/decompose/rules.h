@@ -26,5 +26,6 @@ std::span<const NamedRule> quantization_rules();
 std::span<const NamedRule> movement_rules();
 std::span<const NamedRule> position_rules();
 std::span<const NamedRule> variadic_rules();
+std::span<const NamedRule> collective_rules();
 
 }  // namespace tenon::decomposition

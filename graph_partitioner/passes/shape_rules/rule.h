@@ -79,6 +79,7 @@ std::span<const ShapeRule> movement_shape_rules();
 std::span<const ShapeRule> slicing_shape_rules();
 std::span<const ShapeRule> dot_shape_rules();
 std::span<const ShapeRule> attention_shape_rules();
+std::span<const ShapeRule> collective_shape_rules();
 std::span<const ShapeRule> window_shape_rules();  // convolution, pooling, recurrent
 std::span<const ShapeRule> quantize_shape_rules();
 // Rules that set elements, run after the op's shape rule.
