@@ -28,14 +28,18 @@ class CollectiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One call, as messages and reports name it: "all_reduce #12 of f16[4096] (sum)".
+// One call, as messages and reports name it: "all_reduce #12 of f16[4096] (sum)". All ranks of a
+// collective make an equal one.
 struct CollectiveCall {
-  std::string op;        // "all_reduce"
-  int64_t number = 0;    // the how manieth of its communicator, from 1
-  int64_t elements = 0;  // of the input
+  std::string op;  // "all_reduce"
+  // From 1: the how manieth collective of its communicator; of send and receive, which the other
+  // ranks know nothing of, the how manieth message between the two.
+  int64_t number = 0;
+  int64_t elements = 0;  // of the input; of the output in all_gather, where inputs may differ
   DType dtype = DType::kUndefined;
   std::string detail;  // "sum", "root 2"; may be empty
   std::string text() const;
+  bool operator==(const CollectiveCall&) const = default;
 };
 
 class Communicator {
@@ -44,7 +48,7 @@ class Communicator {
     std::chrono::milliseconds deadline{60'000};  // of every wait
   };
 
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -57,7 +61,8 @@ class Communicator {
   // `stream`: device::StreamHandle, on which the work is put; null on the host, where it is done
   // when the call returns. `in` and `out` may be the same memory in all_reduce and broadcast, in
   // the others where in is the rank's own part of out (all_gather) or out that of in
-  // (reduce_scatter). All counts are elements.
+  // (reduce_scatter). All counts are elements. One thread at a time calls; a wrong argument is a
+  // UserError and no call. With nothing to move a call counts, and waits for nobody.
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, Reduction reduction,
                   void* stream);
   // Rank r brings counts[r]; out holds all, in the order of ranks.
@@ -82,18 +87,25 @@ class Communicator {
   std::unique_ptr<Communicator> split(std::span<const std::vector<int>> groups);
 
   // Ends what waits inside of this rank's calls, from another thread: they throw a CollectiveError
-  // with this reason.
+  // with this reason, and so does every later call.
   virtual void abort(const std::string& reason) = 0;
 
-  // For messages: what this rank did last, and what it is in.
+  // For messages: what this rank did last, and what it is in or failed in.
   struct Progress {
     CollectiveCall last_finished, first_unfinished;  // number 0: none
+    // "is in all_reduce #12 of f16[4096] (sum)", "last finished barrier #3", "has called nothing"
+    std::string text() const;
   };
   Progress progress() const;
 
  protected:
   Communicator(int rank, int size, Settings settings);
   const Settings& settings() const { return settings_; }
+  // The call that do_... was called for.
+  CollectiveCall current() const;
+  // From now on every call throws a CollectiveError with this text; the first one stays.
+  void fail(const std::string& why);
+  std::string failure() const;  // empty: none
 
   // As above, with arguments that have been checked and are not empty.
   virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,
@@ -116,11 +128,12 @@ class Communicator {
                                                  const std::vector<int>* group) = 0;
 
  private:
-  void call(CollectiveCall call, const std::function<void()>& work);
+  struct Record;
+  // Numbers the call by `counter`, keeps what it came to, and does the work unless there is none.
+  void call(CollectiveCall call, int64_t& counter, bool empty, const std::function<void()>& work);
 
   const int rank_, size_;
   const Settings settings_;
-  struct Record;
   std::unique_ptr<Record> record_;
 };
 
