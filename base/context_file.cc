@@ -1,13 +1,7 @@
 #include "base/context_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -16,7 +10,7 @@
 
 #include "base/context_form.h"
 #include "base/error.h"
-#include "base/replace_file.h"
+#include "base/file_mapping.h"
 
 namespace tenon {
 namespace {
@@ -62,25 +56,6 @@ class Contents : public ContextFile {
     return {entry.name, all_.subspan(entry.offset, entry.bytes), entry.digests};
   }
 
-  void verify(const DataSection& data, size_t chunk,
-              std::span<const std::byte> bytes) const override {
-    if (chunk >= data.digests.size() || sha256(bytes) != data.digests[chunk]) {
-      fail_changed(data.name);
-    }
-  }
-
-  void verify_pair(const Chunk& first, const Chunk& second) const override {
-    const std::array<const Chunk*, 2> both{&first, &second};
-    const std::array<Digest, 2> found =
-        sha256_pair(first.data.chunk(first.number), second.data.chunk(second.number));
-    for (size_t i = 0; i < both.size(); ++i) {
-      const auto& [data, number] = *both[i];
-      if (number >= data.digests.size() || found[i] != data.digests[number]) {
-        fail_changed(data.name);
-      }
-    }
-  }
-
  protected:
   Contents(std::string origin, std::span<const std::byte> all)
       : origin_(std::move(origin)), all_(all) {}
@@ -95,11 +70,11 @@ class Contents : public ContextFile {
     throw UserError(fmt::format("{}: {}. Compile the model again", origin_, what));
   }
 
- private:
-  [[noreturn]] void fail_changed(std::string_view name) const {
+  [[noreturn]] void fail_changed(std::string_view name) const override {
     fail(fmt::format("section '{}' is not what was written (SHA-256 differs)", name));
   }
 
+ private:
   std::string_view text_at(uint64_t offset, uint64_t bytes) const {
     return {reinterpret_cast<const char*>(all_.data()) + offset, bytes};
   }
@@ -214,41 +189,11 @@ class Contents : public ContextFile {
   std::vector<Entry> entries_;  // by name
 };
 
-class Mapping {
- public:
-  explicit Mapping(const std::string& path) {
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (!file.is_open()) {
-      fail(path, errno == ELOOP ? "it is a symlink, which is not followed" : because_of_errno());
-    }
-    struct stat known {};
-    if (::fstat(file.number(), &known) != 0) fail(path, because_of_errno());
-    if (!S_ISREG(known.st_mode)) fail(path, "it is no regular file");
-    size_ = static_cast<size_t>(known.st_size);
-    if (size_ == 0) fail(path, "it is empty");
-    start_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number(), 0);
-    if (start_ == MAP_FAILED) fail(path, because_of_errno());
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { ::munmap(start_, size_); }
-  std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(start_), size_};
-  }
-
- private:
-  [[noreturn]] static void fail(const std::string& path, const std::string& reason) {
-    throw UserError(fmt::format("cannot read the context file '{}': {}", path, reason));
-  }
-
-  void* start_ = MAP_FAILED;
-  size_t size_ = 0;
-};
-
-class MappedFile final : private Mapping, public Contents {
+class MappedFile final : private FileMapping, public Contents {
  public:
   explicit MappedFile(const std::string& path)
-      : Mapping(path), Contents("context file '" + path + "'", Mapping::bytes()) {
+      : FileMapping(path, "context file"),
+        Contents("context file '" + path + "'", FileMapping::bytes()) {
     read();
   }
   using Contents::bytes;
@@ -299,8 +244,27 @@ std::span<const std::byte> DataSection::chunk(size_t number) const {
   return bytes.subspan(first, std::min(kContextChunkBytes, bytes.size() - first));
 }
 
-void ContextFile::verify(const DataSection& data, size_t chunk) const {
+void CheckedData::verify(const DataSection& data, size_t chunk,
+                         std::span<const std::byte> bytes) const {
+  if (chunk >= data.digests.size() || sha256(bytes) != data.digests[chunk]) {
+    fail_changed(data.name);
+  }
+}
+
+void CheckedData::verify(const DataSection& data, size_t chunk) const {
   verify(data, chunk, data.chunk(chunk));
+}
+
+void CheckedData::verify_pair(const Chunk& first, const Chunk& second) {
+  const std::array<const Chunk*, 2> both{&first, &second};
+  const std::array<Digest, 2> found =
+      sha256_pair(first.data.chunk(first.number), second.data.chunk(second.number));
+  for (size_t i = 0; i < both.size(); ++i) {
+    const auto& [source, data, number] = *both[i];
+    if (number >= data.digests.size() || found[i] != data.digests[number]) {
+      source.fail_changed(data.name);
+    }
+  }
 }
 
 }  // namespace tenon

@@ -56,16 +56,41 @@ class ContextWriter {
   virtual uint64_t bytes() const = 0;  // so far
 };
 
+// As add_data() would store them.
+std::vector<Digest> digests_of(uint64_t bytes, const ContextWriter::Fill& fill, size_t unit);
+std::vector<Digest> digests_of(std::span<const std::byte> bytes);
+
+// Where data is read from that has digests.
+class CheckedData {
+ public:
+  virtual ~CheckedData() = default;
+
+  // Whether these are the bytes that were written; UserError where not. `bytes`: of the chunk,
+  // perhaps a copy.
+  void verify(const DataSection& data, size_t chunk, std::span<const std::byte> bytes) const;
+  void verify(const DataSection& data, size_t chunk) const;
+  // Two chunks, sooner than one after the other where they are as long.
+  struct Chunk {
+    const CheckedData& source;
+    const DataSection& data;
+    size_t number;
+  };
+  static void verify_pair(const Chunk& first, const Chunk& second);
+
+ protected:
+  // Throws UserError that says where the data is.
+  [[noreturn]] virtual void fail_changed(std::string_view name) const = 0;
+};
+
 // Every cut and every changed bit is a UserError: of the table of sections in open(), of a section
 // in section(), of data in verify(). Takes memory for what there is, whatever it claims to be.
 // For any number of threads.
-class ContextFile {
+class ContextFile : public CheckedData {
  public:
   // Maps the file. What is no regular file, or a symlink, is refused.
   static std::shared_ptr<const ContextFile> open(const std::string& path);
   // Copied, so that data is aligned.
   static std::shared_ptr<const ContextFile> from_bytes(std::string_view bytes);
-  virtual ~ContextFile() = default;
 
   virtual const std::string& origin() const = 0;            // for messages: its path
   virtual uint64_t bytes() const = 0;                       // of all of it
@@ -76,16 +101,6 @@ class ContextFile {
   virtual std::string_view section(std::string_view name) const = 0;
   virtual bool has_data(std::string_view name) const = 0;
   virtual DataSection data(std::string_view name) const = 0;
-  // Whether these are the bytes that were written. `bytes`: of the chunk, perhaps a copy.
-  virtual void verify(const DataSection& data, size_t chunk,
-                      std::span<const std::byte> bytes) const = 0;
-  void verify(const DataSection& data, size_t chunk) const;
-  // Two chunks, sooner than one after the other where they are as long.
-  struct Chunk {
-    const DataSection& data;
-    size_t number;
-  };
-  virtual void verify_pair(const Chunk& first, const Chunk& second) const = 0;
 };
 
 }  // namespace tenon

@@ -77,6 +77,21 @@ class MemorySink final : public Sink {
   std::string bytes_;
 };
 
+// Pieces are whole units, chunks need not be: what lies across an end is made for both sides.
+// use(the chunk).
+template <typename Use>
+void make_chunk(uint64_t bytes, uint64_t chunk, const ContextWriter::Fill& fill, size_t unit,
+                const Use& use) {
+  const uint64_t first = chunk * kContextChunkBytes;
+  const uint64_t last = std::min(first + kContextChunkBytes, bytes);
+  const uint64_t from = first / unit * unit, to = std::min(aligned(last, unit), bytes);
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(to - from);
+  fill(static_cast<int64_t>(from), {room.get(), to - from});
+  use(std::span<const std::byte>(room.get() + (first - from), last - first));
+}
+
+uint64_t chunks_of(uint64_t bytes) { return (bytes + kContextChunkBytes - 1) / kContextChunkBytes; }
+
 class SectionWriter final : public ContextWriter {
  public:
   explicit SectionWriter(std::unique_ptr<Sink> sink) : sink_(std::move(sink)) {}
@@ -96,7 +111,7 @@ class SectionWriter final : public ContextWriter {
   void add_data(std::string_view name, uint64_t bytes, const Fill& fill, size_t unit) override {
     if (bytes == 0) throw InternalError("data without bytes is no section");
     const uint64_t offset = aligned(end_, kContextAlignment);
-    const uint64_t chunks = (bytes + kContextChunkBytes - 1) / kContextChunkBytes;
+    const uint64_t chunks = chunks_of(bytes);
     Entry entry{SectionKind::kData, offset, bytes, std::vector<Digest>(chunks)};
     sink_->make_room(offset + bytes);
     parallel_for_each(static_cast<int64_t>(chunks), [&](int64_t chunk) {
@@ -145,16 +160,12 @@ class SectionWriter final : public ContextWriter {
     return place->second;
   }
 
-  // Pieces are whole units, chunks need not be: what lies across an end is made for both sides.
   void write_chunk(Entry& entry, uint64_t chunk, const Fill& fill, size_t unit) {
-    const uint64_t first = chunk * kContextChunkBytes;
-    const uint64_t last = std::min(first + kContextChunkBytes, entry.bytes);
-    const uint64_t from = first / unit * unit, to = std::min(aligned(last, unit), entry.bytes);
-    const auto room = std::make_unique_for_overwrite<std::byte[]>(to - from);
-    fill(static_cast<int64_t>(from), {room.get(), to - from});
-    const std::span<const std::byte> made(room.get() + (first - from), last - first);
-    entry.digests[chunk] = sha256(made);
-    sink_->write(entry.offset + first, {reinterpret_cast<const char*>(made.data()), made.size()});
+    make_chunk(entry.bytes, chunk, fill, unit, [&](std::span<const std::byte> made) {
+      entry.digests[chunk] = sha256(made);
+      sink_->write(entry.offset + chunk * kContextChunkBytes,
+                   {reinterpret_cast<const char*>(made.data()), made.size()});
+    });
   }
 
   std::unique_ptr<Sink> sink_;
@@ -164,6 +175,23 @@ class SectionWriter final : public ContextWriter {
 };
 
 }  // namespace
+
+std::vector<Digest> digests_of(uint64_t bytes, const ContextWriter::Fill& fill, size_t unit) {
+  std::vector<Digest> digests(chunks_of(bytes));
+  parallel_for_each(static_cast<int64_t>(digests.size()), [&](int64_t chunk) {
+    make_chunk(bytes, static_cast<uint64_t>(chunk), fill, unit,
+               [&](std::span<const std::byte> made) { digests[chunk] = sha256(made); });
+  });
+  return digests;
+}
+
+std::vector<Digest> digests_of(std::span<const std::byte> bytes) {
+  std::vector<Digest> digests(chunks_of(bytes.size()));
+  const DataSection data{"", bytes, digests};
+  parallel_for_each(static_cast<int64_t>(digests.size()),
+                    [&](int64_t chunk) { digests[chunk] = sha256(data.chunk(chunk)); });
+  return digests;
+}
 
 std::unique_ptr<ContextWriter> ContextWriter::to_file(const std::string& path) {
   return std::make_unique<SectionWriter>(std::make_unique<FileSink>(path));

@@ -70,8 +70,29 @@ class ProgramBuilder {
       : graph_(graph), settings_(settings), program_(graph), slots_(graph, on_gpu(), program_) {}
 
   Program build(const codegen::StageSink& sink) {
+    if (settings_.keep_texts) print_graph();
+    lower();
+    if (settings_.keep_texts) program_.texts->lowering = lowering_of(kernels_, program_);
+    compile(sink);
+    return std::move(program_);
+  }
+
+  LoweredProgram build_lowered() {
+    lower();
+    const Digest content = lowering_of(kernels_, program_);
+    return {std::move(program_.slots), content};
+  }
+
+ private:
+  void print_graph() {
+    program_.texts.emplace();
+    ir::PrintOptions options;
+    options.digests = &program_.texts->constants;
+    program_.texts->graph = ir::print(graph_, options);
+  }
+
+  void lower() {
     const Stopwatch lowering;
-    if (settings_.keep_texts) program_.texts = ProgramTexts{ir::print(graph_), {}};
     require_known_sizes();
     for (const ir::Requirement& required : graph_.requirements()) add_size_check(required);
     find_readers();
@@ -79,6 +100,9 @@ class ProgramBuilder {
     add_nodes(launch_order());
     copy_shared_outputs();
     program_.phases.push_back({"lowering", lowering.milliseconds()});
+  }
+
+  void compile(const codegen::StageSink& sink) {
     const Stopwatch compiling;
     if (on_gpu()) {
       compile_gpu_launches(std::move(kernels_), *settings_.gpu, sink, settings_.kernel_cache.get(),
@@ -90,10 +114,8 @@ class ProgramBuilder {
       compile_launches(std::move(kernels_), settings_.host, sink, program_);
     }
     program_.phases.push_back({"compiling", compiling.milliseconds()});
-    return std::move(program_);
   }
 
- private:
   void check_dependencies(const codegen::StageSink& sink) {
     LaunchDependencies& dependencies = program_.dependencies;
     for (size_t i = 0; i < program_.launches.size(); ++i) {
@@ -524,6 +546,10 @@ class ProgramBuilder {
 Program make_program(const ir::Graph& fused, const Settings& settings,
                      const codegen::StageSink& sink) {
   return ProgramBuilder(fused, settings).build(sink);
+}
+
+LoweredProgram lower_program(const ir::Graph& fused, const Settings& settings) {
+  return ProgramBuilder(fused, settings).build_lowered();
 }
 
 std::unique_ptr<Executable> build_on_host(const ir::Graph& fused, const Settings& settings,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "base/hash.h"
 #include "codegen/compile.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/planning/candidate.h"
@@ -16,6 +18,13 @@ namespace tenon::kernels {
 // can run, which a prior supports() would have told.
 Program make_program(const ir::Graph& fused, const Settings& settings,
                      const codegen::StageSink& sink = {});
+
+// The same without compiling: what a saved program gets its constants from, in the same slots.
+struct LoweredProgram {
+  std::vector<Slot> slots;
+  Digest content{};  // as ProgramTexts::lowering
+};
+LoweredProgram lower_program(const ir::Graph& fused, const Settings& settings);
 
 // The program as an executable on this machine's processor.
 std::unique_ptr<Executable> build_on_host(const ir::Graph& fused, const Settings& settings,

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/byte_form.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "codegen/tile/text.h"
@@ -150,6 +151,31 @@ void compile(const UniqueKernels& unique, const codegen::GpuTarget& target,
 }
 
 }  // namespace
+
+Digest lowering_of(const std::vector<LaunchKernel>& kernels, const Program& program) {
+  ByteWriter writer;
+  for (const Slot& slot : program.slots) {
+    writer.number(static_cast<uint8_t>(slot.kind));
+    writer.number(uint64_t{slot.index});
+    writer.text(slot.bytes.text());
+    writer.text(slot.name);
+  }
+  for (const CompiledLaunch& launch : program.launches) {
+    writer.number(static_cast<uint8_t>(launch.kind));
+    writer.text(launch.node);
+    writer.text(launch.tasks.text());
+    for (const size_t slot : launch.slots) writer.number(uint64_t{slot});
+    for (const Dim& index : launch.indices) writer.text(index.text());
+  }
+  std::vector<Digest> contents(kernels.size());
+  parallel_for_each(static_cast<int64_t>(kernels.size()),
+                    [&](int64_t i) { contents[i] = codegen::content_of(kernels[i].kernel); });
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    writer.number(uint64_t{kernels[i].launch});
+    writer.bytes({reinterpret_cast<const char*>(contents[i].data()), contents[i].size()});
+  }
+  return sha256(writer.take());
+}
 
 void compile_launches(std::vector<LaunchKernel> kernels, const codegen::HostTarget& target,
                       const codegen::StageSink& sink, Program& program) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/disk_cache.h"
+#include "base/hash.h"
 #include "codegen/compile.h"
 #include "kernels/running/program.h"
 
@@ -13,6 +14,10 @@ struct LaunchKernel {
   size_t launch = 0;  // of the program
   codegen::Kernel kernel;
 };
+
+// Of what lowering made: slots, launches, what each kernel says. Programs that agree in it have
+// their constants in the same slots and read them in the same layouts.
+Digest lowering_of(const std::vector<LaunchKernel>& kernels, const Program& program);
 
 // Each of these fills in `kernel` of the launches, and ProgramTexts::kernels where the program has
 // texts. This one `function`, too, and keeps the code alive.

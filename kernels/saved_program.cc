@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <exception>
+#include <future>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/file_pages.h"
 #include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "codegen/gpu_code_bytes.h"
@@ -68,14 +69,17 @@ class ProgramSaver {
   }
 
   void save() {
-    const std::string program = to_bytes(program_, options_.weights);  // refuses before it writes
+    const bool inside = options_.weights == SavedWeights::kInside;
+    const std::string program = to_bytes(program_, inside);  // refuses before it writes
     file_.add(section("program"), program);
     save_texts();
     if (settings_.gpu) save_code();
-    if (options_.weights) save_weights();
+    if (options_.weights != SavedWeights::kNone) count_weights();
+    if (inside) save_weights();
+    if (options_.weights == SavedWeights::kOutside) save_places();
     target_.launches = program_.launches.size();
     target_.kernels = program_.kernels.size();
-    target_.has_weights = options_.weights;
+    target_.weights = options_.weights;
     for (const CompiledLaunch& launch : program_.launches) {
       target_.shared_bytes = std::max(target_.shared_bytes, launch.shared_bytes);
     }
@@ -110,13 +114,25 @@ class ProgramSaver {
     file_.add(section("code"), writer.take());
   }
 
+  void count_weights() {
+    for (const Slot& slot : program_.slots) {
+      if (slot.kind != Slot::Kind::kConstant) continue;
+      target_.weight_bytes += static_cast<uint64_t>(slot.bytes.value());
+    }
+  }
+
   void save_weights() {
     for (size_t i = 0; i < program_.slots.size(); ++i) {
       const Slot& slot = program_.slots[i];
-      if (slot.kind != Slot::Kind::kConstant) continue;
-      target_.weight_bytes += static_cast<uint64_t>(slot.bytes.value());
-      if (!is_small_constant(slot)) save_weight(i, slot);
+      if (slot.kind == Slot::Kind::kConstant && !is_small_constant(slot)) save_weight(i, slot);
     }
+  }
+
+  // Targets fuse in different ways: each needs a graph of its own.
+  void save_places() {
+    file_.add(section("fused"), program_.texts->graph);
+    file_.add(section("outside"),
+              leave_outside(program_, settings_, options_.files, file_).to_bytes());
   }
 
   void save_weight(size_t number, const Slot& slot) {
@@ -140,64 +156,26 @@ class ProgramSaver {
   const std::string key_;
 };
 
-// Every chunk once, on all cores, two that are as long at a time.
-struct WeightCheck {
-  std::shared_ptr<const ContextFile> file;
-  bool release = false;  // pages that were read
-  struct Chunk {
-    size_t slot;
-    DataSection data;
-    size_t number;
-
-    std::span<const std::byte> bytes() const { return data.chunk(number); }
-  };
-  std::vector<Chunk> chunks = {};
-
-  // Those of `wanted` slots.
-  void operator()(const std::vector<bool>& wanted) const {
-    std::vector<const Chunk*> left;
-    for (const Chunk& chunk : chunks) {
-      if (wanted[chunk.slot]) left.push_back(&chunk);
-    }
-    std::ranges::stable_sort(left, std::ranges::greater{},
-                             [](const Chunk* chunk) { return chunk->bytes().size(); });
-    parallel_for_each(static_cast<int64_t>((left.size() + 1) / 2), [&](int64_t i) {
-      const Chunk& first = *left[2 * static_cast<size_t>(i)];
-      const size_t next = 2 * static_cast<size_t>(i) + 1;
-      if (next == left.size()) return check(first);
-      file->verify_pair({first.data, first.number}, {left[next]->data, left[next]->number});
-      if (release) {
-        release_file_pages(first.bytes());
-        release_file_pages(left[next]->bytes());
-      }
-    });
-  }
-
- private:
-  void check(const Chunk& chunk) const {
-    file->verify(chunk.data, chunk.number);
-    if (release) release_file_pages(chunk.bytes());
-  }
-};
-
 class ProgramOpener {
  public:
   ProgramOpener(std::shared_ptr<const ContextFile> file, std::string_view name,
-                const SavedTarget& target, const Settings& settings)
+                const SavedTarget& target, const Settings& settings, const FindWeightFile& find)
       : file_(std::move(file)),
         name_(name),
         target_(target),
         key_(target.key()),
-        settings_(settings) {}
+        settings_(settings),
+        find_(find) {}
 
   OpenedProgram open(const SavedFit& fit) {
     const Stopwatch watch;
     ProgramFromBytes read = program_from_bytes(file_->section(section("program")));
-    if (!read.has_weights) {
+    const bool outside = target_.weights == SavedWeights::kOutside;
+    if (!read.has_weights && !outside) {
       throw UserError("it was saved without its weights, to be looked at only");
     }
     OpenedProgram opened{std::move(read.program), fit.reason};
-    find_weights(opened.program);
+    outside ? pack_weights(opened) : find_weights(opened.program);
     // Before any code is made: the compilers trust what launches say.
     check_program(opened.program, target_.gpu.has_value());
     if (!target_.gpu) {
@@ -216,7 +194,7 @@ class ProgramOpener {
 
   void find_weights(Program& program) const {
     WeightCheck check{file_, target_.gpu.has_value() && file_->is_mapped()};
-    std::map<const std::byte*, size_t> seen;
+    std::set<const std::byte*> seen;
     for (size_t i = 0; i < program.slots.size(); ++i) {
       Slot& slot = program.slots[i];
       if (slot.kind != Slot::Kind::kConstant || slot.data != nullptr) continue;
@@ -225,15 +203,66 @@ class ProgramOpener {
         throw UserError(fmt::format("weight '{}' has another size", slot.name));
       }
       take_bytes(data, slot);
-      if (!seen.try_emplace(data.bytes.data(), i).second) continue;
-      for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) {
-        check.chunks.push_back({i, data, chunk});
-      }
+      if (seen.insert(data.bytes.data()).second) check.add(i, *file_, data);
     }
     if (target_.gpu) {
       program.check_weights = std::move(check);
     } else {
-      check(std::vector<bool>(program.slots.size(), true));
+      check.check_all();
+    }
+  }
+
+  // The graph that the program was made of is lowered once more, for the same target.
+  void pack_weights(OpenedProgram& opened) const {
+    const auto graph = std::make_shared<OutsideGraph>(
+        file_, OutsideWeights::from_bytes(file_->section(section("outside"))),
+        file_->section(section("fused")), find_);
+    WeightCheck check = graph->check(graph, target_.gpu.has_value());
+    LoweredProgram lowered = lower(*graph, check);
+    take_packed(std::move(lowered.slots), graph->weights().packed, opened.program.slots);
+    if (target_.gpu) opened.program.check_weights = std::move(check);
+    opened.packed_from = graph;
+  }
+
+  // The host packs while weights are checked; for a GPU they are packed and checked later. What
+  // weights hold has a part in how they are packed: a file that was changed is told of first.
+  LoweredProgram lower(OutsideGraph& graph, const WeightCheck& check) const {
+    const bool packs = !target_.gpu;
+    std::future<void> checked =
+        std::async(packs ? std::launch::async : std::launch::deferred, [&] { check.check_all(); });
+    LoweredProgram lowered;
+    std::exception_ptr failed;
+    try {
+      Settings settings = settings_;
+      settings.gpu = target_.gpu;
+      if (packs) settings.host = target_.host;
+      lowered = graph.lower(std::move(settings));
+      if (lowered.content != graph.weights().lowering) {
+        throw UserError(
+            "this version of Tenon packs the weights in another way than the one that wrote it");
+      }
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    if (packs || failed) checked.get();
+    if (failed) std::rethrow_exception(failed);
+    return lowered;
+  }
+
+  static void take_packed(std::vector<Slot> packed,
+                          const std::vector<OutsideWeights::Packed>& contents,
+                          std::vector<Slot>& slots) {
+    if (packed.size() != slots.size()) throw UserError("its weights are those of another program");
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].kind != packed[i].kind) throw UserError("a weight is something else");
+      if (slots[i].kind != Slot::Kind::kConstant) continue;
+      if (!(slots[i].bytes == packed[i].bytes)) {
+        throw UserError(fmt::format("weight '{}' has another size", slots[i].name));
+      }
+      slots[i] = std::move(packed[i]);
+    }
+    for (const auto& [slot, content] : contents) {
+      if (slot < slots.size()) slots[slot].content = content;
     }
   }
 
@@ -347,7 +376,18 @@ class ProgramOpener {
   const SavedTarget& target_;
   const std::string key_;
   const Settings& settings_;
+  const FindWeightFile& find_;
 };
+
+std::vector<SavedProgram::File> files_of(const OutsideWeights& weights) {
+  std::vector<SavedProgram::File> files;
+  for (const std::string& name : weights.files) files.push_back({name});
+  for (const OutsideWeights::Weight& weight : weights.weights) {
+    files[weight.file].bytes += weight.bytes;
+    files[weight.file].end = std::max(files[weight.file].end, weight.offset + weight.bytes);
+  }
+  return files;
+}
 
 std::vector<SavedTarget> targets_of(const ContextFile& file, std::string_view name) {
   std::vector<SavedTarget> targets;
@@ -369,7 +409,7 @@ void save_program(const Program& program, std::string_view name, const Settings&
 }
 
 OpenedProgram open_program(const std::shared_ptr<const ContextFile>& file, std::string_view name,
-                           const Settings& settings) {
+                           const Settings& settings, const FindWeightFile& find) {
   if (settings.emulate) throw InternalError("what was saved for a GPU is not interpreted");
   const std::vector<SavedTarget> targets = targets_of(*file, name);
   const TargetChoice choice = choose_target(targets, settings);
@@ -377,7 +417,9 @@ OpenedProgram open_program(const std::shared_ptr<const ContextFile>& file, std::
     throw UserError(fmt::format("{}: {}", file->origin(), choice.fit.reason));
   }
   try {
-    return ProgramOpener(file, name, *choice.target, settings).open(choice.fit);
+    return ProgramOpener(file, name, *choice.target, settings, find).open(choice.fit);
+  } catch (const WeightFileError&) {
+    throw;  // the context is not at fault
   } catch (const UserError& error) {
     const std::string reason = error.what();
     if (reason.starts_with(file->origin())) throw;
@@ -392,9 +434,20 @@ std::vector<SavedProgram> saved_programs(const ContextFile& file) {
   std::vector<SavedProgram> programs;
   for (const SavedPart& part : saved_parts(file)) {
     const SavedTarget& target = part.target;
-    SavedProgram program{part.partition,      target.key(),       target.describe(),
-                         target.launches,     target.kernels,     target.machine_code,
-                         target.weight_bytes, target.has_weights, {}};
+    SavedProgram program{part.partition,
+                         target.key(),
+                         target.describe(),
+                         target.launches,
+                         target.kernels,
+                         target.machine_code,
+                         target.weight_bytes,
+                         target.weights,
+                         {},
+                         {}};
+    if (target.weights == SavedWeights::kOutside) {
+      program.files = files_of(OutsideWeights::from_bytes(
+          file.section(section_name("outside", program.target, program.name))));
+    }
     if (file.has(graph_section(part.partition))) {
       program.graph = file.section(graph_section(part.partition));
     }

@@ -135,7 +135,7 @@ std::string SavedTarget::to_bytes() const {
   for (const size_t count : {launches, kernels, machine_code}) writer.number(count);
   writer.number(shared_bytes);
   writer.number(static_cast<int64_t>(weight_bytes));
-  writer.flag(has_weights);
+  writer.kind(weights);
   return writer.take();
 }
 
@@ -157,7 +157,7 @@ SavedTarget SavedTarget::from_bytes(std::string_view bytes) {
   }
   target.shared_bytes = reader.number(0);
   target.weight_bytes = reader.size();
-  target.has_weights = reader.flag();
+  target.weights = reader.kind(SavedWeights::kOutside);
   reader.end();
   return target;
 }

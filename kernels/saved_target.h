@@ -20,7 +20,7 @@ struct SavedTarget {
   size_t launches = 0, kernels = 0, machine_code = 0;
   int64_t shared_bytes = 0;  // that its largest CTA takes
   uint64_t weight_bytes = 0;
-  bool has_weights = false;
+  SavedWeights weights{};
 
   static SavedTarget of(const Settings& settings);
   std::string key() const;       // "sm_90a", "aarch64": as sections are called

@@ -63,8 +63,9 @@ Compatibility on_cpu(const ContextOrigin& origin, const OfferedDevice& device) {
 bool is_gpu(std::string_view target) { return target.starts_with("sm_"); }
 
 std::string ContextOrigin::text() const {
-  return fmt::format("{};version={};targets={};features={};machine_code={}", kForm, version,
-                     fmt::join(targets, ","), fmt::join(features, ","), machine_code);
+  return fmt::format("{};version={};targets={};features={};machine_code={};weights={}", kForm,
+                     version, fmt::join(targets, ","), fmt::join(features, ","), machine_code,
+                     weights_outside ? "outside" : "inside");
 }
 
 OfferedDevice offered(const codegen::HostTarget& host) {
@@ -90,6 +91,7 @@ ContextOrigin parse_context_origin(std::string_view text) {
     if (key == "targets") origin.targets = split(value, ',');
     if (key == "features") origin.features = split(value, ',');
     if (key == "machine_code") origin.machine_code = value;
+    if (key == "weights") origin.weights_outside = value == "outside";
   }
   if (origin.targets.empty()) throw UserError("it names no target");
   return origin;

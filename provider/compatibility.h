@@ -16,6 +16,7 @@ struct ContextOrigin {
   std::vector<std::string> targets;   // "sm_90a", "x86_64"
   std::vector<std::string> features;  // of the CPU, where it is one of them
   std::string machine_code;           // of its kernels: "12 of 14"; empty on a CPU
+  bool weights_outside = false;       // they are in the model's files of external data
 
   std::string text() const;
 };

@@ -132,8 +132,10 @@ void add_further_targets(const OrtGraph& graph, std::string_view name, const Opt
     settings.kernel_cache = cache;
     settings.keep_texts = true;
     PartitionReport of_target;  // the session's own is what people read
-    const ir::Graph fused = fuse_for(settings, import_graph(graph).graph, dump, of_target);
-    context.output.add(name, kernels::make_program(fused, settings, dump.kernel_sink()), settings);
+    ImportedGraph imported = import_graph(graph, context.output.has_weights_outside());
+    const ir::Graph fused = fuse_for(settings, std::move(imported.graph), dump, of_target);
+    context.output.add(name, kernels::make_program(fused, settings, dump.kernel_sink()), settings,
+                       std::move(imported.files));
   }
 }
 
@@ -172,7 +174,8 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
                           const ContextWork* context) {
   const Stopwatch watch;
   const Dump dump(options.dump_dir, name);
-  ImportedGraph imported = import_graph(graph);
+  ImportedGraph imported =
+      import_graph(graph, context != nullptr && context->output.has_weights_outside());
   dump.graph("imported", imported.graph);
 
   CompiledPartition result;
@@ -190,7 +193,8 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   const ir::Graph fused = fuse_for(settings, std::move(imported.graph), dump, result.report);
   kernels::Program program = kernels::make_program(fused, settings, dump.kernel_sink());
   if (context != nullptr) {
-    context->output.add(name, program, settings);
+    context->output.add(name, program, settings, std::move(imported.files));
+    program.texts.reset();
     add_further_targets(graph, name, options, cache, *context);
   }
   result.executable = context != nullptr && !context->runs

@@ -23,13 +23,15 @@ namespace fs = std::filesystem;
 const OrtApi& api() { return *runtime().api; }
 
 // Where the model's relative paths begin.
-std::string folder_of(const OrtGraph& graph, const ContextSettings& settings) {
+std::string folder_of(const OrtGraph& graph, const ContextSettings& settings,
+                      const std::string& otherwise = "") {
   const ORTCHAR_T* path = nullptr;
   check(api().Graph_GetModelPath(&graph, &path));
   if (path != nullptr && *path != 0) return fs::path(path).parent_path().string();
+  if (!otherwise.empty()) return otherwise;
   if (!settings.model_path.empty()) return fs::path(settings.model_path).parent_path().string();
   throw UserError(
-      "the context model came from memory and its context stands in a file: give "
+      "the context model came from memory and its context or weights stand in files: give "
       "ep.context_file_path, the path that the model would have, or open the model by its path");
 }
 
@@ -94,6 +96,16 @@ std::shared_ptr<const ContextFile> ContextInput::file_of(const OrtGraph& graph, 
   return file;
 }
 
+std::shared_ptr<const kernels::WeightFile> ContextInput::weight_file_of(const OrtGraph& graph,
+                                                                        const std::string& name) {
+  std::shared_ptr<const kernels::WeightFile>& file = weight_files_[name];
+  if (file == nullptr) {
+    const std::string folder = folder_of(graph, settings_, settings_.weight_folder);
+    file = std::make_shared<const kernels::WeightFile>(weight_file_path(folder, name), name);
+  }
+  return file;
+}
+
 CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
                                      const Options& options, const Target& target,
                                      std::shared_ptr<DiskCache> cache) {
@@ -112,7 +124,12 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   kernels::Settings settings = target.settings(options);
   settings.kernel_cache = std::move(cache);
   if (!settings.gpu) refuse_gpus(*file, read.partition, settings);
-  kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings);
+  std::vector<std::string> weight_files;
+  const auto find = [&](const std::string& name) {
+    weight_files.push_back(name);
+    return weight_file_of(graph, name);
+  };
+  kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings, find);
   check_counts(opened.program, saved);
   check_sources(opened.program.fusions, saved.node_names.size());
 
@@ -123,7 +140,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   result.report.node_names = saved.node_names;
   result.report.words = opened.program.words;
   result.report.context = {file->origin(), file->bytes(), opened.recompiled,
-                           saved.node_names.size()};
+                           saved.node_names.size(), std::move(weight_files)};
   result.executable = make_executable(std::move(opened.program), settings, options, target);
   describe(read.partition, watch.milliseconds(), result);
   return result;

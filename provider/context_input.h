@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/context_file.h"
+#include "kernels/outside_weights.h"
 #include "provider/compile.h"
 #include "provider/context_node.h"
 #include "provider/context_settings.h"
@@ -26,9 +27,12 @@ class ContextInput {
 
  private:
   std::shared_ptr<const ContextFile> file_of(const OrtGraph& graph, ContextNode& node);
+  std::shared_ptr<const kernels::WeightFile> weight_file_of(const OrtGraph& graph,
+                                                            const std::string& name);
 
   const ContextSettings settings_;
   std::map<std::string, std::shared_ptr<const ContextFile>> files_;
+  std::map<std::string, std::shared_ptr<const kernels::WeightFile>> weight_files_;
 };
 
 }  // namespace tenon::provider

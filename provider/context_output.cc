@@ -53,6 +53,14 @@ SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& 
   return saved;
 }
 
+Json to_json(const std::vector<kernels::SavedProgram::File>& files) {
+  Json list = Json::array();
+  for (const auto& file : files) {
+    list.push_back({{"file", file.name}, {"weight_bytes", file.bytes}, {"end", file.end}});
+  }
+  return list;
+}
+
 Json to_json(const kernels::SavedProgram& program) {
   return {{"target", program.target},
           {"describes", program.describes},
@@ -60,7 +68,8 @@ Json to_json(const kernels::SavedProgram& program) {
           {"kernels", program.kernels},
           {"machine_code", program.machine_code},
           {"weight_bytes", program.weight_bytes},
-          {"has_weights", program.has_weights}};
+          {"has_weights", program.weights == kernels::SavedWeights::kInside},
+          {"weight_files", to_json(program.files)}};
 }
 
 // What the file says of a partition, for whoever looks at the model without opening it.
@@ -73,6 +82,7 @@ void describe(const ContextFile& file, ContextNode& node, WrittenContext& report
     programs.push_back(to_json(program));
     report.kernels += program.kernels;
     report.machine_code += program.machine_code;
+    for (const auto& weights : program.files) report.weight_files.insert(weights.name);
   }
   Json notes = Json::parse(node.notes);
   notes["file_bytes"] = file.bytes();
@@ -90,7 +100,10 @@ ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_
                              std::vector<std::string> kept)
     : settings_(std::move(settings)),
       path_(file_beside(settings_, model_path)),
+      model_folder_(model_path.empty() ? settings_.weight_folder
+                                       : fs::path(model_path).parent_path().string()),
       kept_(std::move(kept)) {
+  report_.weights_outside = settings_.weights_outside;
   if (!path_.empty()) file_ = ContextWriter::to_file(path_);
 }
 
@@ -107,9 +120,15 @@ ContextWriter& ContextOutput::writer_of(std::string_view partition) {
 }
 
 void ContextOutput::add(std::string_view partition, const kernels::Program& program,
-                        const kernels::Settings& settings) {
+                        const kernels::Settings& settings,
+                        std::vector<kernels::BytesOfFile> files) {
   ContextWriter& writer = writer_of(partition);
-  kernels::save_program(program, name_of(partition), settings, writer);
+  kernels::SaveOptions options;
+  if (has_weights_outside()) {
+    for (const kernels::BytesOfFile& bytes : files) check_file(bytes);
+    options = {kernels::SavedWeights::kOutside, files};
+  }
+  kernels::save_program(program, name_of(partition), settings, writer, options);
   uint64_t embedded = 0;
   for (const Embedded& one : embedded_) embedded += one.writer->bytes();
   if (embedded > kMostEmbedded) {
@@ -119,6 +138,16 @@ void ContextOutput::add(std::string_view partition, const kernels::Program& prog
                     "the model with ep.context_embed_mode=0",
                     embedded >> 20));
   }
+}
+
+// Sessions that open the context will look there as well.
+void ContextOutput::check_file(const kernels::BytesOfFile& bytes) {
+  auto known = weight_files_.find(bytes.file);
+  if (known == weight_files_.end()) {
+    const std::string path = weight_file_path(model_folder_, bytes.file);
+    known = weight_files_.try_emplace(bytes.file, path, bytes.file).first;
+  }
+  (void)known->second.bytes(bytes.offset, bytes.bytes.size());
 }
 
 void ContextOutput::add_node(std::string_view partition, const CompiledPartition& compiled,

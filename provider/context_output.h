@@ -4,6 +4,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,8 +30,10 @@ class ContextOutput {
   // The name of a partition in what is written.
   std::string name_of(std::string_view partition) const;
   // A partition as compiled for one target.
+  // `files`: where the model keeps constants, for has_weights_outside().
   void add(std::string_view partition, const kernels::Program& program,
-           const kernels::Settings& settings);
+           const kernels::Settings& settings, std::vector<kernels::BytesOfFile> files = {});
+  bool has_weights_outside() const { return settings_.weights_outside; }
   // When it was added for all targets: the node that will stand for it.
   void add_node(std::string_view partition, const CompiledPartition& compiled,
                 const OrtNode& fused_node);
@@ -40,11 +43,13 @@ class ContextOutput {
 
  private:
   ContextWriter& writer_of(std::string_view partition);
+  void check_file(const kernels::BytesOfFile& bytes);
   void finish_embedded();
   void finish_file();
 
   const ContextSettings settings_;
   const std::string path_;  // of the file beside the model; empty: embedded
+  const std::string model_folder_;
   const std::vector<std::string> kept_;
   std::unique_ptr<ContextWriter> file_;
   struct Embedded {
@@ -52,6 +57,7 @@ class ContextOutput {
     std::unique_ptr<ContextWriter> writer;
   };
   std::vector<Embedded> embedded_;
+  std::map<std::string, kernels::WeightFile> weight_files_;
   std::vector<ContextNode> nodes_;
   WrittenContext report_;
 };

@@ -13,6 +13,11 @@ struct ContextSettings {
   bool embed = false;         // ep.context_embed_mode: bytes inside of the model
   std::string name_prefix;    // ep.context_node_name_prefix
   bool compile_only = false;  // session.compile_only: the session never runs
+  // Weights stay in the model's files of external data: ep.enable_weightless_ep_context_nodes,
+  // ep.enable_weightless or ep.enable_weightless_mode=1, whichever the runtime's version has.
+  bool weights_outside = false;
+  // session.model_external_initializers_file_folder_path: of a model that comes from memory
+  std::string weight_folder;
   bool share = false;         // ep.share_ep_contexts: weights, with other such sessions
   bool stop_sharing = false;  // ep.stop_share_ep_contexts: this session is the last
 };
@@ -31,5 +36,7 @@ std::string data_file_name(const std::string& context_model_path);
 // The file that a context model in `folder` names. Throws UserError for whatever does not stay
 // below the folder: absolute paths, "..", links that lead out.
 std::string data_file_path(const std::string& folder, const std::string& name);
+// The same for a weight file that a context without weights needs. Throws WeightFileError.
+std::string weight_file_path(const std::string& folder, const std::string& name);
 
 }  // namespace tenon::provider

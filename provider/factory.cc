@@ -233,7 +233,10 @@ size_t Factory::get_supported_devices(const OrtHardwareDevice* const* devices, s
   if (virtual_) return found;
   for (size_t i = 0; i < device_count && found < max_ep_devices; ++i) {
     if (runtime().api->HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
-    const KeyValues metadata = key_values({{"tenon_target", "cpu"}});
+    const KeyValues metadata = key_values({
+        {"tenon_target", "cpu"},
+        {kWeightlessSupport, kWeightlessOfExternalData},
+    });
     check(runtime().ep->CreateEpDevice(this, devices[i], metadata.get(), nullptr,
                                        &ep_devices[found]));
     ++found;

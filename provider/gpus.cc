@@ -10,6 +10,7 @@
 
 #include "provider/api.h"
 #include "provider/key_values.h"
+#include "provider/names.h"
 
 namespace tenon::provider {
 namespace {
@@ -108,6 +109,7 @@ OrtEpDevice* Gpu::offer(OrtEpFactory& factory, const OrtHardwareDevice* const* d
       {"cuda_compute_capability",
        std::to_string(description.compute_major) + "." + std::to_string(description.compute_minor)},
       {"tenon_arch", description.arch},
+      {kWeightlessSupport, kWeightlessOfExternalData},
   });
   if (!present()) {
     api().AddKeyValuePair(metadata.get(), kOrtHardwareDevice_MetadataKey_IsVirtual, "1");

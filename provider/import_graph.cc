@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <memory>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -193,7 +194,7 @@ std::optional<ir::Attribute> attribute_of(const OrtOpAttr& attribute) {
 
 class Importer {
  public:
-  explicit Importer(const OrtGraph& source) : source_(source) {}
+  Importer(const OrtGraph& source, bool with_files) : source_(source), with_files_(with_files) {}
 
   ImportedGraph run() {
     const char* name = nullptr;
@@ -230,7 +231,21 @@ class Importer {
     if (value.constant == nullptr) return false;
     value.dtype = value.constant->dtype;
     value.shape = make_shape(value.constant->dims);
+    if (with_files_) add_file(*value.constant, info);
     return true;
+  }
+
+  void add_file(const ir::Tensor& tensor, const OrtValueInfo& info) {
+    OrtExternalInitializerInfo* found = nullptr;
+    check(api().ValueInfo_GetExternalInitializerInfo(&info, &found));
+    if (found == nullptr) return;
+    const std::unique_ptr<OrtExternalInitializerInfo, void (*)(OrtExternalInitializerInfo*)> owner(
+        found, api().ReleaseExternalInitializerInfo);
+    const ORTCHAR_T* path = api().ExternalInitializerInfo_GetFilePath(found);
+    const int64_t offset = api().ExternalInitializerInfo_GetFileOffset(found);
+    const size_t bytes = api().ExternalInitializerInfo_GetByteSize(found);
+    if (path == nullptr || offset < 0 || bytes < tensor.bytes) return;
+    result_.files.push_back({{tensor.data, tensor.bytes}, path, static_cast<uint64_t>(offset)});
   }
 
   void add_input(const OrtValueInfo& info) {
@@ -323,13 +338,16 @@ class Importer {
   }
 
   const OrtGraph& source_;
+  const bool with_files_;
   ImportedGraph result_;
   std::unordered_map<std::string, ir::ValueId> ids_;
 };
 
 }  // namespace
 
-ImportedGraph import_graph(const OrtGraph& graph) { return Importer(graph).run(); }
+ImportedGraph import_graph(const OrtGraph& graph, bool with_files) {
+  return Importer(graph, with_files).run();
+}
 
 DType dtype_of(ONNXTensorElementDataType type) {
   switch (type) {

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "graph_partitioner/ir/graph.h"
+#include "kernels/outside_weights.h"
 
 namespace tenon::provider {
 
@@ -19,10 +20,12 @@ struct ImportedGraph {
   // Inputs with a default value (weights listed as graph inputs): imported as constants, so that
   // they can be packed; node_compute checks at Run that nobody replaced them.
   std::vector<std::string> assumed_defaults;
+  // Where constants come from that the model keeps in files of their own, if asked for.
+  std::vector<kernels::BytesOfFile> files;
 };
 
 // Never fails because of what a model contains: types that Tenon does not know become kUndefined.
-ImportedGraph import_graph(const OrtGraph& graph);
+ImportedGraph import_graph(const OrtGraph& graph, bool with_files = false);
 
 DType dtype_of(ONNXTensorElementDataType type);
 

@@ -88,7 +88,8 @@ Json to_json(const std::optional<OpenedContext>& context) {
   return {{"origin", context->origin},
           {"bytes", context->bytes},
           {"recompiled", context->recompiled},
-          {"nodes", context->nodes}};
+          {"nodes", context->nodes},
+          {"weight_files", context->weight_files}};
 }
 
 Json to_json(const std::optional<WrittenContext>& context) {
@@ -97,7 +98,9 @@ Json to_json(const std::optional<WrittenContext>& context) {
           {"bytes", context->bytes},
           {"targets", context->targets},
           {"kernels", context->kernels},
-          {"machine_code", context->machine_code}};
+          {"machine_code", context->machine_code},
+          {"weights_outside", context->weights_outside},
+          {"weight_files", context->weight_files}};
 }
 
 Json to_json(const PartitionReport& partition) {

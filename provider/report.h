@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct OpenedContext {
   uint64_t bytes = 0;      // of it
   std::string recompiled;  // why kernels were compiled again; empty: they were not
   size_t nodes = 0;        // that the partition was made of
+  std::vector<std::string> weight_files = {};  // that weights were read from; none: its own
 };
 
 // The contexts that a session wrote.
@@ -30,6 +32,8 @@ struct WrittenContext {
   uint64_t bytes = 0;
   std::vector<std::string> targets;      // "sm_90a", "x86_64"
   size_t kernels = 0, machine_code = 0;  // of all programs, and those that have it
+  bool weights_outside = false;
+  std::set<std::string> weight_files;  // that it needs, relative to the model
 };
 
 struct PartitionReport {

@@ -10,7 +10,10 @@
 //   }
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,5 +34,11 @@ std::string print(const Graph& graph, const PrintOptions& options = {});
 std::string print(const Graph& graph, const Node& node, const PrintOptions& options = {});
 // Throws UserError with line and column.
 Graph parse(std::string_view text);
+
+// Constants that the text left out, by their digest: bytes that outlive the graph, as many as asked
+// for. Throws UserError where there are none.
+using FindConstant =
+    std::function<std::span<const std::byte>(std::string_view digest, size_t bytes)>;
+Graph parse_with_constants(std::string_view text, const FindConstant& find);
 
 }  // namespace tenon::ir

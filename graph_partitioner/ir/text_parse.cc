@@ -167,7 +167,7 @@ class Scanner {
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : scan_(text) {}
+  Parser(std::string_view text, const FindConstant& find) : scan_(text), find_(find) {}
 
   Graph parse() {
     if (!scan_.accept_word("graph")) scan_.fail("'graph'");
@@ -328,25 +328,40 @@ class Parser {
   }
 
   TensorPtr tensor(DType dtype, std::vector<int64_t> dims) {
-    std::vector<std::byte> bytes;
-    std::string digest;
+    std::shared_ptr<Tensor> parsed;
     if (scan_.accept("hex:")) {
-      bytes = scan_.hex_bytes();
+      parsed = std::make_shared<Tensor>(*Tensor::copy(dtype, std::move(dims), scan_.hex_bytes()));
     } else {
-      scan_.expect("sha256:");
-      digest = scan_.bare_word("a digest");
-      scan_.expect("bytes:");
-      const int64_t count = scan_.integer();
-      if (count < 0 || count > (int64_t{1} << 36)) scan_.fail("a sensible byte count before this");
-      bytes.resize(static_cast<size_t>(count));
+      parsed = left_out(dtype, std::move(dims));
     }
-    auto parsed = std::make_shared<Tensor>(*Tensor::copy(dtype, std::move(dims), bytes));
-    parsed->stands_for = digest;
     if (parsed->bytes != storage_bytes(dtype, parsed->elements())) {
       scan_.fail(
           fmt::format("{} bytes of data before this", storage_bytes(dtype, parsed->elements())));
     }
     return parsed;
+  }
+
+  // sha256:… bytes:4096
+  std::shared_ptr<Tensor> left_out(DType dtype, std::vector<int64_t> dims) {
+    scan_.expect("sha256:");
+    const std::string digest(scan_.bare_word("a digest"));
+    scan_.expect("bytes:");
+    const int64_t count = scan_.integer();
+    if (count < 0 || count > (int64_t{1} << 36)) scan_.fail("a sensible byte count before this");
+    const auto bytes = static_cast<size_t>(count);
+    if (!find_) {
+      const std::vector<std::byte> zeros(bytes);
+      auto tensor = std::make_shared<Tensor>(*Tensor::copy(dtype, std::move(dims), zeros));
+      tensor->stands_for = digest;
+      return tensor;
+    }
+    const std::span<const std::byte> found = find_(digest, bytes);
+    auto tensor = std::make_shared<Tensor>();
+    tensor->dtype = dtype;
+    tensor->dims = std::move(dims);
+    tensor->data = found.data();
+    tensor->bytes = found.size();
+    return tensor;
   }
 
   // %x: f32[batch,128] elements(…)
@@ -400,10 +415,15 @@ class Parser {
   }
 
   Scanner scan_;
+  const FindConstant& find_;
 };
 
 }  // namespace
 
-Graph parse(std::string_view text) { return Parser(text).parse(); }
+Graph parse(std::string_view text) { return parse_with_constants(text, {}); }
+
+Graph parse_with_constants(std::string_view text, const FindConstant& find) {
+  return Parser(text, find).parse();
+}
 
 }  // namespace tenon::ir

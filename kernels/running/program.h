@@ -16,6 +16,7 @@
 #include "base/shape.h"
 #include "codegen/compile.h"
 #include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/ir/text.h"
 #include "kernels/planning/candidate.h"
 #include "kernels/planning/symbol_binding.h"
 #include "kernels/running/executable.h"
@@ -101,6 +102,8 @@ struct ProgramTexts {
     int threads = 0;   // of a CTA, as asked for
   };
   std::vector<Kernel> kernels;  // as Program::kernels
+  ir::Digests constants = {};   // that the graph's text left out
+  Digest lowering{};            // of slots and launches before any kernel was compiled
 };
 
 struct Program {

@@ -42,6 +42,28 @@ class Context:
 
 
 @dataclass(frozen=True)
+class WeightFile:
+    """One of the model's files of external data, which a context without weights needs."""
+
+    path: Path
+    needed: int  # bytes: where the last weight in it ends
+
+    @property
+    def bytes(self) -> int | None:
+        """None: it is not there."""
+        return self.path.stat().st_size if self.path.is_file() else None
+
+    @property
+    def problem(self) -> str:
+        """Empty: as far as its size tells, there is none."""
+        if self.path.is_symlink():
+            return "a link, which is not followed"
+        if self.bytes is None:
+            return "missing"
+        return f"cut: {self.needed} bytes are needed" if self.bytes < self.needed else ""
+
+
+@dataclass(frozen=True)
 class ContextModel:
     path: Path
     contexts: list[Context]
@@ -71,6 +93,15 @@ class ContextModel:
         names = dict.fromkeys(c.file for c in self.contexts if c.file)
         return [self.path.parent / name for name in names]
 
+    @property
+    def weight_files(self) -> list[WeightFile]:
+        """Each once; none where the contexts hold their weights."""
+        needed: dict[str, int] = {}
+        for program in (p for context in self.contexts for p in context.programs):
+            for file in program.get("weight_files", []):
+                needed[file["file"]] = max(needed.get(file["file"], 0), file["end"])
+        return [WeightFile(self.path.parent / name, end) for name, end in sorted(needed.items())]
+
     def as_dict(self) -> dict:
         return {
             "model": str(self.path),
@@ -80,6 +111,15 @@ class ContextModel:
             "files": [
                 {"path": str(f), "bytes": f.stat().st_size if f.is_file() else None}
                 for f in self.files
+            ],
+            "weight_files": [
+                {
+                    "path": str(file.path),
+                    "bytes": file.bytes,
+                    "needed_bytes": file.needed,
+                    "problem": file.problem,
+                }
+                for file in self.weight_files
             ],
             "other_nodes": self.other_nodes,
             "contexts": [
@@ -157,18 +197,23 @@ def compile_model(
     archs: list[str] | None = None,
     embed: bool = False,
     session_options=None,
+    weights: bool = True,
     **options,
 ) -> tuple[ContextModel, Report]:
     """Writes the context model of `model` to `out`, and its data beside it or inside (`embed`).
 
     archs    GPUs to compile for, which need not be here, e.g. ["sm_90a", "sm_100a"]; none: the
              device itself
+    weights  False: weights stay in the model's files of external data, which sessions then need
+             at the same places beside `out`
     """
     ort = onnxruntime_module()
     out = Path(out)
     if archs:
         options["target_arch"] = archs
     settings = session_options if session_options is not None else ort.SessionOptions()
+    if not weights:
+        settings.add_session_config_entry("ep.enable_weightless_ep_context_nodes", "1")
     with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
         report_file = Path(options.get("report_file") or Path(folder) / "report.json")
         options["report_file"] = report_file

@@ -53,7 +53,7 @@ void read_all(std::string_view bytes) {
     const DataSection data = file->data(name);
     for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) {
       file->verify(data, chunk);
-      file->verify_pair({data, chunk}, {data, 0});
+      CheckedData::verify_pair({*file, data, chunk}, {*file, data, 0});
     }
   }
 }
@@ -65,17 +65,17 @@ TEST(ContextPairs, FailWhereEitherWasChanged) {
   std::string bytes = writer->take();
   const auto sound = ContextFile::from_bytes(bytes);
   const DataSection large = sound->data("weights/a"), small = sound->data("weights/b");
-  EXPECT_NO_THROW(sound->verify_pair({large, 0}, {small, 0}));
-  EXPECT_NO_THROW(sound->verify_pair({large, 0}, {large, 0}));
-  EXPECT_THROW(sound->verify_pair({large, 0}, {small, 1}), UserError);
+  EXPECT_NO_THROW(CheckedData::verify_pair({*sound, large, 0}, {*sound, small, 0}));
+  EXPECT_NO_THROW(CheckedData::verify_pair({*sound, large, 0}, {*sound, large, 0}));
+  EXPECT_THROW(CheckedData::verify_pair({*sound, large, 0}, {*sound, small, 1}), UserError);
   const size_t at = bytes.find(std::string(100, '\7'));
   ASSERT_NE(at, bytes.npos);
   bytes[at + 50] ^= 1;
   const auto changed = ContextFile::from_bytes(bytes);
   const DataSection same = changed->data("weights/a"), other = changed->data("weights/b");
-  EXPECT_THROW(changed->verify_pair({same, 0}, {other, 0}), UserError);
-  EXPECT_THROW(changed->verify_pair({other, 0}, {same, 0}), UserError);
-  EXPECT_THROW(changed->verify_pair({other, 0}, {other, 0}), UserError);
+  EXPECT_THROW(CheckedData::verify_pair({*changed, same, 0}, {*changed, other, 0}), UserError);
+  EXPECT_THROW(CheckedData::verify_pair({*changed, other, 0}, {*changed, same, 0}), UserError);
+  EXPECT_THROW(CheckedData::verify_pair({*changed, other, 0}, {*changed, other, 0}), UserError);
 }
 
 class ContextFileTest : public testing::Test {
@@ -112,6 +112,10 @@ TEST_F(ContextFileTest, GivesBackWhatWasWritten) {
   file->verify(data, 0);
   file->verify(data, 1);
   EXPECT_THROW(file->verify(data, 2), UserError);
+  for (const std::vector<Digest>& made :
+       {digests_of(data.bytes), digests_of(kLong, fill_pattern, 48)}) {
+    EXPECT_TRUE(std::ranges::equal(made, data.digests));
+  }
 }
 
 TEST_F(ContextFileTest, EqualDataIsStoredOnce) {

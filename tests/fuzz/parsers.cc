@@ -18,6 +18,7 @@
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/check_program.h"
 #include "kernels/device/description.h"
+#include "kernels/outside_weights.h"
 #include "kernels/program_bytes.h"
 #include "kernels/saved_target.h"
 #include "provider/compatibility.h"
@@ -125,6 +126,23 @@ void take_saved_target(std::string_view bytes) {
              [](const kernels::SavedTarget& target) { return target.to_bytes(); });
 }
 
+void take_outside_weights(std::string_view bytes) {
+  round_trip(bytes, kernels::OutsideWeights::from_bytes,
+             [](const kernels::OutsideWeights& weights) { return weights.to_bytes(); });
+}
+
+// As a context's graph is read: constants are found by their digests, or are not there.
+void take_graph_with_constants(std::string_view text) {
+  const std::vector<std::byte> bytes(4096);
+  const ir::Graph graph =
+      ir::parse_with_constants(text, [&](std::string_view digest, size_t count) {
+        if (count > bytes.size()) throw UserError("no constant " + std::string(digest));
+        return std::span(bytes).first(count);
+      });
+  (void)verify(graph);
+  (void)print(graph);
+}
+
 std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -207,7 +225,8 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
 
 std::vector<std::string> context_origin_seeds(const std::string&) {
   return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;machine_code=12 of 14",
-          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code="};
+          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code=",
+          "tenon-context-1;version=0.1.0;targets=sm_80;machine_code=1 of 1;weights=outside"};
 }
 
 std::vector<std::string> saved_partition_seeds(const std::string&) {
@@ -288,6 +307,21 @@ std::vector<std::string> saved_target_seeds(const std::string&) {
   return seeds;
 }
 
+std::vector<std::string> outside_weights_seeds(const std::string&) {
+  kernels::OutsideWeights weights;
+  weights.threads = 8;
+  weights.files = {"w.data", "below/w.data"};
+  weights.weights = {{hex(sha256("")), 1, 4096, 300, {sha256("")}},
+                     {hex(sha256("a")), 0, 0, kContextChunkBytes + 1, {sha256("a"), sha256("b")}}};
+  weights.packed = {{3, sha256("c")}};
+  return {weights.to_bytes(), kernels::OutsideWeights{}.to_bytes()};
+}
+
+std::vector<std::string> constant_seeds(const std::string&) {
+  return {"graph g {\n  input %x: f32[b,64]\n  const %w: f32[64] = sha256:" + hex(sha256("")) +
+          " bytes:256\n  %y: f32[b,64] = Add@14(%x, %w)\n  output %y\n}\n"};
+}
+
 constexpr Parser kParsers[] = {
     {"graph_text", take_graph, graph_seeds},
     {"tile_text", take_kernel, kernel_seeds},
@@ -301,6 +335,8 @@ constexpr Parser kParsers[] = {
     {"saved_target", take_saved_target, saved_target_seeds},
     {"context_origin", take_context_origin, context_origin_seeds},
     {"saved_partition", take_saved_partition, saved_partition_seeds},
+    {"outside_weights", take_outside_weights, outside_weights_seeds},
+    {"graph_with_constants", take_graph_with_constants, constant_seeds},
 };
 
 }  // namespace

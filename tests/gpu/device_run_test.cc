@@ -104,6 +104,7 @@ TEST_F(DeviceRun, ConcurrentRunsDoNotDisturbEachOther) {
 }
 
 // A context file's way: nothing is lowered, packed or, with nvJitLink at hand before, assembled.
+// Where weights are outside of it they are packed anew.
 TEST_F(DeviceRun, ASavedProgramGivesTheSameBits) {
   std::string weight;
   for (int i = 0; i < 64 * 64 * 2; ++i) weight += "0123"[i * 7 % 4];  // f16: small, never NaN
@@ -115,11 +116,13 @@ TEST_F(DeviceRun, ASavedProgramGivesTheSameBits) {
   Program program = make_program(graph, settings_);
   const auto writer = ContextWriter::to_memory();
   save_program(program, "p", settings_, *writer);
+  save_program(program, "q", settings_, *writer, {.weights = SavedWeights::kOutside});
   writer->finish();
   const auto file = ContextFile::from_bytes(writer->take());
   OpenedProgram opened = open_program(file, "p", settings_);
+  OpenedProgram packed = open_program(file, "q", settings_);
   std::vector<std::vector<std::byte>> results;
-  for (Program* each : {&program, &opened.program}) {
+  for (Program* each : {&program, &opened.program, &packed.program}) {
     const auto executable = run_on_device(std::move(*each), *settings_.gpu, device_, {});
     const HostTensor x = HostTensor::from(
         DType::kF16, {5, 64}, [](int64_t i) { return std::sin(static_cast<double>(i)); });
@@ -128,6 +131,7 @@ TEST_F(DeviceRun, ASavedProgramGivesTheSameBits) {
     results.push_back(context.take_outputs()[0].bytes);
   }
   EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
 }
 
 TEST_F(DeviceRun, MemoryGoesBack) {

@@ -27,6 +27,10 @@ TEST(ContextOriginTest, ItsLineParsesBack) {
   EXPECT_THAT(read.targets, ElementsAre("sm_90a", "sm_100a"));
   EXPECT_THAT(read.features, ElementsAre("avx2", "fma"));
   EXPECT_EQ(read.machine_code, "12 of 14");
+  EXPECT_FALSE(read.weights_outside);
+  ContextOrigin outside = origin;
+  outside.weights_outside = true;
+  EXPECT_TRUE(parse_context_origin(outside.text()).weights_outside);
 }
 
 TEST(ContextOriginTest, KeysOfLaterVersionsArePassedOver) {

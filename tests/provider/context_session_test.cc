@@ -132,6 +132,94 @@ TEST_P(ContextSession, SharesWeightsWhereAsked) {
   EXPECT_EQ(saved("ep.stop_share_ep_contexts"), 0);  // each is the last of its group
 }
 
+// A weight of 4 MiB in a file beside the model.
+class WeightlessSession : public ContextSession {
+ protected:
+  WeightlessSession() {
+    Graph graph;
+    graph.input("x", kFloat, {"M", 1024}).external("w", weight_, "w.data", 4096);
+    graph.node("MatMul", {"x", "w"}, {"h"}).node("Softmax", {"h"}, {"y"});
+    model_ = model(graph.output("y", kFloat, {"M", 1024}));
+    write_weights(weight_.bytes);
+  }
+  void write_weights(const std::string& bytes) const {
+    std::ofstream(folder_.path("w.data")) << std::string(4096, ' ') << bytes;
+  }
+  Settings in_folder(bool writes, int gpu = 0) const {
+    Settings made = settings(writes, gpu);
+    made.entries.emplace_back("session.model_external_initializers_file_folder_path",
+                              folder_.path());
+    return made;
+  }
+  Session write_without_weights(const Options& options = {}) const {
+    Settings given = in_folder(true);
+    given.entries.emplace_back("ep.enable_weightless_ep_context_nodes", "1");
+    Options all = options;
+    all["claim"] = "all";
+    return Session(model_, all, given);
+  }
+  Tensor run(const Session& session) const { return session.run({{"x", input_}}).at(0); }
+  Session open_context(const Settings& given) const {
+    return Session(read_file(path()), {{"report_file", folder_.path("report.json")}}, given);
+  }
+
+  const Tensor weight_ = random_floats({1024, 1024}, 2), input_ = random_floats({3, 1024}, 3);
+  std::string model_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, WeightlessSession, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Embedded" : "Beside"; });
+
+TEST_P(WeightlessSession, GivesTheSameBitsOnAGpu) {
+  const Tensor expected = run(write_without_weights());
+  const std::string context = read_file(GetParam() ? path() : folder_.path("model_ctx_tenon.bin"));
+  EXPECT_LT(context.size(), weight_.bytes.size() / 4);
+  const Session opened = open_context(in_folder(false));
+  EXPECT_EQ(run(opened).bytes, expected.bytes);
+  EXPECT_EQ(opened_partition().at("context").at("weight_files"), Json({"w.data"}));
+  EXPECT_EQ(stub_reports(), "");
+}
+
+TEST_P(WeightlessSession, FindsTheWeightsBesideThePathThatItWouldHave) {
+  const Tensor expected = run(write_without_weights());
+  EXPECT_EQ(run(open_context(settings(false, 0))).bytes, expected.bytes);
+}
+
+TEST_P(WeightlessSession, SharesPackedWeightsWhereAsked) {
+  const Tensor expected = run(write_without_weights());
+  Settings given = in_folder(false);
+  given.entries.emplace_back("ep.share_ep_contexts", "1");
+  const long start = stub_calls("cuMemAlloc_v2");
+  const Session first = open_context(given);
+  const long middle = stub_calls("cuMemAlloc_v2");
+  const Session second = open_context(given);
+  const long end = stub_calls("cuMemAlloc_v2");
+  EXPECT_LT(end - middle, middle - start);
+  EXPECT_EQ(run(first).bytes, expected.bytes);
+  EXPECT_EQ(run(second).bytes, expected.bytes);
+}
+
+TEST_P(WeightlessSession, ChecksTheFileAlsoWhereWeightsAreShared) {
+  write_without_weights();
+  Settings given = in_folder(false);
+  given.entries.emplace_back("ep.share_ep_contexts", "1");
+  const Session first = open_context(given);
+  std::string changed = weight_.bytes;
+  changed[changed.size() / 2] ^= 1;
+  write_weights(changed);
+  EXPECT_THAT(error_of([&] { open_context(given); }), HasSubstr("weight file 'w.data'"));
+}
+
+TEST_P(WeightlessSession, AnotherGpuPacksAsTheFirstWouldHave) {
+  write_without_weights({{"target_arch", "sm_80"}});
+  const Session opened = open_context(in_folder(false));
+  const Tensor expected = run(Session(model_, {{"claim", "all"}}, in_folder(false)));
+  const Tensor found = run(opened);
+  for (int64_t i = 0; i < expected.elements(); ++i) {
+    ASSERT_NEAR(found.at(static_cast<size_t>(i)), expected.at(static_cast<size_t>(i)), 1e-5);
+  }
+}
+
 // As the compile API does it: nothing reaches the device.
 TEST_P(ContextSession, ThatIsOnlyCompiledTouchesNoDevice) {
   Settings only = settings(true, 0);

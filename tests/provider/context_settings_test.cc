@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 
 #include "base/error.h"
 
@@ -42,6 +43,26 @@ TEST(ContextSettingsTest, AreTheRuntimesKeys) {
                 context_settings({{"ep.context_enable", "yes"}});
               }),
               HasSubstr("ep.context_enable='yes'"));
+}
+
+TEST(ContextSettingsTest, SeveralKeysLeaveWeightsOutside) {
+  const auto outside = [](const std::map<std::string, std::string>& entries) {
+    return context_settings(entries).weights_outside;
+  };
+  EXPECT_FALSE(outside({}));
+  EXPECT_TRUE(outside({{"ep.enable_weightless_ep_context_nodes", "1"}}));
+  EXPECT_TRUE(outside({{"ep.enable_weightless", "1"}}));
+  EXPECT_TRUE(outside({{"ep.enable_weightless_mode", "1"}}));
+  // The newest key decides.
+  EXPECT_FALSE(outside({{"ep.enable_weightless_mode", "0"}, {"ep.enable_weightless", "1"}}));
+  EXPECT_THAT(refusal([&] {
+                outside({{"ep.enable_weightless_mode", "2"}});
+              }),
+              HasSubstr("more than Tenon can"));
+  for (const char* key : {"ep.enable_weightless_ep_context_nodes", "ep.enable_weightless",
+                          "ep.enable_weightless_mode"}) {
+    EXPECT_THAT(refusal([&] { outside({{key, "3"}}); }), HasSubstr(key));
+  }
 }
 
 TEST(ContextSettingsTest, TheDataStandsBesideTheContextModel) {
@@ -82,6 +103,25 @@ TEST_F(DataFilePathTest, StaysInTheModelsFolder) {
   EXPECT_THAT(refused("absent.bin"), HasSubstr("keep both files together"));
   EXPECT_THAT(refused(""), HasSubstr("no file name"));
   EXPECT_THAT(refused(std::string("data.bin\0x", 10)), HasSubstr("no file name"));
+}
+
+TEST_F(DataFilePathTest, WeightFilesStayThereAsWell) {
+  const auto refused = [&](const std::string& name) {
+    return refusal([&] { weight_file_path((root_ / "model").string(), name); });
+  };
+  EXPECT_EQ(weight_file_path((root_ / "model").string(), "below/data.bin"),
+            (root_ / "model" / "below/data.bin").string());
+  for (const auto& [name, reason] : std::map<std::string, std::string>{
+           {(root_ / "model" / "data.bin").string(), "is an absolute path"},
+           {"../outside.bin", "leaves the model's folder"},
+           {"below/../data.bin", "leaves the model's folder"},
+           {"", "is no file name"},
+           {"absent.bin", "put the file there that the model was compiled with"}}) {
+    EXPECT_THAT(refused(name), HasSubstr("weight file '" + name + "'"));
+    EXPECT_THAT(refused(name), HasSubstr(reason));
+  }
+  fs::create_symlink(root_ / "outside.bin", root_ / "model" / "link.bin");
+  EXPECT_THAT(refused("link.bin"), HasSubstr("link that leaves"));
 }
 
 TEST_F(DataFilePathTest, LinksMustNotLeadOut) {

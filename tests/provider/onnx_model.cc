@@ -115,6 +115,18 @@ Graph& Graph::constant(const std::string& name, const Tensor& value) {
   return *this;
 }
 
+Graph& Graph::external(const std::string& name, const Tensor& value, const std::string& location,
+                       uint64_t offset) {
+  std::string proto = tensor_proto(name, {value.type, value.dims, ""});
+  for (const auto& [key, entry] : {std::pair<std::string, std::string>{"location", location},
+                                   {"offset", std::to_string(offset)},
+                                   {"length", std::to_string(value.bytes.size())}}) {
+    proto += text(13, text(1, key) + text(2, entry));
+  }
+  fields_ += text(5, proto + number(14, 1));
+  return *this;
+}
+
 Graph& Graph::default_input(const std::string& name, const Tensor& value) {
   return input(name, value.type, {value.dims.begin(), value.dims.end()}).constant(name, value);
 }

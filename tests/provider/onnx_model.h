@@ -76,6 +76,9 @@ class Graph {
   Graph& input(const std::string& name, Type type, const std::vector<Dim>& dims);
   Graph& output(const std::string& name, Type type, const std::vector<Dim>& dims);
   Graph& constant(const std::string& name, const Tensor& value);
+  // A weight in a file of external data, which the caller writes.
+  Graph& external(const std::string& name, const Tensor& value, const std::string& location,
+                  uint64_t offset);
   // A weight that is also listed as a graph input, as some exporters write it.
   Graph& default_input(const std::string& name, const Tensor& value);
   Graph& node(const std::string& op, const std::vector<std::string>& inputs,

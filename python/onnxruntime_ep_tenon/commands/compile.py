@@ -25,6 +25,11 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--embed", action="store_true", help="one file: the contexts inside of the model (< 2 GiB)"
     )
+    parser.add_argument(
+        "--no-weights",
+        action="store_true",
+        help="leave weights in the model's external data, which must stay beside the result",
+    )
     arguments.add_session(parser)
     arguments.add_json(parser)
 
@@ -47,6 +52,7 @@ def run(args) -> int:
         archs,
         args.embed,
         session_options(args.threads),
+        not args.no_weights,
         **dict(args.option),
     )
     seconds = time.monotonic() - start
@@ -103,3 +109,18 @@ def print_context_model(model: ContextModel) -> None:
     for file in model.files:
         rows.append((file, console.size(file.stat().st_size) if file.is_file() else "missing"))
     console.table(["file", "size"], rows, right=(1,))
+    if model.weight_files:
+        console.heading("Weight files that it needs")
+        console.table(
+            ["file", "size", "needed", ""],
+            [
+                (
+                    file.path,
+                    "" if file.bytes is None else console.size(file.bytes),
+                    console.size(file.needed),
+                    file.problem or "is there",
+                )
+                for file in model.weight_files
+            ],
+            right=(1, 2),
+        )

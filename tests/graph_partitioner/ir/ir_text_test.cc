@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "graph_partitioner/ir/verify.h"
 #include "tests/graph_partitioner/random_graph.h"
 
@@ -101,6 +102,23 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"graph g {\n require near(1,2)\n}", "'near' is none"},
         Mistake{"graph g {\n require equal(1)\n}", "two sizes"},
         Mistake{"graph g {\n} more", "the end"}));
+
+TEST(IrText, ConstantsThatWereLeftOutAreFoundByTheirDigests) {
+  const std::vector<std::byte> bytes(1024, std::byte{7});
+  Graph graph;
+  graph.add_output(graph.add_constant("w", Tensor::copy(DType::kF32, {256}, bytes)));
+  const std::string text = print(graph);
+  const Graph found = parse_with_constants(text, [&](std::string_view digest, size_t count) {
+    EXPECT_EQ(digest, hex(sha256(bytes)));
+    return std::span(bytes).first(count);
+  });
+  const Value& value = found.value(found.find("w"));
+  EXPECT_EQ(value.constant->data, bytes.data());
+  EXPECT_EQ(value.constant->stands_for, "");
+  EXPECT_EQ(print(found), text);
+  const auto another_size = [&](std::string_view, size_t) { return std::span(bytes).first(4); };
+  EXPECT_THROW((void)parse_with_constants(text, another_size), UserError);
+}
 
 TEST(IrText, CutTextsNeverCrash) {
   std::mt19937 random(7);
