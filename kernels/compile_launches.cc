@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "codegen/tile/content.h"
 #include "codegen/tile/text.h"
 #include "kernels/running/compiled_kernels.h"
 
