@@ -12,8 +12,8 @@
 #include "codegen/llvm/gpu_machine.h"
 #include "codegen/moves.h"
 #include "codegen/passes/expand_math.h"
+#include "codegen/tile/content.h"
 #include "codegen/tile/op_info.h"
-#include "codegen/tile/text.h"
 
 namespace tenon::codegen {
 

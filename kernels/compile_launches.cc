@@ -11,6 +11,7 @@
 #include "base/byte_form.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "codegen/tile/content.h"
 #include "codegen/tile/text.h"
 #include "kernels/running/compiled_kernels.h"
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
@@ -402,6 +403,7 @@ void Ep::log(OrtLoggingLevel level, const std::string& message) const {
 }
 
 void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
+  const Stopwatch watch;
   Claims claims;
   GraphReport report;
   try {
@@ -415,6 +417,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
     log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + report.left_out.front().reason);
   }
   report.key = key_of(graph);
+  report.claim_ms = watch.milliseconds();
   if (!report.left_out.empty()) note_nodes_for_others();
 
   const std::lock_guard lock(mutex_);

@@ -140,8 +140,9 @@ Json to_json(const GraphReport& graph) {
   for (const auto& node : graph.left_out) {
     left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
   }
-  return {{"name", graph.name},       {"nodes", graph.nodes}, {"claimed", graph.claimed},
-          {"partitions", partitions}, {"left_out", left_out}, {"tensors", graph.tensors}};
+  return {{"name", graph.name},         {"nodes", graph.nodes},     {"claimed", graph.claimed},
+          {"claim_ms", graph.claim_ms}, {"partitions", partitions}, {"left_out", left_out},
+          {"tensors", graph.tensors}};
 }
 
 // Where the times were measured that configs are ranked by. A GPU that is absent is named by its

@@ -58,6 +58,7 @@ struct GraphReport {
   std::string key;  // tells graphs of one name apart; not written
   std::string name;
   int nodes = 0, claimed = 0;
+  double claim_ms = 0;  // what it took to decide
   std::vector<PartitionReport> partitions;
   struct LeftOut {
     std::string node, op, reason;

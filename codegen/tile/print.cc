@@ -48,6 +48,7 @@ class Printer {
   }
 
   KernelWords all_words() {
+    keeps_lines_ = true;
     run();
     KernelWords out{std::vector<std::string>(kernel_.types.size()), std::move(lines_)};
     for (auto& [id, name] : names_) out.names[static_cast<size_t>(id)] = std::move(name);
@@ -59,6 +60,7 @@ class Printer {
     for (const Operation& operation : region.operations) {
       size_t begin = out_.size();
       print(operation);
+      if (!keeps_lines_) continue;
       size_t first = std::min(out_.find_first_not_of(' ', begin), out_.size());
       lines_[&operation] = out_.substr(first, out_.find('\n', first) - first);
     }
@@ -118,6 +120,7 @@ class Printer {
   std::unordered_map<const Operation*, std::string> lines_;
   std::string out_;
   int indent_ = 0, next_ = 0;
+  bool keeps_lines_ = false;
 };
 
 std::string Printer::access(const Operation& op, size_t first, size_t rank) const {
@@ -294,12 +297,6 @@ KernelWords words_of(const Kernel& kernel) { return Printer(kernel).all_words();
 
 std::string print(const Kernel& kernel, const std::function<std::string(ValueId)>& remark) {
   return Printer(kernel, remark).run();
-}
-
-Digest content_of(const Kernel& kernel) {
-  const std::string text = print(kernel);
-  // "kernel @name(...) {": the name ends where the parameters begin.
-  return sha256(std::string_view(text).substr(std::min(text.find('('), text.size())));
 }
 
 }  // namespace tenon::codegen

@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/hash.h"
 #include "codegen/tile/ir.h"
 
 namespace tenon::codegen {
@@ -23,7 +22,5 @@ struct KernelWords {
 };
 KernelWords words_of(const Kernel& kernel);
 Kernel parse(std::string_view text);  // throws UserError with the line
-// Of what a kernel says, but for its name: equal kernels are compiled once.
-Digest content_of(const Kernel& kernel);
 
 }  // namespace tenon::codegen

@@ -290,10 +290,17 @@ int Graph::remove_dead_nodes() {
 }
 
 void Graph::sort_topologically() {
-  // Kahn's algorithm that always takes the ready node that stood first, so a sorted graph stays
-  // put.
   std::vector<size_t> position(nodes_.size(), 0);
   for (size_t i = 0; i < order_.size(); ++i) position[order_[i]] = i;
+  const auto stands_behind = [&](NodeId id) {
+    return std::ranges::all_of(nodes_[id].inputs, [&](ValueId input) {
+      const NodeId producer = input == kNoValue ? kNoNode : value(input).producer;
+      return producer == kNoNode || position[producer] < position[id];
+    });
+  };
+  if (std::ranges::all_of(order_, stands_behind)) return;
+  // Kahn's algorithm that always takes the ready node that stood first, so that what is sorted
+  // already would stay put.
   std::vector<std::vector<size_t>> followers(order_.size());
   std::vector<int> waits(order_.size(), 0);
   for (size_t i = 0; i < order_.size(); ++i) {

@@ -1,6 +1,7 @@
 #include "graph_partitioner/passes/region.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tenon {
 
@@ -10,18 +11,33 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-Uses::Uses(const Graph& graph) : nodes_(graph.value_count()), is_output_(graph.value_count(), 0) {
-  for (const NodeId id : graph.order()) {
-    for (const ValueId input : graph.node(id).inputs) {
-      if (input == kNoValue) continue;
-      auto& users = nodes_[input];
-      if (users.empty() || users.back() != id) users.push_back(id);
+Uses::Uses(const Graph& graph)
+    : begins_(graph.value_count(), 0),
+      counts_(graph.value_count(), 0),
+      is_output_(graph.value_count(), 0) {
+  const auto for_each_input = [&](const auto& visit) {
+    for (const NodeId id : graph.order()) {
+      for (const ValueId input : graph.node(id).inputs) {
+        if (input != kNoValue) visit(id, input);
+      }
     }
-  }
+  };
+  uint32_t inputs = 0;
+  for_each_input([&](NodeId, ValueId input) { ++begins_[input], ++inputs; });
+  uint32_t begin = 0;
+  for (uint32_t& place : begins_) begin += std::exchange(place, begin);
+  nodes_.resize(inputs);
+  for_each_input([&](NodeId id, ValueId input) {
+    NodeId* users = &nodes_[begins_[input]];
+    uint32_t& count = counts_[input];
+    if (count == 0 || users[count - 1] != id) users[count++] = id;
+  });
   for (const ValueId output : graph.outputs()) is_output_[output] = 1;
 }
 
-const std::vector<NodeId>& Uses::of(ValueId value) const { return nodes_[value]; }
+std::span<const NodeId> Uses::of(ValueId value) const {
+  return std::span(nodes_).subspan(begins_[value], counts_[value]);
+}
 
 namespace {
 

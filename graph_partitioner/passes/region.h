@@ -1,7 +1,9 @@
 // Parts of a graph that become the body of one fused node.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -13,11 +15,13 @@ namespace tenon {
 class Uses {
  public:
   explicit Uses(const ir::Graph& graph);
-  const std::vector<ir::NodeId>& of(ir::ValueId value) const;  // in order, each node once
+  std::span<const ir::NodeId> of(ir::ValueId value) const;  // in order, each node once
   bool is_output(ir::ValueId value) const { return is_output_[value]; }
 
  private:
-  std::vector<std::vector<ir::NodeId>> nodes_;  // by value
+  // Of a value: from begins_[value] on, as many as counts_[value].
+  std::vector<ir::NodeId> nodes_;
+  std::vector<uint32_t> begins_, counts_;
   std::vector<char> is_output_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "codegen/tile/builder.h"
-#include "codegen/tile/text.h"
+#include "codegen/tile/content.h"
 #include "kernels/running/compiled_kernels.h"
 
 namespace tenon::kernels {

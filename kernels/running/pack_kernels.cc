@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
-#include "codegen/tile/text.h"
+#include "codegen/tile/content.h"
 #include "kernels/running/compiled_kernels.h"
 
 namespace tenon::kernels {

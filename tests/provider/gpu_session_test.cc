@@ -243,6 +243,7 @@ TEST_F(Gpu, TheReportTellsWhatCreatingTheSessionTook) {
     ASSERT_TRUE(partition["phases_ms"].contains(phase)) << phase;
     EXPECT_LE(partition["phases_ms"][phase], partition["compile_ms"]) << phase;
   }
+  EXPECT_GT(report["graphs"][0]["claim_ms"], 0.0);
 }
 
 TEST_F(Gpu, ASessionAfterTheFirstCompilesNothing) {

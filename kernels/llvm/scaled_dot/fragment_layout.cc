@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -44,19 +45,28 @@ std::span<const uint8_t> codes_of(const ir::Tensor& bytes) {
   return {reinterpret_cast<const uint8_t*>(bytes.data), bytes.bytes};
 }
 
-// A loop without a way out runs in vectors.
+// Calls `look(codes, length)` for pieces until one answers true; returns whether one did. The
+// length of all but the last is a constant: a loop over so many codes without a way out runs in
+// vectors.
+template <typename Look>
+bool look_through(const ir::Tensor& bytes, const Look& look) {
+  constexpr size_t kPiece = 1 << 14;
+  std::span<const uint8_t> rest = codes_of(bytes);
+  for (; rest.size() >= kPiece; rest = rest.subspan(kPiece)) {
+    if (look(rest.data(), std::integral_constant<size_t, kPiece>())) return true;
+  }
+  return look(rest.data(), rest.size());
+}
+
 template <typename Wanted>
 bool any_code(const ir::Tensor& bytes, std::string_view question, const Wanted& wanted) {
-  constexpr size_t kPiece = 1 << 14;
   const auto search = [&]() -> int64_t {
-    for (std::span<const uint8_t> rest = codes_of(bytes); !rest.empty();) {
-      const std::span<const uint8_t> piece = rest.first(std::min(kPiece, rest.size()));
-      bool found = false;
-      for (const uint8_t code : piece) found |= wanted(code);
-      if (found) return 1;
-      rest = rest.subspan(piece.size());
-    }
-    return 0;
+    const bool found = look_through(bytes, [&](const uint8_t* codes, auto length) {
+      uint8_t any = 0;
+      for (size_t i = 0; i < length; ++i) any |= static_cast<uint8_t>(wanted(codes[i]));
+      return any != 0;
+    });
+    return found ? 1 : 0;
   };
   return bytes.facts->ask(question, search) != 0;
 }
@@ -65,10 +75,16 @@ bool any_code(const ir::Tensor& bytes, std::string_view question, const Wanted& 
 std::pair<int, int> range_of_codes(const ir::Tensor& bytes) {
   const auto search = [&]() -> int64_t {
     uint8_t lowest = 255, highest = 0;
-    for (const uint8_t code : codes_of(bytes)) {
-      lowest = std::min(lowest, code);
-      highest = std::max(highest, code);
-    }
+    look_through(bytes, [&](const uint8_t* codes, auto length) {
+      uint8_t least = lowest, most = highest;
+      for (size_t i = 0; i < length; ++i) {
+        least = std::min(least, codes[i]);
+        most = std::max(most, codes[i]);
+      }
+      lowest = least;
+      highest = most;
+      return false;
+    });
     return lowest * 256 + highest;
   };
   const int64_t both = bytes.facts->ask("range of codes", search);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "graph_partitioner/ir/text.h"
@@ -209,6 +211,41 @@ TEST(DotSections, RefuseThreeInARow) {
   const DotSections dots = plan_sections(graph, parts(graph));
   EXPECT_FALSE(dots.support);
   EXPECT_NE(dots.support.reason.find("in a chain"), std::string::npos) << dots.support.reason;
+}
+
+// 16640 scales are a whole piece of those that are searched at once, and some more.
+TEST(DotSections, FindAScaleThatBytesCannotHoldWhereverItStands) {
+  constexpr int64_t kCount = 16640;
+  const auto reads_bytes = [](std::string_view type, std::optional<int64_t> at, uint8_t code) {
+    ir::Graph graph =
+        ir::parse(fmt::format(R"(graph main {{
+      input %x: f16[m,256]
+      const %w: f4e2m1[1040,256] = sha256:00 bytes:133120
+      const %s: {}[1040,{}] = sha256:01 bytes:{}
+      %y: f16[m,1040] = tenon::ScaledDot(%x, %w, _, _, %s) {{b_k_last=1, block_b={}, result="f16"}}
+      output %y
+    }})",
+                              type, type == "f8e8m0" ? 8 : 16,
+                              type == "f8e8m0" ? kCount / 2 : kCount, type == "f8e8m0" ? 32 : 16));
+    ir::Value& scales = graph.value(graph.find("s"));
+    std::vector<std::byte> bytes(scales.constant->bytes, std::byte{120});
+    if (at) bytes.at(static_cast<size_t>(*at)) = std::byte{code};
+    scales.constant = ir::Tensor::copy(scales.dtype, scales.constant->dims, bytes);
+    const DotSections dots = plan_sections(graph, parts(graph));
+    return dots.support && dots.layout.scale_rule != nullptr;
+  };
+  EXPECT_TRUE(reads_bytes("f8e4m3fn", std::nullopt, 0));
+  for (const int64_t at : {int64_t{0}, int64_t{16383}, int64_t{16384}, kCount - 1}) {
+    EXPECT_TRUE(reads_bytes("f8e4m3fn", at, 126)) << at;
+    EXPECT_FALSE(reads_bytes("f8e4m3fn", at, 127)) << at;
+    EXPECT_FALSE(reads_bytes("f8e4m3fn", at, 0x81)) << at;
+  }
+  EXPECT_TRUE(reads_bytes("f8e8m0", std::nullopt, 0));
+  for (const int64_t at : {int64_t{0}, kCount / 2 - 1}) {
+    EXPECT_TRUE(reads_bytes("f8e8m0", at, 118)) << at;
+    EXPECT_FALSE(reads_bytes("f8e8m0", at, 255)) << at;
+    EXPECT_FALSE(reads_bytes("f8e8m0", at, 20)) << at;
+  }
 }
 
 TEST(DotSections, RefuseABiasThatIsAResult) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codegen/tile/text.h"
+#include "codegen/tile/content.h"
 #include "tests/kernels/running/add_kernel.h"
 
 namespace tenon::kernels {

@@ -11,7 +11,7 @@
 
 #include "base/content_cache.h"
 #include "codegen/gpu_code_bytes.h"
-#include "codegen/tile/text.h"
+#include "codegen/tile/content.h"
 #include "kernels/device/assembler.h"
 #include "kernels/running/compiled_kernels.h"
 #include "tests/kernels/running/add_kernel.h"
