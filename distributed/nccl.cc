@@ -148,7 +148,8 @@ class Nccl final : public Communicator {
  public:
   Nccl(std::unique_ptr<Handle> handle, int rank, int size, Settings settings)
       : Communicator(rank, size, settings), handle_(std::move(handle)) {}
-  ~Nccl() override { handle_->close(); }
+  // What failed has no good end to wait for.
+  ~Nccl() override { failure().empty() ? handle_->close() : handle_->abort(); }
 
   std::string engine() const override {
     return "nccl " + nccl_version_text(handle_->functions().version);
