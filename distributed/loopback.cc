@@ -157,6 +157,7 @@ std::vector<std::unique_ptr<Communicator>> make_loopback(int size,
   if (size < 1) throw UserError(fmt::format("{} ranks were asked for, one is the least", size));
   const auto point = std::make_shared<MeetingPoint>(size, settings.deadline);
   std::vector<std::unique_ptr<Communicator>> made;
+  made.reserve(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     made.push_back(std::make_unique<Loopback>(point, rank, size, settings));
   }

@@ -18,7 +18,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr Communicator::Settings kShort{milliseconds(60)};
+constexpr Communicator::Settings kShort{milliseconds(500)};
 // Faults that are noticed at once: far from the deadline however slow the machine.
 constexpr Communicator::Settings kLong{milliseconds(120'000)};
 
@@ -33,7 +33,8 @@ TEST(LoopbackFaultConcurrentTest, NamesTheRanksThatDidNotArrive) {
     if (rank.rank() % 2 == 0) sum(rank);
   });
   const std::string wanted =
-      "all_reduce #1 of f32[4] (sum): ranks 1 and 3 did not arrive within 60 ms (rank 1 has called "
+      "all_reduce #1 of f32[4] (sum): ranks 1 and 3 did not arrive within 500 ms (rank 1 has "
+      "called "
       "nothing; rank 3 has called nothing)";
   EXPECT_EQ(thrown[0], wanted);
   EXPECT_EQ(thrown[2], wanted);
@@ -51,13 +52,13 @@ TEST(LoopbackFaultConcurrentTest, SaysWhatTheMissingDidLast) {
     if (rank.rank() != 1) sum(rank);
   });
   EXPECT_EQ(thrown[0],
-            "all_reduce #2 of f32[4] (sum): rank 1 did not arrive within 60 ms (rank 1 last "
+            "all_reduce #2 of f32[4] (sum): rank 1 did not arrive within 500 ms (rank 1 last "
             "finished all_reduce #2 of f32[0] (sum))");
 }
 
 TEST(LoopbackFaultConcurrentTest, ANewCommunicatorWorksAfterOneFailed) {
   for (int round = 0; round < 3; ++round) {
-    const Communicators broken = make_loopback(2, kShort);
+    const Communicators broken = make_loopback(2, {milliseconds(5)});
     EXPECT_NE(thrown_by([&] { sum(*broken[0]); }), "");
     EXPECT_THAT(run_ranks(make_loopback(2, kLong), [](Communicator& rank) { sum(rank); }),
                 Each(""));
@@ -173,7 +174,7 @@ TEST(LoopbackFaultConcurrentTest, MessagesOfAnotherSizeOrTypeAreTold) {
 TEST(LoopbackFaultConcurrentTest, AMessageThatNobodyTakesOrSendsEndsAtTheDeadline) {
   const Communicators senders = make_loopback(3, kShort);
   EXPECT_EQ(thrown_by([&] { senders[0]->send(memory(), 4, DType::kF32, 2, nullptr); }),
-            "send #1 of f32[4] (to 2): rank 2 did not arrive within 60 ms (rank 2 has called "
+            "send #1 of f32[4] (to 2): rank 2 did not arrive within 500 ms (rank 2 has called "
             "nothing)");
   const Communicators receivers = make_loopback(2, kShort);
   const auto thrown = run_ranks(receivers, [](Communicator& rank) {
@@ -181,7 +182,7 @@ TEST(LoopbackFaultConcurrentTest, AMessageThatNobodyTakesOrSendsEndsAtTheDeadlin
     if (rank.rank() == 1) sum(rank);
   });
   EXPECT_EQ(thrown[0], thrown[1]);  // whoever noticed first
-  EXPECT_THAT(thrown[0], HasSubstr("did not arrive within 60 ms"));
+  EXPECT_THAT(thrown[0], HasSubstr("did not arrive within 500 ms"));
   EXPECT_THAT(thrown[0], AllOf(HasSubstr("receive #1 of f32[4] (from 1)"),
                                HasSubstr("all_reduce #1 of f32[4] (sum)")));
 }

@@ -1,0 +1,28 @@
+// Ranks that exchange tensors of their GPUs through NCCL, one process each.
+//
+// Communicators do not block: a call that peers are waited for in is polled until the deadline.
+// After any error NCCL's communicator is aborted, which ends its kernels too.
+#pragma once
+
+#include <memory>
+
+#include "distributed/communicator.h"
+#include "distributed/nccl_library.h"
+#include "distributed/rank_device.h"
+
+namespace tenon::distributed {
+
+struct NcclSettings {
+  Communicator::Settings common;
+  int max_ctas = 0;  // 0: see nccl_max_ctas
+};
+
+// By one rank, for all of them. Throws CollectiveError.
+NcclId make_nccl_id(const NcclFunctions& functions);
+
+// Comes back when all ranks have called it with the same id. Throws CollectiveError.
+std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
+                                        int size, std::shared_ptr<RankDevice> device,
+                                        const NcclSettings& settings = {});
+
+}  // namespace tenon::distributed

@@ -1,0 +1,24 @@
+// What an engine needs of its rank's GPU. Tests have one whose memory is the host's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace tenon::device {
+class Device;
+}
+
+namespace tenon::distributed {
+
+class RankDevice {
+ public:
+  virtual ~RankDevice() = default;
+  virtual void make_current() = 0;
+  virtual int compute_major() const = 0;
+  virtual void* scratch() = 0;  // some bytes of memory that nobody reads
+  virtual void fill_zeros(void* memory, size_t bytes, void* stream) = 0;
+};
+
+std::shared_ptr<RankDevice> make_rank_device(std::shared_ptr<device::Device> device);
+
+}  // namespace tenon::distributed
