@@ -42,6 +42,20 @@ bool has_collectives(const Graph& graph) {
   });
 }
 
+// A view of a view is a view of what both see: [b, s, H * D] as [b, s * H, D] as [b, s, H, D] has
+// heads in a dim of their own in the end, but not on the way.
+void look_through_views(Graph& graph) {
+  for (const ir::NodeId id : graph.order()) {
+    ir::Node& view = graph.node(id);
+    if (!view.is("Reshape") || view.inputs.size() != 1) continue;
+    const ir::Node* first = graph.producer(view.input(0));
+    if (first == nullptr || !first->is("Reshape") || first->inputs.size() != 1) continue;
+    view.inputs = first->inputs;
+    view.sources = ir::merge_sources(view.sources, first->sources);
+  }
+  graph.remove_dead_nodes();
+}
+
 void add_totals(const Graph& graph, ShardingReport& report) {
   int64_t cut = 0;
   for (const WeightShare& weight : report.weights) cut += weight.bytes;
@@ -68,6 +82,7 @@ ShardingReport shard(Graph& graph, const ShardingOptions& options) {
   if (ranks > 1 && has_collectives(graph)) {
     report.wholes.push_back({graph.name, "it has collectives: whoever wrote it has cut it", 0});
   } else if (ranks > 1) {
+    look_through_views(graph);
     const Plan plan = make_plan(graph, {ranks, least});
     for (const Whole& whole : plan.wholes) {
       report.wholes.push_back({whole.node, whole.reason, whole.bytes});
