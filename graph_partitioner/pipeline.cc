@@ -38,6 +38,9 @@ struct Pass {
   void (*run_where_supported)(ir::Graph&, const SupportsFn&) = nullptr;
 };
 
+// Not one of the table: what it does comes from outside.
+constexpr std::string_view kShardBehind = "share_equal_values";
+
 // In this order; nodes that nobody reads are removed after each.
 constexpr Pass kPasses[] = {
     {"forget_declared_shapes", forget_declared_shapes},
@@ -67,21 +70,30 @@ constexpr Pass kPasses[] = {
     {"separate_outputs", separate_outputs},
 };
 
-void run_and_check(const Pass& pass, ir::Graph& graph, const SupportsFn& supports) {
-  pass.run ? pass.run(graph) : pass.run_where_supported(graph, supports);
+void check(std::string_view pass, ir::Graph& graph) {
   graph.remove_dead_nodes();
   const Support valid = ir::verify(graph);
   if (valid) return;
-  throw InternalError(fmt::format("pass {} left a bad graph: {}", pass.name, valid.reason));
+  throw InternalError(fmt::format("pass {} left a bad graph: {}", pass, valid.reason));
+}
+
+void run_and_check(const Pass& pass, ir::Graph& graph, const SupportsFn& supports) {
+  pass.run ? pass.run(graph) : pass.run_where_supported(graph, supports);
+  check(pass.name, graph);
 }
 
 }  // namespace
 
-ir::Graph fuse(ir::Graph imported, const PassObserver& observe, const SupportsFn& supports) {
+ir::Graph fuse(ir::Graph imported, const PassObserver& observe, const SupportsFn& supports,
+               const ShardFn& shard) {
   for (const Pass& pass : kPasses) {
     if (!pass.run && !supports) continue;
     run_and_check(pass, imported, supports);
     if (observe) observe(pass.name, imported);
+    if (!shard || pass.name != kShardBehind) continue;
+    shard(imported);
+    check("shard", imported);
+    if (observe) observe("shard", imported);
   }
   return imported;
 }

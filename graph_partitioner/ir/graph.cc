@@ -198,6 +198,10 @@ void Graph::require(Requirement requirement) {
   requirements_.push_back(std::move(requirement));
 }
 
+void Graph::drop_requirements(const std::function<bool(const Requirement&)>& which) {
+  std::erase_if(requirements_, which);
+}
+
 const Node* Graph::producer(ValueId id) const {
   if (id == kNoValue || value(id).producer == kNoNode) return nullptr;
   return &node(value(id).producer);

@@ -141,6 +141,7 @@ class Graph {
   // Between sizes that only a Run can compare, each once.
   const std::vector<Requirement>& requirements() const { return requirements_; }
   void require(Requirement requirement);
+  void drop_requirements(const std::function<bool(const Requirement&)>& which);
 
   const Node* producer(ValueId id) const;           // null for inputs, constants and kNoValue
   std::vector<NodeId> consumers(ValueId id) const;  // live nodes, in order, each once

@@ -1,0 +1,47 @@
+// What a rank holds and exchanges after a graph was cut.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace tenon::distributed {
+
+struct WeightShare {
+  std::string name;
+  std::string part;  // "columns 0..2048 of 4096"
+  int64_t bytes = 0, whole_bytes = 0;
+  std::vector<int64_t> bytes_by_rank;
+};
+
+struct Exchange {
+  std::string op;    // "AllReduce"
+  std::string node;  // whose result it is
+  DType dtype = DType::kUndefined;
+  Dim elements, bytes;  // of what every rank has afterwards
+};
+
+struct HeldWhole {
+  std::string node, reason;
+  int64_t bytes = 0;  // of weights that could have been cut
+};
+
+struct ShardingReport {
+  int64_t rank = 0, ranks = 1;
+  std::vector<WeightShare> weights;
+  std::vector<Exchange> exchanges;  // in the order in which ranks run them
+  std::vector<HeldWhole> wholes;
+  int64_t constant_bytes = 0;          // of all constants of the graph before
+  int64_t whole_bytes = 0;             // of constants that every rank holds
+  std::vector<int64_t> bytes_by_rank;  // all that each rank holds, predicted
+
+  int64_t bytes() const {
+    return bytes_by_rank.empty() ? 0 : bytes_by_rank[static_cast<size_t>(rank)];
+  }
+  std::string text() const;
+};
+
+}  // namespace tenon::distributed
