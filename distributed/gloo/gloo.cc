@@ -239,8 +239,9 @@ Support gloo_support() {
 std::unique_ptr<Communicator> make_gloo(int rank, int size, KeyValues store,
                                         const GlooSettings& settings, const std::string& name) {
   if (const Support there = gloo_support(); !there) throw UserError(there.reason);
+  if (size < 1) throw UserError(fmt::format("{} ranks were asked for, one is the least", size));
   const tenon_gloo_functions& functions = *gloo_library().functions;
-  GlooMesh::Members all{std::vector<int>(std::max(size, 0)), rank, name};
+  GlooMesh::Members all{std::vector<int>(size), rank, name};
   std::iota(all.store_ranks.begin(), all.store_ranks.end(), 0);
   GlooMesh::Device device = GlooMesh::open_device(functions, numeric_address(settings.address));
   return std::make_unique<Gloo>(functions, std::move(device), std::move(store), std::move(all),

@@ -144,16 +144,23 @@ void GlooMesh::tell(const std::string& why) noexcept {
   }
 }
 
+// What they said when they failed, as text behind a message. One that died said nothing. One that
+// did has a reason, which may lie with a third: then those are asked too, but not waited for.
 std::string GlooMesh::told_by(std::span<const int> ranks) noexcept {
   const auto end = Clock::now() + kForLastWords;
   std::vector<std::string> told;
-  for (const int rank : ranks) {
+  const auto ask = [&](int rank, milliseconds wait) {
     try {
-      told.push_back(
-          fmt::format("rank {}: {}", rank,
-                      store_.get(members_.store_ranks[rank], key("failure"), left_until(end))));
-    } catch (...) {  // it died without a word
+      const std::string why = store_.get(members_.store_ranks[rank], key("failure"), wait);
+      told.push_back(fmt::format("rank {}: {}", rank, why));
+    } catch (...) {
     }
+  };
+  for (const int rank : ranks) ask(rank, left_until(end));
+  const int size = static_cast<int>(told.empty() ? 0 : members_.store_ranks.size());
+  for (int rank = 0; rank < size; ++rank) {
+    const bool was_asked = rank == members_.rank || std::ranges::find(ranks, rank) != ranks.end();
+    if (!was_asked) ask(rank, milliseconds(1));
   }
   return told.empty() ? "" : fmt::format(" ({})", fmt::join(told, "; "));
 }

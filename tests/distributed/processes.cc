@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -40,6 +41,10 @@ std::filesystem::path file_of(const std::filesystem::path& folder, int rank, std
 [[noreturn]] void live(int rank, const std::filesystem::path& folder,
                        const std::function<void(int)>& body) {
   const auto begin = Clock::now();
+  const auto failures = [] {
+    return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
+  };
+  const int failures_before = failures();  // of the process that this one was forked from
   std::string thrown;
   try {
     body(rank);
@@ -52,20 +57,33 @@ std::filesystem::path file_of(const std::filesystem::path& folder, int rank, std
   publish(folder / ("thrown by " + std::to_string(rank)), thrown);
   publish(folder / ("time of " + std::to_string(rank)), std::to_string(after.count()));
   std::fflush(nullptr);
-  _exit(::testing::Test::HasFailure() ? 1 : 0);
+  _exit(failures() > failures_before ? 1 : 0);
 }
 
-// Waits until all have ended, at most this long.
-std::vector<int> statuses(const std::vector<int>& processes, milliseconds limit) {
-  std::vector<int> statuses(processes.size());
+// Waits until all have ended, at most this long. Who is stopped is ended when all others have.
+std::vector<Ended> wait_for(const std::vector<int>& processes, milliseconds limit) {
+  std::vector<Ended> ended(processes.size());
+  std::set<size_t> living, stopped;
+  for (size_t rank = 0; rank < processes.size(); ++rank) living.insert(rank);
   const auto end = Clock::now() + limit;
-  for (size_t rank = 0; rank < processes.size(); ++rank) {
-    while (waitpid(processes[rank], &statuses[rank], WNOHANG) == 0) {
-      std::this_thread::sleep_for(milliseconds(2));
-      if (Clock::now() > end) kill(processes[rank], SIGKILL);
+  while (!living.empty()) {
+    if (living == stopped || Clock::now() > end) {
+      for (const size_t rank : living) kill(processes[rank], SIGKILL);
     }
+    for (const size_t rank : std::set(living)) {
+      int status = 0;
+      if (waitpid(processes[rank], &status, WNOHANG | WUNTRACED) == 0) continue;
+      if (WIFSTOPPED(status)) {
+        stopped.insert(rank);
+        continue;
+      }
+      living.erase(rank);
+      ended[rank].failed = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+      ended[rank].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
   }
-  return statuses;
+  return ended;
 }
 
 }  // namespace
@@ -110,12 +128,9 @@ std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& 
     processes.push_back(process);
   }
   if (meanwhile) meanwhile(processes);
-  const std::vector<int> ends = statuses(processes, std::chrono::minutes(1));
-  std::vector<Ended> ended(size);
+  std::vector<Ended> ended = wait_for(processes, std::chrono::minutes(1));
   for (int rank = 0; rank < size; ++rank) {
     ended[rank].thrown = content(folder.path() / ("thrown by " + std::to_string(rank)));
-    ended[rank].failed = WIFEXITED(ends[rank]) && WEXITSTATUS(ends[rank]) != 0;
-    ended[rank].signal = WIFSIGNALED(ends[rank]) ? WTERMSIG(ends[rank]) : 0;
     const std::string time = content(folder.path() / ("time of " + std::to_string(rank)));
     if (!time.empty()) ended[rank].after = milliseconds(std::stoll(time));
   }
@@ -123,12 +138,16 @@ std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& 
 }
 
 std::vector<Ended> run_gloo(int size, GlooSettings settings,
-                            const std::function<void(Communicator&)>& body) {
+                            const std::function<void(Communicator&)>& body,
+                            const std::function<void(const std::vector<int>&)>& meanwhile) {
   const TemporaryFolder folder;
-  return run_processes(size, [&](int rank) {
-    const auto ranks = make_gloo(rank, size, file_store(folder.path(), rank), settings);
-    body(*ranks);
-  });
+  return run_processes(
+      size,
+      [&](int rank) {
+        const auto ranks = make_gloo(rank, size, file_store(folder.path(), rank), settings);
+        body(*ranks);
+      },
+      meanwhile);
 }
 
 }  // namespace tenon::distributed

@@ -29,19 +29,20 @@ KeyValues file_store(const std::filesystem::path& folder, int rank);
 // How the process of a rank ended.
 struct Ended {
   std::string thrown;   // CollectiveErrors as they are, others begin with "not collective: "
-  bool failed = false;  // an expectation of it
+  bool failed = false;  // an expectation of it, or it ended with an error
   int signal = 0;       // that ended it
   std::chrono::milliseconds after{0};  // its body began
 };
 
-// Runs `body` in `size` processes. `meanwhile` runs in this one, with their ids; what still lives
-// a minute later is killed.
+// Runs `body` in `size` processes. `meanwhile` runs in this one, with their ids. Who is stopped is
+// killed when the others have ended, and who still lives a minute later.
 std::vector<Ended> run_processes(
     int size, const std::function<void(int rank)>& body,
     const std::function<void(const std::vector<int>&)>& meanwhile = {});
 
 // The same with a communicator for each.
 std::vector<Ended> run_gloo(int size, GlooSettings settings,
-                            const std::function<void(Communicator&)>& body);
+                            const std::function<void(Communicator&)>& body,
+                            const std::function<void(const std::vector<int>&)>& meanwhile = {});
 
 }  // namespace tenon::distributed
