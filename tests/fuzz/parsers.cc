@@ -14,6 +14,8 @@
 #include "codegen/gpu_code_bytes.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
+#include "distributed/rendezvous/fingerprint.h"
+#include "distributed/rendezvous/store_message.h"
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/check_program.h"
@@ -55,6 +57,19 @@ void take_kernel(std::string_view text) {
     (void)verify(kernel);
     return print(kernel);
   });
+}
+
+void take_store_message(std::string_view bytes) {
+  round_trip(bytes, distributed::decode,
+             [](const distributed::StoreMessage& message) { return distributed::encode(message); });
+}
+
+void take_fingerprint(std::string_view bytes) {
+  round_trip(bytes, distributed::decode_fingerprint,
+             [](const distributed::Fingerprint& fingerprint) {
+               (void)distributed::difference({fingerprint, distributed::Fingerprint{}});
+               return distributed::encode(fingerprint);
+             });
 }
 
 void take_shape(std::string_view text) {
@@ -179,6 +194,21 @@ std::vector<std::string> kernel_seeds(const std::string& root) {
     }
   }
   return seeds;
+}
+
+std::vector<std::string> store_message_seeds(const std::string&) {
+  using Kind = distributed::StoreMessage::Kind;
+  return {distributed::encode({.kind = Kind::kJoin, .rank = 1, .size = 4, .value = "pid 1 on a"}),
+          distributed::encode({.kind = Kind::kPost, .rank = 2, .key = "id", .value = "bytes"}),
+          distributed::encode({.kind = Kind::kBeat})};
+}
+
+std::vector<std::string> fingerprint_seeds(const std::string&) {
+  return {distributed::encode(distributed::fingerprint({.model = "sha256 5e21",
+                                                        .options = "precision_mode=exact",
+                                                        .build = "b1",
+                                                        .ranks = 4,
+                                                        .engine = "loopback"}))};
 }
 
 std::vector<std::string> shape_seeds(const std::string&) {
@@ -337,6 +367,8 @@ constexpr Parser kParsers[] = {
     {"saved_partition", take_saved_partition, saved_partition_seeds},
     {"outside_weights", take_outside_weights, outside_weights_seeds},
     {"graph_with_constants", take_graph_with_constants, constant_seeds},
+    {"store_message", take_store_message, store_message_seeds},
+    {"fingerprint", take_fingerprint, fingerprint_seeds},
 };
 
 }  // namespace
