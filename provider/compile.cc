@@ -8,9 +8,11 @@
 #include <fmt/ranges.h>
 
 #include "base/stopwatch.h"
+#include "distributed/sharding/shard.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
 #include "kernels/build_program.h"
+#include "kernels/planning/collectives.h"
 #include "kernels/selector.h"
 #include "provider/api.h"
 #include "provider/compiled_only.h"
@@ -119,7 +121,14 @@ ir::Graph fuse_for(const kernels::Settings& settings, ir::Graph imported, const 
     return answer;
   };
   const Stopwatch watch;
-  ir::Graph fused = fuse(std::move(imported), dump.observer(), supports);
+  ShardFn shard;
+  if (settings.collectives) {
+    shard = [&](ir::Graph& graph) {
+      report.sharding = distributed::shard(
+          graph, {.rank = settings.collectives->rank(), .ranks = settings.collectives->ranks()});
+    };
+  }
+  ir::Graph fused = fuse(std::move(imported), dump.observer(), supports, shard);
   report.phases.push_back({"fusions", watch.milliseconds()});
   return fused;
 }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
@@ -58,7 +59,7 @@ std::unique_ptr<device::Stream> make_stream(const Options& options, const Target
 
 // Ops and types that stock providers have no kernels for: left out, such a node ends the session.
 bool is_stranded(const ir::Graph& graph, const ir::Node& node) {
-  if (node.op.starts_with("trt::")) return true;
+  if (node.op.starts_with("trt::") || ir::is_imported_collective(node)) return true;
   return std::ranges::any_of(node.inputs, [&](ir::ValueId id) {
     if (id == ir::kNoValue) return false;
     const DType dtype = graph.value(id).dtype;
@@ -281,7 +282,8 @@ void Ep::set_session_callbacks() {
     return guarded([&] { *profiler = new Profiler; });
   };
   IsConcurrentRunSupported = [](OrtEp* ep, bool* supported) noexcept -> OrtStatus* {
-    *supported = !self(ep).session_graph_;
+    // Ranks would order their collectives differently.
+    *supported = !self(ep).session_graph_ && !self(ep).target_.job;
     return nullptr;
   };
 }

@@ -19,6 +19,7 @@
 #include "provider/data_transfer.h"
 #include "provider/ep.h"
 #include "provider/guard.h"
+#include "provider/join_job.h"
 #include "provider/key_values.h"
 #include "provider/names.h"
 #include "provider/other_providers.h"
@@ -115,6 +116,7 @@ void Factory::set_session_callbacks() {
       Gpu* gpu = me.choose_gpu({devices, device_count}, metadata, options);
       Target target = choose_target(options, gpu);
       target.weight_pool = me.weight_pool_of(context);
+      target.job = join_job(options, target, context);
       *ep = new Ep(std::move(options), std::move(context), std::move(target), *logger);
     });
   };

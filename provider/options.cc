@@ -101,6 +101,30 @@ Option device_id() {
   return {"device_id", "the number of the device that the session was given, such as 0", set, get};
 }
 
+Option tensor_parallel_size() {
+  auto set = [](Options& options, const std::string& value) {
+    options.tensor_parallel_size = 0;
+    return value == "auto" ||
+           (parse_number(value, options.tensor_parallel_size) && options.tensor_parallel_size > 0);
+  };
+  auto get = [](const Options& options) {
+    const uint64_t size = options.tensor_parallel_size;
+    return size == 0 ? std::string("auto") : std::to_string(size);
+  };
+  return {"tensor_parallel_size", "a number of ranks | auto: as many as were launched", set, get};
+}
+
+Option tensor_parallel_rank() {
+  auto set = [](Options& options, const std::string& value) {
+    return parse_number(value, options.tensor_parallel_rank) && options.tensor_parallel_rank >= 0;
+  };
+  auto get = [](const Options& options) {
+    const int rank = options.tensor_parallel_rank;
+    return rank < 0 ? std::string() : std::to_string(rank);
+  };
+  return {"tensor_parallel_rank", "a rank, from 0 on", set, get};
+}
+
 Option user_compute_stream() {
   auto set = [](Options& options, const std::string& value) {
     const bool hex = value.starts_with("0x") || value.starts_with("0X");
@@ -120,6 +144,9 @@ const std::vector<Option>& table() {
       cache_dir(),
       number("cache_size_mb", &Options::cache_size_mb, "a number of MiB"),
       choice("claim", &Options::claim, "gainful | all"),
+      text("collective_address", &Options::collective_address, "host:port"),
+      number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
+      text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
@@ -135,6 +162,8 @@ const std::vector<Option>& table() {
       choice("target", &Options::target, "auto | cpu | gpu"),
       list("target_arch", &Options::target_arch,
            "architectures such as sm_90a, separated by commas"),
+      tensor_parallel_rank(),
+      tensor_parallel_size(),
       user_compute_stream(),
   };
   return *options;

@@ -22,6 +22,13 @@ struct Options {
   std::string dump_dir;     // every stage of every kernel goes here
   std::string report_file;  // JSON: claims, reasons, fusions, kernels
 
+  // Several ranks that run one model.
+  uint64_t tensor_parallel_size = 1;  // 0: as many as the launcher started
+  int tensor_parallel_rank = -1;      // -1: as the launcher says
+  std::string collective_address;     // host:port where ranks meet; empty: as the launcher says
+  std::string collective_token;       // that ranks show each other; empty: derived from the job
+  uint64_t collective_deadline_ms = 60'000;
+
   // On a GPU only.
   std::string cache_dir;          // compiled kernels are kept there; empty: nowhere
   uint64_t cache_size_mb = 1024;  // that they may take

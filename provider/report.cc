@@ -103,6 +103,27 @@ Json to_json(const std::optional<WrittenContext>& context) {
           {"weight_files", context->weight_files}};
 }
 
+Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
+  if (!sharding) return nullptr;
+  Json exchanges = Json::array(), wholes = Json::array();
+  for (const auto& exchange : sharding->exchanges) {
+    exchanges.push_back({{"op", exchange.op},
+                         {"behind", exchange.node},
+                         {"dtype", name(exchange.dtype)},
+                         {"elements", exchange.elements.text()},
+                         {"bytes", exchange.bytes.text()}});
+  }
+  for (const auto& whole : sharding->wholes) {
+    wholes.push_back({{"node", whole.node}, {"reason", whole.reason}, {"bytes", whole.bytes}});
+  }
+  return {{"rank", sharding->rank},
+          {"ranks", sharding->ranks},
+          {"constant_bytes", sharding->constant_bytes},
+          {"bytes_by_rank", sharding->bytes_by_rank},
+          {"collectives", exchanges},
+          {"replicated", wholes}};
+}
+
 Json to_json(const PartitionReport& partition) {
   Json fusions = Json::array();
   for (const auto& fusion : partition.fusions) {
@@ -130,7 +151,8 @@ Json to_json(const PartitionReport& partition) {
           {"phases_ms", phases},
           {"kernels", kernels},
           {"fusions", fusions},
-          {"apart", apart}};
+          {"apart", apart},
+          {"sharding", to_json(partition.sharding)}};
 }
 
 Json to_json(const GraphReport& graph) {

@@ -11,6 +11,7 @@
 
 #include "base/disk_cache.h"
 #include "codegen/target.h"
+#include "distributed/sharding/report.h"
 #include "kernels/device/description.h"
 #include "kernels/running/executable.h"
 #include "provider/options.h"
@@ -49,6 +50,7 @@ struct PartitionReport {
     std::string products, reason;
   };
   std::vector<Apart> apart;
+  std::optional<distributed::ShardingReport> sharding;  // empty: one rank runs it all
   std::vector<std::string> node_names;   // imported node id -> name, for the fusions' sources
   std::shared_ptr<const void> words;     // what verdicts of a context refer to
   std::optional<OpenedContext> context;  // empty: it was compiled in this session

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "distributed/job.h"
 
 namespace tenon::provider {
 namespace {
@@ -70,6 +71,7 @@ kernels::Settings Target::settings(const Options& options) const {
   settings.precision = options.precision_mode == "int8"   ? kernels::Precision::kInt8
                        : options.precision_mode == "tf32" ? kernels::Precision::kTf32
                                                           : kernels::Precision::kExact;
+  if (job) settings.collectives = job->collectives();
   return settings;
 }
 

@@ -11,6 +11,10 @@
 #include "provider/gpus.h"
 #include "provider/options.h"
 
+namespace tenon::distributed {
+class Job;
+}
+
 namespace tenon::provider {
 
 struct Target {
@@ -19,6 +23,7 @@ struct Target {
   std::optional<device::Description> description;    // of the GPU that code is made for
   std::shared_ptr<device::Device> device;            // null: the CPU, or a GPU that is absent
   std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
+  std::shared_ptr<distributed::Job> job;             // null: one rank
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;

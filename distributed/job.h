@@ -1,0 +1,39 @@
+// Read second: one process's part in a job of several ranks, from its launch to its collectives.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "distributed/communicator.h"
+#include "distributed/rendezvous/fingerprint.h"
+#include "distributed/rendezvous/launch_place.h"
+#include "kernels/planning/collectives.h"
+
+namespace tenon::distributed {
+
+struct JobOptions {
+  LaunchOptions launch;
+  std::chrono::milliseconds deadline{60'000};  // of every wait
+  Fingerprint facts;                           // that must be the same on all ranks
+};
+
+// Ranks that meet, compare what they are about to do and are connected. A rank that is lost ends
+// what the others wait for.
+class Job {
+ public:
+  // Between host processes. Comes back when all ranks are in; null where there is one alone. Throws
+  // UserError where the ranks differ or nobody says who this one is, and CollectiveError where one
+  // does not come.
+  static std::shared_ptr<Job> join(const JobOptions& options, const Variables& variables);
+  virtual ~Job() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string engine() const = 0;
+  virtual std::shared_ptr<const kernels::Collectives> collectives() const = 0;
+  // All ranks call it with the same occasion: the same UserError on all of them where they differ.
+  virtual void require_equal(const std::string& occasion, const Fingerprint& mine) const = 0;
+};
+
+}  // namespace tenon::distributed

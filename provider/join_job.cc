@@ -1,0 +1,48 @@
+#include "provider/join_job.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace tenon::provider {
+namespace {
+
+// What ranks must have been told alike: all but who they are and where they write.
+std::string shared_options(const Options& options) {
+  std::map<std::string, std::string> values = effective(options);
+  for (const char* own : {"cache_dir", "collective_token", "device_id", "dump_dir", "report_file",
+                          "tensor_parallel_rank", "user_compute_stream"}) {
+    values.erase(own);
+  }
+  std::string text;
+  for (const auto& [key, value] : values) text += fmt::format("{}={} ", key, value);
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<distributed::Job> join_job(const Options& options, const Target& target,
+                                           const ContextSettings& context) {
+  if (options.tensor_parallel_size == 1) return nullptr;
+  if (target.on_gpu()) {
+    throw UserError(
+        "tensor_parallel_size: several ranks run on CPUs only so far; choose the CPU's "
+        "OrtEpDevice, or leave the option out");
+  }
+  if (context.enable) {
+    throw UserError(
+        "tensor_parallel_size: context models are written by one rank; leave the option out");
+  }
+  distributed::JobOptions job;
+  if (options.tensor_parallel_size > 1) {
+    job.launch.size = static_cast<int>(options.tensor_parallel_size);
+  }
+  if (options.tensor_parallel_rank >= 0) job.launch.rank = options.tensor_parallel_rank;
+  job.launch.address = options.collective_address;
+  job.launch.token = options.collective_token;
+  job.deadline = std::chrono::milliseconds(options.collective_deadline_ms);
+  job.facts.fields = {{"options", shared_options(options)}, {"version of Tenon", TENON_VERSION}};
+  return distributed::Job::join(job, distributed::launch_variables());
+}
+
+}  // namespace tenon::provider
