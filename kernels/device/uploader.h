@@ -1,5 +1,5 @@
-// Brings weights to the device once, through a small ring of pinned buffers: no second full copy on
-// the host.
+// Brings weights to the device once, through a small ring of buffers, pinned ones where much is
+// uploaded: no second full copy on the host.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class Uploader {
   // threads.
   using MakePiece = std::function<void(int64_t first, std::span<std::byte> out)>;
 
-  // `bytes`: about as many as will be uploaded. Pinning memory takes longer than a small upload.
+  // `bytes`: about as many as will be uploaded. Pinning memory takes longer than a small upload,
+  // which is done without.
   static std::unique_ptr<Uploader> make(std::shared_ptr<Device> device, size_t bytes = SIZE_MAX);
   virtual ~Uploader() = default;
 
@@ -27,7 +28,7 @@ class Uploader {
     MakePiece make;
     size_t unit = 1;
   };
-  // Makes the bytes right in the pinned buffers, in pieces of whole units, those of all transfers
+  // Makes the bytes right in the buffers, in pieces of whole units, those of all transfers
   // side by side. Returns when all are made; the copies may still be on their way.
   virtual void upload(std::span<const Transfer> transfers) = 0;
   void upload(Address to, size_t bytes, const MakePiece& make, size_t unit = 1);

@@ -49,6 +49,19 @@ TEST(UploaderTest, WorksWithoutPinnedMemory) {
   expect_arrived(buffer, data);
 }
 
+TEST(UploaderTest, ASmallUploadPinsNothing) {
+  const StubDriver stub("lazy");
+  auto device = Device::open(0);
+  const auto data = pattern((19 << 20) + 12345);  // more than its buffers hold
+  const Buffer buffer(device, data.size(), "a weight");
+  const auto uploader = Uploader::make(device, data.size());
+  uploader->upload(buffer.address(), data.data(), data.size());
+  uploader->finish();
+  expect_arrived(buffer, data);
+  EXPECT_EQ(stub.calls("cuMemHostAlloc"), 0);
+  EXPECT_EQ(stub.reports(), "");
+}
+
 TEST(UploaderTest, MakesPiecesOfWholeUnitsInItsBuffers) {
   constexpr size_t kUnit = 4608, kMost = 4 << 20;
   const StubDriver stub;
