@@ -186,6 +186,69 @@ TEST(Sharding, HeadsWithinBlocks) {
   }
 }
 
+// What an attention reads by heads besides q, k and v.
+TEST(Sharding, ScalesAndMasksOfHeads) {
+  for (const int64_t kv_heads : {1, 3, 6}) {
+    DecoderSizes sizes{.q_heads = 6, .kv_heads = kv_heads, .head_size = 16};
+    DecoderForm form;
+    form.coded_caches = form.head_mask = form.sinks = true;
+    const ir::Graph whole = DecoderGraph(sizes, form).decoder();
+    for (const int64_t ranks : {2, 3, 4}) expect_same(whole, sizes, ranks);
+  }
+}
+
+// One tensor as the table and, turned, as the last product's weight: a rank has the same rows of
+// both.
+TEST(Sharding, TiedTable) {
+  DecoderSizes sizes;
+  DecoderGraph build(sizes, {.weights = WeightFormat::kPlainRows});
+  ir::Graph whole = build.decoder();
+  for (const ir::NodeId id : whole.order()) {
+    ir::Node& node = whole.node(id);
+    if (node.name == "lm_head") node.inputs[1] = whole.find("table");
+  }
+  expect_same(whole, sizes, 3);
+  const Sharded all = shard_all(whole, 3);
+  const auto held = [&](const char* op_name, size_t input) {
+    const ir::Graph& graph = all.ranks[1].graph;
+    for (const ir::NodeId id : graph.order()) {
+      const ir::Node& node = graph.node(id);
+      if (node.name == op_name && (node.is("Gather") || node.is(ir::kScaledDot))) {
+        return graph.value(node.input(input)).constant->data;
+      }
+    }
+    return static_cast<const std::byte*>(nullptr);
+  };
+  EXPECT_NE(held("embed", 0), nullptr);
+  EXPECT_EQ(held("embed", 0), held("lm_head", 1));
+}
+
+// An index that no rank has is wrong on all of them.
+TEST(Sharding, IndicesOutsideTheTable) {
+  const ir::Graph whole = ir::parse(R"(graph main {
+  input %ids: i64[1]
+  const %table: f32[4,1] = hex:0000803f000000400000404000008040
+  %x: f32[1,1] = Gather(%table, %ids) {axis=0} name="embed"
+  output %x
+})");
+  for (const int64_t id : {-6, -5, 4, 5, 6, 7, 8}) {
+    Sharded all = shard_all(whole, 2);
+    for (RankState& rank : all.ranks) {
+      set_inputs(rank, {ReferenceTensor::of(DType::kI64, {1}, {static_cast<double>(id)})});
+      for (const ir::NodeId node : rank.graph.order()) {
+        if (rank.graph.node(node).is("Gather")) break;
+        run_node(rank, rank.graph.node(node));
+      }
+      const ir::Node* gather = nullptr;
+      for (const ir::NodeId node : rank.graph.order()) {
+        if (rank.graph.node(node).is("Gather")) gather = &rank.graph.node(node);
+      }
+      const int64_t place = rank.values[static_cast<size_t>(gather->input(1))]->integers[0];
+      EXPECT_GE(place, 2) << "of a table of two rows, for index " << id;
+    }
+  }
+}
+
 // Caches of all heads: attention is computed by every rank, and says what that costs.
 TEST(Sharding, CachesOfAllHeads) {
   DecoderSizes sizes{.q_heads = 4, .kv_heads = 4, .head_size = 16};
