@@ -87,9 +87,7 @@ class Planner {
     const ScaledDot dot = ScaledDot::from(node);
     const int64_t bytes = weight_bytes(dot);
     if (bytes == 0) return;
-    const auto whole = [&](std::string reason) {
-      plan_.wholes.push_back({node.name, std::move(reason), bytes});
-    };
+    const auto whole = [&](std::string reason) { hold_whole(id, std::move(reason), bytes); };
     if (bytes < options_.least_bytes) return whole("its weight is too small for an exchange");
     if (Support weight = has_weight(graph_, node); !weight) return whole(weight.reason);
     if (Support columns = can_cut_columns(graph_, dot); !columns) return whole(columns.reason);
@@ -131,9 +129,7 @@ class Planner {
     if (!table.is_constant() || node.integer("axis", 0) != 0) return;
     const auto bytes = static_cast<int64_t>(table.constant->bytes);
     if (bytes < options_.least_bytes || table.constant->dims.empty()) return;
-    const auto whole = [&](std::string reason) {
-      plan_.wholes.push_back({node.name, std::move(reason), bytes});
-    };
+    const auto whole = [&](std::string reason) { hold_whole(id, std::move(reason), bytes); };
     if (!is_floating(table.dtype) || bit_width(table.dtype) < 16) {
       return whole("its table holds codes, which ranks cannot add");
     }
@@ -174,7 +170,13 @@ class Planner {
         bytes += weight_bytes(ScaledDot::from(node));
       }
     }
+    hold_whole(id, std::move(reason), bytes);
+    plan_.told.insert(kept_.begin(), kept_.end());
+  }
+
+  void hold_whole(NodeId id, std::string reason, int64_t bytes) {
     plan_.wholes.push_back({graph_.node(id).name, std::move(reason), bytes});
+    plan_.told.insert(id);
   }
 
   static constexpr size_t kBias = 7;  // input of a ScaledDot

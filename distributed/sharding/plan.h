@@ -51,6 +51,7 @@ struct Plan {
   std::map<ir::NodeId, Shares> tables;    // Gathers of a constant whose rows are dealt out
   std::map<std::string, Shares> symbols;  // head counts of caches that a rank binds its own of
   std::vector<Whole> wholes;
+  std::set<ir::NodeId> told;  // nodes that `wholes` speaks of
 };
 
 struct PlanOptions {

@@ -19,7 +19,7 @@ std::string ShardingReport::text() const {
                        exchange.elements.text(), name(exchange.dtype), exchange.bytes.text());
   }
   for (const HeldWhole& whole : wholes) {
-    all += fmt::format("  whole '{}': {} ({} bytes)\n", whole.node, whole.reason, whole.bytes);
+    all += fmt::format("  whole '{}': {} ({} bytes)\n", whole.name, whole.reason, whole.bytes);
   }
   return all;
 }

@@ -25,8 +25,9 @@ struct Exchange {
 };
 
 struct HeldWhole {
-  std::string node, reason;
-  int64_t bytes = 0;  // of weights that could have been cut
+  std::string name;  // of a node or a constant
+  std::string reason;
+  int64_t bytes = 0;  // of constants that every rank holds because of it
 };
 
 struct ShardingReport {

@@ -308,32 +308,46 @@ class Rewriter {
     return graph_.add_constant("scalar", ir::Tensor::of(dtype, {}, {static_cast<double>(number)}));
   }
 
-  // Rows that this rank has not are zeros, and the sum over the ranks is the row. Negative indices
-  // count from the end.
+  // Rows that this rank has not are zeros, and the sum over the ranks is the row.
   void cut_table(NodeId id, const Shares& shares) {
     const ValueId table = graph_.node(id).input(0), indices = graph_.node(id).input(1);
-    const ir::Value index = graph_.value(indices), rows = graph_.value(graph_.node(id).output(0));
+    const ir::TensorPtr whole = graph_.value(table).constant;
+    const ir::Value rows = graph_.value(graph_.node(id).output(0));
     const Range range = own(shares).at(0);
-    const int64_t all = graph_.value(table).constant->dims[0];
-    const ValueId part = graph_.add_constant(graph_.value(table).name,
-                                             take(*graph_.value(table).constant, 0, {range}));
-    add_weight(table, part, shares, fmt::format("rows {} of {}", text(own(shares)), all));
-    Writer before = Writer::before(graph_, id);
-    const Shape& shape = *index.shape;
-    const auto number = [&](int64_t value) { return scalar(index.dtype, value); };
-    const auto point = [&](const char* op, std::vector<ValueId> inputs, DType type) {
-      return before.write(op, std::move(inputs), type, shape);
-    };
-    const ValueId negative = point("Less", {indices, number(0)}, DType::kBool);
-    const ValueId turned = point("Add", {indices, number(all)}, index.dtype);
-    const ValueId counted = point("Where", {negative, turned, indices}, index.dtype);
-    const ValueId local = point("Sub", {counted, number(range.begin)}, index.dtype);
-    const ValueId low = point("GreaterOrEqual", {local, number(0)}, DType::kBool);
-    const ValueId high = point("Less", {local, number(range.size())}, DType::kBool);
-    const ValueId has = point("And", {low, high}, DType::kBool);
-    const ValueId place = point("Where", {has, local, number(0)}, index.dtype);
+    const ValueId part =
+        graph_.add_constant(graph_.value(table).name, take(*whole, 0, own(shares)));
+    add_weight(table, part, shares,
+               fmt::format("rows {} of {}", text(own(shares)), whole->dims[0]));
+    const auto [place, has] = place_in(id, indices, range, whole->dims[0]);
     graph_.node(id).inputs = {part, place};
-    mask_rows(id, has, rows, graph_.value(table).constant->dims.size() - 1);
+    mask_rows(id, has, rows, whole->dims.size() - 1);
+  }
+
+  struct Place {
+    ValueId index = kNoValue, has = kNoValue;
+  };
+  // Negative indices count from the end. One that no rank has stays one, so that the Run fails as
+  // it does with the whole table.
+  Place place_in(NodeId id, ValueId indices, const Range& range, int64_t all) {
+    Writer before = Writer::before(graph_, id);
+    const ir::Value given = graph_.value(indices);
+    const auto number = [&](int64_t value) { return scalar(given.dtype, value); };
+    const auto index = [&](const char* op, std::vector<ValueId> inputs) {
+      return before.write(op, std::move(inputs), given.dtype, *given.shape);
+    };
+    const auto flag = [&](const char* op, std::vector<ValueId> inputs) {
+      return before.write(op, std::move(inputs), DType::kBool, *given.shape);
+    };
+    const ValueId zero = number(0), size = number(all);
+    const ValueId turned = index("Add", {indices, size});
+    const ValueId counted = index("Where", {flag("Less", {indices, zero}), turned, indices});
+    const ValueId outside =
+        flag("Or", {flag("Less", {counted, zero}), flag("GreaterOrEqual", {counted, size})});
+    const ValueId local = index("Sub", {counted, number(range.begin)});
+    const ValueId has = flag("And", {flag("GreaterOrEqual", {local, zero}),
+                                     flag("Less", {local, number(range.size())})});
+    const ValueId otherwise = index("Where", {outside, size, zero});
+    return {index("Where", {has, local, otherwise}), has};
   }
 
   void mask_rows(NodeId id, ValueId has, const ir::Value& rows, size_t row_dims) {

@@ -56,6 +56,25 @@ void look_through_views(Graph& graph) {
   graph.remove_dead_nodes();
 }
 
+// Large ones that no decision speaks of: read whole, like the tables of rotary embeddings.
+void add_large_constants(const Graph& graph, const Plan& plan, int64_t least, size_t old_values,
+                         ShardingReport& report) {
+  constexpr int64_t kSmall = 1024;
+  std::set<ValueId> known;
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    for (const ValueId input : node.inputs) {
+      if (input == ir::kNoValue || static_cast<size_t>(input) >= old_values) continue;
+      const ir::TensorPtr constant = graph.value(input).constant;
+      if (!constant || plan.told.contains(id) || !known.insert(input).second) continue;
+      const auto bytes = static_cast<int64_t>(constant->bytes);
+      if (bytes < std::max(least, kSmall)) continue;
+      report.wholes.push_back(
+          {graph.value(input).name, fmt::format("'{}' reads all of it", node.name), bytes});
+    }
+  }
+}
+
 void add_totals(const Graph& graph, ShardingReport& report) {
   int64_t cut = 0;
   for (const WeightShare& weight : report.weights) cut += weight.bytes;
@@ -87,7 +106,9 @@ ShardingReport shard(Graph& graph, const ShardingOptions& options) {
     for (const Whole& whole : plan.wholes) {
       report.wholes.push_back({whole.node, whole.reason, whole.bytes});
     }
+    const size_t old_values = graph.value_count();
     rewrite(graph, plan, rank, report);
+    add_large_constants(graph, plan, least, old_values, report);
   }
   add_totals(graph, report);
   return report;

@@ -28,7 +28,9 @@ struct DecoderForm {
   bool head_norms = false;  // spelled out in front of attention
   bool symbolic_heads = true;
   bool packed_gate = false;
-  bool has_bytes = true;  // false: weights stand for bytes that nobody reads
+  bool coded_caches = false;  // i8, a scale for each element of each head
+  bool head_mask = false;     // one for each head
+  bool has_bytes = true;      // false: weights stand for bytes that nobody reads
 };
 
 class DecoderGraph {
@@ -220,8 +222,15 @@ class DecoderGraph {
     attention.q = heads[0];
     attention.k = heads[1];
     attention.v = heads[2];
-    attention.past_k = input("past_k", kType, {b, cached, p, d});
-    attention.past_v = input("past_v", kType, {b, cached, p, d});
+    const DType cache_type = form_.coded_caches ? DType::kI8 : kType;
+    attention.past_k = input("past_k", cache_type, {b, cached, p, d});
+    attention.past_v = input("past_v", cache_type, {b, cached, p, d});
+    if (form_.coded_caches) {
+      attention.cache_type = DType::kI8;
+      attention.k_scale = constant("k_scale", kType, {sizes_.kv_heads, 1, d}, 0.01, 0.1);
+      attention.v_scale = constant("v_scale", kType, {sizes_.kv_heads * d}, 0.01, 0.1);
+    }
+    if (form_.head_mask) attention.mask = input("mask", kType, {1, sizes_.q_heads, s, p + s});
     if (form_.sinks) attention.sinks = constant("sinks", kType, {sizes_.q_heads});
     attention.cos = constant("cos", kType, {64, d / 2});
     attention.sin = constant("sin", kType, {64, d / 2});
@@ -235,8 +244,8 @@ class DecoderGraph {
     node.name = "attention";
     const Shape present{b, sizes_.kv_heads, p + s, d};
     node.outputs = {graph.add_value(value("attended", kType, rows(sizes_.q_heads * d))),
-                    graph.add_value(value("present_k", kType, present)),
-                    graph.add_value(value("present_v", kType, present))};
+                    graph.add_value(value("present_k", cache_type, present)),
+                    graph.add_value(value("present_v", cache_type, present))};
     const ir::ValueId y = node.outputs[0];
     graph.add_node(std::move(node));
     if (form_.symbolic_heads) {

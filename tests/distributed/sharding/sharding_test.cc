@@ -29,12 +29,23 @@ struct Sharded {
   std::vector<ShardingReport> reports;
 };
 
+using Shard = ShardingReport (*)(ir::Graph&, const distributed::ShardingOptions&);
+
+// All passes, with the sharding pass in its place.
+ShardingReport fuse_share(ir::Graph& graph, const distributed::ShardingOptions& options) {
+  ShardingReport report;
+  const auto supports = [](const ir::Graph&, const ir::Node&) { return Support::yes(); };
+  graph = fuse(std::move(graph), {}, supports,
+               [&](ir::Graph& matched) { report = shard(matched, options); });
+  return report;
+}
+
 // Every rank's graph, checked; small weights are exchanged too.
-Sharded shard_all(const ir::Graph& whole, int64_t count) {
+Sharded shard_all(const ir::Graph& whole, int64_t count, Shard make_share = shard) {
   Sharded all;
   for (int64_t rank = 0; rank < count; ++rank) {
     ir::Graph graph = whole;
-    all.reports.push_back(shard(graph, {rank, count, 0}));
+    all.reports.push_back(make_share(graph, {rank, count, 0}));
     const Support valid = ir::verify(graph);
     EXPECT_TRUE(valid.ok) << valid.reason << "\n" << ir::print(graph);
     all.ranks.push_back({std::move(graph), {}});
@@ -56,14 +67,14 @@ void draw_ids(const ir::Graph& graph, int64_t vocabulary, std::mt19937& random,
 
 // The whole graph's result against each rank's; caches by the heads that a rank has.
 void expect_same(const ir::Graph& whole, const DecoderSizes& sizes, int64_t count,
-                 unsigned seed = 1) {
+                 unsigned seed = 1, Shard make_share = shard) {
   SCOPED_TRACE(fmt::format("{} ranks", count));
   SymbolSizes symbols{{"b", 2}, {"s", 3}, {"p", 4}, {"h", sizes.kv_heads}};
   std::mt19937 random(seed);
   auto inputs = random_inputs(whole, symbols, random);
   draw_ids(whole, sizes.vocabulary, random, inputs);
   const auto expected = kernels::reference::evaluate(whole, inputs);
-  Sharded all = shard_all(whole, count);
+  Sharded all = shard_all(whole, count, make_share);
   const auto heads = deal_heads(sizes.q_heads, sizes.kv_heads, count);
   std::vector<distributed::Range> own;
   for (size_t r = 0; r < all.ranks.size(); ++r) {
@@ -143,7 +154,10 @@ TEST(Sharding, DecoderLayer) {
         const Sharded all = shard_all(whole, ranks);
         EXPECT_EQ(count_ops(all.ranks[0].graph, ir::kAllReduce), 3) << "table, o, down";
         EXPECT_EQ(count_ops(all.ranks[0].graph, ir::kAllGather), 1) << "logits";
-        EXPECT_TRUE(all.reports[0].wholes.empty()) << all.reports[0].text();
+        EXPECT_EQ(all.reports[0].wholes.size(), 2U) << all.reports[0].text();
+        for (const auto& whole : all.reports[0].wholes) {
+          EXPECT_TRUE(whole.name == "cos" || whole.name == "sin") << whole.name;
+        }
       }
     }
   }
@@ -172,6 +186,69 @@ TEST(Sharding, HeadsWithinBlocks) {
   }
 }
 
+// What an attention reads by heads besides q, k and v.
+TEST(Sharding, ScalesAndMasksOfHeads) {
+  for (const int64_t kv_heads : {1, 3, 6}) {
+    DecoderSizes sizes{.q_heads = 6, .kv_heads = kv_heads, .head_size = 16};
+    DecoderForm form;
+    form.coded_caches = form.head_mask = form.sinks = true;
+    const ir::Graph whole = DecoderGraph(sizes, form).decoder();
+    for (const int64_t ranks : {2, 3, 4}) expect_same(whole, sizes, ranks);
+  }
+}
+
+// One tensor as the table and, turned, as the last product's weight: a rank has the same rows of
+// both.
+TEST(Sharding, TiedTable) {
+  DecoderSizes sizes;
+  DecoderGraph build(sizes, {.weights = WeightFormat::kPlainRows});
+  ir::Graph whole = build.decoder();
+  for (const ir::NodeId id : whole.order()) {
+    ir::Node& node = whole.node(id);
+    if (node.name == "lm_head") node.inputs[1] = whole.find("table");
+  }
+  expect_same(whole, sizes, 3);
+  const Sharded all = shard_all(whole, 3);
+  const auto held = [&](const char* op_name, size_t input) {
+    const ir::Graph& graph = all.ranks[1].graph;
+    for (const ir::NodeId id : graph.order()) {
+      const ir::Node& node = graph.node(id);
+      if (node.name == op_name && (node.is("Gather") || node.is(ir::kScaledDot))) {
+        return graph.value(node.input(input)).constant->data;
+      }
+    }
+    return static_cast<const std::byte*>(nullptr);
+  };
+  EXPECT_NE(held("embed", 0), nullptr);
+  EXPECT_EQ(held("embed", 0), held("lm_head", 1));
+}
+
+// An index that no rank has is wrong on all of them.
+TEST(Sharding, IndicesOutsideTheTable) {
+  const ir::Graph whole = ir::parse(R"(graph main {
+  input %ids: i64[1]
+  const %table: f32[4,1] = hex:0000803f000000400000404000008040
+  %x: f32[1,1] = Gather(%table, %ids) {axis=0} name="embed"
+  output %x
+})");
+  for (const int64_t id : {-6, -5, 4, 5, 6, 7, 8}) {
+    Sharded all = shard_all(whole, 2);
+    for (RankState& rank : all.ranks) {
+      set_inputs(rank, {ReferenceTensor::of(DType::kI64, {1}, {static_cast<double>(id)})});
+      for (const ir::NodeId node : rank.graph.order()) {
+        if (rank.graph.node(node).is("Gather")) break;
+        run_node(rank, rank.graph.node(node));
+      }
+      const ir::Node* gather = nullptr;
+      for (const ir::NodeId node : rank.graph.order()) {
+        if (rank.graph.node(node).is("Gather")) gather = &rank.graph.node(node);
+      }
+      const int64_t place = rank.values[static_cast<size_t>(gather->input(1))]->integers[0];
+      EXPECT_GE(place, 2) << "of a table of two rows, for index " << id;
+    }
+  }
+}
+
 // Caches of all heads: attention is computed by every rank, and says what that costs.
 TEST(Sharding, CachesOfAllHeads) {
   DecoderSizes sizes{.q_heads = 4, .kv_heads = 4, .head_size = 16};
@@ -180,8 +257,8 @@ TEST(Sharding, CachesOfAllHeads) {
   const ir::Graph whole = DecoderGraph(sizes, form).decoder();
   expect_same(whole, sizes, 2);
   const Sharded all = shard_all(whole, 2);
-  ASSERT_EQ(all.reports[0].wholes.size(), 1U);
-  EXPECT_EQ(all.reports[0].wholes[0].node, "attention");
+  ASSERT_EQ(all.reports[0].wholes.size(), 1U) << all.reports[0].text();
+  EXPECT_EQ(all.reports[0].wholes[0].name, "attention");
   EXPECT_NE(all.reports[0].wholes[0].reason.find("caches have 4 heads"), std::string::npos);
   EXPECT_EQ(all.reports[0].wholes[0].bytes, 3 * 64 * 64 * 4);
   EXPECT_EQ(count_ops(all.ranks[0].graph, ir::kAllReduce), 2) << "table, down";
@@ -269,6 +346,19 @@ TEST(Sharding, GraphsOfOthersStay) {
   EXPECT_EQ(ir::print(graph), once);
   ASSERT_EQ(again.wholes.size(), 1U);
   EXPECT_NE(again.wholes[0].reason.find("collectives"), std::string::npos);
+}
+
+// Passes behind it fuse what ranks have, and leave collectives in their order.
+TEST(Sharding, WithinFuse) {
+  for (const WeightFormat format : {WeightFormat::kPlain, WeightFormat::kInt4Bits}) {
+    for (const bool packed : {false, true}) {
+      DecoderSizes sizes{.q_heads = 6, .kv_heads = 3, .head_size = 32};
+      sizes.feed_forward = 96;
+      DecoderForm form{.weights = format};
+      form.packed_qkv = form.bias = packed;
+      expect_same(DecoderGraph(sizes, form).decoder(), sizes, 3, 1, fuse_share);
+    }
+  }
 }
 
 // A value that leaves the graph is whole on every rank; products around it are still cut.
