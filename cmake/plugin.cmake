@@ -13,6 +13,11 @@ target_link_libraries(onnxruntime_ep_tenon PRIVATE tenon_provider)
 target_link_options(onnxruntime_ep_tenon PRIVATE
   "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map" LINKER:--exclude-libs,ALL)
 
+# Opened by name, beside the plugin.
+if(TARGET tenon_gloo)
+  add_dependencies(onnxruntime_ep_tenon tenon_gloo)
+endif()
+
 if(NOT TENON_SANITIZE)
   target_link_options(onnxruntime_ep_tenon PRIVATE -static-libstdc++ LINKER:--gc-sections
     LINKER:--no-undefined LINKER:--as-needed $<$<CONFIG:Release>:LINKER:-s>)

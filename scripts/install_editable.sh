@@ -4,7 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ln -sfn "../../$1" "python/onnxruntime_ep_tenon/$(basename "$1")"
+# What the plugin opens by name lies beside it, where it was built.
+for library in "$1" "$(dirname "$1")/libtenon_gloo.so"; do
+  link=python/onnxruntime_ep_tenon/$(basename "$library")
+  if [ -f "$library" ]; then ln -sfn "../../$library" "$link"; else rm -f "$link"; fi
+done
 
 stamp=.venv/tenon-package
 described=(python/pyproject.toml python/setup.py CMakeLists.txt)

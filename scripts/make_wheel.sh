@@ -18,6 +18,9 @@ cp python/pyproject.toml python/setup.py python/README.md LICENSE "$stage"
 cp -rL python/onnxruntime_ep_tenon "$stage"
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 cp -L "$plugin" "$stage/onnxruntime_ep_tenon/"
+# Where it was built. Gloo itself is the machine's.
+gloo=$1/lib/libtenon_gloo.so
+[ ! -f "$gloo" ] || cp -L "$gloo" "$stage/onnxruntime_ep_tenon/"
 sed -nE 's/^project\(tenon VERSION ([0-9.]+).*/\1/p' CMakeLists.txt >"$stage/VERSION"
 
 licenses=$stage/onnxruntime_ep_tenon/licenses
@@ -26,6 +29,7 @@ cp LICENSE "$licenses/Tenon.txt"
 for package in llvm-19-dev libstdc++-12-dev zlib1g-dev libzstd-dev libfmt-dev nlohmann-json3-dev; do
   cp "/usr/share/doc/$package/copyright" "$licenses/$package.txt"
 done
+[ ! -f "$gloo" ] || cp /usr/share/doc/libgloo-dev/copyright "$licenses/libgloo-dev.txt"
 cp .deps/onnxruntime-headers.license "$licenses/onnxruntime-headers.txt"
 # Debian's notes name the usual licences by file; the texts themselves have to travel along.
 for license in Apache-2.0 GPL-3; do

@@ -17,12 +17,11 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses resolve(const std::string& name) {
+Addresses resolve(const std::string& name, const char* port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  // The service makes the port a number: connect refuses port 0 on some systems.
-  const int error = name.empty() ? EAI_NONAME : getaddrinfo(name.c_str(), "9", &hints, &found);
+  const int error = name.empty() ? EAI_NONAME : getaddrinfo(name.c_str(), port, &hints, &found);
   if (error != 0) {
     throw UserError(
         fmt::format("'{}' is no host that this one knows: {}", name, gai_strerror(error)));
@@ -37,27 +36,39 @@ std::string text_of(const sockaddr* address, socklen_t size) {
   return text;
 }
 
-}  // namespace
-
-std::string numeric_address(const std::string& name) {
-  const Addresses found = resolve(name);
-  return text_of(found->ai_addr, found->ai_addrlen);
-}
-
-std::string address_towards(const std::string& host) {
-  const Addresses found = resolve(host);
-  int error = 0;
+// The near end of a socket that is bound or connected to the first address of `name` that can be.
+// Of datagrams: nothing is sent. Empty: none can, for `error`.
+std::string local_name(const std::string& name,
+                       int (*attach)(int socket, const sockaddr* address, socklen_t size),
+                       const char* port, int& error) {
+  const Addresses found = resolve(name, port);
   for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     const int socket = ::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, 0);
     sockaddr_storage here{};
     socklen_t size = sizeof here;
-    // Of datagrams: it chooses a way and sends nothing.
-    const bool has_way = socket >= 0 && ::connect(socket, one->ai_addr, one->ai_addrlen) == 0 &&
-                         getsockname(socket, reinterpret_cast<sockaddr*>(&here), &size) == 0;
-    if (!has_way) error = errno;
+    const bool is_attached = socket >= 0 && attach(socket, one->ai_addr, one->ai_addrlen) == 0 &&
+                             getsockname(socket, reinterpret_cast<sockaddr*>(&here), &size) == 0;
+    if (!is_attached) error = errno;
     if (socket >= 0) ::close(socket);
-    if (has_way) return text_of(reinterpret_cast<sockaddr*>(&here), size);
+    if (is_attached) return text_of(reinterpret_cast<sockaddr*>(&here), size);
   }
+  return "";
+}
+
+}  // namespace
+
+std::string own_address(const std::string& name) {
+  int error = 0;
+  const std::string found = local_name(name, ::bind, "0", error);
+  if (!found.empty()) return found;
+  throw UserError(fmt::format("ranks cannot connect to '{}', give an address of this host: {}",
+                              name, std::strerror(error)));
+}
+
+std::string address_towards(const std::string& host) {
+  int error = 0;
+  const std::string found = local_name(host, ::connect, "9", error);
+  if (!found.empty()) return found;
   throw UserError(fmt::format("there is no way from here to '{}': {}", host, std::strerror(error)));
 }
 

@@ -243,7 +243,7 @@ std::unique_ptr<Communicator> make_gloo(int rank, int size, KeyValues store,
   const tenon_gloo_functions& functions = *gloo_library().functions;
   GlooMesh::Members all{std::vector<int>(size), rank, name};
   std::iota(all.store_ranks.begin(), all.store_ranks.end(), 0);
-  GlooMesh::Device device = GlooMesh::open_device(functions, numeric_address(settings.address));
+  GlooMesh::Device device = GlooMesh::open_device(functions, own_address(settings.address));
   return std::make_unique<Gloo>(functions, std::move(device), std::move(store), std::move(all),
                                 settings.common);
 }

@@ -39,8 +39,7 @@ GlooMesh::Device GlooMesh::open_device(const tenon_gloo_functions& functions,
   tenon_gloo_report report{};
   tenon_gloo_device* device = functions.open_device(address.c_str(), &report);
   if (device == nullptr) {
-    throw UserError(fmt::format("ranks cannot connect to '{}', give an address of this host: {}",
-                                address, report.text));
+    throw UserError(fmt::format("Gloo cannot use the address {}: {}", address, report.text));
   }
   return {device, functions.close_device};
 }

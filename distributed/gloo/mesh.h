@@ -34,7 +34,7 @@ class GlooMesh {
   using Device = std::shared_ptr<tenon_gloo_device>;
   using Transfers = std::vector<tenon_gloo_transfer>;
 
-  // A UserError where the address is not one of this host.
+  // Of an address as own_address (address.h) gives it.
   static Device open_device(const tenon_gloo_functions& functions, const std::string& address);
 
   // Connects all members. What fails is a CollectiveError, here and in exchange.

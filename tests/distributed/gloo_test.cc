@@ -162,8 +162,9 @@ TEST_P(GlooArgumentsTest, WrongOnesAreRefused) {
 
 TEST(GlooAddressTest, IsTheOneThatReachesTheOtherHost) {
   EXPECT_EQ(address_towards("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(numeric_address("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(own_address("127.0.0.1"), "127.0.0.1");
   EXPECT_THROW(address_towards("no.such.host.invalid"), UserError);
+  EXPECT_THROW(own_address("192.0.2.1"), UserError);
 }
 
 }  // namespace

@@ -49,6 +49,16 @@ def test_needs_only_the_c_runtime(library):
     assert "RUNPATH" not in dynamic and "RPATH" not in dynamic
 
 
+def test_the_library_for_gloo_exports_its_table_and_needs_gloo(library):
+    gloo = library.parent / "libtenon_gloo.so"
+    if not gloo.exists():
+        pytest.skip("libtenon_gloo.so is not built: libgloo-dev was not installed")
+    exported = {line.split()[-1] for line in lines_of("nm", "-D", "--defined-only", str(gloo))}
+    assert exported == {"tenon_gloo_table"}
+    assert "[libgloo.so.0]" in "\n".join(lines_of("readelf", "-d", str(gloo)))
+    test_needs_no_newer_glibc_than_the_wheel_says(gloo)
+
+
 def test_is_stripped_and_fits_a_wheel(library):
     assert not any(".symtab" in line for line in lines_of("readelf", "-SW", str(library)))
     assert library.stat().st_size < 60e6

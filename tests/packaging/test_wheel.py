@@ -37,6 +37,8 @@ def test_holds_package_library_and_licences(wheel):
     expected = {"__init__.py", "__main__.py", "libonnxruntime_ep_tenon.so", "models/encoder.py"}
     expected |= {"drawing/page.css", "drawing/graph_view.js"}
     expected |= {f"licenses/{part}.txt" for part in LICENSED_PARTS}
+    if (ROOT / "build/release/lib/libtenon_gloo.so").exists():
+        expected |= {"libtenon_gloo.so", "licenses/libgloo-dev.txt"}
     missing = {name for name in expected if f"onnxruntime_ep_tenon/{name}" not in names}
     assert not missing
     assert not [name for name in names if "__pycache__" in name]
