@@ -114,7 +114,7 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
                          {"bytes", exchange.bytes.text()}});
   }
   for (const auto& whole : sharding->wholes) {
-    wholes.push_back({{"node", whole.node}, {"reason", whole.reason}, {"bytes", whole.bytes}});
+    wholes.push_back({{"name", whole.name}, {"reason", whole.reason}, {"bytes", whole.bytes}});
   }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
