@@ -202,8 +202,10 @@ void take_rank_and_size(LaunchPlace& place, const LaunchOptions& options,
 }
 
 std::vector<uint16_t> ports_from(int first, int step) {
-  std::vector<uint16_t> ports;
-  for (int i = 0; i < kPorts; ++i) ports.push_back(static_cast<uint16_t>(first + i * step));
+  std::vector<uint16_t> ports(kPorts);
+  for (int i = 0; i < kPorts; ++i) {
+    ports[static_cast<size_t>(i)] = static_cast<uint16_t>(first + i * step);
+  }
   return ports;
 }
 
