@@ -1,11 +1,15 @@
 #include "provider/custom_ops.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "distributed/rendezvous/launch_place.h"
 #include "provider/api.h"
 #include "provider/guard.h"
 #include "provider/names.h"
@@ -46,11 +50,15 @@ struct Output {
   bool as_input = false;  // instead: the type of the first input
 };
 
+}  // namespace
+
 struct Schema {
   const char* name;
   std::vector<Type> inputs;
   std::vector<Output> outputs;
 };
+
+namespace {
 
 // Several rows of one name are alternatives by input type.
 std::vector<Schema> trt_schemas() {
@@ -81,6 +89,19 @@ std::vector<Schema> collective_schemas() {
       {"AllGather", {kAny}, {{kAny, OutputShape::kGathered, true}}},
       {"AllToAll", {kAny}, {{kAny, OutputShape::kSame, true}}},
   };
+}
+
+// As a launcher's variables say, or the user.
+bool is_one_of_several() {
+  const char* asked = std::getenv("TENON_COLLECTIVE_OPS");
+  if (asked != nullptr && std::string_view(asked) == "1") return true;
+  try {
+    distributed::LaunchOptions options;
+    options.address = "127.0.0.1:1";  // where they meet is the session's business
+    return distributed::launch_place(options, distributed::launch_variables(), ::getuid()).size > 1;
+  } catch (const UserError&) {
+    return false;  // a session that asks for ranks is told
+  }
 }
 
 const OrtApi& api() { return *runtime().api; }
@@ -208,15 +229,19 @@ void CustomOp::fill_callbacks() {
 }
 
 CustomOps::CustomOps() {
-  for (auto& [name, schemas] :
-       {std::pair{"trt", trt_schemas()}, {"com.microsoft", collective_schemas()}}) {
-    OrtCustomOpDomain* domain = nullptr;
-    check(api().CreateCustomOpDomain(name, &domain));
-    domains_.push_back(domain);
-    for (const Schema& row : schemas) {
-      ops_.push_back(std::make_unique<CustomOp>(row));
-      check(api().CustomOpDomain_Add(domain, ops_.back().get()));
-    }
+  add_domain("trt", trt_schemas());
+  // A second `com.microsoft` keeps the runtime from writing context models, so only processes that
+  // are one of several have it.
+  if (is_one_of_several()) add_domain("com.microsoft", collective_schemas());
+}
+
+void CustomOps::add_domain(const char* name, const std::vector<Schema>& schemas) {
+  OrtCustomOpDomain* domain = nullptr;
+  check(api().CreateCustomOpDomain(name, &domain));
+  domains_.push_back(domain);
+  for (const Schema& row : schemas) {
+    ops_.push_back(std::make_unique<CustomOp>(row));
+    check(api().CustomOpDomain_Add(domain, ops_.back().get()));
   }
 }
 

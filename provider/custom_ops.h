@@ -1,7 +1,7 @@
-// Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`, collectives of
-// `com.microsoft`), registered with typed outputs so that such models load. They are placeholders
-// for nodes that get claimed: a session in which one is left out fails to load, after a warning
-// with the reason.
+// Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`, and where processes
+// run a model together collectives of `com.microsoft`), registered with typed outputs so that such
+// models load. They are placeholders for nodes that get claimed: a session in which one is left out
+// fails to load, after a warning with the reason.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -12,6 +12,7 @@
 namespace tenon::provider {
 
 struct CustomOp;
+struct Schema;
 
 class CustomOps {
  public:
@@ -24,6 +25,7 @@ class CustomOps {
   void copy_domains(OrtCustomOpDomain** into, size_t count) const;
 
  private:
+  void add_domain(const char* name, const std::vector<Schema>& schemas);
   void make_domains_known() const;
 
   std::vector<std::unique_ptr<CustomOp>> ops_;  // the domains point at them

@@ -58,6 +58,7 @@ class Job:
     def start(self, name: str, environment: dict | None = None, **options) -> subprocess.Popen:
         entries = [f"{key}={value}" for key, value in options.items()]
         known = {key: value for key, value in os.environ.items() if key not in KNOWN}
+        known["TENON_COLLECTIVE_OPS"] = "1"
         return subprocess.Popen(
             [sys.executable, HERE / "rank_process.py", self.model, self.feeds, self.out(name),
              *entries],
@@ -169,6 +170,7 @@ def test_launchers_say_who_is_who(tmp_path, launcher):
         variables |= {"MASTER_ADDR": host, "MASTER_PORT": port} if launcher == "torchrun" else {}
         variables |= {"SLURM_STEP_NODELIST": "here"} if launcher == "Slurm" else {}
         address = {} if launcher == "torchrun" else {"collective_address": job.address}
+        variables["TENON_COLLECTIVE_OPS"] = ""  # the launcher is enough
         processes.append(job.start(str(rank), variables, tensor_parallel_size="auto", **address))
     assert finish(processes) == ["", ""]
     np.testing.assert_array_equal(job.result("1")["y"], np.full((2, 8), -2.0, np.float32))
