@@ -9,8 +9,8 @@
 #include "base/stopwatch.h"
 #include "codegen/estimate.h"
 #include "codegen/gpu_code_bytes.h"
-#include "kernels/device/kernel_cache.h"
 #include "kernels/device/assembler.h"
+#include "kernels/device/kernel_cache.h"
 
 namespace tenon::kernels {
 namespace {

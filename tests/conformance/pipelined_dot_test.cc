@@ -290,8 +290,7 @@ TEST(PipelinedDot, SharesItsRowsWithAnotherCandidate) {
 TEST(PipelinedDot, PlansTellConfigsInNumbers) {
   const Settings settings = only_pipelined();
   std::mt19937 random(8);
-  const ir::Graph graph =
-      build_dot({nvfp4(), DType::kF16, {4096, 4096}, DotEnd::kPlain}, random);
+  const ir::Graph graph = build_dot({nvfp4(), DType::kF16, {4096, 4096}, DotEnd::kPlain}, random);
   const Choice choice = select(graph, graph.node(graph.order().front()), settings);
   ASSERT_EQ(choice.parts.size(), 1u) << choice.reason();
   int64_t next = 0;

@@ -132,7 +132,8 @@ TEST(PipelinedPtx, ConfigsThatWouldSpillAreDroppedAndSaySo) {
   const Lowered lowered = select(graph, node, settings).lower();
   const ConfigChoice& most = lowered.configs.back();
   EXPECT_EQ(most.chosen.text().find("tile 128x128,"), 0u) << most.chosen.text();
-  EXPECT_NE(most.others.front().text().find("dropped, needs"), std::string::npos) << most.others.front().text();
+  EXPECT_NE(most.others.front().text().find("dropped, needs"), std::string::npos)
+      << most.others.front().text();
   EXPECT_NE(most.others.front().text().find("registers, a thread has 232"), std::string::npos);
 }
 

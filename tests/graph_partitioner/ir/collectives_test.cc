@@ -49,7 +49,9 @@ TEST(Collectives, NumbersThatDoNotFitAreRefused) {
   EXPECT_THAT(refused([](Collective& c) { c.ranks = 0; }), HasSubstr("0 ranks"));
   EXPECT_THAT(refused([](Collective& c) { c.parts = {1, 2}; }), HasSubstr("2 parts for 4"));
   EXPECT_THAT(refused([](Collective& c) { c.parts = {1, 2, 3, -4}; }), HasSubstr("below 0"));
-  EXPECT_THAT(refused([](Collective& c) { c.parts = {1, 2, 3, 4}, c.part = 4; }),
+  EXPECT_THAT(refused([](Collective& c) {
+                c.parts = {1, 2, 3, 4}, c.part = 4;
+              }),
               HasSubstr("part 4"));
   EXPECT_THAT(refused([](Collective& c) { c.reduction = "mean"; }), HasSubstr("mean"));
   EXPECT_THAT(refused([](Collective& c) { c.root = 4; }), HasSubstr("root 4"));
@@ -96,9 +98,8 @@ TEST(Collectives, KeepTheirOrder) {
   for (const std::string& op : ops_of(fused)) {
     if (op != kLoop) collectives.push_back(op);
   }
-  EXPECT_THAT(collectives,
-              ::testing::ElementsAre(std::string(kAllReduce), std::string(kAllToAll),
-                                     std::string(kAllReduce)));
+  EXPECT_THAT(collectives, ::testing::ElementsAre(std::string(kAllReduce), std::string(kAllToAll),
+                                                  std::string(kAllReduce)));
 }
 
 }  // namespace
