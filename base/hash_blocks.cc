@@ -110,9 +110,15 @@ bool has_sha_ni() {
 
 #elif defined(__aarch64__)
 
+#ifdef __clang__  // has these functions where the whole file is compiled for them: CMakeLists.txt
+#define TENON_WITH_SHA2
+#else
+#define TENON_WITH_SHA2 __attribute__((target("arch=armv8-a+crypto")))
+#endif
+
 template <size_t lanes>
-__attribute__((target("arch=armv8-a+crypto"))) void absorb_sha2(
-    std::array<HashState, lanes>& states, std::array<const uint8_t*, lanes> blocks, size_t count) {
+TENON_WITH_SHA2 void absorb_sha2(std::array<HashState, lanes>& states,
+                                 std::array<const uint8_t*, lanes> blocks, size_t count) {
   uint32x4_t abcd[lanes], efgh[lanes];
   for (size_t l = 0; l < lanes; ++l) {
     abcd[l] = vld1q_u32(&states[l][0]);
