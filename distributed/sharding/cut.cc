@@ -94,7 +94,7 @@ std::optional<Shares> deal_columns(int64_t size, int64_t block, int64_t ranks) {
   block = std::max<int64_t>(block, 1);
   for (const int64_t wanted : std::array<int64_t, 3>{64, 8, 1}) {
     const int64_t unit = std::lcm(block, wanted);
-    const auto shares = deal(size, unit, ranks);
+    auto shares = deal(size, unit, ranks);
     if (!shares) continue;
     const int64_t most = length(shares->front());
     if (unit == block || most * ranks * 100 <= size * kMostOfEvenShare) return shares;

@@ -193,7 +193,7 @@ Support has_weight(const Graph& graph, const ir::Node& node) {
 }
 
 WeightSize weight_size(const Graph& graph, const ScaledDot& dot) {
-  const auto dims = dot.b_dims.empty() ? constant(graph, dot.b)->dims : dot.b_dims;
+  const auto dims = dot.b_dims.empty() ? graph.value(dot.b).constant->dims : dot.b_dims;
   return dot.b_k_last ? WeightSize{dims[0], dims[1]} : WeightSize{dims[1], dims[0]};
 }
 

@@ -19,6 +19,7 @@ void copy_bits(std::byte* to, int64_t to_bit, const std::byte* from, int64_t fro
     from_bit += whole * 8;
     bits -= whole * 8;
   }
+  if (bits == 0) return;
   const auto mask = static_cast<unsigned>((1 << width) - 1);
   for (int64_t done = 0; done < bits; done += width) {
     const int64_t source = from_bit + done, target = to_bit + done;
@@ -94,8 +95,8 @@ ir::TensorPtr take(const ir::Tensor& tensor, size_t axis, const Pieces& pieces) 
     return take(tensor, rows, pieces, {{0, inner}}, rows.row_bits, std::move(dims));
   }
   const Rows rows{outer, size * inner, bits, size * inner * bits};
-  return take(tensor, rows, {{0, outer}}, times({pieces}, inner)[0], dims[axis] * inner * bits,
-              std::move(dims));
+  const int64_t row_bits = dims[axis] * inner * bits;
+  return take(tensor, rows, {{0, outer}}, times({pieces}, inner)[0], row_bits, std::move(dims));
 }
 
 }  // namespace tenon::distributed

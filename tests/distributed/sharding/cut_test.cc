@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/convert.h"
+#include "distributed/sharding/cut_tensor.h"
 #include "distributed/sharding/shard.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "tests/distributed/sharding/decoder_graph.h"
@@ -61,6 +63,38 @@ TEST(Cut, JoinsPiecesThatTouch) {
   EXPECT_FALSE(is_dealt_in_order(parts, 5));
   EXPECT_TRUE(is_dealt_in_order({{{0, 2}}, {{2, 5}}}, 5));
   EXPECT_FALSE(divided(parts, 2));
+}
+
+std::vector<double> numbers_of(const ir::Tensor& tensor) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    numbers.push_back(load_element(tensor.dtype, tensor.data, i));
+  }
+  return numbers;
+}
+
+TEST(CutTensor, TakesPiecesOfAnyDim) {
+  for (const DType dtype : {DType::kI4, DType::kI8, DType::kF32}) {
+    const auto tensor = ir::Tensor::of(dtype, {2, 3, 2}, {0, 1, 2, 3, 4, 5, 6, 7, -1, -2, -3, -4});
+    const auto middle = take(*tensor, 1, {{0, 1}, {2, 3}});
+    EXPECT_EQ(middle->dims, (std::vector<int64_t>{2, 2, 2}));
+    EXPECT_EQ(numbers_of(*middle), (std::vector<double>{0, 1, 4, 5, 6, 7, -3, -4}));
+    const auto last = take(*tensor, 2, {{1, 2}});
+    EXPECT_EQ(last->dims, (std::vector<int64_t>{2, 3, 1}));
+    EXPECT_EQ(numbers_of(*last), (std::vector<double>{1, 3, 5, 7, -2, -4}));
+    const auto first = take(*tensor, 0, {{1, 2}});
+    EXPECT_EQ(first->data, tensor->data + tensor->bytes / 2) << "rows are a view";
+    EXPECT_EQ(numbers_of(*first), (std::vector<double>{6, 7, -1, -2, -3, -4}));
+    EXPECT_NE(first->facts, tensor->facts) << "what is known of the whole is not known of a part";
+  }
+}
+
+// Rows of three nibbles begin within bytes.
+TEST(CutTensor, RowsWithinBytes) {
+  const auto tensor = ir::Tensor::of(DType::kU4, {4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  EXPECT_EQ(numbers_of(*take(*tensor, 0, {{1, 3}})), (std::vector<double>{4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(numbers_of(*take(*tensor, 1, {{1, 3}})),
+            (std::vector<double>{2, 3, 5, 6, 8, 9, 11, 12}));
 }
 
 struct Model {

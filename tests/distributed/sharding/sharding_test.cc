@@ -20,7 +20,6 @@ namespace tenon::testing {
 namespace {
 
 using distributed::deal_heads;
-using distributed::HeadShares;
 using distributed::shard;
 using distributed::ShardingReport;
 
@@ -406,7 +405,7 @@ TEST(Sharding, RowsAreNotCopied) {
   };
   const std::byte* gate = bytes_of(whole, "gate", 1);
   EXPECT_EQ(bytes_of(all.ranks[0].graph, "gate", 1), gate);
-  EXPECT_EQ(bytes_of(all.ranks[1].graph, "gate", 1), gate + 64 * 64 * 4);
+  EXPECT_EQ(bytes_of(all.ranks[1].graph, "gate", 1), gate + ptrdiff_t{64} * 64 * 4);
 }
 
 }  // namespace
