@@ -89,6 +89,9 @@ NcclType nccl_type(DType dtype, Reduction reduction, bool adds_fp8) {
   const std::optional<int> code = type_code(dtype);
   if (!code) return no("it does not know the type");
   if (is_small_float(dtype) && !adds_fp8) return no("the GPU must be sm_90 or newer");
+  if (is_small_float(dtype) && reduction == Reduction::kAverage) {
+    return no("it takes the type for sums and products only");  // 2.28.9: invalid argument
+  }
   const bool picks_one = reduction == Reduction::kMin || reduction == Reduction::kMax;
   if (is_floating(dtype) && picks_one) return no("it would drop NaN, which has to win");
   return {Support::yes(), *code};

@@ -72,6 +72,8 @@ TEST(NcclLibraryTest, ReducesWhatItKnowsAndNothingElse) {
   for (const DType dtype : {DType::kF8E4M3FN, DType::kF8E5M2}) {
     EXPECT_TRUE(knows(dtype, Reduction::kSum));
     EXPECT_THAT(nccl_type(dtype, Reduction::kSum, false).answer.reason, HasSubstr("sm_90"));
+    EXPECT_THAT(nccl_type(dtype, Reduction::kAverage, true).answer.reason,
+                HasSubstr("sums and products only"));
   }
   for (const DType dtype : {DType::kI16, DType::kU16, DType::kF8E4M3FNUZ, DType::kF8E5M2FNUZ}) {
     EXPECT_THAT(nccl_type(dtype, Reduction::kSum, true).answer.reason,
