@@ -12,6 +12,16 @@ void same(NodeFacts& facts) {
   if (const Shape* shape = facts.shape(0)) facts.set_shape(0, *shape);
 }
 
+void all_to_all(NodeFacts& facts) {
+  const Shape* shape = facts.shape(0);
+  if (shape == nullptr) return;
+  const ir::Node& node = facts.node();
+  const int64_t ranks = node.integer(node.is(ir::kAllToAll) ? "ranks" : "group_size", 1);
+  if (shape->empty() || ranks < 1) return facts.contradict("it has no rows to deal to ranks");
+  facts.require(ranks, ir::Relation::kDivides, (*shape)[0]);
+  facts.set_shape(0, *shape);
+}
+
 // com.microsoft::AllGather counts axes from 0 and gathers along the second one unless told.
 void gather_along_axis(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
@@ -45,7 +55,7 @@ void reduce_scatter(NodeFacts& facts) {
   Shape part = *shape;
   if (collective.parts.empty()) {
     part[0] = floor_div(part[0], collective.ranks);
-    facts.require_equal(part[0] * collective.ranks, (*shape)[0]);
+    facts.require(collective.ranks, ir::Relation::kDivides, (*shape)[0]);
   } else {
     facts.require_equal(part[0], std::reduce(collective.parts.begin(), collective.parts.end()));
     part[0] = collective.parts.at(collective.part);
@@ -56,10 +66,10 @@ void reduce_scatter(NodeFacts& facts) {
 constexpr ShapeRule kRules[] = {
     {"com.microsoft::AllGather", gather_along_axis},
     {"com.microsoft::AllReduce", same},
-    {"com.microsoft::AllToAll", same},
+    {"com.microsoft::AllToAll", all_to_all},
     {ir::kAllGather, all_gather},
     {ir::kAllReduce, same},
-    {ir::kAllToAll, same},
+    {ir::kAllToAll, all_to_all},
     {ir::kBroadcast, same},
     {ir::kPermute, same},
     {ir::kReduceScatter, reduce_scatter},

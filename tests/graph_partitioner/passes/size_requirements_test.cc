@@ -33,6 +33,10 @@ constexpr Sample kSamples[] = {
      "equal(c,b) equal(d,b) equal(e,2) equal(u,t)"},
     {"BatchNormalization", "[b,c,s];[n];[m];[k];[l]", "@15(%a, %b, %c, %d, %e)",
      "equal(n,c) equal(m,c) equal(k,c) equal(l,c)"},
+    {"com.microsoft::AllToAll", "[b,s]", "@1(%a) {group_size=4}", "divides(4,b)"},
+    {"tenon::AllGather", "[b,s]", "(%a) {parts=[3,2], part=1, ranks=2}", "equal(b,2)"},
+    {"tenon::AllToAll", "[b,s]", "(%a) {ranks=4}", "divides(4,b)"},
+    {"tenon::ReduceScatter", "[b,s]", "(%a) {ranks=4}", "divides(4,b)"},
     {"Clip", "[b];[n];[m]", "@13(%a, %b, %c)", "equal(n,1) equal(m,1)"},
     {"Concat", "[b,s];[c,t]", "@13(%a, %b) {axis=1}", "equal(b,c)"},
     {"Conv", "[b,c,h,w];[o,d,3,3]", "@11(%a, %b)", "equal(c,d) at_most(0,h-2) at_most(0,w-2)"},
@@ -134,6 +138,11 @@ constexpr std::string_view kMatcher =
 
 const std::map<std::string_view, std::string_view>& asks_for_nothing() {
   static const auto* const table = new std::map<std::string_view, std::string_view>{
+      {"com.microsoft::AllGather", kOneOperand},
+      {"com.microsoft::AllReduce", kOneOperand},
+      {"tenon::AllReduce", kOneOperand},
+      {"tenon::Broadcast", kOneOperand},
+      {"tenon::Permute", kOneOperand},
       {"ArgMax", kOneOperand},
       {"ArgMin", kOneOperand},
       {"AveragePool", kNoKernel},
@@ -309,7 +318,7 @@ TEST(SizeRequirements, WhateverIsRewrittenHasAShapeRule) {
   for (const auto family : {decomposition::activation_rules(), decomposition::normalization_rules(),
                             decomposition::softmax_rules(), decomposition::quantization_rules(),
                             decomposition::movement_rules(), decomposition::position_rules(),
-                            decomposition::variadic_rules()}) {
+                            decomposition::variadic_rules(), decomposition::collective_rules()}) {
     for (const decomposition::NamedRule& rule : family) ops.insert(rule.op);
   }
   for (const ir::Primitive& primitive : ir::primitives()) ops.insert(primitive.op);
