@@ -103,6 +103,8 @@ void Communicator::call(CollectiveCall call, int64_t& counter, bool empty,
     // Peers have gone on, or wait for what will not come: there is no way back into step.
     fail(error.what());
     end(false);
+    // An abort may have come first: the reason that later calls repeat is the one that is thrown.
+    if (const std::string first = failure(); first != error.what()) throw CollectiveError(first);
     throw;
   }
 }
