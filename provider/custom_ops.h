@@ -1,6 +1,6 @@
 // Ops that exporters write and stock ONNX Runtime has no schema for (`trt::*`, and where processes
 // run a model together collectives of `com.microsoft`), registered with typed outputs so that such
-// models load. They are placeholders for nodes that get claimed: a session in which one is left out
+// models load. They stand for nodes that get claimed: a session in which one is left out
 // fails to load, after a warning with the reason.
 #pragma once
 

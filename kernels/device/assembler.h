@@ -47,6 +47,17 @@ struct AssemblerAnswer {
 const AssemblerAnswer& nvjitlink(int newest_major);
 const AssemblerAnswer& nvrtc(int newest_major);
 
+// What a library says of a program: `size_of(program, &size)` bytes, a closing zero among them.
+template <typename Program, typename Size, typename Text>
+std::string words_of(Program program, const Size& size_of, const Text& text_of) {
+  size_t size = 0;
+  if (size_of(program, &size) != 0 || size == 0) return {};
+  std::string text(size, '\0');
+  if (text_of(program, text.data()) != 0) return {};
+  if (const size_t end = text.find('\0'); end != text.npos) text.resize(end);
+  return text;
+}
+
 // How both are loaded: the library's names, newest first, and what `load(newest_major)` answered
 // the first time.
 std::vector<std::string> names_of_majors(std::string_view library, int newest_major);

@@ -68,24 +68,14 @@ class NvJitLink : public Assembler {
     std::string code(size, '\0');
     if (result == 0) result = functions_.code(link, code.data());
     if (result != 0) {
-      const std::string why = words(link, functions_.log_size, functions_.log);
+      const std::string why = words_of(link, functions_.log_size, functions_.log);
       throw UserError(fmt::format("nvJitLink made no machine code for {} (error {}): {}", arch,
                                   result, why.empty() ? "it gave no reason" : why));
     }
-    return {std::move(code), words(link, functions_.remarks_size, functions_.remarks)};
+    return {std::move(code), words_of(link, functions_.remarks_size, functions_.remarks)};
   }
 
  private:
-  template <typename Size, typename Text>
-  static std::string words(LinkHandle link, const Size& size_of, const Text& text_of) {
-    size_t size = 0;
-    if (size_of(link, &size) != 0 || size == 0) return {};
-    std::string text(size, '\0');
-    if (text_of(link, text.data()) != 0) return {};
-    text.resize(std::min(text.find('\0'), text.size()));
-    return text;
-  }
-
   LinkFunctions functions_;
 };
 

@@ -67,12 +67,7 @@ class Nvrtc : public Assembler {
 
  private:
   std::string log_of(ProgramHandle program) const {
-    size_t size = 0;
-    if (functions_.log_size(program, &size) != 0 || size == 0) return {};
-    std::string text(size, '\0');
-    if (functions_.log(program, text.data()) != 0) return {};
-    text.resize(std::min(text.find('\0'), text.size()));
-    return text;
+    return words_of(program, functions_.log_size, functions_.log);
   }
 
   NvrtcFunctions functions_;
