@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "distributed/job.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
@@ -348,6 +349,7 @@ void Ep::set_graph_callbacks() {
 
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
+  if (target_.job) target_.job->require_alive();
   // A runtime without OnSessionInitializationEnd has no earlier moment.
   warn_of_exclusions_that_waited();
   take_noted_streams();
@@ -379,6 +381,8 @@ void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
     if (foreign) target_.gpu->forget(handle);
   }
   if (!wait) return;
+  // A job that failed has ended what its GPUs waited for, with whatever was there.
+  if (target_.job) target_.job->require_alive();
   for (NodeCompute* compute : computes_) compute->check_finished();
 }
 
