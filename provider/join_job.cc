@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "distributed/planned_job.h"
 
 namespace tenon::provider {
 namespace {
@@ -23,6 +24,10 @@ std::string shared_options(const Options& options) {
 
 std::shared_ptr<distributed::Job> join_job(const Options& options, const Target& target,
                                            const ContextSettings& context) {
+  if (options.tensor_parallel_plan) {
+    return distributed::planned_job(options.tensor_parallel_rank,
+                                    static_cast<int>(options.tensor_parallel_size));
+  }
   if (options.tensor_parallel_size == 1) return nullptr;
   if (target.on_gpu()) {
     throw UserError(
