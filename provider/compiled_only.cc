@@ -15,9 +15,7 @@ class CompiledOnly final : public kernels::Executable {
         weight_bytes_(program.weight_bytes),
         packed_bytes_(program.packed_bytes) {}
 
-  void run(kernels::RunContext&) override {
-    throw UserError(why_not_run_);
-  }
+  void run(kernels::RunContext&) override { throw UserError(why_not_run_); }
   const std::vector<kernels::FusionReport>& fusions() const override { return fusions_; }
   const std::vector<kernels::KernelReport>& kernels() const override { return kernels_; }
   size_t weight_bytes() const override { return weight_bytes_; }

@@ -82,7 +82,8 @@ void add_caches(const Graph& graph, const Plan& plan, ShardingReport& report) {
     std::ranges::transform(shares, std::back_inserter(cache.heads_by_rank), length);
     for (const ValueId input : graph.inputs()) {
       const ir::Value& value = graph.value(input);
-      const bool is_sized = value.shape && std::ranges::count(*value.shape, Dim::symbol(symbol)) > 0;
+      const bool is_sized =
+          value.shape && std::ranges::count(*value.shape, Dim::symbol(symbol)) > 0;
       if (is_sized) cache.inputs.push_back(value.name);
     }
   }
