@@ -150,6 +150,23 @@ void add_further_targets(const OrtGraph& graph, std::string_view name, const Opt
 
 }  // namespace
 
+namespace {
+
+// Empty: it runs.
+std::string_view why_not_run(const Options& options, const ContextWork* context) {
+  if (options.tensor_parallel_plan) {
+    return "tensor_parallel_plan=1: this session shows what one of several ranks would do and "
+           "cannot run; leave the option out, and start all ranks";
+  }
+  if (context != nullptr && !context->runs) {
+    return "this session was made to compile a context model and cannot run: open the context "
+           "model";
+  }
+  return "";
+}
+
+}  // namespace
+
 std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
                                                      const kernels::Settings& settings,
                                                      const Options& options, const Target& target) {
@@ -206,9 +223,10 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
     program.texts.reset();
     add_further_targets(graph, name, options, cache, *context);
   }
-  result.executable = context != nullptr && !context->runs
-                          ? compiled_only(std::move(program))
-                          : make_executable(std::move(program), settings, options, target);
+  const std::string_view why_not = why_not_run(options, context);
+  result.executable = why_not.empty()
+                          ? make_executable(std::move(program), settings, options, target)
+                          : compiled_only(std::move(program), why_not);
   describe(name, watch.milliseconds(), result);
   return result;
 }

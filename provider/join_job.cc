@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "distributed/planned_job.h"
 #include "distributed/rank_device.h"
 
 namespace tenon::provider {
@@ -32,6 +33,10 @@ void require_backend(const std::string& backend, bool on_gpu) {
 
 std::shared_ptr<distributed::Job> join_job(const Options& options, const Target& target,
                                            const ContextSettings& context) {
+  if (options.tensor_parallel_plan) {
+    return distributed::planned_job(options.tensor_parallel_rank,
+                                    static_cast<int>(options.tensor_parallel_size));
+  }
   if (options.tensor_parallel_size == 1) return nullptr;
   if (target.on_gpu() && !target.device) {
     throw UserError(

@@ -163,6 +163,7 @@ const std::vector<Option>& table() {
       choice("target", &Options::target, "auto | cpu | gpu"),
       list("target_arch", &Options::target_arch,
            "architectures such as sm_90a, separated by commas"),
+      flag("tensor_parallel_plan", &Options::tensor_parallel_plan),
       tensor_parallel_rank(),
       tensor_parallel_size(),
       user_compute_stream(),

@@ -116,10 +116,17 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
   for (const auto& whole : sharding->wholes) {
     wholes.push_back({{"name", whole.name}, {"reason", whole.reason}, {"bytes", whole.bytes}});
   }
+  Json caches = Json::array();
+  for (const auto& cache : sharding->caches) {
+    caches.push_back(
+        {{"symbol", cache.symbol}, {"inputs", cache.inputs}, {"heads", cache.heads_by_rank}});
+  }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
           {"constant_bytes", sharding->constant_bytes},
           {"bytes_by_rank", sharding->bytes_by_rank},
+          {"whole_bytes", sharding->whole_bytes},
+          {"caches", caches},
           {"collectives", exchanges},
           {"replicated", wholes}};
 }

@@ -1,6 +1,7 @@
 #include "distributed/sharding/shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -75,6 +76,19 @@ void add_large_constants(const Graph& graph, const Plan& plan, int64_t least, si
   }
 }
 
+void add_caches(const Graph& graph, const Plan& plan, ShardingReport& report) {
+  for (const auto& [symbol, shares] : plan.symbols) {
+    CacheShare& cache = report.caches.emplace_back(CacheShare{symbol, {}, {}});
+    std::ranges::transform(shares, std::back_inserter(cache.heads_by_rank), length);
+    for (const ValueId input : graph.inputs()) {
+      const ir::Value& value = graph.value(input);
+      const bool is_sized =
+          value.shape && std::ranges::count(*value.shape, Dim::symbol(symbol)) > 0;
+      if (is_sized) cache.inputs.push_back(value.name);
+    }
+  }
+}
+
 void add_totals(const Graph& graph, ShardingReport& report) {
   int64_t cut = 0;
   for (const WeightShare& weight : report.weights) cut += weight.bytes;
@@ -108,6 +122,7 @@ ShardingReport shard(Graph& graph, const ShardingOptions& options) {
     }
     const size_t old_values = graph.value_count();
     rewrite(graph, plan, rank, report);
+    add_caches(graph, plan, report);
     add_large_constants(graph, plan, least, old_values, report);
   }
   add_totals(graph, report);
