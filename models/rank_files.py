@@ -25,16 +25,17 @@ _HEADS, _LENGTH, _CACHE_DIMS = 1, 2, 4
 _CACHES: dict[tuple[str, str], dict[int, int]] = {
     (MICROSOFT, "GroupQueryAttention"): {3: 1, 4: 2},
     (MICROSOFT, "MultiHeadAttention"): {6: 1, 7: 2},
-    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): {5: 1, 6: 2},
     ("", "Attention"): {4: 1, 5: 2},
     ("", "Concat"): {0: 0},
-    ("", "TensorScatter"): {0: 0},
 }
 # Inputs that are caches of another layout.
 _REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
     (MICROSOFT, "PagedAttention"): ((3, 4), "caches in pages are whole on every rank"),
     (MICROSOFT, "Attention"): ((4,), "keys and values are one tensor [2, batch, heads, …]"),
     (MICROSOFT, "SparseAttention"): ((3, 4), "Tenon does not run it"),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): ((5, 6), "Tenon does not run it"),
+    (MICROSOFT, "DecoderMaskedSelfAttention"): ((4,), "Tenon does not run it"),
+    ("", "TensorScatter"): ((0,), "caches that are written in place are whole on every rank"),
 }
 # What may read a cache besides: it asks for a size, and heads are not among what exporters ask for.
 _ASKS_SIZES = ("Shape",)
@@ -146,10 +147,10 @@ def _cache_pairs(model: onnx.ModelProto, inputs, results) -> Iterator[tuple[str,
 
 
 def _grows(node: onnx.NodeProto) -> bool:
-    """Joining and scattering along the keys make a cache longer; along other dims they do not."""
-    if node.op_type not in ("Concat", "TensorScatter"):
+    """Joining along the keys makes a cache longer; along other dims it does not."""
+    if node.op_type != "Concat":
         return True
-    axis = next((a.i for a in node.attribute if a.name == "axis"), -2)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return axis in (_LENGTH, _LENGTH - _CACHE_DIMS)
 
 
@@ -214,9 +215,8 @@ def _link(source: Path, target: Path, copy: bool) -> None:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         raise RewriteError(
-            f"{source} cannot get a second name in {target.parent.parent}: "
-            f"{error.strerror}. Give --out a folder on the same file system, or --copy to copy the "
-            "weights"
+            f"{source} cannot get a second name there: {error.strerror}. Give --out a folder on "
+            "the same file system, or --copy to copy the weights"
         ) from error
 
 
