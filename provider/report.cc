@@ -193,12 +193,15 @@ Json device_json(const Report& report) {
   }
   const device::Description& gpu = *report.gpu;
   const std::string cost_model = cost_model_text(codegen::arch_spec(gpu.arch), report.gpu_is_here);
+  const codegen::GemmCosts& costs = codegen::arch_spec(gpu.arch).costs->gemm;
   if (!report.gpu_is_here) {
     return {{"kind", "gpu"},
             {"present", false},
             {"arch", gpu.arch},
             {"sm_count", gpu.sm_count},
-            {"cost_model", cost_model}};
+            {"cost_model", cost_model},
+            {"kernel_us", costs.per_kernel},
+            {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
   }
   return {{"kind", "gpu"},
           {"present", true},
@@ -208,7 +211,9 @@ Json device_json(const Report& report) {
           {"pci_bus_id", gpu.pci_bus_id},
           {"sm_count", gpu.sm_count},
           {"memory_bytes", gpu.memory_bytes},
-          {"cost_model", cost_model}};
+          {"cost_model", cost_model},
+          {"kernel_us", costs.per_kernel},
+          {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
 }
 
 Json to_json(const std::optional<CacheReport>& cache) {

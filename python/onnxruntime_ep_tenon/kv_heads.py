@@ -18,19 +18,19 @@ def local_kv_heads(session) -> dict[str, int]:
     With several ranks and a file that `tenon ranks` wrote these are the rank's own; else all.
     """
     own = getattr(session, "tenon_own_heads", {})
-    heads = {}
-    for value in session.get_inputs():
-        dims = value.shape
-        if len(dims) != _CACHE_DIMS or not isinstance(dims[_SIZE], int):
-            continue
-        count = dims[_HEADS]
-        if isinstance(count, str) and (symbol := _SYMBOL.fullmatch(count)):
-            count = int(symbol[1])
-        if value.name in own:
-            heads[value.name] = own[value.name]
-        elif isinstance(count, int):
-            heads[value.name] = count
-    return heads
+    heads = {value.name: declared_heads(value) for value in session.get_inputs()}
+    return {name: own.get(name, count) for name, count in heads.items() if count or name in own}
+
+
+def declared_heads(value) -> int | None:
+    """How many heads an input has on all ranks together; None: it is no cache."""
+    dims = value.shape
+    if len(dims) != _CACHE_DIMS or not isinstance(dims[_SIZE], int):
+        return None
+    if isinstance(dims[_HEADS], int):
+        return dims[_HEADS]
+    symbol = _SYMBOL.fullmatch(dims[_HEADS] or "")
+    return int(symbol[1]) if symbol else None
 
 
 @contextmanager
