@@ -116,12 +116,17 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
   for (const auto& whole : sharding->wholes) {
     wholes.push_back({{"name", whole.name}, {"reason", whole.reason}, {"bytes", whole.bytes}});
   }
+  Json annotations = Json::array();
+  for (const auto& one : sharding->annotations) {
+    annotations.push_back({{"name", one.node}, {"asked", one.asked}, {"reason", one.reason}});
+  }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
           {"constant_bytes", sharding->constant_bytes},
           {"bytes_by_rank", sharding->bytes_by_rank},
           {"collectives", exchanges},
-          {"replicated", wholes}};
+          {"replicated", wholes},
+          {"annotations", annotations}};
 }
 
 Json to_json(const PartitionReport& partition) {

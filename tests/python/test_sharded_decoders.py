@@ -210,3 +210,36 @@ def test_activations_of_16_bits(tmp_path, name, ranks):
 def test_what_exporters_write(tmp_path, form, ranks):
     for sharding in expect_same(alone("qwen2-7b", "int4", "f32", form), "own", ranks, tmp_path):
         assert not sharding["replicated"]
+
+
+def annotate(model: onnx.ModelProto, ranks: int, wanted: dict[str, int | None]) -> None:
+    """Sharding specs of weights by what their names contain: the dim that is cut; None: whole."""
+    model.ir_version = max(model.ir_version, 11)
+    model.configuration.add(name="ranks", num_devices=ranks)
+    for node in model.graph.node:
+        for part, axis in wanted.items():
+            if node.op_type != "MatMul" or part not in node.input[1]:
+                continue
+            spec = node.device_configurations.add(configuration_id="ranks").sharding_spec.add(
+                tensor_name=node.input[1], device=range(ranks)
+            )
+            if axis is not None:
+                spec.sharded_dim.add(axis=axis).simple_sharding.add(num_shards=ranks)
+
+
+def test_a_file_says_how_it_is_cut(tmp_path):
+    made = alone("qwen3", "f32", "f32", "genai")
+    model = onnx.load(made.path("own"))
+    annotate(model, 2, {"o_proj": 1, "down_proj": None, "q_proj": 0, "lm_head": 0})
+    onnx.save(model, made.path("annotated"))
+    two, three = tmp_path / "two", tmp_path / "three"
+    for folder in (two, three):
+        folder.mkdir()
+    for sharding in expect_same(made, "annotated", 2, two):
+        answers = {(one["asked"], one["reason"]) for one in sharding["annotations"]}
+        assert answers == {("columns", ""), ("whole", ""), ("rows", "")}
+        assert len(sharding["annotations"]) == 3 * made.config.layers + 1
+        assert "the file asks for it" in {one["reason"] for one in sharding["replicated"]}
+    for sharding in expect_same(made, "annotated", 3, three):
+        (answer,) = sharding["annotations"]
+        assert answer["reason"] == "the file has them for 2 devices, not for 3 ranks"
