@@ -104,7 +104,7 @@ void add_totals(const Graph& graph, ShardingReport& report) {
 }  // namespace
 
 ShardingReport shard(Graph& graph, const ShardingOptions& options) {
-  const auto [rank, ranks, least] = options;
+  const auto& [rank, ranks, least, annotations] = options;
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     throw UserError(fmt::format("rank {} of {} ranks: ranks are counted from 0", rank, ranks));
   }
@@ -116,7 +116,8 @@ ShardingReport shard(Graph& graph, const ShardingOptions& options) {
     report.wholes.push_back({graph.name, "it has collectives: whoever wrote it has cut it", 0});
   } else if (ranks > 1) {
     look_through_views(graph);
-    const Plan plan = make_plan(graph, {ranks, least});
+    const Plan plan = make_plan(graph, {ranks, least}, annotations);
+    report.annotations = plan.annotations;
     for (const Whole& whole : plan.wholes) {
       report.wholes.push_back({whole.node, whole.reason, whole.bytes});
     }
