@@ -1,5 +1,6 @@
 #include "distributed/job.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,12 +15,16 @@
 namespace tenon::distributed {
 namespace {
 
+constexpr std::chrono::milliseconds kForVerdict{1000};  // rank 0 asks all ranks before it speaks
+
 class HostJob : public Job {
  public:
   HostJob(const JobOptions& options, const LaunchPlace& place) : deadline_(options.deadline) {
     Store::Settings settings;
     settings.deadline = options.deadline;
-    settings.silence = std::min(settings.silence, options.deadline);
+    // Before a collective is late: who is silent is told apart from who is elsewhere.
+    settings.silence = std::min(settings.silence, options.deadline / 2);
+    settings.progress = [this] { return progress(); };
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
@@ -46,8 +51,22 @@ class HostJob : public Job {
   void require_equal(const std::string& occasion, const Fingerprint& mine) const override {
     distributed::require_equal(*store_, occasion, mine, deadline_);
   }
+  void announce(const std::string& occasion, const Fingerprint& mine) const override {
+    store_->announce(occasion, mine);
+  }
+  std::string give_up(const std::string& reason) const override {
+    store_->report_failure(reason);
+    const std::string told = store_->verdict(kForVerdict).value_or("");
+    if (told.find(reason) != std::string::npos) return told;
+    if (reason.find(told) != std::string::npos) return reason;
+    return fmt::format("{}; {}", reason, told);
+  }
 
  private:
+  std::string progress() {
+    const std::lock_guard lock(mutex_);
+    return communicator_ ? communicator_->progress().text() : "";
+  }
   void lose(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (lost_.empty()) lost_ = reason;
