@@ -93,7 +93,7 @@ class Communicator {
   // For messages: what this rank did last, and what it is in or failed in.
   struct Progress {
     CollectiveCall last_finished, first_unfinished;  // number 0: none
-    // "is in all_reduce #12 of f16[4096] (sum)", "last finished barrier #3", "has called nothing"
+    // "is in all_reduce #12 of f16[4096] (sum), last finished barrier #11", "has called nothing"
     std::string text() const;
   };
   Progress progress() const;

@@ -19,13 +19,17 @@
 namespace tenon::distributed {
 namespace {
 
+constexpr std::chrono::milliseconds kForVerdict{1000};  // rank 0 asks all ranks before it speaks
+
 class MetJob : public Job {
  public:
   MetJob(const JobOptions& options, const LaunchPlace& place, std::shared_ptr<RankDevice> gpu)
       : deadline_(options.deadline) {
     Store::Settings settings;
     settings.deadline = options.deadline;
-    settings.silence = std::min(settings.silence, options.deadline);
+    // Before a collective is late: who is silent is told apart from who is elsewhere.
+    settings.silence = std::min(settings.silence, options.deadline / 2);
+    settings.progress = [this] { return progress(); };
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
@@ -41,6 +45,16 @@ class MetJob : public Job {
   void require_equal(const std::string& occasion, const Fingerprint& mine) const override {
     distributed::require_equal(*store_, occasion, mine, deadline_);
   }
+  void announce(const std::string& occasion, const Fingerprint& mine) const override {
+    store_->announce(occasion, mine);
+  }
+  std::string give_up(const std::string& reason) const override {
+    store_->report_failure(reason);
+    const std::string told = store_->verdict(kForVerdict).value_or("");
+    if (told.find(reason) != std::string::npos) return told;
+    if (reason.find(told) != std::string::npos) return reason;
+    return fmt::format("{}; {}", reason, told);
+  }
   void require_alive() const override {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) throw CollectiveError(lost_);
@@ -53,6 +67,10 @@ class MetJob : public Job {
   }
 
  private:
+  std::string progress() {
+    const std::lock_guard lock(mutex_);
+    return communicator_ ? communicator_->progress().text() : "";
+  }
   void connect(std::shared_ptr<Communicator> made) {
     collectives_ = make_collectives(made);
     const std::lock_guard lock(mutex_);
@@ -73,8 +91,7 @@ class MetJob : public Job {
         "a Run on rank {} of {} was not done within {}: its GPU waits for other ranks, or "
         "collective_deadline_ms is too short for this Run",
         rank(), size(), time_text(deadline_));
-    lose(reason);
-    store_->report_failure(reason);
+    lose(give_up(reason));
   }
 
   const std::chrono::milliseconds deadline_;

@@ -37,6 +37,12 @@ class Job {
   virtual std::shared_ptr<const kernels::Collectives> collectives() const = 0;
   // All ranks call it with the same occasion: the same UserError on all of them where they differ.
   virtual void require_equal(const std::string& occasion, const Fingerprint& mine) const = 0;
+  // What this rank is about to do, and all others too under the same occasion. Nobody waits; where
+  // they differ collectives end with an error, and so does all that is asked of the job later.
+  virtual void announce(const std::string& /*occasion*/, const Fingerprint& /*mine*/) const {}
+  // This rank cannot go on, and all hear of it. Comes back with what to say of it: the reason, and
+  // how far each rank came.
+  virtual std::string give_up(const std::string& reason) const { return reason; }
 
   // Throws CollectiveError where the job has failed: what a GPU computed since is not to be used,
   // and what was captured there must not run again.

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/stopwatch.h"
+#include "distributed/job.h"
 #include "distributed/sharding/shard.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
@@ -20,6 +21,7 @@
 #include "provider/context_output.h"
 #include "provider/dump.h"
 #include "provider/file_annotations.h"
+#include "provider/model_digest.h"
 #include "provider/names.h"
 
 namespace tenon::provider {
@@ -206,6 +208,10 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   ImportedGraph imported =
       import_graph(graph, context != nullptr && context->output.has_weights_outside());
   dump.graph("imported", imported.graph);
+  if (target.job) {
+    target.job->require_equal(
+        "Compile", {{{"model", fmt::format("{}: {}", name, model_digest(imported.graph))}}});
+  }
 
   CompiledPartition result;
   result.input_names = names(imported.graph, imported.graph.inputs());
