@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .attention_suite import run_attention_suite
 from .decoder_suite import run_decoder_suite
+from .gpu_rank_suite import run_gpu_rank_suite
 from .gpu_suite import run_gpu_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
@@ -14,6 +15,7 @@ _SUITES = {
     "attention": run_attention_suite,
     "decoder": run_decoder_suite,
     "sessions": run_session_suite,
+    "ranks": run_gpu_rank_suite,
 }
 
 
