@@ -97,6 +97,7 @@ class Communicator {
     std::string text() const;
   };
   Progress progress() const;
+  std::string failure() const;  // why every call throws; empty: none does
 
  protected:
   Communicator(int rank, int size, Settings settings);
@@ -105,7 +106,6 @@ class Communicator {
   CollectiveCall current() const;
   // From now on every call throws a CollectiveError with this text; the first one stays.
   void fail(const std::string& why);
-  std::string failure() const;  // empty: none
 
   // As above, with arguments that have been checked and are not empty.
   virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,

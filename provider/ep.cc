@@ -350,6 +350,7 @@ void Ep::set_graph_callbacks() {
 
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
+  if (target_.job) target_.job->require_alive();
   // A runtime without OnSessionInitializationEnd has no earlier moment.
   warn_of_exclusions_that_waited();
   agree_that_all_is_compiled();
@@ -382,6 +383,8 @@ void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
     if (foreign) target_.gpu->forget(handle);
   }
   if (!wait) return;
+  // A job that failed has ended what its GPUs waited for, with whatever was there.
+  if (target_.job) target_.job->require_alive();
   for (NodeCompute* compute : computes_) compute->check_finished();
 }
 

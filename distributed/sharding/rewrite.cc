@@ -132,7 +132,7 @@ class Rewriter {
   const Pieces& own(const Shares& shares) const { return shares[rank_]; }
 
   void cut_node(NodeId id) {
-    const auto& [cuts, parts_read, dots, slices] = plan_.decisions;
+    const auto& [cuts, parts_read, dots, slices, wishes] = plan_.decisions;
     if (const auto dot = dots.find(id); dot != dots.end()) {
       dot->second.by == DotCut::By::kColumns ? cut_columns(id, dot->second.shares)
                                              : cut_rows(id, dot->second.shares);

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import cuda, kernel_cache
+from .kv_heads import reported_heads
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
 
 _registration = threading.Lock()
@@ -91,18 +92,23 @@ def create_session(model, device="auto", session_options=None, **options):
     """
     ort = onnxruntime_module()
     settings = session_options if session_options is not None else ort.SessionOptions()
-    chosen = add_tenon(settings, device, options)
-    loadable = _loadable(model)
+    with reported_heads(options) as (options, own_heads):
+        chosen = add_tenon(settings, device, options)
+        session = _open(ort, _loadable(model), settings)
+        session.tenon_own_heads = own_heads()
+    session.tenon_gpu = _gpu_number(chosen)
+    return session
+
+
+def _open(ort, loadable: str | bytes, settings):
     try:
-        session = ort.InferenceSession(loadable, sess_options=settings, enable_fallback=0)
+        return ort.InferenceSession(loadable, sess_options=settings, enable_fallback=0)
     except Exception as error:
         if "already been registered" in str(error):
             raise ValueError(
                 "these session_options already hold Tenon: make new SessionOptions per session"
             ) from error
         raise
-    session.tenon_gpu = _gpu_number(chosen)
-    return session
 
 
 def add_tenon(settings, device: str | int, options: dict):

@@ -204,6 +204,10 @@ TENON_VISIBLE int ncclCommGetAsyncError(Communicator* communicator, int* error) 
   } else if (fault != 0) {
     spoil(*communicator, fault);
   }
+  if (auto& late = communicator->late; late.place != nullptr && --late.questions == 0) {
+    *late.place = late.made;
+    late = {};
+  }
   *error = communicator->state();
   return kSuccess;
 }

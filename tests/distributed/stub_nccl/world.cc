@@ -51,7 +51,7 @@ void split(const Posts& posts) {
     std::ranges::stable_sort(members, {}, &Post::key);
     const auto world = std::make_shared<World>(static_cast<int>(members.size()));
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      *members[rank].made = make(world, static_cast<int>(rank));
+      members[rank].by->late = {members[rank].made, make(world, static_cast<int>(rank)), 3};
     }
   }
 }
@@ -157,11 +157,15 @@ int live() { return live_count; }
 
 Communicator* make(std::shared_ptr<World> world, int rank) {
   ++live_count;
-  return new Communicator{std::move(world), rank};
+  auto* made = new Communicator;
+  made->world = std::move(world);
+  made->rank = rank;
+  return made;
 }
 
 void release(Communicator* communicator) {
   forget(*communicator);
+  if (communicator->late.made != nullptr) release(communicator->late.made);
   delete communicator;
   --live_count;
 }
