@@ -126,7 +126,8 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
           {"bytes_by_rank", sharding->bytes_by_rank},
           {"collectives", exchanges},
           {"replicated", wholes},
-          {"annotations", annotations}};
+          {"annotations", annotations},
+          {"tokens", sharding->tokens}};
 }
 
 Json to_json(const PartitionReport& partition) {
