@@ -47,9 +47,6 @@ class Handle {
   // Makes a call of NCCL's and waits until it is done. Empty, or what went wrong.
   std::string call(const std::function<NcclResult(NcclHandle)>& put,
                    const std::function<std::string()>& interrupted);
-  // Waits until NCCL has written the handle of a split: 2.32.3 does that after the whole
-  // says that it is done. Empty, or what went wrong.
-  std::string wait_for(const NcclHandle& made, const std::function<std::string()>& interrupted);
   // Ends what NCCL does here, on all threads and on the GPU; waits a bounded time for that.
   void abort(HandlePlace also_in_use = nullptr) noexcept;
   // The good end: waits for what is under way.
@@ -103,27 +100,6 @@ std::string Handle::wait(NcclResult result, const std::function<std::string()>& 
     }
     if (result != kNcclSuccess && result != kNcclInProgress) {
       return "NCCL: " + functions_.words(result, *place_);
-    }
-  }
-  return "";
-}
-
-std::string Handle::wait_for(const NcclHandle& made,
-                             const std::function<std::string()>& interrupted) {
-  const auto is_there = [&] {
-    return std::atomic_ref(const_cast<NcclHandle&>(made)).load(std::memory_order_acquire) !=
-           nullptr;
-  };
-  const auto until = steady_clock::now() + deadline_;
-  while (!is_there()) {
-    if (steady_clock::now() >= until) {
-      return fmt::format("NCCL made no communicator for the group within {}", time_text(deadline_));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if (const std::string wrong =
-            call([](NcclHandle) { return kNcclInProgress; }, interrupted);  // only looks for errors
-        !wrong.empty()) {
-      return wrong;
     }
   }
   return "";
@@ -382,25 +358,18 @@ std::unique_ptr<Communicator> Nccl::do_split(std::span<const std::vector<int>> g
   const auto made = std::make_shared<NcclHandle>(nullptr);
   const std::string wrong = handle_->call(
       [&](NcclHandle handle) {
-        return functions().split(handle, color, place, made.get(), nullptr);
+        // Of communicators that do not block NCCL says that it has succeeded before it has: what it
+        // came to, the whole tells.
+        const NcclResult put = functions().split(handle, color, place, made.get(), nullptr);
+        return put == kNcclSuccess ? kNcclInProgress : put;
       },
       [&] { return failure(); });
   if (!wrong.empty()) give_up(wrong, made);
   if (group == nullptr) return nullptr;
-  if (const std::string absent = handle_->wait_for(*made, [&] { return failure(); });
-      !absent.empty()) {
-    give_up(absent, made);
-  }
+  if (*made == nullptr) give_up("NCCL made no communicator for the group");
   auto handle =
       std::make_unique<Handle>(functions(), handle_->shared_device(), settings().deadline);
   handle->adopt(made);
-  // The group's own communicator may still be connecting.
-  const std::string late =
-      handle->call([](NcclHandle) { return kNcclInProgress; }, [&] { return failure(); });
-  if (!late.empty()) {
-    handle->abort();
-    give_up(late);
-  }
   return std::make_unique<Nccl>(std::move(handle), place, static_cast<int>(group->size()),
                                 settings());
 }

@@ -106,6 +106,14 @@ class Plans:
         return found
 
     @property
+    def slowest(self) -> tuple[Predicted, Predicted]:
+        """A step of all ranks takes as long as that of the slowest: one token, the prompt."""
+        return (
+            max((plan.token for plan in self.plans), key=lambda step: step.total),
+            max((plan.prompt for plan in self.plans), key=lambda step: step.total),
+        )
+
+    @property
     def replicated(self) -> list[dict]:
         return [whole for sharding in self.shardings for whole in sharding["replicated"]]
 
@@ -119,6 +127,7 @@ class Plans:
             "prompt_tokens": PROMPT,
             "weight_bytes": self.whole_bytes,
             "alone": {"token": self.alone[0].as_dict(), "prompt": self.alone[1].as_dict()},
+            "step": {"token": self.slowest[0].as_dict(), "prompt": self.slowest[1].as_dict()},
             "by_rank": [plan.as_dict() for plan in self.plans],
             "collectives": self.collectives,
             "replicated": self.replicated,

@@ -58,6 +58,11 @@ def _print(model: Path, plans: Plans) -> None:
         f"Caches of {plans.context} tokens; a token behind them, a prompt of {PROMPT} tokens "
         "behind none. Activations are not counted."
     )
+    token, prompt = plans.slowest
+    console.say(
+        f"A step is as slow as its slowest rank: {_time(token.total)} for a token, "
+        f"{_time(prompt.total)} for the prompt."
+    )
     _print_caches(plans)
     console.heading("Collectives of a step")
     rows = _collective_rows(plans)

@@ -137,7 +137,10 @@ void post_message(const Post& post) {
 
 }  // namespace
 
-int Communicator::state() const { return error != 0 ? error : pending > 0 ? kInProgress : 0; }
+int Communicator::state() const {
+  if (error != 0) return error;
+  return pending > 0 || late.place != nullptr ? kInProgress : 0;
+}
 
 void post(const Post& post) {
   post.kind == Kind::kSend || post.kind == Kind::kReceive ? post_message(post)
