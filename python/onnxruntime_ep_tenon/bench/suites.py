@@ -7,6 +7,7 @@ from .decoder_suite import run_decoder_suite
 from .gpu_suite import run_gpu_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
+from .rank_suite import run_rank_suite
 from .session_suite import run_session_suite
 
 _SUITES = {
@@ -14,6 +15,7 @@ _SUITES = {
     "attention": run_attention_suite,
     "decoder": run_decoder_suite,
     "sessions": run_session_suite,
+    "ranks": run_rank_suite,
 }
 
 
