@@ -55,13 +55,15 @@ class Job:
         np.savez(self.feeds, **feeds)
         self.address = f"127.0.0.1:{free_port()}"
 
-    def start(self, name: str, environment: dict | None = None, **options) -> subprocess.Popen:
+    def start(
+        self, name: str, environment: dict | None = None, prefix=(), **options
+    ) -> subprocess.Popen:
         entries = [f"{key}={value}" for key, value in options.items()]
         known = {key: value for key, value in os.environ.items() if key not in KNOWN}
         known["TENON_COLLECTIVE_OPS"] = "1"
         return subprocess.Popen(
-            [sys.executable, HERE / "rank_process.py", self.model, self.feeds, self.out(name),
-             *entries],
+            [*prefix, sys.executable, HERE / "rank_process.py", self.model, self.feeds,
+             self.out(name), *entries],
             stderr=subprocess.PIPE, text=True, env=known | (environment or {}),
         )  # fmt: skip
 
