@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "distributed/job.h"
 #include "kernels/device/stream.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
@@ -121,7 +120,6 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
     : OrtNodeComputeInfo{},
       device_(target.device),
       gpu_(target.gpu),
-      job_(target.job),
       users_stream_(users),
       executable_(std::move(compiled.executable)),
       launch_names_(compiled.report.fusions, compiled.report.node_names) {
@@ -169,21 +167,7 @@ void NodeCompute::compute(OrtKernelContext& context) {
 void NodeCompute::run_once(OrtKernelContext& context, kernels::RunContext& run) {
   check_defaults(context, run);
   executable_->run(run);
-  if (device_ && job_) watch_ranks(run.stream());
-}
-
-void NodeCompute::watch_ranks(void* stream) const {
-  device::Stream on(device_, static_cast<device::StreamHandle>(stream));
-  if (on.capturing()) return;
-  const auto end = std::make_shared<device::Event>(device_);
-  on.record(*end);
-  job_->watch([end] {
-    try {
-      return end->done();
-    } catch (const std::exception&) {
-      return true;  // a device that failed has nothing in flight
-    }
-  });
+  if (rank_runs_ && device_) rank_runs_->watch(device_, run.stream());
 }
 
 void NodeCompute::check_defaults(OrtKernelContext& context, kernels::RunContext& run) const {

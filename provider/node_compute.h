@@ -34,8 +34,6 @@ class NodeCompute : public OrtNodeComputeInfo {
   };
 
   void compute(OrtKernelContext& context);
-  // Ends what waits on the stream for other ranks, should they not come.
-  void watch_ranks(void* stream) const;
   void run_once(OrtKernelContext& context, kernels::RunContext& run);
   void check_defaults(OrtKernelContext& context, kernels::RunContext& run) const;
   bool is_default(const ir::Tensor& expected, const void* data, size_t bytes,
@@ -43,7 +41,6 @@ class NodeCompute : public OrtNodeComputeInfo {
 
   std::shared_ptr<device::Device> device_;  // where inputs and outputs are; null: host memory
   const Gpu* gpu_;
-  const std::shared_ptr<distributed::Job> job_;  // null: one rank
   const std::optional<device::StreamHandle> users_stream_;
   std::unique_ptr<kernels::Executable> executable_;
   const LaunchNames launch_names_;

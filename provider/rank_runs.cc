@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "kernels/device/stream.h"
 
 namespace tenon::provider {
 namespace {
@@ -23,6 +24,20 @@ RankRuns::RankRuns(std::shared_ptr<distributed::Job> job, std::string partition,
 void RankRuns::announce(kernels::RunContext& run) {
   job_->announce(fmt::format("Run {} of {}", ++runs_, partition_),
                  {{{"shapes of inputs", shapes_text(inputs_, run)}}});
+}
+
+void RankRuns::watch(const std::shared_ptr<device::Device>& device, void* stream) const {
+  device::Stream on(device, static_cast<device::StreamHandle>(stream));
+  if (on.capturing()) return;
+  const auto end = std::make_shared<device::Event>(device);
+  on.record(*end);
+  job_->watch([end] {
+    try {
+      return end->done();
+    } catch (const std::exception&) {
+      return true;  // a device that failed has nothing in flight
+    }
+  });
 }
 
 void RankRuns::give_up() const {

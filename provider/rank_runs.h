@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/job.h"
+#include "kernels/device/device.h"
 #include "kernels/running/executable.h"
 
 namespace tenon::provider {
@@ -19,6 +20,8 @@ class RankRuns {
 
   // Waits for nobody. Throws where the ranks are known to have failed.
   void announce(kernels::RunContext& run);
+  // What a Run put on the stream of a GPU ends, even if other ranks do not come.
+  void watch(const std::shared_ptr<device::Device>& device, void* stream) const;
   // Rethrows the exception that is being handled, when the others have heard of it, with what they
   // know of each other.
   [[noreturn]] void give_up() const;

@@ -133,7 +133,8 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
           {"caches", caches},
           {"collectives", exchanges},
           {"replicated", wholes},
-          {"annotations", annotations}};
+          {"annotations", annotations},
+          {"tokens", sharding->tokens}};
 }
 
 Json to_json(const PartitionReport& partition) {

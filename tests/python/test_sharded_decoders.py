@@ -21,7 +21,8 @@ from test_ranks import free_port, needs_gloo
 
 pytestmark = [pytest.mark.plugin, needs_gloo]
 
-BATCH, PROMPT, STEPS = 2, 7, 2
+BATCH = 2
+COUNTS = (7, 1, 1)  # of tokens in each Run
 RANKS = (2, 3, 4, 8)
 
 
@@ -80,16 +81,16 @@ def with_open_heads(model: onnx.ModelProto) -> onnx.ModelProto:
     return changed
 
 
-def draw_feeds(model: onnx.ModelProto, vocabulary: int) -> list[dict]:
+def draw_feeds(model: onnx.ModelProto, vocabulary: int, batch=BATCH, counts=COUNTS) -> list[dict]:
     """A prompt, then tokens one by one."""
     rng = np.random.default_rng(5)
     runs, past = [], 0
-    for tokens in (PROMPT, *[1] * STEPS):
+    for tokens in counts:
         places = np.arange(past, past + tokens)
         known = {
-            "input_ids": rng.integers(0, vocabulary, (BATCH, tokens)),
-            "attention_mask": np.ones((BATCH, past + tokens)),
-            "position_ids": np.broadcast_to(places, (BATCH, tokens)),
+            "input_ids": rng.integers(0, vocabulary, (batch, tokens)),
+            "attention_mask": np.ones((batch, past + tokens)),
+            "position_ids": np.broadcast_to(places, (batch, tokens)),
         }
         inputs = {value.name: value for value in model.graph.input}
         runs.append({
@@ -103,8 +104,10 @@ def draw_feeds(model: onnx.ModelProto, vocabulary: int) -> list[dict]:
     return runs
 
 
-def create(path: Path, **options) -> onnxruntime.InferenceSession:
+def create(path: Path, sizes: dict | None = None, **options) -> onnxruntime.InferenceSession:
     settings = onnxruntime.SessionOptions()
+    for name, size in (sizes or {}).items():
+        settings.add_free_dimension_override_by_name(name, size)
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 3
     return tenon.create_session(path, "cpu", settings, **options)
@@ -114,7 +117,9 @@ def generate(session: onnxruntime.InferenceSession, runs: list[dict], kv_heads: 
     """Each Run's outputs; caches of one are read by the next."""
     dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
     caches = {
-        value.name: np.zeros((BATCH, kv_heads, 0, value.shape[3]), dtypes[value.type])
+        value.name: np.zeros(
+            (len(runs[0]["input_ids"]), kv_heads, 0, value.shape[3]), dtypes[value.type]
+        )
         for value in session.get_inputs()
         if is_cache(value.name)
     }
@@ -127,8 +132,8 @@ def generate(session: onnxruntime.InferenceSession, runs: list[dict], kv_heads: 
 
 
 @functools.cache
-def alone(name: str, weights: str, activations: str, form: str) -> Alone:
-    config = DECODERS[name]
+def alone(name: str, weights: str, activations: str, form: str, **sizes) -> Alone:
+    config = replace(DECODERS[name], **sizes)
     model = decoder.build_decoder(config, Spelling(form, weights, activations))
     feeds = draw_feeds(model, config.vocabulary)
     made = Alone(config, tempfile.TemporaryDirectory(), feeds, [])
@@ -138,14 +143,14 @@ def alone(name: str, weights: str, activations: str, form: str) -> Alone:
     return made
 
 
-def run_ranks(path: Path, ranks: int, feeds: list[dict], heads: list[int], reports: Path):
+def run_ranks(path: Path, ranks: int, feeds: list[dict], heads: list[int], reports: Path, sizes):
     """What each rank computes."""
     results, address = [None] * ranks, f"127.0.0.1:{free_port()}"
 
     def run(rank: int):
         try:
             session = create(
-                path, tensor_parallel_size=ranks, tensor_parallel_rank=rank,
+                path, sizes, tensor_parallel_size=ranks, tensor_parallel_rank=rank,
                 collective_address=address, report_file=reports / f"{rank}.json",
             )  # fmt: skip
             results[rank] = generate(session, feeds, heads[rank])
@@ -167,12 +172,12 @@ def sharding_of(reports: Path, rank: int) -> dict:
     return partition["sharding"]
 
 
-def expect_same(made: Alone, caches: str, ranks: int, reports: Path) -> list[dict]:
+def expect_same(made: Alone, caches: str, ranks: int, reports: Path, sizes=None) -> list[dict]:
     own = heads_of_ranks(made.config, ranks)
     if caches == "whole":
         own = [slice(0, made.config.kv_heads)] * ranks
     heads = [part.stop - part.start for part in own]
-    results = run_ranks(made.path(caches), ranks, made.feeds, heads, reports)
+    results = run_ranks(made.path(caches), ranks, made.feeds, heads, reports, sizes)
     for rank, runs in enumerate(results):
         for expected, got, first in zip(made.results, runs, results[0], strict=True):
             for name, values in expected.items():
@@ -243,3 +248,18 @@ def test_a_file_says_how_it_is_cut(tmp_path):
     for sharding in expect_same(made, "annotated", 3, three):
         (answer,) = sharding["annotations"]
         assert answer["reason"] == "the file has them for 2 devices, not for 3 ranks"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_divide_the_tokens_of_a_prompt(tmp_path, ranks):
+    """Where the caller says how many there are, and sums are large enough for two exchanges."""
+    tokens, hidden = 261, 1024
+    made = alone("llama", "int4", "f32", "genai", hidden=hidden, positions=tokens, vocabulary=512)
+    prompt = replace(made, feeds=draw_feeds(onnx.load(made.path("own")), 512, 1, [tokens]))
+    prompt.results = generate(create(made.path("whole")), prompt.feeds, made.config.kv_heads)
+    sizes = {"batch_size": 1, "sequence_length": tokens}
+    for sharding in expect_same(prompt, "own", ranks, tmp_path, sizes):
+        sums = [one for one in sharding["collectives"] if one["op"] == "ReduceScatter"]
+        assert len(sums) == 2 * made.config.layers + 1, "o and down of each layer, the table"
+        assert {one["bytes"] for one in sums} == {str(tokens * hidden * 4)}
+        assert "5 scattered, 5 gathered" in sharding["tokens"]

@@ -236,7 +236,8 @@ TEST(Annotations, WhatCannotBeDone) {
   asked.nodes.push_back(
       {.node = "torn", .weights = {"lm_head.weight"}, .left = CutDims{2}, .weight = kColumns});
   ir::Graph graph = whole;
-  const ShardingReport report = shard(graph, {0, 4, 0, asked});
+  const ShardingReport report =
+      shard(graph, {.ranks = 4, .least_gathered_bytes = 0, .annotations = asked});
   const std::string text = report.text();
   EXPECT_THAT(text, HasSubstr("'lm_head.weight.node': not followed: it has fewer columns"));
   EXPECT_THAT(text, HasSubstr("'nobody.node': not followed: nothing in this graph reads 'nobody'"));
@@ -250,7 +251,8 @@ TEST(Annotations, FirstWord) {
   ir::Graph graph = DecoderGraph({}, {}).last_product();
   Annotations asked = asking({{"lm_head.weight", kColumns}, {"lm_head.weight", kRows}});
   asked.nodes[1].node = "second";
-  const ShardingReport report = shard(graph, {0, 2, 0, asked});
+  const ShardingReport report =
+      shard(graph, {.ranks = 2, .least_gathered_bytes = 0, .annotations = asked});
   EXPECT_EQ(answers(report), "second:  no;lm_head.weight.node: columns;");
 }
 

@@ -1,7 +1,7 @@
 """Times steps of a decoder in one process, which may be one of several ranks, when it is told to.
 
-python -m onnxruntime_ep_tenon.bench.rank_meter JSON, with what Metered has. Each line on standard
-input is [case, runs]; the answer is a line with the seconds of each Run.
+python -m onnxruntime_ep_tenon.bench.host_rank_meter JSON, with what Metered has. Each line on
+standard input is [case, runs]; the answer is a line with the seconds of each Run.
 """
 
 from __future__ import annotations

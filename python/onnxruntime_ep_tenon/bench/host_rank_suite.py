@@ -21,7 +21,7 @@ from pathlib import Path
 from .. import console
 from .decoder_meter import DecoderPlan, write_model
 from .decoder_suite import folder_for, plan_of
-from .rank_meter import Metered, write_exchange
+from .host_rank_meter import Metered, write_exchange
 from .rows import Row, print_rows, write_rows
 
 _RANKS = 2
@@ -38,7 +38,7 @@ class Side:
         environment = {**os.environ, "TENON_COLLECTIVE_OPS": "1"}
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.rank_meter", json.dumps(asdict(plan))],
+                [sys.executable, "-m", f"{__package__}.host_rank_meter", json.dumps(asdict(plan))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
             )
             for plan in plans
@@ -72,7 +72,7 @@ class Side:
         return json.loads(line)
 
 
-def run_rank_suite(args) -> int:
+def run_host_rank_suite(args) -> int:
     plan = replace(plan_of(args), formats=("int4",))
     if plan.on_gpu:
         raise ValueError("--suite ranks measures processes on the host; give --device cpu")
