@@ -121,9 +121,10 @@ Ranks ranks_of(const Options& options) {
     return 0;
   };
   Ranks ranks;
-  ranks.size = found->second != "auto" ? std::stoll(found->second)
-                                       : launched({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
-                                                   "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  const int64_t size = found->second != "auto" ? std::stoll(found->second)
+                                               : launched({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
+                                                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  ranks.size = std::max<int64_t>(1, size);  // auto without a launcher: alone
   const auto rank = options.find("tensor_parallel_rank");
   ranks.rank = rank != options.end() ? std::stoll(rank->second)
                                      : launched({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"});

@@ -18,7 +18,7 @@ import onnxruntime_ep_tenon as tenon
 
 GOOD_RUNS = 2  # before a fault of a Run
 KILLING = ("dies", "stops")  # a process of its own for each round
-IN_A_RUN = (*KILLING, "throws", "other shapes")
+IN_A_RUN = (*KILLING, "throws", "other shapes", "waits")
 
 
 def say(number: int, **what) -> None:
@@ -44,6 +44,9 @@ def run_with_fault(session, task: dict, number: int) -> None:
     elif fault == "throws":
         say(number, fault=fault)
         session.run(None, feeds(index=9))
+    elif fault == "waits":
+        say(number, fault=fault)
+        time.sleep(60)
     session.run(None, feeds())
 
 

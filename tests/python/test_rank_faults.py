@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.plugin, needs_gloo]
 
 HERE = Path(__file__).parent
 ROUNDS = int(os.environ.get("TENON_FAULT_ROUNDS", "3"))
-SIZE, CULPRIT = 3, 2
+SIZE = 3
 DEADLINE_MS = 6000
 BOUND_S = 10  # whatever happens, on a machine that others use as well
 SOON_S = 5  # what needs no deadline
@@ -59,28 +59,31 @@ def write_model(path: Path, table: np.ndarray) -> Path:
 
 
 class Scene:
-    """Three ranks; the last of them, the culprit, is one process or, where it ends, several."""
+    """Some ranks; the last of them, the culprit, is one process or, where it ends, several."""
 
-    def __init__(self, fault: str, folder: Path):
+    def __init__(
+        self, fault: str, folder: Path, size=SIZE, address="", prefix=lambda _: (),
+        deadline_ms=DEADLINE_MS,
+    ):  # fmt: skip
         table = np.arange(32, dtype=np.float32).reshape(4, 8)
-        self.fault = fault
+        self.fault, self.prefix, self.culprit = fault, prefix, size - 1
         self.task = {
-            "fault": fault, "size": SIZE, "address": f"127.0.0.1:{free_port()}",
-            "deadline_ms": DEADLINE_MS, "good": ROUNDS,
+            "fault": fault, "size": size, "address": address or f"127.0.0.1:{free_port()}",
+            "deadline_ms": deadline_ms, "good": ROUNDS,
             "model": str(write_model(folder / "model.onnx", table)),
             "other_model": str(write_model(folder / "other.onnx", table + 1)),
         }  # fmt: skip
-        self.others = [self.start(rank, 0, ROUNDS + 1) for rank in range(SIZE - 1)]
+        self.others = [self.start(rank, 0, ROUNDS + 1) for rank in range(size - 1)]
         if fault in KILLING:
-            self.culprits = [self.start(CULPRIT, number, number + 1) for number in range(2)]
+            self.culprits = [self.start(self.culprit, number, number + 1) for number in range(2)]
         else:
-            self.culprits = [self.start(CULPRIT, 0, ROUNDS + 1)]
+            self.culprits = [self.start(self.culprit, 0, ROUNDS + 1)]
 
     def start(self, rank: int, first: int, end: int) -> subprocess.Popen:
-        task = self.task | {"rank": rank, "culprit": rank == CULPRIT, "rounds": [first, end]}
+        task = self.task | {"rank": rank, "culprit": rank == self.culprit, "rounds": [first, end]}
         known = {key: value for key, value in os.environ.items() if key not in KNOWN}
         return subprocess.Popen(
-            [sys.executable, HERE / "fault_process.py", json.dumps(task)],
+            [*self.prefix(rank), sys.executable, HERE / "fault_process.py", json.dumps(task)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env=known | {"TENON_COLLECTIVE_OPS": "1"},
         )  # fmt: skip
@@ -93,7 +96,7 @@ class Scene:
             process.stdin.write("go\n")
             process.stdin.flush()
         if self.fault in KILLING and number + 2 <= ROUNDS:  # one is ready ahead
-            self.culprits.append(self.start(CULPRIT, number + 2, number + 3))
+            self.culprits.append(self.start(self.culprit, number + 2, number + 3))
 
     def end(self) -> None:
         for process in self.others + self.culprits:
