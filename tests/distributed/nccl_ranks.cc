@@ -1,30 +1,11 @@
 #include "tests/distributed/nccl_ranks.h"
 
-#include <array>
-#include <cstring>
 #include <stdexcept>
 #include <thread>
 
 #include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
-namespace {
-
-class HostDevice final : public RankDevice {
- public:
-  explicit HostDevice(int compute_major) : compute_major_(compute_major) {}
-  void make_current() override {}
-  int compute_major() const override { return compute_major_; }
-  void* scratch() override { return scratch_.data(); }
-  void fill_zeros(void* memory, size_t bytes, void*) override { std::memset(memory, 0, bytes); }
-
- private:
-  const int compute_major_;
-  std::array<char, 16> scratch_{};
-};
-
-}  // namespace
-
 StubNccl stub_nccl(int version) {
   const std::vector<std::string> path{TENON_STUB_NCCL};
   const auto opened = device::open_vendor_library(path);
@@ -42,10 +23,6 @@ StubNccl stub_nccl(int version) {
   if (!answer.support) throw std::runtime_error(answer.support.reason);
   stub.functions = answer.functions;
   return stub;
-}
-
-std::shared_ptr<RankDevice> host_device(int compute_major) {
-  return std::make_shared<HostDevice>(compute_major);
 }
 
 NcclRanks make_ranks(const StubNccl& stub, int size, const NcclSettings& settings,

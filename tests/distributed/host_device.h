@@ -1,0 +1,12 @@
+// What engines need of a GPU, on host memory: everything is done when the call returns.
+#pragma once
+
+#include <memory>
+
+#include "distributed/rank_device.h"
+
+namespace tenon::distributed {
+
+std::shared_ptr<RankDevice> host_device(int compute_major = 9);
+
+}  // namespace tenon::distributed
