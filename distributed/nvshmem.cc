@@ -177,7 +177,7 @@ class Nvshmem final : public Communicator {
     return "nvshmem " + nvshmem_version_text(functions().version);
   }
   Support supports(DType dtype, Reduction reduction) const override {
-    return functions().supports(dtype, reduction, size());
+    return functions().supports(dtype, reduction);
   }
   Support supports_call(std::string_view call) const override {
     for (const char* known : {"all_reduce", "broadcast", "barrier", "split"}) {

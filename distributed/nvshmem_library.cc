@@ -67,7 +67,7 @@ std::string nvshmem_version_text(int version) {
 
 bool reduces_bytes(int version) { return version >= 30205; }
 
-Support NvshmemFunctions::supports(DType dtype, Reduction reduction, int ranks) const {
+Support NvshmemFunctions::supports(DType dtype, Reduction reduction) const {
   const auto no = [&](std::string_view why) {
     return Support::no(
         fmt::format("NVSHMEM has no {} of {}: {}", name(reduction), name(dtype), why));
@@ -81,9 +81,6 @@ Support NvshmemFunctions::supports(DType dtype, Reduction reduction, int ranks) 
   }
   const bool picks_one = reduction == Reduction::kMin || reduction == Reduction::kMax;
   if (is_floating(dtype) && picks_one) return no("it would drop NaN, which has to win");
-  if (is_floating(dtype) && bit_width(dtype) == 16 && ranks > 2) {
-    return no(fmt::format("it rounds to the type after each of {} ranks", ranks));
-  }
   return Support::yes();
 }
 

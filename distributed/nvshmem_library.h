@@ -92,8 +92,7 @@ struct NvshmemFunctions {
   int version = 0;
   std::string path;
 
-  // `ranks`: how many bring something.
-  Support supports(DType dtype, Reduction reduction, int ranks) const;
+  Support supports(DType dtype, Reduction reduction) const;
 };
 
 struct NvshmemAnswer {

@@ -12,11 +12,26 @@
 
 namespace stub_nvshmem {
 
+namespace {
+
+// Files of jobs that never began, which nobody else removes.
+std::vector<std::string>& made_files() {
+  static std::vector<std::string>& files = *new std::vector<std::string>;
+  return files;
+}
+void remove_files() {
+  for (const std::string& file : made_files()) ::unlink(file.c_str());
+}
+
+}  // namespace
+
 std::string make_world_file() {
   std::string name = "/tmp/tenon-nvshmem-XXXXXX";
   const int file = ::mkstemp(name.data());
   if (file < 0 || ::ftruncate(file, sizeof(World::Shared)) != 0) return "";
   ::close(file);
+  if (made_files().empty()) std::atexit(remove_files);
+  made_files().push_back(name);
   return name;
 }
 

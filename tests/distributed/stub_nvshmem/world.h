@@ -11,7 +11,7 @@
 namespace stub_nvshmem {
 
 inline constexpr int kMaxRanks = 8, kMaxTeams = 64;
-inline constexpr size_t kHeapBytes = size_t{1} << 20;
+inline constexpr size_t kHeapBytes = size_t{40} << 20;  // of a file that is mostly holes
 
 std::string make_world_file();
 
