@@ -78,7 +78,7 @@ void CallChecks::groups(std::span<const std::vector<int>> groups) const {
   }
 }
 
-void CallChecks::reducible(const Support& answer) const {
+void CallChecks::supported(const Support& answer) const {
   if (!answer) refuse(answer.reason);
 }
 

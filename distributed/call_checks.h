@@ -28,7 +28,7 @@ class CallChecks {
   void another(std::string_view what, int rank) const;                 // in range and not this rank
   void pairs(std::span<const std::pair<int, int>> pairs) const;
   void groups(std::span<const std::vector<int>> groups) const;
-  void reducible(const Support& answer) const;
+  void supported(const Support& answer) const;
   void memory(std::string_view what, const void* memory, int64_t elements) const;
   // in and out share no byte, or exactly those that may be shared: `same` is where the smaller of
   // the two begins in the other one, in elements.

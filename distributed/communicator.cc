@@ -114,8 +114,8 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
                               Reduction reduction, void* stream) {
   const CallChecks checks("all_reduce", rank_, size_);
   checks.count(count, dtype);
-  checks.reducible(can_reduce(dtype, reduction));
-  checks.reducible(supports(dtype, reduction));
+  checks.supported(can_reduce(dtype, reduction));
+  checks.supported(supports(dtype, reduction));
   checks.memory("in", in, count);
   checks.memory("out", out, count);
   checks.apart({in, count, out, count}, dtype, 0);
@@ -126,6 +126,7 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
 void Communicator::all_gather(const void* in, void* out, std::span<const int64_t> counts,
                               DType dtype, void* stream) {
   const CallChecks checks("all_gather", rank_, size_);
+  checks.supported(supports_call("all_gather"));
   const int64_t sum = checks.counts(counts, dtype);
   checks.memory("in", in, counts[rank_]);
   checks.memory("out", out, sum);
@@ -138,9 +139,10 @@ void Communicator::all_gather(const void* in, void* out, std::span<const int64_t
 void Communicator::reduce_scatter(const void* in, void* out, std::span<const int64_t> counts,
                                   DType dtype, Reduction reduction, void* stream) {
   const CallChecks checks("reduce_scatter", rank_, size_);
+  checks.supported(supports_call("reduce_scatter"));
   const int64_t sum = checks.counts(counts, dtype);
-  checks.reducible(can_reduce(dtype, reduction));
-  checks.reducible(supports(dtype, reduction));
+  checks.supported(can_reduce(dtype, reduction));
+  checks.supported(supports(dtype, reduction));
   checks.memory("in", in, sum);
   checks.memory("out", out, counts[rank_]);
   const int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
@@ -166,6 +168,7 @@ void Communicator::broadcast(const void* in, void* out, int64_t count, DType dty
 
 void Communicator::all_to_all(const void* in, void* out, int64_t count, DType dtype, void* stream) {
   const CallChecks checks("all_to_all", rank_, size_);
+  checks.supported(supports_call("all_to_all"));
   checks.count(count, dtype);
   checks.memory("in", in, count);
   checks.memory("out", out, count);
@@ -177,6 +180,7 @@ void Communicator::all_to_all(const void* in, void* out, int64_t count, DType dt
 void Communicator::permute(const void* in, void* out, int64_t count, DType dtype,
                            std::span<const std::pair<int, int>> pairs, void* stream) {
   const CallChecks checks("permute", rank_, size_);
+  checks.supported(supports_call("permute"));
   checks.count(count, dtype);
   checks.pairs(pairs);
   checks.memory("out", out, count);
@@ -190,6 +194,7 @@ void Communicator::permute(const void* in, void* out, int64_t count, DType dtype
 
 void Communicator::send(const void* in, int64_t count, DType dtype, int to, void* stream) {
   const CallChecks checks("send", rank_, size_);
+  checks.supported(supports_call("send"));
   checks.count(count, dtype);
   checks.another("peer", to);
   checks.memory("in", in, count);
@@ -199,6 +204,7 @@ void Communicator::send(const void* in, int64_t count, DType dtype, int to, void
 
 void Communicator::receive(void* out, int64_t count, DType dtype, int from, void* stream) {
   const CallChecks checks("receive", rank_, size_);
+  checks.supported(supports_call("receive"));
   checks.count(count, dtype);
   checks.another("peer", from);
   checks.memory("out", out, count);
@@ -212,7 +218,9 @@ void Communicator::barrier(void* stream) {
 }
 
 std::unique_ptr<Communicator> Communicator::split(std::span<const std::vector<int>> groups) {
-  CallChecks("split", rank_, size_).groups(groups);
+  const CallChecks checks("split", rank_, size_);
+  checks.groups(groups);
+  checks.supported(supports_groups(groups));
   const auto mine = std::ranges::find_if(groups, [&](const std::vector<int>& group) {
     return std::ranges::find(group, rank_) != group.end();
   });

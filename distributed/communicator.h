@@ -13,6 +13,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,12 @@ class Communicator {
   int size() const { return size_; }
   // What the engine refuses of what reduction.h allows.
   virtual Support supports(DType, Reduction) const { return Support::yes(); }
+  // Whether the engine has this one of the calls below, by its name: "all_gather". All of them have
+  // all_reduce, broadcast, barrier and split.
+  virtual Support supports_call(std::string_view) const { return Support::yes(); }
+  virtual Support supports_groups(std::span<const std::vector<int>>) const {
+    return Support::yes();
+  }
 
   // `stream`: device::StreamHandle, on which the work is put; null on the host, where it is done
   // when the call returns. `in` and `out` may be the same memory in all_reduce and broadcast, in

@@ -25,6 +25,13 @@ class Gpu final : public RankDevice {
                                                 static_cast<device::StreamHandle>(stream)),
                    "fill what no rank sends with zeros");
   }
+  void copy(void* to, const void* from, size_t bytes, void* stream) override {
+    device_->make_current();
+    device_->check(device_->driver().copy_async(reinterpret_cast<device::Address>(to),
+                                                reinterpret_cast<device::Address>(from), bytes,
+                                                static_cast<device::StreamHandle>(stream)),
+                   "copy what ranks exchange");
+  }
 
  private:
   static constexpr size_t kScratchBytes = 256;

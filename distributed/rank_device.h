@@ -21,6 +21,7 @@ class RankDevice {
   virtual std::string arch() const = 0;
   virtual void* scratch() = 0;  // some bytes of memory that nobody reads
   virtual void fill_zeros(void* memory, size_t bytes, void* stream) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
 };
 
 std::shared_ptr<RankDevice> make_rank_device(std::shared_ptr<device::Device> device);

@@ -212,7 +212,9 @@ run_engine() {
   mkdir -p "$results"
   [ -n "$3" ] || { echo "run: --$engine needs the folder of $2" >&2; return 2; }
   library=$(join_library "$1" "$2" "$(cd "$called_from" && realpath "$3")") || return
-  local here=("TENON_${engine^^}_LIBRARY=$library" NCCL_MULTI_RANK_GPU_ENABLE=1)
+  # What lies on one machine needs none of NVSHMEM's network plugins, which are not in FOLDER.
+  local here=("TENON_${engine^^}_LIBRARY=$library" NCCL_MULTI_RANK_GPU_ENABLE=1
+    NVSHMEM_REMOTE_TRANSPORT=none)
   local all="*/TwoRanksGpuTest.*/$engine"
   if start_mps; then
     two_ranks mps "$engine" "$all" "${here[@]}" "${mps_where[@]}" \

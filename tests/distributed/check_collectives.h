@@ -7,7 +7,7 @@
 
 namespace tenon::distributed {
 
-// Reductions that the type or the engine does not know are left out.
+// Reductions and calls that the type or the engine does not know are left out.
 void check_collectives(Communicator& ranks, DType dtype, int64_t count, uint64_t seed);
 
 }  // namespace tenon::distributed

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "distributed/nccl.h"
+#include "distributed/nvshmem.h"
 #include "tests/distributed/staged_ranks.h"
 
 namespace tenon::distributed {
@@ -21,20 +22,33 @@ std::shared_ptr<device::Device> open_gpu(int rank) {
   return device::Device::open(rank % count);
 }
 
+template <typename Id>
+Id id_of(const std::string& bytes) {
+  Id id;
+  if (bytes.size() != sizeof(Id)) throw std::runtime_error("that is no id of the engine's");
+  std::memcpy(static_cast<void*>(&id), bytes.data(), bytes.size());
+  return id;
+}
+
+template <typename Id>
+std::string bytes_of(const Id& id) {
+  return {reinterpret_cast<const char*>(&id), sizeof(Id)};
+}
+
 std::unique_ptr<Communicator> make_ranks(const std::string& engine, const std::string& id, int rank,
                                          int size, const std::shared_ptr<device::Device>& device,
                                          std::chrono::milliseconds deadline) {
-  if (engine != "nccl") throw std::runtime_error("there is no engine " + engine);
-  NcclId nccl_id;
-  if (id.size() != nccl_id.bytes.size()) throw std::runtime_error("that is no id of NCCL's");
-  std::memcpy(nccl_id.bytes.data(), id.data(), id.size());
-  return make_nccl(nccl().functions, nccl_id, rank, size, make_rank_device(device),
+  if (engine == "nvshmem") {
+    return make_nvshmem(nvshmem().functions, id_of<NvshmemId>(id), rank, size,
+                        make_rank_device(device), {.common = {deadline}});
+  }
+  return make_nccl(nccl().functions, id_of<NcclId>(id), rank, size, make_rank_device(device),
                    {.common = {deadline}});
 }
 
-std::string make_id(const std::string&) {
-  const NcclId id = make_nccl_id(nccl().functions);
-  return {id.bytes.data(), id.bytes.size()};
+std::string make_id(const std::string& engine) {
+  return engine == "nvshmem" ? bytes_of(make_nvshmem_id(nvshmem().functions))
+                             : bytes_of(make_nccl_id(nccl().functions));
 }
 
 }  // namespace
@@ -44,7 +58,8 @@ std::string why_no_ranks(const std::string& engine, int size) {
   ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);  // NOLINT(concurrency-mt-unsafe)
   const auto gpus = static_cast<int>(device::Device::list().size());
   if (gpus == 0) return "the driver offers no GPU";
-  if (engine != "nccl") return "there is no engine " + engine;
+  // Whether ranks that share a GPU have MPS, NVSHMEM says when it starts.
+  if (engine == "nvshmem") return nvshmem().support.reason;
   if (!nccl().support) return nccl().support.reason;
   if (const int version = nccl().functions.version; gpus < size && version < kFirstToShareGpus) {
     return fmt::format("{} ranks on {} GPU need NCCL {} or newer, {} is {}", size, gpus,

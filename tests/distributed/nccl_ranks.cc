@@ -1,7 +1,5 @@
 #include "tests/distributed/nccl_ranks.h"
 
-#include <array>
-#include <cstring>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -9,27 +7,6 @@
 #include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
-namespace {
-
-class HostDevice final : public RankDevice {
- public:
-  HostDevice(int compute_major, std::string place)
-      : compute_major_(compute_major), place_(std::move(place)) {}
-  void make_current() override {}
-  int compute_major() const override { return compute_major_; }
-  std::string place() const override { return place_; }
-  std::string arch() const override { return "sm_" + std::to_string(compute_major_) + "0"; }
-  void* scratch() override { return scratch_.data(); }
-  void fill_zeros(void* memory, size_t bytes, void*) override { std::memset(memory, 0, bytes); }
-
- private:
-  const int compute_major_;
-  const std::string place_;
-  std::array<char, 16> scratch_{};
-};
-
-}  // namespace
-
 StubNccl stub_nccl(int version) {
   const std::vector<std::string> path{TENON_STUB_NCCL};
   const auto opened = device::open_vendor_library(path);
@@ -47,10 +24,6 @@ StubNccl stub_nccl(int version) {
   if (!answer.support) throw std::runtime_error(answer.support.reason);
   stub.functions = answer.functions;
   return stub;
-}
-
-std::shared_ptr<RankDevice> host_device(int compute_major, const std::string& place) {
-  return std::make_shared<HostDevice>(compute_major, place);
 }
 
 NcclRanks make_ranks(const StubNccl& stub, int size, const NcclSettings& settings,

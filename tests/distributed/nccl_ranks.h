@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "distributed/nccl.h"
+#include "tests/distributed/host_device.h"
 #include "tests/distributed/ranks.h"
 #include "tests/distributed/stub_nccl/control.h"
 
@@ -22,9 +23,6 @@ struct StubNccl {
 
 // As if it were this version.
 StubNccl stub_nccl(int version = 22809);
-
-std::shared_ptr<RankDevice> host_device(int compute_major = 9,
-                                        const std::string& place = "0000:01:00.0");
 
 // One for each rank; null and a text in `thrown` for those that were not made.
 struct NcclRanks {

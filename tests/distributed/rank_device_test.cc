@@ -10,7 +10,7 @@
 namespace tenon::distributed {
 namespace {
 
-void fill_in_the_order_of_the_stream() {
+void write_in_the_order_of_the_stream() {
   const auto gpu = device::Device::open(0);
   device::Stream stream(gpu);
   const device::Address memory = gpu->allocate(64, "a test");
@@ -22,18 +22,20 @@ void fill_in_the_order_of_the_stream() {
     EXPECT_EQ(rank->compute_major(), gpu->description().compute_major);
     EXPECT_NE(rank->scratch(), nullptr);
     rank->fill_zeros(reinterpret_cast<void*>(memory), 63, stream.handle());
+    rank->copy(reinterpret_cast<void*>(memory + 8), reinterpret_cast<void*>(memory + 63), 1,
+               stream.handle());
   }
   stream.copy(reinterpret_cast<device::Address>(bytes.data()), memory, bytes.size());
   stream.synchronize();
   std::vector<unsigned char> wanted(64, 0);
-  wanted.back() = 0xee;
+  wanted.back() = wanted[8] = 0xee;
   EXPECT_EQ(bytes, wanted);
   gpu->release(memory);
 }
 
-TEST(RankDeviceTest, FillsMemoryOfTheGpuAndGivesItsOwnBack) {
+TEST(RankDeviceTest, WritesMemoryOfTheGpuAndGivesItsOwnBack) {
   const test::StubDriver stub;
-  fill_in_the_order_of_the_stream();
+  write_in_the_order_of_the_stream();
   EXPECT_EQ(stub.leaks(), "");
 }
 

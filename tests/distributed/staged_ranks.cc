@@ -19,6 +19,12 @@ class Staged final : public Communicator {
   Support supports(DType dtype, Reduction reduction) const override {
     return ranks_->supports(dtype, reduction);
   }
+  Support supports_call(std::string_view call) const override {
+    return ranks_->supports_call(call);
+  }
+  Support supports_groups(std::span<const std::vector<int>> groups) const override {
+    return ranks_->supports_groups(groups);
+  }
   void abort(const std::string& reason) override { ranks_->abort(reason); }
 
  protected:
