@@ -48,6 +48,7 @@ class CollectiveCallOf : public kernels::LibraryCall {
 
   std::string name() const override { return collective_.op.substr(collective_.op.rfind(':') + 1); }
   bool is_collective() const override { return true; }
+  std::span<const int64_t> groups() const override { return collective_.groups; }
 
   void enqueue(void* stream, std::span<void* const> buffers,
                std::span<const int64_t> numbers) const override {

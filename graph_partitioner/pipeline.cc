@@ -21,6 +21,7 @@
 #include "graph_partitioner/passes/match_attention.h"
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/merge_dots.h"
+#include "graph_partitioner/passes/narrow_gathers.h"
 #include "graph_partitioner/passes/normalize.h"
 #include "graph_partitioner/passes/read_packed_heads.h"
 #include "graph_partitioner/passes/select_rows.h"
@@ -61,6 +62,7 @@ constexpr Pass kPasses[] = {
     {"share_equal_values", share_equal_values},
     {"share_equal_collectives", share_equal_collectives},
     {"join_all_reduces", join_all_reduces},
+    {"narrow_gathers", narrow_gathers},
     {"hoist_views", hoist_views},
     {"select_rows", select_rows},
     {"split_dots", nullptr, split_dots},

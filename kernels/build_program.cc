@@ -16,8 +16,10 @@
 #include "codegen/pdl.h"
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/text.h"
+#include "kernels/collective_overlap.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
 #include "kernels/planning/before_wait.h"
@@ -67,7 +69,11 @@ void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& 
 class ProgramBuilder {
  public:
   ProgramBuilder(const ir::Graph& graph, const Settings& settings)
-      : graph_(graph), settings_(settings), program_(graph), slots_(graph, on_gpu(), program_) {}
+      : graph_(graph),
+        settings_(settings),
+        program_(graph),
+        slots_(graph, on_gpu(), program_),
+        overlap_(graph, settings) {}
 
   Program build(const codegen::StageSink& sink) {
     if (settings_.keep_texts) print_graph();
@@ -99,6 +105,7 @@ class ProgramBuilder {
     find_caches();
     add_nodes(launch_order());
     copy_shared_outputs();
+    overlap_.put_aside(program_);
     program_.phases.push_back({"lowering", lowering.milliseconds()});
   }
 
@@ -173,7 +180,11 @@ class ProgramBuilder {
 
   // Nobody begins before a loop that makes lengths of caches has ended. Where it needs only what
   // the caller brings it comes first: elsewhere it would keep products from fetching weights ahead.
-  std::vector<ir::NodeId> launch_order() const {
+  struct LaunchOrder {
+    std::vector<ir::NodeId> nodes;
+    size_t fixed = 0;  // of them come first
+  };
+  LaunchOrder launch_order() const {
     std::vector<ir::NodeId> order = graph_.order();
     const auto makes_lengths = [&](ir::NodeId id) {
       const ir::Node& node = graph_.node(id);
@@ -185,8 +196,9 @@ class ProgramBuilder {
                       caller_brings(graph_, in);
              });
     };
-    std::ranges::stable_partition(order, makes_lengths);
-    return order;
+    const auto others = std::ranges::stable_partition(order, makes_lengths);
+    const auto fixed = static_cast<size_t>(others.begin() - order.begin());
+    return {std::move(order), fixed};
   }
 
   // Caches of the caller's, who may bind what they become to the same memory.
@@ -253,7 +265,8 @@ class ProgramBuilder {
 
   // For a GPU weights are packed later, so that all nodes may be lowered at once. On the host the
   // file's pages of one weight go before the next one is packed.
-  void add_nodes(const std::vector<ir::NodeId>& order) {
+  void add_nodes(const LaunchOrder& launched) {
+    const std::vector<ir::NodeId>& order = launched.nodes;
     if (!on_gpu()) {
       for (const ir::NodeId id : order) add_node(graph_.node(id), plan(graph_.node(id)));
       return;
@@ -261,8 +274,11 @@ class ProgramBuilder {
     std::vector<PlannedNode> planned(order.size());
     parallel_for_each(static_cast<int64_t>(order.size()),
                       [&](int64_t i) { planned[i] = plan(graph_.node(order[i])); });
-    for (size_t i = 0; i < order.size(); ++i) {
+    std::vector<double> microseconds;
+    for (const PlannedNode& node : planned) microseconds.push_back(node.choice.microseconds());
+    for (const size_t i : overlap_.order(order, launched.fixed, microseconds)) {
       add_node(graph_.node(order[i]), std::move(planned[i]));
+      overlap_.note_launches(graph_.node(order[i]), program_);
     }
   }
 
@@ -277,6 +293,7 @@ class ProgramBuilder {
     program_.fusions.push_back({shown, node.op, problem_text(graph_, node), node.sources,
                                 choice.chosen(), std::move(choice.verdicts),
                                 choice.microseconds()});
+    program_.fusions.back().note = ir::is_collective(node) ? node.text("note", "") : "";
     count_constants(node);
     program_.dependencies.begin_node();
     for (size_t i = 0; i < choice.parts.size(); ++i) {
@@ -428,6 +445,9 @@ class ProgramBuilder {
     std::string called = launch.call ? launch.call->name() : std::string(name(compiled.kind));
     dependencies.add_call(std::move(called), compiled.node, compiled.slots, launch.writes,
                           launch.reads_written);
+    if (compiled.kind == LaunchKind::kCollective) {
+      dependencies.mark_collective(launch.call->groups());
+    }
   }
 
   void add_checks(const Launch& launch, CompiledLaunch& compiled) {
@@ -533,6 +553,7 @@ class ProgramBuilder {
   const Settings& settings_;
   Program program_;
   ProgramSlots slots_;
+  CollectiveOverlap overlap_;
   std::vector<LaunchKernel> kernels_;                // of launches that have one
   std::map<std::string, std::vector<size_t>> done_;  // what such launches read: what they made
   std::set<ir::ValueId> counted_;

@@ -80,6 +80,7 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
           {"candidates", candidates},
           {"configs", configs},
           {"launches", launches},
+          {"note", fusion.note},
           {"microseconds", fusion.microseconds}};
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -95,6 +97,33 @@ void Collective::write_to(Node& node) const {
   if (op == kBroadcast) node.attributes["root"] = root;
   if (op == kPermute) node.attributes["pairs"] = pairs;
   if (!note.empty()) node.attributes["note"] = note;
+}
+
+bool share_two_ranks(std::span<const int64_t> groups, std::span<const int64_t> others) {
+  const auto is_alone = [](std::span<const int64_t> all, size_t at) {
+    const bool begins = at == 0 || all[at - 1] == -1;
+    return begins && (at + 1 == all.size() || all[at + 1] == -1);
+  };
+  const auto all_alone = [&](std::span<const int64_t> all) {
+    if (all.empty()) return false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] != -1 && !is_alone(all, i)) return false;
+    }
+    return true;
+  };
+  if (groups.empty() || others.empty()) return !all_alone(groups) && !all_alone(others);
+  std::map<int64_t, int64_t> group_of;  // in `others`
+  int64_t number = 0;
+  for (const int64_t rank : others) rank == -1 ? ++number : group_of[rank] = number;
+  std::set<int64_t> met;  // groups of `others` that a rank of this group is in
+  for (const int64_t rank : groups) {
+    if (rank == -1) {
+      met.clear();
+    } else if (const auto found = group_of.find(rank); found != group_of.end()) {
+      if (!met.insert(found->second).second) return true;
+    }
+  }
+  return false;
 }
 
 Support check(const Collective& collective) {

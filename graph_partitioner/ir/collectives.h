@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,11 @@ struct Collective {
   static Collective from(const Node& node);
   void write_to(Node& node) const;  // op and attributes; inputs and outputs are the caller's
 };
+
+// Whether two ranks are together in a group of the one and in a group of the other; `groups` as of
+// Collective. Such collectives must not run at the same time: ranks could begin them in different
+// orders, and wait for each other.
+bool share_two_ranks(std::span<const int64_t> groups, std::span<const int64_t> others);
 
 // Whether the view's numbers fit together.
 Support check(const Collective& collective);

@@ -79,6 +79,9 @@ struct Driver {
   F(fill_async, "cuMemsetD8Async",                                                                 \
     (Address to, unsigned char value, size_t bytes, StreamHandle stream))                          \
   F(stream_create, "cuStreamCreate", (StreamHandle * stream, unsigned flags))                      \
+  F(stream_create_with_priority, "cuStreamCreateWithPriority",                                     \
+    (StreamHandle * stream, unsigned flags, int priority))                                         \
+  F(priority_range, "cuCtxGetStreamPriorityRange", (int* least, int* greatest))                    \
   F(stream_destroy, "cuStreamDestroy_v2", (StreamHandle stream))                                   \
   F(stream_query, "cuStreamQuery", (StreamHandle stream))                                          \
   F(stream_synchronize, "cuStreamSynchronize", (StreamHandle stream))                              \

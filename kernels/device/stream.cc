@@ -94,10 +94,18 @@ bool Graph::update(GraphHandle graph) {
 // A stream that this process made through here, until the last who holds it lets go.
 class Stream::Owned {
  public:
-  explicit Owned(std::shared_ptr<Device> device) : device_(std::move(device)) {
+  Owned(std::shared_ptr<Device> device, Priority priority) : device_(std::move(device)) {
     constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
+    const Driver& driver = device_->driver();
     device_->make_current();
-    device_->check(device_->driver().stream_create(&handle_, kNonBlocking), "create a stream");
+    if (priority == Priority::kUsual) {
+      device_->check(driver.stream_create(&handle_, kNonBlocking), "create a stream");
+      return;
+    }
+    int least = 0, greatest = 0;
+    device_->check(driver.priority_range(&least, &greatest), "ask for priorities of streams");
+    device_->check(driver.stream_create_with_priority(&handle_, kNonBlocking, greatest),
+                   "create a stream of high priority");
   }
   // Not in the registry any more when the driver gives its handle to another.
   ~Owned() {
@@ -125,8 +133,8 @@ class Stream::Owned {
   StreamHandle handle_ = nullptr;
 };
 
-Stream::Stream(std::shared_ptr<Device> device)
-    : device_(std::move(device)), owned_(std::make_shared<const Owned>(device_)) {
+Stream::Stream(std::shared_ptr<Device> device, Priority priority)
+    : device_(std::move(device)), owned_(std::make_shared<const Owned>(device_, priority)) {
   handle_ = owned_->handle();
   const std::lock_guard lock(Owned::registry().mutex);
   Owned::registry().streams[handle_] = owned_;

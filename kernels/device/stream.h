@@ -50,9 +50,12 @@ struct LaunchWishes {
   bool after_all = false;
 };
 
+// Blocks of kernels on an urgent stream come before those of others that have not begun.
+enum class Priority : uint8_t { kUsual, kUrgent };
+
 class Stream {
  public:
-  explicit Stream(std::shared_ptr<Device> device);                // its own
+  explicit Stream(std::shared_ptr<Device> device, Priority priority = Priority::kUsual);  // its own
   Stream(std::shared_ptr<Device> device, StreamHandle borrowed);  // the caller's
   ~Stream();
   Stream(const Stream&) = delete;

@@ -40,7 +40,8 @@ struct Settings {
   std::shared_ptr<DiskCache> kernel_cache = {};
   // The ranks that this program runs on together; null: it is alone.
   std::shared_ptr<const Collectives> collectives = {};
-  bool keep_texts = false;  // the program is to be saved (kernels/saved_program.h)
+  bool collective_overlap = true;  // on a GPU they may run beside other launches
+  bool keep_texts = false;         // the program is to be saved (kernels/saved_program.h)
 };
 
 // Plans without making code: `plan` is asked of every node that might be claimed.

@@ -16,6 +16,8 @@ class LibraryCall {
 
   // Every rank makes the call, in the same order. Then it is never left out of a Run.
   virtual bool is_collective() const { return false; }
+  // Of a collective, as ir::Collective::groups; empty: all ranks.
+  virtual std::span<const int64_t> groups() const { return {}; }
   // Whether a CUDA graph may hold it. A program with one that may not runs without graphs.
   virtual bool can_be_captured() const { return true; }
 

@@ -15,6 +15,7 @@
 #include "kernels/device/stream.h"
 #include "kernels/running/argument_layout.h"
 #include "kernels/running/captured_runs.h"
+#include "kernels/running/collective_stream.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
 #include "kernels/running/instances.h"
@@ -56,6 +57,7 @@ struct DeviceRunState {
   std::unique_ptr<Event> finished;          // its end, recorded when someone wants to know it
   bool in_flight = false, end_recorded = false;
   std::unique_ptr<Stream> own_stream;  // where the caller brings none
+  std::unique_ptr<CollectiveStream> collectives;
   CapturedRuns captured;
   IndexFlags flags;
 };
@@ -239,6 +241,7 @@ class DeviceExecutable final : public Executable {
     }
     state->aligned.resize(layout_.fetches.size());
     state->finished = std::make_unique<Event>(device_);
+    state->collectives = std::make_unique<CollectiveStream>(device_, program_.dependencies);
     if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
     return state;
   }
@@ -445,8 +448,19 @@ class DeviceExecutable final : public Executable {
     }
   }
 
+  // `launched`: called behind each launch; all are in order on the stream then.
   void enqueue(Stream& stream, DeviceRunState& state,
                const std::function<void()>& launched = {}) const {
+    try {
+      enqueue_launches(stream, state, launched);
+    } catch (...) {
+      state.collectives->join_rest(stream);
+      throw;
+    }
+  }
+
+  void enqueue_launches(Stream& stream, DeviceRunState& state,
+                        const std::function<void()>& launched) const {
     const ShapeInstance& instance = *state.shapes.instance;
     const uint64_t* arguments = state.arguments.data();
     // Launches read inputs before they wait (PDL), so the first waits for all that may still be
@@ -455,6 +469,7 @@ class DeviceExecutable final : public Executable {
     bool after_all = copy_shape_values(stream, state) || !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
+      if (state.collectives->join(stream, i)) after_all = true;
       for (; fetch < layout_.fetches.size() && layout_.fetches[fetch].launch == i; ++fetch) {
         if (is_aligned(state, layout_.fetches[fetch])) continue;
         stream.copy(state.aligned[fetch].address(),
@@ -473,6 +488,9 @@ class DeviceExecutable final : public Executable {
           stream.launch(*kernels_[launch.kernel], size.tasks, of_launch,
                         state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
                         {.shared_bytes = launch.shared_bytes, .after_all = after_all});
+        } else if (state.collectives->holds(i) && !launched) {
+          enqueue_other(state.collectives->fork(stream), launch, size, of_launch);
+          state.collectives->enqueued(i);
         } else {
           enqueue_other(stream, launch, size, of_launch);
         }
@@ -481,6 +499,7 @@ class DeviceExecutable final : public Executable {
       arguments += of_launch.size();
       if (launched) launched();
     }
+    state.collectives->join(stream, program_.launches.size());
   }
 
   // To outputs that are sizes; true where there are some.

@@ -67,6 +67,7 @@ struct FusionReport {
   std::string chosen;  // candidates
   std::vector<Verdict> verdicts;
   double microseconds = 0;  // expected at its fewest rows
+  std::string note = {};    // of a collective: what a rule made of it, what it runs beside
   std::vector<ConfigChoice> configs = {};
   std::vector<LaunchReport> launches = {};  // on the host
 };

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/collectives.h"
 #include "kernels/running/program.h"
 
 namespace tenon::kernels {
@@ -80,6 +81,50 @@ void LaunchDependencies::add_call(std::string name, std::string node, std::span<
   launches_.push_back(std::move(launch));
 }
 
+void LaunchDependencies::mark_collective(std::span<const int64_t> groups) {
+  launches_.back().is_collective = true;
+  launches_.back().groups.assign(groups.begin(), groups.end());
+}
+
+// Whether one writes what the other touches.
+bool LaunchDependencies::conflict(size_t launch, size_t other,
+                                  const std::function<bool(size_t, size_t)>& share_memory) const {
+  for (const Use& use : launches_[launch].uses) {
+    for (const Use& touched : launches_[other].uses) {
+      if ((use.writes || touched.writes) && share_memory(use.slot, touched.slot)) return true;
+    }
+  }
+  return false;
+}
+
+// Behind the collective, of those whose own place is known: who needs what it gives or overwrites
+// what it reads, or another collective in order that it may not run beside.
+size_t LaunchDependencies::first_to_wait(size_t collective) const {
+  const auto is_same = [&](size_t a, size_t b) { return a == b || is_cache_pair(a, b); };
+  for (size_t i = collective + 1; i < launches_.size(); ++i) {
+    const Launch& launch = launches_[i];
+    const bool in_order = launch.is_collective && launch.joined == 0;
+    if (in_order && ir::share_two_ranks(launches_[collective].groups, launch.groups)) return i;
+    if (conflict(collective, i, is_same)) return i;
+  }
+  return launches_.size();
+}
+
+void LaunchDependencies::put_collectives_aside(std::span<Slot> slots,
+                                               const std::function<bool(size_t, size_t)>& is_gain) {
+  for (size_t i = launches_.size(); i-- > 0;) {
+    Launch& launch = launches_[i];
+    if (!launch.is_collective) continue;
+    const size_t joined = first_to_wait(i);
+    if (joined == i + 1 || !is_gain(i, joined)) continue;
+    launch.joined = joined;
+    for (const Use& use : launch.uses) {
+      Slot& slot = slots[use.slot];
+      slot.last = std::max(slot.last, static_cast<int>(joined) - 1);
+    }
+  }
+}
+
 void LaunchDependencies::add_watched(size_t slot) {
   std::vector<Use>& uses = launches_.back().uses;
   const auto is_it = [&](const Use& use) {
@@ -102,6 +147,10 @@ bool LaunchDependencies::share_memory(std::span<const Slot> slots, size_t a, siz
   if (one.kind == Slot::Kind::kArena && other.kind == Slot::Kind::kArena) {
     return one.last < other.first || other.last < one.first;
   }
+  return is_cache_pair(a, b);
+}
+
+bool LaunchDependencies::is_cache_pair(size_t a, size_t b) const {
   return std::ranges::any_of(caches_, [&](const auto& cache) {
     return cache == std::pair(a, b) || cache == std::pair(b, a);
   });
@@ -139,8 +188,34 @@ Support LaunchDependencies::verify(std::span<const Slot> slots, size_t launch,
   return {};
 }
 
+Support LaunchDependencies::verify_aside(std::span<const Slot> slots, size_t launch) const {
+  const Launch& aside = launches_[launch];
+  if (!aside.is_collective || aside.joined <= launch || aside.joined > launches_.size()) {
+    return {false,
+            fmt::format("launch {} ({}) is joined at {}", launch, aside.kernel, aside.joined)};
+  }
+  const auto share = [&](size_t a, size_t b) { return share_memory(slots, a, b); };
+  for (size_t i = launch + 1; i < aside.joined; ++i) {
+    const Launch& beside = launches_[i];
+    if (beside.is_collective && beside.joined == 0 &&
+        ir::share_two_ranks(aside.groups, beside.groups)) {
+      return {false, fmt::format("launch {} ({}, node '{}') begins while launch {} ({}) runs "
+                                 "aside, and two ranks are in both: they could wait for each other",
+                                 i, beside.kernel, beside.node, launch, aside.kernel)};
+    }
+    if (!conflict(launch, i, share)) continue;
+    return {false, fmt::format("launch {} ({}, node '{}') touches memory of launch {} ({}), which "
+                               "runs aside until launch {}",
+                               i, beside.kernel, beside.node, launch, aside.kernel, aside.joined)};
+  }
+  return {};
+}
+
 Support LaunchDependencies::verify(std::span<const Slot> slots) const {
   for (size_t launch = 0; launch < launches_.size(); ++launch) {
+    if (launches_[launch].joined > 0) {
+      if (const Support safe = verify_aside(slots, launch); !safe) return safe;
+    }
     if (!launches_dependents(launch)) continue;  // all others have ended when it begins
     for (const Use& use : launches_[launch].uses) {
       if (slots[use.slot].kind == Slot::Kind::kConstant && !use.writes) continue;
@@ -156,7 +231,9 @@ std::string LaunchDependencies::text(std::span<const Slot> slots) const {
   for (size_t i = 0; i < launches_.size(); ++i) {
     const Launch& launch = launches_[i];
     const size_t first = first_beside(i);
-    const std::string begins = first == i       ? "after all"
+    const std::string begins = launch.joined > 0
+                                   ? fmt::format("after all, aside until {}", launch.joined)
+                               : first == i     ? "after all"
                                : first == i - 1 ? fmt::format("beside {}", first)
                                                 : fmt::format("beside {}-{}", first, i - 1);
     table += fmt::format("{} | {} | {} | {} | {} | {} | {}\n", i, launch.kernel, launch.node,

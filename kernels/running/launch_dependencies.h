@@ -7,9 +7,14 @@
 // so
 //   all launches before it have ended, too.
 // Any launch may be left out of a Run, with what it would have written.
+// A collective may run aside, on a stream of its own: it begins after all launches before it have
+// ended, and the launch that it is joined at, which is launched after everything before it, begins
+// after its end. All aside run one after the other.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -37,6 +42,11 @@ class LaunchDependencies {
     codegen::Pdl::Wait wait{};
     bool always_waits = true;
     std::vector<Use> uses;
+    bool is_collective = false;
+    std::vector<int64_t> groups = {};  // of a collective, as of ir::Collective
+    // Of a collective that runs aside, on a stream of its own: the launch before which it has
+    // ended. 0: it runs in order with the others.
+    size_t joined = 0;
 
     bool launches_dependents() const { return wait != codegen::Pdl::Wait::kNone; }
   };
@@ -65,6 +75,12 @@ class LaunchDependencies {
   // A launch of another kind: launched after everything before it, and launches no dependents.
   void add_call(std::string name, std::string node, std::span<const size_t> slots,
                 const std::vector<bool>& writes, bool reads_written);
+  // The launch that was added last is one, of these groups.
+  void mark_collective(std::span<const int64_t> groups);
+  // Lets collectives run beside launches behind them that touch other memory, where
+  // is_gain(launch, the one before which it has ended) says so. Their slots live as long.
+  void put_collectives_aside(std::span<Slot> slots,
+                             const std::function<bool(size_t launch, size_t joined)>& is_gain);
   // What is looked at before the launch that was added last, after a wait: indices.
   void add_watched(size_t slot);
   // Kernels are compiled once each, and have other names then.
@@ -79,15 +95,21 @@ class LaunchDependencies {
   size_t first_beside(size_t launch) const;
 
   // No launch touches, before its wait, what one that may still run writes, nor writes what that
-  // one touches; and none ends without having waited while another counts on that.
+  // one touches; and none ends without having waited while another counts on that. Nor does a
+  // launch beside a collective, and no two collectives run at a time whose groups share two ranks.
   Support verify(std::span<const Slot> slots) const;
   // A table, one line per launch.
   std::string text(std::span<const Slot> slots) const;
 
  private:
   bool share_memory(std::span<const Slot> slots, size_t a, size_t b) const;
+  bool is_cache_pair(size_t a, size_t b) const;
   bool ends_all_before(size_t launch, size_t slot) const;
   Support verify(std::span<const Slot> slots, size_t launch, const Use& use) const;
+  Support verify_aside(std::span<const Slot> slots, size_t launch) const;
+  bool conflict(size_t launch, size_t other,
+                const std::function<bool(size_t, size_t)>& share_memory) const;
+  size_t first_to_wait(size_t collective) const;
 
   std::vector<Launch> launches_;
   Caches caches_;

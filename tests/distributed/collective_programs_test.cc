@@ -60,6 +60,39 @@ TEST(CollectivePrograms, SumsBetweenLoops) {
   for (const auto& result : results) EXPECT_THAT(result, ElementsAre(30, 33));
 }
 
+// Of four sums two are left, and codes travel instead of what they are made of.
+TEST(CollectivePrograms, FewerAndNarrowerOnesGiveTheSame) {
+  const auto sums = run(3, R"(graph main {
+    input %x: f32[n]
+    %a: f32[n] = Neg(%x)
+    %b: f32[n] = Add(%x, %x)
+    %s: f32[n] = com.microsoft::AllReduce(%a)
+    %t: f32[n] = com.microsoft::AllReduce(%b)
+    %both: f32[n] = Add(%s, %t)
+    %u: f32[n] = com.microsoft::AllReduce(%x)
+    %v: f32[n] = com.microsoft::AllReduce(%x)
+    %most: f32[n] = Max(%u, %v)
+    %y: f32[n] = Add(%both, %most)
+    output %y
+  })",
+                        [](int rank) { return tens(rank, {2}); });
+  for (const auto& result : sums) EXPECT_THAT(result, ElementsAre(60, 66));
+  const auto codes = run(2, R"(graph main {
+    input %x: f32[m,2]
+    const %scale: f32[] = hex:0000003f
+    const %zero: u8[] = hex:80
+    %g: f32[m,4] = com.microsoft::AllGather(%x) {axis=1, group_size=2}
+    %y: u8[m,4] = QuantizeLinear(%g, %scale, %zero)
+    output %y
+  })",
+                         [](int rank) {
+                           return tens(rank, {2, 2});
+                         });
+  for (const auto& result : codes) {
+    EXPECT_THAT(result, ElementsAre(128, 130, 148, 150, 132, 134, 152, 154));
+  }
+}
+
 TEST(CollectivePrograms, GathersAlongTheLastAxis) {
   const auto results = run(2, R"(graph main {
     input %x: f32[m,2]

@@ -88,6 +88,9 @@ TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {
   EXPECT_TRUE(gpu_only(parse_options({{"claim", "all"}, {"target", "cpu"}})).empty());
   const Options options = parse_options({{"enable_cuda_graph", "1"}, {"memory_limit", "1"}});
   EXPECT_THAT(gpu_only(options), ElementsAre("enable_cuda_graph", "memory_limit"));
+  EXPECT_THAT(gpu_only(parse_options({{"collective_overlap", "0"}})),
+              ElementsAre("collective_overlap"));
+  EXPECT_TRUE(gpu_only(parse_options({{"collective_overlap", "1"}})).empty());
 }
 
 TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {

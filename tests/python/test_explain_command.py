@@ -150,6 +150,13 @@ def test_symbolic_sizes_are_written_as_the_model_writes_them():
     assert fusion_rows(report) == [(1, "loop", "(f32['add:0'])", "one_kernel")]
 
 
+def test_what_was_made_of_a_collective_is_told():
+    fusion = {"kind": "tenon::AllReduce", "problem": "(f16[8])", "note": "one for 2 equal ones"}
+    report = Report({"graphs": [{"partitions": [{"fusions": [fusion, dict(fusion, note="")]}]}]})
+    told = [row[2] for row in fusion_rows(report)]
+    assert told == ["(f16[8]): one for 2 equal ones", "(f16[8])"]
+
+
 def test_a_model_of_which_nothing_is_claimed_is_said_to_be_so():
     assert str(left_out(("Conv", "no kernel for this op")).coverage) == "none of 9 nodes"
 

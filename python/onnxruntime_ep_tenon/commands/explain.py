@@ -182,10 +182,15 @@ APART_COLUMNS = ["times", "products of one input", "run apart because"]
 REASON_COLUMNS = ["nodes", "left because", "operators", "such as"]
 
 
+def problem_and_note(fusion: dict) -> str:
+    """What it computes; of a collective also what a rule made of it and what it runs beside."""
+    return ": ".join(part for part in (fusion.get("problem"), fusion.get("note")) if part)
+
+
 def fusion_rows(report: Report) -> list[tuple]:
     """Equal fusions are counted, in the order in which they first appear."""
     counts = Counter(
-        (fusion_kind(f), f.get("problem", ""), f.get("chosen", "")) for f in report.fusions
+        (fusion_kind(f), problem_and_note(f), f.get("chosen", "")) for f in report.fusions
     )
     return [
         (count, kind, shortened(readable(problem), 120), kernel)

@@ -79,6 +79,17 @@ void bury(World& world, int stream) {
   }
 }
 
+constexpr int kGreatestPriority = -5;  // the smaller the more urgent
+
+Result make_stream(World& world, StreamHandle* handle) {
+  auto stream = std::make_unique<Stream>();
+  stream->number = world.streams_made++;
+  stream->device = current_device().number;
+  stream->hung = std::ranges::count(world.script.hung_streams, ++world.streams_since_script) > 0;
+  *handle = reinterpret_cast<StreamHandle>(world.streams.add(std::move(stream)));
+  return kSuccess;
+}
+
 void join_capture(Stream& stream, const std::shared_ptr<Capture>& capture) {
   if (stream.capture == capture) return;
   capture->before.emplace(&stream, stream.clock);
@@ -106,13 +117,23 @@ Result finish_capture(World& world, Stream& origin, Graph& graph) {
 }  // namespace
 
 TENON_STUB_EXPORT Result cuStreamCreate(StreamHandle* handle, unsigned) {
-  return call(__func__, kContext, [&](World& world) -> Result {
-    auto stream = std::make_unique<Stream>();
-    stream->number = world.streams_made++;
-    stream->device = current_device().number;
-    stream->hung = std::ranges::count(world.script.hung_streams, ++world.streams_since_script) > 0;
-    *handle = reinterpret_cast<StreamHandle>(world.streams.add(std::move(stream)));
+  return call(__func__, kContext, [&](World& world) { return make_stream(world, handle); });
+}
+
+TENON_STUB_EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return call(__func__, kContext, [&](World&) -> Result {
+    *least = 0;
+    *greatest = kGreatestPriority;
     return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuStreamCreateWithPriority(StreamHandle* handle, unsigned, int priority) {
+  return call(__func__, kContext, [&](World& world) -> Result {
+    if (priority > 0 || priority < kGreatestPriority) {
+      world.report(fmt::format("a stream of priority {}", priority));
+    }
+    return make_stream(world, handle);
   });
 }
 
