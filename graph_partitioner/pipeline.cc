@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/verify.h"
 #include "graph_partitioner/passes/complete_shapes.h"
 #include "graph_partitioner/passes/decompose.h"
@@ -43,6 +44,9 @@ struct Pass {
 
 // Not one of the table: what it does comes from outside.
 constexpr std::string_view kShardBehind = "share_equal_values";
+// From the last rule on collectives on their order is fixed.
+constexpr std::string_view kOrderBehind = "narrow_gathers";
+constexpr std::string_view kFirstThatMovesNothing = "separate_outputs";
 
 // In this order; nodes that nobody reads are removed after each.
 constexpr Pass kPasses[] = {
@@ -94,8 +98,10 @@ ir::Graph fuse(ir::Graph imported, const PassObserver& observe, const SupportsFn
                const ShardFn& shard) {
   for (const Pass& pass : kPasses) {
     if (!pass.run && !supports) continue;
+    if (pass.name == kFirstThatMovesNothing) ir::forget_order_of_collectives(imported);
     run_and_check(pass, imported, supports);
     if (observe) observe(pass.name, imported);
+    if (pass.name == kOrderBehind) ir::order_collectives(imported);
     if (!shard || pass.name != kShardBehind) continue;
     shard(imported);
     check("shard", imported);

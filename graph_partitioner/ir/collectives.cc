@@ -126,6 +126,23 @@ bool share_two_ranks(std::span<const int64_t> groups, std::span<const int64_t> o
   return false;
 }
 
+void order_collectives(Graph& graph) {
+  ValueId before = kNoValue;
+  for (const NodeId id : graph.order()) {
+    Node& node = graph.node(id);
+    if (!is_collective(node)) continue;
+    node.inputs.resize(1);
+    if (before != kNoValue) node.inputs.push_back(before);
+    before = node.output(0);
+  }
+}
+
+void forget_order_of_collectives(Graph& graph) {
+  for (const NodeId id : graph.order()) {
+    if (is_collective(graph.node(id))) graph.node(id).inputs.resize(1);
+  }
+}
+
 Support check(const Collective& collective) {
   if (collective.ranks < (knows_ranks(collective.op) ? 1 : 0)) {
     return Support::no(fmt::format("a group of {} ranks", collective.ranks));

@@ -56,6 +56,12 @@ struct Collective {
 // orders, and wait for each other.
 bool share_two_ranks(std::span<const int64_t> groups, std::span<const int64_t> others);
 
+// While passes fuse what stands around collectives, each reads the result of the one before it as a
+// second input: an edge like any other, so that no fusion needs them in another order. Ranks whose
+// shares differ fuse differently, and must still meet in the same order.
+void order_collectives(Graph& graph);
+void forget_order_of_collectives(Graph& graph);
+
 // Whether the view's numbers fit together.
 Support check(const Collective& collective);
 

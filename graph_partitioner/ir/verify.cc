@@ -147,8 +147,11 @@ class Order {
       if (Support numbers = check(Collective::from(node)); !numbers) {
         return Support::no(fmt::format("{}: {}", describe(node), numbers.reason));
       }
-      if (node.inputs.size() != 1 || node.outputs.size() != 1) {
-        return Support::no(fmt::format("{}: one input and one output", describe(node)));
+      const bool follows = node.inputs.size() == 2 && graph_.producer(node.inputs[1]) != nullptr &&
+                           is_collective(*graph_.producer(node.inputs[1]));
+      if ((node.inputs.size() != 1 && !follows) || node.outputs.size() != 1) {
+        return Support::no(fmt::format(
+            "{}: one input, the collective before it at most, and one output", describe(node)));
       }
     }
     if (node.is(kMergedDots) && node.body) {

@@ -30,6 +30,7 @@ struct DecoderForm {
   bool packed_gate = false;
   bool coded_caches = false;  // i8, a scale for each element of each head
   bool head_mask = false;     // one for each head
+  bool rotary = true;         // with no positions: there is no kernel for that
   bool has_bytes = true;      // false: weights stand for bytes that nobody reads
   Dim batch = Dim::symbol("b"), tokens = Dim::symbol("s");
 };
@@ -233,8 +234,10 @@ class DecoderGraph {
     }
     if (form_.head_mask) attention.mask = input("mask", kType, {1, sizes_.q_heads, s, p + s});
     if (form_.sinks) attention.sinks = constant("sinks", kType, {sizes_.q_heads});
-    attention.cos = constant("cos", kType, {64, d / 2});
-    attention.sin = constant("sin", kType, {64, d / 2});
+    if (form_.rotary) {
+      attention.cos = constant("cos", kType, {64, d / 2});
+      attention.sin = constant("sin", kType, {64, d / 2});
+    }
     attention.q_heads = sizes_.q_heads;
     attention.kv_heads = sizes_.kv_heads;
     attention.q_layout = attention.k_layout = attention.v_layout = "bshd";

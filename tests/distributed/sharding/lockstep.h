@@ -1,5 +1,5 @@
-// Runs the graphs of all ranks side by side, node by node, with the reference, and does what they
-// do together itself.
+// Runs the graphs of all ranks side by side, from collective to collective, with the reference, and
+// does what they do together itself.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,6 +22,7 @@ struct RankState {
   ir::Graph graph;
   SymbolSizes symbols;
   std::vector<std::optional<ReferenceTensor>> values = {};
+  size_t next = 0;  // in the order of nodes
 };
 
 inline void set_inputs(RankState& rank, const std::vector<ReferenceTensor>& inputs) {
@@ -107,15 +108,25 @@ inline ReferenceTensor exchanged(const ir::Collective& collective,
   return result;
 }
 
+// The node that a rank stands before; null: it is done.
+inline const ir::Node* at(const RankState& rank) {
+  const auto& order = rank.graph.order();
+  return rank.next < order.size() ? &rank.graph.node(order[rank.next]) : nullptr;
+}
+
 // All ranks stand before the same collective.
-inline void meet(std::vector<RankState>& ranks, size_t at) {
+inline void meet(std::vector<RankState>& ranks) {
   std::vector<ReferenceTensor> brought;
+  const auto first = ir::Collective::from(*at(ranks[0]));
   for (size_t r = 0; r < ranks.size(); ++r) {
-    const ir::Node& node = ranks[r].graph.node(ranks[r].graph.order()[at]);
+    ASSERT_NE(at(ranks[r]), nullptr) << "rank " << r << " is done";
+    const ir::Node& node = *at(ranks[r]);
     const auto collective = ir::Collective::from(node);
     const auto& x = *ranks[r].values.at(static_cast<size_t>(node.input(0)));
     const bool scatters = collective.op == ir::kReduceScatter;
     ASSERT_TRUE(scatters || collective.op == ir::kAllReduce || collective.op == ir::kAllGather);
+    ASSERT_EQ(collective.op, first.op);
+    ASSERT_EQ(collective.parts, first.parts);
     ASSERT_EQ(collective.ranks, std::ssize(ranks));
     if (!collective.parts.empty()) {
       ASSERT_EQ(collective.part, static_cast<int64_t>(r));
@@ -125,34 +136,34 @@ inline void meet(std::vector<RankState>& ranks, size_t at) {
     }
     brought.push_back(x);
   }
-  const auto first = ir::Collective::from(ranks[0].graph.node(ranks[0].graph.order()[at]));
   const ReferenceTensor together = exchanged(first, brought);
   for (size_t r = 0; r < ranks.size(); ++r) {
     RankState& rank = ranks[r];
     const ReferenceTensor result =
         first.op == ir::kReduceScatter ? scattered(first, together, r) : together;
-    const ir::Node& node = rank.graph.node(rank.graph.order()[at]);
+    const ir::Node& node = *at(rank);
     ASSERT_EQ(result.dims, dims_of(*rank.graph.value(node.output(0)).shape, rank.symbols));
     rank.values[static_cast<size_t>(node.output(0))] = result;
+    ++rank.next;
   }
 }
 
-// The ranks' outputs. Every rank has the same ops in the same order.
+// The ranks' outputs. Every rank has the same collectives in the same order; what stands between
+// them may be fused in another way where shares differ.
 inline std::vector<std::vector<ReferenceTensor>> run_in_lockstep(std::vector<RankState>& ranks) {
-  std::vector<std::vector<ReferenceTensor>> outputs(ranks.size());
-  const std::vector<ir::NodeId> order = ranks[0].graph.order();
-  for (size_t at = 0; at < order.size(); ++at) {
-    const ir::Node& first = ranks[0].graph.node(order[at]);
+  for (;;) {
     for (RankState& rank : ranks) {
-      EXPECT_EQ(rank.graph.order().size(), order.size());
-      const ir::Node& node = rank.graph.node(rank.graph.order().at(at));
-      EXPECT_EQ(node.op, first.op);
-      if (!ir::is_collective(node)) run_node(rank, node);
+      for (; at(rank) != nullptr && !ir::is_collective(*at(rank)); ++rank.next) {
+        run_node(rank, *at(rank));
+      }
     }
-    if (ir::is_collective(first)) meet(ranks, at);
+    if (at(ranks[0]) == nullptr) break;
+    meet(ranks);
     if (::testing::Test::HasFatalFailure()) return {};
   }
+  std::vector<std::vector<ReferenceTensor>> outputs(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
+    EXPECT_EQ(at(ranks[r]), nullptr) << "rank " << r << " waits for others";
     for (const ir::ValueId id : ranks[r].graph.outputs()) {
       outputs[r].push_back(*ranks[r].values.at(static_cast<size_t>(id)));
     }

@@ -102,5 +102,42 @@ TEST(Collectives, KeepTheirOrder) {
                                                   std::string(kAllReduce)));
 }
 
+// One loop of Exp and Add would need the second before the first.
+TEST(Collectives, NoFusionNeedsAnotherOrder) {
+  const Graph fused = fuse(parse(R"(graph main {
+    input %x: f32[n,4]
+    input %z: f32[n,4]
+    %e: f32[n,4] = Exp(%x)
+    %a: f32[n,4] = com.microsoft::AllReduce(%e)
+    %b: f32[n,4] = com.microsoft::AllToAll(%z) {group_size=2}
+    %f: f32[n,4] = Add(%e, %b)
+    output %a
+    output %f
+  })"));
+  EXPECT_THAT(ops_of(fused), ::testing::ElementsAre(std::string(kLoop), std::string(kAllReduce),
+                                                    std::string(kAllToAll), std::string(kLoop)));
+  for (const NodeId id : fused.order()) {
+    if (is_collective(fused.node(id))) {
+      EXPECT_EQ(fused.node(id).inputs.size(), 1U);
+    }
+  }
+}
+
+TEST(Collectives, OneAtMostGoesBefore) {
+  Graph graph = parse(R"(graph main {
+    input %x: f32[2]
+    %y: f32[2] = tenon::AllReduce(%x) {reduction="sum"}
+    %z: f32[2] = tenon::AllReduce(%x) {reduction="max"}
+    output %z
+  })");
+  order_collectives(graph);
+  EXPECT_TRUE(verify(graph));
+  EXPECT_EQ(graph.node(graph.order()[1]).input(1), graph.find("y"));
+  graph.node(graph.order()[1]).inputs[1] = graph.find("x");
+  EXPECT_THAT(verify(graph).reason, HasSubstr("the collective before it"));
+  forget_order_of_collectives(graph);
+  EXPECT_TRUE(verify(graph));
+}
+
 }  // namespace
 }  // namespace tenon::ir
