@@ -4,7 +4,9 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from test_ranks import decoder_job, finish, needs_gloo
 
 pytestmark = [pytest.mark.plugin, needs_gloo]
 
+HERE = Path(__file__).parent
 ADDRESSES = ("10.231.77.1", "10.231.77.2")
 PORT = 29777
 SILENCE_MS = 2000
@@ -29,19 +32,33 @@ def checked(*words: str) -> None:
 
 
 class Hosts:
-    """Two namespaces with a cable."""
+    """Two namespaces with a cable, which may be slow (ms) and lose a share of what it carries."""
 
-    def __init__(self):
+    def __init__(self, delay: float = 0, lost: float = 0):
         tag = f"{os.getpid()}n{next(NUMBERS)}"
         self.names = [f"tenon{tag}a", f"tenon{tag}b"]
+        self._cable: subprocess.Popen | None = None
         for name in self.names:
             checked("ip", "netns", "add", name)
-        self.within(0, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
-        self.within(0, "ip", "link", "set", "v1", "netns", self.names[1])
+        if delay or lost:
+            self._lay_lossy_cable(delay, lost)
+        else:
+            self.within(0, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+            self.within(0, "ip", "link", "set", "v1", "netns", self.names[1])
         for host, address in enumerate(ADDRESSES):
             self.within(host, "ip", "address", "add", f"{address}/24", "dev", f"v{host}")
             self.within(host, "ip", "link", "set", f"v{host}", "up")
             self.within(host, "ip", "link", "set", "lo", "up")
+
+    def _lay_lossy_cable(self, delay: float, lost: float) -> None:
+        command = [sys.executable, HERE / "lossy_cable.py", *self.names, str(delay), str(lost)]
+        self._cable = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        if self._cable.stdout.readline().strip() != "ready":
+            why = self._cable.communicate()[1].strip().splitlines()[-1:]
+            self.remove()
+            pytest.skip(f"this machine makes no such cable: {why}")
 
     def prefix(self, host: int) -> tuple[str, ...]:
         return ("ip", "netns", "exec", self.names[host])
@@ -50,35 +67,35 @@ class Hosts:
         checked(*self.prefix(host), *words)
 
     def remove(self) -> None:
+        if self._cable is not None:
+            self._cable.kill()
+            self._cable.communicate()
         for name in self.names:
             call("ip", "netns", "del", name)
 
 
 @pytest.fixture
-def hosts():
+def make_hosts():
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("namespaces need root and iproute2")
     probe = f"tenon{os.getpid()}p"
     if call("ip", "netns", "add", probe).returncode != 0:
         pytest.skip("this machine makes no network namespaces")
     call("ip", "netns", "del", probe)
-    made = Hosts()
-    yield made
-    made.remove()
+    made: list[Hosts] = []
+
+    def make(*cable: float) -> Hosts:
+        made.append(Hosts(*cable))
+        return made[-1]
+
+    yield make
+    for hosts in made:
+        hosts.remove()
 
 
-def spoil(hosts: Hosts, *netem: str) -> None:
-    for host in range(2):
-        words = ("tc", "qdisc", "add", "dev", f"v{host}", "root", "netem", *netem)
-        done = call(*hosts.prefix(host), *words)
-        if done.returncode != 0:
-            pytest.skip(f"no netem here: {done.stderr.strip()}")
-
-
-@pytest.mark.parametrize("netem", [(), ("delay", "5ms"), ("delay", "2ms", "loss", "2%")])
-def test_the_logits_are_those_of_one_rank(tmp_path, hosts, netem):
-    if netem:
-        spoil(hosts, *netem)
+@pytest.mark.parametrize("cable", [(), (5, 0), (2, 0.02)], ids=["fast", "5 ms", "2 ms, 2 % lost"])
+def test_the_logits_are_those_of_one_rank(tmp_path, make_hosts, cable):
+    hosts = make_hosts(*cable)
     job = decoder_job(tmp_path, "llama", "int4")
     assert finish([job.start("alone")]) == [""]
     ranks = [
@@ -97,7 +114,8 @@ def test_the_logits_are_those_of_one_rank(tmp_path, hosts, netem):
         assert first[name].tobytes() == second[name].tobytes()
 
 
-def test_a_cable_that_is_pulled_is_a_lost_rank(tmp_path, hosts):
+def test_a_cable_that_is_pulled_is_a_lost_rank(tmp_path, make_hosts):
+    hosts = make_hosts()
     scene = Scene(
         "waits", tmp_path, size=2, address=f"{ADDRESSES[0]}:{PORT}", prefix=hosts.prefix,
         deadline_ms=2 * SILENCE_MS,

@@ -1,7 +1,7 @@
 """A decoder on two host processes of one thread each, against one process of two threads.
 
 The sides take turns, a few Runs each, so that a slow spell of the machine hits both. Beside them
-stand the collectives of a step alone: as many sums over ranks of as many bytes, in one session.
+stand the collectives of a step alone: as many sums and gathers of as many bytes, in one session.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import console
 from .decoder_meter import DecoderPlan, write_model
 from .decoder_suite import folder_for, plan_of
-from .host_rank_meter import Metered, write_exchange
+from .host_rank_meter import Exchange, Metered
 from .rows import Row, print_rows, write_rows
 
 _RANKS = 2
 _PROMPT = 64
 _BARS = {"decode": 1.3, "prompt": 1.15}
 _RUNS = {"decode": 20, "prompt": 3}  # in a turn
-_SUMS_PER_LAYER = 2
+_BYTES = 4  # of an element
 
 
 class Side:
@@ -43,8 +44,8 @@ class Side:
             )
             for plan in plans
         ]  # fmt: skip
-        for process in self._processes:
-            self._answer(process)
+        ready = [self._answer(process) for process in self._processes]
+        self.exchanges = [Exchange(**one) for one in ready[0]]
 
     def run(self, case: str, runs: int) -> list[float]:
         """Seconds of each Run, of the slower rank."""
@@ -86,23 +87,19 @@ def run_host_rank_suite(args) -> int:
 
 
 def _measure(plan: DecoderPlan, folder: Path) -> list[Row]:
-    from ..models.decoder_config import PRESETS
     from ..models.rank_files import write_rank_file
 
-    config = PRESETS[plan.preset]
     console.say(f"writing {plan.preset} ...")
     whole = write_model(plan, "int4", folder / "whole")
     write_rank_file(whole / "model.onnx", folder / "ranks", False)
-    sums = _SUMS_PER_LAYER * config.layers
-    write_exchange(folder / "exchange.onnx", sums)
-    alone = Metered(str(whole), "", _RANKS, plan.past, _PROMPT, config.hidden, {})
-    one = replace(alone, folder=str(folder / "ranks"), exchange=str(folder / "exchange.onnx"),
-                  threads=1)  # fmt: skip
+    alone = Metered(str(whole), 1, _RANKS, plan.past, _PROMPT, {})
     address = f"127.0.0.1:{_free_port()}"
     ranks = [
-        replace(one, options={"tensor_parallel_size": str(_RANKS), "tensor_parallel_rank": str(r),
-                              "collective_address": address})
-        for r in range(_RANKS)
+        replace(alone, folder=str(folder / "ranks"), ranks=_RANKS, threads=1,
+                options={"tensor_parallel_size": str(_RANKS), "tensor_parallel_rank": str(rank),
+                         "collective_address": address,
+                         "report_file": str(folder / f"report.{rank}.json")})
+        for rank in range(_RANKS)
     ]  # fmt: skip
     sides: list[Side] = []
     try:
@@ -111,7 +108,7 @@ def _measure(plan: DecoderPlan, folder: Path) -> list[Row]:
         rows = []
         for case, most in _BARS.items():
             console.say(f"{case} ...")
-            rows += _rows_of(case, most, sides, plan, sums, config.hidden)
+            rows += _rows_of(case, most, sides, plan)
         for side in sides:
             side.close()
         return rows
@@ -120,11 +117,13 @@ def _measure(plan: DecoderPlan, folder: Path) -> list[Row]:
             side.end()
 
 
-def _rows_of(
-    case: str, most: float, sides: list[Side], plan: DecoderPlan, sums: int, hidden: int
-) -> list[Row]:
+def _rows_of(case: str, most: float, sides: list[Side], plan: DecoderPlan) -> list[Row]:
     alone, ranks = sides
-    calls = {"alone": (alone, case), "ranks": (ranks, case), "sums": (ranks, f"{case} exchange")}
+    calls = {
+        "alone": (alone, case),
+        "ranks": (ranks, case),
+        "exchange": (ranks, f"{case} exchange"),
+    }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for side, step in calls.values():
         side.run(step, 2)
@@ -137,13 +136,20 @@ def _rows_of(
     tokens = 1 if case == "decode" else _PROMPT
     label = f"one token after {plan.past}" if case == "decode" else f"a prompt of {_PROMPT}"
     met = median["ranks"] <= most * median["alone"]
-    each = median["sums"] / sums
     return [
         Row(f"{label}, {_RANKS} ranks", median["ranks"], median["alone"], f"<= {most}", met,
             f"other: 1 process of {_RANKS} threads"),
-        Row(f"{label}, its {sums} all-reduces alone", median["sums"], math.nan, "", None,
-            f"{tokens * hidden * 4} bytes each, {each * 1e6:.0f} us"),
+        Row(f"{label}, its collectives alone", median["exchange"], math.nan, "", None,
+            _exchange_text(ranks.exchanges, tokens)),
     ]  # fmt: skip
+
+
+def _exchange_text(exchanges: list[Exchange], tokens: int) -> str:
+    """How many of each kind and size: '49 AllReduce of 3584 bytes'."""
+    return ", ".join(
+        f"{count} {exchange.op} of {exchange.columns * tokens * _BYTES} bytes"
+        for exchange, count in Counter(exchanges).items()
+    )
 
 
 def _free_port() -> int:
