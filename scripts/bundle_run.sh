@@ -175,7 +175,7 @@ start_mps() {
   mkdir "$mps/pipe" "$mps/log"
   trap stop_mps EXIT
   mps_where=("CUDA_MPS_PIPE_DIRECTORY=$mps/pipe" "CUDA_MPS_LOG_DIRECTORY=$mps/log")
-  env "${mps_where[@]}" timeout 30 nvidia-cuda-mps-control -d || {
+  env "${mps_where[@]}" timeout 30 nvidia-cuda-mps-control -d >"$mps/log/start.log" 2>&1 || {
     echo "run: MPS does not start (nvidia-cuda-mps-control -d)" >&2
     tail -n 5 "$mps"/log/* >&2
     return 1
