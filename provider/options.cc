@@ -145,6 +145,7 @@ const std::vector<Option>& table() {
       number("cache_size_mb", &Options::cache_size_mb, "a number of MiB"),
       choice("claim", &Options::claim, "gainful | all"),
       text("collective_address", &Options::collective_address, "host:port"),
+      choice("collective_backend", &Options::collective_backend, "auto | gloo | nccl"),
       number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
       text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),

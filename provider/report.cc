@@ -122,6 +122,10 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
     caches.push_back(
         {{"symbol", cache.symbol}, {"inputs", cache.inputs}, {"heads", cache.heads_by_rank}});
   }
+  Json annotations = Json::array();
+  for (const auto& one : sharding->annotations) {
+    annotations.push_back({{"name", one.node}, {"asked", one.asked}, {"reason", one.reason}});
+  }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
           {"constant_bytes", sharding->constant_bytes},
@@ -129,7 +133,9 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
           {"whole_bytes", sharding->whole_bytes},
           {"caches", caches},
           {"collectives", exchanges},
-          {"replicated", wholes}};
+          {"replicated", wholes},
+          {"annotations", annotations},
+          {"tokens", sharding->tokens}};
 }
 
 Json to_json(const PartitionReport& partition) {

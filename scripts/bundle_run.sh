@@ -15,10 +15,15 @@
 #                     --preset and --weights
 #   ./run --races     random problems whose launches overlap, bit for bit against launches one by
 #                     one; takes --seconds, --seed and --only of tests/races.py
+#   ./run --nccl FOLDER     two ranks on this machine's GPU through the NCCL of FOLDER, as
+#                     scripts/fetch_nccl.sh put it there: with MPS, which it starts and stops, all
+#                     collectives and their times; without it, replays of a graph and lost ranks
+#   ./run --nvshmem FOLDER  the same with NVSHMEM, under MPS alone
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
 #
 # PYTHON names another interpreter.
 set -uo pipefail
+called_from=$PWD
 cd "$(dirname "$0")" || exit
 
 python=${PYTHON:-python3}
@@ -122,7 +127,11 @@ run_programs() {
   done
   for program in bin/*; do
     name=$(basename "$program")
-    [ "$name" = gpu_test ] || start "$name" "$program"
+    # The ranks of two_ranks_gpu_test wait for each other on a GPU of their own: --nccl.
+    case $name in
+      gpu_test | two_ranks_gpu_test) ;;
+      *) start "$name" "$program" ;;
+    esac
   done
   wait
   start alone bin/gpu_test "--gtest_filter=$alone"
@@ -142,6 +151,85 @@ run_python() {
   done
   wait
   tail -qn 1 "$results"/python-*.log
+}
+
+# join_library <engine> <file> <folder>: the path of the file there, made of its parts once.
+join_library() {
+  local engine=$1 library=$3/$2
+  if [ ! -f "$library" ]; then
+    compgen -G "$3/$engine.??" >/dev/null || {
+      echo "run: $3 has neither $2 nor its parts, $engine.aa and on; scripts/fetch_nccl.sh makes them" >&2
+      return 1
+    }
+    if [ -f "$3/$engine.sha256" ]; then
+      (cd "$3" && sha256sum --quiet -c "$engine.sha256") >&2 || return
+    fi
+    cat "$3/$engine".?? | xz -dc | tar -x -C "$3" || return
+  fi
+  realpath "$library"
+}
+
+# Its own MPS, so that one that runs here already is left alone.
+start_mps() {
+  mps=$(mktemp -d)
+  mkdir "$mps/pipe" "$mps/log"
+  trap stop_mps EXIT
+  mps_where=("CUDA_MPS_PIPE_DIRECTORY=$mps/pipe" "CUDA_MPS_LOG_DIRECTORY=$mps/log")
+  env "${mps_where[@]}" timeout 30 nvidia-cuda-mps-control -d || {
+    echo "run: MPS does not start (nvidia-cuda-mps-control -d)" >&2
+    tail -n 5 "$mps"/log/* >&2
+    return 1
+  }
+}
+
+stop_mps() {
+  local pid
+  [ -n "${mps:-}" ] || return 0
+  pid=$(cat "$mps/pipe/nvidia-cuda-mps-control.pid" 2>/dev/null)
+  echo quit | env "${mps_where[@]}" timeout 30 nvidia-cuda-mps-control >/dev/null 2>&1
+  if [ -n "$pid" ] && [ -d "/proc/$pid" ]; then kill "$pid"; fi
+  cp -r "$mps/log" "$results/mps-log" 2>/dev/null
+  rm -rf "$mps"
+  mps=
+}
+
+# two_ranks <how> <engine> <filter> [VARIABLE=value...]: the program of two ranks, for itself.
+two_ranks() {
+  local how=$1 engine=$2 filter=$3
+  shift 3
+  echo "== two ranks, $engine, $how"
+  start "$how" env "TENON_TEST_FIGURES=$results/$how.figures" "$@" \
+    bin/two_ranks_gpu_test "--gtest_filter=$filter"
+  wait
+  grep -hE "FAILED|Failure|Skipped" -A 3 "$results/$how.log" | head -n 40
+}
+
+# run_engine <engine> <file> <folder>
+run_engine() {
+  local engine=$1 library
+  results=$results/$engine
+  rm -rf "$results"
+  mkdir -p "$results"
+  [ -n "$3" ] || { echo "run: --$engine needs the folder of $2" >&2; return 2; }
+  library=$(join_library "$1" "$2" "$(cd "$called_from" && realpath "$3")") || return
+  local here=("TENON_${engine^^}_LIBRARY=$library" NCCL_MULTI_RANK_GPU_ENABLE=1)
+  local all="*/TwoRanksGpuTest.*/$engine"
+  if start_mps; then
+    two_ranks mps "$engine" "$all" "${here[@]}" "${mps_where[@]}" \
+      CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50
+    stop_mps
+  else
+    expected+=(mps)
+  fi
+  # NVSHMEM reduces on a shared GPU under MPS only.
+  if [ "$engine" = nccl ]; then
+    two_ranks alone "$engine" "$all:-*TimeOf*" "${here[@]}"
+    two_ranks lost "$engine" "*/TwoRanksFaultGpuTest.*/$engine" "${here[@]}"
+    start one_rank env "${here[@]}" bin/nccl_gpu_test
+    wait
+  fi
+  "$python" scripts/print_figures.py "$results"/{mps,alone,lost}.figures --out "$results/$engine.json"
+  "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
 }
 
 expected=()
@@ -167,6 +255,8 @@ case ${1:-} in
     cd tests || exit
     exec "$python" races.py --out "$results/races.json" "${@:2}"
     ;;
+  --nccl) run_engine nccl libnccl.so.2 "${2:-}" ;;
+  --nvshmem) run_engine nvshmem libnvshmem_host.so.3 "${2:-}" ;;
   --sanitize) sanitize ;;
   "")
     run_programs
@@ -178,7 +268,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --sessions, --races, --sanitize" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --sessions, --races, --nccl, --nvshmem, --sanitize" >&2
     exit 2
     ;;
 esac

@@ -30,7 +30,7 @@ ctest --test-dir "build/$preset" --show-only=json-v1 | .venv/bin/python scripts/
   gpu multi_rank | xargs -r cp -t "$bundle/bin"
 find "$bundle/bin" -type f -exec $strip {} +
 cp -rL tests/python "$bundle/tests"
-cp scripts/summarize_tests.py "$bundle/scripts/"
+cp scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 

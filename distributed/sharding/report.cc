@@ -25,6 +25,12 @@ std::string ShardingReport::text() const {
   for (const HeldWhole& whole : wholes) {
     all += fmt::format("  whole '{}': {} ({} bytes)\n", whole.name, whole.reason, whole.bytes);
   }
+  if (!tokens.empty()) all += fmt::format("  tokens: {}\n", tokens);
+  for (const AnnotationAnswer& one : annotations) {
+    all += fmt::format("  annotation of '{}': {}{}{}\n", one.node, one.asked,
+                       one.asked.empty() || one.reason.empty() ? "" : ", ",
+                       one.reason.empty() ? "" : "not followed: " + one.reason);
+  }
   return all;
 }
 

@@ -54,6 +54,25 @@ def _kind(device) -> str:
     return device.device.type.name.lower()
 
 
+# Who says which of a machine's processes this one is: torchrun, Open MPI, Slurm.
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _of_local_rank(wanted: str | int, options: dict) -> str | int:
+    """With several ranks and several GPUs each process takes its own."""
+    gpus = sum(_kind(device) == "gpu" for device in devices())
+    alone = str(options.get("tensor_parallel_size", 1)) == "1"
+    rank = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name)), "")
+    if alone or gpus < 2 or wanted not in ("auto", "gpu") or not rank.isdigit():
+        return wanted
+    if int(rank) >= gpus:
+        raise ValueError(
+            f"this is process {rank} of its machine, which has {gpus} GPUs: launch as many "
+            "processes as there are GPUs"
+        )
+    return f"gpu:{rank}"
+
+
 def _choose(wanted: str | int, compile_only: bool = False) -> object:
     offered = devices()
     if not offered:
@@ -113,7 +132,7 @@ def _open(ort, loadable: str | bytes, settings):
 
 def add_tenon(settings, device: str | int, options: dict):
     """Adds Tenon with these options to session options; the device that was chosen."""
-    chosen = _choose(device, compile_only="target_arch" in options)
+    chosen = _choose(_of_local_rank(device, options), compile_only="target_arch" in options)
     if _kind(chosen) == "gpu" or "target_arch" in options:
         options = _with_cache(options)
     settings.add_provider_for_devices([chosen], _as_strings(options))

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "kernels/device/vendor_library.h"
 
@@ -12,14 +13,18 @@ namespace {
 
 class HostDevice final : public RankDevice {
  public:
-  explicit HostDevice(int compute_major) : compute_major_(compute_major) {}
+  HostDevice(int compute_major, std::string place)
+      : compute_major_(compute_major), place_(std::move(place)) {}
   void make_current() override {}
   int compute_major() const override { return compute_major_; }
+  std::string place() const override { return place_; }
+  std::string arch() const override { return "sm_" + std::to_string(compute_major_) + "0"; }
   void* scratch() override { return scratch_.data(); }
   void fill_zeros(void* memory, size_t bytes, void*) override { std::memset(memory, 0, bytes); }
 
  private:
   const int compute_major_;
+  const std::string place_;
   std::array<char, 16> scratch_{};
 };
 
@@ -44,8 +49,8 @@ StubNccl stub_nccl(int version) {
   return stub;
 }
 
-std::shared_ptr<RankDevice> host_device(int compute_major) {
-  return std::make_shared<HostDevice>(compute_major);
+std::shared_ptr<RankDevice> host_device(int compute_major, const std::string& place) {
+  return std::make_shared<HostDevice>(compute_major, place);
 }
 
 NcclRanks make_ranks(const StubNccl& stub, int size, const NcclSettings& settings,

@@ -23,7 +23,8 @@ struct StubNccl {
 // As if it were this version.
 StubNccl stub_nccl(int version = 22809);
 
-std::shared_ptr<RankDevice> host_device(int compute_major = 9);
+std::shared_ptr<RankDevice> host_device(int compute_major = 9,
+                                        const std::string& place = "0000:01:00.0");
 
 // One for each rank; null and a text in `thrown` for those that were not made.
 struct NcclRanks {

@@ -117,7 +117,8 @@ KeyValues file_store(const std::filesystem::path& folder, int rank) {
 }
 
 std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& body,
-                                 const std::function<void(const std::vector<int>&)>& meanwhile) {
+                                 const std::function<void(const std::vector<int>&)>& meanwhile,
+                                 milliseconds limit) {
   const TemporaryFolder folder;
   std::fflush(nullptr);
   std::vector<int> processes;
@@ -128,7 +129,7 @@ std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& 
     processes.push_back(process);
   }
   if (meanwhile) meanwhile(processes);
-  std::vector<Ended> ended = wait_for(processes, std::chrono::minutes(1));
+  std::vector<Ended> ended = wait_for(processes, limit);
   for (int rank = 0; rank < size; ++rank) {
     ended[rank].thrown = content(folder.path() / ("thrown by " + std::to_string(rank)));
     const std::string time = content(folder.path() / ("time of " + std::to_string(rank)));

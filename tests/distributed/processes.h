@@ -35,10 +35,10 @@ struct Ended {
 };
 
 // Runs `body` in `size` processes. `meanwhile` runs in this one, with their ids. Who is stopped is
-// killed when the others have ended, and who still lives a minute later.
-std::vector<Ended> run_processes(
-    int size, const std::function<void(int rank)>& body,
-    const std::function<void(const std::vector<int>&)>& meanwhile = {});
+// killed when the others have ended, and who still lives after `limit`.
+std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& body,
+                                 const std::function<void(const std::vector<int>&)>& meanwhile = {},
+                                 std::chrono::milliseconds limit = std::chrono::minutes(1));
 
 // The same with a communicator for each.
 std::vector<Ended> run_gloo(int size, GlooSettings settings,
