@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/publish_file.h"
 #include "codegen/arch_spec.h"
+#include "kernels/planning/gpu_link.h"
 #include "provider/api.h"
 
 namespace tenon::provider {
@@ -191,6 +192,16 @@ std::string cost_model_text(const codegen::ArchSpec& spec, bool gpu_is_here) {
   return fmt::format("measured on {}", gpu_is_here ? costs.measured_on : costs.measured_arch);
 }
 
+// Between GPUs of one machine, for predictions.
+Json link_json(std::string_view arch) {
+  const codegen::ArchSpec& spec = codegen::arch_spec(arch);
+  const kernels::GpuLink link = kernels::gpu_link(spec.compute_major, spec.compute_minor);
+  return {{"name", link.name},
+          {"base_us", link.model.base_us},
+          {"step_us", link.model.step_us},
+          {"gigabytes_per_second", link.model.gigabytes_per_second}};
+}
+
 Json device_json(const Report& report) {
   if (!report.gpu) {
     return {{"kind", "cpu"},
@@ -208,7 +219,8 @@ Json device_json(const Report& report) {
             {"sm_count", gpu.sm_count},
             {"cost_model", cost_model},
             {"kernel_us", costs.per_kernel},
-            {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
+            {"memory_bytes_per_us", costs.bytes * gpu.sm_count},
+            {"link", link_json(gpu.arch)}};
   }
   return {{"kind", "gpu"},
           {"present", true},
@@ -220,7 +232,8 @@ Json device_json(const Report& report) {
           {"memory_bytes", gpu.memory_bytes},
           {"cost_model", cost_model},
           {"kernel_us", costs.per_kernel},
-          {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
+          {"memory_bytes_per_us", costs.bytes * gpu.sm_count},
+          {"link", link_json(gpu.arch)}};
 }
 
 Json to_json(const std::optional<CacheReport>& cache) {

@@ -163,7 +163,7 @@ def plan_ranks(
     prompt = Step(PROMPT, _sizes(inputs, PROMPT, 0, local_kv_heads(session)))
     plans = Plans(
         ranks, context, sum(sharding["constant_bytes"] for sharding in shardings), first, token,
-        prompt, link_of(first).name, (_predict(alone, token, []), _predict(alone, prompt, [])),
+        prompt, str(link_of(first)), (_predict(alone, token, []), _predict(alone, prompt, [])),
     )  # fmt: skip
     times = plans.collectives
     for rank in range(ranks):

@@ -16,56 +16,42 @@ COLLECTIVES = ("AllReduce", "AllGather", "AllToAll", "Broadcast", "Permute", "Re
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """One way to send: microseconds to begin and for each hop, share of the bandwidth."""
-
-    base: float
-    hop: float
-    share: float
-
-
-@dataclass(frozen=True)
 class Link:
+    """What connects ranks: microseconds to begin a collective and for each of its steps."""
+
     name: str
-    bytes_per_us: float  # of one GPU, one way
-    protocols: tuple[Protocol, ...]
+    base_us: float
+    step_us: float
+    gigabytes_per_second: float  # of one rank, one way
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.gigabytes_per_second:g} GB/s"
 
 
-# NCCL's own tables (its tuning.cc, 2026): LL sends a flag with every word, Simple whole chunks.
-_NVLINK = (Protocol(6.6, 0.6, 0.5), Protocol(8.4, 3.4, 1.0))
-_PCIE = (Protocol(6.6, 1.0, 0.5), Protocol(8.4, 5.7, 1.0))
-# One way, from data sheets: half of what they print for both.
-_LINKS = {
-    "sm_80": Link("NVLink 3, 300 GB/s", 300e3, _NVLINK),
-    "sm_90": Link("NVLink 4, 450 GB/s", 450e3, _NVLINK),
-    "sm_100": Link("NVLink 5, 900 GB/s", 900e3, _NVLINK),
-    "sm_103": Link("NVLink 5, 900 GB/s", 900e3, _NVLINK),
-    "sm_86": Link("PCIe 4 x16, 32 GB/s", 32e3, _PCIE),
-    "sm_89": Link("PCIe 4 x16, 32 GB/s", 32e3, _PCIE),
-}
-_OTHER_GPU = Link("PCIe 5 x16, 64 GB/s", 64e3, _PCIE)
 # Between two processes of a Neoverse V1: 56 us for 3.5 KB, 3.1 ms for 4 MB.
-_GLOO = Link("Gloo, 1.3 GB/s", 1.3e3, (Protocol(53, 0, 1.0),))
+_GLOO = Link("Gloo", 53, 0, 1.3)
 _GLOO_EXCHANGES_WHOLE = 64 << 10
 
 
 def link_of(report: Report) -> Link:
-    arch = report.data["device"].get("arch", "")
-    return _LINKS.get(arch.rstrip("a"), _OTHER_GPU) if arch else _GLOO
+    """Of GPUs as the provider knows them (kernels/planning/gpu_link.h)."""
+    told = report.data["device"].get("link")
+    return Link(**told) if told else _GLOO
 
 
 def collective_us(op: str, size: float, ranks: int, link: Link) -> float:
-    """`size`: bytes that every rank has afterwards. The faster of the protocols, as a ring."""
-    rounds = 2 if op == "AllReduce" else 1
-    hops = rounds * (ranks - 1)
-    sent = size * (ranks - 1) if op == "ReduceScatter" else size * hops / ranks
-    if link is _GLOO:
-        if op == "AllReduce" and (ranks == 2 or (ranks - 1) * size - sent <= _GLOO_EXCHANGES_WHOLE):
-            rounds, sent = 1, size * (ranks - 1)
-        return rounds * link.protocols[0].base + sent / link.bytes_per_us
-    return min(
-        way.base + hops * way.hop + sent / (link.bytes_per_us * way.share) for way in link.protocols
-    )
+    """`size`: bytes of the larger side, what all ranks have together or each has afterwards.
+
+    As kernels/planning/link_model.h has it: steps of a tree, the bytes of a ring.
+    """
+    passes = 2 if op == "AllReduce" else 1  # reduce-scatter, then all-gather
+    sent = size if op in ("Broadcast", "Permute") else passes * size * (ranks - 1) / ranks
+    if link is _GLOO and op == "AllReduce":
+        if ranks == 2 or (ranks - 1) * size - sent <= _GLOO_EXCHANGES_WHOLE:
+            passes, sent = 1, size * (ranks - 1)
+    begin = passes * link.base_us if link is _GLOO else link.base_us
+    steps = passes * math.ceil(math.log2(ranks)) * link.step_us
+    return begin + steps + sent / (link.gigabytes_per_second * 1e3)
 
 
 @dataclass(frozen=True)

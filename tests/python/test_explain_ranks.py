@@ -59,13 +59,22 @@ def test_ranks_hold_their_share(command, files, ranks, device):
 
 def test_collectives_are_told_with_their_bytes(command, files):
     told = plans(command, files[1], "--ranks", 4, "--option", "target_arch=sm_100a")
-    assert told["link"].startswith("NVLink 5")
+    assert told["link"] == "NVLink 5, 900 GB/s"
     ops = [one["op"] for one in told["collectives"]]
     # The table of embeddings, attention and MLP of both layers, the logits.
     assert ops == ["AllReduce"] * 5 + ["AllGather"]
     assert told["collectives"][1]["token_bytes"] == 512 * 2
     assert told["collectives"][1]["prompt_bytes"] == 128 * 512 * 2
     assert told["collectives"][-1]["token_bytes"] == 16384 * 2
+
+
+@pytest.mark.parametrize(
+    "arch, link",
+    [("sm_80", "NVLink 3, 300"), ("sm_89", "PCIe 4 x16, 32"), ("sm_120a", "PCIe 5 x16, 64")],
+)
+def test_links_are_those_of_the_architecture(command, files, arch, link):
+    told = command("explain", files[1], "--ranks", 2, "--option", f"target_arch={arch}")
+    assert f"link: {link} GB/s one way" in told.out
 
 
 def test_whole_caches_are_told_with_their_cost(command, files):
