@@ -123,7 +123,10 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
       users_stream_(users),
       executable_(std::move(compiled.executable)),
       launch_names_(compiled.report.fusions, compiled.report.node_names) {
-  if (target.job) rank_runs_.emplace(target.job, compiled.report.name, compiled.input_names);
+  if (target.job) {
+    rank_runs_.emplace(target.job, compiled.report.name, compiled.input_names,
+                       compiled.report.sharding);
+  }
   const std::vector<std::string> node_inputs = input_names(fused_node);
   inputs_ = indices_of(node_inputs, compiled.input_names);
   outputs_ = indices_of(output_names(fused_node), compiled.output_names);

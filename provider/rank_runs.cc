@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -14,16 +14,39 @@ namespace tenon::provider {
 namespace {
 
 constexpr size_t kLongestText = 4000;
+constexpr size_t kHeads = 1;  // the dim of caches
+
+std::string dims_text(std::span<const int64_t> dims, bool by_heads) {
+  std::vector<std::string> texts;
+  for (const int64_t dim : dims) texts.push_back(std::to_string(dim));
+  if (by_heads && texts.size() > kHeads) texts[kHeads] = "own heads";
+  return fmt::format("[{}]", fmt::join(texts, ","));
+}
+
+// But for the number of heads.
+bool are_alike(std::span<const int64_t> first, std::span<const int64_t> second, bool by_heads) {
+  if (first.size() != second.size()) return false;
+  for (size_t axis = 0; axis < first.size(); ++axis) {
+    if (first[axis] != second[axis] && !(by_heads && axis == kHeads)) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
 RankRuns::RankRuns(std::shared_ptr<distributed::Job> job, std::string partition,
-                   std::vector<std::string> inputs)
-    : job_(std::move(job)), partition_(std::move(partition)), inputs_(std::move(inputs)) {}
+                   std::vector<std::string> inputs,
+                   const std::optional<distributed::ShardingReport>& sharding)
+    : job_(std::move(job)), partition_(std::move(partition)), inputs_(std::move(inputs)) {
+  if (!sharding) return;
+  for (const distributed::CacheShare& cache : sharding->caches) {
+    by_heads_.insert(cache.inputs.begin(), cache.inputs.end());
+  }
+}
 
 void RankRuns::announce(kernels::RunContext& run) {
   job_->announce(fmt::format("Run {} of {}", ++runs_, partition_),
-                 {{{"shapes of inputs", shapes_text(inputs_, run)}}});
+                 {{{"shapes of inputs", shapes_text(inputs_, by_heads_, run)}}});
 }
 
 void RankRuns::watch(const std::shared_ptr<device::Device>& device, void* stream) const {
@@ -50,15 +73,20 @@ void RankRuns::give_up() const {
   }
 }
 
-std::string shapes_text(const std::vector<std::string>& names, kernels::RunContext& run) {
+std::string shapes_text(const std::vector<std::string>& names,
+                        const std::set<std::string>& by_heads, kernels::RunContext& run) {
   std::string text;
   for (size_t first = 0; first < names.size();) {
-    const auto dims = run.input(first).dims;
+    const std::span<const int64_t> dims = run.input(first).dims;
+    const bool own = by_heads.contains(names[first]);
     size_t end = first + 1;
-    while (end < names.size() && std::ranges::equal(run.input(end).dims, dims)) ++end;
+    while (end < names.size() && by_heads.contains(names[end]) == own &&
+           are_alike(run.input(end).dims, dims, own)) {
+      ++end;
+    }
     text += fmt::format("{}{}", text.empty() ? "" : ", ", names[first]);
     if (end - first > 1) text += fmt::format(" to {} ({} inputs)", names[end - 1], end - first);
-    text += fmt::format(" [{}]", fmt::join(dims, ","));
+    text += " " + dims_text(dims, own);
     first = end;
   }
   if (text.size() <= kLongestText) return text;

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "distributed/job.h"
+#include "distributed/sharding/report.h"
 #include "kernels/device/device.h"
 #include "kernels/running/executable.h"
 
@@ -15,8 +18,10 @@ namespace tenon::provider {
 
 class RankRuns {
  public:
+  // `sharding` tells the caches that ranks bind their own heads of: those may differ.
   RankRuns(std::shared_ptr<distributed::Job> job, std::string partition,
-           std::vector<std::string> inputs);
+           std::vector<std::string> inputs,
+           const std::optional<distributed::ShardingReport>& sharding);
 
   // Waits for nobody. Throws where the ranks are known to have failed.
   void announce(kernels::RunContext& run);
@@ -30,11 +35,14 @@ class RankRuns {
   const std::shared_ptr<distributed::Job> job_;
   const std::string partition_;
   const std::vector<std::string> inputs_;  // names
+  std::set<std::string> by_heads_;         // of them
   int64_t runs_ = 0;
 };
 
 // "ids [1,7], past.0.key to past.3.value (8 inputs) [1,2,0,64]": inputs in a row that have one
-// shape are told at once, and of very many the rest is a digest.
-std::string shapes_text(const std::vector<std::string>& names, kernels::RunContext& run);
+// shape are told at once, and of very many the rest is a digest. Of caches `by_heads` the number of
+// heads is left out.
+std::string shapes_text(const std::vector<std::string>& names,
+                        const std::set<std::string>& by_heads, kernels::RunContext& run);
 
 }  // namespace tenon::provider
