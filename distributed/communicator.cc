@@ -26,9 +26,10 @@ std::string CollectiveCall::text() const {
 }
 
 std::string Communicator::Progress::text() const {
-  if (first_unfinished.number > 0) return "is in " + first_unfinished.text();
-  if (last_finished.number > 0) return "last finished " + last_finished.text();
-  return "has called nothing";
+  const std::string finished =
+      last_finished.number > 0 ? "last finished " + last_finished.text() : "";
+  if (first_unfinished.number > 0) return joined("is in " + first_unfinished.text(), finished);
+  return finished.empty() ? "has called nothing" : finished;
 }
 
 struct Communicator::Record {

@@ -100,10 +100,11 @@ class Communicator {
   // For messages: what this rank did last, and what it is in or failed in.
   struct Progress {
     CollectiveCall last_finished, first_unfinished;  // number 0: none
-    // "is in all_reduce #12 of f16[4096] (sum)", "last finished barrier #3", "has called nothing"
+    // "is in all_reduce #12 of f16[4096] (sum), last finished barrier #11", "has called nothing"
     std::string text() const;
   };
   Progress progress() const;
+  std::string failure() const;  // why every call throws; empty: none does
 
  protected:
   Communicator(int rank, int size, Settings settings);
@@ -112,7 +113,6 @@ class Communicator {
   CollectiveCall current() const;
   // From now on every call throws a CollectiveError with this text; the first one stays.
   void fail(const std::string& why);
-  std::string failure() const;  // empty: none
 
   // As above, with arguments that have been checked and are not empty.
   virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,

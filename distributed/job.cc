@@ -1,73 +1,118 @@
 #include "distributed/job.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "distributed/collective_calls.h"
-#include "distributed/gloo/address.h"
+#include "distributed/connect_ranks.h"
 #include "distributed/gloo/gloo.h"
+#include "distributed/messages.h"
+#include "distributed/nccl_library.h"
 #include "distributed/rendezvous/store.h"
+#include "distributed/run_watch.h"
 
 namespace tenon::distributed {
 namespace {
 
-class HostJob : public Job {
+constexpr std::chrono::milliseconds kForVerdict{1000};  // rank 0 asks all ranks before it speaks
+
+class MetJob : public Job {
  public:
-  HostJob(const JobOptions& options, const LaunchPlace& place) : deadline_(options.deadline) {
+  MetJob(const JobOptions& options, const LaunchPlace& place, std::shared_ptr<RankDevice> gpu)
+      : deadline_(options.deadline) {
     Store::Settings settings;
     settings.deadline = options.deadline;
-    settings.silence = std::min(settings.silence, options.deadline);
+    // Before a collective is late: who is silent is told apart from who is elsewhere.
+    settings.silence = std::min(settings.silence, options.deadline / 2);
+    settings.progress = [this] { return progress(); };
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
-    const KeyValues values{
-        [this](const std::string& key, const std::string& value) { store_->set(key, value); },
-        [this](int rank, const std::string& key, std::chrono::milliseconds deadline) {
-          return store_->get(rank, key, deadline);
-        }};
-    GlooSettings gloo;
-    gloo.common.deadline = options.deadline;
-    gloo.address = address_towards(place.host);
-    std::shared_ptr<Communicator> made = make_gloo(place.rank, place.size, values, gloo);
-    const std::lock_guard lock(mutex_);
-    communicator_ = std::move(made);
-    if (!lost_.empty()) communicator_->abort(lost_);
+    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_)
+                           : connect_gloo(*store_, place.host, deadline_));
+    if (gpu != nullptr) watch_.emplace(deadline_, [this] { be_late(); });
   }
 
   int rank() const override { return communicator_->rank(); }
   int size() const override { return communicator_->size(); }
   std::string engine() const override { return communicator_->engine(); }
-  std::shared_ptr<const kernels::Collectives> collectives() const override {
-    return make_collectives(communicator_);
-  }
+  std::shared_ptr<const kernels::Collectives> collectives() const override { return collectives_; }
   void require_equal(const std::string& occasion, const Fingerprint& mine) const override {
     distributed::require_equal(*store_, occasion, mine, deadline_);
   }
+  void announce(const std::string& occasion, const Fingerprint& mine) const override {
+    store_->announce(occasion, mine);
+  }
+  std::string give_up(const std::string& reason) const override {
+    store_->report_failure(reason);
+    const std::string told = store_->verdict(kForVerdict).value_or("");
+    if (told.find(reason) != std::string::npos) return told;
+    if (reason.find(told) != std::string::npos) return reason;
+    return fmt::format("{}; {}", reason, told);
+  }
+  void require_alive() const override {
+    const std::lock_guard lock(mutex_);
+    if (!lost_.empty()) throw CollectiveError(lost_);
+    if (const std::string failure = communicator_->failure(); !failure.empty()) {
+      throw CollectiveError(failure);
+    }
+  }
+  void watch(std::function<bool()> is_done) override {
+    if (watch_) watch_->add(std::move(is_done));
+  }
 
  private:
-  void lose(const std::string& reason) {
+  std::string progress() {
     const std::lock_guard lock(mutex_);
-    if (lost_.empty()) lost_ = reason;
-    if (communicator_) communicator_->abort(reason);
+    return communicator_ ? communicator_->progress().text() : "";
+  }
+  void connect(std::shared_ptr<Communicator> made) {
+    collectives_ = make_collectives(made);
+    const std::lock_guard lock(mutex_);
+    communicator_ = std::move(made);
+    if (!lost_.empty()) communicator_->abort(lost_);
+  }
+  void lose(const std::string& reason) {
+    std::shared_ptr<Communicator> connected;
+    {
+      const std::lock_guard lock(mutex_);
+      if (lost_.empty()) lost_ = reason;
+      connected = communicator_;
+    }
+    if (connected) connected->abort(reason);
+  }
+  void be_late() {
+    const std::string reason = fmt::format(
+        "a Run on rank {} of {} was not done within {}: its GPU waits for other ranks, or "
+        "collective_deadline_ms is too short for this Run",
+        rank(), size(), time_text(deadline_));
+    lose(give_up(reason));
   }
 
   const std::chrono::milliseconds deadline_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::string lost_;
   std::shared_ptr<Communicator> communicator_;
-  std::unique_ptr<Store> store_;  // goes first: its threads call lose()
+  std::shared_ptr<const kernels::Collectives> collectives_;
+  // Both go first: their threads call lose().
+  std::unique_ptr<Store> store_;
+  std::optional<RunWatch> watch_;
 };
 
 }  // namespace
 
-std::shared_ptr<Job> Job::join(const JobOptions& options, const Variables& variables) {
+std::shared_ptr<Job> Job::join(const JobOptions& options, const Variables& variables,
+                               std::shared_ptr<RankDevice> gpu) {
   const LaunchPlace place = launch_place(options.launch, variables, ::getuid());
   if (place.size == 1) return nullptr;
-  if (const Support gloo = gloo_support(); !gloo) throw UserError(gloo.reason);
-  return std::make_shared<HostJob>(options, place);
+  const Support engine = gpu != nullptr ? nccl().support : gloo_support();
+  if (!engine) throw UserError(engine.reason);
+  return std::make_shared<MetJob>(options, place, std::move(gpu));
 }
 
 }  // namespace tenon::distributed

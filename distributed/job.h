@@ -2,10 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "distributed/communicator.h"
+#include "distributed/rank_device.h"
 #include "distributed/rendezvous/fingerprint.h"
 #include "distributed/rendezvous/launch_place.h"
 #include "kernels/planning/collectives.h"
@@ -18,14 +20,15 @@ struct JobOptions {
   Fingerprint facts;                           // that must be the same on all ranks
 };
 
-// Ranks that meet, compare what they are about to do and are connected. A rank that is lost ends
-// what the others wait for.
+// Ranks that meet, compare what they are about to do and are connected: through NCCL where they
+// have GPUs, else through Gloo. A rank that is lost ends what the others wait for.
 class Job {
  public:
-  // Between host processes. Comes back when all ranks are in; null where there is one alone. Throws
-  // UserError where the ranks differ or nobody says who this one is, and CollectiveError where one
-  // does not come.
-  static std::shared_ptr<Job> join(const JobOptions& options, const Variables& variables);
+  // `gpu`: this rank's; null: its tensors are in host memory. Comes back when all ranks are in;
+  // null where there is one alone. Throws UserError where the ranks differ or nobody says who this
+  // one is, and CollectiveError where one does not come.
+  static std::shared_ptr<Job> join(const JobOptions& options, const Variables& variables,
+                                   std::shared_ptr<RankDevice> gpu = nullptr);
   virtual ~Job() = default;
 
   virtual int rank() const = 0;
@@ -34,6 +37,19 @@ class Job {
   virtual std::shared_ptr<const kernels::Collectives> collectives() const = 0;
   // All ranks call it with the same occasion: the same UserError on all of them where they differ.
   virtual void require_equal(const std::string& occasion, const Fingerprint& mine) const = 0;
+  // What this rank is about to do, and all others too under the same occasion. Nobody waits; where
+  // they differ collectives end with an error, and so does all that is asked of the job later.
+  virtual void announce(const std::string& /*occasion*/, const Fingerprint& /*mine*/) const {}
+  // This rank cannot go on, and all hear of it. Comes back with what to say of it: the reason, and
+  // how far each rank came.
+  virtual std::string give_up(const std::string& reason) const { return reason; }
+
+  // Throws CollectiveError where the job has failed: what a GPU computed since is not to be used,
+  // and what was captured there must not run again.
+  virtual void require_alive() const {}
+  // A Run put work on a GPU's stream. Where it is not done by the deadline the job fails, and with
+  // it all that waits. `is_done` may be called by any thread.
+  virtual void watch(std::function<bool()> /*is_done*/) {}
 };
 
 }  // namespace tenon::distributed

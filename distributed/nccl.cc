@@ -358,7 +358,10 @@ std::unique_ptr<Communicator> Nccl::do_split(std::span<const std::vector<int>> g
   const auto made = std::make_shared<NcclHandle>(nullptr);
   const std::string wrong = handle_->call(
       [&](NcclHandle handle) {
-        return functions().split(handle, color, place, made.get(), nullptr);
+        // Of communicators that do not block NCCL says that it has succeeded before it has: what it
+        // came to, the whole tells.
+        const NcclResult put = functions().split(handle, color, place, made.get(), nullptr);
+        return put == kNcclSuccess ? kNcclInProgress : put;
       },
       [&] { return failure(); });
   if (!wrong.empty()) give_up(wrong, made);

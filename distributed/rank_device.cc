@@ -16,6 +16,8 @@ class Gpu final : public RankDevice {
 
   void make_current() override { device_->make_current(); }
   int compute_major() const override { return device_->description().compute_major; }
+  std::string place() const override { return device_->description().pci_bus_id; }
+  std::string arch() const override { return device_->description().arch; }
   void* scratch() override { return reinterpret_cast<void*>(scratch_); }
   void fill_zeros(void* memory, size_t bytes, void* stream) override {
     device_->make_current();

@@ -17,6 +17,7 @@
 #include "graph_partitioner/passes/hoist_movement.h"
 #include "graph_partitioner/passes/hoist_views.h"
 #include "graph_partitioner/passes/infer_shapes.h"
+#include "graph_partitioner/passes/join_all_reduces.h"
 #include "graph_partitioner/passes/match_attention.h"
 #include "graph_partitioner/passes/match_scaled_dot.h"
 #include "graph_partitioner/passes/merge_dots.h"
@@ -25,6 +26,7 @@
 #include "graph_partitioner/passes/select_rows.h"
 #include "graph_partitioner/passes/separate_outputs.h"
 #include "graph_partitioner/passes/shape_arithmetic.h"
+#include "graph_partitioner/passes/share_equal_collectives.h"
 #include "graph_partitioner/passes/share_equal_values.h"
 #include "graph_partitioner/passes/sink_views.h"
 #include "graph_partitioner/passes/split_dots.h"
@@ -57,6 +59,8 @@ constexpr Pass kPasses[] = {
     {"infer_shapes", infer_shapes},
     {"fold_constants", fold_constants},
     {"share_equal_values", share_equal_values},
+    {"share_equal_collectives", share_equal_collectives},
+    {"join_all_reduces", join_all_reduces},
     {"hoist_views", hoist_views},
     {"select_rows", select_rows},
     {"split_dots", nullptr, split_dots},

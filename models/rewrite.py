@@ -389,7 +389,7 @@ def save_model(
     try:
         with tempfile.TemporaryDirectory(prefix=".tenon-", dir=path.parent) as folder:
             if external:
-                _move_data_out(tensors, names[0], Path(folder) / names[0], source_folder)
+                move_data_out(tensors, names[0], Path(folder) / names[0], source_folder)
             (Path(folder) / path.name).write_bytes(model.SerializeToString())
             if check:
                 check(Path(folder) / path.name)
@@ -400,7 +400,9 @@ def save_model(
     return [path.with_name(name) for name in reversed(names)]
 
 
-def _move_data_out(tensors, location: str, target: Path, source_folder: Path) -> None:
+def move_data_out(tensors, location: str, target: Path, source_folder: Path) -> int:
+    """Writes what is large into a file of its own; how many tensors that was."""
+    moved = 0
     with open(target, "wb") as file:
         for tensor in tensors:
             outside = tensor.data_location == TensorProto.EXTERNAL
@@ -416,6 +418,8 @@ def _move_data_out(tensors, location: str, target: Path, source_folder: Path) ->
             size = len(loaded.raw_data)
             tensor.ClearField("raw_data")
             onnx.external_data_helper.set_external_data(_emptied(tensor), location, offset, size)
+            moved += 1
+    return moved
 
 
 def _emptied(tensor: onnx.TensorProto) -> onnx.TensorProto:

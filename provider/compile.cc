@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/stopwatch.h"
+#include "distributed/job.h"
 #include "distributed/sharding/shard.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/pipeline.h"
@@ -19,6 +20,8 @@
 #include "provider/context_node.h"
 #include "provider/context_output.h"
 #include "provider/dump.h"
+#include "provider/file_annotations.h"
+#include "provider/model_digest.h"
 #include "provider/names.h"
 
 namespace tenon::provider {
@@ -110,8 +113,8 @@ std::vector<CompiledPartition::Default> copy_defaults(const ImportedGraph& impor
 }
 
 // Fuses for one target; products of one input that stay apart there go into the report.
-ir::Graph fuse_for(const kernels::Settings& settings, ir::Graph imported, const Dump& dump,
-                   PartitionReport& report) {
+ir::Graph fuse_for(const OrtGraph& whole, const kernels::Settings& settings, ir::Graph imported,
+                   const Dump& dump, PartitionReport& report) {
   const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
     Support answer = kernels::supports(part, node, settings);
     if (!answer && settings.gpu && node.is(ir::kMergedDots)) {
@@ -124,8 +127,10 @@ ir::Graph fuse_for(const kernels::Settings& settings, ir::Graph imported, const 
   ShardFn shard;
   if (settings.collectives) {
     shard = [&](ir::Graph& graph) {
-      report.sharding = distributed::shard(
-          graph, {.rank = settings.collectives->rank(), .ranks = settings.collectives->ranks()});
+      const int64_t ranks = settings.collectives->ranks();
+      report.sharding = distributed::shard(graph, {.rank = settings.collectives->rank(),
+                                                   .ranks = ranks,
+                                                   .annotations = annotations_of(whole, ranks)});
     };
   }
   ir::Graph fused = fuse(std::move(imported), dump.observer(), supports, shard);
@@ -142,10 +147,27 @@ void add_further_targets(const OrtGraph& graph, std::string_view name, const Opt
     settings.keep_texts = true;
     PartitionReport of_target;  // the session's own is what people read
     ImportedGraph imported = import_graph(graph, context.output.has_weights_outside());
-    const ir::Graph fused = fuse_for(settings, std::move(imported.graph), dump, of_target);
+    const ir::Graph fused = fuse_for(graph, settings, std::move(imported.graph), dump, of_target);
     context.output.add(name, kernels::make_program(fused, settings, dump.kernel_sink()), settings,
                        std::move(imported.files));
   }
+}
+
+}  // namespace
+
+namespace {
+
+// Empty: it runs.
+std::string_view why_not_run(const Options& options, const ContextWork* context) {
+  if (options.tensor_parallel_plan) {
+    return "tensor_parallel_plan=1: this session shows what one of several ranks would do and "
+           "cannot run; leave the option out, and start all ranks";
+  }
+  if (context != nullptr && !context->runs) {
+    return "this session was made to compile a context model and cannot run: open the context "
+           "model";
+  }
+  return "";
 }
 
 }  // namespace
@@ -186,6 +208,10 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   ImportedGraph imported =
       import_graph(graph, context != nullptr && context->output.has_weights_outside());
   dump.graph("imported", imported.graph);
+  if (target.job) {
+    target.job->require_equal(
+        "Compile", {{{"model", fmt::format("{}: {}", name, model_digest(imported.graph))}}});
+  }
 
   CompiledPartition result;
   result.input_names = names(imported.graph, imported.graph.inputs());
@@ -199,16 +225,17 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   settings.kernel_cache = cache;
   settings.keep_texts = context != nullptr;
   // Weights are packed from it until the executable is there.
-  const ir::Graph fused = fuse_for(settings, std::move(imported.graph), dump, result.report);
+  const ir::Graph fused = fuse_for(graph, settings, std::move(imported.graph), dump, result.report);
   kernels::Program program = kernels::make_program(fused, settings, dump.kernel_sink());
   if (context != nullptr) {
     context->output.add(name, program, settings, std::move(imported.files));
     program.texts.reset();
     add_further_targets(graph, name, options, cache, *context);
   }
-  result.executable = context != nullptr && !context->runs
-                          ? compiled_only(std::move(program))
-                          : make_executable(std::move(program), settings, options, target);
+  const std::string_view why_not = why_not_run(options, context);
+  result.executable = why_not.empty()
+                          ? make_executable(std::move(program), settings, options, target)
+                          : compiled_only(std::move(program), why_not);
   describe(name, watch.milliseconds(), result);
   return result;
 }

@@ -7,17 +7,15 @@ namespace {
 
 class CompiledOnly final : public kernels::Executable {
  public:
-  explicit CompiledOnly(kernels::Program program)
-      : fusions_(std::move(program.fusions)),
+  CompiledOnly(kernels::Program program, std::string_view why_not_run)
+      : why_not_run_(why_not_run),
+        fusions_(std::move(program.fusions)),
         kernels_(std::move(program.kernels)),
         phases_(std::move(program.phases)),
         weight_bytes_(program.weight_bytes),
         packed_bytes_(program.packed_bytes) {}
 
-  void run(kernels::RunContext&) override {
-    throw UserError(
-        "this session was made to compile a context model and cannot run: open the context model");
-  }
+  void run(kernels::RunContext&) override { throw UserError(why_not_run_); }
   const std::vector<kernels::FusionReport>& fusions() const override { return fusions_; }
   const std::vector<kernels::KernelReport>& kernels() const override { return kernels_; }
   size_t weight_bytes() const override { return weight_bytes_; }
@@ -25,6 +23,7 @@ class CompiledOnly final : public kernels::Executable {
   const std::vector<kernels::BuildPhase>& phases() const override { return phases_; }
 
  private:
+  const std::string why_not_run_;
   const std::vector<kernels::FusionReport> fusions_;
   const std::vector<kernels::KernelReport> kernels_;
   const std::vector<kernels::BuildPhase> phases_;
@@ -33,8 +32,9 @@ class CompiledOnly final : public kernels::Executable {
 
 }  // namespace
 
-std::unique_ptr<kernels::Executable> compiled_only(kernels::Program program) {
-  return std::make_unique<CompiledOnly>(std::move(program));
+std::unique_ptr<kernels::Executable> compiled_only(kernels::Program program,
+                                                   std::string_view why_not_run) {
+  return std::make_unique<CompiledOnly>(std::move(program), why_not_run);
 }
 
 }  // namespace tenon::provider

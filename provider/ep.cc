@@ -9,9 +9,11 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "distributed/job.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "provider/allocator.h"
@@ -348,8 +350,10 @@ void Ep::set_graph_callbacks() {
 
 void Ep::run_starts(const OrtRunOptions& run_options) {
   if (refusal_) throw UserError(*refusal_);
+  if (target_.job) target_.job->require_alive();
   // A runtime without OnSessionInitializationEnd has no earlier moment.
   warn_of_exclusions_that_waited();
+  agree_that_all_is_compiled();
   take_noted_streams();
   if (target_.device && !options_.has_user_compute_stream) wait_for_callers();
   if (session_graph_) session_graph_->start(run_options);
@@ -379,6 +383,8 @@ void Ep::run_ends(const OrtRunOptions& run_options, bool wait) {
     if (foreign) target_.gpu->forget(handle);
   }
   if (!wait) return;
+  // A job that failed has ended what its GPUs waited for, with whatever was there.
+  if (target_.job) target_.job->require_alive();
   for (NodeCompute* compute : computes_) compute->check_finished();
 }
 
@@ -493,6 +499,13 @@ void Ep::tell_of_cache() {
 void Ep::session_ends_initialization() {
   if (refusal_) throw UserError(*refusal_);
   warn_of_exclusions_that_waited();
+  agree_that_all_is_compiled();
+}
+
+// A rank whose model has fewer partitions does not come to the others' Compile.
+void Ep::agree_that_all_is_compiled() {
+  if (!target_.job || std::exchange(all_is_compiled_, true)) return;
+  target_.job->require_equal("Compile", {{{"model", "nothing more"}}});
 }
 
 std::optional<std::string> Ep::find_refusal() {

@@ -48,6 +48,7 @@ class Ep : public OrtEp {
   std::optional<std::string> find_refusal();
   const char* describe_contexts();
   void session_ends_initialization();
+  void agree_that_all_is_compiled();
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes, OrtNode** context_nodes);
   CompiledPartition compile_one(const OrtGraph& graph, const OrtNode& fused_node,
@@ -75,6 +76,7 @@ class Ep : public OrtEp {
   std::atomic<bool> exclusions_wait_ = false;  // for functions that the runtime may inline
   std::set<std::string> warned_;  // the runtime asks for one graph's claims more than once
   int partitions_ = 0;
+  bool all_is_compiled_ = false;  // as all ranks agreed
   // GetCapability cannot fail a session (its errors are only logged): what must fail is kept for
   // Compile, or for the first Run where nothing was compiled.
   std::optional<std::string> refusal_;

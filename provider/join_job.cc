@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "distributed/planned_job.h"
+#include "distributed/rank_device.h"
 
 namespace tenon::provider {
 namespace {
@@ -19,16 +21,34 @@ std::string shared_options(const Options& options) {
   return text;
 }
 
+void require_backend(const std::string& backend, bool on_gpu) {
+  if (backend == "auto" || backend == (on_gpu ? "nccl" : "gloo")) return;
+  throw UserError(fmt::format(
+      "collective_backend={} exchanges memory of {}s, and this session is on a {}: leave it out, "
+      "or choose another OrtEpDevice",
+      backend, on_gpu ? "CPU" : "GPU", on_gpu ? "GPU" : "CPU"));
+}
+
 }  // namespace
 
 std::shared_ptr<distributed::Job> join_job(const Options& options, const Target& target,
                                            const ContextSettings& context) {
-  if (options.tensor_parallel_size == 1) return nullptr;
-  if (target.on_gpu()) {
-    throw UserError(
-        "tensor_parallel_size: several ranks run on CPUs only so far; choose the CPU's "
-        "OrtEpDevice, or leave the option out");
+  if (options.tensor_parallel_plan) {
+    return distributed::planned_job(options.tensor_parallel_rank,
+                                    static_cast<int>(options.tensor_parallel_size));
   }
+  if (options.tensor_parallel_size == 1) return nullptr;
+  if (target.on_gpu() && !target.device) {
+    throw UserError(
+        "tensor_parallel_size: ranks run the model, and this session only compiles it for a GPU "
+        "that is not here; leave the option out");
+  }
+  if (options.enable_cuda_graph && options.cuda_graph_scope == "session") {
+    throw UserError(
+        "tensor_parallel_size: nobody watches over ranks in a Run that the runtime replays; take "
+        "cuda_graph_scope=partition");
+  }
+  require_backend(options.collective_backend, target.on_gpu());
   if (context.enable) {
     throw UserError(
         "tensor_parallel_size: context models are written by one rank; leave the option out");
@@ -42,7 +62,9 @@ std::shared_ptr<distributed::Job> join_job(const Options& options, const Target&
   job.launch.token = options.collective_token;
   job.deadline = std::chrono::milliseconds(options.collective_deadline_ms);
   job.facts.fields = {{"options", shared_options(options)}, {"version of Tenon", TENON_VERSION}};
-  return distributed::Job::join(job, distributed::launch_variables());
+  return distributed::Job::join(
+      job, distributed::launch_variables(),
+      target.device ? distributed::make_rank_device(target.device) : nullptr);
 }
 
 }  // namespace tenon::provider

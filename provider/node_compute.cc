@@ -123,6 +123,7 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
       users_stream_(users),
       executable_(std::move(compiled.executable)),
       launch_names_(compiled.report.fusions, compiled.report.node_names) {
+  if (target.job) rank_runs_.emplace(target.job, compiled.report.name, compiled.input_names);
   const std::vector<std::string> node_inputs = input_names(fused_node);
   inputs_ = indices_of(node_inputs, compiled.input_names);
   outputs_ = indices_of(output_names(fused_node), compiled.output_names);
@@ -154,8 +155,19 @@ void NodeCompute::compute(OrtKernelContext& context) {
     note_stream(static_cast<device::StreamHandle>(stream));
   }
   Context run(context, inputs_, outputs_, stream, launch_names_);
+  if (!rank_runs_) return run_once(context, run);
+  rank_runs_->announce(run);
+  try {
+    run_once(context, run);
+  } catch (...) {
+    rank_runs_->give_up();
+  }
+}
+
+void NodeCompute::run_once(OrtKernelContext& context, kernels::RunContext& run) {
   check_defaults(context, run);
   executable_->run(run);
+  if (rank_runs_ && device_) rank_runs_->watch(device_, run.stream());
 }
 
 void NodeCompute::check_defaults(OrtKernelContext& context, kernels::RunContext& run) const {

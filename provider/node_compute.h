@@ -10,6 +10,7 @@
 
 #include "provider/compile.h"
 #include "provider/profiler.h"
+#include "provider/rank_runs.h"
 
 namespace tenon::provider {
 
@@ -33,6 +34,7 @@ class NodeCompute : public OrtNodeComputeInfo {
   };
 
   void compute(OrtKernelContext& context);
+  void run_once(OrtKernelContext& context, kernels::RunContext& run);
   void check_defaults(OrtKernelContext& context, kernels::RunContext& run) const;
   bool is_default(const ir::Tensor& expected, const void* data, size_t bytes,
                   kernels::RunContext& run) const;
@@ -44,6 +46,7 @@ class NodeCompute : public OrtNodeComputeInfo {
   const LaunchNames launch_names_;
   std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
   std::vector<Default> defaults_;
+  std::optional<RankRuns> rank_runs_;  // of one of several ranks
 };
 
 }  // namespace tenon::provider

@@ -116,12 +116,25 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
   for (const auto& whole : sharding->wholes) {
     wholes.push_back({{"name", whole.name}, {"reason", whole.reason}, {"bytes", whole.bytes}});
   }
+  Json caches = Json::array();
+  for (const auto& cache : sharding->caches) {
+    caches.push_back(
+        {{"symbol", cache.symbol}, {"inputs", cache.inputs}, {"heads", cache.heads_by_rank}});
+  }
+  Json annotations = Json::array();
+  for (const auto& one : sharding->annotations) {
+    annotations.push_back({{"name", one.node}, {"asked", one.asked}, {"reason", one.reason}});
+  }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
           {"constant_bytes", sharding->constant_bytes},
           {"bytes_by_rank", sharding->bytes_by_rank},
+          {"whole_bytes", sharding->whole_bytes},
+          {"caches", caches},
           {"collectives", exchanges},
-          {"replicated", wholes}};
+          {"replicated", wholes},
+          {"annotations", annotations},
+          {"tokens", sharding->tokens}};
 }
 
 Json to_json(const PartitionReport& partition) {
@@ -186,12 +199,15 @@ Json device_json(const Report& report) {
   }
   const device::Description& gpu = *report.gpu;
   const std::string cost_model = cost_model_text(codegen::arch_spec(gpu.arch), report.gpu_is_here);
+  const codegen::GemmCosts& costs = codegen::arch_spec(gpu.arch).costs->gemm;
   if (!report.gpu_is_here) {
     return {{"kind", "gpu"},
             {"present", false},
             {"arch", gpu.arch},
             {"sm_count", gpu.sm_count},
-            {"cost_model", cost_model}};
+            {"cost_model", cost_model},
+            {"kernel_us", costs.per_kernel},
+            {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
   }
   return {{"kind", "gpu"},
           {"present", true},
@@ -201,7 +217,9 @@ Json device_json(const Report& report) {
           {"pci_bus_id", gpu.pci_bus_id},
           {"sm_count", gpu.sm_count},
           {"memory_bytes", gpu.memory_bytes},
-          {"cost_model", cost_model}};
+          {"cost_model", cost_model},
+          {"kernel_us", costs.per_kernel},
+          {"memory_bytes_per_us", costs.bytes * gpu.sm_count}};
 }
 
 Json to_json(const std::optional<CacheReport>& cache) {

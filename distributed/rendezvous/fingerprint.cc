@@ -25,9 +25,9 @@ std::optional<std::string> value_of(const Fingerprint& fingerprint, const std::s
 }
 
 // All names, in the order in which they first come.
-std::vector<std::string> names_of(const std::vector<Fingerprint>& of_ranks) {
+std::vector<std::string> names_of(const std::map<int, Fingerprint>& of_ranks) {
   std::vector<std::string> names;
-  for (const Fingerprint& fingerprint : of_ranks) {
+  for (const auto& [rank, fingerprint] : of_ranks) {
     for (const auto& [name, value] : fingerprint.fields) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
@@ -40,15 +40,15 @@ struct Group {
   std::vector<int> ranks;
 };
 
-std::vector<Group> groups_by_value(const std::vector<Fingerprint>& of_ranks,
+std::vector<Group> groups_by_value(const std::map<int, Fingerprint>& of_ranks,
                                    const std::string& name) {
   std::vector<Group> groups;
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const std::optional<std::string> value = value_of(of_ranks[rank], name);
+  for (const auto& [rank, fingerprint] : of_ranks) {
+    const std::optional<std::string> value = value_of(fingerprint, name);
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const Group& other) { return other.value == value; });
     if (group == groups.end()) group = groups.insert(group, {value, {}});
-    group->ranks.push_back(static_cast<int>(rank));
+    group->ranks.push_back(rank);
   }
   return groups;
 }
@@ -86,6 +86,14 @@ Fingerprint fingerprint(const StartFacts& facts) {
 }
 
 std::string difference(const std::vector<Fingerprint>& of_ranks) {
+  std::map<int, Fingerprint> by_rank;
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    by_rank[static_cast<int>(rank)] = of_ranks[rank];
+  }
+  return difference_of_some(by_rank);
+}
+
+std::string difference_of_some(const std::map<int, Fingerprint>& of_ranks) {
   std::string text;
   size_t differing = 0;
   for (const std::string& name : names_of(of_ranks)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,7 @@ void require_equal(Store& store, std::string_view occasion, const Fingerprint& m
 
 // What it says, without a store: of the fingerprints in the order of ranks; empty where all agree.
 std::string difference(const std::vector<Fingerprint>& of_ranks);
+std::string difference_of_some(const std::map<int, Fingerprint>& of_ranks);  // of some ranks
 
 std::string encode(const Fingerprint& fingerprint);
 Fingerprint decode_fingerprint(std::string_view bytes);  // UserError where it is none

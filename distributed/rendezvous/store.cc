@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "distributed/rendezvous/fingerprint.h"
 #include "distributed/rendezvous/store_member.h"
 
 namespace tenon::distributed {
@@ -66,6 +67,14 @@ std::vector<std::string> Store::all_gather(std::string_view name, std::string_vi
                             .what = fmt::format("arrive at '{}'", name),
                             .deadline = deadline,
                             .by_all = true});
+}
+
+void Store::announce(const std::string& occasion, const Fingerprint& mine) {
+  member_->announce(occasion, encode(mine));
+}
+
+std::optional<std::string> Store::verdict(Milliseconds wait) const {
+  return member_->verdict(wait);
 }
 
 void Store::report_failure(const std::string& reason) { member_->report(reason); }

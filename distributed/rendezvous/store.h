@@ -20,6 +20,7 @@
 
 namespace tenon::distributed {
 
+struct Fingerprint;
 class StoreMember;
 
 class Store {
@@ -32,6 +33,9 @@ class Store {
     // A rank is lost, or reported a failure; once per rank, from join on, in a thread of the store,
     // which it must not destroy. The reason is a sentence that names the rank.
     std::function<void(int rank, const std::string& reason)> on_lost;
+    // How far this rank is ("is in all_reduce #3"), for the message that all get when the group
+    // fails. Called in a thread of the store and in that of report_failure.
+    std::function<std::string()> progress{};
   };
 
   // Returns when all ranks are in.
@@ -62,8 +66,14 @@ class Store {
     (void)all_gather(name, {}, deadline);
   }
 
+  // What this rank is about to do, where all must do the same under the same occasion, each at its
+  // time. Nobody waits: the group fails where two differ.
+  void announce(const std::string& occasion, const Fingerprint& mine);
+
   // This rank cannot go on: all others hear it.
   void report_failure(const std::string& reason);
+  // What rank 0 tells all ranks of a failure, with how far each of them came; waits so long for it.
+  std::optional<std::string> verdict(Milliseconds wait) const;
   // Why the group has failed; the same on all ranks, but for several failures at once.
   std::optional<std::string> failure() const;
 

@@ -77,16 +77,29 @@ void StoreMember::run() {
     wait_for_news(next_beat);
     std::unique_lock lock(mutex_);
     if (leaving_) return say_goodbye();
-    const auto now = Clock::now();
-    if (now >= next_beat) {
-      channel_->push(encode(message_of(Kind::kBeat, rank)));
-      next_beat = now + beat_;
-    }
     const bool goes_on = read_news();
+    if (goes_on && (asked_ || Clock::now() >= next_beat)) {
+      next_beat = Clock::now() + beat_;
+      say_how_far(lock);
+    }
     tell_losses(lock);
     news_.notify_all();
     if (!goes_on) return;
   }
+}
+
+// A beat, and the answer to the server when it asks.
+void StoreMember::say_how_far(std::unique_lock<std::mutex>& lock) {
+  const bool asked = std::exchange(asked_, false);
+  lock.unlock();
+  std::string how_far = progress();
+  lock.lock();
+  channel_->push(encode(message_of(Kind::kBeat, rank, asked ? "asked" : "", std::move(how_far))));
+  channel_->flush();
+}
+
+std::string StoreMember::progress() const {
+  return settings.progress ? settings.progress().substr(0, kLongestKey) : "";
 }
 
 void StoreMember::wait_for_news(Clock::time_point until) {
@@ -130,7 +143,10 @@ void StoreMember::take(StoreMessage message) {
   const bool known = message.rank >= 0 && message.rank < size;
   if (message.kind == Kind::kBeat) {
     note_ = std::move(message.value);
+  } else if (message.kind == Kind::kAsk) {
+    asked_ = true;
   } else if (message.kind == Kind::kFailed) {
+    if (!verdict_) verdict_ = message.value;
     lose(message.rank, message.value);
   } else if (!known) {
     throw UserError(fmt::format("rank {} of {}", message.rank, size));
@@ -212,6 +228,13 @@ void StoreMember::post(const std::string& key, std::string_view value) {
   send(message_of(Kind::kPost, rank, key, std::string(value)));
 }
 
+void StoreMember::announce(const std::string& key, std::string word) {
+  check_not_forked();
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw CollectiveError(*failure_);
+  send(message_of(Kind::kSame, rank, key, std::move(word)));
+}
+
 std::vector<std::string> StoreMember::wait_for(const Wanted& wanted) {
   check_not_forked();
   const auto limit = Clock::now() + wanted.deadline;
@@ -286,27 +309,35 @@ std::string StoreMember::too_late(const std::vector<int>& missing, const std::st
 }
 
 void StoreMember::give_up(const std::string& error) {
-  report_locked(error);
+  report_locked(error, "");
   throw CollectiveError(error);
 }
 
 void StoreMember::report(const std::string& reason) {
   check_not_forked();
+  const std::string how_far = progress();
   const std::lock_guard lock(mutex_);
-  report_locked(reason);
+  report_locked(reason, how_far);
 }
 
-void StoreMember::report_locked(const std::string& reason) {
+void StoreMember::report_locked(const std::string& reason, const std::string& how_far) {
   if (std::exchange(ranks_[static_cast<size_t>(rank)].lost, true)) return;
   std::string text = reason.substr(0, kLongestValue / 2);  // the server adds who said it
   if (!failure_) failure_ = fmt::format("{} failed: {}", name(rank), text);
-  send(message_of(Kind::kFailed, rank, {}, std::move(text)));
+  send(message_of(Kind::kFailed, rank, how_far, std::move(text)));
   news_.notify_all();
 }
 
 std::optional<std::string> StoreMember::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+std::optional<std::string> StoreMember::verdict(Milliseconds wait) const {
+  check_not_forked();
+  std::unique_lock lock(mutex_);
+  news_.wait_for(lock, wait, [&] { return verdict_ || !channel_ || channel_->fd() < 0; });
+  return verdict_;
 }
 
 std::string StoreMember::process(int of) const {

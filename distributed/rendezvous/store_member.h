@@ -44,8 +44,10 @@ class StoreMember {
     bool by_all = false;  // all ranks wait for it: taken once, and a failure of all when it is late
   };
   std::vector<std::string> wait_for(const Wanted& wanted);
+  void announce(const std::string& key, std::string word);
   void report(const std::string& reason);
   std::optional<std::string> failure() const;
+  std::optional<std::string> verdict(Milliseconds wait) const;
   std::string process(int rank) const;
   // A forked child has the object, but neither its thread nor a connection of its own.
   bool is_forked_copy() const;
@@ -65,9 +67,11 @@ class StoreMember {
   void take(StoreMessage message);
   void lose(int rank, const std::string& reason);
   void tell_losses(std::unique_lock<std::mutex>& lock);
+  void say_how_far(std::unique_lock<std::mutex>& lock);
   void say_goodbye();
   void send(const StoreMessage& message);
-  void report_locked(const std::string& reason);
+  std::string progress() const;
+  void report_locked(const std::string& reason, const std::string& how_far);
   [[noreturn]] void give_up(const std::string& error);
   void check_not_forked() const;
 
@@ -85,17 +89,17 @@ class StoreMember {
   Waker waker_;
 
   mutable std::mutex mutex_;
-  std::condition_variable news_;
+  mutable std::condition_variable news_;
   // Under the mutex, from here.
   std::optional<FrameChannel> channel_;  // none where there are no others
   std::vector<Rank> ranks_;
   std::map<std::pair<int, std::string>, std::string> values_;
   std::map<std::string, uint64_t, std::less<>> rounds_;
-  std::optional<std::string> failure_;
+  std::optional<std::string> failure_, verdict_;     // verdict_: the server's first word of it
   std::vector<std::pair<int, std::string>> untold_;  // losses that on_lost has not heard of
   std::string note_;  // the server's: where it listens, whom it turned away
   Clock::time_point heard_;
-  bool leaving_ = false;
+  bool leaving_ = false, asked_ = false;
 
   std::thread thread_;
 };

@@ -19,7 +19,7 @@ StoreMessage decode(std::string_view bytes) {
   StoreMessage message;
   const auto kind = reader.number<uint8_t>();
   if (kind < static_cast<uint8_t>(StoreMessage::Kind::kJoin) ||
-      kind > static_cast<uint8_t>(StoreMessage::Kind::kBeat)) {
+      kind > static_cast<uint8_t>(StoreMessage::Kind::kAsk)) {
     throw UserError("an unknown kind of message");
   }
   message.kind = static_cast<StoreMessage::Kind>(kind);

@@ -13,9 +13,13 @@ struct StoreMessage {
     kJoin = 1,  // to the server: rank, of `size`; value says which process
     kJoined,    // from the server, to all: the same
     kPost,      // of rank, to all others: value under key
-    kFailed,    // of rank, to all others: it is gone or cannot go on; value says why
+    kFailed,    // of rank, to all others: it is gone or cannot go on; value says why, and to the
+                // server key says how far it came
     kLeave,     // of rank, to all others: it is done
-    kBeat,      // both ways; from the server with a note for those who wait for ranks to join
+    kBeat,      // both ways; from the server with a note for those who wait for ranks to join, to
+                // it with how far the rank is; key says whether it was asked
+    kSame,      // to the server: a fingerprint that must be that of all others under this key
+    kAsk,       // from the server: how far are you?
   };
   Kind kind = Kind::kBeat;
   int32_t rank = 0, size = 0;

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "distributed/rendezvous/announcements.h"
+#include "distributed/rendezvous/failure_account.h"
 #include "distributed/rendezvous/frame_channel.h"
 #include "distributed/rendezvous/greeting.h"
 #include "distributed/rendezvous/quiet_thread.h"
@@ -62,6 +64,8 @@ class StoreServer::Loop {
         settings_(settings),
         where_(fmt::format("rank 0 listens at {}", local_endpoint(listening_).text())),
         members_(static_cast<size_t>(settings.size)),
+        announced_(settings.size),
+        account_(settings.size),
         thread_(quiet_thread([this] { run(); })) {}
 
   ~Loop() {
@@ -91,7 +95,8 @@ class StoreServer::Loop {
   void part();
 
   void send_to_members(const StoreMessage& message, int except);
-  void fail(const StoreMessage& failure);
+  void fail(const StoreMessage& failure, bool is_loss = false);
+  void tell_failures_when_due(bool now);
   void lose(int rank, const std::string& why);
 
   Socket listening_;
@@ -99,6 +104,8 @@ class StoreServer::Loop {
   const std::string where_;  // and strangers_: for those who wait for ranks to join
   std::vector<Member> members_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  Announcements announced_;
+  FailureAccount account_;
   std::optional<StoreMessage> first_failure_;
   bool over_ = false;  // rank 0 has left: the others go as they like
   int turned_away_ = 0;
@@ -126,6 +133,7 @@ void StoreServer::Loop::turn() {
   for (const auto& peer : peers_) serve(*peer);
   for (const auto& peer : peers_) check_time(*peer);
   close_door_when_complete();
+  tell_failures_when_due(false);
   beat_when_due();
   flush_and_forget();
 }
@@ -140,7 +148,8 @@ void StoreServer::Loop::wait() {
     entries.push_back(
         {.fd = peer->channel.fd(), .events = static_cast<int16_t>(events), .revents = 0});
   }
-  (void)::poll(entries.data(), entries.size(), poll_milliseconds(next_beat_));
+  const auto until = account_.is_open() ? std::min(account_.due(), next_beat_) : next_beat_;
+  (void)::poll(entries.data(), entries.size(), poll_milliseconds(until));
   waker_.clear();
   now_ = Clock::now();
 }
@@ -233,17 +242,26 @@ void StoreServer::Loop::take(Peer& peer, StoreMessage message) {
     case Kind::kPost:
       return send_to_members(message, peer.rank);
     case Kind::kFailed:
+      if (!message.key.empty()) account_.heard(peer.rank, message.key, true);
+      message.key.clear();
       if (member.state == Member::State::kGone) return;
       member.state = Member::State::kGone;
       message.value = fmt::format("{} failed: {}", text(peer.rank, member.process), message.value);
       return fail(message);
+    case Kind::kSame: {
+      if (first_failure_) return;
+      const std::string text = announced_.take(peer.rank, message.key, message.value);
+      if (text.empty()) return;
+      return fail({.kind = Kind::kFailed, .rank = peer.rank, .value = text});
+    }
     case Kind::kLeave:
+      tell_failures_when_due(true);  // who hears that rank 0 left hears nothing more
       if (member.state == Member::State::kPresent) send_to_members(message, peer.rank);
       member.state = Member::State::kGone;
       over_ = over_ || peer.rank == 0;
       return peer.part(now_);
     case Kind::kBeat:
-      return;
+      return account_.heard(peer.rank, message.value, !message.key.empty());
     default:
       throw UserError("it sent what only the server says");
   }
@@ -340,6 +358,7 @@ void StoreServer::Loop::flush_and_forget() {
 void StoreServer::Loop::part() {
   listening_.close();
   for (const auto& peer : peers_) serve(*peer);
+  tell_failures_when_due(true);
   if (members_[0].state == Member::State::kPresent) {
     send_to_members({.kind = Kind::kLeave, .rank = 0}, 0);
   }
@@ -359,9 +378,29 @@ void StoreServer::Loop::send_to_members(const StoreMessage& message, int except)
   }
 }
 
-void StoreServer::Loop::fail(const StoreMessage& failure) {
-  if (!first_failure_) first_failure_ = failure;
-  send_to_members(failure, -1);  // also to whom it is about: it may only have been stopped
+// Once all are in, they are asked how far they came before they hear of the first failure.
+void StoreServer::Loop::fail(const StoreMessage& failure, bool is_loss) {
+  const bool is_first = !first_failure_;
+  if (is_first) first_failure_ = failure;
+  if (listening_ || (!is_first && !account_.is_open())) return send_to_members(failure, -1);
+  account_.add(failure, is_loss, now_);
+  if (is_first) send_to_members({.kind = Kind::kAsk}, -1);
+}
+
+void StoreServer::Loop::tell_failures_when_due(bool now) {
+  if (!account_.is_open()) return;
+  const bool somebody_may_answer = std::ranges::any_of(peers_, [&](const auto& peer) {
+    return peer->phase == Peer::Phase::kMember && peer->channel.fd() >= 0 &&
+           !account_.has_answer_of(peer->rank);
+  });
+  if (!now && somebody_may_answer && now_ < account_.due()) return;
+  for (const StoreMessage& failure : account_.take()) {
+    const std::string frame = encode(failure);
+    for (const auto& peer : peers_) {
+      // Also to whom it is about: it may only have been stopped.
+      if (peer->has_joined() && peer->channel.fd() >= 0) peer->channel.push(frame);
+    }
+  }
 }
 
 void StoreServer::Loop::lose(int rank, const std::string& why) {
@@ -370,7 +409,8 @@ void StoreServer::Loop::lose(int rank, const std::string& why) {
   member.state = Member::State::kGone;
   fail({.kind = Kind::kFailed,
         .rank = rank,
-        .value = fmt::format("{} is lost: {}", text(rank, member.process), why)});
+        .value = fmt::format("{} is lost: {}", text(rank, member.process), why)},
+       true);
 }
 
 StoreServer::StoreServer(Socket listening, const Settings& settings)

@@ -20,6 +20,12 @@ void Decisions::add(const Decisions& more) {
   slices.insert(more.slices.begin(), more.slices.end());
 }
 
+bool Decisions::allow(ir::NodeId dot, DotCut::By by) const {
+  const auto wish = wishes.find(dot);
+  if (wish == wishes.end()) return true;
+  return wish->second == (by == DotCut::By::kColumns ? Wish::kColumns : Wish::kRows);
+}
+
 namespace {
 
 using ir::Graph;
@@ -31,8 +37,13 @@ using ir::ValueId;
 
 class Planner {
  public:
-  Planner(const Graph& graph, const PlanOptions& options)
-      : graph_(graph), options_(options), readers_(graph) {}
+  Planner(const Graph& graph, const PlanOptions& options, const Annotations& annotations)
+      : graph_(graph),
+        options_(options),
+        readers_(graph),
+        wishes_(find_wishes(graph, annotations, options.ranks)) {
+    plan_.decisions.wishes = wishes_.nodes;
+  }
 
   Plan run() {
     for (const NodeId id : graph_.order()) {
@@ -48,10 +59,16 @@ class Planner {
       if (graph_.node(id).is(ir::kScaledDot)) cut_columns(id);
       if (graph_.node(id).is("Gather")) cut_table(id);
     }
+    answer_wishes();
     return std::move(plan_);
   }
 
  private:
+  bool asks(NodeId id, Wish wish) const {
+    const auto found = plan_.decisions.wishes.find(id);
+    return found != plan_.decisions.wishes.end() && found->second == wish;
+  }
+
   void cut_attention(NodeId id) {
     AttentionPlan found = plan_attention(graph_, readers_, plan_, id, options_.ranks);
     if (!found.answer) return keep_whole(id, found.answer.reason);
@@ -69,13 +86,18 @@ class Planner {
 
   // Column-parallel products before it, and itself by rows.
   void cut_rows(NodeId id) {
+    if (!plan_.decisions.allow(id, DotCut::By::kRows)) return;
+    const bool asked = asks(id, Wish::kRows);
     const ScaledDot dot = ScaledDot::from(graph_.node(id));
     const int64_t k = weight_size(graph_, dot).k;
     const auto shares = deal_columns(k, dot.scale_b.block, options_.ranks);
     if (!shares || !can_cut_rows(graph_, dot, *shares)) return;
     Region region(graph_, readers_, plan_.decisions, id);
-    if (!region.find({{dot.a, 0, {k_axis(graph_, dot), *shares}}})) return;
-    if (region.dots_by_columns() == 0) return;
+    if (!region.find({{dot.a, 0, {k_axis(graph_, dot), *shares}}})) {
+      if (asked) give_up(id, region.reason());
+      return;
+    }
+    if (region.dots_by_columns() == 0 && !asked) return;
     plan_.decisions.add(region.decisions());
     plan_.decisions.dots[id] = {DotCut::By::kRows, *shares};
   }
@@ -83,12 +105,16 @@ class Planner {
   // Nothing goes on with the cut: each rank computes columns, and all get the result.
   void cut_columns(NodeId id) {
     const Node& node = graph_.node(id);
-    if (plan_.decisions.dots.contains(id) || kept_.contains(id)) return;
+    const bool asked = asks(id, Wish::kColumns);
+    if (plan_.decisions.dots.contains(id) || (kept_.contains(id) && !asked)) return;
     const ScaledDot dot = ScaledDot::from(node);
     const int64_t bytes = weight_bytes(dot);
     if (bytes == 0) return;
     const auto whole = [&](std::string reason) { hold_whole(id, std::move(reason), bytes); };
-    if (bytes < options_.least_bytes) return whole("its weight is too small for an exchange");
+    if (asks(id, Wish::kWhole)) return whole("the file asks for it");
+    if (bytes < options_.least_bytes && !asked) {
+      return whole("its weight is too small for an exchange");
+    }
     if (Support weight = has_weight(graph_, node); !weight) return whole(weight.reason);
     if (Support columns = can_cut_columns(graph_, dot); !columns) return whole(columns.reason);
     const auto shares = deal_columns(weight_size(graph_, dot).n, 1, options_.ranks);
@@ -128,8 +154,10 @@ class Planner {
     const ir::Value& table = graph_.value(node.input(0));
     if (!table.is_constant() || node.integer("axis", 0) != 0) return;
     const auto bytes = static_cast<int64_t>(table.constant->bytes);
-    if (bytes < options_.least_bytes || table.constant->dims.empty()) return;
+    const bool asked = asks(id, Wish::kRows);
+    if ((bytes < options_.least_bytes && !asked) || table.constant->dims.empty()) return;
     const auto whole = [&](std::string reason) { hold_whole(id, std::move(reason), bytes); };
+    if (asks(id, Wish::kWhole)) return whole("the file asks for it");
     if (!is_floating(table.dtype) || bit_width(table.dtype) < 16) {
       return whole("its table holds codes, which ranks cannot add");
     }
@@ -179,19 +207,54 @@ class Planner {
     plan_.told.insert(id);
   }
 
+  // From here on it is cut as if the file said nothing.
+  void give_up(NodeId id, std::string reason) {
+    plan_.decisions.wishes.erase(id);
+    given_up_[id] = std::move(reason);
+  }
+
+  void answer_wishes() {
+    for (const UnfollowedAnnotation& one : wishes_.unfollowed) {
+      plan_.annotations.push_back({one.node, "", one.reason});
+    }
+    for (const auto& [id, wish] : wishes_.nodes) {
+      const Wish done = what_is_done(id);
+      AnnotationAnswer answer{wishes_.asked_by.at(id), std::string(name(wish)), ""};
+      if (done != wish) {
+        const auto why = given_up_.find(id);
+        answer.reason = why != given_up_.end() ? why->second : why_whole(id);
+      }
+      plan_.annotations.push_back(std::move(answer));
+    }
+  }
+
+  Wish what_is_done(NodeId id) const {
+    if (plan_.tables.contains(id)) return Wish::kRows;
+    const auto dot = plan_.decisions.dots.find(id);
+    if (dot == plan_.decisions.dots.end()) return Wish::kWhole;
+    return dot->second.by == DotCut::By::kColumns ? Wish::kColumns : Wish::kRows;
+  }
+
+  std::string why_whole(NodeId id) const {
+    const auto told = std::ranges::find(plan_.wholes, graph_.node(id).name, &Whole::node);
+    return told == plan_.wholes.end() ? "what stands around it does not allow it" : told->reason;
+  }
+
   static constexpr size_t kBias = 7;  // input of a ScaledDot
 
   const Graph& graph_;
   const PlanOptions& options_;
   const Readers readers_;
+  const Wishes wishes_;
   std::set<NodeId> kept_;
+  std::map<NodeId, std::string> given_up_;
   Plan plan_;
 };
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, const PlanOptions& options) {
-  return Planner(graph, options).run();
+Plan make_plan(const Graph& graph, const PlanOptions& options, const Annotations& annotations) {
+  return Planner(graph, options, annotations).run();
 }
 
 }  // namespace tenon::distributed

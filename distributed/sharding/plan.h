@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "distributed/sharding/cut.h"
+#include "distributed/sharding/report.h"
+#include "distributed/sharding/wishes.h"
 #include "graph_partitioner/ir/graph.h"
 
 namespace tenon::distributed {
@@ -34,7 +36,9 @@ struct Decisions {
   std::map<std::pair<ir::NodeId, size_t>, Cut> parts_read;  // operands that come whole
   std::map<ir::NodeId, DotCut> dots;
   std::map<ir::NodeId, SliceStarts> slices;
+  std::map<ir::NodeId, Wish> wishes;  // of the file: nothing else is done to these
 
+  bool allow(ir::NodeId dot, DotCut::By by) const;
   void add(const Decisions& more);
 };
 
@@ -51,6 +55,7 @@ struct Plan {
   std::map<ir::NodeId, Shares> tables;    // Gathers of a constant whose rows are dealt out
   std::map<std::string, Shares> symbols;  // head counts of caches that a rank binds its own of
   std::vector<Whole> wholes;
+  std::vector<AnnotationAnswer> annotations;
   std::set<ir::NodeId> told;  // nodes that `wholes` speaks of
 };
 
@@ -59,6 +64,7 @@ struct PlanOptions {
   int64_t least_bytes = 0;  // smaller weights are not worth an AllGather
 };
 
-Plan make_plan(const ir::Graph& graph, const PlanOptions& options);
+Plan make_plan(const ir::Graph& graph, const PlanOptions& options,
+               const Annotations& annotations = {});
 
 }  // namespace tenon::distributed

@@ -121,7 +121,8 @@ bool Region::producer_goes_on(ValueId value, const Cut& cut) const {
   const NodeId id = graph_.value(value).producer;
   const Node& node = graph_.node(id);
   if (node.is(ir::kScaledDot)) {
-    if (before_.dots.contains(id) || !has_weight(graph_, node)) return false;
+    if (before_.dots.contains(id) || !before_.allow(id, DotCut::By::kColumns)) return false;
+    if (!has_weight(graph_, node)) return false;
     const ScaledDot dot = ScaledDot::from(node);
     if (dot.bias != kNoValue && !graph_.value(dot.bias).shape) return false;
     return cut.axis + 1 == graph_.value(value).shape->size() && can_cut_columns(graph_, dot).ok;
@@ -207,7 +208,8 @@ bool Region::take_rows(NodeId reader, ValueId value, const Cut& cut) {
   if (const auto known = found_.dots.find(reader); known != found_.dots.end()) {
     return known->second.by == DotCut::By::kRows && known->second.shares == cut.shares;
   }
-  if (before_.dots.contains(reader) || !has_weight(graph_, node)) return false;
+  if (before_.dots.contains(reader) || !before_.allow(reader, DotCut::By::kRows)) return false;
+  if (!has_weight(graph_, node)) return false;
   const ScaledDot dot = ScaledDot::from(node);
   const bool reads_once = std::ranges::count(node.inputs, value) == 1 && dot.a == value;
   if (!reads_once || k_axis(graph_, dot) != cut.axis) return false;

@@ -18,8 +18,18 @@ std::string ShardingReport::text() const {
     all += fmt::format("  {} behind '{}': {} of {}, {} bytes\n", exchange.op, exchange.node,
                        exchange.elements.text(), name(exchange.dtype), exchange.bytes.text());
   }
+  for (const CacheShare& cache : caches) {
+    all += fmt::format("  caches '{}': {} heads\n", cache.symbol,
+                       fmt::join(cache.heads_by_rank, ", "));
+  }
   for (const HeldWhole& whole : wholes) {
     all += fmt::format("  whole '{}': {} ({} bytes)\n", whole.name, whole.reason, whole.bytes);
+  }
+  if (!tokens.empty()) all += fmt::format("  tokens: {}\n", tokens);
+  for (const AnnotationAnswer& one : annotations) {
+    all += fmt::format("  annotation of '{}': {}{}{}\n", one.node, one.asked,
+                       one.asked.empty() || one.reason.empty() ? "" : ", ",
+                       one.reason.empty() ? "" : "not followed: " + one.reason);
   }
   return all;
 }

@@ -11,6 +11,7 @@
 #include "base/convert.h"
 #include "distributed/sharding/cut_dot.h"
 #include "distributed/sharding/cut_tensor.h"
+#include "distributed/sharding/writer.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 
@@ -24,67 +25,6 @@ using ir::NodeId;
 using ir::ScaledDot;
 using ir::TensorPtr;
 using ir::ValueId;
-
-// Writes nodes in front of or behind one of the graph, in its name.
-class Writer {
- public:
-  static Writer before(Graph& graph, NodeId id) { return {graph, id, id}; }
-  static Writer behind(Graph& graph, NodeId id) {
-    const auto& order = graph.order();
-    const auto next = std::ranges::find(order, id) + 1;
-    return {graph, id, next == order.end() ? ir::kNoNode : *next};
-  }
-
-  // A result of its own.
-  ValueId write(std::string op, std::vector<ValueId> inputs, DType dtype, Shape shape,
-                std::map<std::string, ir::Attribute> attributes = {}) {
-    const ValueId result = value(dtype, std::move(shape));
-    write_to(result, std::move(op), std::move(inputs), std::move(attributes));
-    return result;
-  }
-  void write_to(ValueId result, std::string op, std::vector<ValueId> inputs,
-                std::map<std::string, ir::Attribute> attributes = {}) {
-    Node node;
-    node.op = std::move(op);
-    node.inputs = std::move(inputs);
-    node.attributes = std::move(attributes);
-    insert(std::move(node), result);
-  }
-  void write_to(ValueId result, const ir::Collective& collective, ValueId input) {
-    Node node;
-    collective.write_to(node);
-    node.inputs = {input};
-    insert(std::move(node), result);
-  }
-  ValueId value(DType dtype, Shape shape) {
-    ir::Value fresh;
-    fresh.name = base_;
-    fresh.dtype = dtype;
-    fresh.shape = std::move(shape);
-    return graph_.add_value(std::move(fresh));
-  }
-
- private:
-  Writer(Graph& graph, NodeId like, NodeId position) : graph_(graph), position_(position) {
-    const Node& node = graph.node(like);
-    name_ = node.name;
-    sources_ = node.sources;
-    base_ = graph.value(node.output(0)).name;
-  }
-
-  void insert(Node node, ValueId result) {
-    node.name = name_;
-    node.sources = sources_;
-    node.outputs = {result};
-    position_ == ir::kNoNode ? graph_.add_node(std::move(node))
-                             : graph_.insert_before(position_, std::move(node));
-  }
-
-  Graph& graph_;
-  NodeId position_;
-  std::string name_, base_;
-  std::vector<int> sources_;
-};
 
 std::vector<int64_t> to_front(size_t axis, size_t rank) {
   std::vector<int64_t> perm(rank);
@@ -132,7 +72,7 @@ class Rewriter {
   const Pieces& own(const Shares& shares) const { return shares[rank_]; }
 
   void cut_node(NodeId id) {
-    const auto& [cuts, parts_read, dots, slices] = plan_.decisions;
+    const auto& [cuts, parts_read, dots, slices, wishes] = plan_.decisions;
     if (const auto dot = dots.find(id); dot != dots.end()) {
       dot->second.by == DotCut::By::kColumns ? cut_columns(id, dot->second.shares)
                                              : cut_rows(id, dot->second.shares);
@@ -255,7 +195,7 @@ class Rewriter {
     const ValueId partial = behind.value(value.dtype, *value.shape);
     give_instead(id, partial);
     const ValueId sum = bias == kNoValue ? result : behind.value(value.dtype, *value.shape);
-    exchange(behind, id, {.op = std::string(ir::kAllReduce)}, partial, sum);
+    exchange(behind, {.op = std::string(ir::kAllReduce)}, partial, sum);
     if (bias == kNoValue) return;
     const ir::Value added = graph_.value(bias);
     const ValueId same_type =
@@ -269,12 +209,7 @@ class Rewriter {
     graph_.value(value).producer = id;
   }
 
-  void exchange(Writer& writer, NodeId id, ir::Collective collective, ValueId from, ValueId to) {
-    const ir::Value& result = graph_.value(to);
-    const Dim elements = element_count(*result.shape);
-    const int64_t width = bit_width(result.dtype) / 8;
-    report_.exchanges.push_back({collective.op.substr(collective.op.find("::") + 2),
-                                 graph_.node(id).name, result.dtype, elements, elements * width});
+  void exchange(Writer& writer, ir::Collective collective, ValueId from, ValueId to) {
     collective.ranks = report_.ranks;
     writer.write_to(to, collective, from);
   }
@@ -295,12 +230,12 @@ class Rewriter {
       gather.parts.clear();
       gather.part = 0;
     }
-    if (cut.axis == 0) return exchange(behind, id, gather, part, result);
+    if (cut.axis == 0) return exchange(behind, gather, part, result);
     const auto forth = to_front(cut.axis, rank), back = from_front(cut.axis, rank);
     const ValueId first =
         behind.write("Transpose", {part}, value.dtype, permuted(local, forth), {{"perm", forth}});
     const ValueId all = behind.value(value.dtype, permuted(*value.shape, forth));
-    exchange(behind, id, gather, first, all);
+    exchange(behind, gather, first, all);
     behind.write_to(result, "Transpose", {all}, {{"perm", back}});
   }
 
@@ -360,7 +295,7 @@ class Rewriter {
     const ValueId mask = row_dims == 0 ? has : behind.write("Reshape", {has}, DType::kBool, spread);
     const ValueId zero = scalar(rows.dtype, 0);
     const ValueId masked = behind.write("Where", {mask, read, zero}, rows.dtype, *rows.shape);
-    exchange(behind, id, {.op = std::string(ir::kAllReduce)}, masked, result);
+    exchange(behind, {.op = std::string(ir::kAllReduce)}, masked, result);
   }
 
   // From now on the symbol is this rank's count.

@@ -1,6 +1,7 @@
 #include "distributed/sharding/shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "distributed/sharding/plan.h"
 #include "distributed/sharding/rewrite.h"
+#include "distributed/sharding/tokens.h"
 #include "graph_partitioner/ir/collectives.h"
 
 namespace tenon::distributed {
@@ -75,6 +77,34 @@ void add_large_constants(const Graph& graph, const Plan& plan, int64_t least, si
   }
 }
 
+void add_caches(const Graph& graph, const Plan& plan, ShardingReport& report) {
+  for (const auto& [symbol, shares] : plan.symbols) {
+    CacheShare& cache = report.caches.emplace_back(CacheShare{symbol, {}, {}});
+    std::ranges::transform(shares, std::back_inserter(cache.heads_by_rank), length);
+    for (const ValueId input : graph.inputs()) {
+      const ir::Value& value = graph.value(input);
+      const bool is_sized =
+          value.shape && std::ranges::count(*value.shape, Dim::symbol(symbol)) > 0;
+      if (is_sized) cache.inputs.push_back(value.name);
+    }
+  }
+}
+
+// In the order in which ranks run them.
+std::vector<Exchange> exchanges_of(const Graph& graph) {
+  std::vector<Exchange> all;
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    if (!ir::is_collective(node)) continue;
+    const bool scatters = node.is(ir::kReduceScatter);
+    const ir::Value& together = graph.value(scatters ? node.input(0) : node.output(0));
+    const Dim elements = element_count(*together.shape);
+    all.push_back({node.op.substr(node.op.find("::") + 2), node.name, together.dtype, elements,
+                   elements * int64_t{bit_width(together.dtype) / 8}});
+  }
+  return all;
+}
+
 void add_totals(const Graph& graph, ShardingReport& report) {
   int64_t cut = 0;
   for (const WeightShare& weight : report.weights) cut += weight.bytes;
@@ -90,7 +120,7 @@ void add_totals(const Graph& graph, ShardingReport& report) {
 }  // namespace
 
 ShardingReport shard(Graph& graph, const ShardingOptions& options) {
-  const auto [rank, ranks, least] = options;
+  const auto& [rank, ranks, least, least_scattered, annotations] = options;
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     throw UserError(fmt::format("rank {} of {} ranks: ranks are counted from 0", rank, ranks));
   }
@@ -102,12 +132,16 @@ ShardingReport shard(Graph& graph, const ShardingOptions& options) {
     report.wholes.push_back({graph.name, "it has collectives: whoever wrote it has cut it", 0});
   } else if (ranks > 1) {
     look_through_views(graph);
-    const Plan plan = make_plan(graph, {ranks, least});
+    const Plan plan = make_plan(graph, {ranks, least}, annotations);
+    report.annotations = plan.annotations;
     for (const Whole& whole : plan.wholes) {
       report.wholes.push_back({whole.node, whole.reason, whole.bytes});
     }
     const size_t old_values = graph.value_count();
     rewrite(graph, plan, rank, report);
+    add_caches(graph, plan, report);
+    report.tokens = deal_tokens(graph, plan, {rank, ranks, least_scattered, old_values});
+    report.exchanges = exchanges_of(graph);
     add_large_constants(graph, plan, least, old_values, report);
   }
   add_totals(graph, report);

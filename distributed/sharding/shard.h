@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "distributed/sharding/annotations.h"
 #include "distributed/sharding/report.h"
 #include "graph_partitioner/ir/graph.h"
 
@@ -20,6 +21,9 @@ struct ShardingOptions {
   int64_t rank = 0, ranks = 1;
   // A smaller weight is held whole where its result would have to be put together right away.
   int64_t least_gathered_bytes = int64_t{1} << 20;
+  // Of a sum over ranks: a smaller one stays one exchange, and every rank has all tokens.
+  int64_t least_scattered_bytes = int64_t{1} << 20;
+  Annotations annotations = {};  // of the file: they go before the pass's own choice
 };
 
 // Throws UserError where rank and ranks do not fit together.

@@ -1,11 +1,15 @@
 // Generates tokens with a decoder in a folder as ONNX Runtime GenAI takes it:
 //
-//   generate <libonnxruntime.so> <libonnxruntime_ep_tenon.so> <folder> <1,2,3> [count]
+//   generate <libonnxruntime.so> <libonnxruntime_ep_tenon.so> <folder> <1,2,3> [count] [key=value…]
+//
+// What follows are Tenon's options: with tensor_parallel_size=auto under torchrun, mpirun or srun
+// each process is one rank, and the first of them prints.
 //
 // The likeliest token follows each time. Caches stay where the provider works: one buffer for past
 // and present where the model allows it, else what a step wrote is what the next one reads.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,6 +17,7 @@
 #include <optional>
 #include <regex>
 #include <sstream>
+#include <thread>
 #include <unordered_map>
 
 #include "runtime.h"
@@ -90,11 +95,48 @@ std::string of_layer(std::string pattern, int64_t layer) {
   return pattern.replace(at, 2, std::to_string(layer));
 }
 
+// ---- Ranks.
+
+using Options = std::unordered_map<std::string, std::string>;
+
+struct Ranks {
+  int64_t rank = 0, size = 1;
+
+  // Heads of a cache that this rank holds, as Tenon deals them.
+  int64_t own(int64_t heads) const {
+    if (heads < size) return 1;
+    return heads / size + (rank < heads % size ? 1 : 0);
+  }
+};
+
+// As the options say, else as the launcher does: torchrun, Open MPI, Slurm.
+Ranks ranks_of(const Options& options) {
+  const auto found = options.find("tensor_parallel_size");
+  if (found == options.end() || found->second == "1") return {};
+  const auto launched = [](std::initializer_list<const char*> names) -> int64_t {
+    for (const char* name : names) {
+      const char* value = std::getenv(name);
+      if (value != nullptr && *value != 0) return std::stoll(value);
+    }
+    return 0;
+  };
+  Ranks ranks;
+  const int64_t size = found->second != "auto" ? std::stoll(found->second)
+                                               : launched({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
+                                                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  ranks.size = std::max<int64_t>(1, size);  // auto without a launcher: alone
+  const auto rank = options.find("tensor_parallel_rank");
+  ranks.rank = rank != options.end() ? std::stoll(rank->second)
+                                     : launched({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"});
+  return ranks;
+}
+
 // ---- The loop.
 
 struct Declared {
   ONNXTensorElementDataType element;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;        // -1: what symbols names
+  std::vector<std::string> symbols;  // empty: a number
 };
 
 std::map<std::string, Declared> declared(const std::vector<std::string>& names, auto&& type_of) {
@@ -102,7 +144,8 @@ std::map<std::string, Declared> declared(const std::vector<std::string>& names, 
   for (size_t i = 0; i < names.size(); ++i) {
     const Ort::TypeInfo type = type_of(i);
     const auto info = type.GetTensorTypeAndShapeInfo();
-    result[names[i]] = {info.GetElementType(), info.GetShape()};
+    const std::vector<const char*> symbols = info.GetSymbolicDimensions();
+    result[names[i]] = {info.GetElementType(), info.GetShape(), {symbols.begin(), symbols.end()}};
   }
   return result;
 }
@@ -110,8 +153,8 @@ std::map<std::string, Declared> declared(const std::vector<std::string>& names, 
 class TokenLoop {
  public:
   TokenLoop(Ort::Env& env, Ort::Session& session, const Ort::ConstEpDevice& device,
-            const Folder& folder, int64_t max_length)
-      : env_(env), session_(session), folder_(folder), max_length_(max_length) {
+            const Folder& folder, int64_t max_length, Ranks ranks)
+      : env_(env), session_(session), folder_(folder), max_length_(max_length), ranks_(ranks) {
     if (is_gpu(device)) {
       const auto memory = device.GetMemoryInfo(OrtDeviceMemoryType_DEFAULT);
       on_gpu_ = true;
@@ -176,12 +219,20 @@ class TokenLoop {
   }
 
   void add_cache(std::string past, std::string present) {
-    const auto& [element, declared_shape] = expect(inputs_, past);
+    const auto& [element, declared_shape, symbols] = expect(inputs_, past);
     expect(outputs_, present);
     std::vector<int64_t> shape = declared_shape;
     shape.at(0) = 1;
+    if (shape.at(1) < 0) shape[1] = ranks_.own(heads_in(symbols[1], past));
     shape.at(2) = folder_.shares_cache ? max_length_ : 0;
     caches_.push_back({std::move(past), std::move(present), tensor(shape, element)});
+  }
+
+  // `tenon ranks` writes files in which ranks bind their own heads: kv_heads_of_8.
+  static int64_t heads_in(const std::string& symbol, const std::string& cache) {
+    const std::string start = "kv_heads_of_";
+    if (symbol.rfind(start, 0) != 0) throw std::runtime_error(cache + " has no number of heads");
+    return std::stoll(symbol.substr(start.size()));
   }
 
   Ort::Value tensor(const std::vector<int64_t>& shape, ONNXTensorElementDataType element) {
@@ -220,7 +271,7 @@ class TokenLoop {
         binding.BindOutput(cache.present.c_str(), memory_);
       }
     }
-    const auto& [element, shape] = expect(outputs_, folder_.logits);
+    const auto& [element, shape, symbols] = expect(outputs_, folder_.logits);
     const int64_t rows = shape.at(1) == 1 ? 1 : count;
     const Ort::Value& logits = kept(folder_.logits, {1, rows, shape.at(2)}, element);
     binding.BindOutput(folder_.logits.c_str(), logits);
@@ -273,6 +324,7 @@ class TokenLoop {
   Ort::Session& session_;
   const Folder& folder_;
   const int64_t max_length_;
+  const Ranks ranks_;
   int64_t length_ = 0;
   bool on_gpu_ = false;
   Ort::AllocatorWithDefaultOptions host_;
@@ -285,15 +337,20 @@ class TokenLoop {
 
 // ---- The program.
 
-Ort::Session open_session(Ort::Env& env, const Ort::ConstEpDevice& device, const Folder& folder) {
+Ort::Session open_session(Ort::Env& env, const Ort::ConstEpDevice& device, const Folder& folder,
+                          Options wishes, Ranks ranks) {
   Ort::SessionOptions options;
-  std::unordered_map<std::string, std::string> wishes;
-  if (is_gpu(device) && folder.shares_cache) wishes["enable_cuda_graph"] = "1";
+  if (is_gpu(device) && folder.shares_cache) wishes.emplace("enable_cuda_graph", "1");
+  // Ranks on one host share its cores.
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  if (ranks.size > 1) {
+    options.SetIntraOpNumThreads(static_cast<int>(std::max<int64_t>(1, cores / ranks.size)));
+  }
   options.AppendExecutionProvider_V2(env, {device}, wishes);
   return {env, folder.model.c_str(), options};
 }
 
-void generate(TokenLoop& loop, const Folder& folder, Tokens feed, int64_t count) {
+void generate(TokenLoop& loop, const Folder& folder, Tokens feed, int64_t count, bool prints) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -313,10 +370,11 @@ void generate(TokenLoop& loop, const Folder& folder, Tokens feed, int64_t count)
         folder.end_tokens.end()) {
       break;
     }
-    std::printf("%lld ", static_cast<long long>(token));
-    std::fflush(stdout);
+    if (prints) std::printf("%lld ", static_cast<long long>(token));
+    if (prints) std::fflush(stdout);
     feed = {token};
   }
+  if (!prints) return;
   const double rate = made > 1 ? static_cast<double>(made - 1) / since(first) : 0;
   std::printf("\n");
   std::fprintf(stderr,
@@ -327,21 +385,33 @@ void generate(TokenLoop& loop, const Folder& folder, Tokens feed, int64_t count)
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 5 && argc != 6) {
-    std::fprintf(stderr, "usage: %s LIBONNXRUNTIME PLUGIN FOLDER TOKENS [COUNT]\n", argv[0]);
+  if (argc < 5) {
+    std::fprintf(stderr, "usage: %s LIBONNXRUNTIME PLUGIN FOLDER TOKENS [COUNT] [KEY=VALUE...]\n",
+                 argv[0]);
     return 2;
   }
+  int64_t count = 128;
+  Options options;
+  for (int i = 5; i < argc; ++i) {
+    const std::string given = argv[i];
+    const size_t equals = given.find('=');
+    if (equals != std::string::npos) {
+      options[given.substr(0, equals)] = given.substr(equals + 1);
+    } else {
+      count = std::stoll(given);
+    }
+  }
+  const Ranks ranks = ranks_of(options);
   const Folder folder = read_folder(argv[3]);
   const Tokens prompt = numbers(argv[4]);
   if (prompt.empty()) throw std::runtime_error("give at least one token id, such as 1,2,3");
-  const int64_t count = argc == 6 ? std::stoll(argv[5]) : 128;
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + count;
   open_runtime(argv[1]);
   Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "example");
   const Ort::ConstEpDevice device = register_tenon(env, argv[2]);
-  Ort::Session session = open_session(env, device, folder);
-  TokenLoop loop(env, session, device, folder, std::min(wanted, folder.context_length));
-  generate(loop, folder, prompt, count);
+  Ort::Session session = open_session(env, device, folder, options, ranks);
+  TokenLoop loop(env, session, device, folder, std::min(wanted, folder.context_length), ranks);
+  generate(loop, folder, prompt, count, ranks.rank == 0);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

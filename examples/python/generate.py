@@ -2,12 +2,15 @@
 
 python examples/python/generate.py FOLDER --prompt "The provider"
 python examples/python/generate.py FOLDER --tokens 1,2,3 --count 64
+mpirun -n 2 python examples/python/generate.py FOLDER --tokens 1,2,3 --ranks auto
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+import onnxruntime
 import onnxruntime_ep_tenon as tenon
 from onnxruntime_ep_tenon.genai_folder import GenaiFolder
 from onnxruntime_ep_tenon.generation import Pace, TokenLoop, generate, sampler
@@ -27,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the drawing")
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu, gpu:1")
     parser.add_argument("--copy-cache", action="store_true", help="past and present apart")
+    parser.add_argument("--ranks", default="1", help="auto: as many as the launcher started")
     return parser.parse_args()
 
 
@@ -55,6 +59,21 @@ class Words:
         return added
 
 
+def launched(*names: str) -> int:
+    """A number that the launcher says: torchrun, Open MPI or Slurm."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name)), 0)
+
+
+def open_session(args: argparse.Namespace, model: Path, **options):
+    settings = onnxruntime.SessionOptions()
+    if args.ranks != "1":
+        options["tensor_parallel_size"] = args.ranks
+        here = launched("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "WORLD_SIZE")
+        # Ranks on one host share its cores.
+        settings.intra_op_num_threads = max(1, os.cpu_count() // max(1, here))
+    return tenon.create_session(model, args.device, settings, **options)
+
+
 def main() -> None:
     args = arguments()
     folder = GenaiFolder.load(args.folder)
@@ -64,16 +83,19 @@ def main() -> None:
     on_gpu = args.device != "cpu" and tenon.devices()[0].device.type.name == "GPU"
     # With shared caches shapes and addresses stay from step to step: a GPU replays one graph.
     options = {"enable_cuda_graph": True} if on_gpu and shared else {}
-    session = tenon.create_session(folder.model, args.device, **options)
+    session = open_session(args, folder.model, **options)
     length = args.max_length or min(folder.context_length, len(prompt) + args.count)
     loop = TokenLoop(session, folder, 1, length, shared, fixed_mask=on_gpu)
     pace = Pace()
     choose = sampler(args.temperature, args.top_k, args.seed)
+    # All ranks get the same logits, choose alike, and one of them speaks.
+    rank = launched("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID") if args.ranks != "1" else 0
+    show = print if rank == 0 else lambda *_, **__: None
     if words:
-        print(args.prompt, end="", flush=True)
+        show(args.prompt, end="", flush=True)
     for token in generate(loop, prompt, args.count, choose, pace, folder.end_tokens):
-        print(words(token) if words else f"{token} ", end="", flush=True)
-    print(f"\n{pace}", file=sys.stderr)
+        show(words(token) if words else f"{token} ", end="", flush=True)
+    show(f"\n{pace}", file=sys.stderr)
 
 
 if __name__ == "__main__":

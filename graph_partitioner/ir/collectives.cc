@@ -79,6 +79,7 @@ Collective Collective::from(const Node& node) {
   collective.ranks = node.integer("ranks", 0);
   collective.root = node.integer("root", 0);
   collective.pairs = node.integers("pairs");
+  collective.note = node.text("note", "");
   return collective;
 }
 
@@ -93,6 +94,7 @@ void Collective::write_to(Node& node) const {
   if (!groups.empty()) node.attributes["groups"] = groups;
   if (op == kBroadcast) node.attributes["root"] = root;
   if (op == kPermute) node.attributes["pairs"] = pairs;
+  if (!note.empty()) node.attributes["note"] = note;
 }
 
 Support check(const Collective& collective) {

@@ -44,6 +44,7 @@ struct Collective {
   int64_t ranks = 0;                // of a group; 0: all that there are (AllReduce, Broadcast)
   int64_t root = 0;                 // in the group
   std::vector<int64_t> pairs = {};  // source, target, source, target, … in the group
+  std::string note = {};            // what a rule made of it, for reports; no rank acts on it
 
   static Collective from(const Node& node);
   void write_to(Node& node) const;  // op and attributes; inputs and outputs are the caller's

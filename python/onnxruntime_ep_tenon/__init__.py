@@ -6,6 +6,7 @@ session = tenon.create_session("model.onnx")
 outputs = session.run(None, inputs)
 """
 
+from .kv_heads import local_kv_heads
 from .library import (
     LibraryNotFoundError,
     get_ep_name,
@@ -26,6 +27,7 @@ __all__ = [
     "get_ep_name",
     "get_ep_names",
     "get_library_path",
+    "local_kv_heads",
     "minimum_runtime_version",
     "register",
 ]

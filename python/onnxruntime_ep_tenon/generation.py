@@ -18,6 +18,7 @@ from . import tensors
 from .bindings import bind, bind_addresses
 from .genai_folder import GenaiFolder
 from .inputs import InputError
+from .kv_heads import local_kv_heads
 from .provider_sessions import gpu_of
 
 _ELEMENTS = {
@@ -84,6 +85,7 @@ class TokenLoop:
         self._inputs = {value.name: value for value in session.get_inputs()}
         self._outputs = {value.name: value for value in session.get_outputs()}
         self._check_names()
+        self._heads = local_kv_heads(session)
         self._caches = self._first_caches()
         self._kept: dict[str, object] = {}  # small inputs and logits, which keep their addresses
         by_address = session.get_providers()[0] == "CUDAExecutionProvider"
@@ -162,21 +164,23 @@ class TokenLoop:
                 outputs[name] = (
                     self._caches[past]
                     if self.shares_cache
-                    else self._cache(self._outputs[name], self.length + count)
+                    else self._cache(past, self._outputs[name], self.length + count)
                 )
         return outputs
 
     def _first_caches(self) -> dict:
         length = self.max_length if self.shares_cache else 0
         return {
-            name: self._cache(self._inputs[name], length)
+            name: self._cache(name, self._inputs[name], length)
             for names in self._folder.past
             for name in names
         }
 
-    def _cache(self, value, length: int):
-        _, heads, _, size = value.shape
-        return self._memory.empty([self._batch, heads, length, size], self._element(value))
+    def _cache(self, past: str, value, length: int):
+        """Of one rank of several: with its own heads, where the file lets ranks differ."""
+        _, declared, _, size = value.shape
+        shape = [self._batch, self._heads.get(past, declared), length, size]
+        return self._memory.empty(shape, self._element(value))
 
     def _element(self, value) -> int:
         name = value.type.removeprefix("tensor(").removesuffix(")")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import cuda, kernel_cache
+from .kv_heads import reported_heads
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
 
 _registration = threading.Lock()
@@ -53,6 +54,25 @@ def _kind(device) -> str:
     return device.device.type.name.lower()
 
 
+# Who says which of a machine's processes this one is: torchrun, Open MPI, Slurm.
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _of_local_rank(wanted: str | int, options: dict) -> str | int:
+    """With several ranks and several GPUs each process takes its own."""
+    gpus = sum(_kind(device) == "gpu" for device in devices())
+    alone = str(options.get("tensor_parallel_size", 1)) == "1"
+    rank = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name)), "")
+    if alone or gpus < 2 or wanted not in ("auto", "gpu") or not rank.isdigit():
+        return wanted
+    if int(rank) >= gpus:
+        raise ValueError(
+            f"this is process {rank} of its machine, which has {gpus} GPUs: launch as many "
+            "processes as there are GPUs"
+        )
+    return f"gpu:{rank}"
+
+
 def _choose(wanted: str | int, compile_only: bool = False) -> object:
     offered = devices()
     if not offered:
@@ -91,23 +111,28 @@ def create_session(model, device="auto", session_options=None, **options):
     """
     ort = onnxruntime_module()
     settings = session_options if session_options is not None else ort.SessionOptions()
-    chosen = add_tenon(settings, device, options)
-    loadable = _loadable(model)
+    with reported_heads(options) as (options, own_heads):
+        chosen = add_tenon(settings, device, options)
+        session = _open(ort, _loadable(model), settings)
+        session.tenon_own_heads = own_heads()
+    session.tenon_gpu = _gpu_number(chosen)
+    return session
+
+
+def _open(ort, loadable: str | bytes, settings):
     try:
-        session = ort.InferenceSession(loadable, sess_options=settings, enable_fallback=0)
+        return ort.InferenceSession(loadable, sess_options=settings, enable_fallback=0)
     except Exception as error:
         if "already been registered" in str(error):
             raise ValueError(
                 "these session_options already hold Tenon: make new SessionOptions per session"
             ) from error
         raise
-    session.tenon_gpu = _gpu_number(chosen)
-    return session
 
 
 def add_tenon(settings, device: str | int, options: dict):
     """Adds Tenon with these options to session options; the device that was chosen."""
-    chosen = _choose(device, compile_only="target_arch" in options)
+    chosen = _choose(_of_local_rank(device, options), compile_only="target_arch" in options)
     if _kind(chosen) == "gpu" or "target_arch" in options:
         options = _with_cache(options)
     settings.add_provider_for_devices([chosen], _as_strings(options))

@@ -34,7 +34,7 @@ TEST(MessagesTest, SaysWhatARankIsIn) {
   progress.last_finished = {"barrier", 3, 0, DType::kUndefined, ""};
   EXPECT_EQ(progress.text(), "last finished barrier #3");
   progress.first_unfinished = {"send", 1, 2, DType::kF32, "to 1"};
-  EXPECT_EQ(progress.text(), "is in send #1 of f32[2] (to 1)");
+  EXPECT_EQ(progress.text(), "is in send #1 of f32[2] (to 1), last finished barrier #3");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
+
 StubNccl stub_nccl(int version) {
   const std::vector<std::string> path{TENON_STUB_NCCL};
   const auto opened = device::open_vendor_library(path);

@@ -55,13 +55,15 @@ class Job:
         np.savez(self.feeds, **feeds)
         self.address = f"127.0.0.1:{free_port()}"
 
-    def start(self, name: str, environment: dict | None = None, **options) -> subprocess.Popen:
+    def start(
+        self, name: str, environment: dict | None = None, prefix=(), **options
+    ) -> subprocess.Popen:
         entries = [f"{key}={value}" for key, value in options.items()]
         known = {key: value for key, value in os.environ.items() if key not in KNOWN}
         known["TENON_COLLECTIVE_OPS"] = "1"
         return subprocess.Popen(
-            [sys.executable, HERE / "rank_process.py", self.model, self.feeds, self.out(name),
-             *entries],
+            [*prefix, sys.executable, HERE / "rank_process.py", self.model, self.feeds,
+             self.out(name), *entries],
             stderr=subprocess.PIPE, text=True, env=known | (environment or {}),
         )  # fmt: skip
 
@@ -236,8 +238,8 @@ def test_a_rank_that_stops_ends_the_others_with_the_deadline(tmp_path):
         stopped.communicate()
 
 
-def test_a_gpu_is_refused(tmp_path):
+def test_a_gpu_that_is_not_here_is_refused(tmp_path):
     job = sum_model(tmp_path)
     options = {"tensor_parallel_size": 2, "target_arch": "sm_90a"}
     (said,) = finish([job.start("0", tensor_parallel_rank=0, **options)])
-    assert "CPUs only" in said
+    assert "only compiles it for a GPU that is not here" in said

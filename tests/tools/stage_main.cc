@@ -25,7 +25,7 @@ tenon::ShardFn share_of(std::string_view text) {
   tenon::distributed::ShardingOptions options;
   options.rank = std::stoll(std::string(text.substr(0, slash)));
   options.ranks = std::stoll(std::string(text.substr(slash + 1)));
-  options.least_gathered_bytes = 0;
+  options.least_gathered_bytes = options.least_scattered_bytes = 0;
   return [options](tenon::ir::Graph& graph) {
     fmt::print(stderr, "{}", tenon::distributed::shard(graph, options).text());
   };

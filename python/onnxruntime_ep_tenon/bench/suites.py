@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .attention_suite import run_attention_suite
 from .decoder_suite import run_decoder_suite
+from .gpu_rank_suite import run_gpu_rank_suite
 from .gpu_suite import run_gpu_suite
+from .host_rank_suite import run_host_rank_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
 from .session_suite import run_session_suite
@@ -17,6 +19,14 @@ _SUITES = {
 }
 
 
+# The same name for the host and for a GPU.
+_BY_DEVICE = {
+    "general": (run_host_suite, run_gpu_suite),
+    "ranks": (run_host_rank_suite, run_gpu_rank_suite),
+}
+
+
 def run_suite(args) -> int:
-    general = run_gpu_suite if args.device.startswith("gpu") else run_host_suite
-    return _SUITES.get(args.suite, general)(args)
+    if args.suite in _BY_DEVICE:
+        return _BY_DEVICE[args.suite][args.device.startswith("gpu")](args)
+    return _SUITES[args.suite](args)

@@ -27,9 +27,9 @@ def add_arguments(parser) -> None:
         "--suite",
         nargs="?",
         const="general",
-        choices=("general", "products", "attention", "decoder", "sessions"),
+        choices=("general", "products", "attention", "decoder", "sessions", "ranks"),
         help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "of attentions, whole decoders, or how long sessions take to open",
+        "of attentions, whole decoders, how long sessions take to open, or several ranks",
     )
     parser.add_argument(
         "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"

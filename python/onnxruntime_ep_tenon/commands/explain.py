@@ -13,8 +13,10 @@ from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
 from ..session_facts import cost_model_text, device_text, session_facts
+from ..step_prediction import add_expected_times
 from . import arguments
 from .compile import print_context_model
+from .explain_ranks import explain_ranks
 
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
 
@@ -35,10 +37,27 @@ def add_arguments(parser) -> None:
         help="also list how products were cut for a GPU and what came next in the ranking, "
         "or what runs on the host: instructions, tiles, bytes, operations, expected time",
     )
+    parser.add_argument(
+        "--ranks",
+        type=arguments.count,
+        default=0,
+        metavar="N",
+        help="what each of N ranks would hold and exchange, and how long a step is predicted to "
+        "take; no other process and no GPU is needed",
+    )
+    parser.add_argument(
+        "--context",
+        type=arguments.count,
+        default=4096,
+        metavar="TOKENS",
+        help="with --ranks: tokens in the caches (default: 4096)",
+    )
     arguments.add_json(parser)
 
 
 def run(args) -> int:
+    if args.ranks:
+        return explain_ranks(arguments.model_file(args.model), args)
     if args.svg or args.html or args.json:
         return _explain(arguments.model_file(args.model), args)
     return max([_explain(model, args) for model in arguments.model_files(args.model)])
@@ -185,16 +204,6 @@ def config_tables(report: Report) -> dict[str, list[tuple]]:
         for fusion in report.fusions
         if fusion.get("configs")
     }
-
-
-def add_expected_times(report: Report, bandwidth: float) -> None:
-    """What reading the weights takes at `bandwidth` bytes per second, and the longer of both."""
-    report.data["read_bandwidth_bytes_s"] = bandwidth
-    for fusion in report.fusions:
-        for launch in fusion.get("launches", []):
-            for work in launch["work"]:
-                work["read_us"] = launch.get("weight_bytes", 0) / bandwidth * 1e6
-                work["expected_us"] = max(work["read_us"], work["compute_us"])
 
 
 def launch_rows(report: Report) -> list[tuple]:

@@ -119,7 +119,7 @@ TEST(StoreMessage, TakesNoUnknownKindAndNothingTooLong) {
   std::string bytes = encode({});
   bytes[0] = 0;
   EXPECT_THROW(decode(bytes), UserError);
-  bytes[0] = 7;
+  bytes[0] = static_cast<char>(StoreMessage::Kind::kAsk) + 1;
   EXPECT_THROW(decode(bytes), UserError);
   StoreMessage message;
   message.key = std::string(kLongestKey + 1, 'k');

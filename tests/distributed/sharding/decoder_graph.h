@@ -31,6 +31,7 @@ struct DecoderForm {
   bool coded_caches = false;  // i8, a scale for each element of each head
   bool head_mask = false;     // one for each head
   bool has_bytes = true;      // false: weights stand for bytes that nobody reads
+  Dim batch = Dim::symbol("b"), tokens = Dim::symbol("s");
 };
 
 class DecoderGraph {
@@ -68,7 +69,7 @@ class DecoderGraph {
   ir::Graph graph;
   static constexpr DType kType = DType::kF32;
 
-  Shape rows(int64_t width) const { return {Dim::symbol("b"), Dim::symbol("s"), width}; }
+  Shape rows(int64_t width) const { return {form_.batch, form_.tokens, width}; }
 
   ir::ValueId input(const std::string& name, DType dtype, Shape shape) {
     return graph.add_input(value(name, dtype, std::move(shape)));
@@ -170,7 +171,7 @@ class DecoderGraph {
   }
 
   ir::ValueId embed() {
-    const ir::ValueId ids = input("ids", DType::kI64, {Dim::symbol("b"), Dim::symbol("s")});
+    const ir::ValueId ids = input("ids", DType::kI64, {form_.batch, form_.tokens});
     const ir::ValueId table = constant("table", kType, {sizes_.vocabulary, sizes_.hidden});
     return op("Gather", {table, ids}, "embed", rows(sizes_.hidden), {{"axis", int64_t{0}}});
   }
@@ -201,7 +202,7 @@ class DecoderGraph {
   }
 
   ir::ValueId view(ir::ValueId x, const std::string& name, int64_t heads) {
-    return op("Reshape", {x}, name, {Dim::symbol("b"), Dim::symbol("s"), heads, sizes_.head_size});
+    return op("Reshape", {x}, name, {form_.batch, form_.tokens, heads, sizes_.head_size});
   }
 
   // Of the third dim.
@@ -215,7 +216,7 @@ class DecoderGraph {
   }
 
   ir::ValueId attend(const std::vector<ir::ValueId>& heads) {
-    const Dim b = Dim::symbol("b"), s = Dim::symbol("s"), p = Dim::symbol("p");
+    const Dim b = form_.batch, s = form_.tokens, p = Dim::symbol("p");
     const int64_t d = sizes_.head_size;
     const Dim cached = form_.symbolic_heads ? Dim::symbol("h") : Dim(sizes_.kv_heads);
     ir::Attention attention;

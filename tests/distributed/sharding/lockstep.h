@@ -73,12 +73,27 @@ inline void run_node(RankState& rank, const ir::Node& node) {
   }
 }
 
+// This rank's rows of what was summed.
+inline ReferenceTensor scattered(const ir::Collective& collective, const ReferenceTensor& sum,
+                                 size_t rank) {
+  std::vector<int64_t> parts = collective.parts;
+  if (parts.empty()) parts.assign(collective.ranks, sum.dims[0] / collective.ranks);
+  int64_t first = 0;
+  for (size_t before = 0; before < rank; ++before) first += parts[before];
+  const int64_t row = sum.elements() / sum.dims[0];
+  std::vector<int64_t> dims = sum.dims;
+  dims[0] = parts[rank];
+  ReferenceTensor part = ReferenceTensor::zeros(sum.dtype, dims);
+  for (int64_t i = 0; i < part.elements(); ++i) part.copy_element(i, sum, first * row + i);
+  return part;
+}
+
 inline ReferenceTensor exchanged(const ir::Collective& collective,
                                  const std::vector<ReferenceTensor>& brought) {
   ReferenceTensor result = brought[0];
   for (size_t rank = 1; rank < brought.size(); ++rank) {
     const ReferenceTensor& more = brought[rank];
-    if (collective.op == ir::kAllReduce) {
+    if (collective.op != ir::kAllGather) {
       EXPECT_EQ(more.dims, result.dims);
       for (int64_t i = 0; i < more.elements(); ++i) {
         result.set(i, result.number(i) + more.number(i));
@@ -99,17 +114,23 @@ inline void meet(std::vector<RankState>& ranks, size_t at) {
     const ir::Node& node = ranks[r].graph.node(ranks[r].graph.order()[at]);
     const auto collective = ir::Collective::from(node);
     const auto& x = *ranks[r].values.at(static_cast<size_t>(node.input(0)));
-    ASSERT_TRUE(collective.op == ir::kAllReduce || collective.op == ir::kAllGather);
+    const bool scatters = collective.op == ir::kReduceScatter;
+    ASSERT_TRUE(scatters || collective.op == ir::kAllReduce || collective.op == ir::kAllGather);
     ASSERT_EQ(collective.ranks, std::ssize(ranks));
     if (!collective.parts.empty()) {
       ASSERT_EQ(collective.part, static_cast<int64_t>(r));
-      ASSERT_EQ(collective.parts[r], x.dims[0]);
+      if (!scatters) {
+        ASSERT_EQ(collective.parts[r], x.dims[0]);
+      }
     }
     brought.push_back(x);
   }
   const auto first = ir::Collective::from(ranks[0].graph.node(ranks[0].graph.order()[at]));
-  const ReferenceTensor result = exchanged(first, brought);
-  for (RankState& rank : ranks) {
+  const ReferenceTensor together = exchanged(first, brought);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    RankState& rank = ranks[r];
+    const ReferenceTensor result =
+        first.op == ir::kReduceScatter ? scattered(first, together, r) : together;
     const ir::Node& node = rank.graph.node(rank.graph.order()[at]);
     ASSERT_EQ(result.dims, dims_of(*rank.graph.value(node.output(0)).shape, rank.symbols));
     rank.values[static_cast<size_t>(node.output(0))] = result;

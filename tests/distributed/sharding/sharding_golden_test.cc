@@ -18,7 +18,7 @@ std::string run(const testing::GoldenCase& one) {
   if (const Support valid = ir::verify(graph); !valid) return "bad input: " + valid.reason;
   distributed::ShardingOptions options;
   std::istringstream(one.run) >> options.rank >> options.ranks;
-  options.least_gathered_bytes = 0;
+  options.least_gathered_bytes = options.least_scattered_bytes = 0;
   const std::string report = distributed::shard(graph, options).text();
   if (const Support valid = ir::verify(graph); !valid) return "bad result: " + valid.reason;
   return report + print(graph);

@@ -193,8 +193,10 @@ TENON_VISIBLE int ncclCommInitRankConfig(Communicator** made, int size, Id id, i
 
 TENON_VISIBLE int ncclCommSplit(Communicator* whole, int color, int key, Communicator** made,
                                 void*) {
-  return put("ncclCommSplit",
-             {.kind = Kind::kSplit, .root = color, .key = key, .made = made, .by = whole});
+  const int result =
+      put("ncclCommSplit",
+          {.kind = Kind::kSplit, .root = color, .key = key, .made = made, .by = whole});
+  return result == kInProgress ? kSuccess : result;  // as NCCL 2.32 does
 }
 
 TENON_VISIBLE int ncclCommGetAsyncError(Communicator* communicator, int* error) {
@@ -203,6 +205,10 @@ TENON_VISIBLE int ncclCommGetAsyncError(Communicator* communicator, int* error) 
     return kSystemError;
   } else if (fault != 0) {
     spoil(*communicator, fault);
+  }
+  if (auto& late = communicator->late; late.place != nullptr && --late.questions == 0) {
+    *late.place = late.made;
+    late = {};
   }
   *error = communicator->state();
   return kSuccess;

@@ -51,7 +51,7 @@ void split(const Posts& posts) {
     std::ranges::stable_sort(members, {}, &Post::key);
     const auto world = std::make_shared<World>(static_cast<int>(members.size()));
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      *members[rank].made = make(world, static_cast<int>(rank));
+      members[rank].by->late = {members[rank].made, make(world, static_cast<int>(rank)), 3};
     }
   }
 }
@@ -137,7 +137,10 @@ void post_message(const Post& post) {
 
 }  // namespace
 
-int Communicator::state() const { return error != 0 ? error : pending > 0 ? kInProgress : 0; }
+int Communicator::state() const {
+  if (error != 0) return error;
+  return pending > 0 || late.place != nullptr ? kInProgress : 0;
+}
 
 void post(const Post& post) {
   post.kind == Kind::kSend || post.kind == Kind::kReceive ? post_message(post)
@@ -157,11 +160,15 @@ int live() { return live_count; }
 
 Communicator* make(std::shared_ptr<World> world, int rank) {
   ++live_count;
-  return new Communicator{std::move(world), rank};
+  auto* made = new Communicator;
+  made->world = std::move(world);
+  made->rank = rank;
+  return made;
 }
 
 void release(Communicator* communicator) {
   forget(*communicator);
+  if (communicator->late.made != nullptr) release(communicator->late.made);
   delete communicator;
   --live_count;
 }

@@ -33,6 +33,12 @@ struct Communicator {
   int rank = 0;
   int pending = 0;  // posts that wait for others
   int error = 0;    // ncclResult_t, for good
+  // The handle of a split is written some time after all have called it.
+  struct Late {
+    Communicator** place = nullptr;
+    Communicator* made = nullptr;
+    int questions = 0;  // for errors that are asked until then
+  } late = {};
   int state() const;
 };
 

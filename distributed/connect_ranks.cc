@@ -1,0 +1,102 @@
+#include "distributed/connect_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+
+#include "base/error.h"
+#include "distributed/gloo/address.h"
+#include "distributed/gloo/gloo.h"
+#include "distributed/messages.h"
+#include "distributed/nccl.h"
+#include "distributed/rendezvous/fingerprint.h"
+
+namespace tenon::distributed {
+namespace {
+
+// The same in all containers of a host, and in no other host.
+std::string host_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+// From 2.30 on NCCL lets two ranks share a GPU, where this says so.
+bool may_share_gpu() {
+  const char* value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+NcclId exchange_id(Store& store, const NcclFunctions& functions,
+                   std::chrono::milliseconds deadline) {
+  constexpr std::string_view kKey = "nccl id";
+  NcclId id;
+  if (store.rank() == 0) {
+    id = make_nccl_id(functions);
+    store.set(kKey, {reinterpret_cast<const char*>(&id), sizeof(id)});
+    return id;
+  }
+  const std::string bytes = store.get(0, kKey, deadline);
+  if (bytes.size() != sizeof(id)) {
+    throw CollectiveError(
+        fmt::format("rank 0 sent {} bytes as NCCL's id, not {}", bytes.size(), sizeof(id)));
+  }
+  std::memcpy(&id, bytes.data(), sizeof(id));
+  return id;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
+                                           std::chrono::milliseconds deadline) {
+  const KeyValues values{
+      [&store](const std::string& key, const std::string& value) { store.set(key, value); },
+      [&store](int rank, const std::string& key, std::chrono::milliseconds until) {
+        return store.get(rank, key, until);
+      }};
+  GlooSettings settings;
+  settings.common.deadline = deadline;
+  settings.address = address_towards(towards);
+  return make_gloo(store.rank(), store.size(), values, settings);
+}
+
+std::string shared_gpu(const std::vector<std::string>& places) {
+  for (size_t first = 0; first < places.size(); ++first) {
+    std::vector<int> sharing;
+    for (size_t rank = first; rank < places.size(); ++rank) {
+      if (places[rank] == places[first]) sharing.push_back(static_cast<int>(rank));
+    }
+    if (sharing.size() < 2) continue;
+    return fmt::format(
+        "{} have the same GPU, {}: give each process one of its own (the OrtEpDevice whose "
+        "cuda_device_id is the launcher's local rank, or CUDA_VISIBLE_DEVICES)",
+        ranks_text(sharing), places[first].substr(places[first].rfind(' ') + 1));
+  }
+  return "";
+}
+
+std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
+                                           std::chrono::milliseconds deadline) {
+  const NcclFunctions& functions = nccl().functions;
+  const Fingerprint facts{
+      {{"NCCL", nccl_version_text(functions.version)}, {"architecture of the GPU", gpu->arch()}}};
+  require_equal(store, "GPUs", facts, deadline);
+  const std::vector<std::string> places =
+      store.all_gather("places of GPUs", host_id() + ' ' + gpu->place(), deadline);
+  if (const std::string shared = shared_gpu(places); !shared.empty() && !may_share_gpu()) {
+    throw UserError(shared);
+  }
+  NcclSettings settings;
+  settings.common.deadline = deadline;
+  auto made = make_nccl(functions, exchange_id(store, functions, deadline), store.rank(),
+                        store.size(), std::move(gpu), settings);
+  // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.
+  made->barrier(nullptr);
+  return made;
+}
+
+}  // namespace tenon::distributed

@@ -1,0 +1,28 @@
+// Communicators of ranks that have met in a store. All ranks call the same function.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "distributed/communicator.h"
+#include "distributed/rank_device.h"
+#include "distributed/rendezvous/store.h"
+
+namespace tenon::distributed {
+
+// Host processes; `towards`: the host at which the store is. The store outlives the communicator.
+std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
+                                           std::chrono::milliseconds deadline);
+
+// Processes with a GPU each. Throws UserError where two share one and NCCL was not told to allow
+// that, and where NCCL or the kind of GPU differ between ranks.
+std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
+                                           std::chrono::milliseconds deadline);
+
+// The sentence about ranks that share a GPU; empty: none do. `places`: by rank, equal for the same
+// GPU of the same host.
+std::string shared_gpu(const std::vector<std::string>& places);
+
+}  // namespace tenon::distributed

@@ -1,0 +1,42 @@
+#include "provider/model_digest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/hash.h"
+#include "graph_partitioner/ir/text.h"
+
+namespace tenon::provider {
+namespace {
+
+constexpr size_t kSampled = 4096;  // bytes at either end of a constant
+constexpr size_t kShownDigits = 16;
+
+std::string sample_of(const ir::Tensor& tensor) {
+  const std::span<const std::byte> all(tensor.data, tensor.bytes);
+  if (all.size() <= 2 * kSampled) return hex(sha256(all));
+  return hex(sha256(all.first(kSampled))) + hex(sha256(all.last(kSampled)));
+}
+
+}  // namespace
+
+std::string model_digest(const ir::Graph& graph) {
+  ir::Digests samples;
+  size_t bytes = 0;
+  for (ir::ValueId id = 0; id < static_cast<ir::ValueId>(graph.value_count()); ++id) {
+    const ir::TensorPtr& constant = graph.value(id).constant;
+    if (!constant || !samples.try_emplace(constant).second) continue;
+    samples[constant] = sample_of(*constant);
+    bytes += constant->bytes;
+  }
+  const size_t constants = samples.size();
+  const std::string text = ir::print(graph, {.digests = &samples});
+  // The first line has the graph's name, which the runtime makes up.
+  const std::string digest = hex(sha256(std::string_view(text).substr(text.find('\n'))));
+  return fmt::format("{} nodes, {} constants of {} bytes, sha256 {}", graph.order().size(),
+                     constants, bytes, digest.substr(0, kShownDigits));
+}
+
+}  // namespace tenon::provider

@@ -1,0 +1,42 @@
+"""A decoder's file for several ranks: each binds caches of its own heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import console
+from ..requirements import require
+from . import arguments
+
+SUMMARY = "write a file over the same weights with which a rank binds its own heads of caches"
+
+
+def add_arguments(parser) -> None:
+    arguments.add_model(parser)
+    parser.add_argument(
+        "--out", metavar="FOLDER", required=True, help="a folder that is new or empty"
+    )
+    parser.add_argument(
+        "--copy", action="store_true", help="copy weight files instead of linking them (hard links)"
+    )
+    arguments.add_json(parser)
+
+
+def run(args) -> int:
+    require("onnx", "to write a model")
+    from ..models.rank_files import write_rank_file
+
+    made = write_rank_file(arguments.model_file(args.model), Path(args.out), args.copy)
+    if args.json:
+        console.print_json(made.as_dict())
+        return 0
+    counts = sorted(set(made.caches.values()))
+    heads = ", ".join(map(str, counts))
+    console.say(
+        f"{made.path}: {console.size(made.path.stat().st_size)}, {len(made.caches)} caches of "
+        f"{heads} heads; a rank binds its own."
+    )
+    for how, files in (("linked", made.linked), ("written", made.copied)):
+        for file in files:
+            console.say(f"  {how}: {file} ({console.size(file.stat().st_size)})")
+    return 0

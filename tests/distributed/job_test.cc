@@ -1,0 +1,136 @@
+// Ranks with GPUs from their launch to their collectives: threads, the stub's NCCL, host memory.
+#include "distributed/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "distributed/connect_ranks.h"
+#include "tests/distributed/nccl_ranks.h"
+
+namespace tenon::distributed {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+struct Rank {
+  std::shared_ptr<Job> job;
+  std::string thrown;
+};
+
+class JobTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("TENON_NCCL_LIBRARY", TENON_STUB_NCCL, 1); }
+  void SetUp() override { stub_ = stub_nccl(); }
+
+  // One thread for each; devices by rank.
+  std::vector<Rank> join(const std::vector<std::shared_ptr<RankDevice>>& devices,
+                         std::chrono::milliseconds deadline = 20s) {
+    const uint16_t port = static_cast<uint16_t>(20000 + (::getpid() * 7 + ++jobs_ * 131) % 20000);
+    std::vector<Rank> ranks(devices.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      threads.emplace_back([&, i] {
+        JobOptions options;
+        options.deadline = deadline;
+        options.launch.rank = static_cast<int>(i);
+        options.launch.size = static_cast<int>(devices.size());
+        options.launch.address = fmt::format("127.0.0.1:{}", port);
+        ranks[i].thrown = thrown_by([&] { ranks[i].job = Job::join(options, {}, devices[i]); });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return ranks;
+  }
+
+  static std::vector<std::shared_ptr<RankDevice>> devices(int count) {
+    std::vector<std::shared_ptr<RankDevice>> made;
+    for (int i = 0; i < count; ++i) made.push_back(host_device(9, fmt::format("0000:0{}:00.0", i)));
+    return made;
+  }
+  static std::vector<std::string> words(const std::vector<Rank>& ranks) {
+    std::vector<std::string> thrown;
+    for (const Rank& rank : ranks) thrown.push_back(rank.thrown);
+    return thrown;
+  }
+
+  StubNccl stub_;
+  static inline std::atomic<int> jobs_ = 0;
+};
+
+TEST_F(JobTest, RanksWithGpusSumThroughNccl) {
+  for (const int size : {2, 3}) {
+    const std::vector<Rank> ranks = join(devices(size));
+    ASSERT_THAT(words(ranks), Each(""));
+    const ir::Collective sum{.op = std::string(ir::kAllReduce), .reduction = "sum"};
+    std::vector<float> got(size, 0);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const Job& job = *ranks[rank].job;
+        EXPECT_EQ(job.rank(), rank);
+        EXPECT_EQ(job.size(), size);
+        EXPECT_THAT(job.engine(), HasSubstr("nccl"));
+        float mine = static_cast<float>(rank + 1);
+        void* const buffers[] = {&mine, &got[rank]};
+        const int64_t numbers[] = {1, 1};
+        job.collectives()->make_call(sum, DType::kF32)->enqueue(nullptr, buffers, numbers);
+        job.require_alive();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_THAT(got, Each(static_cast<float>(size * (size + 1) / 2)));
+  }
+}
+
+TEST_F(JobTest, TwoRanksOnOneGpuAreToldWhatToDo) {
+  auto shared = devices(3);
+  shared[2] = host_device(9, "0000:00:00.0");
+  EXPECT_THAT(words(join(shared)),
+              Each(AllOf(HasSubstr("ranks 0 and 2 have the same GPU, 0000:00:00.0"),
+                         HasSubstr("CUDA_VISIBLE_DEVICES"))));
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  EXPECT_THAT(words(join(shared)), Each(""));
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+TEST_F(JobTest, GpusOfDifferentKindsAreRefused) {
+  const auto thrown = words(join({host_device(9, "a"), host_device(10, "b")}));
+  EXPECT_THAT(thrown, Each(AllOf(HasSubstr("architecture of the GPU"), HasSubstr("sm_90"),
+                                 HasSubstr("sm_100"))));
+}
+
+// A Run of rank 0 that does not end fails the job everywhere, and soon.
+TEST_F(JobTest, ARunThatDoesNotEndFailsAllRanks) {
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<Rank> ranks = join(devices(2), 2s);
+    ASSERT_THAT(words(ranks), Each(""));
+    ranks[1].job->watch([] { return true; });
+    ranks[0].job->require_alive();
+    ranks[0].job->watch([] { return false; });
+    for (const Rank& rank : ranks) {
+      std::string thrown;
+      for (int i = 0; i < 1000 && thrown.empty(); ++i) {
+        std::this_thread::sleep_for(10ms);
+        thrown = thrown_by([&] { rank.job->require_alive(); });
+      }
+      EXPECT_THAT(thrown, AllOf(HasSubstr("rank 0"), HasSubstr("not done within 2 s")));
+    }
+  }
+}
+
+TEST(SharedGpu, NamesTheRanksAndThePlace) {
+  EXPECT_EQ(shared_gpu({"a 0000:01:00.0", "b 0000:01:00.0"}), "");
+  EXPECT_THAT(shared_gpu({"a 1", "a 2", "a 2"}), HasSubstr("ranks 1 and 2 have the same GPU, 2"));
+}
+
+}  // namespace
+}  // namespace tenon::distributed
