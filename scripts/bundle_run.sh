@@ -18,7 +18,9 @@
 #   ./run --nccl FOLDER     two ranks on this machine's GPU through the NCCL of FOLDER, as
 #                     scripts/fetch_nccl.sh put it there: with MPS, which it starts and stops, all
 #                     collectives and their times; without it, replays of a graph and lost ranks
-#   ./run --nvshmem FOLDER  the same with NVSHMEM, under MPS alone
+#   ./run --nccl FOLDER --bench  sessions of two ranks under MPS, into results/nccl/sessions; takes
+#                     the options of `tenon bench` for decoders
+#   ./run --nvshmem FOLDER  the same as --nccl with NVSHMEM, under MPS alone
 #   ./run --sanitize  a few kernels of each kind under compute-sanitizer
 #
 # PYTHON names another interpreter.
@@ -204,30 +206,46 @@ two_ranks() {
   grep -hE "FAILED|Failure|Skipped" -A 3 "$results/$how.log" | head -n 40
 }
 
-# run_engine <engine> <file> <folder>
+# under_mps <command...>: with an MPS of its own, half of the GPU for each process.
+under_mps() {
+  start_mps || return
+  "$@" "${mps_where[@]}" CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50
+  local status=$?
+  stop_mps
+  return $status
+}
+
+# bench_ranks [VARIABLE=value...]: sessions of two ranks, with the options in bench_options.
+bench_ranks() {
+  timeout 570 env "$@" "$python" -m onnxruntime_ep_tenon bench --suite ranks --device gpu \
+    --out "$results/sessions" "${bench_options[@]}"
+}
+
+# run_engine <engine> <file> <folder> [--bench <options>...]
 run_engine() {
   local engine=$1 library
   results=$results/$engine
-  rm -rf "$results"
-  mkdir -p "$results"
   [ -n "$3" ] || { echo "run: --$engine needs the folder of $2" >&2; return 2; }
   library=$(join_library "$1" "$2" "$(cd "$called_from" && realpath "$3")") || return
   # What lies on one machine needs none of NVSHMEM's network plugins, which are not in FOLDER.
-  local here=("TENON_${engine^^}_LIBRARY=$library" NCCL_MULTI_RANK_GPU_ENABLE=1
-    NVSHMEM_REMOTE_TRANSPORT=none)
-  local all="*/TwoRanksGpuTest.*/$engine"
-  if start_mps; then
-    two_ranks mps "$engine" "$all" "${here[@]}" "${mps_where[@]}" \
-      CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50
-    stop_mps
-  else
-    expected+=(mps)
+  export "TENON_${engine^^}_LIBRARY=$library" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+    NVSHMEM_REMOTE_TRANSPORT=none
+  if [ "${4:-}" = --bench ]; then
+    bench_options=("${@:5}")
+    mkdir -p "$results"
+    under_mps bench_ranks
+    return
   fi
+  rm -rf "$results"
+  mkdir -p "$results"
+  local all="*/TwoRanksGpuTest.*/$engine"
+  under_mps two_ranks mps "$engine" "$all"
+  [ -e "$results/mps.log" ] || expected+=(mps)
   # NVSHMEM reduces on a shared GPU under MPS only.
   if [ "$engine" = nccl ]; then
-    two_ranks alone "$engine" "$all:-*TimeOf*" "${here[@]}"
-    two_ranks lost "$engine" "*/TwoRanksFaultGpuTest.*/$engine" "${here[@]}"
-    start one_rank env "${here[@]}" bin/nccl_gpu_test
+    two_ranks alone "$engine" "$all:-*TimeOf*"
+    two_ranks lost "$engine" "*/TwoRanksFaultGpuTest.*/$engine"
+    start one_rank bin/nccl_gpu_test
     wait
   fi
   "$python" scripts/print_figures.py "$results"/{mps,alone,lost}.figures --out "$results/$engine.json"
@@ -257,7 +275,7 @@ case ${1:-} in
     cd tests || exit
     exec "$python" races.py --out "$results/races.json" "${@:2}"
     ;;
-  --nccl) run_engine nccl libnccl.so.2 "${2:-}" ;;
+  --nccl) run_engine nccl libnccl.so.2 "${2:-}" "${@:3}" ;;
   --nvshmem) run_engine nvshmem libnvshmem_host.so.3 "${2:-}" ;;
   --sanitize) sanitize ;;
   "")

@@ -2,11 +2,11 @@
 
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
+
 StubNccl stub_nccl(int version) {
   const std::vector<std::string> path{TENON_STUB_NCCL};
   const auto opened = device::open_vendor_library(path);

@@ -68,10 +68,12 @@ def write_parts(folder: Path, engine: str, library: str) -> None:
         (folder / name).write_bytes(part)
 
 
-def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
+def run(
+    bundle: Path, *arguments: str, python: Path | str = sys.executable
+) -> subprocess.CompletedProcess:
     environment = {
         **os.environ,
-        "PYTHON": sys.executable,
+        "PYTHON": str(python),
         "PATH": f"{bundle.parent / 'path'}:{os.environ['PATH']}",
     }
     return subprocess.run(
@@ -114,6 +116,31 @@ def test_nvshmem_runs_under_mps_only(bundle: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     calls = (bundle / "calls").read_text().splitlines()
     assert [call.split(" ")[0] for call in calls] == ["mps", "two_ranks_gpu_test", "mps"]
+
+
+def test_sessions_are_measured_under_mps(bundle: Path):
+    write_parts(bundle.parent / "parts", "nccl", "libnccl.so.2")
+    # Instead of Python, which asks for a GPU.
+    stand_in = bundle.parent / "path/python"
+    write_program(
+        stand_in,
+        f"""#!/bin/bash
+case "$*" in
+  *bench*)
+    echo "$* mps=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE library=$TENON_NCCL_LIBRARY" >>calls
+    exit 5
+    ;;
+  *) exec {sys.executable} "$@" ;;
+esac
+""",
+    )
+    done = run(bundle, "--nccl", "parts", "--bench", "--preset", "llama-8b", python=stand_in)
+    assert done.returncode == 5, done.stdout + done.stderr
+    calls = (bundle / "calls").read_text().splitlines()
+    assert [calls[0], calls[2]] == ["mps start", "mps quit"]
+    assert calls[1].startswith("-m onnxruntime_ep_tenon bench --suite ranks --device gpu --out ")
+    library = bundle.parent / "parts/libnccl.so.2"
+    assert calls[1].endswith(f"/nccl/sessions --preset llama-8b mps=50 library={library}")
 
 
 def test_what_is_missing_or_broken_is_said(bundle: Path):
