@@ -140,22 +140,12 @@ Support check_parts(const Spec& spec, int64_t shards, int64_t ranks) {
 Support check(const Spec& spec, int64_t ranks, CutDims& cut) {
   int64_t parts = 1;
   for (const auto& [axis, shards] : spec.dims) {
-    int64_t of_dim = 1;
-    for (const int64_t count : shards) {
-      if (count < 1 || count > ranks) {
-        return Support::no(
-            fmt::format("'{}' is cut in {} for {} ranks: each has a part of its "
-                        "own, or all of it",
-                        spec.tensor, count, ranks));
-      }
-      of_dim *= count > 1 ? count : 1;
-    }
-    if (of_dim == 1) continue;
+    if (std::ranges::all_of(shards, [](int64_t count) { return count == 1; })) continue;
     if (shards.size() > 1) {
       return Support::no(fmt::format("dim {} of '{}' is cut within itself", axis, spec.tensor));
     }
     cut.push_back(axis);
-    parts = of_dim;
+    parts = shards[0];
   }
   if (cut.size() > 1) {
     return Support::no(fmt::format("'{}' is cut along {} dims", spec.tensor, cut.size()));

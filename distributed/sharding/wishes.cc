@@ -20,8 +20,8 @@ using ir::ScaledDot;
 
 // A dim that may count from the back.
 bool is_dim(int64_t axis, size_t wanted, size_t dims) {
-  return axis == static_cast<int64_t>(wanted) ||
-         axis + static_cast<int64_t>(dims) == static_cast<int64_t>(wanted);
+  const int64_t from_front = axis < 0 ? axis + static_cast<int64_t>(dims) : axis;
+  return from_front == static_cast<int64_t>(wanted);
 }
 
 struct Answer {

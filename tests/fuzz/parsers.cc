@@ -16,6 +16,7 @@
 #include "codegen/tile/verify.h"
 #include "distributed/rendezvous/fingerprint.h"
 #include "distributed/rendezvous/store_message.h"
+#include "distributed/sharding/annotations.h"
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/check_program.h"
@@ -26,6 +27,7 @@
 #include "provider/compatibility.h"
 #include "provider/options.h"
 #include "provider/saved_partition.h"
+#include "tests/distributed/sharding/annotated_model.h"
 
 namespace tenon::fuzz {
 namespace {
@@ -70,6 +72,13 @@ void take_fingerprint(std::string_view bytes) {
                (void)distributed::difference({fingerprint, distributed::Fingerprint{}});
                return distributed::encode(fingerprint);
              });
+}
+
+// A whole model file.
+void take_annotations(std::string_view bytes) {
+  for (const int64_t ranks : {2, 4}) {
+    (void)distributed::read_annotations(std::as_bytes(std::span(bytes)), ranks);
+  }
 }
 
 void take_shape(std::string_view text) {
@@ -209,6 +218,16 @@ std::vector<std::string> fingerprint_seeds(const std::string&) {
                                                         .build = "b1",
                                                         .ranks = 4,
                                                         .engine = "loopback"}))};
+}
+
+std::vector<std::string> annotation_seeds(const std::string&) {
+  using testing::node, testing::spec, testing::with;
+  testing::Message shared = spec("w", 0, 0, {-1});
+  shared.message(3, testing::group(-1, {0, 1}));
+  return {testing::model({node("dq", "DequantizeLinear", {"codes", "scales"}, "w"),
+                          with(node("p", "MatMul", {"x", "w"}, "y"),
+                               {spec("w", 1, 2, {0, 1}), spec("y", -1, 2), shared})},
+                         {{"all", 2}, {"more", 4}})};
 }
 
 std::vector<std::string> shape_seeds(const std::string&) {
@@ -369,6 +388,7 @@ constexpr Parser kParsers[] = {
     {"graph_with_constants", take_graph_with_constants, constant_seeds},
     {"store_message", take_store_message, store_message_seeds},
     {"fingerprint", take_fingerprint, fingerprint_seeds},
+    {"annotations", take_annotations, annotation_seeds},
 };
 
 }  // namespace
