@@ -73,16 +73,11 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
   }
   Json launches = Json::array();
   for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
-  return {{"name", fusion.name},
-          {"kind", fusion.kind},
-          {"nodes", nodes},
-          {"problem", fusion.problem},
-          {"chosen", fusion.chosen},
-          {"candidates", candidates},
-          {"configs", configs},
-          {"launches", launches},
-          {"note", fusion.note},
-          {"microseconds", fusion.microseconds}};
+  return {{"name", fusion.name},     {"kind", fusion.kind},
+          {"nodes", nodes},          {"problem", fusion.problem},
+          {"chosen", fusion.chosen}, {"candidates", candidates},
+          {"configs", configs},      {"launches", launches},
+          {"note", fusion.note},     {"microseconds", fusion.microseconds}};
 }
 
 Json to_json(const std::optional<OpenedContext>& context) {
