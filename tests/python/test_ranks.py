@@ -243,3 +243,18 @@ def test_a_gpu_that_is_not_here_is_refused(tmp_path):
     options = {"tensor_parallel_size": 2, "target_arch": "sm_90a"}
     (said,) = finish([job.start("0", tensor_parallel_rank=0, **options)])
     assert "only compiles it for a GPU that is not here" in said
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"collective_backend": "nccl"}, "exchanges memory of GPUs, and this session is on a CPU"),
+        ({"collective_backend": "mpi"}, "it takes: auto | gloo | nccl"),
+        ({"collective_deadline_ms": 0}, "must be positive"),
+    ],
+)
+def test_bad_options_have_a_reason(tmp_path, options, words):
+    job = sum_model(tmp_path)
+    given = {"tensor_parallel_rank": 0, "collective_address": job.address} | options
+    (said,) = finish([job.start("0", tensor_parallel_size=2, **given)])
+    assert words in said
