@@ -91,7 +91,7 @@ TEST(Collectives, KeepTheirOrder) {
     %a: f32[n,4] = com.microsoft::AllReduce(%z)
     %b: f32[n,4] = com.microsoft::AllToAll(%x) {group_size=2}
     %c: f32[n,4] = com.microsoft::AllReduce(%b)
-    %y: f32[n,4] = Add(%c, %a)
+    %y: f32[n,4] = Mul(%c, %a)
     output %y
   })"));
   std::vector<std::string> collectives;
