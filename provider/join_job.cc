@@ -43,6 +43,9 @@ std::shared_ptr<distributed::Job> join_job(const Options& options, const Target&
         "tensor_parallel_size: ranks run the model, and this session only compiles it for a GPU "
         "that is not here; leave the option out");
   }
+  if (options.collective_deadline_ms == 0) {
+    throw UserError("collective_deadline_ms=0: a wait for other ranks must be positive");
+  }
   if (options.enable_cuda_graph && options.cuda_graph_scope == "session") {
     throw UserError(
         "tensor_parallel_size: nobody watches over ranks in a Run that the runtime replays; take "
