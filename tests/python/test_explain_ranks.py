@@ -6,13 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_models import linear, saved
+from conftest import runtime_at_least
 from onnxruntime_ep_tenon import create_session
 from onnxruntime_ep_tenon.models import decoder
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.decoder_weights import DrawnWeights
 from onnxruntime_ep_tenon.models.rank_files import write_rank_file
 
-pytestmark = pytest.mark.plugin
+pytestmark = [
+    pytest.mark.plugin,
+    pytest.mark.skipif(
+        not runtime_at_least("1.30"),
+        reason="MatMulBlockQuantizedFp4Weight came with onnxruntime 1.30",
+    ),
+]
 
 SPELLING = Spelling("genai", "nvfp4", "f16")
 # Weights that a rank holds, as a part of all: embedding, last product and norms included.
