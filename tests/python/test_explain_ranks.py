@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.plugin,
     pytest.mark.skipif(
         not runtime_at_least("1.30"),
-        reason="MatMulBlockQuantizedFp4Weight came with onnxruntime 1.30",
+        reason="MatMulBlockQuantizedFp4Weight came with 1.30",
     ),
 ]
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime_ep_tenon as tenon
 import pytest
-from conftest import runtime_at_least
+from conftest import runtime_knows
 from onnxruntime_ep_tenon.models import decoder, validate
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.rank_files import write_rank_file
@@ -61,8 +61,8 @@ def steps(counts=STEPS) -> str:
 )
 def test_ranks_bind_their_own_heads(tmp_path, case, size):
     architecture, spelling, sizes = CASES[case]
-    if spelling.cache != "" and not runtime_at_least("1.31"):
-        pytest.skip("this runtime has no caches of codes")
+    if spelling.cache and not runtime_knows("GroupQueryAttention", "kv_cache_bit_width"):
+        pytest.skip("this runtime knows no caches of codes")
     config, model, for_ranks = decoder_files(tmp_path, architecture, spelling, **sizes)
     alone, job = jobs(tmp_path, model, for_ranks)
     assert finish([alone.start("alone", steps=steps())]) == [""]
