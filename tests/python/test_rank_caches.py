@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime_ep_tenon as tenon
 import pytest
-from conftest import runtime_knows
+from attention_inputs import runtime_knows
 from onnxruntime_ep_tenon.models import decoder, validate
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.rank_files import write_rank_file
