@@ -91,7 +91,7 @@ TEST_F(JobTest, RanksWithGpusSumThroughNccl) {
   }
 }
 
-TEST_F(JobTest, TwoRanksOnOneGpuAreToldWhatToDo) {
+TEST_F(JobTest, TwoRanksOnOneGpuAreRefused) {
   auto shared = devices(3);
   shared[2] = host_device(9, "0000:00:00.0");
   EXPECT_THAT(words(join(shared)),
