@@ -50,6 +50,12 @@ class CollectiveCallOf : public kernels::LibraryCall {
   bool is_collective() const override { return true; }
   std::span<const int64_t> groups() const override { return collective_.groups; }
 
+  bool may_launch_dependents() const override { return launches_dependents({{0}}); }
+  bool launches_dependents(std::span<const int64_t> numbers) const override {
+    return collective_.op == ir::kAllReduce &&
+           ranks_->launches_dependents(numbers[0], dtype_, reduction_);
+  }
+
   void enqueue(void* stream, std::span<void* const> buffers,
                std::span<const int64_t> numbers) const override {
     const void* in = buffers[0];

@@ -65,6 +65,10 @@ class Communicator {
     return Support::yes();
   }
 
+  // Whether the launch behind an all-reduce may begin before that has ended (PDL), and the
+  // all-reduce waits itself for all before it. Of 0 elements: whether that is so of any.
+  virtual bool launches_dependents(int64_t /*count*/, DType, Reduction) const { return false; }
+
   // `stream`: device::StreamHandle, on which the work is put; null on the host, where it is done
   // when the call returns. `in` and `out` may be the same memory in all_reduce and broadcast, in
   // the others where in is the rank's own part of out (all_gather) or out that of in

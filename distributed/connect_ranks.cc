@@ -49,6 +49,13 @@ NcclId exchange_id(Store& store, const NcclFunctions& functions,
   return id;
 }
 
+// All ranks come to the same answer.
+bool are_on_one_host(const std::vector<std::string>& places) {
+  const auto host = [](const std::string& place) { return place.substr(0, place.find(' ')); };
+  return std::ranges::all_of(
+      places, [&](const std::string& place) { return host(place) == host(places[0]); });
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
@@ -80,18 +87,21 @@ std::string shared_gpu(const std::vector<std::string>& places) {
 }
 
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline) {
+                                           std::chrono::milliseconds deadline, bool peer_memory) {
   const NcclFunctions& functions = nccl().functions;
   const Fingerprint facts{
       {{"NCCL", nccl_version_text(functions.version)}, {"architecture of the GPU", gpu->arch()}}};
   require_equal(store, "GPUs", facts, deadline);
   const std::vector<std::string> places =
       store.all_gather("places of GPUs", host_id() + ' ' + gpu->place(), deadline);
-  if (const std::string shared = shared_gpu(places); !shared.empty() && !may_share_gpu()) {
-    throw UserError(shared);
-  }
+  const std::string shared = shared_gpu(places);
+  if (!shared.empty() && !may_share_gpu()) throw UserError(shared);
   NcclSettings settings;
   settings.common.deadline = deadline;
+  if (peer_memory && gpu->gpu() != nullptr && are_on_one_host(places)) {
+    settings.peer_sum =
+        PeerSum::connect(store, gpu->gpu(), /*shares_gpu=*/!shared.empty(), deadline).sum;
+  }
   auto made = make_nccl(functions, exchange_id(store, functions, deadline), store.rank(),
                         store.size(), std::move(gpu), settings);
   // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.

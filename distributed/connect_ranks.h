@@ -16,10 +16,11 @@ namespace tenon::distributed {
 std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
                                            std::chrono::milliseconds deadline);
 
-// Processes with a GPU each. Throws UserError where two share one and NCCL was not told to allow
+// Processes with a GPU each; `peer_memory`: small sums go through memory that ranks of one host
+// share, where they can. Throws UserError where two share one and NCCL was not told to allow
 // that, and where NCCL or the kind of GPU differ between ranks.
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline);
+                                           std::chrono::milliseconds deadline, bool peer_memory);
 
 // The sentence about ranks that share a GPU; empty: none do. `places`: by rank, equal for the same
 // GPU of the same host.

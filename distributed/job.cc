@@ -33,7 +33,7 @@ class MetJob : public Job {
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
-    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_)
+    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_, options.peer_memory)
                            : connect_gloo(*store_, place.host, deadline_));
     if (gpu != nullptr) watch_.emplace(deadline_, [this] { be_late(); });
   }

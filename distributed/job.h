@@ -17,6 +17,7 @@ namespace tenon::distributed {
 struct JobOptions {
   LaunchOptions launch;
   std::chrono::milliseconds deadline{60'000};  // of every wait
+  bool peer_memory = true;                     // GPUs of one host sum what is small by themselves
   Fingerprint facts;                           // that must be the same on all ranks
 };
 

@@ -146,20 +146,28 @@ void Handle::close() noexcept {
 
 class Nccl final : public Communicator {
  public:
-  Nccl(std::unique_ptr<Handle> handle, int rank, int size, Settings settings)
-      : Communicator(rank, size, settings), handle_(std::move(handle)) {}
+  Nccl(std::unique_ptr<Handle> handle, int rank, int size, Settings settings,
+       std::shared_ptr<PeerSum> peer_sum = nullptr)
+      : Communicator(rank, size, settings),
+        handle_(std::move(handle)),
+        peer_sum_(std::move(peer_sum)) {}
   // What failed has no good end to wait for.
-  ~Nccl() override { failure().empty() ? handle_->close() : handle_->abort(); }
+  ~Nccl() override { failure().empty() ? handle_->close() : end_all(); }
 
   std::string engine() const override {
-    return "nccl " + nccl_version_text(handle_->functions().version);
+    return fmt::format("nccl {}{}", nccl_version_text(handle_->functions().version),
+                       peer_sum_ ? ", small sums in peer memory" : "");
+  }
+  bool launches_dependents(int64_t count, DType dtype, Reduction reduction) const override {
+    return peer_sum_ && peer_sum_->launches_dependents() &&
+           peer_sum_->takes(count, dtype, reduction);
   }
   Support supports(DType dtype, Reduction reduction) const override {
     return type_of(dtype, reduction).answer;
   }
   void abort(const std::string& reason) override {
     fail(fmt::format("rank {} was aborted, it {}: {}", rank(), progress().text(), reason));
-    handle_->abort();
+    end_all();
   }
 
  protected:
@@ -191,11 +199,17 @@ class Nccl final : public Communicator {
   void put_together(const GroupedCalls& calls);
   [[noreturn]] void give_up(const std::string& why, const HandlePlace& also_in_use = nullptr);
 
+  void end_all(const HandlePlace& also_in_use = nullptr) noexcept {
+    if (peer_sum_) peer_sum_->abort();
+    handle_->abort(also_in_use);
+  }
+
   const std::unique_ptr<Handle> handle_;
+  const std::shared_ptr<PeerSum> peer_sum_;  // null: NCCL sums everything
 };
 
 void Nccl::give_up(const std::string& why, const HandlePlace& also_in_use) {
-  handle_->abort(also_in_use);
+  end_all(also_in_use);
   const std::string aborted = failure();
   throw CollectiveError(aborted.empty() ? fmt::format("{} on rank {} of {}: {}", current().text(),
                                                       rank(), size(), why)
@@ -224,6 +238,9 @@ void Nccl::put_together(const GroupedCalls& calls) {
 
 void Nccl::do_all_reduce(const void* in, void* out, int64_t count, DType dtype, Reduction reduction,
                          void* stream) {
+  if (peer_sum_ && peer_sum_->takes(count, dtype, reduction)) {
+    return peer_sum_->put(in, out, count, dtype, static_cast<device::StreamHandle>(stream));
+  }
   put([&](NcclHandle handle) {
     return functions().all_reduce(in, out, static_cast<size_t>(count),
                                   type_of(dtype, reduction).code, nccl_reduction(reduction), handle,
@@ -396,7 +413,8 @@ std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const Nc
   auto handle = std::make_unique<Handle>(functions, std::move(device), settings.common.deadline);
   Handle& nccl = *handle;
   // Checks rank, size and deadline before NCCL hears of them.
-  auto made = std::make_unique<Nccl>(std::move(handle), rank, size, settings.common);
+  auto made =
+      std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, settings.peer_sum);
   const std::string wrong =
       nccl.call([&](NcclHandle) { return functions.init(nccl.place(), size, id, rank, &config); },
                 [] { return "aborted"; });

@@ -8,13 +8,15 @@
 
 #include "distributed/communicator.h"
 #include "distributed/nccl_library.h"
+#include "distributed/peer_sum.h"
 #include "distributed/rank_device.h"
 
 namespace tenon::distributed {
 
 struct NcclSettings {
   Communicator::Settings common;
-  int max_ctas = 0;  // 0: see nccl_max_ctas
+  int max_ctas = 0;                             // 0: see nccl_max_ctas
+  std::shared_ptr<PeerSum> peer_sum = nullptr;  // of the same ranks: takes what is small
 };
 
 // By one rank, for all of them. Throws CollectiveError.

@@ -15,6 +15,7 @@ class Gpu final : public RankDevice {
   ~Gpu() override { device_->release(scratch_); }
 
   void make_current() override { device_->make_current(); }
+  std::shared_ptr<device::Device> gpu() override { return device_; }
   int compute_major() const override { return device_->description().compute_major; }
   std::string place() const override { return device_->description().pci_bus_id; }
   std::string arch() const override { return device_->description().arch; }

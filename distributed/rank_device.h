@@ -15,6 +15,8 @@ class RankDevice {
  public:
   virtual ~RankDevice() = default;
   virtual void make_current() = 0;
+  // The GPU itself; null where there is none.
+  virtual std::shared_ptr<device::Device> gpu() { return nullptr; }
   virtual int compute_major() const = 0;
   // Which GPU of its host it is, and of which kind: "0000:1b:00.0", "sm_90a".
   virtual std::string place() const = 0;

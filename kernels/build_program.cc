@@ -443,8 +443,11 @@ class ProgramBuilder {
       return dependencies.add(launch.kernel, compiled.node, compiled.slots, *settings_.gpu);
     }
     std::string called = launch.call ? launch.call->name() : std::string(name(compiled.kind));
+    const bool launches_dependents = launch.call != nullptr &&
+                                     launch.call->may_launch_dependents() &&
+                                     codegen::has_pdl(*settings_.gpu);
     dependencies.add_call(std::move(called), compiled.node, compiled.slots, launch.writes,
-                          launch.reads_written);
+                          launch.reads_written, launches_dependents);
     if (compiled.kind == LaunchKind::kCollective) {
       dependencies.mark_collective(launch.call->groups());
     }

@@ -48,6 +48,11 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
 
+// CUipcMemHandle: names memory of a GPU in other processes.
+struct IpcHandle {
+  char bytes[64] = {};
+};
+
 // CUtensorMap: how TMA reads a matrix. Only the driver knows what the words mean.
 struct alignas(64) TensorMap {
   uint64_t words[16] = {};
@@ -116,12 +121,15 @@ struct Driver {
   F(graph_exec_destroy, "cuGraphExecDestroy", (GraphExecHandle exec))
 
 // Null where the driver is too old for them: who needs one asks.
-#define TENON_OPTIONAL_DRIVER_FUNCTIONS(F)                                                  \
-  F(launch_with, "cuLaunchKernelEx",                                                        \
-    (const LaunchConfig* config, FunctionHandle function, void** arguments, void** extra))  \
-  F(encode_tensor_map, "cuTensorMapEncodeTiled",                                            \
-    (TensorMap * descriptor, int type, uint32_t rank, void* base, const uint64_t* sizes,    \
-     const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleaving, \
+#define TENON_OPTIONAL_DRIVER_FUNCTIONS(F)                                                    \
+  F(launch_with, "cuLaunchKernelEx",                                                          \
+    (const LaunchConfig* config, FunctionHandle function, void** arguments, void** extra))    \
+  F(ipc_export, "cuIpcGetMemHandle", (IpcHandle * handle, Address address))                   \
+  F(ipc_open, "cuIpcOpenMemHandle_v2", (Address * address, IpcHandle handle, unsigned flags)) \
+  F(ipc_close, "cuIpcCloseMemHandle", (Address address))                                      \
+  F(encode_tensor_map, "cuTensorMapEncodeTiled",                                              \
+    (TensorMap * descriptor, int type, uint32_t rank, void* base, const uint64_t* sizes,      \
+     const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleaving,   \
      int swizzle, int promotion, int fill))
 
 #define TENON_DECLARE(member, symbol, parameters) Result(*member) parameters = nullptr;

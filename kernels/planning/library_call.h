@@ -21,6 +21,13 @@ class LibraryCall {
   // Whether a CUDA graph may hold it. A program with one that may not runs without graphs.
   virtual bool can_be_captured() const { return true; }
 
+  // On a GPU: whether the launch behind it may begin before it has ended (PDL); it then waits
+  // itself for all before it. Perhaps, when a program is made, and in a Run with these numbers.
+  virtual bool may_launch_dependents() const { return false; }
+  virtual bool launches_dependents(std::span<const int64_t> /*numbers*/) const {
+    return may_launch_dependents();
+  }
+
   // `buffers` and `numbers`: what Launch::buffers and Launch::indices are in this Run. `stream`:
   // device::StreamHandle, null on the host. Called by several threads at once, on buffers and
   // streams of their own.

@@ -494,12 +494,25 @@ class DeviceExecutable final : public Executable {
         } else {
           enqueue_other(stream, launch, size, of_launch);
         }
-        after_all = !program_.dependencies.launches_dependents(i);
+        after_all = !launches_dependents(i, of_launch);
       }
       arguments += of_launch.size();
       if (launched) launched();
     }
     state.collectives->join(stream, program_.launches.size());
+  }
+
+  // A library may do so with some sizes only.
+  bool launches_dependents(size_t number, std::span<const uint64_t> arguments) const {
+    if (!program_.dependencies.launches_dependents(number)) return false;
+    const CompiledLaunch& launch = program_.launches[number];
+    return launch.call == nullptr ||
+           launch.call->launches_dependents(numbers_of(launch, arguments));
+  }
+
+  static std::vector<int64_t> numbers_of(const CompiledLaunch& launch,
+                                         std::span<const uint64_t> arguments) {
+    return {arguments.begin() + static_cast<std::ptrdiff_t>(launch.slots.size()), arguments.end()};
   }
 
   // To outputs that are sizes; true where there are some.
@@ -528,9 +541,7 @@ class DeviceExecutable final : public Executable {
     for (const uint64_t address : arguments.first(launch.slots.size())) {
       buffers.push_back(reinterpret_cast<void*>(address));
     }
-    const std::vector<int64_t> numbers(
-        arguments.begin() + static_cast<std::ptrdiff_t>(launch.slots.size()), arguments.end());
-    launch.call->enqueue(stream.handle(), buffers, numbers);
+    launch.call->enqueue(stream.handle(), buffers, numbers_of(launch, arguments));
   }
 
   Program program_;

@@ -72,12 +72,15 @@ void LaunchDependencies::add(const codegen::Kernel& kernel, std::string node,
 }
 
 void LaunchDependencies::add_call(std::string name, std::string node, std::span<const size_t> slots,
-                                  const std::vector<bool>& writes, bool reads_written) {
-  Launch launch{std::move(name), std::move(node), Wait::kNone, true, {}};
+                                  const std::vector<bool>& writes, bool reads_written,
+                                  bool launches_dependents) {
+  Launch launch{
+      std::move(name), std::move(node), launches_dependents ? Wait::kFirst : Wait::kNone, true, {}};
   for (size_t i = 0; i < slots.size(); ++i) {
     if (writes[i]) writers_[slots[i]].insert(nodes_launch_dependents_.size() - 1);
     launch.uses.push_back({slots[i], !writes[i] || reads_written, writes[i], false, false});
   }
+  if (launches_dependents) nodes_launch_dependents_.back() = true;
   launches_.push_back(std::move(launch));
 }
 
@@ -118,6 +121,7 @@ void LaunchDependencies::put_collectives_aside(std::span<Slot> slots,
     const size_t joined = first_to_wait(i);
     if (joined == i + 1 || !is_gain(i, joined)) continue;
     launch.joined = joined;
+    launch.wait = Wait::kNone;  // what is behind it on the Run's stream does not follow it there
     for (const Use& use : launch.uses) {
       Slot& slot = slots[use.slot];
       slot.last = std::max(slot.last, static_cast<int>(joined) - 1);

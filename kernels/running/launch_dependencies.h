@@ -72,9 +72,11 @@ class LaunchDependencies {
   // with PDL.
   void add(const codegen::Kernel& kernel, std::string node, std::span<const size_t> slots,
            const codegen::GpuTarget& target);
-  // A launch of another kind: launched after everything before it, and launches no dependents.
+  // A launch of another kind: touches nothing before all before it has ended. With dependents it
+  // waits for that itself, else it is launched then.
   void add_call(std::string name, std::string node, std::span<const size_t> slots,
-                const std::vector<bool>& writes, bool reads_written);
+                const std::vector<bool>& writes, bool reads_written,
+                bool launches_dependents = false);
   // The launch that was added last is one, of these groups.
   void mark_collective(std::span<const int64_t> groups);
   // Lets collectives run beside launches behind them that touch other memory, where

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "distributed/connect_ranks.h"
 #include "distributed/nccl.h"
 #include "distributed/nvshmem.h"
 #include "tests/distributed/staged_ranks.h"
@@ -81,14 +82,26 @@ GpuRank::GpuRank(const std::string& engine, const LaunchPlace& place, Millisecon
       Store::join(place, {.deadline = deadline,
                           .silence = silence,
                           .on_lost = [this](int, const std::string& reason) { lose(reason); }});
-  if (place.rank == 0) store_->set("id", make_id(engine));
-  auto made = make_ranks(engine, store_->get(0, "id"), place.rank, place.size, device_, deadline);
+  auto made = connect();
   const std::lock_guard lock(mutex_);
   communicator_ = std::move(made);
   if (!lost_.empty()) communicator_->abort(lost_);
 }
 
 GpuRank::~GpuRank() = default;
+
+std::unique_ptr<Communicator> GpuRank::connect() {
+  if (engine_ == "nccl_peers") {
+    auto made = connect_nccl(*store_, make_rank_device(device_), deadline_, /*peer_memory=*/true);
+    if (made->engine().find("peer memory") == std::string::npos) {
+      throw std::runtime_error("no peer memory: " + made->engine());
+    }
+    return made;
+  }
+  if (store_->rank() == 0) store_->set("id", make_id(engine_));
+  return make_ranks(engine_, store_->get(0, "id"), store_->rank(), store_->size(), device_,
+                    deadline_);
+}
 
 void GpuRank::lose(const std::string& reason) {
   const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 
 namespace tenon::distributed {
 
+// Engines: "nccl", "nccl_peers" (small sums in peer memory), "nvshmem".
 // Why `size` ranks of this engine cannot run here; empty: they can. Uses the GPU, which a process
 // that forks later must not have done.
 std::string why_no_ranks(const std::string& engine, int size);
@@ -39,6 +40,7 @@ class GpuRank {
 
  private:
   void lose(const std::string& reason);
+  std::unique_ptr<Communicator> connect();
 
   const std::string engine_;
   const Milliseconds deadline_;

@@ -78,7 +78,8 @@ class TwoRanksGpuTest : public ::testing::TestWithParam<const char*> {
         {}, kProgramLimit);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, TwoRanksGpuTest, ::testing::Values("nccl", "nvshmem"),
+INSTANTIATE_TEST_SUITE_P(Engines, TwoRanksGpuTest,
+                         ::testing::Values("nccl", "nccl_peers", "nvshmem"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Memory of one rank and a call on it.
@@ -115,7 +116,12 @@ TEST_P(TwoRanksGpuTest, EveryCollectiveOnEveryType) {
   const auto ended = run([](GpuRank& gpu) {
     const auto ranks = gpu.take_staged();
     for (const DType dtype : kMovedTypes) check_collectives(*ranks, dtype, 1031, 1);
-    for (const int64_t count : {1, 70'001}) check_collectives(*ranks, DType::kF16, count, 2);
+    for (const int64_t count : {1, 4096, 70'001}) check_collectives(*ranks, DType::kF16, count, 2);
+    for (const int64_t count : {8, 2056, 60'000}) {
+      for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+        check_collectives(*ranks, dtype, count, 4);
+      }
+    }
     for (const auto& groups :
          {std::vector<std::vector<int>>{{0}, {1}}, {{1, 0}}, {{0, 1}}, {{1}}}) {
       if (!ranks->supports_groups(groups)) continue;
@@ -179,7 +185,8 @@ double time_of(GpuRank& gpu, const std::function<void()>& launch) {
 TEST_P(TwoRanksGpuTest, TimeOfAllReduces) {
   constexpr int kInGraph = 10;
   const auto ended = run([](GpuRank& gpu) {
-    for (const int64_t bytes : {int64_t{8} << 10, int64_t{128} << 10, int64_t{2} << 20}) {
+    for (const int64_t bytes : {int64_t{8} << 10, int64_t{64} << 10, int64_t{128} << 10,
+                                int64_t{256} << 10, int64_t{2} << 20}) {
       AllReduce sum(gpu, DType::kF16, bytes / 2);
       const auto graph = sum.capture(kInGraph);
       const double captured = time_of(gpu, [&] { gpu.stream().launch(*graph); }) / kInGraph;
@@ -241,7 +248,7 @@ class TwoRanksFaultGpuTest : public TwoRanksGpuTest {
   }
 };
 // NVSHMEM has no end for a collective that waits for a lost rank.
-INSTANTIATE_TEST_SUITE_P(Engines, TwoRanksFaultGpuTest, ::testing::Values("nccl"),
+INSTANTIATE_TEST_SUITE_P(Engines, TwoRanksFaultGpuTest, ::testing::Values("nccl", "nccl_peers"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(TwoRanksFaultGpuTest, ARankThatIsKilledEndsTheOthersWait) { check(SIGKILL, 10); }

@@ -28,6 +28,13 @@ from .measure import timed
 HIDDEN, LINKS = 4096, 16  # an all-reduce of one token's row is 8 KiB of float16
 PAST, ROOM, BATCH = 512, 64, 1
 LINK_MODELS = ("products", "all_reduces", "both")
+_LINK_RUNS = {  # the chains of all-reduces first: ranks are in step then
+    "all_reduces": ("all_reduces", "1"),
+    "all_reduces_nccl": ("all_reduces", "0"),
+    "both": ("both", "1"),
+    "both_nccl": ("both", "0"),
+    "products": ("products", None),
+}
 _SAMPLES, _RUNS, _RUNS_TO_CAPTURE = 9, 40, 4
 
 
@@ -55,16 +62,19 @@ def _median(bound: Callable[[int], Callable[[], None]]) -> float:
 
 
 def measure_links(folder: Path, place: Place) -> dict:
-    """A chain of products, one of all-reduces, and one of both in turns: seconds of a Run."""
+    """A chain of products, one of all-reduces, and one of both in turns: seconds of a Run.
+
+    All-reduces by what a session takes, and all by NCCL.
+    """
     import onnxruntime
 
     row = np.random.default_rng(place.rank).standard_normal((1, HIDDEN)).astype(np.float16)
     bound, kept = {}, []
-    for name in LINK_MODELS:
+    for name, (model, peer_memory) in _LINK_RUNS.items():
         # The products alone know nothing of ranks, which would cut them.
-        options = {} if name == "products" else place.options
+        options = place.options | {"collective_peer_memory": peer_memory} if peer_memory else {}
         session = create_session(
-            folder / f"{name}.onnx", "gpu", session_options(0), enable_cuda_graph=True, **options
+            folder / f"{model}.onnx", "gpu", session_options(0), enable_cuda_graph=True, **options
         )
         gpu = gpu_of(session)
         values = [tensors.gpu_value(row.shape, 10, gpu) for _ in range(2)]
@@ -74,8 +84,7 @@ def measure_links(folder: Path, place: Place) -> dict:
             session.run_with_iobinding(binding, run_options())
         kept.append((session, values))
         bound[name] = lambda runs, s=session, b=binding: back_to_back(s, b, runs)
-    # The chain of all-reduces first: ranks are in step then.
-    return {name: _median(bound[name]) for name in ("all_reduces", "both", "products")}
+    return {name: _median(bound[name]) for name in _LINK_RUNS}
 
 
 def measure_decoder(folder: Path, place: Place) -> dict:

@@ -128,6 +128,31 @@ TEST_F(LaunchDependenciesTest, OnlyCopiesReadCachesThatAreWrittenInPlace) {
                                    "writes y"));
 }
 
+// A sum over ranks that waits itself: what is behind it fetches weights meanwhile, and its result
+// after the wait.
+TEST_F(LaunchDependenciesTest, ACallMayLaunchDependents) {
+  for (const bool launches : {false, true}) {
+    for (const std::string constant : {"", "constant"}) {
+      dependencies_ = {};
+      add(add_one_kernel(true), {kX, kA});
+      dependencies_.begin_node();
+      dependencies_.add_call("AllReduce", "sum", std::vector<size_t>{kA, kB}, {false, true}, false,
+                             launches);
+      EXPECT_EQ(dependencies_.first_beside(1), launches ? 0u : 1u);
+      dependencies_.begin_node();
+      EXPECT_EQ(dependencies_.is_readable_before_wait(kB), !launches);
+      add(fetching_kernel(constant), {kB, kW, kY});
+      EXPECT_EQ(dependencies_.first_beside(2), launches ? 0u : 2u);
+      if (launches && constant == "constant") {
+        EXPECT_THAT(refusal(),
+                    HasSubstr("reads b before it waits, and before launch 1 (AllReduce)"));
+      } else {
+        EXPECT_EQ(refusal(), "");
+      }
+    }
+  }
+}
+
 TEST_F(LaunchDependenciesTest, OtherGpusRunLaunchesOneByOne) {
   target_.arch = "sm_80";
   add(add_one_kernel(true), {kX, kA});

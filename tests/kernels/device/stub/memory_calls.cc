@@ -8,6 +8,7 @@
 #include "tests/kernels/device/stub/world.h"
 
 using namespace tenon::stub;
+using tenon::device::IpcHandle;
 using tenon::device::StreamHandle;
 
 namespace {
@@ -106,6 +107,39 @@ TENON_STUB_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
 TENON_STUB_EXPORT Result cuMemFreeHost(void* memory) {
   return call(__func__, kContext | kNoCapture, [&](World& world) {
     return release(world, "cuMemFreeHost", reinterpret_cast<Address>(memory), true);
+  });
+}
+
+// Processes that share memory are threads of this one: a handle is the address.
+TENON_STUB_EXPORT Result cuIpcGetMemHandle(IpcHandle* handle, Address address) {
+  return call(__func__, kContext, [&](World& world) -> Result {
+    const Allocation* found = world.memory.find(address);
+    if (found == nullptr || found->base != address || found->pinned) return kInvalidValue;
+    std::memcpy(handle->bytes, &address, sizeof(address));
+    return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
+  return call(__func__, kContext | kNoCapture, [&](World& world) -> Result {
+    Address named = 0;
+    std::memcpy(&named, handle.bytes, sizeof(named));
+    if (world.memory.find(named) == nullptr) return kInvalidValue;
+    world.mapped.insert(named);
+    *address = named;
+    return kSuccess;
+  });
+}
+
+TENON_STUB_EXPORT Result cuIpcCloseMemHandle(Address address) {
+  return call(__func__, kContext | kNoCapture, [&](World& world) -> Result {
+    const auto found = world.mapped.find(address);
+    if (found == world.mapped.end()) {
+      world.report("cuIpcCloseMemHandle: nobody mapped it");
+      return kInvalidValue;
+    }
+    world.mapped.erase(found);
+    return kSuccess;
   });
 }
 

@@ -133,6 +133,7 @@ std::string World::alive(int device) const {
         [](auto* handle) { return static_cast<const Graph*>(handle)->device; });
   count("modules", modules,
         [](auto* handle) { return static_cast<const Module*>(handle)->device; });
+  if (device < 0 && !mapped.empty()) text += fmt::format("{} mapped memories\n", mapped.size());
   for (const auto& state : devices) {
     if (device < 0 && state->retained > 0) {
       text += fmt::format("the context of device {}\n", state->number);

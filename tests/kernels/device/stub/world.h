@@ -131,6 +131,7 @@ struct World {
 
   std::vector<std::unique_ptr<DeviceState>> devices;
   AddressSpace memory;
+  std::multiset<Address> mapped;  // memory of other processes, which are threads of this one
   AccessHistory history;
   Clock host;
   std::map<int, std::deque<Pending>> pending;  // by the number of the stream
