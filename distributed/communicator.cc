@@ -110,6 +110,32 @@ void Communicator::call(CollectiveCall call, int64_t& counter, bool empty,
   }
 }
 
+void Communicator::refuse() const {
+  throw InternalError(fmt::format("the engine {} has no {}", engine(), current().op));
+}
+
+void Communicator::do_all_reduce(const void*, void*, int64_t, DType, Reduction, void*) { refuse(); }
+void Communicator::do_all_gather(const void*, void*, std::span<const int64_t>, DType, void*) {
+  refuse();
+}
+void Communicator::do_reduce_scatter(const void*, void*, std::span<const int64_t>, DType, Reduction,
+                                     void*) {
+  refuse();
+}
+void Communicator::do_broadcast(const void*, void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_all_to_all(const void*, void*, int64_t, DType, void*) { refuse(); }
+void Communicator::do_permute(const void*, void*, int64_t, DType,
+                              std::span<const std::pair<int, int>>, void*) {
+  refuse();
+}
+void Communicator::do_send(const void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_receive(void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_barrier(void*) { refuse(); }
+std::unique_ptr<Communicator> Communicator::do_split(std::span<const std::vector<int>>,
+                                                     const std::vector<int>*) {
+  refuse();
+}
+
 void Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype,
                               Reduction reduction, void* stream) {
   const CallChecks checks("all_reduce", rank_, size_);

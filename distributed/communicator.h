@@ -114,30 +114,31 @@ class Communicator {
   // From now on every call throws a CollectiveError with this text; the first one stays.
   void fail(const std::string& why);
 
-  // As above, with arguments that have been checked and are not empty.
+  // As above, with arguments that have been checked and are not empty. An engine overrides those
+  // that supports_call says yes to: the others throw an InternalError.
   virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,
-                             Reduction reduction, void* stream) = 0;
+                             Reduction reduction, void* stream);
   virtual void do_all_gather(const void* in, void* out, std::span<const int64_t> counts,
-                             DType dtype, void* stream) = 0;
+                             DType dtype, void* stream);
   virtual void do_reduce_scatter(const void* in, void* out, std::span<const int64_t> counts,
-                                 DType dtype, Reduction reduction, void* stream) = 0;
+                                 DType dtype, Reduction reduction, void* stream);
   virtual void do_broadcast(const void* in, void* out, int64_t count, DType dtype, int root,
-                            void* stream) = 0;
-  virtual void do_all_to_all(const void* in, void* out, int64_t count, DType dtype,
-                             void* stream) = 0;
+                            void* stream);
+  virtual void do_all_to_all(const void* in, void* out, int64_t count, DType dtype, void* stream);
   virtual void do_permute(const void* in, void* out, int64_t count, DType dtype,
-                          std::span<const std::pair<int, int>> pairs, void* stream) = 0;
-  virtual void do_send(const void* in, int64_t count, DType dtype, int to, void* stream) = 0;
-  virtual void do_receive(void* out, int64_t count, DType dtype, int from, void* stream) = 0;
-  virtual void do_barrier(void* stream) = 0;
+                          std::span<const std::pair<int, int>> pairs, void* stream);
+  virtual void do_send(const void* in, int64_t count, DType dtype, int to, void* stream);
+  virtual void do_receive(void* out, int64_t count, DType dtype, int from, void* stream);
+  virtual void do_barrier(void* stream);
   // `group`: the one that this rank is in, by its number; null: in none.
   virtual std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
-                                                 const std::vector<int>* group) = 0;
+                                                 const std::vector<int>* group);
 
  private:
   struct Record;
   // Numbers the call by `counter`, keeps what it came to, and does the work unless there is none.
   void call(CollectiveCall call, int64_t& counter, bool empty, const std::function<void()>& work);
+  [[noreturn]] void refuse() const;
 
   const int rank_, size_;
   const Settings settings_;

@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
-#include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
 namespace {
+
+constexpr LibraryNames kNames{"NCCL", "nvidia-nccl-cu13", "TENON_NCCL_LIBRARY", "libnccl.so.2"};
 
 // Empty: it will do.
 std::string fill(const device::VendorLibrary& library, NcclFunctions& functions) {
@@ -122,24 +121,11 @@ std::string NcclFunctions::words(NcclResult result, NcclHandle handle) const {
 }
 
 NcclAnswer load_nccl(std::span<const std::string> paths) {
-  NcclAnswer answer;
-  const device::VendorAnswer opened = device::open_vendor_library(
-      paths, [&](const device::VendorLibrary& library) { return fill(library, answer.functions); });
-  if (!opened.library) {
-    answer.support = Support::no(
-        fmt::format("NCCL cannot be used ({}). pip install nvidia-nccl-cu13, or name a library in "
-                    "TENON_NCCL_LIBRARY",
-                    opened.why));
-  }
-  return answer;
+  return load_library(kNames, paths, fill);
 }
 
 const NcclAnswer& nccl() {
-  static const NcclAnswer& answer = *new NcclAnswer([] {
-    const char* named = std::getenv("TENON_NCCL_LIBRARY");
-    if (named != nullptr && named[0] != '\0') return load_nccl(std::vector<std::string>{named});
-    return load_nccl(device::vendor_library_paths(std::vector<std::string>{"libnccl.so.2"}));
-  }());
+  static const NcclAnswer& answer = *new NcclAnswer(load_nccl(library_paths(kNames)));
   return answer;
 }
 

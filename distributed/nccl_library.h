@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/support.h"
+#include "distributed/loaded_library.h"
 #include "distributed/reduction.h"
 
 namespace tenon::distributed {
@@ -114,10 +115,7 @@ struct NcclFunctions {
   std::string words(NcclResult result, NcclHandle handle) const;
 };
 
-struct NcclAnswer {
-  Support support;
-  NcclFunctions functions;  // where it is supported
-};
+using NcclAnswer = LoadedLibrary<NcclFunctions>;
 
 // The first of these that is an NCCL of 2.27 or newer.
 NcclAnswer load_nccl(std::span<const std::string> paths);

@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "distributed/connect_ranks.h"
+#include "distributed/planned_job.h"
 #include "tests/distributed/nccl_ranks.h"
 
 namespace tenon::distributed {
@@ -125,6 +127,19 @@ TEST_F(JobTest, ARunThatDoesNotEndFailsAllRanks) {
       EXPECT_THAT(thrown, AllOf(HasSubstr("rank 0"), HasSubstr("not done within 2 s")));
     }
   }
+}
+
+// A plan has the calls of a job, and none of them runs.
+TEST(PlannedJob, RefusesEveryCall) {
+  float value = 1, out[2] = {};
+  void* const buffers[] = {&value, out};
+  const int64_t numbers[] = {1, 1};
+  for (const std::string_view op : {ir::kAllReduce, ir::kAllGather, ir::kBroadcast}) {
+    const ir::Collective collective{.op = std::string(op), .ranks = 2};
+    const auto call = planned_job(1, 2)->collectives()->make_call(collective, DType::kF32);
+    EXPECT_THROW(call->enqueue(nullptr, buffers, numbers), InternalError) << op;
+  }
+  EXPECT_THROW(planned_job(2, 2), UserError);
 }
 
 TEST(SharedGpu, NamesTheRanksAndThePlace) {
