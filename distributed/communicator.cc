@@ -135,6 +135,7 @@ std::unique_ptr<Communicator> Communicator::do_split(std::span<const std::vector
                                                      const std::vector<int>*) {
   refuse();
 }
+Support Communicator::do_register_memory(EngineMemory&) { refuse(); }
 
 void Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype,
                               Reduction reduction, void* stream) {
@@ -254,6 +255,13 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const std::vector<in
   call({"split", 0, 0, DType::kUndefined, groups_text(groups)}, record_->collectives, false,
        [&] { made = do_split(groups, mine == groups.end() ? nullptr : &*mine); });
   return made;
+}
+
+Support Communicator::register_memory(EngineMemory& memory) {
+  Support taken;
+  call({"register_memory", 0, 0, DType::kUndefined, ""}, record_->collectives, false,
+       [&] { taken = do_register_memory(memory); });
+  return taken;
 }
 
 }  // namespace tenon::distributed

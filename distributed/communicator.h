@@ -43,6 +43,13 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
+// Memory of its rank's GPU that an engine gave. It may outlive the communicator.
+class EngineMemory {
+ public:
+  virtual ~EngineMemory() = default;
+  virtual void* data() const = 0;
+};
+
 class Communicator {
  public:
   struct Settings {
@@ -93,6 +100,14 @@ class Communicator {
   // ranks call it with the same groups, which do not overlap; null for who is in none.
   std::unique_ptr<Communicator> split(std::span<const std::vector<int>> groups);
 
+  // Memory that the engine can register. Null: it has none of its own, and any memory will do.
+  // Waits for nobody; throws CollectiveError where there is not enough.
+  virtual std::unique_ptr<EngineMemory> allocate(size_t /*bytes*/) { return nullptr; }
+  // From now on, until the memory goes, collectives on it may be faster. All ranks call it with
+  // what allocate() gave for the same size, and place what they exchange at the same distance from
+  // its begin: else results are wrong. Says whether it was taken, on all ranks alike.
+  Support register_memory(EngineMemory& memory);
+
   // Ends what waits inside of this rank's calls, from another thread: they throw a CollectiveError
   // with this reason, and so does every later call.
   virtual void abort(const std::string& reason) = 0;
@@ -133,6 +148,7 @@ class Communicator {
   // `group`: the one that this rank is in, by its number; null: in none.
   virtual std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
                                                  const std::vector<int>* group);
+  virtual Support do_register_memory(EngineMemory& memory);
 
  private:
   struct Record;

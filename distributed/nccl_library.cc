@@ -70,7 +70,6 @@ std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-bool has_symmetric_windows(int version) { return version >= 22700; }
 bool has_all_to_all(int version) { return version >= 22800; }
 
 std::optional<int> nccl_max_ctas(int version, int compute_major, int asked) {

@@ -21,6 +21,9 @@ using NcclResult = int;  // ncclResult_t
 inline constexpr NcclResult kNcclSuccess = 0, kNcclInProgress = 7;
 
 using NcclHandle = struct OpaqueNcclCommunicator*;
+using NcclWindow = struct OpaqueNcclWindow*;  // ncclWindow_t: registered memory
+// NCCL_WIN_COLL_SYMMETRIC: ranks pass what lies at the same distance from its begin.
+inline constexpr int kNcclSymmetric = 1;
 
 // ncclUniqueId: where the ranks of one communicator find each other.
 struct NcclId {
@@ -51,7 +54,6 @@ static_assert(sizeof(NcclConfig) == 72 && sizeof(NcclId) == 128);
 // Versions as ncclGetVersion codes them: 22809 is 2.28.9.
 inline constexpr int kOldestNccl = 22700;
 std::string nccl_version_text(int version);  // "2.28.9"
-bool has_symmetric_windows(int version);     // ncclCommWindowRegister
 bool has_all_to_all(int version);            // ncclAlltoAll; else sends and receives in a group
 // CTAs of a communicator at most: what was asked for, else 32 on GPUs of compute capability 10,
 // where NCCL's own default became 16 with 2.28; nothing: NCCL's default.
@@ -97,7 +99,12 @@ struct NcclFunctions {
   F(send, "ncclSend",                                                                     \
     (const void* in, size_t count, int type, int peer, NcclHandle handle, void* stream))  \
   F(receive, "ncclRecv",                                                                  \
-    (void* out, size_t count, int type, int peer, NcclHandle handle, void* stream))
+    (void* out, size_t count, int type, int peer, NcclHandle handle, void* stream))       \
+  F(allocate, "ncclMemAlloc", (void** memory, size_t bytes))                              \
+  F(free, "ncclMemFree", (void* memory))                                                  \
+  F(register_window, "ncclCommWindowRegister",                                            \
+    (NcclHandle handle, void* memory, size_t bytes, NcclWindow* made, int flags))         \
+  F(deregister_window, "ncclCommWindowDeregister", (NcclHandle handle, NcclWindow window))
 
 #define TENON_DECLARE(member, symbol, parameters) NcclResult(*member) parameters = nullptr;
   TENON_NCCL_FUNCTIONS(TENON_DECLARE)

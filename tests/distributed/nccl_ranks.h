@@ -19,6 +19,9 @@ struct StubNccl {
   StubLive live = nullptr;
   StubPending pending = nullptr;
   StubMaxCtas max_ctas = nullptr;
+  StubSetWindows set_windows = nullptr;
+  StubWindows windows = nullptr;
+  StubMemory memory = nullptr;
 };
 
 // As if it were this version.

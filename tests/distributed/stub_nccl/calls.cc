@@ -1,9 +1,11 @@
 // NCCL's functions on host memory, with faults on demand. Everything happens under one lock.
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,8 @@ struct State {
   std::map<int, std::shared_ptr<World>> worlds;  // by id
   int ids = 0;
   int max_ctas = 0;
+  bool has_windows = true;
+  std::set<void*> memory;  // that was not freed
 };
 
 State& state() {
@@ -149,6 +153,19 @@ TENON_VISIBLE int stubNcclMaxCtas() {
   return state().max_ctas;
 }
 
+TENON_VISIBLE void stubNcclSetWindows(int has_windows) {
+  const std::lock_guard lock(state().mutex);
+  state().has_windows = has_windows != 0;
+}
+TENON_VISIBLE int stubNcclWindows() {
+  const std::lock_guard lock(state().mutex);
+  return window_count();
+}
+TENON_VISIBLE int stubNcclMemory() {
+  const std::lock_guard lock(state().mutex);
+  return static_cast<int>(state().memory.size());
+}
+
 TENON_VISIBLE int ncclGetVersion(int* version) {
   const std::lock_guard lock(state().mutex);
   *version = state().version;
@@ -193,9 +210,11 @@ TENON_VISIBLE int ncclCommInitRankConfig(Communicator** made, int size, Id id, i
 
 TENON_VISIBLE int ncclCommSplit(Communicator* whole, int color, int key, Communicator** made,
                                 void*) {
-  const int result =
-      put("ncclCommSplit",
-          {.kind = Kind::kSplit, .root = color, .key = key, .made = made, .by = whole});
+  const int result = put("ncclCommSplit", {.kind = Kind::kSplit,
+                                           .root = color,
+                                           .key = key,
+                                           .made = reinterpret_cast<void**>(made),
+                                           .by = whole});
   return result == kInProgress ? kSuccess : result;  // as NCCL 2.32 does
 }
 
@@ -225,6 +244,42 @@ TENON_VISIBLE int ncclCommDestroy(Communicator* communicator) {
 }
 TENON_VISIBLE int ncclCommAbort(Communicator* communicator) {
   return end("ncclCommAbort", communicator);
+}
+
+TENON_VISIBLE int ncclMemAlloc(void** memory, size_t bytes) {
+  if (const int refused = refuse_or_block("ncclMemAlloc"); refused != 0) return refused;
+  const std::lock_guard lock(state().mutex);
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  state().memory.insert(*memory);
+  return kSuccess;
+}
+TENON_VISIBLE int ncclMemFree(void* memory) {
+  const std::lock_guard lock(state().mutex);
+  // Kept where NCCL still uses it: a test sees that it was not freed.
+  if (is_registered(memory) || state().memory.erase(memory) == 0) return kInvalidArgument;
+  std::free(memory);
+  return kSuccess;
+}
+TENON_VISIBLE int ncclCommWindowRegister(Communicator* by, void* memory, size_t bytes,
+                                         Window** made, int flags) {
+  if (flags != 1 || reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return kInvalidArgument;
+  *made = nullptr;
+  {
+    const std::lock_guard lock(state().mutex);
+    by->world->has_windows = state().has_windows;
+  }
+  const int result = put("ncclCommWindowRegister", {.kind = Kind::kWindow,
+                                                    .in = memory,
+                                                    .count = bytes,
+                                                    .made = reinterpret_cast<void**>(made),
+                                                    .by = by});
+  return result == kInProgress ? kSuccess : result;
+}
+TENON_VISIBLE int ncclCommWindowDeregister(Communicator* by, Window* window) {
+  if (const int refused = refuse_or_block("ncclCommWindowDeregister"); refused != 0) return refused;
+  const std::lock_guard lock(state().mutex);
+  drop_window(*by, window);
+  return kSuccess;
 }
 
 TENON_VISIBLE int ncclGroupStart() {
