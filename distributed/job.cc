@@ -13,6 +13,7 @@
 #include "distributed/gloo/gloo.h"
 #include "distributed/messages.h"
 #include "distributed/nccl_library.h"
+#include "distributed/registered_memory.h"
 #include "distributed/rendezvous/store.h"
 #include "distributed/run_watch.h"
 
@@ -55,6 +56,15 @@ class MetJob : public Job {
     if (reason.find(told) != std::string::npos) return reason;
     return fmt::format("{}; {}", reason, told);
   }
+  std::shared_ptr<void> make_memory(const std::string& occasion, size_t bytes,
+                                    const std::string& layout) override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->make(occasion, bytes, layout);
+  }
+  std::string why_no_memory() const override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->why_none();
+  }
   void require_alive() const override {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) throw CollectiveError(lost_);
@@ -73,6 +83,12 @@ class MetJob : public Job {
   }
   void connect(std::shared_ptr<Communicator> made) {
     collectives_ = make_collectives(made);
+    memory_.emplace(
+        made,
+        [this](const std::string& occasion, const Fingerprint& mine) {
+          require_equal(occasion, mine);
+        },
+        deadline_ / 4);
     const std::lock_guard lock(mutex_);
     communicator_ = std::move(made);
     if (!lost_.empty()) communicator_->abort(lost_);
@@ -99,6 +115,8 @@ class MetJob : public Job {
   std::string lost_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<const kernels::Collectives> collectives_;
+  mutable std::mutex memory_mutex_;
+  std::optional<RegisteredMemory> memory_;
   // Both go first: their threads call lose().
   std::unique_ptr<Store> store_;
   std::optional<RunWatch> watch_;

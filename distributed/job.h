@@ -44,6 +44,17 @@ class Job {
   // how far each rank came.
   virtual std::string give_up(const std::string& reason) const { return reason; }
 
+  // Memory for what collectives exchange, registered by all ranks or by none; null: plain memory
+  // will do. All ranks call it with the same occasion and number of bytes, outside of captures.
+  // `layout` tells where they place what they exchange: where it differs, nothing is registered.
+  // Throws CollectiveError.
+  virtual std::shared_ptr<void> make_memory(const std::string& /*occasion*/, size_t /*bytes*/,
+                                            const std::string& /*layout*/) {
+    return nullptr;
+  }
+  // Why make_memory() last gave none; empty: it did, or was not called.
+  virtual std::string why_no_memory() const { return ""; }
+
   // Throws CollectiveError where the job has failed: what a GPU computed since is not to be used,
   // and what was captured there must not run again.
   virtual void require_alive() const {}

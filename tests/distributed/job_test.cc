@@ -129,6 +129,108 @@ TEST_F(JobTest, ARunThatDoesNotEndFailsAllRanks) {
   }
 }
 
+// What each rank got, and why not.
+struct Memory {
+  std::vector<std::shared_ptr<void>> got;
+  std::vector<std::string> why;
+  explicit Memory(size_t ranks) : got(ranks), why(ranks) {}
+};
+Memory make_memory(const std::vector<Rank>& ranks, const std::vector<std::string>& layouts) {
+  Memory memory(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Job& job = *ranks[i].job;
+      EXPECT_EQ(thrown_by([&] { memory.got[i] = job.make_memory("tenon_0", 8192, layouts[i]); }),
+                "");
+      memory.why[i] = job.why_no_memory();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return memory;
+}
+
+void sum_on(const std::vector<Rank>& ranks) {
+  const ir::Collective sum{.op = std::string(ir::kAllReduce), .reduction = "sum"};
+  std::vector<std::thread> threads;
+  for (const Rank& rank : ranks) {
+    threads.emplace_back([&] {
+      float value = 1, out = 0;
+      void* const buffers[] = {&value, &out};
+      const int64_t numbers[] = {1, 1};
+      rank.job->collectives()->make_call(sum, DType::kF32)->enqueue(nullptr, buffers, numbers);
+      EXPECT_EQ(out, ranks.size());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(JobTest, MemoryIsRegisteredByAllRanksAndGoesBeforeTheJob) {
+  {
+    const std::vector<Rank> ranks = join(devices(3));
+    ASSERT_THAT(words(ranks), Each(""));
+    Memory first = make_memory(ranks, {"a", "a", "a"});
+    EXPECT_THAT(first.why, Each(""));
+    EXPECT_THAT(first.got, Each(testing::NotNull()));
+    EXPECT_EQ(stub_.windows(), 3);  // none of the trial
+    first.got.clear();
+    EXPECT_EQ(stub_.windows(), 0);
+    const Memory second = make_memory(ranks, {"b", "b", "b"});
+    EXPECT_EQ(stub_.windows(), 3);
+    EXPECT_EQ(stub_.memory(), 3);
+    sum_on(ranks);
+  }
+  EXPECT_EQ(stub_.memory(), 0);
+  EXPECT_EQ(stub_.live(), 0);
+}
+
+TEST_F(JobTest, LayoutsThatDifferKeepAllRanksFromRegisteredMemory) {
+  const std::vector<Rank> ranks = join(devices(2));
+  const Memory memory = make_memory(ranks, {"a", "b"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why,
+              Each(AllOf(HasSubstr("at memory of tenon_0, the ranks differ in the registered"),
+                         HasSubstr("8192 bytes, a on rank 0, 8192 bytes, b on rank 1"))));
+  EXPECT_EQ(stub_.windows() + stub_.memory(), 0);
+  sum_on(ranks);
+  // Another program may still have it.
+  EXPECT_THAT(make_memory(ranks, {"c", "c"}).got, Each(testing::NotNull()));
+}
+
+// One call of one rank goes wrong: all do without, with a reason, and the job goes on.
+TEST_F(JobTest, WhatNcclRefusesKeepsAllRanksFromRegisteredMemory) {
+  for (const auto& [function, fault] :
+       {std::pair("ncclMemAlloc", kStubRefuses), std::pair("ncclCommWindowRegister", kStubRefuses),
+        std::pair("ncclCommWindowRegister", kStubFailsLater),
+        std::pair("ncclCommWindowRegister", kStubNeverEnds)}) {
+    {
+      const std::vector<Rank> ranks = join(devices(2), 4s);
+      ASSERT_THAT(words(ranks), Each(""));
+      stub_.fail(function, fault);
+      for (int round = 0; round < 2; ++round) {  // tried once
+        const Memory memory = make_memory(ranks, {"a", "a"});
+        EXPECT_THAT(memory.got, Each(testing::IsNull())) << function;
+        EXPECT_THAT(memory.why, Each(HasSubstr(fault == kStubNeverEnds
+                                                   ? "a trial was not done within 1 s"
+                                                   : "registered memory, the ranks differ")))
+            << function;
+      }
+      EXPECT_EQ(stub_.pending(), 0);
+      sum_on(ranks);
+    }
+    EXPECT_EQ(stub_.windows() + stub_.live(), 0) << function;
+  }
+  EXPECT_EQ(stub_.memory(), 0);
+}
+
+TEST_F(JobTest, WithoutWindowsNoRankRegisters) {
+  const std::vector<Rank> ranks = join(devices(2));
+  stub_.set_windows(0);
+  const Memory memory = make_memory(ranks, {"a", "a"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why, Each(HasSubstr("NCCL has no windows here")));
+}
+
 // A plan has the calls of a job, and none of them runs.
 TEST(PlannedJob, RefusesEveryCall) {
   float value = 1, out[2] = {};
