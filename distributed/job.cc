@@ -56,10 +56,13 @@ class MetJob : public Job {
     if (reason.find(told) != std::string::npos) return reason;
     return fmt::format("{}; {}", reason, told);
   }
-  std::shared_ptr<void> make_memory(const std::string& occasion, size_t bytes,
-                                    const std::string& layout) override {
+  bool agree_on_memory(const std::string& occasion, const std::string& layout) override {
     const std::lock_guard lock(memory_mutex_);
-    return memory_->make(occasion, bytes, layout);
+    return memory_->agree(occasion, layout);
+  }
+  std::shared_ptr<void> make_memory(const std::string& occasion, size_t bytes) override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->make(occasion, bytes);
   }
   std::string why_no_memory() const override {
     const std::lock_guard lock(memory_mutex_);

@@ -44,15 +44,17 @@ class Job {
   // how far each rank came.
   virtual std::string give_up(const std::string& reason) const { return reason; }
 
-  // Memory for what collectives exchange, registered by all ranks or by none; null: plain memory
-  // will do. All ranks call it with the same occasion and number of bytes, outside of captures.
-  // `layout` tells where they place what they exchange: where it differs, nothing is registered.
-  // Throws CollectiveError.
-  virtual std::shared_ptr<void> make_memory(const std::string& /*occasion*/, size_t /*bytes*/,
-                                            const std::string& /*layout*/) {
+  // Memory for what collectives exchange, registered by all ranks or by none. All ranks call both
+  // with the same occasion and number of bytes, outside of captures; they throw CollectiveError.
+  // `layout` tells where they place what they exchange: nothing is registered where that differs.
+  virtual bool agree_on_memory(const std::string& /*occasion*/, const std::string& /*layout*/) {
+    return false;
+  }
+  // Of those who agreed. Null: plain memory will do.
+  virtual std::shared_ptr<void> make_memory(const std::string& /*occasion*/, size_t /*bytes*/) {
     return nullptr;
   }
-  // Why make_memory() last gave none; empty: it did, or was not called.
+  // Why there is none; empty: there is, or nobody asked.
   virtual std::string why_no_memory() const { return ""; }
 
   // Throws CollectiveError where the job has failed: what a GPU computed since is not to be used,

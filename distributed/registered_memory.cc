@@ -70,13 +70,14 @@ std::string RegisteredMemory::try_out() {
   return late;
 }
 
-std::shared_ptr<void> RegisteredMemory::make(const std::string& occasion, size_t bytes,
-                                             const std::string& layout) {
-  if (!is_possible()) return nullptr;
+bool RegisteredMemory::agree(const std::string& occasion, const std::string& layout) {
+  return is_possible() && all_agree("memory of " + occasion, layout, "");
+}
+
+std::shared_ptr<void> RegisteredMemory::make(const std::string& occasion, size_t bytes) {
   std::unique_ptr<EngineMemory> memory;
   const std::string reason = allocate(*ranks_, bytes, memory);
-  const std::string mine = fmt::format("{} bytes, {}", bytes, layout);
-  if (!all_agree("memory of " + occasion, mine, reason)) return nullptr;
+  if (!all_agree("memory of " + occasion, fmt::format("{} bytes", bytes), reason)) return nullptr;
   if (const Support taken = ranks_->register_memory(*memory); !taken) {
     why_none_ = taken.reason;
     return nullptr;

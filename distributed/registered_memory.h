@@ -21,8 +21,9 @@ class RegisteredMemory {
                    std::chrono::milliseconds patience)
       : ranks_(std::move(ranks)), require_equal_(std::move(require_equal)), patience_(patience) {}
 
-  // As Job::make_memory.
-  std::shared_ptr<void> make(const std::string& occasion, size_t bytes, const std::string& layout);
+  // As agree_on_memory and make_memory of a Job.
+  bool agree(const std::string& occasion, const std::string& layout);
+  std::shared_ptr<void> make(const std::string& occasion, size_t bytes);
   const std::string& why_none() const { return why_none_; }
 
  private:

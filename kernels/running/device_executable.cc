@@ -15,6 +15,7 @@
 #include "kernels/device/stream.h"
 #include "kernels/running/argument_layout.h"
 #include "kernels/running/captured_runs.h"
+#include "kernels/running/collective_memory.h"
 #include "kernels/running/collective_stream.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
@@ -95,6 +96,9 @@ class DeviceExecutable final : public Executable {
     if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
+    if (options_.collective_memory != nullptr && has_collectives(program_)) {
+      registers_arenas_ = options_.collective_memory->agree(arena_layout(program_));
+    }
     prepare_known_shape();
   }
 
@@ -291,7 +295,7 @@ class DeviceExecutable final : public Executable {
                                   " bytes, and memory_limit allows " +
                                   std::to_string(options_.memory_limit));
       }
-      state.arena = Buffer(device_, arena_bytes, "the intermediate results of a partition");
+      state.arena = make_arena(arena_bytes);
     }
     make_counters(state, static_cast<size_t>(instance->counter_bytes));
     for (size_t slot = 0; slot < state.slots.size(); ++slot) {
@@ -309,6 +313,16 @@ class DeviceExecutable final : public Executable {
                                : static_cast<uint64_t>(instance->indices[argument.index]);
     }
     state.shapes.instance = std::move(instance);
+  }
+
+  // Ranks with the same layout come here in the same Run, or in Compile, before any collective of
+  // it. What was refused once is not asked for again.
+  Buffer make_arena(size_t bytes) {
+    if (registers_arenas_) {
+      if (auto memory = options_.collective_memory->make(bytes)) return {std::move(memory), bytes};
+      registers_arenas_ = false;
+    }
+    return Buffer(device_, bytes, "the intermediate results of a partition");
   }
 
   // Zero before any stream may use them: nobody zeroes them again.
@@ -542,6 +556,7 @@ class DeviceExecutable final : public Executable {
   Instances instances_;
   StatePool<DeviceRunState> states_;
   const ArgumentLayout layout_;
+  bool registers_arenas_ = false;
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
 };
 

@@ -141,7 +141,10 @@ Memory make_memory(const std::vector<Rank>& ranks, const std::vector<std::string
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] {
       Job& job = *ranks[i].job;
-      EXPECT_EQ(thrown_by([&] { memory.got[i] = job.make_memory("tenon_0", 8192, layouts[i]); }),
+      EXPECT_EQ(thrown_by([&] {
+                  if (!job.agree_on_memory("tenon_0", layouts[i])) return;
+                  memory.got[i] = job.make_memory("tenon_0", 8192);
+                }),
                 "");
       memory.why[i] = job.why_no_memory();
     });
@@ -190,7 +193,7 @@ TEST_F(JobTest, LayoutsThatDifferKeepAllRanksFromRegisteredMemory) {
   EXPECT_THAT(memory.got, Each(testing::IsNull()));
   EXPECT_THAT(memory.why,
               Each(AllOf(HasSubstr("at memory of tenon_0, the ranks differ in the registered"),
-                         HasSubstr("8192 bytes, a on rank 0, 8192 bytes, b on rank 1"))));
+                         HasSubstr("a on rank 0, b on rank 1"))));
   EXPECT_EQ(stub_.windows() + stub_.memory(), 0);
   sum_on(ranks);
   // Another program may still have it.
@@ -221,6 +224,18 @@ TEST_F(JobTest, WhatNcclRefusesKeepsAllRanksFromRegisteredMemory) {
     EXPECT_EQ(stub_.windows() + stub_.live(), 0) << function;
   }
   EXPECT_EQ(stub_.memory(), 0);
+}
+
+TEST_F(JobTest, MemoryThatOneRankLacksIsPlainOnAll) {
+  const std::vector<Rank> ranks = join(devices(2));
+  EXPECT_THAT(make_memory(ranks, {"a", "a"}).got, Each(testing::NotNull()));
+  stub_.fail("ncclMemAlloc", kStubRefuses);
+  const Memory memory = make_memory(ranks, {"a", "a"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why, Each(AllOf(HasSubstr("8192 bytes on rank"),
+                                     HasSubstr("none (NCCL has no 8192 bytes: "))));
+  EXPECT_EQ(stub_.windows() + stub_.memory(), 0);
+  sum_on(ranks);
 }
 
 TEST_F(JobTest, WithoutWindowsNoRankRegisters) {
