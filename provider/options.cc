@@ -149,6 +149,7 @@ const std::vector<Option>& table() {
       number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
       flag("collective_overlap", &Options::collective_overlap),
       text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
+      flag("collective_windows", &Options::collective_windows),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
@@ -197,9 +198,10 @@ Options parse_options(const std::map<std::string, std::string>& entries) {
 std::vector<std::string> gpu_only(const Options& options) {
   std::vector<std::string> keys;
   const std::map<std::string, std::string> given = effective(options), usual = effective({});
-  for (const char* key : {"cache_dir", "cache_size_mb", "collective_overlap", "cuda_graph_scope",
-                          "device_id", "enable_cuda_graph", "has_user_compute_stream",
-                          "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
+  for (const char* key :
+       {"cache_dir", "cache_size_mb", "collective_overlap", "collective_windows",
+        "cuda_graph_scope", "device_id", "enable_cuda_graph", "has_user_compute_stream",
+        "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }
   return keys;

@@ -30,7 +30,8 @@ struct Options {
   std::string collective_address;  // host:port where ranks meet; empty: as the launcher says
   std::string collective_token;    // that ranks show each other; empty: derived from the job
   uint64_t collective_deadline_ms = 60'000;
-  bool collective_overlap = true;  // on a GPU: collectives beside other launches
+  bool collective_overlap = true;   // on a GPU: collectives beside other launches
+  bool collective_windows = false;  // there: their memory is registered with NCCL
 
   // On a GPU only.
   std::string cache_dir;          // compiled kernels are kept there; empty: nowhere

@@ -91,6 +91,8 @@ TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {
   EXPECT_THAT(gpu_only(parse_options({{"collective_overlap", "0"}})),
               ElementsAre("collective_overlap"));
   EXPECT_TRUE(gpu_only(parse_options({{"collective_overlap", "1"}})).empty());
+  EXPECT_THAT(gpu_only(parse_options({{"collective_windows", "1"}})),
+              ElementsAre("collective_windows"));
 }
 
 TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {

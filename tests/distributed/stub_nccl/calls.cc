@@ -5,12 +5,12 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/distributed/stub_nccl/control.h"
+#include "tests/distributed/stub_nccl/memory.h"
 #include "tests/distributed/stub_nccl/world.h"
 
 #define TENON_VISIBLE extern "C" __attribute__((visibility("default")))
@@ -34,7 +34,7 @@ struct State {
   int ids = 0;
   int max_ctas = 0;
   bool has_windows = true;
-  std::set<void*> memory;  // that was not freed
+  std::vector<Memory> memory;  // that was not freed
 };
 
 State& state() {
@@ -249,16 +249,22 @@ TENON_VISIBLE int ncclCommAbort(Communicator* communicator) {
 TENON_VISIBLE int ncclMemAlloc(void** memory, size_t bytes) {
   if (const int refused = refuse_or_block("ncclMemAlloc"); refused != 0) return refused;
   const std::lock_guard lock(state().mutex);
-  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  state().memory.insert(*memory);
+  const Memory made = allocate(bytes);
+  if (made.begin == nullptr) return kSystemError;
+  *memory = made.begin;
+  state().memory.push_back(made);
   return kSuccess;
 }
 TENON_VISIBLE int ncclMemFree(void* memory) {
   const std::lock_guard lock(state().mutex);
   // Kept where NCCL still uses it: a test sees that it was not freed.
-  if (is_registered(memory) || state().memory.erase(memory) == 0) return kInvalidArgument;
-  std::free(memory);
-  return kSuccess;
+  if (is_registered(memory)) return kInvalidArgument;
+  const size_t freed = std::erase_if(state().memory, [&](const Memory& each) {
+    if (each.begin != memory) return false;
+    free_memory(each);
+    return true;
+  });
+  return freed == 1 ? kSuccess : kInvalidArgument;
 }
 TENON_VISIBLE int ncclCommWindowRegister(Communicator* by, void* memory, size_t bytes,
                                          Window** made, int flags) {
