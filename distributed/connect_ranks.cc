@@ -80,7 +80,7 @@ std::string shared_gpu(const std::vector<std::string>& places) {
 }
 
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline) {
+                                           std::chrono::milliseconds deadline, bool mixes_graphs) {
   const NcclFunctions& functions = nccl().functions;
   const Fingerprint facts{
       {{"NCCL", nccl_version_text(functions.version)}, {"architecture of the GPU", gpu->arch()}}};
@@ -92,6 +92,7 @@ std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDev
   }
   NcclSettings settings;
   settings.common.deadline = deadline;
+  settings.mixes_graphs = mixes_graphs;
   auto made = make_nccl(functions, exchange_id(store, functions, deadline), store.rank(),
                         store.size(), std::move(gpu), settings);
   // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.

@@ -19,7 +19,8 @@ std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towa
 // Processes with a GPU each. Throws UserError where two share one and NCCL was not told to allow
 // that, and where NCCL or the kind of GPU differ between ranks.
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline);
+                                           std::chrono::milliseconds deadline,
+                                           bool mixes_graphs = true);  // as of NcclSettings
 
 // The sentence about ranks that share a GPU; empty: none do. `places`: by rank, equal for the same
 // GPU of the same host.

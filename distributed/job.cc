@@ -25,7 +25,9 @@ constexpr std::chrono::milliseconds kForVerdict{1000};  // rank 0 asks all ranks
 class MetJob : public Job {
  public:
   MetJob(const JobOptions& options, const LaunchPlace& place, std::shared_ptr<RankDevice> gpu)
-      : deadline_(options.deadline) {
+      : deadline_(options.deadline),
+        mixes_graphs_(!options.orders_graphs || gpu == nullptr ||
+                      !has_graph_usage_mode(nccl().functions.version)) {
     Store::Settings settings;
     settings.deadline = options.deadline;
     // Before a collective is late: who is silent is told apart from who is elsewhere.
@@ -34,7 +36,7 @@ class MetJob : public Job {
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
-    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_)
+    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_, mixes_graphs_)
                            : connect_gloo(*store_, place.host, deadline_));
     if (gpu != nullptr) watch_.emplace(deadline_, [this] { be_late(); });
   }
@@ -43,6 +45,7 @@ class MetJob : public Job {
   int size() const override { return communicator_->size(); }
   std::string engine() const override { return communicator_->engine(); }
   std::shared_ptr<const kernels::Collectives> collectives() const override { return collectives_; }
+  bool mixes_graphs() const override { return mixes_graphs_; }
   void require_equal(const std::string& occasion, const Fingerprint& mine) const override {
     distributed::require_equal(*store_, occasion, mine, deadline_);
   }
@@ -114,6 +117,7 @@ class MetJob : public Job {
   }
 
   const std::chrono::milliseconds deadline_;
+  const bool mixes_graphs_;
   mutable std::mutex mutex_;
   std::string lost_;
   std::shared_ptr<Communicator> communicator_;

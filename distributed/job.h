@@ -18,6 +18,7 @@ struct JobOptions {
   LaunchOptions launch;
   std::chrono::milliseconds deadline{60'000};  // of every wait
   Fingerprint facts;                           // that must be the same on all ranks
+  bool orders_graphs = false;                  // the caller does what Job::mixes_graphs asks for
 };
 
 // Ranks that meet, compare what they are about to do and are connected: through NCCL where they
@@ -35,6 +36,8 @@ class Job {
   virtual int size() const = 0;
   virtual std::string engine() const = 0;
   virtual std::shared_ptr<const kernels::Collectives> collectives() const = 0;
+  // False: no graph with collectives may run beside another, or while one is called by itself.
+  virtual bool mixes_graphs() const { return true; }
   // All ranks call it with the same occasion: the same UserError on all of them where they differ.
   virtual void require_equal(const std::string& occasion, const Fingerprint& mine) const = 0;
   // What this rank is about to do, and all others too under the same occasion. Nobody waits; where

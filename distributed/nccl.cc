@@ -277,8 +277,9 @@ NcclId make_nccl_id(const NcclFunctions& functions) {
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
                                         const NcclSettings& settings) {
-  NcclConfig config;
+  NcclConfig config(functions.version);
   config.blocking = 0;
+  if (!settings.mixes_graphs) config.graph_usage_mode = 1;
   if (const auto most =
           nccl_max_ctas(functions.version, device->compute_major(), settings.max_ctas)) {
     config.max_ctas = *most;

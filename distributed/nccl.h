@@ -15,6 +15,9 @@ namespace tenon::distributed {
 struct NcclSettings {
   Communicator::Settings common;
   int max_ctas = 0;  // 0: see nccl_max_ctas
+  // False: the caller sees to it that no graph with collectives of the communicator runs beside
+  // another, and that none is called while one runs. It has an effect from 2.29 on.
+  bool mixes_graphs = true;
 };
 
 // By one rank, for all of them. Throws CollectiveError.

@@ -71,6 +71,12 @@ std::string nccl_version_text(int version) {
 }
 
 bool has_all_to_all(int version) { return version >= 22800; }
+bool has_graph_usage_mode(int version) { return version >= 22900; }
+
+NcclConfig::NcclConfig(int nccl_version)
+    : size(has_graph_usage_mode(nccl_version) ? sizeof(NcclConfig)
+                                              : offsetof(NcclConfig, channels_per_net_peer)),
+      version(has_graph_usage_mode(nccl_version) ? 22900 : 22700) {}
 
 std::optional<int> nccl_max_ctas(int version, int compute_major, int asked) {
   if (asked > 0) return asked;

@@ -30,13 +30,14 @@ struct NcclId {
   std::array<char, 128> bytes{};
 };
 
-// ncclConfig_t as of 2.27. Later ones add members at the end, and every NCCL takes a shorter one of
-// an earlier version: what it does not hold has NCCL's default.
+// ncclConfig_t as of 2.27 and, longer, 2.29. Later ones add members at the end, and every NCCL
+// takes a shorter one of an earlier version: what it does not hold has NCCL's default.
 struct NcclConfig {
+  explicit NcclConfig(int nccl_version);
   static constexpr int kDefault = INT_MIN;
-  size_t size = sizeof(NcclConfig);
+  size_t size;
   unsigned magic = 0xcafebeef;
-  unsigned version = 22700;
+  unsigned version;
   int blocking = kDefault;
   int cga_cluster_size = kDefault;
   int min_ctas = kDefault, max_ctas = kDefault;
@@ -48,13 +49,18 @@ struct NcclConfig {
   int cta_policy = kDefault;
   int shrink_share = kDefault;
   int nvls_ctas = kDefault;
+  int channels_per_net_peer = kDefault;
+  int nvlink_centric_schedule = kDefault;
+  int graph_usage_mode = kDefault;  // 1: graphs mix neither with each other nor with launches
+  int rma_contexts = kDefault;
 };
-static_assert(sizeof(NcclConfig) == 72 && sizeof(NcclId) == 128);
+static_assert(sizeof(NcclConfig) == 88 && sizeof(NcclId) == 128);
 
 // Versions as ncclGetVersion codes them: 22809 is 2.28.9.
 inline constexpr int kOldestNccl = 22700;
 std::string nccl_version_text(int version);  // "2.28.9"
 bool has_all_to_all(int version);            // ncclAlltoAll; else sends and receives in a group
+bool has_graph_usage_mode(int version);
 // CTAs of a communicator at most: what was asked for, else 32 on GPUs of compute capability 10,
 // where NCCL's own default became 16 with 2.28; nothing: NCCL's default.
 std::optional<int> nccl_max_ctas(int version, int compute_major, int asked);

@@ -194,6 +194,7 @@ std::unique_ptr<kernels::Executable> make_executable(
   run.streams_last = options.has_user_compute_stream;
   run.kernel_cache = settings.kernel_cache;
   run.weight_pool = target.weight_pool;
+  run.collective_order = target.collective_order;
   run.collective_memory = std::move(collective_memory);
   return kernels::run_on_device(std::move(program), *settings.gpu, target.device, run);
 }

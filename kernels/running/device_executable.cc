@@ -16,6 +16,7 @@
 #include "kernels/running/argument_layout.h"
 #include "kernels/running/captured_runs.h"
 #include "kernels/running/collective_memory.h"
+#include "kernels/running/collective_order.h"
 #include "kernels/running/collective_stream.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
@@ -96,6 +97,7 @@ class DeviceExecutable final : public Executable {
     if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
+    if (has_collectives(program_)) order_ = options_.collective_order.get();
     if (options_.collective_memory != nullptr && has_collectives(program_)) {
       registers_arenas_ = options_.collective_memory->agree(arena_layout(program_));
     }
@@ -137,11 +139,12 @@ class DeviceExecutable final : public Executable {
       lease.keep();
     }
     if (LaunchObserver* observer = context.observer(); observer != nullptr && !is_recorded) {
+      if (order_ != nullptr) order_->before_launches();
       enqueue_observed(stream, state, *observer);
     } else if (options_.graphs && !is_recorded && uncapturable_ == nullptr) {
-      state.captured.run(device_, stream, state.shapes.instance, state.callers,
-                         [&](Stream& target) { enqueue(target, state); });
+      run_captured(stream, state);
     } else {
+      if (order_ != nullptr) order_->before_launches();
       enqueue(stream, state);
     }
     if (is_recorded) return;
@@ -163,7 +166,25 @@ class DeviceExecutable final : public Executable {
   const std::vector<BuildPhase>& phases() const override { return program_.phases; }
 
  private:
+  void run_captured(Stream& stream, DeviceRunState& state) const {
+    if (order_ != nullptr) order_->before_graph(stream);
+    const auto put = [&](Stream& target) {
+      if (order_ != nullptr && &target == &stream) order_->before_launches();
+      enqueue(target, state);
+    };
+    // By reference: what a function copies it may allocate for.
+    const bool by_graph =
+        state.captured.run(device_, stream, state.shapes.instance, state.callers, std::ref(put));
+    if (order_ != nullptr && by_graph) order_->after_graph(stream);
+  }
+
   void require_capturable() const {
+    if (order_ != nullptr) {
+      throw UserError(
+          "enable_cuda_graph=1 with several ranks: Tenon captures Runs itself, and nobody else "
+          "may; "
+          "leave the option out, or the capture");
+    }
     if (uncapturable_ == nullptr) return;
     throw UserError("node '" + uncapturable_->node + "' runs " + uncapturable_->call->name() +
                     ", which no CUDA graph can hold: run it once without a capture, or disable the "
@@ -557,6 +578,7 @@ class DeviceExecutable final : public Executable {
   StatePool<DeviceRunState> states_;
   const ArgumentLayout layout_;
   bool registers_arenas_ = false;
+  CollectiveOrder* order_ = nullptr;              // null: there is nothing to order
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
 };
 

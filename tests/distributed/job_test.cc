@@ -43,6 +43,7 @@ class JobTest : public testing::Test {
       threads.emplace_back([&, i] {
         JobOptions options;
         options.deadline = deadline;
+        options.orders_graphs = orders_graphs_;
         options.launch.rank = static_cast<int>(i);
         options.launch.size = static_cast<int>(devices.size());
         options.launch.address = fmt::format("127.0.0.1:{}", port);
@@ -65,6 +66,7 @@ class JobTest : public testing::Test {
   }
 
   StubNccl stub_;
+  bool orders_graphs_ = false;
   static inline std::atomic<int> jobs_ = 0;
 };
 
@@ -166,6 +168,17 @@ void sum_on(const std::vector<Rank>& ranks) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Who orders graphs itself has a communicator that does not, from NCCL 2.29 on.
+TEST_F(JobTest, GraphsMixUnlessTheCallerOrdersThem) {
+  for (const bool orders : {false, true}) {
+    orders_graphs_ = orders;
+    const std::vector<Rank> ranks = join(devices(2));
+    ASSERT_THAT(words(ranks), Each(""));
+    // This process loaded it once, as a version before that.
+    for (const Rank& rank : ranks) EXPECT_TRUE(rank.job->mixes_graphs());
+  }
 }
 
 TEST_F(JobTest, MemoryIsRegisteredByAllRanksAndGoesBeforeTheJob) {

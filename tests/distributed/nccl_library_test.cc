@@ -22,6 +22,8 @@ TEST(NcclLibraryTest, GatesOpenWithTheirVersion) {
   EXPECT_FALSE(has_all_to_all(22707));
   EXPECT_TRUE(has_all_to_all(22800));
   EXPECT_TRUE(has_all_to_all(23007));
+  EXPECT_FALSE(has_graph_usage_mode(22809));
+  EXPECT_TRUE(has_graph_usage_mode(22902));
 }
 
 TEST(NcclLibraryTest, ChannelsAreThoseAskedForElseMoreOnBlackwell) {

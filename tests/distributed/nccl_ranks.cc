@@ -17,6 +17,7 @@ StubNccl stub_nccl(int version) {
       !library.find("stubNcclFail", stub.fail) || !library.find("stubNcclRelease", stub.release) ||
       !library.find("stubNcclLive", stub.live) || !library.find("stubNcclPending", stub.pending) ||
       !library.find("stubNcclMaxCtas", stub.max_ctas) ||
+      !library.find("stubNcclGraphUsageMode", stub.graph_usage_mode) ||
       !library.find("stubNcclSetWindows", stub.set_windows) ||
       !library.find("stubNcclWindows", stub.windows) ||
       !library.find("stubNcclMemory", stub.memory)) {

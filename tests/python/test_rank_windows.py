@@ -45,6 +45,7 @@ SCRIPT = """
         told[number] = said
         del session
 
+    stub.stubNcclSetVersion(task["version"])
     if task["fault"]:
         stub.stubNcclFail(task["fault"].encode(), 1)
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
@@ -53,12 +54,13 @@ SCRIPT = """
     for thread in threads:
         thread.join()
     assert told[0] == told[1]
+    print(stub.stubNcclGraphUsageMode())
     print(json.dumps(told[0] + [stub.stubNcclWindows(), stub.stubNcclMemory()]))
 """
 
 
-def windows(folder: Path, rows, size, options, fault="") -> list[int]:
-    """How many are there behind the start, each Run and the end; then memory that is left."""
+def run_ranks(folder: Path, rows, size, options, fault="", version=22809) -> list[str]:
+    """What the script prints."""
     library = Path(tenon.get_library_path()).with_name("libtenon_stub_nccl.so")
     if not library.exists():
         pytest.skip("the stub of NCCL is not built")
@@ -74,14 +76,19 @@ def windows(folder: Path, rows, size, options, fault="") -> list[int]:
     path = folder / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
     task = {
-        "model": str(path), "rows": rows, "options": options, "fault": fault,
+        "model": str(path), "rows": rows, "options": options, "fault": fault, "version": version,
         "address": f"127.0.0.1:{free_port()}",
     }  # fmt: skip
     out = run_script(
         SCRIPT, TASK=json.dumps(task), TENON_NCCL_LIBRARY=str(library), TENON_COLLECTIVE_OPS="1",
         TENON_STUB_SCRIPT="devices 2",
     )  # fmt: skip
-    return json.loads(out.splitlines()[-1])
+    return out.splitlines()
+
+
+def windows(*arguments) -> list[int]:
+    """How many are there behind the start, each Run and the end; then memory that is left."""
+    return json.loads(run_ranks(*arguments)[-1])
 
 
 def test_open_sizes_register_when_memory_grows(tmp_path):
@@ -101,3 +108,13 @@ def test_nothing_is_registered_unless_asked_for(tmp_path):
 def test_what_one_rank_cannot_register_is_plain_on_both(tmp_path, function):
     options = {"collective_windows": "1", "collective_deadline_ms": "8000"}
     assert windows(tmp_path, [2, 2], "n", options, function) == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("graphs", "version", "mode"),
+    [("1", 22902, 1), ("0", 22902, -(2**31)), ("1", 22809, -(2**31))],
+)
+def test_sessions_that_capture_say_that_graphs_do_not_mix(tmp_path, graphs, version, mode):
+    """From NCCL 2.29 on. No Run: the stub would not sum again when a graph is replayed."""
+    options = {"enable_cuda_graph": graphs}
+    assert run_ranks(tmp_path, [], 4, options, "", version)[-2] == str(mode)

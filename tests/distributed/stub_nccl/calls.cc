@@ -1,5 +1,6 @@
 // NCCL's functions on host memory, with faults on demand. Everything happens under one lock.
 #include <array>
+#include <climits>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +34,7 @@ struct State {
   std::map<int, std::shared_ptr<World>> worlds;  // by id
   int ids = 0;
   int max_ctas = 0;
+  int graph_usage_mode = 0;
   bool has_windows = true;
   std::vector<Memory> memory;  // that was not freed
 };
@@ -104,11 +106,14 @@ Value member(const void* config, size_t offset) {
   return value;
 }
 
-// By the published layout, not by ours.
+// By the published layouts, not by ours: that of 2.27 and, from 2.29 on, of 2.29.
 bool is_config(const void* config) {
-  return config != nullptr && member<size_t>(config, 0) == 72 &&
-         member<unsigned>(config, 8) == 0xcafebeef && member<unsigned>(config, 12) == 22700 &&
-         member<int>(config, 16) == 0;
+  if (config == nullptr) return false;
+  const size_t size = member<size_t>(config, 0);
+  const auto version = member<unsigned>(config, 12);
+  const bool is_newer = state().version >= 22900;
+  return size == (is_newer ? 88 : 72) && version == (is_newer ? 22900 : 22700) &&
+         member<unsigned>(config, 8) == 0xcafebeef && member<int>(config, 16) == 0;
 }
 
 // Of functions that have no result to come later.
@@ -153,6 +158,10 @@ TENON_VISIBLE int stubNcclMaxCtas() {
   return state().max_ctas;
 }
 
+TENON_VISIBLE int stubNcclGraphUsageMode() {
+  const std::lock_guard lock(state().mutex);
+  return state().graph_usage_mode;
+}
 TENON_VISIBLE void stubNcclSetWindows(int has_windows) {
   const std::lock_guard lock(state().mutex);
   state().has_windows = has_windows != 0;
@@ -197,6 +206,7 @@ TENON_VISIBLE int ncclCommInitRankConfig(Communicator** made, int size, Id id, i
   std::unique_lock lock(state().mutex);
   if (!is_config(config)) return kInvalidArgument;
   state().max_ctas = member<int>(config, 28);
+  state().graph_usage_mode = state().version >= 22900 ? member<int>(config, 80) : INT_MIN;
   const int fault = take_fault(lock, "ncclCommInitRankConfig");
   if (fault == kStubRefuses) return kSystemError;
   std::shared_ptr<World>& world = state().worlds[member<int>(&id, 124)];
