@@ -91,12 +91,13 @@ class DeviceExecutable final : public Executable {
     const WeightPacking packing{options_.pack_on_host ? nullptr : &target,
                                 options_.kernel_cache.get()};
     WeightPool* const pool = options_.weight_pool.get();
-    const auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
+    auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
     weights_ = DeviceWeights(device_, program_, packing, pool);
     program_.phases.push_back({"weights", watch.milliseconds()});
     if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
+    if (others_wait) others_wait.unlock();  // another rank may be in this process
     if (has_collectives(program_)) order_ = options_.collective_order.get();
     if (options_.collective_memory != nullptr && has_collectives(program_)) {
       registers_arenas_ = options_.collective_memory->agree(arena_layout(program_));
