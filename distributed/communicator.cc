@@ -110,6 +110,33 @@ void Communicator::call(CollectiveCall call, int64_t& counter, bool empty,
   }
 }
 
+void Communicator::refuse() const {
+  throw InternalError(fmt::format("the engine {} has no {}", engine(), current().op));
+}
+
+void Communicator::do_all_reduce(const void*, void*, int64_t, DType, Reduction, void*) { refuse(); }
+void Communicator::do_all_gather(const void*, void*, std::span<const int64_t>, DType, void*) {
+  refuse();
+}
+void Communicator::do_reduce_scatter(const void*, void*, std::span<const int64_t>, DType, Reduction,
+                                     void*) {
+  refuse();
+}
+void Communicator::do_broadcast(const void*, void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_all_to_all(const void*, void*, int64_t, DType, void*) { refuse(); }
+void Communicator::do_permute(const void*, void*, int64_t, DType,
+                              std::span<const std::pair<int, int>>, void*) {
+  refuse();
+}
+void Communicator::do_send(const void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_receive(void*, int64_t, DType, int, void*) { refuse(); }
+void Communicator::do_barrier(void*) { refuse(); }
+std::unique_ptr<Communicator> Communicator::do_split(std::span<const std::vector<int>>,
+                                                     const std::vector<int>*) {
+  refuse();
+}
+Support Communicator::do_register_memory(EngineMemory&) { refuse(); }
+
 void Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype,
                               Reduction reduction, void* stream) {
   const CallChecks checks("all_reduce", rank_, size_);
@@ -228,6 +255,13 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const std::vector<in
   call({"split", 0, 0, DType::kUndefined, groups_text(groups)}, record_->collectives, false,
        [&] { made = do_split(groups, mine == groups.end() ? nullptr : &*mine); });
   return made;
+}
+
+Support Communicator::register_memory(EngineMemory& memory) {
+  Support taken;
+  call({"register_memory", 0, 0, DType::kUndefined, ""}, record_->collectives, false,
+       [&] { taken = do_register_memory(memory); });
+  return taken;
 }
 
 }  // namespace tenon::distributed

@@ -43,6 +43,13 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
+// Memory of its rank's GPU that an engine gave. It may outlive the communicator.
+class EngineMemory {
+ public:
+  virtual ~EngineMemory() = default;
+  virtual void* data() const = 0;
+};
+
 class Communicator {
  public:
   struct Settings {
@@ -65,6 +72,9 @@ class Communicator {
     return Support::yes();
   }
 
+  // Whether collectives on a GPU must have ended before any on another stream begin: the engine
+  // does not see to it.
+  virtual bool needs_order() const { return false; }
   // Whether the launch behind an all-reduce may begin before that has ended (PDL), and the
   // all-reduce waits itself for all before it. Of 0 elements: whether that is so of any.
   virtual bool launches_dependents(int64_t /*count*/, DType, Reduction) const { return false; }
@@ -97,6 +107,14 @@ class Communicator {
   // ranks call it with the same groups, which do not overlap; null for who is in none.
   std::unique_ptr<Communicator> split(std::span<const std::vector<int>> groups);
 
+  // Memory that the engine can register. Null: it has none of its own, and any memory will do.
+  // Waits for nobody; throws CollectiveError where there is not enough.
+  virtual std::unique_ptr<EngineMemory> allocate(size_t /*bytes*/) { return nullptr; }
+  // From now on, until the memory goes, collectives on it may be faster. All ranks call it with
+  // what allocate() gave for the same size, and place what they exchange at the same distance from
+  // its begin: else results are wrong. Says whether it was taken, on all ranks alike.
+  Support register_memory(EngineMemory& memory);
+
   // Ends what waits inside of this rank's calls, from another thread: they throw a CollectiveError
   // with this reason, and so does every later call.
   virtual void abort(const std::string& reason) = 0;
@@ -118,30 +136,32 @@ class Communicator {
   // From now on every call throws a CollectiveError with this text; the first one stays.
   void fail(const std::string& why);
 
-  // As above, with arguments that have been checked and are not empty.
+  // As above, with arguments that have been checked and are not empty. An engine overrides those
+  // that supports_call says yes to: the others throw an InternalError.
   virtual void do_all_reduce(const void* in, void* out, int64_t count, DType dtype,
-                             Reduction reduction, void* stream) = 0;
+                             Reduction reduction, void* stream);
   virtual void do_all_gather(const void* in, void* out, std::span<const int64_t> counts,
-                             DType dtype, void* stream) = 0;
+                             DType dtype, void* stream);
   virtual void do_reduce_scatter(const void* in, void* out, std::span<const int64_t> counts,
-                                 DType dtype, Reduction reduction, void* stream) = 0;
+                                 DType dtype, Reduction reduction, void* stream);
   virtual void do_broadcast(const void* in, void* out, int64_t count, DType dtype, int root,
-                            void* stream) = 0;
-  virtual void do_all_to_all(const void* in, void* out, int64_t count, DType dtype,
-                             void* stream) = 0;
+                            void* stream);
+  virtual void do_all_to_all(const void* in, void* out, int64_t count, DType dtype, void* stream);
   virtual void do_permute(const void* in, void* out, int64_t count, DType dtype,
-                          std::span<const std::pair<int, int>> pairs, void* stream) = 0;
-  virtual void do_send(const void* in, int64_t count, DType dtype, int to, void* stream) = 0;
-  virtual void do_receive(void* out, int64_t count, DType dtype, int from, void* stream) = 0;
-  virtual void do_barrier(void* stream) = 0;
+                          std::span<const std::pair<int, int>> pairs, void* stream);
+  virtual void do_send(const void* in, int64_t count, DType dtype, int to, void* stream);
+  virtual void do_receive(void* out, int64_t count, DType dtype, int from, void* stream);
+  virtual void do_barrier(void* stream);
   // `group`: the one that this rank is in, by its number; null: in none.
   virtual std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
-                                                 const std::vector<int>* group) = 0;
+                                                 const std::vector<int>* group);
+  virtual Support do_register_memory(EngineMemory& memory);
 
  private:
   struct Record;
   // Numbers the call by `counter`, keeps what it came to, and does the work unless there is none.
   void call(CollectiveCall call, int64_t& counter, bool empty, const std::function<void()>& work);
+  [[noreturn]] void refuse() const;
 
   const int rank_, size_;
   const Settings settings_;

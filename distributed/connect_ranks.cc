@@ -87,22 +87,23 @@ std::string shared_gpu(const std::vector<std::string>& places) {
 }
 
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline, bool peer_memory) {
+                                           const NcclOptions& options) {
   const NcclFunctions& functions = nccl().functions;
   const Fingerprint facts{
       {{"NCCL", nccl_version_text(functions.version)}, {"architecture of the GPU", gpu->arch()}}};
-  require_equal(store, "GPUs", facts, deadline);
+  require_equal(store, "GPUs", facts, options.deadline);
   const std::vector<std::string> places =
-      store.all_gather("places of GPUs", host_id() + ' ' + gpu->place(), deadline);
+      store.all_gather("places of GPUs", host_id() + ' ' + gpu->place(), options.deadline);
   const std::string shared = shared_gpu(places);
   if (!shared.empty() && !may_share_gpu()) throw UserError(shared);
   NcclSettings settings;
-  settings.common.deadline = deadline;
-  if (peer_memory && gpu->gpu() != nullptr && are_on_one_host(places)) {
-    settings.peer_sum =
-        PeerSum::connect(store, gpu->gpu(), /*shares_gpu=*/!shared.empty(), deadline).sum;
+  settings.common.deadline = options.deadline;
+  settings.mixes_graphs = options.mixes_graphs;
+  if (options.peer_memory && gpu->gpu() != nullptr && are_on_one_host(places)) {
+    const bool shares_gpu = !shared.empty();
+    settings.peer_sum = PeerSum::connect(store, gpu->gpu(), shares_gpu, options.deadline).sum;
   }
-  auto made = make_nccl(functions, exchange_id(store, functions, deadline), store.rank(),
+  auto made = make_nccl(functions, exchange_id(store, functions, options.deadline), store.rank(),
                         store.size(), std::move(gpu), settings);
   // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.
   made->barrier(nullptr);

@@ -16,11 +16,16 @@ namespace tenon::distributed {
 std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
                                            std::chrono::milliseconds deadline);
 
-// Processes with a GPU each; `peer_memory`: small sums go through memory that ranks of one host
-// share, where they can. Throws UserError where two share one and NCCL was not told to allow
+struct NcclOptions {
+  std::chrono::milliseconds deadline{60'000};
+  bool peer_memory =
+      true;  // small sums go through memory that ranks of one host share, if they can
+  bool mixes_graphs = true;  // as of NcclSettings
+};
+// Processes with a GPU each. Throws UserError where two share one and NCCL was not told to allow
 // that, and where NCCL or the kind of GPU differ between ranks.
 std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDevice> gpu,
-                                           std::chrono::milliseconds deadline, bool peer_memory);
+                                           const NcclOptions& options);
 
 // The sentence about ranks that share a GPU; empty: none do. `places`: by rank, equal for the same
 // GPU of the same host.

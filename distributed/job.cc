@@ -13,6 +13,7 @@
 #include "distributed/gloo/gloo.h"
 #include "distributed/messages.h"
 #include "distributed/nccl_library.h"
+#include "distributed/registered_memory.h"
 #include "distributed/rendezvous/store.h"
 #include "distributed/run_watch.h"
 
@@ -24,7 +25,9 @@ constexpr std::chrono::milliseconds kForVerdict{1000};  // rank 0 asks all ranks
 class MetJob : public Job {
  public:
   MetJob(const JobOptions& options, const LaunchPlace& place, std::shared_ptr<RankDevice> gpu)
-      : deadline_(options.deadline) {
+      : deadline_(options.deadline),
+        mixes_graphs_(!options.orders_graphs || gpu == nullptr ||
+                      !has_graph_usage_mode(nccl().functions.version)) {
     Store::Settings settings;
     settings.deadline = options.deadline;
     // Before a collective is late: who is silent is told apart from who is elsewhere.
@@ -33,8 +36,9 @@ class MetJob : public Job {
     settings.on_lost = [this](int, const std::string& reason) { lose(reason); };
     store_ = Store::join(place, std::move(settings));
     distributed::require_equal(*store_, "start", options.facts, deadline_);
-    connect(gpu != nullptr ? connect_nccl(*store_, gpu, deadline_, options.peer_memory)
-                           : connect_gloo(*store_, place.host, deadline_));
+    connect(gpu != nullptr
+                ? connect_nccl(*store_, gpu, {deadline_, options.peer_memory, mixes_graphs_})
+                : connect_gloo(*store_, place.host, deadline_));
     if (gpu != nullptr) watch_.emplace(deadline_, [this] { be_late(); });
   }
 
@@ -42,6 +46,7 @@ class MetJob : public Job {
   int size() const override { return communicator_->size(); }
   std::string engine() const override { return communicator_->engine(); }
   std::shared_ptr<const kernels::Collectives> collectives() const override { return collectives_; }
+  bool needs_order() const override { return !mixes_graphs_ || communicator_->needs_order(); }
   void require_equal(const std::string& occasion, const Fingerprint& mine) const override {
     distributed::require_equal(*store_, occasion, mine, deadline_);
   }
@@ -54,6 +59,18 @@ class MetJob : public Job {
     if (told.find(reason) != std::string::npos) return told;
     if (reason.find(told) != std::string::npos) return reason;
     return fmt::format("{}; {}", reason, told);
+  }
+  bool agree_on_memory(const std::string& occasion, const std::string& layout) override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->agree(occasion, layout);
+  }
+  std::shared_ptr<void> make_memory(const std::string& occasion, size_t bytes) override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->make(occasion, bytes);
+  }
+  std::string why_no_memory() const override {
+    const std::lock_guard lock(memory_mutex_);
+    return memory_->why_none();
   }
   void require_alive() const override {
     const std::lock_guard lock(mutex_);
@@ -73,6 +90,12 @@ class MetJob : public Job {
   }
   void connect(std::shared_ptr<Communicator> made) {
     collectives_ = make_collectives(made);
+    memory_.emplace(
+        made,
+        [this](const std::string& occasion, const Fingerprint& mine) {
+          require_equal(occasion, mine);
+        },
+        deadline_ / 4);
     const std::lock_guard lock(mutex_);
     communicator_ = std::move(made);
     if (!lost_.empty()) communicator_->abort(lost_);
@@ -95,10 +118,13 @@ class MetJob : public Job {
   }
 
   const std::chrono::milliseconds deadline_;
+  const bool mixes_graphs_;
   mutable std::mutex mutex_;
   std::string lost_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<const kernels::Collectives> collectives_;
+  mutable std::mutex memory_mutex_;
+  std::optional<RegisteredMemory> memory_;
   // Both go first: their threads call lose().
   std::unique_ptr<Store> store_;
   std::optional<RunWatch> watch_;

@@ -19,6 +19,7 @@ struct JobOptions {
   std::chrono::milliseconds deadline{60'000};  // of every wait
   bool peer_memory = true;                     // GPUs of one host sum what is small by themselves
   Fingerprint facts;                           // that must be the same on all ranks
+  bool orders_graphs = false;                  // the caller does what Job::needs_order asks for
 };
 
 // Ranks that meet, compare what they are about to do and are connected: through NCCL where they
@@ -36,6 +37,9 @@ class Job {
   virtual int size() const = 0;
   virtual std::string engine() const = 0;
   virtual std::shared_ptr<const kernels::Collectives> collectives() const = 0;
+  // Whether collectives of one Run must have ended before those of another begin, whatever their
+  // streams, and graphs with some before one is called by itself.
+  virtual bool needs_order() const { return false; }
   // All ranks call it with the same occasion: the same UserError on all of them where they differ.
   virtual void require_equal(const std::string& occasion, const Fingerprint& mine) const = 0;
   // What this rank is about to do, and all others too under the same occasion. Nobody waits; where
@@ -44,6 +48,19 @@ class Job {
   // This rank cannot go on, and all hear of it. Comes back with what to say of it: the reason, and
   // how far each rank came.
   virtual std::string give_up(const std::string& reason) const { return reason; }
+
+  // Memory for what collectives exchange, registered by all ranks or by none. All ranks call both
+  // with the same occasion and number of bytes, outside of captures; they throw CollectiveError.
+  // `layout` tells where they place what they exchange: nothing is registered where that differs.
+  virtual bool agree_on_memory(const std::string& /*occasion*/, const std::string& /*layout*/) {
+    return false;
+  }
+  // Of those who agreed. Null: plain memory will do.
+  virtual std::shared_ptr<void> make_memory(const std::string& /*occasion*/, size_t /*bytes*/) {
+    return nullptr;
+  }
+  // Why there is none; empty: there is, or nobody asked.
+  virtual std::string why_no_memory() const { return ""; }
 
   // Throws CollectiveError where the job has failed: what a GPU computed since is not to be used,
   // and what was captured there must not run again.

@@ -3,24 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <numeric>
-#include <thread>
 
-#include "base/error.h"
-#include "distributed/bounded_call.h"
-#include "distributed/messages.h"
+#include "distributed/nccl_handle.h"
+#include "distributed/nccl_memory.h"
 
 namespace tenon::distributed {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-
-// NCCL writes the handle of a split when it is done, which may be after we gave up: the place lives
-// as long as anybody may write there.
-using HandlePlace = std::shared_ptr<NcclHandle>;
 
 const char* at(const void* memory, size_t bytes) {
   return static_cast<const char*>(memory) + bytes;
@@ -31,122 +20,9 @@ bool are_equal(std::span<const int64_t> counts) {
   return std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) == counts.end();
 }
 
-// One NCCL communicator and what may be asked of it from two threads: the one that calls and the
-// one that aborts.
-class Handle {
- public:
-  Handle(const NcclFunctions& functions, std::shared_ptr<RankDevice> device, milliseconds deadline)
-      : functions_(functions), device_(std::move(device)), deadline_(deadline) {}
-
-  const NcclFunctions& functions() const { return functions_; }
-  RankDevice& device() { return *device_; }
-  const std::shared_ptr<RankDevice>& shared_device() const { return device_; }
-  NcclHandle* place() { return place_.get(); }
-  void adopt(HandlePlace place) { place_ = std::move(place); }
-
-  // Makes a call of NCCL's and waits until it is done. Empty, or what went wrong.
-  std::string call(const std::function<NcclResult(NcclHandle)>& put,
-                   const std::function<std::string()>& interrupted);
-  // Ends what NCCL does here, on all threads and on the GPU; waits a bounded time for that.
-  void abort(HandlePlace also_in_use = nullptr) noexcept;
-  // The good end: waits for what is under way.
-  void close() noexcept;
-
- private:
-  std::string wait(NcclResult result, const std::function<std::string()>& interrupted);
-  NcclHandle take() noexcept;
-  void end_with(NcclResult (*function)(NcclHandle), HandlePlace also_in_use = nullptr) noexcept;
-  milliseconds bound() const { return std::min(deadline_, milliseconds(5000)); }
-
-  const NcclFunctions& functions_;
-  const std::shared_ptr<RankDevice> device_;
-  const milliseconds deadline_;
-  std::mutex mutex_;  // taken for each call, so that none meets a handle that is gone
-  HandlePlace place_ = std::make_shared<NcclHandle>(nullptr);
-  std::atomic<bool> is_open_ = true;
-};
-
-std::string Handle::call(const std::function<NcclResult(NcclHandle)>& put,
-                         const std::function<std::string()>& interrupted) {
-  device_->make_current();
-  NcclResult result = kNcclSuccess;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!is_open_) return interrupted();
-    result = put(*place_);
-    if (!is_open_) return interrupted();  // it hung, and was freed by an abort
-    if (result != kNcclSuccess && result != kNcclInProgress) {
-      return "NCCL: " + functions_.words(result, *place_);
-    }
-  }
-  return wait(result, interrupted);
-}
-
-std::string Handle::wait(NcclResult result, const std::function<std::string()>& interrupted) {
-  const auto until = steady_clock::now() + deadline_;
-  // Most calls are done at once; connecting takes longer.
-  auto pause = std::chrono::microseconds(0);
-  while (result == kNcclInProgress) {
-    if (steady_clock::now() >= until) {
-      return fmt::format("NCCL was not done within {}, it waits for other ranks",
-                         time_text(deadline_));
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause + std::chrono::microseconds(5), std::chrono::microseconds(1000));
-    const std::lock_guard lock(mutex_);
-    if (!is_open_) return interrupted();
-    if (const NcclResult asked = functions_.async_error(*place_, &result); asked != kNcclSuccess) {
-      result = asked;
-    }
-    if (result != kNcclSuccess && result != kNcclInProgress) {
-      return "NCCL: " + functions_.words(result, *place_);
-    }
-  }
-  return "";
-}
-
-NcclHandle Handle::take() noexcept {
-  // A thread that hangs in NCCL with the lock is what abort is there to free.
-  std::unique_lock lock(mutex_, std::defer_lock);
-  const auto until = steady_clock::now() + bound() / 2;
-  while (!lock.try_lock() && steady_clock::now() < until) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return is_open_.exchange(false) ? *place_ : nullptr;
-}
-
-void Handle::end_with(NcclResult (*function)(NcclHandle), HandlePlace also_in_use) noexcept {
-  const NcclHandle handle = take();
-  if (handle == nullptr) return;
-  // All that it needs goes along: it may outlive us.
-  call_within(bound(), [=, device = device_, place = place_, also = std::move(also_in_use)] {
-    try {
-      device->make_current();
-    } catch (const std::exception&) {  // a lost device does not keep NCCL from ending
-    }
-    function(handle);
-  });
-}
-
-void Handle::abort(HandlePlace also_in_use) noexcept {
-  end_with(functions_.abort, std::move(also_in_use));
-}
-
-void Handle::close() noexcept {
-  if (!is_open_ || *place_ == nullptr) return;
-  std::string failed;
-  try {
-    failed = call([&](NcclHandle handle) { return functions_.finalize(handle); },
-                  [] { return "aborted"; });
-  } catch (const std::exception& error) {
-    failed = error.what();
-  }
-  failed.empty() ? end_with(functions_.destroy) : abort();
-}
-
 class Nccl final : public Communicator {
  public:
-  Nccl(std::unique_ptr<Handle> handle, int rank, int size, Settings settings,
+  Nccl(std::shared_ptr<NcclCommunicatorHandle> handle, int rank, int size, Settings settings,
        std::shared_ptr<PeerSum> peer_sum = nullptr)
       : Communicator(rank, size, settings),
         handle_(std::move(handle)),
@@ -158,12 +34,16 @@ class Nccl final : public Communicator {
     return fmt::format("nccl {}{}", nccl_version_text(handle_->functions().version),
                        peer_sum_ ? ", small sums in peer memory" : "");
   }
+  bool needs_order() const override { return peer_sum_ != nullptr; }
   bool launches_dependents(int64_t count, DType dtype, Reduction reduction) const override {
     return peer_sum_ && peer_sum_->launches_dependents() &&
            peer_sum_->takes(count, dtype, reduction);
   }
   Support supports(DType dtype, Reduction reduction) const override {
     return type_of(dtype, reduction).answer;
+  }
+  std::unique_ptr<EngineMemory> allocate(size_t bytes) override {
+    return std::make_unique<NcclMemory>(handle_, bytes);
   }
   void abort(const std::string& reason) override {
     fail(fmt::format("rank {} was aborted, it {}: {}", rank(), progress().text(), reason));
@@ -187,6 +67,7 @@ class Nccl final : public Communicator {
   void do_barrier(void* stream) override;
   std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
                                          const std::vector<int>* group) override;
+  Support do_register_memory(EngineMemory& memory) override;
 
  private:
   const NcclFunctions& functions() const { return handle_->functions(); }
@@ -197,19 +78,19 @@ class Nccl final : public Communicator {
   // Calls that NCCL makes together, of which it stops at the first that fails.
   using GroupedCalls = std::vector<std::function<NcclResult(NcclHandle)>>;
   void put_together(const GroupedCalls& calls);
-  [[noreturn]] void give_up(const std::string& why, const HandlePlace& also_in_use = nullptr);
+  [[noreturn]] void give_up(const std::string& why, std::shared_ptr<void> also_in_use = nullptr);
 
-  void end_all(const HandlePlace& also_in_use = nullptr) noexcept {
+  void end_all(std::shared_ptr<void> also_in_use = nullptr) noexcept {
     if (peer_sum_) peer_sum_->abort();
-    handle_->abort(also_in_use);
+    handle_->abort(std::move(also_in_use));
   }
 
-  const std::unique_ptr<Handle> handle_;
+  const std::shared_ptr<NcclCommunicatorHandle> handle_;
   const std::shared_ptr<PeerSum> peer_sum_;  // null: NCCL sums everything
 };
 
-void Nccl::give_up(const std::string& why, const HandlePlace& also_in_use) {
-  end_all(also_in_use);
+void Nccl::give_up(const std::string& why, std::shared_ptr<void> also_in_use) {
+  end_all(std::move(also_in_use));
   const std::string aborted = failure();
   throw CollectiveError(aborted.empty() ? fmt::format("{} on rank {} of {}: {}", current().text(),
                                                       rank(), size(), why)
@@ -384,11 +265,21 @@ std::unique_ptr<Communicator> Nccl::do_split(std::span<const std::vector<int>> g
   if (!wrong.empty()) give_up(wrong, made);
   if (group == nullptr) return nullptr;
   if (*made == nullptr) give_up("NCCL made no communicator for the group");
-  auto handle =
-      std::make_unique<Handle>(functions(), handle_->shared_device(), settings().deadline);
+  auto handle = std::make_shared<NcclCommunicatorHandle>(functions(), handle_->shared_device(),
+                                                         settings().deadline);
   handle->adopt(made);
   return std::make_unique<Nccl>(std::move(handle), place, static_cast<int>(group->size()),
                                 settings());
+}
+
+Support Nccl::do_register_memory(EngineMemory& memory) {
+  auto& mine = dynamic_cast<NcclMemory&>(memory);
+  const std::string wrong = mine.register_window([&] { return failure(); });
+  if (!wrong.empty()) give_up(wrong, mine.window_place());
+  if (mine.has_window()) return Support::yes();
+  return Support::no(
+      "NCCL has no windows here: its GPUs do not reach each other's memory, or "
+      "NCCL_WIN_ENABLE or NCCL_CUMEM_ENABLE is 0");
 }
 
 }  // namespace
@@ -404,14 +295,16 @@ NcclId make_nccl_id(const NcclFunctions& functions) {
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
                                         const NcclSettings& settings) {
-  NcclConfig config;
+  NcclConfig config(functions.version);
   config.blocking = 0;
+  if (!settings.mixes_graphs) config.graph_usage_mode = 1;
   if (const auto most =
           nccl_max_ctas(functions.version, device->compute_major(), settings.max_ctas)) {
     config.max_ctas = *most;
   }
-  auto handle = std::make_unique<Handle>(functions, std::move(device), settings.common.deadline);
-  Handle& nccl = *handle;
+  auto handle = std::make_shared<NcclCommunicatorHandle>(functions, std::move(device),
+                                                         settings.common.deadline);
+  NcclCommunicatorHandle& nccl = *handle;
   // Checks rank, size and deadline before NCCL hears of them.
   auto made =
       std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, settings.peer_sum);

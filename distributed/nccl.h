@@ -15,7 +15,10 @@ namespace tenon::distributed {
 
 struct NcclSettings {
   Communicator::Settings common;
-  int max_ctas = 0;                             // 0: see nccl_max_ctas
+  int max_ctas = 0;  // 0: see nccl_max_ctas
+  // False: the caller sees to it that no graph with collectives of the communicator runs beside
+  // another, and that none is called while one runs. It has an effect from 2.29 on.
+  bool mixes_graphs = true;
   std::shared_ptr<PeerSum> peer_sum = nullptr;  // of the same ranks: takes what is small
 };
 

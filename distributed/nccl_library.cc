@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
-#include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
 namespace {
+
+constexpr LibraryNames kNames{"NCCL", "nvidia-nccl-cu13", "TENON_NCCL_LIBRARY", "libnccl.so.2"};
 
 // Empty: it will do.
 std::string fill(const device::VendorLibrary& library, NcclFunctions& functions) {
@@ -71,8 +70,13 @@ std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-bool has_symmetric_windows(int version) { return version >= 22700; }
 bool has_all_to_all(int version) { return version >= 22800; }
+bool has_graph_usage_mode(int version) { return version >= 22900; }
+
+NcclConfig::NcclConfig(int nccl_version)
+    : size(has_graph_usage_mode(nccl_version) ? sizeof(NcclConfig)
+                                              : offsetof(NcclConfig, channels_per_net_peer)),
+      version(has_graph_usage_mode(nccl_version) ? 22900 : 22700) {}
 
 std::optional<int> nccl_max_ctas(int version, int compute_major, int asked) {
   if (asked > 0) return asked;
@@ -122,24 +126,11 @@ std::string NcclFunctions::words(NcclResult result, NcclHandle handle) const {
 }
 
 NcclAnswer load_nccl(std::span<const std::string> paths) {
-  NcclAnswer answer;
-  const device::VendorAnswer opened = device::open_vendor_library(
-      paths, [&](const device::VendorLibrary& library) { return fill(library, answer.functions); });
-  if (!opened.library) {
-    answer.support = Support::no(
-        fmt::format("NCCL cannot be used ({}). pip install nvidia-nccl-cu13, or name a library in "
-                    "TENON_NCCL_LIBRARY",
-                    opened.why));
-  }
-  return answer;
+  return load_library(kNames, paths, fill);
 }
 
 const NcclAnswer& nccl() {
-  static const NcclAnswer& answer = *new NcclAnswer([] {
-    const char* named = std::getenv("TENON_NCCL_LIBRARY");
-    if (named != nullptr && named[0] != '\0') return load_nccl(std::vector<std::string>{named});
-    return load_nccl(device::vendor_library_paths(std::vector<std::string>{"libnccl.so.2"}));
-  }());
+  static const NcclAnswer& answer = *new NcclAnswer(load_nccl(library_paths(kNames)));
   return answer;
 }
 

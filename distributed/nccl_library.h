@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/support.h"
+#include "distributed/loaded_library.h"
 #include "distributed/reduction.h"
 
 namespace tenon::distributed {
@@ -20,19 +21,23 @@ using NcclResult = int;  // ncclResult_t
 inline constexpr NcclResult kNcclSuccess = 0, kNcclInProgress = 7;
 
 using NcclHandle = struct OpaqueNcclCommunicator*;
+using NcclWindow = struct OpaqueNcclWindow*;  // ncclWindow_t: registered memory
+// NCCL_WIN_COLL_SYMMETRIC: ranks pass what lies at the same distance from its begin.
+inline constexpr int kNcclSymmetric = 1;
 
 // ncclUniqueId: where the ranks of one communicator find each other.
 struct NcclId {
   std::array<char, 128> bytes{};
 };
 
-// ncclConfig_t as of 2.27. Later ones add members at the end, and every NCCL takes a shorter one of
-// an earlier version: what it does not hold has NCCL's default.
+// ncclConfig_t as of 2.27 and, longer, 2.29. Later ones add members at the end, and every NCCL
+// takes a shorter one of an earlier version: what it does not hold has NCCL's default.
 struct NcclConfig {
+  explicit NcclConfig(int nccl_version);
   static constexpr int kDefault = INT_MIN;
-  size_t size = sizeof(NcclConfig);
+  size_t size;
   unsigned magic = 0xcafebeef;
-  unsigned version = 22700;
+  unsigned version;
   int blocking = kDefault;
   int cga_cluster_size = kDefault;
   int min_ctas = kDefault, max_ctas = kDefault;
@@ -44,14 +49,18 @@ struct NcclConfig {
   int cta_policy = kDefault;
   int shrink_share = kDefault;
   int nvls_ctas = kDefault;
+  int channels_per_net_peer = kDefault;
+  int nvlink_centric_schedule = kDefault;
+  int graph_usage_mode = kDefault;  // 1: graphs mix neither with each other nor with launches
+  int rma_contexts = kDefault;
 };
-static_assert(sizeof(NcclConfig) == 72 && sizeof(NcclId) == 128);
+static_assert(sizeof(NcclConfig) == 88 && sizeof(NcclId) == 128);
 
 // Versions as ncclGetVersion codes them: 22809 is 2.28.9.
 inline constexpr int kOldestNccl = 22700;
 std::string nccl_version_text(int version);  // "2.28.9"
-bool has_symmetric_windows(int version);     // ncclCommWindowRegister
 bool has_all_to_all(int version);            // ncclAlltoAll; else sends and receives in a group
+bool has_graph_usage_mode(int version);
 // CTAs of a communicator at most: what was asked for, else 32 on GPUs of compute capability 10,
 // where NCCL's own default became 16 with 2.28; nothing: NCCL's default.
 std::optional<int> nccl_max_ctas(int version, int compute_major, int asked);
@@ -96,7 +105,12 @@ struct NcclFunctions {
   F(send, "ncclSend",                                                                     \
     (const void* in, size_t count, int type, int peer, NcclHandle handle, void* stream))  \
   F(receive, "ncclRecv",                                                                  \
-    (void* out, size_t count, int type, int peer, NcclHandle handle, void* stream))
+    (void* out, size_t count, int type, int peer, NcclHandle handle, void* stream))       \
+  F(allocate, "ncclMemAlloc", (void** memory, size_t bytes))                              \
+  F(free, "ncclMemFree", (void* memory))                                                  \
+  F(register_window, "ncclCommWindowRegister",                                            \
+    (NcclHandle handle, void* memory, size_t bytes, NcclWindow* made, int flags))         \
+  F(deregister_window, "ncclCommWindowDeregister", (NcclHandle handle, NcclWindow window))
 
 #define TENON_DECLARE(member, symbol, parameters) NcclResult(*member) parameters = nullptr;
   TENON_NCCL_FUNCTIONS(TENON_DECLARE)
@@ -114,10 +128,7 @@ struct NcclFunctions {
   std::string words(NcclResult result, NcclHandle handle) const;
 };
 
-struct NcclAnswer {
-  Support support;
-  NcclFunctions functions;  // where it is supported
-};
+using NcclAnswer = LoadedLibrary<NcclFunctions>;
 
 // The first of these that is an NCCL of 2.27 or newer.
 NcclAnswer load_nccl(std::span<const std::string> paths);

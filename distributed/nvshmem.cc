@@ -206,25 +206,8 @@ class Nvshmem final : public Communicator {
   std::unique_ptr<Communicator> do_split(std::span<const std::vector<int>> groups,
                                          const std::vector<int>* group) override;
 
-  // Refused by supports_call.
-  void do_all_gather(const void*, void*, std::span<const int64_t>, DType, void*) override {
-    refuse();
-  }
-  void do_reduce_scatter(const void*, void*, std::span<const int64_t>, DType, Reduction,
-                         void*) override {
-    refuse();
-  }
-  void do_all_to_all(const void*, void*, int64_t, DType, void*) override { refuse(); }
-  void do_permute(const void*, void*, int64_t, DType, std::span<const std::pair<int, int>>,
-                  void*) override {
-    refuse();
-  }
-  void do_send(const void*, int64_t, DType, int, void*) override { refuse(); }
-  void do_receive(void*, int64_t, DType, int, void*) override { refuse(); }
-
  private:
   const NvshmemFunctions& functions() const { return world_->functions(); }
-  [[noreturn]] static void refuse() { throw InternalError("a call that nvshmem does not have"); }
   [[noreturn]] void give_up(const std::string& why);
   void put(int status) {
     if (status != 0) give_up(fmt::format("NVSHMEM: status {}", status));

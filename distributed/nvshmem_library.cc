@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string_view>
-#include <vector>
-
-#include "kernels/device/vendor_library.h"
 
 namespace tenon::distributed {
 namespace {
+
+constexpr LibraryNames kNames{"NVSHMEM", "nvidia-nvshmem-cu13", "TENON_NVSHMEM_LIBRARY",
+                              "libnvshmem_host.so.3"};
 
 struct NamedType {
   DType dtype;
@@ -85,25 +84,11 @@ Support NvshmemFunctions::supports(DType dtype, Reduction reduction) const {
 }
 
 NvshmemAnswer load_nvshmem(std::span<const std::string> paths) {
-  NvshmemAnswer answer;
-  const device::VendorAnswer opened = device::open_vendor_library(
-      paths, [&](const device::VendorLibrary& library) { return fill(library, answer.functions); });
-  if (!opened.library) {
-    answer.support = Support::no(
-        fmt::format("NVSHMEM cannot be used ({}). pip install nvidia-nvshmem-cu13, or name a "
-                    "library in TENON_NVSHMEM_LIBRARY",
-                    opened.why));
-  }
-  return answer;
+  return load_library(kNames, paths, fill);
 }
 
 const NvshmemAnswer& nvshmem() {
-  static const NvshmemAnswer& answer = *new NvshmemAnswer([] {
-    const char* named = std::getenv("TENON_NVSHMEM_LIBRARY");
-    if (named != nullptr && named[0] != '\0') return load_nvshmem(std::vector<std::string>{named});
-    return load_nvshmem(
-        device::vendor_library_paths(std::vector<std::string>{"libnvshmem_host.so.3"}));
-  }());
+  static const NvshmemAnswer& answer = *new NvshmemAnswer(load_nvshmem(library_paths(kNames)));
   return answer;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/support.h"
+#include "distributed/loaded_library.h"
 #include "distributed/reduction.h"
 
 namespace tenon::distributed {
@@ -95,10 +96,7 @@ struct NvshmemFunctions {
   Support supports(DType dtype, Reduction reduction) const;
 };
 
-struct NvshmemAnswer {
-  Support support;
-  NvshmemFunctions functions;  // where it is supported
-};
+using NvshmemAnswer = LoadedLibrary<NvshmemFunctions>;
 
 // The first of these that is an NVSHMEM of 3.0 or newer.
 NvshmemAnswer load_nvshmem(std::span<const std::string> paths);

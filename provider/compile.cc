@@ -23,6 +23,7 @@
 #include "provider/file_annotations.h"
 #include "provider/model_digest.h"
 #include "provider/names.h"
+#include "provider/rank_memory.h"
 
 namespace tenon::provider {
 
@@ -157,6 +158,16 @@ void add_further_targets(const OrtGraph& graph, std::string_view name, const Opt
 
 namespace {
 
+// Null: it is plain.
+std::shared_ptr<kernels::CollectiveMemory> memory_of(std::string_view name, const Options& options,
+                                                     const Target& target,
+                                                     PartitionReport& report) {
+  if (!options.collective_windows || !target.job) return nullptr;
+  auto memory = rank_memory(target.job, std::string(name), report.sharding);
+  if (!memory) report.plain_memory = "ranks bind different numbers of heads of a cache";
+  return memory;
+}
+
 // Empty: it runs.
 std::string_view why_not_run(const Options& options, const ContextWork* context) {
   if (options.tensor_parallel_plan) {
@@ -172,9 +183,9 @@ std::string_view why_not_run(const Options& options, const ContextWork* context)
 
 }  // namespace
 
-std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
-                                                     const kernels::Settings& settings,
-                                                     const Options& options, const Target& target) {
+std::unique_ptr<kernels::Executable> make_executable(
+    kernels::Program program, const kernels::Settings& settings, const Options& options,
+    const Target& target, std::shared_ptr<kernels::CollectiveMemory> collective_memory) {
   if (!target.on_gpu()) return kernels::run_on_host(std::move(program), settings.host.threads);
   kernels::DeviceRunOptions run;
   run.graphs = options.enable_cuda_graph && options.cuda_graph_scope == "partition";
@@ -183,6 +194,8 @@ std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
   run.streams_last = options.has_user_compute_stream;
   run.kernel_cache = settings.kernel_cache;
   run.weight_pool = target.weight_pool;
+  run.collective_order = target.collective_order;
+  run.collective_memory = std::move(collective_memory);
   return kernels::run_on_device(std::move(program), *settings.gpu, target.device, run);
 }
 
@@ -232,10 +245,13 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
     program.texts.reset();
     add_further_targets(graph, name, options, cache, *context);
   }
-  const std::string_view why_not = why_not_run(options, context);
-  result.executable = why_not.empty()
-                          ? make_executable(std::move(program), settings, options, target)
-                          : compiled_only(std::move(program), why_not);
+  if (const std::string_view why_not = why_not_run(options, context); !why_not.empty()) {
+    result.executable = compiled_only(std::move(program), why_not);
+  } else {
+    const auto memory = memory_of(name, options, target, result.report);
+    result.executable = make_executable(std::move(program), settings, options, target, memory);
+    if (memory) result.report.plain_memory = target.job->why_no_memory();
+  }
   describe(name, watch.milliseconds(), result);
   return result;
 }

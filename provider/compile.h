@@ -15,6 +15,7 @@
 
 #include "base/disk_cache.h"
 #include "graph_partitioner/partition.h"
+#include "kernels/running/collective_memory.h"
 #include "kernels/running/executable.h"
 #include "kernels/running/program.h"
 #include "provider/import_graph.h"
@@ -60,9 +61,9 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
                           const ContextWork* context = nullptr);
 
 // The program on the target's device.
-std::unique_ptr<kernels::Executable> make_executable(kernels::Program program,
-                                                     const kernels::Settings& settings,
-                                                     const Options& options, const Target& target);
+std::unique_ptr<kernels::Executable> make_executable(
+    kernels::Program program, const kernels::Settings& settings, const Options& options,
+    const Target& target, std::shared_ptr<kernels::CollectiveMemory> collective_memory = nullptr);
 // Fills the report from the executable.
 void describe(std::string_view name, double milliseconds, CompiledPartition& partition);
 

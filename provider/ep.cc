@@ -593,6 +593,9 @@ void Ep::tell_of(const PartitionReport& partition) {
   log(ORT_LOGGING_LEVEL_INFO,
       fmt::format("[Tenon EP] {}: {} nodes, {} fusions, {:.0f} ms", partition.name,
                   partition.nodes.size(), partition.fusions.size(), partition.compile_ms));
+  if (!partition.plain_memory.empty()) {
+    warn_once("collective_windows=1 has no effect: " + partition.plain_memory);
+  }
   if (!partition.context || partition.context->recompiled.empty()) return;
   warn_once(fmt::format("{} of {} was compiled again: {}", partition.name,
                         partition.context->origin, partition.context->recompiled));

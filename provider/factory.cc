@@ -117,6 +117,10 @@ void Factory::set_session_callbacks() {
       Target target = choose_target(options, gpu);
       target.weight_pool = me.weight_pool_of(context);
       target.job = join_job(options, target, context);
+      if (target.job && target.job->needs_order()) {
+        target.collective_order = std::make_shared<kernels::CollectiveOrder>(
+            target.device, options.has_user_compute_stream);
+      }
       *ep = new Ep(std::move(options), std::move(context), std::move(target), *logger);
     });
   };

@@ -65,6 +65,7 @@ std::shared_ptr<distributed::Job> join_job(const Options& options, const Target&
   job.launch.token = options.collective_token;
   job.deadline = std::chrono::milliseconds(options.collective_deadline_ms);
   job.peer_memory = options.collective_peer_memory;
+  job.orders_graphs = options.enable_cuda_graph;
   job.facts.fields = {{"options", shared_options(options)}, {"version of Tenon", TENON_VERSION}};
   return distributed::Job::join(
       job, distributed::launch_variables(),

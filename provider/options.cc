@@ -150,6 +150,7 @@ const std::vector<Option>& table() {
       flag("collective_overlap", &Options::collective_overlap),
       flag("collective_peer_memory", &Options::collective_peer_memory),
       text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
+      flag("collective_windows", &Options::collective_windows),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
@@ -200,8 +201,8 @@ std::vector<std::string> gpu_only(const Options& options) {
   const std::map<std::string, std::string> given = effective(options), usual = effective({});
   for (const char* key :
        {"cache_dir", "cache_size_mb", "collective_overlap", "collective_peer_memory",
-        "cuda_graph_scope", "device_id", "enable_cuda_graph", "has_user_compute_stream",
-        "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
+        "collective_windows", "cuda_graph_scope", "device_id", "enable_cuda_graph",
+        "has_user_compute_stream", "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }
   return keys;

@@ -32,6 +32,7 @@ struct Options {
   uint64_t collective_deadline_ms = 60'000;
   bool collective_overlap = true;      // on a GPU: collectives beside other launches
   bool collective_peer_memory = true;  // GPUs of one host sum what is small by themselves
+  bool collective_windows = false;     // there: their memory is registered with NCCL
 
   // On a GPU only.
   std::string cache_dir;          // compiled kernels are kept there; empty: nowhere

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "kernels/device/stream.h"
 
 namespace tenon::provider {
 namespace {
@@ -44,15 +44,36 @@ RankRuns::RankRuns(std::shared_ptr<distributed::Job> job, std::string partition,
   }
 }
 
-void RankRuns::announce(kernels::RunContext& run) {
-  job_->announce(fmt::format("Run {} of {}", ++runs_, partition_),
-                 {{{"shapes of inputs", shapes_text(inputs_, by_heads_, run)}}});
+bool RankRuns::note_dims(kernels::RunContext& run) {
+  bool differ = dims_.size() != inputs_.size();
+  dims_.resize(inputs_.size());
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const std::span<const int64_t> dims = run.input(i).dims;
+    if (std::ranges::equal(dims, dims_[i])) continue;
+    dims_[i].assign(dims.begin(), dims.end());
+    differ = true;
+  }
+  return differ;
 }
 
-void RankRuns::watch(const std::shared_ptr<device::Device>& device, void* stream) const {
+void RankRuns::announce(kernels::RunContext& run) {
+  if (note_dims(run) || shapes_.fields.empty()) {
+    shapes_ = {{{"shapes of inputs", shapes_text(inputs_, by_heads_, dims_)}}};
+  }
+  job_->announce(fmt::format("Run {} of {}", ++runs_, partition_), shapes_);
+}
+
+std::shared_ptr<device::Event> RankRuns::free_event(const std::shared_ptr<device::Device>& device) {
+  const auto free =
+      std::ranges::find_if(events_, [](const auto& event) { return event.use_count() == 1; });
+  if (free != events_.end()) return *free;
+  return events_.emplace_back(std::make_shared<device::Event>(device));
+}
+
+void RankRuns::watch(const std::shared_ptr<device::Device>& device, void* stream) {
   device::Stream on(device, static_cast<device::StreamHandle>(stream));
   if (on.capturing()) return;
-  const auto end = std::make_shared<device::Event>(device);
+  const std::shared_ptr<device::Event> end = free_event(device);
   on.record(*end);
   job_->watch([end] {
     try {
@@ -74,19 +95,18 @@ void RankRuns::give_up() const {
 }
 
 std::string shapes_text(const std::vector<std::string>& names,
-                        const std::set<std::string>& by_heads, kernels::RunContext& run) {
+                        const std::set<std::string>& by_heads, const InputDims& dims) {
   std::string text;
   for (size_t first = 0; first < names.size();) {
-    const std::span<const int64_t> dims = run.input(first).dims;
     const bool own = by_heads.contains(names[first]);
     size_t end = first + 1;
     while (end < names.size() && by_heads.contains(names[end]) == own &&
-           are_alike(run.input(end).dims, dims, own)) {
+           are_alike(dims[end], dims[first], own)) {
       ++end;
     }
     text += fmt::format("{}{}", text.empty() ? "" : ", ", names[first]);
     if (end - first > 1) text += fmt::format(" to {} ({} inputs)", names[end - 1], end - first);
-    text += " " + dims_text(dims, own);
+    text += " " + dims_text(dims[first], own);
     first = end;
   }
   if (text.size() <= kLongestText) return text;

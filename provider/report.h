@@ -51,6 +51,7 @@ struct PartitionReport {
   };
   std::vector<Apart> apart;
   std::optional<distributed::ShardingReport> sharding;  // empty: one rank runs it all
+  std::string plain_memory;  // why windows that were asked for are not there. Not written
   std::vector<std::string> node_names;   // imported node id -> name, for the fusions' sources
   std::shared_ptr<const void> words;     // what verdicts of a context refer to
   std::optional<OpenedContext> context;  // empty: it was compiled in this session

@@ -7,6 +7,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/planning/candidate.h"
+#include "kernels/running/collective_order.h"
 #include "kernels/running/weight_pool.h"
 #include "provider/gpus.h"
 #include "provider/options.h"
@@ -24,6 +25,7 @@ struct Target {
   std::shared_ptr<device::Device> device;            // null: the CPU, or a GPU that is absent
   std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
   std::shared_ptr<distributed::Job> job;             // null: one rank
+  std::shared_ptr<kernels::CollectiveOrder> collective_order;  // null: the engine orders them
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;

@@ -465,12 +465,18 @@ void Device::wait_for_default_stream() {
 Buffer::Buffer(std::shared_ptr<Device> device, size_t bytes, std::string_view purpose)
     : device_(std::move(device)), address_(device_->allocate(bytes, purpose)), bytes_(bytes) {}
 
+Buffer::Buffer(std::shared_ptr<void> others, size_t bytes)
+    : others_(std::move(others)),
+      address_(reinterpret_cast<Address>(others_.get())),
+      bytes_(bytes) {}
+
 Buffer::~Buffer() {
   if (device_ != nullptr) device_->release(address_);
 }
 
 void Buffer::swap(Buffer& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(others_, other.others_);
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);
 }

@@ -128,6 +128,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(std::shared_ptr<Device> device, size_t bytes, std::string_view purpose);
+  Buffer(std::shared_ptr<void> others, size_t bytes);  // that somebody else allocated
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);
@@ -139,7 +140,8 @@ class Buffer {
 
  private:
   void swap(Buffer& other) noexcept;
-  std::shared_ptr<Device> device_;
+  std::shared_ptr<Device> device_;  // null: the memory is not its own
+  std::shared_ptr<void> others_;
   Address address_ = 0;
   size_t bytes_ = 0;
 };

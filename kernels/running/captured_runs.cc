@@ -62,17 +62,21 @@ void CapturedRuns::prepare(const std::shared_ptr<device::Device>& device,
   place_for(instance).graph = std::make_unique<Graph>(device, capture(device, enqueue));
 }
 
-void CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& stream,
+bool CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& stream,
                        const std::shared_ptr<const ShapeInstance>& instance,
                        const std::vector<Address>& callers,
                        const std::function<void(Stream&)>& enqueue) {
   Captured* captured = find(instance.get(), callers);
-  if (captured != nullptr && captured->graph != nullptr) return stream.launch(*captured->graph);
+  if (captured != nullptr && captured->graph != nullptr) {
+    stream.launch(*captured->graph);
+    return true;
+  }
   const bool seen = std::any_of(graphs_.begin(), graphs_.end(),
                                 [&](const Captured& other) { return other.instance == instance; });
   if (!seen) {
     place_for(instance).callers = callers;
-    return enqueue(stream);
+    enqueue(stream);
+    return false;
   }
   Captured& place = captured != nullptr ? *captured : place_for(instance);
   place.callers.clear();  // until the graph is what it says
@@ -82,6 +86,7 @@ void CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& st
   }
   place.callers = callers;
   stream.launch(*place.graph);
+  return true;
 }
 
 }  // namespace tenon::kernels

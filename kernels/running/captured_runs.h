@@ -14,8 +14,8 @@ namespace tenon::kernels {
 class CapturedRuns {
  public:
   // Launches what `enqueue` puts on the stream it is given: by a graph where one fits or is worth
-  // capturing, else directly.
-  void run(const std::shared_ptr<device::Device>& device, device::Stream& stream,
+  // capturing, else directly. True: by a graph.
+  bool run(const std::shared_ptr<device::Device>& device, device::Stream& stream,
            const std::shared_ptr<const ShapeInstance>& instance,
            const std::vector<device::Address>& callers,
            const std::function<void(device::Stream&)>& enqueue);

@@ -15,6 +15,8 @@
 #include "kernels/device/stream.h"
 #include "kernels/running/argument_layout.h"
 #include "kernels/running/captured_runs.h"
+#include "kernels/running/collective_memory.h"
+#include "kernels/running/collective_order.h"
 #include "kernels/running/collective_stream.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
@@ -89,12 +91,17 @@ class DeviceExecutable final : public Executable {
     const WeightPacking packing{options_.pack_on_host ? nullptr : &target,
                                 options_.kernel_cache.get()};
     WeightPool* const pool = options_.weight_pool.get();
-    const auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
+    auto others_wait = pool != nullptr ? pool->lock() : std::unique_lock<std::mutex>();
     weights_ = DeviceWeights(device_, program_, packing, pool);
     program_.phases.push_back({"weights", watch.milliseconds()});
     if (pool != nullptr) weights_.share(*device_, *pool);
     program_.phases.push_back({"machine code", loaded.get()});
     watch_ = std::make_unique<IndexWatch>(program_, target, *device_, options_.kernel_cache.get());
+    if (others_wait) others_wait.unlock();  // another rank may be in this process
+    if (has_collectives(program_)) order_ = options_.collective_order.get();
+    if (options_.collective_memory != nullptr && has_collectives(program_)) {
+      registers_arenas_ = options_.collective_memory->agree(arena_layout(program_));
+    }
     prepare_known_shape();
   }
 
@@ -133,12 +140,14 @@ class DeviceExecutable final : public Executable {
       lease.keep();
     }
     if (LaunchObserver* observer = context.observer(); observer != nullptr && !is_recorded) {
+      if (order_ != nullptr) order_->before_launches(stream);
       enqueue_observed(stream, state, *observer);
     } else if (options_.graphs && !is_recorded && uncapturable_ == nullptr) {
-      state.captured.run(device_, stream, state.shapes.instance, state.callers,
-                         [&](Stream& target) { enqueue(target, state); });
+      run_captured(stream, state);
     } else {
+      if (order_ != nullptr && !is_recorded) order_->before_launches(stream);
       enqueue(stream, state);
+      if (order_ != nullptr && !is_recorded) order_->after_launches(stream);
     }
     if (is_recorded) return;
     if (state.stream_kept == nullptr && !options_.streams_last) record_end(state);
@@ -159,7 +168,26 @@ class DeviceExecutable final : public Executable {
   const std::vector<BuildPhase>& phases() const override { return program_.phases; }
 
  private:
+  void run_captured(Stream& stream, DeviceRunState& state) const {
+    if (order_ != nullptr) order_->before_graph(stream);
+    const auto put = [&](Stream& target) {
+      if (order_ != nullptr && &target == &stream) order_->before_launches(stream);
+      enqueue(target, state);
+    };
+    // By reference: what a function copies it may allocate for.
+    const bool by_graph =
+        state.captured.run(device_, stream, state.shapes.instance, state.callers, std::ref(put));
+    if (order_ == nullptr) return;
+    by_graph ? order_->after_graph(stream) : order_->after_launches(stream);
+  }
+
   void require_capturable() const {
+    if (order_ != nullptr && options_.graphs) {
+      throw UserError(
+          "enable_cuda_graph=1 with several ranks: Tenon captures Runs itself, and nobody else "
+          "may; "
+          "leave the option out, or the capture");
+    }
     if (uncapturable_ == nullptr) return;
     throw UserError("node '" + uncapturable_->node + "' runs " + uncapturable_->call->name() +
                     ", which no CUDA graph can hold: run it once without a capture, or disable the "
@@ -291,7 +319,7 @@ class DeviceExecutable final : public Executable {
                                   " bytes, and memory_limit allows " +
                                   std::to_string(options_.memory_limit));
       }
-      state.arena = Buffer(device_, arena_bytes, "the intermediate results of a partition");
+      state.arena = make_arena(arena_bytes);
     }
     make_counters(state, static_cast<size_t>(instance->counter_bytes));
     for (size_t slot = 0; slot < state.slots.size(); ++slot) {
@@ -309,6 +337,16 @@ class DeviceExecutable final : public Executable {
                                : static_cast<uint64_t>(instance->indices[argument.index]);
     }
     state.shapes.instance = std::move(instance);
+  }
+
+  // Ranks with the same layout come here in the same Run, or in Compile, before any collective of
+  // it. What was refused once is not asked for again.
+  Buffer make_arena(size_t bytes) {
+    if (registers_arenas_) {
+      if (auto memory = options_.collective_memory->make(bytes)) return {std::move(memory), bytes};
+      registers_arenas_ = false;
+    }
+    return Buffer(device_, bytes, "the intermediate results of a partition");
   }
 
   // Zero before any stream may use them: nobody zeroes them again.
@@ -553,6 +591,8 @@ class DeviceExecutable final : public Executable {
   Instances instances_;
   StatePool<DeviceRunState> states_;
   const ArgumentLayout layout_;
+  bool registers_arenas_ = false;
+  CollectiveOrder* order_ = nullptr;              // null: there is nothing to order
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
 };
 

@@ -12,6 +12,8 @@
 
 namespace tenon::kernels {
 
+class CollectiveMemory;
+class CollectiveOrder;
 class WeightPool;
 
 struct DeviceRunOptions {
@@ -26,6 +28,8 @@ struct DeviceRunOptions {
   std::shared_ptr<DiskCache> kernel_cache = {};  // as of Settings
   bool pack_on_host = false;                     // all weights, those of pack kernels too
   std::shared_ptr<WeightPool> weight_pool = {};  // that weights are shared in; null: they are not
+  std::shared_ptr<CollectiveMemory> collective_memory = {};  // null: all memory is plain
+  std::shared_ptr<CollectiveOrder> collective_order = {};    // null: graphs may mix with launches
 };
 
 // Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory

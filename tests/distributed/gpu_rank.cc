@@ -92,7 +92,7 @@ GpuRank::~GpuRank() = default;
 
 std::unique_ptr<Communicator> GpuRank::connect() {
   if (engine_ == "nccl_peers") {
-    auto made = connect_nccl(*store_, make_rank_device(device_), deadline_, /*peer_memory=*/true);
+    auto made = connect_nccl(*store_, make_rank_device(device_), {.deadline = deadline_});
     if (made->engine().find("peer memory") == std::string::npos) {
       throw std::runtime_error("no peer memory: " + made->engine());
     }

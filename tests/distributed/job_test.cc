@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "distributed/connect_ranks.h"
+#include "distributed/planned_job.h"
 #include "tests/distributed/nccl_ranks.h"
 
 namespace tenon::distributed {
@@ -41,6 +43,7 @@ class JobTest : public testing::Test {
       threads.emplace_back([&, i] {
         JobOptions options;
         options.deadline = deadline;
+        options.orders_graphs = orders_graphs_;
         options.launch.rank = static_cast<int>(i);
         options.launch.size = static_cast<int>(devices.size());
         options.launch.address = fmt::format("127.0.0.1:{}", port);
@@ -63,6 +66,7 @@ class JobTest : public testing::Test {
   }
 
   StubNccl stub_;
+  bool orders_graphs_ = false;
   static inline std::atomic<int> jobs_ = 0;
 };
 
@@ -125,6 +129,147 @@ TEST_F(JobTest, ARunThatDoesNotEndFailsAllRanks) {
       EXPECT_THAT(thrown, AllOf(HasSubstr("rank 0"), HasSubstr("not done within 2 s")));
     }
   }
+}
+
+// What each rank got, and why not.
+struct Memory {
+  std::vector<std::shared_ptr<void>> got;
+  std::vector<std::string> why;
+  explicit Memory(size_t ranks) : got(ranks), why(ranks) {}
+};
+Memory make_memory(const std::vector<Rank>& ranks, const std::vector<std::string>& layouts) {
+  Memory memory(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Job& job = *ranks[i].job;
+      EXPECT_EQ(thrown_by([&] {
+                  if (!job.agree_on_memory("tenon_0", layouts[i])) return;
+                  memory.got[i] = job.make_memory("tenon_0", 8192);
+                }),
+                "");
+      memory.why[i] = job.why_no_memory();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return memory;
+}
+
+void sum_on(const std::vector<Rank>& ranks) {
+  const ir::Collective sum{.op = std::string(ir::kAllReduce), .reduction = "sum"};
+  std::vector<std::thread> threads;
+  for (const Rank& rank : ranks) {
+    threads.emplace_back([&] {
+      float value = 1, out = 0;
+      void* const buffers[] = {&value, &out};
+      const int64_t numbers[] = {1, 1};
+      rank.job->collectives()->make_call(sum, DType::kF32)->enqueue(nullptr, buffers, numbers);
+      EXPECT_EQ(out, ranks.size());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Who orders graphs itself has a communicator that does not, from NCCL 2.29 on.
+TEST_F(JobTest, GraphsMixUnlessTheCallerOrdersThem) {
+  for (const bool orders : {false, true}) {
+    orders_graphs_ = orders;
+    const std::vector<Rank> ranks = join(devices(2));
+    ASSERT_THAT(words(ranks), Each(""));
+    // This process loaded it once, as a version before that.
+    for (const Rank& rank : ranks) EXPECT_FALSE(rank.job->needs_order());
+  }
+}
+
+TEST_F(JobTest, MemoryIsRegisteredByAllRanksAndGoesBeforeTheJob) {
+  {
+    const std::vector<Rank> ranks = join(devices(3));
+    ASSERT_THAT(words(ranks), Each(""));
+    Memory first = make_memory(ranks, {"a", "a", "a"});
+    EXPECT_THAT(first.why, Each(""));
+    EXPECT_THAT(first.got, Each(testing::NotNull()));
+    EXPECT_EQ(stub_.windows(), 3);  // none of the trial
+    first.got.clear();
+    EXPECT_EQ(stub_.windows(), 0);
+    const Memory second = make_memory(ranks, {"b", "b", "b"});
+    EXPECT_EQ(stub_.windows(), 3);
+    EXPECT_EQ(stub_.memory(), 3);
+    sum_on(ranks);
+  }
+  EXPECT_EQ(stub_.memory(), 0);
+  EXPECT_EQ(stub_.live(), 0);
+}
+
+TEST_F(JobTest, LayoutsThatDifferKeepAllRanksFromRegisteredMemory) {
+  const std::vector<Rank> ranks = join(devices(2));
+  const Memory memory = make_memory(ranks, {"a", "b"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why,
+              Each(AllOf(HasSubstr("at memory of tenon_0, the ranks differ in the registered"),
+                         HasSubstr("a on rank 0, b on rank 1"))));
+  EXPECT_EQ(stub_.windows() + stub_.memory(), 0);
+  sum_on(ranks);
+  // Another program may still have it.
+  EXPECT_THAT(make_memory(ranks, {"c", "c"}).got, Each(testing::NotNull()));
+}
+
+// One call of one rank goes wrong: all do without, with a reason, and the job goes on.
+TEST_F(JobTest, WhatNcclRefusesKeepsAllRanksFromRegisteredMemory) {
+  for (const auto& [function, fault] :
+       {std::pair("ncclMemAlloc", kStubRefuses), std::pair("ncclCommWindowRegister", kStubRefuses),
+        std::pair("ncclCommWindowRegister", kStubFailsLater),
+        std::pair("ncclCommWindowRegister", kStubNeverEnds)}) {
+    {
+      const std::vector<Rank> ranks = join(devices(2), 4s);
+      ASSERT_THAT(words(ranks), Each(""));
+      stub_.fail(function, fault);
+      for (int round = 0; round < 2; ++round) {  // tried once
+        const Memory memory = make_memory(ranks, {"a", "a"});
+        EXPECT_THAT(memory.got, Each(testing::IsNull())) << function;
+        EXPECT_THAT(memory.why, Each(HasSubstr(fault == kStubNeverEnds
+                                                   ? "a trial was not done within 1 s"
+                                                   : "registered memory, the ranks differ")))
+            << function;
+      }
+      EXPECT_EQ(stub_.pending(), 0);
+      sum_on(ranks);
+    }
+    EXPECT_EQ(stub_.windows() + stub_.live(), 0) << function;
+  }
+  EXPECT_EQ(stub_.memory(), 0);
+}
+
+TEST_F(JobTest, MemoryThatOneRankLacksIsPlainOnAll) {
+  const std::vector<Rank> ranks = join(devices(2));
+  EXPECT_THAT(make_memory(ranks, {"a", "a"}).got, Each(testing::NotNull()));
+  stub_.fail("ncclMemAlloc", kStubRefuses);
+  const Memory memory = make_memory(ranks, {"a", "a"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why, Each(AllOf(HasSubstr("8192 bytes on rank"),
+                                     HasSubstr("none (NCCL has no 8192 bytes: "))));
+  EXPECT_EQ(stub_.windows() + stub_.memory(), 0);
+  sum_on(ranks);
+}
+
+TEST_F(JobTest, WithoutWindowsNoRankRegisters) {
+  const std::vector<Rank> ranks = join(devices(2));
+  stub_.set_windows(0);
+  const Memory memory = make_memory(ranks, {"a", "a"});
+  EXPECT_THAT(memory.got, Each(testing::IsNull()));
+  EXPECT_THAT(memory.why, Each(HasSubstr("NCCL has no windows here")));
+}
+
+// A plan has the calls of a job, and none of them runs.
+TEST(PlannedJob, RefusesEveryCall) {
+  float value = 1, out[2] = {};
+  void* const buffers[] = {&value, out};
+  const int64_t numbers[] = {1, 1};
+  for (const std::string_view op : {ir::kAllReduce, ir::kAllGather, ir::kBroadcast}) {
+    const ir::Collective collective{.op = std::string(op), .ranks = 2};
+    const auto call = planned_job(1, 2)->collectives()->make_call(collective, DType::kF32);
+    EXPECT_THROW(call->enqueue(nullptr, buffers, numbers), InternalError) << op;
+  }
+  EXPECT_THROW(planned_job(2, 2), UserError);
 }
 
 TEST(SharedGpu, NamesTheRanksAndThePlace) {

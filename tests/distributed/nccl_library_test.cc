@@ -19,11 +19,11 @@ TEST(NcclLibraryTest, VersionsReadAsPeopleWriteThem) {
 }
 
 TEST(NcclLibraryTest, GatesOpenWithTheirVersion) {
-  EXPECT_FALSE(has_symmetric_windows(22607));
-  EXPECT_TRUE(has_symmetric_windows(22700));
   EXPECT_FALSE(has_all_to_all(22707));
   EXPECT_TRUE(has_all_to_all(22800));
   EXPECT_TRUE(has_all_to_all(23007));
+  EXPECT_FALSE(has_graph_usage_mode(22809));
+  EXPECT_TRUE(has_graph_usage_mode(22902));
 }
 
 TEST(NcclLibraryTest, ChannelsAreThoseAskedForElseMoreOnBlackwell) {

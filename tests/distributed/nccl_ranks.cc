@@ -16,10 +16,15 @@ StubNccl stub_nccl(int version) {
   if (!library.find("stubNcclSetVersion", stub.set_version) ||
       !library.find("stubNcclFail", stub.fail) || !library.find("stubNcclRelease", stub.release) ||
       !library.find("stubNcclLive", stub.live) || !library.find("stubNcclPending", stub.pending) ||
-      !library.find("stubNcclMaxCtas", stub.max_ctas)) {
+      !library.find("stubNcclMaxCtas", stub.max_ctas) ||
+      !library.find("stubNcclGraphUsageMode", stub.graph_usage_mode) ||
+      !library.find("stubNcclSetWindows", stub.set_windows) ||
+      !library.find("stubNcclWindows", stub.windows) ||
+      !library.find("stubNcclMemory", stub.memory)) {
     throw std::runtime_error("the stub lacks a function");
   }
   stub.set_version(version);
+  stub.set_windows(1);
   const NcclAnswer answer = load_nccl(path);
   if (!answer.support) throw std::runtime_error(answer.support.reason);
   stub.functions = answer.functions;

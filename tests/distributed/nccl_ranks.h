@@ -19,6 +19,10 @@ struct StubNccl {
   StubLive live = nullptr;
   StubPending pending = nullptr;
   StubMaxCtas max_ctas = nullptr;
+  StubGraphUsageMode graph_usage_mode = nullptr;
+  StubSetWindows set_windows = nullptr;
+  StubWindows windows = nullptr;
+  StubMemory memory = nullptr;
 };
 
 // As if it were this version.

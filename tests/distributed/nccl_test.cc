@@ -85,6 +85,19 @@ TEST(NcclTest, ChannelsGoIntoTheCommunicator) {
   EXPECT_EQ(stub.max_ctas(), 5);
 }
 
+TEST(NcclTest, GraphsThatDoNotMixAreToldOfFrom229On) {
+  for (const int version : {22703, 22809, 22902, 23203}) {
+    const StubNccl stub = stub_nccl(version);
+    make_ranks(stub, 1);
+    EXPECT_EQ(stub.graph_usage_mode(), NcclConfig::kDefault) << version;
+    NcclSettings settings;
+    settings.mixes_graphs = false;
+    const NcclRanks made = make_ranks(stub, 1, settings);
+    EXPECT_EQ(stub.graph_usage_mode(), version < 22900 ? NcclConfig::kDefault : 1) << version;
+    made.ranks.at(0)->barrier(nullptr);
+  }
+}
+
 TEST(NcclTest, RefusesRanksThatAreNone) {
   const StubNccl stub = stub_nccl();
   const NcclId id = make_nccl_id(stub.functions);

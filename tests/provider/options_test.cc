@@ -93,6 +93,8 @@ TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {
   EXPECT_TRUE(gpu_only(parse_options({{"collective_overlap", "1"}})).empty());
   EXPECT_THAT(gpu_only(parse_options({{"collective_peer_memory", "0"}})),
               ElementsAre("collective_peer_memory"));
+  EXPECT_THAT(gpu_only(parse_options({{"collective_windows", "1"}})),
+              ElementsAre("collective_windows"));
 }
 
 TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {

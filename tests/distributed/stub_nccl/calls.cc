@@ -1,6 +1,8 @@
 // NCCL's functions on host memory, with faults on demand. Everything happens under one lock.
 #include <array>
+#include <climits>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "tests/distributed/stub_nccl/control.h"
+#include "tests/distributed/stub_nccl/memory.h"
 #include "tests/distributed/stub_nccl/world.h"
 
 #define TENON_VISIBLE extern "C" __attribute__((visibility("default")))
@@ -31,6 +34,9 @@ struct State {
   std::map<int, std::shared_ptr<World>> worlds;  // by id
   int ids = 0;
   int max_ctas = 0;
+  int graph_usage_mode = 0;
+  bool has_windows = true;
+  std::vector<Memory> memory;  // that was not freed
 };
 
 State& state() {
@@ -100,11 +106,14 @@ Value member(const void* config, size_t offset) {
   return value;
 }
 
-// By the published layout, not by ours.
+// By the published layouts, not by ours: that of 2.27 and, from 2.29 on, of 2.29.
 bool is_config(const void* config) {
-  return config != nullptr && member<size_t>(config, 0) == 72 &&
-         member<unsigned>(config, 8) == 0xcafebeef && member<unsigned>(config, 12) == 22700 &&
-         member<int>(config, 16) == 0;
+  if (config == nullptr) return false;
+  const size_t size = member<size_t>(config, 0);
+  const auto version = member<unsigned>(config, 12);
+  const bool is_newer = state().version >= 22900;
+  return size == (is_newer ? 88 : 72) && version == (is_newer ? 22900 : 22700) &&
+         member<unsigned>(config, 8) == 0xcafebeef && member<int>(config, 16) == 0;
 }
 
 // Of functions that have no result to come later.
@@ -149,6 +158,23 @@ TENON_VISIBLE int stubNcclMaxCtas() {
   return state().max_ctas;
 }
 
+TENON_VISIBLE int stubNcclGraphUsageMode() {
+  const std::lock_guard lock(state().mutex);
+  return state().graph_usage_mode;
+}
+TENON_VISIBLE void stubNcclSetWindows(int has_windows) {
+  const std::lock_guard lock(state().mutex);
+  state().has_windows = has_windows != 0;
+}
+TENON_VISIBLE int stubNcclWindows() {
+  const std::lock_guard lock(state().mutex);
+  return window_count();
+}
+TENON_VISIBLE int stubNcclMemory() {
+  const std::lock_guard lock(state().mutex);
+  return static_cast<int>(state().memory.size());
+}
+
 TENON_VISIBLE int ncclGetVersion(int* version) {
   const std::lock_guard lock(state().mutex);
   *version = state().version;
@@ -180,6 +206,7 @@ TENON_VISIBLE int ncclCommInitRankConfig(Communicator** made, int size, Id id, i
   std::unique_lock lock(state().mutex);
   if (!is_config(config)) return kInvalidArgument;
   state().max_ctas = member<int>(config, 28);
+  state().graph_usage_mode = state().version >= 22900 ? member<int>(config, 80) : INT_MIN;
   const int fault = take_fault(lock, "ncclCommInitRankConfig");
   if (fault == kStubRefuses) return kSystemError;
   std::shared_ptr<World>& world = state().worlds[member<int>(&id, 124)];
@@ -193,9 +220,11 @@ TENON_VISIBLE int ncclCommInitRankConfig(Communicator** made, int size, Id id, i
 
 TENON_VISIBLE int ncclCommSplit(Communicator* whole, int color, int key, Communicator** made,
                                 void*) {
-  const int result =
-      put("ncclCommSplit",
-          {.kind = Kind::kSplit, .root = color, .key = key, .made = made, .by = whole});
+  const int result = put("ncclCommSplit", {.kind = Kind::kSplit,
+                                           .root = color,
+                                           .key = key,
+                                           .made = reinterpret_cast<void**>(made),
+                                           .by = whole});
   return result == kInProgress ? kSuccess : result;  // as NCCL 2.32 does
 }
 
@@ -225,6 +254,48 @@ TENON_VISIBLE int ncclCommDestroy(Communicator* communicator) {
 }
 TENON_VISIBLE int ncclCommAbort(Communicator* communicator) {
   return end("ncclCommAbort", communicator);
+}
+
+TENON_VISIBLE int ncclMemAlloc(void** memory, size_t bytes) {
+  if (const int refused = refuse_or_block("ncclMemAlloc"); refused != 0) return refused;
+  const std::lock_guard lock(state().mutex);
+  const Memory made = allocate(bytes);
+  if (made.begin == nullptr) return kSystemError;
+  *memory = made.begin;
+  state().memory.push_back(made);
+  return kSuccess;
+}
+TENON_VISIBLE int ncclMemFree(void* memory) {
+  const std::lock_guard lock(state().mutex);
+  // Kept where NCCL still uses it: a test sees that it was not freed.
+  if (is_registered(memory)) return kInvalidArgument;
+  const size_t freed = std::erase_if(state().memory, [&](const Memory& each) {
+    if (each.begin != memory) return false;
+    free_memory(each);
+    return true;
+  });
+  return freed == 1 ? kSuccess : kInvalidArgument;
+}
+TENON_VISIBLE int ncclCommWindowRegister(Communicator* by, void* memory, size_t bytes,
+                                         Window** made, int flags) {
+  if (flags != 1 || reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return kInvalidArgument;
+  *made = nullptr;
+  {
+    const std::lock_guard lock(state().mutex);
+    by->world->has_windows = state().has_windows;
+  }
+  const int result = put("ncclCommWindowRegister", {.kind = Kind::kWindow,
+                                                    .in = memory,
+                                                    .count = bytes,
+                                                    .made = reinterpret_cast<void**>(made),
+                                                    .by = by});
+  return result == kInProgress ? kSuccess : result;
+}
+TENON_VISIBLE int ncclCommWindowDeregister(Communicator* by, Window* window) {
+  if (const int refused = refuse_or_block("ncclCommWindowDeregister"); refused != 0) return refused;
+  const std::lock_guard lock(state().mutex);
+  drop_window(*by, window);
+  return kSuccess;
 }
 
 TENON_VISIBLE int ncclGroupStart() {

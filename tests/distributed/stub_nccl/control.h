@@ -15,3 +15,7 @@ using StubRelease = void (*)();                              // stubNcclRelease
 using StubLive = int (*)();     // stubNcclLive: communicators that were not destroyed or aborted
 using StubPending = int (*)();  // stubNcclPending: faults that no call has met yet
 using StubMaxCtas = int (*)();  // stubNcclMaxCtas: of the last communicator that was made
+using StubGraphUsageMode = int (*)();  // stubNcclGraphUsageMode: the same; INT_MIN: not told
+using StubSetWindows = void (*)(int has_windows);  // stubNcclSetWindows: 0 makes none, in silence
+using StubWindows = int (*)();  // stubNcclWindows: of live communicators, not deregistered
+using StubMemory = int (*)();   // stubNcclMemory: pieces of ncclMemAlloc that were not freed

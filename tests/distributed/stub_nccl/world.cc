@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <set>
 
 #include "distributed/element_ops.h"
 
@@ -21,6 +23,7 @@ constexpr Reduction kOperations[] = {Reduction::kSum, Reduction::kProd, Reductio
                                      Reduction::kMin, Reduction::kAverage};
 
 int live_count = 0;
+std::set<Communicator*> all;  // live ones
 
 using Posts = std::vector<Post>;  // of one collective, by rank
 
@@ -51,9 +54,36 @@ void split(const Posts& posts) {
     std::ranges::stable_sort(members, {}, &Post::key);
     const auto world = std::make_shared<World>(static_cast<int>(members.size()));
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      members[rank].by->late = {members[rank].made, make(world, static_cast<int>(rank)), 3};
+      members[rank].by->late = {members[rank].made, make(world, static_cast<int>(rank)), 3, false};
     }
   }
+}
+
+void make_windows(const Posts& posts) {
+  for (const Post& post : posts) {
+    if (!post.by->world->has_windows) continue;  // and NCCL says nothing
+    post.by->windows.push_back({static_cast<const char*>(post.in), post.count});
+    post.by->late = {post.made, &post.by->windows.back(), 3, true};
+  }
+}
+
+// How far from the begin of a window, where it is in one.
+std::optional<size_t> place_in_window(const Communicator& of, const void* memory) {
+  const auto* address = static_cast<const char*>(memory);
+  for (const Window& window : of.windows) {
+    if (address >= window.begin && address < window.begin + window.bytes) {
+      return address - window.begin;
+    }
+  }
+  return std::nullopt;
+}
+
+// Kernels for windows take a peer's memory to be where their own is.
+bool are_symmetric(const Posts& posts) {
+  return std::ranges::all_of(posts, [&](const Post& post) {
+    return place_in_window(*post.by, post.in) == place_in_window(*posts[0].by, posts[0].in) &&
+           place_in_window(*post.by, post.out) == place_in_window(*posts[0].by, posts[0].out);
+  });
 }
 
 void run(const Posts& posts) {
@@ -62,6 +92,8 @@ void run(const Posts& posts) {
   switch (posts[0].kind) {
     case Kind::kSplit:
       return split(posts);
+    case Kind::kWindow:
+      return make_windows(posts);
     case Kind::kAllReduce:
       reduce(posts, 0, count, posts[0].out);
       for (const Post& to : posts) std::memmove(to.out, posts[0].out, bytes(to, count));
@@ -106,7 +138,8 @@ void post_collective(const Post& post) {
     posts.push_back(queue.front());
   }
   for (auto& queue : world.collectives) queue.pop_front();
-  const bool same = std::ranges::all_of(posts, [&](const Post& p) { return agree(p, posts[0]); });
+  const bool same = std::ranges::all_of(posts, [&](const Post& p) { return agree(p, posts[0]); }) &&
+                    (posts[0].kind != Kind::kAllReduce || are_symmetric(posts));
   if (same) run(posts);
   for (const Post& done : posts) {
     --done.by->pending;
@@ -163,14 +196,33 @@ Communicator* make(std::shared_ptr<World> world, int rank) {
   auto* made = new Communicator;
   made->world = std::move(world);
   made->rank = rank;
+  all.insert(made);
   return made;
 }
 
 void release(Communicator* communicator) {
   forget(*communicator);
-  if (communicator->late.made != nullptr) release(communicator->late.made);
+  if (communicator->late.made != nullptr && !communicator->late.is_window) {
+    release(static_cast<Communicator*>(communicator->late.made));
+  }
+  all.erase(communicator);
   delete communicator;
   --live_count;
+}
+
+bool is_registered(const void* memory) {
+  return std::ranges::any_of(
+      all, [&](const Communicator* each) { return place_in_window(*each, memory).has_value(); });
+}
+
+int window_count() {
+  size_t count = 0;
+  for (const Communicator* each : all) count += each->windows.size();
+  return static_cast<int>(count);
+}
+
+void drop_window(Communicator& of, void* window) {
+  of.windows.remove_if([&](const Window& each) { return &each == window; });
 }
 
 }  // namespace stub_nccl

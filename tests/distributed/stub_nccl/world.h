@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <utility>
@@ -23,22 +24,31 @@ enum class Kind {
   kBroadcast,
   kAllToAll,
   kSend,
-  kReceive
+  kReceive,
+  kWindow
 };
 
 struct World;
+
+// Registered memory.
+struct Window {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+};
 
 struct Communicator {
   std::shared_ptr<World> world;
   int rank = 0;
   int pending = 0;  // posts that wait for others
   int error = 0;    // ncclResult_t, for good
-  // The handle of a split is written some time after all have called it.
+  // The handle of a split, or of a window, is written some time after all have called it.
   struct Late {
-    Communicator** place = nullptr;
-    Communicator* made = nullptr;
+    void** place = nullptr;
+    void* made = nullptr;
     int questions = 0;  // for errors that are asked until then
+    bool is_window = false;
   } late = {};
+  std::list<Window> windows;
   int state() const;
 };
 
@@ -50,7 +60,7 @@ struct Post {
   int type = 0, operation = 0;
   int root = 0;  // or peer, or color
   int key = 0;
-  Communicator** made = nullptr;
+  void** made = nullptr;
   Communicator* by = nullptr;
 };
 
@@ -58,6 +68,7 @@ struct World {
   explicit World(int size) : collectives(size) {}
   int size() const { return static_cast<int>(collectives.size()); }
   std::vector<std::deque<Post>> collectives;  // by rank
+  bool has_windows = true;
   std::map<std::pair<int, int>, std::deque<Post>> sends, receives;
 };
 
@@ -66,5 +77,9 @@ void forget(Communicator& communicator);  // what it posted
 int live();                               // how many were made and not released
 Communicator* make(std::shared_ptr<World> world, int rank);
 void release(Communicator* communicator);
+// Whether some communicator has registered this memory.
+bool is_registered(const void* memory);
+int window_count();
+void drop_window(Communicator& of, void* window);
 
 }  // namespace stub_nccl

@@ -10,6 +10,7 @@
 #include "kernels/build_program.h"
 #include "kernels/device/stream.h"
 #include "kernels/planning/collectives.h"
+#include "kernels/running/collective_order.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::kernels {
@@ -66,14 +67,17 @@ constexpr int64_t kCount = 5;
 
 class OneInput final : public RunContext {
  public:
-  OneInput(Address x, Address y) : x_(x), y_(y) {}
+  OneInput(Address x, Address y, void* stream = nullptr, int64_t count = kCount)
+      : x_(x), y_(y), stream_(stream), dims_{count} {}
   Input input(size_t) override { return {reinterpret_cast<const void*>(x_), dims_}; }
   void* output(size_t, std::span<const int64_t>) override { return reinterpret_cast<void*>(y_); }
+  void* stream() override { return stream_; }
   void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
 
  private:
   Address x_, y_;
-  std::vector<int64_t> dims_ = {kCount};
+  void* stream_;
+  std::vector<int64_t> dims_;
 };
 
 std::string loop(const std::string& output, const std::string& inputs, const std::string& op) {
@@ -181,6 +185,43 @@ TEST_F(CollectiveOverlapTest, IsForkedAndJoinedInACapture) {
   EXPECT_EQ(SumWithNothing::streams.size(), 2u);
   EXPECT_GE(stub_.calls("cuGraphLaunch"), 2);
   EXPECT_EQ(stub_.reports(), "");
+}
+
+// Runs of two shapes in turns on the caller's streams: how often the host waits for a graph.
+TEST_F(CollectiveOverlapTest, GraphsThatDoNotMixAreWaitedFor) {
+  const auto order = std::make_shared<CollectiveOrder>(device_, false);
+  const DeviceRunOptions options{.graphs = true, .collective_order = order};
+  const auto executable = build_on_device(graph_, settings(), device_, options);
+  const auto other = build_on_device(graph_, settings(), device_, options);
+  const device::Stream first(device_), second(device_);
+  const auto waits_of = [&](Executable& one, const device::Stream& stream, int64_t count) {
+    const long before = stub_.calls("cuEventSynchronize");
+    OneInput context(x_.address(), y_.address(), stream.handle(), count);
+    one.run(context);
+    return stub_.calls("cuEventSynchronize") - before;
+  };
+  EXPECT_EQ(waits_of(*executable, first, kCount), 0);  // by themselves
+  EXPECT_EQ(waits_of(*executable, first, kCount), 0);  // by a graph
+  EXPECT_EQ(waits_of(*executable, first, kCount), 0);  // which comes again
+  EXPECT_EQ(waits_of(*executable, first, 3), 1);       // another shape, by itself
+  EXPECT_EQ(waits_of(*executable, first, kCount), 0);
+  EXPECT_EQ(waits_of(*other, first, kCount), 1);  // all partitions have one order
+  EXPECT_EQ(waits_of(*executable, first, kCount), 0);
+  EXPECT_EQ(waits_of(*executable, second, kCount), 1);  // another stream
+  EXPECT_EQ(waits_of(*executable, second, kCount), 0);
+  EXPECT_EQ(stub_.reports(), "");
+}
+
+TEST_F(CollectiveOverlapTest, NobodyElseCapturesWhatDoesNotMix) {
+  const auto order = std::make_shared<CollectiveOrder>(device_, false);
+  const auto executable = build_on_device(graph_, settings(), device_, {.collective_order = order});
+  expect_right(*executable);
+  device::Stream stream(device_);
+  stream.begin_capture();
+  OneInput context(x_.address(), y_.address(), stream.handle());
+  EXPECT_THROW(executable->run(context), UserError);
+  const device::Graph empty(device_, stream.end_capture());
+  expect_right(*executable);
 }
 
 TEST_F(CollectiveOverlapTest, IsOnTheRunsStreamWhereItIsOff) {
