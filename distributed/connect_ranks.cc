@@ -5,25 +5,18 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string_view>
 
 #include "base/error.h"
 #include "distributed/gloo/address.h"
 #include "distributed/gloo/gloo.h"
+#include "distributed/host_id.h"
 #include "distributed/messages.h"
 #include "distributed/nccl.h"
 #include "distributed/rendezvous/fingerprint.h"
 
 namespace tenon::distributed {
 namespace {
-
-// The same in all containers of a host, and in no other host.
-std::string host_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
-}
 
 // From 2.30 on NCCL lets two ranks share a GPU, where this says so.
 bool may_share_gpu() {
