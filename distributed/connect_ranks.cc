@@ -14,6 +14,7 @@
 #include "distributed/messages.h"
 #include "distributed/nccl.h"
 #include "distributed/rendezvous/fingerprint.h"
+#include "distributed/shared_memory/shared_memory.h"
 
 namespace tenon::distributed {
 namespace {
@@ -44,7 +45,8 @@ NcclId exchange_id(Store& store, const NcclFunctions& functions,
 
 }  // namespace
 
-std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
+std::unique_ptr<Communicator> connect_host(Store& store, const std::string& backend,
+                                           const std::string& towards,
                                            std::chrono::milliseconds deadline) {
   const KeyValues values{
       [&store](const std::string& key, const std::string& value) { store.set(key, value); },
@@ -53,6 +55,15 @@ std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towa
       }};
   GlooSettings settings;
   settings.common.deadline = deadline;
+  if (backend != "gloo") {
+    auto [made, why] = make_shared_memory(store.rank(), store.size(), values, settings.common);
+    if (made != nullptr) return std::move(made);
+    if (backend == "shm") throw UserError(fmt::format("collective_backend=shm: {}", why));
+    if (const Support gloo = gloo_support(); !gloo) {
+      throw UserError(fmt::format("{}; {}", gloo.reason, why));
+    }
+    settings.note = why;
+  }
   settings.address = address_towards(towards);
   return make_gloo(store.rank(), store.size(), values, settings);
 }

@@ -18,10 +18,12 @@ struct JobOptions {
   LaunchOptions launch;
   std::chrono::milliseconds deadline{60'000};  // of every wait
   Fingerprint facts;                           // that must be the same on all ranks
+  std::string host_backend = "auto";           // without GPUs: auto | gloo | shm
 };
 
 // Ranks that meet, compare what they are about to do and are connected: through NCCL where they
-// have GPUs, else through Gloo. A rank that is lost ends what the others wait for.
+// have GPUs, else through memory that they share or through Gloo. A rank that is lost ends what the
+// others wait for.
 class Job {
  public:
   // `gpu`: this rank's; null: its tensors are in host memory. Comes back when all ranks are in;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "distributed/messages.h"
@@ -21,6 +22,9 @@ using std::chrono::milliseconds;
 constexpr size_t kPieceBytes = 16 * 1024;
 // How often who sleeps looks whether it is waited for in vain.
 constexpr milliseconds kLook{5};
+// How long ranks that do not call the same wait for somebody who knows why: a job compares what its
+// ranks are about to do, and aborts them with what differs.
+constexpr milliseconds kForCause{1000};
 
 // Where every rank can have a core, looking costs nobody anything, and sleeping some ten
 // microseconds; else the rank that is waited for may need this core. sched_yield is no middle way:
@@ -166,9 +170,7 @@ void SharedSteps::wait_long(const CollectiveCall& call, std::span<const Awaited>
     }
     if (first == nullptr) return;
     expect_nobody_failed(call);
-    if (member(rank_).ending.load(std::memory_order_acquire) != kNone) {
-      throw CollectiveError(fmt::format("{}: aborted", call.text()));
-    }
+    expect_not_aborted(call);
     if (Clock::now() >= end) {
       give_up(fmt::format("{}: {} did not arrive within {}", call.text(), ranks_text(missing),
                           time_text(deadline_)));
@@ -222,8 +224,18 @@ void SharedSteps::give_up(const std::string& why) {
 void SharedSteps::expect_same(bool same, const CollectiveCall& call, int rank,
                               const CallCard& theirs) {
   if (same) return;
+  const auto end = Clock::now() + std::min(kForCause, deadline_);
+  while (Clock::now() < end) {
+    expect_not_aborted(call);
+    std::this_thread::sleep_for(kLook);
+  }
   give_up(fmt::format("{}: rank {} calls {}: ranks do not call the same", call.text(), rank,
                       theirs.call().text()));
+}
+
+void SharedSteps::expect_not_aborted(const CollectiveCall& call) const {
+  if (member(rank_).ending.load(std::memory_order_acquire) == kNone) return;
+  throw CollectiveError(fmt::format("{}: aborted", call.text()));
 }
 
 }  // namespace tenon::distributed

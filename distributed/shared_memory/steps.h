@@ -74,6 +74,7 @@ class SharedSteps {
   std::string gone(const Awaited& one, uint32_t value) const;
   static std::string reason(const Member& failed);
   void expect_nobody_failed(const CollectiveCall& call);
+  void expect_not_aborted(const CollectiveCall& call) const;
   void end(Ending ending, const std::string& why);
   [[noreturn]] void give_up(const std::string& why);
   void expect_same(bool same, const CollectiveCall& call, int rank, const CallCard& theirs);
