@@ -26,10 +26,10 @@ constexpr milliseconds kLook{5};
 // ranks are about to do, and aborts them with what differs.
 constexpr milliseconds kForCause{1000};
 
-// Where every rank can have a core, looking costs nobody anything, and sleeping some ten
-// microseconds; else the rank that is waited for may need this core. sched_yield is no middle way:
-// it comes back some milliseconds later.
-constexpr microseconds kSpinOnOwnCore{100}, kSpinOnSharedCore{2};
+// Where every rank can have a core, who sleeps only gives it away, and may wake up on that of the
+// rank it waits for; else that rank may need this one. sched_yield is no middle way: it comes back
+// some milliseconds later.
+constexpr microseconds kSpinOnOwnCore{1000}, kSpinOnSharedCore{2};
 
 cpu_set_t own_cores() {
   cpu_set_t cores;
