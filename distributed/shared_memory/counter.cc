@@ -31,7 +31,6 @@ void SharedCounter::wake() { futex(value_, FUTEX_WAKE, INT_MAX, nullptr); }
 
 bool SharedCounter::spin_until(uint32_t wanted, std::chrono::microseconds most) const {
   constexpr int kLooks = 64;
-  if (reached(wanted)) return true;
   const auto end = Clock::now() + most;
   do {
     for (int i = 0; i < kLooks; ++i) {

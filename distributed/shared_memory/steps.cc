@@ -27,8 +27,8 @@ constexpr milliseconds kLook{5};
 constexpr milliseconds kForCause{1000};
 
 // Where every rank can have a core, who sleeps only gives it away, and may wake up on that of the
-// rank it waits for; else that rank may need this one. sched_yield is no middle way: it comes back
-// some milliseconds later.
+// rank it waits for. Where they share one, that rank cannot come while this one looks; sched_yield
+// is no middle way, it comes back some milliseconds later.
 constexpr microseconds kSpinOnOwnCore{1000}, kSpinOnSharedCore{2};
 
 cpu_set_t own_cores() {
@@ -47,6 +47,7 @@ struct SharedSteps::Member {
   cpu_set_t cores;        // that it may run on; written before the first step
   SharedCounter arrived;  // the step that it is in
   CallCard cards[2];      // of this step and the one before
+  std::atomic<int> core;  // that it was on when it arrived
   alignas(kCacheLine) std::atomic<uint32_t> ending;
   char why[1024];  // it failed; written before `ending`, once
 };
@@ -84,8 +85,7 @@ SharedSteps::SharedSteps(SharedSegment segment, int rank, int size, milliseconds
       rank_(rank),
       size_(size),
       deadline_(deadline),
-      process_(::getpid()),
-      spin_(kSpinOnSharedCore) {
+      process_(::getpid()) {
   for (int other = 0; other < size; ++other) {
     if (other != rank) others_.push_back({other, &member(other).arrived});
   }
@@ -102,6 +102,7 @@ void SharedSteps::meet(const CollectiveCall& call) {
   Member& self = member(rank_);
   CallCard& card = self.cards[step_ % 2];
   card = CallCard::of(call);
+  self.core.store(::sched_getcpu(), std::memory_order_relaxed);
   self.arrived.set(step_);
   wait(call, others_, step_);
   for (const Awaited& one : others_) {
@@ -109,13 +110,18 @@ void SharedSteps::meet(const CollectiveCall& call) {
     expect_same(card.is_same_call(theirs), call, one.rank, theirs);
   }
   expect_nobody_failed(call);
-  if (step_ == 1) choose_spin();
+  if (step_ == 1) count_cores();
 }
 
-void SharedSteps::choose_spin() {
+void SharedSteps::count_cores() {
   cpu_set_t all = member(rank_).cores;
   for (const Awaited& one : others_) CPU_OR(&all, &all, &member(one.rank).cores);
-  if (CPU_COUNT(&all) >= size_) spin_ = kSpinOnOwnCore;
+  has_own_core_ = CPU_COUNT(&all) >= size_;
+}
+
+microseconds SharedSteps::spin_for(int rank) const {
+  const int theirs = member(rank).core.load(std::memory_order_relaxed);
+  return has_own_core_ && theirs != ::sched_getcpu() ? kSpinOnOwnCore : kSpinOnSharedCore;
 }
 
 void SharedSteps::send(const CollectiveCall& call, const void* in, size_t bytes, int to) {
@@ -149,9 +155,10 @@ void SharedSteps::receive(const CollectiveCall& call, void* out, size_t bytes, i
 
 void SharedSteps::wait(const CollectiveCall& call, std::span<const Awaited> awaited,
                        uint32_t value) {
-  const bool here = std::ranges::all_of(
-      awaited, [&](const Awaited& one) { return one.counter->spin_until(value, spin_); });
-  if (!here) wait_long(call, awaited, value);
+  const bool are_here = std::ranges::all_of(awaited, [&](const Awaited& one) {
+    return one.counter->reached(value) || one.counter->spin_until(value, spin_for(one.rank));
+  });
+  if (!are_here) wait_long(call, awaited, value);
 }
 
 void SharedSteps::wait_long(const CollectiveCall& call, std::span<const Awaited> awaited,

@@ -67,7 +67,8 @@ class SharedSteps {
   Channel& channel(int from, int to) const;
   char* bytes(int rank, uint32_t step) const;
 
-  void choose_spin();
+  void count_cores();
+  std::chrono::microseconds spin_for(int rank) const;
   void wait(const CollectiveCall& call, std::span<const Awaited> awaited, uint32_t value);
   void wait_long(const CollectiveCall& call, std::span<const Awaited> awaited, uint32_t value);
   // Why this one will not come; empty: it may still.
@@ -83,8 +84,8 @@ class SharedSteps {
   const int rank_, size_;
   const std::chrono::milliseconds deadline_;
   const int process_;
-  std::chrono::microseconds spin_;
   uint32_t step_ = 0;
+  bool has_own_core_ = false;  // and so has every other rank
   std::vector<Awaited> others_;
   std::mutex ending_;  // who says how this rank ended
 };
