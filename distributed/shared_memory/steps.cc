@@ -27,8 +27,8 @@ constexpr milliseconds kLook{5};
 constexpr milliseconds kForCause{1000};
 
 // Where every rank can have a core, who sleeps only gives it away, and may wake up on that of the
-// rank it waits for. Where they share one, that rank cannot come while this one looks; sched_yield
-// is no middle way, it comes back some milliseconds later.
+// rank it waits for. Where there are more ranks than cores, that rank may need this one;
+// sched_yield is no middle way, it comes back some milliseconds later.
 constexpr microseconds kSpinOnOwnCore{1000}, kSpinOnSharedCore{2};
 
 cpu_set_t own_cores() {
@@ -120,8 +120,22 @@ void SharedSteps::count_cores() {
 }
 
 microseconds SharedSteps::spin_for(int rank) const {
+  if (!has_own_core_) return kSpinOnSharedCore;
   const int theirs = member(rank).core.load(std::memory_order_relaxed);
-  return has_own_core_ && theirs != ::sched_getcpu() ? kSpinOnOwnCore : kSpinOnSharedCore;
+  return theirs != ::sched_getcpu() || leave_core() ? kSpinOnOwnCore : kSpinOnSharedCore;
+}
+
+// Two ranks that wake each other on one core would stay there: never do both want to run, so nobody
+// moves one of them.
+bool SharedSteps::leave_core() const {
+  const cpu_set_t mine = own_cores();
+  cpu_set_t free = mine;
+  for (int rank = 0; rank < size_; ++rank) {
+    CPU_CLR(member(rank).core.load(std::memory_order_relaxed), &free);
+  }
+  if (CPU_COUNT(&free) == 0 || ::sched_setaffinity(0, sizeof free, &free) != 0) return false;
+  (void)::sched_setaffinity(0, sizeof mine, &mine);
+  return true;
 }
 
 void SharedSteps::send(const CollectiveCall& call, const void* in, size_t bytes, int to) {

@@ -69,6 +69,7 @@ class SharedSteps {
 
   void count_cores();
   std::chrono::microseconds spin_for(int rank) const;
+  bool leave_core() const;
   void wait(const CollectiveCall& call, std::span<const Awaited> awaited, uint32_t value);
   void wait_long(const CollectiveCall& call, std::span<const Awaited> awaited, uint32_t value);
   // Why this one will not come; empty: it may still.
