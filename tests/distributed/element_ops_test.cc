@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/convert.h"
 #include "base/error.h"
@@ -116,6 +117,22 @@ TEST(ElementOpsTest, ShortFloatsHaveTheCodesOfCasts) {
         ASSERT_EQ(is_f16 ? to_f16(near) : to_bf16(near), encode(dtype, near))
             << name(dtype) << " of " << near;
       }
+    }
+  }
+}
+
+// The same in vectors, as the reductions have it: products by one, of NaN the only one that casts
+// give.
+TEST(ElementOpsTest, EveryShortFloatTimesOneIsItself) {
+  constexpr int64_t kCount = 0x10000;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    std::vector<uint16_t> codes(kCount);
+    std::vector<uint16_t> ones(kCount, static_cast<uint16_t>(encode(dtype, 1))), out(kCount);
+    std::iota(codes.begin(), codes.end(), uint16_t{0});
+    const std::vector<const void*> inputs{codes.data(), ones.data()};
+    reduce_elements(dtype, Reduction::kProd, inputs, out.data(), kCount);
+    for (int64_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(out[i], encode(dtype, decode(dtype, codes[i]))) << name(dtype) << " " << i;
     }
   }
 }
