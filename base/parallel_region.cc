@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/relax.h"
+
 namespace tenon {
 namespace {
 
@@ -10,14 +12,6 @@ constexpr uint64_t kLaunch = uint64_t{1} << 32;
 constexpr uint64_t kOver = ~uint64_t{0} << 32;  // no launch has this number
 
 int64_t pieces_left(uint64_t offer) { return static_cast<int64_t>(offer & (kLaunch - 1)); }
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores
-#endif
-}
 
 // Until the value is another one: what most launches leave to wait for is shorter than going to
 // sleep, and what is not shall not burn a core.

@@ -92,6 +92,7 @@ class CommunicatorCollectives : public kernels::Collectives {
 
   int rank() const override { return all_->rank(); }
   int ranks() const override { return all_->size(); }
+  std::string engine() const override { return all_->engine(); }
 
   Support supports(const ir::Collective& collective, DType dtype) const override {
     if (Support numbers = ir::check(collective); !numbers) return numbers;

@@ -1,5 +1,5 @@
-// Ranks that exchange tensors. One interface for all engines: NCCL and NVSHMEM between GPUs, Gloo
-// between host processes, loopback between threads of one process.
+// Ranks that exchange tensors. One interface for all engines: NCCL and NVSHMEM between GPUs, shared
+// memory and Gloo between host processes, loopback between threads of one process.
 //
 // Every rank of a communicator calls the same functions in the same order with the same sizes. What
 // goes wrong is a CollectiveError on every rank that notices; after that the communicator is only

@@ -5,25 +5,19 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string_view>
 
 #include "base/error.h"
 #include "distributed/gloo/address.h"
 #include "distributed/gloo/gloo.h"
+#include "distributed/host_id.h"
 #include "distributed/messages.h"
 #include "distributed/nccl.h"
 #include "distributed/rendezvous/fingerprint.h"
+#include "distributed/shared_memory/shared_memory.h"
 
 namespace tenon::distributed {
 namespace {
-
-// The same in all containers of a host, and in no other host.
-std::string host_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
-}
 
 // From 2.30 on NCCL lets two ranks share a GPU, where this says so.
 bool may_share_gpu() {
@@ -58,7 +52,8 @@ bool are_on_one_host(const std::vector<std::string>& places) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
+std::unique_ptr<Communicator> connect_host(Store& store, const std::string& backend,
+                                           const std::string& towards,
                                            std::chrono::milliseconds deadline) {
   const KeyValues values{
       [&store](const std::string& key, const std::string& value) { store.set(key, value); },
@@ -67,6 +62,15 @@ std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towa
       }};
   GlooSettings settings;
   settings.common.deadline = deadline;
+  if (backend != "gloo") {
+    auto [made, why] = make_shared_memory(store.rank(), store.size(), values, settings.common);
+    if (made != nullptr) return std::move(made);
+    if (backend == "shm") throw UserError(fmt::format("collective_backend=shm: {}", why));
+    if (const Support gloo = gloo_support(); !gloo) {
+      throw UserError(fmt::format("{}; {}", gloo.reason, why));
+    }
+    settings.note = why;
+  }
   settings.address = address_towards(towards);
   return make_gloo(store.rank(), store.size(), values, settings);
 }

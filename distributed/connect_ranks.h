@@ -12,8 +12,11 @@
 
 namespace tenon::distributed {
 
-// Host processes; `towards`: the host at which the store is. The store outlives the communicator.
-std::unique_ptr<Communicator> connect_gloo(Store& store, const std::string& towards,
+// Host processes, by `backend`: through memory that they share ("shm"), through Gloo ("gloo"), or
+// through the first of these that all of them can use ("auto"). `towards`: the host at which the
+// store is. The store outlives the communicator. Throws UserError where the backend cannot be used.
+std::unique_ptr<Communicator> connect_host(Store& store, const std::string& backend,
+                                           const std::string& towards,
                                            std::chrono::milliseconds deadline);
 
 struct NcclOptions {

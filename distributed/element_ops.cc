@@ -12,6 +12,7 @@
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "distributed/short_floats.h"
 
 namespace tenon::distributed {
 namespace {
@@ -83,7 +84,19 @@ struct Truth {
   }
 };
 
-// Floats of 8 and 16 bits: decoded by table, which holds every one of them.
+// Floats of 16 bits.
+template <float (*kFrom)(uint16_t), uint16_t (*kTo)(float)>
+struct Short {
+  using Value = float;
+  Value load(const void* data, int64_t index) const {
+    return kFrom(Plain<uint16_t>().load(data, index));
+  }
+  void store(void* data, int64_t index, Value value) const {
+    Plain<uint16_t>().store(data, index, kTo(value));
+  }
+};
+
+// Floats of 8 bits: decoded by table, which holds every one of them.
 struct Coded {
   using Value = float;
   DType dtype;
@@ -182,9 +195,9 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<const void* con
     case DType::kF8E5M2FNUZ:
       return as(coded<DType::kF8E5M2FNUZ>());
     case DType::kF16:
-      return as(coded<DType::kF16>());
+      return as(Short<from_f16, to_f16>());
     case DType::kBF16:
-      return as(coded<DType::kBF16>());
+      return as(Short<from_bf16, to_bf16>());
     case DType::kF32:
       return as(Plain<float>());
     case DType::kF64:

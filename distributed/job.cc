@@ -38,7 +38,7 @@ class MetJob : public Job {
     distributed::require_equal(*store_, "start", options.facts, deadline_);
     connect(gpu != nullptr
                 ? connect_nccl(*store_, gpu, {deadline_, options.peer_memory, mixes_graphs_})
-                : connect_gloo(*store_, place.host, deadline_));
+                : connect_host(*store_, options.host_backend, place.host, deadline_));
     if (gpu != nullptr) watch_.emplace(deadline_, [this] { be_late(); });
   }
 
@@ -136,7 +136,9 @@ std::shared_ptr<Job> Job::join(const JobOptions& options, const Variables& varia
                                std::shared_ptr<RankDevice> gpu) {
   const LaunchPlace place = launch_place(options.launch, variables, ::getuid());
   if (place.size == 1) return nullptr;
-  const Support engine = gpu != nullptr ? nccl().support : gloo_support();
+  // Shared memory may do without Gloo, which is seen when ranks have met.
+  const bool needs_gloo = gpu == nullptr && options.host_backend == "gloo";
+  const Support engine = gpu != nullptr ? nccl().support : needs_gloo ? gloo_support() : Support();
   if (!engine) throw UserError(engine.reason);
   return std::make_shared<MetJob>(options, place, std::move(gpu));
 }

@@ -20,10 +20,12 @@ struct JobOptions {
   bool peer_memory = true;                     // GPUs of one host sum what is small by themselves
   Fingerprint facts;                           // that must be the same on all ranks
   bool orders_graphs = false;                  // the caller does what Job::needs_order asks for
+  std::string host_backend = "auto";           // without GPUs: auto | gloo | shm
 };
 
 // Ranks that meet, compare what they are about to do and are connected: through NCCL where they
-// have GPUs, else through Gloo. A rank that is lost ends what the others wait for.
+// have GPUs, else through memory that they share or through Gloo. A rank that is lost ends what the
+// others wait for.
 class Job {
  public:
   // `gpu`: this rank's; null: its tensors are in host memory. Comes back when all ranks are in;

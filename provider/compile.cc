@@ -132,6 +132,7 @@ ir::Graph fuse_for(const OrtGraph& whole, const kernels::Settings& settings, ir:
       report.sharding = distributed::shard(graph, {.rank = settings.collectives->rank(),
                                                    .ranks = ranks,
                                                    .annotations = annotations_of(whole, ranks)});
+      report.sharding->engine = settings.collectives->engine();
     };
   }
   ir::Graph fused = fuse(std::move(imported), dump.observer(), supports, shard);

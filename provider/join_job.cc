@@ -22,7 +22,7 @@ std::string shared_options(const Options& options) {
 }
 
 void require_backend(const std::string& backend, bool on_gpu) {
-  if (backend == "auto" || backend == (on_gpu ? "nccl" : "gloo")) return;
+  if (backend == "auto" || (backend == "nccl") == on_gpu) return;
   throw UserError(fmt::format(
       "collective_backend={} exchanges memory of {}s, and this session is on a {}: leave it out, "
       "or choose another OrtEpDevice",
@@ -66,6 +66,7 @@ std::shared_ptr<distributed::Job> join_job(const Options& options, const Target&
   job.deadline = std::chrono::milliseconds(options.collective_deadline_ms);
   job.peer_memory = options.collective_peer_memory;
   job.orders_graphs = options.enable_cuda_graph;
+  job.host_backend = options.collective_backend;
   job.facts.fields = {{"options", shared_options(options)}, {"version of Tenon", TENON_VERSION}};
   return distributed::Job::join(
       job, distributed::launch_variables(),

@@ -145,7 +145,7 @@ const std::vector<Option>& table() {
       number("cache_size_mb", &Options::cache_size_mb, "a number of MiB"),
       choice("claim", &Options::claim, "gainful | all"),
       text("collective_address", &Options::collective_address, "host:port"),
-      choice("collective_backend", &Options::collective_backend, "auto | gloo | nccl"),
+      choice("collective_backend", &Options::collective_backend, "auto | gloo | nccl | shm"),
       number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
       flag("collective_overlap", &Options::collective_overlap),
       flag("collective_peer_memory", &Options::collective_peer_memory),

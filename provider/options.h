@@ -26,7 +26,7 @@ struct Options {
   uint64_t tensor_parallel_size = 1;        // 0: as many as the launcher started
   int tensor_parallel_rank = -1;            // -1: as the launcher says
   bool tensor_parallel_plan = false;        // as that rank, without the others; nothing runs
-  std::string collective_backend = "auto";  // auto | gloo | nccl
+  std::string collective_backend = "auto";  // auto | gloo | nccl | shm
   std::string collective_address;  // host:port where ranks meet; empty: as the launcher says
   std::string collective_token;    // that ranks show each other; empty: derived from the job
   uint64_t collective_deadline_ms = 60'000;

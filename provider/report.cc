@@ -124,6 +124,7 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
   }
   return {{"rank", sharding->rank},
           {"ranks", sharding->ranks},
+          {"engine", sharding->engine},
           {"constant_bytes", sharding->constant_bytes},
           {"bytes_by_rank", sharding->bytes_by_rank},
           {"whole_bytes", sharding->whole_bytes},

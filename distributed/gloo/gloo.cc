@@ -56,12 +56,15 @@ void copy(const tenon_gloo_transfer& to, const tenon_gloo_transfer& from) {
 class Gloo final : public Communicator {
  public:
   Gloo(const tenon_gloo_functions& functions, GlooMesh::Device device, KeyValues store,
-       GlooMesh::Members members, Settings settings)
+       GlooMesh::Members members, Settings settings, std::string note)
       : Communicator(members.rank, static_cast<int>(members.store_ranks.size()), settings),
         mesh_(functions, std::move(device), std::move(store), std::move(members),
-              settings.deadline) {}
+              settings.deadline),
+        note_(std::move(note)) {}
 
-  std::string engine() const override { return "gloo"; }
+  std::string engine() const override {
+    return note_.empty() ? "gloo" : fmt::format("gloo ({})", note_);
+  }
 
   void abort(const std::string& reason) override {
     fail(fmt::format("rank {} was aborted, it {}: {}", rank(), progress().text(), reason));
@@ -168,6 +171,7 @@ class Gloo final : public Communicator {
   void gather(const void* in, void* out, const std::vector<Part>& parts, DType dtype);
 
   GlooMesh mesh_;
+  const std::string note_;
   std::vector<char> received_;  // what is to be reduced; kept from call to call
 };
 
@@ -226,7 +230,7 @@ std::unique_ptr<Communicator> Gloo::do_split(std::span<const std::vector<int>> g
   some.key = fmt::format("{}/{}-{}", all.key, group - groups.data(),
                          hex(sha256(current().text())).substr(0, 16));
   return std::make_unique<Gloo>(mesh_.functions(), mesh_.device(), mesh_.store(), std::move(some),
-                                settings());
+                                settings(), note_);
 }
 
 }  // namespace
@@ -245,7 +249,7 @@ std::unique_ptr<Communicator> make_gloo(int rank, int size, KeyValues store,
   std::iota(all.store_ranks.begin(), all.store_ranks.end(), 0);
   GlooMesh::Device device = GlooMesh::open_device(functions, own_address(settings.address));
   return std::make_unique<Gloo>(functions, std::move(device), std::move(store), std::move(all),
-                                settings.common);
+                                settings.common, settings.note);
 }
 
 }  // namespace tenon::distributed

@@ -20,6 +20,7 @@ struct GlooSettings {
   // Of this host, to which the others connect: numeric, or a name. Where they are on several hosts,
   // address_towards (address.h) tells which one reaches the store.
   std::string address = "127.0.0.1";
+  std::string note{};  // why it is not another engine, for engine()
 };
 
 // Whether libtenon_gloo.so and Gloo are there.

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,17 +10,9 @@
 
 #include "distributed/communicator.h"
 #include "distributed/gloo/functions.h"
+#include "distributed/key_values.h"
 
 namespace tenon::distributed {
-
-// Where ranks find each other: values that each sets under keys of its own. Called by any thread;
-// what goes wrong is an exception.
-struct KeyValues {
-  std::function<void(const std::string& key, const std::string& value)> set;
-  // What `rank` has set; waits for it.
-  std::function<std::string(int rank, const std::string& key, std::chrono::milliseconds deadline)>
-      get;
-};
 
 class GlooMesh {
  public:

@@ -46,6 +46,7 @@ struct AnnotationAnswer {
 
 struct ShardingReport {
   int64_t rank = 0, ranks = 1;
+  std::string engine;  // that moves what ranks exchange
   std::vector<WeightShare> weights;
   std::vector<Exchange> exchanges;  // in the order in which ranks run them
   std::vector<HeldWhole> wholes;

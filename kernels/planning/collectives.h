@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/support.h"
@@ -16,6 +17,7 @@ class Collectives {
   virtual ~Collectives() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
+  virtual std::string engine() const = 0;  // that moves the bytes: "shm", "nccl 2.28.9"
 
   virtual Support supports(const ir::Collective& collective, DType dtype) const = 0;
   // Buffers of the call: what goes in, what comes out. Numbers: elements that go in, elements of

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "distributed/short_floats.h"
 #include "tests/distributed/rank_data.h"
 
 namespace tenon::distributed {
@@ -94,6 +97,53 @@ TEST(ElementOpsTest, OutOfRangeIsWhatCastMakesOfIt) {
   EXPECT_EQ(reduce(DType::kF8E5M2, Reduction::kSum, {-57344, -57344}), -57344);
   EXPECT_EQ(reduce(DType::kF32, Reduction::kSum, {kInfinity, 1}), kInfinity);
   EXPECT_TRUE(std::isnan(reduce(DType::kF32, Reduction::kSum, {kInfinity, -kInfinity})));
+}
+
+// Every code, and floats around every one of them: halves between two as well.
+TEST(ElementOpsTest, ShortFloatsHaveTheCodesOfCasts) {
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    for (const bool is_f16 : {true, false}) {
+      const DType dtype = is_f16 ? DType::kF16 : DType::kBF16;
+      const auto short_code = static_cast<uint16_t>(code);
+      const float value = is_f16 ? from_f16(short_code) : from_bf16(short_code);
+      const auto wanted = static_cast<float>(decode(dtype, code));
+      ASSERT_EQ(std::isnan(value), std::isnan(wanted)) << code;
+      if (!std::isnan(wanted)) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(value), std::bit_cast<uint32_t>(wanted)) << code;
+      }
+      const uint32_t half = is_f16 ? 0x1000 : 0x8000;
+      for (const uint32_t more : {0u, 1u, half / 2, half - 1, half, half + 1, 2 * half - 1}) {
+        const float near = std::bit_cast<float>(std::bit_cast<uint32_t>(wanted) + more);
+        ASSERT_EQ(is_f16 ? to_f16(near) : to_bf16(near), encode(dtype, near))
+            << name(dtype) << " of " << near;
+      }
+    }
+  }
+}
+
+// The same in vectors, as the reductions have it: products by one, of NaN the only one that casts
+// give.
+TEST(ElementOpsTest, EveryShortFloatTimesOneIsItself) {
+  constexpr int64_t kCount = 0x10000;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    std::vector<uint16_t> codes(kCount);
+    std::vector<uint16_t> ones(kCount, static_cast<uint16_t>(encode(dtype, 1))), out(kCount);
+    std::iota(codes.begin(), codes.end(), uint16_t{0});
+    const std::vector<const void*> inputs{codes.data(), ones.data()};
+    reduce_elements(dtype, Reduction::kProd, inputs, out.data(), kCount);
+    for (int64_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(out[i], encode(dtype, decode(dtype, codes[i]))) << name(dtype) << " " << i;
+    }
+  }
+}
+
+// Of any size, those beyond the range and below the smallest too.
+TEST(ElementOpsTest, FloatsBecomeTheShortOnesOfCasts) {
+  for (uint64_t bits = 0; bits <= 0xffffffff; bits += 9973) {
+    const float value = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    ASSERT_EQ(to_f16(value), encode(DType::kF16, value)) << value;
+    ASSERT_EQ(to_bf16(value), encode(DType::kBF16, value)) << value;
+  }
 }
 
 TEST(ElementOpsTest, OfZerosTheFirstStays) {

@@ -138,17 +138,4 @@ std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& 
   return ended;
 }
 
-std::vector<Ended> run_gloo(int size, GlooSettings settings,
-                            const std::function<void(Communicator&)>& body,
-                            const std::function<void(const std::vector<int>&)>& meanwhile) {
-  const TemporaryFolder folder;
-  return run_processes(
-      size,
-      [&](int rank) {
-        const auto ranks = make_gloo(rank, size, file_store(folder.path(), rank), settings);
-        body(*ranks);
-      },
-      meanwhile);
-}
-
 }  // namespace tenon::distributed

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "distributed/gloo/gloo.h"
+#include "distributed/communicator.h"
+#include "distributed/key_values.h"
 
 namespace tenon::distributed {
 
@@ -39,10 +40,5 @@ struct Ended {
 std::vector<Ended> run_processes(int size, const std::function<void(int rank)>& body,
                                  const std::function<void(const std::vector<int>&)>& meanwhile = {},
                                  std::chrono::milliseconds limit = std::chrono::minutes(1));
-
-// The same with a communicator for each.
-std::vector<Ended> run_gloo(int size, GlooSettings settings,
-                            const std::function<void(Communicator&)>& body,
-                            const std::function<void(const std::vector<int>&)>& meanwhile = {});
 
 }  // namespace tenon::distributed

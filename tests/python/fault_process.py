@@ -2,8 +2,8 @@
 and is hit by what another rank does; the last round is a good one.
 
 python fault_process.py JSON: {"fault": …, "culprit": bool, "rounds": [[first, end]], "rank": …,
-"size": …, "address": …, "model": …, "other_model": …, "deadline_ms": …}. Each round ends with a
-line of JSON on standard output: round, time, and the error or what came out.
+"size": …, "address": …, "model": …, "other_model": …, "deadline_ms": …, "backend": …}. Each round
+ends with a line of JSON on standard output: round, time, and the error or what came out.
 """
 
 import json
@@ -54,6 +54,7 @@ def play(task: dict, number: int, good: bool) -> None:
     options = {
         "tensor_parallel_size": task["size"], "tensor_parallel_rank": task["rank"],
         "collective_address": task["address"], "collective_deadline_ms": task["deadline_ms"],
+        "collective_backend": task["backend"],
     }  # fmt: skip
     model = task["model"]
     culprit = task["culprit"] and not good

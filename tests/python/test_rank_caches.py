@@ -12,7 +12,7 @@ from onnxruntime_ep_tenon.models import decoder, validate
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.rank_files import write_rank_file
 from onnxruntime_ep_tenon.models.tolerances import for_logits
-from test_ranks import Job, finish, needs_gloo
+from test_ranks import Job, finish
 
 pytestmark = pytest.mark.plugin
 
@@ -54,7 +54,6 @@ def steps(counts=STEPS) -> str:
     return ",".join(map(str, counts))
 
 
-@needs_gloo
 @pytest.mark.parametrize(
     "case, size",
     [(case, 2) for case in CASES] + [(case, 3) for case in CASES if "odd" in case or "one" in case],
@@ -94,7 +93,6 @@ def check_heads(name: str, results: list[np.ndarray], expected: np.ndarray, head
         assert np.abs(together.astype(int) - expected.astype(int)).max() <= 1
 
 
-@needs_gloo
 def test_another_number_of_heads_is_refused(tmp_path):
     _, model, for_ranks = decoder_files(tmp_path, "llama", Spelling("genai", "int4", "f32"))
     _, job = jobs(tmp_path, model, for_ranks)

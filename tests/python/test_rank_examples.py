@@ -12,9 +12,9 @@ import pytest
 from onnxruntime_ep_tenon.models import decoder
 from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.decoder_weights import SeededWeights
-from test_ranks import KNOWN, free_port, needs_gloo
+from test_ranks import KNOWN, free_port
 
-pytestmark = [pytest.mark.plugin, needs_gloo]
+pytestmark = pytest.mark.plugin
 
 EXAMPLE = Path(__file__).parents[2] / "examples/python/generate.py"
 SECONDS = 120

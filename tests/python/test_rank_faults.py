@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_ranks import KNOWN, free_port, needs_gloo
 
-pytestmark = [pytest.mark.plugin, needs_gloo]
+pytestmark = pytest.mark.plugin
 
 HERE = Path(__file__).parent
 ROUNDS = int(os.environ.get("TENON_FAULT_ROUNDS", "3"))
@@ -63,13 +63,13 @@ class Scene:
 
     def __init__(
         self, fault: str, folder: Path, size=SIZE, address="", prefix=lambda _: (),
-        deadline_ms=DEADLINE_MS,
+        deadline_ms=DEADLINE_MS, backend="auto",
     ):  # fmt: skip
         table = np.arange(32, dtype=np.float32).reshape(4, 8)
         self.fault, self.prefix, self.culprit = fault, prefix, size - 1
         self.task = {
             "fault": fault, "size": size, "address": address or f"127.0.0.1:{free_port()}",
-            "deadline_ms": deadline_ms, "good": ROUNDS,
+            "deadline_ms": deadline_ms, "backend": backend, "good": ROUNDS,
             "model": str(write_model(folder / "model.onnx", table)),
             "other_model": str(write_model(folder / "other.onnx", table + 1)),
         }  # fmt: skip
@@ -140,9 +140,17 @@ def check_round(scene: Scene, number: int) -> None:
             assert "last finished all_reduce #2 of f32[16] (sum)" in word["error"]
 
 
-@pytest.mark.parametrize("fault", TOLD)
-def test_a_fault_of_one_rank_ends_all(tmp_path, fault):
-    scene = Scene(fault, tmp_path)
+def cases() -> list:
+    """All faults through shared memory, those inside of a Run through Gloo as well."""
+    shared = [pytest.param(fault, "shm", id=f"{fault}, shm") for fault in TOLD]
+    return shared + [
+        pytest.param(fault, "gloo", id=f"{fault}, gloo", marks=needs_gloo) for fault in IN_A_RUN
+    ]
+
+
+@pytest.mark.parametrize("fault, backend", cases())
+def test_a_fault_of_one_rank_ends_all(tmp_path, fault, backend):
+    scene = Scene(fault, tmp_path, backend=backend)
     try:
         for number in range(ROUNDS):
             check_round(scene, number)

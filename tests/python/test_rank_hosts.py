@@ -103,6 +103,7 @@ def test_the_logits_are_those_of_one_rank(tmp_path, make_hosts, cable):
         job.start(
             str(rank), prefix=hosts.prefix(rank), tensor_parallel_size=2,
             tensor_parallel_rank=rank, collective_address=f"{ADDRESSES[0]}:{PORT}",
+            collective_backend="gloo",  # namespaces of one host would share memory
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -119,7 +120,7 @@ def test_a_cable_that_is_pulled_is_a_lost_rank(tmp_path, make_hosts):
     hosts = make_hosts()
     scene = Scene(
         "waits", tmp_path, size=2, address=f"{ADDRESSES[0]}:{PORT}", prefix=hosts.prefix,
-        deadline_ms=2 * SILENCE_MS,
+        deadline_ms=2 * SILENCE_MS, backend="gloo",
     )  # fmt: skip
     try:
         scene.begin(0)

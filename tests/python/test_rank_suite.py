@@ -5,13 +5,11 @@ import json
 import pytest
 from test_command import failed, succeeded
 from test_command import tenon as command
-from test_ranks import needs_gloo
 
 ARGUMENTS = ("bench", "--suite", "ranks", "--preset", "tiny-llama", "--past", "16")
 
 
 @pytest.mark.plugin
-@needs_gloo
 def test_ranks_beside_one_process_and_their_sums_alone(tmp_path):
     succeeded(command(*ARGUMENTS, "--device", "cpu", "--seconds", "0.2", "--out", tmp_path))
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]

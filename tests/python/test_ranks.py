@@ -1,6 +1,7 @@
 """One unsharded file over several processes on CPUs: the same logits, the same bits on each."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,7 +139,6 @@ def sum_model(folder: Path) -> Job:
     return Job(path, {"x": np.zeros((2, 8), np.float32)}, folder)
 
 
-@needs_gloo
 @pytest.mark.parametrize("architecture, weights", [("llama", "nvfp4"), ("qwen2", "int4")])
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_logits_are_those_of_one_rank(tmp_path, architecture, weights, size):
@@ -156,11 +156,47 @@ def test_the_logits_are_those_of_one_rank(tmp_path, architecture, weights, size)
             assert values.tobytes() == first[name].tobytes(), f"{name} on rank {rank}"
     partition = Report.load(tmp_path / "report.1.json").data["graphs"][0]["partitions"][0]
     sharding = partition["sharding"]
+    assert sharding["engine"] == "shm"
     assert sharding["ranks"] == size and sharding["collectives"]
     assert all(bytes < sharding["constant_bytes"] for bytes in sharding["bytes_by_rank"])
 
 
 @needs_gloo
+def test_the_bits_are_those_of_gloo(tmp_path):
+    job = decoder_job(tmp_path, "qwen2", "int4")
+    bits = {}
+    for backend in ("shm", "gloo"):
+        assert finish(job.ranks(3, collective_backend=backend)) == [""] * 3
+        partition = Report.load(tmp_path / "report.2.json").data["graphs"][0]["partitions"][0]
+        assert partition["sharding"]["engine"] == backend
+        bits[backend] = {name: values.tobytes() for name, values in job.result("2").items()}
+    assert bits["shm"] == bits["gloo"]
+
+
+@needs_gloo
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root")
+def test_ranks_that_cannot_share_memory_take_gloo(tmp_path):
+    """In process ids of its own a rank does not find the memory of another."""
+    apart = ("unshare", "--pid", "--fork", "--mount-proc")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine makes no namespaces of process ids")
+    job = sum_model(tmp_path)
+
+    def ranks(**options) -> list[subprocess.Popen]:
+        common = {"tensor_parallel_size": 2, "collective_address": job.address} | options
+        return [
+            job.start("0", tensor_parallel_rank=0, report_file=tmp_path / "report.json", **common),
+            job.start("1", prefix=apart, tensor_parallel_rank=1, **common),
+        ]
+
+    assert finish(ranks()) == ["", ""]
+    partition = Report.load(tmp_path / "report.json").data["graphs"][0]["partitions"][0]
+    why = "rank 1 cannot open memory that all ranks share: /proc/"
+    assert partition["sharding"]["engine"].startswith(f"gloo ({why}")
+    for said in finish(ranks(collective_backend="shm")):
+        assert f"collective_backend=shm: {why}" in said
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers_say_who_is_who(tmp_path, launcher):
     job = sum_model(tmp_path)
@@ -187,7 +223,6 @@ def test_a_collective_alone_has_a_reason(tmp_path):
     assert "torchrun" in reasons["com.microsoft::AllReduce"]
 
 
-@needs_gloo
 def test_who_does_not_come_is_named(tmp_path):
     job = sum_model(tmp_path)
     before = time.monotonic()
@@ -197,7 +232,6 @@ def test_who_does_not_come_is_named(tmp_path):
     assert time.monotonic() - before < 30
 
 
-@needs_gloo
 def test_other_options_are_an_error_on_all(tmp_path):
     job = sum_model(tmp_path)
     common = {"tensor_parallel_size": 2, "collective_address": job.address}
@@ -209,7 +243,6 @@ def test_other_options_are_an_error_on_all(tmp_path):
         assert "the ranks differ in" in said and "claim=all" in said
 
 
-@needs_gloo
 def test_a_rank_that_dies_ends_the_others(tmp_path):
     job = sum_model(tmp_path)
     common = {"tensor_parallel_size": 3, "collective_address": job.address}
@@ -222,7 +255,6 @@ def test_a_rank_that_dies_ends_the_others(tmp_path):
     assert time.monotonic() - before < 30  # not the deadline of 60 s
 
 
-@needs_gloo
 def test_a_rank_that_stops_ends_the_others_with_the_deadline(tmp_path):
     job = sum_model(tmp_path)
     common = {
@@ -249,7 +281,7 @@ def test_a_gpu_that_is_not_here_is_refused(tmp_path):
     "options, words",
     [
         ({"collective_backend": "nccl"}, "exchanges memory of GPUs, and this session is on a CPU"),
-        ({"collective_backend": "mpi"}, "it takes: auto | gloo | nccl"),
+        ({"collective_backend": "mpi"}, "it takes: auto | gloo | nccl | shm"),
         ({"collective_deadline_ms": 0}, "must be positive"),
     ],
 )

@@ -18,11 +18,10 @@ from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, DecoderCon
 from onnxruntime_ep_tenon.models.tolerances import for_logits
 from onnxruntime_ep_tenon.models.validate import compare
 from onnxruntime_ep_tenon.report import Report
-from test_ranks import free_port, needs_gloo
+from test_ranks import free_port
 
 pytestmark = [
     pytest.mark.plugin,
-    needs_gloo,
     # 1.24.4 keeps Python's lock while it makes a session: ranks on threads would never meet.
     pytest.mark.skipif(not runtime_at_least("1.31"), reason="sessions are made one by one"),
 ]

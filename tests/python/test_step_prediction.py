@@ -68,11 +68,11 @@ def test_collectives_take_what_the_formula_says():
 
 def test_host_processes_take_what_was_measured():
     host = link_of(Report({"device": {"kind": "cpu", "name": "a CPU"}}))
-    assert collective_us("AllReduce", 4_000_000, 2, host) == pytest.approx(3100, rel=0.05)
-    assert collective_us("AllReduce", 3500, 2, host) == pytest.approx(56, rel=0.05)
+    assert collective_us("AllReduce", 229_376, 2, host) == pytest.approx(20.4, rel=0.05)
+    assert collective_us("AllReduce", 3584, 2, host) == pytest.approx(1.0, rel=0.05)
     # Four exchange whole inputs where these are small, else parts: twice 3 / 4 of the bytes.
-    assert collective_us("AllReduce", 3500, 4, host) == pytest.approx(53 + 3 * 3.5 / 1.3)
-    assert collective_us("AllReduce", 4_000_000, 4, host) == pytest.approx(106 + 6000 / 1.3)
+    assert collective_us("AllReduce", 3600, 4, host) == pytest.approx(0.7 + 3 * 3.6 / 12)
+    assert collective_us("AllReduce", 4_000_000, 4, host) == pytest.approx(1.4 + 6000 / 12)
 
 
 def test_products_take_the_config_of_their_rows():

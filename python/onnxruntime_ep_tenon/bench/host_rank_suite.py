@@ -79,7 +79,7 @@ def run_host_rank_suite(args) -> int:
         raise ValueError("--suite ranks measures processes on the host; give --device cpu")
     with tempfile.TemporaryDirectory(prefix="tenon-", dir=folder_for(plan, "int4")) as folder:
         rows = _measure(plan, Path(folder))
-    print_rows(rows, f"{plan.preset} INT4, {_RANKS} processes of 1 thread over Gloo")
+    print_rows(rows, f"{plan.preset} INT4, {_RANKS} processes of 1 thread")
     if args.out:
         result = {"date": time.strftime("%Y-%m-%d"), "rows": [row.as_json() for row in rows]}
         write_rows(Path(args.out), result, [row for row in rows if not math.isnan(row.other)])

@@ -8,9 +8,8 @@
 #include <numeric>
 #include <thread>
 
-#include "distributed/gloo/gloo.h"
 #include "tests/distributed/check_collectives.h"
-#include "tests/distributed/processes.h"
+#include "tests/distributed/host_engines.h"
 #include "tests/distributed/ranks.h"
 
 namespace tenon::distributed {
@@ -23,8 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Lt;
 
 constexpr int kRounds = 10;
-const GlooSettings kShort{{milliseconds(500)}, "127.0.0.1"};
-const GlooSettings kLong{{milliseconds(30'000)}, "127.0.0.1"};
+constexpr milliseconds kShort{500}, kLong{30'000};
 
 void sum(Communicator& ranks, int64_t count = 4) {
   std::vector<float> in(count, 1), out(count);
@@ -40,16 +38,23 @@ auto threw(const std::string& part) {
                Field(&Ended::after, Lt(milliseconds(20'000))));
 }
 
-class GlooFaultTest : public ::testing::Test {
+class HostEngineFaultTest : public ::testing::TestWithParam<HostEngine> {
  protected:
   void SetUp() override {
-    if (const Support there = gloo_support(); !there) GTEST_SKIP() << there.reason;
+    if (const Support there = GetParam().support(); !there) GTEST_SKIP() << there.reason;
+  }
+  std::vector<Ended> run(int size, milliseconds deadline,
+                         const std::function<void(Communicator&)>& body,
+                         const std::function<void(const std::vector<int>&)>& meanwhile = {}) const {
+    return run_engine(GetParam(), size, deadline, body, meanwhile);
   }
 };
+INSTANTIATE_TEST_SUITE_P(Engines, HostEngineFaultTest, ::testing::Values(kGloo, kSharedMemory),
+                         ::testing::PrintToStringParamName());
 
-TEST_F(GlooFaultTest, ARankThatIsKilledEndsTheWaitForIt) {
+TEST_P(HostEngineFaultTest, ARankThatIsKilledEndsTheWaitForIt) {
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(3, kLong, [](Communicator& ranks) {
+    const auto ended = run(3, kLong, [](Communicator& ranks) {
       ranks.barrier(nullptr);
       if (ranks.rank() == 2) raise(SIGKILL);
       sum(ranks);
@@ -60,9 +65,9 @@ TEST_F(GlooFaultTest, ARankThatIsKilledEndsTheWaitForIt) {
   }
 }
 
-TEST_F(GlooFaultTest, ARankThatIsKilledInTheMiddleOfAMessageEndsTheWaitForIt) {
+TEST_P(HostEngineFaultTest, ARankThatIsKilledInTheMiddleOfAMessageEndsTheWaitForIt) {
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(
+    const auto ended = run(
         3, kShort,
         [](Communicator& ranks) {
           for (;;) sum(ranks, 1'000'000);
@@ -77,9 +82,9 @@ TEST_F(GlooFaultTest, ARankThatIsKilledInTheMiddleOfAMessageEndsTheWaitForIt) {
   }
 }
 
-TEST_F(GlooFaultTest, ARankThatIsStoppedIsLate) {
+TEST_P(HostEngineFaultTest, ARankThatIsStoppedIsLate) {
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(3, kShort, [](Communicator& ranks) {
+    const auto ended = run(3, kShort, [](Communicator& ranks) {
       ranks.barrier(nullptr);
       if (ranks.rank() == 2) raise(SIGSTOP);
       sum(ranks);
@@ -89,9 +94,9 @@ TEST_F(GlooFaultTest, ARankThatIsStoppedIsLate) {
   }
 }
 
-TEST_F(GlooFaultTest, ARankThatLeavesEndsTheWaitForIt) {
+TEST_P(HostEngineFaultTest, ARankThatLeavesEndsTheWaitForIt) {
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(3, kLong, [](Communicator& ranks) {
+    const auto ended = run(3, kLong, [](Communicator& ranks) {
       ranks.barrier(nullptr);
       if (ranks.rank() != 0) sum(ranks);
     });
@@ -101,11 +106,11 @@ TEST_F(GlooFaultTest, ARankThatLeavesEndsTheWaitForIt) {
   }
 }
 
-TEST_F(GlooFaultTest, RanksThatCallSomethingElseAreToldApart) {
+TEST_P(HostEngineFaultTest, RanksThatCallSomethingElseAreToldApart) {
   const auto other_size = [](Communicator& ranks) { sum(ranks, 4000); };
   const auto other_order = [](Communicator& ranks) { ranks.barrier(nullptr); };
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(3, kShort, [&](Communicator& ranks) {
+    const auto ended = run(3, kShort, [&](Communicator& ranks) {
       if (ranks.rank() != 1) return sum(ranks);
       round % 2 == 0 ? other_size(ranks) : other_order(ranks);
     });
@@ -119,8 +124,8 @@ TEST_F(GlooFaultTest, RanksThatCallSomethingElseAreToldApart) {
   }
 }
 
-TEST_F(GlooFaultTest, ReceiversOfAnotherSizeGetNothing) {
-  const auto ended = run_gloo(2, kShort, [](Communicator& ranks) {
+TEST_P(HostEngineFaultTest, ReceiversOfAnotherSizeGetNothing) {
+  const auto ended = run(2, kShort, [](Communicator& ranks) {
     std::vector<float> memory(1000);
     if (ranks.rank() == 0) ranks.send(memory.data(), 1000, DType::kF32, 1, nullptr);
     if (ranks.rank() == 1) ranks.receive(memory.data(), 999, DType::kF32, 0, nullptr);
@@ -129,24 +134,23 @@ TEST_F(GlooFaultTest, ReceiversOfAnotherSizeGetNothing) {
   EXPECT_THAT(ended[1], threw("receive #1 of f32[999] (from 0): rank 0 "));
 }
 
-TEST_F(GlooFaultTest, ARankThatNeverComesIsNamed) {
+TEST_P(HostEngineFaultTest, ARankThatNeverComesIsNamed) {
   const TemporaryFolder folder;
   const auto ended = run_processes(3, [&](int rank) {
-    if (rank != 1) (void)make_gloo(rank, 3, file_store(folder.path(), rank), kShort);
+    if (rank != 1) (void)GetParam().make(rank, 3, file_store(folder.path(), rank), kShort, "ranks");
   });
   EXPECT_THAT(ended[0], threw("connecting 3 ranks: rank 1 did not arrive within 500 ms"));
   EXPECT_THAT(ended[2], threw("connecting 3 ranks: rank 1 did not arrive within 500 ms"));
 }
 
-TEST_F(GlooFaultTest, ARankThatDiesWhileItConnectsIsNamed) {
-  const GlooSettings settings{{milliseconds(2'000)}, "127.0.0.1"};
+TEST_P(HostEngineFaultTest, ARankThatDiesWhileItConnectsIsNamed) {
   for (int round = 0; round < 3; ++round) {
     const TemporaryFolder folder;
     const auto ended = run_processes(3, [&](int rank) {
       KeyValues store = file_store(folder.path(), rank);
       if (rank == 1) store.get = [](auto&&...) -> std::string { _exit(0); };
       // Who was connected before it died learns of it from the first call.
-      make_gloo(rank, 3, store, settings)->barrier(nullptr);
+      GetParam().make(rank, 3, store, milliseconds(2'000), "ranks")->barrier(nullptr);
     });
     for (const int rank : {0, 2}) {
       EXPECT_THAT(ended[rank], threw(": rank 1 "));
@@ -156,11 +160,11 @@ TEST_F(GlooFaultTest, ARankThatDiesWhileItConnectsIsNamed) {
   }
 }
 
-TEST_F(GlooFaultTest, AbortEndsTheWaitsOfAll) {
+TEST_P(HostEngineFaultTest, AbortEndsTheWaitsOfAll) {
   const std::string wanted =
       "rank 1 was aborted, it is in all_reduce #1 of f32[4] (sum): the session is closed";
   for (int round = 0; round < kRounds; ++round) {
-    const auto ended = run_gloo(3, kLong, [&](Communicator& ranks) {
+    const auto ended = run(3, kLong, [&](Communicator& ranks) {
       std::thread other;
       if (ranks.rank() == 1) {
         other = std::thread([&] {
@@ -181,12 +185,12 @@ TEST_F(GlooFaultTest, AbortEndsTheWaitsOfAll) {
   }
 }
 
-TEST_F(GlooFaultTest, ANewCommunicatorWorksInTheSameProcesses) {
+TEST_P(HostEngineFaultTest, ANewCommunicatorWorksInTheSameProcesses) {
   const TemporaryFolder folder;
   const auto ended = run_processes(3, [&](int rank) {
     const KeyValues store = file_store(folder.path(), rank);
     for (const std::string name : {"first", "second", "third"}) {
-      const auto ranks = make_gloo(rank, 3, store, kShort, name);
+      const auto ranks = GetParam().make(rank, 3, store, kShort, name);
       check_collectives(*ranks, DType::kF32, 9, 1);
       EXPECT_NE(thrown_by([&] { sum(*ranks, rank + 1); }), "");
       // All have noticed before the next one is made, whose deadline is as short.
