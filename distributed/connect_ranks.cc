@@ -103,12 +103,13 @@ std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDev
   NcclSettings settings;
   settings.common.deadline = options.deadline;
   settings.mixes_graphs = options.mixes_graphs;
+  std::shared_ptr<PeerSum> peer_sum;
   if (options.peer_memory && gpu->gpu() != nullptr && are_on_one_host(places)) {
     const bool shares_gpu = !shared.empty();
-    settings.peer_sum = PeerSum::connect(store, gpu->gpu(), shares_gpu, options.deadline).sum;
+    peer_sum = PeerSum::connect(store, gpu->gpu(), shares_gpu, options.deadline).sum;
   }
   auto made = make_nccl(functions, exchange_id(store, functions, options.deadline), store.rank(),
-                        store.size(), std::move(gpu), settings);
+                        store.size(), std::move(gpu), settings, std::move(peer_sum));
   // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.
   made->barrier(nullptr);
   return made;

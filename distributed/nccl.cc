@@ -294,7 +294,8 @@ NcclId make_nccl_id(const NcclFunctions& functions) {
 
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
-                                        const NcclSettings& settings) {
+                                        const NcclSettings& settings,
+                                        std::shared_ptr<PeerSum> peer_sum) {
   NcclConfig config(functions.version);
   config.blocking = 0;
   if (!settings.mixes_graphs) config.graph_usage_mode = 1;
@@ -307,7 +308,7 @@ std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const Nc
   NcclCommunicatorHandle& nccl = *handle;
   // Checks rank, size and deadline before NCCL hears of them.
   auto made =
-      std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, settings.peer_sum);
+      std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, std::move(peer_sum));
   const std::string wrong =
       nccl.call([&](NcclHandle) { return functions.init(nccl.place(), size, id, rank, &config); },
                 [] { return "aborted"; });

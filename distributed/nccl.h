@@ -19,15 +19,16 @@ struct NcclSettings {
   // False: the caller sees to it that no graph with collectives of the communicator runs beside
   // another, and that none is called while one runs. It has an effect from 2.29 on.
   bool mixes_graphs = true;
-  std::shared_ptr<PeerSum> peer_sum = nullptr;  // of the same ranks: takes what is small
 };
 
 // By one rank, for all of them. Throws CollectiveError.
 NcclId make_nccl_id(const NcclFunctions& functions);
 
-// Comes back when all ranks have called it with the same id. Throws CollectiveError.
+// Comes back when all ranks have called it with the same id. `peer_sum`: of the same ranks, takes
+// what is small. Throws CollectiveError.
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
-                                        const NcclSettings& settings = {});
+                                        const NcclSettings& settings = {},
+                                        std::shared_ptr<PeerSum> peer_sum = nullptr);
 
 }  // namespace tenon::distributed
