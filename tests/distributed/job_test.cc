@@ -234,9 +234,11 @@ TEST_F(JobTest, WhatNcclRefusesKeepsAllRanksFromRegisteredMemory) {
       EXPECT_EQ(stub_.pending(), 0);
       sum_on(ranks);
     }
-    EXPECT_EQ(stub_.windows() + stub_.live(), 0) << function;
+    // A trial that was given up ends in a thread of its own.
+    const auto left = [&] { return stub_.windows() + stub_.live() + stub_.memory(); };
+    for (int i = 0; i < 1000 && left() > 0; ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(left(), 0) << function;
   }
-  EXPECT_EQ(stub_.memory(), 0);
 }
 
 TEST_F(JobTest, MemoryThatOneRankLacksIsPlainOnAll) {
