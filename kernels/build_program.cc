@@ -294,11 +294,29 @@ class ProgramBuilder {
                                 choice.chosen(), std::move(choice.verdicts),
                                 choice.microseconds()});
     program_.fusions.back().note = ir::is_collective(node) ? node.text("note", "") : "";
+    keep_tuning(choice, shown);
     count_constants(node);
     program_.dependencies.begin_node();
     for (size_t i = 0; i < choice.parts.size(); ++i) {
       add_part(node, choice.parts[i], std::move(planned.parts[i]), shown);
     }
+  }
+
+  void keep_tuning(Choice& choice, const std::string& shown) {
+    if (settings_.require_tuned && !choice.untuned.empty()) {
+      const RowRange& rows = choice.untuned.front();
+      const auto note = std::ranges::find_if(choice.tuning, [&](const TuningNote& each) {
+        return !each.used && !each.rows.common_with(rows).is_empty();
+      });
+      throw UserError(
+          fmt::format("require_tuned=1: node '{}' has no tuning record for {} of {}: {}", shown,
+                      rows.text("rows"), choice.fusion,
+                      note == choice.tuning.end() ? "no record" : note->text));
+    }
+    program_.fusions.back().fingerprint = choice.fingerprint;
+    program_.fusions.back().tuning = std::move(choice.tuning);
+    if (!program_.texts || choice.used_records.empty()) return;
+    program_.texts->used_records.push_back(std::move(choice.used_records));
   }
 
   // A Run gives tasks to the part whose rows it brings.

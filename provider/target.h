@@ -19,11 +19,12 @@ namespace tenon::provider {
 
 struct Target {
   codegen::HostTarget host;
-  Gpu* gpu = nullptr;                                // the session's device; null: the CPU
-  std::optional<device::Description> description;    // of the GPU that code is made for
-  std::shared_ptr<device::Device> device;            // null: the CPU, or a GPU that is absent
-  std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
-  std::shared_ptr<distributed::Job> job;             // null: one rank
+  Gpu* gpu = nullptr;                                     // the session's device; null: the CPU
+  std::optional<device::Description> description;         // of the GPU that code is made for
+  std::shared_ptr<device::Device> device;                 // null: the CPU, or a GPU that is absent
+  std::shared_ptr<kernels::WeightPool> weight_pool;       // null: weights are the session's alone
+  std::shared_ptr<distributed::Job> job;                  // null: one rank
+  std::shared_ptr<const kernels::TuningRecords> records;  // null: candidates go by estimates
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;

@@ -73,6 +73,13 @@ TEST(TuningFile, PrintsWhatParsesBack) {
             "pipelined: tile 16, split-K 2; 10.2 us measured, untuned 12.0 us");
 }
 
+// tests/python/test_tuning_files.py gives the same file to the library of Protocol Buffers.
+TEST(TuningFile, IsWhatTheLibraryReads) {
+  std::ifstream file("tests/kernels/autotune/records.textproto");
+  const std::string golden{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(file_of({sample(), sample(9, RowRange::kNoLimit)}).print(), golden);
+}
+
 TEST(TuningFile, KeepsFieldsThatItDoesNotKnow) {
   std::string text = file_of({sample()}).print();
   text.insert(text.rfind('}'), "  stall { cycles: 7 name: \"x\" }\n");
