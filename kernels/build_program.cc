@@ -294,15 +294,32 @@ class ProgramBuilder {
                                 choice.chosen(), std::move(choice.verdicts),
                                 choice.microseconds()});
     program_.fusions.back().note = ir::is_collective(node) ? node.text("note", "") : "";
-    keep_tuning(choice, shown);
     count_constants(node);
     program_.dependencies.begin_node();
     for (size_t i = 0; i < choice.parts.size(); ++i) {
       add_part(node, choice.parts[i], std::move(planned.parts[i]), shown);
     }
+    keep_tuning(choice, shown);
+  }
+
+  // A record whose kernel turned out not to fit a CTA has chosen nothing.
+  void drop_unfit(Choice& choice) const {
+    for (TuningNote& note : choice.tuning) {
+      if (!note.used) continue;
+      for (const ConfigChoice& config : program_.fusions.back().configs) {
+        for (const ConfigChoice::Other& other : config.others) {
+          if (other.dropped.empty() || other.kernel.config != note.ways.at(0).kernel.config)
+            continue;
+          note.used = false;
+          note.text = fmt::format("{}: dropped, {}", note.ways[0].candidate, other.dropped);
+          choice.untuned.push_back(note.rows);
+        }
+      }
+    }
   }
 
   void keep_tuning(Choice& choice, const std::string& shown) {
+    drop_unfit(choice);
     if (settings_.require_tuned && !choice.untuned.empty()) {
       const RowRange& rows = choice.untuned.front();
       const auto note = std::ranges::find_if(choice.tuning, [&](const TuningNote& each) {

@@ -133,7 +133,9 @@ Choice choose_by_records(const ir::Graph& graph, const ir::Node& node, const Set
   choice.parts = deal(offers, records, own);
   add_misses(offers, records, choice);
   for (const TuningRecord& record : records) {
-    choice.tuning.push_back({record.rows, true, record.text()});
+    const PlannedKernel kernel{record.kernel.config, record.microseconds};
+    choice.tuning.push_back(
+        {record.rows, true, record.text(), {{record.kernel.candidate, kernel}}});
   }
   std::ranges::stable_sort(choice.tuning, {}, [](const TuningNote& note) {
     return std::pair(note.rows.first, note.rows.last);

@@ -33,7 +33,10 @@ std::string why_of_another_machine(const TuningMachine& record, const TuningMach
 TuningRecords::TuningRecords(const std::vector<TuningRecord>& records, TuningMachine here,
                              std::vector<std::string> problems)
     : here_(std::move(here)), problems_(std::move(problems)) {
-  for (const TuningRecord& record : records) by_fusion_[record.fingerprint].push_back(record);
+  for (const TuningRecord& record : records) {
+    TuningRecord& added = by_fusion_[record.fingerprint].emplace_back(record);
+    if (added.rows.first == 1) added.rows.first = 0;  // no rows are no work
+  }
   for (auto& [fingerprint, known] : by_fusion_) {
     std::ranges::stable_sort(known, std::ranges::greater{}, &TuningRecord::date);
   }

@@ -30,7 +30,7 @@ struct TuningNote {
     std::string candidate;
     PlannedKernel kernel;
   };
-  std::vector<Way> ways = {};  // that there are to run these rows, where an estimate chose
+  std::vector<Way> ways = {};  // of a record: its own; else those that there are
 };
 
 struct Choice {

@@ -8,11 +8,12 @@
 
 namespace tenon::kernels {
 
-// Puts the config that is wanted for these rows before the others, if it is among them.
+// Puts the config that is wanted for these of `all` rows before the others, if it is among them.
 // `config_of`: a KernelConfig of one of `configs`.
 template <typename Config, typename ConfigOf>
-void put_wanted_first(const TuningOverrides& tuning, const RowRange& rows,
+void put_wanted_first(const TuningOverrides& tuning, RowRange rows, const Dim& all,
                       std::vector<Config>& configs, const ConfigOf& config_of) {
+  if (all.is_constant()) rows = rows.common_with({all.value(), all.value()});
   for (const WantedKernel& wanted : tuning.kernels) {
     if (!wanted.rows.covers(rows)) continue;
     const auto found = std::ranges::find_if(

@@ -126,13 +126,13 @@ TEST(TunedChoice, WhatACandidateDoesNotOfferIsDroppedWithAReason) {
 TEST(TunedChoice, OfRecordsThatOverlapTheNewestCounts) {
   const Settings settings = host_settings();
   const Tunable model("int4", settings);
-  const TunableRange& range = model.ranges().front();
+  const TunableRange& range = model.ranges().at(1);
   TuningRecord older = record_of(model.fusions[0], range, range.untuned);
   TuningRecord newer = record_of(model.fusions[0], range, range.plans.size() - 1);
-  older.rows = {range.rows.last, range.rows.last};
+  older.rows = {range.rows.first + 3, range.rows.first + 3};
   newer.date = "2027-01-01T00:00:00Z";
   const Choice choice = select(model.graph, model.node(), with_records(settings, {older, newer}));
-  EXPECT_EQ(choice.parts.at(0).candidate, "plain");
+  EXPECT_EQ(choice.parts.at(1).candidate, "plain");
   EXPECT_EQ(note_of(choice, older.rows).text, "a newer record has some of its rows");
 }
 
@@ -214,6 +214,35 @@ TEST_F(TunedChoiceOnStub, ARecordChoosesTheConfigOfAProduct) {
   }
 }
 
+TEST_F(TunedChoiceOnStub, ATunedProductGivesTheSameNumbers) {
+  const Tunable model("nvfp4", settings_);
+  const auto untuned = run(make_program(model.graph, settings_), model.sample);
+  std::vector<TuningRecord> records;
+  for (const TunableRange& range : model.ranges()) {
+    records.push_back(record_of(model.fusions[0], range, 1));
+  }
+  const auto tuned = run(make_program(model.graph, with_records(settings_, records)), model.sample);
+  expect_near(tuned.at(0).numbers(), untuned.at(0).numbers(), 1e-4);
+}
+
+// A tuner measured rows from 1 on; a model with fixed rows takes what was measured of open ones.
+TEST_F(TunedChoiceOnStub, FixedRowsTakeTheRecordOfTheirRange) {
+  const Tunable open("nvfp4", settings_);
+  const TunableRange& range = open.ranges().at(0);
+  TuningRecord record = record_of(open.fusions[0], range, 1);
+  record.rows.first = 1;
+  std::string text = sample_of("nvfp4").graph;
+  for (size_t at = text.find("[b,"); at != text.npos; at = text.find("[b,")) text[at + 1] = '1';
+  const Settings tuned = with_records(settings_, {record});
+  const ir::Graph fixed = fused(text, settings_);
+  const Choice choice = select(fixed, fixed.node(fixed.order().back()), tuned);
+  EXPECT_EQ(choice.fingerprint, record.fingerprint);
+  EXPECT_TRUE(note_of(choice, {0, range.rows.last}).used);
+  EXPECT_EQ(choice.parts.at(0).plan.ranges.at(0).kernels.front().config, record.kernel.config);
+  const Choice open_choice = select(open.graph, open.node(), tuned);
+  EXPECT_TRUE(note_of(open_choice, range.rows).used);
+}
+
 TEST_F(TunedChoiceOnStub, ARecordChoosesTheConfigOfADecode) {
   const std::string text = R"(graph g {
     input %q: f16[b,8,1,64]
@@ -232,7 +261,7 @@ TEST_F(TunedChoiceOnStub, ARecordChoosesTheConfigOfADecode) {
   const Settings tuned = with_records(settings_, {record_of(fusions[0], range, other)});
   const ir::Node& node = graph.node(graph.order().front());
   const Choice choice = select(graph, node, tuned);
-  EXPECT_TRUE(note_of(choice, range.rows).used);
+  EXPECT_TRUE(note_of(choice, {0, 1}).used);
   EXPECT_EQ(choice.lower().configs.at(0).chosen.config, range.plans[other].kernel.config);
 }
 

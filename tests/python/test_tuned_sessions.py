@@ -7,6 +7,7 @@ from google.protobuf import text_format
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.report import session_with_report
 from onnxruntime_ep_tenon.tuning_records import message_class
+from test_gpu import run_script
 
 pytestmark = pytest.mark.plugin
 
@@ -88,6 +89,36 @@ def test_records_choose_configs_for_a_gpu(model, tmp_path):
     before = [config["chosen"] for config in fusion["configs"]]
     after = [config["chosen"] for config in changed["configs"]]
     assert len(before) == len(after) and all(a != b for a, b in zip(before, after, strict=True))
+
+
+def check_on_a_gpu(folder):
+    """Where a driver plays a GPU: other configs, the same numbers."""
+    model = saved(quantize_model(linear(k=128, n=64), "int4")[0], folder)
+    path = folder / "tune.textproto"
+    report, fusion = ways_of(model, path, device="gpu")
+    assert report.data["tuning"]["versions"]["driver"]
+    write(path, *records_of(report, fusion, lambda ways: ways[1]))
+    tuned, report = session_with_report(model, "gpu", tune_file=path, require_tuned=1)
+    untuned, _ = session_with_report(model, "gpu")
+    changed = fusion_of(report, fusion["fingerprint"])
+    assert changed["configs"][0]["chosen"] != fusion["configs"][0]["chosen"]
+    for rows in (1, 5):
+        (got,), (wanted,) = tuned.run(None, {"x": X[:rows]}), untuned.run(None, {"x": X[:rows]})
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+ON_A_GPU = """
+    import pathlib, sys
+    sys.path.insert(0, {tests!r})
+    from test_tuned_sessions import check_on_a_gpu
+    check_on_a_gpu(pathlib.Path({folder!r}))
+    print("ok")
+"""
+
+
+def test_records_on_a_gpu_that_the_stub_driver_plays(request, tmp_path):
+    text = ON_A_GPU.format(tests=str(request.path.parent), folder=str(tmp_path))
+    assert run_script(text).split() == ["ok"]
 
 
 def test_explain_shows_what_is_tuned_and_why_not(model, tmp_path, command):

@@ -89,7 +89,7 @@ class AttentionPlan {
 
   void put_wanted_first(const RowRange& rows, int64_t queries,
                         std::vector<FlashDecodeConfig>& configs) const {
-    kernels::put_wanted_first(settings_.tuning, rows, configs,
+    kernels::put_wanted_first(settings_.tuning, rows, problem_.queries, configs,
                               [&](const FlashDecodeConfig& config) {
                                 return config.planned(problem_for(queries), *settings_.gpu).config;
                               });

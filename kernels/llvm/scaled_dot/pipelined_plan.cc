@@ -64,9 +64,10 @@ class PipelinedPlan {
     }
     for (const RowRange& rows : row_ranges(all_rows())) {
       Bucket& bucket = buckets_.emplace_back(make_bucket(rows));
-      put_wanted_first(settings_.tuning, rows, bucket.configs, [&](const GemmConfig& config) {
-        return config.planned(layout(), rows_of(bucket)).config;
-      });
+      put_wanted_first(settings_.tuning, rows, all_rows(), bucket.configs,
+                       [&](const GemmConfig& config) {
+                         return config.planned(layout(), rows_of(bucket)).config;
+                       });
     }
     if (std::ranges::any_of(buckets_, [](const Bucket& b) { return b.configs.empty(); })) {
       return Support::no("too little shared memory per CTA");
