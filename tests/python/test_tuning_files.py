@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from onnxruntime_ep_tenon.tuning_records import message_class, read_records
 
 # What the plugin's writer writes (tests/kernels/autotune/tuning_file_test.cc holds it to this).
-WRITTEN = Path(__file__).parents[1] / "kernels" / "autotune" / "records.textproto"
+WRITTEN = Path(__file__).with_name("tuning_records.textproto")
 
 
 def record(first=1, last=8, date="2026-11-18T12:00:00Z", microseconds=10.0):

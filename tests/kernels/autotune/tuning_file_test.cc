@@ -75,7 +75,7 @@ TEST(TuningFile, PrintsWhatParsesBack) {
 
 // tests/python/test_tuning_files.py gives the same file to the library of Protocol Buffers.
 TEST(TuningFile, IsWhatTheLibraryReads) {
-  std::ifstream file("tests/kernels/autotune/records.textproto");
+  std::ifstream file("tests/python/tuning_records.textproto");
   const std::string golden{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(file_of({sample(), sample(9, RowRange::kNoLimit)}).print(), golden);
 }
