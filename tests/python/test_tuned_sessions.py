@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from command_models import linear, saved
 from google.protobuf import text_format
+from onnxruntime_ep_tenon import tensors
+from onnxruntime_ep_tenon.models import decoder
+from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.report import session_with_report
 from onnxruntime_ep_tenon.tuning_records import message_class
@@ -107,11 +110,47 @@ def check_on_a_gpu(folder):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+def logits_of(session, config, spelling):
+    """Of a prefill and of steps that come to every kernel of its attention and products."""
+    names = [output.name for output in session.get_outputs()]
+    random = np.random.default_rng(1)
+    caches, past, told = decoder.inputs_for(config, spelling, 2, 1, past=0), 0, []
+    for length in (7, 1, 1, 12, 1, 20):
+        ids = random.integers(0, config.vocabulary, (2, length))
+        feed = caches | decoder.step_inputs(spelling, ids, past)
+        results = dict(zip(names, tensors.run(session, feed), strict=True))
+        told.append(results["logits"].astype(np.float32))
+        past += length
+        caches = decoder.renamed_caches(results)
+    return told
+
+
+def check_decoder_on_a_gpu(folder):
+    """Every choice of a decoder made otherwise, rows of one attention by different candidates."""
+    config, spelling = ARCHITECTURES["llama"], Spelling("genai", "nvfp4", "f16")
+    model = saved(decoder.build_decoder(config, spelling), folder, "decoder.onnx")
+    path = folder / "tune.textproto"
+    untuned, report = session_with_report(model, "gpu", tune_file=write(path))
+    records = {}
+    for fusion in report.fusions:
+        for note in fusion["tuning"]:
+            key = fusion["fingerprint"], note["first"]
+            records[key] = record_of(report, fusion, note, note["ways"][1])
+    write(path, *records.values())
+    tuned, report = session_with_report(model, "gpu", tune_file=path, require_tuned=1)
+    assert any("flash_decode (rows" in fusion["chosen"] for fusion in report.fusions)
+    wanted = logits_of(untuned, config, spelling)
+    for got, logits in zip(logits_of(tuned, config, spelling), wanted, strict=True):
+        error = np.sqrt(np.mean(np.square(got - logits)) / np.mean(np.square(logits)))
+        assert error < 0.01, error
+
+
 ON_A_GPU = """
     import pathlib, sys
     sys.path.insert(0, {tests!r})
-    from test_tuned_sessions import check_on_a_gpu
+    from test_tuned_sessions import check_decoder_on_a_gpu, check_on_a_gpu
     check_on_a_gpu(pathlib.Path({folder!r}))
+    check_decoder_on_a_gpu(pathlib.Path({folder!r}))
     print("ok")
 """
 
