@@ -127,7 +127,7 @@ def logits_of(session, config, spelling):
 
 def check_decoder_on_a_gpu(folder):
     """Every choice of a decoder made otherwise, rows of one attention by different candidates."""
-    config, spelling = ARCHITECTURES["llama"], Spelling("genai", "nvfp4", "f16")
+    config, spelling = ARCHITECTURES["llama"], Spelling("genai", "int4", "f16")
     model = saved(decoder.build_decoder(config, spelling), folder, "decoder.onnx")
     path = folder / "tune.textproto"
     untuned, report = session_with_report(model, "gpu", tune_file=write(path))
