@@ -299,6 +299,41 @@ class ProgramBuilder {
     for (size_t i = 0; i < choice.parts.size(); ++i) {
       add_part(node, choice.parts[i], std::move(planned.parts[i]), shown);
     }
+    keep_tuning(choice, shown);
+  }
+
+  // A record whose kernel turned out not to fit a CTA has chosen nothing.
+  void drop_unfit(Choice& choice) const {
+    for (TuningNote& note : choice.tuning) {
+      if (!note.used) continue;
+      for (const ConfigChoice& config : program_.fusions.back().configs) {
+        for (const ConfigChoice::Other& other : config.others) {
+          if (other.dropped.empty() || other.kernel.config != note.ways.at(0).kernel.config)
+            continue;
+          note.used = false;
+          note.text = fmt::format("{}: dropped, {}", note.ways[0].candidate, other.dropped);
+          choice.untuned.push_back(note.rows);
+        }
+      }
+    }
+  }
+
+  void keep_tuning(Choice& choice, const std::string& shown) {
+    drop_unfit(choice);
+    if (settings_.require_tuned && !choice.untuned.empty()) {
+      const RowRange& rows = choice.untuned.front();
+      const auto note = std::ranges::find_if(choice.tuning, [&](const TuningNote& each) {
+        return !each.used && !each.rows.common_with(rows).is_empty();
+      });
+      throw UserError(
+          fmt::format("require_tuned=1: node '{}' has no tuning record for {} of {}: {}", shown,
+                      rows.text("rows"), choice.fusion,
+                      note == choice.tuning.end() ? "no record" : note->text));
+    }
+    program_.fusions.back().fingerprint = choice.fingerprint;
+    program_.fusions.back().tuning = std::move(choice.tuning);
+    if (!program_.texts || choice.used_records.empty()) return;
+    program_.texts->used_records.push_back(std::move(choice.used_records));
   }
 
   // A Run gives tasks to the part whose rows it brings.

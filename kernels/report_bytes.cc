@@ -95,6 +95,12 @@ void write_reports(const std::vector<FusionReport>& fusions, SavedWriter& writer
     writer.real(fusion.microseconds);
     writer.list(fusion.configs, [&](const ConfigChoice& config) { write(config, writer); });
     writer.list(fusion.launches, [&](const LaunchReport& launch) { write(launch, writer); });
+    writer.list(fusion.tuning, [&](const TuningNote& note) {
+      writer.number(note.rows.first);
+      writer.number(note.rows.last);
+      writer.flag(note.used);
+      writer.text(note.text);
+    });
   });
 }
 
@@ -115,6 +121,14 @@ std::vector<FusionReport> read_reports(SavedReader& reader, std::set<std::string
     fusion.microseconds = reader.real();
     fusion.configs = reader.list([&] { return read_config(reader); });
     fusion.launches = reader.list([&] { return read_launch(reader); });
+    fusion.tuning = reader.list([&] {
+      TuningNote note;
+      note.rows.first = reader.number();
+      note.rows.last = reader.number();
+      note.used = reader.flag();
+      note.text = reader.text();
+      return note;
+    });
     return fusion;
   });
 }

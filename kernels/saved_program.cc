@@ -15,6 +15,8 @@
 #include "codegen/gpu_code_bytes.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
+#include "kernels/autotune/tuning_file.h"
+#include "kernels/autotune/tuning_records.h"
 #include "kernels/check_program.h"
 #include "kernels/compile_launches.h"
 #include "kernels/device/assembler.h"
@@ -73,6 +75,7 @@ class ProgramSaver {
     const std::string program = to_bytes(program_, inside);  // refuses before it writes
     file_.add(section("program"), program);
     save_texts();
+    save_records();
     if (settings_.gpu) save_code();
     if (options_.weights != SavedWeights::kNone) count_weights();
     if (inside) save_weights();
@@ -97,6 +100,15 @@ class ProgramSaver {
       writer.number(kernel.threads);
     });
     file_.add(section("texts"), writer.take());
+  }
+
+  // Kernels are stored as they were chosen; who packs weights anew chooses once more.
+  void save_records() {
+    TuningFile used;
+    for (const std::string& records : program_.texts->used_records) {
+      used.merge(TuningFile::parse(records).records);
+    }
+    if (!used.records.empty()) file_.add(section("tuning"), used.print());
   }
 
   void save_code() {
@@ -224,6 +236,14 @@ class ProgramOpener {
     opened.packed_from = graph;
   }
 
+  // What the program was chosen by, wherever it was measured; null: nothing.
+  std::shared_ptr<const TuningRecords> saved_records() const {
+    if (!file_->has(section("tuning"))) return nullptr;
+    const TuningFile used = TuningFile::parse(file_->section(section("tuning")));
+    if (!used.problems.empty()) throw UserError("its tuning records: " + used.problems.front());
+    return std::make_shared<const TuningRecords>(used.records, TuningMachine{});
+  }
+
   // The host packs while weights are checked; for a GPU they are packed and checked later. What
   // weights hold has a part in how they are packed: a file that was changed is told of first.
   LoweredProgram lower(OutsideGraph& graph, const WeightCheck& check) const {
@@ -235,6 +255,8 @@ class ProgramOpener {
     try {
       Settings settings = settings_;
       settings.gpu = target_.gpu;
+      settings.records = saved_records();
+      settings.require_tuned = false;
       if (packs) settings.host = target_.host;
       lowered = graph.lower(std::move(settings));
       if (lowered.content != graph.weights().lowering) {

@@ -21,9 +21,11 @@
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scatter.h"
 #include "kernels/llvm/tensor_scatter.h"
+#include "kernels/offers.h"
 #include "kernels/planning/roofline.h"
 #include "kernels/planning/symbol_binding.h"
 #include "kernels/planning/views.h"
+#include "kernels/tuned_choice.h"
 
 namespace tenon::kernels {
 namespace {
@@ -163,31 +165,6 @@ Planned restrict_rows(const Candidate& candidate, Plan plan, const TuningOverrid
   return plan;
 }
 
-// Who comes first has the rows that it takes, the next one what is left of them; nothing where some
-// are left over.
-std::vector<PartChoice> deal_rows(const std::vector<std::pair<const Candidate*, Plan>>& plans) {
-  std::vector<PartChoice> parts;
-  std::vector<RowRange> open = {RowRange{}};
-  for (const auto& [candidate, plan] : plans) {
-    std::vector<RowRange> left;
-    for (const RowRange& rows : open) {
-      const RowRange taken{std::max(rows.first, plan.takes.first),
-                           std::min(rows.last, plan.takes.last)};
-      if (taken.is_empty()) {
-        left.push_back(rows);
-        continue;
-      }
-      parts.push_back({candidate->name, taken, plan});
-      if (rows.first < taken.first) left.push_back({rows.first, taken.first - 1});
-      if (taken.last < rows.last) left.push_back({taken.last + 1, rows.last});
-    }
-    open = std::move(left);
-  }
-  if (!open.empty()) return {};
-  std::ranges::sort(parts, {}, [](const PartChoice& part) { return part.rows.first; });
-  return parts;
-}
-
 }  // namespace
 
 std::string Choice::chosen() const {
@@ -217,6 +194,18 @@ double Choice::microseconds() const {
   return kernels.empty() ? 0 : kernels[0].microseconds;
 }
 
+std::vector<RangePlan> Offer::ranges() const {
+  std::vector<RangePlan> reached;
+  for (RangePlan range : plan.ranges) {
+    range.rows = range.rows.common_with(plan.takes);
+    if (plan.rows.is_constant()) {
+      range.rows = range.rows.common_with({plan.rows.value(), plan.rows.value()});
+    }
+    if (!range.rows.is_empty() && !range.kernels.empty()) reached.push_back(std::move(range));
+  }
+  return reached;
+}
+
 std::span<const Candidate> candidates(std::string_view op, const Settings& settings) {
   std::span<const Candidate> found;
   const auto search = [&](const auto& tables) {
@@ -229,46 +218,64 @@ std::span<const Candidate> candidates(std::string_view op, const Settings& setti
   return found;
 }
 
-namespace {
+std::vector<PartChoice> deal_rows(const std::vector<Offer>& plans) {
+  std::vector<PartChoice> parts;
+  std::vector<RowRange> open = {RowRange{}};
+  for (const auto& [candidate, plan] : plans) {
+    std::vector<RowRange> left;
+    for (const RowRange& rows : open) {
+      const RowRange taken = rows.common_with(plan.takes);
+      if (taken.is_empty()) {
+        left.push_back(rows);
+        continue;
+      }
+      parts.push_back({candidate->name, taken, plan});
+      if (rows.first < taken.first) left.push_back({rows.first, taken.first - 1});
+      if (taken.last < rows.last) left.push_back({taken.last + 1, rows.last});
+    }
+    open = std::move(left);
+  }
+  if (!open.empty()) return {};
+  std::ranges::sort(parts, {}, [](const PartChoice& part) { return part.rows.first; });
+  return parts;
+}
 
-// Who only wants to know whether somebody runs the node asks no one behind the first who takes all
-// rows.
-enum class Asked : uint8_t { kAll, kUntilOneRuns };
-
-Choice ask(const ir::Graph& graph, const ir::Node& node, const Settings& settings, Asked asked) {
-  Choice choice;
+Offers ask(const ir::Graph& graph, const ir::Node& node, const Settings& settings, Asked asked) {
+  Offers offers;
   const auto table = candidates(node.op, settings);
   if (table.empty()) {
-    choice.verdicts.push_back({"", why_under_its_own_name(graph, node)});
-    return choice;
+    offers.verdicts.push_back({"", why_under_its_own_name(graph, node)});
+    return offers;
   }
   const Support sizes = has_known_sizes(graph, node);
-  std::vector<std::pair<const Candidate*, Plan>> plans;
   for (const Candidate& candidate : table) {
     Planned planned = sizes ? candidate.plan(graph, node, settings) : Planned(sizes);
     if (planned.plan) add_roofline(graph, node, settings, *planned.plan);
     if (planned.plan) planned = restrict_rows(candidate, std::move(*planned.plan), settings.tuning);
-    choice.verdicts.push_back({candidate.name, planned.support});
+    offers.verdicts.push_back({candidate.name, planned.support});
     if (!planned.plan) continue;
     const bool takes_all = planned.plan->takes.is_all();
-    plans.emplace_back(&candidate, std::move(*planned.plan));
+    offers.plans.push_back({&candidate, std::move(*planned.plan)});
     if (takes_all && asked == Asked::kUntilOneRuns) break;
   }
-  std::ranges::stable_partition(
-      plans, [&](const auto& plan) { return plan.first->name == settings.tuning.candidate; });
-  choice.parts = deal_rows(plans);
-  return choice;
+  std::ranges::stable_partition(offers.plans, [&](const Offer& offer) {
+    return offer.candidate->name == settings.tuning.candidate;
+  });
+  return offers;
 }
 
-}  // namespace
-
 Choice select(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  return ask(graph, node, settings, Asked::kAll);
+  if (settings.records && settings.tuning.candidate.empty()) {
+    return choose_by_records(graph, node, settings);
+  }
+  Offers offers = ask(graph, node, settings);
+  return {.parts = deal_rows(offers.plans), .verdicts = std::move(offers.verdicts)};
 }
 
 Support supports(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (is_view(node) || is_shape_value(node)) return has_known_sizes(graph, node);
-  const Choice choice = ask(graph, node, settings, Asked::kUntilOneRuns);
+  Offers offers = ask(graph, node, settings, Asked::kUntilOneRuns);
+  const Choice choice{.parts = deal_rows(offers.plans), .verdicts = std::move(offers.verdicts)};
   return choice.ok() ? Support::yes() : Support::no(choice.reason());
 }
 

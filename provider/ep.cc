@@ -29,6 +29,7 @@
 #include "provider/other_providers.h"
 #include "provider/profiler.h"
 #include "provider/stream.h"
+#include "provider/tuning.h"
 
 namespace tenon::provider {
 namespace {
@@ -242,6 +243,7 @@ Ep::Ep(Options options, ContextSettings context, Target target, const OrtLogger&
   report_.device = target_.name();
   report_.options = options_;
   ort_version_supported = runtime().version;
+  tell_of_records();
   begin_session();
   GetName = [](const OrtEp*) noexcept { return kProviderName; };
   set_session_callbacks();
@@ -484,6 +486,13 @@ void Ep::warn_of_exclusions_that_waited() {
 
 void Ep::warn_once(const std::string& message) {
   if (warned_.insert(message).second) log(ORT_LOGGING_LEVEL_WARNING, "[Tenon EP] " + message);
+}
+
+void Ep::tell_of_records() {
+  if (!target_.records) return;
+  const kernels::TuningRecords& records = *target_.records;
+  report_.tuning = {options_.tune_file, records.machine(), records.usable(), records.problems()};
+  for (const std::string& problem : records.problems()) warn_once(problem);
 }
 
 void Ep::tell_of_cache() {

@@ -45,6 +45,7 @@ class Ep : public OrtEp {
   void warn_once(const std::string& message);
   void tell_of(const PartitionReport& partition);
   void tell_of_cache();
+  void tell_of_records();
   std::optional<std::string> find_refusal();
   const char* describe_contexts();
   void session_ends_initialization();

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "distributed/planned_job.h"
 #include "distributed/rank_device.h"
+#include "kernels/autotune/tuning_records.h"
 
 namespace tenon::provider {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 std::string shared_options(const Options& options) {
   std::map<std::string, std::string> values = effective(options);
   for (const char* own : {"cache_dir", "collective_token", "device_id", "dump_dir", "report_file",
-                          "tensor_parallel_rank", "user_compute_stream"}) {
+                          "tensor_parallel_rank", "tune_file", "user_compute_stream"}) {
     values.erase(own);
   }
   std::string text;
@@ -68,6 +69,9 @@ std::shared_ptr<distributed::Job> join_job(const Options& options, const Target&
   job.orders_graphs = options.enable_cuda_graph;
   job.host_backend = options.collective_backend;
   job.facts.fields = {{"options", shared_options(options)}, {"version of Tenon", TENON_VERSION}};
+  // Replicated values must have the same bits everywhere.
+  job.facts.fields.push_back(
+      {"tuning records", target.records ? target.records->digest() : "none"});
   return distributed::Job::join(
       job, distributed::launch_variables(),
       target.device ? distributed::make_rank_device(target.device) : nullptr);

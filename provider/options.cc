@@ -162,6 +162,7 @@ const std::vector<Option>& table() {
       choice("precision_mode", &Options::precision_mode, "exact | int8 | tf32"),
       text("report_file", &Options::report_file, "a file name"),
       flag("require_full_claim", &Options::require_full_claim),
+      flag("require_tuned", &Options::require_tuned),
       number("run_deadline_ms", &Options::run_deadline_ms, "milliseconds; 0: none"),
       choice("target", &Options::target, "auto | cpu | gpu"),
       list("target_arch", &Options::target_arch,
@@ -169,6 +170,8 @@ const std::vector<Option>& table() {
       flag("tensor_parallel_plan", &Options::tensor_parallel_plan),
       tensor_parallel_rank(),
       tensor_parallel_size(),
+      choice("tune", &Options::tune, "off | cached"),
+      text("tune_file", &Options::tune_file, "a file name"),
       user_compute_stream(),
   };
   return *options;

@@ -19,8 +19,11 @@ struct Options {
   std::vector<std::string> exclude_ops;    // comma-separated op types
   std::vector<std::string> exclude_nodes;  // comma-separated node names
   bool require_full_claim = false;
-  std::string dump_dir;     // every stage of every kernel goes here
-  std::string report_file;  // JSON: claims, reasons, fusions, kernels
+  std::string dump_dir;         // every stage of every kernel goes here
+  std::string report_file;      // JSON: claims, reasons, fusions, kernels
+  std::string tune = "cached";  // off | cached: by the records of tune_file
+  std::string tune_file;        // of tuning records; empty: none
+  bool require_tuned = false;
 
   // Several ranks that run one model.
   uint64_t tensor_parallel_size = 1;        // 0: as many as the launcher started

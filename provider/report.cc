@@ -58,6 +58,30 @@ Json to_json(const kernels::ConfigChoice& choice) {
           {"others", others}};
 }
 
+// As a tuning record names it.
+Json to_json(const kernels::TuningNote::Way& way) {
+  Json knobs = Json::object();
+  for (const auto& [knob, value] : way.kernel.config.knobs) {
+    knobs[std::string(name(knob))] = value;
+  }
+  return {{"candidate", way.candidate},
+          {"skeleton", name(way.kernel.config.skeleton)},
+          {"knobs", knobs},
+          {"microseconds", way.kernel.microseconds}};
+}
+
+Json to_json(const kernels::TuningNote& note) {
+  Json ways = Json::array();
+  for (const auto& way : note.ways) ways.push_back(to_json(way));
+  const bool is_open = note.rows.last == kernels::RowRange::kNoLimit;
+  return {{"rows", note.rows.text("rows")},
+          {"first", note.rows.first},
+          {"last", is_open ? 0 : note.rows.last},
+          {"tuned", note.used},
+          {"text", note.text},
+          {"ways", ways}};
+}
+
 Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names) {
   Json nodes = Json::array();
   for (const int source : fusion.sources) nodes.push_back(node_names.at(source));
@@ -73,7 +97,10 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
   }
   Json launches = Json::array();
   for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
+  Json tuning = Json::array();
+  for (const kernels::TuningNote& note : fusion.tuning) tuning.push_back(to_json(note));
   return {{"name", fusion.name},     {"kind", fusion.kind},
+          {"tuning", tuning},        {"fingerprint", fusion.fingerprint},
           {"nodes", nodes},          {"problem", fusion.problem},
           {"chosen", fusion.chosen}, {"candidates", candidates},
           {"configs", configs},      {"launches", launches},
@@ -241,6 +268,21 @@ Json to_json(const std::optional<CacheReport>& cache) {
   return written;
 }
 
+Json to_json(const std::optional<TuningReport>& tuning) {
+  if (!tuning) return nullptr;
+  const kernels::TuningMachine& machine = tuning->machine;
+  return {{"file", tuning->file},
+          {"usable", tuning->usable},
+          {"problems", tuning->problems},
+          {"machine",
+           {{"arch", machine.arch},
+            {"sm_count", machine.sm_count},
+            {"clock_mhz", machine.clock_mhz},
+            {"name", machine.name}}},
+          {"versions",
+           {{"tenon", machine.tenon}, {"driver", machine.driver}, {"library", machine.library}}}};
+}
+
 }  // namespace
 
 const GraphReport& Report::replace(GraphReport graph) {
@@ -297,6 +339,7 @@ std::string Report::json() const {
                          {"device", device_json(*this)},
                          {"options", effective(options)},
                          {"cache", to_json(cache)},
+                         {"tuning", to_json(tuning)},
                          {"context", to_json(context)},
                          {"graphs", graph_list}};
   // A model's names may hold any bytes: replace what is not UTF-8 instead of failing.

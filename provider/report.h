@@ -12,6 +12,7 @@
 #include "base/disk_cache.h"
 #include "codegen/target.h"
 #include "distributed/sharding/report.h"
+#include "kernels/autotune/tuning_record.h"
 #include "kernels/device/description.h"
 #include "kernels/running/executable.h"
 #include "provider/options.h"
@@ -80,6 +81,14 @@ struct CacheReport {
   std::vector<std::string> problems;
 };
 
+// The session's tuning records.
+struct TuningReport {
+  std::string file;
+  kernels::TuningMachine machine;
+  size_t usable = 0;  // measured on such a machine
+  std::vector<std::string> problems;
+};
+
 struct Report {
   codegen::HostTarget host;
   std::optional<device::Description> gpu;  // empty: the session runs on the host
@@ -87,6 +96,7 @@ struct Report {
   std::string device;                      // of the two, as a summary names it
   Options options;
   std::optional<CacheReport> cache;       // empty: there is none
+  std::optional<TuningReport> tuning;     // empty: there are no records
   std::optional<WrittenContext> context;  // empty: none was written
   std::vector<GraphReport> graphs;
 

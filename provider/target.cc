@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "distributed/job.h"
+#include "provider/tuning.h"
 
 namespace tenon::provider {
 namespace {
@@ -71,6 +72,8 @@ kernels::Settings Target::settings(const Options& options) const {
   settings.precision = options.precision_mode == "int8"   ? kernels::Precision::kInt8
                        : options.precision_mode == "tf32" ? kernels::Precision::kTf32
                                                           : kernels::Precision::kExact;
+  settings.records = records;
+  settings.require_tuned = options.require_tuned;
   if (job) settings.collectives = job->collectives();
   settings.collective_overlap = options.collective_overlap;
   return settings;
@@ -83,7 +86,9 @@ std::string Target::name() const {
 }
 
 Target choose_target(const Options& options, Gpu* gpu) {
-  return gpu == nullptr ? on_cpu(options) : on_gpu(options, *gpu);
+  Target target = gpu == nullptr ? on_cpu(options) : on_gpu(options, *gpu);
+  target.records = read_records(options, target);
+  return target;
 }
 
 std::vector<Target> further_targets(const Options& options) {
@@ -96,6 +101,7 @@ std::vector<Target> further_targets(const Options& options) {
     Target& target = targets.emplace_back();
     target.host = codegen::detect_host();
     target.description = device::named_description(arch);
+    target.records = read_records(options, target);
   }
   return targets;
 }

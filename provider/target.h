@@ -26,6 +26,7 @@ struct Target {
   std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
   std::shared_ptr<distributed::Job> job;             // null: one rank
   std::shared_ptr<kernels::CollectiveOrder> collective_order;  // null: the engine orders them
+  std::shared_ptr<const kernels::TuningRecords> records;       // null: candidates go by estimates
 
   bool on_gpu() const { return description.has_value(); }
   kernels::Settings settings(const Options& options) const;

@@ -36,6 +36,7 @@ MAY_INCLUDE = {
 BELOW_KERNELS = ("base/", "graph_partitioner/ir/", "codegen/")
 ROOMS = {
     "kernels/planning": (*BELOW_KERNELS, "kernels/planning/"),
+    "kernels/autotune": (*BELOW_KERNELS, "kernels/planning/", "kernels/autotune/"),
     "kernels/llvm": (
         *BELOW_KERNELS,
         "graph_partitioner/tiling/",

@@ -75,6 +75,10 @@ const Field kFields[] = {
     TENON_NUMBER_FIELD(l2_bytes),
     TENON_NUMBER_FIELD(shared_bytes),
     TENON_NUMBER_FIELD(memory_gb_s),
+    {"clock_mhz", [](std::string_view text, Description& d) { read_number(text, d.clock_mhz); },
+     [](const Description& d) {
+       return d.clock_mhz == 0 ? std::string() : fmt::format("{}", d.clock_mhz);
+     }},
     {"pci_bus_id", [](std::string_view text, Description& d) { d.pci_bus_id = text; },
      [](const Description& d) { return d.pci_bus_id; }},
     {"ordinal", [](std::string_view text, Description& d) { read_number(text, d.ordinal); },
@@ -95,6 +99,7 @@ void read_line(std::string_view line, Description& description) {
 
 // CUDA's numbers of the attributes that we read.
 enum Attribute : int {
+  kClockKhz = 13,
   kMultiprocessors = 16,
   kMemoryClockKhz = 36,
   kMemoryBusBits = 37,
@@ -192,6 +197,10 @@ Support describe(const Driver& driver, int number, Description& description) {
     return Support::no(fmt::format(
         "GPU {} ({}) has compute capability {}.{}, and {}.0 (Ampere) or newer is needed", number,
         name, description.compute_major, description.compute_minor, kOldestMajor));
+  }
+  int sm_clock_khz = 0;
+  if (driver.device_attribute(&sm_clock_khz, kClockKhz, device) == kSuccess) {
+    description.clock_mhz = std::max(0, sm_clock_khz) / 1000;
   }
   // Only an estimate is lost where a driver no longer tells these two.
   if (driver.device_attribute(&clock_khz, kMemoryClockKhz, device) == kSuccess &&

@@ -22,6 +22,7 @@ struct Description {
   int64_t memory_bytes = 0, l2_bytes = 0;
   int64_t shared_bytes = 0;  // per CTA, after opting in
   double memory_gb_s = 0;    // from clocks and bus width; 0: unknown
+  int clock_mhz = 0;         // that the SMs may reach; 0: unknown
   std::string pci_bus_id;    // "0000:1b:00.0"; empty: not a device of this machine
   int ordinal = -1;          // the driver's number; -1: likewise
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/disk_cache.h"
 #include "codegen/target.h"
@@ -14,17 +15,27 @@
 
 namespace tenon::kernels {
 
-class Collectives;  // kernels/planning/collectives.h
+class Collectives;    // kernels/planning/collectives.h
+class TuningRecords;  // kernels/autotune/tuning_records.h
 
 // kInt8: activations of block-scaled dots may be int8. kTf32: both operands of dots of f32 with
 // constant f32 weights may be rounded to tf32.
 enum class Precision { kExact, kInt8, kTf32 };
 
-// What only tests, benchmarks and tuners turn.
+// How some rows of a node are to run.
+struct WantedKernel {
+  std::string candidate;
+  RowRange rows;
+  KernelConfig config;
+};
+
+// What only tests, benchmarks, tuners and their records turn.
 struct TuningOverrides {
   std::string candidate;                 // consider no other one; empty: all
   RowRange candidate_rows;               // and only for these rows; others take the rest
   int rank = 0;                          // which of a range's configs, best first
+  int told = 4;                          // configs that a plan tells of a range
+  std::vector<WantedKernel> kernels;     // of one node, whatever else it could take
   bool reads_inputs_before_wait = true;  // what the caller brings is read before the wait of PDL
   bool neighbours = false;               // launches of other executables overlap these
 };
@@ -36,6 +47,9 @@ struct Settings {
   bool emulate = false;
   Precision precision = Precision::kExact;
   TuningOverrides tuning = {};
+  // What was measured of fusions; null: nothing. Without them, candidates go by their estimates.
+  std::shared_ptr<const TuningRecords> records = {};
+  bool require_tuned = false;  // a choice that no record made is an error
   // Where compiled kernels of a GPU are kept between processes; null: nowhere.
   std::shared_ptr<DiskCache> kernel_cache = {};
   // The ranks that this program runs on together; null: it is alone.

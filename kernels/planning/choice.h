@@ -21,9 +21,26 @@ struct PartChoice {
   Plan plan;
 };
 
+// What records had to do with a range of rows.
+struct TuningNote {
+  RowRange rows;
+  bool used = false;
+  std::string text;  // the kernel and its times, or why there is none
+  struct Way {
+    std::string candidate;
+    PlannedKernel kernel;
+  };
+  std::vector<Way> ways = {};  // of a record: its own; else those that there are
+};
+
 struct Choice {
   std::vector<PartChoice> parts;  // by rows, without gaps; empty: nobody can, see reason()
   std::vector<Verdict> verdicts;  // in table order, those behind the winner included
+  // Where the settings have records:
+  std::string fusion = {}, fingerprint = {};  // as records name it
+  std::vector<TuningNote> tuning = {};        // by rows
+  std::vector<RowRange> untuned = {};         // where an estimate chose
+  std::string used_records = {};              // in the form of a tuning file; empty: none
 
   bool ok() const { return !parts.empty(); }
   std::string chosen() const;  // "flash_decode"; "flash_decode (rows <= 16), prefill (rows > 16)"

@@ -94,7 +94,20 @@ std::string_view name(Skeleton skeleton) {
   throw InternalError("a skeleton without a name");
 }
 
+std::optional<Skeleton> find_skeleton(std::string_view wanted) {
+  for (int i = 0; i <= static_cast<int>(Skeleton::kLibrary); ++i) {
+    if (name(static_cast<Skeleton>(i)) == wanted) return static_cast<Skeleton>(i);
+  }
+  return std::nullopt;
+}
+
 std::string_view name(Knob knob) { return info(knob).name; }
+
+std::optional<Knob> find_knob(std::string_view wanted) {
+  const auto found = std::ranges::find(kKnobs, wanted, &KnobInfo::name);
+  if (found == kKnobs.end()) return std::nullopt;
+  return found->knob;
+}
 
 std::optional<int64_t> KernelConfig::find(Knob knob) const {
   const auto found = std::ranges::find(knobs, knob, &std::pair<Knob, int64_t>::first);

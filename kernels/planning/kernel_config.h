@@ -1,6 +1,7 @@
 // How a kernel is cut, in numbers: a report prints them, a tuner compares and keeps them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -20,6 +21,10 @@ struct RowRange {
 
   bool is_all() const { return first <= 0 && last == kNoLimit; }
   bool is_empty() const { return first > last; }
+  bool covers(const RowRange& other) const { return first <= other.first && other.last <= last; }
+  RowRange common_with(const RowRange& other) const {
+    return {std::max(first, other.first), std::min(last, other.last)};
+  }
   // 1 where `rows` are in the range, else 0: what tasks are multiplied with.
   Dim contains(const Dim& rows) const;
   std::string text(std::string_view what) const;  // "rows <= 8", "4 rows", "rows > 16"
@@ -46,6 +51,7 @@ enum class Skeleton : uint8_t {
   kLibrary,  // a call of a library
 };
 std::string_view name(Skeleton skeleton);
+std::optional<Skeleton> find_skeleton(std::string_view name);
 
 // What a skeleton is cut by.
 enum class Knob : uint8_t {
@@ -63,6 +69,7 @@ enum class Knob : uint8_t {
   kKvCodes,  // the KV cache is dequantised in registers
 };
 std::string_view name(Knob knob);
+std::optional<Knob> find_knob(std::string_view name);
 
 struct KernelConfig {
   Skeleton skeleton{};

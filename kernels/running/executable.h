@@ -69,6 +69,9 @@ struct FusionReport {
   double microseconds = 0;  // expected at its fewest rows
   std::string note = {};    // of a collective: what a rule made of it, what it runs beside
   std::vector<ConfigChoice> configs = {};
+  // Where there were tuning records:
+  std::string fingerprint = {};
+  std::vector<TuningNote> tuning = {};
   std::vector<LaunchReport> launches = {};  // on the host
 };
 

@@ -97,6 +97,8 @@ struct InputShape {
 // What a program was made of, for who saves it.
 struct ProgramTexts {
   std::string graph;  // fused, without its weights
+  // Tuning records that it was chosen by, each in the form of a file.
+  std::vector<std::string> used_records;
   struct Kernel {
     std::string text;  // codegen::print
     int threads = 0;   // of a CTA, as asked for

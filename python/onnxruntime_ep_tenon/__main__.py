@@ -17,6 +17,7 @@ _COMMANDS = (
     "run",
     "quantize",
     "compile",
+    "tune",
     "ranks",
     "bench",
     "models",

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "python" / "README
 PAGES += sorted(ROOT.glob("docs/*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 INLINE = re.compile(r"`([^`]+)`")
-COMMANDS = "doctor|demo|explain|run|quantize|compile|bench|models|perplexity"
+COMMANDS = "doctor|demo|explain|run|quantize|compile|tune|bench|models|perplexity"
 TENON = re.compile(rf"(?:\.venv/bin/)?tenon ((?:{COMMANDS})\b.*)")
 
 # Blocks of commands and code, by page and a word of theirs: who runs them, or what the page says
@@ -54,6 +54,9 @@ BLOCKS = {
     ("docs/shipping.md", "tenon compile"): "test_docs.py",
     ("docs/shipping.md", "create_session"): "test_docs.py",
     ("docs/shipping.md", "ModelCompiler"): "test_docs.py",
+    ("docs/tuning.md", "tune_file"): "test_tuned_sessions.py",
+    ("docs/tuning.md", "record {"): "test_tuning_files.py",
+    ("docs/tuning.md", "tenon tune"): "test_tuning_files.py",
 }
 
 

@@ -19,6 +19,7 @@
 #include "distributed/sharding/annotations.h"
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
+#include "kernels/autotune/tuning_file.h"
 #include "kernels/check_program.h"
 #include "kernels/device/description.h"
 #include "kernels/outside_weights.h"
@@ -72,6 +73,11 @@ void take_fingerprint(std::string_view bytes) {
                (void)distributed::difference({fingerprint, distributed::Fingerprint{}});
                return distributed::encode(fingerprint);
              });
+}
+
+void take_tuning_file(std::string_view text) {
+  round_trip(text, kernels::TuningFile::parse,
+             [](const kernels::TuningFile& file) { return file.print(); });
 }
 
 // A whole model file.
@@ -218,6 +224,18 @@ std::vector<std::string> fingerprint_seeds(const std::string&) {
                                                         .build = "b1",
                                                         .ranks = 4,
                                                         .engine = "loopback"}))};
+}
+
+std::vector<std::string> tuning_seeds(const std::string&) {
+  kernels::TuningRecord record;
+  record.fingerprint = "0123456789abcdef0123456789abcdef";
+  record.rows = {1, 8};
+  record.machine = {"sm_90a", 132, 1980, "NVIDIA H200", "0.1.0", "13000", ""};
+  record.kernel = {"pipelined", {kernels::Skeleton::kGemm, {{kernels::Knob::kTileM, 128}}}};
+  record.microseconds = 1.5;
+  kernels::TuningFile file;
+  file.merge({record});
+  return {file.print(), "record { machine < arch: 'a\\101' > new: [1, X] }"};
 }
 
 std::vector<std::string> annotation_seeds(const std::string&) {
@@ -389,6 +407,7 @@ constexpr Parser kParsers[] = {
     {"store_message", take_store_message, store_message_seeds},
     {"fingerprint", take_fingerprint, fingerprint_seeds},
     {"annotations", take_annotations, annotation_seeds},
+    {"tuning_file", take_tuning_file, tuning_seeds},
 };
 
 }  // namespace

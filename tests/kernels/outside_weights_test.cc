@@ -10,6 +10,7 @@
 #include "kernels/running/compiled_kernels.h"
 #include "kernels/saved_program.h"
 #include "tests/kernels/program_samples.h"
+#include "tests/kernels/tuning_samples.h"
 
 namespace tenon::kernels {
 namespace {
@@ -104,6 +105,18 @@ TEST_P(OutsideWeightsTest, OpenWithAnotherNumberOfThreads) {
   settings.host.threads = 1;
   const auto expected = run_host(model.program(settings), model.sample_);
   expect_same_bits(run_host(model.opened(bytes, settings).program, model.sample_), expected);
+}
+
+// Weights are packed for the kernels that records chose, whatever this session has.
+TEST_P(OutsideWeightsTest, OpenAsTheirTuningRecordsSay) {
+  OutsideWeightsFixture model(GetParam());
+  const Settings settings = host_settings();
+  const ir::Graph graph = fused(model.graph_, settings);
+  const std::vector<TuningRecord> records = last_plans(tunable_fusions(graph, settings));
+  const Settings tuned = with_records(settings, records);
+  const std::string bytes = model.saved({tuned});
+  expect_same_bits(run_host(model.opened(bytes, settings).program, model.sample_),
+                   run_host(model.program(tuned), model.sample_));
 }
 
 TEST_P(OutsideWeightsTest, ConstantsInNoFileAreStored) {

@@ -55,6 +55,7 @@ def test_help_lists_every_command():
         "explain",
         "run",
         "quantize",
+        "tune",
         "bench",
         "models",
         "perplexity",

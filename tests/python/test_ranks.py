@@ -243,6 +243,22 @@ def test_other_options_are_an_error_on_all(tmp_path):
         assert "the ranks differ in" in said and "claim=all" in said
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_ranks_compare_their_tuning_records(tmp_path, same):
+    """Not where they read them from."""
+    job = sum_model(tmp_path)
+    sample = (HERE / "tuning_records.textproto").read_text()
+    (tmp_path / "a").write_text(sample)
+    (tmp_path / "b").write_text(sample if same else sample.replace("10.25", "10.5"))
+    common = {"tensor_parallel_size": 2, "collective_address": job.address}
+    processes = [
+        job.start("0", tensor_parallel_rank=0, tune_file=tmp_path / "a", **common),
+        job.start("1", tensor_parallel_rank=1, tune_file=tmp_path / "b", **common),
+    ]
+    for said in finish(processes):
+        assert said == "" if same else "the ranks differ in the tuning records" in said
+
+
 def test_a_rank_that_dies_ends_the_others(tmp_path):
     job = sum_model(tmp_path)
     common = {"tensor_parallel_size": 3, "collective_address": job.address}

@@ -14,6 +14,7 @@
 #include "kernels/llvm/attention/gpu_prefill.h"
 #include "kernels/llvm/attention/key_cache.h"
 #include "kernels/llvm/attention/problem.h"
+#include "kernels/planning/wanted_config.h"
 
 namespace tenon::kernels {
 namespace {
@@ -50,6 +51,8 @@ class AttentionPlan {
         adds_token_(decodes && can_add_token(graph, node, problem).ok) {
     if (one() > 0) decode_one_ = rank_flash_decode_configs(problem_, one(), *settings_.gpu);
     if (fewest_ > one()) decode_few_ = rank_flash_decode_configs(problem_, fewest_, *settings_.gpu);
+    put_wanted_first({0, one()}, one(), decode_one_);
+    put_wanted_first({one() + 1, fewest_}, fewest_, decode_few_);
   }
 
   const Dim& queries() const { return problem_.queries; }
@@ -83,6 +86,14 @@ class AttentionPlan {
 
  private:
   int64_t one() const { return std::min<int64_t>(1, fewest_); }  // the case that matters most
+
+  void put_wanted_first(const RowRange& rows, int64_t queries,
+                        std::vector<FlashDecodeConfig>& configs) const {
+    kernels::put_wanted_first(settings_.tuning, rows, problem_.queries, configs,
+                              [&](const FlashDecodeConfig& config) {
+                                return config.planned(problem_for(queries), *settings_.gpu).config;
+                              });
+  }
 
   std::vector<PlannedKernel> planned(const std::vector<FlashDecodeConfig>& configs,
                                      int64_t queries) const {

@@ -13,6 +13,7 @@
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
 #include "kernels/planning/before_wait.h"
+#include "kernels/planning/wanted_config.h"
 
 namespace tenon::kernels {
 namespace {
@@ -61,7 +62,13 @@ class PipelinedPlan {
     if (layout().k * bit_width(layout().operand) % 128 != 0) {
       return Support::no("K of the activations is not a multiple of 16 bytes");
     }
-    for (const RowRange& rows : row_ranges(all_rows())) buckets_.push_back(make_bucket(rows));
+    for (const RowRange& rows : row_ranges(all_rows())) {
+      Bucket& bucket = buckets_.emplace_back(make_bucket(rows));
+      put_wanted_first(settings_.tuning, rows, all_rows(), bucket.configs,
+                       [&](const GemmConfig& config) {
+                         return config.planned(layout(), rows_of(bucket)).config;
+                       });
+    }
     if (std::ranges::any_of(buckets_, [](const Bucket& b) { return b.configs.empty(); })) {
       return Support::no("too little shared memory per CTA");
     }
@@ -101,9 +108,9 @@ class PipelinedPlan {
   const FragmentLayout& layout() const { return dots_.layout; }
 
   // Hundreds are ranked, and whoever asks for a plan wants the first ones.
-  static std::span<const GemmConfig> best_of(const Bucket& bucket) {
-    constexpr size_t kTold = 4;
-    return std::span(bucket.configs).first(std::min(kTold, bucket.configs.size()));
+  std::span<const GemmConfig> best_of(const Bucket& bucket) const {
+    const auto told = static_cast<size_t>(settings_.tuning.told);
+    return std::span(bucket.configs).first(std::min(told, bucket.configs.size()));
   }
 
   // The rows that are multiplied are not those of the node before.

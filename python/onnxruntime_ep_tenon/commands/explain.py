@@ -178,6 +178,7 @@ LAUNCH_COLUMNS = [
     "read us",
     "expected us",
 ]
+TUNING_COLUMNS = ["times", "fusion", "rows", "tuned"]
 APART_COLUMNS = ["times", "products of one input", "run apart because"]
 REASON_COLUMNS = ["nodes", "left because", "operators", "such as"]
 
@@ -243,6 +244,20 @@ def _launch_row(launch: dict, work: dict) -> tuple:
     )
 
 
+def tuning_rows(report: Report) -> list[tuple]:
+    """What records had to do with each fusion, equal ones counted."""
+    counts = Counter(
+        (
+            f"{fusion_kind(fusion)} {shortened(readable(fusion.get('problem', '')), 80)}",
+            note["rows"],
+            f"tuned: {note['text']}" if note["tuned"] else f"by estimate: {note['text']}",
+        )
+        for fusion in report.fusions
+        for note in fusion.get("tuning", [])
+    )
+    return [(count, *row) for row, count in counts.items()]
+
+
 def apart_rows(report: Report) -> list[tuple]:
     """The first products of each reason."""
     firsts = {apart["reason"]: apart["products"] for apart in reversed(report.apart)}
@@ -267,6 +282,9 @@ def _print(model: Path, report: Report, args) -> None:
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
         console.heading("Fusions")
         console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
+    if tuning := tuning_rows(report):
+        console.heading("Tuning")
+        console.table(TUNING_COLUMNS, tuning, right=(0,))
     if report.apart:
         console.heading("Not merged")
         console.table(APART_COLUMNS, apart_rows(report), right=(0,))

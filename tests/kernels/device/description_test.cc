@@ -38,10 +38,12 @@ TEST(DescriptionTest, ReadsItsOwnTextWithEveryField) {
   description.forward = true;
   description.pci_bus_id = "0000:1b:00.0";
   description.ordinal = 3;
+  description.clock_mhz = 1980;
   const Description again = parse_description(description.text());
   EXPECT_EQ(again.text(), description.text());
   EXPECT_TRUE(again.forward);
   EXPECT_EQ(again.ordinal, 3);
+  EXPECT_EQ(again.clock_mhz, 1980);
 }
 
 std::string refusal(std::string_view text) {

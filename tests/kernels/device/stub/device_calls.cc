@@ -85,6 +85,8 @@ int attribute_of(const tenon::device::Description& d, int attribute) {
       return 1024;  // threads of a CTA
     case 8:
       return 48 << 10;  // shared memory of a CTA without asking
+    case 13:
+      return d.clock_mhz > 0 ? d.clock_mhz * 1000 : -1;
     case 16:
       return d.sm_count;
     case 36:

@@ -1,0 +1,20 @@
+// The tuning records of a session: `tune`, `tune_file` and `require_tuned`.
+#pragma once
+
+#include <memory>
+
+#include "kernels/autotune/tuning_records.h"
+#include "provider/options.h"
+#include "provider/target.h"
+
+namespace tenon::provider {
+
+// What records for this target must have been measured on.
+kernels::TuningMachine tuning_machine(const Target& target);
+
+// Null where the options ask for none. Throws UserError where the file cannot be read; a record
+// that cannot is among the problems of the answer.
+std::shared_ptr<const kernels::TuningRecords> read_records(const Options& options,
+                                                           const Target& target);
+
+}  // namespace tenon::provider

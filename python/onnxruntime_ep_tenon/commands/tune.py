@@ -1,0 +1,89 @@
+"""Files of tuning records: shown, and merged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .. import console
+from ..report import shortened
+from ..tuning_records import (
+    TuningRecords,
+    as_dict,
+    kernel_text,
+    read_records,
+    rows_text,
+    write_records,
+)
+from . import arguments
+
+SUMMARY = "show and merge files of tuning records"
+
+COLUMNS = ["fusion", "rows", "machine", "kernel", "us", "untuned us", "date"]
+
+
+def add_arguments(parser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--show", metavar="FILE", help="print the records of a file")
+    what.add_argument(
+        "--merge", nargs="+", metavar="FILE", help="of equal keys the newest record stays"
+    )
+    parser.add_argument("--out", metavar="FILE", help="where to write what was merged")
+    arguments.add_json(parser)
+
+
+def run(args) -> int:
+    if args.show:
+        if args.out:
+            raise ValueError("--out is for --merge")
+        return _show(read_records(Path(args.show)), args.json)
+    if not args.out:
+        raise ValueError("--merge needs --out FILE, where to write")
+    merged = TuningRecords()
+    for name in args.merge:
+        merged.merge(read_records(Path(name)))
+    _warn(merged)
+    write_records(merged, Path(args.out))
+    if args.json:
+        console.print_json(_as_json(merged))
+    else:
+        console.say(f"{args.out}: {len(merged.records)} records of {len(args.merge)} files.")
+    return 0
+
+
+def _show(records: TuningRecords, json: bool) -> int:
+    _warn(records)
+    if json:
+        console.print_json(_as_json(records))
+        return 0
+    console.table(COLUMNS, [_row(record) for record in records.records], right=(4, 5))
+    return 0
+
+
+def _as_json(records: TuningRecords) -> dict:
+    return {
+        "records": [as_dict(record) for record in records.records],
+        "problems": records.problems,
+    }
+
+
+def _row(record) -> tuple:
+    machine = record.machine
+
+    def time(microseconds: float) -> str:
+        return f"{microseconds:.1f}" if microseconds else ""
+
+    return (
+        shortened(record.fusion, 80),
+        rows_text(record.rows),
+        f"{shortened(machine.arch, 24)} x {machine.sm_count}",
+        kernel_text(record.kernel),
+        time(record.microseconds),
+        time(record.untuned_microseconds),
+        record.date[:10],
+    )
+
+
+def _warn(records: TuningRecords) -> None:
+    for problem in records.problems:
+        print(f"tenon: warning: {problem}", file=sys.stderr)
