@@ -11,6 +11,7 @@
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/refusal.h"
 #include "kernels/collectives.h"
+#include "kernels/cudnn/candidates.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/paged.h"
@@ -41,8 +42,12 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 3> gpu_tables() {
+std::array<Table, 7> gpu_tables() {
   return {{
+      {"AveragePool", cudnn_pooling_candidates()},
+      {"Conv", cudnn_convolution_candidates()},
+      {"MaxPool", cudnn_pooling_candidates()},
+      {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, gpu_attention_candidates()},
       {ir::kScaledDot, gpu_scaled_dot_candidates()},

@@ -72,6 +72,8 @@ kernels::Settings Target::settings(const Options& options) const {
                        : options.precision_mode == "tf32" ? kernels::Precision::kTf32
                                                           : kernels::Precision::kExact;
   if (job) settings.collectives = job->collectives();
+  settings.cudnn = options.enable_cudnn;
+  if (device) settings.device_ordinal = description->ordinal;
   settings.collective_overlap = options.collective_overlap;
   return settings;
 }

@@ -42,6 +42,12 @@ ROOMS = {
         "kernels/planning/",
         "kernels/llvm/",
     ),
+    "kernels/cudnn": (
+        *BELOW_KERNELS,
+        "kernels/planning/",
+        "kernels/device/",
+        "kernels/cudnn/",
+    ),
     "kernels/device": ("base/", "codegen/", "kernels/device/"),
     "kernels/running": (*BELOW_KERNELS, "kernels/planning/", "kernels/device/", "kernels/running/"),
 }

@@ -1,0 +1,122 @@
+// Convolution and pooling, tap by tap.
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/reference/op.h"
+
+namespace tenon::kernels::reference {
+namespace {
+
+// One entry per spatial dim.
+struct Windows {
+  Dims kernel, strides, dilations, pads;
+  std::string auto_pad;
+};
+
+Windows windows_of(const Call& call, Dims kernel, const Dims& out) {
+  const Dims& x = call.input(0).dims;
+  const size_t rank = kernel.size();
+  Windows made{std::move(kernel), call.node.integers("strides"), call.node.integers("dilations"),
+               call.node.integers("pads"), call.node.text("auto_pad", "NOTSET")};
+  if (made.strides.empty()) made.strides.assign(rank, 1);
+  if (made.dilations.empty()) made.dilations.assign(rank, 1);
+  if (made.pads.empty() || made.auto_pad == "VALID") made.pads.assign(2 * rank, 0);
+  if (!made.auto_pad.starts_with("SAME")) return made;
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t covered =
+        (out[2 + i] - 1) * made.strides[i] + made.dilations[i] * (made.kernel[i] - 1) + 1;
+    const int64_t total = std::max<int64_t>(covered - x[2 + i], 0);
+    made.pads[i] = made.auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+    made.pads[rank + i] = total - made.pads[i];
+  }
+  return made;
+}
+
+// Calls fn(tap, place in x) for the taps of the window at `out` that lie inside x; how many lie
+// inside x and its pads.
+int64_t for_each_tap(const Windows& windows, const Dims& x, const Index& out,
+                     const std::function<void(const Index& tap, const Index& place)>& fn) {
+  int64_t padded = 0;
+  for_each_index(windows.kernel, [&](const Index& tap, int64_t) {
+    bool inside = true, in_pads = true;
+    Index place;
+    for (size_t i = 0; i < tap.size(); ++i) {
+      const int64_t at =
+          out[2 + i] * windows.strides[i] + tap[i] * windows.dilations[i] - windows.pads[i];
+      inside = inside && at >= 0 && at < x[2 + i];
+      in_pads = in_pads && at < x[2 + i] + windows.pads[tap.size() + i];
+      place.push_back(at);
+    }
+    padded += in_pads ? 1 : 0;
+    if (inside) fn(tap, place);
+  });
+  return padded;
+}
+
+Index joined(int64_t first, int64_t second, const Index& rest) {
+  Index index = {first, second};
+  index.insert(index.end(), rest.begin(), rest.end());
+  return index;
+}
+
+// Inputs x, w, bias, something to add; a Relu behind.
+Outputs convolution(const Call& call) {
+  const ReferenceTensor& x = call.input(0);
+  const ReferenceTensor& w = call.input(1);
+  const std::string activation = call.node.text("activation", "");
+  if (!activation.empty() && activation != "Relu") throw UserError("no activation " + activation);
+  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), call.required_output_dims());
+  const Windows windows = windows_of(call, {w.dims.begin() + 2, w.dims.end()}, y.dims);
+  const int64_t per_group = w.dims[0] / call.node.integer("group", 1), channels = w.dims[1];
+  for_each_index(y.dims, [&](const Index& out, int64_t flat) {
+    double sum = call.has(2) ? call.input(2).number(out[1]) : 0;
+    for_each_tap(windows, x.dims, out, [&](const Index& tap, const Index& place) {
+      for (int64_t c = 0; c < channels; ++c) {
+        const int64_t from = out[1] / per_group * channels + c;
+        sum += x.number(flat_index(x.dims, joined(out[0], from, place))) *
+               w.number(flat_index(w.dims, joined(out[1], c, tap)));
+      }
+    });
+    if (call.has(3)) sum += call.input(3).number(flat);
+    y.set(flat, activation.empty() ? sum : std::max(sum, 0.0));
+  });
+  return {std::move(y)};
+}
+
+Outputs pooling(const Call& call, bool maximum) {
+  const ReferenceTensor& x = call.input(0);
+  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), call.required_output_dims());
+  const Windows windows = windows_of(call, call.node.integers("kernel_shape"), y.dims);
+  const bool counts_pads = call.node.integer("count_include_pad", 0) != 0;
+  for_each_index(y.dims, [&](const Index& out, int64_t flat) {
+    double sum = 0, most = -std::numeric_limits<double>::infinity();
+    int64_t taps = 0;
+    const int64_t padded =
+        for_each_tap(windows, x.dims, out, [&](const Index&, const Index& place) {
+          const double value = x.number(flat_index(x.dims, joined(out[0], out[1], place)));
+          sum += value;
+          most = std::max(most, value);
+          ++taps;
+        });
+    y.set(flat, maximum ? most : sum / static_cast<double>(counts_pads ? padded : taps));
+  });
+  return {std::move(y)};
+}
+
+Outputs max_pool(const Call& call) { return pooling(call, true); }
+Outputs average_pool(const Call& call) { return pooling(call, false); }
+
+constexpr auto kOps = std::to_array<OpEntry>({
+    {"AveragePool", average_pool},
+    {"Conv", convolution},
+    {"MaxPool", max_pool},
+    {"com.microsoft::FusedConv", convolution},
+});
+
+}  // namespace
+
+std::span<const OpEntry> window_ops() { return kOps; }
+
+}  // namespace tenon::kernels::reference
