@@ -10,6 +10,7 @@
 
 #include "graph_partitioner/ir/text.h"
 #include "kernels/cudnn/library.h"
+#include "kernels/device/description.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
 #include "tests/conformance/judge.h"
@@ -251,6 +252,35 @@ class CudnnConvolutionTest : public testing::TestWithParam<std::string> {
 
 DType dtype_named(const std::string& name) {
   return name == "f32" ? DType::kF32 : name == "f16" ? DType::kF16 : DType::kBF16;
+}
+
+// What GetCapability asks: no GPU is touched, so that any cuDNN can be asked on any machine.
+TEST(CudnnSupportTest, ADescribedGpuIsEnough) {
+  if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
+  Settings settings;
+  settings.cudnn = true;
+  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}) {
+    settings.gpu = device::named_description(arch).target();
+    for (const Case& wanted : cases()) {
+      for (const char* type : {"f32", "f16", "bf16"}) {
+        const ir::Graph graph = ir::parse(graph_text(wanted, type, "n"));
+        const Support support = supports(graph, graph.node(graph.order().front()), settings);
+        EXPECT_TRUE(support) << arch << " " << wanted.name << " " << type << ": " << support.reason;
+      }
+    }
+  }
+}
+
+TEST(CudnnSupportTest, WithoutPermissionTheReasonSaysSo) {
+  Settings settings;
+  settings.gpu = codegen::GpuTarget{};
+  const ir::Graph graph = ir::parse(graph_text(cases().front(), "f16", "1"));
+  const ir::Node& node = graph.node(graph.order().front());
+  EXPECT_EQ(supports(graph, node, settings).reason,
+            "cudnn: only cuDNN runs it, and enable_cudnn is 0");
+  settings.cudnn = settings.keep_texts = true;
+  EXPECT_EQ(supports(graph, node, settings).reason,
+            "cudnn: a context model cannot hold a call of cuDNN yet");
 }
 
 TEST_P(CudnnConvolutionTest, AgreesWithTheReference) {
