@@ -56,7 +56,11 @@ ROOMS = {
 ONLY_IN = {
     r"llvm(-c)?/": ("codegen/llvm/", "tests/codegen/llvm/"),
     r"onnxruntime_": ("provider/", "tests/provider/", "examples/"),
-    r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": ("kernels/", "distributed/"),
+    r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": (
+        "kernels/",
+        "distributed/",
+        "tests/kernels/cudnn/",
+    ),
     r"gloo/": ("distributed/",),
     r"(gtest|gmock)/": ("tests/",),
     r"nlohmann/": ("provider/", "kernels/", "tests/"),

@@ -20,7 +20,7 @@ GraphCall::SharedPlan& GraphCall::plan_for(std::span<const int64_t> numbers) con
   if (kept != nullptr) return *kept;
   Rules rules = rules_;
   rules.workspace = numbers.back();
-  const HandleLease handle(functions_, ordinal_);
+  const HandleLease handle(functions_, ordinal_, HandleLease::OnNone::kMake);
   PlanAnswer answer = make_plan(functions_, {.handle = handle.get()}, make_graph_(numbers), rules);
   if (!answer.plan) throw UserError(fmt::format("{}: {}", name_, answer.support.reason));
   kept = std::make_unique<SharedPlan>();
@@ -36,7 +36,7 @@ void GraphCall::enqueue(void* stream, std::span<void* const> buffers,
         fmt::format("{}: an input or output is not at a multiple of {} bytes", name_, kAlignment));
   }
   SharedPlan& shared = plan_for(numbers);
-  const HandleLease handle(functions_, ordinal_);
+  const HandleLease handle(functions_, ordinal_, HandleLease::OnNone::kWait);
   const std::lock_guard lock(shared.mutex);
   check(functions_, functions_.set_stream(handle.get(), stream), "cudnnSetStream");
   execute(functions_, handle.get(), shared.plan, buffers);

@@ -1,5 +1,6 @@
 #include "kernels/cudnn/handles.h"
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -10,35 +11,49 @@
 namespace tenon::cudnn {
 namespace {
 
-struct Idle {
-  std::mutex mutex;
-  std::map<std::pair<std::string, int>, std::vector<Handle>> handles;  // by library and GPU
+// Of one library and GPU.
+struct Pool {
+  std::vector<Handle> idle;
+  int made = 0;
 };
 
-Idle& idle() {
-  static Idle& all = *new Idle;
-  return all;
+struct Pools {
+  std::mutex mutex;
+  std::condition_variable returned;
+  std::map<std::pair<std::string, int>, Pool> all;
+};
+
+Pools& pools() {
+  static Pools& made = *new Pools;
+  return made;
 }
 
 }  // namespace
 
-HandleLease::HandleLease(const Functions& functions, int ordinal)
+HandleLease::HandleLease(const Functions& functions, int ordinal, OnNone on_none)
     : functions_(functions), ordinal_(ordinal) {
-  {
-    const std::lock_guard lock(idle().mutex);
-    std::vector<Handle>& handles = idle().handles[{functions.path, ordinal}];
-    if (!handles.empty()) {
-      handle_ = handles.back();
-      handles.pop_back();
-      return;
-    }
+  std::unique_lock lock(pools().mutex);
+  Pool& pool = pools().all[{functions.path, ordinal}];
+  if (on_none == OnNone::kWait && pool.made > 0) {
+    pools().returned.wait(lock, [&] { return !pool.idle.empty(); });
   }
+  if (!pool.idle.empty()) {
+    handle_ = pool.idle.back();
+    pool.idle.pop_back();
+    return;
+  }
+  lock.unlock();
   check(functions, functions.create_handle(&handle_), "cudnnCreate");
+  lock.lock();
+  ++pool.made;
 }
 
 HandleLease::~HandleLease() {
-  const std::lock_guard lock(idle().mutex);
-  idle().handles[{functions_.path, ordinal_}].push_back(handle_);
+  {
+    const std::lock_guard lock(pools().mutex);
+    pools().all[{functions_.path, ordinal_}].idle.push_back(handle_);
+  }
+  pools().returned.notify_all();
 }
 
 }  // namespace tenon::cudnn

@@ -1,7 +1,8 @@
 // Handles of cuDNN's. One belongs to the GPU that was current when it was made and serves one
-// thread at a time, so each GPU has as many as were ever in use at once. They stay: at exit nobody
-// could say whether the driver is still there.
+// thread at a time. They stay: at exit nobody could say whether the driver is still there.
 #pragma once
+
+#include <cstdint>
 
 #include "kernels/cudnn/library.h"
 
@@ -10,7 +11,10 @@ namespace tenon::cudnn {
 // One handle for as long as it lives, of GPU `ordinal`, which is the calling thread's.
 class HandleLease {
  public:
-  HandleLease(const Functions& functions, int ordinal);
+  // Where none is free: making one takes time and memory, which a stream that is captured forbids.
+  // Who puts work on a stream waits for the few microseconds that another thread has one.
+  enum class OnNone : uint8_t { kMake, kWait };
+  HandleLease(const Functions& functions, int ordinal, OnNone on_none);
   ~HandleLease();
   HandleLease(const HandleLease&) = delete;
   HandleLease& operator=(const HandleLease&) = delete;

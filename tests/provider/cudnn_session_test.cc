@@ -1,0 +1,93 @@
+// Convolutional networks on a GPU that the stub driver plays, with a cuDNN that a stub plays.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+#include "stub_driver.h"
+
+namespace tenon::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const bool stubs_are_used = (use_stub_driver("devices 1; arch 9.0"),
+                             setenv("TENON_CUDNN_LIBRARY", TENON_STUB_CUDNN, 1) == 0);
+constexpr Settings kOnGpu{.cpu_fallback = false, .gpu = 0};
+
+NodeDetails padded(int64_t pad) { return {{{"pads", std::vector<int64_t>{pad, pad, pad, pad}}}}; }
+
+// A stem, a residual block, an activation that only kernels of ours have, pooling.
+std::string network() {
+  Graph graph;
+  graph.input("x", kFloat, {"batch", 3, 12, 12});
+  graph.constant("w0", random_floats({8, 3, 3, 3}, 1)).constant("b0", random_floats({8}, 2));
+  graph.constant("w1", random_floats({8, 8, 3, 3}, 3)).constant("b1", random_floats({8}, 4));
+  graph.constant("w2", random_floats({8, 1, 5, 5}, 5)).constant("b2", random_floats({8}, 6));
+  graph.node("Conv", {"x", "w0", "b0"}, {"c0"}, padded(1)).node("Relu", {"c0"}, {"r0"});
+  graph.node("Conv", {"r0", "w1", "b1"}, {"c1"}, padded(1)).node("Add", {"c1", "r0"}, {"s1"});
+  graph.node("Relu", {"s1"}, {"r1"});
+  NodeDetails depthwise = padded(2);
+  depthwise.attributes.emplace_back("group", 8);
+  graph.node("Conv", {"r1", "w2", "b2"}, {"c2"}, depthwise).node("HardSwish", {"c2"}, {"h"});
+  graph.node(
+      "MaxPool", {"h"}, {"p"},
+      {{{"kernel_shape", std::vector<int64_t>{2, 2}}, {"strides", std::vector<int64_t>{2, 2}}}});
+  graph.node("GlobalAveragePool", {"p"}, {"y"});
+  return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
+}
+
+class Cudnn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    env();
+    stub_reset();
+    stub_script("devices 1; arch 9.0");
+  }
+  void TearDown() override { EXPECT_EQ(stub_reports(), ""); }
+
+  static void expect_like_the_cpu(const Session& gpu, const Session& cpu, int64_t batch) {
+    const Tensor x = random_floats({batch, 3, 12, 12}, static_cast<unsigned>(batch));
+    const Tensor actual = gpu.run({{"x", x}}).at(0), expected = cpu.run({{"x", x}}).at(0);
+    ASSERT_EQ(actual.dims, expected.dims);
+    for (size_t i = 0; i < static_cast<size_t>(actual.elements()); ++i) {
+      ASSERT_NEAR(actual.at(i), expected.at(i), 1e-4 * (1 + std::abs(expected.at(i)))) << i;
+    }
+  }
+};
+
+TEST_F(Cudnn, AConvolutionalNetworkIsOnePartition) {
+  const TemporaryFolder folder;
+  const Session gpu(network(), {{"report_file", folder.path("r.json")}}, kOnGpu);
+  EXPECT_EQ(gpu.partitions().size(), 1U);
+  const Session cpu(network(), {{"exclude_ops", "Conv"}});
+  for (const int64_t batch : {1, 3, 1}) expect_like_the_cpu(gpu, cpu, batch);
+  const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
+  std::vector<std::string> ops;
+  for (const auto& fusion : report["graphs"][0]["partitions"][0]["fusions"]) {
+    if (fusion["chosen"] == "cudnn") ops.push_back(fusion["op"]);
+  }
+  EXPECT_THAT(ops, ::testing::UnorderedElementsAre("com.microsoft::FusedConv",
+                                                   "com.microsoft::FusedConv", "Conv", "MaxPool"));
+}
+
+TEST_F(Cudnn, CudaGraphsHoldItsCalls) {
+  const Session gpu(network(), {{"enable_cuda_graph", "1"}}, kOnGpu);
+  const Session cpu(network(), {{"exclude_ops", "Conv"}});
+  for (int run = 0; run < 3; ++run) expect_like_the_cpu(gpu, cpu, 2);
+}
+
+TEST_F(Cudnn, WithoutItConvolutionsAreLeftOutWithThatReason) {
+  const TemporaryFolder folder;
+  const Session gpu(network(), {{"enable_cudnn", "0"}, {"report_file", folder.path("r.json")}},
+                    {.gpu = 0});
+  expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
+  EXPECT_THAT(read_file(folder.path("r.json")),
+              HasSubstr("only cuDNN runs it, and enable_cudnn is 0"));
+}
+
+}  // namespace
+}  // namespace tenon::testing
