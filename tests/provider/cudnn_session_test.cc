@@ -1,4 +1,5 @@
 // Convolutional networks on a GPU that the stub driver plays, with a cuDNN that a stub plays.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
+#include "quantized_weight.h"
 #include "stub_driver.h"
+#include "tests/kernels/cudnn/stub/control.h"
 
 namespace tenon::testing {
 namespace {
@@ -68,16 +71,33 @@ TEST_F(Cudnn, AConvolutionalNetworkIsOnePartition) {
   const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
   std::vector<std::string> ops;
   for (const auto& fusion : report["graphs"][0]["partitions"][0]["fusions"]) {
-    if (fusion["chosen"] == "cudnn") ops.push_back(fusion["op"]);
+    if (fusion["chosen"] == "cudnn") ops.push_back(fusion["kind"]);
   }
   EXPECT_THAT(ops, ::testing::UnorderedElementsAre("com.microsoft::FusedConv",
                                                    "com.microsoft::FusedConv", "Conv", "MaxPool"));
 }
 
-TEST_F(Cudnn, CudaGraphsHoldItsCalls) {
-  const Session gpu(network(), {{"enable_cuda_graph", "1"}}, kOnGpu);
-  const Session cpu(network(), {{"exclude_ops", "Conv"}});
-  for (int run = 0; run < 3; ++run) expect_like_the_cpu(gpu, cpu, 2);
+TEST_F(Cudnn, ARunWhoseCallFailsIsAnErrorAndTheNextOneIsNot) {
+  void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
+  const auto fail = reinterpret_cast<StubFail>(dlsym(library, "stubCudnnFail"));
+  ASSERT_NE(fail, nullptr);
+  const Session gpu(network(), {}, kOnGpu), cpu(network(), {{"exclude_ops", "Conv"}});
+  expect_like_the_cpu(gpu, cpu, 2);
+  for (const char* function : {"cudnnSetStream", "cudnnBackendExecute"}) {
+    fail(function);
+    EXPECT_THAT(error_of([&] {
+                  gpu.run({{"x", random_floats({2, 3, 12, 12})}});
+                }),
+                HasSubstr(std::string("the stub's ") + function + " was told to fail"));
+    expect_like_the_cpu(gpu, cpu, 2);
+  }
+  // While a plan for sizes that are new is made.
+  fail("cudnnBackendFinalize");
+  EXPECT_THAT(error_of([&] {
+                gpu.run({{"x", random_floats({5, 3, 12, 12})}});
+              }),
+              HasSubstr("was told to fail"));
+  expect_like_the_cpu(gpu, cpu, 5);
 }
 
 TEST_F(Cudnn, WithoutItConvolutionsAreLeftOutWithThatReason) {

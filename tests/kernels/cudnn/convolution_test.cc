@@ -9,8 +9,9 @@
 #include <string>
 
 #include "graph_partitioner/ir/text.h"
+#include "kernels/build_program.h"
 #include "kernels/cudnn/library.h"
-#include "kernels/device/description.h"
+#include "kernels/device/device.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
 #include "tests/conformance/judge.h"
@@ -203,6 +204,16 @@ ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt199
   return tensor.rounded();
 }
 
+std::vector<ReferenceTensor> inputs_of(const Case& wanted, DType dtype) {
+  std::mt19937 random(7);
+  std::vector<ReferenceTensor> inputs = {random_tensor(dtype, wanted.x, random)};
+  if (wanted.w.empty()) return inputs;
+  inputs.push_back(random_tensor(dtype, wanted.w, random));
+  if (wanted.bias) inputs.push_back(random_tensor(dtype, {wanted.w[0]}, random));
+  if (wanted.summand) inputs.push_back(random_tensor(dtype, wanted.y, random));
+  return inputs;
+}
+
 bool on_stub() { return std::getenv("TENON_DRIVER_LIBRARY") != nullptr; }
 
 Settings settings_with_cudnn() {
@@ -229,15 +240,9 @@ class CudnnConvolutionTest : public testing::TestWithParam<std::string> {
     // What cuDNN has no fast engine for in one graph, passes leave apart.
     if (!support && (wanted.summand || wanted.relu)) GTEST_SKIP() << support.reason;
     ASSERT_TRUE(support) << support.reason;
-    std::mt19937 random(7);
-    std::vector<ReferenceTensor> inputs = {random_tensor(dtype, wanted.x, random)};
+    const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype);
     double taps = 1;
-    if (!wanted.w.empty()) {
-      inputs.push_back(random_tensor(dtype, wanted.w, random));
-      for (size_t i = 1; i < wanted.w.size(); ++i) taps *= static_cast<double>(wanted.w[i]);
-      if (wanted.bias) inputs.push_back(random_tensor(dtype, {wanted.w[0]}, random));
-      if (wanted.summand) inputs.push_back(random_tensor(dtype, wanted.y, random));
-    }
+    for (size_t i = 1; i < wanted.w.size(); ++i) taps *= static_cast<double>(wanted.w[i]);
     const auto executable = build_for_test(graph, settings);
     const auto expected = reference::evaluate(graph, inputs);
     for (int run = 0; run < 2; ++run) {
@@ -293,6 +298,25 @@ TEST_P(CudnnConvolutionTest, AgreesWithTheReference) {
 TEST_P(CudnnConvolutionTest, PlansForABatchThatARunBrings) {
   for (const Case& wanted : cases()) {
     if (!wanted.large) judge(wanted, "n", dtype_named(GetParam()));
+  }
+}
+
+// The stub computes when it is called, not when a graph is launched.
+TEST_P(CudnnConvolutionTest, CudaGraphsHoldTheCalls) {
+  if (on_stub()) GTEST_SKIP() << "the stub of cuDNN puts nothing into CUDA graphs";
+  for (const Case& wanted : cases()) {
+    if (!wanted.large) continue;
+    const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), std::to_string(wanted.x[0])));
+    const Settings settings = settings_with_cudnn();
+    if (!supports(graph, graph.node(graph.order().front()), settings)) continue;
+    const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype_named(GetParam()));
+    const auto plain = build_for_test(graph, settings);
+    const auto captured =
+        build_on_device(graph, settings, device::Device::open(0), {.graphs = true});
+    const auto expected = kernels::run(*plain, graph, inputs);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(kernels::run(*captured, graph, inputs)[0].reals, expected[0].reals) << wanted.name;
+    }
   }
 }
 
