@@ -70,13 +70,15 @@ Outputs convolution(const Call& call) {
   ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), call.required_output_dims());
   const Windows windows = windows_of(call, {w.dims.begin() + 2, w.dims.end()}, y.dims);
   const int64_t per_group = w.dims[0] / call.node.integer("group", 1), channels = w.dims[1];
+  const Dims x_strides = row_major_strides(x.dims), w_strides = row_major_strides(w.dims);
   for_each_index(y.dims, [&](const Index& out, int64_t flat) {
     double sum = call.has(2) ? call.input(2).number(out[1]) : 0;
+    const int64_t first = out[1] / per_group * channels;
     for_each_tap(windows, x.dims, out, [&](const Index& tap, const Index& place) {
+      const int64_t from = flat_index(x.dims, joined(out[0], first, place));
+      const int64_t weight = flat_index(w.dims, joined(out[1], 0, tap));
       for (int64_t c = 0; c < channels; ++c) {
-        const int64_t from = out[1] / per_group * channels + c;
-        sum += x.number(flat_index(x.dims, joined(out[0], from, place))) *
-               w.number(flat_index(w.dims, joined(out[1], c, tap)));
+        sum += x.number(from + c * x_strides[1]) * w.number(weight + c * w_strides[1]);
       }
     });
     if (call.has(3)) sum += call.input(3).number(flat);
