@@ -10,7 +10,9 @@
 
 #include "kernels/cudnn/convolution.h"
 #include "kernels/cudnn/graph_call.h"
+#include "kernels/cudnn/handles.h"
 #include "kernels/cudnn/pooling.h"
+#include "kernels/device/device.h"
 
 namespace tenon::kernels {
 namespace {
@@ -25,7 +27,10 @@ Support may_use_cudnn(const Settings& settings) {
   if (!settings.cudnn) return Support::no("only cuDNN runs it, and enable_cudnn is 0");
   if (settings.emulate) return Support::no("cuDNN runs on a GPU only");
   if (settings.keep_texts) return Support::no("a context model cannot hold a call of cuDNN yet");
-  return cudnn::library().support;
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support || settings.device_ordinal < 0) return library.support;
+  device::Device::open(settings.device_ordinal)->make_current();
+  return cudnn::runs_on(library.functions, settings.device_ordinal);
 }
 
 std::vector<int64_t> sample_of(const Shape& shape) {

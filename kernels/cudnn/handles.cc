@@ -48,6 +48,20 @@ HandleLease::HandleLease(const Functions& functions, int ordinal, OnNone on_none
   ++pool.made;
 }
 
+Support runs_on(const Functions& functions, int ordinal) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& answers = *new std::map<std::pair<std::string, int>, Support>;
+  const std::lock_guard lock(mutex);
+  const auto [answer, is_new] = answers.try_emplace({functions.path, ordinal});
+  if (!is_new) return answer->second;
+  try {
+    const HandleLease first(functions, ordinal, HandleLease::OnNone::kMake);
+  } catch (const CallFailed& failed) {
+    answer->second = Support::no(failed.what());
+  }
+  return answer->second;
+}
+
 HandleLease::~HandleLease() {
   {
     const std::lock_guard lock(pools().mutex);

@@ -26,4 +26,8 @@ class HandleLease {
   Handle handle_ = nullptr;
 };
 
+// Whether cuDNN runs on GPU `ordinal`, which is the calling thread's: it makes a handle, which a
+// driver that is too old for it refuses. Asked once for each, so that every node gets one answer.
+Support runs_on(const Functions& functions, int ordinal);
+
 }  // namespace tenon::cudnn

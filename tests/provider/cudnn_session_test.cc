@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const bool stubs_are_used = (use_stub_driver("devices 1; arch 9.0"),
+const bool stubs_are_used = (use_stub_driver("devices 2; arch 9.0 8.0"),
                              setenv("TENON_CUDNN_LIBRARY", TENON_STUB_CUDNN, 1) == 0);
 constexpr Settings kOnGpu{.cpu_fallback = false, .gpu = 0};
 
@@ -43,12 +43,20 @@ std::string network() {
   return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
 }
 
+// The next call of it, once.
+void fail(const char* function) {
+  void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
+  const auto told = reinterpret_cast<StubFail>(dlsym(library, "stubCudnnFail"));
+  ASSERT_NE(told, nullptr);
+  told(function);
+}
+
 class Cudnn : public ::testing::Test {
  protected:
   void SetUp() override {
     env();
     stub_reset();
-    stub_script("devices 1; arch 9.0");
+    stub_script("devices 2; arch 9.0 8.0");
   }
   void TearDown() override { EXPECT_EQ(stub_reports(), ""); }
 
@@ -78,9 +86,6 @@ TEST_F(Cudnn, AConvolutionalNetworkIsOnePartition) {
 }
 
 TEST_F(Cudnn, ARunWhoseCallFailsIsAnErrorAndTheNextOneIsNot) {
-  void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
-  const auto fail = reinterpret_cast<StubFail>(dlsym(library, "stubCudnnFail"));
-  ASSERT_NE(fail, nullptr);
   const Session gpu(network(), {}, kOnGpu), cpu(network(), {{"exclude_ops", "Conv"}});
   expect_like_the_cpu(gpu, cpu, 2);
   for (const char* function : {"cudnnSetStream", "cudnnBackendExecute"}) {
@@ -107,6 +112,14 @@ TEST_F(Cudnn, WithoutItConvolutionsAreLeftOutWithThatReason) {
   expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
   EXPECT_THAT(read_file(folder.path("r.json")),
               HasSubstr("only cuDNN runs it, and enable_cudnn is 0"));
+}
+
+TEST_F(Cudnn, AGpuThatItDoesNotStartOnIsAReason) {
+  const TemporaryFolder folder;
+  fail("cudnnCreate");
+  const Session gpu(network(), {{"report_file", folder.path("r.json")}}, {.gpu = 1});
+  expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
+  EXPECT_THAT(read_file(folder.path("r.json")), HasSubstr("cudnnCreate failed"));
 }
 
 }  // namespace
