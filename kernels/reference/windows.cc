@@ -15,6 +15,28 @@ struct Windows {
   std::string auto_pad;
 };
 
+// As declared, else as strides and pads make them.
+Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
+  if (const auto declared = call.output_dims(0)) return *declared;
+  if (call.node.integer("ceil_mode", 0) != 0) return call.required_output_dims();
+  const Dims& x = call.input(0).dims;
+  Dims strides = call.node.integers("strides"), dilations = call.node.integers("dilations");
+  Dims pads = call.node.integers("pads");
+  const std::string auto_pad = call.node.text("auto_pad", "NOTSET");
+  strides.resize(kernel.size(), 1);
+  dilations.resize(kernel.size(), 1);
+  if (auto_pad == "VALID") pads.clear();
+  pads.resize(2 * kernel.size(), 0);
+  Dims dims = {x[0], channels};
+  for (size_t i = 0; i < kernel.size(); ++i) {
+    const int64_t reach = dilations[i] * (kernel[i] - 1) + 1;
+    const int64_t padded = x[2 + i] + pads[i] + pads[kernel.size() + i];
+    dims.push_back(auto_pad.starts_with("SAME") ? (x[2 + i] + strides[i] - 1) / strides[i]
+                                                : (padded - reach) / strides[i] + 1);
+  }
+  return dims;
+}
+
 Windows windows_of(const Call& call, Dims kernel, const Dims& out) {
   const Dims& x = call.input(0).dims;
   const size_t rank = kernel.size();
@@ -67,8 +89,10 @@ Outputs convolution(const Call& call) {
   const ReferenceTensor& w = call.input(1);
   const std::string activation = call.node.text("activation", "");
   if (!activation.empty() && activation != "Relu") throw UserError("no activation " + activation);
-  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), call.required_output_dims());
-  const Windows windows = windows_of(call, {w.dims.begin() + 2, w.dims.end()}, y.dims);
+  const Dims kernel(w.dims.begin() + 2, w.dims.end());
+  ReferenceTensor y =
+      ReferenceTensor::zeros(call.output_type(), result_dims(call, w.dims[0], kernel));
+  const Windows windows = windows_of(call, kernel, y.dims);
   const int64_t per_group = w.dims[0] / call.node.integer("group", 1), channels = w.dims[1];
   const Dims x_strides = row_major_strides(x.dims), w_strides = row_major_strides(w.dims);
   for_each_index(y.dims, [&](const Index& out, int64_t flat) {
@@ -87,10 +111,23 @@ Outputs convolution(const Call& call) {
   return {std::move(y)};
 }
 
+// Where a maximum stands in the whole of x; storage_order 1: the first spatial dim innermost.
+int64_t index_of(const Call& call, Index place) {
+  Dims dims = call.input(0).dims;
+  if (call.node.integer("storage_order", 0) != 0) {
+    std::reverse(dims.begin() + 2, dims.end());
+    std::reverse(place.begin() + 2, place.end());
+  }
+  return flat_index(dims, place);
+}
+
 Outputs pooling(const Call& call, bool maximum) {
   const ReferenceTensor& x = call.input(0);
-  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), call.required_output_dims());
-  const Windows windows = windows_of(call, call.node.integers("kernel_shape"), y.dims);
+  const Dims kernel = call.node.integers("kernel_shape");
+  ReferenceTensor y =
+      ReferenceTensor::zeros(call.output_type(), result_dims(call, x.dims[1], kernel));
+  ReferenceTensor indices = ReferenceTensor::zeros(DType::kI64, y.dims);
+  const Windows windows = windows_of(call, kernel, y.dims);
   const bool counts_pads = call.node.integer("count_include_pad", 0) != 0;
   for_each_index(y.dims, [&](const Index& out, int64_t flat) {
     double sum = 0, most = -std::numeric_limits<double>::infinity();
@@ -99,12 +136,15 @@ Outputs pooling(const Call& call, bool maximum) {
         for_each_tap(windows, x.dims, out, [&](const Index&, const Index& place) {
           const double value = x.number(flat_index(x.dims, joined(out[0], out[1], place)));
           sum += value;
-          most = std::max(most, value);
           ++taps;
+          if (value <= most) return;
+          most = value;
+          indices.set_integer(flat, index_of(call, joined(out[0], out[1], place)));
         });
     y.set(flat, maximum ? most : sum / static_cast<double>(counts_pads ? padded : taps));
   });
-  return {std::move(y)};
+  if (!call.wants(1)) return {std::move(y)};
+  return {std::move(y), std::move(indices)};
 }
 
 Outputs max_pool(const Call& call) { return pooling(call, true); }
