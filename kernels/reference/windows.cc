@@ -18,7 +18,7 @@ struct Windows {
 // As declared, else as strides and pads make them.
 Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
   if (const auto declared = call.output_dims(0)) return *declared;
-  if (call.node.integer("ceil_mode", 0) != 0) return call.required_output_dims();
+  const bool ceils = call.node.integer("ceil_mode", 0) != 0;
   const Dims& x = call.input(0).dims;
   Dims strides = call.node.integers("strides"), dilations = call.node.integers("dilations");
   Dims pads = call.node.integers("pads");
@@ -31,8 +31,13 @@ Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
   for (size_t i = 0; i < kernel.size(); ++i) {
     const int64_t reach = dilations[i] * (kernel[i] - 1) + 1;
     const int64_t padded = x[2 + i] + pads[i] + pads[kernel.size() + i];
-    dims.push_back(auto_pad.starts_with("SAME") ? (x[2 + i] + strides[i] - 1) / strides[i]
-                                                : (padded - reach) / strides[i] + 1);
+    if (auto_pad.starts_with("SAME")) {
+      dims.push_back((x[2 + i] + strides[i] - 1) / strides[i]);
+      continue;
+    }
+    dims.push_back((padded - reach + (ceils ? strides[i] - 1 : 0)) / strides[i] + 1);
+    // No window begins in the pads behind.
+    if (ceils && (dims.back() - 1) * strides[i] >= x[2 + i] + pads[i]) --dims.back();
   }
   return dims;
 }

@@ -216,13 +216,6 @@ std::vector<ReferenceTensor> inputs_of(const Case& wanted, DType dtype) {
 
 bool on_stub() { return std::getenv("TENON_DRIVER_LIBRARY") != nullptr; }
 
-Settings settings_with_cudnn() {
-  Settings settings = test_settings();
-  settings.cudnn = true;
-  settings.device_ordinal = 0;
-  return settings;
-}
-
 class CudnnConvolutionTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -236,7 +229,7 @@ class CudnnConvolutionTest : public testing::TestWithParam<std::string> {
   // take. Eight times that is never met by chance.
   static void judge(const Case& wanted, const std::string& batch, DType dtype) {
     const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), batch));
-    const Settings settings = settings_with_cudnn();
+    const Settings settings = test_settings();
     const ir::Node& node = graph.node(graph.order().front());
     const Support support = supports(graph, node, settings);
     // What cuDNN has no fast engine for in one graph, passes leave apart.
@@ -309,7 +302,7 @@ TEST_P(CudnnConvolutionTest, CudaGraphsHoldTheCalls) {
   for (const Case& wanted : cases()) {
     if (!wanted.large) continue;
     const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), std::to_string(wanted.x[0])));
-    const Settings settings = settings_with_cudnn();
+    const Settings settings = test_settings();
     if (!supports(graph, graph.node(graph.order().front()), settings)) continue;
     const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype_named(GetParam()));
     const auto plain = build_for_test(graph, settings);
