@@ -119,9 +119,7 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
 
 // Ops that passes read for the sizes of their results alone: no kernel takes them in any form.
 constexpr auto kSizesOnly = std::to_array<std::string_view>({
-    "AveragePool",
     "Bernoulli",
-    "Conv",
     "ConvInteger",
     "ConvTranspose",
     "GRU",
@@ -129,7 +127,6 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "LRN",
     "LSTM",
     "LpPool",
-    "MaxPool",
     "QLinearConv",
     "QLinearMatMul",
     "RNN",
@@ -137,12 +134,15 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "ReverseSequence",
     "TopK",
     "Upsample",
-    "com.microsoft::FusedConv",
     "com.microsoft::FusedGemm",
     "com.microsoft::GroupNorm",
     "com.microsoft::MatMulBnb4",
     "com.microsoft::MatMulIntegerToFloat",
 });
+
+// Ops that only a library runs, which has no kernels for the host.
+constexpr auto kOnGpuOnly =
+    std::to_array<std::string_view>({"AveragePool", "Conv", "MaxPool", "com.microsoft::FusedConv"});
 
 // Kernels take what passes make of an op. Why this one still has its own name, and no table.
 Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
@@ -152,6 +152,9 @@ Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
   if (std::ranges::find(listed, op, &ir::KnownOp::op) == listed.end() ||
       std::ranges::find(kSizesOnly, op) != kSizesOnly.end()) {
     return Support::no("no kernel for this op");
+  }
+  if (std::ranges::find(kOnGpuOnly, op) != kOnGpuOnly.end()) {
+    return Support::no("no kernel for this op on the CPU");
   }
   if (Support sizes = has_known_sizes(graph, node); !sizes) return sizes;
   return Support::no("no kernel for these attributes, types or shapes");
