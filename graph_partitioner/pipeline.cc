@@ -12,6 +12,7 @@
 #include "graph_partitioner/passes/complete_shapes.h"
 #include "graph_partitioner/passes/decompose.h"
 #include "graph_partitioner/passes/fold_constants.h"
+#include "graph_partitioner/passes/fuse_convolutions.h"
 #include "graph_partitioner/passes/fuse_epilogues.h"
 #include "graph_partitioner/passes/fuse_loops.h"
 #include "graph_partitioner/passes/fuse_prologues.h"
@@ -60,6 +61,7 @@ constexpr Pass kPasses[] = {
     {"normalize", normalize},
     {"match_scaled_dot", match_scaled_dot},
     {"match_attention", match_attention},
+    {"fuse_convolutions", nullptr, fuse_convolutions},
     {"decompose", decompose},
     {"infer_shapes", infer_shapes},
     {"fold_constants", fold_constants},

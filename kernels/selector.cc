@@ -11,6 +11,7 @@
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/refusal.h"
 #include "kernels/collectives.h"
+#include "kernels/cudnn/candidates.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/paged.h"
@@ -43,8 +44,12 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 3> gpu_tables() {
+std::array<Table, 7> gpu_tables() {
   return {{
+      {"AveragePool", cudnn_pooling_candidates()},
+      {"Conv", cudnn_convolution_candidates()},
+      {"MaxPool", cudnn_pooling_candidates()},
+      {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, gpu_attention_candidates()},
       {ir::kScaledDot, gpu_scaled_dot_candidates()},
@@ -116,9 +121,7 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
 
 // Ops that passes read for the sizes of their results alone: no kernel takes them in any form.
 constexpr auto kSizesOnly = std::to_array<std::string_view>({
-    "AveragePool",
     "Bernoulli",
-    "Conv",
     "ConvInteger",
     "ConvTranspose",
     "GRU",
@@ -126,7 +129,6 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "LRN",
     "LSTM",
     "LpPool",
-    "MaxPool",
     "QLinearConv",
     "QLinearMatMul",
     "RNN",
@@ -134,12 +136,15 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "ReverseSequence",
     "TopK",
     "Upsample",
-    "com.microsoft::FusedConv",
     "com.microsoft::FusedGemm",
     "com.microsoft::GroupNorm",
     "com.microsoft::MatMulBnb4",
     "com.microsoft::MatMulIntegerToFloat",
 });
+
+// Ops that only a library runs, which has no kernels for the host.
+constexpr auto kOnGpuOnly =
+    std::to_array<std::string_view>({"AveragePool", "Conv", "MaxPool", "com.microsoft::FusedConv"});
 
 // Kernels take what passes make of an op. Why this one still has its own name, and no table.
 Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
@@ -149,6 +154,9 @@ Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
   if (std::ranges::find(listed, op, &ir::KnownOp::op) == listed.end() ||
       std::ranges::find(kSizesOnly, op) != kSizesOnly.end()) {
     return Support::no("no kernel for this op");
+  }
+  if (std::ranges::find(kOnGpuOnly, op) != kOnGpuOnly.end()) {
+    return Support::no("no kernel for this op on the CPU");
   }
   if (Support sizes = has_known_sizes(graph, node); !sizes) return sizes;
   return Support::no("no kernel for these attributes, types or shapes");

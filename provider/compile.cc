@@ -83,7 +83,8 @@ Claims claim(const OrtGraph& graph, const Options& options, const Target& target
         fmt::format("it stands in a body of {}, where a context model has no contexts", owner));
     return claims;
   }
-  const kernels::Settings settings = target.settings(options);
+  kernels::Settings settings = target.settings(options);
+  settings.keep_texts = to_context;
   const SupportsFn supports = [&](const ir::Graph& fused, const ir::Node& node) {
     return kernels::supports(fused, node, settings);
   };

@@ -155,6 +155,7 @@ const std::vector<Option>& table() {
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
       flag("enable_cuda_graph", &Options::enable_cuda_graph),
+      flag("enable_cudnn", &Options::enable_cudnn),
       list("exclude_nodes", &Options::exclude_nodes, "node names, separated by commas"),
       list("exclude_ops", &Options::exclude_ops, "op types, separated by commas"),
       flag("has_user_compute_stream", &Options::has_user_compute_stream),
@@ -204,7 +205,7 @@ std::vector<std::string> gpu_only(const Options& options) {
   const std::map<std::string, std::string> given = effective(options), usual = effective({});
   for (const char* key :
        {"cache_dir", "cache_size_mb", "collective_overlap", "collective_peer_memory",
-        "collective_windows", "cuda_graph_scope", "device_id", "enable_cuda_graph",
+        "collective_windows", "cuda_graph_scope", "device_id", "enable_cuda_graph", "enable_cudnn",
         "has_user_compute_stream", "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }

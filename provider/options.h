@@ -43,6 +43,7 @@ struct Options {
   bool has_user_compute_stream = false;
   uint64_t user_compute_stream = 0;  // a CUstream of the caller's, 0: the legacy default stream
   bool enable_cuda_graph = false;
+  bool enable_cudnn = true;                    // where the library is there
   std::string cuda_graph_scope = "partition";  // partition | session
   uint64_t memory_limit = 0;                   // bytes of each arena; 0: as much as there is
   uint64_t run_deadline_ms = 0;                // for waits on the device; 0: none

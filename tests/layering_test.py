@@ -43,6 +43,12 @@ ROOMS = {
         "kernels/planning/",
         "kernels/llvm/",
     ),
+    "kernels/cudnn": (
+        *BELOW_KERNELS,
+        "kernels/planning/",
+        "kernels/device/",
+        "kernels/cudnn/",
+    ),
     "kernels/device": ("base/", "codegen/", "kernels/device/"),
     "kernels/running": (*BELOW_KERNELS, "kernels/planning/", "kernels/device/", "kernels/running/"),
 }
@@ -51,7 +57,11 @@ ROOMS = {
 ONLY_IN = {
     r"llvm(-c)?/": ("codegen/llvm/", "tests/codegen/llvm/"),
     r"onnxruntime_": ("provider/", "tests/provider/", "examples/"),
-    r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": ("kernels/", "distributed/"),
+    r"(cuda|cudnn|cublas|nccl|nvshmem|nvJitLink)": (
+        "kernels/",
+        "distributed/",
+        "tests/kernels/cudnn/",
+    ),
     r"gloo/": ("distributed/",),
     r"(gtest|gmock)/": ("tests/",),
     r"nlohmann/": ("provider/", "kernels/", "tests/"),

@@ -186,7 +186,8 @@ bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
 }
 
 bool multiplies(const ir::Node& node) {
-  return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention);
+  return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention) ||
+         node.is("Conv") || node.is("com.microsoft::FusedConv");
 }
 
 bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {

@@ -4,7 +4,7 @@
 // when the partition holds one of:
 // - something that no stock kernel runs: an fp4, fp8 or e8m0 tensor, a sub-byte integer, an op of
 //   the trt domain or a contrib op with block-scaled weights (must be kept: nobody else can);
-// - a product or an attention (ScaledDot, Attention);
+// - a product, an attention or a convolution (ScaledDot, Attention, Conv);
 // - kFewestFusedOps or more imported ops that compute and share one loop: each op saved is a pass
 //   over memory saved.
 // Views, shape arithmetic, data movement and short pointwise chains alone gain nothing.

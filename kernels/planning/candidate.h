@@ -54,6 +54,8 @@ struct Settings {
   std::shared_ptr<DiskCache> kernel_cache = {};
   // The ranks that this program runs on together; null: it is alone.
   std::shared_ptr<const Collectives> collectives = {};
+  bool cudnn = false;              // on a GPU, calls of cuDNN may be made
+  int device_ordinal = -1;         // which GPU of the driver's runs the calls; -1: none is here
   bool collective_overlap = true;  // on a GPU they may run beside other launches
   bool keep_texts = false;         // the program is to be saved (kernels/saved_program.h)
 };

@@ -28,6 +28,10 @@ class LibraryCall {
     return may_launch_dependents();
   }
 
+  // Makes what enqueue() needs for these numbers, which takes time: a run state calls it when it
+  // gets its sizes, with the device current. Throws UserError where it cannot.
+  virtual void prepare(std::span<const int64_t> numbers) const { (void)numbers; }
+
   // `buffers` and `numbers`: what Launch::buffers and Launch::indices are in this Run. `stream`:
   // device::StreamHandle, null on the host. Called by several threads at once, on buffers and
   // streams of their own.

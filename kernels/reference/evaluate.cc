@@ -18,7 +18,7 @@ const OpTable& op_table() {
     for (const auto family :
          {pointwise_ops(), activation_ops(), conversion_ops(), reduction_ops(), normalization_ops(),
           movement_ops(), scatter_ops(), shape_ops(), dot_ops(), attention_ops(),
-          paged_attention_ops(), rotary_ops(), fusion_ops()}) {
+          paged_attention_ops(), rotary_ops(), fusion_ops(), window_ops()}) {
       for (const OpEntry& entry : family) {
         if (!merged.emplace(entry.op, entry.evaluate).second) {
           throw InternalError("the reference lists an op twice: " + std::string(entry.op));

@@ -58,5 +58,6 @@ std::span<const OpEntry> attention_ops();
 std::span<const OpEntry> paged_attention_ops();
 std::span<const OpEntry> rotary_ops();
 std::span<const OpEntry> fusion_ops();
+std::span<const OpEntry> window_ops();
 
 }  // namespace tenon::kernels::reference

@@ -214,6 +214,7 @@ class DeviceExecutable final : public Executable {
   void prepare_known_shape() {
     const auto instance = instances_.only();
     if (instance == nullptr) return;
+    prepare_calls(*instance);
     auto lease = states_.lease([&] { return new_state(); });
     DeviceRunState& state = *lease;
     try {
@@ -304,11 +305,24 @@ class DeviceExecutable final : public Executable {
     state.end_recorded = true;
   }
 
+  // Libraries make plans for these sizes, so that a Run finds them.
+  void prepare_calls(const ShapeInstance& instance) {
+    const device::CurrentHere current(*device_);
+    const std::span<const int64_t> numbers = instance.indices;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
+      const ShapeInstance::LaunchSize& size = instance.launches[i];
+      if (launch.call == nullptr || size.tasks == 0) continue;
+      launch.call->prepare(numbers.subspan(size.first_index, launch.indices.size()));
+    }
+  }
+
   // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
   // Run.
   void adopt(DeviceRunState& state) {
     state.is_bound = false;
     auto instance = std::move(state.shapes.instance);
+    prepare_calls(*instance);
     const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
     if (arena_bytes > state.arena.bytes()) {
       drain(state);

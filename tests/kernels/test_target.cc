@@ -88,7 +88,11 @@ Settings test_settings() {
     settings.gpu->pipelines = true;
     settings.emulate = true;
   }
-  if (target() == Target::kGpu) settings.gpu = test_device()->description().target();
+  if (target() == Target::kGpu) {
+    settings.gpu = test_device()->description().target();
+    settings.cudnn = true;
+    settings.device_ordinal = 0;
+  }
   if (settings.gpu) take_wanted_arch(*settings.gpu);
   return settings;
 }

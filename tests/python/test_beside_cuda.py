@@ -35,8 +35,8 @@ SCRIPT = textwrap.dedent("""
     ort.register_execution_provider_library(tenon.get_ep_name(), tenon.get_library_path())
     options = ort.SessionOptions()
     options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
-    shared = [(tenon.get_ep_name(), {'claim': claim}), ('CUDAExecutionProvider', {'use_tf32': '0'}),
-              'CPUExecutionProvider']
+    shared = [(tenon.get_ep_name(), {'claim': claim, 'enable_cudnn': '0'}),
+              ('CUDAExecutionProvider', {'use_tf32': '0'}), 'CPUExecutionProvider']
     session = ort.InferenceSession(path, options, providers=shared)
     stock = ort.InferenceSession(path, providers=['CPUExecutionProvider'])
     counts = {}

@@ -98,7 +98,7 @@ def _gpu() -> list[Check]:
     checks = [Check("NVIDIA driver", "ok", found)]
     checks += [Check(f"GPU {number}", "ok", name) for number, name in enumerate(driver.gpus)]
     major = driver.version // 1000
-    return checks + [_assembler(*names, major) for names in _ASSEMBLERS]
+    return checks + [_assembler(*names, major) for names in _ASSEMBLERS] + [_cudnn()]
 
 
 def _assembler(name: str, library: str, package: str, newest: int) -> Check:
@@ -107,6 +107,13 @@ def _assembler(name: str, library: str, package: str, newest: int) -> Check:
         return Check(name, "ok", path)
     advice = f"the driver assembles kernels instead, which takes longer: pip install {package}"
     return Check(name, "note", "not found", advice)
+
+
+def _cudnn() -> Check:
+    if path := cuda.find_library("cudnn", ("9",)):
+        return Check("cuDNN", "ok", path)
+    advice = "convolutions are left to other providers: pip install nvidia-cudnn-cu13"
+    return Check("cuDNN", "note", "not found", advice)
 
 
 def _kernel_cache() -> Check:

@@ -1,0 +1,152 @@
+#include "kernels/cudnn/candidates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "kernels/cudnn/convolution.h"
+#include "kernels/cudnn/graph_call.h"
+#include "kernels/cudnn/handles.h"
+#include "kernels/cudnn/pooling.h"
+#include "kernels/device/device.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr int64_t kSampleExtent = 224;         // of a size that is open until Run
+constexpr int64_t kSpareWorkspace = 16 << 20;  // beside copies of x, w and y in another layout
+constexpr size_t kMostVerdicts = 4096;
+
+using MakeGraph = cudnn::GraphCall::MakeGraph;
+
+Support may_use_cudnn(const Settings& settings) {
+  if (!settings.cudnn) return Support::no("only cuDNN runs it, and enable_cudnn is 0");
+  if (settings.emulate) return Support::no("cuDNN runs on a GPU only");
+  if (settings.keep_texts) return Support::no("a context model cannot hold a call of cuDNN yet");
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support || settings.device_ordinal < 0) return library.support;
+  device::Device::open(settings.device_ordinal)->make_current();
+  return cudnn::runs_on(library.functions, settings.device_ordinal);
+}
+
+std::vector<int64_t> sample_of(const Shape& shape) {
+  std::vector<int64_t> dims;
+  for (const Dim& dim : shape) {
+    dims.push_back(dim.evaluate([](std::string_view) { return kSampleExtent; }));
+  }
+  return dims;
+}
+
+// Every node is asked about several times.
+Support ask_once(const cudnn::Graph& graph, const codegen::GpuTarget& target,
+                 const cudnn::Rules& rules) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& verdicts = *new std::map<std::string, Support>;
+  const std::string question =
+      fmt::format("{} {} {} {}\n{}", target.text(), rules.tensor_cores, rules.only_fast,
+                  cudnn::library().functions.path, graph.text());
+  const std::lock_guard lock(mutex);
+  if (const auto found = verdicts.find(question); found != verdicts.end()) return found->second;
+  if (verdicts.size() >= kMostVerdicts) verdicts.clear();
+  const cudnn::PlanAnswer answer =
+      cudnn::make_plan(cudnn::library().functions, {.described = &target}, graph, rules);
+  return verdicts[question] = answer.support;
+}
+
+// The node's inputs in the order of the graph's tensors.
+std::vector<ir::ValueId> buffers_of(const ir::Node& node) {
+  std::vector<ir::ValueId> values = {node.input(0)};
+  for (const size_t index : {1, 3, 2}) {
+    if (index < node.inputs.size() && node.inputs[index] != ir::kNoValue) {
+      values.push_back(node.inputs[index]);
+    }
+  }
+  values.push_back(node.output(0));
+  return values;
+}
+
+Lowered lower(const ir::Graph& graph, const ir::Node& node,
+              std::shared_ptr<const LibraryCall> call) {
+  Lowered lowered;
+  const Shape& x = *graph.value(node.input(0)).shape;
+  const Shape& y = *graph.value(node.output(0)).shape;
+  Dim workspace = kSpareWorkspace;
+  std::vector<BufferArgument> buffers;
+  for (const ir::ValueId id : buffers_of(node)) {
+    buffers.push_back(BufferArgument::value(id));
+    const ir::Value& value = graph.value(id);
+    workspace = workspace + element_count(*value.shape) * storage_bytes(value.dtype, 1);
+  }
+  std::vector<bool> writes(buffers.size(), false);
+  writes.back() = true;
+  buffers.push_back(lowered.add_scratch(workspace));
+  writes.push_back(true);
+  Launch launch = Launch::library(std::move(call), std::move(buffers), std::move(writes));
+  launch.indices = x;
+  launch.indices.insert(launch.indices.end(), y.begin(), y.end());
+  launch.indices.push_back(workspace);
+  const Dim is_any = min(element_count(y), 1);
+  launch.tasks = launch.tasks * is_any;
+  lowered.sizes.push_back({is_any, ir::Relation::kAtMost, element_count(x)});
+  lowered.launches.push_back(std::move(launch));
+  return lowered;
+}
+
+// Problem::graph(): from the sizes of x and y.
+template <typename Problem>
+Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+                  std::string_view name, Problem problem, const cudnn::Rules& rules) {
+  const std::vector<int64_t> x = sample_of(*graph.value(node.input(0)).shape);
+  const std::vector<int64_t> y = sample_of(*graph.value(node.output(0)).shape);
+  const auto is_empty = [](int64_t dim) { return dim <= 0; };
+  if (std::ranges::any_of(x, is_empty) || std::ranges::any_of(y, is_empty)) {
+    return Planned::no("it has nothing to compute");
+  }
+  if (Support answer = ask_once(problem.graph(x, y), *settings.gpu, rules); !answer) return answer;
+  const size_t rank = x.size();
+  const MakeGraph make_graph = [problem = std::move(problem),
+                                rank](std::span<const int64_t> sizes) {
+    return problem.graph(sizes.first(rank), sizes.subspan(rank, rank));
+  };
+  const auto call = std::make_shared<const cudnn::GraphCall>(
+      cudnn::library().functions, settings.device_ordinal, std::string(name), make_graph, rules);
+  return Plan::of({Skeleton::kLibrary}, [&graph, &node, call] { return lower(graph, node, call); });
+}
+
+Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  if (Support answer = may_use_cudnn(settings); !answer) return answer;
+  cudnn::ConvolutionAnswer answer = cudnn::convolution_of(graph, node);
+  if (!answer.support) return answer.support;
+  cudnn::Rules rules;
+  rules.tensor_cores =
+      answer.convolution.dtype != DType::kF32 || settings.precision == Precision::kTf32;
+  // A sum and a Relu by kernels of ours are better than a slow engine.
+  rules.only_fast = answer.convolution.is_fused();
+  return plan_call(graph, node, settings, "cudnn_convolution", std::move(answer.convolution),
+                   rules);
+}
+
+Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  if (Support answer = may_use_cudnn(settings); !answer) return answer;
+  cudnn::PoolingAnswer answer = cudnn::pooling_of(graph, node);
+  if (!answer.support) return answer.support;
+  return plan_call(graph, node, settings, "cudnn_pooling", std::move(answer.pooling), {});
+}
+
+}  // namespace
+
+std::span<const Candidate> cudnn_convolution_candidates() {
+  static constexpr std::array<Candidate, 1> table = {{{"cudnn", plan_convolution}}};
+  return table;
+}
+
+std::span<const Candidate> cudnn_pooling_candidates() {
+  static constexpr std::array<Candidate, 1> table = {{{"cudnn", plan_pooling}}};
+  return table;
+}
+
+}  // namespace tenon::kernels

@@ -1,0 +1,103 @@
+#include "kernels/cudnn/convolution.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace tenon::cudnn {
+namespace {
+
+bool has_input(const ir::Node& node, size_t index) {
+  return index < node.inputs.size() && node.inputs[index] != ir::kNoValue;
+}
+
+Support takes_types(const ir::Graph& graph, const ir::Node& node) {
+  const DType dtype = graph.value(node.input(0)).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
+    return Support::no(fmt::format("cuDNN convolves f32, f16 and bf16, not {}", name(dtype)));
+  }
+  for (const ir::ValueId id : node.inputs) {
+    if (id == ir::kNoValue || graph.value(id).dtype == dtype) continue;
+    return Support::no("its inputs have different types");
+  }
+  return Support::yes();
+}
+
+Support takes_filter(const ir::Graph& graph, const ir::Node& node) {
+  const Shape& x = *graph.value(node.input(0)).shape;
+  const Shape& w = *graph.value(node.input(1)).shape;
+  if (!is_static(w)) return Support::no("the sizes of the filter are not known before Run");
+  if (w.size() != x.size() || !x[1].is_constant()) {
+    return Support::no("the channels are not known before Run");
+  }
+  const std::vector<int64_t> filter = static_dims(w);
+  const int64_t groups = node.integer("group", 1);
+  if (groups < 1 || filter[0] % groups != 0 || x[1].value() != filter[1] * groups) {
+    return Support::no(
+        fmt::format("{} groups do not fit {} and {} channels", groups, x[1].value(), filter[0]));
+  }
+  const std::vector<int64_t> named = node.integers("kernel_shape");
+  if (!named.empty() && !std::equal(named.begin(), named.end(), filter.begin() + 2, filter.end())) {
+    return Support::no("kernel_shape contradicts the filter");
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
+  if (Support answer = takes_types(graph, node); !answer) return {std::move(answer), {}};
+  if (Support answer = takes_filter(graph, node); !answer) return {std::move(answer), {}};
+  Convolution made;
+  made.dtype = graph.value(node.input(0)).dtype;
+  made.filter = static_dims(*graph.value(node.input(1)).shape);
+  made.has_bias = has_input(node, 2);
+  made.has_summand = has_input(node, 3);
+  const std::string activation = node.text("activation", "");
+  made.has_relu = activation == "Relu";
+  if (!activation.empty() && !made.has_relu) {
+    return {Support::no(fmt::format("cuDNN is not asked to fuse {}", activation)), {}};
+  }
+  if (made.has_summand && *graph.value(node.input(3)).shape != *graph.value(node.output(0)).shape) {
+    return {Support::no("what is added has another shape than the result"), {}};
+  }
+  WindowAnswer window = window_of(node, {made.filter.begin() + 2, made.filter.end()});
+  made.filter = with_two_spatial(made.filter);
+  made.window = std::move(window.form);
+  return {std::move(window.support), std::move(made)};
+}
+
+// The order in which cuDNN's compiled engines know a sum behind a convolution: what is added, the
+// bias, the Relu.
+Graph Convolution::graph(std::span<const int64_t> x_dims, std::span<const int64_t> y_dims) const {
+  const std::vector<int64_t> x_sizes = with_two_spatial(x_dims), y_sizes = with_two_spatial(y_dims);
+  Graph made;
+  const size_t x = made.add({dtype, x_sizes});
+  const size_t w = made.add({dtype, filter});
+  std::optional<size_t> summand, bias;
+  if (has_summand) summand = made.add({dtype, y_sizes});
+  if (has_bias) {
+    std::vector<int64_t> channels(y_sizes.size(), 1);
+    channels[1] = y_sizes[1];
+    bias = made.add({dtype, channels});
+  }
+  const size_t y = made.add({dtype, y_sizes});
+  const size_t steps = 1 + (has_summand ? 1 : 0) + (has_bias ? 1 : 0) + (has_relu ? 1 : 0);
+  const auto result = [&] {
+    return made.steps.size() + 1 == steps ? y : made.add({DType::kF32, y_sizes, true});
+  };
+  size_t last = result();
+  made.steps.emplace_back(
+      ConvolutionStep{x, w, last, resolve(window, x_sizes, y_sizes), window.dilations});
+  for (const std::optional<size_t>& added : {summand, bias}) {
+    if (!added) continue;
+    const size_t sum = result();
+    made.steps.emplace_back(PointwiseStep{kAdd, last, added, sum});
+    last = sum;
+  }
+  if (has_relu) made.steps.emplace_back(PointwiseStep{kRelu, last, std::nullopt, y});
+  return made;
+}
+
+}  // namespace tenon::cudnn

@@ -1,0 +1,32 @@
+// Conv and com.microsoft::FusedConv (a bias, something added, a Relu) as one cuDNN graph.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/support.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/cudnn/graph.h"
+#include "kernels/cudnn/window.h"
+
+namespace tenon::cudnn {
+
+struct Convolution {
+  DType dtype{};
+  std::vector<int64_t> filter;  // dims of w
+  WindowForm window;
+  bool has_bias = false, has_summand = false, has_relu = false;
+
+  bool is_fused() const { return has_summand || has_relu; }
+  // x, w, what is added, the bias, y: those that there are.
+  Graph graph(std::span<const int64_t> x, std::span<const int64_t> y) const;
+};
+
+struct ConvolutionAnswer {
+  Support support;
+  Convolution convolution;
+};
+ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node);
+
+}  // namespace tenon::cudnn

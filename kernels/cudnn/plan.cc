@@ -1,0 +1,313 @@
+#include "kernels/cudnn/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+
+#include "kernels/cudnn/versions.h"
+
+namespace tenon::cudnn {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // of every tensor in memory, which GraphCall checks
+constexpr int64_t kMostConfigs = 100;
+
+int data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kDataFloat;
+    case DType::kF16:
+      return kDataHalf;
+    case DType::kBF16:
+      return kDataBfloat16;
+    default:
+      throw InternalError(fmt::format("cuDNN is not asked about {}", name(dtype)));
+  }
+}
+
+int compute_version(const codegen::GpuTarget& target) {
+  int number = 0;  // "sm_90a" is 90
+  std::from_chars(target.arch.data() + 3, target.arch.data() + target.arch.size(), number);
+  return number;
+}
+
+// What cuDNN reads of a GPU. Where we know a card by its architecture alone it gets what all of
+// them have: a plan for the GPU itself is made again where it runs.
+std::string device_json(const codegen::GpuTarget& target) {
+  return fmt::format(
+      R"({{"deviceVer":{},"multiProcessorCount":{},"warpSize":32,"maxSharedMemoryPerBlock":49152,)"
+      R"("maxSharedMemoryPerBlockOptin":{},"oversizedSharedMemoryPerBlock":0,)"
+      R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,)"
+      R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"regsPerBlock":65536,)"
+      R"("totalGlobalMem":25769803776,"smClockRateKHz":1800000,"l2CacheSize":41943040,)"
+      R"("maxBlockSize":[1024,1024,64],"memClockRateKHz":2600000,)"
+      R"("maxGridSize":[2147483647,65535,65535],"supportCoopLaunch":1,"pciDeviceId":0,)"
+      R"("isTccDriver":0,"cudaDeviceId":0,"driverVer":13000,"deviceName":"{}"}})",
+      compute_version(target) * 10, target.sm_count, target.shared_bytes, target.arch);
+}
+
+class GraphDescriptors {
+ public:
+  GraphDescriptors(const Functions& functions, const Graph& graph, std::vector<Descriptor>& parts)
+      : functions_(functions), graph_(graph), parts_(parts) {
+    parts_.reserve(graph.tensors.size() + 2 * graph.steps.size() + 8);
+    for (size_t i = 0; i < graph.tensors.size(); ++i) add_tensor(i, graph.tensors[i]);
+    for (const Step& step : graph.steps) {
+      std::visit([&](const auto& known) { operations_.push_back(add(known)); }, step);
+    }
+  }
+
+  std::span<const RawDescriptor> operations() const { return operations_; }
+
+ private:
+  Descriptor& make(Kind kind) { return parts_.emplace_back(functions_, kind); }
+
+  void add_tensor(size_t number, const Tensor& tensor) {
+    Descriptor& made = make(kTensor);
+    made.set(kTensorDataType, kDataType, data_type(tensor.dtype));
+    made.set(kTensorDims, tensor.dims);
+    made.set(kTensorStrides, tensor.strides());
+    made.set(kTensorId, {static_cast<int64_t>(number) + 1});
+    made.set(kTensorAlignment, {kAlignment});
+    if (tensor.is_virtual) set_flag(made, kTensorIsVirtual);
+    made.finalize();
+    tensors_.push_back(made.raw());
+  }
+
+  static void set_flag(Descriptor& made, Attribute attribute) {
+    const bool yes = true;
+    made.set(attribute, kBoolean, 1, &yes);
+  }
+
+  void set_tensor(Descriptor& made, Attribute attribute, size_t number) const {
+    made.set(attribute, kDescriptor, 1, &tensors_[number]);
+  }
+
+  static void set_number(Descriptor& made, Attribute attribute, float value) {
+    made.set(attribute, kFloat, 1, &value);
+  }
+
+  RawDescriptor add(const ConvolutionStep& step) {
+    Descriptor& convolution = make(kConvolution);
+    convolution.set(kConvolutionComputeType, kDataType, kDataFloat);
+    convolution.set(kConvolutionMode, kConvolutionModeType, kCrossCorrelation);
+    convolution.set(kConvolutionSpatialDims, {static_cast<int64_t>(step.dilations.size())});
+    convolution.set(kConvolutionPadsBefore, step.window.pads_before);
+    convolution.set(kConvolutionPadsAfter, step.window.pads_after);
+    convolution.set(kConvolutionStrides, step.window.strides);
+    convolution.set(kConvolutionDilations, step.dilations);
+    convolution.finalize();
+    Descriptor& made = make(kConvolutionForward);
+    made.set(kConvolutionDescriptor, convolution);
+    set_tensor(made, kConvolutionX, step.x);
+    set_tensor(made, kConvolutionW, step.w);
+    set_tensor(made, kConvolutionY, step.y);
+    set_number(made, kConvolutionAlpha, 1);
+    set_number(made, kConvolutionBeta, 0);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const PointwiseStep& step) {
+    Descriptor& pointwise = make(kPointwise);
+    pointwise.set(kPointwiseMode, kPointwiseModeType, step.mode);
+    pointwise.set(kPointwiseComputeType, kDataType, kDataFloat);
+    pointwise.finalize();
+    Descriptor& made = make(kPointwiseOperation);
+    made.set(kPointwiseDescriptor, pointwise);
+    set_tensor(made, kPointwiseX, step.x);
+    set_tensor(made, kPointwiseY, step.y);
+    if (step.b) {
+      set_tensor(made, kPointwiseB, *step.b);
+      set_number(made, kPointwiseAlpha1, 1);
+      set_number(made, kPointwiseAlpha2, 1);
+    }
+    made.finalize();
+    return made.raw();
+  }
+
+  struct Fraction {
+    int64_t numerator = 0, denominator = 1;
+  };
+
+  static void set_fractions(Descriptor& made, Attribute attribute,
+                            const std::vector<int64_t>& numbers) {
+    std::vector<Fraction> fractions;
+    for (const int64_t number : numbers) fractions.push_back({number});
+    made.set(attribute, kFraction, static_cast<int64_t>(fractions.size()), fractions.data());
+  }
+
+  RawDescriptor add(const PoolingStep& step) {
+    Descriptor& resample = make(kResample);
+    resample.set(kResampleMode, kResampleModeType, step.mode);
+    resample.set(kResampleComputeType, kDataType, kDataFloat);
+    resample.set(kResampleNanPropagation, kNanPropagation, kPropagateNan);
+    resample.set(kResamplePaddingMode, kPaddingModeType,
+                 step.mode == kMaximum ? kNegativeInfinity : kZeros);
+    resample.set(kResampleSpatialDims, {static_cast<int64_t>(step.extents.size())});
+    set_fractions(resample, kResampleWindow, step.extents);
+    set_fractions(resample, kResamplePadsBefore, step.window.pads_before);
+    set_fractions(resample, kResamplePadsAfter, step.window.pads_after);
+    set_fractions(resample, kResampleStrides, step.window.strides);
+    resample.finalize();
+    Descriptor& made = make(kResampleForward);
+    made.set(kResampleDescriptor, resample);
+    set_tensor(made, kResampleX, step.x);
+    set_tensor(made, kResampleY, step.y);
+    const double alpha = 1, beta = 0;
+    made.set(kResampleAlpha, kDouble, 1, &alpha);
+    made.set(kResampleBeta, kDouble, 1, &beta);
+    made.finalize();
+    return made.raw();
+  }
+
+  const Functions& functions_;
+  const Graph& graph_;
+  std::vector<Descriptor>& parts_;
+  std::vector<RawDescriptor> tensors_, operations_;
+};
+
+class PlanSearch {
+ public:
+  PlanSearch(const Functions& functions, const Place& place, const Rules& rules)
+      : functions_(functions), place_(place), rules_(rules) {}
+
+  PlanAnswer run(const Graph& graph) {
+    ExecutionPlan made;
+    made.buffers =
+        static_cast<size_t>(std::ranges::count(graph.tensors, false, &Tensor::is_virtual));
+    const GraphDescriptors described(functions_, graph, made.parts);
+    Descriptor& operations = made.parts.emplace_back(functions_, kOperationGraph);
+    if (place_.handle != nullptr) {
+      operations.set(kGraphHandle, kHandleType, 1, &place_.handle);
+    } else {
+      Descriptor& device = made.parts.emplace_back(functions_, kDeviceProperties);
+      const std::string json = device_json(*place_.described);
+      device.set(kDeviceJson, kChar, static_cast<int64_t>(json.size()), json.data());
+      device.finalize();
+      device_ = &device;
+    }
+    operations.set(kGraphOperations, described.operations());
+    operations.finalize();
+    for (const Heuristics mode : {kModeA, kFallback}) {
+      if (mode == kFallback && rules_.only_fast) break;
+      if (try_mode(operations, mode, made)) return {std::move(made), Support::yes()};
+    }
+    return {std::nullopt, Support::no(refusal())};
+  }
+
+ private:
+  std::string refusal() const {
+    return fmt::format("cuDNN {} has no engine for it{}", version_text(functions_.version),
+                       why_.empty() ? "" : fmt::format(" ({})", why_));
+  }
+
+  bool try_mode(const Descriptor& operations, Heuristics mode, ExecutionPlan& made) {
+    std::vector<Descriptor> configs;
+    int64_t found = 0;
+    try {
+      found = ask(operations, mode, configs);
+    } catch (const CallFailed& failed) {
+      why_ = failed.what();
+      return false;
+    }
+    for (int64_t i = 0; i < found; ++i) {
+      try {
+        if (take(configs[i], made)) {
+          made.parts.push_back(std::move(configs[i]));
+          return true;
+        }
+      } catch (const CallFailed& failed) {
+        why_ = failed.what();
+      }
+    }
+    return false;
+  }
+
+  int64_t ask(const Descriptor& operations, Heuristics mode, std::vector<Descriptor>& configs) {
+    Descriptor heuristics(functions_, kHeuristics);
+    heuristics.set(kHeuristicsGraph, operations);
+    heuristics.set(kHeuristicsOf, kHeuristicsMode, mode);
+    if (device_ != nullptr) heuristics.set(kHeuristicsDevice, *device_);
+    heuristics.finalize();
+    std::vector<RawDescriptor> raw;
+    for (int64_t i = 0; i < kMostConfigs; ++i) {
+      raw.push_back(configs.emplace_back(functions_, kEngineConfig).raw());
+    }
+    return std::min(heuristics.get(kHeuristicsResults, kDescriptor, kMostConfigs, raw.data()),
+                    kMostConfigs);
+  }
+
+  bool is_forbidden(int note) const {
+    return note == kTensorCore ? !rules_.tensor_cores
+                               : note >= kDownConvertInputs && note <= kWinograd13x13;
+  }
+
+  bool take(const Descriptor& config, ExecutionPlan& made) {
+    Descriptor engine(functions_, kEngine);
+    RawDescriptor raw = engine.raw();
+    config.get(kConfigEngine, kDescriptor, 1, &raw);
+    std::array<int, 32> notes{};
+    const int64_t count = std::min<int64_t>(
+        engine.get(kEngineNumericalNotes, kNumericalNote, notes.size(), notes.data()),
+        notes.size());
+    if (std::any_of(notes.begin(), notes.begin() + count,
+                    [&](int note) { return is_forbidden(note); })) {
+      if (why_.empty()) why_ = "its engines are less exact than asked for";
+      return false;
+    }
+    Descriptor plan(functions_, kExecutionPlan);
+    if (place_.handle != nullptr) plan.set(kPlanHandle, kHandleType, 1, &place_.handle);
+    if (device_ != nullptr) plan.set(kPlanDevice, *device_);
+    plan.set(kPlanConfig, config);
+    plan.finalize();
+    plan.get(kPlanWorkspace, kInt64, 1, &made.workspace);
+    if (made.workspace > rules_.workspace) {
+      why_ = fmt::format("it asks for {} bytes of workspace", made.workspace);
+      return false;
+    }
+    engine.get(kEngineIndex, kInt64, 1, &made.engine);
+    made.plan.emplace(std::move(plan));
+    return true;
+  }
+
+  const Functions& functions_;
+  const Place place_;
+  const Rules& rules_;
+  const Descriptor* device_ = nullptr;
+  std::string why_;  // the last thing that did not do
+};
+
+}  // namespace
+
+PlanAnswer make_plan(const Functions& functions, const Place& place, const Graph& graph,
+                     const Rules& rules) {
+  if (place.handle == nullptr) {
+    Support answer =
+        plans_without_device(functions.version, compute_version(*place.described) / 10);
+    if (!answer) return {std::nullopt, std::move(answer)};
+  }
+  try {
+    return PlanSearch(functions, place, rules).run(graph);
+  } catch (const CallFailed& failed) {
+    return {std::nullopt, Support::no(failed.what())};
+  }
+}
+
+void execute(const Functions& functions, Handle handle, const ExecutionPlan& plan,
+             std::span<void* const> buffers) {
+  if (buffers.size() != plan.buffers + 1) throw InternalError("a plan of cuDNN lacks buffers");
+  std::vector<int64_t> ids(plan.buffers);
+  std::iota(ids.begin(), ids.end(), 1);
+  Descriptor pack(functions, kVariantPack);
+  pack.set(kPackIds, ids);
+  pack.set(kPackPointers, kPointer, static_cast<int64_t>(plan.buffers), buffers.data());
+  pack.set(kPackWorkspace, kPointer, 1, &buffers.back());
+  pack.finalize();
+  check(functions, functions.execute(handle, plan.plan->raw(), pack.raw()), "cudnnBackendExecute");
+}
+
+}  // namespace tenon::cudnn

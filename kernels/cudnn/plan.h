@@ -1,0 +1,52 @@
+// From a graph to an execution plan of cuDNN's: its heuristics name engines, and the first that may
+// be used and can be built is taken.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/support.h"
+#include "codegen/target.h"
+#include "kernels/cudnn/descriptor.h"
+#include "kernels/cudnn/graph.h"
+
+namespace tenon::cudnn {
+
+// Which engines may be used. Never one whose sums are rounded more than f32's are, that transforms
+// the problem (Winograd, FFT) or whose bits differ from run to run.
+struct Rules {
+  bool tensor_cores = true;  // f32 on them is TF32
+  bool only_fast = false;    // what the fallback engines take is refused
+  int64_t workspace = std::numeric_limits<int64_t>::max();  // bytes that there are
+};
+
+// Where the plan is to run: the GPU of a handle, or one that is described.
+struct Place {
+  Handle handle = nullptr;
+  const codegen::GpuTarget* described = nullptr;
+};
+
+struct ExecutionPlan {
+  std::vector<Descriptor> parts;  // that it refers to
+  std::optional<Descriptor> plan;
+  int64_t engine = 0, workspace = 0;
+  size_t buffers = 0;  // tensors in memory, numbered from 1
+};
+
+struct PlanAnswer {
+  std::optional<ExecutionPlan> plan;
+  Support support;
+};
+
+PlanAnswer make_plan(const Functions& functions, const Place& place, const Graph& graph,
+                     const Rules& rules);
+
+// Puts the plan's work on the handle's stream: one address per tensor in memory, then the
+// workspace.
+void execute(const Functions& functions, Handle handle, const ExecutionPlan& plan,
+             std::span<void* const> buffers);
+
+}  // namespace tenon::cudnn

@@ -1,0 +1,45 @@
+#include "kernels/cudnn/pooling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tenon::cudnn {
+
+PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
+  const auto no = [](std::string why) { return PoolingAnswer{Support::no(std::move(why)), {}}; };
+  Pooling made;
+  made.dtype = graph.value(node.input(0)).dtype;
+  if (made.dtype != DType::kF32 && made.dtype != DType::kF16 && made.dtype != DType::kBF16) {
+    return no(fmt::format("cuDNN pools f32, f16 and bf16, not {}", name(made.dtype)));
+  }
+  if (node.outputs.size() > 1 && node.outputs[1] != ir::kNoValue) {
+    return no("cuDNN is not asked for the indices of maxima");
+  }
+  const std::vector<int64_t> kernel = node.integers("kernel_shape");
+  if (kernel.size() + 2 != graph.value(node.input(0)).shape->size()) {
+    return no("kernel_shape has another rank than the input");
+  }
+  WindowAnswer window = window_of(node, kernel);
+  if (!window.support) return {std::move(window.support), {}};
+  made.window = std::move(window.form);
+  if (std::ranges::any_of(made.window.dilations, [](int64_t step) { return step != 1; })) {
+    return no("cuDNN pools without dilations");
+  }
+  const bool counts_pads = node.integer("count_include_pad", 0) != 0;
+  // ONNX counts the pads that it names, not what the last window reaches over the end.
+  if (counts_pads && made.window.ceil_mode) return no("count_include_pad with ceil_mode");
+  made.mode = node.is("MaxPool") ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
+  return {Support::yes(), std::move(made)};
+}
+
+Graph Pooling::graph(std::span<const int64_t> x_dims, std::span<const int64_t> y_dims) const {
+  const std::vector<int64_t> x_sizes = with_two_spatial(x_dims), y_sizes = with_two_spatial(y_dims);
+  Graph made;
+  const size_t x = made.add({dtype, x_sizes}), y = made.add({dtype, y_sizes});
+  made.steps.emplace_back(
+      PoolingStep{mode, x, y, resolve(window, x_sizes, y_sizes), window.kernel});
+  return made;
+}
+
+}  // namespace tenon::cudnn

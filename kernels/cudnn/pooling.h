@@ -1,0 +1,28 @@
+// MaxPool and AveragePool as a cuDNN graph.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/support.h"
+#include "graph_partitioner/ir/graph.h"
+#include "kernels/cudnn/graph.h"
+#include "kernels/cudnn/window.h"
+
+namespace tenon::cudnn {
+
+struct Pooling {
+  DType dtype{};
+  ResampleMode mode{};
+  WindowForm window;
+
+  Graph graph(std::span<const int64_t> x, std::span<const int64_t> y) const;
+};
+
+struct PoolingAnswer {
+  Support support;
+  Pooling pooling;
+};
+PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node);
+
+}  // namespace tenon::cudnn

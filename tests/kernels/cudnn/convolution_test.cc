@@ -1,0 +1,322 @@
+// Convolutions and poolings against the float64 reference: on a GPU by the real cuDNN, elsewhere by
+// the stubs of driver and library.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include "graph_partitioner/ir/text.h"
+#include "kernels/build_program.h"
+#include "kernels/cudnn/library.h"
+#include "kernels/device/device.h"
+#include "kernels/reference/evaluate.h"
+#include "kernels/selector.h"
+#include "tests/conformance/judge.h"
+
+namespace tenon::kernels {
+namespace {
+
+using reference::ReferenceTensor;
+
+struct Case {
+  std::string name;
+  std::string attributes;
+  std::vector<int64_t> x, w, y;  // an empty w: a pooling
+  bool bias = true, summand = false, relu = false;
+  std::string op = "Conv";
+  bool large = false;  // too slow for a stub that computes on one core
+};
+
+std::string dims_text(const std::vector<int64_t>& dims) {
+  std::string joined;
+  for (const int64_t dim : dims) joined += fmt::format("{}{}", joined.empty() ? "" : ", ", dim);
+  return "[" + joined + "]";
+}
+
+// `batch`: how the first dim of x, y and the summand is written.
+std::string graph_text(const Case& wanted, const std::string& type, const std::string& batch) {
+  const auto shape = [&](std::vector<int64_t> dims) {
+    const std::string rest = dims_text({dims.begin() + 1, dims.end()});
+    return fmt::format("{}[{}, {}", type, batch, rest.substr(1));
+  };
+  std::string text = "graph g {\n  input %x: " + shape(wanted.x) + "\n", inputs = "%x";
+  if (!wanted.w.empty()) {
+    text += fmt::format("  input %w: {}{}\n", type, dims_text(wanted.w));
+    inputs += ", %w";
+    if (wanted.bias) text += fmt::format("  input %b: {}[{}]\n", type, wanted.w[0]);
+    if (wanted.bias || wanted.summand) inputs += wanted.bias ? ", %b" : ", _";
+    if (wanted.summand) {
+      text += "  input %z: " + shape(wanted.y) + "\n";
+      inputs += ", %z";
+    }
+  }
+  const bool fused = wanted.summand || wanted.relu;
+  std::string attributes = wanted.relu ? "activation=\"Relu\"" : "";
+  if (!wanted.attributes.empty()) {
+    attributes += (attributes.empty() ? "" : ", ") + wanted.attributes;
+  }
+  return fmt::format("{}  %y: {} = {}({}){}\n  output %y\n}}", text, shape(wanted.y),
+                     fused ? "com.microsoft::FusedConv" : wanted.op, inputs,
+                     attributes.empty() ? "" : " {" + attributes + "}");
+}
+
+std::vector<Case> cases() {
+  return {
+      {"stem_7x7",
+       "pads=[3, 3, 3, 3], strides=[2, 2]",
+       {1, 3, 32, 32},
+       {8, 3, 7, 7},
+       {1, 8, 16, 16}},
+      {"3x3", "pads=[1, 1, 1, 1]", {2, 8, 14, 14}, {16, 8, 3, 3}, {2, 16, 14, 14}},
+      {"1x1", "", {1, 16, 10, 10}, {24, 16, 1, 1}, {1, 24, 10, 10}},
+      {"1x1_strided", "strides=[2, 2]", {1, 16, 14, 14}, {32, 16, 1, 1}, {1, 32, 7, 7}},
+      {"no_bias", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}, false},
+      {"relu", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}, true, false, true},
+      {"residual", "pads=[1, 1, 1, 1]", {2, 8, 9, 9}, {8, 8, 3, 3}, {2, 8, 9, 9}, true, true, true},
+      {"depthwise", "group=8, pads=[1, 1, 1, 1]", {1, 8, 12, 12}, {8, 1, 3, 3}, {1, 8, 12, 12}},
+      {"depthwise_5x5_strided",
+       "group=16, pads=[2, 2, 2, 2], strides=[2, 1]",
+       {1, 16, 24, 20},
+       {16, 1, 5, 5},
+       {1, 16, 12, 20}},
+      {"groups", "group=2, pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {12, 4, 3, 3}, {1, 12, 9, 9}},
+      {"dilated",
+       "dilations=[2, 2], pads=[2, 2, 2, 2]",
+       {1, 8, 12, 12},
+       {8, 8, 3, 3},
+       {1, 8, 12, 12}},
+      {"asymmetric_pads", "pads=[0, 1, 2, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}},
+      {"same_upper",
+       "auto_pad=\"SAME_UPPER\", strides=[2, 2]",
+       {1, 3, 15, 16},
+       {8, 3, 3, 3},
+       {1, 8, 8, 8}},
+      {"odd_sizes", "pads=[1, 0, 0, 1]", {3, 5, 7, 9}, {7, 5, 3, 2}, {3, 7, 6, 9}},
+      {"one_dim", "dilations=[2], pads=[2, 2], strides=[2]", {2, 6, 30}, {10, 6, 3}, {2, 10, 15}},
+      {"three_dims", "pads=[1, 1, 1, 1, 1, 1]", {1, 4, 6, 7, 8}, {8, 4, 3, 3, 3}, {1, 8, 6, 7, 8}},
+      {"max_pool",
+       "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
+       {1, 8, 16, 16},
+       {},
+       {1, 8, 8, 8},
+       false,
+       false,
+       false,
+       "MaxPool"},
+      {"max_pool_ceil",
+       "ceil_mode=1, kernel_shape=[2, 2], strides=[2, 2]",
+       {1, 4, 9, 9},
+       {},
+       {1, 4, 5, 5},
+       false,
+       false,
+       false,
+       "MaxPool"},
+      {"average_pool",
+       "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
+       {1, 8, 16, 16},
+       {},
+       {1, 8, 8, 8},
+       false,
+       false,
+       false,
+       "AveragePool"},
+      {"average_pool_with_pads",
+       "count_include_pad=1, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1]",
+       {1, 8, 16, 16},
+       {},
+       {1, 8, 8, 16},
+       false,
+       false,
+       false,
+       "AveragePool"},
+      // ResNet-50 and a text recogniser, at sizes of theirs.
+      {"resnet_stem",
+       "pads=[3, 3, 3, 3], strides=[2, 2]",
+       {1, 3, 112, 112},
+       {64, 3, 7, 7},
+       {1, 64, 56, 56},
+       true,
+       false,
+       true,
+       "Conv",
+       true},
+      {"resnet_3x3",
+       "pads=[1, 1, 1, 1]",
+       {2, 64, 56, 56},
+       {64, 64, 3, 3},
+       {2, 64, 56, 56},
+       true,
+       true,
+       true,
+       "Conv",
+       true},
+      {"resnet_expand",
+       "",
+       {2, 512, 7, 7},
+       {2048, 512, 1, 1},
+       {2, 2048, 7, 7},
+       true,
+       true,
+       true,
+       "Conv",
+       true},
+      {"resnet_down",
+       "strides=[2, 2]",
+       {1, 1024, 14, 14},
+       {2048, 1024, 1, 1},
+       {1, 2048, 7, 7},
+       true,
+       false,
+       false,
+       "Conv",
+       true},
+      {"ocr_depthwise",
+       "group=120, pads=[2, 2, 2, 2]",
+       {1, 120, 48, 80},
+       {120, 1, 5, 5},
+       {1, 120, 48, 80},
+       true,
+       false,
+       false,
+       "Conv",
+       true},
+      {"ocr_head",
+       "pads=[4, 4, 4, 4]",
+       {1, 24, 60, 80},
+       {12, 24, 9, 9},
+       {1, 12, 60, 80},
+       true,
+       false,
+       false,
+       "Conv",
+       true},
+  };
+}
+
+ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt19937& random) {
+  ReferenceTensor tensor = ReferenceTensor::zeros(dtype, std::move(dims));
+  std::normal_distribution<double> normal;
+  for (double& value : tensor.reals) value = normal(random);
+  return tensor.rounded();
+}
+
+std::vector<ReferenceTensor> inputs_of(const Case& wanted, DType dtype) {
+  std::mt19937 random(7);
+  std::vector<ReferenceTensor> inputs = {random_tensor(dtype, wanted.x, random)};
+  if (wanted.w.empty()) return inputs;
+  inputs.push_back(random_tensor(dtype, wanted.w, random));
+  if (wanted.bias) inputs.push_back(random_tensor(dtype, {wanted.w[0]}, random));
+  if (wanted.summand) inputs.push_back(random_tensor(dtype, wanted.y, random));
+  return inputs;
+}
+
+bool on_stub() { return std::getenv("TENON_DRIVER_LIBRARY") != nullptr; }
+
+class CudnnConvolutionTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const char* target = std::getenv("TENON_TEST_TARGET");
+    if (target == nullptr || std::string(target) != "gpu") GTEST_SKIP() << "cuDNN needs a GPU";
+    if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
+  }
+
+  // A sum of `taps` products of numbers around 1 is about sqrt(taps) on the way, and each step
+  // rounds to 2^-24 of that, or cuts to 2^-23 on tensor cores: together 2^-23 * taps * 0.7, give or
+  // take. Eight times that is never met by chance.
+  static void judge(const Case& wanted, const std::string& batch, DType dtype) {
+    const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), batch));
+    const Settings settings = test_settings();
+    const ir::Node& node = graph.node(graph.order().front());
+    const Support support = supports(graph, node, settings);
+    // What cuDNN has no fast engine for in one graph, passes leave apart.
+    if (!support && (wanted.summand || wanted.relu)) GTEST_SKIP() << support.reason;
+    ASSERT_TRUE(support) << support.reason;
+    const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype);
+    double taps = 1;
+    for (size_t i = 1; i < wanted.w.size(); ++i) taps *= static_cast<double>(wanted.w[i]);
+    const auto executable = build_for_test(graph, settings);
+    const auto expected = reference::evaluate(graph, inputs);
+    for (int run = 0; run < 2; ++run) {
+      const std::string wrong = disagreement(kernels::run(*executable, graph, inputs), expected,
+                                             [&](size_t, int64_t, double value) {
+                                               return std::ldexp(8 * taps + std::abs(value), -23);
+                                             });
+      EXPECT_EQ(wrong, "") << wanted.name;
+    }
+  }
+};
+
+DType dtype_named(const std::string& name) {
+  return name == "f32" ? DType::kF32 : name == "f16" ? DType::kF16 : DType::kBF16;
+}
+
+// What GetCapability asks: no GPU is touched, so that any cuDNN can be asked on any machine.
+TEST(CudnnSupportTest, ADescribedGpuIsEnough) {
+  if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
+  Settings settings;
+  settings.cudnn = true;
+  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}) {
+    settings.gpu = device::named_description(arch).target();
+    for (const Case& wanted : cases()) {
+      for (const char* type : {"f32", "f16", "bf16"}) {
+        const ir::Graph graph = ir::parse(graph_text(wanted, type, "n"));
+        const Support support = supports(graph, graph.node(graph.order().front()), settings);
+        EXPECT_TRUE(support) << arch << " " << wanted.name << " " << type << ": " << support.reason;
+      }
+    }
+  }
+}
+
+TEST(CudnnSupportTest, WithoutPermissionTheReasonSaysSo) {
+  Settings settings;
+  settings.gpu = codegen::GpuTarget{};
+  const ir::Graph graph = ir::parse(graph_text(cases().front(), "f16", "1"));
+  const ir::Node& node = graph.node(graph.order().front());
+  EXPECT_EQ(supports(graph, node, settings).reason,
+            "cudnn: only cuDNN runs it, and enable_cudnn is 0");
+  settings.cudnn = settings.keep_texts = true;
+  EXPECT_EQ(supports(graph, node, settings).reason,
+            "cudnn: a context model cannot hold a call of cuDNN yet");
+}
+
+TEST_P(CudnnConvolutionTest, AgreesWithTheReference) {
+  for (const Case& wanted : cases()) {
+    if (wanted.large && on_stub()) continue;
+    judge(wanted, std::to_string(wanted.x[0]), dtype_named(GetParam()));
+  }
+}
+
+TEST_P(CudnnConvolutionTest, PlansForABatchThatARunBrings) {
+  for (const Case& wanted : cases()) {
+    if (!wanted.large) judge(wanted, "n", dtype_named(GetParam()));
+  }
+}
+
+// The stub computes when it is called, not when a graph is launched.
+TEST_P(CudnnConvolutionTest, CudaGraphsHoldTheCalls) {
+  if (on_stub()) GTEST_SKIP() << "the stub of cuDNN puts nothing into CUDA graphs";
+  for (const Case& wanted : cases()) {
+    if (!wanted.large) continue;
+    const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), std::to_string(wanted.x[0])));
+    const Settings settings = test_settings();
+    if (!supports(graph, graph.node(graph.order().front()), settings)) continue;
+    const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype_named(GetParam()));
+    const auto plain = build_for_test(graph, settings);
+    const auto captured =
+        build_on_device(graph, settings, device::Device::open(0), {.graphs = true});
+    const auto expected = kernels::run(*plain, graph, inputs);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(kernels::run(*captured, graph, inputs)[0].reals, expected[0].reals) << wanted.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudnnConvolutionTest, testing::Values("f32", "f16", "bf16"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tenon::kernels

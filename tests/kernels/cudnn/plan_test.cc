@@ -1,0 +1,153 @@
+// Which engine is taken, and what happens where a call of cuDNN's fails.
+#include "kernels/cudnn/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kernels/cudnn/graph_call.h"
+#include "tests/kernels/cudnn/stub_library.h"
+
+namespace tenon::cudnn {
+namespace {
+
+using ::testing::HasSubstr;
+
+// y = relu(x * 3), one pixel after the other.
+Graph tripling() {
+  Graph graph;
+  const size_t x = graph.add({DType::kF32, {1, 1, 2, 2}});
+  const size_t w = graph.add({DType::kF32, {1, 1, 1, 1}});
+  const size_t y = graph.add({DType::kF32, {1, 1, 2, 2}});
+  const size_t between = graph.add({DType::kF32, {1, 1, 2, 2}, true});
+  graph.steps.emplace_back(ConvolutionStep{x, w, between, {{0, 0}, {0, 0}, {1, 1}}, {1, 1}});
+  graph.steps.emplace_back(PointwiseStep{kRelu, between, std::nullopt, y});
+  return graph;
+}
+
+const codegen::GpuTarget& target() {
+  static const codegen::GpuTarget made;
+  return made;
+}
+
+PlanAnswer plan_of(const StubLibrary& stub, const Rules& rules = {}) {
+  return make_plan(stub.functions, {.described = &target()}, tripling(), rules);
+}
+
+TEST(CudnnPlanTest, TheFirstEngineThatIsExactEnoughIsTaken) {
+  const StubLibrary stub = stub_library();
+  EXPECT_EQ(plan_of(stub).plan->engine, kStubTensorCore);
+  EXPECT_EQ(plan_of(stub, {.tensor_cores = false}).plan->engine, kStubPlain);
+  EXPECT_EQ(stub.live(), 0);
+}
+
+TEST(CudnnPlanTest, AWorkspaceThatIsNotThereIsAReason) {
+  const StubLibrary stub = stub_library();
+  stub.set_workspace(1000);
+  EXPECT_EQ(plan_of(stub, {.workspace = 1000}).plan->workspace, 1000);
+  const PlanAnswer answer = plan_of(stub, {.workspace = 999});
+  EXPECT_FALSE(answer.plan);
+  EXPECT_THAT(answer.support.reason, testing::AllOf(HasSubstr("cuDNN 9.19.0 has no engine"),
+                                                    HasSubstr("1000 bytes of workspace")));
+}
+
+TEST(CudnnPlanTest, BlackwellIsNotAskedAboutBeforeItIsSafe) {
+  const StubLibrary stub = stub_library(91801);
+  codegen::GpuTarget blackwell;
+  blackwell.arch = "sm_100a";
+  const int before = stub.calls("cudnnBackendCreateDescriptor");
+  const PlanAnswer answer = make_plan(stub.functions, {.described = &blackwell}, tripling(), {});
+  EXPECT_THAT(answer.support.reason, HasSubstr("9.19.0"));
+  EXPECT_EQ(stub.calls("cudnnBackendCreateDescriptor"), before);
+  EXPECT_TRUE(plan_of(stub).plan);
+}
+
+// Each call of cuDNN's in turn: the first, the second, … of its kind.
+TEST(CudnnPlanTest, ACallThatFailsLeavesAPlanOrAReasonAndNothingElse) {
+  const StubLibrary stub = stub_library();
+  for (const char* function : {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute",
+                               "cudnnBackendFinalize", "cudnnBackendGetAttribute"}) {
+    stub.fail(function);
+    const PlanAnswer answer = plan_of(stub);
+    EXPECT_EQ(stub.pending(), 0) << function;
+    if (!answer.plan) {
+      EXPECT_THAT(answer.support.reason, HasSubstr("was told to fail")) << function;
+    }
+    EXPECT_EQ(answer.plan.has_value(), answer.support.ok) << function;
+  }
+  EXPECT_EQ(stub.live(), 0);
+}
+
+struct Buffers {
+  alignas(16) float x[4] = {1, -2, 3, -4};
+  alignas(16) float w[1] = {3};
+  alignas(16) float y[4] = {};
+  alignas(16) std::byte workspace[64];
+  std::vector<void*> list() { return {x, w, y, workspace}; }
+};
+
+GraphCall tripling_call(const StubLibrary& stub) {
+  return GraphCall(stub.functions, 0, "tripling",
+                   [](std::span<const int64_t>) { return tripling(); }, {});
+}
+
+TEST(CudnnGraphCallTest, APlanIsMadeOncePerSizes) {
+  const StubLibrary stub = stub_library();
+  {
+    const GraphCall call = tripling_call(stub);
+    const std::vector<int64_t> sizes = {7, 64}, others = {8, 64};
+    call.prepare(sizes);
+    const int after_first = stub.calls("cudnnBackendFinalize");
+    Buffers buffers;
+    for (int run = 0; run < 3; ++run) call.enqueue(nullptr, buffers.list(), sizes);
+    EXPECT_EQ(stub.calls("cudnnBackendFinalize"), after_first + 3);  // variant packs
+    EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
+    EXPECT_EQ(stub.last_engine(), kStubTensorCore);
+    call.prepare(others);
+    EXPECT_GT(stub.calls("cudnnBackendFinalize"), after_first + 3);
+  }
+  EXPECT_EQ(stub.live(), 0);
+}
+
+TEST(CudnnGraphCallTest, WhatFailsInARunIsAnErrorAndTheNextRunGoesOn) {
+  const StubLibrary stub = stub_library();
+  const GraphCall call = tripling_call(stub);
+  const std::vector<int64_t> sizes = {7, 64};
+  Buffers buffers;
+  for (const char* function : {"cudnnSetStream", "cudnnBackendExecute", "cudnnBackendFinalize"}) {
+    call.prepare(sizes);
+    stub.fail(function);
+    EXPECT_THROW(call.enqueue(nullptr, buffers.list(), sizes), UserError) << function;
+    EXPECT_EQ(stub.pending(), 0);
+    call.enqueue(nullptr, buffers.list(), sizes);
+    EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
+  }
+}
+
+TEST(CudnnGraphCallTest, ABufferThatIsNotAlignedIsNamed) {
+  const StubLibrary stub = stub_library();
+  const GraphCall call = tripling_call(stub);
+  Buffers buffers;
+  std::vector<void*> list = buffers.list();
+  list[0] = buffers.x + 1;
+  EXPECT_THROW(call.enqueue(nullptr, list, std::vector<int64_t>{7, 64}), UserError);
+}
+
+TEST(CudnnGraphCallTest, ConcurrentRunsShareOnePlan) {
+  const StubLibrary stub = stub_library();
+  const GraphCall call = tripling_call(stub);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      Buffers buffers;
+      for (int run = 0; run < 20; ++run) {
+        call.enqueue(nullptr, buffers.list(), std::vector<int64_t>{7, 64});
+        EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tenon::cudnn

@@ -1,0 +1,126 @@
+// Convolutional networks on a GPU that the stub driver plays, with a cuDNN that a stub plays.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+#include "quantized_weight.h"
+#include "stub_driver.h"
+#include "tests/kernels/cudnn/stub/control.h"
+
+namespace tenon::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const bool stubs_are_used = (use_stub_driver("devices 2; arch 9.0 8.0"),
+                             setenv("TENON_CUDNN_LIBRARY", TENON_STUB_CUDNN, 1) == 0);
+constexpr Settings kOnGpu{.cpu_fallback = false, .gpu = 0};
+
+NodeDetails padded(int64_t pad) { return {{{"pads", std::vector<int64_t>{pad, pad, pad, pad}}}}; }
+
+// A stem, a residual block, an activation that only kernels of ours have, pooling.
+std::string network() {
+  Graph graph;
+  graph.input("x", kFloat, {"batch", 3, 12, 12});
+  graph.constant("w0", random_floats({8, 3, 3, 3}, 1)).constant("b0", random_floats({8}, 2));
+  graph.constant("w1", random_floats({8, 8, 3, 3}, 3)).constant("b1", random_floats({8}, 4));
+  graph.constant("w2", random_floats({8, 1, 5, 5}, 5)).constant("b2", random_floats({8}, 6));
+  graph.node("Conv", {"x", "w0", "b0"}, {"c0"}, padded(1)).node("Relu", {"c0"}, {"r0"});
+  graph.node("Conv", {"r0", "w1", "b1"}, {"c1"}, padded(1)).node("Add", {"c1", "r0"}, {"s1"});
+  graph.node("Relu", {"s1"}, {"r1"});
+  NodeDetails depthwise = padded(2);
+  depthwise.attributes.emplace_back("group", 8);
+  graph.node("Conv", {"r1", "w2", "b2"}, {"c2"}, depthwise).node("HardSwish", {"c2"}, {"h"});
+  graph.node(
+      "MaxPool", {"h"}, {"p"},
+      {{{"kernel_shape", std::vector<int64_t>{2, 2}}, {"strides", std::vector<int64_t>{2, 2}}}});
+  graph.node("GlobalAveragePool", {"p"}, {"y"});
+  return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
+}
+
+// The next call of it, once.
+void fail(const char* function) {
+  void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
+  const auto told = reinterpret_cast<StubFail>(dlsym(library, "stubCudnnFail"));
+  ASSERT_NE(told, nullptr);
+  told(function);
+}
+
+class Cudnn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    env();
+    stub_reset();
+    stub_script("devices 2; arch 9.0 8.0");
+  }
+  void TearDown() override { EXPECT_EQ(stub_reports(), ""); }
+
+  static void expect_like_the_cpu(const Session& gpu, const Session& cpu, int64_t batch) {
+    const Tensor x = random_floats({batch, 3, 12, 12}, static_cast<unsigned>(batch));
+    const Tensor actual = gpu.run({{"x", x}}).at(0), expected = cpu.run({{"x", x}}).at(0);
+    ASSERT_EQ(actual.dims, expected.dims);
+    for (size_t i = 0; i < static_cast<size_t>(actual.elements()); ++i) {
+      ASSERT_NEAR(actual.at(i), expected.at(i), 1e-4 * (1 + std::abs(expected.at(i)))) << i;
+    }
+  }
+};
+
+TEST_F(Cudnn, AConvolutionalNetworkIsOnePartition) {
+  const TemporaryFolder folder;
+  const Session gpu(network(), {{"report_file", folder.path("r.json")}}, kOnGpu);
+  EXPECT_EQ(gpu.partitions().size(), 1U);
+  const Session cpu(network(), {{"exclude_ops", "Conv"}});
+  for (const int64_t batch : {1, 3, 1}) expect_like_the_cpu(gpu, cpu, batch);
+  const auto report = nlohmann::json::parse(read_file(folder.path("r.json")));
+  std::vector<std::string> ops;
+  for (const auto& fusion : report["graphs"][0]["partitions"][0]["fusions"]) {
+    if (fusion["chosen"] == "cudnn") ops.push_back(fusion["kind"]);
+  }
+  EXPECT_THAT(ops, ::testing::UnorderedElementsAre("com.microsoft::FusedConv",
+                                                   "com.microsoft::FusedConv", "Conv", "MaxPool"));
+}
+
+TEST_F(Cudnn, ARunWhoseCallFailsIsAnErrorAndTheNextOneIsNot) {
+  const Session gpu(network(), {}, kOnGpu), cpu(network(), {{"exclude_ops", "Conv"}});
+  expect_like_the_cpu(gpu, cpu, 2);
+  for (const char* function : {"cudnnSetStream", "cudnnBackendExecute"}) {
+    fail(function);
+    EXPECT_THAT(error_of([&] {
+                  gpu.run({{"x", random_floats({2, 3, 12, 12})}});
+                }),
+                HasSubstr(std::string("the stub's ") + function + " was told to fail"));
+    expect_like_the_cpu(gpu, cpu, 2);
+  }
+  // While a plan for sizes that are new is made.
+  fail("cudnnBackendFinalize");
+  EXPECT_THAT(error_of([&] {
+                gpu.run({{"x", random_floats({5, 3, 12, 12})}});
+              }),
+              HasSubstr("was told to fail"));
+  expect_like_the_cpu(gpu, cpu, 5);
+}
+
+TEST_F(Cudnn, WithoutItConvolutionsAreLeftOutWithThatReason) {
+  const TemporaryFolder folder;
+  const Session gpu(network(), {{"enable_cudnn", "0"}, {"report_file", folder.path("r.json")}},
+                    {.gpu = 0});
+  expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
+  EXPECT_THAT(read_file(folder.path("r.json")),
+              HasSubstr("only cuDNN runs it, and enable_cudnn is 0"));
+}
+
+TEST_F(Cudnn, AGpuThatItDoesNotStartOnIsAReason) {
+  const TemporaryFolder folder;
+  fail("cudnnCreate");
+  const Session gpu(network(), {{"report_file", folder.path("r.json")}}, {.gpu = 1});
+  expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
+  EXPECT_THAT(read_file(folder.path("r.json")), HasSubstr("cudnnCreate failed"));
+}
+
+}  // namespace
+}  // namespace tenon::testing
