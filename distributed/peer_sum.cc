@@ -17,7 +17,7 @@ namespace {
 using device::Address;
 
 // Every rank sends all to all others: with many of them, or much to send, rings are faster.
-constexpr int64_t kMostBytes = int64_t{512} << 10;  // that a rank sends
+constexpr auto kMostBytes = static_cast<int64_t>(kernels::kMostDirectBytes);
 constexpr int kMostCtas =
     static_cast<int>(kMostBytes / 2 / PeerSumKernel::kBytesPerCta);  // with two ranks
 constexpr int64_t kAlignment = 16;

@@ -12,12 +12,13 @@
 #include "base/dtype.h"
 #include "distributed/peer_memory.h"
 #include "distributed/reduction.h"
+#include "kernels/planning/link_model.h"
 
 namespace tenon::distributed {
 
 class PeerSum {
  public:
-  static constexpr int kMostRanks = 8;
+  static constexpr int kMostRanks = kernels::kMostDirectRanks;
 
   struct Answer {
     std::unique_ptr<PeerSum> sum;  // null on all ranks or on none

@@ -222,7 +222,8 @@ Json link_json(std::string_view arch) {
   return {{"name", link.name},
           {"base_us", link.model.base_us},
           {"step_us", link.model.step_us},
-          {"gigabytes_per_second", link.model.gigabytes_per_second}};
+          {"gigabytes_per_second", link.model.gigabytes_per_second},
+          {"direct_us", link.model.direct_us}};
 }
 
 Json device_json(const Report& report) {

@@ -23,6 +23,7 @@ class Link:
     base_us: float
     step_us: float
     gigabytes_per_second: float  # of one rank, one way
+    direct_us: float = 0  # of an AllReduce in one exchange (peer memory); 0: there is none
 
     def __str__(self) -> str:
         return f"{self.name}, {self.gigabytes_per_second:g} GB/s"
@@ -31,6 +32,7 @@ class Link:
 # Between two processes of a Neoverse V1: 1 us for 3.5 KB, 20.4 us for 224 KiB.
 _SHARED_MEMORY = Link("shared memory", 0.7, 0, 12)
 _REDUCED_BY_ALL = 16 << 10  # bytes of an AllReduce, at most
+_MOST_DIRECT_BYTES, _MOST_DIRECT_RANKS = 512 << 10, 8
 
 
 def link_of(report: Report) -> Link:
@@ -44,6 +46,9 @@ def collective_us(op: str, size: float, ranks: int, link: Link) -> float:
 
     As kernels/planning/link_model.h has it: steps of a tree, the bytes of a ring.
     """
+    direct = link.direct_us and ranks <= _MOST_DIRECT_RANKS and ranks * size <= _MOST_DIRECT_BYTES
+    if op == "AllReduce" and direct:  # a number travels beside each value
+        return link.direct_us + 2 * size * (ranks - 1) / (link.gigabytes_per_second * 1e3)
     passes = 2 if op == "AllReduce" else 1  # reduce-scatter, then all-gather
     sent = size if op in ("Broadcast", "Permute") else passes * size * (ranks - 1) / ranks
     if link is _SHARED_MEMORY and op == "AllReduce" and size <= _REDUCED_BY_ALL:

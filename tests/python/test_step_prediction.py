@@ -2,7 +2,7 @@
 
 import pytest
 from onnxruntime_ep_tenon.report import Report
-from onnxruntime_ep_tenon.step_prediction import Step, collective_us, kernels_us, link_of
+from onnxruntime_ep_tenon.step_prediction import Link, Step, collective_us, kernels_us, link_of
 from onnxruntime_ep_tenon.symbolic_sizes import bytes_of, evaluate, operands
 
 SIZES = {"b": 2, "s": 3, "past + 1": 5}
@@ -64,6 +64,17 @@ def test_collectives_take_what_the_formula_says():
     expected = 6 + 3 * 1 + 7 / 8 * size / 450e3
     assert collective_us("AllGather", size, 8, link) == pytest.approx(expected)
     assert collective_us("Broadcast", size, 3, link) == pytest.approx(6 + 2 + size / 450e3)
+
+
+def test_sums_of_little_are_one_exchange_between_gpus_that_reach_each_other():
+    link = Link(**LINK, direct_us=2.5)
+    assert collective_us("AllReduce", 8192, 4, link) == pytest.approx(2.5 + 2 * 3 * 8192 / 450e3)
+    for op, size, ranks in (
+        ("AllReduce", 256 << 10, 4),
+        ("AllReduce", 8192, 9),
+        ("AllGather", 8192, 4),
+    ):
+        assert collective_us(op, size, ranks, link) == collective_us(op, size, ranks, Link(**LINK))
 
 
 def test_host_processes_take_what_was_measured():
