@@ -73,6 +73,7 @@ class Ranks final : public Collectives {
  public:
   Ranks(std::shared_ptr<device::Device> device, std::shared_ptr<NotedMemory> memory)
       : device_(std::move(device)), memory_(std::move(memory)) {}
+  std::string engine() const override { return "test"; }
   int rank() const override { return 0; }
   int ranks() const override { return 2; }
   Support supports(const ir::Collective&, DType) const override { return Support::yes(); }

@@ -50,6 +50,7 @@ class Ranks final : public Collectives {
  public:
   Ranks(std::shared_ptr<device::Device> device, int ranks)
       : device_(std::move(device)), ranks_(ranks) {}
+  std::string engine() const override { return "test"; }
   int rank() const override { return 0; }
   int ranks() const override { return ranks_; }
   Support supports(const ir::Collective&, DType) const override { return Support::yes(); }
