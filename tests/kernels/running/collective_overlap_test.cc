@@ -215,7 +215,8 @@ TEST_F(CollectiveOverlapTest, GraphsThatDoNotMixAreWaitedFor) {
 
 TEST_F(CollectiveOverlapTest, NobodyElseCapturesWhatDoesNotMix) {
   const auto order = std::make_shared<CollectiveOrder>(device_, false);
-  const auto executable = build_on_device(graph_, settings(), device_, {.collective_order = order});
+  const auto executable =
+      build_on_device(graph_, settings(), device_, {.graphs = true, .collective_order = order});
   expect_right(*executable);
   device::Stream stream(device_);
   stream.begin_capture();
