@@ -238,13 +238,13 @@ run_engine() {
   fi
   rm -rf "$results"
   mkdir -p "$results"
-  local all="*/TwoRanksGpuTest.*/$engine"
+  local all="*/TwoRanksGpuTest.*/$engine*"
   under_mps two_ranks mps "$engine" "$all"
   [ -e "$results/mps.log" ] || expected+=(mps)
   # NVSHMEM reduces on a shared GPU under MPS only.
   if [ "$engine" = nccl ]; then
     two_ranks alone "$engine" "$all:-*TimeOf*"
-    two_ranks lost "$engine" "*/TwoRanksFaultGpuTest.*/$engine"
+    two_ranks lost "$engine" "*/TwoRanksFaultGpuTest.*/$engine*"
     start one_rank bin/nccl_gpu_test
     wait
   fi

@@ -5,6 +5,15 @@
 #include <algorithm>
 
 namespace tenon::cudnn {
+namespace {
+
+bool has_pads(const WindowForm& window) {
+  const auto is_some = [](int64_t pad) { return pad != 0; };
+  return window.auto_pad.starts_with("SAME") || std::ranges::any_of(window.pads_before, is_some) ||
+         std::ranges::any_of(window.pads_after, is_some);
+}
+
+}  // namespace
 
 PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   const auto no = [](std::string why) { return PoolingAnswer{Support::no(std::move(why)), {}}; };
@@ -29,6 +38,10 @@ PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   const bool counts_pads = node.integer("count_include_pad", 0) != 0;
   // ONNX counts the pads that it names, not what the last window reaches over the end.
   if (counts_pads && made.window.ceil_mode) return no("count_include_pad with ceil_mode");
+  // Seen with 9.14: pads behind the end that differ from those before it are not counted.
+  if (counts_pads && has_pads(made.window)) {
+    return no("cuDNN does not count all pads as count_include_pad asks for");
+  }
   made.mode = node.is("MaxPool") ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
   return {Support::yes(), std::move(made)};
 }

@@ -8,9 +8,11 @@
 #include <random>
 #include <string>
 
+#include "codegen/arch_spec.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/build_program.h"
 #include "kernels/cudnn/library.h"
+#include "kernels/cudnn/versions.h"
 #include "kernels/device/device.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
@@ -124,11 +126,11 @@ std::vector<Case> cases() {
        false,
        false,
        "AveragePool"},
-      {"average_pool_with_pads",
-       "count_include_pad=1, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1]",
-       {1, 8, 16, 16},
+      {"average_pool_of_all",
+       "count_include_pad=1, kernel_shape=[3, 2], strides=[2, 1]",
+       {1, 8, 17, 16},
        {},
-       {1, 8, 8, 16},
+       {1, 8, 8, 15},
        false,
        false,
        false,
@@ -261,6 +263,8 @@ TEST(CudnnSupportTest, ADescribedGpuIsEnough) {
   settings.cudnn = true;
   for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}) {
     settings.gpu = device::named_description(arch).target();
+    const int major = codegen::arch_spec(arch).compute_major;
+    if (!cudnn::plans_without_device(cudnn::library().functions.version, major)) continue;
     for (const Case& wanted : cases()) {
       for (const char* type : {"f32", "f16", "bf16"}) {
         const ir::Graph graph = ir::parse(graph_text(wanted, type, "n"));

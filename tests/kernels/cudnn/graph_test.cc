@@ -122,6 +122,12 @@ TEST(CudnnGraphTest, WhatItIsNotAskedHasAReason) {
       pooling_text(parsed("AveragePool(%x) {ceil_mode=1, count_include_pad=1, kernel_shape=[3, 3]}",
                           one, "f32[1, 3, 6, 6]")),
       HasSubstr("count_include_pad with ceil_mode"));
+  for (const std::string pads : {"pads=[0, 0, 0, 1]", "auto_pad=\"SAME_UPPER\""}) {
+    EXPECT_THAT(pooling_text(parsed(
+                    "AveragePool(%x) {count_include_pad=1, kernel_shape=[2, 2], " + pads + "}", one,
+                    "f32[1, 3, 7, 8]")),
+                HasSubstr("does not count all pads"));
+  }
 }
 
 }  // namespace
