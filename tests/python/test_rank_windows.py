@@ -7,11 +7,15 @@ from pathlib import Path
 import onnx
 import onnxruntime_ep_tenon as tenon
 import pytest
+from conftest import runtime_at_least
 from onnx import TensorProto, helper
 from test_gpu import run_script
 from test_ranks import free_port
 
-pytestmark = pytest.mark.plugin
+pytestmark = [
+    pytest.mark.plugin,
+    pytest.mark.skipif(not runtime_at_least("1.31"), reason="sessions are made one by one"),
+]
 
 SCRIPT = """
     import ctypes, json, os, threading
