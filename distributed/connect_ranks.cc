@@ -103,13 +103,15 @@ std::unique_ptr<Communicator> connect_nccl(Store& store, std::shared_ptr<RankDev
   NcclSettings settings;
   settings.common.deadline = options.deadline;
   settings.mixes_graphs = options.mixes_graphs;
-  std::shared_ptr<PeerSum> peer_sum;
-  if (options.peer_memory && gpu->gpu() != nullptr && are_on_one_host(places)) {
-    const bool shares_gpu = !shared.empty();
-    peer_sum = PeerSum::connect(store, gpu->gpu(), shares_gpu, options.deadline).sum;
+  PeerSum::Answer peers;
+  if (options.peer_memory && gpu->gpu() != nullptr) {
+    peers =
+        are_on_one_host(places)
+            ? PeerSum::connect(store, gpu->gpu(), /*shares_gpu=*/!shared.empty(), options.deadline)
+            : PeerSum::Answer{nullptr, "ranks are on several hosts"};
   }
   auto made = make_nccl(functions, exchange_id(store, functions, options.deadline), store.rank(),
-                        store.size(), std::move(gpu), settings, std::move(peer_sum));
+                        store.size(), std::move(gpu), settings, std::move(peers));
   // Ranks that cannot reach each other say so now, and no graph is captured around a first contact.
   made->barrier(nullptr);
   return made;

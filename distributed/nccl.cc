@@ -23,16 +23,19 @@ bool are_equal(std::span<const int64_t> counts) {
 class Nccl final : public Communicator {
  public:
   Nccl(std::shared_ptr<NcclCommunicatorHandle> handle, int rank, int size, Settings settings,
-       std::shared_ptr<PeerSum> peer_sum = nullptr)
+       PeerSum::Answer peers = {})
       : Communicator(rank, size, settings),
         handle_(std::move(handle)),
-        peer_sum_(std::move(peer_sum)) {}
+        peer_sum_(std::move(peers.sum)),
+        no_peers_(std::move(peers.reason)) {}
   // What failed has no good end to wait for.
   ~Nccl() override { failure().empty() ? handle_->close() : end_all(); }
 
   std::string engine() const override {
-    return fmt::format("nccl {}{}", nccl_version_text(handle_->functions().version),
-                       peer_sum_ ? ", small sums in peer memory" : "");
+    std::string text = "nccl " + nccl_version_text(handle_->functions().version);
+    if (peer_sum_) text += ", small sums in peer memory";
+    if (!no_peers_.empty()) text += fmt::format(" (no peer memory: {})", no_peers_);
+    return text;
   }
   bool needs_order() const override { return peer_sum_ != nullptr; }
   bool launches_dependents(int64_t count, DType dtype, Reduction reduction) const override {
@@ -86,7 +89,8 @@ class Nccl final : public Communicator {
   }
 
   const std::shared_ptr<NcclCommunicatorHandle> handle_;
-  const std::shared_ptr<PeerSum> peer_sum_;  // null: NCCL sums everything
+  const std::unique_ptr<PeerSum> peer_sum_;  // null: NCCL sums everything
+  const std::string no_peers_;               // why, where it was tried
 };
 
 void Nccl::give_up(const std::string& why, std::shared_ptr<void> also_in_use) {
@@ -294,8 +298,7 @@ NcclId make_nccl_id(const NcclFunctions& functions) {
 
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
-                                        const NcclSettings& settings,
-                                        std::shared_ptr<PeerSum> peer_sum) {
+                                        const NcclSettings& settings, PeerSum::Answer peers) {
   NcclConfig config(functions.version);
   config.blocking = 0;
   if (!settings.mixes_graphs) config.graph_usage_mode = 1;
@@ -308,7 +311,7 @@ std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const Nc
   NcclCommunicatorHandle& nccl = *handle;
   // Checks rank, size and deadline before NCCL hears of them.
   auto made =
-      std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, std::move(peer_sum));
+      std::make_unique<Nccl>(std::move(handle), rank, size, settings.common, std::move(peers));
   const std::string wrong =
       nccl.call([&](NcclHandle) { return functions.init(nccl.place(), size, id, rank, &config); },
                 [] { return "aborted"; });

@@ -24,11 +24,11 @@ struct NcclSettings {
 // By one rank, for all of them. Throws CollectiveError.
 NcclId make_nccl_id(const NcclFunctions& functions);
 
-// Comes back when all ranks have called it with the same id. `peer_sum`: of the same ranks, takes
-// what is small. Throws CollectiveError.
+// Comes back when all ranks have called it with the same id. `peers`: of the same ranks, take
+// what is small, or the reason why not. Throws CollectiveError.
 std::unique_ptr<Communicator> make_nccl(const NcclFunctions& functions, const NcclId& id, int rank,
                                         int size, std::shared_ptr<RankDevice> device,
                                         const NcclSettings& settings = {},
-                                        std::shared_ptr<PeerSum> peer_sum = nullptr);
+                                        PeerSum::Answer peers = {});
 
 }  // namespace tenon::distributed

@@ -98,6 +98,16 @@ TEST(NcclTest, GraphsThatDoNotMixAreToldOfFrom229On) {
   }
 }
 
+TEST(NcclTest, TellsWhySumsAreNotInPeerMemory) {
+  const StubNccl stub = stub_nccl();
+  const auto ranks = make_nccl(stub.functions, make_nccl_id(stub.functions), 0, 1, host_device(),
+                               {}, {nullptr, "rank 1: out of memory"});
+  EXPECT_EQ(ranks->engine(), "nccl " + nccl_version_text(stub.functions.version) +
+                                 " (no peer memory: rank 1: out of memory)");
+  EXPECT_FALSE(ranks->launches_dependents(4096, DType::kF16, Reduction::kSum));
+  EXPECT_FALSE(ranks->needs_order());
+}
+
 TEST(NcclTest, RefusesRanksThatAreNone) {
   const StubNccl stub = stub_nccl();
   const NcclId id = make_nccl_id(stub.functions);
