@@ -3,18 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/provider/two_rank_job.h"
+
 namespace tenon::provider {
 namespace {
 
 using testing::ElementsAre;
 
-class NotedJob : public distributed::Job {
+class NotedJob : public TwoRankJob {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  std::string engine() const override { return "noted"; }
-  std::shared_ptr<const kernels::Collectives> collectives() const override { return nullptr; }
-  void require_equal(const std::string&, const distributed::Fingerprint&) const override {}
   bool agree_on_memory(const std::string& occasion, const std::string& layout) override {
     asked.push_back(occasion + " as " + layout);
     return true;

@@ -7,19 +7,15 @@
 
 #include "kernels/device/stream.h"
 #include "tests/kernels/device/stub_driver.h"
+#include "tests/provider/two_rank_job.h"
 
 namespace tenon::provider {
 namespace {
 
 using testing::ElementsAre;
 
-class NotedJob : public distributed::Job {
+class NotedJob : public TwoRankJob {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  std::string engine() const override { return "noted"; }
-  std::shared_ptr<const kernels::Collectives> collectives() const override { return nullptr; }
-  void require_equal(const std::string&, const distributed::Fingerprint&) const override {}
   void announce(const std::string& occasion, const distributed::Fingerprint& mine) const override {
     announced.push_back(occasion + ": " + mine.fields.at(0).second);
   }

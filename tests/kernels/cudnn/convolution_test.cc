@@ -30,7 +30,43 @@ struct Case {
   bool bias = true, summand = false, relu = false;
   std::string op = "Conv";
   bool large = false;  // too slow for a stub that computes on one core
+
+  Case without_bias() const {
+    return with([](Case& made) { made.bias = false; });
+  }
+  Case with_summand() const {
+    return with([](Case& made) { made.summand = true; });
+  }
+  Case with_relu() const {
+    return with([](Case& made) { made.relu = true; });
+  }
+  Case of_real_size() const {
+    return with([](Case& made) { made.large = true; });
+  }
+
+ private:
+  template <typename Change>
+  Case with(const Change& change) const {
+    Case made = *this;
+    change(made);
+    return made;
+  }
 };
+
+using Dims = std::vector<int64_t>;
+
+Case conv(std::string name, std::string attributes, Dims x, Dims w, Dims y) {
+  Case made;
+  made.name = std::move(name), made.attributes = std::move(attributes);
+  made.x = std::move(x), made.w = std::move(w), made.y = std::move(y);
+  return made;
+}
+
+Case pool(std::string op, std::string name, std::string attributes, Dims x, Dims y) {
+  Case made = conv(std::move(name), std::move(attributes), std::move(x), {}, std::move(y));
+  made.op = std::move(op);
+  return made.without_bias();
+}
 
 std::string dims_text(const std::vector<int64_t>& dims) {
   std::string joined;
@@ -67,135 +103,59 @@ std::string graph_text(const Case& wanted, const std::string& type, const std::s
 
 std::vector<Case> cases() {
   return {
-      {"stem_7x7",
-       "pads=[3, 3, 3, 3], strides=[2, 2]",
-       {1, 3, 32, 32},
-       {8, 3, 7, 7},
-       {1, 8, 16, 16}},
-      {"3x3", "pads=[1, 1, 1, 1]", {2, 8, 14, 14}, {16, 8, 3, 3}, {2, 16, 14, 14}},
-      {"1x1", "", {1, 16, 10, 10}, {24, 16, 1, 1}, {1, 24, 10, 10}},
-      {"1x1_strided", "strides=[2, 2]", {1, 16, 14, 14}, {32, 16, 1, 1}, {1, 32, 7, 7}},
-      {"no_bias", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}, false},
-      {"relu", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}, true, false, true},
-      {"residual", "pads=[1, 1, 1, 1]", {2, 8, 9, 9}, {8, 8, 3, 3}, {2, 8, 9, 9}, true, true, true},
-      {"depthwise", "group=8, pads=[1, 1, 1, 1]", {1, 8, 12, 12}, {8, 1, 3, 3}, {1, 8, 12, 12}},
-      {"depthwise_5x5_strided",
-       "group=16, pads=[2, 2, 2, 2], strides=[2, 1]",
-       {1, 16, 24, 20},
-       {16, 1, 5, 5},
-       {1, 16, 12, 20}},
-      {"groups", "group=2, pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {12, 4, 3, 3}, {1, 12, 9, 9}},
-      {"dilated",
-       "dilations=[2, 2], pads=[2, 2, 2, 2]",
-       {1, 8, 12, 12},
-       {8, 8, 3, 3},
-       {1, 8, 12, 12}},
-      {"asymmetric_pads", "pads=[0, 1, 2, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}},
-      {"same_upper",
-       "auto_pad=\"SAME_UPPER\", strides=[2, 2]",
-       {1, 3, 15, 16},
-       {8, 3, 3, 3},
-       {1, 8, 8, 8}},
-      {"odd_sizes", "pads=[1, 0, 0, 1]", {3, 5, 7, 9}, {7, 5, 3, 2}, {3, 7, 6, 9}},
-      {"one_dim", "dilations=[2], pads=[2, 2], strides=[2]", {2, 6, 30}, {10, 6, 3}, {2, 10, 15}},
-      {"three_dims", "pads=[1, 1, 1, 1, 1, 1]", {1, 4, 6, 7, 8}, {8, 4, 3, 3, 3}, {1, 8, 6, 7, 8}},
-      {"max_pool",
-       "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
-       {1, 8, 16, 16},
-       {},
-       {1, 8, 8, 8},
-       false,
-       false,
-       false,
-       "MaxPool"},
-      {"max_pool_ceil",
-       "ceil_mode=1, kernel_shape=[2, 2], strides=[2, 2]",
-       {1, 4, 9, 9},
-       {},
-       {1, 4, 5, 5},
-       false,
-       false,
-       false,
-       "MaxPool"},
-      {"average_pool",
-       "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
-       {1, 8, 16, 16},
-       {},
-       {1, 8, 8, 8},
-       false,
-       false,
-       false,
-       "AveragePool"},
-      {"average_pool_of_all",
-       "count_include_pad=1, kernel_shape=[3, 2], strides=[2, 1]",
-       {1, 8, 17, 16},
-       {},
-       {1, 8, 8, 15},
-       false,
-       false,
-       false,
-       "AveragePool"},
+      conv("stem_7x7", "pads=[3, 3, 3, 3], strides=[2, 2]", {1, 3, 32, 32}, {8, 3, 7, 7},
+           {1, 8, 16, 16}),
+      conv("3x3", "pads=[1, 1, 1, 1]", {2, 8, 14, 14}, {16, 8, 3, 3}, {2, 16, 14, 14}),
+      conv("1x1", "", {1, 16, 10, 10}, {24, 16, 1, 1}, {1, 24, 10, 10}),
+      conv("1x1_strided", "strides=[2, 2]", {1, 16, 14, 14}, {32, 16, 1, 1}, {1, 32, 7, 7}),
+      conv("no_bias", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}).without_bias(),
+      conv("relu", "pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}).with_relu(),
+      conv("residual", "pads=[1, 1, 1, 1]", {2, 8, 9, 9}, {8, 8, 3, 3}, {2, 8, 9, 9})
+          .with_summand()
+          .with_relu(),
+      conv("depthwise", "group=8, pads=[1, 1, 1, 1]", {1, 8, 12, 12}, {8, 1, 3, 3}, {1, 8, 12, 12}),
+      conv("depthwise_5x5_strided", "group=16, pads=[2, 2, 2, 2], strides=[2, 1]", {1, 16, 24, 20},
+           {16, 1, 5, 5}, {1, 16, 12, 20}),
+      conv("groups", "group=2, pads=[1, 1, 1, 1]", {1, 8, 9, 9}, {12, 4, 3, 3}, {1, 12, 9, 9}),
+      conv("dilated", "dilations=[2, 2], pads=[2, 2, 2, 2]", {1, 8, 12, 12}, {8, 8, 3, 3},
+           {1, 8, 12, 12}),
+      conv("asymmetric_pads", "pads=[0, 1, 2, 1]", {1, 8, 9, 9}, {8, 8, 3, 3}, {1, 8, 9, 9}),
+      conv("same_upper", "auto_pad=\"SAME_UPPER\", strides=[2, 2]", {1, 3, 15, 16}, {8, 3, 3, 3},
+           {1, 8, 8, 8}),
+      conv("odd_sizes", "pads=[1, 0, 0, 1]", {3, 5, 7, 9}, {7, 5, 3, 2}, {3, 7, 6, 9}),
+      conv("one_dim", "dilations=[2], pads=[2, 2], strides=[2]", {2, 6, 30}, {10, 6, 3},
+           {2, 10, 15}),
+      conv("three_dims", "pads=[1, 1, 1, 1, 1, 1]", {1, 4, 6, 7, 8}, {8, 4, 3, 3, 3},
+           {1, 8, 6, 7, 8}),
+      pool("MaxPool", "max_pool", "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
+           {1, 8, 16, 16}, {1, 8, 8, 8}),
+      pool("MaxPool", "max_pool_ceil", "ceil_mode=1, kernel_shape=[2, 2], strides=[2, 2]",
+           {1, 4, 9, 9}, {1, 4, 5, 5}),
+      pool("AveragePool", "average_pool", "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
+           {1, 8, 16, 16}, {1, 8, 8, 8}),
+      pool("AveragePool", "average_pool_of_all",
+           "count_include_pad=1, kernel_shape=[3, 2], strides=[2, 1]", {1, 8, 17, 16},
+           {1, 8, 8, 15}),
       // ResNet-50 and a text recogniser, at sizes of theirs.
-      {"resnet_stem",
-       "pads=[3, 3, 3, 3], strides=[2, 2]",
-       {1, 3, 112, 112},
-       {64, 3, 7, 7},
-       {1, 64, 56, 56},
-       true,
-       false,
-       true,
-       "Conv",
-       true},
-      {"resnet_3x3",
-       "pads=[1, 1, 1, 1]",
-       {2, 64, 56, 56},
-       {64, 64, 3, 3},
-       {2, 64, 56, 56},
-       true,
-       true,
-       true,
-       "Conv",
-       true},
-      {"resnet_expand",
-       "",
-       {2, 512, 7, 7},
-       {2048, 512, 1, 1},
-       {2, 2048, 7, 7},
-       true,
-       true,
-       true,
-       "Conv",
-       true},
-      {"resnet_down",
-       "strides=[2, 2]",
-       {1, 1024, 14, 14},
-       {2048, 1024, 1, 1},
-       {1, 2048, 7, 7},
-       true,
-       false,
-       false,
-       "Conv",
-       true},
-      {"ocr_depthwise",
-       "group=120, pads=[2, 2, 2, 2]",
-       {1, 120, 48, 80},
-       {120, 1, 5, 5},
-       {1, 120, 48, 80},
-       true,
-       false,
-       false,
-       "Conv",
-       true},
-      {"ocr_head",
-       "pads=[4, 4, 4, 4]",
-       {1, 24, 60, 80},
-       {12, 24, 9, 9},
-       {1, 12, 60, 80},
-       true,
-       false,
-       false,
-       "Conv",
-       true},
+      conv("resnet_stem", "pads=[3, 3, 3, 3], strides=[2, 2]", {1, 3, 112, 112}, {64, 3, 7, 7},
+           {1, 64, 56, 56})
+          .with_relu()
+          .of_real_size(),
+      conv("resnet_3x3", "pads=[1, 1, 1, 1]", {2, 64, 56, 56}, {64, 64, 3, 3}, {2, 64, 56, 56})
+          .with_summand()
+          .with_relu()
+          .of_real_size(),
+      conv("resnet_expand", "", {2, 512, 7, 7}, {2048, 512, 1, 1}, {2, 2048, 7, 7})
+          .with_summand()
+          .with_relu()
+          .of_real_size(),
+      conv("resnet_down", "strides=[2, 2]", {1, 1024, 14, 14}, {2048, 1024, 1, 1}, {1, 2048, 7, 7})
+          .of_real_size(),
+      conv("ocr_depthwise", "group=120, pads=[2, 2, 2, 2]", {1, 120, 48, 80}, {120, 1, 5, 5},
+           {1, 120, 48, 80})
+          .of_real_size(),
+      conv("ocr_head", "pads=[4, 4, 4, 4]", {1, 24, 60, 80}, {12, 24, 9, 9}, {1, 12, 60, 80})
+          .of_real_size(),
   };
 }
 
