@@ -3,178 +3,24 @@
 #include "kernels/running/device_executable.h"
 #include "kernels/build_program.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/device/stream.h"
 #include "kernels/running/shape_instance.h"
-#include "tests/kernels/device/stub_driver.h"
-#include "tests/kernels/running/allocation_count.h"
+#include "tests/kernels/running/device_program.h"
 
 namespace tenon::kernels {
 namespace {
 
-using device::Address;
 using device::Buffer;
-using test::StubDriver;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-constexpr int64_t kColumns = test::kBoxColumns;
-
-// One input [n, 32] and one output.
-class OneInput final : public RunContext {
- public:
-  OneInput(Address x, Address y, int64_t rows, int64_t columns = kColumns)
-      : x_(x), y_(y), dims_{rows, columns} {}
-  Input input(size_t) override { return {reinterpret_cast<const void*>(x_), dims_}; }
-  void* output(size_t, std::span<const int64_t>) override { return reinterpret_cast<void*>(y_); }
-  void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
-  void* stream() override { return stream_; }
-  OneInput& on(const device::Stream& stream) {
-    stream_ = stream.handle();
-    return *this;
-  }
-
- private:
-  void* stream_ = nullptr;
-  Address x_, y_;
-  std::vector<int64_t> dims_;
-};
-
-// Inputs [n, 32] and as many outputs, each where it is put.
-class ManyBuffers final : public RunContext {
- public:
-  ManyBuffers(size_t count, int64_t rows, const device::Stream& stream)
-      : inputs(count), outputs(count), dims(count, {rows, kColumns}), stream_(stream.handle()) {}
-  Input input(size_t index) override {
-    return {reinterpret_cast<const void*>(inputs[index]), dims[index]};
-  }
-  void* output(size_t index, std::span<const int64_t>) override {
-    return reinterpret_cast<void*>(outputs[index]);
-  }
-  void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
-  void* stream() override { return stream_; }
-
-  std::vector<Address> inputs, outputs;
-  std::vector<std::vector<int64_t>> dims;
-
- private:
-  void* stream_;
-};
-
-class DeviceExecutableTest : public ::testing::Test {
- protected:
-  DeviceExecutableTest() {
-    program_.inputs = {{"x", graph_.value(graph_.inputs()[0]).shape}};
-    program_.outputs = {*graph_.value(graph_.outputs()[0]).shape};
-    program_.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0}, {Slot::Kind::kOutput, 0, {}, 0, 0, 0}};
-    program_.output_slots = {1};
-  }
-
-  void add_launch(codegen::GpuCode code, std::vector<bool> is_buffer, std::vector<size_t> slots,
-                  std::vector<Dim> indices, const Dim& tasks) {
-    CompiledLaunch launch;
-    launch.kernel = program_.gpu_code.size();
-    launch.threads = code.threads;
-    launch.is_buffer = std::move(is_buffer);
-    launch.slots = std::move(slots);
-    launch.indices = std::move(indices);
-    launch.tasks = tasks;
-    launch.node = "node";
-    const codegen::Kernel kernel = codegen::parse(codegen::tile_program(code.ptx));
-    program_.dependencies.begin_node();
-    program_.dependencies.add(kernel, launch.node, launch.slots, device_->description().target());
-    program_.gpu_code.push_back(std::make_shared<codegen::GpuCode>(std::move(code)));
-    program_.launches.push_back(std::move(launch));
-  }
-
-  void add_tma_copy() {
-    add_launch(test::tma_copy_code(), {true, true, false}, {0, 1}, {n_},
-               ceil_div(n_, Dim(test::kBoxRows)));
-  }
-
-  // Each output is a copy of its input.
-  void make_many_copies(size_t count) {
-    program_.inputs.assign(count, program_.inputs.at(0));
-    program_.outputs.assign(count, program_.outputs.at(0));
-    program_.slots.clear();
-    program_.output_slots.clear();
-    for (size_t i = 0; i < count; ++i) {
-      program_.slots.push_back({Slot::Kind::kInput, i, {}, 0, 0, 0});
-      program_.slots.push_back({Slot::Kind::kOutput, i, {}, 0, 0, 0});
-      program_.output_slots.push_back(2 * i + 1);
-      add_launch(test::tma_copy_code(), {true, true, false}, {2 * i, 2 * i + 1}, {n_},
-                 ceil_div(n_, Dim(test::kBoxRows)));
-    }
-  }
-
-  // Of a warm Run. What the stub allocates is not ours.
-  long allocations_of(Executable& executable, RunContext& context) {
-    auto& driver = const_cast<device::Driver&>(device_->driver());
-    const device::Driver stub = driver;
-    driver.graph_launch = [](device::GraphExecHandle, device::StreamHandle) { return 0; };
-    driver.set_current = [](device::ContextHandle) { return 0; };
-    driver.stream_capturing = [](device::StreamHandle, int*) { return 0; };
-    const long allocations = test::count_allocations([&] { executable.run(context); });
-    driver = stub;
-    return allocations;
-  }
-
-  std::unique_ptr<Executable> finish(const DeviceRunOptions& options = {}) {
-    return run_on_device(std::move(program_), device_->description().target(), device_, options);
-  }
-
-  Settings pipelined() const {
-    Settings settings;
-    settings.host = codegen::detect_host();
-    settings.gpu = device_->description().target();
-    settings.gpu->pipelines = true;
-    settings.tuning.candidate = "pipelined";
-    return settings;
-  }
-
-  Buffer rows_of(float value, int64_t rows = kMostRows) {
-    Buffer buffer(device_, static_cast<size_t>(rows * kColumns) * sizeof(float), "rows");
-    std::fill_n(reinterpret_cast<float*>(buffer.address()), rows * kColumns, value);
-    return buffer;
-  }
-
-  // Of each of three Runs: launches that wait for all before them, and launches by PDL.
-  void expect_launches(int waiting, int by_pdl) {
-    const auto executable = finish();
-    const Buffer x = rows_of(3.0f), y = rows_of(0.0f);
-    for (int run = 1; run <= 3; ++run) {
-      OneInput context(x.address(), y.address(), 10);
-      executable->run(context);
-      EXPECT_EQ(stub_.calls("cuLaunchKernel"), waiting * run);
-      EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), by_pdl * run);
-    }
-  }
-
-  static std::span<const float> read(const Buffer& buffer, int64_t rows) {
-    return {reinterpret_cast<const float*>(buffer.address()), static_cast<size_t>(rows * kColumns)};
-  }
-
-  static constexpr int64_t kMostRows = 16;
-  StubDriver stub_;
-  std::shared_ptr<device::Device> device_ = device::Device::open(0);
-  ir::Graph graph_ = ir::parse(R"(graph g {
-  input %x: f32[n,32]
-  %y: f32[n,32] = Identity(%x)
-  output %y
-})");
-  Program program_{graph_};
-  Dim n_ = Dim::symbol("n");
-};
 
 // ---- TMA descriptors
 
@@ -538,88 +384,6 @@ TEST_F(DeviceExecutableTest, CountersOfTwoLaunchesLieApartFromEachOtherAndTheAre
   EXPECT_EQ(instance->offsets, (std::vector<int64_t>{-1, -1, 0, 128, 0}));
   EXPECT_EQ(instance->counter_bytes, 192);
   EXPECT_EQ(instance->arena_bytes, 640);
-}
-
-// ---- products
-
-// A product of f16 rows with an NVFP4 weight, as the partitioner leaves it. Its bytes are zero.
-ir::Graph product(int64_t n, int64_t k, std::string_view rows = "input %x: f16[rows,{1}]") {
-  const std::string text = fmt::format(
-      R"(graph product {{
-  {6}
-  const %w: f4e2m1[{0},{1}] = sha256:{3} bytes:{4}
-  const %scales: f8e4m3fn[{0},{2}] = sha256:{3} bytes:{5}
-  const %scale: f32[1] = hex:0000803f
-  %y: f16[rows,{0}] = tenon::ScaledDot(%x, %w, _, _, %scales, _, %scale, _) {{b_k_last=1, block_b=16, result="f16"}}
-  output %y
-}})",
-      n, k, k / 16, std::string(64, '0'), n * k / 2, n * k / 16,
-      fmt::format(fmt::runtime(rows), n, k));
-  return ir::parse(text);
-}
-
-TEST_F(DeviceExecutableTest, AProductsWeightTakesNoMoreThanItsFile) {
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1024, 4096}, {4096, 1024}}) {
-    const size_t before = device_->memory().free;
-    const auto executable = build_on_device(product(n, k), pipelined(), device_, {});
-    const size_t taken = before - device_->memory().free;
-    EXPECT_GE(taken, static_cast<size_t>(n * k / 2));
-    EXPECT_LE(static_cast<double>(taken), 1.05 * static_cast<double>(executable->weight_bytes()));
-  }
-}
-
-TEST_F(DeviceExecutableTest, AProductsWeightIsPackedOnTheDeviceUnlessTheHostIsTo) {
-  const auto launches = [&](bool pack_on_host) {
-    const auto count = [&] {
-      return stub_.calls("cuLaunchKernel") + stub_.calls("cuLaunchKernelEx");
-    };
-    const long before = count();
-    build_on_device(product(256, 512), pipelined(), device_, {.pack_on_host = pack_on_host});
-    return count() - before;
-  };
-  EXPECT_EQ(launches(false), 1);
-  EXPECT_EQ(launches(true), 0);
-}
-
-TEST_F(DeviceExecutableTest, AProductIsLaunchedByPdlAndWithItsTmaDescriptors) {
-  constexpr int64_t kN = 256, kK = 512, kRows = 9;
-  const auto executable =
-      build_on_device(product(kN, kK), pipelined(), device_, {.inputs_ready = true});
-  const Buffer x(device_, kRows * kK * 2, "x"), y(device_, kRows * kN * 2, "y");
-  device::Stream stream(device_);
-  stream.fill(x.address(), 0, x.bytes());
-  stream.synchronize();
-  long encoded = 0;
-  for (int i = 0; i < 3; ++i) {
-    stream.fill(y.address(), 0xff, y.bytes());
-    stream.synchronize();
-    OneInput context(x.address(), y.address(), kRows, kK);
-    executable->run(context);
-    if (i == 0) encoded = stub_.calls("cuTensorMapEncodeTiled");
-    const auto* bytes = reinterpret_cast<const std::byte*>(y.address());
-    EXPECT_EQ(std::count(bytes, bytes + y.bytes(), std::byte{0}), y.bytes());
-  }
-  EXPECT_GT(encoded, 0);
-  EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), encoded);
-  EXPECT_GT(stub_.calls("cuLaunchKernelEx"), 0);
-}
-
-// Kernels count on what a launch that launches no dependents has written: it is waited for.
-TEST_F(DeviceExecutableTest, AProductBehindAPatientLaunchWaitsForItsEnd) {
-  constexpr int64_t kN = 256, kK = 512, kRows = 9;
-  const ir::Graph graph = product(kN, kK, R"(input %half: f16[rows,256]
-  %x: f16[rows,{1}] = Concat(%half, %half) {{axis=1}})");
-  Settings settings = pipelined();
-  settings.tuning.candidate.clear();
-  const auto executable = build_on_device(graph, settings, device_, {.inputs_ready = true});
-  const Buffer half(device_, kRows * kK, "half"), y(device_, kRows * kN * 2, "y");
-  device::Stream stream(device_);
-  stream.fill(half.address(), 0, half.bytes());
-  stream.synchronize();
-  OneInput context(half.address(), y.address(), kRows, kK / 2);
-  executable->run(context);
-  EXPECT_EQ(stub_.calls("cuLaunchKernelEx"), 0);
-  EXPECT_GE(stub_.calls("cuLaunchKernel"), 2);
 }
 
 }  // namespace
