@@ -22,6 +22,7 @@
 #include "kernels/collective_overlap.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
+#include "kernels/node_text.h"
 #include "kernels/planning/before_wait.h"
 #include "kernels/planning/views.h"
 #include "kernels/program_slots.h"
@@ -29,31 +30,6 @@
 
 namespace tenon::kernels {
 namespace {
-
-std::string display_name(const ir::Graph& graph, const ir::Node& node) {
-  if (!node.name.empty()) return node.name;
-  for (ir::ValueId output : node.outputs) {
-    if (output != ir::kNoValue) return graph.value(output).name;
-  }
-  return node.op;
-}
-
-std::string problem_text(const ir::Graph& graph, const ir::Node& node) {
-  const auto list = [&](const std::vector<ir::ValueId>& values) {
-    std::string joined;
-    for (ir::ValueId id : values) {
-      if (!joined.empty()) joined += ", ";
-      if (id == ir::kNoValue) {
-        joined += "-";
-        continue;
-      }
-      const ir::Value& value = graph.value(id);
-      joined += fmt::format("{}{}", name(value.dtype), value.shape ? text(*value.shape) : "[?]");
-    }
-    return joined;
-  };
-  return fmt::format("({}) -> ({})", list(node.inputs), list(node.outputs));
-}
 
 // Buffers that fetches read.
 void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& buffers) {
