@@ -97,10 +97,10 @@ def test_nccl_runs_under_mps_and_without_it(bundle: Path):
     two = "two_ranks_gpu_test filter=*/TwoRanks"
     assert calls == [
         "mps start",
-        f"{two}GpuTest.*/nccl mps=50 library={library}",
+        f"{two}GpuTest.*/nccl* mps=50 library={library}",
         "mps quit",
-        f"{two}GpuTest.*/nccl:-*TimeOf* mps=none library={library}",
-        f"{two}FaultGpuTest.*/nccl mps=none library={library}",
+        f"{two}GpuTest.*/nccl*:-*TimeOf* mps=none library={library}",
+        f"{two}FaultGpuTest.*/nccl* mps=none library={library}",
         f"nccl_gpu_test filter= mps=none library={library}",
     ]
     figures = json.loads((bundle / "results/nccl/nccl.json").read_text())
