@@ -24,6 +24,7 @@
 #include "provider/model_digest.h"
 #include "provider/names.h"
 #include "provider/rank_memory.h"
+#include "provider/tuning.h"
 
 namespace tenon::provider {
 
@@ -241,6 +242,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   settings.keep_texts = context != nullptr;
   // Weights are packed from it until the executable is there.
   const ir::Graph fused = fuse_for(graph, settings, std::move(imported.graph), dump, result.report);
+  settings.records = tune_partition(fused, name, settings, options, target);
   kernels::Program program = kernels::make_program(fused, settings, dump.kernel_sink());
   if (context != nullptr) {
     context->output.add(name, program, settings, std::move(imported.files));

@@ -152,6 +152,7 @@ const std::vector<Option>& table() {
       text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
       flag("collective_windows", &Options::collective_windows),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
+      flag("deterministic", &Options::deterministic),
       device_id(),
       text("dump_dir", &Options::dump_dir, "a folder"),
       flag("enable_cuda_graph", &Options::enable_cuda_graph),
@@ -171,8 +172,9 @@ const std::vector<Option>& table() {
       flag("tensor_parallel_plan", &Options::tensor_parallel_plan),
       tensor_parallel_rank(),
       tensor_parallel_size(),
-      choice("tune", &Options::tune, "off | cached"),
+      choice("tune", &Options::tune, "off | cached | on"),
       text("tune_file", &Options::tune_file, "a file name"),
+      text("tune_log", &Options::tune_log, "a file name"),
       user_compute_stream(),
   };
   return *options;

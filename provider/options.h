@@ -21,8 +21,10 @@ struct Options {
   bool require_full_claim = false;
   std::string dump_dir;         // every stage of every kernel goes here
   std::string report_file;      // JSON: claims, reasons, fusions, kernels
-  std::string tune = "cached";  // off | cached: by the records of tune_file
+  std::string tune = "cached";  // off | cached: by the records of tune_file | on: and measures
   std::string tune_file;        // of tuning records; empty: none
+  std::string tune_log;         // of what was measured, as JSON lines; empty: none
+  bool deterministic = false;   // no choice depends on what was measured
   bool require_tuned = false;
 
   // Several ranks that run one model.

@@ -1,8 +1,10 @@
-// The tuning records of a session: `tune`, `tune_file` and `require_tuned`.
+// The tuning records of a session: `tune`, `tune_file`, `tune_log` and `require_tuned`.
 #pragma once
 
 #include <memory>
+#include <string_view>
 
+#include "graph_partitioner/ir/graph.h"
 #include "kernels/autotune/tuning_records.h"
 #include "provider/options.h"
 #include "provider/target.h"
@@ -16,5 +18,13 @@ kernels::TuningMachine tuning_machine(const Target& target);
 // that cannot is among the problems of the answer.
 std::shared_ptr<const kernels::TuningRecords> read_records(const Options& options,
                                                            const Target& target);
+
+// tune=on: measures what has no record yet, writes the file, and returns all records for this
+// target; else what the settings have.
+std::shared_ptr<const kernels::TuningRecords> tune_partition(const ir::Graph& fused,
+                                                             std::string_view partition,
+                                                             const kernels::Settings& settings,
+                                                             const Options& options,
+                                                             const Target& target);
 
 }  // namespace tenon::provider

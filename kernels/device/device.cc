@@ -301,7 +301,7 @@ ModuleKernel::~ModuleKernel() {
 
 std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode& code,
                                                           const Digest& content, DiskCache* cache) {
-  constexpr int kRegisters = 4, kDynamicSharedBytes = 8, kSharedShare = 9;
+  constexpr int kLocalBytes = 3, kRegisters = 4, kDynamicSharedBytes = 8, kSharedShare = 9;
   constexpr int64_t kSharedWithoutAsking = 48 << 10;
   constexpr int kPdlInGraphs = 12030;  // before, a capture refuses it
 
@@ -334,6 +334,8 @@ std::shared_ptr<const LoadedKernel> OpenDevice::load_anew(const codegen::GpuCode
   }
   check(driver_->function_attribute(&kernel->registers, kRegisters, kernel->function),
         fmt::format("count the registers of kernel '{}'", code.entry));
+  check(driver_->function_attribute(&kernel->local_bytes, kLocalBytes, kernel->function),
+        fmt::format("ask for the local memory of kernel '{}'", code.entry));
   return kernel;
 }
 

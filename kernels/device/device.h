@@ -50,6 +50,7 @@ class LoadedKernel {
   int threads = 0;
   int64_t shared_bytes = 0;
   int registers = 0;
+  int local_bytes = 0;  // of a thread: what did not fit its registers
   std::string name;
   std::vector<codegen::TmaDescriptor> tma_descriptors;  // a launch brings one TensorMap for each
   bool pdl = false;  // programmatic dependent launch: overlaps the previous one's end

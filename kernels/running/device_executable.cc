@@ -360,7 +360,12 @@ class DeviceExecutable final : public Executable {
       if (auto memory = options_.collective_memory->make(bytes)) return {std::move(memory), bytes};
       registers_arenas_ = false;
     }
-    return Buffer(device_, bytes, "the intermediate results of a partition");
+    return make_scratch(bytes, "the intermediate results of a partition");
+  }
+
+  Buffer make_scratch(size_t bytes, std::string_view what) const {
+    if (options_.scratch) return {options_.scratch(bytes, what), bytes};
+    return Buffer(device_, bytes, what);
   }
 
   // Zero before any stream may use them: nobody zeroes them again.
@@ -369,7 +374,7 @@ class DeviceExecutable final : public Executable {
     drain(state);
     state.captured.forget();
     state.counters = Buffer();
-    Buffer counters(device_, bytes, "the counters of a partition");
+    Buffer counters = make_scratch(bytes, "the counters of a partition");
     Stream stream(device_);
     stream.fill(counters.address(), 0, bytes);
     stream.synchronize(options_.deadline);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "base/disk_cache.h"
 #include "kernels/device/device.h"
@@ -30,6 +32,8 @@ struct DeviceRunOptions {
   std::shared_ptr<WeightPool> weight_pool = {};  // that weights are shared in; null: they are not
   std::shared_ptr<CollectiveMemory> collective_memory = {};  // null: all memory is plain
   std::shared_ptr<CollectiveOrder> collective_order = {};    // null: graphs may mix with launches
+  // Where arenas and counters are; empty: in plain memory.
+  std::function<std::shared_ptr<void>(size_t bytes, std::string_view what)> scratch = {};
 };
 
 // Null device: run() throws a UserError that says the GPU is absent. Throws device::OutOfMemory

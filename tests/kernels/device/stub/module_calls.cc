@@ -17,7 +17,7 @@ using tenon::device::StreamHandle;
 
 namespace {
 
-constexpr int kRegistersAttribute = 4, kDynamicSharedAttribute = 8, kSharedShareAttribute = 9;
+constexpr int kRegistersAttribute = 4, kLocalBytesAttribute = 3, kDynamicSharedAttribute = 8, kSharedShareAttribute = 9;
 
 void write_log(const std::string& text, unsigned options, const int* keys, void** values) {
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
@@ -143,8 +143,8 @@ TENON_STUB_EXPORT Result cuFuncGetAttribute(int* value, int attribute, FunctionH
   return call(name, kContext, [&](World& world) -> Result {
     Function* function = find_function(world, handle, name);
     if (function == nullptr) return kInvalidHandle;
-    if (attribute != kRegistersAttribute) return kInvalidValue;
-    *value = 32;
+    if (attribute != kRegistersAttribute && attribute != kLocalBytesAttribute) return kInvalidValue;
+    *value = attribute == kRegistersAttribute ? 32 : 0;
     return kSuccess;
   });
 }

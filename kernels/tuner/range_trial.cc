@@ -1,0 +1,288 @@
+#include "kernels/tuner/range_trial.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "graph_partitioner/ir/fusions.h"
+#include "kernels/build_program.h"
+#include "kernels/planning/before_wait.h"
+#include "kernels/selector.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr double kTimesL2 = 2.5;  // bytes that copies read, so that none finds its own in L2
+constexpr double kSlow = 1.6;     // times the fastest: not measured again
+constexpr double kClose = 1.04;  // times the fastest: measured in twice as many rounds more
+constexpr double kMicrosecondsOfRound = 400;
+
+double median(std::vector<double> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+// In a model of several products whose rows the caller brings, all read before they wait.
+bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  const auto is_early = [&](const ir::Node& each) {
+    return (each.is(ir::kScaledDot) || each.is(ir::kMergedDots)) &&
+           reads_before_wait(graph, each.inputs[0], settings);
+  };
+  return is_early(node) && std::ranges::count_if(graph.order(), [&](ir::NodeId id) {
+                             return is_early(graph.node(id));
+                           }) > 1;
+}
+
+int64_t rows_measured(const RowRange& rows) {
+  return rows.last == RowRange::kNoLimit ? std::max<int64_t>(rows.first, 1) : rows.last;
+}
+
+}  // namespace
+
+// What runs while plans are compared. Left behind where something does not end: giving memory back
+// would wait for it.
+struct RangeTrial::Running {
+  std::unique_ptr<TrialMemory> memory;
+  std::vector<std::unique_ptr<Trial>> trials;
+  std::vector<HostOutput> trusted;
+  size_t agreeing = 0, differing = 0;  // plans, beside the trusted one
+};
+
+RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
+                       const TunableRange& range, std::shared_ptr<device::Device> device,
+                       const TunerOptions& options)
+    : fused_(fused),
+      fusion_(fusion),
+      range_(range),
+      device_(std::move(device)),
+      options_(options),
+      at_rows_(rows_measured(range.rows)),
+      results_(range.plans.size()),
+      settings_(range.plans.size()),
+      programs_(range.plans.size()),
+      kernels_(range.plans.size()) {
+  const auto sizes = sizes_at(fused, range.plans.front().plan.rows, at_rows_);
+  if (!sizes) throw UserError("no sizes of the model come to these rows");
+  const auto l2 = static_cast<double>(device_->description().l2_bytes);
+  trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
+                            static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);
+}
+
+LoggedPlan RangeTrial::logged(size_t plan) const {
+  return {fusion_.key, range_.rows, at_rows_, range_.plans[plan], plan == range_.untuned};
+}
+
+Settings RangeTrial::trial_settings(const TunablePlan& plan) const {
+  Settings settings = *plan.settings;
+  const ir::Node& node = fused_.node(fusion_.nodes.front());
+  settings.tuning.reads_inputs_before_wait = reads_early(fused_, node, settings);
+  settings.tuning.candidate = plan.kernel.candidate;
+  settings.tuning.candidate_rows = {at_rows_, at_rows_};
+  settings.tuning.kernels.front().rows = {};
+  return settings;
+}
+
+// The graph of a trial differs from the model's: a plan that it does not get is not measured as
+// another one.
+void RangeTrial::require_offered(const TunablePlan& plan, const Settings& settings) const {
+  const ir::Graph& graph = trial_.graph;
+  const Choice choice = select(graph, graph.node(graph.order().front()), settings);
+  for (const PartChoice& part : choice.parts) {
+    if (part.candidate != plan.kernel.candidate || part.plan.ranges.empty()) continue;
+    for (const RangePlan& known : part.plan.ranges) {
+      if (!known.rows.covers({at_rows_, at_rows_})) continue;
+      if (known.kernels.front().config == plan.kernel.config) return;
+    }
+  }
+  throw UserError("it is not offered for these rows alone");
+}
+
+void RangeTrial::set_failure(size_t plan, TrialStatus status, std::string reason) {
+  results_[plan].failure = {status, std::move(reason)};
+  programs_[plan].reset();
+}
+
+void RangeTrial::compile(size_t plan) {
+  const TunablePlan& tunable = range_.plans[plan];
+  try {
+    const auto settings = std::make_shared<const Settings>(trial_settings(tunable));
+    settings_[plan] = settings;
+    require_offered(tunable, *settings);
+    auto program = std::make_unique<Program>(make_program(trial_.graph, *settings));
+    if (options_.alter) options_.alter(tunable, *program);
+    load_kernels(plan, *program);
+    if (results_[plan].ok()) programs_[plan] = std::move(program);
+  } catch (const device::DeviceLost& lost) {
+    set_failure(plan, TrialStatus::kRunFailed, lost.what());
+  } catch (const std::exception& error) {
+    set_failure(plan, TrialStatus::kCompileFailed, error.what());
+  }
+}
+
+// Machine code is made here, on as many threads as plans are compiled on.
+void RangeTrial::load_kernels(size_t plan, const Program& program) {
+  for (const auto& code : program.gpu_code) {
+    auto loaded = device_->load(*code, settings_[plan]->kernel_cache.get());
+    if (loaded->local_bytes > 0 && plan != range_.untuned) {
+      set_failure(plan, TrialStatus::kSpills,
+                  fmt::format("{} bytes of a thread do not fit its registers", loaded->local_bytes));
+    }
+    kernels_[plan].push_back(std::move(loaded));
+  }
+}
+
+// The plainest code that does the same: of the candidate that stands last in its table.
+size_t RangeTrial::trusted_plan() const { return range_.plans.size() - 1; }
+
+bool RangeTrial::fits_at_once() const {
+  size_t bytes = 0;
+  for (const auto& program : programs_) {
+    if (program) bytes += program->packed_bytes;
+  }
+  return bytes < device_->memory().free / 2;
+}
+
+// True: it may be timed.
+bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
+  if (!programs_[plan]) return false;
+  if (std::string why_not = log.why_not(logged(plan)); !why_not.empty()) {
+    set_failure(plan, TrialStatus::kRefused, std::move(why_not));
+    return false;
+  }
+  log.trying(logged(plan));
+  try {
+    running.trials[plan] =
+        std::make_unique<Trial>(device_, *settings_[plan]->gpu, std::move(*programs_[plan]),
+                                *running.memory, options_.rules, settings_[plan]->kernel_cache);
+    programs_[plan].reset();
+    results_[plan].failure = running.trials[plan]->run_once();
+  } catch (const DeviceStuck& stuck) {
+    set_failure(plan, TrialStatus::kDeadline, stuck.what());
+    log.tried(logged(plan), results_[plan].failure, 0);
+    throw;
+  } catch (const std::exception& error) {
+    set_failure(plan, TrialStatus::kRunFailed, error.what());
+  }
+  if (results_[plan].ok()) judge(plan, running);
+  if (!results_[plan].ok()) {
+    if (results_[plan].failure.status != TrialStatus::kDeadline) running.trials[plan].reset();
+    return false;
+  }
+  return true;
+}
+
+void RangeTrial::judge(size_t plan, Running& running) {
+  std::vector<HostOutput> outputs = running.memory->read_outputs(trial_.outputs_each());
+  if (running.trusted.empty()) {
+    running.trusted = std::move(outputs);
+    return;
+  }
+  std::string difference =
+      find_difference(outputs, running.trusted, settings_[plan]->precision);
+  if (difference.empty()) {
+    ++running.agreeing;
+    return;
+  }
+  ++running.differing;
+  results_[plan].failure = {TrialStatus::kWrongResult, std::move(difference)};
+}
+
+void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
+  const auto time = [&](size_t plan, int runs) {
+    return running.trials[plan]->microseconds(runs, trial_.copies);
+  };
+  double fastest = std::numeric_limits<double>::max();
+  for (const size_t plan : plans) {
+    time(plan, 1);
+    results_[plan].microseconds = time(plan, 2);
+    fastest = std::min(fastest, results_[plan].microseconds);
+  }
+  std::erase_if(plans, [&](size_t plan) {
+    if (results_[plan].microseconds <= kSlow * fastest || plan == range_.untuned) return false;
+    results_[plan].failure = {TrialStatus::kSlow,
+                              fmt::format("{:.1f} times as long as the fastest",
+                                          results_[plan].microseconds / fastest)};
+    return true;
+  });
+  std::vector<std::vector<double>> times(results_.size());
+  const auto measure = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (const size_t plan : plans) {
+        const double whole = std::max(results_[plan].microseconds * trial_.copies, 1.0);
+        times[plan].push_back(
+            time(plan, std::clamp(static_cast<int>(kMicrosecondsOfRound / whole), 1, 20)));
+      }
+    }
+    for (const size_t plan : plans) results_[plan].microseconds = median(times[plan]);
+  };
+  measure(options_.rules.rounds);
+  for (const size_t plan : plans) fastest = std::min(fastest, results_[plan].microseconds);
+  std::erase_if(plans,
+                [&](size_t plan) { return results_[plan].microseconds > kClose * fastest; });
+  if (plans.size() > 1) measure(2 * options_.rules.rounds);
+}
+
+// What hangs holds the stream and the memory of all: they are left to it, and the others begin anew.
+void RangeTrial::begin(Running& running) const {
+  for (auto& trial : running.trials) static_cast<void>(trial.release());
+  static_cast<void>(running.memory.release());
+  running = {};
+  running.memory = std::make_unique<TrialMemory>(device_, trial_.inputs, trial_.outputs);
+  running.trials.resize(range_.plans.size());
+}
+
+// Returns those that are ready to be timed. Where not all fit the device's memory each is timed at
+// once, and gone.
+std::vector<size_t> RangeTrial::check_all(TuneLog& log, Running& running) {
+  const bool at_once = fits_at_once();
+  std::deque<size_t> open(range_.plans.size());
+  std::iota(open.begin(), open.end(), size_t{0});
+  std::ranges::rotate(open, open.begin() + static_cast<std::ptrdiff_t>(trusted_plan()));
+  std::vector<size_t> ready;
+  while (!open.empty()) {
+    const size_t plan = open.front();
+    open.pop_front();
+    if (check(plan, log, running)) {
+      ready.push_back(plan);
+      if (at_once) continue;
+      time_in_turns({plan}, running);
+      running.trials[plan].reset();
+      ready.clear();
+    } else if (results_[plan].failure.status == TrialStatus::kDeadline) {
+      begin(running);
+      for (const size_t again : ready) compile(again);
+      open.insert(open.begin(), ready.begin(), ready.end());
+      ready.clear();
+    }
+  }
+  return ready;
+}
+
+const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
+  Running running;
+  begin(running);
+  try {
+    if (const std::vector<size_t> ready = check_all(log, running); !ready.empty()) {
+      time_in_turns(ready, running);
+    }
+  } catch (const DeviceStuck&) {
+    for (auto& trial : running.trials) static_cast<void>(trial.release());
+    static_cast<void>(running.memory.release());
+    throw;
+  }
+  if (running.agreeing == 0 && running.differing > 0) {
+    objection_ = "no plan gives what the trusted one gives";
+  }
+  for (size_t plan = 0; plan < results_.size(); ++plan) {
+    if (!log.why_not(logged(plan)).empty()) continue;
+    log.tried(logged(plan), results_[plan].failure, results_[plan].microseconds);
+  }
+  return results_;
+}
+
+}  // namespace tenon::kernels

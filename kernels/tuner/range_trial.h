@@ -1,0 +1,80 @@
+// All plans of one fusion for one range of rows: compiled, checked against each other and measured
+// in turns.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/tunable_plans.h"
+#include "kernels/tuner/trial.h"
+#include "kernels/tuner/trial_graph.h"
+#include "kernels/tuner/tune_log.h"
+
+namespace tenon::kernels {
+
+struct TunerOptions {
+  TrialRules rules = {};
+  int told = 8;  // configs of a candidate's range that are measured
+  bool whole_partition = true;
+  // Tests plant faults here: called with every program before it runs.
+  std::function<void(const TunablePlan&, Program&)> alter = {};
+};
+
+struct PlanResult {
+  TrialFailure failure;
+  double microseconds = 0;  // 0: it was not measured
+  bool ok() const { return failure.status == TrialStatus::kOk; }
+};
+
+class RangeTrial {
+ public:
+  // Refers to all that it gets.
+  RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, const TunableRange& range,
+             std::shared_ptr<device::Device> device, const TunerOptions& options);
+
+  // Rows at which plans are measured: the most of the range, the fewest where it has no end.
+  int64_t at_rows() const { return at_rows_; }
+  const TunableFusion& fusion() const { return fusion_; }
+  const TunableRange& range() const { return range_; }
+  LoggedPlan logged(size_t plan) const;
+
+  // Of different plans on several threads at once.
+  void compile(size_t plan);
+  // Throws DeviceStuck where no other plan can be tried in this process.
+  const std::vector<PlanResult>& measure(TuneLog& log);
+  const std::vector<PlanResult>& results() const { return results_; }
+  // Why nothing may be recorded of this range; empty: the fastest may.
+  const std::string& objection() const { return objection_; }
+
+ private:
+  struct Running;
+  Settings trial_settings(const TunablePlan& plan) const;
+  void require_offered(const TunablePlan& plan, const Settings& settings) const;
+  void load_kernels(size_t plan, const Program& program);
+  void set_failure(size_t plan, TrialStatus status, std::string reason);
+  size_t trusted_plan() const;
+  bool check(size_t plan, TuneLog& log, Running& running);
+  void judge(size_t plan, Running& running);
+  bool fits_at_once() const;
+  void begin(Running& running) const;
+  std::vector<size_t> check_all(TuneLog& log, Running& running);
+  void time_in_turns(std::vector<size_t> plans, Running& running);
+
+  const ir::Graph& fused_;
+  const TunableFusion& fusion_;
+  const TunableRange& range_;
+  std::shared_ptr<device::Device> device_;
+  const TunerOptions& options_;
+  int64_t at_rows_ = 0;
+  TrialGraph trial_;
+  std::vector<PlanResult> results_;
+  std::vector<std::shared_ptr<const Settings>> settings_;  // that programs refer to
+  std::vector<std::unique_ptr<Program>> programs_;         // null: it did not compile, or ran
+  std::vector<std::vector<std::shared_ptr<const device::LoadedKernel>>> kernels_;
+  std::string objection_;
+};
+
+}  // namespace tenon::kernels

@@ -1,0 +1,104 @@
+#include "kernels/tuner/sizes.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace tenon::kernels {
+namespace {
+
+std::set<std::string> symbols_of(const ir::Graph& graph) {
+  std::vector<std::string> found;
+  for (size_t id = 0; id < graph.value_count(); ++id) {
+    const auto& shape = graph.value(static_cast<ir::ValueId>(id)).shape;
+    if (!shape) continue;
+    for (const Dim& dim : *shape) dim.collect_symbols(found);
+  }
+  for (const ir::Requirement& required : graph.requirements()) {
+    required.left.collect_symbols(found);
+    required.right.collect_symbols(found);
+  }
+  return {found.begin(), found.end()};
+}
+
+// `dim` is a symbol and nothing else: its name.
+std::optional<std::string> as_symbol(const Dim& dim) {
+  std::vector<std::string> symbols;
+  dim.collect_symbols(symbols);
+  if (symbols.size() != 1 || !(dim == Dim::symbol(symbols[0]))) return std::nullopt;
+  return symbols[0];
+}
+
+// Sizes that must be equal are: a symbol that is free takes the other side's number.
+void keep_requirements(const ir::Graph& graph, const std::set<std::string>& taken, Sizes& sizes) {
+  constexpr int kRounds = 3;  // one may change what another one asks for
+  for (int round = 0; round < kRounds; ++round) {
+    for (const ir::Requirement& required : graph.requirements()) {
+      if (ir::holds(sizes.of(required.left), required.relation, sizes.of(required.right))) continue;
+      const auto follow = [&](const Dim& side, const Dim& other) {
+        const auto symbol = as_symbol(side);
+        if (!symbol || taken.contains(*symbol)) return false;
+        sizes.symbols[*symbol] = sizes.of(other);
+        return true;
+      };
+      if (!follow(required.left, required.right)) follow(required.right, required.left);
+    }
+  }
+}
+
+// Rows grow with every symbol of theirs.
+std::optional<int64_t> value_for(const Dim& rows, const std::string& symbol, int64_t count,
+                                 Sizes sizes) {
+  int64_t low = 1, high = std::max<int64_t>(count, 1);
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    sizes.symbols[symbol] = middle;
+    if (sizes.of(rows) < count) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  sizes.symbols[symbol] = low;
+  if (sizes.of(rows) != count) return std::nullopt;
+  return low;
+}
+
+}  // namespace
+
+int64_t Sizes::of(const Dim& dim) const {
+  return dim.evaluate([&](std::string_view symbol) {
+    const auto found = symbols.find(symbol);
+    return found == symbols.end() ? kOtherSize : found->second;
+  });
+}
+
+Shape Sizes::fixed(const Shape& shape) const {
+  Shape numbers;
+  for (const Dim& dim : shape) numbers.push_back(fixed(dim));
+  return numbers;
+}
+
+std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count) {
+  Sizes sizes;
+  for (const std::string& symbol : symbols_of(graph)) {
+    sizes.symbols[symbol] = std::max(kOtherSize, count);
+  }
+  std::vector<std::string> of_rows;
+  rows.collect_symbols(of_rows);
+  for (const std::string& symbol : of_rows) sizes.symbols[symbol] = 1;
+  if (rows.is_constant() && rows.value() != count) return std::nullopt;
+  // The last one, where a batch comes before a sequence: one prompt, not many of one token.
+  bool is_reached = rows.is_constant() || sizes.of(rows) == count;
+  for (auto symbol = of_rows.rbegin(); symbol != of_rows.rend() && !is_reached; ++symbol) {
+    if (const auto value = value_for(rows, *symbol, count, sizes)) {
+      sizes.symbols[*symbol] = *value;
+      is_reached = true;
+    }
+  }
+  if (!is_reached) return std::nullopt;
+  keep_requirements(graph, {of_rows.begin(), of_rows.end()}, sizes);
+  return sizes;
+}
+
+}  // namespace tenon::kernels

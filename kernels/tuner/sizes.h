@@ -1,0 +1,27 @@
+// Numbers for the open sizes of a graph, so that a fusion has the rows that are to be measured.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "graph_partitioner/ir/graph.h"
+
+namespace tenon::kernels {
+
+struct Sizes {
+  std::map<std::string, int64_t, std::less<>> symbols;
+
+  int64_t of(const Dim& dim) const;
+  Dim fixed(const Dim& dim) const { return of(dim); }
+  Shape fixed(const Shape& shape) const;
+};
+
+// Sizes at which `rows` are `count`: one symbol of `rows` grows, the others of it are 1. Sizes that
+// rows do not depend on (keys in a cache) are kOtherSize, or as many as there are rows, unless a
+// requirement of the graph says otherwise. Nothing where no symbol gives that count.
+inline constexpr int64_t kOtherSize = 2048;
+std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count);
+
+}  // namespace tenon::kernels

@@ -1,0 +1,284 @@
+// The tuner on the stub driver: what it measures, records and logs, and plans with planted faults.
+#include "kernels/tuner/tuner.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "graph_partitioner/ir/text.h"
+#include "kernels/selector.h"
+#include "tests/kernels/device/stub_driver.h"
+
+namespace tenon::kernels {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string random_hex(size_t bytes, unsigned seed, unsigned char mask, unsigned char base) {
+  std::mt19937 random(seed);
+  std::string text;
+  for (size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", (random() & mask) + base);
+  return text;
+}
+
+// f16 rows by an NVFP4 weight, whose scales are about 1.
+ir::Graph product(const std::string& rows) {
+  constexpr int64_t kN = 128, kK = 256;
+  return ir::parse(fmt::format(
+      R"(graph product {{
+  input %x: f16[{0},{2}]
+  const %w: f4e2m1[{1},{2}] = hex:{3}
+  const %scales: f8e4m3fn[{1},{4}] = hex:{5}
+  %y: f16[{0},{1}] = tenon::ScaledDot(%x, %w, _, _, %scales) {{b_k_last=1, block_b=16, result="f16"}} name="product"
+  output %y
+}})",
+      rows, kN, kK, random_hex(kN * kK / 2, 1, 0x77, 0), kK / 16,
+      random_hex(kN * kK / 16, 2, 0x07, 0x30)));
+}
+
+// Says that it hangs: the stream that is waited for next is never done, nor is any, where the whole
+// device hangs.
+class Hang final : public LibraryCall {
+ public:
+  std::string name() const override { return "hang"; }
+  void enqueue(void*, std::span<void* const>, std::span<const int64_t>) const override {
+    is_hung = true;
+    stream = nullptr;
+  }
+  static bool hangs(void* asked) {
+    if (!is_hung) return false;
+    if (stream == nullptr) stream = asked;
+    return whole_device || stream == asked;
+  }
+  static inline bool is_hung = false, whole_device = false;
+  static inline void* stream = nullptr;
+};
+
+class TunerTest : public ::testing::Test {
+ protected:
+  TunerTest() {
+    settings_.host = codegen::detect_host();
+    settings_.gpu = device_->description().target();
+    settings_.gpu->pipelines = true;
+    work_.partition = "tenon_0";
+    work_.machine = {"sm_90a", 132, 0, "stub", "0.1.0", "", ""};
+    work_.options.told = 2;
+    work_.options.rules = {std::chrono::milliseconds(300), 2, 1};
+    std::filesystem::remove(log_path_);
+  }
+  ~TunerTest() override { std::filesystem::remove(log_path_); }
+
+  std::vector<TuningRecord> tune(const ir::Graph& graph) {
+    TuneLog log(log_path_);
+    return kernels::tune(graph, settings_, device_, log, work_);
+  }
+
+  // Lines of the log with this event.
+  std::vector<Json> lines(const std::string& event) const {
+    std::ifstream file(log_path_);
+    std::vector<Json> found;
+    for (std::string line; std::getline(file, line);) {
+      if (Json json = Json::parse(line); json.at("event") == event) found.push_back(std::move(json));
+    }
+    return found;
+  }
+  std::string status_of(const std::string& candidate) const {
+    std::set<std::string> seen;
+    for (const Json& line : lines("plan")) {
+      if (line.at("candidate") == candidate) seen.insert(line.at("status"));
+    }
+    std::string joined;
+    for (const std::string& each : seen) joined += (joined.empty() ? "" : " ") + each;
+    return joined;
+  }
+
+  // Of the plans of `pipelined` the one that the estimate likes best.
+  void plant(std::function<void(Program&)> fault) {
+    work_.options.alter = [fault = std::move(fault)](const TunablePlan& plan, Program& program) {
+      if (plan.kernel.candidate == "pipelined") fault(program);
+    };
+  }
+
+  static void add_copy(Program& program, int64_t bytes) {
+    CompiledLaunch copy;
+    copy.kind = LaunchKind::kCopy;
+    copy.copy_bytes = bytes;
+    copy.is_buffer = {true, true};
+    copy.slots = {program.launches.front().slots.front(), program.output_slots.front()};
+    for (size_t i = 0; i < program.slots.size(); ++i) {
+      if (program.slots[i].kind == Slot::Kind::kInput) copy.slots[0] = i;
+    }
+    copy.tasks = 1;
+    copy.node = "planted";
+    program.dependencies.begin_node();
+    program.dependencies.add_call("copy", "planted", copy.slots, {false, true}, true);
+    program.launches.push_back(std::move(copy));
+  }
+
+  test::StubDriver stub_;
+  std::shared_ptr<device::Device> device_ = device::Device::open(0);
+  Settings settings_;
+  TuningWork work_;
+  const std::string log_path_ =
+      (std::filesystem::temp_directory_path() /
+       fmt::format("tenon_tuner_{}_{}.jsonl", ::getpid(),
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name()))
+          .string();
+};
+
+TEST_F(TunerTest, MeasuresEveryPlanAndRecordsOne) {
+  const ir::Graph graph = product("4");
+  std::vector<TuningRecord> kept;
+  work_.keep = [&](const auto& records) { kept = records; };
+  const std::vector<TuningRecord> records = tune(graph);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].rows, (RowRange{4, 4}));
+  EXPECT_GT(records[0].microseconds, 0);
+  EXPECT_GT(records[0].untuned_microseconds, 0);
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].kernel, records[0].kernel);
+  EXPECT_EQ(lines("begin").at(0).at("ranges"), 1);
+  EXPECT_EQ(lines("end").at(0).at("records"), 1);
+  EXPECT_EQ(lines("range").at(0).at("at_rows"), 4);
+  EXPECT_EQ(lines("plan").size(), lines("begin").at(0).at("plans"));
+  for (const Json& line : lines("plan")) {
+    const std::string status = line.at("status");
+    EXPECT_TRUE(status == "ok" || status == "slow") << line.dump();
+  }
+  Settings tuned = settings_;
+  tuned.records = std::make_shared<const TuningRecords>(records, work_.machine);
+  tuned.require_tuned = true;
+  const Choice choice = select(graph, graph.node(graph.order().front()), tuned);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_TRUE(choice.untuned.empty());
+}
+
+TEST_F(TunerTest, WhatHasARecordIsNotMeasuredAgain) {
+  const ir::Graph graph = product("4");
+  const std::vector<TuningRecord> records = tune(graph);
+  settings_.records = std::make_shared<const TuningRecords>(records, work_.machine);
+  EXPECT_TRUE(tune(graph).empty());
+  EXPECT_EQ(lines("begin").at(1).at("plans"), 0);
+}
+
+TEST_F(TunerTest, OpenRowsAreMeasuredRangeByRange) {
+  work_.options.told = 1;
+  work_.options.whole_partition = false;
+  const std::vector<TuningRecord> records = tune(product("m"));
+  EXPECT_GT(records.size(), 5u);
+  EXPECT_EQ(records[0].rows.first, 0);
+  EXPECT_EQ(lines("range").at(0).at("at_rows"), records[0].rows.last);
+}
+
+TEST_F(TunerTest, AWrongResultIsNeverRecorded) {
+  plant([](Program& program) { add_copy(program, 64); });
+  const std::vector<TuningRecord> records = tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "wrong_result");
+  for (const TuningRecord& record : records) EXPECT_NE(record.kernel.candidate, "pipelined");
+}
+
+TEST_F(TunerTest, OutputsThatNobodyWroteAreWrong) {
+  plant([](Program& program) {
+    for (CompiledLaunch& launch : program.launches) launch.tasks = 0;
+  });
+  tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "wrong_result");
+}
+
+TEST_F(TunerTest, AWriteBehindAnOutputIsOutOfBounds) {
+  plant([](Program& program) { add_copy(program, 4 * 128 * 2 + 6); });
+  tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "out_of_bounds");
+  EXPECT_NE(lines("plan").at(0).at("reason").get<std::string>().find("behind output 0"),
+            std::string::npos)
+      << lines("plan").at(0).dump();
+}
+
+TEST_F(TunerTest, APlanThatDoesNotCompileLeavesTheOthers) {
+  plant([](Program&) { throw UserError("planted"); });
+  const std::vector<TuningRecord> records = tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "compile_failed");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_NE(records[0].kernel.candidate, "pipelined");
+}
+
+// The stub's streams as a GPU on which a kernel does not end.
+class HangingTunerTest : public TunerTest {
+ protected:
+  HangingTunerTest() : driver_(const_cast<device::Driver&>(device_->driver())), stub_query_(driver_.stream_query) {
+    query_ = stub_query_;
+    driver_.stream_query = [](device::StreamHandle stream) {
+      constexpr device::Result kNotReady = 600;
+      return Hang::hangs(stream) ? kNotReady : query_(stream);
+    };
+    plant([](Program& program) {
+      for (CompiledLaunch& launch : program.launches) {
+        launch.kind = LaunchKind::kLibraryCall;
+        launch.call = std::make_shared<Hang>();
+      }
+    });
+  }
+  ~HangingTunerTest() override {
+    driver_.stream_query = stub_query_;
+    Hang::is_hung = false;
+    Hang::whole_device = false;
+    stub_.take_reports();  // what hangs is left behind
+  }
+  device::Driver& driver_;
+  decltype(device::Driver::stream_query) stub_query_;
+  static inline decltype(device::Driver::stream_query) query_ = nullptr;
+};
+
+TEST_F(HangingTunerTest, APlanThatHangsIsLeftAndTheOthersGoOn) {
+  const std::vector<TuningRecord> records = tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "deadline");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_NE(records[0].kernel.candidate, "pipelined");
+}
+
+TEST_F(HangingTunerTest, WhereTheDeviceHangsTheNextProcessLeavesThePlanOut) {
+  Hang::whole_device = true;
+  const ir::Graph graph = product("4");
+  EXPECT_THROW(tune(graph), DeviceStuck);
+  const size_t before = lines("trying").size();
+  Hang::is_hung = false;
+  EXPECT_THROW(tune(graph), DeviceStuck);  // the next of them
+  Hang::is_hung = false;
+  const std::vector<TuningRecord> records = tune(graph);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_NE(records[0].kernel.candidate, "pipelined");
+  EXPECT_GT(lines("trying").size(), before);
+}
+
+TEST(TuneLog, APlanThatWasBegunAndNotFinishedIsLeftOut) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            fmt::format("tenon_tune_log_{}.jsonl", ::getpid()))
+                               .string();
+  const FusionKey fusion{"text", "0123"};
+  TunablePlan plan;
+  plan.kernel = {"pipelined", {1, 8}, {Skeleton::kGemm, {{Knob::kTileM, 128}}}};
+  TunablePlan other = plan;
+  other.kernel.config.knobs = {{Knob::kTileM, 64}};
+  const LoggedPlan logged{fusion, {1, 8}, 8, plan, true}, unharmed{fusion, {1, 8}, 8, other, false};
+  {
+    TuneLog log(path);
+    EXPECT_EQ(log.why_not(logged), "");
+    log.trying(unharmed);
+    log.tried(unharmed, {}, 3.5);
+    log.trying(logged);
+  }
+  std::ofstream(path, std::ios::app) << "{\"event\": \"pla";  // it died while it wrote
+  EXPECT_NE(TuneLog(path).why_not(logged), "");
+  EXPECT_EQ(TuneLog(path).why_not(unharmed), "");
+  std::filesystem::remove(path);
+  EXPECT_THROW(TuneLog("/nowhere/at/all.jsonl"), UserError);
+}
+
+}  // namespace
+}  // namespace tenon::kernels
