@@ -64,7 +64,7 @@ int64_t first_difference(const HostOutput& got, const HostOutput& trusted, const
 
 double tolerance_of(DType dtype, Precision precision) {
   // Of int8 activations every one of K terms is off by half a step; of tf32 operands by 2^-11.
-  const double operands = precision == Precision::kInt8    ? 0x1p-5
+  const double operands = precision == Precision::kInt8   ? 0x1p-5
                           : precision == Precision::kTf32 ? 0x1p-9
                                                           : 0;
   switch (dtype) {

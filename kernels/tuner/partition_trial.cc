@@ -12,9 +12,9 @@
 namespace tenon::kernels {
 namespace {
 
-constexpr double kGains = 0.998;    // times the other: worth another plan
-constexpr double kLoses = 1.005;    // times what runs untuned: not worth a record
-constexpr double kSeconds = 60;     // after which contests stay as they are
+constexpr double kGains = 0.998;  // times the other: worth another plan
+constexpr double kLoses = 1.005;  // times what runs untuned: not worth a record
+constexpr double kSeconds = 60;   // after which contests stay as they are
 constexpr double kMicrosecondsOfRound = 2000;
 
 // The whole partition's inputs and outputs at some sizes.
@@ -67,8 +67,8 @@ class ValueDescriber {
     TrialInput input{Holds::kNumbers, value.dtype, dims(value)};
     if (!is_integer(value.dtype)) return input;
     const Shape& shape = *value.shape;
-    const bool counts_keys = value.dtype == DType::kI32 &&
-                             (shape.size() < 2 || (shape.size() == 2 && shape[1].is(1)));
+    const bool counts_keys =
+        value.dtype == DType::kI32 && (shape.size() < 2 || (shape.size() == 2 && shape[1].is(1)));
     input.holds = bit_width(value.dtype) > 8 ? Holds::kKeyCounts : Holds::kCodes;
     input.limit = counts_keys ? std::max<int64_t>(keys_ - 1, 0) : 1;
     return input;
@@ -112,8 +112,8 @@ PartitionTrial::Variant PartitionTrial::build(const std::vector<Contest>& contes
   run.streams_last = true;
   run.deadline = options_.rules.deadline;
   run.kernel_cache = settings_.kernel_cache;
-  variant.executable = run_on_device(make_program(fused_, *variant.settings), *settings_.gpu,
-                                     device_, run);
+  variant.executable =
+      run_on_device(make_program(fused_, *variant.settings), *settings_.gpu, device_, run);
   return variant;
 }
 

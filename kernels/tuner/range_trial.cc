@@ -18,8 +18,9 @@ namespace {
 
 constexpr double kTimesL2 = 2.5;  // bytes that copies read, so that none finds its own in L2
 constexpr double kSlow = 1.6;     // times the fastest: not measured again
-constexpr double kClose = 1.04;  // times the fastest: measured in twice as many rounds more
-constexpr double kMicrosecondsOfRound = 400;
+constexpr double kClose = 1.04;   // times the fastest: measured in twice as many rounds more
+constexpr double kMicrosecondsOfRound = 400, kMicrosecondsOfAll = 200'000;
+constexpr int kFewestRounds = 3;
 
 double median(std::vector<double> times) {
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -129,8 +130,9 @@ void RangeTrial::load_kernels(size_t plan, const Program& program) {
   for (const auto& code : program.gpu_code) {
     auto loaded = device_->load(*code, settings_[plan]->kernel_cache.get());
     if (loaded->local_bytes > 0 && plan != range_.untuned) {
-      set_failure(plan, TrialStatus::kSpills,
-                  fmt::format("{} bytes of a thread do not fit its registers", loaded->local_bytes));
+      set_failure(
+          plan, TrialStatus::kSpills,
+          fmt::format("{} bytes of a thread do not fit its registers", loaded->local_bytes));
     }
     kernels_[plan].push_back(std::move(loaded));
   }
@@ -182,8 +184,7 @@ void RangeTrial::judge(size_t plan, Running& running) {
     running.trusted = std::move(outputs);
     return;
   }
-  std::string difference =
-      find_difference(outputs, running.trusted, settings_[plan]->precision);
+  std::string difference = find_difference(outputs, running.trusted, settings_[plan]->precision);
   if (difference.empty()) {
     ++running.agreeing;
     return;
@@ -204,9 +205,9 @@ void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
   }
   std::erase_if(plans, [&](size_t plan) {
     if (results_[plan].microseconds <= kSlow * fastest || plan == range_.untuned) return false;
-    results_[plan].failure = {TrialStatus::kSlow,
-                              fmt::format("{:.1f} times as long as the fastest",
-                                          results_[plan].microseconds / fastest)};
+    results_[plan].failure = {
+        TrialStatus::kSlow,
+        fmt::format("{:.1f} times as long as the fastest", results_[plan].microseconds / fastest)};
     return true;
   });
   std::vector<std::vector<double>> times(results_.size());
@@ -220,14 +221,20 @@ void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
     }
     for (const size_t plan : plans) results_[plan].microseconds = median(times[plan]);
   };
-  measure(options_.rules.rounds);
+  // Long ones are told apart soon.
+  const double turn = std::accumulate(
+      plans.begin(), plans.end(), 1.0,
+      [&](double sum, size_t plan) { return sum + results_[plan].microseconds * trial_.copies; });
+  const int rounds = std::min(options_.rules.rounds,
+                              std::max(kFewestRounds, static_cast<int>(kMicrosecondsOfAll / turn)));
+  measure(rounds);
   for (const size_t plan : plans) fastest = std::min(fastest, results_[plan].microseconds);
-  std::erase_if(plans,
-                [&](size_t plan) { return results_[plan].microseconds > kClose * fastest; });
-  if (plans.size() > 1) measure(2 * options_.rules.rounds);
+  std::erase_if(plans, [&](size_t plan) { return results_[plan].microseconds > kClose * fastest; });
+  if (plans.size() > 1) measure(2 * rounds);
 }
 
-// What hangs holds the stream and the memory of all: they are left to it, and the others begin anew.
+// What hangs holds the stream and the memory of all: they are left to it, and the others begin
+// anew.
 void RangeTrial::begin(Running& running) const {
   for (auto& trial : running.trials) static_cast<void>(trial.release());
   static_cast<void>(running.memory.release());

@@ -103,8 +103,8 @@ class TrialWriter {
     if (const auto found = known.find(id); found != known.end()) return found->second;
     const ir::Value& value = fused_.value(id);
     if (value.is_constant()) {
-      return known[id] =
-                 made_.graph.add_constant(value.name, std::make_shared<ir::Tensor>(*value.constant));
+      return known[id] = made_.graph.add_constant(value.name,
+                                                  std::make_shared<ir::Tensor>(*value.constant));
     }
     ir::Value input = open_value(value);
     made_.inputs.push_back(describe(id, numbers(*value.shape, sizes_)));

@@ -87,11 +87,10 @@ TrialMemory::TrialMemory(std::shared_ptr<device::Device> device, std::vector<Tri
   }
   for (size_t i = 0; i < results_.size(); ++i) {
     const TrialOutput& output = results_[i];
-    outputs_.push_back(
-        output.in_place_of
-            ? inputs_[*output.in_place_of]
-            : redzones_.make(storage_bytes(output.dtype, elements_of(output.dims)),
-                             fmt::format("output {}", i)));
+    outputs_.push_back(output.in_place_of
+                           ? inputs_[*output.in_place_of]
+                           : redzones_.make(storage_bytes(output.dtype, elements_of(output.dims)),
+                                            fmt::format("output {}", i)));
   }
 }
 

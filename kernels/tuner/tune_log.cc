@@ -79,9 +79,10 @@ TuneLog::TuneLog(const std::string& path) {
   read(path);
   file_.open(path, std::ios::app);
   if (!file_) {
-    throw UserError(fmt::format("tune_log: '{}' cannot be written: give a file in a folder that "
-                                "exists and that you may write to",
-                                path));
+    throw UserError(
+        fmt::format("tune_log: '{}' cannot be written: give a file in a folder that "
+                    "exists and that you may write to",
+                    path));
   }
 }
 

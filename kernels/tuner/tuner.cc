@@ -68,10 +68,12 @@ class Tuner {
     std::vector<Place> places;
     for (const TunableRange& range : fusion.ranges) {
       try {
-        trials.push_back(std::make_unique<RangeTrial>(fused_, fusion, range, device_, work_.options));
+        trials.push_back(
+            std::make_unique<RangeTrial>(fused_, fusion, range, device_, work_.options));
       } catch (const UserError& error) {
         ++done_;
-        log_.note(fmt::format("{}, {}: {}", fusion.key.text, range.rows.text("rows"), error.what()));
+        log_.note(
+            fmt::format("{}, {}: {}", fusion.key.text, range.rows.text("rows"), error.what()));
         continue;
       }
       for (size_t i = 0; i < range.plans.size(); ++i) places.push_back({trials.back().get(), i});
@@ -105,15 +107,13 @@ class Tuner {
     };
     const FusionKey& fusion = trial.fusion().key;
     if (order.empty() || !trial.objection().empty()) {
-      log_.note(fmt::format("{}, {}: nothing is recorded, {}", fusion.text,
-                            range.rows.text("rows"),
+      log_.note(fmt::format("{}, {}: nothing is recorded, {}", fusion.text, range.rows.text("rows"),
                             order.empty() ? "no plan ran right" : trial.objection()));
       return;
     }
     const bool untuned_ran = results[range.untuned].ok();
     size_t best = order.front();
-    if (untuned_ran &&
-        results[best].microseconds > kGains * results[range.untuned].microseconds) {
+    if (untuned_ran && results[best].microseconds > kGains * results[range.untuned].microseconds) {
       best = range.untuned;
     }
     Contest contest{{}, range.plans.front().plan.rows, trial.at_rows()};
@@ -148,8 +148,7 @@ class Tuner {
 
   void decide_in_partition() {
     const std::vector<Contest> before = contests_;
-    PartitionTrial trial(fused_, settings_, device_, work_.machine, work_.known,
-                         work_.options);
+    PartitionTrial trial(fused_, settings_, device_, work_.machine, work_.known, work_.options);
     if (const std::string why_not = trial.decide(contests_); !why_not.empty()) {
       log_.note("some choices were made without the whole partition: " + why_not);
     }
