@@ -167,7 +167,12 @@ Planned restrict_rows(const Candidate& candidate, Plan plan, const TuningOverrid
   if (tuning.candidate.empty()) return plan;
   const bool is_forced = candidate.name == tuning.candidate;
   if (tuning.candidate_rows.is_all()) {
-    return is_forced ? Planned(std::move(plan)) : Planned::no("another candidate was forced");
+    if (!is_forced) return Planned::no("another candidate was forced");
+    // Where rows are known there are no others that somebody else would have to take.
+    const bool takes_them =
+        plan.rows.is_constant() && plan.takes.covers({plan.rows.value(), plan.rows.value()});
+    if (takes_them) plan.takes = {};
+    return plan;
   }
   if (is_forced) plan.takes = tuning.candidate_rows;
   return plan;

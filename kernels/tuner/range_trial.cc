@@ -83,7 +83,7 @@ Settings RangeTrial::trial_settings(const TunablePlan& plan) const {
   const ir::Node& node = fused_.node(fusion_.nodes.front());
   settings.tuning.reads_inputs_before_wait = reads_early(fused_, node, settings);
   settings.tuning.candidate = plan.kernel.candidate;
-  settings.tuning.candidate_rows = {at_rows_, at_rows_};
+  settings.tuning.candidate_rows = {};
   settings.tuning.kernels.front().rows = {};
   return settings;
 }

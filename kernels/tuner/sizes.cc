@@ -4,6 +4,8 @@
 #include <set>
 #include <vector>
 
+#include "graph_partitioner/ir/fusions.h"
+
 namespace tenon::kernels {
 namespace {
 
@@ -19,6 +21,29 @@ std::set<std::string> symbols_of(const ir::Graph& graph) {
     required.right.collect_symbols(found);
   }
   return {found.begin(), found.end()};
+}
+
+// Sizes that count keys: of caches, before and after, of keys that come from elsewhere, of masks.
+std::vector<std::string> key_symbols(const ir::Graph& graph) {
+  std::vector<std::string> found;
+  const auto add = [&](ir::ValueId id, size_t axis_from_end) {
+    if (id == ir::kNoValue || !graph.value(id).shape) return;
+    const Shape& shape = *graph.value(id).shape;
+    if (axis_from_end <= shape.size()) {
+      shape[shape.size() - axis_from_end].collect_symbols(found);
+    }
+  };
+  for (const ir::NodeId id : graph.order()) {
+    const ir::Node& node = graph.node(id);
+    if (!node.is(ir::kAttention)) continue;
+    const ir::Attention attention = ir::Attention::from(node);
+    add(attention.past_k, 2);
+    add(node.output(1), 2);
+    add(attention.mask, 1);
+    const std::string& layout = attention.k_layout;
+    add(attention.k, layout == "bhds" ? 1 : layout == "bshd" ? 3 : 2);
+  }
+  return found;
 }
 
 // `dim` is a symbol and nothing else: its name.
@@ -69,7 +94,7 @@ std::optional<int64_t> value_for(const Dim& rows, const std::string& symbol, int
 int64_t Sizes::of(const Dim& dim) const {
   return dim.evaluate([&](std::string_view symbol) {
     const auto found = symbols.find(symbol);
-    return found == symbols.end() ? kOtherSize : found->second;
+    return found == symbols.end() ? int64_t{1} : found->second;
   });
 }
 
@@ -81,8 +106,9 @@ Shape Sizes::fixed(const Shape& shape) const {
 
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count) {
   Sizes sizes;
-  for (const std::string& symbol : symbols_of(graph)) {
-    sizes.symbols[symbol] = std::max(kOtherSize, count);
+  for (const std::string& symbol : symbols_of(graph)) sizes.symbols[symbol] = 1;
+  for (const std::string& symbol : key_symbols(graph)) {
+    sizes.symbols[symbol] = std::max(kKeys, count);
   }
   std::vector<std::string> of_rows;
   rows.collect_symbols(of_rows);

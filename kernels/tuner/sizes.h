@@ -18,10 +18,10 @@ struct Sizes {
   Shape fixed(const Shape& shape) const;
 };
 
-// Sizes at which `rows` are `count`: one symbol of `rows` grows, the others of it are 1. Sizes that
-// rows do not depend on (keys in a cache) are kOtherSize, or as many as there are rows, unless a
-// requirement of the graph says otherwise. Nothing where no symbol gives that count.
-inline constexpr int64_t kOtherSize = 2048;
+// Sizes at which `rows` are `count`: one symbol of `rows` grows. Keys of an attention that rows do
+// not depend on are kKeys, or as many as there are rows; all other sizes are 1, unless a requirement
+// of the graph says otherwise. Nothing where no symbol gives that count.
+inline constexpr int64_t kKeys = 2048;
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count);
 
 }  // namespace tenon::kernels

@@ -3,20 +3,33 @@
 
 #include <gtest/gtest.h>
 
+#include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/text.h"
 
 namespace tenon::kernels {
 namespace {
 
 ir::Graph decoder_like() {
-  return ir::parse(R"(graph g {
-  input %x: f16[batch,seq,32]
-  input %past: f16[batch,2,past,16]
-  %y: f16[batch,seq,32] = Identity(%x)
-  %z: f16[batch,2,past,16] = Identity(%past)
+  ir::Graph graph = ir::parse(R"(graph g {
+  input %q: f16[batch,2,seq,16]
+  input %k: f16[batch,2,seq,16]
+  input %past_k: f16[batch,2,past,16]
+  input %past_v: f16[batch,2,past,16]
+  %y: f16[batch,2,seq,16] = Identity(%q)
   output %y
-  output %z
 })");
+  ir::Attention attention;
+  attention.q = graph.find("q");
+  attention.k = attention.v = graph.find("k");
+  attention.past_k = graph.find("past_k");
+  attention.past_v = graph.find("past_v");
+  attention.q_heads = attention.kv_heads = 2;
+  ir::Node node;
+  node.outputs = {graph.add_value(
+      {"z", DType::kF16, graph.value(attention.q).shape, ir::kNoNode, {}, false, {}})};
+  attention.write_to(node);
+  graph.add_node(std::move(node));
+  return graph;
 }
 
 TEST(Sizes, OneSequenceGrowsToTheRows) {
@@ -26,8 +39,15 @@ TEST(Sizes, OneSequenceGrowsToTheRows) {
   ASSERT_TRUE(sizes);
   EXPECT_EQ(sizes->of(rows), 24);
   EXPECT_EQ(sizes->of(Dim::parse("batch")), 1);
-  EXPECT_EQ(sizes->of(Dim::parse("past")), kOtherSize);
+  EXPECT_EQ(sizes->of(Dim::parse("past")), kKeys);
   EXPECT_EQ(sizes_at(graph, rows, 5000)->of(Dim::parse("past")), 5000);
+}
+
+TEST(Sizes, ABatchThatIsNotOfTheRowsIsOne) {
+  const auto sizes = sizes_at(decoder_like(), Dim::parse("seq"), 8);
+  ASSERT_TRUE(sizes);
+  EXPECT_EQ(sizes->of(Dim::parse("batch")), 1);
+  EXPECT_EQ(sizes->of(Dim::parse("past")), kKeys);
 }
 
 TEST(Sizes, RowsThatNoSizeGivesAreTold) {
@@ -41,7 +61,7 @@ TEST(Sizes, SizesThatMustBeEqualAre) {
   graph.require({Dim::parse("past+seq"), ir::Relation::kEqual, Dim::symbol("total"), "node", {}});
   const auto sizes = sizes_at(graph, Dim::parse("seq"), 3);
   ASSERT_TRUE(sizes);
-  EXPECT_EQ(sizes->of(Dim::parse("total")), kOtherSize + 3);
+  EXPECT_EQ(sizes->of(Dim::parse("total")), kKeys + 3);
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ class TunerTest : public ::testing::Test {
     std::ifstream file(log_path_);
     std::vector<Json> found;
     for (std::string line; std::getline(file, line);) {
-      if (Json json = Json::parse(line); json.at("event") == event) found.push_back(std::move(json));
+      if (Json json = Json::parse(line); json.at("event") == event)
+        found.push_back(std::move(json));
     }
     return found;
   }
@@ -211,7 +212,8 @@ TEST_F(TunerTest, APlanThatDoesNotCompileLeavesTheOthers) {
 // The stub's streams as a GPU on which a kernel does not end.
 class HangingTunerTest : public TunerTest {
  protected:
-  HangingTunerTest() : driver_(const_cast<device::Driver&>(device_->driver())), stub_query_(driver_.stream_query) {
+  HangingTunerTest()
+      : driver_(const_cast<device::Driver&>(device_->driver())), stub_query_(driver_.stream_query) {
     query_ = stub_query_;
     driver_.stream_query = [](device::StreamHandle stream) {
       constexpr device::Result kNotReady = 600;
@@ -257,9 +259,9 @@ TEST_F(HangingTunerTest, WhereTheDeviceHangsTheNextProcessLeavesThePlanOut) {
 }
 
 TEST(TuneLog, APlanThatWasBegunAndNotFinishedIsLeftOut) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            fmt::format("tenon_tune_log_{}.jsonl", ::getpid()))
-                               .string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tenon_tune_log_{}.jsonl", ::getpid()))
+          .string();
   const FusionKey fusion{"text", "0123"};
   TunablePlan plan;
   plan.kernel = {"pipelined", {1, 8}, {Skeleton::kGemm, {{Knob::kTileM, 128}}}};
