@@ -12,9 +12,9 @@
 namespace tenon::kernels {
 namespace {
 
-constexpr double kGains = 0.998;  // times the other: worth another plan
-constexpr double kLoses = 1.005;  // times what runs untuned: not worth a record
-constexpr double kSeconds = 60;   // after which contests stay as they are
+constexpr double kGains = 0.998;       // times the other: worth another plan
+constexpr double kGainsInAll = 0.995;  // times what runs untuned: worth what was decided
+constexpr double kSeconds = 60;        // after which contests stay as they are
 constexpr double kMicrosecondsOfRound = 2000;
 
 // The whole partition's inputs and outputs at some sizes.
@@ -186,17 +186,17 @@ void PartitionTrial::keep_what_gains(std::vector<Contest>& contests) const {
     if (contest.record.untuned.candidate.empty()) continue;
     take_rival(contest, {contest.record.untuned, contest.record.untuned_microseconds});
   }
-  std::set<int64_t> slower;
+  std::set<int64_t> idle;
   {
     Variant with_all = build(contests), without = build(untuned);
     std::set<int64_t> seen;
     for (const Contest& contest : contests) {
       if (contest.is_untuned() || !seen.insert(contest.at_rows).second) continue;
-      if (ratio(with_all, without, contest) > kLoses) slower.insert(contest.at_rows);
+      if (ratio(with_all, without, contest) > kGainsInAll) idle.insert(contest.at_rows);
     }
   }
   for (size_t i = 0; i < contests.size(); ++i) {
-    if (slower.contains(contests[i].at_rows) && !contests[i].is_untuned()) contests[i] = untuned[i];
+    if (idle.contains(contests[i].at_rows) && !contests[i].is_untuned()) contests[i] = untuned[i];
   }
 }
 

@@ -36,8 +36,8 @@ class PartitionTrial {
         options_(options) {}
 
   // Puts a rival in the place of a record where the partition is faster with it, and what runs
-  // untuned where the partition would be slower than that. Returns empty, or why some contests
-  // stay as they were decided alone.
+  // untuned where all that was decided does not make the partition faster than that. Returns empty,
+  // or why some contests stay as they were decided alone.
   std::string decide(std::vector<Contest>& contests);
 
  private:

@@ -48,10 +48,16 @@ int64_t rows_measured(const RowRange& rows) {
 // What runs while plans are compared. Left behind where something does not end: giving memory back
 // would wait for it.
 struct RangeTrial::Running {
-  std::unique_ptr<TrialMemory> memory;
+  std::unique_ptr<TrialMemory> memory, preview;
   std::vector<std::unique_ptr<Trial>> trials;
   std::vector<HostOutput> trusted;
   size_t agreeing = 0, differing = 0;  // plans, beside the trusted one
+
+  void leave() {
+    for (auto& trial : trials) static_cast<void>(trial.release());
+    static_cast<void>(memory.release());
+    static_cast<void>(preview.release());
+  }
 };
 
 RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
@@ -66,12 +72,18 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
       results_(range.plans.size()),
       settings_(range.plans.size()),
       programs_(range.plans.size()),
+      previews_(range.plans.size()),
       kernels_(range.plans.size()) {
   const auto sizes = sizes_at(fused, range.plans.front().plan.rows, at_rows_);
   if (!sizes) throw UserError("no sizes of the model come to these rows");
   const auto l2 = static_cast<double>(device_->description().l2_bytes);
   trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
                             static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);
+  preview_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes, 0, 1);
+  const std::string& likely = range.plans[range.untuned].kernel.candidate;
+  for (size_t i = 0; i < previews_.size(); ++i) {
+    previews_[i] = range.plans[i].kernel.candidate != likely;
+  }
 }
 
 LoggedPlan RangeTrial::logged(size_t plan) const {
@@ -83,15 +95,15 @@ Settings RangeTrial::trial_settings(const TunablePlan& plan) const {
   const ir::Node& node = fused_.node(fusion_.nodes.front());
   settings.tuning.reads_inputs_before_wait = reads_early(fused_, node, settings);
   settings.tuning.candidate = plan.kernel.candidate;
-  settings.tuning.candidate_rows = {};
-  settings.tuning.kernels.front().rows = {};
+  // Where it takes some rows only, others take the rest.
+  settings.tuning.candidate_rows = plan.plan.takes.is_all() ? RowRange{} : range_.rows;
   return settings;
 }
 
 // The graph of a trial differs from the model's: a plan that it does not get is not measured as
 // another one.
-void RangeTrial::require_offered(const TunablePlan& plan, const Settings& settings) const {
-  const ir::Graph& graph = trial_.graph;
+void RangeTrial::require_offered(const TunablePlan& plan, const ir::Graph& graph,
+                                 const Settings& settings) const {
   const Choice choice = select(graph, graph.node(graph.order().front()), settings);
   for (const PartChoice& part : choice.parts) {
     if (part.candidate != plan.kernel.candidate || part.plan.ranges.empty()) continue;
@@ -100,7 +112,8 @@ void RangeTrial::require_offered(const TunablePlan& plan, const Settings& settin
       if (known.kernels.front().config == plan.kernel.config) return;
     }
   }
-  throw UserError("it is not offered for these rows alone");
+  throw UserError(fmt::format("it is not offered outside of its model: {}",
+                              choice.ok() ? choice.chosen() + " is" : choice.reason()));
 }
 
 void RangeTrial::set_failure(size_t plan, TrialStatus status, std::string reason) {
@@ -113,8 +126,9 @@ void RangeTrial::compile(size_t plan) {
   try {
     const auto settings = std::make_shared<const Settings>(trial_settings(tunable));
     settings_[plan] = settings;
-    require_offered(tunable, *settings);
-    auto program = std::make_unique<Program>(make_program(trial_.graph, *settings));
+    const ir::Graph& graph = previews_[plan] ? preview_.graph : trial_.graph;
+    require_offered(tunable, graph, *settings);
+    auto program = std::make_unique<Program>(make_program(graph, *settings));
     if (options_.alter) options_.alter(tunable, *program);
     load_kernels(plan, *program);
     if (results_[plan].ok()) programs_[plan] = std::move(program);
@@ -157,10 +171,11 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
     return false;
   }
   log.trying(logged(plan));
+  TrialMemory& memory = previews_[plan] ? *running.preview : *running.memory;
   try {
     running.trials[plan] =
-        std::make_unique<Trial>(device_, *settings_[plan]->gpu, std::move(*programs_[plan]),
-                                *running.memory, options_.rules, settings_[plan]->kernel_cache);
+        std::make_unique<Trial>(device_, *settings_[plan]->gpu, std::move(*programs_[plan]), memory,
+                                options_.rules, settings_[plan]->kernel_cache);
     programs_[plan].reset();
     results_[plan].failure = running.trials[plan]->run_once();
   } catch (const DeviceStuck& stuck) {
@@ -170,7 +185,7 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   } catch (const std::exception& error) {
     set_failure(plan, TrialStatus::kRunFailed, error.what());
   }
-  if (results_[plan].ok()) judge(plan, running);
+  if (results_[plan].ok()) judge(plan, memory, running);
   if (!results_[plan].ok()) {
     if (results_[plan].failure.status != TrialStatus::kDeadline) running.trials[plan].reset();
     return false;
@@ -178,8 +193,8 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   return true;
 }
 
-void RangeTrial::judge(size_t plan, Running& running) {
-  std::vector<HostOutput> outputs = running.memory->read_outputs(trial_.outputs_each());
+void RangeTrial::judge(size_t plan, TrialMemory& memory, Running& running) {
+  std::vector<HostOutput> outputs = memory.read_outputs(trial_.outputs_each());
   if (running.trusted.empty()) {
     running.trusted = std::move(outputs);
     return;
@@ -193,21 +208,33 @@ void RangeTrial::judge(size_t plan, Running& running) {
   results_[plan].failure = {TrialStatus::kWrongResult, std::move(difference)};
 }
 
+void RangeTrial::call_slow(size_t plan, double fastest) {
+  results_[plan].failure = {
+      TrialStatus::kSlow,
+      fmt::format("{:.1f} times as long as the fastest{}", results_[plan].microseconds / fastest,
+                  previews_[plan] ? ", with its weights in L2" : "")};
+}
+
+// Takes the time of each once.
+double RangeTrial::fastest(const std::vector<size_t>& plans, Running& running) {
+  double fastest = std::numeric_limits<double>::max();
+  for (const size_t plan : plans) {
+    const int copies = previews_[plan] ? 1 : trial_.copies;
+    running.trials[plan]->microseconds(1, copies);
+    results_[plan].microseconds = running.trials[plan]->microseconds(2, copies);
+    if (!previews_[plan]) fastest = std::min(fastest, results_[plan].microseconds);
+  }
+  return fastest;
+}
+
 void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
   const auto time = [&](size_t plan, int runs) {
     return running.trials[plan]->microseconds(runs, trial_.copies);
   };
-  double fastest = std::numeric_limits<double>::max();
-  for (const size_t plan : plans) {
-    time(plan, 1);
-    results_[plan].microseconds = time(plan, 2);
-    fastest = std::min(fastest, results_[plan].microseconds);
-  }
+  double fastest = this->fastest(plans, running);
   std::erase_if(plans, [&](size_t plan) {
     if (results_[plan].microseconds <= kSlow * fastest || plan == range_.untuned) return false;
-    results_[plan].failure = {
-        TrialStatus::kSlow,
-        fmt::format("{:.1f} times as long as the fastest", results_[plan].microseconds / fastest)};
+    call_slow(plan, fastest);
     return true;
   });
   std::vector<std::vector<double>> times(results_.size());
@@ -236,30 +263,27 @@ void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
 // What hangs holds the stream and the memory of all: they are left to it, and the others begin
 // anew.
 void RangeTrial::begin(Running& running) const {
-  for (auto& trial : running.trials) static_cast<void>(trial.release());
-  static_cast<void>(running.memory.release());
+  running.leave();
   running = {};
   running.memory = std::make_unique<TrialMemory>(device_, trial_.inputs, trial_.outputs);
+  running.preview = std::make_unique<TrialMemory>(device_, preview_.inputs, preview_.outputs);
   running.trials.resize(range_.plans.size());
 }
 
 // Returns those that are ready to be timed. Where not all fit the device's memory each is timed at
 // once, and gone.
-std::vector<size_t> RangeTrial::check_all(TuneLog& log, Running& running) {
+std::vector<size_t> RangeTrial::check_all(std::deque<size_t> open, TuneLog& log, Running& running) {
   const bool at_once = fits_at_once();
-  std::deque<size_t> open(range_.plans.size());
-  std::iota(open.begin(), open.end(), size_t{0});
-  std::ranges::rotate(open, open.begin() + static_cast<std::ptrdiff_t>(trusted_plan()));
   std::vector<size_t> ready;
   while (!open.empty()) {
     const size_t plan = open.front();
     open.pop_front();
     if (check(plan, log, running)) {
       ready.push_back(plan);
-      if (at_once) continue;
+      if (at_once || previews_[plan]) continue;
       time_in_turns({plan}, running);
       running.trials[plan].reset();
-      ready.clear();
+      std::erase(ready, plan);
     } else if (results_[plan].failure.status == TrialStatus::kDeadline) {
       begin(running);
       for (const size_t again : ready) compile(again);
@@ -270,16 +294,48 @@ std::vector<size_t> RangeTrial::check_all(TuneLog& log, Running& running) {
   return ready;
 }
 
+// Previews that are about as fast as the others run in a row of copies, too.
+std::vector<size_t> RangeTrial::take_previews(std::vector<size_t> ready, TuneLog& log,
+                                              Running& running) {
+  double fastest = this->fastest(ready, running);
+  for (const PlanResult& result : results_) {  // those that were timed at once
+    if (result.ok() && result.microseconds > 0 && ready.empty()) {
+      fastest = std::min(fastest, result.microseconds);
+    }
+  }
+  std::deque<size_t> again;
+  std::erase_if(ready, [&](size_t plan) {
+    if (!previews_[plan]) return false;
+    running.trials[plan].reset();
+    if (results_[plan].microseconds > kSlow * fastest && plan != range_.untuned) {
+      call_slow(plan, fastest);
+    } else {
+      again.push_back(plan);
+    }
+    return true;
+  });
+  for (const size_t plan : again) {
+    previews_[plan] = false;
+    compile(plan);
+  }
+  const std::vector<size_t> more = check_all(std::move(again), log, running);
+  ready.insert(ready.end(), more.begin(), more.end());
+  std::erase_if(ready, [&](size_t plan) { return running.trials[plan] == nullptr; });
+  return ready;
+}
+
 const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
   Running running;
   begin(running);
+  std::deque<size_t> order(range_.plans.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(trusted_plan()));
   try {
-    if (const std::vector<size_t> ready = check_all(log, running); !ready.empty()) {
-      time_in_turns(ready, running);
-    }
+    std::vector<size_t> ready = check_all(std::move(order), log, running);
+    ready = take_previews(std::move(ready), log, running);
+    if (!ready.empty()) time_in_turns(ready, running);
   } catch (const DeviceStuck&) {
-    for (auto& trial : running.trials) static_cast<void>(trial.release());
-    static_cast<void>(running.memory.release());
+    running.leave();
     throw;
   }
   if (running.agreeing == 0 && running.differing > 0) {

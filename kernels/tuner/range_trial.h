@@ -2,6 +2,7 @@
 // in turns.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,15 +53,19 @@ class RangeTrial {
  private:
   struct Running;
   Settings trial_settings(const TunablePlan& plan) const;
-  void require_offered(const TunablePlan& plan, const Settings& settings) const;
+  void require_offered(const TunablePlan& plan, const ir::Graph& graph,
+                       const Settings& settings) const;
   void load_kernels(size_t plan, const Program& program);
   void set_failure(size_t plan, TrialStatus status, std::string reason);
   size_t trusted_plan() const;
   bool check(size_t plan, TuneLog& log, Running& running);
-  void judge(size_t plan, Running& running);
+  void judge(size_t plan, TrialMemory& memory, Running& running);
   bool fits_at_once() const;
   void begin(Running& running) const;
-  std::vector<size_t> check_all(TuneLog& log, Running& running);
+  std::vector<size_t> check_all(std::deque<size_t> open, TuneLog& log, Running& running);
+  std::vector<size_t> take_previews(std::vector<size_t> ready, TuneLog& log, Running& running);
+  double fastest(const std::vector<size_t>& plans, Running& running);
+  void call_slow(size_t plan, double fastest);
   void time_in_turns(std::vector<size_t> plans, Running& running);
 
   const ir::Graph& fused_;
@@ -69,10 +74,14 @@ class RangeTrial {
   std::shared_ptr<device::Device> device_;
   const TunerOptions& options_;
   int64_t at_rows_ = 0;
-  TrialGraph trial_;
+  TrialGraph trial_;    // in a row of copies
+  TrialGraph preview_;  // alone
   std::vector<PlanResult> results_;
   std::vector<std::shared_ptr<const Settings>> settings_;  // that programs refer to
   std::vector<std::unique_ptr<Program>> programs_;         // null: it did not compile, or ran
+  // Of candidates that the cost model would not take one copy runs first, and where its weights in
+  // L2 do not make it fast enough, no more: some pack weights on the host.
+  std::vector<bool> previews_;
   std::vector<std::vector<std::shared_ptr<const device::LoadedKernel>>> kernels_;
   std::string objection_;
 };

@@ -12,15 +12,17 @@ namespace tenon::kernels {
 
 struct Sizes {
   std::map<std::string, int64_t, std::less<>> symbols;
+  std::string open;  // the symbol that rows grow by; empty: they are known
 
   int64_t of(const Dim& dim) const;
-  Dim fixed(const Dim& dim) const { return of(dim); }
-  Shape fixed(const Shape& shape) const;
+  // Numbers for all symbols but the open one: kernels are made for any rows, as in the model.
+  Dim narrowed(const Dim& dim) const;
+  Shape narrowed(const Shape& shape) const;
 };
 
 // Sizes at which `rows` are `count`: one symbol of `rows` grows. Keys of an attention that rows do
-// not depend on are kKeys, or as many as there are rows; all other sizes are 1, unless a requirement
-// of the graph says otherwise. Nothing where no symbol gives that count.
+// not depend on are kKeys, or as many as there are rows; all other sizes are 1, unless a
+// requirement of the graph says otherwise. Nothing where no symbol gives that count.
 inline constexpr int64_t kKeys = 2048;
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count);
 

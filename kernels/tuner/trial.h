@@ -40,8 +40,8 @@ class DeviceStuck : public UserError {
 
 struct TrialRules {
   std::chrono::milliseconds deadline{10'000};  // for the launches of one Run
-  int most_copies = 48;  // of a fusion in a row
-  int rounds = 7;        // in which plans take turns
+  int most_copies = 48;                        // of a fusion in a row
+  int rounds = 7;                              // in which plans take turns
 };
 
 class Trial {

@@ -25,21 +25,21 @@ int64_t bytes_of(const ir::Value& value, const Sizes& sizes) {
   return static_cast<int64_t>(storage_bytes(value.dtype, elements));
 }
 
-void fix(ir::Value& value, const Sizes& sizes) {
-  if (value.shape) value.shape = sizes.fixed(*value.shape);
+void narrow(ir::Value& value, const Sizes& sizes) {
+  if (value.shape) value.shape = sizes.narrowed(*value.shape);
   if (!value.elements) return;
-  for (Dim& dim : *value.elements) dim = sizes.fixed(dim);
+  for (Dim& dim : *value.elements) dim = sizes.narrowed(dim);
 }
 
-std::shared_ptr<const ir::Graph> fixed_body(const std::shared_ptr<const ir::Graph>& body,
-                                            const Sizes& sizes) {
+std::shared_ptr<const ir::Graph> narrowed_body(const std::shared_ptr<const ir::Graph>& body,
+                                               const Sizes& sizes) {
   if (!body) return nullptr;
   auto copy = std::make_shared<ir::Graph>(*body);
   for (size_t id = 0; id < copy->value_count(); ++id) {
-    fix(copy->value(static_cast<ir::ValueId>(id)), sizes);
+    narrow(copy->value(static_cast<ir::ValueId>(id)), sizes);
   }
   for (const ir::NodeId id : copy->order()) {
-    copy->node(id).body = fixed_body(copy->node(id).body, sizes);
+    copy->node(id).body = narrowed_body(copy->node(id).body, sizes);
   }
   return copy;
 }
@@ -47,7 +47,7 @@ std::shared_ptr<const ir::Graph> fixed_body(const std::shared_ptr<const ir::Grap
 class TrialWriter {
  public:
   TrialWriter(const ir::Graph& fused, const ir::Node& node, const Sizes& sizes)
-      : fused_(fused), node_(node), sizes_(sizes), body_(fixed_body(node.body, sizes)) {
+      : fused_(fused), node_(node), sizes_(sizes), body_(narrowed_body(node.body, sizes)) {
     if (node.is(ir::kAttention)) attention_ = ir::Attention::from(node);
   }
 
@@ -121,7 +121,7 @@ class TrialWriter {
     ir::Value value;
     value.name = like.name;
     value.dtype = like.dtype;
-    value.shape = sizes_.fixed(*like.shape);
+    value.shape = sizes_.narrowed(*like.shape);
     return value;
   }
 

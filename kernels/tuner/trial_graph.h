@@ -11,8 +11,8 @@
 
 namespace tenon::kernels {
 
-// What an input of a trial holds: numbers of its type around 0, bytes of any value, or integers that
-// are valid wherever they index.
+// What an input of a trial holds: numbers of its type around 0, bytes of any value, or integers
+// that are valid wherever they index.
 struct TrialInput {
   enum class Holds : uint8_t { kNumbers, kCodes, kKeyCounts, kPositions, kZeros } holds{};
   DType dtype{};
