@@ -53,12 +53,12 @@ def first_line(error: Exception) -> str:
 
 
 def bind_cuda_provider(
-    model, feed: dict, make_results: Callable[[int], dict], notes: list[str]
+    model, feed: dict, make_results: Callable[[int], dict], notes: list[str], **options: str
 ) -> Bound:
     """ONNX Runtime's own CUDA provider, with its CUDA graph where that works."""
 
-    def attempt(**options) -> Bound:
-        session = open_cuda_session(str(model), session_options(0), **options)
+    def attempt(**more: str) -> Bound:
+        session = open_cuda_session(str(model), session_options(0), **options, **more)
         results = make_results(gpu_of(session))
         binding = bind_addresses(session, feed, results)
         session.run_with_iobinding(binding)

@@ -77,7 +77,7 @@ def print_rows(rows: list[Row], heading: str) -> None:
         [
             (
                 r.case,
-                console.duration(r.tenon),
+                "" if math.isnan(r.tenon) else console.duration(r.tenon),
                 "" if math.isnan(r.other) else console.duration(r.other),
                 "" if math.isnan(r.other) else f"{r.ratio:.2f}",
                 r.bar,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention_suite import run_attention_suite
+from .convolution_suite import run_convolution_suite
 from .decoder_suite import run_decoder_suite
 from .gpu_rank_suite import run_gpu_rank_suite
 from .gpu_suite import run_gpu_suite
@@ -14,6 +15,7 @@ from .session_suite import run_session_suite
 _SUITES = {
     "products": run_product_suite,
     "attention": run_attention_suite,
+    "convolution": run_convolution_suite,
     "decoder": run_decoder_suite,
     "sessions": run_session_suite,
 }

@@ -20,6 +20,8 @@ from . import arguments
 
 SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 
+_SUITES = ("general", "products", "attention", "convolution", "decoder", "sessions", "ranks")
+
 
 def add_arguments(parser) -> None:
     parser.add_argument("model", nargs="?", help="an ONNX model file, or a GenAI folder")
@@ -27,9 +29,9 @@ def add_arguments(parser) -> None:
         "--suite",
         nargs="?",
         const="general",
-        choices=("general", "products", "attention", "decoder", "sessions", "ranks"),
+        choices=_SUITES,
         help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "of attentions, whole decoders, how long sessions take to open, or several ranks",
+        "of attentions, convolutions, whole decoders, how long sessions take to open, or ranks",
     )
     parser.add_argument(
         "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
@@ -44,7 +46,12 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--only",
         metavar="PATTERN",
-        help="products, attention: cases of this name, e.g. 'int4 M=16 *'",
+        help="products, attention, convolution: cases of this name, e.g. 'int4 M=16 *'",
+    )
+    parser.add_argument(
+        "--models-dir",
+        metavar="FOLDER",
+        help="convolution: holds the models of PP-OCR (default: those of rapidocr-onnxruntime)",
     )
     _add_decoder_sizes(parser)
     parser.add_argument(
