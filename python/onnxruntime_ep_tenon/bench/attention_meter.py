@@ -64,11 +64,11 @@ class AttentionBench:
         path = stack.model(self._folder)
         measured = MeasuredAttention()
         session = self._open(path, measured)
-        buffers = _Buffers(stack, session.tenon_gpu)
+        buffers = AttentionBuffers(stack, session.tenon_gpu)
         results = buffers.results()
         binding = bind(session, buffers.feed, results)
         session.run_with_iobinding(binding)
-        check = _Check(stack, buffers, self._seed)
+        check = AttentionCheck(stack, self._seed)
         measured.error = check(results, with_caches=True)
         calls: dict[str, Bound] = {"tenon": lambda runs: back_to_back(session, binding, runs)}
         self._add_peer(calls, path, buffers, measured.notes)
@@ -93,7 +93,9 @@ class AttentionBench:
         measured.kernel = ", ".join(sorted({f.get("chosen", "") for f in report.fusions}))
         return session
 
-    def _add_peer(self, calls: dict, path: Path, buffers: _Buffers, notes: list[str]) -> None:
+    def _add_peer(
+        self, calls: dict, path: Path, buffers: AttentionBuffers, notes: list[str]
+    ) -> None:
         try:
             if not self._on_gpu:
                 calls["peer"] = _bind_cpu_provider(path, buffers)
@@ -112,7 +114,7 @@ def cpu_provider_writes_in_place() -> bool:
     return version_tuple(onnxruntime.__version__) >= (1, 31)
 
 
-def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
+def _bind_cpu_provider(path: Path, buffers: AttentionBuffers) -> Bound:
     import onnxruntime
 
     if not cpu_provider_writes_in_place():
@@ -125,7 +127,7 @@ def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
     return lambda runs: back_to_back(session, binding, runs)
 
 
-class _Buffers:
+class AttentionBuffers:
     """Inputs where the session wants them; the caches are outputs as well."""
 
     def __init__(self, stack, gpu: int | None):
@@ -147,21 +149,15 @@ class _Buffers:
                 bound[f"present_{name}{number}"] = self.feed[f"past_{name}{number}"]
         return bound
 
-    def get(self, value) -> np.ndarray:
-        on_host = tensors.from_ort_value if self._gpu is None else tensors.from_gpu_value
-        return on_host(value)
-
     def _put(self, array: np.ndarray):
-        if self._gpu is None:
-            return tensors.to_ort_value(array)
-        return tensors.to_gpu_value(array, self._gpu)
+        return tensors.to_value(array, self._gpu)
 
 
-class _Check:
+class AttentionCheck:
     """Some rows of one attention against float64, and that only the fresh keys were written."""
 
-    def __init__(self, stack, buffers: _Buffers, seed: int):
-        self._stack, self._buffers = stack, buffers
+    def __init__(self, stack, seed: int):
+        self._stack = stack
         case = stack.case
         random = np.random.default_rng(seed)
         self._number = int(random.integers(case.copies))
@@ -175,13 +171,13 @@ class _Check:
     def __call__(self, results: dict, with_caches: bool = False) -> float:
         if with_caches:
             for name, expected in self._caches.items():
-                found = self._buffers.get(results[f"present_{name}{self._number}"])
+                found = tensors.on_host(results[f"present_{name}{self._number}"])
                 if not np.array_equal(found.view(np.uint8), expected.view(np.uint8)):
                     raise WrongResultError(
                         f"WRONG: cache {name}{self._number} is not the past with the fresh "
                         f"{'keys' if name == 'k' else 'values'} behind it"
                     )
-        y = self._buffers.get(results[f"y{self._number}"])
+        y = tensors.on_host(results[f"y{self._number}"])
         worst = self._stack.error_over_bound(self._caches, y, self._rows)
         if worst > 1:
             raise WrongResultError(

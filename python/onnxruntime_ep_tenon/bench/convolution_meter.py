@@ -62,7 +62,7 @@ class ConvolutionBench:
         session = self._open(path, case, measured)
         feed, expected = self._expectation(case, path)
         check = _Check(case, expected)
-        values = {name: self._put(array, session.tenon_gpu) for name, array in feed.items()}
+        values = {name: tensors.to_value(array, session.tenon_gpu) for name, array in feed.items()}
         results = self._room(expected, session.tenon_gpu)
         binding = bind(session, values, results)
         session.run_with_iobinding(binding)
@@ -72,7 +72,7 @@ class ConvolutionBench:
         repeated = {name: call(runs[name]) for name, call in calls.items()}
         for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
             setattr(measured, timing.name, timing.median / runs[timing.name])
-        measured.error = check({name: self._get(value) for name, value in results.items()})
+        measured.error = check({name: tensors.on_host(value) for name, value in results.items()})
         return measured
 
     def _open(self, path: Path, case: ConvolutionCase, measured: MeasuredConvolution):
@@ -124,14 +124,7 @@ class ConvolutionBench:
             notes.append(f"the other: {first_line(error)}")
 
     def _room(self, expected: dict, gpu: int | None) -> dict:
-        return {name: self._put(np.zeros_like(y), gpu) for name, y in expected.items()}
-
-    @staticmethod
-    def _put(array: np.ndarray, gpu: int | None):
-        return tensors.to_ort_value(array) if gpu is None else tensors.to_gpu_value(array, gpu)
-
-    def _get(self, value) -> np.ndarray:
-        return tensors.from_gpu_value(value) if self._on_gpu else tensors.from_ort_value(value)
+        return {name: tensors.to_value(np.zeros_like(y), gpu) for name, y in expected.items()}
 
 
 def write_model(case: ConvolutionCase, folder: Path, models_dir: str | None, seed: int) -> Path:

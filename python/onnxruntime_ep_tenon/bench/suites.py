@@ -11,6 +11,7 @@ from .host_rank_suite import run_host_rank_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
 from .session_suite import run_session_suite
+from .tuning_suite import run_tuning_suite
 
 _SUITES = {
     "products": run_product_suite,
@@ -18,6 +19,7 @@ _SUITES = {
     "convolution": run_convolution_suite,
     "decoder": run_decoder_suite,
     "sessions": run_session_suite,
+    "tuning": run_tuning_suite,
 }
 
 
