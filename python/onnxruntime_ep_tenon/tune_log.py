@@ -24,6 +24,7 @@ class TuneLog:
     ended: int = 0
     expected_ranges: int = 0
     expected_plans: int = 0
+    trying: dict | None = None  # the plan that runs now
     plans: list[dict] = field(default_factory=list)
     ranges: list[dict] = field(default_factory=list)
     seconds: float = 0.0
@@ -42,7 +43,10 @@ class TuneLog:
             self.machine = event.get("machine", {})
             self.expected_ranges += event.get("ranges", 0)
             self.expected_plans += event.get("plans", 0)
+        elif kind == "trying":
+            self.trying = event
         elif kind == "plan":
+            self.trying = None
             self.plans.append(event)
         elif kind == "range":
             self.ranges.append(event)
@@ -116,6 +120,8 @@ class _Rows:
     last: int
 
 
-def range_text(event: dict) -> str:
-    rows = event.get("rows") or {}
+def range_text(told: dict) -> str:
+    """Of an event of the log, or of a note of a report: which rows it is about."""
+    rows = told.get("rows")
+    rows = rows if isinstance(rows, dict) else told
     return _rows_text(_Rows(rows.get("first", 0), rows.get("last", 0)))

@@ -8,9 +8,13 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from command_models import linear, saved
 from onnxruntime_ep_tenon.commands import tune_model as tuning
+from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.tune_log import Tail, TuneLog
+from onnxruntime_ep_tenon.tuning_records import read_records
 from test_command import failed, tenon
+from test_gpu import command
 
 DOT = "tenon::ScaledDot(f16[*,64], f4e2m1[32,64]#) -> (f16[*,32])"
 MACHINE = {"arch": "sm_90a", "sm_count": 132, "clock_mhz": 1980, "name": "NVIDIA H200"}
@@ -151,8 +155,10 @@ def test_a_session_that_fails_or_dies_is_told(model, capsys):
     with pytest.raises(RuntimeError, match=refusal):
         tuning.tune_model(arguments(model), session([], 1, refusal))
     assert capsys.readouterr().out == ""
-    with pytest.raises(RuntimeError, match="ended with 7"):
-        tuning.tune_model(arguments(model), session([begin(), range_of(1, 8, 1.0, 2.0)], 7))
+    trying = {**plan(), "event": "trying"}
+    events = [begin(), range_of(1, 8, 1.0, 2.0), trying]
+    with pytest.raises(RuntimeError, match="ended with 7.*it tried pipelined: tile 16x8, 1 to 8"):
+        tuning.tune_model(arguments(model), session(events, 7))
     assert "Stopped after" in capsys.readouterr().out
 
 
@@ -202,6 +208,20 @@ def test_what_was_not_measured_is_left_out_of_the_gain():
     for event in (begin(), unmeasured, range_of(9, 0, 4.0, 6.0)):
         log.take(json.dumps(event))
     assert (log.total("chosen"), log.total("untuned"), log.complete) == (4.0, 6.0, False)
+
+
+@pytest.mark.plugin
+def test_a_model_is_tuned_on_a_gpu_that_the_stub_driver_plays(tmp_path):
+    quantized, _ = quantize_model(linear(k=128, n=64), "int4")
+    for value in (*quantized.graph.input, *quantized.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 5  # one range
+    model = saved(quantized, tmp_path)
+    told = json.loads(command("tune", str(model), "--json", "--device", "gpu"))
+    assert told["complete"] and told["error"] == "" and len(told["ranges"]) == 1
+    assert told["machine"]["name"] == "Stub GPU 0" and sum(told["statuses"].values()) >= 2
+    records = read_records(model.with_name("model.tuning.textproto")).records
+    assert records[0].microseconds == pytest.approx(told["tuned_us"])
+    assert "has a record for every choice" in command("tune", str(model), "--device", "gpu")
 
 
 @pytest.mark.plugin

@@ -56,7 +56,7 @@ def tune_model(args, start: Start = start_session) -> int:
     for line in tail.lines():
         told.take(line)
     result = _result(told, model, out, log, time.perf_counter() - begin)
-    problem = "" if interrupted else _problem(process.returncode, said.strip())
+    problem = "" if interrupted else _problem(process.returncode, said.strip(), told)
     result |= {"interrupted": interrupted, "error": problem}
     if args.json:
         console.print_json(result)
@@ -95,7 +95,8 @@ def _watch(process: subprocess.Popen, tail: Tail, told: TuneLog, shown: bool) ->
                 event = told.take(line)
                 if by_line and event and event["event"] == "range":
                     print(_progress_line(told, event), file=sys.stderr, flush=True)
-            note = readable(told.plans[-1].get("fusion", "")) if told.plans else ""
+            latest = told.trying or (told.plans[-1] if told.plans else {})
+            note = readable(latest.get("fusion", ""))
             update(len(told.ranges), told.expected_ranges, note)
             if ended:
                 return
@@ -109,10 +110,14 @@ def _progress_line(told: TuneLog, event: dict) -> str:
     return f"{place} {fusion}, {range_text(event)}: {times[0]} us, untuned {times[1]}"
 
 
-def _problem(status: int, said: str) -> str:
-    if status == 0:
-        return ""
-    return said or f"the process that tunes ended with {status}, and said nothing"
+def _problem(status: int, said: str, told: TuneLog) -> str:
+    if status == 0 or said:
+        return said if status else ""
+    text = f"the process that tunes ended with {status}, and said nothing"
+    if plan := told.trying:
+        text += f"; it tried {plan.get('candidate')}: {plan.get('config')}, {range_text(plan)} of "
+        text += readable(plan.get("fusion", ""))
+    return text
 
 
 def _result(told: TuneLog, model: Path, out: Path, log: Path, spent: float) -> dict:
