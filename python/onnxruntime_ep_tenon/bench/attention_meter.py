@@ -18,8 +18,9 @@ from .. import tensors
 from ..bindings import bind
 from ..library import version_tuple
 from ..provider_sessions import has_cuda_provider, session_options
-from ..report import session_with_report
+from ..report import Report, session_with_report
 from .attention_cases import AttentionCase
+from .forced_candidates import forcing_records, no_records
 from .gpu_runs import Bound, back_to_back, bind_cuda_provider, first_line, runs_for
 from .machine import Machine, this_machine
 from .measure import side_by_side, timed
@@ -39,6 +40,8 @@ class MeasuredAttention:
     created: float = math.nan  # seconds until the session was there
     error: float = math.nan  # the largest, over what rounding explains
     notes: list[str] = field(default_factory=list)
+    own: float = math.nan  # by the first of Tenon's kernels, where cuDNN's was chosen
+    cudnn: float = math.nan  # by cuDNN's, where Tenon's was chosen
 
 
 class AttentionMeter(MeasuringProcess):
@@ -63,7 +66,7 @@ class AttentionBench:
         stack = AttentionStack(case, self._seed)
         path = stack.model(self._folder)
         measured = MeasuredAttention()
-        session = self._open(path, measured)
+        session, report = self._open(path, measured)
         buffers = AttentionBuffers(stack, session.tenon_gpu)
         results = buffers.results()
         binding = bind(session, buffers.feed, results)
@@ -72,17 +75,20 @@ class AttentionBench:
         measured.error = check(results, with_caches=True)
         calls: dict[str, Bound] = {"tenon": lambda runs: back_to_back(session, binding, runs)}
         self._add_peer(calls, path, buffers, measured.notes)
+        others = self._add_other_backend(calls, path, report, buffers, measured.notes)
         runs = {name: runs_for(call) for name, call in calls.items()}
         repeated = {name: call(runs[name]) for name, call in calls.items()}
         for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
             setattr(measured, timing.name, timing.median / runs[timing.name] / case.copies)
-        measured.error = max(measured.error, check(results))
+        measured.error = max(measured.error, *map(check, (results, *others)))
         return measured
 
-    def _open(self, path: Path, measured: MeasuredAttention):
-        options = {"claim": "all", "require_full_claim": True}
-        if self._on_gpu:
-            options["enable_cuda_graph"] = True
+    def _options(self, records: Path) -> dict:
+        options = {"claim": "all", "require_full_claim": True, "tune_file": records}
+        return {**options, "enable_cuda_graph": True} if self._on_gpu else options
+
+    def _open(self, path: Path, measured: MeasuredAttention) -> tuple:
+        options = self._options(no_records(self._folder))
         opened = []
         measured.created = timed(
             lambda: opened.append(
@@ -90,8 +96,37 @@ class AttentionBench:
             )
         )
         session, report = opened[0]
-        measured.kernel = ", ".join(sorted({f.get("chosen", "") for f in report.fusions}))
-        return session
+        measured.kernel = _kernels_of(report)
+        return session, report
+
+    def _add_other_backend(
+        self, calls: dict, path: Path, report: Report, buffers: AttentionBuffers, notes: list[str]
+    ) -> list[dict]:
+        """cuDNN beside Tenon's own kernel, or the other way round; where its results go."""
+        if not self._on_gpu:
+            return []
+        side = "own" if _is_cudnn(_kernels_of(report)) else "cudnn"
+        records, text = forcing_records(
+            report, lambda name: _is_cudnn(name) == (side == "cudnn"), self._folder
+        )
+        if records is None:
+            notes += [f"{side}: {text}"] if text else []
+            return []
+        try:
+            session, forced = session_with_report(
+                path, self._device, session_options(0), **self._options(records)
+            )
+            if _is_cudnn(_kernels_of(forced)) != (side == "cudnn"):
+                raise RuntimeError(f"{_kernels_of(forced)} runs in place of {text}")
+            results = buffers.results()
+            binding = bind(session, buffers.feed, results)
+            session.run_with_iobinding(binding)
+        except Exception as error:
+            notes.append(f"{side}: {first_line(error)}")
+            return []
+        calls[side] = lambda runs: back_to_back(session, binding, runs)
+        notes.append(f"{side}: {text}")
+        return [results]
 
     def _add_peer(
         self, calls: dict, path: Path, buffers: AttentionBuffers, notes: list[str]
@@ -105,6 +140,14 @@ class AttentionBench:
                 )
         except Exception as error:
             notes.append(f"the other: {first_line(error)}")
+
+
+def _kernels_of(report: Report) -> str:
+    return ", ".join(sorted({fusion.get("chosen", "") for fusion in report.fusions}))
+
+
+def _is_cudnn(candidate: str) -> bool:
+    return candidate.startswith("cudnn")
 
 
 def cpu_provider_writes_in_place() -> bool:
