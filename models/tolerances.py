@@ -44,9 +44,6 @@ MODEL_F32 = Tolerance(2e-5, 1e-4, 2e-5, "float32 sums of a few hundred terms, so
 MODEL_F16 = Tolerance(5e-3, 5e-3, 4e-3, "one rounding of 2^-11 per operator, some ten layers deep")
 MODEL_BF16 = Tolerance(4e-2, 4e-2, 3e-2, "one rounding of 2^-8 per operator, some ten layers deep")
 
-# A rectifier's kink or a sigmoid's slope passes on what sums of thousands of products rounded.
-CONVOLUTIONS_TF32 = Tolerance(1e-1, 1e-1, 2e-2, "operands rounded to 2^-11, some 60 layers deep")
-
 ATTENTION_F16 = Tolerance(5e-3, 5e-3, 4e-3, "the bound of others' grouped-attention tests")
 ATTENTION_BF16 = Tolerance(1e-2, 1e-2, 1e-2, "the bound of others' grouped-attention tests")
 

@@ -58,7 +58,7 @@ def test_a_wrong_result_is_told(tmp_path):
     bench.measure(SMALL)
     key, feed, expected = bench._expected
     bench._expected = key, feed, {name: y + 0.1 for name, y in expected.items()}
-    with pytest.raises(WrongResultError, match="'logits'.*out of bounds"):
+    with pytest.raises(WrongResultError, match="'logits'.*more than 0.02 %"):
         bench.measure(SMALL)
 
 

@@ -17,6 +17,7 @@ from onnxruntime_ep_tenon.bench.tuning_cases import DecoderCase, product_cases, 
 from onnxruntime_ep_tenon.bench.tuning_meter import MeasuredTuning, TuningBench
 from test_command import failed
 from test_command import tenon as command
+from test_gpu import run_script
 
 H200 = Machine("NVIDIA H200", "13.0", "1.31.1", "", True, 4.2e12)
 PRODUCT = Case("nvfp4", 96, 256, 5, drawn=True, run_bytes=1)
@@ -87,6 +88,22 @@ def test_a_wrong_result_of_a_tuned_session_is_told(records_alone, tmp_path, monk
     monkeypatch.setattr(tuning_meter, "_LARGEST_DIFFERENCE", -1.0)
     with pytest.raises(WrongResultError, match="logits differ"):
         TuningBench(tmp_path, 3, "cpu").measure(DECODER)
+
+
+@pytest.mark.plugin
+def test_a_case_is_tuned_on_a_gpu_that_the_stub_driver_plays():
+    text = """
+        from pathlib import Path
+        from tempfile import TemporaryDirectory
+        from onnxruntime_ep_tenon.bench.product_cases import Case
+        from onnxruntime_ep_tenon.bench.tuning_meter import TuningBench
+
+        with TemporaryDirectory() as folder:
+            case = Case("int4", 64, 128, 5, drawn=True, run_bytes=1)
+            measured = TuningBench(Path(folder), 0, "gpu").measure(case)
+            print(min(measured.tuned, measured.untuned, measured.tuning) > 0, *measured.notes)
+    """
+    assert run_script(text).startswith("True tuned: 1 ranges, ")
 
 
 class FakeMeter:
