@@ -27,6 +27,37 @@ _SUITES = (
 
 def add_arguments(parser) -> None:
     parser.add_argument("model", nargs="?", help="an ONNX model file, or a GenAI folder")
+    _add_suite(parser)
+    _add_decoder_sizes(parser)
+    parser.add_argument(
+        "--providers",
+        default="tenon,cpu",
+        help="comma-separated: tenon, cuda (of onnxruntime-gpu), cpu; inputs and outputs of the "
+        "first two stay on the GPU",
+    )
+    parser.add_argument(
+        "--cpu-model", metavar="FILE", help="the CPU provider runs this one instead"
+    )
+    parser.add_argument(
+        "--cuda-model", metavar="FILE", help="the CUDA provider runs this one instead"
+    )
+    parser.add_argument(
+        "--seconds", type=arguments.seconds, default=2.0, help="per provider (default: 2)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=arguments.seconds,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="decoder, tuning: what is not done by then is left out",
+    )
+    parser.add_argument("--out", metavar="FOLDER", help="write results and plots there")
+    arguments.add_session(parser)
+    arguments.add_inputs(parser)
+    arguments.add_json(parser)
+
+
+def _add_suite(parser) -> None:
     parser.add_argument(
         "--suite",
         nargs="?",
@@ -62,33 +93,6 @@ def add_arguments(parser) -> None:
         metavar="SEED",
         help="tuning: also tune with constants of the cost model that are wrong by random factors",
     )
-    _add_decoder_sizes(parser)
-    parser.add_argument(
-        "--providers",
-        default="tenon,cpu",
-        help="comma-separated: tenon, cuda (of onnxruntime-gpu), cpu; inputs and outputs of the "
-        "first two stay on the GPU",
-    )
-    parser.add_argument(
-        "--cpu-model", metavar="FILE", help="the CPU provider runs this one instead"
-    )
-    parser.add_argument(
-        "--cuda-model", metavar="FILE", help="the CUDA provider runs this one instead"
-    )
-    parser.add_argument(
-        "--seconds", type=arguments.seconds, default=2.0, help="per provider (default: 2)"
-    )
-    parser.add_argument(
-        "--limit",
-        type=arguments.seconds,
-        default=float("inf"),
-        metavar="SECONDS",
-        help="decoder, tuning: what is not done by then is left out",
-    )
-    parser.add_argument("--out", metavar="FOLDER", help="write results and plots there")
-    arguments.add_session(parser)
-    arguments.add_inputs(parser)
-    arguments.add_json(parser)
 
 
 def _add_decoder_sizes(parser) -> None:
