@@ -121,7 +121,7 @@ class FakeMeter:
 
 def arguments(**given) -> Namespace:
     usual = {"json": False, "out": None, "seed": 0, "device": "gpu", "only": None}
-    return Namespace(**{**usual, "models_dir": None, **given})
+    return Namespace(**{**usual, "models_dir": None, "option": [], **given})
 
 
 def test_rows_and_verdicts(tmp_path, capsys):
@@ -157,7 +157,11 @@ def test_json_alone_is_printed(capsys):
 @pytest.mark.plugin
 def test_the_command_on_the_host(tmp_path):
     suite = ("bench", "--suite", "convolution", "--device")
-    told = succeeded(command(*suite, "cpu", "--only", "resnet50*", "--out", tmp_path))
+    options = ("--option", "claim=all", "--option", "exclude_ops=Gemm")
+    told = succeeded(command(*suite, "cpu", "--only", "resnet50*", "--out", tmp_path, *options))
     assert "Convolutions on the host" in told and (tmp_path / "bench.svg").is_file()
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert written["options"] == {"claim": "all", "exclude_ops": "Gemm"}
+    assert "Gemm 1" in written["rows"][0]["note"]
     assert "not 'gpu:3'" in failed(command(*suite, "gpu:3"))
     assert "no case is named 'x'" in failed(command(*suite, "cpu", "--only", "x"))

@@ -40,13 +40,17 @@ class MeasuredConvolution:
 
 
 class ConvolutionMeter(MeasuringProcess):
-    def __init__(self, device: str, seed: int = 0, models_dir: str | None = None):
-        super().__init__(partial(ConvolutionBench, device=device, models_dir=models_dir), seed)
+    def __init__(self, device: str, seed: int, models_dir: str | None, options: dict):
+        given = {"device": device, "models_dir": models_dir, "options": options}
+        super().__init__(partial(ConvolutionBench, **given), seed)
 
 
 class ConvolutionBench:
-    def __init__(self, folder: Path, seed: int, device: str, models_dir: str | None = None):
+    def __init__(
+        self, folder: Path, seed: int, device: str, models_dir: str | None = None, options=None
+    ):
         self._folder, self._seed, self._models_dir = folder, seed, models_dir
+        self._options: dict = options or {}
         self._device, self._on_gpu = device, device.startswith("gpu")
         self._expected: tuple | None = None
 
@@ -79,6 +83,7 @@ class ConvolutionBench:
         options: dict = {"precision_mode": "tf32"} if case.tf32 else {}
         if self._on_gpu:
             options["enable_cuda_graph"] = True
+        options |= self._options
         opened = []
         measured.created = timed(
             lambda: opened.append(

@@ -25,7 +25,7 @@ _MOST_SECONDS = 300.0  # no further case is begun after this
 def run_convolution_suite(args, meter=None) -> int:
     device = _device(args.device)
     cases = _cases(args, device)
-    meter = meter or ConvolutionMeter(device, args.seed, args.models_dir)
+    meter = meter or ConvolutionMeter(device, args.seed, args.models_dir, dict(args.option))
     say = (lambda *_: None) if args.json else console.say
     rows: list[Row] = []
     problems: dict[str, str] = {}
@@ -39,10 +39,10 @@ def run_convolution_suite(args, meter=None) -> int:
             say(f"{case.name}: {_summary(rows[-1])} ({spent:.1f} s)")
             if args.out:
                 # A run that is cut short leaves what it has.
-                write_rows(Path(args.out), _result(meter.machine, rows, problems), [])
+                write_rows(Path(args.out), _result(meter.machine, rows, problems, args), [])
     finally:
         meter.close()
-    result = _result(meter.machine, rows, problems)
+    result = _result(meter.machine, rows, problems, args)
     if args.out:
         compared = [row for row in rows if not math.isnan(row.other)]
         write_rows(Path(args.out), result, compared)
@@ -94,10 +94,11 @@ def _summary(row: Row) -> str:
     return f"{console.duration(row.tenon)}{other}{verdict}; {row.note}"
 
 
-def _result(machine, rows: list[Row], problems: dict[str, str]) -> dict:
+def _result(machine, rows: list[Row], problems: dict[str, str], args) -> dict:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": none_for_nan(asdict(machine)),
+        "options": dict(args.option),
         "rows": [row.as_json() for row in rows],
         "problems": problems,
     }
