@@ -119,6 +119,13 @@ def _emit_mxfp4(w: _Weight, x: str, y: str) -> None:
     _product(w.g, x, y, w.g.node("DequantizeLinear", [codes, scales], **attributes))
 
 
+def _emit_mxfp8(w: _Weight, x: str, y: str) -> None:
+    codes = w.stored("codes", TensorProto.FLOAT8E4M3FN, w.n, w.k)
+    scales = w.stored("scales", TensorProto.FLOAT8E8M0, w.n, w.k // 32)
+    attributes = {"axis": -1, "block_size": 32, "output_dtype": FLOAT16}
+    _product(w.g, x, y, w.g.node("DequantizeLinear", [codes, scales], **attributes))
+
+
 def _emit_int4(w: _Weight, x: str, y: str) -> None:
     codes = w.stored("codes", TensorProto.UINT8, w.n, w.k // 32, 16)
     scales = w.stored("scales", FLOAT16, w.n, w.k // 32)
@@ -160,6 +167,12 @@ def _mxfp4_rows(codes, scales):
     return dequantize(_fp4(codes), scales.view(ml_dtypes.float8_e8m0fnu), block=32)
 
 
+def _mxfp8_rows(codes, scales):
+    return dequantize(
+        codes.view(ml_dtypes.float8_e4m3fn), scales.view(ml_dtypes.float8_e8m0fnu), block=32
+    )
+
+
 def _int4_rows(codes, scales):
     centred = unpack_bits(codes, 4).astype(np.int8) - 8
     return dequantize(centred, scales.view(np.float16), block=32)
@@ -183,6 +196,10 @@ STACK_FORMATS: dict[str, StackFormat] = {
     "mxfp4": StackFormat(
         {"codes": Part(4, 0xFF), "scales": Part(8, 0x03, 0x78, block=32)},
         _emit_mxfp4, _mxfp4_rows, opset=24,
+    ),
+    "mxfp8": StackFormat(
+        {"codes": Part(8, 0xBF), "scales": Part(8, 0x03, 0x78, block=32)},
+        _emit_mxfp8, _mxfp8_rows, opset=24,
     ),
     "int4": StackFormat(
         {"codes": Part(4, 0xFF), "scales": Part(16, 0x07FF, 0x2000, block=32)},

@@ -9,6 +9,10 @@
 #                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
 #   ./run --attention the table of attentions on the GPU, into results/attention; takes --quick and
 #                     --only PATTERN
+#   ./run --convolution  networks of convolutions on the GPU, into results/convolution; takes --only
+#                     PATTERN and --models-dir FOLDER, an absolute path of the models of PP-OCR
+#   ./run --tuning    what tuning gains and costs on the GPU, into results/tuning; takes --only PATTERN
+#                     and --constants-factor-seed SEED
 #   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
 #                     `tenon bench`: --preset, --weights, --batch, --past, --prefill, --limit SECONDS
 #   ./run --sessions  how long sessions of whole decoders take to open, into results/sessions; takes
@@ -263,6 +267,10 @@ case ${1:-} in
     exec "$python" -m onnxruntime_ep_tenon bench --suite attention --device gpu \
       --out "$results/attention" "${@:2}"
     ;;
+  --convolution | --tuning)
+    exec "$python" -m onnxruntime_ep_tenon bench --suite "${1#--}" --device gpu \
+      --out "$results/${1#--}" "${@:2}"
+    ;;
   --decoder)
     exec "$python" -m onnxruntime_ep_tenon bench --suite decoder --device gpu \
       --out "$results/decoder" "${@:2}"
@@ -288,7 +296,7 @@ case ${1:-} in
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)
-    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --decoder, --sessions, --races, --nccl, --nvshmem, --sanitize" >&2
+    echo "run: unknown argument '$1'; one of: --bench, --products, --attention, --convolution, --tuning, --decoder, --sessions, --races, --nccl, --nvshmem, --sanitize" >&2
     exit 2
     ;;
 esac

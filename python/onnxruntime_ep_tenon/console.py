@@ -80,9 +80,12 @@ def progress(title: str, enabled: bool = True):
         sys.stderr.write(f"\r\x1b[K{title} {bar} {done}/{total} {note[-50:]}")
         sys.stderr.flush()
 
-    yield update
-    if drawn:
-        sys.stderr.write("\r\x1b[K")
+    try:
+        yield update
+    finally:
+        if drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def size(count: float) -> str:

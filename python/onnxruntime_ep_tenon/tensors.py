@@ -70,6 +70,25 @@ def gpu_value(shape, element_type: int, gpu: int):
     )
 
 
+def empty_value(shape, element_type: int, gpu: int | None):
+    """As gpu_value; on the host where there is no GPU."""
+    import onnxruntime
+
+    if gpu is not None:
+        return gpu_value(shape, element_type, gpu)
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), element_type)
+
+
+def to_value(array: np.ndarray, gpu: int | None):
+    """An OrtValue that holds a copy of the array, in the memory of that GPU or on the host."""
+    return to_ort_value(array) if gpu is None else to_gpu_value(array, gpu)
+
+
+def on_host(value) -> np.ndarray:
+    """The tensor as an array, wherever it is."""
+    return from_ort_value(value) if value.device_name() == "cpu" else from_gpu_value(value)
+
+
 def gpu_value_like(value, gpu: int):
     """An OrtValue in the GPU's memory with the type and shape of another."""
     return gpu_value(value.shape(), value.element_type(), gpu)

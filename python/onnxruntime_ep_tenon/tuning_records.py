@@ -156,6 +156,11 @@ def as_dict(record) -> dict:
     }
 
 
+def record_text(record) -> str:
+    text_format = require("google.protobuf.text_format", "to write tuning records")
+    return text_format.MessageToString(message_class()(record=[record]))
+
+
 def _read_piece(text: str, into: TuningRecords) -> int:
     """Adds the records of a piece of a file; its form, 0 where it says none."""
     text_format = require("google.protobuf.text_format", "to read tuning records")
@@ -166,9 +171,8 @@ def _read_piece(text: str, into: TuningRecords) -> int:
     for record in parsed.record:
         _check(record)
     for record in parsed.record:
-        alone = message_class()(record=[record])
         own = text if len(parsed.record) == 1 and text.startswith("record") else ""
-        into.add(record, own.rstrip() + "\n" if own else text_format.MessageToString(alone))
+        into.add(record, own.rstrip() + "\n" if own else record_text(record))
     return parsed.form
 
 

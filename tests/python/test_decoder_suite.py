@@ -89,14 +89,14 @@ def test_different_logits_are_told_beside_the_times(tmp_path, monkeypatch):
 
 @pytest.mark.plugin
 def test_a_case_that_fails_costs_only_its_own_row(tmp_path, monkeypatch):
-    bind = decoder_meter._Side.bind
+    bind = decoder_meter.DecoderSide.bind
 
     def fail_in_steps(self, number, case, *rest):
         if case.kind == "decode":
             raise RuntimeError("no such kernel\nmore")
         return bind(self, number, case, *rest)
 
-    monkeypatch.setattr(decoder_meter._Side, "bind", fail_in_steps)
+    monkeypatch.setattr(decoder_meter.DecoderSide, "bind", fail_in_steps)
     told = measured("int4", tmp_path)
     assert [row.case for row in rows_of(told)][1:] == ["int4 prefill, batch 1, 24 tokens"]
     assert Problem("decode, batch 2, past 16: no such kernel") in told

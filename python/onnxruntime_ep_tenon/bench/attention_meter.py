@@ -18,8 +18,9 @@ from .. import tensors
 from ..bindings import bind
 from ..library import version_tuple
 from ..provider_sessions import has_cuda_provider, session_options
-from ..report import session_with_report
+from ..report import Report, session_with_report
 from .attention_cases import AttentionCase
+from .forced_candidates import forcing_records, no_records
 from .gpu_runs import Bound, back_to_back, bind_cuda_provider, first_line, runs_for
 from .machine import Machine, this_machine
 from .measure import side_by_side, timed
@@ -39,6 +40,8 @@ class MeasuredAttention:
     created: float = math.nan  # seconds until the session was there
     error: float = math.nan  # the largest, over what rounding explains
     notes: list[str] = field(default_factory=list)
+    own: float = math.nan  # by the first of Tenon's kernels, where cuDNN's was chosen
+    cudnn: float = math.nan  # by cuDNN's, where Tenon's was chosen
 
 
 class AttentionMeter(MeasuringProcess):
@@ -63,26 +66,29 @@ class AttentionBench:
         stack = AttentionStack(case, self._seed)
         path = stack.model(self._folder)
         measured = MeasuredAttention()
-        session = self._open(path, measured)
-        buffers = _Buffers(stack, session.tenon_gpu)
+        session, report = self._open(path, measured)
+        buffers = AttentionBuffers(stack, session.tenon_gpu)
         results = buffers.results()
         binding = bind(session, buffers.feed, results)
         session.run_with_iobinding(binding)
-        check = _Check(stack, buffers, self._seed)
+        check = AttentionCheck(stack, self._seed)
         measured.error = check(results, with_caches=True)
         calls: dict[str, Bound] = {"tenon": lambda runs: back_to_back(session, binding, runs)}
         self._add_peer(calls, path, buffers, measured.notes)
+        others = self._add_other_backend(calls, path, report, buffers, measured.notes)
         runs = {name: runs_for(call) for name, call in calls.items()}
         repeated = {name: call(runs[name]) for name, call in calls.items()}
         for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=3):
             setattr(measured, timing.name, timing.median / runs[timing.name] / case.copies)
-        measured.error = max(measured.error, check(results))
+        measured.error = max(measured.error, *map(check, (results, *others)))
         return measured
 
-    def _open(self, path: Path, measured: MeasuredAttention):
-        options = {"claim": "all", "require_full_claim": True}
-        if self._on_gpu:
-            options["enable_cuda_graph"] = True
+    def _options(self, records: Path) -> dict:
+        options = {"claim": "all", "require_full_claim": True, "tune_file": records}
+        return {**options, "enable_cuda_graph": True} if self._on_gpu else options
+
+    def _open(self, path: Path, measured: MeasuredAttention) -> tuple:
+        options = self._options(no_records(self._folder))
         opened = []
         measured.created = timed(
             lambda: opened.append(
@@ -90,10 +96,41 @@ class AttentionBench:
             )
         )
         session, report = opened[0]
-        measured.kernel = ", ".join(sorted({f.get("chosen", "") for f in report.fusions}))
-        return session
+        measured.kernel = _kernels_of(report)
+        return session, report
 
-    def _add_peer(self, calls: dict, path: Path, buffers: _Buffers, notes: list[str]) -> None:
+    def _add_other_backend(
+        self, calls: dict, path: Path, report: Report, buffers: AttentionBuffers, notes: list[str]
+    ) -> list[dict]:
+        """cuDNN beside Tenon's own kernel, or the other way round; where its results go."""
+        if not self._on_gpu:
+            return []
+        side = "own" if _is_cudnn(_kernels_of(report)) else "cudnn"
+        records, text = forcing_records(
+            report, lambda name: _is_cudnn(name) == (side == "cudnn"), self._folder
+        )
+        if records is None:
+            notes += [f"{side}: {text}"] if text else []
+            return []
+        try:
+            session, forced = session_with_report(
+                path, self._device, session_options(0), **self._options(records)
+            )
+            if _is_cudnn(_kernels_of(forced)) != (side == "cudnn"):
+                raise RuntimeError(f"{_kernels_of(forced)} runs in place of {text}")
+            results = buffers.results()
+            binding = bind(session, buffers.feed, results)
+            session.run_with_iobinding(binding)
+        except Exception as error:
+            notes.append(f"{side}: {first_line(error)}")
+            return []
+        calls[side] = lambda runs: back_to_back(session, binding, runs)
+        notes.append(f"{side}: {text}")
+        return [results]
+
+    def _add_peer(
+        self, calls: dict, path: Path, buffers: AttentionBuffers, notes: list[str]
+    ) -> None:
         try:
             if not self._on_gpu:
                 calls["peer"] = _bind_cpu_provider(path, buffers)
@@ -105,6 +142,14 @@ class AttentionBench:
             notes.append(f"the other: {first_line(error)}")
 
 
+def _kernels_of(report: Report) -> str:
+    return ", ".join(sorted({fusion.get("chosen", "") for fusion in report.fusions}))
+
+
+def _is_cudnn(candidate: str) -> bool:
+    return candidate.startswith("cudnn")
+
+
 def cpu_provider_writes_in_place() -> bool:
     """1.24.4 crashes where GroupQueryAttention has its caches as outputs too, 1.31.1 does not."""
     import onnxruntime
@@ -112,7 +157,7 @@ def cpu_provider_writes_in_place() -> bool:
     return version_tuple(onnxruntime.__version__) >= (1, 31)
 
 
-def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
+def _bind_cpu_provider(path: Path, buffers: AttentionBuffers) -> Bound:
     import onnxruntime
 
     if not cpu_provider_writes_in_place():
@@ -125,7 +170,7 @@ def _bind_cpu_provider(path: Path, buffers: _Buffers) -> Bound:
     return lambda runs: back_to_back(session, binding, runs)
 
 
-class _Buffers:
+class AttentionBuffers:
     """Inputs where the session wants them; the caches are outputs as well."""
 
     def __init__(self, stack, gpu: int | None):
@@ -147,21 +192,15 @@ class _Buffers:
                 bound[f"present_{name}{number}"] = self.feed[f"past_{name}{number}"]
         return bound
 
-    def get(self, value) -> np.ndarray:
-        on_host = tensors.from_ort_value if self._gpu is None else tensors.from_gpu_value
-        return on_host(value)
-
     def _put(self, array: np.ndarray):
-        if self._gpu is None:
-            return tensors.to_ort_value(array)
-        return tensors.to_gpu_value(array, self._gpu)
+        return tensors.to_value(array, self._gpu)
 
 
-class _Check:
+class AttentionCheck:
     """Some rows of one attention against float64, and that only the fresh keys were written."""
 
-    def __init__(self, stack, buffers: _Buffers, seed: int):
-        self._stack, self._buffers = stack, buffers
+    def __init__(self, stack, seed: int):
+        self._stack = stack
         case = stack.case
         random = np.random.default_rng(seed)
         self._number = int(random.integers(case.copies))
@@ -175,13 +214,13 @@ class _Check:
     def __call__(self, results: dict, with_caches: bool = False) -> float:
         if with_caches:
             for name, expected in self._caches.items():
-                found = self._buffers.get(results[f"present_{name}{self._number}"])
+                found = tensors.on_host(results[f"present_{name}{self._number}"])
                 if not np.array_equal(found.view(np.uint8), expected.view(np.uint8)):
                     raise WrongResultError(
                         f"WRONG: cache {name}{self._number} is not the past with the fresh "
                         f"{'keys' if name == 'k' else 'values'} behind it"
                     )
-        y = self._buffers.get(results[f"y{self._number}"])
+        y = tensors.on_host(results[f"y{self._number}"])
         worst = self._stack.error_over_bound(self._caches, y, self._rows)
         if worst > 1:
             raise WrongResultError(

@@ -147,7 +147,7 @@ def measure_format(
         yield Problem(
             f"{len(left)} nodes are not Tenon's, first {left[0]['op']}: {left[0]['reason']}"
         )
-    tenon = _Side(session, GenaiFolder.load(ours), plan.on_gpu)
+    tenon = DecoderSide(session, GenaiFolder.load(ours), plan.on_gpu)
     peer = _Peer(plan, theirs)
     for number, case in enumerate(plan.cases()):
         on_gpu = _SECONDS_TO_MEASURE if number else _SECONDS_TO_CREATE  # the other is created too
@@ -164,7 +164,7 @@ def _open_tenon(plan: DecoderPlan, folder: Path):
     return session_with_report(folder / "model.onnx", plan.device, settings, **options)
 
 
-class _Side:
+class DecoderSide:
     """A provider's session, and steps bound to it."""
 
     def __init__(self, session, folder, captures: bool):
@@ -196,7 +196,7 @@ class _Peer:
     def __init__(self, plan: DecoderPlan, folder: Path):
         self._plan, self._folder = plan, folder
         self._left_to_try = [True, False] if plan.on_gpu else [False]
-        self._side: _Side | None = None
+        self._side: DecoderSide | None = None
         self._notes: list[str] = []
 
     def bind(self, number: int, case: Case, cache: np.ndarray, ids: np.ndarray) -> Callable | None:
@@ -222,7 +222,7 @@ class _Peer:
     def logits(self) -> np.ndarray:
         return self._side.logits
 
-    def _open(self, captures: bool) -> _Side:
+    def _open(self, captures: bool) -> DecoderSide:
         import onnxruntime
 
         path, settings = str(self._folder / "model.onnx"), session_options(self._plan.threads)
@@ -233,11 +233,17 @@ class _Peer:
             session = onnxruntime.InferenceSession(
                 path, settings, providers=["CPUExecutionProvider"]
             )
-        return _Side(session, GenaiFolder.load(self._folder), captures)
+        return DecoderSide(session, GenaiFolder.load(self._folder), captures)
 
 
 def _measure_case(
-    plan: DecoderPlan, format: str, case: Case, number: int, tenon: _Side, peer: _Peer, same: bool
+    plan: DecoderPlan,
+    format: str,
+    case: Case,
+    number: int,
+    tenon: DecoderSide,
+    peer: _Peer,
+    same: bool,
 ) -> Iterator[Row | Problem | KernelTimes]:
     from ..models.decoder_config import PRESETS
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from .machine import Machine
 
-_SECONDS_PER_CASE = 90  # and the process that measures is taken for hung
 _MEMORY_FOLDER = Path("/dev/shm")
 _SPACE_NEEDED = 8 << 30
 
@@ -29,6 +28,8 @@ class MeasuringProcess:
     make_bench(folder, seed) makes, in that process, what has machine() -> Machine,
     measure(case) and clean_up().
     """
+
+    seconds_per_case = 90  # and the process that measures is taken for hung
 
     def __init__(self, make_bench: Callable, seed: int = 0):
         fast = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > _SPACE_NEEDED
@@ -69,9 +70,9 @@ class MeasuringProcess:
 
     def _answer(self):
         try:
-            if self._pipe.poll(_SECONDS_PER_CASE):
+            if self._pipe.poll(self.seconds_per_case):
                 return self._pipe.recv()
-            return RuntimeError(f"no answer within {_SECONDS_PER_CASE} s: a kernel may hang")
+            return RuntimeError(f"no answer within {self.seconds_per_case} s: a kernel may hang")
         except EOFError:
             self._process.join()
             return RuntimeError(f"the measuring process ended with {self._process.exitcode}")

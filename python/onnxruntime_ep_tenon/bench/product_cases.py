@@ -44,6 +44,7 @@ class Case:
     m: int
     bar: Bar = Bar()
     drawn: bool = False  # a random shape: only Tenon is timed
+    run_bytes: int = _RUN_BYTES
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ class Case:
 
     @property
     def copies(self) -> int:
-        return min(_MOST, max(_FEWEST, math.ceil(_RUN_BYTES / self.bytes)))
+        return min(_MOST, max(_FEWEST, math.ceil(self.run_bytes / self.bytes)))
 
     @property
     def most_copies(self) -> int:

@@ -108,10 +108,10 @@ def configs_of(fusions: list[dict]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _results(case: Case, stack, gpu: int) -> dict:
-    """Room for the outputs in the GPU's memory."""
+def product_results(case: Case, stack, gpu: int | None) -> dict:
+    """Room for the outputs, where the session is."""
     return {
-        f"y{number}": tensors.gpu_value((case.m, case.n), stack.format.activations, gpu)
+        f"y{number}": tensors.empty_value((case.m, case.n), stack.format.activations, gpu)
         for number in range(case.copies)
     }
 
@@ -123,7 +123,7 @@ class _Tenon:
         opened = []
         created = timed(lambda: opened.append(self._open(stack, case)))
         self.session, report = opened[0]
-        self._results = _results(case, stack, self.session.tenon_gpu)
+        self._results = product_results(case, stack, self.session.tenon_gpu)
         kernels = sorted({fusion.get("chosen", "") for fusion in report.fusions})
         packed = sum(part.get("packed_bytes", 0) for part in report.partitions)
         self.measured = Measured(
@@ -146,24 +146,28 @@ class _Tenon:
         return lambda runs: back_to_back(self.session, binding, runs)
 
     def check(self, stack, case: Case, inputs: dict, seed: int) -> None:
-        """Some elements of one product against float64, after all the replays."""
-        random = np.random.default_rng((seed, case.m, case.n, case.k))
-        number = int(random.integers(case.copies))
-        tokens = random.permutation(case.m)[:_CHECKED_TOKENS]
-        columns = random.permutation(case.n)[:_CHECKED_COLUMNS]
-        y = tensors.from_gpu_value(self._results[f"y{number}"])[np.ix_(tokens, columns)]
-        worst = stack.error_over_bound(number, inputs[f"x{number}"][tokens], columns, y)
-        if worst > 1:
-            raise WrongResultError(
-                f"WRONG: product {number} is off by {worst:.3g} times what rounding explains "
-                f"(it took {self.measured.tenon * 1e6:.1f} us)"
-            )
+        took = f" (it took {self.measured.tenon * 1e6:.1f} us)"
+        check_product(stack, case, inputs, self._results, seed, took)
+
+
+def check_product(stack, case: Case, inputs: dict, results: dict, seed: int, took="") -> None:
+    """Some elements of one product against float64, after all the replays."""
+    random = np.random.default_rng((seed, case.m, case.n, case.k))
+    number = int(random.integers(case.copies))
+    tokens = random.permutation(case.m)[:_CHECKED_TOKENS]
+    columns = random.permutation(case.n)[:_CHECKED_COLUMNS]
+    y = tensors.on_host(results[f"y{number}"])[np.ix_(tokens, columns)]
+    worst = stack.error_over_bound(number, inputs[f"x{number}"][tokens], columns, y)
+    if worst > 1:
+        raise WrongResultError(
+            f"WRONG: product {number} is off by {worst:.3g} times what rounding explains{took}"
+        )
 
 
 def _bind_peer(stack, case: Case, feed, notes: list[str]) -> Bound:
     """The CUDA provider on the same inputs, with its CUDA graph where that works."""
     path = stack.model(case.m, case.copies, peer=True)
-    return bind_cuda_provider(path, feed, lambda gpu: _results(case, stack, gpu), notes)
+    return bind_cuda_provider(path, feed, lambda gpu: product_results(case, stack, gpu), notes)
 
 
 class _Cublas:

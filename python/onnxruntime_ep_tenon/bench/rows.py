@@ -70,14 +70,14 @@ def microseconds(seconds: float) -> str:
     return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
 
 
-def print_rows(rows: list[Row], heading: str) -> None:
+def print_rows(rows: list[Row], heading: str, sides: tuple[str, str] = ("tenon", "other")) -> None:
     console.heading(heading)
     console.table(
-        ["case", "tenon", "other", "ratio", "bar", "", "note"],
+        ["case", *sides, "ratio", "bar", "", "note"],
         [
             (
                 r.case,
-                console.duration(r.tenon),
+                "" if math.isnan(r.tenon) else console.duration(r.tenon),
                 "" if math.isnan(r.other) else console.duration(r.other),
                 "" if math.isnan(r.other) else f"{r.ratio:.2f}",
                 r.bar,

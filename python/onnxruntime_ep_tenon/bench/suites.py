@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention_suite import run_attention_suite
+from .convolution_suite import run_convolution_suite
 from .decoder_suite import run_decoder_suite
 from .gpu_rank_suite import run_gpu_rank_suite
 from .gpu_suite import run_gpu_suite
@@ -10,12 +11,15 @@ from .host_rank_suite import run_host_rank_suite
 from .host_suite import run_host_suite
 from .product_suite import run_product_suite
 from .session_suite import run_session_suite
+from .tuning_suite import run_tuning_suite
 
 _SUITES = {
     "products": run_product_suite,
     "attention": run_attention_suite,
+    "convolution": run_convolution_suite,
     "decoder": run_decoder_suite,
     "sessions": run_session_suite,
+    "tuning": run_tuning_suite,
 }
 
 

@@ -20,32 +20,14 @@ from . import arguments
 
 SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 
+_SUITES = (
+    "general", "products", "attention", "convolution", "decoder", "sessions", "tuning", "ranks",
+)  # fmt: skip
+
 
 def add_arguments(parser) -> None:
     parser.add_argument("model", nargs="?", help="an ONNX model file, or a GenAI folder")
-    parser.add_argument(
-        "--suite",
-        nargs="?",
-        const="general",
-        choices=("general", "products", "attention", "decoder", "sessions", "ranks"),
-        help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "of attentions, whole decoders, how long sessions take to open, or several ranks",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
-    )
-    parser.add_argument(
-        "--random",
-        type=arguments.count,
-        default=0,
-        metavar="COUNT",
-        help="products: random shapes besides the table, drawn with --seed",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="PATTERN",
-        help="products, attention: cases of this name, e.g. 'int4 M=16 *'",
-    )
+    _add_suite(parser)
     _add_decoder_sizes(parser)
     parser.add_argument(
         "--providers",
@@ -67,7 +49,7 @@ def add_arguments(parser) -> None:
         type=arguments.seconds,
         default=float("inf"),
         metavar="SECONDS",
-        help="decoder: what is not done by then is left out",
+        help="decoder, tuning: what is not done by then is left out",
     )
     parser.add_argument("--out", metavar="FOLDER", help="write results and plots there")
     arguments.add_session(parser)
@@ -75,10 +57,49 @@ def add_arguments(parser) -> None:
     arguments.add_json(parser)
 
 
+def _add_suite(parser) -> None:
+    parser.add_argument(
+        "--suite",
+        nargs="?",
+        const="general",
+        choices=_SUITES,
+        help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
+        "of attentions, convolutions, whole decoders, how long sessions take to open, what tuning "
+        "gains, or ranks",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
+    )
+    parser.add_argument(
+        "--random",
+        type=arguments.count,
+        default=0,
+        metavar="COUNT",
+        help="products: random shapes besides the table, drawn with --seed",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help="products, attention, convolution, tuning: cases of this name, e.g. 'int4 M=16 *'",
+    )
+    parser.add_argument(
+        "--models-dir",
+        metavar="FOLDER",
+        help="convolution: holds the models of PP-OCR (default: those of rapidocr-onnxruntime)",
+    )
+    parser.add_argument(
+        "--constants-factor-seed",
+        type=arguments.count,
+        metavar="SEED",
+        help="tuning: also tune with constants of the cost model that are wrong by random factors",
+    )
+
+
 def _add_decoder_sizes(parser) -> None:
     parser.add_argument(
         "--preset",
-        help="decoder, sessions: of `tenon models decoder` (llama-8b on a GPU, else qwen2-0.5b)",
+        help="decoder, sessions, tuning: of `tenon models decoder` (llama-8b on a GPU, else "
+        "qwen2-0.5b)",
     )
     parser.add_argument(
         "--weights", default="nvfp4,int4", help="decoder, sessions: formats, by comma"

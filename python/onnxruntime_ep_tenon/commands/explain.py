@@ -16,6 +16,7 @@ from ..session_facts import cost_model_text, device_text, session_facts
 from ..step_prediction import add_expected_times
 from . import arguments
 from .compile import print_context_model
+from .explain_candidates import print_candidates, report_with_ways
 from .explain_ranks import explain_ranks
 
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
@@ -29,7 +30,10 @@ def add_arguments(parser) -> None:
         "--html", metavar="FILE", help="write a page: the graph to zoom and search in, and tables"
     )
     parser.add_argument(
-        "--candidates", action="store_true", help="also list the kernels that lost, and why"
+        "--candidates",
+        action="store_true",
+        help="also list every kernel that was asked: its ways to run each range of rows with "
+        "their estimates, or why it cannot",
     )
     parser.add_argument(
         "--kernels",
@@ -123,11 +127,17 @@ def _opened_here(path: Path, args) -> tuple[Report, str]:
 
 def _report_of(model: Path, args) -> tuple[Report, str]:
     """The report, and what the runtime said where it made no session of the model."""
-    settings = session_options(args.threads)
-    try:
-        return session_with_report(model, args.device, settings, **dict(args.option))[1], ""
-    except SessionError as error:
-        return error.report, error.problem
+
+    def opened(options: dict) -> tuple[Report, str]:
+        settings = session_options(args.threads)
+        try:
+            return session_with_report(model, args.device, settings, **options)[1], ""
+        except SessionError as error:
+            return error.report, error.problem
+
+    if args.candidates and not is_context_model(model):
+        return report_with_ways(opened, dict(args.option))
+    return opened(dict(args.option))
 
 
 def partition_rows(report: Report) -> list[tuple]:
@@ -289,18 +299,7 @@ def _print(model: Path, report: Report, args) -> None:
         console.heading("Not merged")
         console.table(APART_COLUMNS, apart_rows(report), right=(0,))
     if args.candidates:
-        console.heading("Candidates")
-        rows = {
-            (
-                fusion_kind(f),
-                c["name"],
-                "chosen" if c["name"] == f.get("chosen") else ("possible" if c["ok"] else "no"),
-                c.get("reason", ""),
-            )
-            for f in report.fusions
-            for c in f.get("candidates", [])
-        }
-        console.table(["fusion", "kernel", "verdict", "reason"], sorted(rows))
+        print_candidates(report)
     if args.kernels:
         _print_kernels(report)
     if report.left_out:

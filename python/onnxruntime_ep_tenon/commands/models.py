@@ -1,5 +1,5 @@
-"""Models to try things with, written here: decoders of any size with weights of no meaning, and a
-small one that is trained."""
+"""Models to try things with, written here: decoders of any size and a ResNet-50 with weights of no
+meaning, and a small decoder that is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..requirements import require
 from ..trial import TrialError, try_alone
 from . import arguments
 
-SUMMARY = "write a decoder of any size, or train a small one"
+SUMMARY = "write a decoder of any size or a ResNet-50, or train a small decoder"
 
 _SIZES = ("layers", "hidden", "heads", "kv-heads", "head-size", "feed-forward", "vocabulary")
 _WEIGHTS = ("nvfp4", "int4", "mxfp8", "mxfp4", "f16", "bf16", "f32")
@@ -27,6 +27,7 @@ def add_arguments(parser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _add_decoder(kinds)
     _add_tiny(kinds)
+    _add_resnet(kinds)
 
 
 def _add_decoder(kinds) -> None:
@@ -89,9 +90,39 @@ def _add_tiny(kinds) -> None:
     arguments.add_json(tiny)
 
 
+def _add_resnet(kinds) -> None:
+    resnet = kinds.add_parser("resnet50", help="a network of convolutions, random weights")
+    resnet.add_argument("--type", default="f16", choices=("f16", "f32"), help="of all tensors")
+    resnet.add_argument(
+        "--batch", type=arguments.count, default=0, help="images of a Run (default: left open)"
+    )
+    resnet.add_argument("--image", type=arguments.count, default=224, help="its height and width")
+    resnet.add_argument(
+        "--keep-norms",
+        action="store_true",
+        help="BatchNormalization behind each Conv (default: folded, as exporters do)",
+    )
+    resnet.add_argument("--seed", type=int, default=0, help="of the weights (default: 0)")
+    resnet.add_argument("--out", required=True, help="the folder to write")
+    arguments.add_json(resnet)
+
+
 def run(args) -> int:
     require("onnx", "to write a model")
-    return {"decoder": _write_decoder, "tiny": _train_tiny}[args.kind](args)
+    writers = {"decoder": _write_decoder, "tiny": _train_tiny, "resnet50": _write_resnet}
+    return writers[args.kind](args)
+
+
+def _write_resnet(args) -> int:
+    from ..models.resnet import ResnetForm, ResnetShape, write_resnet
+
+    if args.image < 32:
+        raise ValueError(f"an image of {args.image} is too small: it is halved five times")
+    form = ResnetForm(args.type, args.batch or "batch", args.keep_norms)
+    begin = time.perf_counter()
+    path = write_resnet(Path(args.out), ResnetShape(image=args.image), form, args.seed)
+    _tell_written(args, path, "ResNet-50", time.perf_counter() - begin, {})
+    return 0
 
 
 def _write_decoder(args) -> int:
@@ -103,24 +134,28 @@ def _write_decoder(args) -> int:
     begin = time.perf_counter()
     path = write_decoder(Path(args.out), config, spelling, source)
     seconds = time.perf_counter() - begin
+    _tell_written(args, path, f"{config.layers} layers", seconds, {"sequence_length": 2})
+    return 0
+
+
+def _tell_written(args, path: Path, what: str, seconds: float, sizes: dict[str, int]) -> None:
     written = sum(file.stat().st_size for file in path.parent.glob("model.onnx*"))
-    check = _check(path)
+    check = _check(path, sizes)
     if args.json:
         console.print_json(
             {"model": str(path), "bytes": written, "seconds": seconds, "check": check}
         )
     else:
         size, took = console.size(written), console.duration(seconds)
-        console.say(f"{path}: {config.layers} layers, {size}, written in {took}")
+        console.say(f"{path}: {what}, {size}, written in {took}")
         console.say(check)
-    return 0
 
 
-def _check(model: Path) -> str:
+def _check(model: Path, sizes: dict[str, int]) -> str:
     """One Run of a model that was just written; one that gives no numbers is removed."""
 
     def inputs(session) -> dict:
-        return make_inputs(session, {"sequence_length": 2}).arrays
+        return make_inputs(session, sizes).arrays
 
     try:
         return try_alone(model, inputs, lambda: session_options(0))
@@ -154,7 +189,8 @@ def _train_tiny(args) -> int:
         "seconds": time.perf_counter() - begin,
         "loss": trained.losses[-1],
         "check": {
-            format: _check(folder / "model.onnx") for format, folder in trained.folders.items()
+            format: _check(folder / "model.onnx", {"sequence_length": 2})
+            for format, folder in trained.folders.items()
         },
     }
     if args.json:

@@ -1,4 +1,4 @@
-"""Files of tuning records: shown, and merged."""
+"""Kernels measured for a model on this machine; files of the records, shown and merged."""
 
 from __future__ import annotations
 
@@ -16,27 +16,52 @@ from ..tuning_records import (
     write_records,
 )
 from . import arguments
+from .tune_model import tune_model
 
-SUMMARY = "show and merge files of tuning records"
+SUMMARY = "measure which kernels run a model best here; show and merge files of such records"
 
 COLUMNS = ["fusion", "rows", "machine", "kernel", "us", "untuned us", "date"]
 
 
 def add_arguments(parser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument(
+        "model", nargs="?", help="measure the kernels of this ONNX model, or GenAI folder"
+    )
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--show", metavar="FILE", help="print the records of a file")
     what.add_argument(
         "--merge", nargs="+", metavar="FILE", help="of equal keys the newest record stays"
     )
-    parser.add_argument("--out", metavar="FILE", help="where to write what was merged")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="where to write records (default: MODEL with .tuning.textproto for .onnx)",
+    )
+    parser.add_argument(
+        "--log",
+        metavar="FILE",
+        help="what became of every plan, JSON lines (default: --out with .jsonl for .textproto)",
+    )
+    arguments.add_session(parser)
     arguments.add_json(parser)
 
 
 def run(args) -> int:
+    files_only = args.show or args.merge
+    if args.model and files_only:
+        raise ValueError("give a model to tune, or --show, or --merge")
     if args.show:
         if args.out:
-            raise ValueError("--out is for --merge")
+            raise ValueError("--out is for a model, and for --merge")
         return _show(read_records(Path(args.show)), args.json)
+    if args.merge:
+        return _merge(args)
+    if not args.model:
+        raise ValueError("give a model to tune, --show FILE or --merge FILE …")
+    return tune_model(args)
+
+
+def _merge(args) -> int:
     if not args.out:
         raise ValueError("--merge needs --out FILE, where to write")
     merged = TuningRecords()

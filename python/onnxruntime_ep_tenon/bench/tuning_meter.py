@@ -1,0 +1,220 @@
+"""Times one case untuned and tuned, in turns, and what tuning it from nothing took.
+
+With a seed the case is tuned once more with constants of the cost model that are wrong by random
+factors (TENON_COST_FACTORS): what is tuned then should not be slower.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from .. import tensors
+from ..bindings import bind
+from ..genai_folder import GenaiFolder
+from ..provider_sessions import session_options
+from ..report import session_with_report
+from ..tune_log import TuneLog
+from .attention_cases import AttentionCase
+from .attention_meter import AttentionBuffers, AttentionCheck
+from .decoder_meter import DecoderPlan, DecoderSide, write_model
+from .gpu_runs import Bound, back_to_back, runs_for
+from .machine import Machine, this_machine
+from .measure import side_by_side, timed
+from .measuring_process import MeasuringProcess, WrongResultError
+from .product_cases import Case
+from .product_meter import check_product, product_results
+from .tuning_cases import DecoderCase, TuningCase
+
+_SECONDS_PER_SIDE = 0.4
+_SECONDS_PER_CALL = 0.02
+_FACTORS = "TENON_COST_FACTORS"
+_LARGEST_DIFFERENCE = 0.03  # of a decoder's logits: rms of the difference over their rms
+
+
+@dataclass
+class MeasuredTuning:
+    """Seconds per product, attention or step; what was not measured is NaN."""
+
+    untuned: float = math.nan
+    tuned: float = math.nan
+    wrong: float = math.nan  # tuned with wrong constants
+    tuning: float = math.nan  # seconds that tuning took
+    tuning_wrong: float = math.nan
+    notes: list[str] = field(default_factory=list)
+
+
+class TuningMeter(MeasuringProcess):
+    seconds_per_case = 560  # a decoder is written, opened twice and tuned
+
+    def __init__(self, device: str, seed: int = 0, factor_seed: int | None = None):
+        super().__init__(partial(TuningBench, device=device, factor_seed=factor_seed), seed)
+
+
+class TuningBench:
+    def __init__(self, folder: Path, seed: int, device: str, factor_seed: int | None = None):
+        self._folder, self._seed, self._device = folder, seed, device
+        self._factor_seed = factor_seed
+        self._on_gpu = device.startswith("gpu")
+
+    def machine(self) -> Machine:
+        return this_machine(self._on_gpu)
+
+    def clean_up(self) -> None:
+        gc.collect()
+
+    def measure(self, case: TuningCase) -> MeasuredTuning:
+        for old in self._folder.iterdir():
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        measured = MeasuredTuning()
+        subject = _subject_of(case, self._folder, self._seed)
+        sides = {"untuned": self._open(subject, {"tune": "off"})[0]}
+        sides["tuned"], _ = self._tuned(subject, "tuned", measured)
+        if self._factor_seed is not None:
+            with _environment(_FACTORS, str(self._factor_seed)):
+                sides["wrong"], report = self._tuned(subject, "wrong", measured)
+            if report.data.get("device", {}).get("cost_factors") != self._factor_seed:
+                measured.notes.append(f"the session did not see {_FACTORS}")
+        calls = {name: subject.bind(name, session) for name, session in sides.items()}
+        runs = {name: runs_for(call, _SECONDS_PER_CALL) for name, call in calls.items()}
+        repeated = {name: call(runs[name]) for name, call in calls.items()}
+        for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=9):
+            setattr(measured, timing.name, timing.median / runs[timing.name] / subject.copies)
+        subject.check()
+        return measured
+
+    def _open(self, subject, options: dict) -> tuple:
+        graphs = {"enable_cuda_graph": True} if self._on_gpu else {}
+        given = {**subject.options, **graphs, **options}
+        return session_with_report(subject.path, self._device, session_options(0), **given)
+
+    def _tuned(self, subject, name: str, measured: MeasuredTuning) -> tuple:
+        records, log = (self._folder / f"{name}.{kind}" for kind in ("textproto", "jsonl"))
+        opened = []
+        options = tuning_options(records, log)
+        seconds = timed(lambda: opened.append(self._open(subject, options)))
+        told = TuneLog()
+        for line in log.read_text().splitlines() if log.exists() else ():
+            told.take(line)
+        setattr(measured, "tuning" if name == "tuned" else "tuning_wrong", told.seconds or seconds)
+        measured.notes.append(_summary(name, told))
+        return opened[0]
+
+
+def tuning_options(records: Path, log: Path) -> dict:
+    return {"tune": "on", "tune_file": records, "tune_log": log}
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Sessions that are made inside see it."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _summary(name: str, told: TuneLog) -> str:
+    changed = sum(one.get("chosen", {}).get("config") != one.get("untuned", {}).get("config")
+                  for one in told.ranges)  # fmt: skip
+    statuses = ", ".join(f"{count} {status}" for status, count in told.statuses().items())
+    return f"{name}: {len(told.ranges)} ranges, {changed} changed, plans: {statuses or 'none'}"
+
+
+def _subject_of(case: TuningCase, folder: Path, seed: int):
+    kinds = {Case: _Product, AttentionCase: _Attention, DecoderCase: _Decoder}
+    return kinds[type(case)](case, folder, seed)
+
+
+class _Product:
+    """A stack of equal products, each with a weight of its own."""
+
+    def __init__(self, case: Case, folder: Path, seed: int):
+        from ..models.product_stack import ProductStack
+
+        self._case, self._seed, self.copies = case, seed, case.copies
+        self._stack = ProductStack(folder, case.format, case.n, case.k, case.copies, seed)
+        self.path = self._stack.model(case.m, case.copies)
+        self.options = {"claim": "all", "require_full_claim": True, **self._stack.format.options}
+        self._inputs = self._stack.inputs(case.m, case.copies)
+        self._feed: dict = {}
+        self._results: dict[str, dict] = {}
+
+    def bind(self, name: str, session) -> Bound:
+        gpu = session.tenon_gpu
+        self._feed = self._feed or {x: tensors.to_value(a, gpu) for x, a in self._inputs.items()}
+        self._results[name] = product_results(self._case, self._stack, gpu)
+        binding = bind(session, self._feed, self._results[name])
+        return lambda runs: back_to_back(session, binding, runs)
+
+    def check(self) -> None:
+        for results in self._results.values():
+            check_product(self._stack, self._case, self._inputs, results, self._seed)
+
+
+class _Attention:
+    """A stack of equal attentions with caches of their own, which all sessions write alike."""
+
+    def __init__(self, case: AttentionCase, folder: Path, seed: int):
+        from ..models.attention_stack import AttentionStack
+
+        self._stack, self.copies = AttentionStack(case, seed), case.copies
+        self.path = self._stack.model(folder)
+        self.options = {"claim": "all", "require_full_claim": True}
+        self._buffers: AttentionBuffers | None = None
+        self._check = AttentionCheck(self._stack, seed)
+        self._results: list[dict] = []
+
+    def bind(self, name: str, session) -> Bound:
+        self._buffers = self._buffers or AttentionBuffers(self._stack, session.tenon_gpu)
+        results = self._buffers.results()
+        self._results.append(results)
+        binding = bind(session, self._buffers.feed, results)
+        return lambda runs: back_to_back(session, binding, runs)
+
+    def check(self) -> None:
+        for results in self._results:
+            self._check(results)
+
+
+class _Decoder:
+    """One step of a decoder after some past."""
+
+    copies = 1
+
+    def __init__(self, case: DecoderCase, folder: Path, seed: int):
+        from ..models.decoder_config import PRESETS
+
+        plan: DecoderPlan = case.plan
+        self._plan, self._step = plan, plan.cases()[0]
+        self._folder = write_model(plan, plan.formats[0], folder / "decoder")
+        self.path = self._folder / "model.onnx"
+        self.options = {} if plan.on_gpu else {"precision_mode": "int8"}
+        config, random = PRESETS[plan.preset], np.random.default_rng(seed)
+        shape = (self._step.batch, config.kv_heads, plan.past + 64, config.head_size)
+        self._cache = random.standard_normal(shape, np.float32) * np.float32(0.5)
+        self._ids = random.integers(0, config.vocabulary, (self._step.batch, 1))
+        self._sides: dict[str, DecoderSide] = {}
+
+    def bind(self, name: str, session) -> Bound:
+        side = DecoderSide(session, GenaiFolder.load(self._folder), self._plan.on_gpu)
+        self._sides[name] = side
+        return side.bind(0, self._step, self._cache, self._ids)
+
+    def check(self) -> None:
+        """Logits of all sessions are those of the untuned one, up to sums in another order."""
+        expected = self._sides["untuned"].logits.astype(np.float64)
+        for name, side in self._sides.items():
+            error = np.sqrt(np.mean(np.square(side.logits - expected)))
+            if not error <= _LARGEST_DIFFERENCE * np.sqrt(np.mean(np.square(expected))):
+                raise WrongResultError(f"WRONG: {name}: logits differ from the untuned session's")
