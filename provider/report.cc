@@ -210,9 +210,9 @@ Json to_json(const GraphReport& graph) {
 std::string cost_model_text(const codegen::ArchSpec& spec, bool gpu_is_here) {
   const codegen::GpuCosts& costs = *spec.costs;
   if (!spec.has_measured_costs()) {
-    return fmt::format("not measured: constants of {}", costs.measured_arch);
+    return fmt::format("not measured: constants of {}", costs.source.arch);
   }
-  return fmt::format("measured on {}", gpu_is_here ? costs.measured_on : costs.measured_arch);
+  return fmt::format("measured on {}", gpu_is_here ? costs.source.card : costs.source.arch);
 }
 
 // Between GPUs of one machine, for predictions.
