@@ -16,6 +16,7 @@ from ..tuning_records import (
     write_records,
 )
 from . import arguments
+from .tune_fit import fit
 
 SUMMARY = "show and merge files of tuning records"
 
@@ -28,11 +29,22 @@ def add_arguments(parser) -> None:
     what.add_argument(
         "--merge", nargs="+", metavar="FILE", help="of equal keys the newest record stays"
     )
+    what.add_argument(
+        "--fit",
+        nargs="+",
+        metavar="LOG",
+        help="refit the constants of the cost model from logs of the tuner",
+    )
+    parser.add_argument(
+        "--arch", default="", help="with --fit: of these plans (default: the log's first machine)"
+    )
     parser.add_argument("--out", metavar="FILE", help="where to write what was merged")
     arguments.add_json(parser)
 
 
 def run(args) -> int:
+    if args.fit:
+        return fit(args)
     if args.show:
         if args.out:
             raise ValueError("--out is for --merge")
