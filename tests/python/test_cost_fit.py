@@ -177,6 +177,21 @@ def test_explain_says_where_the_cost_model_extrapolates(command, tmp_path):
     assert "nobody fitted constants for sm_80: those of sm_90a (H200, 2026-11-15)" in text
     assert "108 SMs, fitted with 132" in device["extrapolates"]
     assert device["cost_model_date"] == "2026-11-15"
+    assert told("sm_90a")[1]["extrapolates"] == []
+
+
+@pytest.mark.plugin
+def test_explain_says_which_fusions_were_not_fitted(command, tmp_path):
+    folder = tmp_path / "decoder"
+    command("models", "decoder", "--preset", "tiny-llama", "--weights", "int4", "--out", folder)
+    arguments = ("explain", folder, "--device", "gpu", "--option", "target_arch=sm_90a")
+    assert "cost model extrapolates: 7 fusions of sizes that were not fitted: K 64 < 512" in (
+        command(*arguments).out
+    )
+    arguments = ("explain", folder / "model.onnx", *arguments[2:], "--json")
+    fusions = json.loads(command(*arguments).out)["graphs"][0]["partitions"][0]["fusions"]
+    texts = [fusion["extrapolates"] for fusion in fusions]
+    assert texts.count("K 64 < 512") == 7 and "" in texts
 
 
 @pytest.mark.plugin
