@@ -1,10 +1,10 @@
-# libonnxruntime_ep_tenon.so: everything of provider/ and what it needs, two exported symbols.
+# libonnxruntime_ep_tenon.so: everything of provider/ and what it needs, three exported symbols.
 
 if(NOT TARGET tenon_provider)
   return()
 endif()
 
-# tenon_provider is an OBJECT library: from an archive nobody would pull in the two entry points.
+# tenon_provider is an OBJECT library: from an archive nobody would pull in the entry points.
 add_library(onnxruntime_ep_tenon SHARED cmake/glibc_floor.c)
 set_target_properties(onnxruntime_ep_tenon PROPERTIES
   LINKER_LANGUAGE CXX

@@ -68,9 +68,17 @@ constexpr SmLimits sm_limits(int shared_kib_per_cta, int threads) {
 // All on one H200. The products that wait: seen in steps of a decoder, each kernel from the end of
 // the one before to its own. Those that overlap: fitted to 40 random products with up to eight
 // configs each (TENON_MEASURE=random:40, seed 3791948268, 0.14 root mean square of the logarithm).
+// Those have up to 4096 rows and 8192 k, the decoder's up to 14336 k.
 constexpr GpuCosts kH200 = {
-    .measured_arch = "sm_90a",
-    .measured_on = "H200",
+    .source = {.arch = "sm_90a",
+               .card = "H200",
+               .date = "2026-11-15",
+               .scaled_by = "",
+               .sm_count = 132,
+               .clock_mhz = 1980,
+               .least_k = 512,
+               .most_k = 14336,
+               .most_rows = 4096},
     .gemm = {.bytes = 32'000,
              .dequantize = 0.1,
              .product = 0.00235,
@@ -119,10 +127,40 @@ constexpr GpuCosts kH200 = {
                                .per_kernel = 0.4,
                                .per_stage = 0.12,
                                .resident_twice = 1},
+    // As of the products that wait: nobody fitted others.
+    .roofline = {.bytes = 32'000, .per_kernel = 2.0},
     .most_bytes_beside_others = 128 << 20,
     .bytes_fetched_before = 112 << 10,
     .long_cache_keys = 4096,
 };
+
+// Of an architecture that nobody measured: what comes from memory takes as long as the card's data
+// sheet (kernels/device/specs) says against the H200's, for each SM. All else is the H200's:
+// products and dequantising, although clocks and instructions differ, and what a launch costs.
+constexpr GpuCosts extrapolated(const char* scaled_by, double gigabytes_per_second, int sm_count) {
+  constexpr double kH200GigabytesPerSecond = 4800;
+  const double times =
+      gigabytes_per_second / sm_count / (kH200GigabytesPerSecond / kH200.source.sm_count);
+  GpuCosts costs = kH200;
+  costs.source.scaled_by = scaled_by;
+  costs.gemm.bytes *= times;
+  costs.skinny_gemm.bytes *= times;
+  costs.overlapped_gemm.bytes *= times;
+  costs.overlapped_skinny_gemm.bytes *= times;
+  costs.overlapped_skinny_gemm.bytes_per_block *= times;
+  costs.roofline.bytes *= times;
+  return costs;
+}
+
+constexpr GpuCosts kA100 = extrapolated("NVIDIA A100-SXM4-80GB", 2039, 108);
+constexpr GpuCosts kRtx3090 = extrapolated("NVIDIA GeForce RTX 3090", 936, 82);
+constexpr GpuCosts kOrin = extrapolated("Jetson AGX Orin", 204.8, 16);
+constexpr GpuCosts kRtx4090 = extrapolated("NVIDIA GeForce RTX 4090", 1008, 128);
+constexpr GpuCosts kB200 = extrapolated("NVIDIA B200", 7700, 148);
+constexpr GpuCosts kB300 = extrapolated("NVIDIA B300", 7700, 148);
+constexpr GpuCosts kThor = extrapolated("Jetson AGX Thor", 273, 20);
+constexpr GpuCosts kRtx5090 = extrapolated("NVIDIA GeForce RTX 5090", 1792, 170);
+constexpr GpuCosts kGb10 = extrapolated("NVIDIA GB10", 273, 48);
 
 // ---- the table
 
@@ -130,25 +168,26 @@ constexpr GpuCosts kH200 = {
 // is sm_90; the text is then relabelled. Versions are the oldest that know the architecture. Rows
 // ascend; of two with the same compute capability the later one has more.
 constexpr ArchSpec kArchSpecs[] = {
-    {"sm_80", "7.8", "sm_80", "+ptx78", 8, 0, true, kAmpere, kAmpere, sm_limits(163, 2048), &kH200},
-    {"sm_86", "7.8", "sm_86", "+ptx78", 8, 6, false, kAmpere, kAmpere, sm_limits(99, 1536), &kH200},
+    {"sm_80", "7.8", "sm_80", "+ptx78", 8, 0, true, kAmpere, kAmpere, sm_limits(163, 2048), &kA100},
+    {"sm_86", "7.8", "sm_86", "+ptx78", 8, 6, false, kAmpere, kAmpere, sm_limits(99, 1536),
+     &kRtx3090},
     {"sm_87", "7.8", "sm_87", "+ptx78", 8, 7, false, kAmpere, kAmpere, sm_limits(163, 1536),
-     &kH200},
-    {"sm_89", "8.1", "sm_89", "+ptx81", 8, 9, false, kAda, kAda, sm_limits(99, 1536), &kH200},
+     &kOrin},
+    {"sm_89", "8.1", "sm_89", "+ptx81", 8, 9, false, kAda, kAda, sm_limits(99, 1536), &kRtx4090},
     {"sm_90", "8.0", "sm_90", "+ptx80", 9, 0, true, kHopper, kUsedElsewhere, sm_limits(227, 2048),
      &kH200},
     {"sm_90a", "8.0", "sm_90a", "+ptx80", 9, 0, false, with_wgmma(kHopper), used_of_sm_90a(),
      sm_limits(227, 2048), &kH200},
     {"sm_100a", "8.8", "sm_90", "+ptx80", 10, 0, false, blackwell(true), kUsedElsewhere,
-     sm_limits(227, 2048), &kH200},
+     sm_limits(227, 2048), &kB200},
     {"sm_103a", "8.8", "sm_90", "+ptx80", 10, 3, false, blackwell(true), kUsedElsewhere,
-     sm_limits(227, 2048), &kH200},
+     sm_limits(227, 2048), &kB300},
     {"sm_110a", "9.0", "sm_90", "+ptx80", 11, 0, false, blackwell(true), kUsedElsewhere,
-     sm_limits(227, 1536), &kH200},
+     sm_limits(227, 1536), &kThor},
     {"sm_120a", "8.8", "sm_90", "+ptx80", 12, 0, false, blackwell(false), kUsedElsewhere,
-     sm_limits(99, 1536), &kH200},
+     sm_limits(99, 1536), &kRtx5090},
     {"sm_121a", "8.8", "sm_90", "+ptx80", 12, 1, false, blackwell(false), kUsedElsewhere,
-     sm_limits(99, 1536), &kH200},
+     sm_limits(99, 1536), &kGb10},
 };
 
 }  // namespace

@@ -49,8 +49,8 @@ struct ArchSpec {
   // TMA fills stages, wgmma reads them, registers go from one role to the other, and the next
   // launch begins meanwhile.
   bool specialises_warps() const { return uses.tma && uses.wgmma && uses.setmaxnreg && uses.pdl; }
-  // Else `costs` are those of another architecture.
-  bool has_measured_costs() const { return name == costs->measured_arch; }
+  // Else `costs` are those of another architecture, extrapolated: costs->source says how.
+  bool has_measured_costs() const { return name == costs->source.arch; }
 };
 
 std::span<const ArchSpec> arch_specs();

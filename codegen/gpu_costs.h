@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 
 namespace tenon::codegen {
 
@@ -64,20 +66,46 @@ struct OverlappedSkinnyGemmCosts {
   double resident_twice;  // two CTAs keep the same tokens, where they have more than one tile each
 };
 
+// What is read and written once, where nobody knows more.
+struct RooflineCosts {
+  double bytes;       // of each SM
+  double per_kernel;  // to begin it
+};
+
+// Where constants were fitted, and to what: other sizes are extrapolated.
+struct CostSource {
+  const char* arch;  // "sm_90a"
+  const char* card;  // "H200"
+  const char* date;
+  // Empty, or the card of another architecture by whose memory bandwidth they were then scaled.
+  const char* scaled_by;
+  int sm_count, clock_mhz;
+  int64_t least_k, most_k, most_rows;  // of products
+};
+
 struct GpuCosts {
-  const char* measured_arch;  // "sm_90a"
-  const char* measured_on;    // the card: "H200"
+  CostSource source;
 
   GemmCosts gemm;
   SkinnyGemmCosts skinny_gemm;
   OverlappedGemmCosts overlapped_gemm;
   OverlappedSkinnyGemmCosts overlapped_skinny_gemm;
-  // Weights so large that it is of no account what neighbours do at their beginning and end.
-  int64_t most_bytes_beside_others;
+  RooflineCosts roofline;
+  // Bytes of weights so large that it is of no account what neighbours do at their beginning and
+  // end.
+  double most_bytes_beside_others;
   // What the CTAs of an SM fetch before their tokens come.
-  int64_t bytes_fetched_before;
+  double bytes_fetched_before;
   // Keys from which decode attention gains where the CTAs of the next launch find room.
-  int64_t long_cache_keys;
+  double long_cache_keys;
 };
+
+// Every constant with its name, "gemm.bytes" or "overlapped_gemm.unit[2]", in the order of the
+// table.
+void visit_costs(GpuCosts& costs, const std::function<void(std::string_view, double&)>& visit);
+
+struct GpuTarget;
+// What choosers go by: the table's, times the factors that a test asks for.
+const GpuCosts& costs_of(const GpuTarget& gpu);
 
 }  // namespace tenon::codegen

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct GpuTarget {
   int sm_count = 132;
   int threads = 1024;      // that one CTA may have
   bool pipelines = false;  // kernels whose copies run ahead of the arithmetic
+  // A test's wish: costs are multiplied by random factors of this seed (codegen/cost_factors.h).
+  std::optional<uint64_t> cost_seed = {};
 
   std::string text() const;
 };

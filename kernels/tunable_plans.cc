@@ -66,7 +66,7 @@ class FusionLister {
           const PlannedKernel& kernel = range.kernels[i];
           plans.push_back(plan_of(node, *offer.candidate,
                                   {std::string(offer.candidate->name), rows, kernel.config},
-                                  kernel.microseconds));
+                                  kernel));
         }
       }
     }
@@ -74,12 +74,13 @@ class FusionLister {
   }
 
   TunablePlan plan_of(const ir::Node& node, const Candidate& candidate, WantedKernel kernel,
-                      double microseconds) const {
+                      const PlannedKernel& offered) const {
     auto own = std::make_shared<Settings>(settings_);
     own->tuning.kernels = {kernel};
     Planned planned = candidate.plan(graph_, node, *own);
     if (!planned.plan) throw InternalError("a candidate changed its mind");
-    return {std::move(kernel), microseconds, std::move(*planned.plan), std::move(own)};
+    return {std::move(kernel), offered.microseconds, offered.problem, std::move(*planned.plan),
+            std::move(own)};
   }
 
   static size_t place_of_untuned(const TunableRange& range, const std::vector<PartChoice>& parts) {

@@ -15,6 +15,7 @@ namespace tenon::kernels {
 struct TunablePlan {
   WantedKernel kernel;      // what a record of it names
   double microseconds = 0;  // expected; 0: nobody knows
+  ProblemNumbers problem;   // what that was estimated from
   Plan plan;                // of all its candidate's rows, with this kernel for these
   // Made with Settings::tuning.kernels = {kernel}, which make_program() takes as well. The plan
   // refers to them, and to the graph.

@@ -1,4 +1,5 @@
-// The two exported symbols. Everything else in the library is hidden.
+// The two symbols that ONNX Runtime asks for; fit_costs.cc has a third one. Everything else in the
+// library is hidden.
 #include <onnxruntime_c_api.h>
 
 #include <atomic>

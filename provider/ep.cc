@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "codegen/cost_factors.h"
 #include "distributed/job.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/known_ops.h"
@@ -240,6 +241,7 @@ Ep::Ep(Options options, ContextSettings context, Target target, const OrtLogger&
   report_.host = target_.host;
   report_.gpu = target_.description;
   report_.gpu_is_here = target_.device != nullptr;
+  if (report_.gpu) report_.cost_seed = codegen::cost_seed_of_environment();
   report_.device = target_.name();
   report_.options = options_;
   ort_version_supported = runtime().version;

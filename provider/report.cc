@@ -11,6 +11,7 @@
 #include "codegen/arch_spec.h"
 #include "kernels/planning/gpu_link.h"
 #include "provider/api.h"
+#include "provider/cost_report.h"
 
 namespace tenon::provider {
 namespace {
@@ -82,7 +83,8 @@ Json to_json(const kernels::TuningNote& note) {
           {"ways", ways}};
 }
 
-Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names) {
+Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>& node_names,
+             const std::optional<device::Description>& gpu) {
   Json nodes = Json::array();
   for (const int source : fusion.sources) nodes.push_back(node_names.at(source));
   Json candidates = Json::array();
@@ -99,12 +101,19 @@ Json to_json(const kernels::FusionReport& fusion, const std::vector<std::string>
   for (const kernels::LaunchReport& launch : fusion.launches) launches.push_back(to_json(launch));
   Json tuning = Json::array();
   for (const kernels::TuningNote& note : fusion.tuning) tuning.push_back(to_json(note));
-  return {{"name", fusion.name},     {"kind", fusion.kind},
-          {"tuning", tuning},        {"fingerprint", fusion.fingerprint},
-          {"nodes", nodes},          {"problem", fusion.problem},
-          {"chosen", fusion.chosen}, {"candidates", candidates},
-          {"configs", configs},      {"launches", launches},
-          {"note", fusion.note},     {"microseconds", fusion.microseconds}};
+  return {{"name", fusion.name},
+          {"kind", fusion.kind},
+          {"tuning", tuning},
+          {"fingerprint", fusion.fingerprint},
+          {"nodes", nodes},
+          {"problem", fusion.problem},
+          {"chosen", fusion.chosen},
+          {"candidates", candidates},
+          {"configs", configs},
+          {"launches", launches},
+          {"note", fusion.note},
+          {"microseconds", fusion.microseconds},
+          {"extrapolates", gpu ? extrapolation_text(fusion, *gpu) : ""}};
 }
 
 Json to_json(const std::optional<OpenedContext>& context) {
@@ -162,10 +171,10 @@ Json to_json(const std::optional<distributed::ShardingReport>& sharding) {
           {"tokens", sharding->tokens}};
 }
 
-Json to_json(const PartitionReport& partition) {
+Json to_json(const PartitionReport& partition, const std::optional<device::Description>& gpu) {
   Json fusions = Json::array();
   for (const auto& fusion : partition.fusions) {
-    fusions.push_back(to_json(fusion, partition.node_names));
+    fusions.push_back(to_json(fusion, partition.node_names, gpu));
   }
   Json kernels = Json::array();
   for (const auto& kernel : partition.kernels) {
@@ -193,9 +202,9 @@ Json to_json(const PartitionReport& partition) {
           {"sharding", to_json(partition.sharding)}};
 }
 
-Json to_json(const GraphReport& graph) {
+Json to_json(const GraphReport& graph, const std::optional<device::Description>& gpu) {
   Json partitions = Json::array();
-  for (const auto& partition : graph.partitions) partitions.push_back(to_json(partition));
+  for (const auto& partition : graph.partitions) partitions.push_back(to_json(partition, gpu));
   Json left_out = Json::array();
   for (const auto& node : graph.left_out) {
     left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
@@ -203,16 +212,6 @@ Json to_json(const GraphReport& graph) {
   return {{"name", graph.name},         {"nodes", graph.nodes},     {"claimed", graph.claimed},
           {"claim_ms", graph.claim_ms}, {"partitions", partitions}, {"left_out", left_out},
           {"tensors", graph.tensors}};
-}
-
-// Where the times were measured that configs are ranked by. A GPU that is absent is named by its
-// architecture alone.
-std::string cost_model_text(const codegen::ArchSpec& spec, bool gpu_is_here) {
-  const codegen::GpuCosts& costs = *spec.costs;
-  if (!spec.has_measured_costs()) {
-    return fmt::format("not measured: constants of {}", costs.measured_arch);
-  }
-  return fmt::format("measured on {}", gpu_is_here ? costs.measured_on : costs.measured_arch);
 }
 
 // Between GPUs of one machine, for predictions.
@@ -234,30 +233,18 @@ Json device_json(const Report& report) {
             {"threads", report.host.threads}};
   }
   const device::Description& gpu = *report.gpu;
-  const std::string cost_model = cost_model_text(codegen::arch_spec(gpu.arch), report.gpu_is_here);
-  const codegen::GemmCosts& costs = codegen::arch_spec(gpu.arch).costs->gemm;
-  if (!report.gpu_is_here) {
-    return {{"kind", "gpu"},
-            {"present", false},
-            {"arch", gpu.arch},
-            {"sm_count", gpu.sm_count},
-            {"cost_model", cost_model},
-            {"kernel_us", costs.per_kernel},
-            {"memory_bytes_per_us", costs.bytes * gpu.sm_count},
-            {"link", link_json(gpu.arch)}};
+  Json device = {{"kind", "gpu"}, {"present", report.gpu_is_here}};
+  if (report.gpu_is_here) device["name"] = gpu.name;
+  device["arch"] = gpu.arch;
+  if (report.gpu_is_here) {
+    device["device_id"] = gpu.ordinal;
+    device["pci_bus_id"] = gpu.pci_bus_id;
   }
-  return {{"kind", "gpu"},
-          {"present", true},
-          {"name", gpu.name},
-          {"arch", gpu.arch},
-          {"device_id", gpu.ordinal},
-          {"pci_bus_id", gpu.pci_bus_id},
-          {"sm_count", gpu.sm_count},
-          {"memory_bytes", gpu.memory_bytes},
-          {"cost_model", cost_model},
-          {"kernel_us", costs.per_kernel},
-          {"memory_bytes_per_us", costs.bytes * gpu.sm_count},
-          {"link", link_json(gpu.arch)}};
+  device["sm_count"] = gpu.sm_count;
+  if (report.gpu_is_here) device["memory_bytes"] = gpu.memory_bytes;
+  device.update(cost_model_json(gpu, report.gpu_is_here, report.cost_seed));
+  device["link"] = link_json(gpu.arch);
+  return device;
 }
 
 Json to_json(const std::optional<CacheReport>& cache) {
@@ -331,7 +318,7 @@ std::string Report::summary(const GraphReport& graph) const {
 
 std::string Report::json() const {
   Json graph_list = Json::array();
-  for (const GraphReport& graph : graphs) graph_list.push_back(to_json(graph));
+  for (const GraphReport& graph : graphs) graph_list.push_back(to_json(graph, gpu));
   const Json document = {{"schema", 1},
                          {"provider", "TenonExecutionProvider"},
                          {"version", TENON_VERSION},

@@ -93,6 +93,7 @@ struct Report {
   codegen::HostTarget host;
   std::optional<device::Description> gpu;  // empty: the session runs on the host
   bool gpu_is_here = false;                // false: code is made for such a GPU, nothing runs
+  std::optional<uint64_t> cost_seed;       // a test asked for random factors of the cost model
   std::string device;                      // of the two, as a summary names it
   Options options;
   std::optional<CacheReport> cache;       // empty: there is none

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codegen/cost_factors.h"
 #include "distributed/job.h"
 #include "provider/tuning.h"
 
@@ -68,7 +69,10 @@ Target on_gpu(const Options& options, Gpu& gpu) {
 kernels::Settings Target::settings(const Options& options) const {
   kernels::Settings settings;
   settings.host = host;
-  if (description) settings.gpu = description->target();
+  if (description) {
+    settings.gpu = description->target();
+    settings.gpu->cost_seed = codegen::cost_seed_of_environment();
+  }
   settings.precision = options.precision_mode == "int8"   ? kernels::Precision::kInt8
                        : options.precision_mode == "tf32" ? kernels::Precision::kTf32
                                                           : kernels::Precision::kExact;

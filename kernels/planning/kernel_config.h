@@ -80,12 +80,17 @@ struct KernelConfig {
   bool operator==(const KernelConfig&) const = default;
 };
 
+// What an estimate was made from, besides the config: the log of a tuner keeps it, and a fit of the
+// costs estimates again from there. Names are literals.
+using ProblemNumbers = std::vector<std::pair<std::string_view, int64_t>>;
+
 // One way to run a range of rows.
 struct PlannedKernel {
   KernelConfig config;
   // Expected at the most rows of its range, at the fewest where that has no end; 0: nobody knows.
   double microseconds = 0;
-  Dim workspace_bytes = 0;  // scratch and counters
+  Dim workspace_bytes = 0;      // scratch and counters
+  ProblemNumbers problem = {};  // empty: nobody estimates it
 
   std::string text() const;  // with "13.8 us expected"
 };

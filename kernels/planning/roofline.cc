@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "codegen/arch_spec.h"
+#include "codegen/host_costs.h"
+#include "kernels/planning/number_reader.h"
 
 namespace tenon::kernels {
 namespace {
-
-// Of one core: 50.2 GB/s by the two of a Neoverse V1, from `make bench`. Nobody measured others.
-constexpr double kHostBytesPerMicrosecond = 25'000;
 
 // The rows stand in one symbol: of b*s the last one.
 std::string row_symbol(const Dim& rows) {
@@ -20,7 +18,7 @@ std::string row_symbol(const Dim& rows) {
   return symbols.empty() ? "" : symbols.back();
 }
 
-double bytes_of(const ir::Graph& graph, const ir::Node& node, const Dim::Lookup& sizes) {
+int64_t bytes_of(const ir::Graph& graph, const ir::Node& node, const Dim::Lookup& sizes) {
   double bytes = 0;
   for (const auto* values : {&node.inputs, &node.outputs}) {
     for (const ir::ValueId id : *values) {
@@ -31,29 +29,67 @@ double bytes_of(const ir::Graph& graph, const ir::Node& node, const Dim::Lookup&
       bytes += elements * bit_width(value.dtype) / 8;
     }
   }
-  return bytes;
+  return static_cast<int64_t>(bytes);
 }
 
-double microseconds(double bytes, const Settings& settings) {
-  if (!settings.gpu) return bytes / (kHostBytesPerMicrosecond * settings.host.threads);
-  const codegen::GemmCosts& costs = codegen::arch_spec(settings.gpu->arch).costs->gemm;
-  return costs.per_kernel + bytes / (costs.bytes * settings.gpu->sm_count);
+void estimate(const RooflineProblem& problem, const Settings& settings, PlannedKernel& kernel) {
+  if (!settings.gpu) {
+    const double rate = codegen::kHostCosts.bytes * settings.host.threads;
+    kernel.microseconds = static_cast<double>(problem.bytes) / rate;
+    return;
+  }
+  kernel.microseconds = estimate_roofline(problem, codegen::costs_of(*settings.gpu));
+  kernel.problem = problem.numbers();
 }
 
 }  // namespace
+
+ProblemNumbers RooflineProblem::numbers() const {
+  return {{"bytes", bytes}, {"row_bytes", row_bytes}, {"rows", rows}, {"sm_count", sm_count}};
+}
+
+std::optional<RooflineProblem> RooflineProblem::from(const ProblemNumbers& numbers) {
+  constexpr int64_t kMostBytes = int64_t{1} << 48, kMostRows = int64_t{1} << 31;
+  NumberReader reader(numbers);
+  RooflineProblem problem;
+  problem.bytes = reader.read("bytes", 0, kMostBytes);
+  problem.row_bytes = reader.read("row_bytes", -kMostRows, kMostRows);
+  problem.rows = reader.read("rows", 1, kMostRows);
+  problem.sm_count = reader.read_int("sm_count", 1, 1 << 16);
+  if (!reader.ok()) return std::nullopt;
+  return problem;
+}
+
+void RooflineProblem::move_to(int64_t other_rows) {
+  bytes += row_bytes * (other_rows - rows);
+  rows = other_rows;
+}
+
+double estimate_roofline(const RooflineProblem& problem, const codegen::GpuCosts& costs) {
+  const codegen::RooflineCosts& roofline = costs.roofline;
+  return roofline.per_kernel +
+         static_cast<double>(problem.bytes) / (roofline.bytes * problem.sm_count);
+}
 
 void add_roofline(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
                   Plan& plan) {
   const std::string symbol = row_symbol(plan.rows);
   for (RangePlan& range : plan.ranges) {
     const int64_t rows = range.rows.last == RowRange::kNoLimit ? range.rows.first : range.rows.last;
-    const auto size = [&](std::string_view name) -> int64_t {
-      return name == symbol ? std::max<int64_t>(rows, 1) : 1;
+    const auto bytes_at = [&](int64_t counted) {
+      return bytes_of(graph, node, [&](std::string_view name) -> int64_t {
+        return name == symbol ? std::max<int64_t>(counted, 1) : 1;
+      });
     };
     for (PlannedKernel& kernel : range.kernels) {
       if (kernel.microseconds > 0) continue;
       try {
-        kernel.microseconds = microseconds(bytes_of(graph, node, size), settings);
+        const int64_t bytes = bytes_at(rows);
+        estimate({.bytes = bytes,
+                  .row_bytes = symbol.empty() ? 0 : bytes_at(rows + 1) - bytes,
+                  .rows = std::max<int64_t>(rows, 1),
+                  .sm_count = settings.gpu ? settings.gpu->sm_count : 1},
+                 settings, kernel);
       } catch (const UserError&) {
         // Sizes that no Run can have: nobody knows.
       }

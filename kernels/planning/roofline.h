@@ -2,10 +2,25 @@
 // its candidate has no model of its own.
 #pragma once
 
+#include <optional>
+
+#include "codegen/gpu_costs.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
+
+// What it depends on. `rows`: where the bytes were counted; each one more has `row_bytes` more.
+struct RooflineProblem {
+  int64_t bytes = 0, row_bytes = 0, rows = 1;
+  int sm_count = 1;
+
+  ProblemNumbers numbers() const;
+  // Empty where a number is missing or cannot be.
+  static std::optional<RooflineProblem> from(const ProblemNumbers& numbers);
+  void move_to(int64_t other_rows);
+};
+double estimate_roofline(const RooflineProblem& problem, const codegen::GpuCosts& costs);
 
 // Puts microseconds into the kernels of `plan` that have none: inputs and outputs once through
 // memory, at the rows that the kernel's range counts at; open sizes besides are 1.

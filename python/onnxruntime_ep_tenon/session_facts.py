@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections import Counter
 from pathlib import Path
 
 from . import console, cuda
@@ -30,6 +31,19 @@ def cost_model_text(report: Report) -> str:
     return report.data.get("device", {}).get("cost_model", "")
 
 
+def extrapolation_texts(report: Report) -> list[str]:
+    """Where the cost model goes past what it was fitted to, of the machine and of fusions."""
+    device = report.data.get("device", {})
+    texts = list(device.get("extrapolates", []))
+    if (seed := device.get("cost_factors")) is not None:
+        texts.append(f"constants are times random factors of seed {seed} (TENON_COST_FACTORS)")
+    sizes = Counter(text for fusion in report.fusions if (text := fusion.get("extrapolates")))
+    return texts + [
+        f"{count} fusion{'s' if count > 1 else ''} of sizes that were not fitted: {text}"
+        for text, count in sizes.items()
+    ]
+
+
 def session_facts(model: Path, report: Report, threads: int, options: dict) -> list[tuple]:
     """Names and texts, as pages.Page.facts takes them."""
     import onnxruntime
@@ -40,6 +54,7 @@ def session_facts(model: Path, report: Report, threads: int, options: dict) -> l
         ("claimed", f"{report.coverage} by Tenon"),
         ("session", device_text(report).removeprefix("device: ")),
         *([("cost model", text)] if (text := cost_model_text(report)) else []),
+        *(("extrapolates", text) for text in extrapolation_texts(report)),
         *machine_facts(report),
         ("threads", threads_text(threads)),
         ("runtime", f"onnxruntime {onnxruntime.__version__}, Tenon {version()}"),

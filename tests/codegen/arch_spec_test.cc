@@ -103,8 +103,8 @@ TEST(ArchSpecTest, CostsSayWhereTheyWereMeasured) {
   for (const ArchSpec& spec : arch_specs()) {
     ASSERT_NE(spec.costs, nullptr) << spec.name;
     EXPECT_EQ(spec.has_measured_costs(), spec.name == "sm_90a") << "only an H200 was there";
-    EXPECT_TRUE(arch_spec(spec.costs->measured_arch).has_measured_costs());
-    EXPECT_STREQ(spec.costs->measured_on, "H200");
+    EXPECT_TRUE(arch_spec(spec.costs->source.arch).has_measured_costs());
+    EXPECT_STREQ(spec.costs->source.card, "H200");
   }
 }
 

@@ -57,7 +57,8 @@ BLOCKS = {
     ("docs/tuning.md", "tune_file"): "test_tuned_sessions.py",
     ("docs/tuning.md", "record {"): "test_tuning_files.py",
     ("docs/tuning.md", "tenon tune llama"): "test_tune_command.py",
-    ("docs/tuning.md", "tenon tune"): "test_tuning_files.py",
+    ("docs/tuning.md", "tune --show"): "test_tuning_files.py",
+    ("docs/tuning.md", "tune --fit"): "test_cost_fit.py",
 }
 
 

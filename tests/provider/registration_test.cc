@@ -66,11 +66,12 @@ TEST(Registration, SameNameTwiceIsRefusedAndHarmless) {
   EXPECT_EQ(tenon_devices(env()).size(), 1U);
 }
 
-TEST(Registration, ExportsTheTwoEntryPointsAndNothingOfItsInside) {
+TEST(Registration, ExportsTheEntryPointsAndNothingOfItsInside) {
   void* library = dlopen(plugin_path().c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
   EXPECT_NE(dlsym(library, "CreateEpFactories"), nullptr);
   EXPECT_NE(dlsym(library, "ReleaseEpFactory"), nullptr);
+  EXPECT_NE(dlsym(library, "TenonFitCosts"), nullptr);
   EXPECT_EQ(dlsym(library, "GetProvider"), nullptr);  // would be taken for an old bridge library
   dlclose(library);
 }

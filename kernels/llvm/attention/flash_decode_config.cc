@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/arch_spec.h"
+#include "codegen/gpu_costs.h"
 
 namespace tenon::kernels {
 namespace {
@@ -124,7 +124,7 @@ std::vector<FlashDecodeConfig> rank_flash_decode_configs(const AttentionProblem&
     if (is_small && config.ctas_per_sm == 1 && places > 1) config.resident_ctas = 2;
     if (places >= config.ctas_per_sm && config.threads() <= gpu.threads) fitting.push_back(config);
   }
-  const int64_t long_cache = codegen::arch_spec(gpu.arch).costs->long_cache_keys;
+  const auto long_cache = static_cast<int64_t>(codegen::costs_of(gpu).long_cache_keys);
   const bool is_long = problem.all_keys.is_constant() && problem.all_keys.value() >= long_cache;
   if (is_long && fitting.size() > 1 && fitting[1].resident_ctas > 1) {
     std::swap(fitting[0], fitting[1]);

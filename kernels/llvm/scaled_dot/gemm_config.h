@@ -4,13 +4,17 @@
 // tokens).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "codegen/target.h"
 #include "kernels/llvm/scaled_dot/fragment_weight.h"
+#include "kernels/llvm/scaled_dot/gemm_problem.h"
 #include "kernels/planning/kernel_config.h"
 
 namespace tenon::kernels {
+
+inline constexpr int kMaxSkinnyTokens = 16;  // up to which two CTAs share an SM
 
 // What one kernel is made for.
 struct GemmConfig {
@@ -26,6 +30,7 @@ struct GemmConfig {
   bool resident_x = false;
   int64_t shared_bytes = 0;  // that a CTA takes at least, so that no more than ctas_per_sm fit
   double microseconds = 0;   // what it is expected to take
+  GemmProblem problem = {};  // where
 
   bool is_skinny() const { return warp_split_k > 0; }
   int tile_m() const { return is_skinny() ? kFragmentRows / warp_split_k : kFragmentRows; }
@@ -33,13 +38,19 @@ struct GemmConfig {
   // One token leaves seven columns of the matrix instruction to spare: each block of k gets an
   // accumulator of its own, and scales multiply eight accumulators instead of all weights.
   bool accumulates_per_block(const FragmentLayout& layout) const {
-    return resident_x && tile_n == 1 && units % 2 == 0 && layout.can_accumulate_per_block();
+    return accumulates_per_block(layout.can_accumulate_per_block());
+  }
+  bool accumulates_per_block(bool layout_can) const {
+    return resident_x && tile_n == 1 && units % 2 == 0 && layout_can;
   }
   // What the splits of K meet in, for up to `rows` rows of x.
   Dim tiles(const FragmentLayout& layout, const Dim& rows) const;
   Dim partial_bytes(const FragmentLayout& layout, const Dim& rows) const;
   PlannedKernel planned(const FragmentLayout& layout, const Dim& rows) const;
 };
+
+// What a tuner's log tells of one: empty where it is none of ours.
+std::optional<GemmConfig> gemm_config_from(const KernelConfig& config, const GemmProblem& problem);
 
 // The best configs for up to `rows` rows of x, best first: bytes, products and dequantising against
 // what an SM does in a microsecond. `overlaps`: the product waits for no launch before it, and its

@@ -12,7 +12,7 @@ from ..library import PROVIDER
 from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
-from ..session_facts import cost_model_text, device_text, session_facts
+from ..session_facts import cost_model_text, device_text, extrapolation_texts, session_facts
 from ..step_prediction import add_expected_times
 from . import arguments
 from .compile import print_context_model
@@ -287,6 +287,8 @@ def _print(model: Path, report: Report, args) -> None:
     console.say(device_text(report))
     if cost_model := cost_model_text(report):
         console.say(f"cost model: {cost_model}")
+    for text in extrapolation_texts(report):
+        console.say(f"cost model extrapolates: {text}")
     if report.partitions:
         console.heading("Partitions")
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))

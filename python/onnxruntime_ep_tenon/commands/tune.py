@@ -16,6 +16,7 @@ from ..tuning_records import (
     write_records,
 )
 from . import arguments
+from .tune_fit import fit
 from .tune_model import tune_model
 
 SUMMARY = "measure which kernels run a model best here; show and merge files of such records"
@@ -32,6 +33,15 @@ def add_arguments(parser) -> None:
     what.add_argument(
         "--merge", nargs="+", metavar="FILE", help="of equal keys the newest record stays"
     )
+    what.add_argument(
+        "--fit",
+        nargs="+",
+        metavar="LOG",
+        help="refit the constants of the cost model from logs of the tuner",
+    )
+    parser.add_argument(
+        "--arch", default="", help="with --fit: of these plans (default: the log's first machine)"
+    )
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -47,9 +57,10 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    files_only = args.show or args.merge
-    if args.model and files_only:
-        raise ValueError("give a model to tune, or --show, or --merge")
+    if args.model and (args.show or args.merge or args.fit):
+        raise ValueError("give a model to tune, or --show, --merge or --fit")
+    if args.fit:
+        return fit(args)
     if args.show:
         if args.out:
             raise ValueError("--out is for a model, and for --merge")
@@ -57,7 +68,7 @@ def run(args) -> int:
     if args.merge:
         return _merge(args)
     if not args.model:
-        raise ValueError("give a model to tune, --show FILE or --merge FILE …")
+        raise ValueError("give a model to tune, --show FILE, --merge FILE … or --fit LOG …")
     return tune_model(args)
 
 

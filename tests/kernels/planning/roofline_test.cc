@@ -36,7 +36,7 @@ class Roofline : public testing::Test {
 TEST_F(Roofline, BytesOfTheRangesRowsThroughTheMemoryOfAGpu) {
   Settings settings;
   settings.gpu = device::named_description("sm_90a").target();
-  const codegen::GemmCosts& costs = codegen::arch_spec("sm_90a").costs->gemm;
+  const codegen::RooflineCosts& costs = codegen::arch_spec("sm_90a").costs->roofline;
   const double bytes_in_a_microsecond = costs.bytes * settings.gpu->sm_count;
   const Plan plan = planned(settings);
   const auto expected = [&](double rows) {
@@ -44,6 +44,12 @@ TEST_F(Roofline, BytesOfTheRangesRowsThroughTheMemoryOfAGpu) {
   };
   EXPECT_DOUBLE_EQ(plan.ranges[0].kernels[0].microseconds, expected(8));
   EXPECT_DOUBLE_EQ(plan.ranges[1].kernels[0].microseconds, expected(9));  // has no end
+
+  // From the numbers that a log keeps, at other rows.
+  std::optional<RooflineProblem> problem = RooflineProblem::from(plan.ranges[0].kernels[0].problem);
+  ASSERT_TRUE(problem);
+  problem->move_to(20);
+  EXPECT_DOUBLE_EQ(estimate_roofline(*problem, *codegen::arch_spec("sm_90a").costs), expected(20));
 }
 
 TEST_F(Roofline, LeavesWhatACandidateKnows) {
