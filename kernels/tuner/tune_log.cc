@@ -48,6 +48,10 @@ Json line_of(std::string_view event, const LoggedPlan& logged) {
   for (const auto& [knob, value] : kernel.config.knobs) knobs[name(knob)] = value;
   json["config"] = kernel.config.text();
   json["expected_us"] = logged.plan.microseconds;
+  if (!logged.plan.problem.empty()) {
+    Json& problem = json["problem"] = Json::object();
+    for (const auto& [number, value] : logged.plan.problem) problem[number] = value;
+  }
   return json;
 }
 
