@@ -190,7 +190,7 @@ class SdpaPlan {
 
   // At the fewest of many queries; 0 where nobody has measured cuDNN.
   double microseconds() const {
-    if (settings_.gpu->arch != "sm_90a") return 0;
+    if (!codegen::arch_spec(settings_.gpu->arch).has_measured_costs()) return 0;
     const auto size = [](std::string_view) { return kManyQueries; };
     const auto number = [&](const Dim& dim) { return static_cast<double>(dim.evaluate(size)); };
     const double queries = number(problem_.queries), keys = number(problem_.all_keys);
@@ -209,13 +209,21 @@ class SdpaPlan {
 };
 
 cudnn::SdpaProblem gates_of(const AttentionProblem& problem, const Settings& settings) {
+  const auto number = [](const Dim& dim) {
+    return dim.is_constant() ? dim.value() : cudnn::SdpaProblem::kOpen;
+  };
+  const cudnn::Band band = band_of(problem);
   cudnn::SdpaProblem gates;
   gates.compute_major = codegen::arch_spec(settings.gpu->arch).compute_major;
-  gates.head_size = std::max(problem.depth, problem.value_depth);
-  const cudnn::Band band = band_of(problem);
-  gates.keys = problem.all_keys.is_constant() ? problem.all_keys.value() : RowRange::kNoLimit;
-  gates.window = band.left >= 0 ? band.left + 1 : 0;
+  gates.head_size = problem.depth;
+  gates.value_size = problem.value_depth;
+  gates.queries = number(problem.queries);
+  gates.keys = number(problem.all_keys);
+  gates.window = band.left + 1;
   gates.causal = band.right == 0;
+  gates.has_right_end = band.right >= 0;
+  gates.from_end = band.from_end;
+  gates.has_lengths = has_lengths(problem);
   return gates;
 }
 
