@@ -81,6 +81,13 @@ struct StepText {
   std::string operator()(const ReductionStep& step) const {
     return fmt::format("t{} = {}(t{})", step.y, step.mode == kSum ? "sum" : "largest", step.x);
   }
+  std::string operator()(const DequantizeStep& step) const {
+    return fmt::format("t{} = dequantize(t{}, t{}) block {}", step.y, step.x, step.scale,
+                       step.block);
+  }
+  std::string operator()(const QuantizeStep& step) const {
+    return fmt::format("t{}, t{} = quantize(t{}) block {}", step.y, step.scale, step.x, step.block);
+  }
 
  private:
   static std::string operand(const std::optional<size_t>& tensor) {
@@ -102,9 +109,10 @@ std::string Graph::text() const {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
     joined += fmt::format(
-        "t{}: {}{}{}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
+        "t{}: {}{}{}{}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
         tensor.is_virtual ? " virtual" : "",
         tensor.given_strides.empty() ? "" : fmt::format(" strides {}", tensor.given_strides),
+        tensor.in_tiles ? " in tiles of 128x4" : "",
         tensor.constant ? fmt::format(" = {}", *tensor.constant) : "");
   }
   for (const Step& step : steps) joined += std::visit(StepText{}, step) + "\n";

@@ -20,6 +20,7 @@ struct Tensor {
   bool is_virtual = false;                  // between two operations, never in memory
   std::vector<int64_t> given_strides = {};  // empty: packed, the last dim innermost (NCHW)
   std::optional<double> constant = {};      // one element, which is a part of the plan
+  bool in_tiles = false;                    // scales, in tiles of 128 rows and 4 blocks
 
   bool is_in_memory() const { return !is_virtual && !constant; }
   std::vector<int64_t> strides() const;
@@ -66,7 +67,20 @@ struct PoolingStep {
   std::vector<int64_t> extents;  // of the window
 };
 
-using Step = std::variant<ConvolutionStep, PointwiseStep, PoolingStep, MatmulStep, ReductionStep>;
+// y = x * scale; `block`: elements along each of x's last two dims that share a scale.
+struct DequantizeStep {
+  size_t x = 0, scale = 0, y = 0;
+  std::vector<int32_t> block;
+};
+
+// Blocks of `block` elements along the last dim of x become codes y and scales.
+struct QuantizeStep {
+  size_t x = 0, y = 0, scale = 0;
+  int32_t block = 0;
+};
+
+using Step = std::variant<ConvolutionStep, PointwiseStep, PoolingStep, MatmulStep, ReductionStep,
+                          DequantizeStep, QuantizeStep>;
 
 struct Graph {
   size_t add(Tensor tensor) {

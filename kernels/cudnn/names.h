@@ -23,6 +23,8 @@ enum Kind : int {
   kReductionOperation = 22,
   kResample = 24,
   kResampleForward = 25,
+  kBlockQuantize = 36,
+  kBlockDequantize = 37,
   kDeviceProperties = 38,
 };
 
@@ -42,8 +44,10 @@ enum Type : int {
   kPointwiseModeType = 14,
   kDescriptor = 15,
   kReductionModeType = 18,
+  kReorderingType = 20,
   kResampleModeType = 21,
   kPaddingModeType = 22,
+  kInt32 = 23,
   kChar = 24,
   kFraction = 26,
 };
@@ -91,6 +95,7 @@ enum Attribute : int {
   kTensorId = 906,
   kTensorIsVirtual = 907,
   kTensorIsByValue = 908,
+  kTensorReordering = 909,
   kPackIds = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
@@ -123,6 +128,16 @@ enum Attribute : int {
   kResampleAlpha = 1713,
   kResampleBeta = 1714,
   kResampleDescriptor = 1716,
+  kQuantizeX = 2500,
+  kQuantizeY = 2501,
+  kQuantizeScale = 2502,
+  kQuantizeComputeType = 2503,
+  kQuantizeBlock = 2504,
+  kDequantizeX = 2600,
+  kDequantizeScale = 2601,
+  kDequantizeY = 2602,
+  kDequantizeComputeType = 2603,
+  kDequantizeBlock = 2604,
   kDeviceJson = 2702,
 };
 
@@ -133,6 +148,10 @@ enum DataType : int {
   kDataInt32 = 4,
   kDataBfloat16 = 9,
   kDataBoolean = 11,
+  kDataFp8E4M3 = 12,
+  kDataFp8E5M2 = 13,
+  kDataFp8E8M0 = 15,
+  kDataFp4E2M1 = 16,
 };
 // cudnnConvolutionMode_t: what ONNX calls a convolution flips no filter.
 inline constexpr int kCrossCorrelation = 1;
@@ -154,6 +173,8 @@ enum PointwiseMode : int {
   kIndex = 501,   // along an axis
   kSelect = 601,  // x where t is true, else b
 };
+// cudnnBackendTensorReordering_t: scales in tiles of 128 rows and 4 blocks.
+inline constexpr int kTiles128x4 = 3;
 // cudnnReduceTensorOp_t
 enum ReductionMode : int { kSum = 0, kLargest = 3 };
 // cudnnResampleMode_t

@@ -28,6 +28,14 @@ int data_type(DType dtype) {
       return kDataInt32;
     case DType::kBool:
       return kDataBoolean;
+    case DType::kF8E4M3FN:
+      return kDataFp8E4M3;
+    case DType::kF8E5M2:
+      return kDataFp8E5M2;
+    case DType::kF8E8M0:
+      return kDataFp8E8M0;
+    case DType::kF4E2M1:
+      return kDataFp4E2M1;
     default:
       throw InternalError(fmt::format("cuDNN is not asked about {}", name(dtype)));
   }
@@ -79,6 +87,7 @@ class GraphDescriptors {
     made.set(kTensorAlignment, {kAlignment});
     if (tensor.is_virtual) set_flag(made, kTensorIsVirtual);
     if (tensor.constant) set_flag(made, kTensorIsByValue);
+    if (tensor.in_tiles) made.set(kTensorReordering, kReorderingType, kTiles128x4);
     made.finalize();
     tensors_.push_back(made.raw());
   }
@@ -162,6 +171,28 @@ class GraphDescriptors {
     made.set(kReductionDescriptor, reduction);
     set_tensor(made, kReductionX, step.x);
     set_tensor(made, kReductionY, step.y);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const DequantizeStep& step) {
+    Descriptor& made = make(kBlockDequantize);
+    set_tensor(made, kDequantizeX, step.x);
+    set_tensor(made, kDequantizeScale, step.scale);
+    set_tensor(made, kDequantizeY, step.y);
+    made.set(kDequantizeComputeType, kDataType, kDataFloat);
+    made.set(kDequantizeBlock, kInt32, static_cast<int64_t>(step.block.size()), step.block.data());
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const QuantizeStep& step) {
+    Descriptor& made = make(kBlockQuantize);
+    set_tensor(made, kQuantizeX, step.x);
+    set_tensor(made, kQuantizeY, step.y);
+    set_tensor(made, kQuantizeScale, step.scale);
+    made.set(kQuantizeComputeType, kDataType, kDataFloat);
+    made.set(kQuantizeBlock, kInt32, 1, &step.block);
     made.finalize();
     return made.raw();
   }

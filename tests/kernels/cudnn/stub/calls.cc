@@ -200,6 +200,8 @@ size_t bytes_of(int type) {
     case kResampleModeType:
     case kPaddingModeType:
     case kReductionModeType:
+    case kReorderingType:
+    case kInt32:
       return 4;
     case kHandleType:
     case kInt64:

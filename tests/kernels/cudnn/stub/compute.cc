@@ -51,6 +51,14 @@ DType dtype_of(const Object& tensor) {
       return DType::kF16;
     case kDataInt32:
       return DType::kI32;
+    case kDataFp8E4M3:
+      return DType::kF8E4M3FN;
+    case kDataFp8E5M2:
+      return DType::kF8E5M2;
+    case kDataFp8E8M0:
+      return DType::kF8E8M0;
+    case kDataFp4E2M1:
+      return DType::kF4E2M1;
     default:
       return DType::kBF16;
   }
@@ -65,6 +73,7 @@ class Computation {
     if (operation.kind == kConvolutionForward) return convolve(operation);
     if (operation.kind == kMatmulOperation) return multiply(operation);
     if (operation.kind == kReductionOperation) return reduce(operation);
+    if (operation.kind == kBlockDequantize) return dequantize(operation);
     if (operation.kind == kPointwiseOperation) {
       return is_of_scores(operation) ? point_scores(operation) : point(operation);
     }
@@ -223,9 +232,22 @@ class Computation {
     return std::min(most, static_cast<int64_t>(said));
   }
 
+  void multiply_matrices(const Object& operation, Values& a, Values& b, Values c) {
+    Ints place(3);
+    do {
+      double sum = 0;
+      for (int64_t k = 0; k < a.dims[2]; ++k) {
+        sum += a.at({place[0], place[1], k}) * b.at({place[0], k, place[2]});
+      }
+      c.at(place) = sum;
+    } while (next(place, c.dims));
+    write(operation.object(kMatmulC), std::move(c));
+  }
+
   void multiply(const Object& operation) {
     Values a = read(operation.object(kMatmulA)), b = read(operation.object(kMatmulB));
     Values c = result_of(operation.object(kMatmulC));
+    if (a.dims.size() == 3) return multiply_matrices(operation, a, b, std::move(c));
     const int64_t group = a.dims.at(1) / b.dims.at(1);
     Ints place(4);
     do {
@@ -241,6 +263,29 @@ class Computation {
       c.at(place) = sum;
     } while (next(place, c.dims));
     write(operation.object(kMatmulC), std::move(c));
+  }
+
+  // The scale of a row and a block, in tiles: [row / 128][block / 4][row % 32][row / 32 % 4][4].
+  double scale_of(const Object& scales, int64_t batch, int64_t row, int64_t block, bool turned) {
+    const Ints dims = scales.list<int64_t>(kTensorDims);
+    const int64_t blocks = turned ? dims.at(1) : dims.at(2);
+    int64_t at = batch * dims[1] * dims[2];
+    at += row / 128 * 128 * blocks + block / 4 * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4;
+    const DType dtype = dtype_of(scales);
+    return tenon::decode(dtype, tenon::load_code(dtype, pointer(scales), at));
+  }
+
+  void dequantize(const Object& operation) {
+    Values y = read(operation.object(kDequantizeX));
+    const auto block = operation.list<int32_t>(kDequantizeBlock);
+    const bool turned = block.at(0) != 1;
+    Ints place(3);
+    do {
+      const int64_t row = turned ? place[2] : place[1], element = turned ? place[1] : place[2];
+      y.at(place) *= scale_of(operation.object(kDequantizeScale), place[0], row,
+                              element / block.at(turned ? 0 : 1), turned);
+    } while (next(place, y.dims));
+    write(operation.object(kDequantizeY), std::move(y));
   }
 
   void reduce(const Object& operation) {
