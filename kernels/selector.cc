@@ -13,6 +13,7 @@
 #include "kernels/collectives.h"
 #include "kernels/cudnn/candidates.h"
 #include "kernels/cudnn_attention.h"
+#include "kernels/cudnn_scaled_dot.h"
 #include "kernels/llvm/attention.h"
 #include "kernels/llvm/attention/paged.h"
 #include "kernels/llvm/concat.h"
@@ -52,7 +53,7 @@ std::array<Table, 7> gpu_tables() {
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, attention_candidates_with_cudnn()},
-      {ir::kScaledDot, gpu_scaled_dot_candidates()},
+      {ir::kScaledDot, scaled_dot_candidates_with_cudnn()},
   }};
 }
 
