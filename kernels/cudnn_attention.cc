@@ -191,11 +191,13 @@ class SdpaPlan {
   // At the fewest of many queries; 0 where nobody has measured cuDNN.
   double microseconds() const {
     if (!codegen::arch_spec(settings_.gpu->arch).has_measured_costs()) return 0;
-    const auto size = [](std::string_view) { return kManyQueries; };
-    const auto number = [&](const Dim& dim) { return static_cast<double>(dim.evaluate(size)); };
-    const double queries = number(problem_.queries), keys = number(problem_.all_keys);
+    const auto number = [](const Dim& dim, int64_t open) {
+      return static_cast<double>(dim.evaluate([&](std::string_view) { return open; }));
+    };
+    const double queries = number(problem_.queries, kManyQueries);
+    const double keys = number(problem_.all_keys, kManyQueries);
     const double pairs = sdpa_.band.right < 0 ? queries * keys : queries * (keys - queries / 2);
-    const double flops = 2 * number(problem_.batch) * static_cast<double>(sdpa_.heads) *
+    const double flops = 2 * number(problem_.batch, 1) * static_cast<double>(sdpa_.heads) *
                          static_cast<double>(sdpa_.depth + sdpa_.value_depth) *
                          std::max(pairs, queries);
     return flops / (kFlopsPerMicrosecondOfSm * settings_.gpu->sm_count);
@@ -235,8 +237,12 @@ Planned plan_sdpa(const ir::Graph& graph, const ir::Node& node, const Settings& 
   if (Support answer = takes(graph, node, described.problem); !answer) return answer;
   const cudnn::LibraryAnswer& library = cudnn::library();
   if (!library.support) return library.support;
-  Support gates = cudnn::sdpa(library.functions.version, gates_of(described.problem, settings));
-  if (!gates) return gates;
+  const int version = library.functions.version;
+  const cudnn::SdpaProblem gates = gates_of(described.problem, settings);
+  if (Support answer = cudnn::sdpa(version, gates); !answer) return answer;
+  if (Support answer = cudnn::sdpa_without_device(version, gates.compute_major); !answer) {
+    return answer;
+  }
   const auto made = std::make_shared<const SdpaPlan>(graph, node, settings, described.problem);
   if (Support answer = made->ask(); !answer) return answer;
   return Plan{made->ranges(), [made] { return made->lower(); }, made->queries()};

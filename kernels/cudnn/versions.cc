@@ -136,6 +136,11 @@ Support block_scaled_results(int version, int compute_major) {
   return needs(version, 91400, "a block-scaled result");
 }
 
+Support sdpa_without_device(int version, int compute_major) {
+  if (Support answer = needs(version, 91100, "SDPA without a GPU"); !answer) return answer;
+  return plans_without_device(version, compute_major);
+}
+
 Support sdpa(int version, const SdpaProblem& asked) {
   SdpaProblem problem = asked;
   if (problem.value_size == 0) problem.value_size = problem.head_size;

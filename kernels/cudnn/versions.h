@@ -39,6 +39,8 @@ struct SdpaProblem {
 
   int64_t largest_head() const { return head_size > value_size ? head_size : value_size; }
 };
+// Whether SDPA can be asked about from a description of a GPU alone.
+Support sdpa_without_device(int version, int compute_major);
 // Of rows in versions.cc; the first that it meets is the reason.
 Support sdpa(int version, const SdpaProblem& problem);
 

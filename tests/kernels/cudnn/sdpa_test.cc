@@ -15,6 +15,7 @@
 #include "kernels/device/device.h"
 #include "kernels/reference/evaluate.h"
 #include "kernels/selector.h"
+#include "kernels/tunable_plans.h"
 #include "tests/conformance/attention_problem.h"
 
 namespace tenon::kernels {
@@ -277,6 +278,25 @@ TEST(CudnnSdpaSupportTest, OursRunUnlessARecordSaysOtherwise) {
   settings.tuning.candidate_rows = {129};
   EXPECT_EQ(select(graph, node, settings).chosen(),
             "flash_decode (rows <= 128), cudnn_sdpa (rows > 128)");
+}
+
+TEST(CudnnSdpaSupportTest, ATunerMeasuresBoth) {
+  if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
+  Settings settings;
+  settings.cudnn = true;
+  settings.gpu = device::named_description("sm_90a").target();
+  const ir::Graph graph = ir::parse(graph_text(cases().front(), "f16"));
+  const std::vector<TunableFusion> fusions = tunable_fusions(graph, settings);
+  ASSERT_EQ(fusions.size(), 1u);
+  for (const TunableRange& range : fusions[0].ranges) {
+    std::vector<std::string> candidates;
+    for (const TunablePlan& plan : range.plans) candidates.push_back(plan.kernel.candidate);
+    EXPECT_EQ(std::ranges::count(candidates, "cudnn_sdpa"), 1) << range.rows.text("rows");
+    EXPECT_NE(candidates.at(range.untuned), "cudnn_sdpa");
+  }
+  const TunableRange& last = fusions[0].ranges.back();
+  EXPECT_EQ(last.rows, RowRange{129});
+  for (const TunablePlan& plan : last.plans) EXPECT_GT(plan.microseconds, 0);
 }
 
 TEST(CudnnSdpaSupportTest, WhatItIsNotAskedHasAReason) {

@@ -109,6 +109,13 @@ TEST(CudnnVersionsTest, SdpaFromTheLastKeyNeedsEnoughKeys) {
   EXPECT_FALSE(sdpa(91900, problem));
 }
 
+TEST(CudnnVersionsTest, SdpaIsAskedAboutFromADescription) {
+  EXPECT_FALSE(sdpa_without_device(91002, 9));
+  EXPECT_TRUE(sdpa_without_device(91100, 9));
+  EXPECT_FALSE(sdpa_without_device(91800, 10));
+  EXPECT_TRUE(sdpa_without_device(91900, 10));
+}
+
 TEST(CudnnVersionsTest, TheReasonNamesTheVersion) {
   EXPECT_EQ(sdpa(91001, {.head_size = 64}).reason,
             "SDPA of cuDNN 9.10.0 and 9.10.1 gives wrong results (this is cuDNN 9.10.1)");
