@@ -12,8 +12,9 @@
 #include "graph_partitioner/ir/refusal.h"
 #include "kernels/collectives.h"
 #include "kernels/cudnn/candidates.h"
+#include "kernels/cudnn_attention.h"
+#include "kernels/cudnn_scaled_dot.h"
 #include "kernels/llvm/attention.h"
-#include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/paged.h"
 #include "kernels/llvm/concat.h"
 #include "kernels/llvm/cum_sum.h"
@@ -51,8 +52,8 @@ std::array<Table, 7> gpu_tables() {
       {"MaxPool", cudnn_pooling_candidates()},
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
-      {ir::kAttention, gpu_attention_candidates()},
-      {ir::kScaledDot, gpu_scaled_dot_candidates()},
+      {ir::kAttention, attention_candidates_with_cudnn()},
+      {ir::kScaledDot, scaled_dot_candidates_with_cudnn()},
   }};
 }
 

@@ -139,6 +139,11 @@ Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Setting
 
 }  // namespace
 
+Support ask_cudnn(const cudnn::Graph& graph, const Settings& settings, const cudnn::Rules& rules) {
+  if (Support answer = may_use_cudnn(settings); !answer) return answer;
+  return ask_once(graph, *settings.gpu, rules);
+}
+
 std::span<const Candidate> cudnn_convolution_candidates() {
   static constexpr std::array<Candidate, 1> table = {{{"cudnn", plan_convolution}}};
   return table;

@@ -3,11 +3,16 @@
 
 #include <span>
 
+#include "kernels/cudnn/plan.h"
 #include "kernels/planning/candidate.h"
 
 namespace tenon::kernels {
 
 std::span<const Candidate> cudnn_convolution_candidates();  // Conv, com.microsoft::FusedConv
 std::span<const Candidate> cudnn_pooling_candidates();      // MaxPool, AveragePool
+
+// Whether cuDNN may be called and takes the graph, for whoever makes other launches around a call.
+// The same graph is asked about once.
+Support ask_cudnn(const cudnn::Graph& graph, const Settings& settings, const cudnn::Rules& rules);
 
 }  // namespace tenon::kernels

@@ -13,12 +13,16 @@
 
 namespace tenon::cudnn {
 
-// Packed, the last dim innermost: NCHW. Numbered by its place in Graph::tensors.
+// Numbered by its place in Graph::tensors.
 struct Tensor {
   DType dtype{};
   std::vector<int64_t> dims;
-  bool is_virtual = false;  // between two operations, never in memory
+  bool is_virtual = false;                  // between two operations, never in memory
+  std::vector<int64_t> given_strides = {};  // empty: packed, the last dim innermost (NCHW)
+  std::optional<double> constant = {};      // one element, which is a part of the plan
+  bool in_tiles = false;                    // scales, in tiles of 128 rows and 4 blocks
 
+  bool is_in_memory() const { return !is_virtual && !constant; }
   std::vector<int64_t> strides() const;
 };
 
@@ -38,6 +42,22 @@ struct PointwiseStep {
   size_t x = 0;
   std::optional<size_t> b;
   size_t y = 0;
+  std::optional<size_t> t = {};      // kSelect: which of the two
+  std::optional<int64_t> axis = {};  // kIndex
+  DType compute = DType::kF32;
+};
+
+// c = a x b over the last two dims; rows of fewer heads in b serve several heads of a. The sizes of
+// each batch row where they are fewer than the dims say: [batch, 1, 1, 1] of i32.
+struct MatmulStep {
+  size_t a = 0, b = 0, c = 0;
+  std::optional<size_t> rows = {}, columns = {}, depth = {};
+};
+
+// Over the dims that y has one of.
+struct ReductionStep {
+  ReductionMode mode{};
+  size_t x = 0, y = 0;
 };
 
 struct PoolingStep {
@@ -47,7 +67,20 @@ struct PoolingStep {
   std::vector<int64_t> extents;  // of the window
 };
 
-using Step = std::variant<ConvolutionStep, PointwiseStep, PoolingStep>;
+// y = x * scale; `block`: elements along each of x's last two dims that share a scale.
+struct DequantizeStep {
+  size_t x = 0, scale = 0, y = 0;
+  std::vector<int32_t> block;
+};
+
+// Blocks of `block` elements along the last dim of x become codes y and scales.
+struct QuantizeStep {
+  size_t x = 0, y = 0, scale = 0;
+  int32_t block = 0;
+};
+
+using Step = std::variant<ConvolutionStep, PointwiseStep, PoolingStep, MatmulStep, ReductionStep,
+                          DequantizeStep, QuantizeStep>;
 
 struct Graph {
   size_t add(Tensor tensor) {

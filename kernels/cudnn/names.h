@@ -17,8 +17,14 @@ enum Kind : int {
   kOperationGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
+  kMatmul = 18,
+  kMatmulOperation = 19,
+  kReduction = 21,
+  kReductionOperation = 22,
   kResample = 24,
   kResampleForward = 25,
+  kBlockQuantize = 36,
+  kBlockDequantize = 37,
   kDeviceProperties = 38,
 };
 
@@ -37,8 +43,11 @@ enum Type : int {
   kNumericalNote = 11,
   kPointwiseModeType = 14,
   kDescriptor = 15,
+  kReductionModeType = 18,
+  kReorderingType = 20,
   kResampleModeType = 21,
   kPaddingModeType = 22,
+  kInt32 = 23,
   kChar = 24,
   kFraction = 26,
 };
@@ -47,6 +56,7 @@ enum Type : int {
 enum Attribute : int {
   kPointwiseMode = 0,
   kPointwiseComputeType = 1,
+  kPointwiseAxis = 9,
   kConvolutionComputeType = 100,
   kConvolutionMode = 101,
   kConvolutionDilations = 102,
@@ -75,6 +85,7 @@ enum Attribute : int {
   kPointwiseY = 753,
   kPointwiseAlpha1 = 754,
   kPointwiseAlpha2 = 755,
+  kPointwiseT = 758,
   kGraphHandle = 800,
   kGraphOperations = 801,
   kTensorAlignment = 900,
@@ -83,11 +94,26 @@ enum Attribute : int {
   kTensorStrides = 903,
   kTensorId = 906,
   kTensorIsVirtual = 907,
+  kTensorIsByValue = 908,
+  kTensorReordering = 909,
   kPackIds = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
   kEngineIndex = 1301,
   kEngineNumericalNotes = 1303,
+  kMatmulComputeType = 1500,
+  kMatmulA = 1520,
+  kMatmulB = 1521,
+  kMatmulC = 1522,
+  kMatmulDescriptor = 1523,
+  kMatmulRows = 1525,
+  kMatmulColumns = 1526,
+  kMatmulDepth = 1527,
+  kReductionMode = 1600,
+  kReductionComputeType = 1601,
+  kReductionX = 1610,
+  kReductionY = 1611,
+  kReductionDescriptor = 1612,
   kResampleMode = 1700,
   kResampleComputeType = 1701,
   kResampleSpatialDims = 1702,
@@ -102,17 +128,55 @@ enum Attribute : int {
   kResampleAlpha = 1713,
   kResampleBeta = 1714,
   kResampleDescriptor = 1716,
+  kQuantizeX = 2500,
+  kQuantizeY = 2501,
+  kQuantizeScale = 2502,
+  kQuantizeComputeType = 2503,
+  kQuantizeBlock = 2504,
+  kDequantizeX = 2600,
+  kDequantizeScale = 2601,
+  kDequantizeY = 2602,
+  kDequantizeComputeType = 2603,
+  kDequantizeBlock = 2604,
   kDeviceJson = 2702,
 };
 
 // cudnnDataType_t
-enum DataType : int { kDataFloat = 0, kDataHalf = 2, kDataBfloat16 = 9 };
+enum DataType : int {
+  kDataFloat = 0,
+  kDataHalf = 2,
+  kDataInt32 = 4,
+  kDataBfloat16 = 9,
+  kDataBoolean = 11,
+  kDataFp8E4M3 = 12,
+  kDataFp8E5M2 = 13,
+  kDataFp8E8M0 = 15,
+  kDataFp4E2M1 = 16,
+};
 // cudnnConvolutionMode_t: what ONNX calls a convolution flips no filter.
 inline constexpr int kCrossCorrelation = 1;
 // cudnnBackendHeurMode_t
 enum Heuristics : int { kFallback = 2, kModeA = 3 };
 // cudnnPointwiseMode_t
-enum PointwiseMode : int { kAdd = 0, kRelu = 100 };
+enum PointwiseMode : int {
+  kAdd = 0,
+  kMultiply = 1,
+  kDivide = 6,
+  kSubtract = 9,
+  kExp = 13,
+  kLog = 15,
+  kRelu = 100,
+  kGreater = 302,
+  kGreaterEqual = 303,
+  kLess = 304,
+  kAnd = 400,
+  kIndex = 501,   // along an axis
+  kSelect = 601,  // x where t is true, else b
+};
+// cudnnBackendTensorReordering_t: scales in tiles of 128 rows and 4 blocks.
+inline constexpr int kTiles128x4 = 3;
+// cudnnReduceTensorOp_t
+enum ReductionMode : int { kSum = 0, kLargest = 3 };
 // cudnnResampleMode_t
 enum ResampleMode : int { kAverageWithPads = 2, kMaximum = 3, kAverageWithoutPads = 4 };
 // cudnnPaddingMode_t

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "base/convert.h"
 #include "kernels/cudnn/versions.h"
 
 namespace tenon::cudnn {
@@ -23,6 +24,18 @@ int data_type(DType dtype) {
       return kDataHalf;
     case DType::kBF16:
       return kDataBfloat16;
+    case DType::kI32:
+      return kDataInt32;
+    case DType::kBool:
+      return kDataBoolean;
+    case DType::kF8E4M3FN:
+      return kDataFp8E4M3;
+    case DType::kF8E5M2:
+      return kDataFp8E5M2;
+    case DType::kF8E8M0:
+      return kDataFp8E8M0;
+    case DType::kF4E2M1:
+      return kDataFp4E2M1;
     default:
       throw InternalError(fmt::format("cuDNN is not asked about {}", name(dtype)));
   }
@@ -73,6 +86,8 @@ class GraphDescriptors {
     made.set(kTensorId, {static_cast<int64_t>(number) + 1});
     made.set(kTensorAlignment, {kAlignment});
     if (tensor.is_virtual) set_flag(made, kTensorIsVirtual);
+    if (tensor.constant) set_flag(made, kTensorIsByValue);
+    if (tensor.in_tiles) made.set(kTensorReordering, kReorderingType, kTiles128x4);
     made.finalize();
     tensors_.push_back(made.raw());
   }
@@ -114,7 +129,8 @@ class GraphDescriptors {
   RawDescriptor add(const PointwiseStep& step) {
     Descriptor& pointwise = make(kPointwise);
     pointwise.set(kPointwiseMode, kPointwiseModeType, step.mode);
-    pointwise.set(kPointwiseComputeType, kDataType, kDataFloat);
+    pointwise.set(kPointwiseComputeType, kDataType, data_type(step.compute));
+    if (step.axis) pointwise.set(kPointwiseAxis, {*step.axis});
     pointwise.finalize();
     Descriptor& made = make(kPointwiseOperation);
     made.set(kPointwiseDescriptor, pointwise);
@@ -125,6 +141,58 @@ class GraphDescriptors {
       set_number(made, kPointwiseAlpha1, 1);
       set_number(made, kPointwiseAlpha2, 1);
     }
+    if (step.t) set_tensor(made, kPointwiseT, *step.t);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const MatmulStep& step) {
+    Descriptor& matmul = make(kMatmul);
+    matmul.set(kMatmulComputeType, kDataType, kDataFloat);
+    matmul.finalize();
+    Descriptor& made = make(kMatmulOperation);
+    made.set(kMatmulDescriptor, matmul);
+    set_tensor(made, kMatmulA, step.a);
+    set_tensor(made, kMatmulB, step.b);
+    set_tensor(made, kMatmulC, step.c);
+    if (step.rows) set_tensor(made, kMatmulRows, *step.rows);
+    if (step.columns) set_tensor(made, kMatmulColumns, *step.columns);
+    if (step.depth) set_tensor(made, kMatmulDepth, *step.depth);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const ReductionStep& step) {
+    Descriptor& reduction = make(kReduction);
+    reduction.set(kReductionMode, kReductionModeType, step.mode);
+    reduction.set(kReductionComputeType, kDataType, kDataFloat);
+    reduction.finalize();
+    Descriptor& made = make(kReductionOperation);
+    made.set(kReductionDescriptor, reduction);
+    set_tensor(made, kReductionX, step.x);
+    set_tensor(made, kReductionY, step.y);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const DequantizeStep& step) {
+    Descriptor& made = make(kBlockDequantize);
+    set_tensor(made, kDequantizeX, step.x);
+    set_tensor(made, kDequantizeScale, step.scale);
+    set_tensor(made, kDequantizeY, step.y);
+    made.set(kDequantizeComputeType, kDataType, kDataFloat);
+    made.set(kDequantizeBlock, kInt32, static_cast<int64_t>(step.block.size()), step.block.data());
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add(const QuantizeStep& step) {
+    Descriptor& made = make(kBlockQuantize);
+    set_tensor(made, kQuantizeX, step.x);
+    set_tensor(made, kQuantizeY, step.y);
+    set_tensor(made, kQuantizeScale, step.scale);
+    made.set(kQuantizeComputeType, kDataType, kDataFloat);
+    made.set(kQuantizeBlock, kInt32, 1, &step.block);
     made.finalize();
     return made.raw();
   }
@@ -170,6 +238,18 @@ class GraphDescriptors {
   std::vector<RawDescriptor> tensors_, operations_;
 };
 
+std::vector<PlanConstant> constants_of(const Graph& graph) {
+  std::vector<PlanConstant> constants;
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[i];
+    if (!tensor.constant) continue;
+    PlanConstant& made = constants.emplace_back();
+    made.id = static_cast<int64_t>(i) + 1;
+    store_code(tensor.dtype, made.bytes.data(), 0, encode(tensor.dtype, *tensor.constant));
+  }
+  return constants;
+}
+
 class PlanSearch {
  public:
   PlanSearch(const Functions& functions, const Place& place, const Rules& rules)
@@ -177,8 +257,8 @@ class PlanSearch {
 
   PlanAnswer run(const Graph& graph) {
     ExecutionPlan made;
-    made.buffers =
-        static_cast<size_t>(std::ranges::count(graph.tensors, false, &Tensor::is_virtual));
+    made.buffers = static_cast<size_t>(std::ranges::count_if(graph.tensors, &Tensor::is_in_memory));
+    made.constants = constants_of(graph);
     const GraphDescriptors described(functions_, graph, made.parts);
     Descriptor& operations = made.parts.emplace_back(functions_, kOperationGraph);
     if (place_.handle != nullptr) {
@@ -259,6 +339,8 @@ class PlanSearch {
       if (why_.empty()) why_ = "its engines are less exact than asked for";
       return false;
     }
+    engine.get(kEngineIndex, kInt64, 1, &made.engine);
+    if (!rules_.builds) return true;
     Descriptor plan(functions_, kExecutionPlan);
     if (place_.handle != nullptr) plan.set(kPlanHandle, kHandleType, 1, &place_.handle);
     if (device_ != nullptr) plan.set(kPlanDevice, *device_);
@@ -269,7 +351,6 @@ class PlanSearch {
       why_ = fmt::format("it asks for {} bytes of workspace", made.workspace);
       return false;
     }
-    engine.get(kEngineIndex, kInt64, 1, &made.engine);
     made.plan.emplace(std::move(plan));
     return true;
   }
@@ -302,9 +383,14 @@ void execute(const Functions& functions, Handle handle, const ExecutionPlan& pla
   if (buffers.size() != plan.buffers + 1) throw InternalError("a plan of cuDNN lacks buffers");
   std::vector<int64_t> ids(plan.buffers);
   std::iota(ids.begin(), ids.end(), 1);
+  std::vector<const void*> pointers(buffers.begin(), buffers.end() - 1);
+  for (const PlanConstant& constant : plan.constants) {
+    ids.push_back(constant.id);
+    pointers.push_back(constant.bytes.data());
+  }
   Descriptor pack(functions, kVariantPack);
   pack.set(kPackIds, ids);
-  pack.set(kPackPointers, kPointer, static_cast<int64_t>(plan.buffers), buffers.data());
+  pack.set(kPackPointers, kPointer, static_cast<int64_t>(pointers.size()), pointers.data());
   pack.set(kPackWorkspace, kPointer, 1, &buffers.back());
   pack.finalize();
   check(functions, functions.execute(handle, plan.plan->raw(), pack.raw()), "cudnnBackendExecute");

@@ -2,6 +2,8 @@
 // be used and can be built is taken.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -21,6 +23,9 @@ struct Rules {
   bool tensor_cores = true;  // f32 on them is TF32
   bool only_fast = false;    // what the fallback engines take is refused
   int64_t workspace = std::numeric_limits<int64_t>::max();  // bytes that there are
+  // Else the first engine that cuDNN's own check lets pass is the answer, and no code is made:
+  // cuDNN compiles attention when its plan is built.
+  bool builds = true;
 };
 
 // Where the plan is to run: the GPU of a handle, or one that is described.
@@ -29,11 +34,18 @@ struct Place {
   const codegen::GpuTarget* described = nullptr;
 };
 
+// One number that a plan reads from host memory when its work is put on a stream.
+struct PlanConstant {
+  int64_t id = 0;  // of its tensor
+  alignas(8) std::array<std::byte, 8> bytes{};
+};
+
 struct ExecutionPlan {
   std::vector<Descriptor> parts;  // that it refers to
   std::optional<Descriptor> plan;
   int64_t engine = 0, workspace = 0;
   size_t buffers = 0;  // tensors in memory, numbered from 1
+  std::vector<PlanConstant> constants;
 };
 
 struct PlanAnswer {

@@ -24,12 +24,24 @@ bool honours_global_scale(int version);
 // Codes and scales as results, on sm_100 to sm_109.
 Support block_scaled_results(int version, int compute_major);
 
-// Attention of f16 and bf16 without a window (`window` none: 0) over `keys` keys.
+// Attention: what the gates of versions look at. A size that is open until Run may be any.
 struct SdpaProblem {
+  static constexpr int64_t kOpen = -1;
   int compute_major = 9;
-  int64_t head_size = 0, keys = 0, window = 0;
-  bool causal = false, fp8 = false, has_bias = false;
+  int64_t head_size = 0, value_size = 0;  // value_size 0: as head_size
+  int64_t queries = kOpen, keys = kOpen;
+  int64_t window = 0;  // keys that a query sees up to its own; 0: all
+  // Keys behind a query's own are hidden, or those behind the right end of a window.
+  bool causal = false, has_right_end = false;
+  bool from_end = false;  // the last query stands at the last key
+  bool has_lengths = false, has_bias = false, has_sinks = false, is_paged = false;
+  bool fp8 = false, fp8_result = true;
+
+  int64_t largest_head() const { return head_size > value_size ? head_size : value_size; }
 };
+// Whether SDPA can be asked about from a description of a GPU alone.
+Support sdpa_without_device(int version, int compute_major);
+// Of rows in versions.cc; the first that it meets is the reason.
 Support sdpa(int version, const SdpaProblem& problem);
 
 }  // namespace tenon::cudnn

@@ -60,6 +60,10 @@ std::vector<int> needed(int kind) {
       return {kTensorDataType, kTensorDims, kTensorStrides, kTensorId, kTensorAlignment};
     case kConvolutionForward:
       return {kConvolutionDescriptor, kConvolutionX, kConvolutionW, kConvolutionY};
+    case kMatmulOperation:
+      return {kMatmulDescriptor, kMatmulA, kMatmulB, kMatmulC};
+    case kReductionOperation:
+      return {kReductionDescriptor, kReductionX, kReductionY};
     case kOperationGraph:
       return {kGraphOperations};
     case kHeuristics:
@@ -195,6 +199,9 @@ size_t bytes_of(int type) {
     case kPointwiseModeType:
     case kResampleModeType:
     case kPaddingModeType:
+    case kReductionModeType:
+    case kReorderingType:
+    case kInt32:
       return 4;
     case kHandleType:
     case kInt64:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -48,6 +49,16 @@ DType dtype_of(const Object& tensor) {
       return DType::kF32;
     case kDataHalf:
       return DType::kF16;
+    case kDataInt32:
+      return DType::kI32;
+    case kDataFp8E4M3:
+      return DType::kF8E4M3FN;
+    case kDataFp8E5M2:
+      return DType::kF8E5M2;
+    case kDataFp8E8M0:
+      return DType::kF8E8M0;
+    case kDataFp4E2M1:
+      return DType::kF4E2M1;
     default:
       return DType::kBF16;
   }
@@ -60,7 +71,12 @@ class Computation {
 
   void run(const Object& operation) {
     if (operation.kind == kConvolutionForward) return convolve(operation);
-    if (operation.kind == kPointwiseOperation) return point(operation);
+    if (operation.kind == kMatmulOperation) return multiply(operation);
+    if (operation.kind == kReductionOperation) return reduce(operation);
+    if (operation.kind == kBlockDequantize) return dequantize(operation);
+    if (operation.kind == kPointwiseOperation) {
+      return is_of_scores(operation) ? point_scores(operation) : point(operation);
+    }
     pool(operation);
   }
 
@@ -73,11 +89,11 @@ class Computation {
   Values read(const Object& tensor) {
     const auto kept = virtuals_.find(&tensor);
     if (kept != virtuals_.end()) return kept->second;
-    Values values{tensor.list<int64_t>(kTensorDims), {}};
-    for (int64_t i = 0; i < count(values.dims); ++i) {
-      const DType dtype = dtype_of(tensor);
-      values.data.push_back(tenon::decode(dtype, tenon::load_code(dtype, pointer(tensor), i)));
-    }
+    Values values = result_of(tensor);
+    const DType dtype = dtype_of(tensor);
+    for_each_stored(tensor, [&](const Ints& place, int64_t stored) {
+      values.at(place) = tenon::decode(dtype, tenon::load_code(dtype, pointer(tensor), stored));
+    });
     return values;
   }
 
@@ -88,9 +104,22 @@ class Computation {
       return;
     }
     const DType dtype = dtype_of(tensor);
-    for (size_t i = 0; i < values.data.size(); ++i) {
-      tenon::store_code(dtype, to, static_cast<int64_t>(i), tenon::encode(dtype, values.data[i]));
-    }
+    for_each_stored(tensor, [&](const Ints& place, int64_t stored) {
+      tenon::store_code(dtype, to, stored, tenon::encode(dtype, values.at(place)));
+    });
+  }
+
+  // Calls fn(place, how many elements it stands behind the first).
+  template <typename Fn>
+  static void for_each_stored(const Object& tensor, const Fn& fn) {
+    const Ints dims = tensor.list<int64_t>(kTensorDims);
+    const Ints strides = tensor.list<int64_t>(kTensorStrides);
+    Ints place(dims.size());
+    do {
+      int64_t stored = 0;
+      for (size_t i = 0; i < dims.size(); ++i) stored += place[i] * strides.at(i);
+      fn(place, stored);
+    } while (next(place, dims));
   }
 
   static Values result_of(const Object& tensor) {
@@ -137,6 +166,139 @@ class Computation {
       element = adds ? element + b.at(place) : std::max(element, 0.0);
     } while (next(place, y.dims));
     write(operation.object(kPointwiseY), std::move(y));
+  }
+
+  static PointwiseMode mode_of(const Object& operation) {
+    return operation.object(kPointwiseDescriptor).one<PointwiseMode>(kPointwiseMode);
+  }
+  static bool is_of_scores(const Object& operation) {
+    const PointwiseMode mode = mode_of(operation);
+    return mode != kAdd && mode != kRelu;
+  }
+
+  static double pointed(PointwiseMode mode, double x, double b) {
+    switch (mode) {
+      case kMultiply:
+        return x * b;
+      case kDivide:
+        return x / b;
+      case kSubtract:
+        return x - b;
+      case kExp:
+        return std::exp(x);
+      case kLog:
+        return std::log(x);
+      case kGreater:
+        return x > b ? 1 : 0;
+      case kGreaterEqual:
+        return x >= b ? 1 : 0;
+      case kLess:
+        return x < b ? 1 : 0;
+      case kAnd:
+        return x != 0 && b != 0 ? 1 : 0;
+      default:
+        throw std::invalid_argument("a mode of pointwise operations");
+    }
+  }
+
+  void point_scores(const Object& operation) {
+    const PointwiseMode mode = mode_of(operation);
+    Values y = result_of(operation.object(kPointwiseY));
+    const bool counts = mode == kIndex;
+    Values x = counts ? Values{} : read(operation.object(kPointwiseX));
+    Values b, t;
+    if (operation.attributes.contains(kPointwiseB)) b = read(operation.object(kPointwiseB));
+    if (mode == kSelect) t = read(operation.object(kPointwiseT));
+    const int64_t axis =
+        counts ? operation.object(kPointwiseDescriptor).one<int64_t>(kPointwiseAxis) : 0;
+    Ints place(y.dims.size());
+    do {
+      double& element = y.at(place);
+      if (counts) {
+        element = static_cast<double>(place.at(axis));
+      } else if (mode == kSelect) {
+        element = t.at(place) != 0 ? x.at(place) : b.at(place);
+      } else {
+        element = pointed(mode, x.at(place), b.dims.empty() ? 0 : b.at(place));
+      }
+    } while (next(place, y.dims));
+    write(operation.object(kPointwiseY), std::move(y));
+  }
+
+  // Of one batch row: what the tensor says, at most what there is.
+  int64_t size_of(const Object& operation, int attribute, int64_t batch, int64_t most) {
+    if (!operation.attributes.contains(attribute)) return most;
+    const double said = read(operation.object(attribute)).at({batch, 0, 0, 0});
+    return std::min(most, static_cast<int64_t>(said));
+  }
+
+  void multiply_matrices(const Object& operation, Values& a, Values& b, Values c) {
+    Ints place(3);
+    do {
+      double sum = 0;
+      for (int64_t k = 0; k < a.dims[2]; ++k) {
+        sum += a.at({place[0], place[1], k}) * b.at({place[0], k, place[2]});
+      }
+      c.at(place) = sum;
+    } while (next(place, c.dims));
+    write(operation.object(kMatmulC), std::move(c));
+  }
+
+  void multiply(const Object& operation) {
+    Values a = read(operation.object(kMatmulA)), b = read(operation.object(kMatmulB));
+    Values c = result_of(operation.object(kMatmulC));
+    if (a.dims.size() == 3) return multiply_matrices(operation, a, b, std::move(c));
+    const int64_t group = a.dims.at(1) / b.dims.at(1);
+    Ints place(4);
+    do {
+      const int64_t batch = place[0];
+      const bool is_row = place[2] < size_of(operation, kMatmulRows, batch, c.dims[2]);
+      const bool is_column = place[3] < size_of(operation, kMatmulColumns, batch, c.dims[3]);
+      if (!is_row || !is_column) continue;
+      const int64_t depth = size_of(operation, kMatmulDepth, batch, a.dims[3]);
+      double sum = 0;
+      for (int64_t k = 0; k < depth; ++k) {
+        sum += a.at({batch, place[1], place[2], k}) * b.at({batch, place[1] / group, k, place[3]});
+      }
+      c.at(place) = sum;
+    } while (next(place, c.dims));
+    write(operation.object(kMatmulC), std::move(c));
+  }
+
+  // The scale of a row and a block, in tiles: [row / 128][block / 4][row % 32][row / 32 % 4][4].
+  double scale_of(const Object& scales, int64_t batch, int64_t row, int64_t block, bool turned) {
+    const Ints dims = scales.list<int64_t>(kTensorDims);
+    const int64_t blocks = turned ? dims.at(1) : dims.at(2);
+    int64_t at = batch * dims[1] * dims[2];
+    at += row / 128 * 128 * blocks + block / 4 * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4;
+    const DType dtype = dtype_of(scales);
+    return tenon::decode(dtype, tenon::load_code(dtype, pointer(scales), at));
+  }
+
+  void dequantize(const Object& operation) {
+    Values y = read(operation.object(kDequantizeX));
+    const auto block = operation.list<int32_t>(kDequantizeBlock);
+    const bool turned = block.at(0) != 1;
+    Ints place(3);
+    do {
+      const int64_t row = turned ? place[2] : place[1], element = turned ? place[1] : place[2];
+      y.at(place) *= scale_of(operation.object(kDequantizeScale), place[0], row,
+                              element / block.at(turned ? 0 : 1), turned);
+    } while (next(place, y.dims));
+    write(operation.object(kDequantizeY), std::move(y));
+  }
+
+  void reduce(const Object& operation) {
+    const bool sums = operation.object(kReductionDescriptor).one<int>(kReductionMode) == kSum;
+    Values x = read(operation.object(kReductionX));
+    Values y = result_of(operation.object(kReductionY));
+    std::ranges::fill(y.data, sums ? 0 : -std::numeric_limits<double>::infinity());
+    Ints place(x.dims.size());
+    do {
+      double& element = y.at(place);
+      element = sums ? element + x.at(place) : std::max(element, x.at(place));
+    } while (next(place, x.dims));
+    write(operation.object(kReductionY), std::move(y));
   }
 
   static Ints wholes(const Object& form, int attribute) {

@@ -1,0 +1,263 @@
+#include "kernels/cudnn_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "codegen/arch_spec.h"
+#include "kernels/cudnn/candidates.h"
+#include "kernels/cudnn/graph_call.h"
+#include "kernels/cudnn/sdpa.h"
+#include "kernels/cudnn/versions.h"
+#include "kernels/llvm/attention/gpu_candidates.h"
+#include "kernels/llvm/attention/key_cache.h"
+#include "kernels/llvm/attention/problem.h"
+#include "kernels/llvm/attention/row_lengths.h"
+
+namespace tenon::kernels {
+namespace {
+
+constexpr int64_t kSample = 256;          // of a size that is open until Run
+constexpr int64_t kWorkspace = 16 << 20;  // parts of few queries' sums
+constexpr int64_t kManyQueries = 129;     // from which the products count
+// 544 TFLOP/s by the 132 SMs of an H200 (causal, 4 x 4096 tokens, 32 heads of 128 on 8, bf16).
+constexpr double kFlopsPerMicrosecondOfSm = 544e6 / 132;
+
+Support takes_types(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  const DType type = graph.value(attention.q).dtype;
+  if (type != DType::kF16 && type != DType::kBF16) return Support::no("q is not f16 or bf16");
+  for (const ir::ValueId id : {attention.k, attention.v, node.outputs[0]}) {
+    if (graph.value(id).dtype != type) {
+      return Support::no("q, k, v and the output have different types");
+    }
+  }
+  if (problem.is_packed()) return Support::no("packed QKV is not supported");
+  for (const HeadStrides* strides : {&problem.q, &problem.k, &problem.v, &problem.y}) {
+    if (!strides->column.is(1)) return Support::no("heads whose elements do not follow each other");
+  }
+  return Support::yes();
+}
+
+// What cuDNN could compute, but is not asked to.
+Support takes_scores(const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  if (attention.mask != ir::kNoValue) return Support::no("cuDNN is not asked to add a mask");
+  if (attention.softcap > 0) return Support::no("cuDNN is not asked to cap scores");
+  if (attention.sinks != ir::kNoValue) return Support::no("cuDNN is not asked for sinks");
+  if (attention.rounds_probabilities()) {
+    return Support::no("rounded probabilities need the softmax denominator first");
+  }
+  return Support::yes();
+}
+
+bool has_lengths(const AttentionProblem& problem) {
+  return problem.attention.kv_lengths != ir::kNoValue;
+}
+
+// As cuDNN says it: from the first key or from the last.
+cudnn::Band band_of(const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  cudnn::Band band{.left = attention.left_window, .right = attention.right_window};
+  if (attention.causal || attention.causal_top_left) band.right = 0;
+  band.from_end = band.hides() && (attention.causal || problem.has_past());
+  return band;
+}
+
+// cuDNN does not say what becomes of a query that sees no key, and that it is a whole Run or batch
+// row which has too few is known too late to take another kernel.
+Support sees_keys(const AttentionProblem& problem) {
+  const ir::Attention& attention = problem.attention;
+  const cudnn::Band band = band_of(problem);
+  const bool appends = problem.has_past() && problem.queries == problem.keys;
+  if (band.from_end && !attention.causal && !appends) {
+    return Support::no("queries behind a past that are not as many as the new keys");
+  }
+  if (has_lengths(problem)) {
+    if (attention.least_length < 1) return Support::no("a batch row may have no keys");
+    if (band.left >= 0 || (attention.causal && !problem.queries.is(1))) {
+      return Support::no("in a short batch row queries may see no keys");
+    }
+    return Support::yes();
+  }
+  if (problem.has_past() && !(problem.all_keys == problem.past + problem.keys)) {
+    return Support::no("a cache of a fixed size without lengths");
+  }
+  const bool needs_enough = band.left >= 0 || band.from_end;
+  if (needs_enough && !appends &&
+      ir::decide(problem.queries, ir::Relation::kAtMost, problem.all_keys) != true) {
+    return Support::no("queries may be more than the keys, and the first ones see none");
+  }
+  return Support::yes();
+}
+
+Support takes(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem) {
+  if (Support answer = takes_types(graph, node, problem); !answer) return answer;
+  if (Support answer = takes_scores(problem); !answer) return answer;
+  return sees_keys(problem);
+}
+
+class SdpaPlan {
+ public:
+  SdpaPlan(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
+           const AttentionProblem& problem)
+      : graph_(graph), node_(node), settings_(settings), problem_(problem) {
+    sdpa_.dtype = graph.value(problem.attention.q).dtype;
+    sdpa_.heads = problem.attention.q_heads;
+    sdpa_.kv_heads = problem.attention.kv_heads;
+    sdpa_.depth = problem.depth;
+    sdpa_.value_depth = problem.value_depth;
+    sdpa_.scale = problem.scale;
+    sdpa_.band = band_of(problem);
+    sdpa_.has_lengths = has_lengths(problem);
+    sdpa_.version = cudnn::library().functions.version;
+  }
+
+  Support ask() const {
+    std::vector<int64_t> numbers;
+    Lowered unused;
+    for (const Dim& dim : indices(operands(unused))) {
+      numbers.push_back(dim.evaluate([](std::string_view) { return kSample; }));
+    }
+    const auto is_empty = [](int64_t dim) { return dim <= 0; };
+    if (std::any_of(numbers.begin(), numbers.begin() + 3, is_empty)) {
+      return Support::no("it has nothing to compute");
+    }
+    // The code is made where it runs, for the sizes of a Run.
+    return ask_cudnn(sdpa_.graph(cudnn::SdpaSizes::from(numbers)), settings_, {.builds = false});
+  }
+
+  std::vector<RangePlan> ranges() const {
+    return {{{0, kManyQueries - 1}, {{{Skeleton::kLibrary}, 0, kWorkspace}}},
+            {{kManyQueries}, {{{Skeleton::kLibrary}, microseconds(), kWorkspace}}}};
+  }
+
+  Lowered lower() const {
+    Lowered lowered;
+    lowered.sizes = size_checks(graph_, problem_, /*mask_has_all_keys=*/false);
+    const AttentionOperands placed = operands(lowered);
+    std::vector<BufferArgument> buffers = {placed.q.buffer, placed.keys.buffer,
+                                           placed.values.buffer};
+    if (sdpa_.has_lengths) {
+      const RowLengths lengths = row_lengths(graph_, problem_, lowered);
+      buffers.push_back(lengths.queries);
+      buffers.push_back(lengths.keys);
+      if (sdpa_.has_distances()) buffers.push_back(lengths.distances);
+    }
+    std::vector<bool> writes(buffers.size(), false);
+    buffers.push_back(BufferArgument::value(node_.output(0)));
+    buffers.push_back(lowered.add_scratch(Dim(kWorkspace)));
+    writes.resize(buffers.size(), true);
+    Launch launch = Launch::library(call(), std::move(buffers), std::move(writes));
+    launch.indices = indices(placed);
+    launch.indices.push_back(kWorkspace);
+    const Dim is_any = min(problem_.batch * problem_.queries, 1);
+    launch.tasks = launch.tasks * is_any;
+    lowered.sizes.push_back({is_any, ir::Relation::kAtMost, problem_.all_keys});
+    lowered.launches.push_back(std::move(launch));
+    check_lengths(problem_, lowered);
+    return lowered;
+  }
+
+  const Dim& queries() const { return problem_.queries; }
+
+ private:
+  AttentionOperands operands(Lowered& lowered) const {
+    return placed_operands(graph_, node_, problem_, HeadTiles::for_gpu(), 1, lowered).numbers;
+  }
+
+  // As SdpaSizes has them.
+  std::vector<Dim> indices(const AttentionOperands& placed) const {
+    std::vector<Dim> numbers = {problem_.batch, problem_.queries, problem_.all_keys};
+    for (const HeadStrides* strides :
+         {&placed.q.strides, &placed.keys.strides, &placed.values.strides, &problem_.y}) {
+      numbers.insert(numbers.end(), {strides->batch, strides->head, strides->row});
+    }
+    return numbers;
+  }
+
+  std::shared_ptr<const LibraryCall> call() const {
+    return std::make_shared<const cudnn::GraphCall>(
+        cudnn::library().functions, settings_.device_ordinal, "cudnn_sdpa",
+        [sdpa = sdpa_](std::span<const int64_t> numbers) {
+          return sdpa.graph(cudnn::SdpaSizes::from(numbers));
+        },
+        cudnn::Rules{});
+  }
+
+  // At the fewest of many queries; 0 where nobody has measured cuDNN.
+  double microseconds() const {
+    if (!codegen::arch_spec(settings_.gpu->arch).has_measured_costs()) return 0;
+    const auto number = [](const Dim& dim, int64_t open) {
+      return static_cast<double>(dim.evaluate([&](std::string_view) { return open; }));
+    };
+    const double queries = number(problem_.queries, kManyQueries);
+    const double keys = number(problem_.all_keys, kManyQueries);
+    const double pairs = sdpa_.band.right < 0 ? queries * keys : queries * (keys - queries / 2);
+    const double flops = 2 * number(problem_.batch, 1) * static_cast<double>(sdpa_.heads) *
+                         static_cast<double>(sdpa_.depth + sdpa_.value_depth) *
+                         std::max(pairs, queries);
+    return flops / (kFlopsPerMicrosecondOfSm * settings_.gpu->sm_count);
+  }
+
+  const ir::Graph& graph_;
+  const ir::Node& node_;
+  const Settings& settings_;
+  const AttentionProblem problem_;
+  cudnn::Sdpa sdpa_;
+};
+
+cudnn::SdpaProblem gates_of(const AttentionProblem& problem, const Settings& settings) {
+  const auto number = [](const Dim& dim) {
+    return dim.is_constant() ? dim.value() : cudnn::SdpaProblem::kOpen;
+  };
+  const cudnn::Band band = band_of(problem);
+  cudnn::SdpaProblem gates;
+  gates.compute_major = codegen::arch_spec(settings.gpu->arch).compute_major;
+  gates.head_size = problem.depth;
+  gates.value_size = problem.value_depth;
+  gates.queries = number(problem.queries);
+  gates.keys = number(problem.all_keys);
+  gates.window = band.left + 1;
+  gates.causal = band.right == 0;
+  gates.has_right_end = band.right >= 0;
+  gates.from_end = band.from_end;
+  gates.has_lengths = has_lengths(problem);
+  return gates;
+}
+
+Planned plan_sdpa(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
+  if (!settings.cudnn) return Planned::no("enable_cudnn is 0");
+  if (settings.emulate) return Planned::no("cuDNN runs on a GPU only");
+  const DescribedAttention described = describe_attention(graph, node);
+  if (!described.support) return described.support;
+  if (Support answer = takes(graph, node, described.problem); !answer) return answer;
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support) return library.support;
+  const int version = library.functions.version;
+  const cudnn::SdpaProblem gates = gates_of(described.problem, settings);
+  if (Support answer = cudnn::sdpa(version, gates); !answer) return answer;
+  if (Support answer = cudnn::sdpa_without_device(version, gates.compute_major); !answer) {
+    return answer;
+  }
+  const auto made = std::make_shared<const SdpaPlan>(graph, node, settings, described.problem);
+  if (Support answer = made->ask(); !answer) return answer;
+  return Plan{made->ranges(), [made] { return made->lower(); }, made->queries()};
+}
+
+}  // namespace
+
+std::span<const Candidate> attention_candidates_with_cudnn() {
+  static const auto& table = *new std::vector<Candidate>([] {
+    const auto own = gpu_attention_candidates();
+    std::vector<Candidate> all(own.begin(), own.end());
+    all.push_back({"cudnn_sdpa", plan_sdpa});
+    return all;
+  }());
+  return table;
+}
+
+}  // namespace tenon::kernels
