@@ -8,7 +8,9 @@
 #include <map>
 #include <mutex>
 
+#include "graph_partitioner/ir/channels_last.h"
 #include "kernels/cudnn/convolution.h"
+#include "kernels/cudnn/filter.h"
 #include "kernels/cudnn/graph_call.h"
 #include "kernels/cudnn/handles.h"
 #include "kernels/cudnn/pooling.h"
@@ -31,6 +33,22 @@ Support may_use_cudnn(const Settings& settings) {
   if (!library.support || settings.device_ordinal < 0) return library.support;
   device::Device::open(settings.device_ordinal)->make_current();
   return cudnn::runs_on(library.functions, settings.device_ordinal);
+}
+
+// Where channels are stored last: what passes ask before they turn anything around.
+Support may_be_channels_last(const ir::Graph& graph, const ir::Node& node,
+                             const Settings& settings) {
+  if (!settings.tuning.channels_last) return Support::no("channels are to be stored first");
+  if (!settings.tuning.padded_channels && node.has(ir::kPaddedFrom)) {
+    return Support::no("channels are not to be filled up");
+  }
+  if (!graph.value(node.input(1)).is_constant()) {
+    return Support::no("filters that a Run brings are stored with channels first");
+  }
+  const bool is_exact =
+      graph.value(node.input(0)).dtype == DType::kF32 && settings.precision != Precision::kTf32;
+  if (is_exact) return Support::no("cuDNN's exact float32 engines read channels first");
+  return Support::yes();
 }
 
 std::vector<int64_t> sample_of(const Shape& shape) {
@@ -69,6 +87,17 @@ std::vector<ir::ValueId> buffers_of(const ir::Node& node) {
   return values;
 }
 
+// Filters as the graph reads them.
+BufferArgument filter_of(const ir::Graph& graph, const ir::Node& node, Lowered& lowered) {
+  const ir::ValueId id = node.input(1);
+  if (!ir::is_channels_last(node)) return BufferArgument::value(id);
+  const ir::TensorPtr w = graph.value(id).constant;
+  if (!cudnn::differs_with_channels_last(*w)) return BufferArgument::value(id);
+  lowered.packed.push_back(cudnn::filter_with_channels_last(w));
+  lowered.replaced_constants.push_back(id);
+  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
+}
+
 Lowered lower(const ir::Graph& graph, const ir::Node& node,
               std::shared_ptr<const LibraryCall> call) {
   Lowered lowered;
@@ -77,7 +106,8 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
   Dim workspace = kSpareWorkspace;
   std::vector<BufferArgument> buffers;
   for (const ir::ValueId id : buffers_of(node)) {
-    buffers.push_back(BufferArgument::value(id));
+    buffers.push_back(id == node.input(1) ? filter_of(graph, node, lowered)
+                                          : BufferArgument::value(id));
     const ir::Value& value = graph.value(id);
     workspace = workspace + element_count(*value.shape) * storage_bytes(value.dtype, 1);
   }
@@ -119,6 +149,9 @@ Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& 
 
 Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
+  if (ir::is_channels_last(node)) {
+    if (Support answer = may_be_channels_last(graph, node, settings); !answer) return answer;
+  }
   cudnn::ConvolutionAnswer answer = cudnn::convolution_of(graph, node);
   if (!answer.support) return answer.support;
   cudnn::Rules rules;

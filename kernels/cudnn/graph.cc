@@ -46,7 +46,13 @@ struct StepText {
 
 std::vector<int64_t> Tensor::strides() const {
   std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  int64_t stride = 1;
+  if (channels_last) stride = dims[1];
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (channels_last && i == 1) continue;
+    strides[i] = stride;
+    stride *= dims[i];
+  }
   return strides;
 }
 
@@ -54,8 +60,9 @@ std::string Graph::text() const {
   std::string joined;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
-    joined += fmt::format("t{}: {}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
-                          tensor.is_virtual ? " virtual" : "");
+    joined += fmt::format("t{}: {}{}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
+                          tensor.is_virtual ? " virtual" : "",
+                          tensor.channels_last ? " channels last" : "");
   }
   for (const Step& step : steps) joined += std::visit(StepText{}, step) + "\n";
   return joined;

@@ -13,11 +13,13 @@
 
 namespace tenon::cudnn {
 
-// Packed, the last dim innermost: NCHW. Numbered by its place in Graph::tensors.
+// Packed, its dims in ONNX's order: the last one innermost (NCHW) or the channels (NHWC). Numbered
+// by its place in Graph::tensors.
 struct Tensor {
   DType dtype{};
   std::vector<int64_t> dims;
-  bool is_virtual = false;  // between two operations, never in memory
+  bool is_virtual = false;     // between two operations, never in memory
+  bool channels_last = false;  // in memory
 
   std::vector<int64_t> strides() const;
 };

@@ -73,11 +73,11 @@ class Computation {
   Values read(const Object& tensor) {
     const auto kept = virtuals_.find(&tensor);
     if (kept != virtuals_.end()) return kept->second;
-    Values values{tensor.list<int64_t>(kTensorDims), {}};
-    for (int64_t i = 0; i < count(values.dims); ++i) {
-      const DType dtype = dtype_of(tensor);
-      values.data.push_back(tenon::decode(dtype, tenon::load_code(dtype, pointer(tensor), i)));
-    }
+    Values values = result_of(tensor);
+    const DType dtype = dtype_of(tensor);
+    for_each_stored(tensor, [&](const Ints& place, int64_t stored) {
+      values.at(place) = tenon::decode(dtype, tenon::load_code(dtype, pointer(tensor), stored));
+    });
     return values;
   }
 
@@ -88,9 +88,22 @@ class Computation {
       return;
     }
     const DType dtype = dtype_of(tensor);
-    for (size_t i = 0; i < values.data.size(); ++i) {
-      tenon::store_code(dtype, to, static_cast<int64_t>(i), tenon::encode(dtype, values.data[i]));
-    }
+    for_each_stored(tensor, [&](const Ints& place, int64_t stored) {
+      tenon::store_code(dtype, to, stored, tenon::encode(dtype, values.at(place)));
+    });
+  }
+
+  // Calls fn(place, how many elements it stands behind the first).
+  template <typename Fn>
+  static void for_each_stored(const Object& tensor, const Fn& fn) {
+    const Ints dims = tensor.list<int64_t>(kTensorDims);
+    const Ints strides = tensor.list<int64_t>(kTensorStrides);
+    Ints place(dims.size());
+    do {
+      int64_t stored = 0;
+      for (size_t i = 0; i < dims.size(); ++i) stored += place[i] * strides.at(i);
+      fn(place, stored);
+    } while (next(place, dims));
   }
 
   static Values result_of(const Object& tensor) {
