@@ -45,15 +45,13 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 10> gpu_tables() {
+std::array<Table, 8> gpu_tables() {
   return {{
       {"AveragePool", cudnn_pooling_candidates()},
       {"Conv", cudnn_convolution_candidates()},
       {"MaxPool", cudnn_pooling_candidates()},
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
-      {ir::kChannelsLastAveragePool, cudnn_pooling_candidates()},
       {ir::kChannelsLastConv, cudnn_convolution_candidates()},
-      {ir::kChannelsLastMaxPool, cudnn_pooling_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, gpu_attention_candidates()},
       {ir::kScaledDot, gpu_scaled_dot_candidates()},

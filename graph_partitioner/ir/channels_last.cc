@@ -5,18 +5,6 @@
 
 namespace tenon::ir {
 
-std::string_view channels_last_op(std::string_view op) {
-  if (op == "Conv" || op == "com.microsoft::FusedConv") return kChannelsLastConv;
-  if (op == "MaxPool") return kChannelsLastMaxPool;
-  if (op == "AveragePool") return kChannelsLastAveragePool;
-  return {};
-}
-
-bool is_channels_last(const Node& node) {
-  return node.is(kChannelsLastConv) || node.is(kChannelsLastMaxPool) ||
-         node.is(kChannelsLastAveragePool);
-}
-
 std::vector<int64_t> to_channels_last(size_t rank) {
   std::vector<int64_t> perm(rank);
   std::iota(perm.begin(), perm.end(), 0);

@@ -1,27 +1,19 @@
-// Windows over tensors that store the channels last, [n, h, w, c], as tensor cores read them:
+// Convolutions over tensors that store the channels last, [n, h, w, c], as tensor cores read them:
 //
 //   tenon::ChannelsLastConv(x, w, bias, summand)   what com.microsoft::FusedConv is to [n, c, h, w]
-//   tenon::ChannelsLastMaxPool(x), tenon::ChannelsLastAveragePool(x)
 //
-// Attributes mean what they mean to ONNX's ops. w keeps ONNX's order: kernels pack it.
+// Attributes mean what they mean to FusedConv. w keeps ONNX's order: kernels pack it.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "graph_partitioner/ir/graph.h"
-
 namespace tenon::ir {
 
 inline constexpr std::string_view kChannelsLastConv = "tenon::ChannelsLastConv";
-inline constexpr std::string_view kChannelsLastMaxPool = "tenon::ChannelsLastMaxPool";
-inline constexpr std::string_view kChannelsLastAveragePool = "tenon::ChannelsLastAveragePool";
 // How many channels x had before zeros made them more, which tensor cores read faster.
 inline constexpr std::string_view kPaddedFrom = "padded_from";
-
-std::string_view channels_last_op(std::string_view op);  // empty where there is none
-bool is_channels_last(const Node& node);
 
 // `perm` of a Transpose to that order.
 std::vector<int64_t> to_channels_last(size_t rank);

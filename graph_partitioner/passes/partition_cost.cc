@@ -188,7 +188,7 @@ bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
 
 bool multiplies(const ir::Node& node) {
   return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention) ||
-         ir::channels_last_op(node.op) == ir::kChannelsLastConv || node.is(ir::kChannelsLastConv);
+         node.is("Conv") || node.is("com.microsoft::FusedConv") || node.is(ir::kChannelsLastConv);
 }
 
 bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {

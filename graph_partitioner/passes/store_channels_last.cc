@@ -10,6 +10,7 @@
 #include "graph_partitioner/ir/channels_last.h"
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/decompose/emitter.h"
+#include "graph_partitioner/passes/pool_by_slices.h"
 
 namespace tenon {
 namespace {
@@ -60,8 +61,8 @@ class Storing {
     const auto& shape = graph_.value(node.output(0)).shape;
     if (!shape || shape->size() < 4 || shape->size() > 5) return;
     rank_ = shape->size();
-    if (ir::channels_last_op(node.op) == ir::kChannelsLastConv) return convolution(id, node);
-    if (!ir::channels_last_op(node.op).empty()) return pooling(id, node);
+    if (node.is("Conv") || node.is("com.microsoft::FusedConv")) return convolution(id, node);
+    if (node.is("MaxPool") || node.is("AveragePool")) return pooling(id, node);
     if (ir::is_primitive(node.op, PrimitiveClass::kPointwise)) return pointwise(id, node);
     if (ir::is_primitive(node.op, PrimitiveClass::kReduction)) return reduction(id, node);
     if (node.is("Concat")) return concat(id, node);
@@ -101,11 +102,16 @@ class Storing {
   // around for whoever still reads its result.
   void replace(NodeId id, Node made) {
     const ir::Value result = graph_.value(graph_.node(id).output(0));
-    const std::vector<int64_t> perm = ir::to_channels_last(rank_);
-    const ValueId value = add_result(result, perm);
+    const ValueId value = add_result(result, ir::to_channels_last(rank_));
     made.outputs = {value};
     graph_.insert_before(id, std::move(made));
+    turn_around(id, value);
+  }
+
+  // The node reads its result from `value`, which has its channels last.
+  void turn_around(NodeId id, ValueId value) {
     last_[graph_.node(id).output(0)] = value;
+    const ir::Value result = graph_.value(graph_.node(id).output(0));
     Node& turn = graph_.node(id);
     turn.inputs = {value};
     turn.attributes.clear();
@@ -176,11 +182,10 @@ class Storing {
   // Alone it gains nothing.
   void pooling(NodeId id, const Node& node) {
     if (!is_stored_last(node.input(0))) return;
-    Node made = node;
-    made.op = ir::channels_last_op(node.op);
-    made.since_version = 1;
-    made.inputs[0] = last_[node.input(0)];
-    if (is_supported(made, node)) replace(id, std::move(made));
+    Emitter emit(graph_, id);
+    const Shape y = ir::permuted(*graph_.value(node.output(0)).shape, ir::to_channels_last(rank_));
+    const ValueId pooled = pool_by_slices(emit, node, last_[node.input(0)], y);
+    if (pooled != kNoValue) turn_around(id, pooled);
   }
 
   // ---- what stands between them

@@ -2,7 +2,7 @@
 // between two of them follows:
 //
 //   Conv ── Relu ── MaxPool ── Conv   =>
-//   Transpose ── ChannelsLastConv ── Relu ── ChannelsLastMaxPool ── ChannelsLastConv ── Transpose
+//   Transpose ── ChannelsLastConv ── Relu ── Max of slices ── ChannelsLastConv ── Transpose
 //
 // A library whose kernels read channels last would turn every tensor around, twice for each
 // convolution. Whether a convolution wants it `supports` says: it answers for the kind of GPU, the

@@ -90,7 +90,7 @@ std::vector<ir::ValueId> buffers_of(const ir::Node& node) {
 // Filters as the graph reads them.
 BufferArgument filter_of(const ir::Graph& graph, const ir::Node& node, Lowered& lowered) {
   const ir::ValueId id = node.input(1);
-  if (!ir::is_channels_last(node)) return BufferArgument::value(id);
+  if (!node.is(ir::kChannelsLastConv)) return BufferArgument::value(id);
   const ir::TensorPtr w = graph.value(id).constant;
   if (!cudnn::differs_with_channels_last(*w)) return BufferArgument::value(id);
   lowered.packed.push_back(cudnn::filter_with_channels_last(w));
@@ -149,7 +149,7 @@ Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& 
 
 Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
-  if (ir::is_channels_last(node)) {
+  if (node.is(ir::kChannelsLastConv)) {
     if (Support answer = may_be_channels_last(graph, node, settings); !answer) return answer;
   }
   cudnn::ConvolutionAnswer answer = cudnn::convolution_of(graph, node);

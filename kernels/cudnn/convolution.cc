@@ -29,7 +29,7 @@ Support takes_types(const ir::Graph& graph, const ir::Node& node) {
 Support takes_filter(const ir::Graph& graph, const ir::Node& node) {
   Shape x = *graph.value(node.input(0)).shape;
   const Shape& w = *graph.value(node.input(1)).shape;
-  if (ir::is_channels_last(node)) x = ir::permuted(x, ir::to_channels_first(x.size()));
+  if (node.is(ir::kChannelsLastConv)) x = ir::permuted(x, ir::to_channels_first(x.size()));
   if (!is_static(w)) return Support::no("the sizes of the filter are not known before Run");
   if (w.size() != x.size() || !x[1].is_constant()) {
     return Support::no("the channels are not known before Run");
@@ -55,7 +55,7 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
   Convolution made;
   made.dtype = graph.value(node.input(0)).dtype;
   made.filter = static_dims(*graph.value(node.input(1)).shape);
-  made.channels_last = ir::is_channels_last(node);
+  made.channels_last = node.is(ir::kChannelsLastConv);
   made.has_bias = has_input(node, 2);
   made.has_summand = has_input(node, 3);
   const std::string activation = node.text("activation", "");

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "graph_partitioner/ir/channels_last.h"
-
 namespace tenon::cudnn {
 namespace {
 
@@ -44,18 +42,14 @@ PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   if (counts_pads && has_pads(made.window)) {
     return no("cuDNN does not count all pads as count_include_pad asks for");
   }
-  made.channels_last = ir::is_channels_last(node);
-  const bool is_maximum = node.is("MaxPool") || node.is(ir::kChannelsLastMaxPool);
-  made.mode = is_maximum ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
+  made.mode = node.is("MaxPool") ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
   return {Support::yes(), std::move(made)};
 }
 
 Graph Pooling::graph(std::span<const int64_t> x_dims, std::span<const int64_t> y_dims) const {
-  const std::vector<int64_t> x_sizes = in_onnx_order(x_dims, channels_last);
-  const std::vector<int64_t> y_sizes = in_onnx_order(y_dims, channels_last);
+  const std::vector<int64_t> x_sizes = with_two_spatial(x_dims), y_sizes = with_two_spatial(y_dims);
   Graph made;
-  const size_t x = made.add({dtype, x_sizes, false, channels_last});
-  const size_t y = made.add({dtype, y_sizes, false, channels_last});
+  const size_t x = made.add({dtype, x_sizes}), y = made.add({dtype, y_sizes});
   made.steps.emplace_back(
       PoolingStep{mode, x, y, resolve(window, x_sizes, y_sizes), window.kernel});
   return made;

@@ -1,4 +1,4 @@
-// MaxPool and AveragePool, also with channels last, as a cuDNN graph.
+// MaxPool and AveragePool as a cuDNN graph.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@ struct Pooling {
   DType dtype{};
   ResampleMode mode{};
   WindowForm window;
-  bool channels_last = false;
 
   Graph graph(std::span<const int64_t> x, std::span<const int64_t> y) const;
 };

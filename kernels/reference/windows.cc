@@ -19,7 +19,7 @@ struct Windows {
 // As declared, else as strides and pads make them.
 Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
   if (const auto declared = call.output_dims(0)) {
-    if (!ir::is_channels_last(call.node)) return *declared;
+    if (!call.node.is(ir::kChannelsLastConv)) return *declared;
     return ir::permuted(*declared, ir::to_channels_first(declared->size()));
   }
   const bool ceils = call.node.integer("ceil_mode", 0) != 0;
@@ -183,8 +183,7 @@ ReferenceTensor turned(const ReferenceTensor& from, const Dims& perm) {
 }
 
 // x and what is added have their channels last, and so has the result.
-template <Outputs evaluate(const Call&)>
-Outputs channels_last(const Call& call) {
+Outputs channels_last_convolution(const Call& call) {
   Call first{call.graph, call.node, call.symbols, call.round_values, call.inputs};
   std::vector<ReferenceTensor> kept;
   kept.reserve(call.inputs.size());
@@ -193,7 +192,7 @@ Outputs channels_last(const Call& call) {
     kept.push_back(turned(call.input(index), ir::to_channels_first(call.input(index).dims.size())));
     first.inputs[index] = &kept.back();
   }
-  Outputs outputs = evaluate(first);
+  Outputs outputs = convolution(first);
   outputs[0] = turned(outputs[0], ir::to_channels_last(outputs[0].dims.size()));
   return outputs;
 }
@@ -204,9 +203,7 @@ constexpr auto kOps = std::to_array<OpEntry>({
     {"GlobalAveragePool", global_average_pool},
     {"MaxPool", max_pool},
     {"com.microsoft::FusedConv", convolution},
-    {ir::kChannelsLastAveragePool, channels_last<average_pool>},
-    {ir::kChannelsLastConv, channels_last<convolution>},
-    {ir::kChannelsLastMaxPool, channels_last<max_pool>},
+    {ir::kChannelsLastConv, channels_last_convolution},
 });
 
 }  // namespace
