@@ -15,12 +15,19 @@
 
 namespace tenon::cudnn {
 
+// One of the engines that may be used, by its place among them, best first, and cuDNN's number for
+// it. Where a GPU's list differs from the one that was told, the number counts.
+struct EngineChoice {
+  int64_t place = 0, engine = 0;
+};
+
 // Which engines may be used. Never one whose sums are rounded more than f32's are, that transforms
 // the problem (Winograd, FFT) or whose bits differ from run to run.
 struct Rules {
   bool tensor_cores = true;  // f32 on them is TF32
   bool only_fast = false;    // what the fallback engines take is refused
   int64_t workspace = std::numeric_limits<int64_t>::max();  // bytes that there are
+  std::optional<EngineChoice> wanted = {};                  // before the others
 };
 
 // Where the plan is to run: the GPU of a handle, or one that is described.
@@ -29,11 +36,14 @@ struct Place {
   const codegen::GpuTarget* described = nullptr;
 };
 
+inline constexpr size_t kMostEngines = 5;  // that a plan tells of
+
 struct ExecutionPlan {
   std::vector<Descriptor> parts;  // that it refers to
   std::optional<Descriptor> plan;
   int64_t engine = 0, workspace = 0;
-  size_t buffers = 0;  // tensors in memory, numbered from 1
+  std::vector<int64_t> engines;  // the first that may be used, as cuDNN ranks them
+  size_t buffers = 0;            // tensors in memory, numbered from 1
 };
 
 struct PlanAnswer {
