@@ -125,7 +125,6 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
 constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "Bernoulli",
     "ConvInteger",
-    "ConvTranspose",
     "GRU",
     "GlobalLpPool",
     "LRN",
@@ -134,10 +133,8 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "QLinearConv",
     "QLinearMatMul",
     "RNN",
-    "Resize",
     "ReverseSequence",
     "TopK",
-    "Upsample",
     "com.microsoft::FusedGemm",
     "com.microsoft::GroupNorm",
     "com.microsoft::MatMulBnb4",
