@@ -33,6 +33,7 @@
 #include "graph_partitioner/passes/share_equal_values.h"
 #include "graph_partitioner/passes/sink_views.h"
 #include "graph_partitioner/passes/split_dots.h"
+#include "graph_partitioner/passes/store_channels_last.h"
 
 namespace tenon {
 namespace {
@@ -65,6 +66,7 @@ constexpr Pass kPasses[] = {
     {"decompose", decompose},
     {"infer_shapes", infer_shapes},
     {"fold_constants", fold_constants},
+    {"store_channels_last", nullptr, store_channels_last},
     {"share_equal_values", share_equal_values},
     {"share_equal_collectives", share_equal_collectives},
     {"join_all_reduces", join_all_reduces},

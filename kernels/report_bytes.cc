@@ -6,7 +6,7 @@ namespace tenon::kernels {
 namespace {
 
 constexpr Skeleton kLastSkeleton = Skeleton::kLibrary;
-constexpr Knob kLastKnob = Knob::kKvCodes;
+constexpr Knob kLastKnob = Knob::kEngineNumber;
 
 void write(const PlannedKernel& kernel, SavedWriter& writer) {
   writer.kind(kernel.config.skeleton);

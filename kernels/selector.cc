@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/channels_last.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/known_ops.h"
@@ -45,12 +46,13 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 7> gpu_tables() {
+std::array<Table, 8> gpu_tables() {
   return {{
       {"AveragePool", cudnn_pooling_candidates()},
       {"Conv", cudnn_convolution_candidates()},
       {"MaxPool", cudnn_pooling_candidates()},
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
+      {ir::kChannelsLastConv, cudnn_convolution_candidates()},
       {ir::kMergedDots, gpu_merged_dots_candidates()},
       {ir::kAttention, attention_candidates_with_cudnn()},
       {ir::kScaledDot, scaled_dot_candidates_with_cudnn()},
@@ -124,7 +126,6 @@ Support has_known_sizes(const ir::Graph& graph, const ir::Node& node) {
 constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "Bernoulli",
     "ConvInteger",
-    "ConvTranspose",
     "GRU",
     "GlobalLpPool",
     "LRN",
@@ -133,10 +134,8 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
     "QLinearConv",
     "QLinearMatMul",
     "RNN",
-    "Resize",
     "ReverseSequence",
     "TopK",
-    "Upsample",
     "com.microsoft::FusedGemm",
     "com.microsoft::GroupNorm",
     "com.microsoft::MatMulBnb4",

@@ -13,6 +13,7 @@ void normalize(ir::Graph& graph) {
       normalization::opset_rules(),
       normalization::quantizer_rules(),
       normalization::einsum_rules(),
+      normalization::transposed_convolution_rules(),
   });
   // One spelling may lead to another (a com.microsoft op to an ONNX op of an older form).
   constexpr int kMostRounds = 8;

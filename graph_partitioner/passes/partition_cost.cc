@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "graph_partitioner/ir/channels_last.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/paged_attention.h"
@@ -187,7 +188,7 @@ bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
 
 bool multiplies(const ir::Node& node) {
   return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention) ||
-         node.is("Conv") || node.is("com.microsoft::FusedConv");
+         node.is("Conv") || node.is("com.microsoft::FusedConv") || node.is(ir::kChannelsLastConv);
 }
 
 bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {

@@ -8,11 +8,14 @@
 #include <map>
 #include <mutex>
 
+#include "graph_partitioner/ir/channels_last.h"
 #include "kernels/cudnn/convolution.h"
+#include "kernels/cudnn/filter.h"
 #include "kernels/cudnn/graph_call.h"
 #include "kernels/cudnn/handles.h"
 #include "kernels/cudnn/pooling.h"
 #include "kernels/device/device.h"
+#include "kernels/planning/wanted_config.h"
 
 namespace tenon::kernels {
 namespace {
@@ -33,6 +36,22 @@ Support may_use_cudnn(const Settings& settings) {
   return cudnn::runs_on(library.functions, settings.device_ordinal);
 }
 
+// Where channels are stored last: what passes ask before they turn anything around.
+Support may_be_channels_last(const ir::Graph& graph, const ir::Node& node,
+                             const Settings& settings) {
+  if (!settings.tuning.channels_last) return Support::no("channels are to be stored first");
+  if (!settings.tuning.padded_channels && node.has(ir::kPaddedFrom)) {
+    return Support::no("channels are not to be filled up");
+  }
+  if (!graph.value(node.input(1)).is_constant()) {
+    return Support::no("filters that a Run brings are stored with channels first");
+  }
+  const bool is_exact =
+      graph.value(node.input(0)).dtype == DType::kF32 && settings.precision != Precision::kTf32;
+  if (is_exact) return Support::no("cuDNN's exact float32 engines read channels first");
+  return Support::yes();
+}
+
 std::vector<int64_t> sample_of(const Shape& shape) {
   std::vector<int64_t> dims;
   for (const Dim& dim : shape) {
@@ -41,20 +60,41 @@ std::vector<int64_t> sample_of(const Shape& shape) {
   return dims;
 }
 
+struct Verdict {
+  Support support;
+  std::vector<int64_t> engines;  // that may be used, best first
+};
+
 // Every node is asked about several times.
-Support ask_once(const cudnn::Graph& graph, const codegen::GpuTarget& target,
+Verdict ask_once(const cudnn::Graph& graph, const codegen::GpuTarget& target,
                  const cudnn::Rules& rules) {
   static std::mutex& mutex = *new std::mutex;
-  static auto& verdicts = *new std::map<std::string, Support>;
+  static auto& verdicts = *new std::map<std::string, Verdict>;
   const std::string question =
       fmt::format("{} {} {} {}\n{}", target.text(), rules.tensor_cores, rules.only_fast,
                   cudnn::library().functions.path, graph.text());
   const std::lock_guard lock(mutex);
   if (const auto found = verdicts.find(question); found != verdicts.end()) return found->second;
   if (verdicts.size() >= kMostVerdicts) verdicts.clear();
-  const cudnn::PlanAnswer answer =
+  cudnn::PlanAnswer answer =
       cudnn::make_plan(cudnn::library().functions, {.described = &target}, graph, rules);
-  return verdicts[question] = answer.support;
+  Verdict verdict{std::move(answer.support), {}};
+  if (answer.plan) verdict.engines = std::move(answer.plan->engines);
+  return verdicts[question] = std::move(verdict);
+}
+
+// One for each engine, that which is wanted first: a tuner measures them.
+std::vector<PlannedKernel> kernels_of(const std::vector<int64_t>& engines,
+                                      const TuningOverrides& tuning) {
+  std::vector<PlannedKernel> kernels;
+  const size_t told = std::min(engines.size(), static_cast<size_t>(std::max(tuning.told, 1)));
+  for (size_t i = 0; i < told; ++i) {
+    kernels.push_back(
+        {{Skeleton::kLibrary,
+          {{Knob::kEngine, static_cast<int64_t>(i)}, {Knob::kEngineNumber, engines[i]}}}});
+  }
+  put_wanted_first(tuning, {}, 1, kernels, [](const PlannedKernel& each) { return each.config; });
+  return kernels;
 }
 
 // The node's inputs in the order of the graph's tensors.
@@ -69,6 +109,17 @@ std::vector<ir::ValueId> buffers_of(const ir::Node& node) {
   return values;
 }
 
+// Filters as the graph reads them.
+BufferArgument filter_of(const ir::Graph& graph, const ir::Node& node, Lowered& lowered) {
+  const ir::ValueId id = node.input(1);
+  if (!node.is(ir::kChannelsLastConv)) return BufferArgument::value(id);
+  const ir::TensorPtr w = graph.value(id).constant;
+  if (!cudnn::differs_with_channels_last(*w)) return BufferArgument::value(id);
+  lowered.packed.push_back(cudnn::filter_with_channels_last(w));
+  lowered.replaced_constants.push_back(id);
+  return BufferArgument::packed(static_cast<int32_t>(lowered.packed.size()) - 1);
+}
+
 Lowered lower(const ir::Graph& graph, const ir::Node& node,
               std::shared_ptr<const LibraryCall> call) {
   Lowered lowered;
@@ -77,7 +128,8 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
   Dim workspace = kSpareWorkspace;
   std::vector<BufferArgument> buffers;
   for (const ir::ValueId id : buffers_of(node)) {
-    buffers.push_back(BufferArgument::value(id));
+    buffers.push_back(id == node.input(1) ? filter_of(graph, node, lowered)
+                                          : BufferArgument::value(id));
     const ir::Value& value = graph.value(id);
     workspace = workspace + element_count(*value.shape) * storage_bytes(value.dtype, 1);
   }
@@ -99,14 +151,18 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
 // Problem::graph(): from the sizes of x and y.
 template <typename Problem>
 Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
-                  std::string_view name, Problem problem, const cudnn::Rules& rules) {
+                  std::string_view name, Problem problem, cudnn::Rules rules) {
   const std::vector<int64_t> x = sample_of(*graph.value(node.input(0)).shape);
   const std::vector<int64_t> y = sample_of(*graph.value(node.output(0)).shape);
   const auto is_empty = [](int64_t dim) { return dim <= 0; };
   if (std::ranges::any_of(x, is_empty) || std::ranges::any_of(y, is_empty)) {
     return Planned::no("it has nothing to compute");
   }
-  if (Support answer = ask_once(problem.graph(x, y), *settings.gpu, rules); !answer) return answer;
+  const Verdict verdict = ask_once(problem.graph(x, y), *settings.gpu, rules);
+  if (!verdict.support) return verdict.support;
+  std::vector<PlannedKernel> kernels = kernels_of(verdict.engines, settings.tuning);
+  const KernelConfig& taken = kernels.front().config;
+  rules.wanted = {taken.find(Knob::kEngine).value(), taken.find(Knob::kEngineNumber).value()};
   const size_t rank = x.size();
   const MakeGraph make_graph = [problem = std::move(problem),
                                 rank](std::span<const int64_t> sizes) {
@@ -114,11 +170,15 @@ Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& 
   };
   const auto call = std::make_shared<const cudnn::GraphCall>(
       cudnn::library().functions, settings.device_ordinal, std::string(name), make_graph, rules);
-  return Plan::of({Skeleton::kLibrary}, [&graph, &node, call] { return lower(graph, node, call); });
+  return Plan{.ranges = {{{}, std::move(kernels)}},
+              .lower = [&graph, &node, call] { return lower(graph, node, call); }};
 }
 
 Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
+  if (node.is(ir::kChannelsLastConv)) {
+    if (Support answer = may_be_channels_last(graph, node, settings); !answer) return answer;
+  }
   cudnn::ConvolutionAnswer answer = cudnn::convolution_of(graph, node);
   if (!answer.support) return answer.support;
   cudnn::Rules rules;

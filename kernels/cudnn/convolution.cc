@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "graph_partitioner/ir/channels_last.h"
+
 namespace tenon::cudnn {
 namespace {
 
@@ -25,8 +27,9 @@ Support takes_types(const ir::Graph& graph, const ir::Node& node) {
 }
 
 Support takes_filter(const ir::Graph& graph, const ir::Node& node) {
-  const Shape& x = *graph.value(node.input(0)).shape;
+  Shape x = *graph.value(node.input(0)).shape;
   const Shape& w = *graph.value(node.input(1)).shape;
+  if (node.is(ir::kChannelsLastConv)) x = ir::permuted(x, ir::to_channels_first(x.size()));
   if (!is_static(w)) return Support::no("the sizes of the filter are not known before Run");
   if (w.size() != x.size() || !x[1].is_constant()) {
     return Support::no("the channels are not known before Run");
@@ -52,6 +55,7 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
   Convolution made;
   made.dtype = graph.value(node.input(0)).dtype;
   made.filter = static_dims(*graph.value(node.input(1)).shape);
+  made.channels_last = node.is(ir::kChannelsLastConv);
   made.has_bias = has_input(node, 2);
   made.has_summand = has_input(node, 3);
   const std::string activation = node.text("activation", "");
@@ -71,21 +75,23 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
 // The order in which cuDNN's compiled engines know a sum behind a convolution: what is added, the
 // bias, the Relu.
 Graph Convolution::graph(std::span<const int64_t> x_dims, std::span<const int64_t> y_dims) const {
-  const std::vector<int64_t> x_sizes = with_two_spatial(x_dims), y_sizes = with_two_spatial(y_dims);
+  const std::vector<int64_t> x_sizes = in_onnx_order(x_dims, channels_last);
+  const std::vector<int64_t> y_sizes = in_onnx_order(y_dims, channels_last);
   Graph made;
-  const size_t x = made.add({dtype, x_sizes});
-  const size_t w = made.add({dtype, filter});
+  const size_t x = made.add({dtype, x_sizes, false, channels_last});
+  const size_t w = made.add({dtype, filter, false, channels_last});
   std::optional<size_t> summand, bias;
-  if (has_summand) summand = made.add({dtype, y_sizes});
+  if (has_summand) summand = made.add({dtype, y_sizes, false, channels_last});
   if (has_bias) {
     std::vector<int64_t> channels(y_sizes.size(), 1);
     channels[1] = y_sizes[1];
-    bias = made.add({dtype, channels});
+    bias = made.add({dtype, channels, false, channels_last});
   }
-  const size_t y = made.add({dtype, y_sizes});
+  const size_t y = made.add({dtype, y_sizes, false, channels_last});
   const size_t steps = 1 + (has_summand ? 1 : 0) + (has_bias ? 1 : 0) + (has_relu ? 1 : 0);
   const auto result = [&] {
-    return made.steps.size() + 1 == steps ? y : made.add({DType::kF32, y_sizes, true});
+    return made.steps.size() + 1 == steps ? y
+                                          : made.add({DType::kF32, y_sizes, true, channels_last});
   };
   size_t last = result();
   made.steps.emplace_back(

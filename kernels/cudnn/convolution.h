@@ -1,4 +1,5 @@
-// Conv and com.microsoft::FusedConv (a bias, something added, a Relu) as one cuDNN graph.
+// Conv, com.microsoft::FusedConv (a bias, something added, a Relu) and tenon::ChannelsLastConv as
+// one cuDNN graph.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,11 @@ struct Convolution {
   DType dtype{};
   std::vector<int64_t> filter;  // dims of w
   WindowForm window;
+  bool channels_last = false;  // all but the bias
   bool has_bias = false, has_summand = false, has_relu = false;
 
   bool is_fused() const { return has_summand || has_relu; }
-  // x, w, what is added, the bias, y: those that there are.
+  // x, w, what is added, the bias, y: those that there are. From sizes as they are stored.
   Graph graph(std::span<const int64_t> x, std::span<const int64_t> y) const;
 };
 

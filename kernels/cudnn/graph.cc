@@ -100,7 +100,13 @@ struct StepText {
 std::vector<int64_t> Tensor::strides() const {
   if (!given_strides.empty()) return given_strides;
   std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  int64_t stride = 1;
+  if (channels_last) stride = dims[1];
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (channels_last && i == 1) continue;
+    strides[i] = stride;
+    stride *= dims[i];
+  }
   return strides;
 }
 
@@ -109,8 +115,8 @@ std::string Graph::text() const {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
     joined += fmt::format(
-        "t{}: {}{}{}{}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
-        tensor.is_virtual ? " virtual" : "",
+        "t{}: {}{}{}{}{}{}{}\n", i, tenon::name(tensor.dtype), tensor.dims,
+        tensor.is_virtual ? " virtual" : "", tensor.channels_last ? " channels last" : "",
         tensor.given_strides.empty() ? "" : fmt::format(" strides {}", tensor.given_strides),
         tensor.in_tiles ? " in tiles of 128x4" : "",
         tensor.constant ? fmt::format(" = {}", *tensor.constant) : "");

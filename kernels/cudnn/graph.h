@@ -13,12 +13,14 @@
 
 namespace tenon::cudnn {
 
-// Numbered by its place in Graph::tensors.
+// Dims in ONNX's order; packed, the last one innermost (NCHW) or the channels (NHWC), unless strides
+// are given. Numbered by its place in Graph::tensors.
 struct Tensor {
   DType dtype{};
   std::vector<int64_t> dims;
   bool is_virtual = false;                  // between two operations, never in memory
-  std::vector<int64_t> given_strides = {};  // empty: packed, the last dim innermost (NCHW)
+  bool channels_last = false;               // in memory
+  std::vector<int64_t> given_strides = {};  // empty: packed
   std::optional<double> constant = {};      // one element, which is a part of the plan
   bool in_tiles = false;                    // scales, in tiles of 128 rows and 4 blocks
 

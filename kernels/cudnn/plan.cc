@@ -294,17 +294,45 @@ class PlanSearch {
       why_ = failed.what();
       return false;
     }
+    std::vector<Usable> usable;
     for (int64_t i = 0; i < found; ++i) {
       try {
-        if (take(configs[i], made)) {
-          made.parts.push_back(std::move(configs[i]));
-          return true;
-        }
+        if (const auto engine = usable_engine(configs[i])) usable.push_back({&configs[i], *engine});
+      } catch (const CallFailed& failed) {
+        why_ = failed.what();
+      }
+    }
+    made.engines.clear();
+    for (const Usable& each : usable) {
+      if (made.engines.size() < kMostEngines) made.engines.push_back(each.engine);
+    }
+    put_wanted_first(usable);
+    for (const Usable& each : usable) {
+      try {
+        if (!take(each, made)) continue;
+        made.parts.push_back(std::move(*each.config));
+        return true;
       } catch (const CallFailed& failed) {
         why_ = failed.what();
       }
     }
     return false;
+  }
+
+  struct Usable {
+    Descriptor* config = nullptr;
+    int64_t engine = 0;
+  };
+
+  void put_wanted_first(std::vector<Usable>& usable) const {
+    if (!rules_.wanted) return;
+    const auto [place, engine] = *rules_.wanted;
+    auto found = usable.end();
+    if (place >= 0 && place < std::ssize(usable)) found = usable.begin() + place;
+    if (found == usable.end() || found->engine != engine) {
+      found = std::ranges::find(usable, engine, &Usable::engine);
+    }
+    if (found != usable.end()) std::rotate(usable.begin(), found, found + 1);
   }
 
   int64_t ask(const Descriptor& operations, Heuristics mode, std::vector<Descriptor>& configs) {
@@ -326,7 +354,8 @@ class PlanSearch {
                                : note >= kDownConvertInputs && note <= kWinograd13x13;
   }
 
-  bool take(const Descriptor& config, ExecutionPlan& made) {
+  // cuDNN's number of the engine, where it is exact enough.
+  std::optional<int64_t> usable_engine(const Descriptor& config) {
     Descriptor engine(functions_, kEngine);
     RawDescriptor raw = engine.raw();
     config.get(kConfigEngine, kDescriptor, 1, &raw);
@@ -337,14 +366,20 @@ class PlanSearch {
     if (std::any_of(notes.begin(), notes.begin() + count,
                     [&](int note) { return is_forbidden(note); })) {
       if (why_.empty()) why_ = "its engines are less exact than asked for";
-      return false;
+      return std::nullopt;
     }
-    engine.get(kEngineIndex, kInt64, 1, &made.engine);
+    int64_t number = 0;
+    engine.get(kEngineIndex, kInt64, 1, &number);
+    return number;
+  }
+
+  bool take(const Usable& usable, ExecutionPlan& made) {
+    made.engine = usable.engine;
     if (!rules_.builds) return true;
     Descriptor plan(functions_, kExecutionPlan);
     if (place_.handle != nullptr) plan.set(kPlanHandle, kHandleType, 1, &place_.handle);
     if (device_ != nullptr) plan.set(kPlanDevice, *device_);
-    plan.set(kPlanConfig, config);
+    plan.set(kPlanConfig, *usable.config);
     plan.finalize();
     plan.get(kPlanWorkspace, kInt64, 1, &made.workspace);
     if (made.workspace > rules_.workspace) {

@@ -17,6 +17,12 @@
 
 namespace tenon::cudnn {
 
+// One of the engines that may be used, by its place among them, best first, and cuDNN's number for
+// it. Where a GPU's list differs from the one that was told, the number counts.
+struct EngineChoice {
+  int64_t place = 0, engine = 0;
+};
+
 // Which engines may be used. Never one whose sums are rounded more than f32's are, that transforms
 // the problem (Winograd, FFT) or whose bits differ from run to run.
 struct Rules {
@@ -26,6 +32,7 @@ struct Rules {
   // Else the first engine that cuDNN's own check lets pass is the answer, and no code is made:
   // cuDNN compiles attention when its plan is built.
   bool builds = true;
+  std::optional<EngineChoice> wanted = {};                  // before the others
 };
 
 // Where the plan is to run: the GPU of a handle, or one that is described.
@@ -40,11 +47,14 @@ struct PlanConstant {
   alignas(8) std::array<std::byte, 8> bytes{};
 };
 
+inline constexpr size_t kMostEngines = 5;  // that a plan tells of
+
 struct ExecutionPlan {
   std::vector<Descriptor> parts;  // that it refers to
   std::optional<Descriptor> plan;
   int64_t engine = 0, workspace = 0;
-  size_t buffers = 0;  // tensors in memory, numbered from 1
+  std::vector<int64_t> engines;  // the first that may be used, as cuDNN ranks them
+  size_t buffers = 0;            // tensors in memory, numbered from 1
   std::vector<PlanConstant> constants;
 };
 

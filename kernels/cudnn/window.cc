@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "graph_partitioner/ir/channels_last.h"
+
 namespace tenon::cudnn {
 namespace {
 
@@ -53,6 +55,12 @@ WindowAnswer window_of(const ir::Node& node, std::vector<int64_t> kernel) {
 std::vector<int64_t> with_two_spatial(std::span<const int64_t> dims) {
   if (dims.size() == 3) return {dims[0], dims[1], 1, dims[2]};
   return {dims.begin(), dims.end()};
+}
+
+std::vector<int64_t> in_onnx_order(std::span<const int64_t> stored, bool channels_last) {
+  if (!channels_last) return with_two_spatial(stored);
+  return ir::permuted(std::vector<int64_t>(stored.begin(), stored.end()),
+                      ir::to_channels_first(stored.size()));
 }
 
 Window resolve(const WindowForm& form, std::span<const int64_t> x, std::span<const int64_t> y) {

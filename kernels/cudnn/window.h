@@ -28,7 +28,9 @@ struct WindowAnswer {
 WindowAnswer window_of(const ir::Node& node, std::vector<int64_t> kernel);
 // Of a tensor whose sizes are in the order of ONNX: with the dim of 1 where there is one spatial.
 std::vector<int64_t> with_two_spatial(std::span<const int64_t> dims);
-// From the whole dims of x and y, both as with_two_spatial() gives them.
+// The same of a tensor as it is stored.
+std::vector<int64_t> in_onnx_order(std::span<const int64_t> stored, bool channels_last);
+// From the whole dims of x and y, both as in_onnx_order() gives them.
 Window resolve(const WindowForm& form, std::span<const int64_t> x, std::span<const int64_t> y);
 
 }  // namespace tenon::cudnn

@@ -38,6 +38,8 @@ struct TuningOverrides {
   std::vector<WantedKernel> kernels;     // of one node, whatever else it could take
   bool reads_inputs_before_wait = true;  // what the caller brings is read before the wait of PDL
   bool neighbours = false;               // launches of other executables overlap these
+  bool channels_last = true;             // of convolutions that gain by it, inside of a program
+  bool padded_channels = true;           // and filled up with zeros where they are few
 };
 
 struct Settings {

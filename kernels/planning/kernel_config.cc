@@ -29,6 +29,8 @@ constexpr std::array kKnobs = {
     KnobInfo{Knob::kWarps, "warps", "{} warps"},
     KnobInfo{Knob::kKvPerStage, "kv_per_stage", "KV/stage {}"},
     KnobInfo{Knob::kKvCodes, "kv_codes", "KV dequantised in registers"},
+    KnobInfo{Knob::kEngine, "engine", "choice {}"},
+    KnobInfo{Knob::kEngineNumber, "engine_number", "engine {}"},
 };
 
 const KnobInfo& info(Knob knob) {

@@ -66,7 +66,9 @@ enum class Knob : uint8_t {
   kSplitKv,  // 0: by the length of the cache
   kWarps,
   kKvPerStage,
-  kKvCodes,  // the KV cache is dequantised in registers
+  kKvCodes,       // the KV cache is dequantised in registers
+  kEngine,        // of a library: its place in the library's list
+  kEngineNumber,  // and the library's own number for it
 };
 std::string_view name(Knob knob);
 std::optional<Knob> find_knob(std::string_view name);

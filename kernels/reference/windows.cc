@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/channels_last.h"
 #include "kernels/reference/op.h"
 
 namespace tenon::kernels::reference {
@@ -17,7 +18,10 @@ struct Windows {
 
 // As declared, else as strides and pads make them.
 Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
-  if (const auto declared = call.output_dims(0)) return *declared;
+  if (const auto declared = call.output_dims(0)) {
+    if (!call.node.is(ir::kChannelsLastConv)) return *declared;
+    return ir::permuted(*declared, ir::to_channels_first(declared->size()));
+  }
   const bool ceils = call.node.integer("ceil_mode", 0) != 0;
   const Dims& x = call.input(0).dims;
   Dims strides = call.node.integers("strides"), dilations = call.node.integers("dilations");
@@ -155,11 +159,51 @@ Outputs pooling(const Call& call, bool maximum) {
 Outputs max_pool(const Call& call) { return pooling(call, true); }
 Outputs average_pool(const Call& call) { return pooling(call, false); }
 
+// One window over everything.
+Outputs global_average_pool(const Call& call) {
+  const ReferenceTensor& x = call.input(0);
+  Dims dims(x.dims.size(), 1);
+  std::copy_n(x.dims.begin(), 2, dims.begin());
+  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), dims);
+  const int64_t pixels = x.elements() / std::max<int64_t>(y.elements(), 1);
+  for (int64_t i = 0; i < y.elements(); ++i) {
+    double sum = 0;
+    for (int64_t pixel = 0; pixel < pixels; ++pixel) sum += x.number(i * pixels + pixel);
+    y.set(i, sum / static_cast<double>(pixels));
+  }
+  return {std::move(y)};
+}
+
+ReferenceTensor turned(const ReferenceTensor& from, const Dims& perm) {
+  ReferenceTensor made = ReferenceTensor::zeros(from.dtype, ir::permuted(from.dims, perm));
+  for_each_index(from.dims, [&](const Index& index, int64_t flat) {
+    made.set(flat_index(made.dims, ir::permuted(index, perm)), from.number(flat));
+  });
+  return made;
+}
+
+// x and what is added have their channels last, and so has the result.
+Outputs channels_last_convolution(const Call& call) {
+  Call first{call.graph, call.node, call.symbols, call.round_values, call.inputs};
+  std::vector<ReferenceTensor> kept;
+  kept.reserve(call.inputs.size());
+  for (const size_t index : {0, 3}) {
+    if (!call.has(index)) continue;
+    kept.push_back(turned(call.input(index), ir::to_channels_first(call.input(index).dims.size())));
+    first.inputs[index] = &kept.back();
+  }
+  Outputs outputs = convolution(first);
+  outputs[0] = turned(outputs[0], ir::to_channels_last(outputs[0].dims.size()));
+  return outputs;
+}
+
 constexpr auto kOps = std::to_array<OpEntry>({
     {"AveragePool", average_pool},
     {"Conv", convolution},
+    {"GlobalAveragePool", global_average_pool},
     {"MaxPool", max_pool},
     {"com.microsoft::FusedConv", convolution},
+    {ir::kChannelsLastConv, channels_last_convolution},
 });
 
 }  // namespace

@@ -12,6 +12,7 @@ std::span<const NamedRewrite> reduction_rules();
 std::span<const NamedRewrite> opset_rules();
 std::span<const NamedRewrite> quantizer_rules();
 std::span<const NamedRewrite> einsum_rules();
+std::span<const NamedRewrite> transposed_convolution_rules();
 
 // The first input stands for the output; a view of it where both are the graph's own.
 bool identity(Rewrite& r);

@@ -10,6 +10,7 @@ namespace {
 struct Window {
   std::vector<int64_t> kernel, strides, dilations, pads_begin, pads_end;
   std::string auto_pad;
+  bool ceils = false;  // the last window may reach over the end
 };
 
 std::optional<Window> window_of(const ir::Node& node, std::vector<int64_t> kernel) {
@@ -19,6 +20,7 @@ std::optional<Window> window_of(const ir::Node& node, std::vector<int64_t> kerne
   window.strides = node.integers("strides");
   window.dilations = node.integers("dilations");
   window.auto_pad = node.text("auto_pad", "NOTSET");
+  window.ceils = node.integer("ceil_mode", 0) != 0;
   std::vector<int64_t> pads = node.integers("pads");
   if (window.strides.empty()) window.strides.assign(rank, 1);
   if (window.dilations.empty()) window.dilations.assign(rank, 1);
@@ -40,7 +42,10 @@ Dim windows_along(const Dim& dim, const Window& window, size_t axis) {
   }
   const int64_t reach = window.dilations[axis] * (window.kernel[axis] - 1) + 1;
   const int64_t padding = window.pads_begin[axis] + window.pads_end[axis];
-  return floor_div(dim + (padding - reach), window.strides[axis]) + 1;
+  if (!window.ceils) return floor_div(dim + (padding - reach), window.strides[axis]) + 1;
+  // No window begins in the pads behind.
+  return min(ceil_div(dim + (padding - reach), window.strides[axis]) + 1,
+             ceil_div(dim + window.pads_begin[axis], window.strides[axis]));
 }
 
 // The kernel's spatial dims, from the attribute or from the weight [M, C/g, k...].
@@ -94,10 +99,9 @@ void conv_transpose(NodeFacts& facts) {
   facts.set_shape(0, std::move(result));
 }
 
-// With ceil_mode the last window depends on where it starts: the runtime's word is taken.
 void pool(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
-  if (!input || input->size() < 3 || facts.node().integer("ceil_mode", 0) != 0) return;
+  if (!input || input->size() < 3) return;
   const auto window = window_of(facts.node(), facts.node().integers("kernel_shape"));
   if (!window || window->kernel.size() != input->size() - 2) return;
   Shape result{(*input)[0], (*input)[1]};

@@ -247,6 +247,31 @@ TEST(CudnnSupportTest, WithoutPermissionTheReasonSaysSo) {
             "cudnn: a context model cannot hold a call of cuDNN yet");
 }
 
+// What a tuner is offered, and what it gets.
+TEST_P(CudnnConvolutionTest, EveryEngineIsAPlanOfItsOwn) {
+  const Case wanted = cases()[1];
+  const ir::Graph graph = ir::parse(graph_text(wanted, GetParam(), "2"));
+  const ir::Node& node = graph.node(graph.order().front());
+  Settings settings = test_settings();
+  settings.precision = Precision::kTf32;
+  const auto kernels = [&] {
+    return select(graph, node, settings).parts.at(0).plan.ranges.at(0).kernels;
+  };
+  const std::vector<PlannedKernel> told = kernels();
+  ASSERT_GT(told.size(), 1U);
+  EXPECT_LE(told.size(), 5U);
+  const std::vector<ReferenceTensor> inputs = inputs_of(wanted, dtype_named(GetParam()));
+  const auto expected = reference::evaluate(graph, inputs);
+  for (const PlannedKernel& each : told) {
+    settings.tuning.kernels = {{"cudnn", {}, each.config}};
+    EXPECT_EQ(kernels().front().config, each.config);
+    const std::string wrong = disagreement(
+        kernels::run(*build_for_test(graph, settings), graph, inputs), expected,
+        [](size_t, int64_t, double value) { return std::ldexp(64 + std::abs(value), -11); });
+    EXPECT_EQ(wrong, "") << each.config.text();
+  }
+}
+
 TEST_P(CudnnConvolutionTest, AgreesWithTheReference) {
   for (const Case& wanted : cases()) {
     if (wanted.large && on_stub()) continue;

@@ -42,6 +42,19 @@ TEST(CudnnPlanTest, TheFirstEngineThatIsExactEnoughIsTaken) {
   EXPECT_EQ(stub.live(), 0);
 }
 
+TEST(CudnnPlanTest, AnEngineThatIsWantedComesFirst) {
+  const StubLibrary stub = stub_library();
+  EXPECT_THAT(plan_of(stub).plan->engines, testing::ElementsAre(kStubTensorCore, kStubPlain));
+  const auto wanted = [&](int64_t place, int64_t engine) {
+    return plan_of(stub, {.wanted = EngineChoice{place, engine}}).plan->engine;
+  };
+  EXPECT_EQ(wanted(1, kStubPlain), kStubPlain);
+  // Another list than the one that was told: the number counts, and what is not there is no matter.
+  for (const int64_t place : {-1, 0, 7}) EXPECT_EQ(wanted(place, kStubPlain), kStubPlain);
+  EXPECT_EQ(wanted(0, 99), kStubTensorCore);
+  EXPECT_EQ(stub.live(), 0);
+}
+
 TEST(CudnnPlanTest, AWorkspaceThatIsNotThereIsAReason) {
   const StubLibrary stub = stub_library();
   stub.set_workspace(1000);

@@ -1,0 +1,187 @@
+// Resize and Upsample: along each axis, elements that are picked by where they come from, or
+// weighed between two neighbours.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "base/convert.h"
+#include "graph_partitioner/passes/decompose/rules.h"
+
+namespace tenon::decomposition {
+namespace {
+
+struct Form {
+  bool linear = false;
+  std::string place;           // coordinate_transformation_mode
+  std::string nearest;         // nearest_mode
+  std::vector<double> scales;  // one per axis; empty: by the sizes
+};
+
+constexpr auto kPlaces = std::to_array<std::string_view>(
+    {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel"});
+
+class Resizing {
+ public:
+  Resizing(Emitter& emit, const Form& form, const Shape& from, const Shape& to)
+      : emit_(emit), form_(form), from_(from), to_(to) {}
+
+  ValueId along(ValueId x, size_t axis) {
+    if (is_same(axis)) return x;
+    if (repeats(axis)) {
+      const auto block = static_cast<int64_t>(form_.scales[axis]);
+      return emit_.block_expand(x, static_cast<int64_t>(axis), block, to_[axis]);
+    }
+    const ValueId place = place_of(axis);
+    if (!form_.linear) return gather(x, rounded(place), axis);
+    return between(x, place, axis);
+  }
+
+ private:
+  bool is_same(size_t axis) const {
+    return from_[axis] == to_[axis] && (form_.scales.empty() || form_.scales[axis] == 1);
+  }
+
+  // Each element a whole number of times: every way to round finds the same one.
+  bool repeats(size_t axis) const {
+    if (form_.linear || form_.scales.empty()) return false;
+    const double scale = form_.scales[axis];
+    if (scale < 1 || scale != std::floor(scale) ||
+        to_[axis] != from_[axis] * Dim(static_cast<int64_t>(scale))) {
+      return false;
+    }
+    if (form_.place == "asymmetric") return form_.nearest == "floor";
+    return form_.place == "half_pixel" && form_.nearest.starts_with("round");
+  }
+
+  ValueId scale_of(size_t axis) {
+    if (!form_.scales.empty()) return emit_.scalar(DType::kF32, form_.scales[axis]);
+    const ValueId to = emit_.dim_value(to_[axis], DType::kF32);
+    const ValueId from = emit_.dim_value(from_[axis], DType::kF32);
+    return emit_.binary("Div", to, from);
+  }
+
+  // Where each result's element lies in x, f32[to], as the runtime computes it.
+  ValueId place_of(size_t axis) {
+    const ValueId index = emit_.position({to_[axis]}, 0);
+    const ValueId at = emit_.cast(index, DType::kF32);
+    if (form_.place == "align_corners") {
+      const ValueId steps = emit_.dim_value(max(to_[axis] - 1, 1), DType::kF32);
+      const ValueId last = emit_.dim_value(from_[axis] - 1, DType::kF32);
+      const ValueId product = emit_.binary("Mul", at, last);
+      return emit_.binary("Div", product, steps);
+    }
+    const ValueId scale = scale_of(axis);
+    if (form_.place == "asymmetric") return emit_.binary("Div", at, scale);
+    const ValueId middle = emit_.binary("Add", at, 0.5);
+    const ValueId scaled = emit_.binary("Div", middle, scale);
+    const ValueId place = emit_.binary("Sub", scaled, 0.5);
+    if (form_.place == "half_pixel") return place;
+    // pytorch_half_pixel: one element is the first.
+    const ValueId more = emit_.dim_value(min(max(to_[axis] - 1, 0), 1), DType::kF32);
+    return emit_.binary("Mul", place, more);
+  }
+
+  ValueId rounded(ValueId place) {
+    if (form_.nearest == "floor") return emit_.unary("Floor", place);
+    if (form_.nearest == "ceil") return emit_.unary("Ceil", place);
+    if (form_.nearest == "round_prefer_ceil") {
+      const ValueId above = emit_.binary("Add", place, 0.5);
+      return emit_.unary("Floor", above);
+    }
+    const ValueId below = emit_.binary("Sub", place, 0.5);
+    return emit_.unary("Ceil", below);
+  }
+
+  // `place`, f32, cut to what x has.
+  ValueId inside(ValueId place, size_t axis) {
+    const ValueId last = emit_.dim_value(from_[axis] - 1, DType::kF32);
+    const ValueId most = emit_.binary("Min", place, last);
+    return emit_.binary("Max", most, 0.0);
+  }
+
+  ValueId gather(ValueId x, ValueId place, size_t axis) {
+    const ValueId index = emit_.cast(inside(place, axis), DType::kI64);
+    return emit_.gather(x, index, static_cast<int64_t>(axis), false);
+  }
+
+  ValueId between(ValueId x, ValueId place, size_t axis) {
+    const ValueId cut = inside(place, axis);
+    const ValueId below = emit_.unary("Floor", cut);
+    const ValueId above = emit_.binary("Add", below, 1.0);
+    const ValueId weight = emit_.binary("Sub", cut, below);
+    Shape line(from_.size() - axis, Dim(1));
+    line[0] = to_[axis];
+    const ValueId share = emit_.reshape(weight, line);
+    const ValueId first = gather(x, below, axis), second = gather(x, above, axis);
+    const ValueId step = emit_.binary("Sub", second, first);
+    const ValueId part = emit_.binary("Mul", step, share);
+    return emit_.binary("Add", first, part);
+  }
+
+  Emitter& emit_;
+  const Form& form_;
+  const Shape from_, to_;
+};
+
+// False where the node asks for something else.
+bool read_scales(Emitter& emit, const Node& node, size_t input, size_t rank, Form& form) {
+  const ValueId scales = node.input(input);
+  if (scales == kNoValue) return true;
+  const ir::Value value = emit.value(scales);
+  if (!value.is_constant()) return false;
+  if (value.constant->elements() == 0) return true;
+  if (value.constant->elements() != static_cast<int64_t>(rank)) return false;
+  for (int64_t i = 0; i < value.constant->elements(); ++i) {
+    form.scales.push_back(load_element(value.dtype, value.constant->data, i));
+    if (!(form.scales.back() > 0)) return false;
+  }
+  return true;
+}
+
+Results resized(Emitter& emit, const Node& node, Form form, size_t scales) {
+  const auto from = emit.shape(node.input(0)), to = emit.shape(node.output(0));
+  if (!from || !to || from->size() != to->size()) return {};
+  if (!read_scales(emit, node, scales, from->size(), form)) return {};
+  const DType dtype = emit.dtype(node.input(0));
+  const bool is_real = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+  if (form.linear && !is_real) return {};
+  Resizing resizing(emit, form, *from, *to);
+  ValueId x = form.linear ? emit.widen(node.input(0)) : node.input(0);
+  for (size_t axis = 0; axis < from->size(); ++axis) x = resizing.along(x, axis);
+  return {x};
+}
+
+bool is_linear(const std::string& mode) { return mode == "linear" || mode == "bilinear"; }
+
+// Upsample, and Resize as it first was.
+Results upsample(Emitter& emit, const Node& node) {
+  const std::string mode = node.text("mode", "nearest");
+  if (mode != "nearest" && !is_linear(mode)) return {};
+  return resized(emit, node, {is_linear(mode), "asymmetric", "floor", {}}, 1);
+}
+
+Results resize(Emitter& emit, const Node& node) {
+  if (node.since_version == 10) return upsample(emit, node);
+  const std::string mode = node.text("mode", "nearest");
+  Form form{mode == "linear",
+            node.text("coordinate_transformation_mode", "half_pixel"),
+            node.text("nearest_mode", "round_prefer_floor"),
+            {}};
+  if (mode != "nearest" && mode != "linear") return {};
+  if (std::find(kPlaces.begin(), kPlaces.end(), form.place) == kPlaces.end()) return {};
+  if (node.integer("antialias", 0) != 0 || node.has("axes")) return {};
+  if (node.text("keep_aspect_ratio_policy", "stretch") != "stretch") return {};
+  return resized(emit, node, std::move(form), 2);
+}
+
+constexpr auto kRules = std::to_array<NamedRule>({
+    {"Resize", resize},
+    {"Upsample", upsample},
+});
+
+}  // namespace
+
+std::span<const NamedRule> resize_rules() { return kRules; }
+
+}  // namespace tenon::decomposition
