@@ -37,6 +37,7 @@ class FusionLister {
       : graph_(graph), settings_(settings) {
     settings_.records = nullptr;
     settings_.tuning.kernels.clear();
+    settings_.tuning.lists_all = true;
   }
 
   std::vector<TunableRange> ranges(const ir::Node& node) const {

@@ -43,6 +43,25 @@ std::string network() {
   return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
 }
 
+// What a text detector ends with: two sizes side by side, brought to the image's.
+std::string detector() {
+  Graph graph;
+  graph.input("x", kFloat, {"batch", 3, 12, 12});
+  graph.constant("w0", random_floats({8, 3, 3, 3}, 1))
+      .constant("w1", random_floats({4, 8, 1, 1}, 2));
+  graph.constant("w2", random_floats({8, 5, 2, 2}, 3)).constant("b2", random_floats({5}, 4));
+  graph.constant("scales", floats({4}, {1, 1, 2, 2}));
+  NodeDetails halved = padded(1);
+  halved.attributes.emplace_back("strides", std::vector<int64_t>{2, 2});
+  graph.node("Conv", {"x", "w0"}, {"c"}, halved).node("Conv", {"c", "w1"}, {"d"});
+  graph.node("Resize", {"d", "", "scales"}, {"r"},
+             {{{"coordinate_transformation_mode", "asymmetric"}, {"nearest_mode", "floor"}}});
+  graph.node("ConvTranspose", {"c", "w2", "b2"}, {"t"},
+             {{{"strides", std::vector<int64_t>{2, 2}}}});
+  graph.node("Concat", {"r", "t"}, {"j"}, {{{"axis", 1}}}).node("Sigmoid", {"j"}, {"y"});
+  return model(graph.output("y", kFloat, {"batch", 9, 12, 12}));
+}
+
 // The next call of it, once.
 void fail(const char* function) {
   void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
@@ -83,6 +102,15 @@ TEST_F(Cudnn, AConvolutionalNetworkIsOnePartition) {
   }
   EXPECT_THAT(ops, ::testing::UnorderedElementsAre("com.microsoft::FusedConv",
                                                    "com.microsoft::FusedConv", "Conv", "MaxPool"));
+}
+
+TEST_F(Cudnn, ADetectorIsOnePartition) {
+  for (const char* precision : {"exact", "tf32"}) {
+    const Session gpu(detector(), {{"precision_mode", precision}}, kOnGpu);
+    EXPECT_EQ(gpu.partitions().size(), 1U);
+    const Session cpu(detector(), {{"exclude_ops", "Conv,Resize,ConvTranspose"}});
+    for (const int64_t batch : {1, 3}) expect_like_the_cpu(gpu, cpu, batch);
+  }
 }
 
 TEST_F(Cudnn, ARunWhoseCallFailsIsAnErrorAndTheNextOneIsNot) {

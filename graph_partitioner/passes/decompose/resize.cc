@@ -37,6 +37,14 @@ class Resizing {
     return between(x, place, axis);
   }
 
+  // The runtime weighs pixels only, and refuses other axes.
+  bool weighs_pixels() const {
+    const size_t rank = from_.size();
+    if (rank < 4) return rank > 1;
+    if (rank > 5 || !is_same(0)) return false;
+    return is_same(1) || (rank == 4 && is_same(3));
+  }
+
  private:
   bool is_same(size_t axis) const {
     return from_[axis] == to_[axis] && (form_.scales.empty() || form_.scales[axis] == 1);
@@ -147,6 +155,7 @@ Results resized(Emitter& emit, const Node& node, Form form, size_t scales) {
   const bool is_real = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
   if (form.linear && !is_real) return {};
   Resizing resizing(emit, form, *from, *to);
+  if (form.linear && !resizing.weighs_pixels()) return {};
   ValueId x = form.linear ? emit.widen(node.input(0)) : node.input(0);
   for (size_t axis = 0; axis < from->size(); ++axis) x = resizing.along(x, axis);
   return {x};

@@ -279,9 +279,10 @@ void resize_by(NodeFacts& facts, size_t scales, size_t sizes) {
     return;
   }
   if (const auto target = facts.elements(sizes); target && target->size() == shape->size()) {
-    // Nothing comes of nothing.
+    // The runtime refuses a size of 0, before or behind.
     for (size_t i = 0; i < shape->size(); ++i) {
-      facts.require(min((*target)[i], 1), ir::Relation::kAtMost, (*shape)[i]);
+      facts.require(1, ir::Relation::kAtMost, (*target)[i]);
+      facts.require(1, ir::Relation::kAtMost, (*shape)[i]);
     }
     return facts.set_shape(0, *target);
   }
