@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 31;
 
-Support read_config(const LoggedPlan& logged, KernelConfig& config) {
+Support read_config(const PlanLine& logged, KernelConfig& config) {
   const std::optional<Skeleton> skeleton = find_skeleton(logged.skeleton);
   if (!skeleton) return Support::no(fmt::format("unknown skeleton '{}'", logged.skeleton));
   config.skeleton = *skeleton;
@@ -52,7 +52,7 @@ double MeasuredPlan::estimate(const codegen::GpuCosts& costs) const {
   return estimate_roofline(std::get<RooflineProblem>(model), costs);
 }
 
-Support read_plan(const LoggedPlan& logged, MeasuredPlan& plan) {
+Support read_plan(const PlanLine& logged, MeasuredPlan& plan) {
   if (!std::isfinite(logged.microseconds) || logged.microseconds <= 0) {
     return Support::no("it has no time");
   }

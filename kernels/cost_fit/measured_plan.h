@@ -26,7 +26,7 @@ struct MeasuredPlan {
 };
 
 // As a line of a log has it.
-struct LoggedPlan {
+struct PlanLine {
   int64_t group = 0;
   std::string skeleton;
   std::vector<std::pair<std::string, int64_t>> knobs, problem;
@@ -35,6 +35,6 @@ struct LoggedPlan {
 };
 
 // Puts `plan` into words of the model, or says why that has none for it.
-Support read_plan(const LoggedPlan& logged, MeasuredPlan& plan);
+Support read_plan(const PlanLine& logged, MeasuredPlan& plan);
 
 }  // namespace tenon::kernels

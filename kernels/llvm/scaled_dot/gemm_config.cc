@@ -101,13 +101,21 @@ void add_skinny_configs(const FragmentLayout& layout, int64_t rows, bool overlap
   }
 }
 
+// For what is stored, and what changes threads where no warps of their own copy.
+int64_t reserved_bytes(const FragmentLayout& layout, int tile_n, const codegen::GpuTarget& gpu) {
+  const int64_t reserved = (codegen::arch_spec(gpu.arch).specialises_warps() ? 4 << 10 : 6 << 10) +
+                           std::min(tile_n, 32) * 512;
+  // Products of f32 have results of f32: they change threads twice, in rows with one to spare.
+  if (layout.row_terms == 1 || tile_n > kMaxSkinnyTokens) return reserved;
+  constexpr int64_t kBarriers = 512;
+  return std::max(reserved, int64_t{2} * kFragmentRows * (tile_n + 1) * 4 + kBarriers);
+}
+
 // All split-K factors of one kind of tile.
 void add_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
                  const codegen::GpuTarget& gpu, GemmConfig config,
                  std::vector<GemmConfig>& configs) {
-  // For what is stored, and what changes threads where no warps of their own copy.
-  const int64_t reserve = (codegen::arch_spec(gpu.arch).specialises_warps() ? 4 << 10 : 6 << 10) +
-                          std::min(config.tile_n, 32) * 512;
+  const int64_t reserve = reserved_bytes(layout, config.tile_n, gpu);
   // Small tiles leave room for a CTA of a neighbour that overlaps.
   const int64_t ctas = config.ctas_per_sm + (overlaps && config.tile_n <= kMaxSkinnyTokens ? 1 : 0);
   const int64_t room = gpu.shared_bytes / (config.tile_n <= kMaxSkinnyTokens ? ctas : 1);

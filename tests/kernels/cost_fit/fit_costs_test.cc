@@ -70,7 +70,7 @@ TEST(CostFit, LogsHaveAllThatAnEstimateNeeds) {
 }
 
 TEST(CostFit, TakesTheRowsThatWereMeasured) {
-  LoggedPlan log = logged(any_kernel(), 0, 1);
+  PlanLine log = logged(any_kernel(), 0, 1);
   MeasuredPlan one, many;
   ASSERT_TRUE(read_plan(log, one));
   log.at_rows = 4096;
@@ -94,6 +94,17 @@ TEST(CostFit, FindsTheConstantsThatMadeTheTimes) {
       EXPECT_LT(error.median, 0.05) << skeleton;
     }
   }
+}
+
+// A tenth of the plans takes three times as long, for reasons that no model has.
+TEST(CostFit, NoiseAndOutliersDoNotSpoilTheRest) {
+  std::vector<MeasuredPlan> plans = measured_with(with_factors(table(), 4));
+  for (size_t i = 0; i < plans.size(); ++i) {
+    plans[i].microseconds *= i % 10 == 3 ? 3 : 0.97 + 0.01 * static_cast<double>(i % 7);
+  }
+  const CostFit fit = fit_costs(table(), plans);
+  EXPECT_GT(fit.before.all.median, 0.1);
+  EXPECT_LT(fit.after.all.median, 0.05);
 }
 
 TEST(CostFit, TrueConstantsStayAsTheyAre) {
@@ -141,13 +152,13 @@ TEST(CostFit, StaysWithinBounds) {
 }
 
 TEST(CostFit, SaysWhatItCannotRead) {
-  const LoggedPlan good = logged(any_kernel(), 0, 10);
-  const auto reason = [](const LoggedPlan& plan) {
+  const PlanLine good = logged(any_kernel(), 0, 10);
+  const auto reason = [](const PlanLine& plan) {
     MeasuredPlan read;
     return read_plan(plan, read).reason;
   };
   EXPECT_EQ(reason(good), "");
-  LoggedPlan bad = good;
+  PlanLine bad = good;
   bad.skeleton = "tcgen05";
   EXPECT_EQ(reason(bad), "unknown skeleton 'tcgen05'");
   bad = good;

@@ -40,13 +40,13 @@ inline Choice choice_of(const ir::Graph& graph, const Settings& settings) {
 }
 
 // As a tuner's log tells a plan.
-inline LoggedPlan logged(const PlannedKernel& kernel, int64_t group, double microseconds) {
-  LoggedPlan plan{.group = group,
-                  .skeleton = std::string(name(kernel.config.skeleton)),
-                  .knobs = {},
-                  .problem = {},
-                  .at_rows = 0,
-                  .microseconds = microseconds};
+inline PlanLine logged(const PlannedKernel& kernel, int64_t group, double microseconds) {
+  PlanLine plan{.group = group,
+                .skeleton = std::string(name(kernel.config.skeleton)),
+                .knobs = {},
+                .problem = {},
+                .at_rows = 0,
+                .microseconds = microseconds};
   for (const auto& [knob, value] : kernel.config.knobs) plan.knobs.emplace_back(name(knob), value);
   for (const auto& [name, value] : kernel.problem) plan.problem.emplace_back(name, value);
   return plan;
