@@ -236,8 +236,8 @@ Planned plan_sdpa(const ir::Graph& graph, const ir::Node& node, const Settings& 
   if (!described.support) return described.support;
   if (Support answer = takes(graph, node, described.problem); !answer) return answer;
   // Loading cuDNN and asking it takes as long as opening a session may.
-  const bool is_wanted = settings.records || settings.tuning.lists_all ||
-                         settings.tuning.candidate == "cudnn_sdpa";
+  const bool is_wanted =
+      settings.records || settings.tuning.lists_all || settings.tuning.candidate == "cudnn_sdpa";
   if (!is_wanted) return Planned::no("it is asked only where records may choose it (tune_file)");
   const cudnn::LibraryAnswer& library = cudnn::library();
   if (!library.support) return library.support;

@@ -1,5 +1,6 @@
 #include "provider/tuning.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -7,6 +8,8 @@
 
 #include "base/error.h"
 #include "kernels/autotune/tuning_file.h"
+#include "kernels/cudnn/library.h"
+#include "kernels/cudnn/versions.h"
 #include "kernels/device/driver.h"
 #include "kernels/tuner/tuner.h"
 
@@ -35,24 +38,34 @@ kernels::TuningMachine tuning_machine(const Target& target) {
 
 namespace {
 
+// "cuDNN 9.14.0"; empty: it is not here. Loads it.
+std::string library_text() {
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support) return "";
+  return "cuDNN " + cudnn::version_text(library.functions.version);
+}
+
 // Throws UserError where options contradict each other.
 void check_options(const Options& options, const Target& target) {
   if (options.tune == "on") {
     if (options.deterministic) {
-      throw UserError("tune=on chooses by what it measures, and deterministic=1 forbids that: give "
-                      "one of them");
+      throw UserError(
+          "tune=on chooses by what it measures, and deterministic=1 forbids that: give "
+          "one of them");
     }
     if (options.tune_file.empty()) {
       throw UserError("tune=on needs a file for its records: give it as tune_file");
     }
     if (!target.on_gpu()) {
-      throw UserError("tune=on measures on a GPU, and this session is on the CPU, where kernels go "
-                      "by estimate: choose an OrtEpDevice of a GPU, or leave tune out");
+      throw UserError(
+          "tune=on measures on a GPU, and this session is on the CPU, where kernels go "
+          "by estimate: choose an OrtEpDevice of a GPU, or leave tune out");
     }
     if (!target.device) {
-      throw UserError(fmt::format("tune=on measures on the GPU, and this session is for {}: tune "
-                                  "where that is, and ship the file",
-                                  target.name()));
+      throw UserError(
+          fmt::format("tune=on measures on the GPU, and this session is for {}: tune "
+                      "where that is, and ship the file",
+                      target.name()));
     }
   }
   if (options.tune != "on" && !options.tune_log.empty()) {
@@ -79,7 +92,11 @@ std::shared_ptr<const kernels::TuningRecords> read_records(const Options& option
   }
   if (!has_records || (options.tune == "on" && is_absent(options.tune_file))) return nullptr;
   kernels::TuningFile file = kernels::TuningFile::read(options.tune_file);
-  return std::make_shared<const kernels::TuningRecords>(file.records, tuning_machine(target),
+  kernels::TuningMachine here = tuning_machine(target);
+  const bool has_calls = std::ranges::any_of(
+      file.records, [](const auto& record) { return !record.machine.library.empty(); });
+  if (has_calls && target.on_gpu() && options.enable_cudnn) here.library = library_text();
+  return std::make_shared<const kernels::TuningRecords>(file.records, std::move(here),
                                                         std::move(file.problems));
 }
 
@@ -91,6 +108,7 @@ std::shared_ptr<const kernels::TuningRecords> tune_partition(const ir::Graph& fu
   if (options.tune != "on") return settings.records;
   kernels::TuneLog log(options.tune_log);
   kernels::TuningWork work{std::string(partition), tuning_machine(target)};
+  if (options.enable_cudnn) work.machine.library = library_text();
   kernels::Settings own = settings;
   own.records = read_records(options, target);  // with those of the partitions before
   if (own.records) work.known = kernels::TuningFile::read(options.tune_file).records;

@@ -24,7 +24,7 @@ std::string why_of_another_machine(const TuningMachine& record, const TuningMach
   if (differ(record.driver, here.driver)) {
     return fmt::format("measured with driver {}, and this is {}", record.driver, here.driver);
   }
-  if (!here.arch.empty() && record.library != here.library) {
+  if (!here.arch.empty() && !record.library.empty() && record.library != here.library) {
     return fmt::format("measured with {}, which is not here", record.library);
   }
   return "";

@@ -201,7 +201,7 @@ Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Setting
 
 Support ask_cudnn(const cudnn::Graph& graph, const Settings& settings, const cudnn::Rules& rules) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
-  return ask_once(graph, *settings.gpu, rules);
+  return ask_once(graph, *settings.gpu, rules).support;
 }
 
 std::span<const Candidate> cudnn_convolution_candidates() {

@@ -13,8 +13,8 @@
 
 namespace tenon::cudnn {
 
-// Dims in ONNX's order; packed, the last one innermost (NCHW) or the channels (NHWC), unless strides
-// are given. Numbered by its place in Graph::tensors.
+// Dims in ONNX's order; packed, the last one innermost (NCHW) or the channels (NHWC), unless
+// strides are given. Numbered by its place in Graph::tensors.
 struct Tensor {
   DType dtype{};
   std::vector<int64_t> dims;

@@ -32,7 +32,7 @@ struct Rules {
   // Else the first engine that cuDNN's own check lets pass is the answer, and no code is made:
   // cuDNN compiles attention when its plan is built.
   bool builds = true;
-  std::optional<EngineChoice> wanted = {};                  // before the others
+  std::optional<EngineChoice> wanted = {};  // before the others
 };
 
 // Where the plan is to run: the GPU of a handle, or one that is described.

@@ -136,6 +136,8 @@ class Tuner {
     record.fingerprint = fusion.fingerprint;
     record.rows = range.rows;
     record.machine = work_.machine;
+    // Engines of another cuDNN have other numbers.
+    if (!best.kernel.candidate.starts_with("cudnn")) record.machine.library.clear();
     record.kernel = best.kernel;
     record.microseconds = best.microseconds;
     if (untuned.microseconds > 0) {  // else nobody may come back to it

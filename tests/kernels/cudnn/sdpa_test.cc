@@ -173,7 +173,8 @@ class CudnnSdpaTest : public testing::TestWithParam<std::string> {
   }
 };
 
-std::string verdict(const ir::Graph& graph, const Settings& settings) {
+std::string verdict(const ir::Graph& graph, Settings settings) {
+  settings.tuning.lists_all = true;
   const Choice choice = select(graph, graph.node(graph.order().front()), settings);
   for (const auto& [name, support] : choice.verdicts) {
     if (name == "cudnn_sdpa") return support ? "yes" : support.reason;
