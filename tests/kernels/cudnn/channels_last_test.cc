@@ -158,10 +158,9 @@ TEST(CudnnChannelsLastSupportTest, ADescribedGpuIsEnough) {
   if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
   Settings settings;
   settings.cudnn = true;
-  settings.precision = Precision::kTf32;
   for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) {
     settings.gpu = device::named_description(arch).target();
-    for (const std::string type : {"f32", "f16", "bf16"}) {
+    for (const std::string type : {"f16", "bf16"}) {
       for (const Network& network : {residual(type, "n"), gated(type, "n"), solid(type, "n")}) {
         const ir::Graph fused = fused_for(ir::parse(network.text()), settings);
         auto ops = ops_of(fused);
@@ -179,11 +178,10 @@ class CudnnChannelsLastTest : public testing::TestWithParam<std::string> {
     if (target == nullptr || std::string(target) != "gpu") GTEST_SKIP() << "cuDNN needs a GPU";
     if (const Support& found = cudnn::library().support; !found) GTEST_SKIP() << found.reason;
     settings_ = test_settings();
-    settings_.precision = Precision::kTf32;  // f32 stays as it is without
   }
 
   // Values are around 1, and each layer rounds them to its type, once more where kernels of ours
-  // stand between: a network of five may be off by ten roundings. TF32 has f16's.
+  // stand between: a network of five may be off by ten roundings.
   void judge(const Network& network) const {
     const ir::Graph graph = ir::parse(network.text());
     const ir::Graph fused = fused_for(graph, settings_);
@@ -231,8 +229,7 @@ TEST_P(CudnnChannelsLastTest, OnlyEdgesAreTurned) {
   EXPECT_EQ(ops["tenon::ChannelsLastConv"], 4);
   EXPECT_EQ(ops["tenon::Loop"], 3) << ir::print(fused);  // the turn, the maxima, the mean
   const ir::Node& turn = fused.node(fused.order().front());
-  EXPECT_EQ(text(*fused.value(turn.output(0)).shape),
-            GetParam() == "f32" ? "[n,19,17,4]" : "[n,19,17,8]");
+  EXPECT_EQ(text(*fused.value(turn.output(0)).shape), "[n,19,17,8]");
 }
 
 TEST_P(CudnnChannelsLastTest, ABenchmarkTurnsItOff) {
@@ -245,14 +242,15 @@ TEST_P(CudnnChannelsLastTest, ABenchmarkTurnsItOff) {
   EXPECT_EQ(ops_of(fused_for(graph, settings_))["tenon::ChannelsLastConv"], 0);
 }
 
-TEST_P(CudnnChannelsLastTest, ExactFloat32StaysAsItIs) {
-  settings_.precision = Precision::kExact;
-  const ir::Graph graph = ir::parse(residual(GetParam(), "n").text());
-  EXPECT_EQ(ops_of(fused_for(graph, settings_))["tenon::ChannelsLastConv"],
-            GetParam() == "f32" ? 0 : 4);
+TEST_P(CudnnChannelsLastTest, Float32StaysAsItIs) {
+  const ir::Graph graph = ir::parse(residual("f32", "n").text());
+  for (const Precision precision : {Precision::kExact, Precision::kTf32}) {
+    settings_.precision = precision;
+    EXPECT_EQ(ops_of(fused_for(graph, settings_))["tenon::ChannelsLastConv"], 0);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CudnnChannelsLastTest, testing::Values("f32", "f16", "bf16"),
+INSTANTIATE_TEST_SUITE_P(Types, CudnnChannelsLastTest, testing::Values("f16", "bf16"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -195,6 +195,10 @@ TEST_P(CudnnSdpaTest, AgreesWithTheReference) {
     if (on_stub() && heads.large) continue;
     SCOPED_TRACE(heads.name);
     const ir::Graph graph = ir::parse(graph_text(heads, GetParam()));
+    if (heads.lengths) {
+      EXPECT_EQ(verdict(graph, only_cudnn()), "cuDNN 9.14 gets lengths of batch rows wrong");
+      continue;
+    }
     if (!is_taken(graph, only_cudnn())) continue;
     const auto executable = build_for_test(graph, only_cudnn());
     const auto inputs = inputs_of(graph, heads, 11);
@@ -205,28 +209,6 @@ TEST_P(CudnnSdpaTest, AgreesWithTheReference) {
                 "");
     }
   }
-}
-
-// Rows past the length of a cache are memory that nobody wrote.
-TEST_P(CudnnSdpaTest, KeysBeyondTheLengthAreNotMultiplied) {
-  const Heads heads{.options = "causal_top_left=1, least_length=1, ",
-                    .lengths = true,
-                    .keys = "q",
-                    .sizes = {2, 100, 100, 0}};
-  const ir::Graph graph = ir::parse(graph_text(heads, GetParam()));
-  std::vector<ReferenceTensor> inputs = inputs_of(graph, heads, 13);
-  const int64_t lengths[] = {71, 3};
-  for (const int64_t row : {0, 1}) inputs[3].set_integer(row, lengths[row]);
-  for (const size_t operand : {1, 2}) {
-    for (int64_t i = 0; i < inputs[operand].elements(); ++i) {
-      const int64_t key = i / heads.depth % 100, row = i / (heads.kv_heads * 100 * heads.depth);
-      if (key >= lengths[row]) inputs[operand].set(i, NAN);
-    }
-  }
-  const auto executable = build_for_test(graph, only_cudnn());
-  EXPECT_EQ(disagreement(kernels::run(*executable, graph, inputs),
-                         reference::evaluate(graph, inputs), attention_tolerance(graph)),
-            "");
 }
 
 // The stub computes when it is called, not when a graph is launched.
