@@ -13,6 +13,7 @@ def bind(session, feed: dict, results: dict):
         binding.bind_ortvalue_input(name, value)
     for name, value in results.items():
         binding.bind_ortvalue_output(name, value)
+    binding.bound_values = (feed, results)  # ONNX Runtime 1.24 does not keep their memory
     return binding
 
 

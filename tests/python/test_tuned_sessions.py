@@ -211,7 +211,7 @@ def test_a_truncated_file_costs_its_last_record(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"tune": "on"}, "it takes: off | cached"),
+        ({"tune": "always"}, "it takes: off | cached | on"),
         ({"tune_file": "/nowhere/file"}, "tuning file '/nowhere/file': No such file"),
         ({"tune_file": "/"}, "it is not a regular file"),
         ({"require_tuned": 1}, "require_tuned=1 needs records"),
