@@ -62,11 +62,6 @@ Trial::Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& t
   executable_ = run_on_device(std::move(program), target, device_, options);
 }
 
-// An executable waits for its work, and this one's does not end.
-Trial::~Trial() {
-  if (is_stuck_) static_cast<void>(executable_.release());
-}
-
 void Trial::run() {
   executable_->run(memory_);
   try {

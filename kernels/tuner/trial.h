@@ -48,10 +48,11 @@ class Trial {
  public:
   Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& target, Program program,
         TrialMemory& memory, const TrialRules& rules, std::shared_ptr<DiskCache> kernel_cache);
-  ~Trial();
   Trial(const Trial&) = delete;
 
-  // Runs it twice, the second time as it will be timed, and looks at every redzone.
+  // Runs it twice, the second time as it will be timed, and looks at every redzone. Behind a
+  // deadline it must not be destroyed: an executable waits for its work, and this one's does not
+  // end.
   TrialFailure run_once();
   // Of one copy of `copies`, in a CUDA graph, over this many Runs.
   double microseconds(int runs, int copies);
