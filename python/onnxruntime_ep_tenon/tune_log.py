@@ -49,11 +49,23 @@ class TuneLog:
             self.trying = None
             self.plans.append(event)
         elif kind == "range":
-            self.ranges.append(event)
+            self._decide(event)
         elif kind == "end":
             self.ended += 1
             self.seconds += event.get("seconds", 0.0)
         return event
+
+    def _decide(self, event: dict) -> None:
+        """The whole partition may decide once more what a range's own times had decided."""
+
+        def key(one: dict) -> tuple:
+            return one.get("fingerprint"), str(one.get("rows"))
+
+        places = [i for i, one in enumerate(self.ranges) if key(one) == key(event)]
+        if places and event.get("decided_by") == "partition":
+            self.ranges[places[0]] = event
+        else:
+            self.ranges.append(event)
 
     @property
     def complete(self) -> bool:

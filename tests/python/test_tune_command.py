@@ -224,6 +224,14 @@ def test_a_model_is_tuned_on_a_gpu_that_the_stub_driver_plays(tmp_path):
     assert "has a record for every choice" in command("tune", str(model), "--device", "gpu")
 
 
+def test_the_partition_has_the_last_word():
+    log = TuneLog()
+    alone = {"event": "range", "fingerprint": "a", "rows": {"first": 1}, "decided_by": "alone"}
+    for event in (alone, {**alone, "rows": {"first": 2}}, {**alone, "decided_by": "partition"}):
+        log.take(json.dumps(event))
+    assert [one["decided_by"] for one in log.ranges] == ["partition", "alone"]
+
+
 @pytest.mark.plugin
 def test_the_command_needs_something_to_do(tmp_path):
     assert "give a model to tune" in failed(tenon("tune"))
