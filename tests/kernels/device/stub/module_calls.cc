@@ -17,7 +17,8 @@ using tenon::device::StreamHandle;
 
 namespace {
 
-constexpr int kRegistersAttribute = 4, kLocalBytesAttribute = 3, kDynamicSharedAttribute = 8, kSharedShareAttribute = 9;
+constexpr int kRegistersAttribute = 4, kLocalBytesAttribute = 3, kDynamicSharedAttribute = 8,
+              kSharedShareAttribute = 9;
 
 void write_log(const std::string& text, unsigned options, const int* keys, void** values) {
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
