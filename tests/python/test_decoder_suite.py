@@ -154,9 +154,10 @@ def test_time_that_is_over_begins_no_further_format(tmp_path):
 
 
 def test_peak_memory_counts_what_was_given_back():
+    # Beyond what malloc keeps for reuse, which may be 32 MiB behind other tests.
     with PeakMemory() as memory:
-        np.ones(1 << 25, np.uint8).sum()
-    assert 0.9 * 2**25 < memory.grown < 2**26
+        np.ones(1 << 27, np.uint8).sum()
+    assert 0.9 * 2**27 < memory.grown < 2**28
     with PeakMemory() as memory:
         pass
     assert memory.grown < 1 << 22
