@@ -8,13 +8,14 @@
 #include "base/stopwatch.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/build_program.h"
+#include "kernels/tuner/median.h"
 
 namespace tenon::kernels {
 namespace {
 
-constexpr double kGains = 0.998;       // times the other: worth another plan
-constexpr double kGainsInAll = 0.995;  // times what runs untuned: worth what was decided
-constexpr double kSeconds = 60;        // after which contests stay as they are
+constexpr double kGainsByRival = 0.998;  // times the other: worth another plan
+constexpr double kGainsInAll = 0.995;    // times what runs untuned: worth what was decided
+constexpr double kSeconds = 60;          // after which contests stay as they are
 constexpr double kMicrosecondsOfRound = 2000;
 
 // The whole partition's inputs and outputs at some sizes.
@@ -79,12 +80,6 @@ class ValueDescriber {
   int64_t keys_ = 2;
   std::map<ir::ValueId, ir::ValueId> past_of_;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
@@ -175,7 +170,7 @@ void PartitionTrial::try_rivals(const std::vector<Contest>& contests, const std:
   if (places.empty()) return;
   Variant variant = build(changed);
   for (const size_t place : places) {
-    if (ratio(variant, base, changed[place]) < kGains) decided[place] = changed[place];
+    if (ratio(variant, base, changed[place]) < kGainsByRival) decided[place] = changed[place];
   }
 }
 

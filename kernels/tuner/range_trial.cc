@@ -12,6 +12,7 @@
 #include "kernels/build_program.h"
 #include "kernels/planning/before_wait.h"
 #include "kernels/selector.h"
+#include "kernels/tuner/median.h"
 
 namespace tenon::kernels {
 namespace {
@@ -21,12 +22,6 @@ constexpr double kSlow = 1.6;     // times the fastest: not measured again
 constexpr double kClose = 1.04;   // times the fastest: measured in twice as many rounds more
 constexpr double kMicrosecondsOfRound = 400, kMicrosecondsOfAll = 200'000;
 constexpr int kFewestRounds = 3;
-
-double median(std::vector<double> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
 
 // In a model of several products whose rows the caller brings, all read before they wait.
 bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from fake_meter import FakeMeter
 from onnxruntime_ep_tenon.bench import convolution_suite
 from onnxruntime_ep_tenon.bench.convolution_cases import (
     OCR_FILES,
@@ -21,14 +22,12 @@ from onnxruntime_ep_tenon.bench.convolution_meter import (
     fix_input,
     page_of_glyphs,
 )
-from onnxruntime_ep_tenon.bench.machine import Machine
 from onnxruntime_ep_tenon.bench.measuring_process import WrongResultError
 from onnxruntime_ep_tenon.models.resnet import ResnetForm, ResnetShape, build_resnet
 from test_command import failed, succeeded
 from test_command import tenon as command
 from test_gpu import run_script
 
-H200 = Machine("NVIDIA H200", "13.0", "1.31.1", "", True, 4.2e12)
 SMALL = ConvolutionCase("resnet50", 1, 32, 32, "f32")
 
 
@@ -101,22 +100,6 @@ def test_models_are_found_in_a_folder_or_the_way_to_them_is_told(tmp_path):
     assert ocr_model("ppocr detection", str(tmp_path)) == file
     with pytest.raises(FileNotFoundError, match="rec_infer.onnx.*--models-dir"):
         ocr_model("ppocr recognition", str(tmp_path))
-
-
-class FakeMeter:
-    machine = H200
-
-    def __init__(self, answers):
-        self.answers, self.closed = answers, False
-
-    def measure(self, case):
-        answer = self.answers[case.name]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self):
-        self.closed = True
 
 
 def arguments(**given) -> Namespace:

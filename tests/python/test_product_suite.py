@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from conftest import runtime_at_least
+from fake_meter import H200, FakeMeter
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.bench import product_suite
-from onnxruntime_ep_tenon.bench.machine import Limits, Machine
+from onnxruntime_ep_tenon.bench.machine import Limits
 from onnxruntime_ep_tenon.bench.product_cases import Bar, Case, random_cases, table_cases
 from onnxruntime_ep_tenon.bench.product_meter import Measured, configs_of
 from onnxruntime_ep_tenon.models import reference
@@ -23,7 +24,6 @@ from onnxruntime_ep_tenon.report import session_with_report
 from test_gpu import python, run_script
 
 N, K, COPIES = 96, 256, 3
-H200 = Machine("NVIDIA H200", "13.0", "1.31.1", "2.9", True, 4.2e12)
 
 
 @pytest.mark.plugin
@@ -115,22 +115,6 @@ def test_the_table_has_every_case_once():
     assert {case.format for case in quick} == {"nvfp4"} and len(quick) == 18
     assert all(str(case.bar) for case in table_cases())
     assert random_cases(40, seed=1) == random_cases(40, seed=1) != random_cases(40, seed=2)
-
-
-class FakeMeter:
-    machine = H200
-
-    def __init__(self, answers):
-        self.answers, self.closed = answers, False
-
-    def measure(self, case):
-        answer = self.answers[case.name]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self):
-        self.closed = True
 
 
 def arguments(**changed):

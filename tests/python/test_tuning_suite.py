@@ -7,10 +7,10 @@ from argparse import Namespace
 
 import pytest
 from conftest import runtime_at_least
+from fake_meter import FakeMeter
 from onnxruntime_ep_tenon.bench import tuning_meter, tuning_suite
 from onnxruntime_ep_tenon.bench.attention_cases import AttentionCase
 from onnxruntime_ep_tenon.bench.decoder_meter import DecoderPlan
-from onnxruntime_ep_tenon.bench.machine import Machine
 from onnxruntime_ep_tenon.bench.measuring_process import WrongResultError
 from onnxruntime_ep_tenon.bench.product_cases import Case
 from onnxruntime_ep_tenon.bench.tuning_cases import DecoderCase, product_cases, table_cases
@@ -19,7 +19,6 @@ from test_command import failed
 from test_command import tenon as command
 from test_gpu import run_script
 
-H200 = Machine("NVIDIA H200", "13.0", "1.31.1", "", True, 4.2e12)
 PRODUCT = Case("nvfp4", 96, 256, 5, drawn=True, run_bytes=1)
 ATTENTION = AttentionCase(2, 1, 40, heads=4, kv_heads=2, head_size=32)
 DECODER = DecoderCase(DecoderPlan("tiny-llama", "cpu", ("int4",), (1,), past=8))
@@ -104,22 +103,6 @@ def test_a_case_is_tuned_on_a_gpu_that_the_stub_driver_plays():
             print(min(measured.tuned, measured.untuned, measured.tuning) > 0, *measured.notes)
     """
     assert run_script(text).startswith("True tuned: 1 ranges, ")
-
-
-class FakeMeter:
-    machine = H200
-
-    def __init__(self, answers):
-        self.answers, self.closed = answers, False
-
-    def measure(self, case):
-        answer = self.answers[case.name]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self):
-        self.closed = True
 
 
 def arguments(**given) -> Namespace:
