@@ -53,6 +53,11 @@ void check_options(const Options& options, const Target& target) {
           "tune=on chooses by what it measures, and deterministic=1 forbids that: give "
           "one of them");
     }
+    if (options.tensor_parallel_size > 1 && !options.tensor_parallel_plan) {
+      throw UserError(
+          "tune=on in each of several ranks would choose other kernels in each: tune one alone "
+          "with tensor_parallel_plan=1, and give its file to all with tune=cached");
+    }
     if (options.tune_file.empty()) {
       throw UserError("tune=on needs a file for its records: give it as tune_file");
     }

@@ -76,6 +76,14 @@ def test_what_contradicts_tuning_says_so(model, tmp_path):
     )
 
 
+def test_ranks_are_tuned_alone_and_share_the_file(model, tmp_path):
+    file = tmp_path / "records.textproto"
+    ranks = {"tune": "on", "tune_file": str(file), "tensor_parallel_size": 2}
+    assert "tune one alone" in open_session(model, "gpu", **ranks, tensor_parallel_rank=0)
+    open_session(model, "gpu", **ranks, tensor_parallel_rank=0, tensor_parallel_plan=1)
+    assert read_records(file).records
+
+
 def test_deterministic_sessions_read_no_records(model, tmp_path):
     assert "difference 0" in open_session(
         model, "gpu", tune_file=str(tmp_path / "absent"), deterministic=1
