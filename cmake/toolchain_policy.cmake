@@ -19,10 +19,12 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g0")
 set(CMAKE_C_FLAGS_RELEASE "-O2 -g0")
 
+# Paths below the tree count as relative, so that a clone finds what another one compiled.
 find_program(TENON_CCACHE ccache)
 if(TENON_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER "${TENON_CCACHE}")
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${TENON_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
+    CCACHE_NOHASHDIR=1 "${TENON_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic -Werror -ffunction-sections -fdata-sections)
