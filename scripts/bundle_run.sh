@@ -11,8 +11,9 @@
 #                     --only PATTERN
 #   ./run --convolution  networks of convolutions on the GPU, into results/convolution; takes --only
 #                     PATTERN and --models-dir FOLDER, an absolute path of the models of PP-OCR
-#   ./run --tuning    what tuning gains and costs on the GPU, into results/tuning; takes --only PATTERN
-#                     and --constants-factor-seed SEED
+#   ./run --tuning    what tuning gains and costs on the GPU, into results/tuning; takes --only PATTERN,
+#                     --constants-factor-seed SEED, --limit SECONDS and --resume FILE, an absolute path
+#                     of the bench.json of a run that was cut short
 #   ./run --decoder   whole decoders on the GPU, into results/decoder; takes the options of
 #                     `tenon bench`: --preset, --weights, --batch, --past, --prefill, --limit SECONDS
 #   ./run --sessions  how long sessions of whole decoders take to open, into results/sessions; takes

@@ -107,7 +107,7 @@ def test_a_case_is_tuned_on_a_gpu_that_the_stub_driver_plays():
 
 def arguments(**given) -> Namespace:
     usual = {"json": False, "out": None, "seed": 0, "device": "gpu", "only": None, "preset": None}
-    usual |= {"limit": math.inf, "constants_factor_seed": None}
+    usual |= {"limit": math.inf, "constants_factor_seed": None, "resume": None}
     return Namespace(**{**usual, **given})
 
 
@@ -154,6 +154,27 @@ def test_wrong_constants_have_bars_of_their_own(tmp_path, monkeypatch):
     assert [row["bar"] for row in wrong] == ["<= 1.05", "<= 1.05", "<= 1.02"]
     assert [row["met"] for row in wrong] == [False, True, False]
     assert wrong[2]["ratio"] == pytest.approx(math.sqrt(1.06 * 0.99))
+
+
+def test_a_run_that_was_cut_short_goes_on(tmp_path, monkeypatch, capsys):
+    cases = table_cases("llama-8b", "gpu")[1:4]
+    names = [case.name for case in cases]
+    monkeypatch.setattr(tuning_suite, "table_cases", lambda *_: cases)
+    fast, slow = MeasuredTuning(10e-6, 9e-6, tuning=1.0), MeasuredTuning(10e-6, 11e-6, tuning=1.0)
+    status, written = rows_of(tmp_path, {names[0]: fast, names[1]: RuntimeError("gone")})
+    assert status == 1 and set(written["problems"]) == set(names[1:])
+    resume = str(tmp_path / "bench.json")
+    # What is known is not asked for again.
+    status, written = rows_of(tmp_path, {names[1]: slow, names[2]: fast}, resume=resume)
+    assert status == 0 and list(written["measured"]) == names
+    assert [row["case"] for row in written["rows"]] == [*names, "geometric mean of 3"]
+    assert "1 cases are measured already" in capsys.readouterr().out
+    meter = FakeMeter({})
+    with pytest.raises(ValueError, match="with --constants-factor-seed None, this is"):
+        tuning_suite.run_tuning_suite(arguments(resume=resume, constants_factor_seed=3), meter)
+    (tmp_path / "bench.json").write_text('{"rows": []}')
+    with pytest.raises(ValueError, match="not a bench.json of this suite"):
+        tuning_suite.run_tuning_suite(arguments(resume=resume), meter)
 
 
 def test_what_there_is_no_time_for_is_told(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ one process; with --constants-factor-seed also tuned with wrong constants of the
 from __future__ import annotations
 
 import fnmatch
+import json
 import math
 import time
 from collections.abc import Callable
@@ -39,9 +40,13 @@ def run_tuning_suite(args, meter=None) -> int:
         _require_gpu(args.device)
         meter = TuningMeter("gpu", args.seed, args.constants_factor_seed)
     say = (lambda *_: None) if args.json else console.say
-    found: list[tuple[TuningCase, MeasuredTuning]] = []
     problems: dict[str, str] = {}
     try:
+        found = _measured_before(cases, meter.machine, args)
+        known = {case.name for case, _ in found}
+        if known:
+            say(f"{len(known)} cases are measured already: {args.resume}")
+        cases = [case for case in cases if case.name not in known]
         for case, measured, problem, spent in measure_in_turn(cases, meter, args.limit):
             if problem:
                 problems[case.name] = problem
@@ -64,6 +69,31 @@ def run_tuning_suite(args, meter=None) -> int:
         for name, problem in problems.items():
             console.say(f"FAILED  {name}: {problem}")
     return 1 if problems else 0
+
+
+def _measured_before(
+    cases: list[TuningCase], machine, args
+) -> list[tuple[TuningCase, MeasuredTuning]]:
+    """Cases that an earlier run wrote, which was cut short or had other cases."""
+    if not args.resume:
+        return []
+    path = Path(args.resume)
+    try:
+        told = json.loads(path.read_text())
+        measured = {
+            name: MeasuredTuning(**{k: math.nan if v is None else v for k, v in fields.items()})
+            for name, fields in told["measured"].items()
+        }
+        before = (told["machine"]["gpu"], told["constants_factor_seed"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"--resume {path}: not a bench.json of this suite: {error}") from error
+    now = (machine.gpu, args.constants_factor_seed)
+    if before != now:
+        raise ValueError(
+            f"--resume {path}: measured on {before[0]!r} with --constants-factor-seed {before[1]}, "
+            f"this is {now[0]!r} with {now[1]}"
+        )
+    return [(case, measured[case.name]) for case in cases if case.name in measured]
 
 
 def _require_gpu(device: str) -> None:

@@ -93,6 +93,11 @@ def _add_suite(parser) -> None:
         metavar="SEED",
         help="tuning: also tune with constants of the cost model that are wrong by random factors",
     )
+    parser.add_argument(
+        "--resume",
+        metavar="FILE",
+        help="tuning: what this bench.json has measured is not measured again; one table of all",
+    )
 
 
 def _add_decoder_sizes(parser) -> None:
