@@ -189,7 +189,7 @@ LayoutAnswer half_layout(const ScaledDotProblem& problem, int columns) {
   WeightLayout layout = base_layout(problem, columns);
   layout.element = problem.b_type;
   layout.bits = 16;
-  layout.block = layout.k;
+  layout.block = std::max<int64_t>(layout.k, 1);
   return {Support::yes(), layout};
 }
 
@@ -244,7 +244,7 @@ LayoutAnswer packed_layout(const ir::Graph& graph, const ScaledDotProblem& probl
 WeightLayout plain_layout(const ScaledDotProblem& problem, int columns) {
   WeightLayout layout = base_layout(problem, columns);
   layout.element = DType::kF32;
-  layout.block = layout.k;
+  layout.block = std::max<int64_t>(layout.k, 1);
   return layout;
 }
 

@@ -22,7 +22,7 @@ struct WeightLayout {
   int bits = 32;
   int columns = 0;
   int64_t panels = 0, k = 0, n = 0;
-  int64_t block = 0;                     // k per scale; multiple of per_word; k when one for all
+  int64_t block = 0;                     // k per scale; multiple of per_word; k, or 1, for all of k
   DType scale_type = DType::kUndefined;  // kUndefined: no scales
   bool eight_bit_scales = false;         // in the file; kept as bf16
   DType zero_type = DType::kUndefined;   // kUndefined: none stored

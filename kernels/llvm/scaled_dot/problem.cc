@@ -1,5 +1,7 @@
 #include "kernels/llvm/scaled_dot/problem.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace tenon::kernels {
@@ -41,7 +43,8 @@ bool ScaledDotProblem::is_quantized_b() const {
 }
 
 int64_t ScaledDotProblem::block() const {
-  return dot.scale_b.block > 0 ? dot.scale_b.block : (k.is_constant() ? k.value() : 0);
+  if (dot.scale_b.block > 0) return dot.scale_b.block;
+  return k.is_constant() ? std::max<int64_t>(k.value(), 1) : 0;
 }
 
 std::string ScaledDotProblem::text() const {

@@ -21,7 +21,7 @@ struct ScaledDotProblem {
 
   bool has_scale_b() const { return dot.scale_b.scale != ir::kNoValue; }
   bool is_quantized_b() const;  // b's elements need dequantising
-  int64_t block() const;        // k elements per scale of b; k where there is one for all
+  int64_t block() const;        // k elements per scale of b; k, or 1, where there is one for all
   std::string text() const;     // "nvfp4 [1536,384] block 16, rows batch*seq, f32"
 };
 
