@@ -132,8 +132,8 @@ def run(arguments) -> int:
             told = time.monotonic()
             print(_totals_line(totals, told - begin), file=sys.stderr, flush=True)
         if totals.add(answer.case, state, family, text, claimed):
-            told = text if state == outcome.CRASH else text[:300]
-            print(f"case {answer.case} [{family}] {state}: {told}", flush=True)
+            shown = text if state == outcome.CRASH else text[:300]
+            print(f"case {answer.case} [{family}] {state}: {shown}", flush=True)
             if state != BROKEN and not answer.leaving:
                 in_child(lambda n=answer.case: write_case(case_of(arguments, n), arguments))
     return summary(totals, arguments, time.monotonic() - begin)
