@@ -95,15 +95,32 @@ void GlooMesh::connect() {
                                            addresses[peer].size(), &report);
     if (outcome != TENON_GLOO_DONE) fail(fmt::format("connecting {} ranks", size), report);
   });
+  wait_for_all(left_until(end));
+}
+
+// A rank that is done and ends must not break connections that others are still making.
+void GlooMesh::wait_for_all(milliseconds deadline) {
+  const int size = static_cast<int>(members_.store_ranks.size());
+  Transfers nothing;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != members_.rank) nothing.push_back({peer, nullptr, 0});
+  }
+  if (nothing.empty()) return;
+  exchange(fmt::format("connecting {} ranks", size), key("connected"), nothing, nothing, deadline);
 }
 
 void GlooMesh::exchange(const std::string& call, const std::string& meets,
                         const Transfers& receives, const Transfers& sends) {
+  exchange(call, meets, receives, sends, deadline_);
+}
+
+void GlooMesh::exchange(const std::string& call, const std::string& meets,
+                        const Transfers& receives, const Transfers& sends, milliseconds deadline) {
   std::vector<uint8_t> failed(members_.store_ranks.size());
   tenon_gloo_report report{.outcome = 0, .text = {}, .failed = failed.data()};
   const int outcome =
       functions_.exchange(mesh_.get(), slot_of(meets), receives.data(), receives.size(),
-                          sends.data(), sends.size(), deadline_.count(), &report);
+                          sends.data(), sends.size(), deadline.count(), &report);
   if (outcome != TENON_GLOO_DONE) fail(call, report);
 }
 

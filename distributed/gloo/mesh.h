@@ -52,6 +52,9 @@ class GlooMesh {
     void operator()(tenon_gloo_mesh* mesh) const { functions->destroy_mesh(mesh); }
   };
   void connect();
+  void wait_for_all(std::chrono::milliseconds deadline);
+  void exchange(const std::string& call, const std::string& meets, const Transfers& receives,
+                const Transfers& sends, std::chrono::milliseconds deadline);
   [[noreturn]] void fail(const std::string& call, const tenon_gloo_report& report);
   void tell(const std::string& why) noexcept;
   std::string told_by(std::span<const int> ranks) noexcept;
