@@ -14,7 +14,6 @@
 #include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "codegen/pdl.h"
-#include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
@@ -22,6 +21,7 @@
 #include "kernels/collective_overlap.h"
 #include "kernels/compile_launches.h"
 #include "kernels/launch_report.h"
+#include "kernels/launch_values.h"
 #include "kernels/node_text.h"
 #include "kernels/planning/before_wait.h"
 #include "kernels/planning/views.h"
@@ -30,17 +30,6 @@
 
 namespace tenon::kernels {
 namespace {
-
-// Buffers that fetches read.
-void collect_fetched(const codegen::Region& region, std::set<codegen::ValueId>& buffers) {
-  for (const codegen::Operation& operation : region.operations) {
-    if (const codegen::OpInfo& known = codegen::info(operation.op); known.fetches) {
-      codegen::for_each_buffer(operation, known.reads,
-                               [&](codegen::ValueId id) { buffers.insert(id); });
-    }
-    for (const codegen::Region& inner : operation.regions) collect_fetched(inner, buffers);
-  }
-}
 
 class ProgramBuilder {
  public:
@@ -395,12 +384,6 @@ class ProgramBuilder {
     return node.op == ir::kScaledDot || node.op == ir::kMergedDots;
   }
 
-  static bool fetches(const Launch& launch) {
-    std::set<codegen::ValueId> fetched;
-    collect_fetched(launch.kernel.body, fetched);
-    return !fetched.empty();
-  }
-
   void add_launch(Launch& launch, const std::string& node, const SlotsOfLowered& places) {
     CompiledLaunch compiled = described(launch, node);
     if (on_gpu()) mark_constants(launch);
@@ -444,7 +427,7 @@ class ProgramBuilder {
       compiled.is_buffer.assign(launch.buffers.size(), true);
       compiled.is_buffer.resize(launch.buffers.size() + launch.indices.size(), false);
     }
-    compiled.fetched = fetched_values(launch);
+    compiled.fetched = fetched_values(graph_, launch);
     return compiled;
   }
 
@@ -489,8 +472,7 @@ class ProgramBuilder {
   // there before the first launch. Caches may be written in place: only pipelines, which know
   // what is new in them, read those before the wait.
   void mark_constants(Launch& launch) {
-    std::set<codegen::ValueId> fetched;
-    collect_fetched(launch.kernel.body, fetched);
+    const std::set<codegen::ValueId> fetched = fetched_buffers(launch.kernel);
     for_values(launch, [&](size_t parameter, ir::ValueId id) {
       const LaunchDependencies& dependencies = program_.dependencies;
       const size_t slot = slots_.of(id);
@@ -514,29 +496,6 @@ class ProgramBuilder {
       parameter.own = described.own || described.kind == Kind::kCounters;
       parameter.aligned =
           on_gpu() && described.kind != Kind::kInput && described.kind != Kind::kOutput;
-    }
-  }
-
-  std::vector<FetchedBuffer> fetched_values(const Launch& launch) const {
-    std::set<codegen::ValueId> fetched;
-    collect_fetched(launch.kernel.body, fetched);
-    std::vector<FetchedBuffer> values;
-    for_values(launch, [&](size_t parameter, ir::ValueId id) {
-      if (!fetched.contains(static_cast<codegen::ValueId>(parameter))) return;
-      values.push_back({parameter, storage_bytes_of(graph_.value(id))});
-    });
-    return values;
-  }
-
-  // visit(number of the parameter, value)
-  template <typename Visit>
-  static void for_values(const Launch& launch, const Visit& visit) {
-    auto argument = launch.buffers.begin();
-    for (size_t i = 0; i < launch.kernel.parameters.size(); ++i) {
-      if (launch.kernel.parameters[i].type.kind != codegen::Type::Kind::kBuffer) continue;
-      const BufferArgument& buffer = *argument++;
-      if (buffer.kind != BufferArgument::Kind::kValue) continue;
-      visit(i, buffer.id);
     }
   }
 

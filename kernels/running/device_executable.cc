@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/convert.h"
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/thread_pool.h"
@@ -22,6 +21,7 @@
 #include "kernels/running/index_watch.h"
 #include "kernels/running/instances.h"
 #include "kernels/running/program.h"
+#include "kernels/running/shape_values.h"
 #include "kernels/running/state_pool.h"
 #include "kernels/running/tma_descriptors.h"
 
@@ -43,11 +43,7 @@ struct DeviceRunState {
   RunShapes shapes;
   Buffer arena;
   Buffer counters;  // zero between Runs
-  // Values that follow from the shapes: made when those change, copied before the next launch.
-  std::vector<std::byte> shape_bytes;
-  std::vector<size_t> shape_offsets;  // one per ShapeWrite
-  Buffer shape_values;
-  bool shape_values_stale = false;
+  ShapeValues shape_values;
   std::vector<Address> slots;       // per slot
   std::vector<Address> callers;     // inputs and outputs, in the order of ArgumentLayout::callers
   bool is_bound = false;            // slots, arguments and copies are for these callers
@@ -132,7 +128,7 @@ class DeviceExecutable final : public Executable {
     if (take_addresses(context, state)) bind(state);
     const device::CurrentHere current(*device_);  // from here on nobody else is called
     take_over(state, stream);
-    if (state.shape_values_stale) send_shape_values(state, stream);
+    state.shape_values.send(stream);
     // Of a capture that is not ours nothing runs now, and all of it again and again later.
     const bool is_recorded = stream.capturing();
     if (is_recorded) {
@@ -390,38 +386,16 @@ class DeviceExecutable final : public Executable {
   }
 
   void make_shape_values(DeviceRunState& state, const ShapeInstance& instance) {
-    constexpr size_t kAlignment = 16;
-    state.shape_bytes.clear();
-    state.shape_offsets.clear();
-    for (size_t i = 0; i < program_.shape_writes.size(); ++i) {
-      const DType dtype = program_.shape_writes[i].dtype;
-      const std::vector<int64_t>& extents = instance.shape_writes[i];
-      const size_t first = (state.shape_bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
-      state.shape_offsets.push_back(first);
-      state.shape_bytes.resize(first + storage_bytes(dtype, static_cast<int64_t>(extents.size())));
-      store_extents(dtype, extents, state.shape_bytes.data() + first);
-    }
-    if (state.shape_bytes.size() > state.shape_values.bytes()) {
+    state.shape_values.set(program_, instance);
+    if (!state.shape_values.fits()) {
       drain(state);
       state.captured.forget();
-      state.shape_values =
-          Buffer(device_, state.shape_bytes.size(), "sizes that a partition computes with");
+      state.shape_values.allocate(device_);
     }
-    for (size_t i = 0; i < state.shape_offsets.size(); ++i) {
+    for (size_t i = 0; i < state.shape_values.size(); ++i) {
       const size_t slot = program_.shape_writes[i].slot;
-      if (!is_callers(slot)) state.slots[slot] = shape_value(state, i);
+      if (!is_callers(slot)) state.slots[slot] = state.shape_values.address(i);
     }
-    state.shape_values_stale = !state.shape_bytes.empty();
-  }
-
-  static Address shape_value(const DeviceRunState& state, size_t write) {
-    return state.shape_values.address() + state.shape_offsets[write];
-  }
-
-  static void send_shape_values(DeviceRunState& state, Stream& stream) {
-    stream.copy(state.shape_values.address(), address_in(state.shape_bytes.data()),
-                state.shape_bytes.size());
-    state.shape_values_stale = false;
   }
 
   // Whether something of the caller's is elsewhere than what `state` is bound to. A Run has
@@ -579,7 +553,7 @@ class DeviceExecutable final : public Executable {
       const ShapeWrite& write = program_.shape_writes[i];
       const auto count = static_cast<int64_t>(state.shapes.instance->shape_writes[i].size());
       if (!is_callers(write.slot) || count == 0) continue;
-      stream.copy(state.slots[write.slot], shape_value(state, i),
+      stream.copy(state.slots[write.slot], state.shape_values.address(i),
                   storage_bytes(write.dtype, count));
       copied = true;
     }
