@@ -1,5 +1,5 @@
-// Wrong costs for tests: each constant times a factor of its own between 1/2 and 2. Choices may
-// change with them, results may not.
+// Wrong costs, for tests and for who chooses what to measure: each constant times a factor of its
+// own between 1/2 and 2. Choices may change with them, results may not.
 #pragma once
 
 #include <cstdint>

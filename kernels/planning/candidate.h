@@ -36,7 +36,7 @@ struct TuningOverrides {
   int rank = 0;                          // which of a range's configs, best first
   int told = 4;                          // configs that a plan tells of a range
   std::vector<WantedKernel> kernels;     // of one node, whatever else it could take
-  bool lists_all = false;                // plans that are never chosen by estimate are wanted, too
+  bool lists_all = false;                // what a tuner measures: also what no estimate takes
   bool reads_inputs_before_wait = true;  // what the caller brings is read before the wait of PDL
   bool neighbours = false;               // launches of other executables overlap these
   bool channels_last = true;             // of convolutions that gain by it, inside of a program

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "codegen/estimate.h"
+#include "codegen/gpu_costs.h"
 #include "kernels/llvm/scaled_dot/dense_rows.h"
+#include "kernels/llvm/scaled_dot/gemm_shortlist.h"
 #include "kernels/llvm/scaled_dot/gpu_operands.h"
 #include "kernels/llvm/scaled_dot/pipelined_dot.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
@@ -64,6 +66,10 @@ class PipelinedPlan {
     }
     for (const RowRange& rows : row_ranges(all_rows())) {
       Bucket& bucket = buckets_.emplace_back(make_bucket(rows));
+      if (is_for_tuner()) {
+        put_shortlist_first(bucket.configs, static_cast<size_t>(settings_.tuning.told),
+                            codegen::costs_of(*settings_.gpu));
+      }
       put_wanted_first(settings_.tuning, rows, all_rows(), bucket.configs,
                        [&](const GemmConfig& config) {
                          return config.planned(layout(), rows_of(bucket)).config;
@@ -111,6 +117,11 @@ class PipelinedPlan {
   std::span<const GemmConfig> best_of(const Bucket& bucket) const {
     const auto told = static_cast<size_t>(settings_.tuning.told);
     return std::span(bucket.configs).first(std::min(told, bucket.configs.size()));
+  }
+
+  // Who asks for all there is to measure; plans of one of them are made afterwards.
+  bool is_for_tuner() const {
+    return settings_.tuning.lists_all && settings_.tuning.kernels.empty();
   }
 
   // The rows that are multiplied are not those of the node before.

@@ -1,8 +1,12 @@
 // Costs that are wrong by up to two times change what is chosen, never whether it is valid.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
+#include <vector>
 
+#include "codegen/arch_spec.h"
 #include "codegen/cost_factors.h"
 #include "tests/kernels/cost_fit/product_samples.h"
 
@@ -70,6 +74,84 @@ TEST(WrongCosts, ASeedAlwaysChoosesTheSame) {
   const auto& ranges = first.parts.at(0).plan.ranges;
   for (size_t i = 0; i < ranges.size(); ++i) {
     EXPECT_EQ(ranges[i].kernels[0].text(), second.parts[0].plan.ranges[i].kernels[0].text());
+  }
+}
+
+// By the true costs.
+double microseconds_of(const PlannedKernel& kernel) {
+  MeasuredPlan plan;
+  const Support answer = read_plan(logged(kernel, 0, 1), plan);
+  EXPECT_TRUE(answer) << answer.reason << ": " << kernel.text();
+  return plan.estimate(*codegen::arch_spec("sm_90a").costs);
+}
+
+// The best of the configs that are listed for each range of rows.
+std::vector<double> best_times(const ir::Graph& graph, const Settings& settings) {
+  std::vector<double> times;
+  for (const RangePlan& range : choice_of(graph, settings).parts.at(0).plan.ranges) {
+    std::vector<double> all;
+    for (const PlannedKernel& kernel : range.kernels) all.push_back(microseconds_of(kernel));
+    times.push_back(*std::ranges::min_element(all));
+  }
+  return times;
+}
+
+struct Loss {
+  double mean = 0;     // geometric, over the best config of all
+  double share_5 = 0;  // of ranges that lose more than 5 %
+};
+
+// What is lost where a tuner measures eight configs, chosen by wrong costs.
+Loss loss_of(bool shortlist) {
+  constexpr int kMeasured = 8, kAll = 5000;
+  constexpr int64_t kSizes[][2] = {{4096, 4096}, {28672, 4096}, {4096, 14336}, {1024, 8192},
+                                   {896, 896},   {9728, 896},   {896, 4864},   {3072, 3072},
+                                   {1352, 1024}, {200, 9984}};
+  double logs = 0, over = 0, count = 0;
+  for (const auto& [n, k] : kSizes) {
+    const ir::Graph graph = product(n, k);
+    for (const bool overlaps : {false, true}) {
+      const std::vector<double> best = best_times(graph, settings_of("sm_90a", overlaps, kAll));
+      Settings settings = settings_of("sm_90a", overlaps, kMeasured);
+      settings.tuning.lists_all = shortlist;
+      for (uint64_t seed = 1; seed <= 6; ++seed) {
+        settings.gpu->cost_seed = seed;
+        const std::vector<double> measured = best_times(graph, settings);
+        for (size_t i = 0; i < best.size(); ++i) {
+          logs += std::log(measured.at(i) / best[i]);
+          over += measured[i] > 1.05 * best[i] ? 1 : 0;
+          ++count;
+        }
+      }
+    }
+  }
+  return {std::exp(logs / count), over / count};
+}
+
+TEST(WrongCosts, AShortlistHoldsAGoodConfig) {
+  const Loss by_estimate = loss_of(false), shortlist = loss_of(true);
+  EXPECT_GT(by_estimate.mean, 1.01);
+  EXPECT_GT(by_estimate.share_5, 0.04);
+  EXPECT_LT(shortlist.mean, 1.005);
+  EXPECT_LT(shortlist.share_5, 0.02);
+}
+
+// Wherever it stands by estimate, what runs untuned is measured.
+TEST(WrongCosts, AShortlistBeginsWithTheEstimate) {
+  const ir::Graph graph = product(4096, 4096);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Settings settings = settings_of("sm_90a", seed % 2 == 0, 8);
+    settings.gpu->cost_seed = seed;
+    const Choice by_estimate = choice_of(graph, settings);
+    settings.tuning.lists_all = true;
+    const Choice shortlist = choice_of(graph, settings);
+    for (size_t i = 0; i < by_estimate.parts.at(0).plan.ranges.size(); ++i) {
+      const auto& kernels = shortlist.parts.at(0).plan.ranges.at(i).kernels;
+      EXPECT_EQ(kernels[0].config, by_estimate.parts[0].plan.ranges[i].kernels[0].config);
+      std::set<std::string> texts;
+      for (const PlannedKernel& kernel : kernels) texts.insert(kernel.config.text());
+      EXPECT_EQ(texts.size(), kernels.size()) << "a config is listed twice";
+    }
   }
 }
 
