@@ -14,6 +14,7 @@
 #include "kernels/cudnn/versions.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/key_cache.h"
+#include "kernels/llvm/attention/place_heads.h"
 #include "kernels/llvm/attention/problem.h"
 #include "kernels/llvm/attention/row_lengths.h"
 
@@ -58,12 +59,18 @@ bool has_lengths(const AttentionProblem& problem) {
   return problem.attention.kv_lengths != ir::kNoValue;
 }
 
+// A cache with room for the new keys alone never has a past.
+bool fills_cache(const AttentionProblem& problem) {
+  return problem.queries == problem.keys && problem.keys == problem.all_keys;
+}
+
 // As cuDNN says it: from the first key or from the last.
 cudnn::Band band_of(const AttentionProblem& problem) {
   const ir::Attention& attention = problem.attention;
   cudnn::Band band{.left = attention.left_window, .right = attention.right_window};
   if (attention.causal || attention.causal_top_left) band.right = 0;
-  band.from_end = band.hides() && (attention.causal || problem.has_past());
+  const bool is_behind_past = problem.has_past() && !fills_cache(problem);
+  band.from_end = band.hides() && (attention.causal || is_behind_past);
   return band;
 }
 
@@ -98,8 +105,10 @@ Support takes(const ir::Graph& graph, const ir::Node& node, const AttentionProbl
   if (Support answer = takes_types(graph, node, problem); !answer) return answer;
   if (Support answer = takes_scores(problem); !answer) return answer;
   if (Support answer = sees_keys(problem); !answer) return answer;
-  // On an H200 0 times NaN behind a length was NaN, and queries behind a past saw the wrong keys.
-  if (has_lengths(problem)) return Support::no("cuDNN 9.14 gets lengths of batch rows wrong");
+  // On an H200 queries behind a past saw the wrong keys.
+  if (has_lengths(problem) && band_of(problem).from_end) {
+    return Support::no("cuDNN 9.14 gets lengths of batch rows behind a past wrong");
+  }
   return Support::yes();
 }
 
@@ -169,7 +178,24 @@ class SdpaPlan {
 
  private:
   AttentionOperands operands(Lowered& lowered) const {
-    return placed_operands(graph_, node_, problem_, HeadTiles::for_gpu(), 1, lowered).numbers;
+    AttentionOperands placed =
+        placed_operands(graph_, node_, problem_, HeadTiles::for_gpu(), 1, lowered).numbers;
+    if (sdpa_.has_lengths) {
+      placed.keys = zero_behind_lengths(placed.keys, problem_.depth, lowered);
+      placed.values = zero_behind_lengths(placed.values, problem_.value_depth, lowered);
+    }
+    return placed;
+  }
+
+  // cuDNN 9.14 multiplies what is behind a length by 0, and NaN stays NaN.
+  HeadRows zero_behind_lengths(const HeadRows& rows, int64_t depth, Lowered& lowered) const {
+    const Dim head = problem_.all_keys * depth, batch = head * sdpa_.kv_heads;
+    const BufferArgument zeroed =
+        lowered.add_scratch(problem_.batch * batch * (bit_width(sdpa_.dtype) / 8));
+    lowered.launches.push_back(zero_behind_lengths_launch(
+        graph_, problem_, {rows.buffer, rows.strides, zeroed, sdpa_.dtype, depth},
+        HeadTiles::for_gpu()));
+    return {zeroed, {batch, head, Dim(depth), 1}};
   }
 
   // As SdpaSizes has them.

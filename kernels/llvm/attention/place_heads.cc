@@ -280,86 +280,87 @@ class PlaceHeads {
   Tile normal_ = kNone;
 };
 
-class CopyPast {
+// Rows of one head: row r begins at base + r * step.
+struct RowsAt {
+  ValueId buffer = kNone, base = kNone, step = kNone;
+};
+
+// Rows of caches, a block of one head's in each task: copied, or filled with zeros.
+class RowCopy {
  public:
-  CopyPast(const ir::Graph& graph, const AttentionProblem& problem, const PastRows& cache,
-           const HeadTiles& tiles)
-      : problem_(problem),
-        cache_(cache),
+  RowCopy(LaunchWriter& writer, const AttentionProblem& problem, const HeadTiles& tiles, DType type,
+          int64_t depth)
+      : writer_(writer),
+        b_(writer.builder),
+        problem_(problem),
         tiles_(tiles),
-        type_(storage_type(graph.value(cache.past).dtype)),
-        columns_(tiles.width_of(cache.depth)),
-        writer_("copy_past"),
-        b_(writer_.builder) {
-    past_ = writer_.buffer("past", type_, BufferArgument::value(cache.past));
-    present_ = writer_.buffer("present", type_, cache.to);
-    lengths_ = buffer_of(writer_, graph, "lengths", problem.attention.kv_lengths);
-    for (const Dim& dim :
-         {problem.past, problem.keys, problem.all_keys, tiles.rows_per_task, blocks()}) {
-      writer_.declare(dim);
-    }
+        type_(type),
+        depth_(depth),
+        shape_{tiles.rows, tiles.width_of(depth)} {
+    for (const Dim& dim : {problem.all_keys, tiles.rows_per_task, blocks()}) writer.declare(dim);
   }
 
-  Launch emit() {
-    const ValueId count = dim(blocks()), depth = b_.index(cache_.depth);
-    const ValueId head = b_.div(b_.task(), count);  // over all batch rows
-    const ValueId batch = b_.div(head, b_.index(problem_.attention.kv_heads));
-    first_ = b_.mul({b_.rem(b_.task(), count), dim(tiles_.rows_per_task)});
-    end_ = b_.min({dim(problem_.all_keys), b_.add(first_, dim(tiles_.rows_per_task))});
-    past_base_ = b_.mul(head, b_.mul(dim(problem_.past), depth));
-    present_base_ = b_.mul(head, b_.mul(dim(problem_.all_keys), depth));
-    const ValueId kept = kept_rows(writer_, problem_, lengths_, batch);
-    write(b_.index(0), kept, /*from_past=*/true);
-    const ValueId end = b_.add(kept, dim(problem_.keys));
-    write(end, dim(problem_.all_keys), /*from_past=*/false);
+  // What the task's number says.
+  void begin() {
+    const ValueId count = writer_.index(blocks());
+    head = b_.div(b_.task(), count);
+    batch = b_.div(head, b_.index(problem_.attention.kv_heads));
+    first_ = b_.mul({b_.rem(b_.task(), count), writer_.index(tiles_.rows_per_task)});
+    end_ = b_.min({writer_.index(problem_.all_keys),
+                   b_.add(first_, writer_.index(tiles_.rows_per_task))});
+  }
+
+  // Of the rows [begin, end) those of this task.
+  void copy(ValueId begin, ValueId end, const RowsAt& from, const RowsAt& to) {
+    for_tiles(begin, end, [&](const auto& access) {
+      b_.store(access(to), b_.load(access(from), shape_));
+    });
+  }
+  void fill_with_zeros(ValueId begin, ValueId end, const RowsAt& to) {
+    for_tiles(begin, end, [&](const auto& access) {
+      b_.store(access(to), is_floating(type_) ? b_.constant(type_, 0, shape_)
+                                              : b_.integer_constant(type_, 0, shape_));
+    });
+  }
+
+  Launch finish() {
     const Dim heads = problem_.batch * problem_.attention.kv_heads;
-    Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (cache_.depth / 8 + 1));
+    Launch launch = writer_.finish(heads * blocks(), tiles_.rows_per_task * (depth_ / 8 + 1));
     launch.threads = tiles_.threads;
-    if (cache_.present != ir::kNoValue) {
-      launch.elidable_copy = ElidableCopy{cache_.past, cache_.present};
-    }
     return launch;
   }
 
+  ValueId head = kNone;  // over all batch rows
+  ValueId batch = kNone;
+
  private:
   Dim blocks() const { return tenon::ceil_div(problem_.all_keys, tiles_.rows_per_task); }
-  ValueId dim(const Dim& value) { return writer_.index(value); }
 
-  // Rows [begin, end) of the cache that are this task's: past's own, or zeros.
-  void write(ValueId begin, ValueId end, bool from_past) {
+  template <typename Write>
+  void for_tiles(ValueId begin, ValueId end, const Write& write) {
     const ValueId first = b_.max(first_, begin), last = b_.min(end_, end);
-    b_.loop(first, last, b_.index(tiles_.rows), {}, [&](ValueId row, auto) {
-      write_tile(row, b_.sub(last, row), from_past);
+    b_.loop(first, last, b_.index(shape_[0]), {}, [&](ValueId row, auto) {
+      const ValueId rows_left = b_.sub(last, row);
+      b_.loop({b_.index(0), b_.index(depth_), b_.index(shape_[1])}, {}, [&](ValueId column, auto) {
+        const ValueId left = elements_left(b_, depth_, shape_[1], column);
+        write([&](const RowsAt& rows) {
+          const ValueId offset = b_.add(rows.base, b_.add(b_.mul(row, rows.step), column));
+          return Access{rows.buffer, offset, {rows.step, b_.index(1)}, {rows_left, left}};
+        });
+        return Nothing{};
+      });
       return Nothing{};
     });
   }
 
-  void write_tile(ValueId row, ValueId rows_left, bool from_past) {
-    const ValueId depth = b_.index(cache_.depth);
-    b_.loop({b_.index(0), depth, b_.index(columns_)}, {}, [&](ValueId column, auto) {
-      const ValueId left = elements_left(b_, cache_.depth, columns_, column);
-      const auto at = [&](ValueId buffer, ValueId base) {
-        const ValueId offset = b_.add(base, b_.add(b_.mul(row, depth), column));
-        return Access{buffer, offset, {depth, b_.index(1)}, {rows_left, left}};
-      };
-      const std::vector<int> shape = {tiles_.rows, columns_};
-      const Tile codes = from_past            ? b_.load(at(past_, past_base_), shape)
-                         : is_floating(type_) ? b_.constant(type_, 0, shape)
-                                              : b_.integer_constant(type_, 0, shape);
-      b_.store(at(present_, present_base_), codes);
-      return Nothing{};
-    });
-  }
-
+  LaunchWriter& writer_;
+  Builder& b_;
   const AttentionProblem& problem_;
-  const PastRows& cache_;
   const HeadTiles& tiles_;
   const DType type_;
-  const int columns_;
-  LaunchWriter writer_;
-  Builder& b_;
-  ValueId past_ = kNone, present_ = kNone, lengths_ = kNone;
-  ValueId first_ = kNone, end_ = kNone, past_base_ = kNone, present_base_ = kNone;
+  const int64_t depth_;
+  const std::vector<int> shape_;
+  ValueId first_ = kNone, end_ = kNone;
 };
 
 }  // namespace
@@ -417,7 +418,50 @@ Launch place_heads_launch(const ir::Graph& graph, const AttentionProblem& proble
 
 Launch copy_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
                         const PastRows& cache, const HeadTiles& tiles) {
-  return CopyPast(graph, problem, cache, tiles).emit();
+  LaunchWriter writer("copy_past");
+  Builder& b = writer.builder;
+  const DType type = storage_type(graph.value(cache.past).dtype);
+  RowsAt past{writer.buffer("past", type, BufferArgument::value(cache.past))};
+  RowsAt present{writer.buffer("present", type, cache.to)};
+  const ValueId lengths = buffer_of(writer, graph, "lengths", problem.attention.kv_lengths);
+  for (const Dim& dim : {problem.past, problem.keys}) writer.declare(dim);
+  RowCopy rows(writer, problem, tiles, type, cache.depth);
+  rows.begin();
+  past.step = present.step = b.index(cache.depth);
+  past.base = b.mul(rows.head, b.mul(writer.index(problem.past), past.step));
+  present.base = b.mul(rows.head, b.mul(writer.index(problem.all_keys), present.step));
+  const ValueId kept = kept_rows(writer, problem, lengths, rows.batch);
+  rows.copy(b.index(0), kept, past, present);
+  rows.fill_with_zeros(b.add(kept, writer.index(problem.keys)), writer.index(problem.all_keys),
+                       present);
+  Launch launch = rows.finish();
+  if (cache.present != ir::kNoValue) launch.elidable_copy = ElidableCopy{cache.past, cache.present};
+  return launch;
+}
+
+Launch zero_behind_lengths_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                                  const CountedRows& counted, const HeadTiles& tiles) {
+  LaunchWriter writer("zero_behind_lengths");
+  Builder& b = writer.builder;
+  const DType type = storage_type(counted.dtype);
+  RowsAt from{writer.buffer("from", type, counted.from)};
+  RowsAt to{writer.buffer("to", type, counted.to)};
+  const ValueId lengths = buffer_of(writer, graph, "lengths", problem.attention.kv_lengths);
+  declare_strides(writer, counted.from_strides);
+  RowCopy rows(writer, problem, tiles, type, counted.depth);
+  rows.begin();
+  const ValueId all_keys = writer.index(problem.all_keys);
+  const ValueId head = b.rem(rows.head, b.index(problem.attention.kv_heads));
+  from.base = b.add(b.mul(rows.batch, writer.index(counted.from_strides.batch)),
+                    b.mul(head, writer.index(counted.from_strides.head)));
+  from.step = writer.index(counted.from_strides.row);
+  to.step = b.index(counted.depth);
+  to.base = b.mul(rows.head, b.mul(all_keys, to.step));
+  const ValueId given = b.index_from(b.load({lengths, rows.batch, {}, {}}, {}));
+  const ValueId length = b.max({b.index(0), b.min(given, all_keys)});
+  rows.copy(b.index(0), length, from, to);
+  rows.fill_with_zeros(length, all_keys, to);
+  return rows.finish();
 }
 
 }  // namespace tenon::kernels

@@ -3,8 +3,10 @@
 //   place_heads   new heads of q, k and v: normed, rotated, to scratch or behind a cache's past
 //   copy_past    the past of a cache, and zeros behind the new rows, where present is not past's
 //                 own memory: left out at Run where it is (ElidableCopy)
+//   zero_behind_lengths   keys or values of each batch row, and zeros behind its length, for
+//                 libraries that multiply what they hide
 //
-// A task of place_heads has one token and some heads; one of copy_past some rows of one head. The
+// A task of place_heads has one token and some heads; one of the others some rows of one head. The
 // same code serves the host and GPUs, with tiles of one head or of several.
 #pragma once
 
@@ -59,5 +61,17 @@ struct PastRows {
 };
 Launch copy_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
                         const PastRows& cache, const HeadTiles& tiles);
+
+// All heads of keys or values, whose elements follow each other. `to` is [batch, heads, all_keys,
+// depth]; `problem` has kv_lengths.
+struct CountedRows {
+  BufferArgument from;
+  HeadStrides from_strides;
+  BufferArgument to;
+  DType dtype{};
+  int64_t depth = 0;
+};
+Launch zero_behind_lengths_launch(const ir::Graph& graph, const AttentionProblem& problem,
+                                  const CountedRows& counted, const HeadTiles& tiles);
 
 }  // namespace tenon::kernels

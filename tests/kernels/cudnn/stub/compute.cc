@@ -255,9 +255,9 @@ class Computation {
       const bool is_row = place[2] < size_of(operation, kMatmulRows, batch, c.dims[2]);
       const bool is_column = place[3] < size_of(operation, kMatmulColumns, batch, c.dims[3]);
       if (!is_row || !is_column) continue;
-      const int64_t depth = size_of(operation, kMatmulDepth, batch, a.dims[3]);
       double sum = 0;
-      for (int64_t k = 0; k < depth; ++k) {
+      // Behind kMatmulDepth, too, as cuDNN 9.14 does: 0 times NaN is NaN.
+      for (int64_t k = 0; k < a.dims[3]; ++k) {
         sum += a.at({batch, place[1], place[2], k}) * b.at({batch, place[1] / group, k, place[3]});
       }
       c.at(place) = sum;
