@@ -64,7 +64,7 @@ void check_options(const Options& options, const Target& target) {
     if (!target.on_gpu()) {
       throw UserError(
           "tune=on measures on a GPU, and this session is on the CPU, where kernels go "
-          "by estimate: choose an OrtEpDevice of a GPU, or leave tune out");
+          "by estimate: choose a GPU (`tenon doctor` says what one lacks here), or leave tune out");
     }
     if (!target.device) {
       throw UserError(
