@@ -93,8 +93,10 @@ class TuningBench:
         return measured
 
     def _open(self, subject, options: dict) -> tuple:
-        graphs = {"enable_cuda_graph": True} if self._on_gpu else {}
-        given = {**subject.options, **graphs, **options}
+        """Who tunes finds no kernel of the untuned session; wrong constants those of the right."""
+        kernels = "" if options["tune"] == "off" else self._folder / "kernels"
+        on_gpu = {"enable_cuda_graph": True, "cache_dir": kernels} if self._on_gpu else {}
+        given = {**subject.options, **on_gpu, **options}
         return session_with_report(subject.path, self._device, session_options(0), **given)
 
     def _tuned(self, subject, name: str, measured: MeasuredTuning) -> tuple:
