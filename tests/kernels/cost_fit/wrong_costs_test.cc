@@ -88,7 +88,8 @@ double microseconds_of(const PlannedKernel& kernel) {
 // The best of the configs that are listed for each range of rows.
 std::vector<double> best_times(const ir::Graph& graph, const Settings& settings) {
   std::vector<double> times;
-  for (const RangePlan& range : choice_of(graph, settings).parts.at(0).plan.ranges) {
+  const Choice choice = choice_of(graph, settings);
+  for (const RangePlan& range : choice.parts.at(0).plan.ranges) {
     std::vector<double> all;
     for (const PlannedKernel& kernel : range.kernels) all.push_back(microseconds_of(kernel));
     times.push_back(*std::ranges::min_element(all));
