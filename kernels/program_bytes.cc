@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/planning/saved_form.h"
 #include "kernels/report_bytes.h"
-#include "kernels/saved_form.h"
 
 namespace tenon::kernels {
 namespace {

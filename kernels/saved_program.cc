@@ -21,8 +21,8 @@
 #include "kernels/compile_launches.h"
 #include "kernels/device/assembler.h"
 #include "kernels/device/driver.h"
+#include "kernels/planning/saved_form.h"
 #include "kernels/program_bytes.h"
-#include "kernels/saved_form.h"
 #include "kernels/saved_target.h"
 
 namespace tenon::kernels {

@@ -9,7 +9,7 @@
 
 #include "codegen/arch_spec.h"
 #include "kernels/device/kernel_cache.h"
-#include "kernels/saved_form.h"
+#include "kernels/planning/saved_form.h"
 
 namespace tenon::kernels {
 namespace {
