@@ -182,7 +182,6 @@ Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Setting
 Support may_use_cudnn(const Settings& settings) {
   if (!settings.cudnn) return Support::no("only cuDNN runs it, and enable_cudnn is 0");
   if (settings.emulate) return Support::no("cuDNN runs on a GPU only");
-  if (settings.keep_texts) return Support::no("a context model cannot hold a call of cuDNN yet");
   const cudnn::LibraryAnswer& library = cudnn::library();
   if (!library.support || settings.device_ordinal < 0) return library.support;
   device::Device::open(settings.device_ordinal)->make_current();
