@@ -1,6 +1,7 @@
 #include "kernels/check_program.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -27,9 +28,12 @@ class ProgramCheck {
     for (const Shape& output : program_.outputs) require_known(output);
     for (const Slot& slot : program_.slots) check(slot);
     check_output_slots();
-    for (const CompiledLaunch& launch : program_.launches) {
+    check_order();
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
+      const CompiledLaunch& launch = program_.launches[i];
       try {
         check(launch);
+        if (launch.kind == LaunchKind::kLibraryCall) check_call(launch, i);
       } catch (const UserError& error) {
         throw UserError(fmt::format("node '{}': {}", launch.node, error.what()));
       }
@@ -79,8 +83,7 @@ class ProgramCheck {
   }
 
   void check(const CompiledLaunch& launch) const {
-    require(launch.kind == LaunchKind::kKernel || launch.kind == LaunchKind::kCopy,
-            "it is no launch that can be saved");
+    require(launch.kind != LaunchKind::kCollective, "it is no launch that can be saved");
     const auto buffers = std::ranges::count(launch.is_buffer, true);
     require(static_cast<size_t>(buffers) == launch.slots.size() &&
                 launch.is_buffer.size() - static_cast<size_t>(buffers) == launch.indices.size(),
@@ -104,8 +107,36 @@ class ProgramCheck {
     }
     if (launch.kind == LaunchKind::kCopy) {
       check_copy(launch);
-    } else {
+    } else if (launch.kind == LaunchKind::kKernel) {
       check_kernel_of(launch);
+    }
+  }
+
+  void check_call(const CompiledLaunch& launch, size_t number) const {
+    const CallForm form = launch.call != nullptr ? launch.call->form() : CallForm{};
+    require(on_gpu_ && form.buffers > 0, "it calls what cannot be called");
+    require(launch.slots.size() == form.buffers && launch.indices.size() == form.numbers,
+            "its call takes other arguments");
+    require(std::is_sorted(launch.is_buffer.begin(), launch.is_buffer.end(), std::greater<>()),
+            "a call's numbers are not behind its buffers");
+    const Slot& workspace = program_.slots[launch.slots.back()];
+    require(workspace.kind == Kind::kArena && workspace.bytes == launch.indices.back(),
+            "its workspace has another size");
+    check_uses(launch, form, program_.dependencies.launches()[number]);
+  }
+
+  void check_uses(const CompiledLaunch& launch, const CallForm& form,
+                  const LaunchDependencies::Launch& told) const {
+    require(!told.launches_dependents(), "a call launches no dependents");
+    const std::vector<bool> writes = form.writes();
+    for (size_t i = 0; i < writes.size(); ++i) {
+      const size_t slot = launch.slots[i];
+      require(!writes[i] || program_.slots[slot].kind != Kind::kConstant,
+              "it writes to a constant");
+      const auto is_it = [&](const LaunchDependencies::Use& use) {
+        return use.slot == slot && (writes[i] ? use.writes : use.reads);
+      };
+      require(std::ranges::any_of(told.uses, is_it), "others do not wait for its call");
     }
   }
 
@@ -160,10 +191,13 @@ class ProgramCheck {
     }
   }
 
+  void check_order() const {
+    require(program_.dependencies.launches().size() == (on_gpu_ ? program_.launches.size() : 0),
+            "launches have no place in their order");
+  }
+
   void check_dependencies() const {
     const auto& launches = program_.dependencies.launches();
-    require(launches.size() == (on_gpu_ ? program_.launches.size() : 0),
-            "launches have no place in their order");
     for (const LaunchDependencies::Launch& launch : launches) {
       for (const LaunchDependencies::Use& use : launch.uses) require_slot(use.slot);
     }

@@ -10,8 +10,6 @@
 #include "codegen/arch_spec.h"
 #include "kernels/cudnn/candidates.h"
 #include "kernels/cudnn/graph_call.h"
-#include "kernels/cudnn/sdpa.h"
-#include "kernels/cudnn/versions.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/key_cache.h"
 #include "kernels/llvm/attention/place_heads.h"
@@ -129,6 +127,9 @@ class SdpaPlan {
   }
 
   Support ask() const {
+    const std::vector<Dim> sizes = {problem_.batch, problem_.queries, problem_.all_keys};
+    const int major = codegen::arch_spec(settings_.gpu->arch).compute_major;
+    if (Support gates = cudnn::takes(sdpa_, sizes, sdpa_.version, major); !gates) return gates;
     std::vector<int64_t> numbers;
     Lowered unused;
     for (const Dim& dim : indices(operands(unused))) {
@@ -139,7 +140,7 @@ class SdpaPlan {
       return Support::no("it has nothing to compute");
     }
     // The code is made where it runs, for the sizes of a Run.
-    return ask_cudnn(sdpa_.graph(cudnn::SdpaSizes::from(numbers)), settings_, {.builds = false});
+    return ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
   }
 
   std::vector<RangePlan> ranges() const {
@@ -159,11 +160,11 @@ class SdpaPlan {
       buffers.push_back(lengths.keys);
       if (sdpa_.has_distances()) buffers.push_back(lengths.distances);
     }
-    std::vector<bool> writes(buffers.size(), false);
     buffers.push_back(BufferArgument::value(node_.output(0)));
     buffers.push_back(lowered.add_scratch(Dim(kWorkspace)));
-    writes.resize(buffers.size(), true);
-    Launch launch = Launch::library(call(), std::move(buffers), std::move(writes));
+    const auto called = std::make_shared<const cudnn::GraphCall>(
+        &cudnn::library().functions, settings_.device_ordinal, sdpa_, cudnn::Rules{});
+    Launch launch = Launch::library(called, std::move(buffers), called->form().writes());
     launch.indices = indices(placed);
     launch.indices.push_back(kWorkspace);
     const Dim is_any = min(problem_.batch * problem_.queries, 1);
@@ -208,15 +209,6 @@ class SdpaPlan {
     return numbers;
   }
 
-  std::shared_ptr<const LibraryCall> call() const {
-    return std::make_shared<const cudnn::GraphCall>(
-        cudnn::library().functions, settings_.device_ordinal, "cudnn_sdpa",
-        [sdpa = sdpa_](std::span<const int64_t> numbers) {
-          return sdpa.graph(cudnn::SdpaSizes::from(numbers));
-        },
-        cudnn::Rules{});
-  }
-
   // At the fewest of many queries; 0 where nobody has measured cuDNN.
   double microseconds() const {
     if (!codegen::arch_spec(settings_.gpu->arch).has_measured_costs()) return 0;
@@ -239,25 +231,6 @@ class SdpaPlan {
   cudnn::Sdpa sdpa_;
 };
 
-cudnn::SdpaProblem gates_of(const AttentionProblem& problem, const Settings& settings) {
-  const auto number = [](const Dim& dim) {
-    return dim.is_constant() ? dim.value() : cudnn::SdpaProblem::kOpen;
-  };
-  const cudnn::Band band = band_of(problem);
-  cudnn::SdpaProblem gates;
-  gates.compute_major = codegen::arch_spec(settings.gpu->arch).compute_major;
-  gates.head_size = problem.depth;
-  gates.value_size = problem.value_depth;
-  gates.queries = number(problem.queries);
-  gates.keys = number(problem.all_keys);
-  gates.window = band.left + 1;
-  gates.causal = band.right == 0;
-  gates.has_right_end = band.right >= 0;
-  gates.from_end = band.from_end;
-  gates.has_lengths = has_lengths(problem);
-  return gates;
-}
-
 Planned plan_sdpa(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (!settings.cudnn) return Planned::no("enable_cudnn is 0");
   if (settings.emulate) return Planned::no("cuDNN runs on a GPU only");
@@ -270,12 +243,6 @@ Planned plan_sdpa(const ir::Graph& graph, const ir::Node& node, const Settings& 
   if (!is_wanted) return Planned::no("it is asked only where records may choose it (tune_file)");
   const cudnn::LibraryAnswer& library = cudnn::library();
   if (!library.support) return library.support;
-  const int version = library.functions.version;
-  const cudnn::SdpaProblem gates = gates_of(described.problem, settings);
-  if (Support answer = cudnn::sdpa(version, gates); !answer) return answer;
-  if (Support answer = cudnn::sdpa_without_device(version, gates.compute_major); !answer) {
-    return answer;
-  }
   const auto made = std::make_shared<const SdpaPlan>(graph, node, settings, described.problem);
   if (Support answer = made->ask(); !answer) return answer;
   return Plan{made->ranges(), [made] { return made->lower(); }, made->queries()};

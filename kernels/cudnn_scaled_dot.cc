@@ -9,7 +9,6 @@
 
 #include "base/convert.h"
 #include "codegen/arch_spec.h"
-#include "kernels/cudnn/block_scaled.h"
 #include "kernels/cudnn/candidates.h"
 #include "kernels/cudnn/graph_call.h"
 #include "kernels/llvm/scaled_dot.h"
@@ -91,7 +90,8 @@ class BlockScaledPlan {
   Support ask() const {
     const int64_t rows = problem_.rows.evaluate([](std::string_view) { return kSampleRows; });
     if (rows <= 0) return Support::no("it has nothing to compute");
-    return ask_cudnn(dot_.graph(sizes(rows)), settings_, {.builds = false});
+    const cudnn::Graph graph = cudnn::graph_of(problem(), std::span(&rows, 1));
+    return ask_cudnn(graph, settings_, {.builds = false});
   }
 
   Lowered lower() const {
@@ -104,11 +104,11 @@ class BlockScaledPlan {
     std::vector<BufferArgument> buffers = {BufferArgument::value(dot.a), a_tiles, weight(lowered),
                                            weight_scales(lowered)};
     if (dot_.has_factor) buffers.push_back(factor(lowered));
-    std::vector<bool> writes(buffers.size(), false);
     buffers.push_back(BufferArgument::value(node_.output(0)));
     buffers.push_back(lowered.add_scratch(Dim(kWorkspace)));
-    writes.resize(buffers.size(), true);
-    Launch launch = Launch::library(call(), std::move(buffers), std::move(writes));
+    const auto called = std::make_shared<const cudnn::GraphCall>(
+        &cudnn::library().functions, settings_.device_ordinal, problem(), cudnn::Rules{});
+    Launch launch = Launch::library(called, std::move(buffers), called->form().writes());
     launch.indices = {rows, kWorkspace};
     launch.tasks = launch.tasks * min(rows, 1);
     lowered.launches.push_back(std::move(launch));
@@ -122,9 +122,7 @@ class BlockScaledPlan {
   float constant_factor() const {
     return problem_.dot.alpha_constant * problem_.dot.scale_b.factor;
   }
-  cudnn::BlockScaledDot::Sizes sizes(int64_t rows) const {
-    return {.batch = 1, .m = rows, .n = n(), .k = k()};
-  }
+  cudnn::WeightDot problem() const { return {dot_, n(), k()}; }
 
   static BufferArgument add(Lowered& lowered, std::span<const std::byte> bytes) {
     PackedConstant made;
@@ -168,17 +166,6 @@ class BlockScaledPlan {
     if (problem_.dot.alpha != ir::kNoValue) return BufferArgument::value(problem_.dot.alpha);
     const float number = constant_factor();
     return add(lowered, std::as_bytes(std::span(&number, 1)));
-  }
-
-  std::shared_ptr<const LibraryCall> call() const {
-    return std::make_shared<const cudnn::GraphCall>(
-        cudnn::library().functions, settings_.device_ordinal, "cudnn_block_scaled_dot",
-        [dot = dot_, sizes = sizes(0)](std::span<const int64_t> numbers) {
-          cudnn::BlockScaledDot::Sizes here = sizes;
-          here.m = numbers[0];
-          return dot.graph(here);
-        },
-        cudnn::Rules{});
   }
 
   const ir::Graph& graph_;

@@ -8,8 +8,8 @@
 
 #include "graph_partitioner/ir/text.h"
 #include "graph_partitioner/ir/verify.h"
+#include "kernels/planning/saved_form.h"
 #include "kernels/program_bytes.h"
-#include "kernels/saved_form.h"
 
 namespace tenon::kernels {
 namespace {

@@ -6,8 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cudnn/graph_call.h"
+#include "kernels/planning/saved_form.h"
 #include "kernels/report_bytes.h"
-#include "kernels/saved_form.h"
 
 namespace tenon::kernels {
 namespace {
@@ -71,13 +72,16 @@ class ProgramWriter {
   }
 
   void write(const CompiledLaunch& launch) {
-    if (launch.kind != LaunchKind::kKernel && launch.kind != LaunchKind::kCopy) {
+    const std::string call = launch.call ? launch.call->saved() : "";
+    const bool is_call = launch.kind != LaunchKind::kKernel && launch.kind != LaunchKind::kCopy;
+    if (is_call && call.empty()) {
       throw UserError(
-          fmt::format("node '{}' runs {}, and a call into a library cannot be saved yet: leave the "
-                      "library out to save the model",
+          fmt::format("node '{}' runs {}, which a context cannot hold: leave the library out to "
+                      "save the model",
                       launch.node, launch.call ? launch.call->name() : name(launch.kind)));
     }
     to_.kind(launch.kind);
+    if (is_call) to_.text(call);
     to_.text(launch.node);
     to_.dim(launch.copy_bytes);
     to_.number(launch.kernel);
@@ -203,6 +207,9 @@ class ProgramReader {
   CompiledLaunch read_launch() {
     CompiledLaunch launch;
     launch.kind = from_.kind(LaunchKind::kCopy);
+    if (launch.kind == LaunchKind::kLibraryCall) {
+      launch.call = cudnn::GraphCall::from_saved(from_.text(), /*functions=*/nullptr, -1);
+    }
     launch.node = from_.text();
     launch.copy_bytes = from_.dim();
     launch.kernel = from_.size();

@@ -22,8 +22,8 @@ struct ProgramFromBytes {
   Program program;
   bool has_weights = false;  // constants of a few bytes are there; the others are to be found
 };
-// Throws UserError for bytes that to_bytes() does not write. What was read is sound as far as
-// check_program() sees.
+// Throws UserError for bytes that to_bytes() does not write. Calls of cuDNN only say what they are.
+// What was read is sound as far as check_program() sees.
 ProgramFromBytes program_from_bytes(std::string_view bytes);
 
 }  // namespace tenon::kernels

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/planning/saved_form.h"
 #include "kernels/running/executable.h"
-#include "kernels/saved_form.h"
 
 namespace tenon::kernels {
 

@@ -19,10 +19,13 @@
 #include "kernels/autotune/tuning_records.h"
 #include "kernels/check_program.h"
 #include "kernels/compile_launches.h"
+#include "kernels/cudnn/candidates.h"
+#include "kernels/cudnn/library.h"
+#include "kernels/cudnn/versions.h"
 #include "kernels/device/assembler.h"
 #include "kernels/device/driver.h"
+#include "kernels/planning/saved_form.h"
 #include "kernels/program_bytes.h"
-#include "kernels/saved_form.h"
 #include "kernels/saved_target.h"
 
 namespace tenon::kernels {
@@ -49,6 +52,12 @@ SavedCode assemble(const codegen::GpuCode& code, const codegen::GpuTarget& targe
   saved.has_machine_code = made != nullptr;
   if (made) saved.code.machine_code = made->bytes;
   return saved;
+}
+
+bool calls_library(const Program& program) {
+  return std::ranges::any_of(program.launches, [](const CompiledLaunch& launch) {
+    return launch.kind == LaunchKind::kLibraryCall;
+  });
 }
 
 class ProgramSaver {
@@ -80,6 +89,7 @@ class ProgramSaver {
     if (options_.weights != SavedWeights::kNone) count_weights();
     if (inside) save_weights();
     if (options_.weights == SavedWeights::kOutside) save_places();
+    target_.cudnn = calls_library(program_) ? cudnn::library().functions.version : 0;
     target_.launches = program_.launches.size();
     target_.kernels = program_.kernels.size();
     target_.weights = options_.weights;
@@ -190,6 +200,7 @@ class ProgramOpener {
     outside ? pack_weights(opened) : find_weights(opened.program);
     // Before any code is made: the compilers trust what launches say.
     check_program(opened.program, target_.gpu.has_value());
+    make_calls(opened.program);
     if (!target_.gpu) {
       compile_on_host(opened.program);
     } else if (fit.kind == SavedFit::Kind::kAsStored) {
@@ -301,6 +312,15 @@ class ProgramOpener {
     slot.content = sha256(std::as_bytes(data.digests));
   }
 
+  // Which were read only say what they are.
+  void make_calls(Program& program) const {
+    for (CompiledLaunch& launch : program.launches) {
+      if (launch.kind != LaunchKind::kLibraryCall) continue;
+      if (target_.cudnn == 0) throw UserError("it calls cuDNN and does not say so");
+      launch.call = saved_cudnn_call(launch.call->saved(), launch.indices, settings_);
+    }
+  }
+
   struct Texts {
     std::vector<codegen::Kernel> kernels;
     std::vector<int> threads;
@@ -358,6 +378,9 @@ class ProgramOpener {
       order.begin_node();
       if (launch.kind == LaunchKind::kKernel) {
         order.add(kernels[launch.kernel], launch.node, launch.slots, *settings_.gpu);
+      } else if (launch.kind == LaunchKind::kLibraryCall) {
+        order.add_call(launch.call->name(), launch.node, launch.slots, launch.call->form().writes(),
+                       /*reads_written=*/false);
       } else {
         order.add_call("copy", launch.node, launch.slots, {false, true}, /*reads_written=*/false);
       }
@@ -464,6 +487,7 @@ std::vector<SavedProgram> saved_programs(const ContextFile& file) {
                          target.machine_code,
                          target.weight_bytes,
                          target.weights,
+                         target.cudnn == 0 ? "" : cudnn::version_text(target.cudnn),
                          {},
                          {}};
     if (target.weights == SavedWeights::kOutside) {

@@ -1,5 +1,6 @@
 // A compiled partition in a context file (base/context_file.h), and back without fusing, lowering,
-// planning or packing; where weights are left outside, without fusing and compiling.
+// planning or packing; where weights are left outside, without fusing and compiling. Calls of cuDNN
+// are stored as problems: their plans are made where they run, by the version that is there.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,7 @@ struct SavedProgram {
   size_t machine_code = 0;  // kernels that have it
   uint64_t weight_bytes = 0;
   SavedWeights weights{};
+  std::string cudnn;  // version that it was made with, where it calls cuDNN
   struct File {
     std::string name;    // relative to the model
     uint64_t bytes = 0;  // of weights in it, and where the last one ends
@@ -74,5 +76,8 @@ struct SavedFit {
   std::string reason;  // of the last two
 };
 SavedFit fit_of(const ContextFile& file, std::string_view name, const Settings& settings);
+// Whether programs with calls of cuDNN open with these settings, whose GPU need not be here; else
+// why not and what to do.
+Support opens_cudnn_calls(const Settings& settings);
 
 }  // namespace tenon::kernels

@@ -8,15 +8,18 @@
 #include <fmt/ranges.h>
 
 #include "codegen/arch_spec.h"
+#include "kernels/cudnn/candidates.h"
+#include "kernels/cudnn/library.h"
+#include "kernels/cudnn/versions.h"
 #include "kernels/device/kernel_cache.h"
-#include "kernels/saved_form.h"
+#include "kernels/planning/saved_form.h"
 
 namespace tenon::kernels {
 namespace {
 
 using Kind = SavedFit::Kind;
 
-constexpr int64_t kForm = 3;  // of everything that saved_program.cc writes
+constexpr int64_t kForm = 4;  // of everything that saved_program.cc writes
 constexpr std::string_view kHead = "head";
 
 std::string_view name(codegen::HostArch arch) {
@@ -122,6 +125,9 @@ SavedTarget SavedTarget::of(const Settings& settings) {
 std::string SavedTarget::key() const { return gpu ? gpu->arch : std::string(name(host.arch)); }
 
 std::string SavedTarget::describe() const {
+  if (gpu && cudnn != 0) {
+    return fmt::format("{} with cuDNN {}", gpu->text(), cudnn::version_text(cudnn));
+  }
   if (gpu) return gpu->text();
   return fmt::format("{} with {}", name(host.arch), fmt::join(host.features, ", "));
 }
@@ -136,6 +142,7 @@ std::string SavedTarget::to_bytes() const {
   writer.number(shared_bytes);
   writer.number(static_cast<int64_t>(weight_bytes));
   writer.kind(weights);
+  writer.number(cudnn);
   return writer.take();
 }
 
@@ -158,6 +165,8 @@ SavedTarget SavedTarget::from_bytes(std::string_view bytes) {
   target.shared_bytes = reader.number(0);
   target.weight_bytes = reader.size();
   target.weights = reader.kind(SavedWeights::kOutside);
+  target.cudnn = reader.small();
+  if (target.cudnn != 0 && !target.gpu) throw UserError("cuDNN is called where no GPU is");
   reader.end();
   return target;
 }
@@ -194,6 +203,24 @@ std::vector<SavedPart> saved_parts(const ContextFile& file) {
   return parts;
 }
 
+Support opens_cudnn_calls(const Settings& settings) {
+  constexpr std::string_view kOtherwise = "or compile the model again with enable_cudnn=0";
+  if (!settings.cudnn) {
+    return Support::no(fmt::format(
+        "it calls cuDNN, and enable_cudnn is 0: open it without that option, {}", kOtherwise));
+  }
+  const auto no = [&](std::string_view why, std::string_view what) {
+    return Support::no(fmt::format("it calls cuDNN, and {}{}, {}", why, what, kOtherwise));
+  };
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support) return no(library.support.reason, "");  // which says what to install
+  constexpr std::string_view kInstall = ". Install another cuDNN (nvidia-cudnn-cu13)";
+  if (Support usable = may_use_cudnn(settings); !usable) return no(usable.reason, kInstall);
+  const int major = codegen::arch_spec(settings.gpu->arch).compute_major;
+  const Support planned = cudnn::plans_without_device(library.functions.version, major);
+  return planned ? planned : no(planned.reason, kInstall);
+}
+
 TargetChoice choose_target(const std::vector<SavedTarget>& targets, const Settings& settings) {
   TargetChoice best;
   for (const SavedTarget& target : targets) {
@@ -205,7 +232,11 @@ TargetChoice choose_target(const std::vector<SavedTarget>& targets, const Settin
     };
     if (best.target == nullptr || rank(next) < rank(best)) best = next;
   }
-  if (best.target != nullptr && best.fit.kind != Kind::kNot) return best;
+  if (best.target != nullptr && best.fit.kind != Kind::kNot) {
+    const Support calls = best.target->cudnn == 0 ? Support::yes() : opens_cudnn_calls(settings);
+    if (!calls) return {nullptr, {Kind::kNot, calls.reason}};
+    return best;
+  }
   std::vector<std::string> stored;
   for (const SavedTarget& target : targets) stored.push_back(target.key());
   const std::string here =

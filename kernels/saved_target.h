@@ -21,6 +21,7 @@ struct SavedTarget {
   int64_t shared_bytes = 0;  // that its largest CTA takes
   uint64_t weight_bytes = 0;
   SavedWeights weights{};
+  int cudnn = 0;  // version that it was made with, where it calls cuDNN; else 0
 
   static SavedTarget of(const Settings& settings);
   std::string key() const;       // "sm_90a", "aarch64": as sections are called

@@ -25,10 +25,14 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 Compatibility on_gpu(const ContextOrigin& origin, const OfferedDevice& device) {
+  const bool is_for_gpus = std::ranges::any_of(origin.targets, is_gpu);
+  if (is_for_gpus && !origin.cudnn.empty() && !device.no_cudnn.empty()) {
+    return {Compatibility::Kind::kNot, device.no_cudnn};
+  }
   if (std::ranges::find(origin.targets, device.target) != origin.targets.end()) {
     return {Compatibility::Kind::kAsStored, ""};
   }
-  if (std::ranges::any_of(origin.targets, is_gpu)) {
+  if (is_for_gpus) {
     return {Compatibility::Kind::kCompiledAgain,
             fmt::format("it was compiled for {}, this GPU is {}", fmt::join(origin.targets, ", "),
                         device.target)};
@@ -63,9 +67,9 @@ Compatibility on_cpu(const ContextOrigin& origin, const OfferedDevice& device) {
 bool is_gpu(std::string_view target) { return target.starts_with("sm_"); }
 
 std::string ContextOrigin::text() const {
-  return fmt::format("{};version={};targets={};features={};machine_code={};weights={}", kForm,
-                     version, fmt::join(targets, ","), fmt::join(features, ","), machine_code,
-                     weights_outside ? "outside" : "inside");
+  return fmt::format("{};version={};targets={};features={};machine_code={};weights={};cudnn={}",
+                     kForm, version, fmt::join(targets, ","), fmt::join(features, ","),
+                     machine_code, weights_outside ? "outside" : "inside", cudnn);
 }
 
 OfferedDevice offered(const codegen::HostTarget& host) {
@@ -91,6 +95,7 @@ ContextOrigin parse_context_origin(std::string_view text) {
     if (key == "targets") origin.targets = split(value, ',');
     if (key == "features") origin.features = split(value, ',');
     if (key == "machine_code") origin.machine_code = value;
+    if (key == "cudnn") origin.cudnn = value;
     if (key == "weights") origin.weights_outside = value == "outside";
   }
   if (origin.targets.empty()) throw UserError("it names no target");

@@ -17,6 +17,7 @@ struct ContextOrigin {
   std::vector<std::string> features;  // of the CPU, where it is one of them
   std::string machine_code;           // of its kernels: "12 of 14"; empty on a CPU
   bool weights_outside = false;       // they are in the model's files of external data
+  std::string cudnn = {};             // version that it was compiled with, where it calls cuDNN
 
   std::string text() const;
 };
@@ -32,6 +33,7 @@ struct OfferedDevice {
   std::string target;                 // as in ContextOrigin
   std::vector<std::string> features;  // of a CPU
   bool is_gpu = false;
+  std::string no_cudnn = {};  // why contexts that call cuDNN do not open there; empty: they do
 };
 OfferedDevice offered(const codegen::HostTarget& host);
 

@@ -68,6 +68,7 @@ Json to_json(const kernels::SavedProgram& program) {
           {"kernels", program.kernels},
           {"machine_code", program.machine_code},
           {"weight_bytes", program.weight_bytes},
+          {"cudnn", program.cudnn},
           {"has_weights", program.weights == kernels::SavedWeights::kInside},
           {"weight_files", to_json(program.files)}};
 }
@@ -82,6 +83,7 @@ void describe(const ContextFile& file, ContextNode& node, WrittenContext& report
     programs.push_back(to_json(program));
     report.kernels += program.kernels;
     report.machine_code += program.machine_code;
+    if (!program.cudnn.empty()) report.cudnn = program.cudnn;
     for (const auto& weights : program.files) report.weight_files.insert(weights.name);
   }
   Json notes = Json::parse(node.notes);

@@ -461,6 +461,7 @@ const char* Ep::describe_contexts() {
     origin.version = TENON_VERSION;
     origin.targets = report_.context->targets;
     origin.weights_outside = report_.context->weights_outside;
+    origin.cudnn = report_.context->cudnn;
     if (target_.on_gpu()) {
       origin.machine_code =
           fmt::format("{} of {}", report_.context->machine_code, report_.context->kernels);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/saved_program.h"
 #include "provider/allocator.h"
 #include "provider/api.h"
 #include "provider/compatibility.h"
@@ -28,6 +29,17 @@
 
 namespace tenon::provider {
 namespace {
+
+// cuDNN is loaded for contexts that call it. The GPU itself is not touched.
+OfferedDevice offered(const device::Description& gpu, const ContextOrigin& origin) {
+  OfferedDevice device{gpu.arch, {}, true};
+  if (origin.cudnn.empty()) return device;
+  kernels::Settings settings;
+  settings.gpu = gpu.target();
+  settings.cudnn = true;
+  device.no_cudnn = kernels::opens_cudnn_calls(settings).reason;
+  return device;
+}
 
 Factory& self(OrtEpFactory* factory) { return *static_cast<Factory*>(factory); }
 
@@ -202,18 +214,19 @@ Gpu& Factory::gpu_of(const OrtMemoryInfo& info) const {
 
 OrtCompiledModelCompatibility Factory::judge(std::span<const OrtHardwareDevice* const> devices,
                                              const char* compatibility_info) const {
-  std::vector<OfferedDevice> offers;
-  for (const OrtHardwareDevice* device : devices) {
-    if (runtime().api->HardwareDevice_Type(device) == OrtHardwareDeviceType_CPU) {
-      offers.push_back(offered(codegen::detect_host()));
-    }
-    for (const auto& gpu : gpus_) {
-      if (gpu->is(*device)) offers.push_back({gpu->description.arch, {}, true});
-    }
-  }
   Compatibility found;
   try {
-    found = compatibility(parse_context_origin(compatibility_info), offers);
+    const ContextOrigin origin = parse_context_origin(compatibility_info);
+    std::vector<OfferedDevice> offers;
+    for (const OrtHardwareDevice* device : devices) {
+      if (runtime().api->HardwareDevice_Type(device) == OrtHardwareDeviceType_CPU) {
+        offers.push_back(offered(codegen::detect_host()));
+      }
+      for (const auto& gpu : gpus_) {
+        if (gpu->is(*device)) offers.push_back(offered(gpu->description, origin));
+      }
+    }
+    found = compatibility(origin, offers);
   } catch (const UserError& error) {
     found.reason = fmt::format("what it says of itself cannot be read: {}", error.what());
   }

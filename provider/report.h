@@ -35,6 +35,7 @@ struct WrittenContext {
   std::vector<std::string> targets;      // "sm_90a", "x86_64"
   size_t kernels = 0, machine_code = 0;  // of all programs, and those that have it
   bool weights_outside = false;
+  std::string cudnn;                   // its version, where they call it
   std::set<std::string> weight_files;  // that it needs, relative to the model
 };
 

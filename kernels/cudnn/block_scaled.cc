@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "kernels/cudnn/versions.h"
 
@@ -55,8 +56,9 @@ Graph BlockScaledDot::graph(const Sizes& sizes) const {
     return Tensor{.dtype = dtype, .dims = {batch, count, width}};
   };
   const auto turned = [&](DType dtype, int64_t count, int64_t width) {
-    return Tensor{
-        .dtype = dtype, .dims = {batch, width, count}, .given_strides = {count * width, 1, width}};
+    return Tensor{.dtype = dtype,
+                  .dims = {batch, width, count},
+                  .given_strides = {checked_mul(count, width), 1, width}};
   };
   const auto in_tiles = [](Tensor tensor) {
     tensor.in_tiles = true;

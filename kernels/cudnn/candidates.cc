@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 
+#include "base/error.h"
+#include "codegen/arch_spec.h"
 #include "graph_partitioner/ir/channels_last.h"
 #include "kernels/cudnn/convolution.h"
 #include "kernels/cudnn/filter.h"
@@ -23,18 +25,6 @@ namespace {
 constexpr int64_t kSampleExtent = 224;         // of a size that is open until Run
 constexpr int64_t kSpareWorkspace = 16 << 20;  // beside copies of x, w and y in another layout
 constexpr size_t kMostVerdicts = 4096;
-
-using MakeGraph = cudnn::GraphCall::MakeGraph;
-
-Support may_use_cudnn(const Settings& settings) {
-  if (!settings.cudnn) return Support::no("only cuDNN runs it, and enable_cudnn is 0");
-  if (settings.emulate) return Support::no("cuDNN runs on a GPU only");
-  if (settings.keep_texts) return Support::no("a context model cannot hold a call of cuDNN yet");
-  const cudnn::LibraryAnswer& library = cudnn::library();
-  if (!library.support || settings.device_ordinal < 0) return library.support;
-  device::Device::open(settings.device_ordinal)->make_current();
-  return cudnn::runs_on(library.functions, settings.device_ordinal);
-}
 
 // Where channels are stored last: what passes ask before they turn anything around.
 Support may_be_channels_last(const ir::Graph& graph, const ir::Node& node,
@@ -122,7 +112,7 @@ BufferArgument filter_of(const ir::Graph& graph, const ir::Node& node, Lowered& 
 }
 
 Lowered lower(const ir::Graph& graph, const ir::Node& node,
-              std::shared_ptr<const LibraryCall> call) {
+              const std::shared_ptr<const LibraryCall>& call) {
   Lowered lowered;
   const Shape& x = *graph.value(node.input(0)).shape;
   const Shape& y = *graph.value(node.output(0)).shape;
@@ -134,11 +124,8 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
     const ir::Value& value = graph.value(id);
     workspace = workspace + element_count(*value.shape) * storage_bytes(value.dtype, 1);
   }
-  std::vector<bool> writes(buffers.size(), false);
-  writes.back() = true;
   buffers.push_back(lowered.add_scratch(workspace));
-  writes.push_back(true);
-  Launch launch = Launch::library(std::move(call), std::move(buffers), std::move(writes));
+  Launch launch = Launch::library(call, std::move(buffers), call->form().writes());
   launch.indices = x;
   launch.indices.insert(launch.indices.end(), y.begin(), y.end());
   launch.indices.push_back(workspace);
@@ -149,28 +136,21 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
   return lowered;
 }
 
-// Problem::graph(): from the sizes of x and y.
-template <typename Problem>
+// x and y: their dims are the sizes of the problem.
 Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
-                  std::string_view name, Problem problem, cudnn::Rules rules) {
-  const std::vector<int64_t> x = sample_of(*graph.value(node.input(0)).shape);
-  const std::vector<int64_t> y = sample_of(*graph.value(node.output(0)).shape);
-  const auto is_empty = [](int64_t dim) { return dim <= 0; };
-  if (std::ranges::any_of(x, is_empty) || std::ranges::any_of(y, is_empty)) {
+                  cudnn::Problem problem, cudnn::Rules rules) {
+  std::vector<int64_t> sizes = sample_of(*graph.value(node.input(0)).shape);
+  std::ranges::copy(sample_of(*graph.value(node.output(0)).shape), std::back_inserter(sizes));
+  if (std::ranges::any_of(sizes, [](int64_t dim) { return dim <= 0; })) {
     return Planned::no("it has nothing to compute");
   }
-  const Verdict verdict = ask_once(problem.graph(x, y), *settings.gpu, rules);
+  const Verdict verdict = ask_once(cudnn::graph_of(problem, sizes), *settings.gpu, rules);
   if (!verdict.support) return verdict.support;
   std::vector<PlannedKernel> kernels = kernels_of(verdict.engines, settings.tuning);
   const KernelConfig& taken = kernels.front().config;
   rules.wanted = {taken.find(Knob::kEngine).value(), taken.find(Knob::kEngineNumber).value()};
-  const size_t rank = x.size();
-  const MakeGraph make_graph = [problem = std::move(problem),
-                                rank](std::span<const int64_t> sizes) {
-    return problem.graph(sizes.first(rank), sizes.subspan(rank, rank));
-  };
   const auto call = std::make_shared<const cudnn::GraphCall>(
-      cudnn::library().functions, settings.device_ordinal, std::string(name), make_graph, rules);
+      &cudnn::library().functions, settings.device_ordinal, std::move(problem), rules);
   return Plan{.ranges = {{{}, std::move(kernels)}},
               .lower = [&graph, &node, call] { return lower(graph, node, call); }};
 }
@@ -187,18 +167,37 @@ Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Set
       answer.convolution.dtype != DType::kF32 || settings.precision == Precision::kTf32;
   // A sum and a Relu by kernels of ours are better than a slow engine.
   rules.only_fast = answer.convolution.is_fused();
-  return plan_call(graph, node, settings, "cudnn_convolution", std::move(answer.convolution),
-                   rules);
+  return plan_call(graph, node, settings, std::move(answer.convolution), rules);
 }
 
 Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
   cudnn::PoolingAnswer answer = cudnn::pooling_of(graph, node);
   if (!answer.support) return answer.support;
-  return plan_call(graph, node, settings, "cudnn_pooling", std::move(answer.pooling), {});
+  return plan_call(graph, node, settings, std::move(answer.pooling), {});
 }
 
 }  // namespace
+
+Support may_use_cudnn(const Settings& settings) {
+  if (!settings.cudnn) return Support::no("only cuDNN runs it, and enable_cudnn is 0");
+  if (settings.emulate) return Support::no("cuDNN runs on a GPU only");
+  const cudnn::LibraryAnswer& library = cudnn::library();
+  if (!library.support || settings.device_ordinal < 0) return library.support;
+  device::Device::open(settings.device_ordinal)->make_current();
+  return cudnn::runs_on(library.functions, settings.device_ordinal);
+}
+
+std::shared_ptr<const LibraryCall> saved_cudnn_call(std::string_view bytes,
+                                                    std::span<const Dim> sizes,
+                                                    const Settings& settings) {
+  const cudnn::Functions& functions = cudnn::library().functions;
+  auto call = cudnn::GraphCall::from_saved(bytes, &functions, settings.device_ordinal);
+  const int major = codegen::arch_spec(settings.gpu->arch).compute_major;
+  const Support taken = cudnn::takes(call->problem(), sizes, functions.version, major);
+  if (!taken) throw UserError(fmt::format("{}: {}", call->name(), taken.reason));
+  return call;
+}
 
 Support ask_cudnn(const cudnn::Graph& graph, const Settings& settings, const cudnn::Rules& rules) {
   if (Support answer = may_use_cudnn(settings); !answer) return answer;

@@ -67,6 +67,7 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
     return {Support::no("what is added has another shape than the result"), {}};
   }
   WindowAnswer window = window_of(node, {made.filter.begin() + 2, made.filter.end()});
+  made.rank = made.filter.size();
   made.filter = with_two_spatial(made.filter);
   made.window = std::move(window.form);
   return {std::move(window.support), std::move(made)};

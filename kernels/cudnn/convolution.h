@@ -18,6 +18,7 @@ struct Convolution {
   std::vector<int64_t> filter;  // dims of w
   WindowForm window;
   bool channels_last = false;  // all but the bias
+  size_t rank = 4;             // of x and y as they are stored
   bool has_bias = false, has_summand = false, has_relu = false;
 
   bool is_fused() const { return has_summand || has_relu; }

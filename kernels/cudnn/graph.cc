@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "base/checked.h"
+
 namespace tenon::cudnn {
 namespace {
 
@@ -105,7 +107,7 @@ std::vector<int64_t> Tensor::strides() const {
   for (size_t i = dims.size(); i-- > 0;) {
     if (channels_last && i == 1) continue;
     strides[i] = stride;
-    stride *= dims[i];
+    stride = checked_mul(stride, dims[i]);
   }
   return strides;
 }

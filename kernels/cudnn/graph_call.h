@@ -1,32 +1,37 @@
-// A cuDNN graph as a launch: plans by sizes, made when a run state gets those sizes and used by
-// every Run with them.
+// A problem of cuDNN's as a launch: plans by sizes, made when a run state gets those sizes and used
+// by every Run with them.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cudnn/plan.h"
+#include "kernels/cudnn/problem.h"
 #include "kernels/planning/library_call.h"
 
 namespace tenon::cudnn {
 
 class GraphCall final : public kernels::LibraryCall {
  public:
-  // `numbers` of a Run: what `make_graph` reads, then the bytes of workspace that there are.
-  using MakeGraph = std::function<Graph(std::span<const int64_t> numbers)>;
-  GraphCall(const Functions& functions, int ordinal, std::string name, MakeGraph make_graph,
-            Rules rules)
-      : functions_(functions),
-        ordinal_(ordinal),
-        name_(std::move(name)),
-        make_graph_(std::move(make_graph)),
-        rules_(rules) {}
+  // `numbers` of a Run: the sizes of graph_of(), then the bytes of workspace that there are.
+  // Without `functions` it only says what it is. Whether an engine was fast enough to be chosen is
+  // decided: what was chosen runs, if need be by a slow one.
+  GraphCall(const Functions* functions, int ordinal, Problem problem, Rules rules)
+      : functions_(functions), ordinal_(ordinal), problem_(std::move(problem)), rules_(rules) {
+    rules_.only_fast = false;
+  }
+  // Of saved(). Throws UserError for other bytes.
+  static std::shared_ptr<const GraphCall> from_saved(std::string_view bytes,
+                                                     const Functions* functions, int ordinal);
 
-  std::string name() const override { return name_; }
+  const Problem& problem() const { return problem_; }
+  std::string name() const override { return std::string(cudnn::name(problem_)); }
+  std::string saved() const override;
+  kernels::CallForm form() const override { return form_of(problem_); }
   void prepare(std::span<const int64_t> numbers) const override { plan_for(numbers); }
   void enqueue(void* stream, std::span<void* const> buffers,
                std::span<const int64_t> numbers) const override;
@@ -39,11 +44,10 @@ class GraphCall final : public kernels::LibraryCall {
   };
   SharedPlan& plan_for(std::span<const int64_t> numbers) const;
 
-  const Functions& functions_;
+  const Functions* const functions_;
   const int ordinal_;
-  const std::string name_;
-  const MakeGraph make_graph_;
-  const Rules rules_;
+  const Problem problem_;
+  Rules rules_;
   mutable std::mutex mutex_;
   // All that ever were: CUDA graphs hold code that belongs to them.
   mutable std::map<std::vector<int64_t>, std::unique_ptr<SharedPlan>> plans_;

@@ -29,6 +29,7 @@ PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   if (kernel.size() + 2 != graph.value(node.input(0)).shape->size()) {
     return no("kernel_shape has another rank than the input");
   }
+  made.rank = kernel.size() + 2;
   WindowAnswer window = window_of(node, kernel);
   if (!window.support) return {std::move(window.support), {}};
   made.window = std::move(window.form);

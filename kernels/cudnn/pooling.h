@@ -15,6 +15,7 @@ struct Pooling {
   DType dtype{};
   ResampleMode mode{};
   WindowForm window;
+  size_t rank = 4;  // of x and y as they are stored
 
   Graph graph(std::span<const int64_t> x, std::span<const int64_t> y) const;
 };

@@ -181,6 +181,21 @@ SdpaSizes SdpaSizes::from(std::span<const int64_t> numbers) {
   return sizes;
 }
 
+SdpaProblem Sdpa::gates(int64_t queries, int64_t keys, int compute_major) const {
+  SdpaProblem gates;
+  gates.compute_major = compute_major;
+  gates.head_size = depth;
+  gates.value_size = value_depth;
+  gates.queries = queries;
+  gates.keys = keys;
+  gates.window = band.left + 1;
+  gates.causal = band.right == 0;
+  gates.has_right_end = band.right >= 0;
+  gates.from_end = band.from_end;
+  gates.has_lengths = has_lengths;
+  return gates;
+}
+
 Graph Sdpa::graph(const SdpaSizes& sizes) const { return SdpaGraph(*this, sizes).make(); }
 
 }  // namespace tenon::cudnn

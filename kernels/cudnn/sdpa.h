@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cudnn/graph.h"
+#include "kernels/cudnn/versions.h"
 
 namespace tenon::cudnn {
 
@@ -42,6 +43,8 @@ struct Sdpa {
   int version = 0;  // of the cuDNN that is asked
 
   bool has_distances() const { return has_lengths && band.from_end; }
+  // What the gates of versions look at; SdpaProblem::kOpen: any number of them.
+  SdpaProblem gates(int64_t queries, int64_t keys, int compute_major) const;
   // q, k, v, lengths of queries and of keys and those distances where there are, y.
   Graph graph(const SdpaSizes& sizes) const;
 };

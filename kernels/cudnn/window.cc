@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "graph_partitioner/ir/channels_last.h"
 
 namespace tenon::cudnn {
@@ -66,8 +67,8 @@ std::vector<int64_t> in_onnx_order(std::span<const int64_t> stored, bool channel
 Window resolve(const WindowForm& form, std::span<const int64_t> x, std::span<const int64_t> y) {
   Window window{form.pads_before, form.pads_after, form.strides};
   for (size_t i = 0; i < form.kernel.size(); ++i) {
-    const int64_t reach = form.dilations[i] * (form.kernel[i] - 1) + 1;
-    const int64_t covered = (y[2 + i] - 1) * form.strides[i] + reach;
+    const int64_t reach = checked_add(checked_mul(form.dilations[i], form.kernel[i] - 1), 1);
+    const int64_t covered = checked_add(checked_mul(y[2 + i] - 1, form.strides[i]), reach);
     int64_t& before = window.pads_before[i];
     int64_t& after = window.pads_after[i];
     if (form.auto_pad == "SAME_UPPER" || form.auto_pad == "SAME_LOWER") {

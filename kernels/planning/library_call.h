@@ -3,11 +3,26 @@
 // does it.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tenon::kernels {
+
+// What a call takes that can be saved.
+struct CallForm {
+  size_t buffers = 0, numbers = 0;
+  size_t first_written = 0;  // buffer: it writes those from here on and reads the others
+
+  std::vector<bool> writes() const {
+    std::vector<bool> writes(buffers, true);
+    std::fill_n(writes.begin(), first_written, false);
+    return writes;
+  }
+};
 
 class LibraryCall {
  public:
@@ -20,6 +35,10 @@ class LibraryCall {
   virtual std::span<const int64_t> groups() const { return {}; }
   // Whether a CUDA graph may hold it. A program with one that may not runs without graphs.
   virtual bool can_be_captured() const { return true; }
+
+  // What a context file holds of it, and what it takes. No bytes: it cannot be saved.
+  virtual std::string saved() const { return {}; }
+  virtual CallForm form() const { return {}; }
 
   // On a GPU: whether the launch behind it may begin before it has ended (PDL); it then waits
   // itself for all before it. Perhaps, when a program is made, and in a Run with these numbers.

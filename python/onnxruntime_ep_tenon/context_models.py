@@ -88,6 +88,12 @@ class ContextModel:
         return list(dict.fromkeys(p["target"] for c in self.contexts for p in c.programs))
 
     @property
+    def cudnn(self) -> str:
+        """Which version it was compiled with; empty: it does not call it."""
+        versions = {p.get("cudnn", "") for c in self.contexts for p in c.programs}
+        return max(versions, default="")
+
+    @property
     def files(self) -> list[Path]:
         """Data beside the model, each once."""
         names = dict.fromkeys(c.file for c in self.contexts if c.file)

@@ -21,6 +21,7 @@
 #include "graph_partitioner/ir/verify.h"
 #include "kernels/autotune/tuning_file.h"
 #include "kernels/check_program.h"
+#include "kernels/cudnn/graph_call.h"
 #include "kernels/device/description.h"
 #include "kernels/outside_weights.h"
 #include "kernels/program_bytes.h"
@@ -293,7 +294,8 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
 std::vector<std::string> context_origin_seeds(const std::string&) {
   return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;machine_code=12 of 14",
           "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code=",
-          "tenon-context-1;version=0.1.0;targets=sm_80;machine_code=1 of 1;weights=outside"};
+          "tenon-context-1;version=0.1.0;targets=sm_80;machine_code=1 of "
+          "1;weights=outside;cudnn=9.19.0"};
 }
 
 std::vector<std::string> saved_partition_seeds(const std::string&) {
@@ -315,6 +317,42 @@ std::vector<std::string> context_seeds(const std::string&) {
     table.bytes(ContextHead::text_of(sha256("")));
   }
   return {table.take(), std::string(8, '\0')};
+}
+
+// From slot 0 to 4, with a workspace behind it.
+kernels::CompiledLaunch call_of(cudnn::Problem problem, const Dim& size) {
+  cudnn::Rules rules;
+  rules.wanted = cudnn::EngineChoice{1, 2};
+  kernels::CompiledLaunch launch;
+  launch.kind = kernels::LaunchKind::kLibraryCall;
+  launch.call = std::make_shared<const cudnn::GraphCall>(nullptr, -1, std::move(problem), rules);
+  const kernels::CallForm form = launch.call->form();
+  launch.slots.assign(form.buffers, 0);
+  launch.slots[form.buffers - 2] = 4;
+  launch.slots.back() = 4;
+  launch.indices.assign(form.numbers, size);
+  launch.is_buffer.assign(form.buffers, true);
+  launch.is_buffer.resize(form.buffers + form.numbers, false);
+  launch.tasks = 1;
+  launch.node = "node";
+  return launch;
+}
+
+std::vector<cudnn::Problem> problems() {
+  const cudnn::WindowForm window{{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}};
+  cudnn::Convolution convolution;
+  convolution.dtype = DType::kF16;
+  convolution.filter = {8, 8, 3, 3};
+  convolution.window = window;
+  convolution.has_bias = convolution.channels_last = true;
+  cudnn::Sdpa attention;
+  attention.dtype = DType::kBF16;
+  attention.heads = attention.kv_heads = 4;
+  attention.depth = attention.value_depth = 64;
+  cudnn::WeightDot dot;
+  dot.dot = {DType::kF8E4M3FN, DType::kF8E4M3FN, DType::kF8E8M0, 32, DType::kF32, true};
+  dot.n = dot.k = 64;
+  return {convolution, cudnn::Pooling{DType::kF32, cudnn::kMaximum, window}, attention, dot};
 }
 
 // One launch of everything that a program can hold.
@@ -350,10 +388,16 @@ std::vector<std::string> program_seeds(const std::string&) {
   copy.slots = {4, 2};
   copy.tasks = 1;
   program.launches = {launch, copy};
+  for (const cudnn::Problem& problem : problems()) {
+    program.launches.push_back(call_of(problem, n * Dim(256)));
+  }
   program.dependencies = {
       {{"k", "node", codegen::Pdl::Wait::kLate, true, {{0, true}, {4, false, true}}},
        {"copy", "y", codegen::Pdl::Wait::kNone, true, {{4, true}}}},
       {{0, 2}}};
+  program.dependencies.launches().resize(
+      program.launches.size(),
+      {"call", "node", codegen::Pdl::Wait::kNone, true, {{0, true}, {4, false, true}}});
   program.size_checks = {{n, ir::Relation::kAtMost, 128, "node", {3}}};
   program.shape_writes = {{6, DType::kI64, {n, 64}}};
   program.kernels = {{"k"}};
@@ -370,7 +414,9 @@ std::vector<std::string> saved_target_seeds(const std::string&) {
   settings.host = codegen::host_target("aarch64-neon");
   std::vector<std::string> seeds = {kernels::SavedTarget::of(settings).to_bytes()};
   settings.gpu = codegen::GpuTarget{};
-  seeds.push_back(kernels::SavedTarget::of(settings).to_bytes());
+  kernels::SavedTarget target = kernels::SavedTarget::of(settings);
+  target.cudnn = 91900;
+  seeds.push_back(target.to_bytes());
   return seeds;
 }
 

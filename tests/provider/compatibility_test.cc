@@ -59,6 +59,20 @@ TEST(CompatibilityTest, AnotherGpuCompilesAgain) {
   EXPECT_THAT(found.reason, HasSubstr("compiled for sm_100a, this GPU is sm_90a"));
 }
 
+// Whoever calls nothing need not care.
+TEST(CompatibilityTest, CallsOfCudnnNeedIt) {
+  OfferedDevice without = kHopper;
+  without.no_cudnn = "it calls cuDNN, and that is absent";
+  ContextOrigin origin{"1", {"sm_90a"}, {}, ""};
+  EXPECT_EQ(judge(origin, {without}).kind, Kind::kAsStored);
+  origin.cudnn = "9.19.0";
+  EXPECT_EQ(judge(origin, {without}).kind, Kind::kNot);
+  EXPECT_EQ(judge(origin, {without}).reason, without.no_cudnn);
+  EXPECT_EQ(judge(origin, {kHopper}).kind, Kind::kAsStored);
+  EXPECT_EQ(judge(origin, {without, kHopper}).kind, Kind::kAsStored);
+  EXPECT_EQ(parse_context_origin(origin.text()).cudnn, "9.19.0");
+}
+
 TEST(CompatibilityTest, WithoutAGpuThereIsNoWay) {
   const Compatibility found = judge({"1", {"sm_90a"}, {}, ""}, {kCpu});
   EXPECT_EQ(found.kind, Kind::kNot);

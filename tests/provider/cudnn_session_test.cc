@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "harness.h"
@@ -140,6 +141,62 @@ TEST_F(Cudnn, WithoutItConvolutionsAreLeftOutWithThatReason) {
   expect_like_the_cpu(gpu, Session(network(), {{"exclude_ops", "Conv"}}), 2);
   EXPECT_THAT(read_file(folder.path("r.json")),
               HasSubstr("only cuDNN runs it, and enable_cudnn is 0"));
+}
+
+// Written by one session, opened by another: the plans are made where it opens.
+class CudnnContext : public Cudnn, public ::testing::WithParamInterface<bool> {
+ protected:
+  std::string path() const { return folder_.path("model_ctx.onnx"); }
+  Settings settings(bool writes) const {
+    Settings made = kOnGpu;
+    made.log_level = ORT_LOGGING_LEVEL_WARNING;
+    made.entries = {{"ep.context_file_path", path()}};
+    if (writes) made.entries.emplace_back("ep.context_enable", "1");
+    // Nothing lies in a file here: constants are stored as they are, and packed when it opens.
+    if (writes && GetParam()) {
+      made.entries.emplace_back("ep.enable_weightless_ep_context_nodes", "1");
+    }
+    return made;
+  }
+  Session open(Options options = {}) const {
+    return Session(read_file(path()), options, settings(false));
+  }
+  static std::string bytes_of(const Session& session, int64_t batch) {
+    const Tensor x = random_floats({batch, 3, 12, 12}, static_cast<unsigned>(batch));
+    return session.run({{"x", x}}).at(0).bytes;
+  }
+  const TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, CudnnContext, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Weightless" : "Whole"; });
+
+TEST_P(CudnnContext, GivesTheSameBits) {
+  for (const std::string& of : {network(), detector()}) {
+    const Session written(of, {}, settings(true));
+    EXPECT_EQ(written.partitions().size(), 1U);
+    const Session opened = open();
+    EXPECT_EQ(opened.partitions().size(), 1U);
+    for (const int64_t batch : {1, 3, 1}) {
+      EXPECT_EQ(bytes_of(opened, batch), bytes_of(written, batch));
+    }
+    std::filesystem::remove(path());  // the runtime writes over nothing
+  }
+}
+
+TEST_P(CudnnContext, HoldsSeveralGpus) {
+  Session(network(), {{"target_arch", "sm_80,sm_90a"}}, settings(true));
+  const Session plain(network(), {}, kOnGpu), opened = open();
+  EXPECT_EQ(bytes_of(opened, 2), bytes_of(plain, 2));
+}
+
+TEST_P(CudnnContext, DisabledCudnnIsAReason) {
+  { const Session written(network(), {}, settings(true)); }
+  take_log();
+  EXPECT_THAT(error_of([&] {
+                open({{"enable_cudnn", "0"}});
+              }),
+              HasSubstr("it calls cuDNN, and enable_cudnn is 0"));
 }
 
 TEST_F(Cudnn, AGpuThatItDoesNotStartOnIsAReason) {

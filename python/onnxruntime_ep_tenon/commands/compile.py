@@ -104,6 +104,8 @@ def print_context_model(model: ContextModel) -> None:
     console.table(CONTEXT_COLUMNS, context_rows(model), right=(1, 2, 4, 5, 6, 7))
     if model.other_nodes:
         console.say(f"and {model.other_nodes} nodes for other providers")
+    if model.cudnn:
+        console.say(f"It calls cuDNN (compiled with {model.cudnn}), which must be where it opens.")
     console.heading("Files")
     rows = [(model.path, console.size(model.path.stat().st_size))]
     for file in model.files:

@@ -154,15 +154,11 @@ TEST(CudnnBlockScaledTest, TheStubMultipliesWhatTheTilesScale) {
   alignas(16) float factor[4] = {0.25f};
   std::vector<float> y(kM * kN);
   alignas(16) std::byte workspace[64];
-  const GraphCall call(stub.functions, 0, "dot",
-                       [dot](std::span<const int64_t>) {
-                         return dot.graph({.batch = 1, .m = kM, .n = kN, .k = kK});
-                       },
-                       {});
+  const GraphCall call(&stub.functions, 0, WeightDot{dot, kN, kK}, {});
   call.enqueue(nullptr,
                std::vector<void*>{a.data(), a_tiles.data(), b.data(), b_tiles.data(), factor,
                                   y.data(), workspace},
-               std::vector<int64_t>{64});
+               std::vector<int64_t>{kM, 64});
   const auto real = [](const std::vector<std::byte>& codes, const std::vector<std::byte>& scales,
                        int64_t row, int64_t k) {
     return load_element(DType::kF4E2M1, codes.data(), row * kK + k) *

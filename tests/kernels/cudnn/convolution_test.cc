@@ -242,9 +242,6 @@ TEST(CudnnSupportTest, WithoutPermissionTheReasonSaysSo) {
   const ir::Node& node = graph.node(graph.order().front());
   EXPECT_EQ(supports(graph, node, settings).reason,
             "cudnn: only cuDNN runs it, and enable_cudnn is 0");
-  settings.cudnn = settings.keep_texts = true;
-  EXPECT_EQ(supports(graph, node, settings).reason,
-            "cudnn: a context model cannot hold a call of cuDNN yet");
 }
 
 // What a tuner is offered, and what it gets.

@@ -15,16 +15,16 @@ namespace {
 using ::testing::HasSubstr;
 
 // y = relu(x * 3), one pixel after the other.
-Graph tripling() {
-  Graph graph;
-  const size_t x = graph.add({DType::kF32, {1, 1, 2, 2}});
-  const size_t w = graph.add({DType::kF32, {1, 1, 1, 1}});
-  const size_t y = graph.add({DType::kF32, {1, 1, 2, 2}});
-  const size_t between = graph.add({DType::kF32, {1, 1, 2, 2}, true});
-  graph.steps.emplace_back(ConvolutionStep{x, w, between, {{0, 0}, {0, 0}, {1, 1}}, {1, 1}});
-  graph.steps.emplace_back(PointwiseStep{kRelu, between, std::nullopt, y});
-  return graph;
+Convolution tripling() {
+  Convolution problem;
+  problem.dtype = DType::kF32;
+  problem.filter = {1, 1, 1, 1};
+  problem.window = {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}};
+  problem.has_relu = true;
+  return problem;
 }
+
+const std::vector<int64_t> kSizes = {1, 1, 2, 2, 1, 1, 2, 2, 64};  // with the workspace
 
 const codegen::GpuTarget& target() {
   static const codegen::GpuTarget made;
@@ -32,7 +32,8 @@ const codegen::GpuTarget& target() {
 }
 
 PlanAnswer plan_of(const StubLibrary& stub, const Rules& rules = {}) {
-  return make_plan(stub.functions, {.described = &target()}, tripling(), rules);
+  return make_plan(stub.functions, {.described = &target()},
+                   graph_of(tripling(), std::span(kSizes).first(8)), rules);
 }
 
 TEST(CudnnPlanTest, TheFirstEngineThatIsExactEnoughIsTaken) {
@@ -70,7 +71,8 @@ TEST(CudnnPlanTest, BlackwellIsNotAskedAboutBeforeItIsSafe) {
   codegen::GpuTarget blackwell;
   blackwell.arch = "sm_100a";
   const int before = stub.calls("cudnnBackendCreateDescriptor");
-  const PlanAnswer answer = make_plan(stub.functions, {.described = &blackwell}, tripling(), {});
+  const PlanAnswer answer = make_plan(stub.functions, {.described = &blackwell},
+                                      graph_of(tripling(), std::span(kSizes).first(8)), {});
   EXPECT_THAT(answer.support.reason, HasSubstr("9.19.0"));
   EXPECT_EQ(stub.calls("cudnnBackendCreateDescriptor"), before);
   EXPECT_TRUE(plan_of(stub).plan);
@@ -101,19 +103,19 @@ struct Buffers {
 };
 
 GraphCall tripling_call(const StubLibrary& stub) {
-  return GraphCall(stub.functions, 0, "tripling",
-                   [](std::span<const int64_t>) { return tripling(); }, {});
+  return GraphCall(&stub.functions, 0, tripling(), {});
 }
 
 TEST(CudnnGraphCallTest, APlanIsMadeOncePerSizes) {
   const StubLibrary stub = stub_library();
   {
     const GraphCall call = tripling_call(stub);
-    const std::vector<int64_t> sizes = {7, 64}, others = {8, 64};
-    call.prepare(sizes);
+    std::vector<int64_t> others = kSizes;
+    others[2] = others[6] = 1;
+    call.prepare(kSizes);
     const int after_first = stub.calls("cudnnBackendFinalize");
     Buffers buffers;
-    for (int run = 0; run < 3; ++run) call.enqueue(nullptr, buffers.list(), sizes);
+    for (int run = 0; run < 3; ++run) call.enqueue(nullptr, buffers.list(), kSizes);
     EXPECT_EQ(stub.calls("cudnnBackendFinalize"), after_first + 3);  // variant packs
     EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
     EXPECT_EQ(stub.last_engine(), kStubTensorCore);
@@ -126,14 +128,13 @@ TEST(CudnnGraphCallTest, APlanIsMadeOncePerSizes) {
 TEST(CudnnGraphCallTest, WhatFailsInARunIsAnErrorAndTheNextRunGoesOn) {
   const StubLibrary stub = stub_library();
   const GraphCall call = tripling_call(stub);
-  const std::vector<int64_t> sizes = {7, 64};
   Buffers buffers;
   for (const char* function : {"cudnnSetStream", "cudnnBackendExecute", "cudnnBackendFinalize"}) {
-    call.prepare(sizes);
+    call.prepare(kSizes);
     stub.fail(function);
-    EXPECT_THROW(call.enqueue(nullptr, buffers.list(), sizes), UserError) << function;
+    EXPECT_THROW(call.enqueue(nullptr, buffers.list(), kSizes), UserError) << function;
     EXPECT_EQ(stub.pending(), 0);
-    call.enqueue(nullptr, buffers.list(), sizes);
+    call.enqueue(nullptr, buffers.list(), kSizes);
     EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
   }
 }
@@ -144,7 +145,7 @@ TEST(CudnnGraphCallTest, ABufferThatIsNotAlignedIsNamed) {
   Buffers buffers;
   std::vector<void*> list = buffers.list();
   list[0] = buffers.x + 1;
-  EXPECT_THROW(call.enqueue(nullptr, list, std::vector<int64_t>{7, 64}), UserError);
+  EXPECT_THROW(call.enqueue(nullptr, list, kSizes), UserError);
 }
 
 TEST(CudnnGraphCallTest, ConcurrentRunsShareOnePlan) {
@@ -155,7 +156,7 @@ TEST(CudnnGraphCallTest, ConcurrentRunsShareOnePlan) {
     threads.emplace_back([&] {
       Buffers buffers;
       for (int run = 0; run < 20; ++run) {
-        call.enqueue(nullptr, buffers.list(), std::vector<int64_t>{7, 64});
+        call.enqueue(nullptr, buffers.list(), kSizes);
         EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
       }
     });

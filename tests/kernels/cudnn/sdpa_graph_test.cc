@@ -156,7 +156,13 @@ class Computed {
     if (sdpa.has_lengths) buffers.insert(buffers.end(), {query_lengths.data(), key_lengths.data()});
     if (sdpa.has_distances()) buffers.push_back(distances.data());
     buffers.insert(buffers.end(), {y.data(), workspace});
-    call.enqueue(nullptr, buffers, std::vector<int64_t>{queries, keys, 64});
+    std::vector<int64_t> numbers = {batch, queries, keys};
+    const SdpaSizes sizes = packed(sdpa, batch, queries, keys);
+    for (const SdpaSizes::Strides& of : {sizes.q, sizes.k, sizes.v, sizes.y}) {
+      numbers.insert(numbers.end(), {of.batch, of.head, of.row});
+    }
+    numbers.push_back(64);
+    call.enqueue(nullptr, buffers, numbers);
   }
 
   void expect_right() const {
@@ -178,11 +184,7 @@ class Computed {
 };
 
 GraphCall call_of(const StubLibrary& stub, const Sdpa& sdpa) {
-  return GraphCall(stub.functions, 0, "sdpa",
-                   [sdpa](std::span<const int64_t> numbers) {
-                     return sdpa.graph(packed(sdpa, 2, numbers[0], numbers[1]));
-                   },
-                   {});
+  return GraphCall(&stub.functions, 0, sdpa, {});
 }
 
 TEST(CudnnSdpaGraphTest, EveryBandComputesWhatItSays) {
