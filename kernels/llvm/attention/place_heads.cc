@@ -306,20 +306,22 @@ class RowCopy {
     head = b_.div(b_.task(), count);
     batch = b_.div(head, b_.index(problem_.attention.kv_heads));
     first_ = b_.mul({b_.rem(b_.task(), count), writer_.index(tiles_.rows_per_task)});
-    end_ = b_.min({writer_.index(problem_.all_keys),
-                   b_.add(first_, writer_.index(tiles_.rows_per_task))});
+    end_ = b_.min(
+        {writer_.index(problem_.all_keys), b_.add(first_, writer_.index(tiles_.rows_per_task))});
   }
 
   // Of the rows [begin, end) those of this task.
   void copy(ValueId begin, ValueId end, const RowsAt& from, const RowsAt& to) {
     for_tiles(begin, end, [&](const auto& access) {
-      b_.store(access(to), b_.load(access(from), shape_));
+      const Tile codes = b_.load(access(from), shape_);
+      b_.store(access(to), codes);
     });
   }
   void fill_with_zeros(ValueId begin, ValueId end, const RowsAt& to) {
     for_tiles(begin, end, [&](const auto& access) {
-      b_.store(access(to), is_floating(type_) ? b_.constant(type_, 0, shape_)
-                                              : b_.integer_constant(type_, 0, shape_));
+      const Tile zeros = is_floating(type_) ? b_.constant(type_, 0, shape_)
+                                            : b_.integer_constant(type_, 0, shape_);
+      b_.store(access(to), zeros);
     });
   }
 
@@ -432,8 +434,8 @@ Launch copy_past_launch(const ir::Graph& graph, const AttentionProblem& problem,
   present.base = b.mul(rows.head, b.mul(writer.index(problem.all_keys), present.step));
   const ValueId kept = kept_rows(writer, problem, lengths, rows.batch);
   rows.copy(b.index(0), kept, past, present);
-  rows.fill_with_zeros(b.add(kept, writer.index(problem.keys)), writer.index(problem.all_keys),
-                       present);
+  const ValueId end = b.add(kept, writer.index(problem.keys));
+  rows.fill_with_zeros(end, writer.index(problem.all_keys), present);
   Launch launch = rows.finish();
   if (cache.present != ir::kNoValue) launch.elidable_copy = ElidableCopy{cache.past, cache.present};
   return launch;
@@ -452,8 +454,8 @@ Launch zero_behind_lengths_launch(const ir::Graph& graph, const AttentionProblem
   rows.begin();
   const ValueId all_keys = writer.index(problem.all_keys);
   const ValueId head = b.rem(rows.head, b.index(problem.attention.kv_heads));
-  from.base = b.add(b.mul(rows.batch, writer.index(counted.from_strides.batch)),
-                    b.mul(head, writer.index(counted.from_strides.head)));
+  from.base = b.add({b.mul(rows.batch, writer.index(counted.from_strides.batch)),
+                     b.mul(head, writer.index(counted.from_strides.head))});
   from.step = writer.index(counted.from_strides.row);
   to.step = b.index(counted.depth);
   to.base = b.mul(rows.head, b.mul(all_keys, to.step));

@@ -132,10 +132,11 @@ Loss loss_of(bool shortlist) {
 
 TEST(WrongCosts, AShortlistHoldsAGoodConfig) {
   const Loss by_estimate = loss_of(false), shortlist = loss_of(true);
-  std::printf("lost to the best config: %.2f %% by estimate (%.1f %% of ranges more than 5 %%), "
-              "%.2f %% by the shortlist (%.1f %%)\n",
-              100 * (by_estimate.mean - 1), 100 * by_estimate.share_5, 100 * (shortlist.mean - 1),
-              100 * shortlist.share_5);
+  std::printf(
+      "lost to the best config: %.2f %% by estimate (%.1f %% of ranges more than 5 %%), "
+      "%.2f %% by the shortlist (%.1f %%)\n",
+      100 * (by_estimate.mean - 1), 100 * by_estimate.share_5, 100 * (shortlist.mean - 1),
+      100 * shortlist.share_5);
   EXPECT_GT(by_estimate.mean, 1.01);
   EXPECT_GT(by_estimate.share_5, 0.04);
   EXPECT_LT(shortlist.mean, 1.005);
