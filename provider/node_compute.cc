@@ -84,6 +84,13 @@ class Context final : public kernels::RunContext {
                                          &job));
   }
 
+  void warn(const std::string& message) override {
+    const OrtLogger* logger = nullptr;
+    check(api_.KernelContext_GetLogger(&context_, &logger));
+    check(api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, ("[Tenon EP] " + message).c_str(),
+                                 ORT_FILE, __LINE__, "Tenon"));
+  }
+
  private:
   struct Job {
     const std::function<void(int64_t, int64_t)>* fn;

@@ -307,6 +307,15 @@ GraphHandle Stream::end_capture() {
   return graph;
 }
 
+void Stream::abandon_capture() noexcept {
+  GraphHandle graph = nullptr;
+  if (device_->try_make_current()) {
+    device_->note(device_->driver().end_capture(handle_, &graph));
+    if (graph != nullptr) device_->note(device_->driver().graph_destroy(graph));
+  }
+  leave_capture();
+}
+
 void Stream::synchronize(std::chrono::milliseconds deadline) {
   using Clock = std::chrono::steady_clock;
   device_->make_current();

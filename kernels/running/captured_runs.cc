@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace tenon::kernels {
 
 using device::Address;
@@ -50,6 +52,7 @@ GraphHandle CapturedRuns::capture(const std::shared_ptr<device::Device>& device,
     enqueue(*recorder_);
   } catch (...) {
     // The stream must leave capture, whatever is thrown on the way.
+    recorder_->abandon_capture();
     recorder_.reset();
     throw;
   }
@@ -71,6 +74,10 @@ bool CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& st
     stream.launch(*captured->graph);
     return true;
   }
+  if (!refusal_.empty()) {
+    enqueue(stream);
+    return false;
+  }
   const bool seen = std::any_of(graphs_.begin(), graphs_.end(),
                                 [&](const Captured& other) { return other.instance == instance; });
   if (!seen) {
@@ -79,14 +86,29 @@ bool CapturedRuns::run(const std::shared_ptr<device::Device>& device, Stream& st
     return false;
   }
   Captured& place = captured != nullptr ? *captured : place_for(instance);
+  const Graph* graph = nullptr;
+  try {
+    graph = &recapture(place, device, enqueue);
+  } catch (const device::DeviceLost&) {
+    throw;
+  } catch (const UserError& error) {
+    enqueue(stream);  // which throws where it was not the capture's fault
+    refusal_ = error.what();
+    return false;
+  }
+  place.callers = callers;
+  stream.launch(*graph);
+  return true;
+}
+
+const Graph& CapturedRuns::recapture(Captured& place, const std::shared_ptr<device::Device>& device,
+                                     const std::function<void(Stream&)>& enqueue) {
   place.callers.clear();  // until the graph is what it says
   if (place.graph == nullptr || !place.graph->update(capture(device, enqueue))) {
     place.graph.reset();
     place.graph = std::make_unique<Graph>(device, capture(device, enqueue));
   }
-  place.callers = callers;
-  stream.launch(*place.graph);
-  return true;
+  return *place.graph;
 }
 
 }  // namespace tenon::kernels

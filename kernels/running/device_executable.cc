@@ -1,6 +1,7 @@
 #include "kernels/running/device_executable.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -139,7 +140,7 @@ class DeviceExecutable final : public Executable {
       if (order_ != nullptr) order_->before_launches(stream);
       enqueue_observed(stream, state, *observer);
     } else if (options_.graphs && !is_recorded && uncapturable_ == nullptr) {
-      run_captured(stream, state);
+      run_captured(context, stream, state);
     } else {
       if (order_ != nullptr && !is_recorded) order_->before_launches(stream);
       enqueue(stream, state);
@@ -164,7 +165,7 @@ class DeviceExecutable final : public Executable {
   const std::vector<BuildPhase>& phases() const override { return program_.phases; }
 
  private:
-  void run_captured(Stream& stream, DeviceRunState& state) const {
+  void run_captured(RunContext& context, Stream& stream, DeviceRunState& state) {
     if (order_ != nullptr) order_->before_graph(stream);
     const auto put = [&](Stream& target) {
       if (order_ != nullptr && &target == &stream) order_->before_launches(stream);
@@ -173,6 +174,10 @@ class DeviceExecutable final : public Executable {
     // By reference: what a function copies it may allocate for.
     const bool by_graph =
         state.captured.run(device_, stream, state.shapes.instance, state.callers, std::ref(put));
+    if (!state.captured.refusal().empty() && !told_of_refusal_.exchange(true)) {
+      context.warn("a partition runs without CUDA graphs, since it cannot be captured: " +
+                   state.captured.refusal());
+    }
     if (order_ == nullptr) return;
     by_graph ? order_->after_graph(stream) : order_->after_launches(stream);
   }
@@ -587,6 +592,7 @@ class DeviceExecutable final : public Executable {
   bool registers_arenas_ = false;
   CollectiveOrder* order_ = nullptr;              // null: there is nothing to order
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold
+  std::atomic<bool> told_of_refusal_ = false;     // of a capture
 };
 
 }  // namespace

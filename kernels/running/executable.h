@@ -41,6 +41,8 @@ class RunContext {
   // The device stream (device::StreamHandle) that a Run on a GPU is ordered on; null on the host.
   virtual void* stream() { return nullptr; }
   virtual LaunchObserver* observer() { return nullptr; }
+  // Something that the user should know of, though the Run goes on.
+  virtual void warn(const std::string& /*message*/) {}
 };
 
 // What a launch on the host does, by the estimate that also deals its tasks to threads.

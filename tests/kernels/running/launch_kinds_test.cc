@@ -3,6 +3,8 @@
 
 #include <array>
 #include <atomic>
+#include <string>
+#include <vector>
 
 #include "graph_partitioner/ir/text.h"
 #include "kernels/build_program.h"
@@ -26,6 +28,7 @@ class Doubling final : public LibraryCall {
   void enqueue(void* stream, std::span<void* const> buffers,
                std::span<const int64_t> numbers) const override {
     streams += stream != nullptr;
+    if (refuses_captures && is_captured(stream)) throw UserError("doubling: not in a capture");
     ++calls;
     const auto* x = static_cast<const float*>(buffers[0]);
     auto* y = static_cast<float*>(buffers[1]);
@@ -33,8 +36,14 @@ class Doubling final : public LibraryCall {
   }
 
   mutable std::atomic<int> calls = 0, streams = 0;
+  bool refuses_captures = false;  // which it does not know beforehand
 
  private:
+  static bool is_captured(void* stream) {
+    return device::Stream(device::Device::open(0), static_cast<device::StreamHandle>(stream))
+        .capturing();
+  }
+
   bool captures_, collective_;
 };
 
@@ -46,6 +55,9 @@ class OneInput final : public RunContext {
   void* output(size_t, std::span<const int64_t>) override { return y_; }
   void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
   void* stream() override { return stream_; }
+  void warn(const std::string& message) override { warnings.push_back(message); }
+
+  std::vector<std::string> warnings;
 
  private:
   const void* x_;
@@ -143,6 +155,26 @@ TEST_F(LaunchKinds, ACallThatNoGraphHoldsIsMadeInEveryRun) {
     EXPECT_EQ(stub_.calls("cuGraphInstantiateWithFlags") - before, captures ? 1 : 0);
     EXPECT_EQ(y, doubled_);
   }
+}
+
+// cuDNN does not say which of its plans may be captured.
+TEST_F(LaunchKinds, ACallThatRefusesToBeCapturedRunsWithoutAGraphAndIsToldOfOnce) {
+  const auto call = std::make_shared<Doubling>();
+  call->refuses_captures = true;
+  const auto executable = on_stub(call, /*graphs=*/true);
+  const long before = stub_.calls("cuStreamBeginCapture_v2");
+  std::array<float, kCount> y{};
+  OneInput context(x_.data(), y.data(), kCount);
+  for (int run = 1; run <= 4; ++run) {
+    y = {};
+    executable->run(context);
+    EXPECT_EQ(y, doubled_);
+    EXPECT_EQ(call->calls, run);
+  }
+  EXPECT_EQ(stub_.calls("cuStreamBeginCapture_v2") - before, 1);
+  ASSERT_EQ(context.warnings.size(), 1u);
+  EXPECT_NE(context.warnings[0].find("doubling: not in a capture"), std::string::npos)
+      << context.warnings[0];
 }
 
 TEST_F(LaunchKinds, ACaptureOfTheCallersIsRefusedByName) {
