@@ -95,20 +95,19 @@ Settings RangeTrial::trial_settings(const TunablePlan& plan) const {
   return settings;
 }
 
-// The graph of a trial differs from the model's: a plan that it does not get is not measured as
-// another one.
-void RangeTrial::require_offered(const TunablePlan& plan, const ir::Graph& graph,
-                                 const Settings& settings) const {
+// A plan that the graph of a trial does not get is not measured as another one.
+Support RangeTrial::is_offered(const TunablePlan& plan, const ir::Graph& graph,
+                               const Settings& settings) const {
   const Choice choice = select(graph, graph.node(graph.order().front()), settings);
   for (const PartChoice& part : choice.parts) {
     if (part.candidate != plan.kernel.candidate || part.plan.ranges.empty()) continue;
     for (const RangePlan& known : part.plan.ranges) {
       if (!known.rows.covers({at_rows_, at_rows_})) continue;
-      if (known.kernels.front().config == plan.kernel.config) return;
+      if (known.kernels.front().config == plan.kernel.config) return Support::yes();
     }
   }
-  throw UserError(fmt::format("it is not offered outside of its model: {}",
-                              choice.ok() ? choice.chosen() + " is" : choice.reason()));
+  return Support::no(fmt::format("it is not offered outside of its model: {}",
+                                 choice.ok() ? choice.chosen() + " is" : choice.reason()));
 }
 
 void RangeTrial::set_failure(size_t plan, TrialStatus status, std::string reason) {
@@ -122,7 +121,9 @@ void RangeTrial::compile(size_t plan) {
     const auto settings = std::make_shared<const Settings>(trial_settings(tunable));
     settings_[plan] = settings;
     const ir::Graph& graph = previews_[plan] ? preview_.graph : trial_.graph;
-    require_offered(tunable, graph, *settings);
+    if (const Support offered = is_offered(tunable, graph, *settings); !offered) {
+      return set_failure(plan, TrialStatus::kNotOffered, offered.reason);
+    }
     auto program = std::make_unique<Program>(make_program(graph, *settings));
     if (options_.alter) options_.alter(tunable, *program);
     load_kernels(plan, *program);
@@ -333,8 +334,11 @@ const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
     running.leave();
     throw;
   }
+  const TrialFailure& untuned = results_[range_.untuned].failure;
   if (running.agreeing == 0 && running.differing > 0) {
     objection_ = "no plan gives what the trusted one gives";
+  } else if (untuned.status == TrialStatus::kNotOffered) {
+    objection_ = "what runs untuned could not be measured: " + untuned.reason;
   }
   for (size_t plan = 0; plan < results_.size(); ++plan) {
     if (!log.why_not(logged(plan)).empty()) continue;

@@ -53,8 +53,8 @@ class RangeTrial {
  private:
   struct Running;
   Settings trial_settings(const TunablePlan& plan) const;
-  void require_offered(const TunablePlan& plan, const ir::Graph& graph,
-                       const Settings& settings) const;
+  Support is_offered(const TunablePlan& plan, const ir::Graph& graph,
+                     const Settings& settings) const;
   void load_kernels(size_t plan, const Program& program);
   void set_failure(size_t plan, TrialStatus status, std::string reason);
   size_t trusted_plan() const;

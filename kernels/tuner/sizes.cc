@@ -98,19 +98,6 @@ int64_t Sizes::of(const Dim& dim) const {
   });
 }
 
-Dim Sizes::narrowed(const Dim& dim) const {
-  return dim.substitute([&](std::string_view symbol) -> std::optional<Dim> {
-    if (symbol == open) return std::nullopt;
-    return of(Dim::symbol(std::string(symbol)));
-  });
-}
-
-Shape Sizes::narrowed(const Shape& shape) const {
-  Shape dims;
-  for (const Dim& dim : shape) dims.push_back(narrowed(dim));
-  return dims;
-}
-
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count) {
   Sizes sizes;
   for (const std::string& symbol : symbols_of(graph)) sizes.symbols[symbol] = 1;
@@ -122,13 +109,13 @@ std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t c
   for (const std::string& symbol : of_rows) sizes.symbols[symbol] = 1;
   if (rows.is_constant() && rows.value() != count) return std::nullopt;
   // The last one, where a batch comes before a sequence: one prompt, not many of one token.
-  for (auto symbol = of_rows.rbegin(); symbol != of_rows.rend() && sizes.open.empty(); ++symbol) {
-    if (const auto value = value_for(rows, *symbol, count, sizes)) {
-      sizes.symbols[*symbol] = *value;
-      sizes.open = *symbol;
-    }
+  bool has_count = rows.is_constant();
+  for (auto symbol = of_rows.rbegin(); symbol != of_rows.rend() && !has_count; ++symbol) {
+    const auto value = value_for(rows, *symbol, count, sizes);
+    if (value) sizes.symbols[*symbol] = *value;
+    has_count = value.has_value();
   }
-  if (!rows.is_constant() && sizes.open.empty()) return std::nullopt;
+  if (!has_count) return std::nullopt;
   keep_requirements(graph, {of_rows.begin(), of_rows.end()}, sizes);
   return sizes;
 }

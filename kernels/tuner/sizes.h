@@ -12,12 +12,8 @@ namespace tenon::kernels {
 
 struct Sizes {
   std::map<std::string, int64_t, std::less<>> symbols;
-  std::string open;  // the symbol that rows grow by; empty: they are known
 
   int64_t of(const Dim& dim) const;
-  // Numbers for all symbols but the open one: kernels are made for any rows, as in the model.
-  Dim narrowed(const Dim& dim) const;
-  Shape narrowed(const Shape& shape) const;
 };
 
 // Sizes at which `rows` are `count`: one symbol of `rows` grows. Keys of an attention that rows do

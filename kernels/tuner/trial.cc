@@ -31,6 +31,8 @@ std::string_view name(TrialStatus status) {
       return "slow";
     case TrialStatus::kRefused:
       return "refused";
+    case TrialStatus::kNotOffered:
+      return "not_offered";
     case TrialStatus::kCompileFailed:
       return "compile_failed";
     case TrialStatus::kRunFailed:

@@ -18,6 +18,7 @@ enum class TrialStatus : uint8_t {
   kOk,
   kSlow,  // so much slower than another that it was not measured again
   kRefused,
+  kNotOffered,  // in a graph of its fusion alone
   kCompileFailed,
   kRunFailed,
   kWrongResult,

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/fusions.h"
+#include "kernels/planning/symbol_binding.h"
 
 namespace tenon::kernels {
 namespace {
@@ -25,29 +28,23 @@ int64_t bytes_of(const ir::Value& value, const Sizes& sizes) {
   return static_cast<int64_t>(storage_bytes(value.dtype, elements));
 }
 
-void narrow(ir::Value& value, const Sizes& sizes) {
-  if (value.shape) value.shape = sizes.narrowed(*value.shape);
-  if (!value.elements) return;
-  for (Dim& dim : *value.elements) dim = sizes.narrowed(dim);
-}
-
-std::shared_ptr<const ir::Graph> narrowed_body(const std::shared_ptr<const ir::Graph>& body,
-                                               const Sizes& sizes) {
-  if (!body) return nullptr;
-  auto copy = std::make_shared<ir::Graph>(*body);
-  for (size_t id = 0; id < copy->value_count(); ++id) {
-    narrow(copy->value(static_cast<ir::ValueId>(id)), sizes);
+void collect_symbols(const ir::Graph& graph, std::vector<std::string>& into) {
+  for (size_t id = 0; id < graph.value_count(); ++id) {
+    const ir::Value& value = graph.value(static_cast<ir::ValueId>(id));
+    for (const auto* dims : {&value.shape, &value.elements}) {
+      if (!dims->has_value()) continue;
+      for (const Dim& dim : **dims) dim.collect_symbols(into);
+    }
   }
-  for (const ir::NodeId id : copy->order()) {
-    copy->node(id).body = narrowed_body(copy->node(id).body, sizes);
+  for (const ir::NodeId id : graph.order()) {
+    if (graph.node(id).body) collect_symbols(*graph.node(id).body, into);
   }
-  return copy;
 }
 
 class TrialWriter {
  public:
   TrialWriter(const ir::Graph& fused, const ir::Node& node, const Sizes& sizes)
-      : fused_(fused), node_(node), sizes_(sizes), body_(narrowed_body(node.body, sizes)) {
+      : fused_(fused), node_(node), sizes_(sizes) {
     if (node.is(ir::kAttention)) attention_ = ir::Attention::from(node);
   }
 
@@ -55,6 +52,7 @@ class TrialWriter {
     made_.graph.name = "trial";
     made_.copies = std::min(copies_for(cold_bytes), most_copies);
     for (int copy = 0; copy < made_.copies; ++copy) add_copy(copy);
+    bind_symbols();
     return std::move(made_);
   }
 
@@ -72,6 +70,23 @@ class TrialWriter {
     return static_cast<int>(std::min(std::max<int64_t>(wanted, kFewestCopies), allowed));
   }
 
+  // Sizes are as open as in the model, whose kernels and configs may depend on it. A Run tells some
+  // of them by inputs that other nodes read.
+  void bind_symbols() {
+    std::vector<std::string> symbols;
+    collect_symbols(made_.graph, symbols);
+    for (const std::string& symbol : std::set<std::string>(symbols.begin(), symbols.end())) {
+      const Dim dim = Dim::symbol(symbol);
+      if (SymbolBinding(made_.graph).covers(dim)) continue;
+      ir::Value teller;
+      teller.name = "tells " + symbol;
+      teller.dtype = DType::kU8;
+      teller.shape = Shape{dim};
+      made_.graph.add_input(std::move(teller));
+      made_.inputs.push_back({TrialInput::Holds::kZeros, DType::kU8, {sizes_.of(dim)}});
+    }
+  }
+
   bool is_cache(ir::ValueId id) const {
     return attention_ && (id == attention_->past_k || id == attention_->past_v);
   }
@@ -81,7 +96,6 @@ class TrialWriter {
   void add_copy(int copy) {
     ir::Node node = node_;
     node.name = fmt::format("copy {}", copy);
-    node.body = body_;
     std::map<ir::ValueId, ir::ValueId> own;
     for (ir::ValueId& id : node.inputs) {
       if (id != ir::kNoValue) id = input_of(id, own);
@@ -121,7 +135,7 @@ class TrialWriter {
     ir::Value value;
     value.name = like.name;
     value.dtype = like.dtype;
-    value.shape = sizes_.narrowed(*like.shape);
+    value.shape = like.shape;
     return value;
   }
 
@@ -167,7 +181,6 @@ class TrialWriter {
   const ir::Graph& fused_;
   const ir::Node& node_;
   const Sizes& sizes_;
-  const std::shared_ptr<const ir::Graph> body_;
   std::optional<ir::Attention> attention_;
   TrialGraph made_;
   std::map<ir::ValueId, ir::ValueId> shared_;

@@ -13,6 +13,7 @@
 
 #include "graph_partitioner/ir/text.h"
 #include "kernels/selector.h"
+#include "kernels/tuner/range_trial.h"
 #include "tests/kernels/device/stub_driver.h"
 
 namespace tenon::kernels {
@@ -207,6 +208,61 @@ TEST_F(TunerTest, APlanThatDoesNotCompileLeavesTheOthers) {
   EXPECT_EQ(status_of("pipelined"), "compile_failed");
   ASSERT_EQ(records.size(), 1u);
   EXPECT_NE(records[0].kernel.candidate, "pipelined");
+}
+
+// A step behind a cache whose size the caller brings, and rows for it that another input tells.
+ir::Graph step_behind_a_cache() {
+  return ir::parse(R"ir(graph step {
+  input %q: f16[batch,seq,2,64]
+  input %k: f16[batch,seq,1,64]
+  input %v: f16[batch,seq,1,64]
+  input %past_k: f16[batch,1,past,64]
+  input %past_v: f16[batch,1,past,64]
+  input %lengths: i32[batch]
+  input %mask: i64[batch,total]
+  %y: f16[batch,seq,128], %k_out: f16[batch,1,max(past,total),64], %v_out: f16[batch,1,max(past,total),64] = tenon::Attention(%q, %k, %v, _, %past_k, %past_v, %lengths) {causal_top_left=1, k_layout="bshd", kv_heads=1, least_length=1, q_heads=2, q_layout="bshd", scale=0.125, v_layout="bshd", y_layout="bs(hd)"} name="step"
+  output %y
+  output %k_out
+  output %v_out
+})ir");
+}
+
+// Configs may depend on what is known of the sizes: a trial must know no more than the model.
+TEST_F(TunerTest, EveryPlanIsOfferedOutsideOfItsModel) {
+  settings_.tuning.told = 8;
+  size_t flash_decode = 0;
+  for (const ir::Graph& graph : {step_behind_a_cache(), product("m")}) {
+    for (const TunableFusion& fusion : tunable_fusions(graph, settings_)) {
+      for (const TunableRange& range : fusion.ranges) {
+        RangeTrial trial(graph, fusion, range, device_, work_.options);
+        for (size_t plan = 0; plan < range.plans.size(); ++plan) {
+          trial.compile(plan);
+          const TrialFailure& failure = trial.results()[plan].failure;
+          EXPECT_NE(failure.status, TrialStatus::kNotOffered) << failure.reason;
+          EXPECT_NE(failure.status, TrialStatus::kCompileFailed) << failure.reason;
+          flash_decode += range.plans[plan].kernel.candidate == "flash_decode" ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(flash_decode, 4u);
+}
+
+// What runs untuned is what a choice must beat.
+TEST_F(TunerTest, NothingIsRecordedWhereTheUntunedPlanIsNotOffered) {
+  const ir::Graph graph = product("4");
+  std::vector<TunableFusion> fusions = tunable_fusions(graph, settings_);
+  ASSERT_EQ(fusions.size(), 1u);
+  TunableRange& range = fusions[0].ranges.at(0);
+  ASSERT_FALSE(range.plans[range.untuned].kernel.config.knobs.empty());
+  range.plans[range.untuned].kernel.config.knobs.front().second += 1;  // which nobody offers
+  RangeTrial trial(graph, fusions[0], range, device_, work_.options);
+  for (size_t plan = 0; plan < range.plans.size(); ++plan) trial.compile(plan);
+  TuneLog log(log_path_);
+  trial.measure(log);
+  EXPECT_EQ(trial.results()[range.untuned].failure.status, TrialStatus::kNotOffered);
+  EXPECT_NE(trial.objection().find("could not be measured"), std::string::npos)
+      << trial.objection();
 }
 
 // The stub's streams as a GPU on which a kernel does not end.
