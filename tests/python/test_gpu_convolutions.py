@@ -9,6 +9,7 @@ import onnxruntime_ep_tenon as tenon
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_ep_tenon import cuda
+from onnxruntime_ep_tenon.context_models import compile_model
 from onnxruntime_ep_tenon.report import session_with_report
 from test_session import quiet
 
@@ -106,3 +107,21 @@ def test_residual_network_is_one_partition(activations):
         assert furthest <= TOLERANCES[activations] * np.abs(wanted).max()
         for again in runs[1:]:
             np.testing.assert_array_equal(again, runs[0])
+
+
+@pytest.mark.parametrize("activations", TYPES)
+def test_a_context_gives_the_same_bits(activations, tmp_path):
+    """Plans of cuDNN are in no context: they are made where it opens, for the engines it names."""
+    path = tmp_path / "net.onnx"
+    onnx.save(residual_network(TYPES[activations]), path)
+    written, _ = compile_model(path, tmp_path / "c.onnx", "gpu", session_options=quiet())
+    assert written.cudnn, "the context does not call cuDNN"
+    x = np.random.default_rng(5).standard_normal((2, 3, 64, 64))
+    x = x.astype(np.float32 if activations == "f32" else np.float16)
+    results = []
+    for model in (path, written.path):
+        session, report = session_with_report(model, "gpu", quiet(), require_full_claim=True)
+        results.append(session.run(None, {"x": x})[0])
+    (context,) = (partition["context"] for partition in report.partitions)
+    assert context["recompiled"] == ""
+    np.testing.assert_array_equal(*results)

@@ -146,8 +146,9 @@ def _kernels_of(report: Report) -> str:
     return ", ".join(sorted({fusion.get("chosen", "") for fusion in report.fusions}))
 
 
-def _is_cudnn(candidate: str) -> bool:
-    return candidate.startswith("cudnn")
+def _is_cudnn(chosen: str) -> bool:
+    """Of one candidate, or of all that a report says of a session's fusions and their rows."""
+    return "cudnn_" in chosen
 
 
 def cpu_provider_writes_in_place() -> bool:
