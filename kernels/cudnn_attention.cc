@@ -181,15 +181,14 @@ class SdpaPlan {
   AttentionOperands operands(Lowered& lowered) const {
     AttentionOperands placed =
         placed_operands(graph_, node_, problem_, HeadTiles::for_gpu(), 1, lowered).numbers;
-    if (sdpa_.has_lengths) {
-      placed.keys = zero_behind_lengths(placed.keys, problem_.depth, lowered);
-      placed.values = zero_behind_lengths(placed.values, problem_.value_depth, lowered);
-    }
+    if (sdpa_.has_lengths) placed.values = zero_behind_lengths(placed.values, lowered);
     return placed;
   }
 
-  // cuDNN 9.14 multiplies what is behind a length by 0, and NaN stays NaN.
-  HeadRows zero_behind_lengths(const HeadRows& rows, int64_t depth, Lowered& lowered) const {
+  // cuDNN 9.14 multiplies values behind a length by 0, and NaN stays NaN. Scores of keys there are
+  // replaced, whatever they are.
+  HeadRows zero_behind_lengths(const HeadRows& rows, Lowered& lowered) const {
+    const int64_t depth = problem_.value_depth;
     const Dim head = problem_.all_keys * depth, batch = head * sdpa_.kv_heads;
     const BufferArgument zeroed =
         lowered.add_scratch(problem_.batch * batch * (bit_width(sdpa_.dtype) / 8));
