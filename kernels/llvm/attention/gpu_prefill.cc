@@ -101,10 +101,12 @@ class GpuPrefill {
     for (const HeadColumns& part : head_columns(config_.panel)) {
       value_rings_.push_back(b_.ring(type_, {config_.keys, part.width}, config_.stages));
     }
-    b_.loop({b_.task(), dim(work()), dim(tasks())}, {}, [&](ValueId item, auto) {
-      emit_item(item);
-      return Tiles{};
-    });
+    locate(b_.task());
+    b_.loop({b_.task(), dim(work()), dim(tasks())}, load_queries(),
+            [&](ValueId item, std::span<const ValueId> queries) {
+              queries_.assign(queries.begin(), queries.end());
+              return emit_item(item);
+            });
     Launch launch =
         writer_.finish(tasks() * wanted, problem_.all_keys * (problem_.depth + config_.panel));
     launch.threads = kThreads;
@@ -145,16 +147,29 @@ class GpuPrefill {
 
   // The last queries, which see most where a mask is causal, come first: what is left for the end
   // is short.
-  void emit_item(ValueId item) {
+  void locate(ValueId item) {
     const ValueId heads_here = dim(heads()), tiles_here = dim(query_tiles());
     const ValueId head = b_.rem(item, heads_here);
     const ValueId tile = b_.sub({b_.sub(tiles_here, b_.index(1)), b_.div(item, heads_here)});
     const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), tiles_here), tile);
     panel_ = b_.mul({b_.rem(head, b_.index(panels())), b_.index(config_.panel)});
     task_ = locate_task(writer_, problem_, number, kQueries, lengths_);
+  }
+
+  // Returns the next item's queries, which are on their way while this one ends.
+  Tiles emit_item(ValueId item) {
+    locate(item);
     find_tiles();
-    load_queries();
-    store_result(walk_keys());
+    const Tiles carried = walk_keys();
+    const AttentionTask here = task_;
+    const ValueId panel = panel_;
+    const ValueId last = b_.sub(dim(work()), b_.index(1));
+    locate(b_.min(b_.add(item, dim(tasks())), last));
+    const Tiles next = load_queries();
+    task_ = here;
+    panel_ = panel;
+    store_result(last_product(carried));
+    return next;
   }
 
   // Of the tiles [first, last), those in [whole, whole_end) are seen by all queries.
@@ -187,15 +202,16 @@ class GpuPrefill {
   bool sees_to_the_right() const { return is_causal() || attention_.right_window >= 0; }
   int64_t right_window() const { return is_causal() ? 0 : attention_.right_window; }
 
-  void load_queries() {
-    queries_.clear();
+  Tiles load_queries() {
+    Tiles queries;
     for (const HeadColumns& part : head_columns(problem_.depth)) {
-      queries_.push_back(b_.load({q_,
-                                  place(q_strides_, b_.index(part.first)),
-                                  {dim(q_strides_.row), dim(q_strides_.column)},
-                                  {task_.queries_left, kNone}},
-                                 {kQueries, part.width}));
+      queries.push_back(b_.load({q_,
+                                 place(q_strides_, b_.index(part.first)),
+                                 {dim(q_strides_.row), dim(q_strides_.column)},
+                                 {task_.queries_left, kNone}},
+                                {kQueries, part.width}));
     }
+    return queries;
   }
 
   // A pipeline over steps [lo, hi); steps without keys or values fetch from behind the end, zeros.
@@ -232,8 +248,8 @@ class GpuPrefill {
     }
   }
 
-  // Maximum of each row, or less by the headroom, its sum, p of the scores before, accumulators of
-  // p x v.
+  // Maximum of each row, or less by the headroom, its sum, p of the last scores, accumulators of
+  // p x v but for the last p.
   Tiles walk_keys() {
     Tile maximum = per_row(kMinusInfinity), total = per_row(0);
     if (sinks_ != kNone) {
@@ -264,7 +280,7 @@ class GpuPrefill {
     if (attention_.left_window >= 0) middle(second_, whole_, true);
     middle(whole_, whole_end_, false);
     middle(whole_end_, last_, true);
-    return last_product(std::move(carried));
+    return carried;
   }
 
   Tile scores(ValueId stage) {
