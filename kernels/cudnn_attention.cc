@@ -10,6 +10,7 @@
 #include "codegen/arch_spec.h"
 #include "kernels/cudnn/candidates.h"
 #include "kernels/cudnn/graph_call.h"
+#include "kernels/device/vendor_library.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/key_cache.h"
 #include "kernels/llvm/attention/place_heads.h"
@@ -110,6 +111,12 @@ Support takes(const ir::Graph& graph, const ir::Node& node, const AttentionProbl
   return Support::yes();
 }
 
+// Which cuDNN opens by this name, whatever our own driver is.
+bool has_driver_library() {
+  static const std::array<std::string, 1> names = {"libcuda.so.1"};
+  return device::open_vendor_library(names).library.has_value();
+}
+
 class SdpaPlan {
  public:
   SdpaPlan(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
@@ -140,7 +147,12 @@ class SdpaPlan {
       return Support::no("it has nothing to compute");
     }
     // The code is made where it runs, for the sizes of a Run.
-    return ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
+    const Support answer =
+        ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
+    if (answer || has_driver_library()) return answer;
+    return Support::no(answer.reason +
+                       "; for attention it names none where libcuda.so.1 is absent (the CUDA "
+                       "toolkit's stub of it will do)");
   }
 
   std::vector<RangePlan> ranges() const {
