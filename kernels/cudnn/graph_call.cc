@@ -47,15 +47,35 @@ GraphCall::SharedPlan& GraphCall::plan_for(std::span<const int64_t> numbers) con
   const std::lock_guard lock(mutex_);
   std::unique_ptr<SharedPlan>& kept = plans_[{numbers.begin(), numbers.end()}];
   if (kept != nullptr) return *kept;
-  Rules rules = rules_;
-  rules.workspace = numbers.back();
-  const Graph graph = graph_of(problem_, numbers.first(numbers.size() - 1));
-  const HandleLease handle(*functions_, ordinal_, HandleLease::OnNone::kMake);
-  PlanAnswer answer = make_plan(*functions_, {.handle = handle.get()}, graph, rules);
+  PlanAnswer answer = make(numbers, {});
   if (!answer.plan) throw UserError(fmt::format("{}: {}", name(), answer.support.reason));
   kept = std::make_unique<SharedPlan>();
   kept->plan = std::move(*answer.plan);
   return *kept;
+}
+
+PlanAnswer GraphCall::make(std::span<const int64_t> numbers,
+                           const std::vector<EngineChoice>& failed) const {
+  Rules rules = rules_;
+  rules.workspace = numbers.back();
+  rules.failed = failed;
+  const Graph graph = graph_of(problem_, numbers.first(numbers.size() - 1));
+  const HandleLease handle(*functions_, ordinal_, HandleLease::OnNone::kMake);
+  return make_plan(*functions_, {.handle = handle.get()}, graph, rules);
+}
+
+std::string GraphCall::replace(const kernels::PlanFailed& failed,
+                               std::span<const int64_t> numbers) const {
+  SharedPlan& shared = plan_for(numbers);
+  const std::lock_guard lock(shared.mutex);
+  if (shared.failed.size() == failed.failures_before) {  // else another Run was here before
+    std::vector<EngineChoice> without = {shared.plan.chosen};
+    for (const ExecutionPlan& plan : shared.failed) without.push_back(plan.chosen);
+    PlanAnswer answer = make(numbers, without);
+    if (!answer.plan) throw UserError(fmt::format("{}; no other engine does it", failed.what()));
+    shared.failed.push_back(std::exchange(shared.plan, std::move(*answer.plan)));
+  }
+  return fmt::format("engine {}", shared.plan.chosen.engine);
 }
 
 void GraphCall::enqueue(void* stream, std::span<void* const> buffers,
@@ -69,7 +89,13 @@ void GraphCall::enqueue(void* stream, std::span<void* const> buffers,
   const HandleLease handle(*functions_, ordinal_, HandleLease::OnNone::kWait);
   const std::lock_guard lock(shared.mutex);
   check(*functions_, functions_->set_stream(handle.get(), stream), "cudnnSetStream");
-  execute(*functions_, handle.get(), shared.plan, buffers);
+  try {
+    execute(*functions_, handle.get(), shared.plan, buffers);
+  } catch (const CallFailed& failed) {
+    throw kernels::PlanFailed(
+        fmt::format("{}: engine {}: {}", name(), shared.plan.chosen.engine, failed.what()),
+        shared.failed.size());
+  }
 }
 
 }  // namespace tenon::cudnn

@@ -35,14 +35,19 @@ class GraphCall final : public kernels::LibraryCall {
   void prepare(std::span<const int64_t> numbers) const override { plan_for(numbers); }
   void enqueue(void* stream, std::span<void* const> buffers,
                std::span<const int64_t> numbers) const override;
+  // By the next engine: cuDNN 9.14 names some that fail when they run.
+  std::string replace(const kernels::PlanFailed& failed,
+                      std::span<const int64_t> numbers) const override;
 
  private:
   // cuDNN does not say that threads may share one.
   struct SharedPlan {
     std::mutex mutex;
     ExecutionPlan plan;
+    std::vector<ExecutionPlan> failed;  // kept as the others are
   };
   SharedPlan& plan_for(std::span<const int64_t> numbers) const;
+  PlanAnswer make(std::span<const int64_t> numbers, const std::vector<EngineChoice>& failed) const;
 
   const Functions* const functions_;
   const int ordinal_;

@@ -297,17 +297,19 @@ class PlanSearch {
     std::vector<Usable> usable;
     for (int64_t i = 0; i < found; ++i) {
       try {
-        if (const auto engine = usable_engine(configs[i])) usable.push_back({&configs[i], *engine});
+        const auto engine = usable_engine(configs[i]);
+        if (engine) usable.push_back({&configs[i], {std::ssize(usable), *engine}});
       } catch (const CallFailed& failed) {
         why_ = failed.what();
       }
     }
     made.engines.clear();
     for (const Usable& each : usable) {
-      if (made.engines.size() < kMostEngines) made.engines.push_back(each.engine);
+      if (made.engines.size() < kMostEngines) made.engines.push_back(each.choice.engine);
     }
     put_wanted_first(usable);
     for (const Usable& each : usable) {
+      if (std::ranges::count(rules_.failed, each.choice) > 0) continue;
       try {
         if (!take(each, made)) continue;
         made.parts.push_back(std::move(*each.config));
@@ -321,7 +323,7 @@ class PlanSearch {
 
   struct Usable {
     Descriptor* config = nullptr;
-    int64_t engine = 0;
+    EngineChoice choice;
   };
 
   void put_wanted_first(std::vector<Usable>& usable) const {
@@ -329,8 +331,9 @@ class PlanSearch {
     const auto [place, engine] = *rules_.wanted;
     auto found = usable.end();
     if (place >= 0 && place < std::ssize(usable)) found = usable.begin() + place;
-    if (found == usable.end() || found->engine != engine) {
-      found = std::ranges::find(usable, engine, &Usable::engine);
+    if (found == usable.end() || found->choice.engine != engine) {
+      found = std::ranges::find_if(
+          usable, [&](const Usable& each) { return each.choice.engine == engine; });
     }
     if (found != usable.end()) std::rotate(usable.begin(), found, found + 1);
   }
@@ -374,7 +377,7 @@ class PlanSearch {
   }
 
   bool take(const Usable& usable, ExecutionPlan& made) {
-    made.engine = usable.engine;
+    made.chosen = usable.choice;
     if (!rules_.builds) return true;
     Descriptor plan(functions_, kExecutionPlan);
     if (place_.handle != nullptr) plan.set(kPlanHandle, kHandleType, 1, &place_.handle);

@@ -21,6 +21,7 @@ namespace tenon::cudnn {
 // it. Where a GPU's list differs from the one that was told, the number counts.
 struct EngineChoice {
   int64_t place = 0, engine = 0;
+  bool operator==(const EngineChoice&) const = default;
 };
 
 // Which engines may be used. Never one whose sums are rounded more than f32's are, that transforms
@@ -33,6 +34,7 @@ struct Rules {
   // cuDNN compiles attention when its plan is built.
   bool builds = true;
   std::optional<EngineChoice> wanted = {};  // before the others
+  std::vector<EngineChoice> failed = {};    // when they ran
 };
 
 // Where the plan is to run: the GPU of a handle, or one that is described.
@@ -52,7 +54,8 @@ inline constexpr size_t kMostEngines = 5;  // that a plan tells of
 struct ExecutionPlan {
   std::vector<Descriptor> parts;  // that it refers to
   std::optional<Descriptor> plan;
-  int64_t engine = 0, workspace = 0;
+  EngineChoice chosen;
+  int64_t workspace = 0;
   std::vector<int64_t> engines;  // the first that may be used, as cuDNN ranks them
   size_t buffers = 0;            // tensors in memory, numbered from 1
   std::vector<PlanConstant> constants;

@@ -10,7 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace tenon::kernels {
+
+// What a call had made for its numbers failed when it ran: something else may do the same
+// (LibraryCall::replace).
+class PlanFailed : public UserError {
+ public:
+  PlanFailed(const std::string& message, size_t failures_before)
+      : UserError(message), failures_before(failures_before) {}
+  const size_t failures_before;  // of plans for these numbers
+};
 
 // What a call takes that can be saved.
 struct CallForm {
@@ -53,9 +64,15 @@ class LibraryCall {
 
   // `buffers` and `numbers`: what Launch::buffers and Launch::indices are in this Run. `stream`:
   // device::StreamHandle, null on the host. Called by several threads at once, on buffers and
-  // streams of their own.
+  // streams of their own. Throws PlanFailed where replace() may help.
   virtual void enqueue(void* stream, std::span<void* const> buffers,
                        std::span<const int64_t> numbers) const = 0;
+
+  // Makes something else in place of what failed, and says what; it throws where there is nothing
+  // else. Then enqueue() may be called again.
+  virtual std::string replace(const PlanFailed& failed, std::span<const int64_t> /*numbers*/) const {
+    throw UserError(failed.what());
+  }
 };
 
 }  // namespace tenon::kernels

@@ -18,6 +18,7 @@
 #include "kernels/running/collective_memory.h"
 #include "kernels/running/collective_order.h"
 #include "kernels/running/collective_stream.h"
+#include "kernels/running/copy_or_call.h"
 #include "kernels/running/device_weights.h"
 #include "kernels/running/index_watch.h"
 #include "kernels/running/instances.h"
@@ -59,6 +60,7 @@ struct DeviceRunState {
   std::unique_ptr<CollectiveStream> collectives;
   CapturedRuns captured;
   IndexFlags flags;
+  std::vector<std::string> replaced;  // plans of libraries that failed, to be told of
 };
 
 class DeviceExecutable final : public Executable {
@@ -146,6 +148,7 @@ class DeviceExecutable final : public Executable {
       enqueue(stream, state);
       if (order_ != nullptr && !is_recorded) order_->after_launches(stream);
     }
+    for (const std::string& plan : std::exchange(state.replaced, {})) context.warn(plan);
     if (is_recorded) return;
     if (state.stream_kept == nullptr && !options_.streams_last) record_end(state);
     if (context.stream() != nullptr) return;
@@ -525,10 +528,11 @@ class DeviceExecutable final : public Executable {
                         state.tma_descriptors[i].encode(*device_, launch.node, of_launch),
                         {.shared_bytes = launch.shared_bytes, .after_all = after_all});
         } else if (state.collectives->holds(i) && !launched) {
-          enqueue_other(state.collectives->fork(stream), launch, size, of_launch);
+          enqueue_copy_or_call(state.collectives->fork(stream), launch, size, of_launch, nullptr);
           state.collectives->enqueued(i);
         } else {
-          enqueue_other(stream, launch, size, of_launch);
+          enqueue_copy_or_call(stream, launch, size, of_launch,
+                               options_.replaces_failed_plans ? &state.replaced : nullptr);
         }
         after_all = !launches_dependents(i, of_launch);
       }
@@ -546,11 +550,6 @@ class DeviceExecutable final : public Executable {
            launch.call->launches_dependents(numbers_of(launch, arguments));
   }
 
-  static std::vector<int64_t> numbers_of(const CompiledLaunch& launch,
-                                         std::span<const uint64_t> arguments) {
-    return {arguments.begin() + static_cast<std::ptrdiff_t>(launch.slots.size()), arguments.end()};
-  }
-
   // To outputs that are sizes; true where there are some.
   bool copy_shape_values(Stream& stream, const DeviceRunState& state) const {
     bool copied = false;
@@ -563,21 +562,6 @@ class DeviceExecutable final : public Executable {
       copied = true;
     }
     return copied;
-  }
-
-  // A copy, a library call or a collective.
-  static void enqueue_other(Stream& stream, const CompiledLaunch& launch,
-                            const ShapeInstance::LaunchSize& size,
-                            std::span<const uint64_t> arguments) {
-    if (launch.kind == LaunchKind::kCopy) {
-      if (arguments[0] == arguments[1]) return;
-      return stream.copy(arguments[1], arguments[0], static_cast<size_t>(size.copy_bytes));
-    }
-    std::vector<void*> buffers;
-    for (const uint64_t address : arguments.first(launch.slots.size())) {
-      buffers.push_back(reinterpret_cast<void*>(address));
-    }
-    launch.call->enqueue(stream.handle(), buffers, numbers_of(launch, arguments));
   }
 
   Program program_;

@@ -28,6 +28,7 @@ struct DeviceRunOptions {
   // wait.
   bool inputs_ready = false;
   std::shared_ptr<DiskCache> kernel_cache = {};  // as of Settings
+  bool replaces_failed_plans = true;             // of libraries, else a Run fails with them
   bool pack_on_host = false;                     // all weights, those of pack kernels too
   std::shared_ptr<WeightPool> weight_pool = {};  // that weights are shared in; null: they are not
   std::shared_ptr<CollectiveMemory> collective_memory = {};  // null: all memory is plain

@@ -55,6 +55,7 @@ Trial::Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& t
     : device_(std::move(device)), memory_(memory), rules_(rules), bytes_(program.packed_bytes) {
   DeviceRunOptions options;
   options.graphs = true;
+  options.replaces_failed_plans = false;  // by one that is another trial's
   options.streams_last = true;
   options.deadline = rules.deadline;
   options.kernel_cache = std::move(kernel_cache);

@@ -38,8 +38,8 @@ PlanAnswer plan_of(const StubLibrary& stub, const Rules& rules = {}) {
 
 TEST(CudnnPlanTest, TheFirstEngineThatIsExactEnoughIsTaken) {
   const StubLibrary stub = stub_library();
-  EXPECT_EQ(plan_of(stub).plan->engine, kStubTensorCore);
-  EXPECT_EQ(plan_of(stub, {.tensor_cores = false}).plan->engine, kStubPlain);
+  EXPECT_EQ(plan_of(stub).plan->chosen.engine, kStubTensorCore);
+  EXPECT_EQ(plan_of(stub, {.tensor_cores = false}).plan->chosen.engine, kStubPlain);
   EXPECT_EQ(stub.live(), 0);
 }
 
@@ -47,7 +47,7 @@ TEST(CudnnPlanTest, AnEngineThatIsWantedComesFirst) {
   const StubLibrary stub = stub_library();
   EXPECT_THAT(plan_of(stub).plan->engines, testing::ElementsAre(kStubTensorCore, kStubPlain));
   const auto wanted = [&](int64_t place, int64_t engine) {
-    return plan_of(stub, {.wanted = EngineChoice{place, engine}}).plan->engine;
+    return plan_of(stub, {.wanted = EngineChoice{place, engine}}).plan->chosen.engine;
   };
   EXPECT_EQ(wanted(1, kStubPlain), kStubPlain);
   // Another list than the one that was told: the number counts, and what is not there is no matter.
@@ -137,6 +137,47 @@ TEST(CudnnGraphCallTest, WhatFailsInARunIsAnErrorAndTheNextRunGoesOn) {
     call.enqueue(nullptr, buffers.list(), kSizes);
     EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
   }
+}
+
+size_t failures_before(const GraphCall& call, Buffers& buffers) {
+  try {
+    call.enqueue(nullptr, buffers.list(), kSizes);
+  } catch (const kernels::PlanFailed& failed) {
+    return failed.failures_before;
+  }
+  return SIZE_MAX;
+}
+
+TEST(CudnnGraphCallTest, AnEngineThatFailsWhenItRunsIsReplacedByTheNext) {
+  const StubLibrary stub = stub_library();
+  {
+    const GraphCall call = tripling_call(stub);
+    size_t failures = 0;
+    for (const int engine : {kStubTensorCore, kStubPlain, kStubSlow}) {
+      Buffers buffers;
+      call.enqueue(nullptr, buffers.list(), kSizes);
+      EXPECT_THAT(buffers.y, testing::ElementsAre(3, 0, 9, 0));
+      EXPECT_EQ(stub.last_engine(), engine);
+      stub.fail("cudnnBackendExecute");
+      EXPECT_EQ(failures_before(call, buffers), failures++);
+      if (engine == kStubSlow) break;
+      const kernels::PlanFailed failed("it failed", failures - 1);
+      const std::string next = call.replace(failed, kSizes);
+      EXPECT_EQ(next, engine == kStubTensorCore ? "engine 2" : "engine 0");
+      EXPECT_EQ(call.replace(failed, kSizes), next) << "what another Run has replaced stays";
+    }
+    const kernels::PlanFailed last("it failed", failures - 1);
+    try {
+      call.replace(last, kSizes);
+      FAIL() << "there is no other engine";
+    } catch (const UserError& error) {
+      EXPECT_STREQ(error.what(), "it failed; no other engine does it");
+    }
+    Buffers buffers;
+    call.enqueue(nullptr, buffers.list(), kSizes);  // the last one stays
+    EXPECT_EQ(stub.last_engine(), kStubSlow);
+  }
+  EXPECT_EQ(stub.live(), 0);
 }
 
 TEST(CudnnGraphCallTest, ABufferThatIsNotAlignedIsNamed) {

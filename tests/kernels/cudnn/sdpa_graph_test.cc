@@ -231,7 +231,7 @@ TEST(CudnnSdpaGraphTest, AQuestionMakesNoPlan) {
                                       sdpa.graph(packed(sdpa, 1, 3, 5)), {.builds = false});
   EXPECT_TRUE(answer.support);
   EXPECT_FALSE(answer.plan->plan);
-  EXPECT_EQ(answer.plan->engine, kStubTensorCore);
+  EXPECT_EQ(answer.plan->chosen.engine, kStubTensorCore);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Launches that are no kernels: library calls and copies, on the host and on the stub.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,14 +30,22 @@ class Doubling final : public LibraryCall {
                std::span<const int64_t> numbers) const override {
     streams += stream != nullptr;
     if (refuses_captures && is_captured(stream)) throw UserError("doubling: not in a capture");
+    if (failures < plans_that_fail) throw PlanFailed("doubling: plan failed", failures);
     ++calls;
     const auto* x = static_cast<const float*>(buffers[0]);
     auto* y = static_cast<float*>(buffers[1]);
     for (int64_t i = 0; i < numbers[0]; ++i) y[i] = 2 * x[i];
   }
 
+  std::string replace(const PlanFailed& failed, std::span<const int64_t> numbers) const override {
+    if (failures + 1 == plans) return LibraryCall::replace(failed, numbers);
+    return "plan " + std::to_string(++failures);
+  }
+
   mutable std::atomic<int> calls = 0, streams = 0;
   bool refuses_captures = false;  // which it does not know beforehand
+  size_t plans = 3, plans_that_fail = 0;
+  mutable size_t failures = 0;
 
  private:
   static bool is_captured(void* stream) {
@@ -175,6 +184,53 @@ TEST_F(LaunchKinds, ACallThatRefusesToBeCapturedRunsWithoutAGraphAndIsToldOfOnce
   ASSERT_EQ(context.warnings.size(), 1u);
   EXPECT_NE(context.warnings[0].find("doubling: not in a capture"), std::string::npos)
       << context.warnings[0];
+}
+
+TEST_F(LaunchKinds, APlanThatFailsIsReplacedAndToldOfOnce) {
+  for (const bool graphs : {false, true}) {
+    const auto call = std::make_shared<Doubling>();
+    call->plans_that_fail = 2;
+    const auto executable = on_stub(call, graphs);
+    std::array<float, kCount> y{};
+    OneInput context(x_.data(), y.data(), kCount);
+    for (int run = 0; run < 3; ++run) {
+      y = {};
+      executable->run(context);
+      // The stub's graphs do not call.
+      if (run == 0 || !graphs) {
+        EXPECT_EQ(y, doubled_);
+      }
+    }
+    EXPECT_THAT(context.warnings,
+                testing::ElementsAre("double: doubling: plan failed; plan 1 runs in its place",
+                                     "double: doubling: plan failed; plan 2 runs in its place"));
+  }
+}
+
+TEST_F(LaunchKinds, WhereEveryPlanFailsSoDoesTheRun) {
+  const auto call = std::make_shared<Doubling>();
+  call->plans_that_fail = 3;
+  const auto executable = on_stub(call, /*graphs=*/false);
+  std::array<float, kCount> y{};
+  OneInput context(x_.data(), y.data(), kCount);
+  EXPECT_THROW(executable->run(context), UserError);
+  EXPECT_EQ(call->calls, 0);
+  call->plans_that_fail = 0;
+  executable->run(context);
+  EXPECT_EQ(y, doubled_);
+}
+
+// It would be measured as another one's.
+TEST_F(LaunchKinds, ATunerHearsOfAPlanThatFails) {
+  const auto call = std::make_shared<Doubling>();
+  call->plans_that_fail = 1;
+  const auto executable =
+      run_on_device(program(call), device_->description().target(), device_,
+                    {.replaces_failed_plans = false});
+  std::array<float, kCount> y{};
+  OneInput context(x_.data(), y.data(), kCount);
+  EXPECT_THROW(executable->run(context), PlanFailed);
+  EXPECT_EQ(call->failures, 0U);
 }
 
 TEST_F(LaunchKinds, ACaptureOfTheCallersIsRefusedByName) {
