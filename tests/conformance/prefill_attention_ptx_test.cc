@@ -1,5 +1,7 @@
 // The kernel for many queries as the assembler takes it for sm_90a.
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -74,28 +76,37 @@ TEST(PrefillAttentionPtx, AssemblesWithinItsRegisters) {
   expect_clean(64, "f16", "", "f16[b,1,1,t]");
 }
 
-std::string between(const std::string& text, const std::string& first, const std::string& last,
-                    size_t from) {
-  const size_t begin = text.find(first, from), end = text.find(last, begin);
-  return begin == std::string::npos ? "" : text.substr(begin, end - begin);
-}
-
 int count(const std::string& text, const std::string& word) {
   int found = 0;
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
   return found;
 }
 
-// The third loop over stages is the one whose keys all queries see, behind two for the first tile:
-// both products begin, and softmax stands between the wait for the first and that for the second.
+// A step of a loop with two products: what stands before the wait for the first, and then before
+// that for the second.
+struct Step {
+  std::string products, softmax;
+};
+
+std::vector<Step> steps_of(const std::string& ptx) {
+  const std::string first = "wgmma.wait_group.sync.aligned 1;";
+  std::vector<Step> steps;
+  for (size_t at = ptx.find(first); at != std::string::npos; at = ptx.find(first, at + 1)) {
+    const size_t begin = ptx.rfind("mbarrier.try_wait", at);
+    const size_t end = ptx.find("wgmma.wait_group.sync.aligned 0;", at);
+    steps.push_back({ptx.substr(begin, at - begin), ptx.substr(at, end - at)});
+  }
+  return steps;
+}
+
+// Of the loops the one with the fewest comparisons is that whose keys all queries see: both products
+// begin, and softmax stands between the waits.
 TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
-  const std::string ptx = compiled(128, "f16", "causal=1, ").code.ptx;
-  const std::string wait = "mbarrier.try_wait";
-  const size_t second = ptx.find(wait, ptx.find(wait) + 1), third = ptx.find(wait, second + 1);
-  const std::string products = between(ptx, wait, "wgmma.wait_group", third);
+  const std::vector<Step> steps = steps_of(compiled(128, "f16", "causal=1, ").code.ptx);
+  ASSERT_EQ(steps.size(), 2U);
+  const auto& [products, softmax] = *std::ranges::min_element(
+      steps, {}, [](const Step& step) { return count(step.softmax, "setp"); });
   EXPECT_EQ(count(products, "m64n128k16"), 16) << products;
-  const std::string softmax =
-      between(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", third);
   EXPECT_EQ(count(softmax, "ex2.approx.ftz.f32"), 64);
   EXPECT_EQ(count(softmax, "bar.sync"), 0);
   EXPECT_LE(count(softmax, "setp"), 8) << "elements are compared in tiles that lie wholly inside";
