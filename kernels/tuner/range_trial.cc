@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -34,10 +35,6 @@ bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& s
                            }) > 1;
 }
 
-int64_t rows_measured(const RowRange& rows) {
-  return rows.last == RowRange::kNoLimit ? std::max<int64_t>(rows.first, 1) : rows.last;
-}
-
 }  // namespace
 
 // What runs while plans are compared. Left behind where something does not end: giving memory back
@@ -63,14 +60,16 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
       range_(range),
       device_(std::move(device)),
       options_(options),
-      at_rows_(rows_measured(range.rows)),
       results_(range.plans.size()),
       settings_(range.plans.size()),
       programs_(range.plans.size()),
       previews_(range.plans.size()),
       kernels_(range.plans.size()) {
-  const auto sizes = sizes_at(fused, range.plans.front().plan.rows, at_rows_);
+  const Dim& rows = range.plans.front().plan.rows;
+  const std::optional<int64_t> at_rows = rows_measured(fused, rows, range.rows);
+  const auto sizes = at_rows ? sizes_at(fused, rows, *at_rows) : std::nullopt;
   if (!sizes) throw UserError("no sizes of the model come to these rows");
+  at_rows_ = *at_rows;
   const auto l2 = static_cast<double>(device_->description().l2_bytes);
   trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
                             static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);

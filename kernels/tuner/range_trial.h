@@ -36,7 +36,7 @@ class RangeTrial {
   RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, const TunableRange& range,
              std::shared_ptr<device::Device> device, const TunerOptions& options);
 
-  // Rows at which plans are measured: the most of the range, the fewest where it has no end.
+  // Rows at which plans are measured (rows_measured).
   int64_t at_rows() const { return at_rows_; }
   const TunableFusion& fusion() const { return fusion_; }
   const TunableRange& range() const { return range_; }

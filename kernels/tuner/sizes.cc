@@ -71,9 +71,9 @@ void keep_requirements(const ir::Graph& graph, const std::set<std::string>& take
   }
 }
 
-// Rows grow with every symbol of theirs.
-std::optional<int64_t> value_for(const Dim& rows, const std::string& symbol, int64_t count,
-                                 Sizes sizes) {
+// The least value of a symbol that brings at least `count` rows: rows grow with every symbol of
+// theirs.
+int64_t value_for(const Dim& rows, const std::string& symbol, int64_t count, Sizes sizes) {
   int64_t low = 1, high = std::max<int64_t>(count, 1);
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -84,9 +84,26 @@ std::optional<int64_t> value_for(const Dim& rows, const std::string& symbol, int
       high = middle;
     }
   }
-  sizes.symbols[symbol] = low;
-  if (sizes.of(rows) != count) return std::nullopt;
   return low;
+}
+
+// The last symbol first, where a batch comes before a sequence: one prompt, not many of one token.
+std::vector<std::string> symbols_of_rows(const Dim& rows) {
+  std::vector<std::string> symbols;
+  rows.collect_symbols(symbols);
+  std::ranges::reverse(symbols);
+  return symbols;
+}
+
+// All sizes but those of rows.
+Sizes sizes_beside(const ir::Graph& graph, const Dim& rows, int64_t count) {
+  Sizes sizes;
+  for (const std::string& symbol : symbols_of(graph)) sizes.symbols[symbol] = 1;
+  for (const std::string& symbol : key_symbols(graph)) {
+    sizes.symbols[symbol] = std::max(kKeys, count);
+  }
+  for (const std::string& symbol : symbols_of_rows(rows)) sizes.symbols[symbol] = 1;
+  return sizes;
 }
 
 }  // namespace
@@ -99,25 +116,36 @@ int64_t Sizes::of(const Dim& dim) const {
 }
 
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count) {
-  Sizes sizes;
-  for (const std::string& symbol : symbols_of(graph)) sizes.symbols[symbol] = 1;
-  for (const std::string& symbol : key_symbols(graph)) {
-    sizes.symbols[symbol] = std::max(kKeys, count);
+  Sizes sizes = sizes_beside(graph, rows, count);
+  const std::vector<std::string> of_rows = symbols_of_rows(rows);
+  for (const std::string& symbol : of_rows) {
+    sizes.symbols[symbol] = value_for(rows, symbol, count, sizes);
+    if (sizes.of(rows) == count) break;
+    sizes.symbols[symbol] = 1;
   }
-  std::vector<std::string> of_rows;
-  rows.collect_symbols(of_rows);
-  for (const std::string& symbol : of_rows) sizes.symbols[symbol] = 1;
-  if (rows.is_constant() && rows.value() != count) return std::nullopt;
-  // The last one, where a batch comes before a sequence: one prompt, not many of one token.
-  bool has_count = rows.is_constant();
-  for (auto symbol = of_rows.rbegin(); symbol != of_rows.rend() && !has_count; ++symbol) {
-    const auto value = value_for(rows, *symbol, count, sizes);
-    if (value) sizes.symbols[*symbol] = *value;
-    has_count = value.has_value();
-  }
-  if (!has_count) return std::nullopt;
+  if (sizes.of(rows) != count) return std::nullopt;
   keep_requirements(graph, {of_rows.begin(), of_rows.end()}, sizes);
   return sizes;
+}
+
+std::optional<int64_t> rows_measured(const ir::Graph& graph, const Dim& rows,
+                                     const RowRange& range) {
+  const bool ends = range.last != RowRange::kNoLimit;
+  const int64_t wanted = ends ? range.last : std::max(range.first, kOpenRows);
+  if (rows.is_constant()) {
+    return range.covers({rows.value(), rows.value()}) ? std::optional(rows.value()) : std::nullopt;
+  }
+  Sizes sizes = sizes_beside(graph, rows, wanted);
+  for (const std::string& symbol : symbols_of_rows(rows)) {
+    const int64_t value = value_for(rows, symbol, wanted, sizes);
+    for (const int64_t nearest : {value, value - 1}) {  // the latter brings fewer than wanted
+      sizes.symbols[symbol] = nearest;
+      const int64_t count = nearest > 0 ? sizes.of(rows) : 0;
+      if (count > 0 && range.covers({count, count})) return count;
+    }
+    sizes.symbols[symbol] = 1;
+  }
+  return std::nullopt;
 }
 
 }  // namespace tenon::kernels

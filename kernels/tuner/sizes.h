@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graph_partitioner/ir/graph.h"
+#include "kernels/planning/kernel_config.h"
 
 namespace tenon::kernels {
 
@@ -21,5 +22,12 @@ struct Sizes {
 // requirement of the graph says otherwise. Nothing where no symbol gives that count.
 inline constexpr int64_t kKeys = 2048;
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count);
+
+// At how many rows a range is measured: the most of it that the graph can have. Where the range has
+// no end, kOpenRows or a few more, which stand for prompts: the first row behind a limit fills one
+// tile more than all before it.
+inline constexpr int64_t kOpenRows = 2048;
+std::optional<int64_t> rows_measured(const ir::Graph& graph, const Dim& rows,
+                                     const RowRange& range);
 
 }  // namespace tenon::kernels

@@ -56,6 +56,28 @@ TEST(Sizes, RowsThatNoSizeGivesAreTold) {
   EXPECT_TRUE(sizes_at(decoder_like(), Dim(4), 4));
 }
 
+// A range without an end stands for prompts, whatever its first row.
+TEST(Sizes, RangesAreMeasuredAtRowsThatTheGraphCanHave) {
+  const ir::Graph graph = decoder_like();
+  const auto measured = [&](const char* rows, RowRange range) {
+    return rows_measured(graph, Dim::parse(rows), range).value_or(-1);
+  };
+  EXPECT_EQ(measured("batch*seq", {9, 16}), 16);
+  EXPECT_EQ(measured("batch*seq", {1025}), kOpenRows);
+  EXPECT_EQ(measured("seq", {17}), kOpenRows);
+  EXPECT_EQ(measured("seq", {5000}), 5000);
+  EXPECT_EQ(measured("8*seq", {1025}), kOpenRows);
+  EXPECT_EQ(measured("100*seq", {1025}), 2100);
+  EXPECT_EQ(measured("100*seq", {65, 256}), 200);
+  EXPECT_EQ(measured("100*seq", {65, 99}), -1);
+  EXPECT_EQ(measured("4096*batch", {1025}), 4096);
+  EXPECT_EQ(measured("4", {1, 8}), 4);
+  EXPECT_EQ(measured("4", {5, 8}), -1);
+  for (const auto& [rows, count] : {std::pair{"100*seq", 2100}, {"100*seq", 200}, {"seq", 1}}) {
+    EXPECT_TRUE(sizes_at(graph, Dim::parse(rows), count)) << rows;
+  }
+}
+
 TEST(Sizes, SizesThatMustBeEqualAre) {
   ir::Graph graph = decoder_like();
   graph.require({Dim::parse("past+seq"), ir::Relation::kEqual, Dim::symbol("total"), "node", {}});

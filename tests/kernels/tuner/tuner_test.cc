@@ -176,6 +176,8 @@ TEST_F(TunerTest, OpenRowsAreMeasuredRangeByRange) {
   EXPECT_GT(records.size(), 5u);
   EXPECT_EQ(records[0].rows.first, 0);
   EXPECT_EQ(lines("range").at(0).at("at_rows"), records[0].rows.last);
+  EXPECT_EQ(records.back().rows.last, RowRange::kNoLimit);
+  EXPECT_EQ(lines("range").at(records.size() - 1).at("at_rows"), kOpenRows);
 }
 
 TEST_F(TunerTest, AWrongResultIsNeverRecorded) {
