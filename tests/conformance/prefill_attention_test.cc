@@ -91,6 +91,16 @@ TEST(PrefillAttention, QueriesAndKeysOfAnyNumber) {
   built.expect_right({1, 150, 0, 0});
 }
 
+// As many tiles of queries as fill some rounds of the CTAs, and a part of the last one or none.
+TEST(PrefillAttention, RoundsOfAnyNumber) {
+  const Built built({.q_heads = 5, .kv_heads = 1, .options = "causal=1, "});
+  for (const int64_t batch : {1, 2, 3}) {
+    for (const int64_t queries : {130, 300, 513}) {
+      built.expect_right({batch, queries, queries, 0}, static_cast<unsigned>(queries));
+    }
+  }
+}
+
 TEST(PrefillAttention, HeadsOfEverySize) {
   for (const int64_t depth : {64, 80, 96, 112, 128, 160, 192, 256}) {
     if (depth > longest_heads()) continue;
