@@ -179,7 +179,7 @@ class GpuPrefill {
     const Tiles carried = walk_keys();
     const AttentionTask here = task_;
     const ValueId panel = panel_;
-    const ValueId last = b_.sub(dim(work()), b_.index(1));
+    const ValueId last = b_.sub({dim(work()), b_.index(1)});
     locate(b_.min(item_of(b_.add(round, b_.index(1))), last));
     const Tiles next = load_queries();
     task_ = here;
