@@ -87,8 +87,8 @@ class Context final : public kernels::RunContext {
   void warn(const std::string& message) override {
     const OrtLogger* logger = nullptr;
     check(api_.KernelContext_GetLogger(&context_, &logger));
-    check(api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, ("[Tenon EP] " + message).c_str(),
-                                 ORT_FILE, __LINE__, "Tenon"));
+    check(api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING,
+                                 ("[Tenon EP] " + message).c_str(), ORT_FILE, __LINE__, "Tenon"));
   }
 
  private:

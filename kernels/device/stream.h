@@ -79,7 +79,7 @@ class Stream {
 
   bool capturing();
   void begin_capture();
-  GraphHandle end_capture();  // throws UserError where the capture was refused or broken
+  GraphHandle end_capture();        // throws UserError where the capture was refused or broken
   void abandon_capture() noexcept;  // nothing comes of it
 
   // Throws UserError naming the stream's last work where it is not done by the deadline; 0: waits.

@@ -70,7 +70,8 @@ class LibraryCall {
 
   // Makes something else in place of what failed, and says what; it throws where there is nothing
   // else. Then enqueue() may be called again.
-  virtual std::string replace(const PlanFailed& failed, std::span<const int64_t> /*numbers*/) const {
+  virtual std::string replace(const PlanFailed& failed,
+                              std::span<const int64_t> /*numbers*/) const {
     throw UserError(failed.what());
   }
 };

@@ -15,8 +15,8 @@ namespace tenon::kernels {
 class CapturedRuns {
  public:
   // Launches what `enqueue` puts on the stream it is given: by a graph where one fits or is worth
-  // capturing, else directly. True: by a graph. What cannot be captured (a library may find out only
-  // then) is launched directly from then on.
+  // capturing, else directly. True: by a graph. What cannot be captured (a library may find out
+  // only then) is launched directly from then on.
   bool run(const std::shared_ptr<device::Device>& device, device::Stream& stream,
            const std::shared_ptr<const ShapeInstance>& instance,
            const std::vector<device::Address>& callers,

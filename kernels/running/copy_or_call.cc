@@ -27,7 +27,8 @@ void enqueue_copy_or_call(device::Stream& stream, const CompiledLaunch& launch,
     } catch (const PlanFailed& failed) {
       if (replaced == nullptr || stream.capturing()) throw;
       const std::string with = launch.call->replace(failed, numbers);
-      replaced->push_back(fmt::format("{}: {}; {} runs in its place", launch.node, failed.what(), with));
+      replaced->push_back(
+          fmt::format("{}: {}; {} runs in its place", launch.node, failed.what(), with));
     }
   }
 }

@@ -99,8 +99,8 @@ std::vector<Step> steps_of(const std::string& ptx) {
   return steps;
 }
 
-// Of the loops the one with the fewest comparisons is that whose keys all queries see: both products
-// begin, and softmax stands between the waits.
+// Of the loops the one with the fewest comparisons is that whose keys all queries see: both
+// products begin, and softmax stands between the waits.
 TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
   const std::vector<Step> steps = steps_of(compiled(128, "f16", "causal=1, ").code.ptx);
   ASSERT_EQ(steps.size(), 2U);

@@ -224,9 +224,8 @@ TEST_F(LaunchKinds, WhereEveryPlanFailsSoDoesTheRun) {
 TEST_F(LaunchKinds, ATunerHearsOfAPlanThatFails) {
   const auto call = std::make_shared<Doubling>();
   call->plans_that_fail = 1;
-  const auto executable =
-      run_on_device(program(call), device_->description().target(), device_,
-                    {.replaces_failed_plans = false});
+  const auto executable = run_on_device(program(call), device_->description().target(), device_,
+                                        {.replaces_failed_plans = false});
   std::array<float, kCount> y{};
   OneInput context(x_.data(), y.data(), kCount);
   EXPECT_THROW(executable->run(context), PlanFailed);
