@@ -79,6 +79,8 @@ void visit_costs(GpuCosts& costs, const Visit& visit) {
   visit_overlapped_skinny(costs.overlapped_skinny_gemm, visit);
   visit("roofline.bytes", costs.roofline.bytes);
   visit("roofline.per_kernel", costs.roofline.per_kernel);
+  visit("attention.flops", costs.attention.flops);
+  visit("attention.library_flops", costs.attention.library_flops);
   visit("most_bytes_beside_others", costs.most_bytes_beside_others);
   visit("bytes_fetched_before", costs.bytes_fetched_before);
   visit("long_cache_keys", costs.long_cache_keys);

@@ -72,6 +72,12 @@ struct RooflineCosts {
   double per_kernel;  // to begin it
 };
 
+// Attention of many queries: operations that an SM's tensor cores do in a microsecond, in a kernel
+// of ours and in a library's.
+struct AttentionCosts {
+  double flops, library_flops;
+};
+
 // Where constants were fitted, and to what: other sizes are extrapolated.
 struct CostSource {
   const char* arch;  // "sm_90a"
@@ -91,6 +97,7 @@ struct GpuCosts {
   OverlappedGemmCosts overlapped_gemm;
   OverlappedSkinnyGemmCosts overlapped_skinny_gemm;
   RooflineCosts roofline;
+  AttentionCosts attention;
   // Bytes of weights so large that it is of no account what neighbours do at their beginning and
   // end.
   double most_bytes_beside_others;

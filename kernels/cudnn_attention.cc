@@ -23,8 +23,6 @@ namespace {
 constexpr int64_t kSample = 256;          // of a size that is open until Run
 constexpr int64_t kWorkspace = 16 << 20;  // parts of few queries' sums
 constexpr int64_t kManyQueries = 129;     // from which the products count
-// 544 TFLOP/s by the 132 SMs of an H200 (causal, 4 x 4096 tokens, 32 heads of 128 on 8, bf16).
-constexpr double kFlopsPerMicrosecondOfSm = 544e6 / 132;
 
 Support takes_types(const ir::Graph& graph, const ir::Node& node, const AttentionProblem& problem) {
   const ir::Attention& attention = problem.attention;
@@ -147,8 +145,7 @@ class SdpaPlan {
       return Support::no("it has nothing to compute");
     }
     // The code is made where it runs, for the sizes of a Run.
-    const Support answer =
-        ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
+    const Support answer = ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
     if (answer || has_driver_library()) return answer;
     return Support::no(answer.reason +
                        "; for attention it names none where libcuda.so.1 is absent (the CUDA "
@@ -223,16 +220,13 @@ class SdpaPlan {
   // At the fewest of many queries; 0 where nobody has measured cuDNN.
   double microseconds() const {
     if (!codegen::arch_spec(settings_.gpu->arch).has_measured_costs()) return 0;
-    const auto number = [](const Dim& dim, int64_t open) {
-      return static_cast<double>(dim.evaluate([&](std::string_view) { return open; }));
-    };
-    const double queries = number(problem_.queries, kManyQueries);
-    const double keys = number(problem_.all_keys, kManyQueries);
-    const double pairs = sdpa_.band.right < 0 ? queries * keys : queries * (keys - queries / 2);
-    const double flops = 2 * number(problem_.batch, 1) * static_cast<double>(sdpa_.heads) *
-                         static_cast<double>(sdpa_.depth + sdpa_.value_depth) *
-                         std::max(pairs, queries);
-    return flops / (kFlopsPerMicrosecondOfSm * settings_.gpu->sm_count);
+    std::vector<std::string> of_rows;
+    problem_.queries.collect_symbols(of_rows);
+    const int64_t flops = problem_.flops().evaluate([&](std::string_view symbol) {
+      return std::ranges::find(of_rows, symbol) == of_rows.end() ? 1 : kManyQueries;
+    });
+    const double rate = codegen::costs_of(*settings_.gpu).attention.library_flops;
+    return static_cast<double>(std::max<int64_t>(flops, 0)) / (rate * settings_.gpu->sm_count);
   }
 
   const ir::Graph& graph_;

@@ -39,7 +39,9 @@ Support read_gemm(const ProblemNumbers& numbers, int64_t at_rows, const KernelCo
 Support read_roofline(const ProblemNumbers& numbers, int64_t at_rows, MeasuredPlan& plan) {
   std::optional<RooflineProblem> problem = RooflineProblem::from(numbers);
   if (!problem) return Support::no("a number of the problem is missing, or out of range");
-  if (at_rows > 0) problem->move_to(at_rows);
+  if (at_rows > 0) {
+    if (Support answer = problem->move_to(at_rows); !answer) return answer;
+  }
   if (problem->bytes < 0) return Support::no("the problem has fewer bytes than none");
   plan.model = *problem;
   return Support::yes();
@@ -50,6 +52,15 @@ Support read_roofline(const ProblemNumbers& numbers, int64_t at_rows, MeasuredPl
 double MeasuredPlan::estimate(const codegen::GpuCosts& costs) const {
   if (const auto* gemm = std::get_if<GemmConfig>(&model)) return estimate_gemm(*gemm, costs);
   return estimate_roofline(std::get<RooflineProblem>(model), costs);
+}
+
+Support describe_plan(const KernelConfig& config, const ProblemNumbers& problem, int64_t at_rows,
+                      MeasuredPlan& plan) {
+  plan.skeleton = config.skeleton;
+  const bool is_gemm =
+      config.skeleton == Skeleton::kGemm || config.skeleton == Skeleton::kSkinnyGemm;
+  return is_gemm ? read_gemm(problem, at_rows, config, plan)
+                 : read_roofline(problem, at_rows, plan);
 }
 
 Support read_plan(const PlanLine& logged, MeasuredPlan& plan) {
@@ -64,12 +75,8 @@ Support read_plan(const PlanLine& logged, MeasuredPlan& plan) {
   ProblemNumbers numbers;
   for (const auto& [name, value] : logged.problem) numbers.emplace_back(name, value);
   plan.group = logged.group;
-  plan.skeleton = config.skeleton;
   plan.microseconds = logged.microseconds;
-  const bool is_gemm =
-      config.skeleton == Skeleton::kGemm || config.skeleton == Skeleton::kSkinnyGemm;
-  return is_gemm ? read_gemm(numbers, logged.at_rows, config, plan)
-                 : read_roofline(numbers, logged.at_rows, plan);
+  return describe_plan(config, numbers, logged.at_rows, plan);
 }
 
 }  // namespace tenon::kernels

@@ -34,7 +34,9 @@ struct PlanLine {
   double microseconds = 0;
 };
 
-// Puts `plan` into words of the model, or says why that has none for it.
+// Put `plan` into words of the model, or say why that has none for it.
 Support read_plan(const PlanLine& logged, MeasuredPlan& plan);
+Support describe_plan(const KernelConfig& config, const ProblemNumbers& problem, int64_t at_rows,
+                      MeasuredPlan& plan);
 
 }  // namespace tenon::kernels

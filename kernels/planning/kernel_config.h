@@ -93,6 +93,7 @@ struct PlannedKernel {
   double microseconds = 0;
   Dim workspace_bytes = 0;      // scratch and counters
   ProblemNumbers problem = {};  // empty: nobody estimates it
+  Dim flops = 0;                // of attention, where the roofline of bytes alone would be too low
 
   std::string text() const;  // with "13.8 us expected"
 };

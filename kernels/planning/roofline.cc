@@ -45,30 +45,40 @@ void estimate(const RooflineProblem& problem, const Settings& settings, PlannedK
 }  // namespace
 
 ProblemNumbers RooflineProblem::numbers() const {
-  return {{"bytes", bytes}, {"row_bytes", row_bytes}, {"rows", rows}, {"sm_count", sm_count}};
+  return {{"bytes", bytes},
+          {"row_bytes", row_bytes},
+          {"rows", rows},
+          {"flops", flops},
+          {"sm_count", sm_count}};
 }
 
 std::optional<RooflineProblem> RooflineProblem::from(const ProblemNumbers& numbers) {
-  constexpr int64_t kMostBytes = int64_t{1} << 48, kMostRows = int64_t{1} << 31;
+  constexpr int64_t kMostBytes = int64_t{1} << 48, kMostRows = int64_t{1} << 31,
+                    kMostFlops = int64_t{1} << 60;
   NumberReader reader(numbers);
   RooflineProblem problem;
   problem.bytes = reader.read("bytes", 0, kMostBytes);
   problem.row_bytes = reader.read("row_bytes", -kMostRows, kMostRows);
   problem.rows = reader.read("rows", 1, kMostRows);
+  problem.flops = reader.read("flops", 0, kMostFlops);
   problem.sm_count = reader.read_int("sm_count", 1, 1 << 16);
   if (!reader.ok()) return std::nullopt;
   return problem;
 }
 
-void RooflineProblem::move_to(int64_t other_rows) {
+Support RooflineProblem::move_to(int64_t other_rows) {
+  if (other_rows == rows) return Support::yes();
+  if (flops > 0) return Support::no("how many operations other rows take is not known");
   bytes += row_bytes * (other_rows - rows);
   rows = other_rows;
+  return Support::yes();
 }
 
 double estimate_roofline(const RooflineProblem& problem, const codegen::GpuCosts& costs) {
   const codegen::RooflineCosts& roofline = costs.roofline;
-  return roofline.per_kernel +
-         static_cast<double>(problem.bytes) / (roofline.bytes * problem.sm_count);
+  const double memory = static_cast<double>(problem.bytes) / roofline.bytes;
+  const double products = static_cast<double>(problem.flops) / costs.attention.flops;
+  return roofline.per_kernel + std::max(memory, products) / problem.sm_count;
 }
 
 void add_roofline(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
@@ -76,11 +86,12 @@ void add_roofline(const ir::Graph& graph, const ir::Node& node, const Settings& 
   const std::string symbol = row_symbol(plan.rows);
   for (RangePlan& range : plan.ranges) {
     const int64_t rows = range.rows.last == RowRange::kNoLimit ? range.rows.first : range.rows.last;
-    const auto bytes_at = [&](int64_t counted) {
-      return bytes_of(graph, node, [&](std::string_view name) -> int64_t {
+    const auto sizes_at = [&](int64_t counted) {
+      return [&symbol, counted](std::string_view name) -> int64_t {
         return name == symbol ? std::max<int64_t>(counted, 1) : 1;
-      });
+      };
     };
+    const auto bytes_at = [&](int64_t counted) { return bytes_of(graph, node, sizes_at(counted)); };
     for (PlannedKernel& kernel : range.kernels) {
       if (kernel.microseconds > 0) continue;
       try {
@@ -88,6 +99,7 @@ void add_roofline(const ir::Graph& graph, const ir::Node& node, const Settings& 
         estimate({.bytes = bytes,
                   .row_bytes = symbol.empty() ? 0 : bytes_at(rows + 1) - bytes,
                   .rows = std::max<int64_t>(rows, 1),
+                  .flops = std::max<int64_t>(kernel.flops.evaluate(sizes_at(rows)), 0),
                   .sm_count = settings.gpu ? settings.gpu->sm_count : 1},
                  settings, kernel);
       } catch (const UserError&) {

@@ -100,7 +100,7 @@ Sizes sizes_beside(const ir::Graph& graph, const Dim& rows, int64_t count) {
   Sizes sizes;
   for (const std::string& symbol : symbols_of(graph)) sizes.symbols[symbol] = 1;
   for (const std::string& symbol : key_symbols(graph)) {
-    sizes.symbols[symbol] = std::max(kKeys, count);
+    sizes.symbols[symbol] = std::max(kOpenKeys, count);
   }
   for (const std::string& symbol : symbols_of_rows(rows)) sizes.symbols[symbol] = 1;
   return sizes;

@@ -8,6 +8,7 @@
 
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/planning/kernel_config.h"
+#include "kernels/planning/roofline.h"
 
 namespace tenon::kernels {
 
@@ -18,9 +19,8 @@ struct Sizes {
 };
 
 // Sizes at which `rows` are `count`: one symbol of `rows` grows. Keys of an attention that rows do
-// not depend on are kKeys, or as many as there are rows; all other sizes are 1, unless a
+// not depend on are kOpenKeys, or as many as there are rows; all other sizes are 1, unless a
 // requirement of the graph says otherwise. Nothing where no symbol gives that count.
-inline constexpr int64_t kKeys = 2048;
 std::optional<Sizes> sizes_at(const ir::Graph& graph, const Dim& rows, int64_t count);
 
 // At how many rows a range is measured: the most of it that the graph can have. Where the range has

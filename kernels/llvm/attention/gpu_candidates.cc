@@ -64,8 +64,11 @@ class AttentionPlan {
     };
     add({0, one()}, planned(decode_one_, one()));
     if (fewest_ > one()) add({one() + 1, fewest_}, planned(decode_few_, fewest_));
-    if (few_ > fewest_) add({fewest_ + 1, few_}, {{{Skeleton::kFlash}}});
-    add({few_ + 1}, {{{prefills_ ? Skeleton::kFlashPrefill : Skeleton::kFlash}}});
+    const auto flash = [&](Skeleton skeleton) {
+      return PlannedKernel{.config = {skeleton}, .flops = problem_.flops()};
+    };
+    if (few_ > fewest_) add({fewest_ + 1, few_}, {flash(Skeleton::kFlash)});
+    add({few_ + 1}, {flash(prefills_ ? Skeleton::kFlashPrefill : Skeleton::kFlash)});
     return ranges;
   }
 

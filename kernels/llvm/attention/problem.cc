@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "graph_partitioner/ir/head_layout.h"
+#include "kernels/planning/roofline.h"
 
 namespace tenon::kernels {
 namespace {
@@ -310,6 +314,18 @@ DescribedAttention describe_attention(const ir::Graph& graph, const ir::Node& no
   if (result.support) result.support = describe_new_heads(graph, problem);
   if (result.support) result.support = describe_mask(graph, problem);
   return result;
+}
+
+Dim AttentionProblem::flops() const {
+  std::vector<std::string> of_rows;
+  queries.collect_symbols(of_rows);
+  const Dim seen = all_keys.substitute([&](std::string_view symbol) -> std::optional<Dim> {
+    if (std::ranges::find(of_rows, symbol) != of_rows.end()) return std::nullopt;
+    return Dim(kOpenKeys);
+  });
+  const bool is_causal = attention.causal || attention.causal_top_left;
+  const Dim twice = is_causal ? max(2 * seen - queries, seen) : 2 * seen;
+  return batch * attention.q_heads * (depth + value_depth) * queries * twice;
 }
 
 Dim has_few_queries(const AttentionProblem& problem, int64_t most) {

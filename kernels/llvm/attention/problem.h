@@ -40,6 +40,9 @@ struct AttentionProblem {
   }
   bool has_past() const { return attention.past_k != ir::kNoValue; }
   int64_t group() const { return attention.q_heads / attention.kv_heads; }
+  // Of both products, as far as a causal mask leaves them: what they are expected to take depends
+  // on it. Sizes of keys that queries do not tell are taken for kOpenKeys.
+  Dim flops() const;
   std::string text() const;  // "12 heads of 32, queries seq, keys seq, mask"
 };
 

@@ -48,8 +48,32 @@ TEST_F(Roofline, BytesOfTheRangesRowsThroughTheMemoryOfAGpu) {
   // From the numbers that a log keeps, at other rows.
   std::optional<RooflineProblem> problem = RooflineProblem::from(plan.ranges[0].kernels[0].problem);
   ASSERT_TRUE(problem);
-  problem->move_to(20);
+  EXPECT_TRUE(problem->move_to(20));
   EXPECT_DOUBLE_EQ(estimate_roofline(*problem, *codegen::arch_spec("sm_90a").costs), expected(20));
+}
+
+TEST_F(Roofline, OperationsCountWhereTheyTakeLongerThanBytes) {
+  Settings settings;
+  settings.gpu = device::named_description("sm_90a").target();
+  const codegen::GpuCosts& costs = *codegen::arch_spec("sm_90a").costs;
+  const Dim rows = graph_.value(graph_.inputs()[0]).shape->at(1);
+  const auto microseconds = [&](const Dim& flops, ProblemNumbers* numbers = nullptr) {
+    Plan plan{.ranges = {{{64, 64}, {{.config = {Skeleton::kFlashPrefill}, .flops = flops}}}},
+              .lower = {},
+              .rows = rows};
+    add_roofline(graph_, graph_.node(graph_.order().front()), settings, plan);
+    if (numbers != nullptr) *numbers = plan.ranges[0].kernels[0].problem;
+    return plan.ranges[0].kernels[0].microseconds;
+  };
+  EXPECT_EQ(microseconds(rows), microseconds(0));
+  ProblemNumbers numbers;
+  EXPECT_DOUBLE_EQ(
+      microseconds(rows * rows * 1'000'000, &numbers),
+      costs.roofline.per_kernel + 64 * 64 * 1e6 / (costs.attention.flops * settings.gpu->sm_count));
+  std::optional<RooflineProblem> problem = RooflineProblem::from(numbers);
+  ASSERT_TRUE(problem);
+  EXPECT_TRUE(problem->move_to(64));
+  EXPECT_EQ(problem->move_to(65).reason, "how many operations other rows take is not known");
 }
 
 TEST_F(Roofline, LeavesWhatACandidateKnows) {

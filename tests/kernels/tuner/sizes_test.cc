@@ -39,7 +39,7 @@ TEST(Sizes, OneSequenceGrowsToTheRows) {
   ASSERT_TRUE(sizes);
   EXPECT_EQ(sizes->of(rows), 24);
   EXPECT_EQ(sizes->of(Dim::parse("batch")), 1);
-  EXPECT_EQ(sizes->of(Dim::parse("past")), kKeys);
+  EXPECT_EQ(sizes->of(Dim::parse("past")), kOpenKeys);
   EXPECT_EQ(sizes_at(graph, rows, 5000)->of(Dim::parse("past")), 5000);
 }
 
@@ -47,7 +47,7 @@ TEST(Sizes, ABatchThatIsNotOfTheRowsIsOne) {
   const auto sizes = sizes_at(decoder_like(), Dim::parse("seq"), 8);
   ASSERT_TRUE(sizes);
   EXPECT_EQ(sizes->of(Dim::parse("batch")), 1);
-  EXPECT_EQ(sizes->of(Dim::parse("past")), kKeys);
+  EXPECT_EQ(sizes->of(Dim::parse("past")), kOpenKeys);
 }
 
 TEST(Sizes, RowsThatNoSizeGivesAreTold) {
@@ -83,7 +83,7 @@ TEST(Sizes, SizesThatMustBeEqualAre) {
   graph.require({Dim::parse("past+seq"), ir::Relation::kEqual, Dim::symbol("total"), "node", {}});
   const auto sizes = sizes_at(graph, Dim::parse("seq"), 3);
   ASSERT_TRUE(sizes);
-  EXPECT_EQ(sizes->of(Dim::parse("total")), kKeys + 3);
+  EXPECT_EQ(sizes->of(Dim::parse("total")), kOpenKeys + 3);
 }
 
 }  // namespace
