@@ -1,6 +1,7 @@
 #include "kernels/tunable_plans.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -29,6 +30,24 @@ std::vector<RowRange> cut_rows(const std::vector<Offer>& offers) {
     if (*first <= last) ranges.push_back({*first, last});
   }
   return ranges;
+}
+
+TunablePlan make_plan(const ir::Graph& graph, const ir::Node& node, const Candidate& candidate,
+                      WantedKernel kernel, const PlannedKernel& offered, const Settings& settings) {
+  auto own = std::make_shared<Settings>(settings);
+  own->tuning.kernels = {kernel};
+  Planned planned = candidate.plan(graph, node, *own);
+  if (!planned.plan) throw InternalError("a candidate changed its mind");
+  return {std::move(kernel), offered.microseconds, offered.problem, std::move(*planned.plan),
+          std::move(own)};
+}
+
+// Listed again, by a candidate that listed plans of it before.
+const Candidate& candidate_of(const TunablePlan& plan, const ir::Node& node) {
+  for (const Candidate& candidate : candidates(node.op, *plan.settings)) {
+    if (candidate.name == plan.kernel.candidate) return candidate;
+  }
+  throw InternalError("a plan's candidate is in no table");
 }
 
 class FusionLister {
@@ -76,12 +95,7 @@ class FusionLister {
 
   TunablePlan plan_of(const ir::Node& node, const Candidate& candidate, WantedKernel kernel,
                       const PlannedKernel& offered) const {
-    auto own = std::make_shared<Settings>(settings_);
-    own->tuning.kernels = {kernel};
-    Planned planned = candidate.plan(graph_, node, *own);
-    if (!planned.plan) throw InternalError("a candidate changed its mind");
-    return {std::move(kernel), offered.microseconds, offered.problem, std::move(*planned.plan),
-            std::move(own)};
+    return make_plan(graph_, node, candidate, std::move(kernel), offered, settings_);
   }
 
   static size_t place_of_untuned(const TunableRange& range, const std::vector<PartChoice>& parts) {
@@ -131,6 +145,35 @@ std::vector<TunableFusion> tunable_fusions(const ir::Graph& fused, const Setting
     }
   }
   return fusions;
+}
+
+std::vector<PlannedKernel> unlisted_kernels(const ir::Graph& fused, const TunableFusion& fusion,
+                                            const TunableRange& range, const TunablePlan& like) {
+  const ir::Node& node = fused.node(fusion.nodes.front());
+  const Candidate& candidate = candidate_of(like, node);
+  Settings settings = *like.settings;
+  settings.tuning.kernels.clear();
+  settings.tuning.told = std::numeric_limits<int>::max();
+  Planned planned = candidate.plan(fused, node, settings);
+  if (!planned.plan) throw InternalError("a candidate changed its mind");
+  std::vector<PlannedKernel> kernels;
+  for (RangePlan& offered : Offer{&candidate, std::move(*planned.plan)}.ranges()) {
+    if (offered.rows == range.rows) kernels = std::move(offered.kernels);
+  }
+  std::erase_if(kernels, [&](const PlannedKernel& kernel) {
+    return std::ranges::any_of(range.plans, [&](const TunablePlan& plan) {
+      return plan.kernel.candidate == candidate.name && plan.kernel.config == kernel.config;
+    });
+  });
+  return kernels;
+}
+
+TunablePlan plan_of(const ir::Graph& fused, const TunableFusion& fusion, const TunablePlan& like,
+                    const PlannedKernel& kernel) {
+  const ir::Node& node = fused.node(fusion.nodes.front());
+  return make_plan(fused, node, candidate_of(like, node),
+                   {like.kernel.candidate, like.kernel.rows, kernel.config}, kernel,
+                   *like.settings);
 }
 
 }  // namespace tenon::kernels

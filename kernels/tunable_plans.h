@@ -38,4 +38,11 @@ struct TunableFusion {
 // in one way only are left out, as are nodes that nobody runs.
 std::vector<TunableFusion> tunable_fusions(const ir::Graph& fused, const Settings& settings);
 
+// What the candidate of the plan `like` has for these rows besides those that the range lists.
+std::vector<PlannedKernel> unlisted_kernels(const ir::Graph& fused, const TunableFusion& fusion,
+                                            const TunableRange& range, const TunablePlan& like);
+// One of them as a plan.
+TunablePlan plan_of(const ir::Graph& fused, const TunableFusion& fusion, const TunablePlan& like,
+                    const PlannedKernel& kernel);
+
 }  // namespace tenon::kernels

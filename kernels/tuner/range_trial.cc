@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -9,11 +10,13 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/build_program.h"
 #include "kernels/planning/before_wait.h"
 #include "kernels/selector.h"
 #include "kernels/tuner/median.h"
+#include "kernels/tuner/more_plans.h"
 
 namespace tenon::kernels {
 namespace {
@@ -52,21 +55,18 @@ struct RangeTrial::Running {
   }
 };
 
-RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
-                       const TunableRange& range, std::shared_ptr<device::Device> device,
-                       const TunerOptions& options)
+RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, TunableRange range,
+                       std::shared_ptr<device::Device> device, const TunerOptions& options)
     : fused_(fused),
       fusion_(fusion),
-      range_(range),
+      range_(std::move(range)),
+      // The plainest code that does the same: of the candidate that stands last in its table.
+      trusted_(range_.plans.size() - 1),
       device_(std::move(device)),
-      options_(options),
-      results_(range.plans.size()),
-      settings_(range.plans.size()),
-      programs_(range.plans.size()),
-      previews_(range.plans.size()),
-      kernels_(range.plans.size()) {
-  const Dim& rows = range.plans.front().plan.rows;
-  const std::optional<int64_t> at_rows = rows_measured(fused, rows, range.rows);
+      options_(options) {
+  make_room();
+  const Dim& rows = range_.plans.front().plan.rows;
+  const std::optional<int64_t> at_rows = rows_measured(fused, rows, range_.rows);
   const auto sizes = at_rows ? sizes_at(fused, rows, *at_rows) : std::nullopt;
   if (!sizes) throw UserError("no sizes of the model come to these rows");
   at_rows_ = *at_rows;
@@ -74,10 +74,19 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion,
   trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
                             static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);
   preview_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes, 0, 1);
-  const std::string& likely = range.plans[range.untuned].kernel.candidate;
+  const std::string& likely = range_.plans[range_.untuned].kernel.candidate;
   for (size_t i = 0; i < previews_.size(); ++i) {
-    previews_[i] = range.plans[i].kernel.candidate != likely;
+    previews_[i] = range_.plans[i].kernel.candidate != likely;
   }
+}
+
+void RangeTrial::make_room() {
+  const size_t plans = range_.plans.size();
+  results_.resize(plans);
+  settings_.resize(plans);
+  programs_.resize(plans);
+  previews_.resize(plans);
+  kernels_.resize(plans);
 }
 
 LoggedPlan RangeTrial::logged(size_t plan) const {
@@ -146,9 +155,6 @@ void RangeTrial::load_kernels(size_t plan, const Program& program) {
     kernels_[plan].push_back(std::move(loaded));
   }
 }
-
-// The plainest code that does the same: of the candidate that stands last in its table.
-size_t RangeTrial::trusted_plan() const { return range_.plans.size() - 1; }
 
 bool RangeTrial::fits_at_once() const {
   size_t bytes = 0;
@@ -319,16 +325,58 @@ std::vector<size_t> RangeTrial::take_previews(std::vector<size_t> ready, TuneLog
   return ready;
 }
 
+// Plans that the times so far make promising, beside the fastest of those. False: there are none.
+bool RangeTrial::measure_more(TuneLog& log, Running& running) {
+  std::vector<double> times;
+  for (size_t plan = 0; plan < results_.size(); ++plan) {
+    times.push_back(previews_[plan] ? 0 : results_[plan].microseconds);
+  }
+  std::vector<TunablePlan> more =
+      more_plans(fused_, fusion_, range_, times, at_rows_, static_cast<size_t>(options_.more));
+  if (more.empty()) return false;
+  const size_t first = range_.plans.size();
+  std::ranges::move(more, std::back_inserter(range_.plans));
+  make_room();
+  running.trials.resize(range_.plans.size());
+  parallel_for_each(static_cast<int64_t>(more.size()),
+                    [&](int64_t i) { compile(first + static_cast<size_t>(i)); });
+  std::deque<size_t> added(more.size());
+  std::iota(added.begin(), added.end(), first);
+  std::vector<size_t> ready = check_all(std::move(added), log, running);
+  if (ready.empty()) return true;
+  const std::vector<size_t> close = close_ones(running);
+  ready.insert(ready.begin(), close.begin(), close.end());
+  time_in_turns(std::move(ready), running);
+  return true;
+}
+
+// Those that were timed and are about the fastest.
+std::vector<size_t> RangeTrial::close_ones(const Running& running) const {
+  std::vector<size_t> timed;
+  double fastest = std::numeric_limits<double>::max();
+  for (size_t plan = 0; plan < results_.size(); ++plan) {
+    if (running.trials[plan] == nullptr || !results_[plan].ok()) continue;
+    if (results_[plan].microseconds <= 0) continue;
+    timed.push_back(plan);
+    fastest = std::min(fastest, results_[plan].microseconds);
+  }
+  std::erase_if(timed, [&](size_t plan) { return results_[plan].microseconds > kClose * fastest; });
+  return timed;
+}
+
 const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
   Running running;
   begin(running);
   std::deque<size_t> order(range_.plans.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(trusted_plan()));
+  std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(trusted_));
   try {
     std::vector<size_t> ready = check_all(std::move(order), log, running);
     ready = take_previews(std::move(ready), log, running);
-    if (!ready.empty()) time_in_turns(ready, running);
+    if (!ready.empty()) time_in_turns(std::move(ready), running);
+    for (int time = 0; time < options_.times_more; ++time) {
+      if (!measure_more(log, running)) break;
+    }
   } catch (const DeviceStuck&) {
     running.leave();
     throw;

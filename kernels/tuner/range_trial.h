@@ -19,6 +19,8 @@ namespace tenon::kernels {
 struct TunerOptions {
   TrialRules rules = {};
   int told = 8;  // configs of a candidate's range that are measured
+  // Then what these make promising: so many each time, and so often.
+  int more = 4, times_more = 2;
   bool whole_partition = true;
   // Tests plant faults here: called with every program before it runs.
   std::function<void(const TunablePlan&, Program&)> alter = {};
@@ -32,13 +34,14 @@ struct PlanResult {
 
 class RangeTrial {
  public:
-  // Refers to all that it gets.
-  RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, const TunableRange& range,
+  // Refers to all that it gets but the range.
+  RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, TunableRange range,
              std::shared_ptr<device::Device> device, const TunerOptions& options);
 
   // Rows at which plans are measured (rows_measured).
   int64_t at_rows() const { return at_rows_; }
   const TunableFusion& fusion() const { return fusion_; }
+  // With the plans that were added.
   const TunableRange& range() const { return range_; }
   LoggedPlan logged(size_t plan) const;
 
@@ -52,12 +55,12 @@ class RangeTrial {
 
  private:
   struct Running;
+  void make_room();
   Settings trial_settings(const TunablePlan& plan) const;
   Support is_offered(const TunablePlan& plan, const ir::Graph& graph,
                      const Settings& settings) const;
   void load_kernels(size_t plan, const Program& program);
   void set_failure(size_t plan, TrialStatus status, std::string reason);
-  size_t trusted_plan() const;
   bool check(size_t plan, TuneLog& log, Running& running);
   void judge(size_t plan, TrialMemory& memory, Running& running);
   bool fits_at_once() const;
@@ -67,10 +70,13 @@ class RangeTrial {
   double fastest(const std::vector<size_t>& plans, Running& running);
   void call_slow(size_t plan, double fastest);
   void time_in_turns(std::vector<size_t> plans, Running& running);
+  bool measure_more(TuneLog& log, Running& running);
+  std::vector<size_t> close_ones(const Running& running) const;
 
   const ir::Graph& fused_;
   const TunableFusion& fusion_;
-  const TunableRange& range_;
+  TunableRange range_;
+  size_t trusted_ = 0;  // the plan that others are held to
   std::shared_ptr<device::Device> device_;
   const TunerOptions& options_;
   int64_t at_rows_ = 0;

@@ -70,6 +70,7 @@ class TunerTest : public ::testing::Test {
     work_.partition = "tenon_0";
     work_.machine = {"sm_90a", 132, 0, "stub", "0.1.0", "", ""};
     work_.options.told = 2;
+    work_.options.times_more = 0;
     work_.options.rules = {std::chrono::milliseconds(300), 2, 1};
     std::filesystem::remove(log_path_);
   }
@@ -178,6 +179,21 @@ TEST_F(TunerTest, OpenRowsAreMeasuredRangeByRange) {
   EXPECT_EQ(lines("range").at(0).at("at_rows"), records[0].rows.last);
   EXPECT_EQ(records.back().rows.last, RowRange::kNoLimit);
   EXPECT_EQ(lines("range").at(records.size() - 1).at("at_rows"), kOpenRows);
+}
+
+TEST_F(TunerTest, MeasuresWhatTheFirstPlansMakePromising) {
+  work_.options.more = 3;
+  work_.options.times_more = 2;
+  const std::vector<TuningRecord> records = tune(product("4"));
+  ASSERT_EQ(records.size(), 1u);
+  std::set<std::string> different;
+  for (const Json& line : lines("plan")) {
+    const std::string status = line.at("status");
+    EXPECT_TRUE(status == "ok" || status == "slow") << line.dump();
+    different.insert(line.at("candidate").dump() + line.at("knobs").dump());
+  }
+  EXPECT_EQ(different.size(), lines("plan").size());
+  EXPECT_GT(different.size(), lines("begin").at(0).at("plans").get<size_t>());
 }
 
 TEST_F(TunerTest, AWrongResultIsNeverRecorded) {
