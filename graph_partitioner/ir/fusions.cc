@@ -31,6 +31,14 @@ enum AttentionInput {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
+// No sequence is that long: a window of more keys hides none, and kernels count places in i32.
+constexpr int64_t kLongestWindow = int64_t{1} << 30;
+
+int64_t window(const Node& node, std::string_view attribute) {
+  const int64_t keys = node.integer(attribute, -1);
+  return keys > kLongestWindow ? -1 : keys;
+}
+
 // Attributes at their default stay unwritten: text and dumps show what is special.
 template <typename T>
 void set_unless(Node& node, const std::string& attribute, const T& value, const T& otherwise) {
@@ -229,8 +237,8 @@ Attention Attention::from(const Node& node) {
   }
   attention.causal = node.integer("causal", 0) != 0;
   attention.causal_top_left = node.integer("causal_top_left", 0) != 0;
-  attention.left_window = node.integer("left_window", -1);
-  attention.right_window = node.integer("right_window", -1);
+  attention.left_window = window(node, "left_window");
+  attention.right_window = window(node, "right_window");
   attention.mask_fill = node.number("mask_fill", kHidden);
   attention.nan_without_keys = node.integer("nan_without_keys", 0) != 0;
   attention.interleaved = node.integer("interleaved", 0) != 0;

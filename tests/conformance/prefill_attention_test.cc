@@ -128,7 +128,8 @@ TEST(PrefillAttention, HeadsSideBySide) {
 TEST(PrefillAttention, WindowsOnBothSides) {
   for (const std::string options :
        {"causal=1, left_window=40, ", "left_window=3, right_window=200, ", "right_window=0, ",
-        "causal=1, left_window=500, ", "causal_top_left=1, ", "left_window=129, "}) {
+        "causal=1, left_window=500, ", "causal_top_left=1, ", "left_window=129, ",
+        "left_window=3000000000, right_window=5000000000, "}) {
     SCOPED_TRACE(options);
     const Built built({.options = options});
     built.expect_right({1, 290, 290, 0});

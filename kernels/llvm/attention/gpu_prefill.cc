@@ -426,28 +426,26 @@ class GpuPrefill {
     return carried;
   }
 
+  // Of the keys of a tile a query sees those from one column to another: one comparison with a
+  // number of its row, or two.
   Tile hide(Tile scores, ValueId tile) {
-    const std::vector<int> shape = {kQueries, config_.keys};
-    const ValueId key = b_.mul(tile, b_.index(config_.keys));
+    const ValueId keys = b_.index(config_.keys), key = b_.mul(tile, keys);
     const auto splat = [&](ValueId index) {
-      return b_.splat(b_.from_index(index, DType::kI32), shape);
+      return b_.splat(b_.from_index(index, DType::kI32), {kQueries});
     };
-    const Tile column = b_.iota(DType::kI32, shape, 1);
-    const ValueId keys_left = b_.min({b_.sub(task_.length, key), b_.index(config_.keys)});
-    Tile visible = b_.compare(Fn::kLess, column, splat(keys_left));
-    const auto require = [&](Fn relation, Tile distance, int64_t bound) {
-      const Tile inside =
-          b_.compare(relation, distance, b_.integer_constant(DType::kI32, bound, shape));
-      visible = b_.binary(Fn::kAnd, visible, inside);
-    };
-    if (sees_to_the_right() || attention_.left_window >= 0) {
-      // key - position of the query
-      const ValueId corner = b_.sub(key, b_.add(task_.origin, task_.first_query));
-      const Tile distance = b_.sub({b_.add(splat(corner), column), b_.iota(DType::kI32, shape, 0)});
-      if (sees_to_the_right()) require(Fn::kLessEqual, distance, right_window());
-      if (attention_.left_window >= 0) {
-        require(Fn::kGreaterEqual, distance, -attention_.left_window);
-      }
+    // The column of the first query's own position.
+    const ValueId own = b_.sub(b_.add(task_.origin, task_.first_query), key);
+    const Tile row = b_.iota(DType::kI32, {kQueries}, 0);
+    const Tile column = b_.iota(DType::kI32, {kQueries, config_.keys}, 1);
+    Tile end = splat(b_.min(b_.sub(task_.length, key), keys));
+    if (sees_to_the_right()) {
+      end = b_.min(end, b_.add(row, splat(b_.add(own, b_.index(right_window() + 1)))));
+    }
+    Tile visible = b_.compare(Fn::kLess, column, spread(end, config_.keys));
+    if (attention_.left_window >= 0) {
+      const Tile begin = b_.add(row, splat(b_.sub(own, b_.index(attention_.left_window))));
+      const Tile behind = b_.compare(Fn::kGreaterEqual, column, spread(begin, config_.keys));
+      visible = b_.binary(Fn::kAnd, visible, behind);
     }
     return b_.select(visible, scores, scores_of(kMinusInfinity));
   }

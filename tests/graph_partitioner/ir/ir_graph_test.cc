@@ -219,5 +219,13 @@ TEST(IrFusions, AttentionSurvivesItsNode) {
   EXPECT_THROW(ScaledDot::from(node), InternalError);
 }
 
+TEST(IrFusions, AWindowLongerThanAnySequenceIsNone) {
+  Node node;
+  Attention{.left_window = int64_t{1} << 30, .right_window = int64_t{1} << 62}.write_to(node);
+  const Attention back = Attention::from(node);
+  EXPECT_EQ(back.left_window, int64_t{1} << 30);
+  EXPECT_EQ(back.right_window, -1);
+}
+
 }  // namespace
 }  // namespace tenon::ir
