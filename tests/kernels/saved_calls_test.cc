@@ -319,14 +319,9 @@ TEST_F(SavedCallsTest, ChangedBytesAreRefusedOrSound) {
     const Settings settings = sample.settings(settings_);
     const ir::Graph graph = fused(sample.graph, settings);
     const std::string bytes = to_bytes(make_program(graph, settings), true);
-    std::mt19937 random(11);
-    for (int i = 0; i < 600; ++i) {
-      std::string changed = bytes;
-      changed[random() % changed.size()] ^= static_cast<char>(1 << (random() % 8));
-      if (i % 4 == 0) changed.resize(random() % changed.size());
-      (void)error_of([&] { check_program(program_from_bytes(changed).program, true, false); });
-    }
+    read_changed_bytes(bytes);
     // Bytes of the calls themselves, which are few among all.
+    std::mt19937 random(12);
     const Program program = make_program(graph, settings);
     for (const CompiledLaunch& launch : program.launches) {
       if (launch.kind != LaunchKind::kLibraryCall) continue;
