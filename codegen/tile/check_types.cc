@@ -353,7 +353,7 @@ std::string text(const Type& type) {
   return type.kind == Type::Kind::kRing ? "ring<" + element + ">" : element;
 }
 
-Support check_types(const Operation& operation, std::span<const Type> types) {
+Support check_types(const Operation& operation, const Types& types) {
   return TypeChecker(operation, types).run();
 }
 

@@ -35,6 +35,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -271,12 +272,15 @@ struct Parameter {
   bool aligned = false;
 };
 
+// A deque: who emits code holds on to the type of one value while others are added.
+using Types = std::deque<Type>;
+
 // Called as  void fn(void* const* buffers, const int64_t* indices, int64_t first, int64_t last)
 // with the buffers and indices in parameter order; runs tasks [first, last).
 struct Kernel {
   std::string name;
   std::vector<Parameter> parameters;  // parameter i is value i
-  std::vector<Type> types;            // of every value
+  Types types;                        // of every value
   Region body;
   // Programmatic dependent launch: CTAs come in while the previous launch ends, wait for it, and
   // let those of the next one come in. Pipelines always do.

@@ -34,8 +34,7 @@ inline bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType
 // Checks one operation; the first broken rule ends it.
 class TypeChecker {
  public:
-  TypeChecker(const Operation& operation, std::span<const Type> types)
-      : op_(operation), types_(types) {}
+  TypeChecker(const Operation& operation, const Types& types) : op_(operation), types_(types) {}
 
   Support run() {
     try {
@@ -122,7 +121,7 @@ class TypeChecker {
   void check_bitcast();
 
   const Operation& op_;
-  std::span<const Type> types_;
+  const Types& types_;
 };
 
 }  // namespace tenon::codegen

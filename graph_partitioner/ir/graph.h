@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -157,8 +158,9 @@ class Graph {
   void sort_topologically();    // throws InternalError on a cycle
 
  private:
-  std::vector<Value> values_;
-  std::vector<Node> nodes_;
+  // Deques: who rewrites holds on to one while others are added.
+  std::deque<Value> values_;
+  std::deque<Node> nodes_;
   std::vector<NodeId> order_;
   std::vector<ValueId> inputs_, outputs_;
   std::vector<Requirement> requirements_;
