@@ -23,7 +23,6 @@ class TuneLog:
     partitions: int = 0
     ended: int = 0
     expected_ranges: int = 0
-    expected_plans: int = 0
     trying: dict | None = None  # the plan that runs now
     plans: list[dict] = field(default_factory=list)
     ranges: list[dict] = field(default_factory=list)
@@ -42,7 +41,6 @@ class TuneLog:
             self.partitions += 1
             self.machine = event.get("machine", {})
             self.expected_ranges += event.get("ranges", 0)
-            self.expected_plans += event.get("plans", 0)
         elif kind == "trying":
             self.trying = event
         elif kind == "plan":
