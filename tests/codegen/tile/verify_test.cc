@@ -52,6 +52,14 @@ TEST(VerifyTest, RefusesWrongTypes) {
   expect_refused([&](Builder& b) { b.add(b.index(1), f32(b, {})); }, "must be an index");
 }
 
+TEST(BuilderTest, TheTypeOfAValueStaysWhereItIs) {
+  Builder b("k");
+  const ValueId tile = b.constant(DType::kF32, 0, {4});
+  const Type& type = b.type(tile);
+  for (int i = 0; i < 1000; ++i) b.splat(b.constant(DType::kF32, i), type.shape);
+  EXPECT_EQ(&type, &b.type(tile));
+}
+
 TEST(VerifyTest, RefusesBadMemory) {
   expect_refused([](Builder& b) { b.alloc(DType::kF32, 1 << 20); }, "are outside 1");
   expect_refused(

@@ -47,6 +47,19 @@ TEST(IrGraph, NamesStayUnique) {
   EXPECT_TRUE(verify(graph).ok) << verify(graph).reason;
 }
 
+TEST(IrGraph, WhatOneHoldsOnToStaysWhereItIs) {
+  Graph graph = chain();
+  const Value& value = graph.value(graph.inputs().front());
+  const Node& node = graph.node(graph.order().front());
+  for (int i = 0; i < 1000; ++i) {
+    Node copy = node;
+    copy.outputs = {graph.add_value(value)};
+    graph.add_node(std::move(copy));
+  }
+  EXPECT_EQ(&value, &graph.value(graph.inputs().front()));
+  EXPECT_EQ(&node, &graph.node(graph.order().front()));
+}
+
 TEST(IrGraph, ConsumersAndUses) {
   const Graph graph = chain();
   const ValueId a = graph.find("a"), b = graph.find("b"), c = graph.find("c");
