@@ -60,7 +60,7 @@ std::optional<RooflineProblem> RooflineProblem::from(const ProblemNumbers& numbe
   problem.bytes = reader.read("bytes", 0, kMostBytes);
   problem.row_bytes = reader.read("row_bytes", -kMostRows, kMostRows);
   problem.rows = reader.read("rows", 1, kMostRows);
-  problem.flops = reader.read("flops", 0, kMostFlops);
+  problem.flops = reader.read_newer("flops", kMostFlops);
   problem.sm_count = reader.read_int("sm_count", 1, 1 << 16);
   if (!reader.ok()) return std::nullopt;
   return problem;

@@ -72,8 +72,19 @@ TEST_F(Roofline, OperationsCountWhereTheyTakeLongerThanBytes) {
       costs.roofline.per_kernel + 64 * 64 * 1e6 / (costs.attention.flops * settings.gpu->sm_count));
   std::optional<RooflineProblem> problem = RooflineProblem::from(numbers);
   ASSERT_TRUE(problem);
+  EXPECT_EQ(problem->flops, int64_t{64} * 64 * 1'000'000);
   EXPECT_TRUE(problem->move_to(64));
   EXPECT_EQ(problem->move_to(65).reason, "how many operations other rows take is not known");
+}
+
+TEST_F(Roofline, OlderLogsTellNoOperations) {
+  ProblemNumbers older = RooflineProblem{.bytes = 100, .flops = 7}.numbers();
+  EXPECT_EQ(RooflineProblem::from(older)->flops, 7);
+  std::erase_if(older, [](const auto& number) { return number.first == "flops"; });
+  ASSERT_TRUE(RooflineProblem::from(older));
+  EXPECT_EQ(RooflineProblem::from(older)->flops, 0);
+  older.emplace_back("flops", -1);
+  EXPECT_FALSE(RooflineProblem::from(older));
 }
 
 TEST_F(Roofline, LeavesWhatACandidateKnows) {
