@@ -16,7 +16,6 @@
 #include "kernels/planning/before_wait.h"
 #include "kernels/selector.h"
 #include "kernels/tuner/median.h"
-#include "kernels/tuner/more_plans.h"
 
 namespace tenon::kernels {
 namespace {
@@ -198,6 +197,7 @@ void RangeTrial::judge(size_t plan, TrialMemory& memory, Running& running) {
   std::vector<HostOutput> outputs = memory.read_outputs(trial_.outputs_each());
   if (running.trusted.empty()) {
     running.trusted = std::move(outputs);
+    trusted_ = plan;
     return;
   }
   std::string difference = find_difference(outputs, running.trusted, settings_[plan]->precision);
@@ -272,10 +272,11 @@ void RangeTrial::begin(Running& running) const {
 }
 
 // Returns those that are ready to be timed. Where not all fit the device's memory each is timed at
-// once, and gone.
+// once, and gone. Behind one that hangs the trusted plan runs again, if only to be compared with.
 std::vector<size_t> RangeTrial::check_all(std::deque<size_t> open, TuneLog& log, Running& running) {
   const bool at_once = fits_at_once();
   std::vector<size_t> ready;
+  std::optional<PlanResult> known;  // of the trusted plan, which was measured before
   while (!open.empty()) {
     const size_t plan = open.front();
     open.pop_front();
@@ -286,11 +287,23 @@ std::vector<size_t> RangeTrial::check_all(std::deque<size_t> open, TuneLog& log,
       running.trials[plan].reset();
       std::erase(ready, plan);
     } else if (results_[plan].failure.status == TrialStatus::kDeadline) {
+      const bool had_trusted = !running.trusted.empty();
+      const size_t agreeing = running.agreeing;
       begin(running);
+      if (had_trusted && std::ranges::count(ready, trusted_) == 0) {
+        known = results_[trusted_];
+        running.agreeing = agreeing;
+        ready.insert(ready.begin(), trusted_);
+      }
       for (const size_t again : ready) compile(again);
       open.insert(open.begin(), ready.begin(), ready.end());
       ready.clear();
     }
+  }
+  if (known) {
+    results_[trusted_] = *known;
+    running.trials[trusted_].reset();
+    std::erase(ready, trusted_);
   }
   return ready;
 }
@@ -331,8 +344,8 @@ bool RangeTrial::measure_more(TuneLog& log, Running& running) {
   for (size_t plan = 0; plan < results_.size(); ++plan) {
     times.push_back(previews_[plan] ? 0 : results_[plan].microseconds);
   }
-  std::vector<TunablePlan> more =
-      more_plans(fused_, fusion_, range_, times, at_rows_, static_cast<size_t>(options_.more));
+  std::vector<TunablePlan> more = options_.more_plans(fused_, fusion_, range_, times, at_rows_,
+                                                      static_cast<size_t>(options_.more));
   if (more.empty()) return false;
   const size_t first = range_.plans.size();
   std::ranges::move(more, std::back_inserter(range_.plans));
@@ -344,8 +357,9 @@ bool RangeTrial::measure_more(TuneLog& log, Running& running) {
   std::iota(added.begin(), added.end(), first);
   std::vector<size_t> ready = check_all(std::move(added), log, running);
   if (ready.empty()) return true;
-  const std::vector<size_t> close = close_ones(running);
-  ready.insert(ready.begin(), close.begin(), close.end());
+  for (const size_t close : close_ones(running)) {
+    if (std::ranges::count(ready, close) == 0) ready.push_back(close);
+  }
   time_in_turns(std::move(ready), running);
   return true;
 }

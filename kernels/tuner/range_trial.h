@@ -10,6 +10,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/tunable_plans.h"
+#include "kernels/tuner/more_plans.h"
 #include "kernels/tuner/trial.h"
 #include "kernels/tuner/trial_graph.h"
 #include "kernels/tuner/tune_log.h"
@@ -21,6 +22,7 @@ struct TunerOptions {
   int told = 8;  // configs of a candidate's range that are measured
   // Then what these make promising: so many each time, and so often.
   int more = 4, times_more = 2;
+  MorePlans* more_plans = kernels::more_plans;  // tests choose themselves
   bool whole_partition = true;
   // Tests plant faults here: called with every program before it runs.
   std::function<void(const TunablePlan&, Program&)> alter = {};
@@ -76,7 +78,7 @@ class RangeTrial {
   const ir::Graph& fused_;
   const TunableFusion& fusion_;
   TunableRange range_;
-  size_t trusted_ = 0;  // the plan that others are held to
+  size_t trusted_ = 0;  // the plan that others are held to; before one has run, the first to
   std::shared_ptr<device::Device> device_;
   const TunerOptions& options_;
   int64_t at_rows_ = 0;
