@@ -145,7 +145,7 @@ class SdpaPlan {
       return Support::no("it has nothing to compute");
     }
     // The code is made where it runs, for the sizes of a Run.
-    const Support answer = ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
+    Support answer = ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
     if (answer || has_driver_library()) return answer;
     return Support::no(answer.reason +
                        "; for attention it names none where libcuda.so.1 is absent (the CUDA "

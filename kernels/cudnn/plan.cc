@@ -328,12 +328,14 @@ class PlanSearch {
 
   void put_wanted_first(std::vector<Usable>& usable) const {
     if (!rules_.wanted) return;
-    const auto [place, engine] = *rules_.wanted;
+    const EngineChoice wanted = *rules_.wanted;
     auto found = usable.end();
-    if (place >= 0 && place < std::ssize(usable)) found = usable.begin() + place;
-    if (found == usable.end() || found->choice.engine != engine) {
+    if (wanted.place >= 0 && wanted.place < std::ssize(usable)) {
+      found = usable.begin() + wanted.place;
+    }
+    if (found == usable.end() || found->choice.engine != wanted.engine) {
       found = std::ranges::find_if(
-          usable, [&](const Usable& each) { return each.choice.engine == engine; });
+          usable, [&](const Usable& each) { return each.choice.engine == wanted.engine; });
     }
     if (found != usable.end()) std::rotate(usable.begin(), found, found + 1);
   }

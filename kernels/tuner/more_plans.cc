@@ -27,7 +27,7 @@ std::map<std::string_view, Measured> by_candidate(const TunableRange& range,
     if (!describe_plan(plan.kernel.config, plan.problem, at_rows, described)) continue;
     Measured& of = measured[plan.kernel.candidate];
     of.like = &plan;
-    of.plans.push_back(std::move(described));
+    of.plans.push_back(described);
   }
   return measured;
 }
@@ -44,7 +44,7 @@ std::vector<TunablePlan> more_plans(const ir::Graph& fused, const TunableFusion&
     std::erase_if(unlisted, [&](const PlannedKernel& kernel) {
       MeasuredPlan plan;
       if (!describe_plan(kernel.config, kernel.problem, at_rows, plan)) return true;
-      described.push_back(std::move(plan));
+      described.push_back(plan);
       return false;
     });
     const codegen::GpuCosts& costs = codegen::costs_of(*measured.like->settings->gpu);

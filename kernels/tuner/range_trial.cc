@@ -44,8 +44,6 @@ bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& s
 struct RangeTrial::Running {
   std::unique_ptr<TrialMemory> memory, preview;
   std::vector<std::unique_ptr<Trial>> trials;
-  std::vector<HostOutput> trusted;
-  size_t agreeing = 0, differing = 0;  // plans, beside the trusted one
 
   // Kept until the process ends: not lost, and never destroyed.
   void leave() {
@@ -59,8 +57,6 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, Tuna
     : fused_(fused),
       fusion_(fusion),
       range_(std::move(range)),
-      // The plainest code that does the same: of the candidate that stands last in its table.
-      trusted_(range_.plans.size() - 1),
       device_(std::move(device)),
       options_(options) {
   make_room();
@@ -185,7 +181,7 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   } catch (const std::exception& error) {
     set_failure(plan, TrialStatus::kRunFailed, error.what());
   }
-  if (results_[plan].ok()) judge(plan, memory, running);
+  if (results_[plan].ok()) judge(plan, memory);
   if (!results_[plan].ok()) {
     if (results_[plan].failure.status != TrialStatus::kDeadline) running.trials[plan].reset();
     return false;
@@ -193,19 +189,19 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   return true;
 }
 
-void RangeTrial::judge(size_t plan, TrialMemory& memory, Running& running) {
+void RangeTrial::judge(size_t plan, TrialMemory& memory) {
   std::vector<HostOutput> outputs = memory.read_outputs(trial_.outputs_each());
-  if (running.trusted.empty()) {
-    running.trusted = std::move(outputs);
-    trusted_ = plan;
+  if (trusted_.empty()) {
+    trusted_ = std::move(outputs);
+    trusted_plan_ = plan;
     return;
   }
-  std::string difference = find_difference(outputs, running.trusted, settings_[plan]->precision);
+  std::string difference = find_difference(outputs, trusted_, settings_[plan]->precision);
   if (difference.empty()) {
-    ++running.agreeing;
+    agreeing_ += plan == trusted_plan_ ? 0 : 1;
     return;
   }
-  ++running.differing;
+  ++differing_;
   results_[plan].failure = {TrialStatus::kWrongResult, std::move(difference)};
 }
 
@@ -272,11 +268,10 @@ void RangeTrial::begin(Running& running) const {
 }
 
 // Returns those that are ready to be timed. Where not all fit the device's memory each is timed at
-// once, and gone. Behind one that hangs the trusted plan runs again, if only to be compared with.
+// once, and gone.
 std::vector<size_t> RangeTrial::check_all(std::deque<size_t> open, TuneLog& log, Running& running) {
   const bool at_once = fits_at_once();
   std::vector<size_t> ready;
-  std::optional<PlanResult> known;  // of the trusted plan, which was measured before
   while (!open.empty()) {
     const size_t plan = open.front();
     open.pop_front();
@@ -287,23 +282,11 @@ std::vector<size_t> RangeTrial::check_all(std::deque<size_t> open, TuneLog& log,
       running.trials[plan].reset();
       std::erase(ready, plan);
     } else if (results_[plan].failure.status == TrialStatus::kDeadline) {
-      const bool had_trusted = !running.trusted.empty();
-      const size_t agreeing = running.agreeing;
       begin(running);
-      if (had_trusted && std::ranges::count(ready, trusted_) == 0) {
-        known = results_[trusted_];
-        running.agreeing = agreeing;
-        ready.insert(ready.begin(), trusted_);
-      }
       for (const size_t again : ready) compile(again);
       open.insert(open.begin(), ready.begin(), ready.end());
       ready.clear();
     }
-  }
-  if (known) {
-    results_[trusted_] = *known;
-    running.trials[trusted_].reset();
-    std::erase(ready, trusted_);
   }
   return ready;
 }
@@ -383,7 +366,8 @@ const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
   begin(running);
   std::deque<size_t> order(range_.plans.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(trusted_));
+  // The plainest code is trusted: of the candidate that stands last in its table.
+  std::ranges::rotate(order, order.end() - 1);
   try {
     std::vector<size_t> ready = check_all(std::move(order), log, running);
     ready = take_previews(std::move(ready), log, running);
@@ -396,7 +380,7 @@ const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
     throw;
   }
   const TrialFailure& untuned = results_[range_.untuned].failure;
-  if (running.agreeing == 0 && running.differing > 0) {
+  if (agreeing_ == 0 && differing_ > 0) {
     objection_ = "no plan gives what the trusted one gives";
   } else if (untuned.status == TrialStatus::kNotOffered) {
     objection_ = "what runs untuned could not be measured: " + untuned.reason;

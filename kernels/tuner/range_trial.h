@@ -10,6 +10,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/tunable_plans.h"
+#include "kernels/tuner/judge.h"
 #include "kernels/tuner/more_plans.h"
 #include "kernels/tuner/trial.h"
 #include "kernels/tuner/trial_graph.h"
@@ -64,7 +65,7 @@ class RangeTrial {
   void load_kernels(size_t plan, const Program& program);
   void set_failure(size_t plan, TrialStatus status, std::string reason);
   bool check(size_t plan, TuneLog& log, Running& running);
-  void judge(size_t plan, TrialMemory& memory, Running& running);
+  void judge(size_t plan, TrialMemory& memory);
   bool fits_at_once() const;
   void begin(Running& running) const;
   std::vector<size_t> check_all(std::deque<size_t> open, TuneLog& log, Running& running);
@@ -78,7 +79,6 @@ class RangeTrial {
   const ir::Graph& fused_;
   const TunableFusion& fusion_;
   TunableRange range_;
-  size_t trusted_ = 0;  // the plan that others are held to; before one has run, the first to
   std::shared_ptr<device::Device> device_;
   const TunerOptions& options_;
   int64_t at_rows_ = 0;
@@ -91,6 +91,10 @@ class RangeTrial {
   // L2 do not make it fast enough, no more: some pack weights on the host.
   std::vector<bool> previews_;
   std::vector<std::vector<std::shared_ptr<const device::LoadedKernel>>> kernels_;
+  // What the first plan that ran gave, which others are held to, and how many of these agreed. It
+  // outlives what hangs: inputs are the same each time.
+  std::vector<HostOutput> trusted_;
+  size_t trusted_plan_ = 0, agreeing_ = 0, differing_ = 0;
   std::string objection_;
 };
 

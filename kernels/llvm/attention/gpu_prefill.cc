@@ -181,7 +181,7 @@ class GpuPrefill {
     const ValueId panel = panel_;
     const ValueId last = b_.sub({dim(work()), b_.index(1)});
     locate(b_.min(item_of(b_.add(round, b_.index(1))), last));
-    const Tiles next = load_queries();
+    Tiles next = load_queries();
     task_ = here;
     panel_ = panel;
     store_result(last_product(carried));

@@ -16,7 +16,6 @@ namespace tenon::kernels {
 namespace {
 
 using device::Address;
-using device::Buffer;
 
 // y = 2 x, as a library would compute it.
 class Doubling final : public LibraryCall {
