@@ -10,7 +10,6 @@
 #include "codegen/arch_spec.h"
 #include "kernels/cudnn/candidates.h"
 #include "kernels/cudnn/graph_call.h"
-#include "kernels/device/vendor_library.h"
 #include "kernels/llvm/attention/gpu_candidates.h"
 #include "kernels/llvm/attention/key_cache.h"
 #include "kernels/llvm/attention/place_heads.h"
@@ -109,12 +108,6 @@ Support takes(const ir::Graph& graph, const ir::Node& node, const AttentionProbl
   return Support::yes();
 }
 
-// Which cuDNN opens by this name, whatever our own driver is.
-bool has_driver_library() {
-  static const std::array<std::string, 1> names = {"libcuda.so.1"};
-  return device::open_vendor_library(names).library.has_value();
-}
-
 class SdpaPlan {
  public:
   SdpaPlan(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
@@ -145,11 +138,7 @@ class SdpaPlan {
       return Support::no("it has nothing to compute");
     }
     // The code is made where it runs, for the sizes of a Run.
-    Support answer = ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
-    if (answer || has_driver_library()) return answer;
-    return Support::no(answer.reason +
-                       "; for attention it names none where libcuda.so.1 is absent (the CUDA "
-                       "toolkit's stub of it will do)");
+    return ask_cudnn(cudnn::graph_of(sdpa_, numbers), settings_, {.builds = false});
   }
 
   std::vector<RangePlan> ranges() const {

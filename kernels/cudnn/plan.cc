@@ -9,6 +9,7 @@
 
 #include "base/convert.h"
 #include "kernels/cudnn/versions.h"
+#include "kernels/device/vendor_library.h"
 
 namespace tenon::cudnn {
 namespace {
@@ -250,6 +251,12 @@ std::vector<PlanConstant> constants_of(const Graph& graph) {
   return constants;
 }
 
+// Which cuDNN opens by this name, whatever our own driver is.
+bool has_driver_library() {
+  static const std::array<std::string, 1> names = {"libcuda.so.1"};
+  return device::open_vendor_library(names).library.has_value();
+}
+
 class PlanSearch {
  public:
   PlanSearch(const Functions& functions, const Place& place, const Rules& rules)
@@ -280,9 +287,15 @@ class PlanSearch {
   }
 
  private:
+  // Engines that are compiled, those of attention and of block-scaled dots, open the driver even
+  // for a GPU that is described.
   std::string refusal() const {
-    return fmt::format("cuDNN {} has no engine for it{}", version_text(functions_.version),
-                       why_.empty() ? "" : fmt::format(" ({})", why_));
+    const bool lacks_driver = place_.handle == nullptr && !has_driver_library();
+    return fmt::format("cuDNN {} has no engine for it{}{}", version_text(functions_.version),
+                       why_.empty() ? "" : fmt::format(" ({})", why_),
+                       lacks_driver ? "; it names some only where libcuda.so.1 is there (the CUDA "
+                                      "toolkit's stub of it will do)"
+                                    : "");
   }
 
   bool try_mode(const Descriptor& operations, Heuristics mode, ExecutionPlan& made) {

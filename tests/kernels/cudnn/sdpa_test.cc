@@ -301,7 +301,7 @@ std::string why_not_here() {
   settings.cudnn = true;
   settings.gpu = device::named_description("sm_90a").target();
   const std::string answer = verdict(ir::parse(graph_text(cases().front(), "f16")), settings);
-  return answer.find("libcuda.so.1 is absent") == std::string::npos ? "" : answer;
+  return answer.find("libcuda.so.1") == std::string::npos ? "" : answer;
 }
 
 // What GetCapability asks: no GPU is touched, so that any cuDNN can be asked on any machine that
