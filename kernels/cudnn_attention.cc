@@ -1,7 +1,6 @@
 #include "kernels/cudnn_attention.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 
