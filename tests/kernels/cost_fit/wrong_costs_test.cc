@@ -159,8 +159,13 @@ struct Loss {
   double share_5 = 0;  // of ranges that lose more than 5 %
 };
 
-// What is lost where a tuner measures eight configs, chosen by wrong costs, and more.
+#ifdef __SANITIZE_ADDRESS__  // ten times slower
+constexpr uint64_t kSeedsOfLoss = 3;
+#else
 constexpr uint64_t kSeedsOfLoss = 6;
+#endif
+
+// What is lost where a tuner measures eight configs, chosen by wrong costs, and more.
 Loss loss_of(const Measuring& measuring, const Card& card = {}) {
   constexpr int kMeasured = 8, kAll = 5000;
   constexpr int64_t kSizes[][2] = {{4096, 4096}, {28672, 4096}, {4096, 14336}, {1024, 8192},
