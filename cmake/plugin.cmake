@@ -19,8 +19,8 @@ if(TARGET tenon_gloo)
 endif()
 
 if(TENON_SANITIZE)
-  # Stays mapped when it is closed: where a second copy lies near the first, reports of leaks that
-  # LLVM makes with each copy name neither LLVM nor the first, and no suppression knows them.
+  # Stays mapped when it is closed. What LLVM keeps until the process ends is no leak as long as the
+  # library is there; and of a copy that is gone, reports cannot name what no suppression then knows.
   target_link_options(onnxruntime_ep_tenon PRIVATE LINKER:-z,nodelete)
 else()
   target_link_options(onnxruntime_ep_tenon PRIVATE -static-libstdc++ LINKER:--gc-sections

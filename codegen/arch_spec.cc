@@ -129,8 +129,8 @@ constexpr GpuCosts kH200 = {
                                .resident_twice = 1},
     // As of the products that wait: nobody fitted others.
     .roofline = {.bytes = 32'000, .per_kernel = 2.0},
-    // Causal, 4 x 4096 tokens, 32 heads of 128 on 8: 1095 us in f16, and 544 TFLOP/s of cuDNN in
-    // bf16.
+    // Causal, 4 x 4096 tokens, 32 heads of 128 on 8: 1124 us in f16, of which 32 place keys and
+    // values; cuDNN's 544 TFLOP/s in bf16 (docs/notebook.md has both).
     .attention = {.flops = 3.8e6, .library_flops = 4.12e6},
     .most_bytes_beside_others = 128 << 20,
     .bytes_fetched_before = 112 << 10,

@@ -42,7 +42,7 @@ TunablePlan make_plan(const ir::Graph& graph, const ir::Node& node, const Candid
           std::move(own)};
 }
 
-// Listed again, by a candidate that listed plans of it before.
+// Whose plan it is: it stands in the table of the node's op.
 const Candidate& candidate_of(const TunablePlan& plan, const ir::Node& node) {
   for (const Candidate& candidate : candidates(node.op, *plan.settings)) {
     if (candidate.name == plan.kernel.candidate) return candidate;
@@ -84,18 +84,13 @@ class FusionLister {
         const size_t count = range.rows == rows ? range.kernels.size() : 1;
         for (size_t i = 0; i < count; ++i) {
           const PlannedKernel& kernel = range.kernels[i];
-          plans.push_back(plan_of(node, *offer.candidate,
-                                  {std::string(offer.candidate->name), rows, kernel.config},
-                                  kernel));
+          plans.push_back(make_plan(graph_, node, *offer.candidate,
+                                    {std::string(offer.candidate->name), rows, kernel.config},
+                                    kernel, settings_));
         }
       }
     }
     return plans;
-  }
-
-  TunablePlan plan_of(const ir::Node& node, const Candidate& candidate, WantedKernel kernel,
-                      const PlannedKernel& offered) const {
-    return make_plan(graph_, node, candidate, std::move(kernel), offered, settings_);
   }
 
   static size_t place_of_untuned(const TunableRange& range, const std::vector<PartChoice>& parts) {

@@ -78,8 +78,6 @@ const OrtApiBase& api_base() {
       std::fprintf(stderr, "%s\n", dlerror());
       std::exit(2);
     }
-    // What a library keeps until the process ends is no leak as long as the library is there.
-    if (kSanitizer) dlopen(plugin_path().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     using GetApiBase = const OrtApiBase* (*)();
     const auto get = reinterpret_cast<GetApiBase>(dlsym(library, "OrtGetApiBase"));
     const int minor = std::atoi(get()->GetVersionString() + 2);

@@ -137,7 +137,7 @@ TEST(RuntimeVersion, ARuntimeWithoutTheApiThatItClaimsIsRefused) {
 
 TEST(RegistrationDeathTest, UnregisteringUnmapsTheLibrary) {
   if (!runtime_at_least(27)) GTEST_SKIP() << "1.24 opens a plugin twice and closes it once";
-  if (kSanitizer) GTEST_SKIP() << "the harness keeps the library mapped for the sanitizers";
+  if (kSanitizer) GTEST_SKIP() << "sanitizer builds keep the library mapped";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(unregister_and_exit(), ::testing::ExitedWithCode(0), "");
 }

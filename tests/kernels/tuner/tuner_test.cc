@@ -382,7 +382,7 @@ class HangsOnce final : public LibraryCall {
   }
 };
 
-// What hung took the trusted results with it.
+// Trusted results outlive what hangs, and the memory that it holds.
 TEST_F(HangingTunerTest, BehindAPlanThatHangsOthersAreHeldToTheTrustedOne) {
   const ir::Graph graph = product("4");
   Settings listed = settings_;
