@@ -13,8 +13,9 @@ namespace {
 // What ranks must have been told alike: all but who they are and where they write.
 std::string shared_options(const Options& options) {
   std::map<std::string, std::string> values = effective(options);
-  for (const char* own : {"cache_dir", "collective_token", "device_id", "dump_dir", "report_file",
-                          "tensor_parallel_rank", "tune_file", "tune_log", "user_compute_stream"}) {
+  for (const char* own :
+       {"cache_dir", "collective_token", "device_id", "dump_dir", "report_file",
+        "tensor_parallel_rank", "tune_file", "tune_log", "tune_plans", "user_compute_stream"}) {
     values.erase(own);
   }
   std::string text;

@@ -125,6 +125,14 @@ Option tensor_parallel_rank() {
   return {"tensor_parallel_rank", "a rank, from 0 on", set, get};
 }
 
+Option tune_plans() {
+  auto set = [](Options& options, const std::string& value) {
+    return parse_number(value, options.tune_plans) && options.tune_plans > 0;
+  };
+  auto get = [](const Options& options) { return std::to_string(options.tune_plans); };
+  return {"tune_plans", "a number of configs, from 1 on", set, get};
+}
+
 Option user_compute_stream() {
   auto set = [](Options& options, const std::string& value) {
     const bool hex = value.starts_with("0x") || value.starts_with("0X");
@@ -175,6 +183,7 @@ const std::vector<Option>& table() {
       choice("tune", &Options::tune, "off | cached | on"),
       text("tune_file", &Options::tune_file, "a file name"),
       text("tune_log", &Options::tune_log, "a file name"),
+      tune_plans(),
       user_compute_stream(),
   };
   return *options;

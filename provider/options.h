@@ -24,6 +24,7 @@ struct Options {
   std::string tune = "cached";  // off | cached: by the records of tune_file | on: and measures
   std::string tune_file;        // of tuning records; empty: none
   std::string tune_log;         // of what was measured, as JSON lines; empty: none
+  uint64_t tune_plans = 8;      // configs of a kernel that are measured first for a range of rows
   bool deterministic = false;   // no choice depends on what was measured
   bool require_tuned = false;
 

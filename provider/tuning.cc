@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -76,6 +77,9 @@ void check_options(const Options& options, const Target& target) {
   if (options.tune != "on" && !options.tune_log.empty()) {
     throw UserError("tune_log is written by tune=on: give both, or neither");
   }
+  if (options.tune != "on" && options.tune_plans != Options().tune_plans) {
+    throw UserError("tune_plans is what tune=on measures: give both, or neither");
+  }
 }
 
 bool is_absent(const std::string& path) {
@@ -117,6 +121,8 @@ std::shared_ptr<const kernels::TuningRecords> tune_partition(const ir::Graph& fu
   kernels::Settings own = settings;
   own.records = read_records(options, target);  // with those of the partitions before
   if (own.records) work.known = kernels::TuningFile::read(options.tune_file).records;
+  constexpr uint64_t kAll = std::numeric_limits<int>::max();
+  work.options.told = static_cast<int>(std::min(options.tune_plans, kAll));
   // A job's ranks run one at a time only where they are one: sums of this rank alone would hang.
   work.options.whole_partition = !settings.collectives;
   work.keep = [&](const std::vector<kernels::TuningRecord>& records) {

@@ -71,6 +71,10 @@ def test_what_contradicts_tuning_says_so(model, tmp_path):
         model, "gpu", tune="on", tune_file=file, target_arch="sm_80"
     )
     assert "tune_log is written by tune=on" in open_session(model, "gpu", tune_log=file)
+    assert "tune_plans is what tune=on measures" in open_session(model, "gpu", tune_plans=9)
+    assert "tune_plans='0' is not valid; it takes: a number of configs" in open_session(
+        model, "gpu", tune="on", tune_file=file, tune_plans=0
+    )
     assert "cannot be written" in open_session(
         model, "gpu", tune="on", tune_file=file, tune_log="/nowhere/log"
     )

@@ -46,7 +46,7 @@ def records_alone(monkeypatch):
         {"event": "end", "seconds": 1.5},
     ]
 
-    def options(records, log):
+    def options(records, log, plans):
         records.write_text("form: 1\n")
         log.write_text("".join(json.dumps(event) + "\n" for event in events))
         return {"tune": "cached", "tune_file": records}
@@ -76,7 +76,8 @@ def test_factors_reach_the_session_that_tunes_with_them_alone(records_alone, tmp
 
     monkeypatch.setattr(tuning_meter, "session_with_report", recorded)
     measured = TuningBench(tmp_path, 3, "cpu", factor_seed=7).measure(ATTENTION)
-    assert seen == [("off", None), ("cached", None), ("cached", "7")]
+    tuning, timing = [("cached", None), ("cached", "7")], [("off", None), *[("cached", None)] * 2]
+    assert seen == tuning + 2 * timing
     assert measured.wrong > 0 and measured.tuning_wrong == 1.5
     # On the host no constant is multiplied, and that is told.
     assert measured.notes[-1] == "the session did not see TENON_COST_FACTORS"
@@ -108,6 +109,7 @@ def test_a_case_is_tuned_on_a_gpu_that_the_stub_driver_plays():
 def arguments(**given) -> Namespace:
     usual = {"json": False, "out": None, "seed": 0, "device": "gpu", "only": None, "preset": None}
     usual |= {"limit": math.inf, "constants_factor_seed": None, "resume": None}
+    usual |= {"tune_plans": None}
     return Namespace(**{**usual, **given})
 
 

@@ -38,7 +38,9 @@ def run_tuning_suite(args, meter=None) -> int:
     cases = _cases(args)
     if meter is None:
         _require_gpu(args.device)
-        meter = TuningMeter("gpu", args.seed, args.constants_factor_seed)
+        logs = Path(args.out) / "logs" if args.out else None
+        given = {"factor_seed": args.constants_factor_seed, "plans": args.tune_plans, "logs": logs}
+        meter = TuningMeter("gpu", args.seed, **given)
     say = (lambda *_: None) if args.json else console.say
     problems: dict[str, str] = {}
     try:

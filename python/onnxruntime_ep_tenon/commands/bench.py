@@ -94,6 +94,12 @@ def _add_suite(parser) -> None:
         help="tuning: also tune with constants of the cost model that are wrong by random factors",
     )
     parser.add_argument(
+        "--tune-plans",
+        type=arguments.count,
+        metavar="COUNT",
+        help="tuning: so many configs of a kernel are measured at first; 1000: all",
+    )
+    parser.add_argument(
         "--resume",
         metavar="FILE",
         help="tuning: what this bench.json has measured is not measured again; one table of all",
