@@ -114,7 +114,7 @@ constexpr GpuCosts kH200 = {
                         .meet = 0.5,
                         .pass_partial_sums = 0.041,
                         .pass_per_split = 0.0047,
-                        .launches_at_once = 4,
+                        .launches_at_once = 16,
                         .begin_alone = 2},
     .overlapped_skinny_gemm = {.bytes = 26'700,
                                .bytes_per_block = 31'000,

@@ -52,7 +52,7 @@ struct OverlappedGemmCosts {
   double per_tile, per_tile_token;
   double per_kernel, per_stage, meet;
   double pass_partial_sums, pass_per_split;  // of one token
-  // A launch overlaps the one before it and the one after it, not all others.
+  // That find room beside each other, where there are so many that wait for none.
   double launches_at_once;
   double begin_alone;  // a kernel that fills the card once or less
 };

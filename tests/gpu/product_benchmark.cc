@@ -141,7 +141,8 @@ TEST_F(ProductBenchmark, ChoiceAgainstItsRunnersUp) {
     const FragmentLayout layout =
         fragment_layout(graph, describe_scaled_dot(graph, node).problem).layout;
     std::vector<GemmConfig> configs = rank_gemm_configs(
-        layout, product.rows, settings_.tuning.reads_inputs_before_wait, *settings_.gpu);
+        layout, product.rows, settings_.tuning.reads_inputs_before_wait ? kManyLaunches : 0,
+        *settings_.gpu);
     const size_t ranked = configs.size();
     std::ranges::copy(rank_resident_configs(layout, product.rows, *settings_.gpu),
                       std::back_inserter(configs));

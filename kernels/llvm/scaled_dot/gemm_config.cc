@@ -46,12 +46,13 @@ int64_t room_of_partials(int tokens) {
   return std::max<int64_t>(8 << 10, int64_t{kFragmentRows} * (tokens + 2) * 4 + (1 << 10));
 }
 
-void add_skinny_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
+void add_skinny_configs(const FragmentLayout& layout, int64_t rows, int overlapping,
                         const codegen::GpuTarget& gpu, Tokens from,
                         std::vector<GemmConfig>& configs) {
   const bool resident_x = from != Tokens::kFetched;
   const codegen::GpuCosts& costs = codegen::costs_of(gpu);
-  const GemmProblem problem = GemmProblem::of(layout, rows, overlaps, from, gpu);
+  const GemmProblem problem = GemmProblem::of(layout, rows, overlapping, from, gpu);
+  const bool overlaps = overlapping > 0;
   if (layout.is_plain() || rows > kMaxSkinnyTokens || layout.k % kFragmentDepth != 0) {
     return;
   }
@@ -112,16 +113,17 @@ int64_t reserved_bytes(const FragmentLayout& layout, int tile_n, const codegen::
 }
 
 // All split-K factors of one kind of tile.
-void add_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
+void add_configs(const FragmentLayout& layout, int64_t rows, int overlapping,
                  const codegen::GpuTarget& gpu, GemmConfig config,
                  std::vector<GemmConfig>& configs) {
   const int64_t reserve = reserved_bytes(layout, config.tile_n, gpu);
+  const bool overlaps = overlapping > 0;
   // Small tiles leave room for a CTA of a neighbour that overlaps.
   const int64_t ctas = config.ctas_per_sm + (overlaps && config.tile_n <= kMaxSkinnyTokens ? 1 : 0);
   const int64_t room = gpu.shared_bytes / (config.tile_n <= kMaxSkinnyTokens ? ctas : 1);
   const int64_t stages = (room - reserve) / stage_bytes(layout, config.tile_n, config.units);
   if (stages < 2) return;
-  config.problem = GemmProblem::of(layout, rows, overlaps, Tokens::kFetched, gpu);
+  config.problem = GemmProblem::of(layout, rows, overlapping, Tokens::kFetched, gpu);
   const int64_t steps = layout.steps() / config.units;
   for (int64_t split_k = 1; split_k <= kMaxSplits && split_k <= steps; ++split_k) {
     // Every split has work.
@@ -198,12 +200,12 @@ std::optional<GemmConfig> gemm_config_from(const KernelConfig& config, const Gem
                     .problem = problem};
 }
 
-std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
-                                          const codegen::GpuTarget& gpu) {
-  const GemmProblem problem = GemmProblem::of(layout, rows, overlaps, Tokens::kFetched, gpu);
+std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t rows,
+                                          int overlapping, const codegen::GpuTarget& gpu) {
+  const GemmProblem problem = GemmProblem::of(layout, rows, overlapping, Tokens::kFetched, gpu);
   if (rows <= kMaxSkinnyTokens &&
       is_longer(problem, codegen::costs_of(gpu).most_bytes_beside_others)) {
-    overlaps = false;
+    overlapping = 0;
   }
   std::vector<GemmConfig> configs;
   for (int tokens : {8, 16, 32, 64, 128, 256}) {
@@ -217,16 +219,17 @@ std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t 
       if (units * layout.accumulators_per_unit() > kMostScales) break;
       for (int ctas = 1; ctas <= (tokens <= kMaxSkinnyTokens ? 2 : 1); ++ctas) {
         add_configs(
-            layout, rows, overlaps, gpu,
+            layout, rows, overlapping, gpu,
             {.tile_n = tokens, .units = units, .unit_k = layout.depth(), .ctas_per_sm = ctas},
             configs);
       }
     }
   }
-  add_skinny_configs(layout, rows, overlaps, gpu, Tokens::kFetched, configs);
+  add_skinny_configs(layout, rows, overlapping, gpu, Tokens::kFetched, configs);
+  const bool overlaps = overlapping > 0;
   if (rows == 1 && (layout.can_accumulate_per_block() || !overlaps) &&
       layout.k <= (overlaps ? kLongestResident : kLongestRead)) {
-    add_skinny_configs(layout, rows, overlaps, gpu, Tokens::kResident, configs);
+    add_skinny_configs(layout, rows, overlapping, gpu, Tokens::kResident, configs);
   }
   std::ranges::stable_sort(configs, {}, &GemmConfig::microseconds);
   return configs;
@@ -239,7 +242,7 @@ std::vector<GemmConfig> rank_resident_configs(const FragmentLayout& layout, int6
       rows * layout.row_terms * layout.k * 2 > kMaxResidentBytes) {
     return configs;
   }
-  add_skinny_configs(layout, rows, /*overlaps=*/false, gpu, Tokens::kComputed, configs);
+  add_skinny_configs(layout, rows, /*overlapping=*/0, gpu, Tokens::kComputed, configs);
   std::ranges::stable_sort(configs, {}, &GemmConfig::microseconds);
   return configs;
 }

@@ -53,10 +53,10 @@ struct GemmConfig {
 std::optional<GemmConfig> gemm_config_from(const KernelConfig& config, const GemmProblem& problem);
 
 // The best configs for up to `rows` rows of x, best first: bytes, products and dequantising against
-// what an SM does in a microsecond. `overlaps`: the product waits for no launch before it, and its
-// neighbours fill what it leaves idle; else waves count.
-std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t rows, bool overlaps,
-                                          const codegen::GpuTarget& gpu);
+// what an SM does in a microsecond. `overlapping` as in GemmProblem: neighbours fill what a product
+// leaves idle that waits for no launch before it; else waves count.
+std::vector<GemmConfig> rank_gemm_configs(const FragmentLayout& layout, int64_t rows,
+                                          int overlapping, const codegen::GpuTarget& gpu);
 // Those with resident x; none where its rows are too many or too long.
 std::vector<GemmConfig> rank_resident_configs(const FragmentLayout& layout, int64_t rows,
                                               const codegen::GpuTarget& gpu);

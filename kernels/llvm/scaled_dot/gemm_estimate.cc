@@ -62,8 +62,9 @@ double estimate_overlapped(const GemmProblem& problem, const GemmConfig& config,
   const auto units = static_cast<double>(ceil_of(problem.steps(), config.split_k));
   const double each = units * unit + overhead / config.ctas_per_sm;
   const double turns = std::ceil(items / (sm_count * config.ctas_per_sm));
+  const double at_once = std::min(costs.launches_at_once, static_cast<double>(problem.overlapping));
   return std::max(costs.per_kernel + items / sm_count * each,
-                  (costs.begin_alone + turns * each * config.ctas_per_sm) / costs.launches_at_once);
+                  (costs.begin_alone + turns * each * config.ctas_per_sm) / at_once);
 }
 
 // How a skinny GEMM uses an SM.
@@ -138,11 +139,11 @@ double estimate_skinny_overlapped(const GemmProblem& problem, const GemmConfig& 
 double estimate_gemm(const GemmConfig& config, const codegen::GpuCosts& costs) {
   const GemmProblem& problem = config.problem;
   if (config.is_skinny()) {
-    return problem.overlaps
+    return problem.overlapping > 0
                ? estimate_skinny_overlapped(problem, config, costs.overlapped_skinny_gemm)
                : estimate_skinny(problem, config, costs.skinny_gemm);
   }
-  return problem.overlaps
+  return problem.overlapping > 0
              ? estimate_overlapped(problem, config, costs.overlapped_gemm, costs.gemm.dequantize)
              : estimate_waiting(problem, config, costs.gemm);
 }

@@ -1,11 +1,12 @@
 #include "kernels/llvm/scaled_dot/gemm_problem.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/planning/number_reader.h"
 
 namespace tenon::kernels {
-GemmProblem GemmProblem::of(const FragmentLayout& layout, int64_t rows, bool overlaps,
+GemmProblem GemmProblem::of(const FragmentLayout& layout, int64_t rows, int overlapping,
                             Tokens tokens, const codegen::GpuTarget& gpu) {
   return {.n = layout.n,
           .k = layout.k,
@@ -15,7 +16,7 @@ GemmProblem GemmProblem::of(const FragmentLayout& layout, int64_t rows, bool ove
           .row_terms = layout.row_terms,
           .is_plain = layout.is_plain(),
           .can_accumulate_per_block = layout.can_accumulate_per_block(),
-          .overlaps = overlaps,
+          .overlapping = overlapping,
           .tokens = tokens,
           .sm_count = gpu.sm_count};
 }
@@ -29,7 +30,7 @@ ProblemNumbers GemmProblem::numbers() const {
           {"row_terms", row_terms},
           {"plain", is_plain},
           {"per_block", can_accumulate_per_block},
-          {"overlaps", overlaps},
+          {"overlaps", overlapping},
           {"tokens", static_cast<int64_t>(tokens)},
           {"sm_count", sm_count}};
 }
@@ -47,12 +48,19 @@ std::optional<GemmProblem> GemmProblem::from(const ProblemNumbers& numbers) {
   problem.row_terms = reader.read_int("row_terms", 1, kMostTerms);
   problem.is_plain = reader.read("plain", 0, 1) != 0;
   problem.can_accumulate_per_block = reader.read("per_block", 0, 1) != 0;
-  problem.overlaps = reader.read("overlaps", 0, 1) != 0;
+  problem.overlapping = reader.read_int("overlaps", 0, kManyLaunches);
+  if (problem.overlapping == 1) problem.overlapping = kManyLaunches;  // an older log: some did
   problem.tokens =
       static_cast<Tokens>(reader.read("tokens", 0, static_cast<int64_t>(Tokens::kComputed)));
   problem.sm_count = reader.read_int("sm_count", 1, kMostSms);
   if (!reader.ok()) return std::nullopt;
   return problem;
+}
+
+void set_overlapping(ProblemNumbers& numbers, int launches) {
+  for (auto& [name, number] : numbers) {
+    if (name == "overlaps" && number > 0) number = std::clamp(launches, 2, kManyLaunches);
+  }
 }
 
 }  // namespace tenon::kernels

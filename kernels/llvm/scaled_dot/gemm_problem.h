@@ -14,6 +14,9 @@ namespace tenon::kernels {
 // are computed by it then.
 enum class Tokens : uint8_t { kFetched, kResident, kComputed };
 
+// Of launches of other executables, or where nobody has counted.
+inline constexpr int kManyLaunches = 1 << 10;
+
 struct GemmProblem {
   int64_t n = 0, k = 0, rows = 0;
   int unit_k = kFragmentDepth;
@@ -21,11 +24,13 @@ struct GemmProblem {
   int row_terms = 1;                      // see FragmentLayout
   bool is_plain = false;                  // the weight is not dequantised
   bool can_accumulate_per_block = false;  // likewise
-  bool overlaps = false;                  // waits for no launch before it
+  // How many launches run at once since none of them waits for the one before, this one among them;
+  // 0: it waits.
+  int overlapping = 0;
   Tokens tokens = Tokens::kFetched;
   int sm_count = 0;
 
-  static GemmProblem of(const FragmentLayout& layout, int64_t rows, bool overlaps, Tokens tokens,
+  static GemmProblem of(const FragmentLayout& layout, int64_t rows, int overlapping, Tokens tokens,
                         const codegen::GpuTarget& gpu);
   // Empty where a number is missing or cannot be.
   static std::optional<GemmProblem> from(const ProblemNumbers& numbers);
@@ -35,5 +40,8 @@ struct GemmProblem {
   int64_t steps() const { return (k + unit_k - 1) / unit_k; }
   int64_t weight_bytes() const { return row_units() * steps() * unit_words * 4; }
 };
+
+// What numbers() told, for where so many launches run at once, if it does not wait.
+void set_overlapping(ProblemNumbers& numbers, int launches);
 
 }  // namespace tenon::kernels

@@ -127,17 +127,19 @@ class PipelinedPlan {
   // The rows that are multiplied are not those of the node before.
   bool makes_rows() const { return prologue_ || layout().row_terms > 1; }
 
-  // Neighbours that read before they wait, too, run beside this one.
-  bool overlaps() const {
+  // Neighbours that read before they wait, too, run beside this one: how many they are with it.
+  int overlapping() const {
     const auto reads_early = [&](ir::ValueId rows) {
       return reads_before_wait(graph_, rows, settings_);
     };
-    if (makes_rows() || !reads_early(dots_.first().problem.dot.a)) return false;
+    if (makes_rows() || !reads_early(dots_.first().problem.dot.a)) return 0;
     const auto is_neighbour = [&](ir::NodeId id) {
       const ir::Node& node = graph_.node(id);
       return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) && reads_early(node.inputs[0]);
     };
-    return settings_.tuning.neighbours || std::ranges::count_if(graph_.order(), is_neighbour) > 1;
+    if (settings_.tuning.neighbours) return kManyLaunches;
+    const auto launches = std::ranges::count_if(graph_.order(), is_neighbour);
+    return launches > 1 ? static_cast<int>(std::min<int64_t>(launches, kManyLaunches)) : 0;
   }
 
   // Rows that are there need not be kept: configs with resident x come last.
@@ -145,7 +147,7 @@ class PipelinedPlan {
     const int64_t most = rows.last == RowRange::kNoLimit ? most_ranked_rows() : rows.last;
     std::vector<GemmConfig> resident = rank_resident_configs(layout(), most, *settings_.gpu);
     if (makes_rows() && !resident.empty()) return {rows, std::move(resident), true};
-    Bucket bucket{rows, rank_gemm_configs(layout(), most, overlaps(), *settings_.gpu)};
+    Bucket bucket{rows, rank_gemm_configs(layout(), most, overlapping(), *settings_.gpu)};
     if (!makes_rows()) {
       bucket.configs.insert(bucket.configs.end(), resident.begin(), resident.end());
     }
