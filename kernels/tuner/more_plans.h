@@ -14,8 +14,9 @@ using MorePlans = std::vector<TunablePlan>(const ir::Graph& fused, const Tunable
                                            std::span<const double> microseconds, int64_t at_rows,
                                            size_t count);
 
-// `microseconds` of each listed plan at these rows, 0 where it was not measured. `count` at most;
-// none where no cost model that agrees with these times expects anything to be faster.
+// `microseconds` of each listed plan at these rows, 0 where it was not measured. Returns `count` at
+// most: up to half of them what cost models expect to be faster that agree with these times, then
+// what is cut about as the fastest is, for where no such model is right.
 MorePlans more_plans;
 
 }  // namespace tenon::kernels

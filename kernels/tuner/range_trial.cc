@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/build_program.h"
+#include "kernels/llvm/scaled_dot/gemm_problem.h"
 #include "kernels/planning/before_wait.h"
 #include "kernels/selector.h"
 #include "kernels/tuner/median.h"
@@ -23,6 +24,7 @@ namespace {
 constexpr double kTimesL2 = 2.5;  // bytes that copies read, so that none finds its own in L2
 constexpr double kSlow = 1.6;     // times the fastest: not measured again
 constexpr double kClose = 1.04;   // times the fastest: measured in twice as many rounds more
+constexpr double kGains = 0.995;  // times the fastest before: worth to look on from there
 constexpr double kMicrosecondsOfRound = 400, kMicrosecondsOfAll = 200'000;
 constexpr int kFewestRounds = 3;
 
@@ -59,7 +61,6 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, Tuna
       range_(std::move(range)),
       device_(std::move(device)),
       options_(options) {
-  make_room();
   const Dim& rows = range_.plans.front().plan.rows;
   const std::optional<int64_t> at_rows = rows_measured(fused, rows, range_.rows);
   const auto sizes = at_rows ? sizes_at(fused, rows, *at_rows) : std::nullopt;
@@ -68,6 +69,7 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, Tuna
   const auto l2 = static_cast<double>(device_->description().l2_bytes);
   trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
                             static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);
+  make_room();
   preview_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes, 0, 1);
   const std::string& likely = range_.plans[range_.untuned].kernel.candidate;
   for (size_t i = 0; i < previews_.size(); ++i) {
@@ -82,6 +84,8 @@ void RangeTrial::make_room() {
   programs_.resize(plans);
   previews_.resize(plans);
   kernels_.resize(plans);
+  // Estimates, and a fit of the costs, are for what is measured here.
+  for (TunablePlan& plan : range_.plans) set_overlapping(plan.problem, trial_.copies);
 }
 
 LoggedPlan RangeTrial::logged(size_t plan) const {
@@ -347,16 +351,23 @@ bool RangeTrial::measure_more(TuneLog& log, Running& running) {
   return true;
 }
 
+double RangeTrial::fastest_so_far() const {
+  double fastest = std::numeric_limits<double>::max();
+  for (size_t plan = 0; plan < results_.size(); ++plan) {
+    const bool counts = results_[plan].ok() && !previews_[plan] && results_[plan].microseconds > 0;
+    if (counts) fastest = std::min(fastest, results_[plan].microseconds);
+  }
+  return fastest;
+}
+
 // Those that were timed and are about the fastest.
 std::vector<size_t> RangeTrial::close_ones(const Running& running) const {
   std::vector<size_t> timed;
-  double fastest = std::numeric_limits<double>::max();
   for (size_t plan = 0; plan < results_.size(); ++plan) {
     if (running.trials[plan] == nullptr || !results_[plan].ok()) continue;
-    if (results_[plan].microseconds <= 0) continue;
-    timed.push_back(plan);
-    fastest = std::min(fastest, results_[plan].microseconds);
+    if (results_[plan].microseconds > 0) timed.push_back(plan);
   }
+  const double fastest = fastest_so_far();
   std::erase_if(timed, [&](size_t plan) { return results_[plan].microseconds > kClose * fastest; });
   return timed;
 }
@@ -372,8 +383,11 @@ const std::vector<PlanResult>& RangeTrial::measure(TuneLog& log) {
     std::vector<size_t> ready = check_all(std::move(order), log, running);
     ready = take_previews(std::move(ready), log, running);
     if (!ready.empty()) time_in_turns(std::move(ready), running);
-    for (int time = 0; time < options_.times_more; ++time) {
-      if (!measure_more(log, running)) break;
+    double before = fastest_so_far();
+    for (int time = 0; time < options_.times_more && measure_more(log, running); ++time) {
+      const double now = fastest_so_far();
+      if (now > kGains * before) break;
+      before = now;
     }
   } catch (const DeviceStuck&) {
     running.leave();

@@ -21,8 +21,9 @@ namespace tenon::kernels {
 struct TunerOptions {
   TrialRules rules = {};
   int told = 8;  // configs of a candidate's range that are measured
-  // Then what these make promising: so many each time, and so often.
-  int more = 4, times_more = 2;
+  // Then what these make promising and what is cut about as the fastest: so many each time, and so
+  // often at most, as long as that gains.
+  int more = 8, times_more = 3;
   MorePlans* more_plans = kernels::more_plans;  // tests choose themselves
   bool whole_partition = true;
   // Tests plant faults here: called with every program before it runs.
@@ -74,6 +75,7 @@ class RangeTrial {
   void call_slow(size_t plan, double fastest);
   void time_in_turns(std::vector<size_t> plans, Running& running);
   bool measure_more(TuneLog& log, Running& running);
+  double fastest_so_far() const;
   std::vector<size_t> close_ones(const Running& running) const;
 
   const ir::Graph& fused_;

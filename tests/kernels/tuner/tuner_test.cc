@@ -212,11 +212,12 @@ TEST_F(TunerTest, MeasuresMorePlansBesideTheFastest) {
     different.insert(line.at("candidate").dump() + line.at("knobs").dump());
   }
   EXPECT_EQ(different.size(), lines("plan").size());
-  EXPECT_EQ(different.size(), lines("begin").at(0).at("plans").get<size_t>() + 4);
+  const size_t added = different.size() - lines("begin").at(0).at("plans").get<size_t>();
+  EXPECT_TRUE(added == 2 || added == 4) << added << ": a second time only where the first gained";
 }
 
-// Times of cards whose constants are others: some of what is chosen next is faster there. How much
-// that gains is in wrong_costs_test.cc.
+// Times of cards whose constants are others: some of what is chosen next is faster there, and the
+// rest is cut about as the fastest is. How much that gains is in wrong_costs_test.cc.
 TEST_F(TunerTest, MorePlansAreThoseThatTheTimesPromise) {
   settings_.tuning.told = 2;
   const ir::Graph graph = kernels::product(4096, 4096);
@@ -238,15 +239,21 @@ TEST_F(TunerTest, MorePlansAreThoseThatTheTimesPromise) {
           times.push_back(time(plan));
           if (times.back() > 0) fastest = std::min(fastest, times.back());
         }
-        for (const TunablePlan& plan : more_plans(graph, fusion, range, times, 0, 4)) {
+        const std::vector<TunablePlan> more = more_plans(graph, fusion, range, times, 0, 4);
+        EXPECT_LE(more.size(), 4u);
+        for (const TunablePlan& plan : more) {
+          EXPECT_EQ(
+              std::ranges::count(range.plans, plan.kernel.config,
+                                 [](const TunablePlan& listed) { return listed.kernel.config; }),
+              0);
           ++chosen;
           faster += time(plan) < fastest ? 1 : 0;
         }
       }
     }
   }
+  EXPECT_GT(chosen, 40u);
   EXPECT_GT(faster, 10u);
-  EXPECT_LT(chosen, 120u) << "more than the times tell";
 }
 
 TEST_F(TunerTest, AWrongResultIsNeverRecorded) {
