@@ -17,6 +17,7 @@
 #include "kernels/planning/before_wait.h"
 #include "kernels/selector.h"
 #include "kernels/tuner/median.h"
+#include "kernels/tuner/trial_weights.h"
 
 namespace tenon::kernels {
 namespace {
@@ -45,6 +46,7 @@ bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& s
 // would wait for it.
 struct RangeTrial::Running {
   std::unique_ptr<TrialMemory> memory, preview;
+  std::shared_ptr<WeightPool> weights = std::make_shared<WeightPool>();
   std::vector<std::unique_ptr<Trial>> trials;
 
   // Kept until the process ends: not lost, and never destroyed.
@@ -132,6 +134,7 @@ void RangeTrial::compile(size_t plan) {
       return set_failure(plan, TrialStatus::kNotOffered, offered.reason);
     }
     auto program = std::make_unique<Program>(make_program(graph, *settings));
+    name_packed_weights(*program);
     if (options_.alter) options_.alter(tunable, *program);
     load_kernels(plan, *program);
     if (results_[plan].ok()) programs_[plan] = std::move(program);
@@ -156,11 +159,11 @@ void RangeTrial::load_kernels(size_t plan, const Program& program) {
 }
 
 bool RangeTrial::fits_at_once() const {
-  size_t bytes = 0;
+  std::vector<const Program*> programs;
   for (const auto& program : programs_) {
-    if (program) bytes += program->packed_bytes;
+    if (program) programs.push_back(program.get());
   }
-  return bytes < device_->memory().free / 2;
+  return weight_bytes_together(programs) < device_->memory().free / 2;
 }
 
 // True: it may be timed.
@@ -175,7 +178,7 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   try {
     running.trials[plan] =
         std::make_unique<Trial>(device_, *settings_[plan]->gpu, std::move(*programs_[plan]), memory,
-                                options_.rules, settings_[plan]->kernel_cache);
+                                options_.rules, settings_[plan]->kernel_cache, running.weights);
     programs_[plan].reset();
     results_[plan].failure = running.trials[plan]->run_once();
   } catch (const DeviceStuck& stuck) {

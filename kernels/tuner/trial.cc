@@ -51,7 +51,7 @@ std::string_view name(TrialStatus status) {
 
 Trial::Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& target,
              Program program, TrialMemory& memory, const TrialRules& rules,
-             std::shared_ptr<DiskCache> kernel_cache)
+             std::shared_ptr<DiskCache> kernel_cache, std::shared_ptr<WeightPool> weights)
     : device_(std::move(device)), memory_(memory), rules_(rules), bytes_(program.packed_bytes) {
   DeviceRunOptions options;
   options.graphs = true;
@@ -59,6 +59,7 @@ Trial::Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& t
   options.streams_last = true;
   options.deadline = rules.deadline;
   options.kernel_cache = std::move(kernel_cache);
+  options.weight_pool = std::move(weights);
   options.scratch = [&memory](size_t bytes, std::string_view what) {
     return memory.redzones().make(bytes, std::string(what));
   };

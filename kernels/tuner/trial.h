@@ -8,6 +8,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/running/program.h"
+#include "kernels/running/weight_pool.h"
 #include "kernels/tunable_plans.h"
 #include "kernels/tuner/trial_memory.h"
 
@@ -48,7 +49,8 @@ struct TrialRules {
 class Trial {
  public:
   Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& target, Program program,
-        TrialMemory& memory, const TrialRules& rules, std::shared_ptr<DiskCache> kernel_cache);
+        TrialMemory& memory, const TrialRules& rules, std::shared_ptr<DiskCache> kernel_cache,
+        std::shared_ptr<WeightPool> weights);
   Trial(const Trial&) = delete;
 
   // Runs it twice, the second time as it will be timed, and looks at every redzone. Behind a
