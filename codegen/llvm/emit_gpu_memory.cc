@@ -328,17 +328,26 @@ void GpuEmitter::store(const Operation& op) {
   if (is_constant(to.column_stride, 1) && !is_shared(to.base) && is_turned(op.operands[2])) {
     return store_turned(to, op.operands[2]);
   }
-  int width = value.shape.empty() ? 1 : group_width(layout, value, to);
-  if (width == 1) return store_groups(to, layout, value, 1, in);
   auto& context = module_.getContext();
-  auto* vectors = llvm::BasicBlock::Create(context, "vectors", function_);
-  auto* single = llvm::BasicBlock::Create(context, "single", function_);
   auto* after = llvm::BasicBlock::Create(context, "stored", function_);
-  ir_.CreateCondBr(groups_apply(to, width), vectors, single);
-  ir_.SetInsertPoint(vectors);
-  store_groups(to, layout, value, width, in);
-  ir_.CreateBr(after);
-  ir_.SetInsertPoint(single);
+  auto way = [&](Value* condition, const char* name, const std::function<void()>& emit) {
+    auto* taken = llvm::BasicBlock::Create(context, name, function_);
+    auto* other = llvm::BasicBlock::Create(context, "else", function_);
+    ir_.CreateCondBr(condition, taken, other);
+    ir_.SetInsertPoint(taken);
+    emit();
+    ir_.CreateBr(after);
+    ir_.SetInsertPoint(other);
+  };
+  const auto quads = quad_layout(layout, value);
+  if (quads && is_constant(to.column_stride, 1) && !is_shared(to.base)) {
+    way(groups_apply(to, kVectorBytes / bytes_of(to.dtype)), "quads",
+        [&] { store_in_quads(to, layout, *quads, value, in); });
+  }
+  int width = value.shape.empty() ? 1 : group_width(layout, value, to);
+  if (width > 1) {
+    way(groups_apply(to, width), "vectors", [&] { store_groups(to, layout, value, width, in); });
+  }
   store_groups(to, layout, value, 1, in);
   ir_.CreateBr(after);
   ir_.SetInsertPoint(after);

@@ -63,8 +63,10 @@ void GpuEmitter::wait_for(Value* barrier, Value* parity) {
 void GpuEmitter::release(const Steps& steps, Value* stage, bool loads_ended, Value* condition) {
   if (!loads_ended) instruct(Instruction::kFenceAsyncProxy, {});
   ir_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {ir_.getInt32(~0u)});
-  Value* first_lane = ir_.CreateICmpEQ(lane_, number(0));
-  instruct(Instruction::kBarrierArrive, {both(first_lane, condition), empty_barrier(steps, stage)});
+  // Asked of the warp, not of a thread's number, which ptxas may have to read again.
+  Value* one =
+      has_async_products_ ? instruct(Instruction::kElect, {}) : ir_.CreateICmpEQ(lane_, number(0));
+  instruct(Instruction::kBarrierArrive, {both(one, condition), empty_barrier(steps, stage)});
 }
 
 llvm::Value* GpuEmitter::stage_before(const Steps& steps, Value* stage) {

@@ -27,6 +27,7 @@ constexpr Row kTable[] = {
     {I::kBarrierExpect, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r"},
     {I::kBarrierArrive, "@$0 mbarrier.arrive.shared::cta.b64 _, [$1];", "b,r"},
     {I::kBarrierTryWait, "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", "=b,r,r"},
+    {I::kElect, "elect.sync _|$0, 0xffffffff;", "=b"},
     {I::kFenceBarrierInit, "fence.mbarrier_init.release.cluster;", ""},
     {I::kFenceDevice, "fence.acq_rel.gpu;", ""},
     {I::kFenceAsyncProxy, "fence.proxy.async.shared::cta;", ""},
@@ -81,6 +82,7 @@ llvm::CallInst* call(llvm::IRBuilderBase& ir, llvm::Type* result, const std::str
 llvm::Type* result_of(llvm::IRBuilderBase& ir, Instruction instruction) {
   switch (instruction) {
     case I::kBarrierTryWait:
+    case I::kElect:
       return ir.getInt1Ty();
     case I::kDequantizeE4M3:
     case I::kMergeBits:

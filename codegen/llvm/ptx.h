@@ -22,6 +22,7 @@ enum class Instruction : uint8_t {
   kBarrierExpect,     // barrier, bytes: arrives, and waits for that many bytes as well
   kBarrierArrive,     // i1: whether at all, barrier
   kBarrierTryWait,    // barrier, parity -> i1
+  kElect,             // -> i1: true in one lane of a warp that is together
   kFenceBarrierInit,  // TMA sees barriers that were made before
   kFenceDevice,       // what this thread saw and wrote, for all CTAs
   kFenceAsyncProxy,   // and what was written before

@@ -113,5 +113,11 @@ TEST(PrefillAttentionPtx, SoftmaxRunsBesideTheSecondProduct) {
   EXPECT_EQ(count(softmax, "cvt.rn.f16x2.f32"), 0) << "weights are rounded while products read";
 }
 
+// Where rows are aligned; 64 of 2 bytes a thread.
+TEST(PrefillAttentionPtx, ResultsLeaveBySixteenBytes) {
+  const std::string ptx = compiled(128, "f16", "causal=1, ").code.ptx;
+  EXPECT_EQ(count(ptx, "st.global.v4"), 8) << ptx;
+}
+
 }  // namespace
 }  // namespace tenon::kernels

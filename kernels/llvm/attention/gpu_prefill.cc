@@ -102,12 +102,9 @@ class GpuPrefill {
       value_rings_.push_back(b_.ring(type_, {config_.keys, part.width}, config_.stages));
     }
     locate(b_.task());
-    const Tiles first = load_queries();
+    const Tiles first = load_ahead();
     b_.loop({b_.index(0), rounds(), b_.index(1)}, first,
-            [&](ValueId round, std::span<const ValueId> queries) {
-              queries_.assign(queries.begin(), queries.end());
-              return emit_item(round);
-            });
+            [&](ValueId round, std::span<const ValueId> ahead) { return emit_item(round, ahead); });
     Launch launch =
         writer_.finish(tasks() * wanted, problem_.all_keys * (problem_.depth + config_.panel));
     launch.threads = kThreads;
@@ -163,25 +160,34 @@ class GpuPrefill {
 
   // The last queries, which see most where a mask is causal, come first: what is left for the end
   // is short.
-  void locate(ValueId item) {
+  void locate(ValueId item, ValueId length = kNone) {
     const ValueId heads_here = dim(heads()), tiles_here = dim(query_tiles());
     const ValueId head = b_.rem(item, heads_here);
     const ValueId tile = b_.sub({b_.sub(tiles_here, b_.index(1)), b_.div(item, heads_here)});
     const ValueId number = b_.add(b_.mul(b_.div(head, b_.index(panels())), tiles_here), tile);
     panel_ = b_.mul({b_.rem(head, b_.index(panels())), b_.index(config_.panel)});
-    task_ = locate_task(writer_, problem_, number, kQueries, lengths_);
+    task_ = locate_task(writer_, problem_, number, kQueries, lengths_, length);
   }
 
-  // Returns the next item's queries, which are on their way while this one ends.
-  Tiles emit_item(ValueId round) {
-    locate(item_of(round));
+  // What an item begins with: its queries, and how many keys count. The next one's are on their way
+  // while this one ends.
+  Tiles load_ahead() {
+    Tiles ahead = load_queries();
+    ahead.push_back(task_.length);
+    return ahead;
+  }
+
+  // Returns what the next item begins with.
+  Tiles emit_item(ValueId round, std::span<const ValueId> ahead) {
+    queries_.assign(ahead.begin(), ahead.end() - 1);
+    locate(item_of(round), ahead.back());
     find_tiles();
     const Tiles carried = walk_keys();
     const AttentionTask here = task_;
     const ValueId panel = panel_;
     const ValueId last = b_.sub({dim(work()), b_.index(1)});
     locate(b_.min(item_of(b_.add(round, b_.index(1))), last));
-    Tiles next = load_queries();
+    Tiles next = load_ahead();
     task_ = here;
     panel_ = panel;
     store_result(last_product(carried));

@@ -41,7 +41,7 @@ void declare_task(LaunchWriter& writer, const AttentionProblem& problem, int64_t
 }
 
 AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem, ValueId number,
-                          int64_t query_block, ValueId lengths) {
+                          int64_t query_block, ValueId lengths, ValueId length) {
   Builder& b = writer.builder;
   const ir::Attention& attention = problem.attention;
   const ValueId blocks = writer.index(ceil_div(problem.queries, query_block));
@@ -57,8 +57,11 @@ AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
   task.length = writer.index(problem.all_keys);
   ValueId past = writer.index(problem.past);
   if (lengths != codegen::kNone) {
-    const ValueId given = b.index_from(b.load({lengths, task.batch, {}, {}}, {}));
-    task.length = b.max({b.index(0), b.min(given, task.length)});
+    if (length == codegen::kNone) {
+      const ValueId given = b.index_from(b.load({lengths, task.batch, {}, {}}, {}));
+      length = b.max({b.index(0), b.min(given, task.length)});
+    }
+    task.length = length;
     if (problem.has_past()) {
       past = b.max({b.index(0), b.sub(task.length, writer.index(problem.keys))});
     }

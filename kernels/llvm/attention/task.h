@@ -19,9 +19,11 @@ struct AttentionTask {
 };
 
 // `number`: of all tasks of query_block queries, those of one head side by side. `lengths`: the
-// buffer of kv_lengths or kNone; what it holds is clamped to the keys that there are.
+// buffer of kv_lengths or kNone; what it holds is clamped to the keys that there are. `length`:
+// what that gave for this task before, so that nobody waits for it again.
 AttentionTask locate_task(LaunchWriter& writer, const AttentionProblem& problem,
-                          codegen::ValueId number, int64_t query_block, codegen::ValueId lengths);
+                          codegen::ValueId number, int64_t query_block, codegen::ValueId lengths,
+                          codegen::ValueId length = codegen::kNone);
 
 // What the mask's codes make of scores, which are in units that `per_one` of are 1. Numbers that
 // are finite stay so in these units: a row that is hidden by them alone has equal weights.
