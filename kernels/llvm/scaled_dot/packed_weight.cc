@@ -65,30 +65,71 @@ void flip_words(const WeightLayout& layout, int64_t panel, uint32_t* out) {
 }
 
 // Dequantises exactly as ONNX does: (q - zero) * scale in f32.
-void pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem, const WeightLayout& layout,
-                int64_t panel, float* out) {
-  const ir::BlockScale& scale = problem.dot.scale_b;
-  const std::byte* source = graph.value(problem.dot.b).constant->data;
-  std::optional<ScaleReader> scales, zeros;
-  if (scale.scale != ir::kNoValue) {
-    scales.emplace(ScaleReader::scales(graph, problem));
+class PlainPacker {
+ public:
+  PlainPacker(const ir::Graph& graph, const ScaledDotProblem& problem, const WeightLayout& layout)
+      : problem_(problem),
+        layout_(layout),
+        source_(graph.value(problem.dot.b).constant->data),
+        row_(stored_row(graph, problem)) {
+    const ir::BlockScale& scale = problem.dot.scale_b;
+    if (scale.scale != ir::kNoValue) scales_.emplace(ScaleReader::scales(graph, problem));
+    if (scale.zero_point != ir::kNoValue) zeros_.emplace(ScaleReader::zeros(graph, problem));
   }
-  if (scale.zero_point != ir::kNoValue) {
-    zeros.emplace(ScaleReader::zeros(graph, problem));
-  }
-  const int64_t first = panel * layout.columns;
-  const int64_t block = problem.block(), row = stored_row(graph, problem);
-  for (int64_t k = 0; k < layout.k; ++k) {
-    for (int64_t c = 0; c < layout.columns && first + c < layout.n; ++c) {
-      const int64_t index = element_index(problem, row, k, first + c);
-      auto value = static_cast<float>(load_element(problem.b_type, source, index));
-      const double zero =
-          zeros ? zeros->number(k / block, first + c) : static_cast<double>(scale.zero_offset);
-      value -= static_cast<float>(zero);
-      if (scales) value *= static_cast<float>(scales->number(k / block, first + c));
-      out[k * layout.columns + c] = value;
+
+  // Of a panel, whichever way the file goes: by tiles, so that what is read and what is written
+  // both stay in a cache.
+  void pack(int64_t panel, int64_t first_k, int64_t last_k, float* out) const {
+    const int64_t first = panel * layout_.columns, columns = real_columns(layout_, panel);
+    for (int64_t tile = 0; tile < columns; tile += kTile) {
+      for (int64_t c = tile; c < std::min(columns, tile + kTile); ++c) {
+        pack_column(first + c, first_k, last_k, out + c);
+      }
     }
   }
+
+  static constexpr int64_t kTile = 64;
+
+ private:
+  void pack_column(int64_t n, int64_t first_k, int64_t last_k, float* out) const {
+    const int64_t block = problem_.block();
+    for (int64_t begin = first_k; begin < last_k;) {
+      const int64_t number = begin / block, end = std::min(last_k, (number + 1) * block);
+      const auto zero =
+          static_cast<float>(zeros_ ? zeros_->number(number, n)
+                                    : static_cast<double>(problem_.dot.scale_b.zero_offset));
+      const auto scale = static_cast<float>(scales_ ? scales_->number(number, n) : 1);
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t index = element_index(problem_, row_, k, n);
+        const auto value = static_cast<float>(load_element(problem_.b_type, source_, index)) - zero;
+        out[k * layout_.columns] = scales_ ? value * scale : value;
+      }
+      begin = end;
+    }
+  }
+
+  const ScaledDotProblem& problem_;
+  const WeightLayout& layout_;
+  const std::byte* source_;
+  int64_t row_;
+  std::optional<ScaleReader> scales_, zeros_;
+};
+
+// All cores share a panel, which may be the whole weight.
+PackedConstant pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
+                          const WeightLayout& layout) {
+  const PlainPacker packer(graph, problem, layout);
+  const int64_t words = layout.k * layout.columns;
+  const int64_t bands = ceil_of(layout.k, PlainPacker::kTile);
+  PackedConstant packed = allocate(storage_bytes(DType::kF32, layout.panels * words));
+  parallel_for_each(layout.panels * bands, [&](int64_t i) {
+    const int64_t panel = i / bands, first = i % bands * PlainPacker::kTile;
+    const int64_t last = std::min(layout.k, first + PlainPacker::kTile);
+    float* out = reinterpret_cast<float*>(packed.data.get()) + panel * words;
+    std::fill(out + first * layout.columns, out + last * layout.columns, 0.0F);
+    packer.pack(panel, first, last, out);
+  });
+  return packed;
 }
 
 void pack_halves(const ir::Graph& graph, const ScaledDotProblem& problem,
@@ -255,11 +296,11 @@ PackedWeight pack_weight(const ir::Graph& graph, const ScaledDotProblem& problem
   const int64_t words = layout.k / layout.per_word() * layout.columns;
   const int64_t blocks = layout.blocks() * layout.columns;
   const DType word = layout.word_type();
+  if (layout.plain()) {
+    packed.elements = pack_plain(graph, problem, layout);
+    return packed;
+  }
   packed.elements = pack_panels(layout, word, words, [&](int64_t panel, std::byte* out) {
-    if (layout.plain()) {
-      pack_plain(graph, problem, layout, panel, reinterpret_cast<float*>(out));
-      return;
-    }
     if (layout.is_half()) {
       pack_halves(graph, problem, layout, panel, reinterpret_cast<uint16_t*>(out));
       return;
