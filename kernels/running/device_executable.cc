@@ -508,7 +508,7 @@ class DeviceExecutable final : public Executable {
     bool after_all = copy_shape_values(stream, state) || !options_.inputs_ready;
     for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
-      if (state.collectives->join(stream, i)) after_all = true;
+      if (state.collectives->join(stream, i) || launch.after_all) after_all = true;
       for (; fetch < layout_.fetches.size() && layout_.fetches[fetch].launch == i; ++fetch) {
         if (is_aligned(state, layout_.fetches[fetch])) continue;
         stream.copy(state.aligned[fetch].address(),

@@ -77,6 +77,7 @@ struct CompiledLaunch {
   std::vector<FetchedBuffer> fetched;
   std::vector<Dim> indices;
   Dim tasks, task_cost;
+  bool after_all = false;  // begins when all before it have ended, though these launch dependents
   std::vector<CheckedIndices> checks;
   std::optional<SharedBuffers> elidable_copy;
   std::string node;  // for messages

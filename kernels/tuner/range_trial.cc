@@ -29,15 +29,13 @@ constexpr double kGains = 0.995;  // times the fastest before: worth to look on 
 constexpr double kMicrosecondsOfRound = 400, kMicrosecondsOfAll = 200'000;
 constexpr int kFewestRounds = 3;
 
-// In a model of several products whose rows the caller brings, all read before they wait.
-bool reads_early(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
-  const auto is_early = [&](const ir::Node& each) {
-    return (each.is(ir::kScaledDot) || each.is(ir::kMergedDots)) &&
-           reads_before_wait(graph, each.inputs[0], settings);
-  };
-  return is_early(node) && std::ranges::count_if(graph.order(), [&](ir::NodeId id) {
-                             return is_early(graph.node(id));
-                           }) > 1;
+// In a model of several products whose rows the caller brings, all read before they wait. Returns
+// how many run side by side there; nothing where this one waits for the one before.
+std::optional<int> launches_together(const ir::Graph& graph, const ir::Node& node,
+                                     const Settings& settings) {
+  const int64_t count = count_early_products(graph, settings);
+  if (count < 2 || !is_early_product(graph, node, settings)) return std::nullopt;
+  return static_cast<int>(std::min<int64_t>(count, kManyLaunches));
 }
 
 }  // namespace
@@ -69,10 +67,13 @@ RangeTrial::RangeTrial(const ir::Graph& fused, const TunableFusion& fusion, Tuna
   if (!sizes) throw UserError("no sizes of the model come to these rows");
   at_rows_ = *at_rows;
   const auto l2 = static_cast<double>(device_->description().l2_bytes);
-  trial_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes,
-                            static_cast<int64_t>(kTimesL2 * l2), options.rules.most_copies);
+  const ir::Node& node = fused.node(fusion.nodes.front());
+  const Settings& settings = *range_.plans.front().settings;
+  trial_ = make_trial_graph(fused, node, *sizes, static_cast<int64_t>(kTimesL2 * l2),
+                            options.rules.most_copies,
+                            launches_together(fused, node, settings).value_or(kManyLaunches));
   make_room();
-  preview_ = make_trial_graph(fused, fused.node(fusion.nodes.front()), *sizes, 0, 1);
+  preview_ = make_trial_graph(fused, node, *sizes, 0, 1, 1);
   const std::string& likely = range_.plans[range_.untuned].kernel.candidate;
   for (size_t i = 0; i < previews_.size(); ++i) {
     previews_[i] = range_.plans[i].kernel.candidate != likely;
@@ -87,7 +88,7 @@ void RangeTrial::make_room() {
   previews_.resize(plans);
   kernels_.resize(plans);
   // Estimates, and a fit of the costs, are for what is measured here.
-  for (TunablePlan& plan : range_.plans) set_overlapping(plan.problem, trial_.copies);
+  for (TunablePlan& plan : range_.plans) set_overlapping(plan.problem, trial_.together);
 }
 
 LoggedPlan RangeTrial::logged(size_t plan) const {
@@ -97,7 +98,7 @@ LoggedPlan RangeTrial::logged(size_t plan) const {
 Settings RangeTrial::trial_settings(const TunablePlan& plan) const {
   Settings settings = *plan.settings;
   const ir::Node& node = fused_.node(fusion_.nodes.front());
-  settings.tuning.reads_inputs_before_wait = reads_early(fused_, node, settings);
+  settings.tuning.reads_inputs_before_wait = launches_together(fused_, node, settings).has_value();
   settings.tuning.candidate = plan.kernel.candidate;
   // Where it takes some rows only, others take the rest.
   settings.tuning.candidate_rows = plan.plan.takes.is_all() ? RowRange{} : range_.rows;
@@ -134,6 +135,7 @@ void RangeTrial::compile(size_t plan) {
       return set_failure(plan, TrialStatus::kNotOffered, offered.reason);
     }
     auto program = std::make_unique<Program>(make_program(graph, *settings));
+    if (!previews_[plan]) separate_groups(trial_, *program);
     name_packed_weights(*program);
     if (options_.alter) options_.alter(tunable, *program);
     load_kernels(plan, *program);

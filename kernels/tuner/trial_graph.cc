@@ -48,9 +48,12 @@ class TrialWriter {
     if (node.is(ir::kAttention)) attention_ = ir::Attention::from(node);
   }
 
-  TrialGraph write(int64_t cold_bytes, int most_copies) {
+  TrialGraph write(int64_t cold_bytes, int most_copies, int together) {
     made_.graph.name = "trial";
     made_.copies = std::min(copies_for(cold_bytes), most_copies);
+    made_.together = std::min(together, made_.copies);
+    const int groups = (made_.copies + made_.together - 1) / made_.together;
+    made_.copies = std::min(groups, most_copies / made_.together) * made_.together;
     for (int copy = 0; copy < made_.copies; ++copy) add_copy(copy);
     bind_symbols();
     return std::move(made_);
@@ -190,8 +193,15 @@ class TrialWriter {
 }  // namespace
 
 TrialGraph make_trial_graph(const ir::Graph& fused, const ir::Node& node, const Sizes& sizes,
-                            int64_t cold_bytes, int most_copies) {
-  return TrialWriter(fused, node, sizes).write(cold_bytes, most_copies);
+                            int64_t cold_bytes, int most_copies, int together) {
+  return TrialWriter(fused, node, sizes).write(cold_bytes, most_copies, together);
+}
+
+void separate_groups(const TrialGraph& trial, Program& program) {
+  const auto copies = static_cast<size_t>(trial.copies), launches = program.launches.size();
+  if (trial.together == trial.copies || launches % copies != 0) return;
+  const size_t group = launches / copies * static_cast<size_t>(trial.together);
+  for (size_t i = group; i < launches; i += group) program.launches[i].after_all = true;
 }
 
 }  // namespace tenon::kernels

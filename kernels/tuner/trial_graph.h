@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "graph_partitioner/ir/graph.h"
+#include "kernels/llvm/scaled_dot/gemm_problem.h"
+#include "kernels/running/program.h"
 #include "kernels/tuner/sizes.h"
 
 namespace tenon::kernels {
@@ -31,11 +33,16 @@ struct TrialGraph {
   std::vector<TrialInput> inputs;
   std::vector<TrialOutput> outputs;  // of one copy after the other
   int copies = 1;
+  int together = 1;  // copies that run side by side, as they do in the model
   size_t outputs_each() const { return outputs.size() / static_cast<size_t>(copies); }
 };
 
 // `cold_bytes`: what all copies together are to read that no cache may hold.
+// `together`: how many launches wait for none of the others in the model.
 TrialGraph make_trial_graph(const ir::Graph& fused, const ir::Node& node, const Sizes& sizes,
-                            int64_t cold_bytes, int most_copies);
+                            int64_t cold_bytes, int most_copies, int together);
+
+// Each group of so many copies begins when the one before has ended.
+void separate_groups(const TrialGraph& trial, Program& program);
 
 }  // namespace tenon::kernels

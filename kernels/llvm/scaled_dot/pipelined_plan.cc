@@ -129,16 +129,11 @@ class PipelinedPlan {
 
   // Neighbours that read before they wait, too, run beside this one: how many they are with it.
   int overlapping() const {
-    const auto reads_early = [&](ir::ValueId rows) {
-      return reads_before_wait(graph_, rows, settings_);
-    };
-    if (makes_rows() || !reads_early(dots_.first().problem.dot.a)) return 0;
-    const auto is_neighbour = [&](ir::NodeId id) {
-      const ir::Node& node = graph_.node(id);
-      return (node.is(ir::kScaledDot) || node.is(ir::kMergedDots)) && reads_early(node.inputs[0]);
-    };
+    if (makes_rows() || !reads_before_wait(graph_, dots_.first().problem.dot.a, settings_)) {
+      return 0;
+    }
     if (settings_.tuning.neighbours) return kManyLaunches;
-    const auto launches = std::ranges::count_if(graph_.order(), is_neighbour);
+    const int64_t launches = count_early_products(graph_, settings_);
     return launches > 1 ? static_cast<int>(std::min<int64_t>(launches, kManyLaunches)) : 0;
   }
 

@@ -39,7 +39,7 @@ class TrialWeights : public ::testing::Test {
  protected:
   static ir::Graph copies_of(const ir::Graph& graph) {
     const ir::Node& node = graph.node(graph.order().front());
-    return make_trial_graph(graph, node, Sizes{}, int64_t{1} << 40, kCopies).graph;
+    return make_trial_graph(graph, node, Sizes{}, int64_t{1} << 40, kCopies, kCopies).graph;
   }
 
   // Of `candidate`, with its best configs.

@@ -165,6 +165,29 @@ TEST_F(TunerTest, MeasuresEveryPlanAndRecordsOne) {
   EXPECT_TRUE(choice.untuned.empty());
 }
 
+// Two products whose rows the caller brings wait for nothing, and many copies of one do not say how
+// fast the two are.
+TEST_F(TunerTest, AsManyCopiesOverlapAsInTheModel) {
+  settings_.tuning.reads_inputs_before_wait = true;
+  ir::Graph graph = product("4");
+  ir::Node second = graph.node(graph.order().front());
+  ir::Value other = graph.value(second.outputs[0]);
+  other.name = "z";
+  other.producer = ir::kNoNode;
+  second.name = "second";
+  second.outputs = {graph.add_value(std::move(other))};
+  graph.add_node(second);
+  graph.add_output(second.outputs[0]);
+  EXPECT_FALSE(tune(graph).empty());
+  int counted = 0;
+  for (const Json& line : lines("trying")) {
+    if (line.at("candidate") != "pipelined") continue;
+    EXPECT_EQ(line.at("problem").at("overlaps"), 2);
+    ++counted;
+  }
+  EXPECT_GT(counted, 1);
+}
+
 TEST_F(TunerTest, WhatHasARecordIsNotMeasuredAgain) {
   const ir::Graph graph = product("4");
   const std::vector<TuningRecord> records = tune(graph);
