@@ -35,11 +35,11 @@ from .product_cases import Case
 from .product_meter import check_product, product_results
 from .tuning_cases import DecoderCase, TuningCase
 
-_SECONDS_PER_SIDE = 0.25
-# Sessions of a side, of which the fastest counts: where a session's memory lies changes kernels of
-# a microsecond by up to a tenth, for as long as it is open.
-_SESSIONS_EACH = 2
-_SECONDS_PER_CALL = 0.02
+_SECONDS_PER_SESSION = 0.15
+_SECONDS_PER_CALL = 0.01
+# Of a side, the fastest of which counts: where a session's memory lies changes kernels of a
+# microsecond by up to a tenth and of ten by a twentieth, for as long as it is open.
+_SESSIONS_OF_KERNELS = 3
 _FACTORS = "TENON_COST_FACTORS"
 _LARGEST_DIFFERENCE = 0.03  # of a decoder's logits: rms of the difference over their rms
 
@@ -57,7 +57,7 @@ class MeasuredTuning:
 
 
 class TuningMeter(MeasuringProcess):
-    seconds_per_case = 560  # a decoder is written, tuned twice and opened six times
+    seconds_per_case = 560  # a decoder is written, tuned twice and opened three times
 
     def __init__(self, device: str, seed: int = 0, **given):
         super().__init__(partial(TuningBench, device=device, **given), seed)
@@ -105,13 +105,13 @@ class TuningBench:
 
     def _time(self, subject, sides: list[str], measured: MeasuredTuning) -> None:
         calls: dict[str, Bound] = {}
-        for number in range(_SESSIONS_EACH):
+        for number in range(subject.sessions):
             for side in sides:
                 name = f"{side} {number}"
                 calls[name] = subject.bind(name, self._open_to_time(subject, side))
         runs = {name: runs_for(call, _SECONDS_PER_CALL) for name, call in calls.items()}
         repeated = {name: call(runs[name]) for name, call in calls.items()}
-        for timing in side_by_side(repeated, _SECONDS_PER_SIDE, at_least=9):
+        for timing in side_by_side(repeated, _SECONDS_PER_SESSION, at_least=9):
             side = timing.name.split()[0]
             seconds = timing.median / runs[timing.name] / subject.copies
             setattr(measured, side, float(np.fmin(seconds, getattr(measured, side))))
@@ -185,6 +185,8 @@ def _subject_of(case: TuningCase, folder: Path, seed: int):
 class _Product:
     """A stack of equal products, each with a weight of its own."""
 
+    sessions = _SESSIONS_OF_KERNELS
+
     def __init__(self, case: Case, folder: Path, seed: int):
         from ..models.product_stack import ProductStack
 
@@ -211,6 +213,8 @@ class _Product:
 class _Attention:
     """A stack of equal attentions with caches of their own, which all sessions write alike."""
 
+    sessions = _SESSIONS_OF_KERNELS
+
     def __init__(self, case: AttentionCase, folder: Path, seed: int):
         from ..models.attention_stack import AttentionStack
 
@@ -236,7 +240,7 @@ class _Attention:
 class _Decoder:
     """One step of a decoder after some past."""
 
-    copies = 1
+    copies = sessions = 1
 
     def __init__(self, case: DecoderCase, folder: Path, seed: int):
         from ..models.decoder_config import PRESETS
