@@ -1,13 +1,15 @@
 #include "kernels/llvm/scaled_dot/gpu_weight.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "base/convert.h"
-#include "base/thread_pool.h"
 #include "kernels/llvm/scaled_dot/weight_source.h"
 #include "kernels/llvm/split_parts.h"
 
@@ -48,36 +50,66 @@ ScaleUse choose_use(const ir::Graph& graph, const ScaledDotProblem& problem,
   return aligned ? ScaleUse::kAccumulators : ScaleUse::kSplit;
 }
 
-PackedConstant pack_words(const ir::Graph& graph, const ScaledDotProblem& problem,
-                          const GpuWeightLayout& layout) {
-  PackedConstant packed =
-      zeroed(static_cast<size_t>(layout.groups() * kSlab * layout.padded_n) * sizeof(uint32_t));
-  auto* words = reinterpret_cast<uint32_t*>(packed.data.get());
-  const std::byte* source = graph.value(problem.dot.b).constant->data;
-  const int64_t row = stored_row(graph, problem);
-  parallel_for_each(layout.groups(), [&](int64_t group) {
-    const int64_t first = group * layout.group();
-    const int64_t last = std::min(layout.k, first + layout.group());
-    for (int64_t n = 0; n < layout.n; ++n) {
+// The weight as pieces of it are made from the file.
+class GpuWeightPacker {
+ public:
+  GpuWeightPacker(const ir::Graph& graph, const ScaledDotProblem& problem,
+                  const GpuWeightLayout& layout)
+      : problem_(problem),
+        layout_(layout),
+        source_(graph.value(problem.dot.b).constant->data),
+        row_(stored_row(graph, problem)) {
+    if (layout.scale_type != DType::kUndefined) {
+      scales_.emplace(ScaleReader::scales(graph, problem_));
+    }
+    if (layout.zero_type != DType::kUndefined) zeros_.emplace(ScaleReader::zeros(graph, problem_));
+  }
+  GpuWeightPacker(const GpuWeightPacker&) = delete;  // readers refer to the problem
+
+  void pack_group(int64_t group, std::byte* out) const {
+    auto* words = reinterpret_cast<uint32_t*>(out);
+    const int64_t first = group * layout_.group();
+    const int64_t last = std::min(layout_.k, first + layout_.group());
+    for (int64_t n = 0; n < layout_.n; ++n) {
       for (int64_t k = first; k < last; ++k) {
-        const uint64_t code = load_code(layout.element, source, element_index(problem, row, k, n));
-        const int64_t place = (group * kSlab + (k - first) % kSlab) * layout.padded_n + n;
-        words[place] |= static_cast<uint32_t>(code << ((k - first) / kSlab * layout.bits));
+        const uint64_t code =
+            load_code(layout_.element, source_, element_index(problem_, row_, k, n));
+        words[(k - first) % kSlab * layout_.padded_n + n] |=
+            static_cast<uint32_t>(code << ((k - first) / kSlab * layout_.bits));
       }
     }
-  });
-  return packed;
-}
-
-// store(bytes, place, block, column) of every column of every block.
-template <typename Store>
-PackedConstant pack_blocks(const GpuWeightLayout& layout, DType type, const Store& store) {
-  PackedConstant packed = zeroed(storage_bytes(type, layout.blocks() * layout.padded_n));
-  for (int64_t block = 0; block < layout.blocks(); ++block) {
-    for (int64_t n = 0; n < layout.n; ++n) {
-      store(packed.data.get(), block * layout.padded_n + n, block, n);
+  }
+  void pack_scales(int64_t block, std::byte* out) const {
+    for (int64_t n = 0; n < layout_.n; ++n) {
+      store_code(layout_.scale_type, out, n, scales_->code(block, n));
     }
   }
+  void pack_zeros(int64_t block, std::byte* out) const {
+    for (int64_t n = 0; n < layout_.n; ++n) {
+      store_element(layout_.zero_type, out, n, zeros_->number(block, n));
+    }
+  }
+
+ private:
+  const ScaledDotProblem problem_;
+  const GpuWeightLayout layout_;
+  const std::byte* source_;
+  int64_t row_;
+  std::optional<ScaleReader> scales_, zeros_;
+};
+
+// `count` runs of `unit` bytes, made when they are needed.
+PackedConstant pack_runs(int64_t count, size_t unit,
+                         std::function<void(int64_t number, std::byte* out)> pack) {
+  PackedConstant packed;
+  packed.bytes = static_cast<size_t>(count) * unit;
+  packed.unit = unit;
+  packed.pack = [unit, pack = std::move(pack)](int64_t first_byte, std::span<std::byte> out) {
+    std::memset(out.data(), 0, out.size());
+    for (size_t at = 0; at < out.size(); at += unit) {
+      pack((first_byte + static_cast<int64_t>(at)) / static_cast<int64_t>(unit), out.data() + at);
+    }
+  };
   return packed;
 }
 
@@ -129,20 +161,23 @@ GpuLayoutAnswer gpu_layout(const ir::Graph& graph, const ScaledDotProblem& probl
 GpuWeightBuffers pack_gpu_weight(const ir::Graph& graph, const ScaledDotProblem& problem,
                                  const GpuWeightLayout& layout, Lowered& lowered) {
   GpuWeightBuffers buffers;
-  buffers.words = keep(lowered, pack_words(graph, problem, layout));
+  const auto packer = std::make_shared<const GpuWeightPacker>(graph, problem, layout);
+  const auto runs = [&](int64_t count, DType type, int64_t elements,
+                        void (GpuWeightPacker::*pack)(int64_t, std::byte*) const) {
+    return keep(lowered, pack_runs(count, storage_bytes(type, elements),
+                                   [=](int64_t number, std::byte* out) {
+                                     (packer.get()->*pack)(number, out);
+                                   }));
+  };
+  buffers.words =
+      runs(layout.groups(), DType::kU32, kSlab * layout.padded_n, &GpuWeightPacker::pack_group);
   if (layout.scale_type != DType::kUndefined) {
-    const ScaleReader reader = ScaleReader::scales(graph, problem);
-    const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
-      store_code(layout.scale_type, to, place, reader.code(block, n));
-    };
-    buffers.scales = keep(lowered, pack_blocks(layout, layout.scale_type, store));
+    buffers.scales =
+        runs(layout.blocks(), layout.scale_type, layout.padded_n, &GpuWeightPacker::pack_scales);
   }
   if (layout.zero_type != DType::kUndefined) {
-    const ScaleReader reader = ScaleReader::zeros(graph, problem);
-    const auto store = [&](std::byte* to, int64_t place, int64_t block, int64_t n) {
-      store_element(layout.zero_type, to, place, reader.number(block, n));
-    };
-    buffers.zeros = keep(lowered, pack_blocks(layout, layout.zero_type, store));
+    buffers.zeros =
+        runs(layout.blocks(), layout.zero_type, layout.padded_n, &GpuWeightPacker::pack_zeros);
   }
   return buffers;
 }

@@ -72,63 +72,69 @@ class PlainPacker {
         layout_(layout),
         source_(graph.value(problem.dot.b).constant->data),
         row_(stored_row(graph, problem)) {
-    const ir::BlockScale& scale = problem.dot.scale_b;
-    if (scale.scale != ir::kNoValue) scales_.emplace(ScaleReader::scales(graph, problem));
-    if (scale.zero_point != ir::kNoValue) zeros_.emplace(ScaleReader::zeros(graph, problem));
+    const ir::BlockScale& scale = problem_.dot.scale_b;
+    if (scale.scale != ir::kNoValue) scales_.emplace(ScaleReader::scales(graph, problem_));
+    if (scale.zero_point != ir::kNoValue) zeros_.emplace(ScaleReader::zeros(graph, problem_));
   }
+  PlainPacker(const PlainPacker&) = delete;  // readers refer to the problem
 
-  // Of a panel, whichever way the file goes: by tiles, so that what is read and what is written
-  // both stay in a cache.
-  void pack(int64_t panel, int64_t first_k, int64_t last_k, float* out) const {
-    const int64_t first = panel * layout_.columns, columns = real_columns(layout_, panel);
-    for (int64_t tile = 0; tile < columns; tile += kTile) {
-      for (int64_t c = tile; c < std::min(columns, tile + kTile); ++c) {
-        pack_column(first + c, first_k, last_k, out + c);
-      }
+  // Rows of K of all panels, one after the other, from `first` on.
+  void pack(int64_t first, int64_t count, float* out) const {
+    std::fill(out, out + count * layout_.columns, 0.0F);
+    while (count > 0) {
+      const int64_t panel = first / layout_.k, k = first % layout_.k;
+      const int64_t rows = std::min({count, layout_.k - k, kTile});
+      pack_rows(panel, k, k + rows, out);
+      first += rows;
+      count -= rows;
+      out += rows * layout_.columns;
     }
   }
 
+ private:
   static constexpr int64_t kTile = 64;
 
- private:
+  // Whichever way the file goes, what is read and what is written both stay in a cache.
+  void pack_rows(int64_t panel, int64_t first_k, int64_t last_k, float* out) const {
+    for (int64_t c = 0; c < real_columns(layout_, panel); ++c) {
+      pack_column(panel * layout_.columns + c, first_k, last_k, out + c);
+    }
+  }
+
   void pack_column(int64_t n, int64_t first_k, int64_t last_k, float* out) const {
     const int64_t block = problem_.block();
-    for (int64_t begin = first_k; begin < last_k;) {
-      const int64_t number = begin / block, end = std::min(last_k, (number + 1) * block);
+    for (int64_t k = first_k; k < last_k;) {
+      const int64_t number = k / block, end = std::min(last_k, (number + 1) * block);
       const auto zero =
           static_cast<float>(zeros_ ? zeros_->number(number, n)
                                     : static_cast<double>(problem_.dot.scale_b.zero_offset));
       const auto scale = static_cast<float>(scales_ ? scales_->number(number, n) : 1);
-      for (int64_t k = begin; k < end; ++k) {
+      for (; k < end; ++k, out += layout_.columns) {
         const int64_t index = element_index(problem_, row_, k, n);
         const auto value = static_cast<float>(load_element(problem_.b_type, source_, index)) - zero;
-        out[k * layout_.columns] = scales_ ? value * scale : value;
+        *out = scales_ ? value * scale : value;
       }
-      begin = end;
     }
   }
 
-  const ScaledDotProblem& problem_;
-  const WeightLayout& layout_;
+  const ScaledDotProblem problem_;
+  const WeightLayout layout_;
   const std::byte* source_;
   int64_t row_;
   std::optional<ScaleReader> scales_, zeros_;
 };
 
-// All cores share a panel, which may be the whole weight.
+// Made when it is needed: four bytes an element are up to eight times the model's.
 PackedConstant pack_plain(const ir::Graph& graph, const ScaledDotProblem& problem,
                           const WeightLayout& layout) {
-  const PlainPacker packer(graph, problem, layout);
-  const int64_t words = layout.k * layout.columns;
-  const int64_t bands = ceil_of(layout.k, PlainPacker::kTile);
-  PackedConstant packed = allocate(storage_bytes(DType::kF32, layout.panels * words));
-  parallel_for_each(layout.panels * bands, [&](int64_t i) {
-    const int64_t panel = i / bands, first = i % bands * PlainPacker::kTile;
-    const int64_t last = std::min(layout.k, first + PlainPacker::kTile);
-    float* out = reinterpret_cast<float*>(packed.data.get()) + panel * words;
-    std::fill(out + first * layout.columns, out + last * layout.columns, 0.0F);
-    packer.pack(panel, first, last, out);
-  });
+  PackedConstant packed;
+  packed.bytes = storage_bytes(DType::kF32, layout.panels * layout.k * layout.columns);
+  packed.unit = storage_bytes(DType::kF32, layout.columns);
+  const auto packer = std::make_shared<const PlainPacker>(graph, problem, layout);
+  packed.pack = [packer, unit = packed.unit](int64_t first_byte, std::span<std::byte> out) {
+    packer->pack(first_byte / static_cast<int64_t>(unit), static_cast<int64_t>(out.size() / unit),
+                 reinterpret_cast<float*>(out.data()));
+  };
   return packed;
 }
 
