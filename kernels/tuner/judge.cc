@@ -126,6 +126,7 @@ double tolerance_of(DType dtype, Precision precision) {
 std::string find_difference(const std::vector<HostOutput>& got,
                             const std::vector<HostOutput>& trusted, Precision precision) {
   for (size_t i = 0; i < trusted.size(); ++i) {
+    if (got[i].bytes == trusted[i].bytes) continue;  // caches: gigabytes, of which rows are new
     const double tolerance = tolerance_of(trusted[i].dtype, precision);
     const Bound bound = is_floating(trusted[i].dtype)
                             ? Bound{tolerance, tolerance * rms_of(trusted[i])}

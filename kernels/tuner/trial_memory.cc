@@ -1,7 +1,6 @@
 #include "kernels/tuner/trial_memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <random>
 
 #include <fmt/format.h>
@@ -50,22 +49,19 @@ double element(const TrialInput& input, int64_t index, std::mt19937& random) {
   return 0;
 }
 
-std::vector<std::byte> contents_of(const TrialInput& input, size_t number) {
+// What an input begins with, which then repeats.
+std::vector<std::byte> begin_of(const TrialInput& input, size_t number) {
   std::mt19937 random(static_cast<unsigned>(number) + 1);
-  const int64_t elements = elements_of(input.dims);
-  std::vector<std::byte> bytes(storage_bytes(input.dtype, elements));
+  // Two elements of four bits are one byte: an even number of them repeats.
+  const int64_t period =
+      std::min(elements_of(input.dims), is_packed(input.dtype) ? 4 * kPeriod : kPeriod);
+  std::vector<std::byte> bytes(storage_bytes(input.dtype, period));
   if (input.holds == TrialInput::Holds::kCodes) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     return bytes;
   }
-  // Two elements of four bits are one byte: an even number of them repeats.
-  const int64_t period = std::min(elements, is_packed(input.dtype) ? 4 * kPeriod : kPeriod);
   for (int64_t i = 0; i < period; ++i) {
     store_element(input.dtype, bytes.data(), i, element(input, i, random));
-  }
-  const size_t first = storage_bytes(input.dtype, period);
-  for (size_t done = first; done < bytes.size(); done += first) {
-    std::memcpy(bytes.data() + done, bytes.data(), std::min(first, bytes.size() - done));
   }
   return bytes;
 }
@@ -102,9 +98,17 @@ void* TrialMemory::output(size_t index, std::span<const int64_t> dims) {
 }
 
 void TrialMemory::fill(size_t input) {
-  const std::vector<std::byte> bytes = contents_of(described_[input], input);
-  if (bytes.empty()) return;
-  stream_.copy(address_of(inputs_[input]), reinterpret_cast<Address>(bytes.data()), bytes.size());
+  const std::vector<std::byte> begin = begin_of(described_[input], input);
+  if (begin.empty()) return;
+  const Address to = address_of(inputs_[input]);
+  const size_t bytes = storage_bytes(described_[input].dtype, elements_of(described_[input].dims));
+  stream_.copy(to, reinterpret_cast<Address>(begin.data()), begin.size());
+  // The device repeats it: caches are gigabytes, and come anew before each plan runs.
+  for (size_t done = begin.size(); done < bytes;) {
+    const size_t more = std::min(done, bytes - done);
+    stream_.copy(to + done, to, more);
+    done += more;
+  }
   stream_.synchronize();
 }
 
