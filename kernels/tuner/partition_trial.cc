@@ -9,6 +9,7 @@
 #include "graph_partitioner/ir/fusions.h"
 #include "kernels/build_program.h"
 #include "kernels/tuner/median.h"
+#include "kernels/tuner/trial_weights.h"
 
 namespace tenon::kernels {
 namespace {
@@ -83,15 +84,22 @@ class ValueDescriber {
 
 }  // namespace
 
-// The partition by some records, with a caller for each number of rows.
+// The partition by some records.
 struct PartitionTrial::Variant {
   std::unique_ptr<Settings> settings;
   std::unique_ptr<Executable> executable;
-  std::map<int64_t, std::unique_ptr<TrialMemory>> callers;
+  std::set<int64_t> captured;  // rows that it has run at
 
   void run(TrialMemory& caller, const TrialRules& rules) const {
     executable->run(caller);
     caller.own_stream().synchronize(rules.deadline);
+  }
+
+  void capture(TrialMemory& caller, int64_t rows, const TrialRules& rules) {
+    if (!captured.insert(rows).second) return;
+    run(caller, rules);
+    run(caller, rules);
+    executable->check_finished();
   }
 };
 
@@ -107,28 +115,29 @@ PartitionTrial::Variant PartitionTrial::build(const std::vector<Contest>& contes
   run.streams_last = true;
   run.deadline = options_.rules.deadline;
   run.kernel_cache = settings_.kernel_cache;
-  variant.executable =
-      run_on_device(make_program(fused_, *variant.settings), *settings_.gpu, device_, run);
+  run.weight_pool = weights_;
+  Program program = make_program(fused_, *variant.settings);
+  name_packed_weights(program);
+  variant.executable = run_on_device(std::move(program), *settings_.gpu, device_, run);
   return variant;
 }
 
+TrialMemory& PartitionTrial::caller_at(const Contest& at) {
+  std::unique_ptr<TrialMemory>& caller = callers_[at.at_rows];
+  if (caller == nullptr) {
+    const auto sizes = sizes_at(fused_, at.rows, at.at_rows);
+    if (!sizes) throw UserError("no sizes of the model come to these rows");
+    PartitionValues values = ValueDescriber(fused_, *sizes).describe();
+    caller = std::make_unique<TrialMemory>(device_, values.inputs, values.outputs);
+  }
+  return *caller;
+}
+
 // How long a Run of `variant` takes, in Runs of `base`.
-double PartitionTrial::ratio(Variant& variant, Variant& base, const Contest& at) const {
-  const auto sizes = sizes_at(fused_, at.rows, at.at_rows);
-  if (!sizes) throw UserError("no sizes of the model come to these rows");
-  const auto caller_of = [&](Variant& each) -> TrialMemory& {
-    std::unique_ptr<TrialMemory>& caller = each.callers[at.at_rows];
-    if (caller == nullptr) {
-      PartitionValues values = ValueDescriber(fused_, *sizes).describe();
-      caller = std::make_unique<TrialMemory>(device_, values.inputs, values.outputs);
-      each.run(*caller, options_.rules);
-      each.run(*caller, options_.rules);
-      each.executable->check_finished();
-    }
-    return *caller;
-  };
+double PartitionTrial::ratio(Variant& variant, Variant& base, const Contest& at) {
+  TrialMemory& caller = caller_at(at);
+  for (Variant* each : {&variant, &base}) each->capture(caller, at.at_rows, options_.rules);
   const auto time = [&](Variant& each, int runs) {
-    TrialMemory& caller = caller_of(each);
     device::Event first(device_, true), last(device_, true);
     caller.own_stream().record(first);
     for (int i = 0; i < runs; ++i) each.executable->run(caller);
@@ -159,7 +168,7 @@ void take_rival(Contest& contest, const MeasuredKernel& rival) {
 }  // namespace
 
 void PartitionTrial::try_rivals(const std::vector<Contest>& contests, const std::string& fusion,
-                                size_t rival, Variant& base, std::vector<Contest>& decided) const {
+                                size_t rival, Variant& base, std::vector<Contest>& decided) {
   std::vector<Contest> changed = contests;
   std::vector<size_t> places;
   for (size_t i = 0; i < changed.size(); ++i) {
@@ -175,7 +184,7 @@ void PartitionTrial::try_rivals(const std::vector<Contest>& contests, const std:
 }
 
 // With all that was decided, against what runs untuned: by rows, since ranges of rows are apart.
-void PartitionTrial::keep_what_gains(std::vector<Contest>& contests) const {
+void PartitionTrial::keep_what_gains(std::vector<Contest>& contests) {
   std::vector<Contest> untuned = contests;
   for (Contest& contest : untuned) {
     if (contest.record.untuned.candidate.empty()) continue;

@@ -1,13 +1,16 @@
 // A choice between plans that are about as fast alone: the whole partition runs with each.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/autotune/tuning_records.h"
 #include "kernels/device/device.h"
+#include "kernels/running/weight_pool.h"
 #include "kernels/tuner/range_trial.h"
+#include "kernels/tuner/trial_memory.h"
 
 namespace tenon::kernels {
 
@@ -43,10 +46,11 @@ class PartitionTrial {
  private:
   struct Variant;
   Variant build(const std::vector<Contest>& contests) const;
-  double ratio(Variant& variant, Variant& base, const Contest& at) const;
+  TrialMemory& caller_at(const Contest& at);
+  double ratio(Variant& variant, Variant& base, const Contest& at);
   void try_rivals(const std::vector<Contest>& contests, const std::string& fusion, size_t rival,
-                  Variant& base, std::vector<Contest>& decided) const;
-  void keep_what_gains(std::vector<Contest>& contests) const;
+                  Variant& base, std::vector<Contest>& decided);
+  void keep_what_gains(std::vector<Contest>& contests);
 
   const ir::Graph& fused_;
   const Settings& settings_;
@@ -54,6 +58,10 @@ class PartitionTrial {
   const TuningMachine& machine_;
   const std::vector<TuningRecord>& known_;  // of what is not contested
   const TunerOptions& options_;
+  // Of all variants: where weights, inputs and outputs lie changes times of a microsecond by up to
+  // a tenth, which is not a kernel's merit.
+  std::shared_ptr<WeightPool> weights_ = std::make_shared<WeightPool>();
+  std::map<int64_t, std::unique_ptr<TrialMemory>> callers_;  // by rows
 };
 
 }  // namespace tenon::kernels
