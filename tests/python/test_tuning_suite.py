@@ -14,7 +14,8 @@ from onnxruntime_ep_tenon.bench.decoder_meter import DecoderPlan
 from onnxruntime_ep_tenon.bench.measuring_process import WrongResultError
 from onnxruntime_ep_tenon.bench.product_cases import Case
 from onnxruntime_ep_tenon.bench.tuning_cases import DecoderCase, product_cases, table_cases
-from onnxruntime_ep_tenon.bench.tuning_meter import MeasuredTuning, TuningBench
+from onnxruntime_ep_tenon.bench.tuning_meter import MeasuredTuning, TuningBench, program_of
+from onnxruntime_ep_tenon.report import Report
 from test_command import failed
 from test_command import tenon as command
 from test_gpu import run_script
@@ -62,7 +63,9 @@ def test_a_case_is_timed_both_ways_and_right(case, records_alone, tmp_path):
     measured = TuningBench(tmp_path, 3, "cpu").measure(case)
     assert measured.tuned > 0 and measured.untuned > 0 and math.isnan(measured.wrong)
     assert measured.tuning == 1.5
-    assert measured.notes == ["tuned: 1 ranges, 1 changed, plans: 1 ok, 1 refused"]
+    same = "tuned and untuned run the same kernels"  # which the records say nothing of
+    assert measured.notes == ["tuned: 1 ranges, 1 changed, plans: 1 ok, 1 refused", same]
+    assert measured.tuned == measured.untuned
 
 
 @pytest.mark.plugin
@@ -77,10 +80,24 @@ def test_factors_reach_the_session_that_tunes_with_them_alone(records_alone, tmp
     monkeypatch.setattr(tuning_meter, "session_with_report", recorded)
     measured = TuningBench(tmp_path, 3, "cpu", factor_seed=7).measure(ATTENTION)
     tuning, timing = [("cached", None), ("cached", "7")], [("off", None), *[("cached", None)] * 2]
-    assert seen == tuning + 2 * timing
+    # One program, which all sides run.
+    assert seen == tuning + timing + (tuning_meter._SESSIONS_OF_KERNELS - 3) * [("cached", None)]
     assert measured.wrong > 0 and measured.tuning_wrong == 1.5
     # On the host no constant is multiplied, and that is told.
-    assert measured.notes[-1] == "the session did not see TENON_COST_FACTORS"
+    assert "the session did not see TENON_COST_FACTORS" in measured.notes
+
+
+def test_a_program_is_its_kernels_and_how_they_are_cut():
+    def report(kernel: str, **config) -> Report:
+        fusion = {
+            "nodes": ["n"], "launches": [{"kernel": kernel}], "configs": [{"config": config}],
+        }  # fmt: skip
+        return Report({"graphs": [{"partitions": [{"fusions": [fusion]}]}]})
+
+    one = program_of(report("gemm", tile_n=8, microseconds=1.5))
+    assert one == program_of(report("gemm", tile_n=8, microseconds=2.5))
+    assert one != program_of(report("gemm", tile_n=16, microseconds=1.5))
+    assert one != program_of(report("skinny_gemm", tile_n=8, microseconds=1.5))
 
 
 @pytest.mark.plugin

@@ -7,6 +7,7 @@ factors (TENON_COST_FACTORS): what is tuned then should not be slower.
 from __future__ import annotations
 
 import gc
+import json
 import math
 import os
 import shutil
@@ -37,9 +38,9 @@ from .tuning_cases import DecoderCase, TuningCase
 
 _SECONDS_PER_SESSION = 0.15
 _SECONDS_PER_CALL = 0.01
-# Of a side, the fastest of which counts: where a session's memory lies changes kernels of a
-# microsecond by up to a tenth and of ten by a twentieth, for as long as it is open.
-_SESSIONS_OF_KERNELS = 3
+# Of what a side runs, the fastest of which counts: where a session's memory lies changes kernels of
+# a microsecond by up to a tenth and of ten by a twentieth, for as long as it is open.
+_SESSIONS_OF_KERNELS = 6
 _FACTORS = "TENON_COST_FACTORS"
 _LARGEST_DIFFERENCE = 0.03  # of a decoder's logits: rms of the difference over their rms
 
@@ -104,29 +105,48 @@ class TuningBench:
         return measured
 
     def _time(self, subject, sides: list[str], measured: MeasuredTuning) -> None:
+        """Sides that run the same kernels are one program, with as many sessions as any other."""
         calls: dict[str, Bound] = {}
-        for number in range(subject.sessions):
-            for side in sides:
-                name = f"{side} {number}"
-                calls[name] = subject.bind(name, self._open_to_time(subject, side))
+        sessions: dict[str, list[str]] = {}  # by program
+
+        def add(side: str) -> str:
+            session, report = self._open_to_time(subject, side)
+            name, program = f"{side} {len(calls)}", program_of(report)
+            calls[name] = subject.bind(name, session)
+            sessions.setdefault(program, []).append(name)
+            return program
+
+        programs = {side: add(side) for side in sides}
+        for _ in range(subject.sessions):
+            for program, side in {program: side for side, program in programs.items()}.items():
+                if len(sessions[program]) < subject.sessions:
+                    add(side)
+        for side in sides[1:]:
+            if programs[side] == programs["untuned"]:
+                measured.notes.append(f"{side} and untuned run the same kernels")
+        seconds = self._seconds(calls, subject.copies)
+        for side in sides:
+            setattr(measured, side, min(seconds[name] for name in sessions[programs[side]]))
+
+    @staticmethod
+    def _seconds(calls: dict[str, Bound], copies: int) -> dict[str, float]:
+        """Of each session, in turns."""
         runs = {name: runs_for(call, _SECONDS_PER_CALL) for name, call in calls.items()}
         repeated = {name: call(runs[name]) for name, call in calls.items()}
-        for timing in side_by_side(repeated, _SECONDS_PER_SESSION, at_least=9):
-            side = timing.name.split()[0]
-            seconds = timing.median / runs[timing.name] / subject.copies
-            setattr(measured, side, float(np.fmin(seconds, getattr(measured, side))))
+        timings = side_by_side(repeated, _SECONDS_PER_SESSION, at_least=9)
+        return {each.name: each.median / runs[each.name] / copies for each in timings}
 
     def _open(self, subject, kernels: Path | str, tuning: dict) -> tuple:
         on_gpu = {"enable_cuda_graph": True, "cache_dir": kernels} if self._on_gpu else {}
         given = {**subject.options, **on_gpu, **tuning}
         return session_with_report(subject.path, self._device, session_options(0), **given)
 
-    def _open_to_time(self, subject, side: str):
+    def _open_to_time(self, subject, side: str) -> tuple:
         """Who tunes finds no kernel of the untuned session; wrong constants those of the right."""
         if side == "untuned":
-            return self._open(subject, "", {"tune": "off"})[0]
+            return self._open(subject, "", {"tune": "off"})
         records = {"tune": "cached", "tune_file": self._file(side, "textproto")}
-        return self._open(subject, self._kernels(), records)[0]
+        return self._open(subject, self._kernels(), records)
 
     def _tune(self, subject, side: str, measured: MeasuredTuning) -> Report:
         log, opened = self._file(side, "jsonl"), []
@@ -153,6 +173,21 @@ class TuningBench:
         for side in ("tuned", "wrong"):
             if (log := self._file(side, "jsonl")).exists():
                 shutil.copy(log, self._logs / f"{case.name.replace(' ', '_')}.{side}.jsonl")
+
+
+def program_of(report: Report) -> str:
+    """What a session runs, without what was expected of it."""
+    return json.dumps([
+        (
+            fusion["nodes"],
+            [launch["kernel"] for launch in fusion["launches"]],
+            [
+                {knob: value for knob, value in config["config"].items() if knob != "microseconds"}
+                for config in fusion["configs"]
+            ],
+        )
+        for fusion in report.fusions
+    ])  # fmt: skip
 
 
 def tuning_options(records: Path, log: Path, plans: int | None) -> dict:
