@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,7 +22,8 @@ constexpr size_t kAlignment = 256;
 // each up to 2 MiB.
 constexpr size_t kBlock = size_t{64} << 20;
 
-// The driver's granularity: smaller weights cost more apart than they save.
+// The driver's granularity: smaller weights, which cost more apart than they save, are shared with
+// all that lies beside them.
 constexpr size_t kShared = size_t{2} << 20;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -29,50 +31,47 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 size_t bytes_of(const Slot& slot) { return static_cast<size_t>(slot.bytes.value()); }
 
 struct Block {
-  size_t bytes = 0, count = 0;
-  std::string first, last;  // names
-};
-struct Place {
-  size_t block = 0, offset = 0;
+  size_t bytes = 0;
+  std::vector<size_t> slots, offsets;
 };
 
-class BlockPlan {
- public:
-  // `placed`: addresses of slots that have one already.
-  BlockPlan(const std::vector<Slot>& slots, const std::vector<device::Address>& placed)
-      : places_(slots.size()) {
-    size_t open = kNone;
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].kind != Slot::Kind::kConstant || placed[i] != 0) continue;
-      const size_t bytes = aligned(bytes_of(slots[i]));
-      const bool large = bytes > kBlock;
-      if (large || open == kNone || blocks_[open].bytes + bytes > kBlock) {
-        blocks_.emplace_back();
-        if (!large) open = blocks_.size() - 1;
-      }
-      add(i, large ? blocks_.size() - 1 : open, bytes, slots[i].name);
+// Which constants that have no place yet lie side by side.
+std::vector<Block> plan_blocks(const std::vector<Slot>& slots,
+                               const std::vector<device::Address>& placed) {
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  std::vector<Block> blocks;
+  size_t open = kNone;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].kind != Slot::Kind::kConstant || placed[i] != 0) continue;
+    const size_t bytes = aligned(bytes_of(slots[i]));
+    const bool large = bytes > kBlock;
+    if (large || open == kNone || blocks[open].bytes + bytes > kBlock) {
+      blocks.emplace_back();
+      if (!large) open = blocks.size() - 1;
     }
-  }
-  const std::vector<Block>& blocks() const { return blocks_; }
-  const Place& place(size_t slot) const { return places_[slot]; }
-
- private:
-  void add(size_t slot, size_t number, size_t bytes, const std::string& name) {
-    Block& block = blocks_[number];
-    places_[slot] = {number, block.bytes};
-    if (block.count++ == 0) block.first = name;
-    block.last = name;
+    Block& block = blocks[large ? blocks.size() - 1 : open];
+    block.slots.push_back(i);
+    block.offsets.push_back(block.bytes);
     block.bytes += bytes;
   }
+  return blocks;
+}
 
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  std::vector<Block> blocks_;
-  std::vector<Place> places_;  // per slot
-};
+std::string purpose(const Block& block, const std::vector<Slot>& slots) {
+  const std::string& first = slots[block.slots.front()].name;
+  if (block.slots.size() == 1) return fmt::format("weight '{}'", first);
+  return fmt::format("{} weights, '{}' to '{}'", block.slots.size(), first,
+                     slots[block.slots.back()].name);
+}
 
-std::string purpose(const Block& block) {
-  if (block.count == 1) return fmt::format("weight '{}'", block.first);
-  return fmt::format("{} weights, '{}' to '{}'", block.count, block.first, block.last);
+// Nothing where it is not known of every one.
+std::optional<Digest> content_of(const Block& block, const std::vector<Slot>& slots) {
+  std::string text = "block";
+  for (const size_t i : block.slots) {
+    if (!slots[i].content) return std::nullopt;
+    text += fmt::format(" {} {}", hex(*slots[i].content), bytes_of(slots[i]));
+  }
+  return sha256(text);
 }
 
 std::set<size_t> checked_slots(const Program& program) {
@@ -224,42 +223,49 @@ class Sender {
 
 }  // namespace
 
-std::vector<bool> DeviceWeights::place_shared(const std::shared_ptr<device::Device>& device,
-                                              const std::vector<Slot>& slots,
-                                              const WeightPool* pool) {
+// Returns whether the pool has it.
+bool DeviceWeights::hold(const std::shared_ptr<device::Device>& device,
+                         const std::optional<Digest>& content, size_t bytes,
+                         const std::string& purpose, const WeightPool* pool) {
+  std::shared_ptr<device::Buffer> known;
+  if (content && pool != nullptr) known = pool->find(*device, *content, bytes);
+  const bool is_known = known != nullptr;
+  if (!is_known) known = std::make_shared<device::Buffer>(device, bytes, purpose);
+  held_.push_back({content, std::move(known)});
+  return is_known;
+}
+
+std::vector<bool> DeviceWeights::place(const std::shared_ptr<device::Device>& device,
+                                       const std::vector<Slot>& slots, const WeightPool* pool) {
   std::vector<bool> missing(slots.size(), true);
   for (size_t i = 0; i < slots.size() && pool != nullptr; ++i) {
     const Slot& slot = slots[i];
     if (slot.kind != Slot::Kind::kConstant || !slot.content || bytes_of(slot) < kShared) continue;
-    std::shared_ptr<device::Buffer> weight = pool->find(*device, *slot.content, bytes_of(slot));
-    missing[i] = weight == nullptr;
-    if (missing[i]) {
-      weight = std::make_shared<device::Buffer>(device, bytes_of(slot),
-                                                fmt::format("weight '{}'", slot.name));
+    missing[i] =
+        !hold(device, slot.content, bytes_of(slot), fmt::format("weight '{}'", slot.name), pool);
+    addresses_[i] = held_.back().buffer->address();
+  }
+  for (const Block& block : plan_blocks(slots, addresses_)) {
+    const bool is_known =
+        hold(device, content_of(block, slots), block.bytes, purpose(block, slots), pool);
+    for (size_t i = 0; i < block.slots.size(); ++i) {
+      missing[block.slots[i]] = !is_known;
+      addresses_[block.slots[i]] = held_.back().buffer->address() + block.offsets[i];
     }
-    addresses_[i] = weight->address();
-    shared_.push_back({*slot.content, std::move(weight)});
   }
   return missing;
 }
 
 void DeviceWeights::share(const device::Device& device, WeightPool& pool) const {
-  for (const Shared& one : shared_) pool.add(device, one.content, one.weight);
+  for (const Held& one : held_) {
+    if (one.content) pool.add(device, *one.content, one.buffer);
+  }
 }
 
 DeviceWeights::DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
                              const WeightPacking& packing, const WeightPool* pool)
     : addresses_(program.slots.size(), 0) {
-  const std::vector<bool> missing = place_shared(device, program.slots, pool);
-  const BlockPlan plan(program.slots, addresses_);
-  for (const Block& block : plan.blocks()) {
-    buffers_.emplace_back(device, block.bytes, purpose(block));
-  }
-  for (size_t i = 0; i < program.slots.size(); ++i) {
-    if (program.slots[i].kind != Slot::Kind::kConstant || addresses_[i] != 0) continue;
-    const Place& place = plan.place(i);
-    addresses_[i] = buffers_[place.block].address() + place.offset;
-  }
+  const std::vector<bool> missing = place(device, program.slots, pool);
   auto checked = std::async([&, check = std::exchange(program.check_weights, {})] {
     if (check) check(missing);
   });

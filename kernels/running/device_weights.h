@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/disk_cache.h"
@@ -22,7 +24,8 @@ class DeviceWeights {
   DeviceWeights() = default;
   // Lets go of the host's copies, but for those whose indices are checked when a shape comes.
   // Throws device::OutOfMemory naming the weight that does not fit.
-  // With a pool, locked: large weights that it has are not uploaded again.
+  // With a pool, locked: what it has is not uploaded again, large weights by themselves and small
+  // ones where all that lie beside them are equal, too.
   DeviceWeights(const std::shared_ptr<device::Device>& device, Program& program,
                 const WeightPacking& packing = {}, const WeightPool* pool = nullptr);
   // For others to find, once they are known to be right.
@@ -31,17 +34,19 @@ class DeviceWeights {
   device::Address address(size_t slot) const { return addresses_[slot]; }  // 0: no constant
 
  private:
-  struct Shared {
-    Digest content{};
-    std::shared_ptr<device::Buffer> weight;
+  // A weight, or several side by side.
+  struct Held {
+    std::optional<Digest> content;
+    std::shared_ptr<device::Buffer> buffer;
   };
-  // Places for weights of their own; true for those that have to be uploaded.
-  std::vector<bool> place_shared(const std::shared_ptr<device::Device>& device,
-                                 const std::vector<Slot>& slots, const WeightPool* pool);
+  bool hold(const std::shared_ptr<device::Device>& device, const std::optional<Digest>& content,
+            size_t bytes, const std::string& purpose, const WeightPool* pool);
+  // Gives every constant an address; true for those that have to be uploaded.
+  std::vector<bool> place(const std::shared_ptr<device::Device>& device,
+                          const std::vector<Slot>& slots, const WeightPool* pool);
 
   std::vector<device::Address> addresses_;
-  std::vector<device::Buffer> buffers_;
-  std::vector<Shared> shared_;
+  std::vector<Held> held_;
 };
 
 }  // namespace tenon::kernels

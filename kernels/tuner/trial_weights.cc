@@ -12,6 +12,9 @@
 namespace tenon::kernels {
 namespace {
 
+// Scales of columns and biases, which lie beside weights, have fewer bytes.
+constexpr size_t kSmall = size_t{1} << 20;
+
 // Bytes of the model stay where they are as long as the graph; tables of a packing's own do not.
 std::string text_of(const DevicePacking::Source& source) {
   if (source.owned != nullptr) return hex(sha256(source.bytes));
@@ -20,6 +23,16 @@ std::string text_of(const DevicePacking::Source& source) {
 
 class Namer {
  public:
+  // Empty: it has no name.
+  std::string text_of(const Slot& slot) {
+    if (slot.kind != Slot::Kind::kConstant) return "";
+    if (!slot.on_device.pieces.empty()) return text_of(slot.on_device);
+    const auto bytes = static_cast<size_t>(slot.bytes.value());
+    if (slot.data == nullptr || bytes > kSmall) return "";
+    return "bytes " + hex(sha256({static_cast<const std::byte*>(slot.data.get()), bytes}));
+  }
+
+ private:
   std::string text_of(const DevicePacking& packing) {
     std::string text;
     for (const DevicePacking::Piece& piece : packing.pieces) {
@@ -30,7 +43,6 @@ class Namer {
     return text;
   }
 
- private:
   const std::string& content_of(const codegen::Kernel& kernel) {
     std::string& content = contents_[&kernel];
     if (content.empty()) content = hex(codegen::content_of(kernel));
@@ -46,8 +58,8 @@ void name_packed_weights(Program& program) {
   Namer namer;
   std::map<std::string, int> equal;
   for (Slot& slot : program.slots) {
-    if (slot.kind != Slot::Kind::kConstant || slot.on_device.pieces.empty()) continue;
-    const std::string text = namer.text_of(slot.on_device);
+    const std::string text = namer.text_of(slot);
+    if (text.empty()) continue;
     slot.content = sha256(fmt::format("{} {}", text, equal[text]++));
   }
 }

@@ -10,7 +10,8 @@
 namespace tenon::kernels {
 
 // Names each weight that a device packs by its bytes' place, the kernels that pack it and how many
-// are equal before it, so that a WeightPool finds it for the next plan of the same graph.
+// are equal before it, and small ones by their bytes, so that a WeightPool finds them for the next
+// plan of the same graph.
 void name_packed_weights(Program& program);
 
 // On the device, where equal names are one weight.
