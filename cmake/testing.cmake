@@ -41,19 +41,19 @@ endfunction()
 find_program(TENON_QEMU_AARCH64 qemu-aarch64-static)
 function(tenon_emulated_test name labels program)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" "LEVEL;CPU;FILTER" "")
-  set(emulator "")
+  set(command ${program})
   set(environment "TENON_TEST_LEVEL=${arg_LEVEL}")
   if(CMAKE_CROSSCOMPILING OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND environment "TENON_TEST_NO_EMULATOR=needs a native build on aarch64")
   elseif(NOT TENON_QEMU_AARCH64)
     list(APPEND environment "TENON_TEST_NO_EMULATOR=qemu-aarch64-static is not installed")
   else()
-    set(emulator "${TENON_QEMU_AARCH64}" -cpu "${arg_CPU}")
+    set(command "${TENON_QEMU_AARCH64}" -cpu "${arg_CPU}" $<TARGET_FILE:${program}>)
     # LeakSanitizer stops other threads with ptrace, which user-mode qemu does not have.
     list(APPEND environment "LSAN_OPTIONS=detect_leaks=0")
   endif()
   add_test(NAME ${name}
-    COMMAND ${emulator} $<TARGET_FILE:${program}> --gtest_brief=1 "--gtest_filter=${arg_FILTER}"
+    COMMAND ${command} --gtest_brief=1 "--gtest_filter=${arg_FILTER}"
       "--gtest_output=xml:${TENON_TEST_RESULTS}/${name}.xml"
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES
