@@ -252,8 +252,9 @@ TEST(WrongCosts, AShortlistHoldsAGoodConfig) {
   const Loss by_estimate = loss_of({.shortlist = false}), shortlist = loss_of({});
   print("by estimate", by_estimate);
   print("by the shortlist", shortlist);
-  EXPECT_GT(by_estimate.mean, 1.01);
-  EXPECT_GT(by_estimate.share_5, 0.04);
+  // How much the estimate loses depends on the seeds: 0.7 % with three of them, 1.6 with six.
+  EXPECT_LT(shortlist.mean - 1, (by_estimate.mean - 1) / 4);
+  EXPECT_LT(shortlist.share_5, by_estimate.share_5 / 4);
   EXPECT_LT(shortlist.mean, 1.005);
   EXPECT_LT(shortlist.share_5, 0.02);
 }
