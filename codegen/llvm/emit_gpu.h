@@ -182,12 +182,13 @@ class GpuEmitter : private KernelEmitter {
   void arrive(const Operation& op);
   int64_t arrival_slot_ = -1;  // in shared memory: the count that one thread saw
 
-  // emit_gpu_turned_store.cc
+  // emit_gpu_quad_store.cc
   std::optional<Layout> quad_layout(const Layout& from, const Type& type) const;
   void exchange_words(Tile& words, int lane_bit, size_t register_bit);
   void store_in_quads(const Access& to, const Layout& from, const Layout& quads, const Type& type,
                       const Tile& in);
 
+  // emit_gpu_turned_store.cc
   struct TurnedStore;
   bool is_turned(ValueId id) const;
   void plan_turned_stores();

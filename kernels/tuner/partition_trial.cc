@@ -117,7 +117,7 @@ PartitionTrial::Variant PartitionTrial::build(const std::vector<Contest>& contes
   run.kernel_cache = settings_.kernel_cache;
   run.weight_pool = weights_;
   Program program = make_program(fused_, *variant.settings);
-  name_packed_weights(program);
+  name_shared_weights(program);
   variant.executable = run_on_device(std::move(program), *settings_.gpu, device_, run);
   return variant;
 }

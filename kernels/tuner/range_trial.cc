@@ -136,7 +136,7 @@ void RangeTrial::compile(size_t plan) {
     }
     auto program = std::make_unique<Program>(make_program(graph, *settings));
     if (!previews_[plan]) separate_groups(trial_, *program);
-    name_packed_weights(*program);
+    name_shared_weights(*program);
     if (options_.alter) options_.alter(tunable, *program);
     load_kernels(plan, *program);
     if (results_[plan].ok()) programs_[plan] = std::move(program);

@@ -54,7 +54,7 @@ class Namer {
 
 }  // namespace
 
-void name_packed_weights(Program& program) {
+void name_shared_weights(Program& program) {
   Namer namer;
   std::map<std::string, int> equal;
   for (Slot& slot : program.slots) {

@@ -1,5 +1,4 @@
-// Weights that the plans of a range have in common: those that are packed alike go to the device
-// once.
+// Weights that the plans of a range have in common: equal ones go to the device once.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@ namespace tenon::kernels {
 // Names each weight that a device packs by its bytes' place, the kernels that pack it and how many
 // are equal before it, and small ones by their bytes, so that a WeightPool finds them for the next
 // plan of the same graph.
-void name_packed_weights(Program& program);
+void name_shared_weights(Program& program);
 
 // On the device, where equal names are one weight.
 size_t weight_bytes_together(const std::vector<const Program*>& programs);

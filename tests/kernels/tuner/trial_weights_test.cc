@@ -52,7 +52,7 @@ class TrialWeights : public ::testing::Test {
         Settings settings = *plan.settings;
         settings.tuning.candidate = candidate;
         programs.push_back(make_program(graph, settings));
-        name_packed_weights(programs.back());
+        name_shared_weights(programs.back());
       }
     }
     return programs;
