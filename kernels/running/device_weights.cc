@@ -230,7 +230,11 @@ bool DeviceWeights::hold(const std::shared_ptr<device::Device>& device,
   std::shared_ptr<device::Buffer> known;
   if (content && pool != nullptr) known = pool->find(*device, *content, bytes);
   const bool is_known = known != nullptr;
-  if (!is_known) known = std::make_shared<device::Buffer>(device, bytes, purpose);
+  if (!is_known) {
+    known = std::make_shared<device::Buffer>(pool != nullptr
+                                                 ? pool->make(device, bytes, purpose)
+                                                 : device::Buffer(device, bytes, purpose));
+  }
   held_.push_back({content, std::move(known)});
   return is_known;
 }

@@ -14,4 +14,10 @@ void WeightPool::add(const device::Device& device, const Digest& content,
   weights_[{&device, content, weight->bytes()}] = weight;
 }
 
+device::Buffer WeightPool::make(const std::shared_ptr<device::Device>& device, size_t bytes,
+                                std::string_view purpose) const {
+  if (memory_) return {memory_(bytes, purpose), bytes};
+  return {device, bytes, purpose};
+}
+
 }  // namespace tenon::kernels

@@ -128,7 +128,8 @@ TrialMemory& PartitionTrial::caller_at(const Contest& at) {
     const auto sizes = sizes_at(fused_, at.rows, at.at_rows);
     if (!sizes) throw UserError("no sizes of the model come to these rows");
     PartitionValues values = ValueDescriber(fused_, *sizes).describe();
-    caller = std::make_unique<TrialMemory>(device_, values.inputs, values.outputs);
+    caller = std::make_unique<TrialMemory>(device_, values.inputs, values.outputs,
+                                           std::make_shared<Redzones>(device_));
   }
   return *caller;
 }

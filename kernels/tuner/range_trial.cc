@@ -43,10 +43,17 @@ std::optional<int> launches_together(const ir::Graph& graph, const ir::Node& nod
 // What runs while plans are compared. Left behind where something does not end: giving memory back
 // would wait for it.
 struct RangeTrial::Running {
+  std::shared_ptr<Redzones> redzones;
   std::unique_ptr<TrialMemory> memory, preview;
-  std::shared_ptr<WeightPool> weights = std::make_shared<WeightPool>();
+  std::shared_ptr<WeightPool> weights;
   std::vector<std::unique_ptr<Trial>> trials;
 
+  // Later plans do not share what a plan that did wrong may have written to.
+  void renew_weights() {
+    weights = std::make_shared<WeightPool>([redzones = redzones](size_t bytes, std::string_view what) {
+      return redzones->make(bytes, std::string(what));
+    });
+  }
   // Kept until the process ends: not lost, and never destroyed.
   void leave() {
     static auto& left = *new std::vector<Running>;
@@ -192,7 +199,11 @@ bool RangeTrial::check(size_t plan, TuneLog& log, Running& running) {
   }
   if (results_[plan].ok()) judge(plan, memory);
   if (!results_[plan].ok()) {
-    if (results_[plan].failure.status != TrialStatus::kDeadline) running.trials[plan].reset();
+    const TrialStatus status = results_[plan].failure.status;
+    if (status != TrialStatus::kDeadline) running.trials[plan].reset();
+    if (status == TrialStatus::kOutOfBounds || status == TrialStatus::kWrongResult) {
+      running.renew_weights();
+    }
     return false;
   }
   return true;
@@ -271,8 +282,12 @@ void RangeTrial::time_in_turns(std::vector<size_t> plans, Running& running) {
 void RangeTrial::begin(Running& running) const {
   running.leave();
   running = {};
-  running.memory = std::make_unique<TrialMemory>(device_, trial_.inputs, trial_.outputs);
-  running.preview = std::make_unique<TrialMemory>(device_, preview_.inputs, preview_.outputs);
+  running.redzones = std::make_shared<Redzones>(device_);
+  running.memory =
+      std::make_unique<TrialMemory>(device_, trial_.inputs, trial_.outputs, running.redzones);
+  running.preview =
+      std::make_unique<TrialMemory>(device_, preview_.inputs, preview_.outputs, running.redzones);
+  running.renew_weights();
   running.trials.resize(range_.plans.size());
 }
 

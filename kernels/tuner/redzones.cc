@@ -1,6 +1,7 @@
 #include "kernels/tuner/redzones.h"
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -41,24 +42,45 @@ std::shared_ptr<void> Redzones::make(size_t bytes, std::string name) {
 }
 
 std::string Redzones::find_damage() {
-  device::Stream stream(device_);
-  std::vector<unsigned char> zone(kZone);
-  const auto damaged = [&](device::Address from, size_t bytes) {
-    zone.resize(bytes);
-    stream.copy(reinterpret_cast<device::Address>(zone.data()), from, bytes);
-    stream.synchronize();
-    return std::ranges::count_if(zone, [](unsigned char byte) { return byte != kGuard; });
+  struct Zone {
+    std::shared_ptr<Piece> piece;
+    bool is_behind = false;
+    device::Address from = 0;
+    size_t bytes = 0, offset = 0;  // of what the host reads
+  };
+  std::vector<Zone> zones;
+  size_t read = 0;
+  const auto add = [&](Zone zone) {
+    zone.offset = read;
+    read += zone.bytes;
+    zones.push_back(std::move(zone));
   };
   for (const auto& each : pieces_) {
     const auto piece = each.lock();
     if (piece == nullptr) continue;
-    const auto before = damaged(piece->buffer.address(), kZone);
-    const auto behind = damaged(piece->end(), piece->behind());
-    if (before + behind == 0) continue;
-    return fmt::format("it wrote {} bytes {} {}", before + behind, before > 0 ? "before" : "behind",
-                       piece->name);
+    add({piece, false, piece->buffer.address(), kZone});
+    add({piece, true, piece->end(), piece->behind()});
   }
-  return "";
+  std::vector<unsigned char> bytes(read);
+  device::Stream stream(device_);
+  for (const Zone& zone : zones) {
+    stream.copy(reinterpret_cast<device::Address>(bytes.data() + zone.offset), zone.from,
+                zone.bytes);
+  }
+  stream.synchronize();
+  std::string first;
+  for (const Zone& zone : zones) {
+    const auto written = std::ranges::count_if(
+        std::span(bytes).subspan(zone.offset, zone.bytes),
+        [](unsigned char byte) { return byte != kGuard; });
+    if (written == 0) continue;
+    stream.fill(zone.from, kGuard, zone.bytes);  // the next one is not blamed for it
+    if (!first.empty()) continue;
+    first = fmt::format("it wrote {} bytes {} {}", written, zone.is_behind ? "behind" : "before",
+                        zone.piece->name);
+  }
+  stream.synchronize();
+  return first;
 }
 
 }  // namespace tenon::kernels

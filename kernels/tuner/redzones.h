@@ -16,7 +16,8 @@ class Redzones {
 
   // Poisoned: floats of it are NaN. Lives as long as someone holds it.
   std::shared_ptr<void> make(size_t bytes, std::string name);
-  // Waits for the device. Empty: nothing was written there since the memory was made.
+  // Waits for the device. Empty: nothing was written there since the memory was made or this was
+  // asked last.
   std::string find_damage();
 
  private:

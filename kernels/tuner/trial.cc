@@ -60,8 +60,8 @@ Trial::Trial(std::shared_ptr<device::Device> device, const codegen::GpuTarget& t
   options.deadline = rules.deadline;
   options.kernel_cache = std::move(kernel_cache);
   options.weight_pool = std::move(weights);
-  options.scratch = [&memory](size_t bytes, std::string_view what) {
-    return memory.redzones().make(bytes, std::string(what));
+  options.scratch = [redzones = memory.redzones()](size_t bytes, std::string_view what) {
+    return redzones->make(bytes, std::string(what));
   };
   executable_ = run_on_device(std::move(program), target, device_, options);
 }
@@ -95,7 +95,7 @@ TrialFailure Trial::run_once() {
     if (!answers(device_, memory_.spare())) throw DeviceStuck(reason);
     return {TrialStatus::kDeadline, std::move(reason)};
   }
-  if (std::string damage = memory_.redzones().find_damage(); !damage.empty()) {
+  if (std::string damage = memory_.redzones()->find_damage(); !damage.empty()) {
     return {TrialStatus::kOutOfBounds, std::move(damage)};
   }
   return {};

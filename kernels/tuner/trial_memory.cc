@@ -69,23 +69,23 @@ std::vector<std::byte> begin_of(const TrialInput& input, size_t number) {
 }  // namespace
 
 TrialMemory::TrialMemory(std::shared_ptr<device::Device> device, std::vector<TrialInput> inputs,
-                         std::vector<TrialOutput> outputs)
+                         std::vector<TrialOutput> outputs, std::shared_ptr<Redzones> redzones)
     : device_(device),
       stream_(device),
-      redzones_(device),
+      redzones_(std::move(redzones)),
       spare_(device, 16, "a tuner's question whether the device answers"),
       described_(std::move(inputs)),
       results_(std::move(outputs)) {
   for (size_t i = 0; i < described_.size(); ++i) {
     const size_t bytes = storage_bytes(described_[i].dtype, elements_of(described_[i].dims));
-    inputs_.push_back(redzones_.make(bytes, fmt::format("input {}", i)));
+    inputs_.push_back(redzones_->make(bytes, fmt::format("input {}", i)));
     fill(i);
   }
   for (size_t i = 0; i < results_.size(); ++i) {
     const TrialOutput& output = results_[i];
     outputs_.push_back(output.in_place_of
                            ? inputs_[*output.in_place_of]
-                           : redzones_.make(storage_bytes(output.dtype, elements_of(output.dims)),
+                           : redzones_->make(storage_bytes(output.dtype, elements_of(output.dims)),
                                             fmt::format("output {}", i)));
   }
 }

@@ -16,7 +16,7 @@ namespace tenon::kernels {
 class TrialMemory final : public RunContext {
  public:
   TrialMemory(std::shared_ptr<device::Device> device, std::vector<TrialInput> inputs,
-              std::vector<TrialOutput> outputs);
+              std::vector<TrialOutput> outputs, std::shared_ptr<Redzones> redzones);
 
   Input input(size_t index) override { return {inputs_[index].get(), described_[index].dims}; }
   void* output(size_t index, std::span<const int64_t> dims) override;
@@ -24,7 +24,7 @@ class TrialMemory final : public RunContext {
   void* stream() override { return stream_.handle(); }
 
   device::Stream& own_stream() { return stream_; }
-  Redzones& redzones() { return redzones_; }
+  const std::shared_ptr<Redzones>& redzones() { return redzones_; }
   device::Address spare() const { return spare_.address(); }  // a few bytes that nobody uses
   // Inputs as they were, outputs poisoned.
   void reset();
@@ -36,7 +36,7 @@ class TrialMemory final : public RunContext {
 
   std::shared_ptr<device::Device> device_;
   device::Stream stream_;
-  Redzones redzones_;
+  std::shared_ptr<Redzones> redzones_;
   device::Buffer spare_;
   std::vector<TrialInput> described_;
   std::vector<TrialOutput> results_;

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -301,6 +304,49 @@ TEST_F(TunerTest, AWriteBehindAnOutputIsOutOfBounds) {
   EXPECT_NE(lines("plan").at(0).at("reason").get<std::string>().find("behind output 0"),
             std::string::npos)
       << lines("plan").at(0).dump();
+}
+
+// Writes a few bytes so far behind where its buffer begins.
+class WritesBehind final : public LibraryCall {
+ public:
+  explicit WritesBehind(int64_t bytes) : bytes_(bytes) {}
+  std::string name() const override { return "writes_behind"; }
+  void enqueue(void*, std::span<void* const> buffers, std::span<const int64_t>) const override {
+    std::memset(static_cast<std::byte*>(buffers.front()) + bytes_, 0, 6);
+  }
+
+ private:
+  int64_t bytes_;
+};
+
+TEST_F(TunerTest, AWriteBehindAWeightIsOutOfBoundsAndBlamesNobodyElse) {
+  bool is_planted = false;
+  plant([&](Program& program) {
+    if (std::exchange(is_planted, true)) return;
+    size_t last = program.slots.size() - 1;
+    while (program.slots[last].kind != Slot::Kind::kConstant) --last;
+    CompiledLaunch call;
+    call.kind = LaunchKind::kLibraryCall;
+    // Where constants lie side by side each takes whole 256 bytes.
+    call.call = std::make_shared<WritesBehind>((program.slots[last].bytes.value() + 255) & ~255);
+    call.is_buffer = {true};
+    call.slots = {last};
+    call.tasks = 1;
+    call.node = "planted";
+    program.dependencies.begin_node();
+    program.dependencies.add_call("call", "planted", call.slots, {true}, true);
+    program.launches.push_back(std::move(call));
+  });
+  const std::vector<TuningRecord> records = tune(product("4"));
+  std::map<std::string, int> statuses;
+  for (const Json& line : lines("plan")) {
+    if (++statuses[line.at("status")]; line.at("status") != "out_of_bounds") continue;
+    EXPECT_NE(line.at("reason").get<std::string>().find("weight"), std::string::npos) << line;
+  }
+  EXPECT_EQ(statuses["out_of_bounds"], 1);
+  EXPECT_EQ(statuses["wrong_result"], 0);
+  EXPECT_GT(statuses["ok"], 1);
+  EXPECT_EQ(records.size(), 1u);
 }
 
 TEST_F(TunerTest, APlanThatDoesNotCompileLeavesTheOthers) {
