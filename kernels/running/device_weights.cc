@@ -231,9 +231,9 @@ bool DeviceWeights::hold(const std::shared_ptr<device::Device>& device,
   if (content && pool != nullptr) known = pool->find(*device, *content, bytes);
   const bool is_known = known != nullptr;
   if (!is_known) {
-    known = std::make_shared<device::Buffer>(pool != nullptr
-                                                 ? pool->make(device, bytes, purpose)
-                                                 : device::Buffer(device, bytes, purpose));
+    known =
+        std::make_shared<device::Buffer>(pool != nullptr ? pool->make(device, bytes, purpose)
+                                                         : device::Buffer(device, bytes, purpose));
   }
   held_.push_back({content, std::move(known)});
   return is_known;

@@ -50,10 +50,12 @@ struct RangeTrial::Running {
 
   // Later plans do not share what a plan that did wrong may have written to.
   void renew_weights() {
-    weights = std::make_shared<WeightPool>([redzones = redzones](size_t bytes, std::string_view what) {
-      return redzones->make(bytes, std::string(what));
-    });
+    weights =
+        std::make_shared<WeightPool>([redzones = redzones](size_t bytes, std::string_view what) {
+          return redzones->make(bytes, std::string(what));
+        });
   }
+
   // Kept until the process ends: not lost, and never destroyed.
   void leave() {
     static auto& left = *new std::vector<Running>;

@@ -70,9 +70,8 @@ std::string Redzones::find_damage() {
   stream.synchronize();
   std::string first;
   for (const Zone& zone : zones) {
-    const auto written = std::ranges::count_if(
-        std::span(bytes).subspan(zone.offset, zone.bytes),
-        [](unsigned char byte) { return byte != kGuard; });
+    const auto written = std::ranges::count_if(std::span(bytes).subspan(zone.offset, zone.bytes),
+                                               [](unsigned char byte) { return byte != kGuard; });
     if (written == 0) continue;
     stream.fill(zone.from, kGuard, zone.bytes);  // the next one is not blamed for it
     if (!first.empty()) continue;

@@ -86,7 +86,7 @@ TrialMemory::TrialMemory(std::shared_ptr<device::Device> device, std::vector<Tri
     outputs_.push_back(output.in_place_of
                            ? inputs_[*output.in_place_of]
                            : redzones_->make(storage_bytes(output.dtype, elements_of(output.dims)),
-                                            fmt::format("output {}", i)));
+                                             fmt::format("output {}", i)));
   }
 }
 
