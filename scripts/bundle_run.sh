@@ -114,29 +114,35 @@ start() {
   expected+=("$name")
 }
 
+shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
+# deal <name> <command...>: its cases over the cores, since most of their time is compiling.
+deal() {
+  local name=$1 shard
+  shift
+  for ((shard = 0; shard < shards; shard++)); do
+    start "$name-$shard" env GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@"
+  done
+}
+
 # Looks at the memory that the GPU has left, which others must not change.
 alone=DeviceRun.MemoryGoesBack
 
-# All at once: the cases are dealt over the cores, since most of their time is compiling.
 run_programs() {
-  local target shard program name
-  local shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
+  local program name
+  local rest="--gtest_filter=-$alone"
   echo "== conformance on the GPU, as on an older one, and on the CPU, $shards processes each;" \
     "other programs"
-  # A GPU runs what is made for older ones; those wait for the cores.
-  for target in gpu host sm_80; do
-    local where=("TENON_TEST_TARGET=$target")
-    [ $target != sm_80 ] || { wait; where=(TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80); }
-    for ((shard = 0; shard < shards; shard++)); do
-      start "$target-$shard" env "${where[@]}" GTEST_TOTAL_SHARDS=$shards \
-        GTEST_SHARD_INDEX=$shard bin/gpu_test "--gtest_filter=-$alone"
-    done
-  done
+  deal gpu TENON_TEST_TARGET=gpu bin/gpu_test "$rest"
+  deal host TENON_TEST_TARGET=host bin/gpu_test "$rest"
+  wait  # for the cores
+  deal sm_80 TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80 bin/gpu_test "$rest"
+  wait
+  deal codegen_gpu_test bin/codegen_gpu_test
   for program in bin/*; do
     name=$(basename "$program")
     # The ranks of two_ranks_gpu_test wait for each other on a GPU of their own: --nccl.
     case $name in
-      gpu_test | two_ranks_gpu_test) ;;
+      gpu_test | codegen_gpu_test | two_ranks_gpu_test) ;;
       *) start "$name" "$program" ;;
     esac
   done
