@@ -70,10 +70,10 @@ std::vector<std::byte> begin_of(const TrialInput& input, size_t number) {
 
 TrialMemory::TrialMemory(std::shared_ptr<device::Device> device, std::vector<TrialInput> inputs,
                          std::vector<TrialOutput> outputs, std::shared_ptr<Redzones> redzones)
-    : device_(device),
-      stream_(device),
+    : device_(std::move(device)),
+      stream_(device_),
       redzones_(std::move(redzones)),
-      spare_(device, 16, "a tuner's question whether the device answers"),
+      spare_(device_, 16, "a tuner's question whether the device answers"),
       described_(std::move(inputs)),
       results_(std::move(outputs)) {
   for (size_t i = 0; i < described_.size(); ++i) {
