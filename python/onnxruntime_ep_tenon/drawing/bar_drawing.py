@@ -8,6 +8,7 @@ from html import escape
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd")
 _GROUP, _HEIGHT, _LEFT, _TOP = 120, 200, 20, 56  # pixels; _TOP holds title and legend
 _LINE = 14  # of text
+_HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
 
 
 def bars_svg(
@@ -24,6 +25,7 @@ def bars_svg(
     parts = [_text(size[0] / 2, 18, title, 13)]
     parts += _legend([*series], any(mark is not None for mark in marks))
     width = 0.8 * _GROUP / len(series)
+    numbers = []
     for number, values in enumerate(series.values()):
         for i, value in enumerate(values):
             x = _LEFT + _GROUP * (i + 0.1) + number * width
@@ -32,11 +34,12 @@ def bars_svg(
                 f'<rect x="{x:.1f}" y="{floor - high:.1f}" width="{width:.1f}" '
                 f'height="{high:.1f}" fill="{_COLOURS[number]}"/>'
             )
-            parts.append(_text(x + width / 2, floor - high - 3, f"{value:.3g}"))
+            numbers.append(_text(x + width / 2, floor - high - 3, f"{value:.3g}", extra=_HALO))
     for i, mark in enumerate(marks):
         if mark is not None:
             first = _LEFT + _GROUP * (i + 0.04)
             parts.append(_dashes(first, floor - _HEIGHT * mark / top, 0.92 * _GROUP))
+    parts += numbers  # over the marks that they meet
     parts.append(
         f'<line x1="{_LEFT}" x2="{size[0] - _LEFT}" y1="{floor}" y2="{floor}" stroke="#333"/>'
     )
@@ -61,9 +64,11 @@ def _legend(names: list[str], has_marks: bool) -> list[str]:
     return parts
 
 
-def _text(x: float, y: float, text: str, size: int = 0, anchor: str = "middle") -> str:
-    larger = f' font-size="{size}"' if size else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{larger}>{escape(text)}</text>'
+def _text(
+    x: float, y: float, text: str, size: int = 0, anchor: str = "middle", extra: str = ""
+) -> str:
+    extra += f' font-size="{size}"' if size else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
 
 
 def _dashes(x: float, y: float, width: float) -> str:

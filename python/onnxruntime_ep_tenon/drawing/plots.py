@@ -28,7 +28,8 @@ def bars(
     for number, (name, values) in enumerate(series.items()):
         places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
         drawn = axes.bar(places, values, width, label=name)
-        axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=1)
+        for label in axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=1):
+            label.set(zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
     marked = [(i, mark) for i, mark in enumerate(marks) if mark is not None]
     if marked:
         where, heights = zip(*marked, strict=True)
