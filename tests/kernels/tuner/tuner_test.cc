@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
 #include <set>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -320,9 +320,9 @@ class WritesBehind final : public LibraryCall {
 };
 
 TEST_F(TunerTest, AWriteBehindAWeightIsOutOfBoundsAndBlamesNobodyElse) {
-  bool is_planted = false;
+  std::atomic<bool> is_planted = false;  // plans are compiled side by side
   plant([&](Program& program) {
-    if (std::exchange(is_planted, true)) return;
+    if (is_planted.exchange(true)) return;
     size_t last = program.slots.size() - 1;
     while (program.slots[last].kind != Slot::Kind::kConstant) --last;
     CompiledLaunch call;
@@ -345,7 +345,7 @@ TEST_F(TunerTest, AWriteBehindAWeightIsOutOfBoundsAndBlamesNobodyElse) {
   }
   EXPECT_EQ(statuses["out_of_bounds"], 1);
   EXPECT_EQ(statuses["wrong_result"], 0);
-  EXPECT_GT(statuses["ok"], 1);
+  EXPECT_GT(statuses["ok"] + statuses["slow"], 1);
   EXPECT_EQ(records.size(), 1u);
 }
 
