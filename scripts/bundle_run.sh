@@ -105,7 +105,7 @@ sanitize() {
   ! grep -qv "^0 " "$results/sanitized"
 }
 
-# start <name> <command...>: in the background, with its results under that name.
+# start <name> <command...>: a program in the background, with its results under that name.
 start() {
   local name=$1
   shift
@@ -114,56 +114,98 @@ start() {
   expected+=("$name")
 }
 
-shards=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
-# deal <name> <command...>: its cases over the cores, since most of their time is compiling.
-deal() {
-  local name=$1 shard
+# One queue for all processes of a whole run: as many at a time as there are cores, the longest first.
+queue=()
+# queue_job <name> <command...>: with its log under that name; it writes $results/<name>.xml.
+queue_job() {
+  local name=$1
   shift
-  for ((shard = 0; shard < shards; shard++)); do
-    start "$name-$shard" env GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@"
+  queue+=("timeout 400 $(printf '%q ' "$@") >$(printf '%q' "$results/$name.log") 2>&1")
+  expected+=("$name")
+}
+
+queue_program() {
+  queue_job "$1" "${@:2}" --gtest_brief=1 "--gtest_output=xml:$results/$1.xml"
+}
+
+cores=$(nproc)
+# deal_program <parts> <name> <command...>: its cases over processes, since most of their time is
+# compiling.
+deal_program() {
+  local parts=$1 name=$2 part
+  shift 2
+  for ((part = 0; part < parts; part++)); do
+    queue_program "$name-$part" env GTEST_TOTAL_SHARDS="$parts" GTEST_SHARD_INDEX=$part "$@"
   done
+}
+
+# deal_python <parts> <file>: the same with a file of Python tests; tests/python/conftest.py picks.
+deal_python() {
+  local parts=$1 file=$2 part name
+  for ((part = 0; part < parts; part++)); do
+    name=python-$(basename "$file" .py)
+    [ "$parts" = 1 ] || name=$name-$part
+    queue_job "$name" env TENON_TEST_PART="$part/$parts" "$python" -m pytest -q \
+      -p no:cacheprovider "$file" "--junitxml=$results/$name.xml"
+  done
+}
+
+run_queue() {
+  local begun=$SECONDS
+  printf '%s\n' "${queue[@]}" | xargs -d '\n' -P "$cores" -n 1 bash -c
+  echo "${#queue[@]} processes on $cores cores in $((SECONDS - begun)) s"
+  queue=()
 }
 
 # Looks at the memory that the GPU has left, which others must not change.
 alone=DeviceRun.MemoryGoesBack
 
-run_programs() {
+queue_programs() {
   local program name
   local rest="--gtest_filter=-$alone"
-  echo "== conformance on the GPU, as on an older one, and on the CPU, $shards processes each;" \
-    "other programs"
-  deal gpu TENON_TEST_TARGET=gpu bin/gpu_test "$rest"
-  deal host TENON_TEST_TARGET=host bin/gpu_test "$rest"
-  wait  # for the cores
-  deal sm_80 TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80 bin/gpu_test "$rest"
-  wait
-  deal codegen_gpu_test bin/codegen_gpu_test
+  deal_program $((2 * cores)) sm_80 env TENON_TEST_TARGET=gpu TENON_TEST_ARCH=sm_80 bin/gpu_test "$rest"
+  deal_program $((2 * cores)) gpu env TENON_TEST_TARGET=gpu bin/gpu_test "$rest"
+  deal_program $((2 * cores)) host env TENON_TEST_TARGET=host bin/gpu_test "$rest"
+  deal_program "$cores" codegen_gpu_test bin/codegen_gpu_test
   for program in bin/*; do
     name=$(basename "$program")
     # The ranks of two_ranks_gpu_test wait for each other on a GPU of their own: --nccl.
     case $name in
       gpu_test | codegen_gpu_test | two_ranks_gpu_test) ;;
-      *) start "$name" "$program" ;;
+      *) queue_program "$name" "$program" ;;
     esac
   done
-  wait
-  start alone bin/gpu_test "--gtest_filter=$alone"
-  wait
-  grep -hE "FAILED  \\]" "$results"/*.log | sort -u
 }
 
-# One process per file: most of the time is compiling.
-run_python() {
-  local file name
-  echo "== python"
-  for file in tests/test_*.py tests/conformance/test_*.py; do
-    name=python-$(basename "$file" .py)
-    timeout 280 "$python" -m pytest -q -p no:cacheprovider "$file" "--junitxml=$results/$name.xml" \
-      >"$results/$name.log" 2>&1 &
-    expected+=("$name")
+# Files of Python tests that take minutes on a GPU machine, and into how many parts they are dealt.
+declare -A python_parts=(
+  [test_sizes_at_run]=3 [test_session]=3 [test_random_graphs]=3 [test_gpu_models]=3
+  [test_bad_input]=2 [test_decoder_layers]=2
+)
+
+queue_python() {
+  local name file
+  for name in "${!python_parts[@]}"; do
+    deal_python "${python_parts[$name]}" "tests/python/$name.py"
   done
-  wait
-  tail -qn 1 "$results"/python-*.log
+  for file in tests/python/test_*.py tests/python/conformance/test_*.py; do
+    name=$(basename "$file" .py)
+    [ -n "${python_parts[$name]:-}" ] || deal_python 1 "$file"
+  done
+}
+
+run_all() {
+  if "$python" -c 'import onnx, ml_dtypes' 2>/dev/null; then
+    queue_python
+  else
+    echo "== python: left out, since it needs the packages onnx and ml_dtypes"
+  fi
+  queue_programs
+  echo "== conformance on the GPU, as on an older one, and on the CPU; other programs; Python"
+  run_queue
+  queue_program alone bin/gpu_test "--gtest_filter=$alone"
+  run_queue
+  grep -hE "FAILED  \\]|^(FAILED|ERROR) " "$results"/*.log | sort -u
 }
 
 # join_library <engine> <file> <folder>: the path of the file there, made of its parts once.
@@ -287,19 +329,14 @@ case ${1:-} in
       --out "$results/sessions" "${@:2}"
     ;;
   --races)
-    cd tests || exit
+    cd tests/python || exit
     exec "$python" races.py --out "$results/races.json" "${@:2}"
     ;;
   --nccl) run_engine nccl libnccl.so.2 "${2:-}" "${@:3}" ;;
   --nvshmem) run_engine nvshmem libnvshmem_host.so.3 "${2:-}" ;;
   --sanitize) sanitize ;;
   "")
-    run_programs
-    if "$python" -c 'import onnx, ml_dtypes' 2>/dev/null; then
-      run_python
-    else
-      echo "== python: left out, since it needs the packages onnx and ml_dtypes"
-    fi
+    run_all
     "$python" scripts/summarize_tests.py "$results" --expect "${expected[@]}"
     ;;
   *)

@@ -29,7 +29,10 @@ scripts/make_wheel.sh "build/$preset" "$stage/wheel" >/dev/null
 ctest --test-dir "build/$preset" --show-only=json-v1 | .venv/bin/python scripts/list_test_programs.py \
   gpu multi_rank | xargs -r cp -t "$bundle/bin"
 find "$bundle/bin" -type f -exec $strip {} +
-cp -rL tests/python "$bundle/tests"
+# As in the tree, since tests start the examples from where they lie.
+mkdir "$bundle/tests" "$bundle/examples"
+cp -rL tests/python "$bundle/tests/python"
+cp -r examples/python "$bundle/examples/python"
 cp scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +

@@ -20,7 +20,8 @@ def threads_text(threads: int) -> str:
 def device_text(report: Report) -> str:
     """Where the session runs, or which GPU it was compiled for without there being one."""
     device = report.data.get("device", {})
-    if arch := report.data.get("options", {}).get("target_arch"):
+    arch = report.data.get("options", {}).get("target_arch")
+    if arch and not device.get("present"):
         return f"compiled for {arch}; such a GPU need not be here, and the session does not run"
     details = " ".join(device.get("features", [])) or device.get("arch", "")
     return f"device: {device.get('kind', '?')} {device.get('name', '')} ({details})"

@@ -33,12 +33,19 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
+    keep_part(items, os.environ.get("TENON_TEST_PART", "0/1"))
     if plugin_is_built():
         return
     absent = pytest.mark.skip(reason="the plugin library is not built")
     for item in items:
         if item.get_closest_marker("plugin"):
             item.add_marker(absent)
+
+
+def keep_part(items: list, part: str) -> None:
+    """Of a file whose tests are dealt to several processes: every n-th, from one on."""
+    first, parts = map(int, part.split("/"))
+    items[:] = items[first::parts]
 
 
 @pytest.fixture

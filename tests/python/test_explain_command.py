@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from command_models import behind_nonzero, linear, saved, unsorted
-from onnxruntime_ep_tenon import cuda
 from onnxruntime_ep_tenon.commands.explain import fusion_rows, launch_rows
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.report import Report, plain_reason, session_with_report, shortened
+from onnxruntime_ep_tenon.session_facts import device_text
 
 
 @pytest.fixture
@@ -169,17 +169,24 @@ def test_only_names_of_kernels_are_taken_off_a_reason():
 
 @pytest.mark.plugin
 def test_a_compiled_for_gpu_is_not_named_as_a_device(command, tmp_path):
-    arguments = ("--device", "gpu", "--option", "target_arch=sm_90a")
+    # The CPU's device: a machine with such a GPU would name it.
+    arguments = ("--device", "cpu", "--option", "target_arch=sm_90a")
     told = command("explain", saved(linear(), tmp_path), *arguments)
     assert told.status == 0, told.err
     assert "compiled for sm_90a" in told.out
     assert "H200" not in told.out and "device:" not in told.out
     told = command("explain", saved(linear(), tmp_path), *arguments, "--json")
     device = json.loads(told.out)["device"]
-    assert device["arch"] == "sm_90a"
-    # A machine with a GPU names its own.
-    assert device["present"] is bool(cuda.find_driver().gpus)
-    assert device["present"] or "H200" not in told.out
+    assert device["arch"] == "sm_90a" and device["present"] is False
+    assert "H200" not in told.out
+
+
+def test_a_gpu_that_is_there_is_named_although_it_was_asked_for():
+    device = {"kind": "gpu", "name": "NVIDIA H200", "arch": "sm_90a", "present": True}
+    asked = {"options": {"target_arch": "sm_90a"}}
+    assert device_text(Report(asked | {"device": device})) == "device: gpu NVIDIA H200 (sm_90a)"
+    absent = device_text(Report(asked | {"device": device | {"present": False}}))
+    assert absent.startswith("compiled for sm_90a; such a GPU need not be here")
 
 
 @pytest.mark.plugin

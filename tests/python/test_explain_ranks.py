@@ -134,5 +134,5 @@ def test_what_cannot_be_planned_has_a_reason(command, files, arguments, reason):
 
 
 def test_a_model_that_nothing_is_claimed_of(command, tmp_path):
-    told = command("explain", saved(linear(), tmp_path), "--ranks", "2")
+    told = command("explain", saved(linear(), tmp_path), "--device", "cpu", "--ranks", "2")
     assert told.status == 1 and "nothing to deal to ranks" in told.err

@@ -1,5 +1,6 @@
 """One unsharded file over several processes on CPUs: the same logits, the same bits on each."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -32,13 +33,20 @@ LAUNCHERS = {
 KNOWN = [name for names in LAUNCHERS.values() for name in names] + ["SLURM_STEP_NODELIST"]
 
 
-def has_gloo() -> bool:
-    return (Path(tenon.get_library_path()).resolve().parent / "libtenon_gloo.so").exists()
+def gloo_lacks() -> str:
+    """What keeps Gloo from being loaded; "" where it can be."""
+    path = Path(tenon.get_library_path()).resolve().parent / "libtenon_gloo.so"
+    if not path.exists():
+        return "libtenon_gloo.so is not built: no Gloo headers"
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:  # built, and the machine has no libgloo
+        return str(error)
+    return ""
 
 
-needs_gloo = pytest.mark.skipif(
-    plugin_is_built() and not has_gloo(), reason="libtenon_gloo.so is not built: no Gloo headers"
-)
+GLOO_LACKS = gloo_lacks() if plugin_is_built() else ""
+needs_gloo = pytest.mark.skipif(bool(GLOO_LACKS), reason=GLOO_LACKS)
 
 
 def free_port() -> int:
