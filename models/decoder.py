@@ -6,6 +6,7 @@ latter holds no more than one tensor at a time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ def write_decoder(folder: Path, config: DecoderConfig, spelling: Spelling, sourc
     """model.onnx, its tensors beside it, and genai_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
+    spelling = replace(spelling, names_head_size=spelling.form == "genai")
     model = build_decoder(config, spelling, source, path.with_name("model.onnx.data"))
     path.write_bytes(model.SerializeToString())
     inputs = [value.name for value in model.graph.input]

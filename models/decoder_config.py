@@ -74,6 +74,8 @@ class Spelling:
                          as GenAI writes it for runtimes that capture whole graphs
     accuracy_level       of MatMulNBits; 4 lets a provider round activations to 8 bits
     cache                genai: int8, fp8 or int4 codes; none: numbers of the activations' type
+    names_head_size      genai: the caches' last size is a name, as in folders of GenAI's builder,
+                         whose genai_config.json has the number
     """
 
     form: str = "genai"
@@ -86,6 +88,7 @@ class Spelling:
     lengths: str = "shape"
     accuracy_level: int = 0
     cache: str = ""
+    names_head_size: bool = False
 
     def __post_init__(self):
         _expect("form", self.form, FORMS)

@@ -9,6 +9,8 @@ from .decoder_config import DecoderConfig, Spelling
 from .decoder_graph import DecoderGraph, attention_matrices
 from .decoder_products import MICROSOFT
 
+HEAD_SIZE = "kv_cache_dim"  # a dimension, as GenAI calls it
+
 
 def rotary_tables(config: DecoderConfig) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of every position times every frequency, [positions, head_size/2]."""
@@ -25,6 +27,13 @@ def cache_scales(config: DecoderConfig, spelling: Spelling, layer: int) -> list[
 
 class GenaiGraph(DecoderGraph):
     domains = (MICROSOFT,)
+
+    def cache_width(self) -> int | str:
+        """The model builder of GenAI 0.18 writes a name, but where one byte holds two codes."""
+        codes = self.spelling.cache_format
+        width = codes.width(self.config.head_size) if codes else self.config.head_size
+        packs = width != self.config.head_size
+        return HEAD_SIZE if self.spelling.names_head_size and not packs else width
 
     def prepare(self, ids: str, mask: str) -> None:
         self.g.scope("/model/attn_mask_reformat")

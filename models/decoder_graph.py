@@ -125,12 +125,16 @@ class DecoderGraph:
     def cache(self, layer: int) -> tuple[list[str], list[str]]:
         """Declares a layer's caches: what comes in, what goes out; keys first."""
         element, parts = self.spelling.element, ("key", "value")
-        heads, width = self.config.kv_heads, self.config.head_size
+        heads, width = self.config.kv_heads, self.cache_width()
         if codes := self.spelling.cache_format:
-            element, width = codes.element, codes.width(width)
+            element = codes.element
         past, total = ([BATCH, heads, length, width] for length in (PAST, TOTAL))
         come = [self.g.input(f"past_key_values.{layer}.{p}", element, past) for p in parts]
         return come, [self.g.output(f"present.{layer}.{p}", element, total) for p in parts]
+
+    def cache_width(self) -> int | str:
+        """What the caches' shapes say of the elements that a head takes."""
+        return self.config.head_size
 
     def output_projection(self, layer: int, x: str) -> str:
         config = self.config

@@ -30,7 +30,7 @@ using Tokens = std::vector<int64_t>;
 
 struct Folder {
   std::string model, ids, mask, positions, logits, past_key, past_value, present_key, present_value;
-  int64_t layers, context_length;
+  int64_t layers, kv_heads, head_size, context_length;
   bool shares_cache;
   Tokens end_tokens;
 };
@@ -84,6 +84,8 @@ Folder read_folder(const std::filesystem::path& folder) {
           .present_key = text(json, "present_key_names", "present.%d.key"),
           .present_value = text(json, "present_value_names", "present.%d.value"),
           .layers = number(json, "num_hidden_layers"),
+          .kv_heads = number(json, "num_key_value_heads"),
+          .head_size = number(json, "head_size"),
           .context_length = number(json, "context_length"),
           .shares_cache = find(json, "past_present_share_buffer", "(true)").has_value(),
           .end_tokens = numbers(find(json, "eos_token_id", "(\\[[^\\]]*\\]|[0-9]+)").value_or(""))};
@@ -223,16 +225,24 @@ class TokenLoop {
     expect(outputs_, present);
     std::vector<int64_t> shape = declared_shape;
     shape.at(0) = 1;
-    if (shape.at(1) < 0) shape[1] = ranks_.own(heads_in(symbols[1], past));
+    if (shape.at(1) < 0) shape[1] = heads_in(symbols[1]);
     shape.at(2) = folder_.shares_cache ? max_length_ : 0;
+    if (shape.at(3) < 0) shape[3] = head_width(element);
     caches_.push_back({std::move(past), std::move(present), tensor(shape, element)});
   }
 
-  // `tenon ranks` writes files in which ranks bind their own heads: kv_heads_of_8.
-  static int64_t heads_in(const std::string& symbol, const std::string& cache) {
+  // `tenon ranks` writes files in which ranks bind their own heads: kv_heads_of_8. Other names
+  // stand for all heads.
+  int64_t heads_in(const std::string& symbol) const {
     const std::string start = "kv_heads_of_";
-    if (symbol.rfind(start, 0) != 0) throw std::runtime_error(cache + " has no number of heads");
-    return std::stoll(symbol.substr(start.size()));
+    if (symbol.rfind(start, 0) != 0) return folder_.kv_heads;
+    return ranks_.own(std::stoll(symbol.substr(start.size())));
+  }
+
+  // Elements of a cache that one head takes: bytes hold two codes of 4 bits.
+  int64_t head_width(ONNXTensorElementDataType element) const {
+    const bool packed = element == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+    return packed ? (folder_.head_size + 1) / 2 : folder_.head_size;
   }
 
   Ort::Value tensor(const std::vector<int64_t>& shape, ONNXTensorElementDataType element) {

@@ -25,10 +25,16 @@ class GenaiFolder:
     end_tokens: tuple[int, ...]
     context_length: int
     shares_cache: bool  # past and present may be the same memory
+    kv_heads: int = 0  # of a cache on all ranks together; 0: the configuration does not say
+    head_size: int = 0
 
     @property
     def tokenizer(self) -> Path:
         return self.model.parent / "tokenizer.json"
+
+    def cache_width(self, element: str) -> int:
+        """Elements that a head takes in a cache of this type: bytes hold two codes of 4 bits."""
+        return (self.head_size + 1) // 2 if element == "tensor(uint8)" else self.head_size
 
     @staticmethod
     def load(path: Path | str) -> GenaiFolder:
@@ -54,7 +60,37 @@ class GenaiFolder:
             end_tokens=_end_tokens(model),
             context_length=_number(model, "context_length", folder),
             shares_cache=bool(config.get("search", {}).get("past_present_share_buffer", False)),
+            kv_heads=_number(decoder, "num_key_value_heads", folder, least=0),
+            head_size=_number(decoder, "head_size", folder, least=0),
         )
+
+
+def sizes_beside(model: Path, inputs) -> dict[str, tuple[int, str]]:
+    """Symbols of the caches' shapes that the configuration beside a decoder has numbers for.
+
+    GenAI's model builder calls the size of a head 'kv_cache_dim' and writes the number there.
+    """
+    if not (model.parent / CONFIG_NAME).is_file():
+        return {}
+    try:
+        folder = GenaiFolder.load(model.parent)
+    except InputError:
+        return {}  # not a decoder's: nothing in it is about these inputs
+    if folder.model.name != model.name:
+        return {}
+    caches = {name for names in folder.past for name in names}
+    sizes: dict[str, tuple[int, str]] = {}
+    for value in inputs:
+        if value.name not in caches or len(value.shape) != 4:
+            continue
+        _, heads, _, width = value.shape
+        for symbol, size, key in (
+            (heads, folder.kv_heads, "num_key_value_heads"),
+            (width, folder.cache_width(value.type), "head_size"),
+        ):
+            if isinstance(symbol, str) and size:
+                sizes.setdefault(symbol, (size, f"by {key} in {CONFIG_NAME}"))
+    return sizes
 
 
 def model_files(path: Path | str) -> list[Path]:
@@ -93,9 +129,10 @@ def _part(value: dict, key: str, folder: Path) -> dict:
     return part
 
 
-def _number(value: dict, key: str, folder: Path) -> int:
-    number = value.get(key)
-    if not isinstance(number, int) or number < 1:
+def _number(value: dict, key: str, folder: Path, least: int = 1) -> int:
+    """Of a key that must be there, unless `least` is 0."""
+    number = value.get(key, None if least else 0)
+    if not isinstance(number, int) or number < least:
         raise InputError(f"{folder / CONFIG_NAME}: '{key}' should be a positive number: {number!r}")
     return number
 

@@ -177,10 +177,20 @@ class TokenLoop:
         }
 
     def _cache(self, past: str, value, length: int):
-        """Of one rank of several: with its own heads, where the file lets ranks differ."""
-        _, declared, _, size = value.shape
-        shape = [self._batch, self._heads.get(past, declared), length, size]
-        return self._memory.empty(shape, self._element(value))
+        """Of one rank of several: with its own heads, where the file lets ranks differ. What the
+        file leaves open besides, the folder's configuration says."""
+        _, heads, _, size = value.shape
+        heads = self._heads.get(past, heads)
+        if not isinstance(heads, int):
+            heads = self._folder.kv_heads
+        if not isinstance(size, int):
+            size = self._folder.cache_width(value.type)
+        if not heads or not size:
+            raise InputError(
+                f"{past} is {value.shape}: genai_config.json should say num_key_value_heads and "
+                "head_size"
+            )
+        return self._memory.empty([self._batch, heads, length, size], self._element(value))
 
     def _element(self, value) -> int:
         name = value.type.removeprefix("tensor(").removesuffix(")")

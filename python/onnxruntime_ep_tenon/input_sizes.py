@@ -19,6 +19,23 @@ _NAMES = (
 _SOUND = re.compile(r"wav|audio|pcm|speech|sound")
 _SUM = re.compile(r"\s*\+\s*")
 
+# What an input's name says of its axes, the first that is found in it; None: nothing.
+_IDS = re.compile(r"(input|token_type)_ids$|^tokens?$")
+_POSITIONS = re.compile(r"positions?(_ids)?$")
+_MASK = re.compile(r"(?<!encoder_)attention_mask$|^mask$")
+_CACHE = re.compile(r"past|cache")
+_IMAGE = re.compile(r"pixel|image")
+_SIZES_OF_ROLES = {
+    "batch": (1, "one in a batch"),
+    "past": (0, "no tokens before"),
+    "new": (_SEQUENCE, "a short sequence"),
+    "encoded": (_SEQUENCE, "a short sequence"),
+    "heads": (1, "one head"),
+    "head": (64, "a head's size"),
+    "channels": (3, "colours"),
+    "side": (_IMAGE_SIDE, "an image's side"),
+}
+
 
 class InputError(ValueError):
     """An input cannot be made or read; the text says which and what to give."""
@@ -43,9 +60,18 @@ class ChosenSize:
 class Sizes:
     """What each named dimension is, for all inputs alike."""
 
-    def __init__(self, inputs, dimensions: dict[str, int], shapes: dict[str, list[int]]):
+    def __init__(
+        self,
+        inputs,
+        dimensions: dict[str, int],
+        shapes: dict[str, list[int]],
+        told: dict[str, tuple[int, str]] | None = None,
+    ):
+        """`told`: named dimensions that something beside the model gives, and what that is."""
         self._shapes = shapes
         self._known = dict(dimensions)
+        self._told = told or {}
+        self._inputs = inputs
         self.chosen: list[ChosenSize] = []
         names = {_name(size): None for value in inputs for size in value.shape or [] if _name(size)}
         self._refuse_unknown(dimensions, list(names))
@@ -88,7 +114,13 @@ class Sizes:
         name = _name(declared[axis])
         if name in self._known:
             return self._known[name]
-        size, why = self._sum(name) or _by_name(name) or _by_place(value, axis)
+        size, why = (
+            self._told.get(name)
+            or self._sum(name)
+            or _by_name(name)
+            or self._by_input(value, axis)
+            or _by_place(value, axis)
+        )
         if name:
             self._known[name] = size
         self.chosen.append(ChosenSize(name or f"{value.name}[{axis}]", size, why))
@@ -107,7 +139,66 @@ class Sizes:
         return sum(sizes), "as its name says"
 
     def _part(self, name: str) -> int:
-        return self._known.get(name, (_by_name(name) or (1, ""))[0])
+        """Of a named dimension that may belong to an input further down."""
+        if name in self._known:
+            return self._known[name]
+        roles = (
+            role
+            for value in self._inputs
+            for declared, role in zip(value.shape or [], roles_of(value), strict=True)
+            if declared == name and role in _SIZES_OF_ROLES
+        )
+        said = _by_name(name) or _SIZES_OF_ROLES.get(next(roles, ""))
+        return said[0] if said else 1
+
+    def _by_input(self, value, axis: int) -> tuple[int, str] | None:
+        role = roles_of(value)[axis]
+        if role == "whole":
+            return self._first("past") + self._first("new"), "past and new tokens"
+        return _SIZES_OF_ROLES.get(role)
+
+    def _first(self, wanted: str) -> int:
+        """The size of the first axis that has this role in any input."""
+        for value in self._inputs:
+            given = self._shapes.get(value.name, value.shape or [])
+            for declared, role in zip(given, roles_of(value), strict=False):
+                if role == wanted:
+                    return declared if isinstance(declared, int) else self._part(_name(declared))
+        return 0 if wanted == "past" else _SIZES_OF_ROLES[wanted][0]
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input of that name holds keys or values of earlier tokens."""
+    return bool(_CACHE.search(name)) and not _POSITIONS.search(name)
+
+
+def roles_of(value) -> list[str]:
+    """What each axis of an input is, as far as the input's own name tells; "": it does not."""
+    name, shape = value.name.lower(), value.shape or []
+    rank = len(shape)
+    if _POSITIONS.search(name):
+        return ([""] * rank + ["batch", "new"])[-rank:] if rank else []
+    if rank == 2 and _IDS.search(name):
+        return ["batch", "new"]
+    if rank in (2, 4) and _MASK.search(name):
+        return ["batch", "whole"] if rank == 2 else ["batch", "heads", "new", "whole"]
+    if rank in (4, 5) and is_cache(name):
+        return _roles_of_cache(name, shape)
+    if rank in (4, 5) and _IMAGE.search(name):
+        last = rank == 4 and shape[3] in _CHANNELS
+        inner = ["side", "side", "channels"] if last else ["channels", "side", "side"]
+        return ["batch", *[""] * (rank - 4), *inner]
+    return [""] * rank
+
+
+def _roles_of_cache(name: str, shape) -> list[str]:
+    """[batch, heads, past, head], or heads and past the other way round; keys and values may be
+    stacked in front."""
+    length = "encoded" if "encoder" in name else "past"
+    stacked = [""] * (len(shape) - 4)
+    heads_last = not isinstance(shape[-3], int) and isinstance(shape[-2], int)
+    middle = [length, "heads"] if heads_last else ["heads", length]
+    return [*stacked, "batch", *middle, "head"]
 
 
 def _name(size) -> str:

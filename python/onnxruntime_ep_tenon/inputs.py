@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .input_sizes import ChosenSize, InputError, Sizes, UnmadeTypeError
+from .kv_heads import local_kv_heads
 from .requirements import require
 
 _NUMPY_TYPES = {
@@ -89,8 +90,12 @@ def make_inputs(
     seed: int = 0,
     largest_integer: int = 1,
     shapes: dict[str, list[int]] | None = None,
+    told: dict[str, tuple[int, str]] | None = None,
 ) -> MadeInputs:
-    """One array per input that the session asks for."""
+    """One array per input that the session asks for.
+
+    `told`: named dimensions that something beside the model gives, and what gives them.
+    """
     files, shapes = files or {}, dict(shapes or {})
     wanted = session.get_inputs()
     unknown = (set(files) | set(shapes)) - {value.name for value in wanted}
@@ -99,7 +104,8 @@ def make_inputs(
         raise InputError(f"the model has no input '{sorted(unknown)[0]}'; it has: {names}")
     arrays = {name: _load(path) for name, path in files.items()}
     shapes.update({name: list(array.shape) for name, array in arrays.items()})
-    sizes = Sizes(wanted, dimensions or {}, shapes)
+    told = {**(told or {}), **_heads_told(session)}
+    sizes = Sizes(wanted, dimensions or {}, shapes, told)
     for index, value in enumerate(wanted):
         if value.name not in arrays:
             shape = sizes.shape_of(value)
@@ -110,6 +116,16 @@ def make_inputs(
         if value.name not in files and _is_length(value) and (whole := _whole(wanted, arrays)):
             arrays[value.name] = np.full_like(arrays[value.name], whole)
     return MadeInputs({value.name: arrays[value.name] for value in wanted}, sizes.chosen)
+
+
+def _heads_told(session) -> dict[str, tuple[int, str]]:
+    """Named dimensions that count the heads of caches: 'kv_heads_of_8' of a file for ranks."""
+    heads = local_kv_heads(session)
+    return {
+        value.shape[1]: (heads[value.name], "heads that this process binds")
+        for value in session.get_inputs()
+        if value.name in heads and isinstance(value.shape[1], str)
+    }
 
 
 def _is_length(value) -> bool:

@@ -8,6 +8,8 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+from .input_sizes import is_cache
+
 _SYMBOL = re.compile(r"kv_heads_of_(\d+)")
 _HEADS, _SIZE, _CACHE_DIMS = 1, 3, 4
 
@@ -24,11 +26,12 @@ def local_kv_heads(session) -> dict[str, int]:
 
 def declared_heads(value) -> int | None:
     """How many heads an input has on all ranks together; None: it is no cache."""
-    dims = value.shape
-    if len(dims) != _CACHE_DIMS or not isinstance(dims[_SIZE], int):
+    dims = value.shape or []
+    if len(dims) != _CACHE_DIMS:
         return None
     if isinstance(dims[_HEADS], int):
-        return dims[_HEADS]
+        # A size that the model leaves open: the name has to tell a cache from an image.
+        return dims[_HEADS] if isinstance(dims[_SIZE], int) or is_cache(value.name) else None
     symbol = _SYMBOL.fullmatch(dims[_HEADS] or "")
     return int(symbol[1]) if symbol else None
 

@@ -139,11 +139,16 @@ class NoPlanError(ValueError):
 
 
 def plan_ranks(
-    open_session: Callable[[dict], tuple], ranks: int, context: int, bandwidth: Callable[[], float]
+    open_session: Callable[[dict], tuple],
+    ranks: int,
+    context: int,
+    bandwidth: Callable[[], float],
+    known_sizes: Callable[[list], dict[str, int]],
 ) -> Plans:
     """`open_session` makes a session with such options and gives it with its report.
 
     `bandwidth`: bytes per second that the host reads, asked for where it is what computes.
+    `known_sizes`: of named dimensions of these inputs, as far as anybody knows them.
     """
     session, first = open_session(_options(0, ranks))
     shardings = [part["sharding"] for part in first.partitions if part["sharding"]]
@@ -159,8 +164,10 @@ def plan_ranks(
         for report in [alone, *reports.values()]:
             add_expected_times(report, speed)
     inputs = session.get_inputs()
-    token = Step(1, _sizes(inputs, 1, context, local_kv_heads(session)))
-    prompt = Step(PROMPT, _sizes(inputs, PROMPT, 0, local_kv_heads(session)))
+    heads, known = local_kv_heads(session), known_sizes(inputs)
+    _refuse_unknown_widths(inputs, heads, known)
+    token = Step(1, _sizes(inputs, 1, context, heads) | known)
+    prompt = Step(PROMPT, _sizes(inputs, PROMPT, 0, heads) | known)
     plans = Plans(
         ranks, context, sum(sharding["constant_bytes"] for sharding in shardings), first, token,
         prompt, str(link_of(first)), (_predict(alone, token, []), _predict(alone, prompt, [])),
@@ -179,7 +186,7 @@ def plan_ranks(
                 rank,
                 sum(sharding["bytes_by_rank"][rank] for sharding in shardings),
                 heads,
-                _caches(inputs, heads, rank, ranks),
+                _caches(inputs, heads, rank, ranks, known),
                 _predict(report, _with_heads(token, inputs, heads), [t["token_us"] for t in times]),
                 _predict(
                     report, _with_heads(prompt, inputs, heads), [t["prompt_us"] for t in times]
@@ -187,6 +194,16 @@ def plan_ranks(
             )
         )
     return plans
+
+
+def _refuse_unknown_widths(inputs, heads: dict[str, int], known: dict[str, int]) -> None:
+    for value in inputs:
+        width = value.shape[3] if value.name in heads else 0
+        if not isinstance(width, int) and width not in known:
+            raise NoPlanError(
+                f"'{value.name}' is {value.shape}, and no genai_config.json beside the model says "
+                f"how large a head is: give --dim {width or 'NAME'}=NUMBER"
+            )
 
 
 def _options(rank: int, ranks: int) -> dict:
@@ -239,14 +256,14 @@ def _with_heads(step: Step, inputs, heads: dict[str, int]) -> Step:
     return Step(step.tokens, step.sizes | own)
 
 
-def _caches(inputs, heads: dict[str, int], rank: int, ranks: int) -> Caches:
+def _caches(inputs, heads: dict[str, int], rank: int, ranks: int, known: dict[str, int]) -> Caches:
     whole = by_heads = bound = 0
     for value in inputs:
         count = declared_heads(value)
         if count is None:
             continue
         element = value.type.removeprefix("tensor(").removesuffix(")")
-        each = _ELEMENT_BYTES.get(element, 1) * value.shape[3]
+        each = _ELEMENT_BYTES.get(element, 1) * known.get(value.shape[3], value.shape[3])
         own = count // ranks + (rank < count % ranks) if count >= ranks else 1
         whole += count * each
         by_heads += heads.get(value.name, own) * each

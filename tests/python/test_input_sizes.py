@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from command_models import linear, saved
+from onnxruntime_ep_tenon.genai_folder import sizes_beside
 from onnxruntime_ep_tenon.inputs import InputError, make_inputs
+from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES
+from onnxruntime_ep_tenon.models.genai_folder import write_config
 
 
 def session(**inputs):
@@ -86,6 +89,67 @@ def test_a_decoder_starts_with_no_tokens_before():
     made = make_inputs(decoder, {"sequence_length": 1, "past_sequence_length": 7})
     expected = [[1, 1], [1, 8], [1, 1], [1, 2, 7, 16], [1, 8]]
     assert list(shapes(made).values()) == expected
+
+
+def test_the_name_of_an_input_tells_what_its_dimensions_do_not():
+    """As torch's exporter writes a decoder that sees images; inputs in any order."""
+    decoder = session(
+        **{"past_key_values.0.key": ("float", ["s10", 4, "s15", 32])},
+        **{"past_key_values.0.value": ("float", ["s10", "s15", 4, 32])},
+        input_ids=("int64", ["s10", "s70"]),
+        attention_mask=("int64", ["s10", "s15 + s70"]),
+        mask=("int64", ["s10", "s99"]),
+        cache_position=("int64", ["s70"]),
+        pixel_values=("float", ["s11", "s12", "s13", "s14"]),
+        encoder_attention_mask=("int64", ["s10", "s71"]),
+    )
+    first = [[1, 4, 0, 32], [1, 0, 4, 32], [1, 32], [1, 32], [1, 32], [32]]
+    more = [[1, 3, 224, 224], [1, 32]]
+    made = make_inputs(decoder)
+    assert list(shapes(made).values()) == first + more
+    assert "s15=0 (no tokens before)" in made.chosen_text()
+    assert "s99=32 (past and new tokens)" in made.chosen_text()
+    made = make_inputs(decoder, {"s15": 5, "s70": 2})
+    given = [[1, 4, 5, 32], [1, 5, 4, 32], [1, 2], [1, 7], [1, 7], [2]]
+    assert list(shapes(made).values()) == given + more
+
+
+def test_four_dimensional_masks_and_stacked_caches():
+    decoder = session(
+        past_0=("float", [2, "a", "b", "c", "d"]),
+        input_ids=("int64", ["a", "e"]),
+        attention_mask=("bool", ["a", "f", "e", "g"]),
+        position_ids=("int64", [3, "a", "e"]),
+    )
+    made = make_inputs(decoder, {"c": 6, "e": 4})
+    assert list(shapes(made).values()) == [[2, 1, 1, 6, 64], [1, 4], [1, 1, 4, 10], [3, 1, 4]]
+
+
+def test_a_file_for_ranks_says_how_many_heads_there_are():
+    value = {"past_key_values.0.key": ("float", ["batch", "kv_heads_of_8", "past", 16])}
+    made = make_inputs(session(**value))
+    assert shapes(made) == {"past_key_values.0.key": [1, 8, 0, 16]}
+    assert "kv_heads_of_8=8 (heads that this process binds)" in made.chosen_text()
+
+
+def test_a_folder_says_what_its_model_leaves_open(tmp_path):
+    """GenAI's model builder names the size of a head, and writes the number beside it."""
+    names = ("input_ids", "attention_mask")
+    write_config(tmp_path, ARCHITECTURES["llama"], True, names)
+    (tmp_path / "model.onnx").touch()
+    caches = session(
+        **{"past_key_values.0.key": ("float", ["b", 2, "p", "kv_cache_dim"])},
+        **{"past_key_values.0.value": ("uint8", ["b", "heads", "p", "packed"])},
+        mask=("float", ["b", 2, "p", "kv_cache_dim"]),
+    ).get_inputs()
+    told = sizes_beside(tmp_path / "model.onnx", caches)
+    assert {name: size for name, (size, _) in told.items()} == {
+        "kv_cache_dim": 16, "heads": 2, "packed": 8,
+    }  # fmt: skip
+    assert told["kv_cache_dim"][1] == "by head_size in genai_config.json"
+    assert sizes_beside(tmp_path / "other.onnx", caches) == {}
+    (tmp_path / "genai_config.json").write_text("{}")
+    assert sizes_beside(tmp_path / "model.onnx", caches) == {}
 
 
 def test_a_given_shape_says_what_its_names_are(tmp_path):

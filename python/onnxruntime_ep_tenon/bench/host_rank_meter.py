@@ -75,10 +75,10 @@ def _step(session, folder: GenaiFolder, past: int, count: int) -> Callable[[], o
     """The same step again and again: what it writes behind the past is written anew."""
     length = past + max(count, _ROOM)
     loop = TokenLoop(session, folder, 1, length, share_cache=True)
-    name, heads = next(iter(local_kv_heads(session).items()))
-    size = next(value.shape[3] for value in session.get_inputs() if value.name == name)
+    heads = next(iter(local_kv_heads(session).values()))
     random = np.random.default_rng(1)
-    loop.assume(past, random.standard_normal((1, heads, length, size)).astype(np.float32))
+    caches = random.standard_normal((1, heads, length, folder.head_size)).astype(np.float32)
+    loop.assume(past, caches)
     binding, outputs = loop.bound_step(random.integers(1, 64, (1, count)))
 
     def step(kept=(loop, outputs)) -> None:  # a binding knows addresses only

@@ -89,6 +89,17 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=0, help="threads (default: all)")
 
 
+def add_dimensions(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument(
+        "--dim",
+        metavar="NAME=NUMBER",
+        type=name_and_number,
+        action="append",
+        default=[],
+        help=help,
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input",
@@ -98,14 +109,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="take this input from a .npy file; the others are random",
     )
-    parser.add_argument(
-        "--dim",
-        metavar="NAME=NUMBER",
-        type=name_and_number,
-        action="append",
-        default=[],
-        help="the size of a named dimension, e.g. sequence=128",
-    )
+    add_dimensions(parser, "the size of a named dimension, e.g. sequence=128")
     parser.add_argument(
         "--shape",
         metavar="NAME=1,2,3",
@@ -125,8 +129,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def inputs_of(args, session) -> MadeInputs:
     """The inputs that the shared arguments ask for."""
+    told = genai_folder.sizes_beside(model_file(args.model), session.get_inputs())
     return make_inputs(
-        session, dict(args.dim), dict(args.input), args.seed, args.max_int, dict(args.shape)
+        session, dict(args.dim), dict(args.input), args.seed, args.max_int, dict(args.shape), told
     )
 
 

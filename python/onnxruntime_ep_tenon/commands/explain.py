@@ -56,6 +56,9 @@ def add_arguments(parser) -> None:
         metavar="TOKENS",
         help="with --ranks: tokens in the caches (default: 4096)",
     )
+    arguments.add_dimensions(
+        parser, "with --ranks: a named dimension that neither tokens nor genai_config.json give"
+    )
     arguments.add_json(parser)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import console
 from ..bench.measure import read_bandwidth
 from ..context_models import is_context_model
+from ..genai_folder import sizes_beside
 from ..provider_sessions import session_options
 from ..rank_plans import PROMPT, Plans, plan_ranks
 from ..report import readable, session_with_report, shortened
@@ -36,7 +37,11 @@ def explain_ranks(model: Path, args) -> int:
         settings = session_options(args.threads)
         return session_with_report(model, args.device, settings, **given, **options)
 
-    plans = plan_ranks(open_session, args.ranks, args.context, read_bandwidth)
+    def known_sizes(inputs) -> dict[str, int]:
+        beside = {name: size for name, (size, _) in sizes_beside(model, inputs).items()}
+        return beside | dict(args.dim)
+
+    plans = plan_ranks(open_session, args.ranks, args.context, read_bandwidth, known_sizes)
     if args.json:
         console.print_json(plans.as_dict())
     else:

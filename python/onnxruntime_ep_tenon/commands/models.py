@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import console
+from ..genai_folder import sizes_beside
 from ..inputs import make_inputs
 from ..provider_sessions import session_options
 from ..requirements import require
@@ -155,7 +156,8 @@ def _check(model: Path, sizes: dict[str, int]) -> str:
     """One Run of a model that was just written; one that gives no numbers is removed."""
 
     def inputs(session) -> dict:
-        return make_inputs(session, sizes).arrays
+        told = sizes_beside(model, session.get_inputs())
+        return make_inputs(session, sizes, told=told).arrays
 
     try:
         return try_alone(model, inputs, lambda: session_options(0))
