@@ -1,4 +1,6 @@
-"""genai_config.json: what tells a token loop how a decoder's inputs and outputs are called."""
+"""A decoder's folder: the configuration that tells a token loop what inputs and outputs are called,
+and the files beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from pathlib import Path
 from .decoder_config import DecoderConfig
 
 CONFIG_NAME = "genai_config.json"
+# What a token loop reads beside a model.
+_BESIDE = (".json", ".jinja", ".model", ".txt")
 
 
 def write_config(
@@ -50,3 +54,10 @@ def write_config(
     path = folder / CONFIG_NAME
     path.write_text(json.dumps({"model": model, "search": search}, indent=2) + "\n")
     return path
+
+
+def files_beside(model: Path) -> list[str]:
+    """Names of what a token loop reads in a model's folder; none where it is no such folder."""
+    if not (model.parent / CONFIG_NAME).is_file():
+        return []
+    return sorted(path.name for path in model.parent.iterdir() if path.suffix in _BESIDE)

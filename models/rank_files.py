@@ -7,6 +7,7 @@ symbol, a rank binds caches of its own heads.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
+from .genai_folder import files_beside
 from .rewrite import RewriteError, external_files, graphs_of, load_without_data, move_data_out
 
 MICROSOFT = "com.microsoft"
@@ -39,8 +41,7 @@ _REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 }
 # What may read a cache besides: it asks for a size, and heads are not among what exporters ask for.
 _ASKS_SIZES = ("Shape",)
-# What a token loop reads beside a model.
-_BESIDE = (".json", ".jinja", ".model", ".txt")
+_FICLONE = 0x40049409  # of linux/fs.h: a file over the same blocks, on Btrfs, XFS and others
 
 
 @dataclass
@@ -51,6 +52,7 @@ class RankFile:
     caches: dict[str, int] = field(default_factory=dict)  # heads that all ranks have together
     outputs: list[str] = field(default_factory=list)
     linked: list[Path] = field(default_factory=list)
+    cloned: list[Path] = field(default_factory=list)  # over the same blocks: they take no room
     copied: list[Path] = field(default_factory=list)
 
     def as_dict(self) -> dict:
@@ -60,6 +62,7 @@ class RankFile:
             "caches": self.caches,
             "outputs": self.outputs,
             "linked": [str(path) for path in self.linked],
+            "cloned": [str(path) for path in self.cloned],
             "written": [str(path) for path in self.copied],
         }
 
@@ -69,10 +72,11 @@ def symbol_of(heads: int) -> str:
     return f"kv_heads_of_{heads}"
 
 
-def write_rank_file(source: Path, folder: Path, copy: bool = False) -> RankFile:
-    """A model of the same name in a folder of its own, over the weight files of `source`.
+def write_rank_file(source: Path, folder: Path, link: bool = False) -> RankFile:
+    """A model of the same name in a folder of its own, with the weight files of `source`.
 
-    They get a second name there (hard links), or are copied where that is asked for.
+    They are cloned where the file system can, else copied. With `link` they get a second name
+    (hard links): the package onnx then reads neither folder, since it takes no file of two names.
     """
     model = load_without_data(source)
     caches, outputs = free_heads(model)
@@ -82,10 +86,16 @@ def write_rank_file(source: Path, folder: Path, copy: bool = False) -> RankFile:
     with tempfile.TemporaryDirectory(prefix=".tenon-", dir=folder.parent) as work:
         written = Path(work) / folder.name
         written.mkdir()
-        for name in [*external_files(model), *_beside(source)]:
+        for name in [*external_files(model), *files_beside(source)]:
             (written / name).parent.mkdir(parents=True, exist_ok=True)
-            _link(source.parent / name, written / name, copy)
-            (made.copied if copy else made.linked).append(folder / name)
+            if link:
+                _link(source.parent / name, written / name)
+                made.linked.append(folder / name)
+            elif _clone(source.parent / name, written / name):
+                made.cloned.append(folder / name)
+            else:
+                shutil.copyfile(source.parent / name, written / name)
+                made.copied.append(folder / name)
         if data := _move_inner_data_out(model, source, written):
             made.copied.append(folder / data)
         (written / source.name).write_bytes(model.SerializeToString())
@@ -197,18 +207,18 @@ def _check_folder(folder: Path) -> None:
         raise RewriteError(f"{folder} is there already: give --out a folder that is new or empty")
 
 
-def _beside(source: Path) -> list[str]:
-    """Files of a folder that token loops take; none where it is no such folder."""
-    if not (source.parent / "genai_config.json").is_file():
-        return []
-    return sorted(path.name for path in source.parent.iterdir() if path.suffix in _BESIDE)
+def _clone(source: Path, target: Path) -> bool:
+    """Whether the file system made a file over the same blocks; what either changes is its own."""
+    with open(source, "rb") as original, open(target, "wb") as made:
+        try:
+            fcntl.ioctl(made, _FICLONE, original.fileno())
+        except OSError:
+            return False
+    return True
 
 
-def _link(source: Path, target: Path, copy: bool) -> None:
+def _link(source: Path, target: Path) -> None:
     """Links to follow would not do: ONNX Runtime reads no weights outside of a model's folder."""
-    if copy:
-        shutil.copyfile(source, target)
-        return
     try:
         os.link(source.resolve(), target)
     except OSError as error:
@@ -216,7 +226,7 @@ def _link(source: Path, target: Path, copy: bool) -> None:
             raise
         raise RewriteError(
             f"{source} cannot get a second name there: {error.strerror}. Give --out a folder on "
-            "the same file system, or --copy to copy the weights"
+            "the same file system, or leave --link out: the weights are then copied"
         ) from error
 
 

@@ -53,7 +53,7 @@ def for_all_layers(name: str, weights: str, folder: Path, plan: Callable) -> lis
     for layers in (1, 2):
         some = replace(config, layers=layers)
         path = decoder.write_decoder(folder / f"{name}-{layers}", some, spelling, DrawnWeights())
-        made = write_rank_file(path, folder / f"{name}-{layers}-ranks").path
+        made = write_rank_file(path, folder / f"{name}-{layers}-ranks", link=True).path
         by_layers.append([plan(made, ranks) for ranks in RANKS])
         for file in (path.with_name("model.onnx.data"), made.with_name("model.onnx.data")):
             file.unlink()

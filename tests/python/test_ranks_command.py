@@ -44,13 +44,38 @@ def attention(op: str, caches: int, domain: str = "com.microsoft") -> onnx.Model
     return helper.make_model(helper.make_graph([node], "g", [x, past], [y]))
 
 
-def test_weights_get_a_second_name(command, folder, tmp_path):
+BESIDE = ("model.onnx.data", "genai_config.json", "tokenizer.json")
+
+
+def test_both_folders_can_be_read_by_onnx(command, folder, tmp_path):
+    """Which takes no file of two names: the original is not to suffer from what was made of it."""
     out = tmp_path / "ranks"
     told = command("ranks", folder, "--out", out)
     assert told.status == 0, told.err
     assert "4 caches of 2 heads" in told.out
     assert sorted(os.listdir(out)) == sorted(os.listdir(folder))
-    for name in ("model.onnx.data", "genai_config.json", "tokenizer.json"):
+    for name in BESIDE:
+        assert not (out / name).samefile(folder / name)
+        assert (out / name).read_bytes() == (folder / name).read_bytes()
+    for path in (folder, out):
+        onnx.load(path / "model.onnx")
+
+
+def test_files_that_take_no_room_are_told_so(command, folder, tmp_path, monkeypatch):
+    def clone(made, request, original):
+        os.write(made.fileno(), os.pread(original, 1 << 20, 0))
+
+    monkeypatch.setattr(rank_files.fcntl, "ioctl", clone)
+    told = json.loads(command("ranks", folder, "--out", tmp_path / "out", "--json").out)
+    assert not told["linked"] and not told["written"]
+    assert sorted(told["cloned"]) == sorted(str(tmp_path / "out" / name) for name in BESIDE)
+
+
+def test_weights_get_a_second_name_by_request(command, folder, tmp_path):
+    out = tmp_path / "ranks"
+    told = command("ranks", folder, "--out", out, "--link")
+    assert told.status == 0, told.err
+    for name in BESIDE:
         assert (out / name).samefile(folder / name)
     original, made = (onnx.load(f / "model.onnx", load_external_data=False) for f in (folder, out))
     assert (out / "model.onnx").stat().st_size < 100_000
@@ -89,10 +114,10 @@ def test_a_file_system_without_links_has_advice(command, folder, tmp_path, monke
 
     monkeypatch.setattr(rank_files.os, "link", refuse)
     out = tmp_path / "ranks"
-    error = one_line(command("ranks", folder, "--out", out))
-    assert "same file system" in error and "--copy" in error and ".tenon-" not in error
+    error = one_line(command("ranks", folder, "--out", out, "--link"))
+    assert "same file system" in error and "leave --link out" in error and ".tenon-" not in error
     assert sorted(os.listdir(tmp_path)) == ["model"]
-    assert command("ranks", folder, "--out", out, "--copy").status == 0
+    assert command("ranks", folder, "--out", out).status == 0
     assert not (out / "model.onnx.data").samefile(folder / "model.onnx.data")
     onnxruntime.InferenceSession(out / "model.onnx")
 

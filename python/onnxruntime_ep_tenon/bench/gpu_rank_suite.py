@@ -95,7 +95,7 @@ def _decoder_rows(plan: DecoderPlan, name: str, folder: Path) -> list[Row]:
     from ..models.rank_files import write_rank_file
 
     write_model(plan, name, folder / "whole")
-    write_rank_file(folder / "whole" / "model.onnx", folder / "ranks")
+    write_rank_file(folder / "whole" / "model.onnx", folder / "ranks", link=True)
     ours = folder / "ranks"
     (alone,) = launch(1, "decoder", ours)
     (asked,) = launch(1, "decoder", ours, {"RANK": "0", "WORLD_SIZE": "1"})

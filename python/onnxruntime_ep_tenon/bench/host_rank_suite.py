@@ -91,7 +91,7 @@ def _measure(plan: DecoderPlan, folder: Path) -> list[Row]:
 
     console.say(f"writing {plan.preset} ...")
     whole = write_model(plan, "int4", folder / "whole")
-    write_rank_file(whole / "model.onnx", folder / "ranks", False)
+    write_rank_file(whole / "model.onnx", folder / "ranks", link=True)
     alone = Metered(str(whole), 1, _RANKS, plan.past, _PROMPT, {})
     address = f"127.0.0.1:{_free_port()}"
     ranks = [

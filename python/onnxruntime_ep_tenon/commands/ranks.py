@@ -8,7 +8,7 @@ from .. import console
 from ..requirements import require
 from . import arguments
 
-SUMMARY = "write a file over the same weights with which a rank binds its own heads of caches"
+SUMMARY = "write a folder with the same weights in which a rank binds its own heads of caches"
 
 
 def add_arguments(parser) -> None:
@@ -17,7 +17,10 @@ def add_arguments(parser) -> None:
         "--out", metavar="FOLDER", required=True, help="a folder that is new or empty"
     )
     parser.add_argument(
-        "--copy", action="store_true", help="copy weight files instead of linking them (hard links)"
+        "--link",
+        action="store_true",
+        help="give weight files a second name (hard links) instead of copying them: the package "
+        "onnx then opens neither folder until the other is gone",
     )
     arguments.add_json(parser)
 
@@ -26,7 +29,7 @@ def run(args) -> int:
     require("onnx", "to write a model")
     from ..models.rank_files import write_rank_file
 
-    made = write_rank_file(arguments.model_file(args.model), Path(args.out), args.copy)
+    made = write_rank_file(arguments.model_file(args.model), Path(args.out), args.link)
     if args.json:
         console.print_json(made.as_dict())
         return 0
@@ -36,7 +39,9 @@ def run(args) -> int:
         f"{made.path}: {console.size(made.path.stat().st_size)}, {len(made.caches)} caches of "
         f"{heads} heads; a rank binds its own."
     )
-    for how, files in (("linked", made.linked), ("written", made.copied)):
+    for how, files in (
+        ("linked", made.linked), ("shares its blocks", made.cloned), ("written", made.copied),
+    ):  # fmt: skip
         for file in files:
             console.say(f"  {how}: {file} ({console.size(file.stat().st_size)})")
     return 0
