@@ -17,6 +17,7 @@ from .decoder_exported import AttentionGraph, UnfusedGraph
 from .decoder_genai import GenaiGraph, cache_scales
 from .decoder_weights import NUMPY_TYPES, SeededWeights
 from .genai_folder import write_config
+from .staged_folder import staged
 
 _GRAPHS = {"genai": GenaiGraph, "attention": AttentionGraph, "unfused": UnfusedGraph}
 
@@ -35,14 +36,14 @@ def build_decoder(
 
 def write_decoder(folder: Path, config: DecoderConfig, spelling: Spelling, source) -> Path:
     """model.onnx, its tensors beside it, and genai_config.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    spelling = replace(spelling, names_head_size=spelling.form == "genai")
-    model = build_decoder(config, spelling, source, path.with_name("model.onnx.data"))
-    path.write_bytes(model.SerializeToString())
-    inputs = [value.name for value in model.graph.input]
-    write_config(folder, config, shares_cache=spelling.form == "genai", inputs=inputs)
-    return path
+    genai = spelling.form == "genai"
+    spelling = replace(spelling, names_head_size=genai)
+    with staged(folder) as work:
+        model = build_decoder(config, spelling, source, work / "model.onnx.data")
+        (work / "model.onnx").write_bytes(model.SerializeToString())
+        inputs = [value.name for value in model.graph.input]
+        write_config(work, config, shares_cache=genai, inputs=inputs)
+    return folder / "model.onnx"
 
 
 def inputs_for(

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from .builder import FLOAT, FLOAT16, GraphBuilder
+from .staged_folder import staged
 
 ELEMENT_TYPES = {"f32": (FLOAT, np.float32), "f16": (FLOAT16, np.float16)}
 _EPSILON = 1e-5
@@ -48,10 +49,9 @@ def build_resnet(
 
 
 def write_resnet(folder: Path, shape: ResnetShape, form: ResnetForm, seed: int = 0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    onnx.save(build_resnet(shape, form, seed), path)
-    return path
+    with staged(folder) as work:
+        onnx.save(build_resnet(shape, form, seed), work / "model.onnx")
+    return folder / "model.onnx"
 
 
 class _Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 
@@ -33,6 +34,11 @@ _USER_ERRORS = (
     MissingPackageError,
     ImportError,
 )
+# So is what a file system says of itself: no room, read only, a name that is too long.
+_DISK_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
+    errno.ENAMETOOLONG, errno.EMFILE,
+)  # fmt: skip
 
 
 def command_parser() -> argparse.ArgumentParser:
@@ -73,6 +79,8 @@ def _without_source(text: str) -> str:
 def _is_users(error: Exception) -> bool:
     """Bad files, missing packages, and whatever ONNX Runtime says about a model."""
     if isinstance(error, _USER_ERRORS):
+        return True
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
         return True
     module = type(error).__module__
     return module.startswith(("onnxruntime.capi", "onnxruntime_ep_tenon")) or (

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from .. import console, tensors, trace
+from ..models.staged_folder import staged
 from ..provider_sessions import cpu_session, session_options
 from ..report import session_with_report
 from ..requirements import require
@@ -125,10 +127,12 @@ def _expected(args, model: Path, inputs) -> list:
 
 
 def _save(folder: Path, inputs: dict, outputs: dict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, arrays in (("input", inputs), ("output", outputs)):
-        for name, array in arrays.items():
-            np.save(folder / f"{kind}_{name.replace('/', '_')}.npy", array)
+    with staged(folder) as work:
+        for kind, arrays in (("input", inputs), ("output", outputs)):
+            for name, array in arrays.items():
+                with open(work / f"{kind}_{name.replace('/', '_')}.npy", "wb") as file:
+                    # Of a file itself numpy would say how much of it is missing, but not why.
+                    np.save(SimpleNamespace(write=file.write), array)
 
 
 def _describe(array) -> str:
