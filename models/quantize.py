@@ -11,6 +11,7 @@ Gemm takes [N,K] through transB=1 and needs no Transpose.
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import math
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ _QUANTIZED_OPS = (
     "QLinearMatMul",
     "MatMulNBits",
 )
+_ODD_DEPTH = "is not divisible by the block of"
+_MOST_NEAR_NAMES = 3
 Progress = Callable[[int, int, str], None]
 
 
@@ -54,10 +57,21 @@ class LayerReport:
 
 
 @dataclass
+class KeptTable:
+    """An embedding table that stays as it is, since nobody asked for it to be quantised."""
+
+    node: str
+    weight: str
+    bytes: int
+    tied: bool = False  # a product reads it too, which is quantised: the file then has both
+
+
+@dataclass
 class QuantizeReport:
     format: str
     activations: str
     layers: list[LayerReport] = field(default_factory=list)
+    kept_tables: list[KeptTable] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     bytes_before: int = 0
     bytes_after: int = 0
@@ -66,8 +80,20 @@ class QuantizeReport:
     def quantized_layers(self) -> list[LayerReport]:
         return [layer for layer in self.layers if layer.quantized]
 
-    def matches(self, pattern: str) -> bool:
-        return any(fnmatch.fnmatch(layer.node, pattern) for layer in self.layers)
+    @property
+    def advice(self) -> list[str]:
+        """What would make the file smaller."""
+        told = []
+        for table in self.kept_tables:
+            what = f"the table '{table.weight}' ({table.bytes / 2**20:.1f} MiB)"
+            how = "stays in float beside its quantised copy" if table.tied else "stays as it is"
+            told.append(f"{what} {how}: --embeddings quantises it too")
+        if odd := [layer for layer in self.layers if _ODD_DEPTH in layer.reason]:
+            told.append(
+                f"{len(odd)} of {len(self.layers)} weights stay as they are for their K: try "
+                "--format fp8, which has no blocks"
+            )
+        return told
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -90,11 +116,12 @@ def quantize_file(
     embeddings: bool = False,
     exclude: Sequence[str] = (),
     progress: Progress | None = None,
-    check: Callable[[Path], None] | None = None,
+    check: Callable[[Path, QuantizeReport], None] | None = None,
 ) -> QuantizeReport:
     """Reads a float model, writes the quantised one, tells what was done layer by layer.
 
-    `check` sees the file before it gets its name; where it raises, nothing is left behind.
+    `check` sees the file before it gets its name, and what was done to its layers; where it
+    raises, nothing is left behind.
     """
     source, target = Path(source), Path(target)
     rewrite.check_target(target)
@@ -104,7 +131,8 @@ def quantize_file(
     )
     if not report.quantized_layers:
         raise NothingQuantizedError(report, _why_nothing(report, model.graph))
-    report.files = [str(p) for p in rewrite.save_model(model, target, source.parent, check)]
+    checked = (lambda written: check(written, report)) if check else None
+    report.files = [str(p) for p in rewrite.save_model(model, target, source.parent, checked)]
     report.bytes_before = rewrite.bytes_on_disk(source)
     report.bytes_after = sum(Path(p).stat().st_size for p in report.files)
     return report
@@ -159,7 +187,8 @@ def _why_nothing(report: QuantizeReport, graph: onnx.GraphProto) -> str:
         if any(node.op_type in _QUANTIZED_OPS for node in graph.node):
             also = "; it is quantised already" + also
         return f"the model has no MatMul or Gemm with a constant float weight{also}"
-    hint = "; fp8 has no blocks" if all("not divisible" in reason for reason in reasons) else ""
+    odd = all(_ODD_DEPTH in reason for reason in reasons)
+    hint = "; try --format fp8, which has no blocks" if odd else ""
     return f"{next(iter(reasons))}{', and other reasons' if len(reasons) > 1 else ''}{hint}"
 
 
@@ -200,25 +229,36 @@ class _Quantizer:
         self.folder = folder
         self.new_nodes: dict[str, list[onnx.NodeProto]] = {}
         self.kept: set[str] = set()
+        self.tables: set[str] = set()  # weights that a Gather of the sites reads
         self.done: dict[tuple[str, bool], tuple[str, LayerReport]] = {}
 
     def find_sites(self, embeddings: bool, exclude, report: QuantizeReport) -> list[_Site]:
         constants = {t.name: t for t in self.graph.initializer}
         producers = {name: node for node in self.graph.node for name in node.output}
         entering = _read_by_bodies(self.graph)
-        sites = []
+        sites, names = [], []
         for node in self.graph.node:
-            site, reason = _site_of(node, constants, producers, embeddings)
+            site, reason = _site_of(node, constants, producers)
             if site is None and not reason:
                 continue
+            names.append(node.name)
             if any(fnmatch.fnmatch(node.name, pattern) for pattern in exclude):
                 reason = "excluded by name"
             reason = reason or self._why_not(site) or entering.get(site.tensor.name, "")
-            if reason:
+            if node.op_type == "Gather" and not embeddings:
+                if not reason:
+                    size = _bytes_of(site.tensor)
+                    report.kept_tables.append(KeptTable(node.name, site.tensor.name, size))
+            elif reason:
                 weight = site.tensor if site else None
                 report.layers.append(_left_out(node, weight, reason))
             else:
                 sites.append(site)
+        _refuse_unmatched(exclude, names)
+        products = {site.tensor.name for site in sites}
+        for table in report.kept_tables:
+            table.tied = table.weight in products
+        self.tables = {site.tensor.name for site in sites if site.node.op_type == "Gather"}
         return sites
 
     def _why_not(self, site: _Site) -> str:
@@ -231,7 +271,7 @@ class _Quantizer:
             return f"its weight has rank {len(shape)}, not 2"
         depth = shape[1] if site.stored_transposed else shape[0]
         if self.format.block and depth % self.format.block:
-            return f"K={depth} is not divisible by the block of {self.format.block}"
+            return f"K={depth} {_ODD_DEPTH} {self.format.block}"
         return ""
 
     def _activation_of(self, site: _Site) -> int:
@@ -248,7 +288,7 @@ class _Quantizer:
         return self.wanted
 
     def rewrite(self, site: _Site) -> LayerReport:
-        key = (site.tensor.name, site.node.op_type == "Gather")
+        key = (site.tensor.name, site.stored_transposed)
         if key not in self.done:
             try:
                 self.done[key] = self._quantize_tensor(site)
@@ -283,11 +323,17 @@ class _Quantizer:
         return value, layer
 
     def _n_major(self, site: _Site) -> bool:
-        """int4 and fp8 keep [K,N] for products; a table of rows is always read along rows."""
-        return self.format.name not in ("int4", "fp8") or site.node.op_type == "Gather"
+        """int4 and fp8 keep [K,N] for products; a table of rows is read along rows by all."""
+        is_table = site.stored_transposed and site.tensor.name in self.tables
+        return is_table or self.format.name not in ("int4", "fp8")
+
+    def _base_name(self, site: _Site) -> str:
+        """What names of its codes and scales begin with: one that is read both ways has two."""
+        turned = (site.tensor.name, not site.stored_transposed) in self.done
+        return f"{site.tensor.name}/turned" if turned else site.tensor.name
 
     def _emit_n_major(self, site: _Site, activation: int, quantized: Quantized) -> str:
-        base, nodes = site.tensor.name, []
+        base, nodes = self._base_name(site), []
         codes = self._constant(f"{base}/codes", quantized.codes)
         scale = self._constant(f"{base}/scale", quantized.scales)
         value = f"{base}/dequantized"
@@ -309,7 +355,7 @@ class _Quantizer:
         return value
 
     def _emit_k_major(self, site: _Site, activation: int, quantized: Quantized) -> str:
-        base = site.tensor.name
+        base = self._base_name(site)
         codes = self._constant(f"{base}/codes", np.ascontiguousarray(quantized.codes.T))
         scale = self._constant(f"{base}/scale", np.ascontiguousarray(quantized.scales.T))
         value = f"{base}/dequantized"
@@ -361,9 +407,30 @@ class _Quantizer:
                 tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-def _site_of(node, constants, producers, embeddings: bool) -> tuple[_Site | None, str]:
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def _refuse_unmatched(patterns: Sequence[str], names: list[str]) -> None:
+    """A misspelt pattern would quantise what should have stayed as it is."""
+    for pattern in patterns:
+        if any(fnmatch.fnmatch(name, pattern) for name in names):
+            continue
+        core = pattern.strip("*")
+
+        def alike(name: str, core: str = core) -> int:
+            return difflib.SequenceMatcher(None, core, name, False).find_longest_match().size
+
+        near = sorted(names, key=alike, reverse=True)[:_MOST_NEAR_NAMES]
+        told = ", ".join(f"'{name}'" for name in near) or "none: no node has a weight"
+        raise rewrite.RewriteError(
+            f"--exclude '{pattern}' matches no layer; the nearest are {told}"
+        )
+
+
+def _site_of(node, constants, producers) -> tuple[_Site | None, str]:
     """The weight that a node reads, or why it has none; ("None", "") is no candidate at all."""
-    if node.op_type == "Gather" and embeddings:
+    if node.op_type == "Gather":
         tensor = constants.get(node.input[0])
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         if tensor is None or tensor.data_type not in _FLOAT_TYPES or axis != 0:
