@@ -165,7 +165,7 @@ def is_context_model(path: Path) -> bool:
             return content.find(_NODE) >= 0
 
 
-def _compile_to_file(compiler, model, out: Path) -> None:
+def _compile_to_file(compiler, model, out: Path, report_file: Path) -> None:
     """Leaves no data behind where the runtime fails afterwards."""
     data = out.with_name(f"{out.stem}_tenon.bin")
     was_there = data.exists()
@@ -174,15 +174,26 @@ def _compile_to_file(compiler, model, out: Path) -> None:
     except Exception as error:
         if not was_there:
             data.unlink(missing_ok=True)
-        if explained := _explained(error, model):
+        if explained := _explained(error, model, _load(report_file)):
             raise explained from error
         raise
 
 
-def _explained(error: Exception, model) -> Exception | None:
+def _load(report_file: Path) -> Report:
+    return Report.load(report_file) if report_file.is_file() else Report({"graphs": []})
+
+
+def _explained(error: Exception, model, report: Report) -> Exception | None:
     """What the runtime says of a few failures helps nobody."""
     text = str(error)
     if "Unable to compile any nodes" in text:
+        if inside := sum("no contexts" in node["reason"] for node in report.left_out):
+            return NothingCompiledError(
+                f"there is nothing to compile in {model}: {inside} of its "
+                f"{report.coverage.nodes} nodes stand in bodies of If, Loop or Scan, of which "
+                "context models hold none, and of the others Tenon claims none. Sessions compile "
+                "bodies when they open the model itself: `tenon explain` says which nodes"
+            )
         return NothingCompiledError(
             f"Tenon claims nothing of {model}, so there is nothing to compile: "
             "`tenon explain` says why"
@@ -232,6 +243,6 @@ def compile_model(
             # What a session does by default: its results have the same bits.
             graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
         )
-        _compile_to_file(compiler, model, out)
-        report = Report.load(report_file) if report_file.is_file() else Report({"graphs": []})
+        _compile_to_file(compiler, model, out, report_file)
+        report = _load(report_file)
     return ContextModel.read(out), report

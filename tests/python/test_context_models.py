@@ -22,6 +22,7 @@ from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 from onnxruntime_ep_tenon.report import session_with_report
+from test_body_claims import loop_model
 from test_real_models import CASES as REAL_MODELS
 from test_real_models import MODELS
 
@@ -299,6 +300,15 @@ def test_a_model_of_which_nothing_is_claimed_is_not_written(command, tmp_path):
     told = command("compile", tmp_path / "model.onnx", "--device", "cpu")
     assert told.status == 1 and "Tenon claims nothing of" in told.err
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_claims_in_bodies_are_not_denied(command, tmp_path):
+    """Sessions have them, context models do not."""
+    onnx.save(loop_model("main"), tmp_path / "model.onnx")
+    assert "Tenon claims 15 of 16 nodes" in command("explain", tmp_path / "model.onnx").out
+    told = command("compile", tmp_path / "model.onnx", "--device", "cpu")
+    assert told.status == 1 and "15 of its 16 nodes stand in bodies of If, Loop" in told.err
+    assert "claims nothing" not in told.err
 
 
 def test_the_command_compiles_and_explains(command, tmp_path):
