@@ -97,7 +97,10 @@ def _bound_of(bound: Tolerance | None, wanted: np.ndarray) -> Tolerance | None:
 _FURTHEST_FROM_ORIGINAL = 1.0
 # Short of that, what a person would want to look into: random inputs can be at fault as well.
 _FAR_FROM_ORIGINAL = 0.3
-_FAR_NOTE = "far off: try real inputs (--input), a finer format, or fewer layers (--exclude)"
+_FAR_NOTE = (
+    "far off, as random inputs often are: try real ones (--input), a finer format, or fewer layers "
+    "(--exclude)"
+)
 
 
 def compare_with_original(

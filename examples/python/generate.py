@@ -31,6 +31,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu, gpu:1")
     parser.add_argument("--copy-cache", action="store_true", help="past and present apart")
     parser.add_argument("--ranks", default="1", help="auto: as many as the launcher started")
+    parser.add_argument(
+        "--deadline-ms", type=int, help="how long to wait for other ranks (default: a minute)"
+    )
     return parser.parse_args()
 
 
@@ -68,6 +71,9 @@ def open_session(args: argparse.Namespace, model: Path, **options):
     settings = onnxruntime.SessionOptions()
     if args.ranks != "1":
         options["tensor_parallel_size"] = args.ranks
+        if args.deadline_ms:
+            options["collective_deadline_ms"] = args.deadline_ms
+        print(f"--ranks {args.ranks}: waiting for the others", file=sys.stderr)
         here = launched("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "WORLD_SIZE")
         # Ranks on one host share its cores.
         settings.intra_op_num_threads = max(1, os.cpu_count() // max(1, here))
@@ -101,5 +107,9 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (InputError, ValueError, FileNotFoundError) as error:
+    except Exception as error:
+        # What the runtime and Tenon say of a model, a folder or an absent rank tells what to do.
+        said = isinstance(error, (ValueError, RuntimeError, OSError))
+        if not said and not type(error).__module__.startswith("onnxruntime"):
+            raise
         sys.exit(f"generate: {error}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import contextmanager
 
 from .requirements import has
+
+_LEAST_CELL = 20  # characters that a wrapped column keeps
 
 
 def say(text: str = "") -> None:
@@ -20,13 +24,21 @@ def heading(text: str) -> None:
     say("-" * len(text))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence], right: Sequence[int] = ()) -> None:
-    """Prints rows under column names; `right` lists the columns of numbers."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence], right: Sequence[int] = (), width: int = 0
+) -> None:
+    """Prints rows under column names; `right` lists the columns of numbers.
+
+    `width`: where no terminal tells how wide lines may be, cells of words are wrapped to it.
+    """
     texts = [[str(cell) for cell in row] for row in rows]
     if has("rich") and sys.stdout.isatty():
         _rich_table(columns, texts, right)
         return
     widths = [max(len(line[i]) for line in [list(columns), *texts]) for i in range(len(columns))]
+    if width:
+        widths = _shrunk(widths, width)
+        texts = _wrapped(texts, widths)
 
     def line(cells: Sequence[str]) -> str:
         padded = (
@@ -41,6 +53,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence], right: Sequence[int]
         say(line(row))
 
 
+def _shrunk(widths: list[int], width: int) -> list[int]:
+    """The widest columns share what the others leave."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _LEAST_CELL:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _wrapped(texts: list[list[str]], widths: list[int]) -> list[list[str]]:
+    """What stands below in a row is a row of its own; a path that is too long stays whole."""
+    rows = []
+    for cells in texts:
+        lines = [
+            textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False) or [""]
+            for cell, size in zip(cells, widths, strict=True)
+        ]
+        rows += [list(row) for row in itertools.zip_longest(*lines, fillvalue="")]
+    return rows
+
+
 def _rich_table(columns, rows, right) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -48,7 +80,8 @@ def _rich_table(columns, rows, right) -> None:
 
     drawn = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if index in right else "left")
+        justify = "right" if index in right else "left"
+        drawn.add_column(column, justify=justify, overflow="fold")  # a cut path is of no use
     for row in rows:
         drawn.add_row(*[escape(cell) for cell in row])
     Console().print(drawn)

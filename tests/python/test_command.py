@@ -8,6 +8,7 @@ import sys
 
 import onnx
 import pytest
+from onnxruntime_ep_tenon import console
 from onnxruntime_ep_tenon.models import encoder
 from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
@@ -126,6 +127,29 @@ def test_doctor_finds_everything():
 
 
 @pytest.mark.plugin
+def test_doctor_s_table_fits_a_page(command):
+    """Where nothing says how wide lines may be; a path stays in one piece."""
+    lines = command("doctor").out.splitlines()
+    long = [line for line in lines if len(line) > 100]
+    assert len(lines) > 10 and all("/" in line for line in long), long
+
+
+def test_a_table_on_a_narrow_terminal_cuts_no_path(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    path = "/a/" + "long/" * 20 + "path"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    console.table(["size", "file"], [("1 B", path)])
+    shown = capsys.readouterr().out
+    assert "…" not in shown and "".join(shown.split()).count("long/") == 20
+
+
+def test_more_threads_than_cpus_are_warned_of(command, tmp_path):
+    told = command("run", tmp_path / "none.onnx", "--threads", 10000)
+    assert "--threads 10000 is more than the" in told.err
+    assert "--threads" not in command("run", tmp_path / "none.onnx", "--threads", 1).err
+
+
 def test_explain_shows_partitions_and_draws(nvfp4_model, tmp_path):
     svg, page = tmp_path / "graph.svg", tmp_path / "graph.html"
     text = succeeded(tenon("explain", nvfp4_model, "--svg", svg, "--html", page, "--candidates"))
@@ -196,6 +220,8 @@ def test_bench_says_who_cannot_run_a_model(tmp_path):
     onnx.save(build_scaled_dot("nvfp4", Problem()), path)
     text = succeeded(tenon("bench", path, "--seconds", 0.1))
     assert "cpu cannot run this model" in text
+    asked = tenon("bench", path, "--seconds", 0.1, "--providers", "tenon,cpu", "--json")
+    assert asked.returncode == 1 and "cpu" in json.loads(asked.stdout)["failures"]
 
 
 def test_models_writes_a_decoder(tmp_path):

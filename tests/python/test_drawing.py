@@ -239,7 +239,8 @@ def test_the_legend_explains_every_colour_of_the_drawing(tmp_path):
     for kind in kinds:
         (line,) = [line for line in read.legend if line.startswith(f"{kind} (")]
         assert len(line.split(": ", 1)[1]) > 10 and "a fusion of Tenon's" not in line
-    assert any(line.startswith("border: tenon_0, ") for line in read.legend)
+    (border,) = [line for line in read.legend if line.startswith("border: tenon_0, ")]
+    assert border.endswith(" nodes of the file")
     fills = {entry.key: entry.fill for entry in Drawing(model, report).legend()}
     assert len({fills[kind] for kind in kinds}) == len(kinds)
 

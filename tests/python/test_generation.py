@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
+from onnxruntime_ep_tenon.commands import perplexity
 from onnxruntime_ep_tenon.genai_folder import GenaiFolder
 from onnxruntime_ep_tenon.generation import Pace, TokenLoop, generate, greedy, sampler
 from onnxruntime_ep_tenon.inputs import InputError
@@ -18,6 +19,7 @@ from onnxruntime_ep_tenon.models.decoder_config import ARCHITECTURES, Spelling
 from onnxruntime_ep_tenon.models.decoder_reference import ReferenceDecoder
 from onnxruntime_ep_tenon.models.decoder_weights import SeededWeights
 from test_gpu import stub_driver
+from test_ranks import free_port
 from test_session import quiet
 
 PROMPT, COUNT = (1, 2, 3, 4), 12
@@ -229,6 +231,30 @@ def test_the_example_says_what_is_wrong(genai, tmp_path):
         ran = example(*given)
         assert ran.returncode == 1
         assert text in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_perplexity_tells_the_whole_problem_and_the_size(genai, command, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("what the runtime says " * 12 + "to its end\nand details")
+
+    monkeypatch.setattr(perplexity, "create_session", refuse)
+    monkeypatch.setattr(perplexity, "tokens_of", lambda *_: np.arange(40))
+    (tmp_path / "text").write_text("text")
+    told = command("perplexity", genai, "--text", tmp_path / "text")
+    assert told.status == 1 and " 0 B" not in told.out
+    assert told.out.splitlines()[-1].startswith(f"{genai}: what the runtime says")
+    assert told.out.endswith("to its end\n")
+
+
+@pytest.mark.plugin
+def test_an_absent_rank_is_an_error_of_one_line(genai):
+    tokens = ",".join(map(str, PROMPT))
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    alone["MASTER_PORT"] = str(free_port())
+    given = ("--tokens", tokens, "--device", "cpu", "--ranks", "2", "--deadline-ms", "200")
+    ran = example(genai, *given, **alone)
+    assert ran.returncode == 1 and "rank 1 did not join within 200 ms" in ran.stderr
+    assert "Traceback" not in ran.stderr and "--ranks 2: waiting for the others" in ran.stderr
 
 
 def cpp_example(*arguments, **environment) -> subprocess.CompletedProcess:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,18 @@ def count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"expected a number from 0 on, got '{text}'")
     return int(text)
+
+
+def threads(text: str) -> int:
+    """More than there are CPUs wait for each other, and thousands take minutes to start."""
+    number, cpus = count(text), len(os.sched_getaffinity(0))
+    if number > cpus:
+        print(
+            f"tenon: warning: --threads {number} is more than the {cpus} CPUs that this process "
+            "may use: ONNX Runtime starts them all, and they will wait for each other",
+            file=sys.stderr,
+        )
+    return number
 
 
 def seconds(text: str) -> float:
@@ -86,7 +100,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a provider option, e.g. precision_mode=int8; may be given again",
     )
-    parser.add_argument("--threads", type=count, default=0, help="threads (default: all)")
+    parser.add_argument("--threads", type=threads, default=0, help="threads (default: all)")
 
 
 def add_dimensions(parser: argparse.ArgumentParser, help: str) -> None:

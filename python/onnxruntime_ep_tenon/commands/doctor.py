@@ -24,6 +24,7 @@ _FEATURES = {
     "x86_64": ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"),
     "aarch64": ("asimd", "asimddp", "i8mm", "bf16", "sve"),
 }
+_WIDTH = 100  # of the table in a file or a pipe
 _OLDEST_DRIVER = 12000  # CUDA 12.0
 _ASSEMBLERS = (  # what it is called, its library, where it comes from
     ("nvJitLink", "nvJitLink", "nvidia-nvjitlink"),
@@ -58,7 +59,7 @@ def run(args) -> int:
     else:
         marks = {"ok": "ok", "note": "note", "missing": "MISSING"}
         rows = [(marks[c.state], c.what, c.found, c.advice) for c in checks]
-        console.table(["", "what", "found", "what to do"], rows)
+        console.table(["", "what", "found", "what to do"], rows, width=_WIDTH)
         console.say()
         console.say("Tenon is ready." if usable else "Tenon cannot run yet: see MISSING above.")
     return 0 if usable else 1

@@ -295,6 +295,12 @@ def _print(model: Path, report: Report, args) -> None:
     if report.partitions:
         console.heading("Partitions")
         console.table(PARTITION_COLUMNS, partition_rows(report), right=(1, 2, 3, 4, 5, 6, 7))
+    if report.left_out:  # what people come for; fusions can fill screens
+        console.heading("Left to other providers")
+        for group in report.reason_groups():
+            console.say(f"{len(group.nodes):5}  {group.reason}")
+            console.say(f"       {group.names()}")
+    if report.partitions:
         console.heading("Fusions")
         console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
     if tuning := tuning_rows(report):
@@ -307,11 +313,6 @@ def _print(model: Path, report: Report, args) -> None:
         print_candidates(report)
     if args.kernels:
         _print_kernels(report)
-    if report.left_out:
-        console.heading("Left to other providers")
-        for group in report.reason_groups():
-            console.say(f"{len(group.nodes):5}  {group.reason}")
-            console.say(f"       {group.names()}")
 
 
 def _print_kernels(report: Report) -> None:
@@ -354,6 +355,12 @@ def _write_page(path: Path, title: str, model: Path, report, problem: str, drawi
 
     page = Page(title)
     page.facts(session_facts(model, report, args.threads, dict(args.option)))
+    page.text(
+        f"The file has {drawing.nodes} nodes, in bodies of If, Loop and Scan as well. ONNX Runtime "
+        f"folds and merges some before it asks providers, and may add others: Tenon was asked "
+        f"about {report.coverage.nodes}, which the counts of what is claimed mean. The drawing "
+        "shows and counts the nodes of the file."
+    )
     if problem:
         page.heading("No session")
         page.code(problem)
@@ -367,8 +374,9 @@ def add_tables(page, report: Report) -> None:
     if report.partitions:
         page.heading("Partitions")
         page.table(PARTITION_COLUMNS, partition_rows(report), right=range(1, 8))
-        page.heading("Fusions")
-        page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
     if report.left_out:
         page.heading("Left to other providers")
         page.table(REASON_COLUMNS, reason_rows(report), right=(0,))
+    if report.partitions:
+        page.heading("Fusions")
+        page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))

@@ -11,6 +11,7 @@ from ..inputs import InputError
 from ..perplexity import Perplexity, bytes_of, measure, tokens_of
 from ..provider_sessions import session_options
 from ..session import create_session
+from ..trial import first_line
 from . import arguments
 
 SUMMARY = "how well decoders predict a text, side by side"
@@ -50,7 +51,7 @@ def _measured(folder: str, text: str, args):
     except InputError:
         raise
     except Exception as error:  # of a runtime that cannot load this format: the others still count
-        return Perplexity(folder, problem=str(error).strip().splitlines()[0][:200])
+        return Perplexity(folder, bytes=bytes_of(told), problem=first_line(error))
     return Perplexity(folder, value, len(tokens), bytes_of(told))
 
 
@@ -64,12 +65,15 @@ def _print(rows) -> None:
                 console.size(row.bytes),
                 "" if row.problem else f"{row.perplexity:.4f}",
                 "" if row.problem or first.problem else _change(row, first),
-                row.problem,
+                "see below" if row.problem else "",
             )
             for row in rows
         ],
         right=(1, 2, 3),
     )
+    for row in rows:
+        if row.problem:
+            console.say(f"{row.folder}: {row.problem}")
 
 
 def _change(row, first) -> str:

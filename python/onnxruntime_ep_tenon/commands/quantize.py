@@ -53,7 +53,7 @@ def add_arguments(parser) -> None:
         help="write it even where the file gets less than 1.05x smaller",
     )
     parser.add_argument("--device", default="auto", help="of that Run: auto, cpu, gpu, gpu:1")
-    parser.add_argument("--threads", type=arguments.count, default=0, help="of that Run (all)")
+    parser.add_argument("--threads", type=arguments.threads, default=0, help="of that Run (all)")
     arguments.add_inputs(parser)
     arguments.add_json(parser)
 

@@ -52,6 +52,11 @@ class Drawing:
         self._tensors = tensors
         self._tensor_numbers = {tensor: number for number, tensor in enumerate(tensors)}
 
+    @property
+    def nodes(self) -> int:
+        """Of the file, in bodies as well."""
+        return sum(box.verdict.kind != TERMINAL for box in self._boxes)
+
     def legend(self) -> list[LegendEntry]:
         """Fills, then borders; only what the drawing has."""
         counts = Counter(box.verdict.kind for box in self._boxes)
@@ -64,7 +69,7 @@ class Drawing:
         parts = Counter(b.verdict.partition for b in self._boxes if b.verdict.partition)
         edges = {b.verdict.partition: b.verdict.edge for b in self._boxes}
         return lines + [
-            LegendEntry(name, f"border: {name}, {count} nodes claimed", "#ffffff", edges[name])
+            LegendEntry(name, f"border: {name}, {count} nodes of the file", "#ffffff", edges[name])
             for name, count in sorted(parts.items())
         ]
 

@@ -167,9 +167,12 @@ class GraphView {
     return found;
   }
 
+  // What a search looks at, one after the other: the first that finds anything is all it shows, so
+  // that "Conv" finds convolutions and not the Slice that reads a tensor of such a name.
   searched(box) {
     const tensors = [...box.inputs, ...box.outputs].map(number => this.data.tensors[number].name);
-    return [box.name, box.op, ...tensors].join("\n").toLowerCase();
+    const texts = [box.op, `${box.op}\n${box.name}`, tensors.join("\n")];
+    return texts.map(text => text.toLowerCase());
   }
 
   listen() {
@@ -227,7 +230,13 @@ class GraphView {
 
   search(text) {
     const wanted = text.trim().toLowerCase();
-    this.find(wanted ? (box, number) => this.texts[number].includes(wanted) : null);
+    const ways = [
+      ([op]) => op === wanted, ([, names]) => names.includes(wanted),
+      ([, , tensors]) => tensors.includes(wanted),
+    ];
+    const way = ways.find(fits => this.texts.some(fits)) ?? ways[0];
+    this.find(wanted ? (box, number) => way(this.texts[number]) : null);
+    if (this.hits.length) this.count.textContent = `${this.hits.length} found: Enter`;
   }
 
   mark(button) {
@@ -235,6 +244,7 @@ class GraphView {
     this.input.value = "";
     this.find(pressed ? null : box => box.kind === wanted || box.partition === wanted);
     button.setAttribute("aria-pressed", String(!pressed));
+    this.step(1);
   }
 
   find(fits) {
@@ -250,7 +260,6 @@ class GraphView {
     this.holder.classList.toggle("searching", fits !== null);
     this.current = -1;
     this.count.textContent = fits === null ? "" : "nothing found";
-    if (this.hits.length) this.step(1);
   }
 
   step(by) {
