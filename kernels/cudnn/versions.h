@@ -24,7 +24,8 @@ bool honours_global_scale(int version);
 // Codes and scales as results, on sm_100 to sm_109.
 Support block_scaled_results(int version, int compute_major);
 
-// Attention: what the gates of versions look at. A size that is open until Run may be any.
+// Attention: what the gates of versions look at. A size that is open until Run may be any. Bias,
+// sinks, pages and fp8 are what cuDNN documents; no attention of a session asks for them (sdpa.cc).
 struct SdpaProblem {
   static constexpr int64_t kOpen = -1;
   int compute_major = 9;

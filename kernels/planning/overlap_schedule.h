@@ -21,6 +21,7 @@ struct ScheduledNode {
   double microseconds = 0;
 };
 
+// Sessions schedule with these defaults; others are what the algorithm is tested with.
 struct OverlapLimits {
   int collectives = 1;  // begun and not ended
   // A collective begins as early as it can, also where what runs beside it is enough to hide it: it

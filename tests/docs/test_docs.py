@@ -13,6 +13,8 @@ import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
 from onnxruntime_ep_tenon.__main__ import main
+from onnxruntime_ep_tenon.models import encoder
+from onnxruntime_ep_tenon.models.quantize import quantize_model
 from onnxruntime_ep_tenon.models.scaled_dot import Problem, build_scaled_dot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +37,14 @@ def test_the_snippet_runs(tmp_path, monkeypatch, capsys):
         tenon.get_library_path()
     except tenon.LibraryNotFoundError as error:
         pytest.skip(str(error))
-    onnx.save(build_scaled_dot("nvfp4", Problem(n=32, k=64)), tmp_path / "model.nvfp4.onnx")
+    demo = tmp_path / "build" / "demo"  # as `make demo` writes it, smaller
+    demo.mkdir(parents=True)
+    plain = encoder.build_encoder(shape=encoder.SMALL)
+    onnx.save(quantize_model(plain, "nvfp4", embeddings=True)[0], demo / "encoder.nvfp4.onnx")
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet(), "README.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("(2, 32) ['TenonExecutionProvider'")
+    width = encoder.SMALL.hidden
+    assert capsys.readouterr().out.startswith(f"(2, {width}) ['TenonExecutionProvider'")
 
 
 def test_a_plain_session_hides_an_error_unless_made_as_the_options_page_says(tmp_path, monkeypatch):
