@@ -35,6 +35,7 @@ def evaluate(
     sort_nodes(wide.graph)
     for graph in graphs_of(wide.graph):
         _widen(graph)
+        _name_outputs(graph)
         if rounded_to is not None:
             _round_each_node(graph)
     operators = _OPERATORS
@@ -65,6 +66,13 @@ def _widen(graph: onnx.GraphProto) -> None:
     for value in [*graph.input, *graph.output, *graph.value_info]:
         if value.type.tensor_type.elem_type in _WIDE:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def _name_outputs(graph: onnx.GraphProto) -> None:
+    """onnx.reference keeps an output without a name, and hands it to inputs that are left out."""
+    for number, node in enumerate(graph.node):
+        for index, name in enumerate(node.output):
+            node.output[index] = name or f"unread {number}.{index}"
 
 
 def _round_each_node(graph: onnx.GraphProto) -> None:

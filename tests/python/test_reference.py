@@ -9,6 +9,7 @@ import pytest
 from conftest import runtime_at_least
 from onnx import TensorProto, helper
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp, reference, validate
+from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
 from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
 from onnxruntime_ep_tenon.models.scaled_dot import FORMS, Problem, build_scaled_dot, form_names
 from onnxruntime_ep_tenon.models.tolerances import Tolerance, dot_bound
@@ -79,6 +80,20 @@ def test_decoder_agrees_with_stock(sequence, past):
 
 def test_encoder_agrees_with_stock():
     agree(encoder.build_encoder(shape=encoder.SMALL), encoder.random_tokens(3, 9, 200))
+
+
+def test_an_output_without_a_name_is_no_input_without_one():
+    """GenAI's builder leaves outputs of norms out, and behind them inputs of attentions."""
+    g = GraphBuilder("unnamed", 21, ("com.microsoft",))
+    x = g.input("x", FLOAT, ["rows", 4])
+    ones = g.parameter("s", np.ones(4, "f4"))
+    outputs = ["normed", "", "", "sum"]
+    norm = "SkipSimplifiedLayerNormalization"
+    g.node(norm, [x, x, ones], outputs=outputs, domain="com.microsoft")
+    g.node("Clip", ["normed", "", g.parameter("most", np.float32(0.5))], outputs=["y"])
+    g.output("y", FLOAT, ["rows", 4])
+    x = np.array([[-1, 2, 3, 4]], np.float32)
+    assert reference.evaluate(g.model(), {"x": x})[0].min() < 0
 
 
 def test_rounding_after_each_node_is_that_of_the_type():
