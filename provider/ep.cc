@@ -124,10 +124,10 @@ Ep::Ep(Options options, ContextSettings context, Target target, const OrtLogger&
   set_session_callbacks();
   target_.device ? set_gpu_callbacks() : set_host_callbacks();
   if (session_graph_) set_graph_callbacks();
-  if (const auto idle = gpu_only(options_); !target_.on_gpu() && !idle.empty()) {
+  if (const auto idle = target_.on_gpu() ? cpu_only(options_) : gpu_only(options_); !idle.empty()) {
     log(ORT_LOGGING_LEVEL_WARNING,
-        fmt::format("[Tenon EP] the session runs on the CPU, where these options do nothing: {}",
-                    fmt::join(idle, ", ")));
+        fmt::format("[Tenon EP] the session is for {}, where these options do nothing: {}",
+                    target_.on_gpu() ? "a GPU" : "the CPU", fmt::join(idle, ", ")));
   }
 }
 

@@ -220,7 +220,13 @@ std::vector<std::string> gpu_only(const Options& options) {
         "has_user_compute_stream", "memory_limit", "run_deadline_ms", "user_compute_stream"}) {
     if (given.at(key) != usual.at(key)) keys.emplace_back(key);
   }
+  if (options.precision_mode == "tf32") keys.emplace_back("precision_mode=tf32");
   return keys;
+}
+
+std::vector<std::string> cpu_only(const Options& options) {
+  if (options.precision_mode == "int8") return {"precision_mode=int8"};
+  return {};
 }
 
 std::map<std::string, std::string> effective(const Options& options) {

@@ -54,8 +54,9 @@ struct Options {
 
 // Bare keys and their values. Throws UserError listing what is valid.
 Options parse_options(const std::map<std::string, std::string>& entries);
-// Keys that differ from their defaults and do something on a GPU only.
+// Keys that differ from their defaults and do something on a GPU only, or on the CPU only.
 std::vector<std::string> gpu_only(const Options& options);
+std::vector<std::string> cpu_only(const Options& options);
 // Every key with its effective value, for the report.
 std::map<std::string, std::string> effective(const Options& options);
 

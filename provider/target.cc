@@ -73,7 +73,10 @@ kernels::Settings Target::settings(const Options& options) const {
     settings.gpu = description->target();
     settings.gpu->cost_seed = codegen::cost_seed_of_environment();
   }
-  settings.precision = options.precision_mode == "int8"   ? kernels::Precision::kInt8
+  // Host kernels alone round activations to 8 bits: on a GPU results are exact with that permission
+  // as well, and a tuner expects them to be.
+  const bool rounds = options.precision_mode == "int8" && !description;
+  settings.precision = rounds                             ? kernels::Precision::kInt8
                        : options.precision_mode == "tf32" ? kernels::Precision::kTf32
                                                           : kernels::Precision::kExact;
   settings.records = records;

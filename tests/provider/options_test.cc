@@ -97,6 +97,17 @@ TEST(ProviderOptions, KnowsWhichOnesNeedAGpu) {
               ElementsAre("collective_windows"));
 }
 
+TEST(ProviderOptions, KnowsWhichPermissionNobodyUses) {
+  EXPECT_THAT(cpu_only(parse_options({{"precision_mode", "int8"}})),
+              ElementsAre("precision_mode=int8"));
+  EXPECT_THAT(gpu_only(parse_options({{"precision_mode", "tf32"}})),
+              ElementsAre("precision_mode=tf32"));
+  for (const char* mode : {"exact", "int8"}) {
+    EXPECT_TRUE(gpu_only(parse_options({{"precision_mode", mode}})).empty()) << mode;
+  }
+  EXPECT_TRUE(cpu_only(parse_options({{"precision_mode", "tf32"}})).empty());
+}
+
 TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {
   for (const char* value : {"", "gain", "gainful |", "|", "all ", "ALL"}) {
     EXPECT_THROW(parse_options({{"claim", value}}), UserError) << value;
