@@ -31,6 +31,8 @@ using Tokens = std::vector<int64_t>;
 struct Folder {
   std::string model, ids, mask, positions, logits, past_key, past_value, present_key, present_value;
   int64_t layers, kv_heads, head_size, context_length;
+  Tokens window_layers = {};  // their caches hold a window only, from the first step on
+  int64_t window_rows = 0;
   bool shares_cache;
   Tokens end_tokens;
 };
@@ -63,6 +65,13 @@ Tokens numbers(const std::string& text) {
   return result;
 }
 
+void read_windows(const std::string& json, Folder& folder) {
+  if (!find(json, "slide_key_value_cache", "(false)")) return;
+  folder.window_layers = numbers(find(json, "layers", "(\\[[^\\]]*\\])").value_or(""));
+  const std::string slack = find(json, "cache_slack", "([0-9]+)").value_or("0");
+  folder.window_rows = number(json, "window_size") + std::stoll(slack);
+}
+
 Folder read_folder(const std::filesystem::path& folder) {
   std::ifstream file(folder / "genai_config.json");
   if (!file) {
@@ -74,21 +83,24 @@ Folder read_folder(const std::filesystem::path& folder) {
   if (!std::filesystem::is_regular_file(model)) {
     throw std::runtime_error("genai_config.json names " + model.string() + ", which is not there");
   }
-  return {.model = model.string(),
-          .ids = text(json, "input_ids", "input_ids"),
-          .mask = text(json, "attention_mask", "attention_mask"),
-          .positions = text(json, "position_ids", "position_ids"),
-          .logits = text(json, "logits", "logits"),
-          .past_key = text(json, "past_key_names", "past_key_values.%d.key"),
-          .past_value = text(json, "past_value_names", "past_key_values.%d.value"),
-          .present_key = text(json, "present_key_names", "present.%d.key"),
-          .present_value = text(json, "present_value_names", "present.%d.value"),
-          .layers = number(json, "num_hidden_layers"),
-          .kv_heads = number(json, "num_key_value_heads"),
-          .head_size = number(json, "head_size"),
-          .context_length = number(json, "context_length"),
-          .shares_cache = find(json, "past_present_share_buffer", "(true)").has_value(),
-          .end_tokens = numbers(find(json, "eos_token_id", "(\\[[^\\]]*\\]|[0-9]+)").value_or(""))};
+  Folder read = {
+      .model = model.string(),
+      .ids = text(json, "input_ids", "input_ids"),
+      .mask = text(json, "attention_mask", "attention_mask"),
+      .positions = text(json, "position_ids", "position_ids"),
+      .logits = text(json, "logits", "logits"),
+      .past_key = text(json, "past_key_names", "past_key_values.%d.key"),
+      .past_value = text(json, "past_value_names", "past_key_values.%d.value"),
+      .present_key = text(json, "present_key_names", "present.%d.key"),
+      .present_value = text(json, "present_value_names", "present.%d.value"),
+      .layers = number(json, "num_hidden_layers"),
+      .kv_heads = number(json, "num_key_value_heads"),
+      .head_size = number(json, "head_size"),
+      .context_length = number(json, "context_length"),
+      .shares_cache = find(json, "past_present_share_buffer", "(true)").has_value(),
+      .end_tokens = numbers(find(json, "eos_token_id", "(\\[[^\\]]*\\]|[0-9]+)").value_or(""))};
+  read_windows(json, read);
+  return read;
 }
 
 std::string of_layer(std::string pattern, int64_t layer) {
@@ -171,8 +183,10 @@ class TokenLoop {
     outputs_ =
         declared(session.GetOutputNames(), [&](size_t i) { return session.GetOutputTypeInfo(i); });
     for (int64_t layer = 0; layer < folder.layers; ++layer) {
-      add_cache(of_layer(folder.past_key, layer), of_layer(folder.present_key, layer));
-      add_cache(of_layer(folder.past_value, layer), of_layer(folder.present_value, layer));
+      const bool slides = std::ranges::count(folder.window_layers, layer) > 0;
+      const int64_t rows = slides ? folder.window_rows : folder.shares_cache ? max_length : 0;
+      add_cache(of_layer(folder.past_key, layer), of_layer(folder.present_key, layer), rows);
+      add_cache(of_layer(folder.past_value, layer), of_layer(folder.present_value, layer), rows);
     }
   }
 
@@ -220,13 +234,13 @@ class TokenLoop {
     return found->second;
   }
 
-  void add_cache(std::string past, std::string present) {
+  void add_cache(std::string past, std::string present, int64_t rows) {
     const auto& [element, declared_shape, symbols] = expect(inputs_, past);
     expect(outputs_, present);
     std::vector<int64_t> shape = declared_shape;
     shape.at(0) = 1;
     if (shape.at(1) < 0) shape[1] = heads_in(symbols[1]);
-    shape.at(2) = folder_.shares_cache ? max_length_ : 0;
+    shape.at(2) = rows;
     if (shape.at(3) < 0) shape[3] = head_width(element);
     caches_.push_back({std::move(past), std::move(present), tensor(shape, element)});
   }

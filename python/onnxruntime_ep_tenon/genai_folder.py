@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .inputs import InputError
@@ -27,6 +27,7 @@ class GenaiFolder:
     shares_cache: bool  # past and present may be the same memory
     kv_heads: int = 0  # of a cache on all ranks together; 0: the configuration does not say
     head_size: int = 0
+    windows: dict[str, int] = field(default_factory=dict)  # rows of caches that only hold a window
 
     @property
     def tokenizer(self) -> Path:
@@ -47,6 +48,7 @@ class GenaiFolder:
         inputs, outputs = _part(decoder, "inputs", folder), _part(decoder, "outputs", folder)
         layers = _number(decoder, "num_hidden_layers", folder)
         file = folder / decoder.get("filename", "model.onnx")
+        past = _pairs(inputs, "past", "past_key_values.%d.", layers)
         if not file.is_file():
             raise InputError(f"{folder / CONFIG_NAME} names {file.name}, which is not there")
         return GenaiFolder(
@@ -55,13 +57,14 @@ class GenaiFolder:
             mask=inputs.get("attention_mask", "attention_mask"),
             positions=inputs.get("position_ids", "position_ids"),
             logits=outputs.get("logits", "logits"),
-            past=_pairs(inputs, "past", "past_key_values.%d.", layers),
+            past=past,
             present=_pairs(outputs, "present", "present.%d.", layers),
             end_tokens=_end_tokens(model),
             context_length=_number(model, "context_length", folder),
             shares_cache=bool(config.get("search", {}).get("past_present_share_buffer", False)),
             kv_heads=_number(decoder, "num_key_value_heads", folder, least=0),
             head_size=_number(decoder, "head_size", folder, least=0),
+            windows=_windows(decoder, past, folder),
         )
 
 
@@ -83,9 +86,10 @@ def sizes_beside(model: Path, inputs) -> dict[str, tuple[int, str]]:
     for value in inputs:
         if value.name not in caches or len(value.shape) != 4:
             continue
-        _, heads, _, width = value.shape
+        _, heads, rows, width = value.shape
         for symbol, size, key in (
             (heads, folder.kv_heads, "num_key_value_heads"),
+            (rows, folder.windows.get(value.name, 0), "sliding_window"),
             (width, folder.cache_width(value.type), "head_size"),
         ):
             if isinstance(symbol, str) and size:
@@ -143,6 +147,19 @@ def _pairs(names: dict, kind: str, default: str, layers: int) -> tuple[tuple[str
     return tuple(
         (key.replace("%d", str(layer)), value.replace("%d", str(layer))) for layer in range(layers)
     )
+
+
+def _windows(decoder: dict, past: tuple[tuple[str, str], ...], folder: Path) -> dict[str, int]:
+    """Caches of layers whose attention slides them: as long as the window from the first step on.
+
+    Not those that a runtime slides (slide_key_value_cache), which grow as others do.
+    """
+    told = decoder.get("sliding_window")
+    if not isinstance(told, dict) or told.get("slide_key_value_cache") or "layers" not in told:
+        return {}
+    rows = _number(told, "window_size", folder) + _number(told, "cache_slack", folder, least=0)
+    layers = [layer for layer in told["layers"] if layer in range(len(past))]
+    return {name: rows for layer in layers for name in past[layer]}
 
 
 def _end_tokens(model: dict) -> tuple[int, ...]:

@@ -190,7 +190,8 @@ class TokenLoop:
                 f"{past} is {value.shape}: genai_config.json should say num_key_value_heads and "
                 "head_size"
             )
-        return self._memory.empty([self._batch, heads, length, size], self._element(value))
+        rows = self._folder.windows.get(past, length)
+        return self._memory.empty([self._batch, heads, rows, size], self._element(value))
 
     def _element(self, value) -> int:
         name = value.type.removeprefix("tensor(").removesuffix(")")

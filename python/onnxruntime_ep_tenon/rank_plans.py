@@ -42,11 +42,19 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Caches:
-    """Bytes of one token's keys and values."""
+    """Bytes of keys and values: of one token, or of so many."""
 
     whole: int
     by_heads: int  # of the rank's own heads
     bound: int  # what the file makes the rank bind
+
+    def times(self, tokens: int) -> Caches:
+        return Caches(self.whole * tokens, self.by_heads * tokens, self.bound * tokens)
+
+    def plus(self, other: Caches) -> Caches:
+        return Caches(
+            self.whole + other.whole, self.by_heads + other.by_heads, self.bound + other.bound
+        )
 
     def as_dict(self) -> dict:
         return {
@@ -61,16 +69,20 @@ class RankPlan:
     rank: int
     weight_bytes: int
     heads: dict[str, int]
-    caches: Caches
+    caches: Caches  # of one token, which grow with each
+    windows: Caches  # of all tokens that caches of sliding windows hold
     token: Predicted
     prompt: Predicted
+
+    def filled(self, tokens: int) -> Caches:
+        return self.caches.times(tokens).plus(self.windows)
 
     def as_dict(self) -> dict:
         return {
             "rank": self.rank,
             "weight_bytes": self.weight_bytes,
             "kv_heads": self.heads,
-            "caches": self.caches.as_dict(),
+            "caches": {**self.caches.as_dict(), "window_bytes": self.windows.bound},
             "predicted": {"token": self.token.as_dict(), "prompt": self.prompt.as_dict()},
         }
 
@@ -186,7 +198,7 @@ def plan_ranks(
                 rank,
                 sum(sharding["bytes_by_rank"][rank] for sharding in shardings),
                 heads,
-                _caches(inputs, heads, rank, ranks, known),
+                *_caches(inputs, heads, rank, ranks, known),
                 _predict(report, _with_heads(token, inputs, heads), [t["token_us"] for t in times]),
                 _predict(
                     report, _with_heads(prompt, inputs, heads), [t["prompt_us"] for t in times]
@@ -256,8 +268,11 @@ def _with_heads(step: Step, inputs, heads: dict[str, int]) -> Step:
     return Step(step.tokens, step.sizes | own)
 
 
-def _caches(inputs, heads: dict[str, int], rank: int, ranks: int, known: dict[str, int]) -> Caches:
-    whole = by_heads = bound = 0
+def _caches(
+    inputs, heads: dict[str, int], rank: int, ranks: int, known: dict[str, int]
+) -> tuple[Caches, Caches]:
+    """Of one token where caches grow, and of whole windows."""
+    growing = windows = Caches(0, 0, 0)
     for value in inputs:
         count = declared_heads(value)
         if count is None:
@@ -265,7 +280,12 @@ def _caches(inputs, heads: dict[str, int], rank: int, ranks: int, known: dict[st
         element = value.type.removeprefix("tensor(").removesuffix(")")
         each = _ELEMENT_BYTES.get(element, 1) * known.get(value.shape[3], value.shape[3])
         own = count // ranks + (rank < count % ranks) if count >= ranks else 1
-        whole += count * each
-        by_heads += heads.get(value.name, own) * each
-        bound += heads.get(value.name, count) * each
-    return Caches(whole, by_heads, bound)
+        row = Caches(
+            count * each,
+            heads.get(value.name, own) * each,
+            heads.get(value.name, count) * each,
+        )
+        rows = value.shape[2] if isinstance(value.shape[2], int) else known.get(value.shape[2])
+        growing = growing.plus(row) if rows is None else growing
+        windows = windows if rows is None else windows.plus(row.times(rows))
+    return growing, windows

@@ -2,14 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
+from attention_inputs import runtime_knows
 from onnxruntime_ep_tenon.commands import perplexity
 from onnxruntime_ep_tenon.genai_folder import GenaiFolder
 from onnxruntime_ep_tenon.generation import Pace, TokenLoop, generate, greedy, sampler
@@ -63,6 +66,51 @@ def tokens_of(folder: Path, session=None, **settings) -> list[int]:
 @pytest.mark.parametrize("share_cache", [True, False])
 def test_genai_form(genai, wanted, share_cache):
     assert tokens_of(genai, share_cache=share_cache) == wanted
+
+
+def with_windows(folder: Path, target: Path) -> Path:
+    """As the builder of GenAI 0.18 writes it: caches of windowed layers hold the window only."""
+
+    def say(config):
+        config["model"]["decoder"]["sliding_window"] = {
+            "window_size": CONFIG.window, "slide_key_value_cache": False, "slide_inputs": False,
+            "layers": [0], "cache_slack": 1,
+        }  # fmt: skip
+
+    changed(folder, target, say)
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    for node in model.graph.node:
+        window = [a.i for a in node.attribute if a.name == "local_window_size"]
+        if window and window[0] > 0:
+            node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
+    for value in [*model.graph.input, *model.graph.output]:
+        if ".0." in value.name:
+            length = value.type.tensor_type.shape.dim[2]
+            length.dim_param = length.dim_param.replace("sequence", "sliding")
+    for name in ("model.onnx", "model.onnx.data"):  # no links: weights lie beside their model
+        (target / name).unlink()
+        shutil.copyfile(folder / name, target / name)
+    (target / "model.onnx").write_bytes(model.SerializeToString())
+    return target
+
+
+@pytest.mark.plugin
+@pytest.mark.skipif(
+    not runtime_knows("GroupQueryAttention", "sliding_window_cache"),
+    reason="this onnxruntime has no caches of windows",
+)
+def test_caches_of_windows(genai, wanted, tmp_path, command):
+    folder = with_windows(genai, tmp_path)
+    for share_cache in (True, False):
+        assert tokens_of(folder, share_cache=share_cache) == wanted
+    ran = cpp_example(folder, ",".join(map(str, PROMPT)), COUNT)
+    assert [int(token) for token in ran.stdout.split()] == wanted, ran.stderr
+    told = command("run", folder)
+    assert told.status == 0 and f"past_sliding_length={CONFIG.window + 1} (by sli" in told.out
+    plan = json.loads(command("explain", folder, "--ranks", 2, "--json").out)["by_rank"][0]
+    row = 2 * CONFIG.kv_heads * CONFIG.head_size * 4  # keys and values of a token
+    assert plan["caches"]["bytes_per_token"] == row
+    assert plan["caches"]["window_bytes"] == row * (CONFIG.window + 1)
 
 
 @pytest.mark.plugin

@@ -82,14 +82,14 @@ def _print(model: Path, plans: Plans) -> None:
 
 def _rank_rows(plans: Plans) -> list[tuple]:
     alone_token, alone_prompt = plans.alone
-    caches = plans.plans[0].caches.whole * plans.context
+    caches = plans.plans[0].filled(plans.context).whole
     rows = [
         ("alone", console.size(plans.whole_bytes), "1.000", "all", console.size(caches),
          console.size(plans.whole_bytes + caches), _time(alone_token.total), "-",
          _time(alone_prompt.total), "-")
     ]  # fmt: skip
     for plan in plans.plans:
-        caches = plan.caches.bound * plans.context
+        caches = plan.filled(plans.context).bound
         heads = sorted(set(plan.heads.values()))
         rows.append(
             (plan.rank, console.size(plan.weight_bytes),
@@ -107,8 +107,9 @@ def _time(microseconds: float) -> str:
 
 
 def _print_caches(plans: Plans) -> None:
-    most = max(plans.plans, key=lambda plan: plan.caches.by_heads)
-    bound, own = (size * plans.context for size in (most.caches.bound, most.caches.by_heads))
+    filled = [plan.filled(plans.context) for plan in plans.plans]
+    most = max(filled, key=lambda caches: caches.by_heads)
+    bound, own = most.bound, most.by_heads
     if bound > own:
         console.say(
             f"The file makes every rank bind caches of all heads: {console.size(bound)} instead of "
