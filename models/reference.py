@@ -196,6 +196,19 @@ class SkipSimplifiedLayerNormalization(_ByNode):
         return results[: len(self.onnx_node.output)]
 
 
+class SkipLayerNormalization(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, x, skip, scale, beta=None, bias=None):
+        total = x + skip if bias is None else x + skip + bias
+        mean = total.mean(-1, keepdims=True)
+        variance = np.square(total - mean).mean(-1, keepdims=True)
+        inverse = 1 / np.sqrt(variance + self.get("epsilon", 1e-12))
+        result = (total - mean) * inverse * scale
+        results = result if beta is None else result + beta, mean, inverse, total
+        return results[: len(self.onnx_node.output)]
+
+
 class FastGelu(_ByNode):
     op_domain = "com.microsoft"
 
@@ -221,6 +234,24 @@ class MatMulNBits(_ByNode):
         weights = dequantize(codes, scales, zero.astype(np.float64), axis=1, block=block)
         result = a @ weights.T
         return result if bias is None else result + bias
+
+
+class GatherBlockQuantized(_ByNode):
+    op_domain = "com.microsoft"
+
+    def compute(self, codes, indices, scales, zero_points=None):
+        """Bytes hold codes along the last axis, whose zero point lies in the middle."""
+        bits, packed = self.get("bits", 4), codes.dtype == np.uint8
+        axis, gathered = self.get("quantize_axis", 1), self.get("gather_axis", 0)
+        if packed:
+            codes = unpack_bits(codes, bits)
+        if zero_points is not None:
+            zero = unpack_bits(zero_points, bits) if packed else zero_points
+            zero = np.take(zero, range(scales.shape[-1]), -1)
+        else:
+            zero = np.full(scales.shape, 2 ** (bits - 1) if packed else 0)
+        table = dequantize(codes, scales, zero, axis, self.get("block_size", 128))
+        return np.take(table, indices, gathered)
 
 
 class MatMulBlockQuantizedFp4Weight(_ByNode):
@@ -408,7 +439,9 @@ _OPERATORS = [
     RMSNormalization,
     SimplifiedLayerNormalization,
     SkipSimplifiedLayerNormalization,
+    SkipLayerNormalization,
     FastGelu,
+    GatherBlockQuantized,
     MatMulNBits,
     MatMulBlockQuantizedFp4Weight,
     MatMulBlockQuantizedFp8Weight,

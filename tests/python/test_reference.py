@@ -96,6 +96,40 @@ def test_an_output_without_a_name_is_no_input_without_one():
     assert reference.evaluate(g.model(), {"x": x})[0].min() < 0
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("with_zero", [False, True])
+def test_tables_of_codes_agree_with_stock(bits, with_zero):
+    random = np.random.default_rng(bits)
+    g = GraphBuilder("table", 21, ("com.microsoft",))
+    codes = g.parameter("codes", random.integers(0, 256, (10, 64 * bits // 8), np.uint8))
+    scales = g.parameter("scales", random.uniform(0.5, 1, (10, 4)).astype(np.float32))
+    zero = random.integers(0, 256, (10, 4 * bits // 8), np.uint8)
+    zeros = [g.parameter("zero", zero)] if with_zero else []
+    ids = g.input("ids", TensorProto.INT64, ["rows"])
+    g.node(
+        "GatherBlockQuantized", [codes, ids, scales, *zeros], outputs=["y"],
+        domain="com.microsoft", bits=bits, block_size=16, gather_axis=0, quantize_axis=1,
+    )  # fmt: skip
+    g.output("y", FLOAT, ["rows", 64])
+    agree(g.model(check=False), {"ids": np.array([3, 0, 9])})
+
+
+@pytest.mark.parametrize("optional", [0, 1, 2])
+def test_norms_of_sums_agree_with_stock(optional):
+    random = np.random.default_rng(optional)
+    g = GraphBuilder("norm", 21, ("com.microsoft",))
+    names = ["x", "skip", "gamma", "beta", "bias"][: 3 + optional]
+    shapes = [["b", "s", 64]] * 2 + [[64]] * 3
+    inputs = [g.input(name, FLOAT, shape) for name, shape in zip(names, shapes, strict=False)]
+    outputs = ["y", "", "", "sum"]
+    g.node("SkipLayerNormalization", inputs, outputs=outputs, domain="com.microsoft", epsilon=1e-5)
+    for name in ("y", "sum"):
+        g.output(name, FLOAT, ["b", "s", 64])
+    sizes = [(2, 3, 64)] * 2 + [(64,)] * 3
+    feed = {n: random.standard_normal(s, np.float32) for n, s in zip(names, sizes, strict=False)}
+    agree(g.model(check=False), feed)
+
+
 def test_rounding_after_each_node_is_that_of_the_type():
     graph = onnx.parser.parse_graph(
         "g (float16[2] x) => (float16[2] y) { s = Add(x, x) d = Sub(s, x) y = Sub(d, x) }"
