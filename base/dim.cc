@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <numeric>
 
@@ -11,9 +10,6 @@
 
 namespace tenon {
 namespace {
-
-constexpr std::array<std::string_view, 9> kFunctionNames{
-    "", "floordiv", "ceildiv", "mod", "min", "max", "broadcast", "unlessone", "product"};
 
 // A product of sums with more terms than this is kept as it is: k sums of two have 2^k.
 constexpr size_t kMostTerms = 64;
@@ -52,40 +48,6 @@ std::optional<Term> divide(const Term& a, const Term& b) {
   std::set_difference(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
                       std::back_inserter(quotient.factors), key_before);
   return quotient;
-}
-
-std::string plain_or_quoted(std::string_view symbol) {
-  const auto starts_name = [](char c) {
-    return std::isalpha(static_cast<unsigned char>(c)) || c == '_';
-  };
-  const auto continues_name = [&](char c) {
-    return starts_name(c) || std::isdigit(static_cast<unsigned char>(c)) || c == '.';
-  };
-  const bool plain = !symbol.empty() && starts_name(symbol.front()) &&
-                     std::all_of(symbol.begin(), symbol.end(), continues_name) &&
-                     !parse_function_name(symbol);
-  if (plain) return std::string(symbol);
-  std::string quoted = "'";
-  for (const char c : symbol) {
-    if (c == '\'' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "'";
-}
-
-std::string text_of(const std::vector<Term>& terms) {
-  std::string text;
-  for (const Term& term : terms) {
-    if (!text.empty() && term.coefficient > 0) text += '+';
-    const bool unit = term.coefficient == 1 || term.coefficient == -1;
-    if (term.coefficient == -1 && !term.factors.empty()) text += '-';
-    if (!unit || term.factors.empty()) text += std::to_string(term.coefficient);
-    for (size_t i = 0; i < term.factors.size(); ++i) {
-      if (i > 0 || !unit) text += '*';
-      text += term.factors[i]->key;
-    }
-  }
-  return text;
 }
 
 int64_t floor_divide(int64_t a, int64_t b) {
@@ -259,6 +221,23 @@ Dim fold(AtomKind kind, std::vector<Dim> flat, Loses loses) {
   return flat.size() == 1 ? flat.front() : DimAlgebra::from_atom(kind, std::move(flat));
 }
 
+// Whether broadcasting `dim` with `whole` gives `whole` wherever the two broadcast: min(512,s) is
+// s, or too small for it, or 1. No other operand of the min may be 0, which is no size to stretch.
+bool is_cut_of(const Dim& dim, const Dim& whole) {
+  std::vector<Term> storage;
+  const Atom* cut = as_atom(dim, AtomKind::kMin, storage);
+  if (cut == nullptr) return false;
+  bool holds_whole = false;
+  for (const Dim& operand : cut->arguments) {
+    if (operand == whole) {
+      holds_whole = true;
+    } else if (!known_at_most(1, operand)) {
+      return false;
+    }
+  }
+  return holds_whole;
+}
+
 int64_t evaluate_atom(const Atom& atom, const Dim::Lookup& lookup) {
   if (atom.kind == AtomKind::kSymbol) return lookup(atom.symbol);
   int64_t result = atom.arguments.front().evaluate(lookup);
@@ -353,15 +332,6 @@ Dim multiply_all(const std::vector<Dim>& dims) {
 }
 
 }  // namespace
-
-std::string_view function_name(AtomKind kind) { return kFunctionNames[static_cast<size_t>(kind)]; }
-
-std::optional<AtomKind> parse_function_name(std::string_view name) {
-  for (size_t i = 1; i < kFunctionNames.size(); ++i) {
-    if (kFunctionNames[i] == name) return static_cast<AtomKind>(i);
-  }
-  return std::nullopt;
-}
 
 std::vector<Term> DimAlgebra::terms(const Dim& dim) {
   if (dim.expression_) return dim.expression_->terms;
@@ -573,7 +543,8 @@ Dim broadcast(const Dim& a, const Dim& b) {
   for (const Dim& dim : flat) {
     if (dim.is_constant() && !dim.is(1)) return dim;
   }
-  return fold(AtomKind::kBroadcast, flat, [](const Dim& dim, const Dim&) { return dim.is(1); });
+  return fold(AtomKind::kBroadcast, flat,
+              [](const Dim& dim, const Dim& other) { return dim.is(1) || is_cut_of(dim, other); });
 }
 
 Dim stride_unless_one(const Dim& dim, const Dim& stride) {

@@ -55,5 +55,8 @@ struct DimAlgebra {
 // "floordiv", …; empty for a symbol.
 std::string_view function_name(AtomKind kind);
 std::optional<AtomKind> parse_function_name(std::string_view name);
+// As Dim::parse reads them.
+std::string plain_or_quoted(std::string_view symbol);
+std::string text_of(const std::vector<Term>& terms);
 
 }  // namespace tenon

@@ -71,6 +71,14 @@ TEST(Dim, BroadcastFoldsWhereDecidable) {
   EXPECT_EQ(broadcast(broadcast(s, t), s), broadcast(t, s));
   EXPECT_EQ(broadcast(broadcast(s, t), 7), Dim(7));
   EXPECT_THROW(broadcast(3, 4), UserError);
+  // Rows of a table, as many as there are, against all of s: another size fails the Run.
+  EXPECT_EQ(broadcast(min(512, s), s), s);
+  EXPECT_EQ(broadcast(s, min(1, s)), s);
+  EXPECT_EQ(broadcast(broadcast(t, min(512, s)), s), broadcast(s, t));
+  EXPECT_EQ(broadcast(min(t + 1, s), s), s);
+  // Of no rows (t of 0) one is stretched to none.
+  EXPECT_EQ(broadcast(min(t, s), s).text(), "broadcast(min(s,t),s)");
+  EXPECT_EQ(broadcast(min(512, t), s).text(), "broadcast(min(512,t),s)");
 }
 
 TEST(Dim, StridesVanishWhereADimTurnsOutToBeOne) {

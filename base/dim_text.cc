@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 
@@ -8,6 +10,9 @@
 
 namespace tenon {
 namespace {
+
+constexpr std::array<std::string_view, 9> kFunctionNames{
+    "", "floordiv", "ceildiv", "mod", "min", "max", "broadcast", "unlessone", "product"};
 
 // sum     = ["-"] product {("+" | "-") product}
 // product = factor {"*" factor}
@@ -145,6 +150,49 @@ class DimParser {
 };
 
 }  // namespace
+
+std::string_view function_name(AtomKind kind) { return kFunctionNames[static_cast<size_t>(kind)]; }
+
+std::optional<AtomKind> parse_function_name(std::string_view name) {
+  for (size_t i = 1; i < kFunctionNames.size(); ++i) {
+    if (kFunctionNames[i] == name) return static_cast<AtomKind>(i);
+  }
+  return std::nullopt;
+}
+
+std::string plain_or_quoted(std::string_view symbol) {
+  const auto starts_name = [](char c) {
+    return std::isalpha(static_cast<unsigned char>(c)) || c == '_';
+  };
+  const auto continues_name = [&](char c) {
+    return starts_name(c) || std::isdigit(static_cast<unsigned char>(c)) || c == '.';
+  };
+  const bool plain = !symbol.empty() && starts_name(symbol.front()) &&
+                     std::all_of(symbol.begin(), symbol.end(), continues_name) &&
+                     !parse_function_name(symbol);
+  if (plain) return std::string(symbol);
+  std::string quoted = "'";
+  for (const char c : symbol) {
+    if (c == '\'' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "'";
+}
+
+std::string text_of(const std::vector<Term>& terms) {
+  std::string text;
+  for (const Term& term : terms) {
+    if (!text.empty() && term.coefficient > 0) text += '+';
+    const bool unit = term.coefficient == 1 || term.coefficient == -1;
+    if (term.coefficient == -1 && !term.factors.empty()) text += '-';
+    if (!unit || term.factors.empty()) text += std::to_string(term.coefficient);
+    for (size_t i = 0; i < term.factors.size(); ++i) {
+      if (i > 0 || !unit) text += '*';
+      text += term.factors[i]->key;
+    }
+  }
+  return text;
+}
 
 Dim Dim::parse(std::string_view text) { return DimParser(text).whole(); }
 
