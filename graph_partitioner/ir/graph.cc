@@ -177,6 +177,10 @@ bool implies(const Requirement& known, const Requirement& asked) {
   const bool is_same = known.left == asked.left && known.right == asked.right;
   if (known.relation == asked.relation && is_same) return true;
   const bool is_turned = known.left == asked.right && known.right == asked.left;
+  if (known.relation == Relation::kAtMost && asked.relation == Relation::kAtMost) {
+    const Dim slack = (asked.right - asked.left) - (known.right - known.left);
+    return slack.is_constant() && slack.value() >= 0;
+  }
   if (known.relation == Relation::kEqual) {
     return (is_same || is_turned) && asked.relation != Relation::kDivides;
   }

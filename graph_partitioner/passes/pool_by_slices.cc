@@ -87,6 +87,14 @@ class Pool {
 
   bool ceils() const { return node_.integer("ceil_mode", 0) != 0; }
 
+  // A window may reach over the end of x and its pads.
+  bool may_reach_over(size_t index) const {
+    const Axis& axis = axes_[index];
+    const int64_t reach = axis.dilation * (axis.kernel - 1) + 1;
+    const Dim way = shape_[index + 1] + (axis.before + axis.after - reach);
+    return !(y_[index + 1] == floor_div(way, axis.stride) + 1);
+  }
+
   // Where x has elements for one tap: `count` results from `first` on, beginning at `start` of x.
   struct Reached {
     int64_t first = 0, start = 0;
@@ -101,7 +109,7 @@ class Pool {
     made.start = made.first * axis.stride + offset;
     const Dim inside = floor_div(shape_[index + 1] - (made.start + 1), axis.stride) + 1;
     const Dim wanted = y_[index + 1] - made.first;
-    const bool may_leave = axis.before != 0 || axis.after != 0 || ceils();
+    const bool may_leave = axis.before != 0 || axis.after != 0 || may_reach_over(index);
     made.count = may_leave ? max(min(inside, wanted), 0) : wanted;
     return made;
   }
@@ -124,15 +132,16 @@ class Pool {
     return seen == y_ ? slice : emit_.pad(slice, std::move(firsts), fill, y_);
   }
 
-  // How many places each sum is divided by: those inside of x, or inside of its pads.
+  // How many places each sum is divided by: those inside of x, or inside of its pads, or all of
+  // them where pads count and no rounding up adds others.
   ValueId count(ValueId like) {
     const bool counts_pads = node_.integer("count_include_pad", 0) != 0;
     double taps = 1;
     ValueId product = kNoValue;
     for (size_t i = 0; i < axes_.size(); ++i) {
       const Axis& axis = axes_[i];
-      const bool is_padded = axis.before != 0 || axis.after != 0;
-      if (!ceils() && (counts_pads || !is_padded)) {
+      const bool is_whole = axis.before == 0 && axis.after == 0 && !may_reach_over(i);
+      if (is_whole || (counts_pads && !ceils())) {
         taps *= static_cast<double>(axis.kernel);
         continue;
       }

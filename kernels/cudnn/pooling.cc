@@ -13,6 +13,20 @@ bool has_pads(const WindowForm& window) {
          std::ranges::any_of(window.pads_after, is_some);
 }
 
+// Whether a window may take what lies behind x and its pads: rounded up, or the only one on an
+// image that is smaller than it.
+bool may_reach_over(const WindowForm& window, const Shape& x, const Shape& y) {
+  const size_t rank = window.kernel.size();
+  for (size_t i = 0; i + 2 < y.size(); ++i) {
+    const size_t from_last = i + 1, of_window = rank - from_last;
+    const Dim padded =
+        x[x.size() - from_last] + (window.pads_before[of_window] + window.pads_after[of_window]);
+    const Dim way = padded - window.kernel[of_window];
+    if (!(y[y.size() - from_last] == floor_div(way, window.strides[of_window]) + 1)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
@@ -42,6 +56,10 @@ PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   // Seen with 9.14: pads behind the end that differ from those before it are not counted.
   if (counts_pads && has_pads(made.window)) {
     return no("cuDNN does not count all pads as count_include_pad asks for");
+  }
+  const Shape& x = *graph.value(node.input(0)).shape;
+  if (counts_pads && may_reach_over(made.window, x, *graph.value(node.output(0)).shape)) {
+    return no("cuDNN does not count what a window reaches over the end, as count_include_pad asks");
   }
   made.mode = node.is("MaxPool") ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
   return {Support::yes(), std::move(made)};

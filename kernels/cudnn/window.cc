@@ -75,8 +75,8 @@ Window resolve(const WindowForm& form, std::span<const int64_t> x, std::span<con
       const int64_t total = std::max<int64_t>(covered - x[2 + i], 0);
       before = form.auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
       after = total - before;
-    } else if (form.ceil_mode) {
-      // The last window may reach over the end.
+    } else {
+      // The last window may reach over the end: rounded up, or the only one on a small image.
       after = std::max(after, covered - x[2 + i] - before);
     }
   }

@@ -14,6 +14,7 @@ namespace {
 struct Windows {
   Dims kernel, strides, dilations, pads;
   std::string auto_pad;
+  bool ceils = false;
 };
 
 // As declared, else as strides and pads make them.
@@ -49,8 +50,12 @@ Dims result_dims(const Call& call, int64_t channels, const Dims& kernel) {
 Windows windows_of(const Call& call, Dims kernel, const Dims& out) {
   const Dims& x = call.input(0).dims;
   const size_t rank = kernel.size();
-  Windows made{std::move(kernel), call.node.integers("strides"), call.node.integers("dilations"),
-               call.node.integers("pads"), call.node.text("auto_pad", "NOTSET")};
+  Windows made{std::move(kernel),
+               call.node.integers("strides"),
+               call.node.integers("dilations"),
+               call.node.integers("pads"),
+               call.node.text("auto_pad", "NOTSET"),
+               call.node.integer("ceil_mode", 0) != 0};
   if (made.strides.empty()) made.strides.assign(rank, 1);
   if (made.dilations.empty()) made.dilations.assign(rank, 1);
   if (made.pads.empty() || made.auto_pad == "VALID") made.pads.assign(2 * rank, 0);
@@ -65,8 +70,8 @@ Windows windows_of(const Call& call, Dims kernel, const Dims& out) {
   return made;
 }
 
-// Calls fn(tap, place in x) for the taps of the window at `out` that lie inside x; how many lie
-// inside x and its pads.
+// Calls fn(tap, place in x) for the taps of the window at `out` that lie inside x; how many are
+// counted with pads: not those that ceil_mode reaches behind them.
 int64_t for_each_tap(const Windows& windows, const Dims& x, const Index& out,
                      const std::function<void(const Index& tap, const Index& place)>& fn) {
   int64_t padded = 0;
@@ -77,7 +82,7 @@ int64_t for_each_tap(const Windows& windows, const Dims& x, const Index& out,
       const int64_t at =
           out[2 + i] * windows.strides[i] + tap[i] * windows.dilations[i] - windows.pads[i];
       inside = inside && at >= 0 && at < x[2 + i];
-      in_pads = in_pads && at < x[2 + i] + windows.pads[tap.size() + i];
+      in_pads = in_pads && (!windows.ceils || at < x[2 + i] + windows.pads[tap.size() + i]);
       place.push_back(at);
     }
     padded += in_pads ? 1 : 0;

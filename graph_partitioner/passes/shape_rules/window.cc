@@ -36,16 +36,50 @@ std::optional<Window> window_of(const ir::Node& node, std::vector<int64_t> kerne
   return window;
 }
 
-Dim windows_along(const Dim& dim, const Window& window, size_t axis) {
-  if (window.auto_pad == "SAME_UPPER" || window.auto_pad == "SAME_LOWER") {
+bool pads_as_needed(const Window& window) {
+  return window.auto_pad == "SAME_UPPER" || window.auto_pad == "SAME_LOWER";
+}
+
+// How far behind the first window one could begin that still lies inside x and its pads; negative
+// where not even the first one does.
+Dim way_of(const Dim& dim, const Window& window, size_t axis) {
+  const int64_t reach = window.dilations[axis] * (window.kernel[axis] - 1) + 1;
+  return dim + (window.pads_begin[axis] + window.pads_end[axis] - reach);
+}
+
+// The runtime wants at least one whole window.
+Dim convolved_along(NodeFacts& facts, const Dim& dim, const Window& window, size_t axis) {
+  if (pads_as_needed(window)) {
+    facts.require(1, ir::Relation::kAtMost, dim);
     return ceil_div(dim, window.strides[axis]);
   }
-  const int64_t reach = window.dilations[axis] * (window.kernel[axis] - 1) + 1;
-  const int64_t padding = window.pads_begin[axis] + window.pads_end[axis];
-  if (!window.ceils) return floor_div(dim + (padding - reach), window.strides[axis]) + 1;
-  // No window begins in the pads behind.
-  return min(ceil_div(dim + (padding - reach), window.strides[axis]) + 1,
-             ceil_div(dim + window.pads_begin[axis], window.strides[axis]));
+  const Dim way = way_of(dim, window, axis);
+  facts.require(0, ir::Relation::kAtMost, way);
+  return floor_div(way, window.strides[axis]) + 1;
+}
+
+// The runtime truncates towards zero: where no window lies inside, one that reaches over the end by
+// less than a stride still gives a result, of what it finds.
+Dim pooled_along(NodeFacts& facts, const Dim& dim, const Window& window, size_t axis) {
+  const int64_t stride = window.strides[axis];
+  if (pads_as_needed(window)) return ceil_div(dim, stride);
+  const Dim way = way_of(dim, window, axis);
+  if (window.ceils) {
+    // No window begins in the pads behind.
+    return min(ceil_div(way, stride) + 1, ceil_div(dim + window.pads_begin[axis], stride));
+  }
+  const Dim whole = floor_div(way, stride) + 1;
+  if (stride == 1) return whole;
+  const int64_t way_of_none = (way - dim).value();
+  if (way_of_none < -stride) {  // of a dim of 1 as well: the runtime may find none at all
+    return floor_div(max(way, 0), stride) - floor_div(max(Dim(0) - way, 0), stride) + 1;
+  }
+  const Dim made = way_of_none < -1 ? max(whole, 1) : whole;
+  // Right for every dim from 1 on. What the runtime makes of an empty batch without pixels may
+  // differ.
+  const Dim of_none = way_of_none < -1 ? Dim(1) : floor_div(way_of_none, stride) + 1;
+  if (!of_none.is(way_of_none / stride + 1)) facts.require(1, ir::Relation::kAtMost, dim);
+  return made;
 }
 
 // The kernel's spatial dims, from the attribute or from the weight [M, C/g, k...].
@@ -68,7 +102,7 @@ void convolution(NodeFacts& facts, size_t weight_input) {
   facts.require_equal((*input)[1], (*weight)[1] * facts.node().integer("group", 1));
   Shape result{(*input)[0], (*weight)[0]};
   for (size_t i = 0; i < kernel->size(); ++i) {
-    result.push_back(windows_along((*input)[2 + i], *window, i));
+    result.push_back(convolved_along(facts, (*input)[2 + i], *window, i));
   }
   facts.set_shape(0, std::move(result));
 }
@@ -99,14 +133,21 @@ void conv_transpose(NodeFacts& facts) {
   facts.set_shape(0, std::move(result));
 }
 
+// Only the batch may be empty.
+void require_pixels(NodeFacts& facts, const Shape& input) {
+  facts.require(min(input[0], 1), ir::Relation::kAtMost,
+                element_count(Shape(input.begin() + 1, input.end())));
+}
+
 void pool(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
   if (!input || input->size() < 3) return;
   const auto window = window_of(facts.node(), facts.node().integers("kernel_shape"));
   if (!window || window->kernel.size() != input->size() - 2) return;
+  require_pixels(facts, *input);
   Shape result{(*input)[0], (*input)[1]};
   for (size_t i = 0; i < window->kernel.size(); ++i) {
-    result.push_back(windows_along((*input)[2 + i], *window, i));
+    result.push_back(pooled_along(facts, (*input)[2 + i], *window, i));
   }
   facts.set_shape(0, result);
   facts.set_shape(1, result);
@@ -115,9 +156,7 @@ void pool(NodeFacts& facts) {
 void global_pool(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
   if (!input || input->size() < 2) return;
-  // Only the batch may be empty.
-  facts.require(min((*input)[0], 1), ir::Relation::kAtMost,
-                element_count(Shape(input->begin() + 1, input->end())));
+  require_pixels(facts, *input);
   Shape result(input->size(), Dim(1));
   result[0] = (*input)[0];
   result[1] = (*input)[1];

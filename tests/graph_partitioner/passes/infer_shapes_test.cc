@@ -1,6 +1,7 @@
 // Inferred shapes and elements are those that the float64 judge computes.
 #include "graph_partitioner/passes/infer_shapes.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -153,6 +154,53 @@ TEST(InferShapes, NothingThrowsForWhatAModelContains) {
     EXPECT_NO_THROW(infer_shapes(graph));
     EXPECT_NO_THROW(fold_constants(graph));
     EXPECT_NO_THROW(shape_arithmetic(graph));
+  }
+}
+
+// What the graph says of a Run: the size of axis 2 of its output, or nothing where it refuses it.
+std::optional<int64_t> size_at_run(const ir::Graph& graph, int64_t size) {
+  const auto value = [&](std::string_view symbol) -> int64_t { return symbol == "h" ? size : 2; };
+  for (const ir::Requirement& required : graph.requirements()) {
+    const int64_t left = required.left.evaluate(value), right = required.right.evaluate(value);
+    if (!ir::holds(left, required.relation, right)) return std::nullopt;
+  }
+  return graph.value(graph.outputs()[0]).shape->at(2).evaluate(value);
+}
+
+// As ONNX Runtime computes it: integer division, which truncates.
+std::optional<int64_t> pooled(int64_t size, int64_t reach, int64_t stride) {
+  const int64_t result = (size - reach) / stride + 1;
+  return size > 0 && result >= 0 ? std::optional(result) : std::nullopt;
+}
+
+std::optional<int64_t> convolved(int64_t size, int64_t reach, int64_t stride) {
+  return size >= reach ? std::optional((size - reach) / stride + 1) : std::nullopt;
+}
+
+TEST(InferShapes, TheSmallestImagesHaveTheRuntimesSizes) {
+  for (const int64_t kernel : {1, 2, 3, 5, 7}) {
+    for (const int64_t stride : {1, 2, 3, 7}) {
+      for (const int64_t pads : {0, 1, 2}) {
+        if (pads >= 2 * kernel) continue;
+        const std::string attributes =
+            fmt::format("{{kernel_shape=[{}], pads=[{},{}], strides=[{}]}}", kernel, pads / 2,
+                        pads - pads / 2, stride);
+        SCOPED_TRACE(attributes);
+        ir::Graph pool =
+            ir::parse("graph g {\n  input %x: f32[b,c,h]\n  %y: f32[*] = MaxPool@12(%x) " +
+                      attributes + "\n  output %y\n}\n");
+        ir::Graph conv = ir::parse(fmt::format(
+            "graph g {{\n  input %x: f32[b,2,h]\n  input %w: f32[3,2,{}]\n  %y: f32[*] = "
+            "Conv@11(%x, %w) {}\n  output %y\n}}\n",
+            kernel, attributes));
+        infer_shapes(pool);
+        infer_shapes(conv);
+        for (int64_t size = 0; size < 24; ++size) {
+          EXPECT_EQ(size_at_run(pool, size), pooled(size, kernel - pads, stride)) << size;
+          EXPECT_EQ(size_at_run(conv, size), convolved(size, kernel - pads, stride)) << size;
+        }
+      }
+    }
   }
 }
 

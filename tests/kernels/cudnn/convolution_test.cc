@@ -136,6 +136,13 @@ std::vector<Case> cases() {
       pool("AveragePool", "average_pool_of_all",
            "count_include_pad=1, kernel_shape=[3, 2], strides=[2, 1]", {1, 8, 17, 16},
            {1, 8, 8, 15}),
+      // A window that is larger than the image takes what is there.
+      pool("MaxPool", "max_pool_of_one_row", "kernel_shape=[2, 2], strides=[2, 2]", {1, 8, 1, 8},
+           {1, 8, 1, 4}),
+      pool("MaxPool", "max_pool_of_one_pixel", "kernel_shape=[3, 2], strides=[3, 2]", {2, 8, 1, 1},
+           {2, 8, 1, 1}),
+      pool("AveragePool", "average_pool_of_one_row", "kernel_shape=[2, 2], strides=[2, 2]",
+           {1, 8, 1, 8}, {1, 8, 1, 4}),
       // ResNet-50 and a text recogniser, at sizes of theirs.
       conv("resnet_stem", "pads=[3, 3, 3, 3], strides=[2, 2]", {1, 3, 112, 112}, {64, 3, 7, 7},
            {1, 64, 56, 56})

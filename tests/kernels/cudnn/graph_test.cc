@@ -122,6 +122,10 @@ TEST(CudnnGraphTest, WhatItIsNotAskedHasAReason) {
       pooling_text(parsed("AveragePool(%x) {ceil_mode=1, count_include_pad=1, kernel_shape=[3, 3]}",
                           one, "f32[1, 3, 6, 6]")),
       HasSubstr("count_include_pad with ceil_mode"));
+  EXPECT_THAT(pooling_text(parsed(
+                  "AveragePool(%x) {count_include_pad=1, kernel_shape=[9, 2], strides=[9, 2]}", one,
+                  "f32[1, 3, 1, 4]")),
+              HasSubstr("what a window reaches over the end"));
   for (const std::string pads : {"pads=[0, 0, 0, 1]", "auto_pad=\"SAME_UPPER\""}) {
     EXPECT_THAT(pooling_text(parsed(
                     "AveragePool(%x) {count_include_pad=1, kernel_shape=[2, 2], " + pads + "}", one,
