@@ -62,10 +62,15 @@ std::optional<Elements> zip(const Elements& a, const Elements& b, Combine combin
   return result;
 }
 
+template <typename Combine>
+void combine_both(NodeFacts& facts, Combine combine) {
+  const auto a = facts.elements(0), b = facts.elements(1);
+  if (a && b && facts.input_count() == 2) set_if(facts, zip(*a, *b, combine));
+}
+
 template <Maybe (*Combine)(const Dim&, const Dim&)>
 void binary(NodeFacts& facts) {
-  const auto a = facts.elements(0), b = facts.elements(1);
-  if (a && b && facts.input_count() == 2) set_if(facts, zip(*a, *b, Combine));
+  combine_both(facts, Combine);
 }
 
 // Numbers that overflow together with any size: kernels wrap around as ONNX Runtime does.
@@ -86,15 +91,23 @@ Maybe multiply(const Dim& a, const Dim& b) {
 Maybe smaller(const Dim& a, const Dim& b) { return min(a, b); }
 Maybe larger(const Dim& a, const Dim& b) { return max(a, b); }
 
-// ONNX truncates towards zero, dims divide towards minus infinity: the same for sizes.
-Maybe divide(const Dim& a, const Dim& b) {
-  if (b.is(0) || !never_negative(a) || !never_negative(b)) return std::nullopt;
-  return floor_div(a, b);
+// ONNX truncates towards zero, dims divide towards minus infinity: the same for sizes. What may be
+// below 0 is divided as a size on either side of it.
+void divide(NodeFacts& facts) {
+  combine_both(facts, [&](const Dim& a, const Dim& b) -> Maybe {
+    if (is_extreme(a) || b.is(0) || !facts.is_size(b)) return std::nullopt;
+    if (facts.is_size(a)) return floor_div(a, b);
+    const Dim positive = floor_div(max(a, 0), b);
+    if (facts.is_size(a + b - 1)) return positive;  // (n - 1) / 2 of no elements is 0
+    return positive - floor_div(max(Dim(0) - a, 0), b);
+  });
 }
 
-Maybe modulo(const Dim& a, const Dim& b) {
-  if (b.is(0) || !never_negative(a) || !never_negative(b)) return std::nullopt;
-  return mod(a, b);
+void modulo(NodeFacts& facts) {
+  combine_both(facts, [&](const Dim& a, const Dim& b) -> Maybe {
+    if (b.is(0) || !facts.is_size(a) || !facts.is_size(b)) return std::nullopt;
+    return mod(a, b);
+  });
 }
 
 Maybe equal(const Dim& a, const Dim& b) {
@@ -274,7 +287,8 @@ void negate(NodeFacts& facts) {
 
 void absolute(NodeFacts& facts) {
   const auto data = facts.elements(0);
-  if (data && std::all_of(data->begin(), data->end(), never_negative)) set_if(facts, data);
+  const auto is_size = [&](const Dim& dim) { return facts.is_size(dim); };
+  if (data && std::ranges::all_of(*data, is_size)) set_if(facts, data);
 }
 
 void logical_not(NodeFacts& facts) {
@@ -309,7 +323,7 @@ constexpr ShapeRule kRules[] = {
     {"Concat", concat},
     {"Constant", constant},
     {"ConstantOfShape", constant_of_shape},
-    {"Div", binary<divide>},
+    {"Div", divide},
     {"Equal", binary<equal>},
     {"Expand", expand},
     {"Flatten", keep},
@@ -321,7 +335,7 @@ constexpr ShapeRule kRules[] = {
     {"LessOrEqual", binary<less_or_equal>},
     {"Max", binary<larger>},
     {"Min", binary<smaller>},
-    {"Mod", binary<modulo>},
+    {"Mod", modulo},
     {"Mul", binary<multiply>},
     {"Neg", negate},
     {"Not", logical_not},

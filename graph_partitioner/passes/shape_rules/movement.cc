@@ -62,7 +62,7 @@ void reshape(NodeFacts& facts) {
     } else if (dim.is(0) && zero_copies) {
       if (!shape || i >= shape->size()) return;
       result.push_back((*shape)[i]);
-    } else if (never_negative(dim)) {
+    } else if (facts.is_size(dim)) {
       if (zero_copies && shape) require_no_copy(facts, i, dim);
       result.push_back(dim);
     } else {
@@ -230,9 +230,8 @@ void scalar(NodeFacts& facts) { facts.set_shape(0, {}); }
 
 void constant_of_shape(NodeFacts& facts) {
   const auto target = facts.elements(0);
-  if (target && std::all_of(target->begin(), target->end(), never_negative)) {
-    facts.set_shape(0, *target);
-  }
+  const auto is_size = [&](const Dim& dim) { return facts.is_size(dim); };
+  if (target && std::ranges::all_of(*target, is_size)) facts.set_shape(0, *target);
 }
 
 void constant(NodeFacts& facts) {

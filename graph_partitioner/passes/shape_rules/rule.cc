@@ -87,6 +87,20 @@ void NodeFacts::require(const Dim& left, ir::Relation relation, const Dim& right
                          right.text()));
 }
 
+bool NodeFacts::is_size(const Dim& dim) const {
+  if (never_negative(dim)) return true;
+  const auto is_asked = [&](const ir::Requirement& required) {
+    return required.relation == ir::Relation::kAtMost &&
+           never_negative(dim - (required.right - required.left));
+  };
+  const auto has_it = [&](ir::ValueId input) {
+    const auto& shape = graph_.value(input).shape;
+    return shape && std::ranges::find(*shape, dim) != shape->end();
+  };
+  return std::ranges::any_of(graph_.requirements(), is_asked) ||
+         std::ranges::any_of(graph_.inputs(), has_it);
+}
+
 void NodeFacts::contradict_rank(size_t index, size_t wanted) {
   contradict(fmt::format("operand {} has rank {}, not {}", index, shape(index)->size(), wanted));
 }
@@ -158,8 +172,8 @@ bool never_negative(const Dim& dim) { return max(dim, 0) == dim; }
 
 namespace {
 
-// A symbolic clash stays in the expression: evaluating it at Run is what refuses sizes that do not
-// broadcast (a sequence longer than a position table) before a kernel would read past the end.
+// Whether two symbolic sizes broadcast (a sequence and the rows of a position table) is a
+// requirement: a Run whose sizes do not is refused before a kernel would read past the end.
 std::optional<Dim> broadcast_dims(const Dim& a, const Dim& b) {
   if (a == b || b.is(1)) return a;
   if (a.is(1)) return b;
@@ -190,17 +204,27 @@ namespace {
 // Exporters write "to the end" as a number near the largest integer.
 constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
 
+// The axis that a slice walks.
+struct Axis {
+  const Dim& dim;
+  const IsSize& is_size;
+
+  Dim not_negative(const Dim& size) const { return is_size(size) ? size : max(size, 0); }
+};
+
 // An index of a slice, counted from the front and clamped to [low, high].
-std::optional<Dim> slice_bound(const Dim& index, const Dim& dim, const Dim& low, const Dim& high) {
+std::optional<Dim> slice_bound(const Axis& axis, const Dim& index, const Dim& low,
+                               const Dim& high) {
+  const auto clamped = [&](const Dim& from_front) {
+    const Dim bound = min(from_front, high);
+    return low.is(0) ? axis.not_negative(bound) : max(low, bound);
+  };
   if (index.is_constant() && index.value() >= kHuge) return high;
   if (index.is_constant() && index.value() <= -kHuge) return low;
-  if (index.is_constant()) {
-    const Dim from_front = index.value() < 0 ? dim + index : index;
-    return max(low, min(from_front, high));
-  }
-  if (never_negative(index)) return max(low, min(index, high));
+  if (index.is_constant()) return clamped(index.value() < 0 ? axis.dim + index : index);
+  if (axis.is_size(index)) return clamped(index);
   // -s counts from the end unless s is 0 at run time, which no model means.
-  if (never_negative(Dim(0) - index - 1)) return max(low, min(dim + index, high));
+  if (axis.is_size(Dim(0) - index - 1)) return clamped(axis.dim + index);
   return std::nullopt;
 }
 
@@ -211,31 +235,32 @@ bool is_endless(const Dim& end) {
 
 // A start past the end needs no clamp: nothing is taken then. The last k begin at dim - min(dim,
 // k), which leaves min(dim, k) as their number.
-std::optional<Dim> forward_start(const Dim& start, const Dim& dim) {
+std::optional<Dim> forward_start(const Axis& axis, const Dim& start) {
   if (start.is_constant() && start.value() < 0) {
     if (start.value() < -kHuge) return Dim(0);
-    return dim - min(dim, -start.value());
+    return axis.dim - min(axis.dim, -start.value());
   }
-  if (start.is_constant() && start.value() >= kHuge) return dim;
-  if (never_negative(start)) return start;
-  return slice_bound(start, dim, 0, dim);
+  if (start.is_constant() && start.value() >= kHuge) return axis.dim;
+  if (axis.is_size(start)) return start;
+  return slice_bound(axis, start, 0, axis.dim);
 }
 
 }  // namespace
 
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
-                                        const Dim& dim) {
+                                        const Dim& dim, const IsSize& is_size) {
   if (step == 0 || step > kHuge || step < -kHuge) return std::nullopt;
+  const Axis axis{dim, is_size};
   if (step > 0) {
-    const auto from = forward_start(start, dim);
-    const auto to = slice_bound(end, dim, 0, dim);
+    const auto from = forward_start(axis, start);
+    const auto to = slice_bound(axis, end, 0, dim);
     if (!from || !to) return std::nullopt;
-    return SliceExtent{*from, max(ceil_div(*to - *from, step), 0)};
+    return SliceExtent{*from, axis.not_negative(ceil_div(*to - *from, step))};
   }
   // Walking backwards, a start past the end is clamped to the last element; an end may lie before
   // the first one.
-  const auto from = start.is(-1) ? dim - 1 : slice_bound(start, dim, 0, dim - 1);
-  const auto to = is_endless(end) ? Dim(-1) : slice_bound(end, dim, -1, dim - 1);
+  const auto from = start.is(-1) ? dim - 1 : slice_bound(axis, start, 0, dim - 1);
+  const auto to = is_endless(end) ? Dim(-1) : slice_bound(axis, end, -1, dim - 1);
   if (!from || !to) return std::nullopt;
   // An axis without elements has no last one to begin at.
   const Dim most = ceil_div(dim, -step);

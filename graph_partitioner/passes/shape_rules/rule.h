@@ -2,6 +2,7 @@
 // anything; one that sets a shape also states what the operator asks of the sizes it reads.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,10 @@ class NodeFacts {
   ir::TensorPtr constant(size_t index) const;
   // The list in attribute `name`, or else in input `index`; nullopt when neither is known.
   std::optional<std::vector<int64_t>> integers_from(std::string_view name, size_t index) const;
+
+  // Whether `dim` is never below 0: by itself, as a size of an input, or by what the graph asks of
+  // every Run already (a convolution's result has no negative size).
+  bool is_size(const Dim& dim) const;
 
   // Asks for a relation between two sizes. What always holds is forgotten; what never does is a
   // contradiction in the model: the node's outputs get no shape, so that nobody claims it and the
@@ -106,8 +111,10 @@ void require_inside(NodeFacts& facts, const Shape& indices, const Shape& data, i
 struct SliceExtent {
   Dim start, size;
 };
+// `is_size`: what is known never to be negative.
+using IsSize = std::function<bool(const Dim&)>;
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
-                                        const Dim& dim);
+                                        const Dim& dim, const IsSize& is_size = never_negative);
 
 // All axes of a Slice node: [starts : : steps] taking `sizes` elements.
 struct SliceRegion {

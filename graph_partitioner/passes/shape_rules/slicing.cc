@@ -204,11 +204,12 @@ std::optional<SliceRegion> slice_region(const NodeFacts& facts) {
     if (!known || known->size() != starts->size()) return std::nullopt;
     steps = *known;
   }
+  const IsSize is_size = [&](const Dim& dim) { return facts.is_size(dim); };
   SliceRegion region{Shape(shape->size(), 0), *shape, std::vector<int64_t>(shape->size(), 1)};
   for (size_t i = 0; i < axes.size(); ++i) {
     const auto axis = normal_axis(axes[i], shape->size());
     if (!axis) return std::nullopt;
-    const auto extent = slice_extent((*starts)[i], (*ends)[i], steps[i], (*shape)[*axis]);
+    const auto extent = slice_extent((*starts)[i], (*ends)[i], steps[i], (*shape)[*axis], is_size);
     if (!extent) return std::nullopt;
     region.starts[*axis] = extent->start;
     region.sizes[*axis] = extent->size;

@@ -204,5 +204,26 @@ TEST(InferShapes, TheSmallestImagesHaveTheRuntimesSizes) {
   }
 }
 
+// Sizes of a convolution's result, as exporters compute them from its input's.
+TEST(InferShapes, ComputedSizesAreThoseOfTheConvolution) {
+  for (const bool computed_first : {false, true}) {
+    const std::string arithmetic = R"(
+  %n: i64[*] = Shape@15(%x) {start=2}
+  %less: i64[*] = Sub@14(%n, %c1)
+  %half: i64[*] = Div@14(%less, %c2)
+  %size: i64[*] = Add@14(%half, %c1)
+)";
+    const std::string convolution = "\n  %c: f32[*] = Conv@11(%x, %w) {pads=[1,1], strides=[2]}\n";
+    ir::Graph graph = ir::parse(
+        std::string("graph g {") + kConstants + "input %x: f32[b,2,h]\n  input %w: f32[3,2,3]\n" +
+        (computed_first ? arithmetic + convolution : convolution + arithmetic) +
+        "  %t: i64[*] = Concat@13(%size, %last) {axis=0}\n  %y: f32[*] = Reshape@14(%c, %t)\n"
+        "  output %y\n}\n");
+    infer_shapes(graph);
+    infer_shapes(graph);
+    EXPECT_EQ(text(*graph.value(graph.outputs()[0]).shape), "[floordiv(h+1,2),3*b]");
+  }
+}
+
 }  // namespace
 }  // namespace tenon
