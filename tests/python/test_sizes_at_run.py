@@ -1,11 +1,12 @@
 """Sizes at Run are checked, declared shapes are not believed: stock's results, or its refusal.
 
-The models are in size_cases.py, declared_cases.py and empty_cases.py; each runs in a process of its
-own, as guarded_runs.py says.
+The models are in size_cases.py, declared_cases.py, empty_cases.py and form_cases.py; each runs in a
+process of its own, as guarded_runs.py says.
 """
 
 import declared_cases  # noqa: F401 - each adds to CASES
 import empty_cases  # noqa: F401
+import form_cases  # noqa: F401
 import numpy as np
 import pytest
 import size_cases  # noqa: F401

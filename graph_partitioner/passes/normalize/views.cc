@@ -110,22 +110,32 @@ bool shape_change(Rewrite& r) {
   return true;
 }
 
+// A list of sizes that is an operand: constant, or made of sizes that shape arithmetic has
+// followed.
+std::optional<std::vector<Dim>> listed_sizes(Rewrite& r, size_t input) {
+  if (const auto known = constant_integers(r.graph(), r.input(input))) {
+    return std::vector<Dim>(known->begin(), known->end());
+  }
+  const ir::Node* producer = r.graph().producer(r.input(input));
+  if (producer == nullptr || !producer->is("tenon::ShapeValue")) return std::nullopt;
+  return r.graph().value(r.input(input)).elements;
+}
+
 std::optional<std::vector<Dim>> split_sizes(Rewrite& r, const Dim& whole) {
   const ir::Node& node = r.node();
-  std::vector<int64_t> given = node.integers("split");
+  const std::vector<int64_t> given = node.integers("split");
+  std::optional<std::vector<Dim>> sizes;
   if (r.has_input(1)) {
-    const auto known = constant_integers(r.graph(), r.input(1));
-    if (!known) return std::nullopt;
-    given = *known;
+    sizes = listed_sizes(r, 1);
+    if (!sizes) return std::nullopt;
+  } else if (!given.empty()) {
+    sizes = std::vector<Dim>(given.begin(), given.end());
   }
-  if (!given.empty()) {
-    if (given.size() != node.outputs.size()) return std::nullopt;
-    return std::vector<Dim>(given.begin(), given.end());
-  }
+  if (sizes) return sizes->size() == node.outputs.size() ? sizes : std::nullopt;
   const auto count = static_cast<int64_t>(node.outputs.size());
   const Dim part = ceil_div(whole, count);
-  std::vector<Dim> sizes(count, part);
-  sizes.back() = whole - part * (count - 1);
+  sizes.emplace(count, part);
+  sizes->back() = whole - part * (count - 1);
   return sizes;
 }
 

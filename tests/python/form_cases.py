@@ -1,0 +1,153 @@
+"""Sizes as exporters compute them: each case runs at several of them, and at those that no model
+means, where stock refuses the Run or gives something else than a formula would."""
+
+from __future__ import annotations
+
+from size_models import case, integers, node, numbers, tail
+
+SIZES = {"zero": integers(0), "one": integers(1)}
+
+# --- rows of a table, as many as there are ---
+
+case(
+    "Positions cut to the rows of a table",
+    [
+        node("Shape", "x", "b", start=0, end=1),
+        node("Shape", "x", "s", start=1, end=2),
+        node("Slice", "table zero s zero", "p"),
+        node("Add", "x p", "a"),
+        node("Concat", "b s heads", "shape", axis=0),
+        node("Reshape", "a shape", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3]),
+        node("Softmax", "t", axis=-1),
+    ],
+    {"x": ["batch", "seq", 8]},
+    *({"x": numbers(batch, rows, 8)} for batch, rows in ((2, 3), (1, 1), (2, 6), (2, 0), (0, 3))),
+    {"x": numbers(2, 7, 8)},
+    constants={**SIZES, "table": numbers(6, 8), "heads": integers(-1, 4)},
+    allowed_result="of an empty batch or sequence stock finds no number for the -1",
+)
+case(
+    "A table of one row is stretched",
+    [
+        node("Shape", "x", "s", start=0, end=1),
+        node("Slice", "table zero s zero", "p"),
+        node("Add", "x p", "a"),
+        *tail("a"),
+    ],
+    {"x": ["seq", 8]},
+    *({"x": numbers(rows, 8)} for rows in (0, 1, 5)),
+    constants={**SIZES, "table": numbers(1, 8)},
+)
+case(
+    "As many rows as another tensor has, of none",
+    [
+        node("Shape", "z", "s"),
+        node("Slice", "x zero s zero", "p"),
+        node("Add", "x p", "a"),
+        *tail("a"),
+    ],
+    {"x": ["n", 4], "z": ["m"]},
+    *({"x": numbers(n, 4), "z": numbers(m)} for n, m in ((3, 3), (3, 1), (1, 0), (3, 2), (0, 2))),
+    constants=SIZES,
+)
+
+# --- int64 arithmetic that truncates ---
+
+halved = [
+    node("Shape", "x", "n0"),
+    node("Sub", "n0 less", "n1"),
+    node("Div", "n1 by", "n2"),
+    node("Add", "n2 more", "n3"),
+    node("Expand", "one_number n3", "e"),
+]
+for less, by in ((1, 2), (3, 2), (7, 3), (14, 14)):
+    case(
+        f"(n - {less}) / {by} + 5",
+        [*halved, *tail("e")],
+        {"x": ["n"]},
+        *({"x": numbers(n)} for n in (0, 1, 2, 3, 6, 13, 14, 40)),
+        constants={
+            "less": integers(less),
+            "by": integers(by),
+            "more": integers(5),
+            "one_number": numbers(1),
+        },
+    )
+
+# --- GroupNorm as a view of three dims ---
+
+case(
+    "GroupNorm of all but one, and back",
+    [
+        node("Pad", "x pads", "c"),
+        node("Shape", "c", "shape"),
+        node("Reshape", "c groups", "g"),
+        node("InstanceNormalization", "g scale bias", "i"),
+        node("Reshape", "i shape", "k"),
+        node("Mul", "k k", "l"),
+        *tail("l"),
+    ],
+    {"x": ["batch", 6, "length"]},
+    *({"x": numbers(batch, 6, length)} for batch, length in ((2, 9), (1, 5), (3, 17), (1, 0))),
+    constants={
+        "pads": integers(0, 0, 0, 0, 0, -1),
+        "groups": integers(0, 3, -1),
+        "scale": numbers(3),
+        "bias": numbers(3),
+    },
+)
+
+# --- parts by computed sizes ---
+
+sizes_of_two = [node("Shape", name, f"n{name}", start=1, end=2) for name in ("t", "x")]
+for axis in (1, -2):
+    case(
+        f"Split by two lengths, axis {axis}",
+        [
+            *sizes_of_two,
+            node("Concat", "nt nx", "sizes", axis=0),
+            node("Concat", "t x", "c", axis=1),
+            node("Sigmoid", "c", "m"),
+            node("Split", "m sizes", "y z", axis=axis),
+        ],
+        {"t": ["batch", "text", 4], "x": ["batch", "image", 4]},
+        *(
+            {"t": numbers(2, text, 4), "x": numbers(2, image, 4)}
+            for text, image in ((3, 5), (1, 1), (0, 4), (4, 0))
+        ),
+        outputs={"y": None, "z": None},
+    )
+case(
+    "Split by what is left",
+    [
+        node("Shape", "t", "nt"),
+        node("Shape", "x", "nx"),
+        node("Sub", "nx nt", "rest"),
+        node("Concat", "nt rest", "sizes", axis=0),
+        node("Sigmoid", "x", "m"),
+        node("Split", "m sizes", "y z", axis=0),
+    ],
+    {"t": ["text"], "x": ["total"]},
+    *(
+        {"t": numbers(text), "x": numbers(total)}
+        for text, total in ((2, 5), (5, 5), (0, 3), (6, 5))
+    ),
+    outputs={"y": None, "z": None},
+)
+case(
+    "Split into three, one of them fixed",
+    [
+        node("Shape", "t", "nt"),
+        node("Shape", "x", "nx"),
+        node("Sub", "nx nt", "rest"),
+        node("Sub", "rest two", "last"),
+        node("Concat", "nt two last", "sizes", axis=0),
+        node("Sigmoid", "x", "m"),
+        node("Split", "m sizes", "y z w", axis=0),
+    ],
+    {"t": ["text"], "x": ["total"]},
+    *({"t": numbers(text), "x": numbers(total)} for text, total in ((2, 9), (1, 3), (2, 3))),
+    outputs={"y": None, "z": None, "w": None},
+    constants={"two": integers(2)},
+)
