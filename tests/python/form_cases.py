@@ -3,7 +3,8 @@ means, where stock refuses the Run or gives something else than a formula would.
 
 from __future__ import annotations
 
-from size_models import case, integers, node, numbers, tail
+import numpy as np
+from size_models import FLOAT, case, integers, node, numbers, tail
 
 SIZES = {"zero": integers(0), "one": integers(1)}
 
@@ -151,3 +152,29 @@ case(
     outputs={"y": None, "z": None, "w": None},
     constants={"two": integers(2)},
 )
+
+# --- zero points ---
+
+
+def codes(dtype, *shape: int) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(len(shape)).integers(
+        limits.min, limits.max, shape, dtype, endpoint=True
+    )
+
+
+for a_type, b_type in (
+    (np.uint8, np.int8),
+    (np.uint8, np.uint8),
+    (np.int8, np.int8),
+    (np.int8, np.uint8),
+):
+    for form, zero in (("[N]", (7,)), ("[1,N]", (1, 7)), ("zeros [N]", None)):
+        zeros = np.zeros(7, b_type) if zero is None else codes(b_type, *zero)
+        case(
+            f"MatMulInteger of {a_type.__name__} and {b_type.__name__}, zero points {form}",
+            [node("MatMulInteger", "a b u v", "i"), node("Cast", "i", "f", to=FLOAT), *tail("f")],
+            {"a": ["m", "k"]},
+            *({"a": codes(a_type, rows, 33)} for rows in (1, 5, 0)),
+            constants={"b": codes(b_type, 33, 7), "u": codes(a_type), "v": zeros},
+        )

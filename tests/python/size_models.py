@@ -12,7 +12,14 @@ FLOAT, INT64, INT32, BOOL = (
     TensorProto.INT32,
     TensorProto.BOOL,
 )
-TYPES = {"float32": FLOAT, "int64": INT64, "int32": INT32, "bool": BOOL, "uint8": TensorProto.UINT8}
+TYPES = {
+    "float32": FLOAT,
+    "int64": INT64,
+    "int32": INT32,
+    "bool": BOOL,
+    "uint8": TensorProto.UINT8,
+    "int8": TensorProto.INT8,
+}
 CASES: dict[str, Case] = {}
 # Static shapes that contradict each other: nobody of ours takes the node, and stock reports it.
 LEFT_TO_STOCK: set[str] = set()

@@ -129,22 +129,88 @@ bool is_one_number(Rewrite& r, size_t input) {
   return shape && is_static(*shape) && element_count(*shape).is(1);
 }
 
-// Bytes times bytes, summed in int32: a dot without scales whose operands have zero points.
-bool mat_mul_integer(Rewrite& r) {
-  const auto a_rank = rank(r, r.input(0)), b_rank = rank(r, r.input(1));
-  if (!a_rank || !b_rank || *a_rank < 2 || *b_rank < 2) return false;
-  for (const size_t zero_point : {2, 3}) {
-    if (r.has_input(zero_point) && !is_one_number(r, zero_point)) return false;
+bool is_all_zero(const ir::Value& value) {
+  if (!value.is_constant()) return false;
+  for (int64_t i = 0; i < value.constant->elements(); ++i) {
+    if (load_integer(value.dtype, value.constant->data, i) != 0) return false;
   }
+  return true;
+}
+
+// A zero point of MatMulInteger: one number is the dot's, one for each row of A or column of B is
+// taken off behind it.
+struct ZeroPoint {
+  ValueId number = kNoValue, vector = kNoValue;  // one of them, or none where it is 0
+};
+
+ZeroPoint zero_point_of(Rewrite& r, size_t input) {
+  if (!r.has_input(input) || is_all_zero(r.graph().value(r.input(input)))) return {};
+  if (is_one_number(r, input)) return {r.input(input), kNoValue};
+  return {kNoValue, r.input(input)};
+}
+
+// The sums of x along `axis`, with its zero point taken off each element.
+ValueId sums_along(Rewrite& r, ValueId x, ValueId zero_point, int64_t axis) {
+  const Dim count = r.shape(x)->at(static_cast<size_t>(axis));
+  const ValueId wide = r.emit.cast(x, DType::kI32);
+  const ValueId sums = r.emit.reduce("ReduceSum", wide, {axis});
+  if (zero_point == kNoValue) return sums;
+  const ValueId number = r.emit.cast(r.emit.reshape(zero_point, {}), DType::kI32);
+  const ValueId all = r.emit.binary("Mul", number, r.emit.dim_value(count, DType::kI32));
+  return r.emit.binary("Sub", sums, all);
+}
+
+// The zero points as columns of A or rows of B, in int32.
+ValueId as_column(Rewrite& r, ValueId zero_points) {
+  const Shape shape = *r.shape(zero_points);
+  const ValueId column =
+      shape.size() == 1 ? r.emit.reshape(zero_points, {shape[0], 1}) : zero_points;
+  return r.emit.cast(column, DType::kI32);
+}
+
+// Bytes times bytes, summed in int32: a dot without scales whose operands have zero points. With
+// one for each row m of A and each column n of B,
+//
+//   sum (a - u[m]) (b - v[n])  =  sum a b  -  v[n] sum (a - u[m])  -  u[m] sum b
+//
+// which int32 holds modulo 2^32 as it holds the left side.
+bool mat_mul_integer(Rewrite& r) {
+  const auto a = r.shape(r.input(0)), b = r.shape(r.input(1)), y = r.shape(r.output());
+  if (!a || !b || !y || a->size() < 2 || b->size() < 2) return false;
+  for (const size_t input : {2, 3}) {
+    if (r.has_input(input) && !r.shape(r.input(input))) return false;
+  }
+  const ZeroPoint rows = zero_point_of(r, 2), columns = zero_point_of(r, 3);
   ScaledDot dot;
   dot.a = r.input(0);
   dot.b = r.input(1);
   dot.scale_a.per_channel = dot.scale_b.per_channel = false;
-  if (r.has_input(2)) dot.scale_a.zero_point = r.input(2);
-  if (r.has_input(3)) dot.scale_b.zero_point = r.input(3);
+  dot.scale_a.zero_point = rows.number;
+  dot.scale_b.zero_point = columns.number;
   dot.result = DType::kI32;
-  write(r, dot);
-  return true;
+  if (rows.vector == kNoValue && columns.vector == kNoValue) {
+    write(r, dot);
+    return true;
+  }
+  ir::Node product;
+  dot.write_to(product);
+  ValueId sum = r.emit.emit(std::move(product), DType::kI32, *y);
+  ValueId column = kNoValue;
+  if (rows.vector != kNoValue) {
+    column = as_column(r, rows.vector);
+    const ValueId sums = sums_along(r, dot.b, columns.number, static_cast<int64_t>(b->size()) - 2);
+    sum = r.emit.binary("Sub", sum, r.emit.binary("Mul", column, sums));
+  }
+  if (columns.vector != kNoValue) {
+    ValueId sums = sums_along(r, dot.a, rows.number, static_cast<int64_t>(a->size()) - 1);
+    if (column != kNoValue) {
+      const ValueId depth = r.emit.dim_value(a->back(), DType::kI32);
+      sums = r.emit.binary("Sub", sums, r.emit.binary("Mul", column, depth));
+    }
+    const ValueId row = r.emit.cast(columns.vector, DType::kI32);
+    sum = r.emit.binary("Sub", sum, r.emit.binary("Mul", sums, row));
+  }
+  return r.replace(0, sum);
 }
 
 constexpr NamedRewrite kRules[] = {

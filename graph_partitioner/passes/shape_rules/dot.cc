@@ -112,6 +112,20 @@ void scaled_dot(NodeFacts& facts) {
   facts.set_shape(0, *result);
 }
 
+// Zero points are one number, or one for each row of A ([M], [..,M,1]) and column of B.
+void matmul_integer(NodeFacts& facts) {
+  matmul(facts);
+  const auto& result = facts.shapes()[0];
+  if (!result || result->size() < 2) return;
+  const Shape* rows = facts.shape(2);
+  if (rows && rows->size() == 1) {
+    facts.require(rows->front(), ir::Relation::kStretches, result->end()[-2]);
+  } else {
+    facts.require_stretches(2, *result);
+  }
+  facts.require_stretches(3, *result);
+}
+
 // Plain letters only; an ellipsis is left to the runtime.
 void einsum(NodeFacts& facts) {
   std::string equation = facts.node().text("equation", "");
@@ -158,7 +172,7 @@ constexpr ShapeRule kRules[] = {
     {"Einsum", einsum},
     {"Gemm", gemm},
     {"MatMul", matmul},
-    {"MatMulInteger", matmul},
+    {"MatMulInteger", matmul_integer},
     {"QLinearMatMul", qlinear_matmul},
     {"com.microsoft::FusedGemm", gemm},
     {"com.microsoft::FusedMatMul", fused_matmul},
