@@ -178,3 +178,42 @@ for a_type, b_type in (
             *({"a": codes(a_type, rows, 33)} for rows in (1, 5, 0)),
             constants={"b": codes(b_type, 33, 7), "u": codes(a_type), "v": zeros},
         )
+
+# --- resizing by named axes ---
+
+for mode in ("nearest", "linear"):
+    case(
+        f"Resize {mode} of two axes to sizes",
+        [
+            node("Shape", "z", "sizes", start=2, end=4),
+            node("Resize", "x _ _ sizes", "r", axes=[2, 3], mode=mode),
+            *tail("r"),
+        ],
+        {"x": [1, 3, "h", "w"], "z": [1, 3, "height", "width"]},
+        *(
+            {"x": numbers(1, 3, 4, 5), "z": numbers(1, 3, *size)}
+            for size in ((4, 5), (7, 3), (1, 1), (8, 10))
+        ),
+    )
+    for scale in (0.5, 1.25, 2.0):
+        case(
+            f"Resize {mode} of two axes by {scale}",
+            [node("Resize", "x _ scales", "r", axes=[-1, 2], mode=mode), *tail("r")],
+            {"x": [1, 3, "h", "w"]},
+            *({"x": numbers(1, 3, *size)} for size in ((4, 5), (7, 2), (9, 16))),
+            constants={"scales": np.array([scale, scale], np.float32)},
+        )
+case(
+    "Behind a Resize that nobody here runs",
+    [
+        node("Shape", "z", "sizes", start=2, end=4),
+        node("Resize", "x _ _ sizes", "r", axes=[2, 3], mode="cubic"),
+        node("Shape", "z", "shape", start=2, end=4),
+        node("Concat", "three shape", "to", axis=0),
+        node("Reshape", "r to", "v"),
+        *tail("v"),
+    ],
+    {"x": [1, 3, "h", "w"], "z": [1, 3, "height", "width"]},
+    *({"x": numbers(1, 3, 4, 5), "z": numbers(1, 3, *size)} for size in ((7, 3), (8, 10))),
+    constants={"three": integers(3)},
+)

@@ -132,17 +132,22 @@ class Resizing {
   const Shape from_, to_;
 };
 
-// False where the node asks for something else.
-bool read_scales(Emitter& emit, const Node& node, size_t input, size_t rank, Form& form) {
+// False where the node asks for something else. Scales are those of `axes`; others keep their size.
+bool read_scales(Emitter& emit, const Node& node, size_t input, const Shape& shape, Form& form) {
   const ValueId scales = node.input(input);
   if (scales == kNoValue) return true;
   const ir::Value value = emit.value(scales);
   if (!value.is_constant()) return false;
   if (value.constant->elements() == 0) return true;
-  if (value.constant->elements() != static_cast<int64_t>(rank)) return false;
-  for (int64_t i = 0; i < value.constant->elements(); ++i) {
-    form.scales.push_back(load_element(value.dtype, value.constant->data, i));
-    if (!(form.scales.back() > 0)) return false;
+  std::vector<int64_t> axes = node.integers("axes");
+  if (!node.has("axes")) axes = axes_between(0, static_cast<int64_t>(shape.size()));
+  if (value.constant->elements() != static_cast<int64_t>(axes.size())) return false;
+  form.scales.assign(shape.size(), 1);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = normal_axis(axes[i], shape);
+    const double scale = load_element(value.dtype, value.constant->data, static_cast<int64_t>(i));
+    if (!axis || !(scale > 0)) return false;
+    form.scales[static_cast<size_t>(*axis)] = scale;
   }
   return true;
 }
@@ -150,7 +155,7 @@ bool read_scales(Emitter& emit, const Node& node, size_t input, size_t rank, For
 Results resized(Emitter& emit, const Node& node, Form form, size_t scales) {
   const auto from = emit.shape(node.input(0)), to = emit.shape(node.output(0));
   if (!from || !to || from->size() != to->size()) return {};
-  if (!read_scales(emit, node, scales, from->size(), form)) return {};
+  if (!read_scales(emit, node, scales, *from, form)) return {};
   const DType dtype = emit.dtype(node.input(0));
   const bool is_real = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
   if (form.linear && !is_real) return {};
@@ -179,7 +184,7 @@ Results resize(Emitter& emit, const Node& node) {
             {}};
   if (mode != "nearest" && mode != "linear") return {};
   if (std::find(kPlaces.begin(), kPlaces.end(), form.place) == kPlaces.end()) return {};
-  if (node.integer("antialias", 0) != 0 || node.has("axes")) return {};
+  if (node.integer("antialias", 0) != 0) return {};
   if (node.text("keep_aspect_ratio_policy", "stretch") != "stretch") return {};
   return resized(emit, node, std::move(form), 2);
 }

@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
 
 #include "base/convert.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
@@ -270,35 +273,73 @@ void range(NodeFacts& facts) {
   if (count < 1e12) facts.set_shape(0, {static_cast<int64_t>(std::max(count, 0.0))});
 }
 
-// Sizes from input `sizes`, or scales (constants) from input `scales`.
+// A size times a factor, rounded down, where that is an expression: by a whole number, by a
+// fraction of a power of two (0.5, 1.25), or of a number.
+std::optional<Dim> scaled_size(NodeFacts& facts, const Dim& dim, double factor) {
+  if (dim.is_constant()) {
+    return static_cast<int64_t>(std::floor(static_cast<double>(dim.value()) * factor));
+  }
+  constexpr int64_t kParts = 256;
+  const double parts = factor * kParts;
+  if (!(factor > 0) || factor >= 1e6 || parts != std::floor(parts)) return std::nullopt;
+  const Dim product = dim * static_cast<int64_t>(parts);
+  if (!mod(product, kParts).is(0)) {
+    // The runtime multiplies in f32, which is exact up to here.
+    facts.require(product, ir::Relation::kAtMost, int64_t{1} << 24);
+  }
+  return floor_div(product, kParts);
+}
+
+// What only a Run can tell, under the name that an import gives to a dim without one.
+Dim untold_size(const NodeFacts& facts, size_t axis) {
+  return Dim::symbol(fmt::format("{}:{}", facts.output_name(0), axis));
+}
+
+// The axes that are resized, in the order in which sizes and scales name them.
+std::optional<std::vector<size_t>> resized_axes(const NodeFacts& facts, size_t rank) {
+  std::vector<size_t> axes(rank);
+  std::iota(axes.begin(), axes.end(), size_t{0});
+  if (!facts.node().has("axes")) return axes;
+  axes.clear();
+  for (const int64_t given : facts.node().integers("axes")) {
+    const auto axis = normal_axis(given, rank);
+    if (!axis) return std::nullopt;
+    axes.push_back(*axis);
+  }
+  return axes;
+}
+
+// Sizes from input `sizes`, or scales from input `scales`. The rank is the input's in any case, and
+// so is the size of each axis that is not named.
 void resize_by(NodeFacts& facts, size_t scales, size_t sizes) {
   const Shape* shape = facts.shape(0);
-  if (!shape || facts.node().has("axes") ||
-      facts.node().text("keep_aspect_ratio_policy", "stretch") != "stretch") {
-    return;
-  }
-  if (const auto target = facts.elements(sizes); target && target->size() == shape->size()) {
-    // The runtime refuses a size of 0, before or behind.
-    for (size_t i = 0; i < shape->size(); ++i) {
-      facts.require(1, ir::Relation::kAtMost, (*target)[i]);
-      facts.require(1, ir::Relation::kAtMost, (*shape)[i]);
-    }
-    return facts.set_shape(0, *target);
-  }
+  if (!shape) return;
+  const auto axes = resized_axes(facts, shape->size());
+  if (!axes) return;
+  const bool stretches = facts.node().text("keep_aspect_ratio_policy", "stretch") == "stretch";
+  const bool crops =
+      facts.node().text("coordinate_transformation_mode", "") == "tf_crop_and_resize";
+  const auto target = facts.elements(sizes);
   const auto factors = facts.constant(scales);
-  if (!factors || factors->elements() != static_cast<int64_t>(shape->size())) return;
-  Shape result;
-  for (size_t i = 0; i < shape->size(); ++i) {
-    const double factor = load_element(factors->dtype, factors->data, static_cast<int64_t>(i));
-    const Dim& dim = (*shape)[i];
-    if (factor == std::floor(factor) && factor >= 1 && factor < 1e6) {
-      result.push_back(dim * static_cast<int64_t>(factor));
-    } else if (dim.is_constant()) {
-      result.emplace_back(
-          static_cast<int64_t>(std::floor(static_cast<double>(dim.value()) * factor)));
-    } else {
-      return;
+  const bool has_target = stretches && target && target->size() == axes->size();
+  const bool has_factors =
+      !crops && factors && factors->elements() == static_cast<int64_t>(axes->size());
+  Shape result = *shape;
+  for (size_t i = 0; i < axes->size(); ++i) {
+    const size_t axis = (*axes)[i];
+    std::optional<Dim> size;
+    if (has_target) {
+      size = (*target)[i];
+      facts.require(1, ir::Relation::kAtMost, *size);
+    } else if (has_factors) {
+      const auto index = static_cast<int64_t>(i);
+      size = scaled_size(facts, (*shape)[axis], load_element(factors->dtype, factors->data, index));
     }
+    result[axis] = size ? *size : untold_size(facts, axis);
+  }
+  // The runtime refuses a size of 0, before or behind.
+  if (has_target) {
+    for (const Dim& dim : *shape) facts.require(1, ir::Relation::kAtMost, dim);
   }
   facts.set_shape(0, std::move(result));
 }

@@ -27,6 +27,10 @@ DType NodeFacts::output_dtype(size_t index) const {
   return id == kNoValue ? DType::kUndefined : graph_.value(id).dtype;
 }
 
+const std::string& NodeFacts::output_name(size_t index) const {
+  return graph_.value(node_.outputs.at(index)).name;
+}
+
 const Shape* NodeFacts::given_shape(size_t output) const {
   const ir::ValueId id = node_.output(output);
   if (id == kNoValue || !graph_.value(id).shape) return nullptr;

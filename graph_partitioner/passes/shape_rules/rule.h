@@ -24,6 +24,7 @@ class NodeFacts {
   const Shape* shape(size_t index) const;  // null: unknown or absent
   DType dtype(size_t index) const;
   DType output_dtype(size_t index) const;
+  const std::string& output_name(size_t index) const;
   const Shape* given_shape(size_t output) const;  // what the output has already
   // Elements of an integer tensor: a small constant's, or what shape arithmetic knows.
   std::optional<std::vector<Dim>> elements(size_t index) const;
