@@ -228,7 +228,8 @@ MathInstructions gpu_math(std::string_view arch) {
   return {.exp2 = uses.exp2,
           .f16 = uses.f16_arithmetic,
           .bf16 = uses.bf16_arithmetic,
-          .f8e4m3fn_to_f16 = uses.fp8_conversions};
+          .f8e4m3fn_to_f16 = uses.fp8_conversions,
+          .libm = false};
 }
 
 }  // namespace tenon::codegen

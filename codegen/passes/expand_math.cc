@@ -2,10 +2,12 @@
 
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "codegen/passes/math_f32.h"
+#include "codegen/passes/math_f64.h"
 #include "codegen/passes/small_floats.h"
 
 namespace tenon::codegen {
@@ -24,6 +26,15 @@ constexpr UnaryExpansion kUnaryF32[] = {
     {Fn::kAsin, asin_f32},   {Fn::kAcos, acos_f32},   {Fn::kAtan, atan_f32},
     {Fn::kSinh, sinh_f32},   {Fn::kCosh, cosh_f32},   {Fn::kAsinh, asinh_f32},
     {Fn::kAcosh, acosh_f32}, {Fn::kAtanh, atanh_f32},
+};
+
+constexpr UnaryExpansion kUnaryF64[] = {
+    {Fn::kExp, exp_f64},     {Fn::kExp2, exp2_f64},   {Fn::kLog, log_f64},
+    {Fn::kLog2, log2_f64},   {Fn::kSin, sin_f64},     {Fn::kCos, cos_f64},
+    {Fn::kTan, tan_f64},     {Fn::kTanh, tanh_f64},   {Fn::kErf, erf_f64},
+    {Fn::kAsin, asin_f64},   {Fn::kAcos, acos_f64},   {Fn::kAtan, atan_f64},
+    {Fn::kSinh, sinh_f64},   {Fn::kCosh, cosh_f64},   {Fn::kAsinh, asinh_f64},
+    {Fn::kAcosh, acosh_f64}, {Fn::kAtanh, atanh_f64},
 };
 
 Expr sign(Expr x) {
@@ -156,6 +167,7 @@ class Rewriter {
   void visit_branch(const Operation& op);
   void visit_pipeline(const Operation& op);
   ValueId elementwise(const Operation& op, std::vector<ValueId> operands);
+  std::span<const UnaryExpansion> expansions(DType dtype) const;
   ValueId unary(const Operation& op, ValueId x);
   ValueId binary(const Operation& op, ValueId x, ValueId y);
   ValueId in_f32(const Operation& op, std::vector<ValueId> operands);
@@ -281,6 +293,12 @@ ValueId Rewriter::in_f32(const Operation& op, std::vector<ValueId> operands) {
   return is_half(wanted) ? b_.cast(result, wanted) : result;
 }
 
+std::span<const UnaryExpansion> Rewriter::expansions(DType dtype) const {
+  if (dtype == DType::kF32) return kUnaryF32;
+  if (dtype == DType::kF64 && !instructions_.libm) return kUnaryF64;
+  return {};
+}
+
 ValueId Rewriter::unary(const Operation& op, ValueId id) {
   Expr x = expr(id);
   switch (op.fn) {
@@ -301,19 +319,21 @@ ValueId Rewriter::unary(const Operation& op, ValueId id) {
     if (op.fn == Fn::kExp) return exp_by_exp2(x).id();
     if (op.fn == Fn::kExp2) return copy(op, {id}, x.dtype());
   }
-  for (const UnaryExpansion& row : kUnaryF32) {
-    if (row.fn == op.fn && x.dtype() == DType::kF32) return row.expand(x).id();
+  for (const UnaryExpansion& row : expansions(x.dtype())) {
+    if (row.fn == op.fn) return row.expand(x).id();
   }
   return copy(op, {id}, x.dtype());
 }
 
 ValueId Rewriter::binary(const Operation& op, ValueId a, ValueId b) {
   Expr x = expr(a), y = expr(b);
-  bool f32 = x.dtype() == DType::kF32;
+  bool f32 = x.dtype() == DType::kF32, f64 = x.dtype() == DType::kF64 && !instructions_.libm;
   if (op.fn == Fn::kMod) return modulo(x, y).id();
   if (op.fn == Fn::kPow && is_integer(x.dtype())) return integer_power(x, y).id();
   if (op.fn == Fn::kPow && f32) return pow_f32(x, y).id();
   if (op.fn == Fn::kAtan2 && f32) return atan2_f32(x, y).id();
+  if (op.fn == Fn::kPow && f64) return pow_f64(x, y).id();
+  if (op.fn == Fn::kAtan2 && f64) return atan2_f64(x, y).id();
   return copy(op, {a, b}, x.dtype());
 }
 

@@ -1,6 +1,5 @@
 // Rewrites what no instruction does into what every target has: transcendental functions as
 // polynomials, conversions of small floats as integer arithmetic, f16 and bf16 arithmetic in f32.
-// Functions of f64 tiles stay: the host emitter calls libm for them.
 #pragma once
 
 #include "codegen/tile/ir.h"
@@ -15,6 +14,7 @@ struct MathInstructions {
   // twice the digits.
   bool f16 = false, bf16 = false;
   bool f8e4m3fn_to_f16 = false;  // dequantised, then cast
+  bool libm = true;              // functions of f64 are calls of it
 };
 
 Kernel expand_math(const Kernel& kernel, const MathInstructions& instructions = {});

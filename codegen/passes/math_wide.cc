@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "codegen/passes/math_f32.h"
+#include "codegen/passes/math_f64.h"
 
 namespace tenon::codegen {
 
@@ -30,7 +31,7 @@ Expr copy_sign(Expr magnitude, Expr from) {
 }
 
 // e^x for any x: what f32 cannot hold is large or small enough to become infinity or 0.
-Expr exp_f64(Expr x) {
+Expr wide_exp(Expr x) {
   x = at_most(at_least(x, -200.0), 200.0);
   Expr shifted = fma(x, kLog2E, kRounder);
   Expr n = shifted - kRounder;
@@ -62,10 +63,10 @@ Expr log_from(Expr x, Expr excess) {
   return select(x < kInfinity, result, x);
 }
 
-Expr log_f64(Expr x) { return log_from(x, x - 1.0); }
-Expr log1p_f64(Expr u) { return log_from(u + 1.0, u); }
+Expr wide_log(Expr x) { return log_from(x, x - 1.0); }
+Expr wide_log1p(Expr u) { return log_from(u + 1.0, u); }
 
-Expr atan_f64(Expr x) {
+Expr wide_atan(Expr x) {
   constexpr double kTanEighth = 0.41421356237309503;  // tan(pi / 8)
   Expr a = abs(x);
   Expr above_one = a > 1.0;
@@ -168,23 +169,23 @@ Expr tan_f32(Expr x) {
   return narrow(select({wide < 0.0, -value, select(wide == 0.0, wide, value)}));
 }
 
-Expr atan_f32(Expr x) { return narrow(atan_f64(widen(x))); }
+Expr atan_f32(Expr x) { return narrow(wide_atan(widen(x))); }
 
 Expr asin_f32(Expr x) {
   Expr w = widen(x);
   Expr below = 1.0 - w, above = w + 1.0;
-  return narrow(atan_f64(w / sqrt(below * above)));
+  return narrow(wide_atan(w / sqrt(below * above)));
 }
 
 Expr acos_f32(Expr x) {
   Expr w = widen(x);
   Expr below = 1.0 - w, above = w + 1.0;
-  return narrow(atan_f64(sqrt(below / above)) * 2.0);
+  return narrow(wide_atan(sqrt(below / above)) * 2.0);
 }
 
 Expr sinh_f32(Expr x) {
   Expr w = widen(x), q = w * w;
-  Expr e = exp_f64(w);
+  Expr e = wide_exp(w);
   Expr p = polynomial(q, {0.16666666665864033, 0.0083333336331568256, 0.00019840921762291145,
                           2.7716509287549282e-06});
   Expr near_zero = fma(w * q, p, w);
@@ -192,43 +193,33 @@ Expr sinh_f32(Expr x) {
 }
 
 Expr cosh_f32(Expr x) {
-  Expr e = exp_f64(widen(x));
+  Expr e = wide_exp(widen(x));
   return narrow((e + 1.0 / e) * 0.5);
 }
 
 Expr asinh_f32(Expr x) {
   Expr w = widen(x), a = abs(w), square = w * w;
   Expr u = a + square / (sqrt(square + 1.0) + 1.0);
-  return narrow(select({a < kInfinity, copy_sign(log1p_f64(u), w), w}));
+  return narrow(select({a < kInfinity, copy_sign(wide_log1p(u), w), w}));
 }
 
 Expr acosh_f32(Expr x) {
   Expr t = widen(x) - 1.0;
-  Expr result = log1p_f64(t + sqrt(t * (t + 2.0)));
+  Expr result = wide_log1p(t + sqrt(t * (t + 2.0)));
   return narrow(select(t < 0.0, kNan, result));
 }
 
 Expr atanh_f32(Expr x) {
   Expr w = widen(x), a = abs(w);
-  Expr twice = a + a, below = 1.0 - a, half = log1p_f64(twice / below) * 0.5;
+  Expr twice = a + a, below = 1.0 - a, half = wide_log1p(twice / below) * 0.5;
   Expr outside = a > 1.0;
   return narrow(select(outside, kNan, copy_sign(half, w)));
 }
 
 Expr pow_f32(Expr x, Expr y) {
   Expr base = widen(x), power = widen(y), a = abs(base);
-  Expr result = exp_f64(power * log_f64(a));
-  Expr half = power * 0.5;
-  Expr whole = trunc(power) == power, odd = whole & (trunc(half) != half);
-  Expr negative = base.bits(DType::kI64) < 0;
-  result = select({negative & odd, -result, result});
-  Expr below_zero = base<0.0, finite = base> - kInfinity, negative_finite = below_zero & finite;
-  Expr undefined = negative_finite & !whole;
-  result = select(undefined, kNan, result);
-  Expr no_power = power == 0.0, of_one = base == 1.0, plain_one = no_power | of_one;
-  Expr of_minus_one = base == -1.0, endless = abs(power) == kInfinity;
-  Expr one = plain_one | (of_minus_one & endless);
-  return narrow(select(one, 1.0, result));
+  Expr result = wide_exp(power * wide_log(a));
+  return narrow(with_power_edges(base, power, result));
 }
 
 Expr atan2_f32(Expr y, Expr x) {
@@ -238,7 +229,7 @@ Expr atan2_f32(Expr y, Expr x) {
   ratio = select(a_zero & b_zero, 0.0, ratio);
   Expr a_infinite = a == kInfinity, b_infinite = b == kInfinity;
   ratio = select(a_infinite & b_infinite, 1.0, ratio);
-  Expr angle = atan_f64(ratio);
+  Expr angle = wide_atan(ratio);
   angle = select({down.bits(DType::kI64) < 0, kPi - angle, angle});
   return narrow(copy_sign(angle, up));
 }

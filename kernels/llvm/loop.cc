@@ -199,14 +199,6 @@ bool does_nothing(const LoopProblem& problem) {
   return false;
 }
 
-Support supports_on_gpu(const LoopProblem& problem) {
-  for (const ir::NodeId id : problem.region) {
-    const Support answer = supports_pointwise_on_gpu(*problem.body, problem.body->node(id));
-    if (!answer) return answer;
-  }
-  return Support::yes();
-}
-
 Planned plan_loop(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
   try {
     Lowered constants;
@@ -227,9 +219,6 @@ Planned plan_described_loop(const ir::Graph& graph, const LoopProblem& problem, 
                             const Settings& settings) {
   if (Support answer = has_known_sizes(graph, problem); !answer) return answer;
   if (Support answer = supports_problem(problem, settings); !answer) return answer;
-  if (settings.gpu && !does_nothing(problem)) {
-    if (Support answer = supports_on_gpu(problem); !answer) return answer;
-  }
   return Plan::of({Skeleton::kLoop}, [constants = std::move(constants), problem, &settings] {
     Lowered made = constants;
     for (const LoopProblem& part : split_reduction(problem, made.scratch)) {

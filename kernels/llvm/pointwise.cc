@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "codegen/gpu_support.h"
 
 namespace tenon::kernels {
 namespace {
@@ -116,7 +115,6 @@ Tile is_inf(Emission& e) {
 struct Entry {
   std::string_view op;
   Rule rule;
-  Fn slow = Fn::kNone;  // the function that it needs, where not every target has that in f64
 };
 
 constexpr auto kRules = std::to_array<Entry>({
@@ -125,7 +123,7 @@ constexpr auto kRules = std::to_array<Entry>({
     {"Mul", binary<Fn::kMul>},
     {"Div", binary<Fn::kDiv>},
     {"Mod", mod},
-    {"Pow", pow, Fn::kPow},
+    {"Pow", pow},
     {"Min", binary<Fn::kMin>},
     {"Max", binary<Fn::kMax>},
     {"And", binary<Fn::kAnd>},
@@ -145,21 +143,21 @@ constexpr auto kRules = std::to_array<Entry>({
     {"Round", unary<Fn::kRound>},
     {"Sqrt", unary<Fn::kSqrt>},
     {"Reciprocal", unary<Fn::kReciprocal>},
-    {"Exp", unary<Fn::kExp>, Fn::kExp},
-    {"Log", unary<Fn::kLog>, Fn::kLog},
-    {"Sin", unary<Fn::kSin>, Fn::kSin},
-    {"Cos", unary<Fn::kCos>, Fn::kCos},
-    {"Tan", unary<Fn::kTan>, Fn::kTan},
-    {"Asin", unary<Fn::kAsin>, Fn::kAsin},
-    {"Acos", unary<Fn::kAcos>, Fn::kAcos},
-    {"Atan", unary<Fn::kAtan>, Fn::kAtan},
-    {"Sinh", unary<Fn::kSinh>, Fn::kSinh},
-    {"Cosh", unary<Fn::kCosh>, Fn::kCosh},
-    {"Tanh", unary<Fn::kTanh>, Fn::kTanh},
-    {"Asinh", unary<Fn::kAsinh>, Fn::kAsinh},
-    {"Acosh", unary<Fn::kAcosh>, Fn::kAcosh},
-    {"Atanh", unary<Fn::kAtanh>, Fn::kAtanh},
-    {"Erf", unary<Fn::kErf>, Fn::kErf},
+    {"Exp", unary<Fn::kExp>},
+    {"Log", unary<Fn::kLog>},
+    {"Sin", unary<Fn::kSin>},
+    {"Cos", unary<Fn::kCos>},
+    {"Tan", unary<Fn::kTan>},
+    {"Asin", unary<Fn::kAsin>},
+    {"Acos", unary<Fn::kAcos>},
+    {"Atan", unary<Fn::kAtan>},
+    {"Sinh", unary<Fn::kSinh>},
+    {"Cosh", unary<Fn::kCosh>},
+    {"Tanh", unary<Fn::kTanh>},
+    {"Asinh", unary<Fn::kAsinh>},
+    {"Acosh", unary<Fn::kAcosh>},
+    {"Atanh", unary<Fn::kAtanh>},
+    {"Erf", unary<Fn::kErf>},
     {"Equal", comparison<Fn::kEqual>},
     {"Less", comparison<Fn::kLess>},
     {"LessOrEqual", comparison<Fn::kLessEqual>},
@@ -228,21 +226,6 @@ Support supports_pointwise(const ir::Graph& body, const ir::Node& node) {
     return Support::yes();
   }
   return Support::no(fmt::format("no kernel for the pointwise op {}", node.op));
-}
-
-Support supports_pointwise_on_gpu(const ir::Graph& body, const ir::Node& node) {
-  const Entry* entry = find_entry(node.op);
-  if (entry == nullptr || entry->slow == Fn::kNone) return Support::yes();
-  DType type = compute_type(body.value(node.input(0)).dtype);
-  if (entry->slow == Fn::kPow) {
-    const auto exponent = known(body, node, 1);
-    const bool is_product = exponent == 1.0 || exponent == 2.0 || exponent == 3.0;
-    if (is_product || (exponent == -1.0 && is_floating(type))) return Support::yes();
-    if (!is_floating(type)) {
-      type = integer_power_type(type, compute_type(body.value(node.input(1)).dtype));
-    }
-  }
-  return codegen::supports_gpu(entry->slow, type);
 }
 
 bool makes_codes(const ir::Node& node) { return node.is("Cast") || node.is("tenon::Quantize"); }

@@ -12,8 +12,6 @@ namespace tenon::kernels {
 
 // tenon::DimValue and tenon::Position have no operands; who emits them knows the coordinates.
 Support supports_pointwise(const ir::Graph& body, const ir::Node& node);
-// What a GPU cannot compute of that: functions of f64 that hosts take from libm.
-Support supports_pointwise_on_gpu(const ir::Graph& body, const ir::Node& node);
 
 // Operands are tiles of the inputs' compute types, kNone where an optional one is left out. Tiles
 // of lower rank or with sizes of 1 are broadcast. Gives numbers in the compute type of the output.

@@ -81,7 +81,7 @@ TEST(ArchSpecTest, MathFollowsTheTable) {
   for (const std::string& arch : gpu_archs()) {
     const bool from_90 = !before_90.contains(arch);
     const MathInstructions math = gpu_math(arch);
-    EXPECT_TRUE(math.exp2 && math.f16) << arch;
+    EXPECT_TRUE(math.exp2 && math.f16 && !math.libm) << arch;
     EXPECT_EQ(math.bf16, from_90) << arch;
     EXPECT_EQ(math.f8e4m3fn_to_f16, from_90 || arch == "sm_89") << arch;
   }

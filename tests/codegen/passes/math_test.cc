@@ -205,6 +205,116 @@ TEST(GpuMathTest, ExponentialAddsLittleToPowersOfTwo) {
   EXPECT_LE(worst_on_gpu({Fn::kExp, std::exp, "exp"}, 0), 1.01);
 }
 
+// Distance of `got` from the true value, in units of the last place of f64 there.
+double ulp_error_f64(double got, long double truth) {
+  const auto nearest = static_cast<double>(truth);
+  if (std::isnan(truth)) return std::isnan(got) ? 0 : 1e9;
+  if (std::isnan(got)) return 1e9;
+  if (std::isinf(nearest) || std::isinf(got)) {
+    const bool beside = std::fabs(nearest) > 0x1.ffffffffffff0p1023 &&
+                        std::fabs(got) > 0x1.ffffffffffff0p1023 &&
+                        std::signbit(got) == std::signbit(nearest);
+    return nearest == got ? 0 : beside ? 1 : 1e9;
+  }
+  const int exponent = std::max(nearest == 0 ? -1022 : std::ilogb(nearest), -1022);
+  return static_cast<double>(std::fabs(got - truth) / std::ldexp(1.0L, exponent - 52));
+}
+
+// One operation of f64 with the formulas of a GPU, which has no libm.
+std::vector<double> on_gpu(Fn fn, const std::vector<std::vector<double>>& operands) {
+  constexpr int kLanes = 1024;
+  const Kernel kernel =
+      expand_math(map_kernel(
+                      std::vector<DType>(operands.size(), DType::kF64), DType::kF64,
+                      [&](Builder& b, std::vector<ValueId> in) {
+                        return in.size() == 1 ? b.unary(fn, in[0]) : b.binary(fn, in[0], in[1]);
+                      },
+                      kLanes),
+                  gpu_math("sm_90a"));
+  const Support valid = verify(kernel);
+  EXPECT_TRUE(valid) << valid.reason;
+  std::vector<double> y(operands[0].size());
+  std::vector<void*> buffers;
+  for (const auto& operand : operands) buffers.push_back(const_cast<double*>(operand.data()));
+  buffers.push_back(y.data());
+  const auto n = static_cast<int64_t>(y.size());
+  interpret(kernel, buffers, std::array{n}, 0, (n + kLanes - 1) / kLanes);
+  return y;
+}
+
+// Every exponent, and closer where functions change.
+std::vector<double> numbers_f64() {
+  std::vector<double> values = {0.0, -0.0, 1, -1, 0.5, -0.5, 2, 1024, -1074, INFINITY, -INFINITY,
+                                NAN, 709.78271289338397, 710.4758600739439, -708.4, -745.13,
+                                0x1p-1074, 0x1p-1022, 0x1.fffffffffffffp1023, 0x1p28, 1e22,
+                                1.5707963267948966, 3.141592653589793,
+                                // Nearest of all to a multiple of pi / 2.
+                                6381956970095103.0 * 0x1p797};
+  uint64_t state = 12345;
+  const auto next = [&] { return state = state * 6364136223846793005u + 1442695040888963407u; };
+  const auto unit = [&] { return static_cast<double>(next() >> 11) * 0x1p-52 - 1; };
+  for (int i = 0; i < 4000; ++i) {
+    values.push_back(std::bit_cast<double>(next() ^ next() >> 32));
+    for (const double width : {1.0, 2.0, 8.0, 750.0, 1e5}) values.push_back(width * unit());
+    values.push_back(1 + 1e-3 * unit());
+    values.push_back(std::ldexp(unit(), static_cast<int>(60 * unit())));
+  }
+  return values;
+}
+
+struct WideCase {
+  Fn fn;
+  long double (*truth)(long double);
+};
+
+TEST(GpuMathTest, FunctionsOfF64StayWithinFourUlp) {
+  const WideCase kCases[] = {
+      {Fn::kExp, std::exp},     {Fn::kExp2, std::exp2},   {Fn::kLog, std::log},
+      {Fn::kLog2, std::log2},   {Fn::kSin, std::sin},     {Fn::kCos, std::cos},
+      {Fn::kTan, std::tan},     {Fn::kTanh, std::tanh},   {Fn::kErf, std::erf},
+      {Fn::kAsin, std::asin},   {Fn::kAcos, std::acos},   {Fn::kAtan, std::atan},
+      {Fn::kSinh, std::sinh},   {Fn::kCosh, std::cosh},   {Fn::kAsinh, std::asinh},
+      {Fn::kAcosh, std::acosh}, {Fn::kAtanh, std::atanh},
+  };
+  const std::vector<double> x = numbers_f64();
+  for (const WideCase& c : kCases) {
+    const std::vector<double> y = on_gpu(c.fn, {x});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const long double truth = c.truth(x[i]);
+      ASSERT_LE(ulp_error_f64(y[i], truth), kMaxUlp) << name(c.fn) << "(" << x[i] << ")";
+      if (x[i] != 0 || truth != 0) continue;
+      ASSERT_EQ(std::signbit(y[i]), std::signbit(truth)) << name(c.fn) << "(" << x[i] << ")";
+    }
+  }
+}
+
+TEST(GpuMathTest, BinaryFunctionsOfF64StayWithinFourUlp) {
+  std::vector<double> a, b;
+  const std::vector<double> numbers = numbers_f64();
+  for (size_t i = 0; i + 1 < numbers.size(); ++i) {
+    a.push_back(numbers[i]), b.push_back(numbers[i + 1]);
+    a.push_back(std::fabs(std::fmod(numbers[i], 100))), b.push_back(std::fmod(numbers[i + 1], 300));
+    a.push_back(1 + std::fmod(numbers[i], 1e-6)), b.push_back(std::fmod(numbers[i + 1], 1e8));
+    a.push_back(std::fmod(numbers[i], 20)), b.push_back(std::trunc(std::fmod(numbers[i + 1], 30)));
+  }
+  const double specials[] = {0.0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, INFINITY, -INFINITY, NAN};
+  for (const double first : specials) {
+    for (const double second : specials) a.push_back(first), b.push_back(second);
+  }
+  for (const Fn fn : {Fn::kPow, Fn::kAtan2}) {
+    const std::vector<double> y = on_gpu(fn, {a, b});
+    for (size_t i = 0; i < y.size(); ++i) {
+      const long double truth = fn == Fn::kPow ? std::pow(static_cast<long double>(a[i]), b[i])
+                                               : std::atan2(static_cast<long double>(a[i]), b[i]);
+      ASSERT_LE(ulp_error_f64(y[i], truth), kMaxUlp)
+          << name(fn) << "(" << a[i] << ", " << b[i] << ") = " << y[i];
+      if (truth != 0) continue;
+      ASSERT_EQ(std::signbit(y[i]), std::signbit(truth))
+          << name(fn) << "(" << a[i] << ", " << b[i] << ")";
+    }
+  }
+}
+
 struct Pairs {
   std::vector<float> a, b;
 };
