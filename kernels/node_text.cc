@@ -1,6 +1,10 @@
 #include "kernels/node_text.h"
 
+#include <type_traits>
+#include <variant>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace tenon::kernels {
 
@@ -27,6 +31,24 @@ std::string problem_text(const ir::Graph& graph, const ir::Node& node) {
     return joined;
   };
   return fmt::format("({}) -> ({})", list(node.inputs), list(node.outputs));
+}
+
+std::string attributes_text(const ir::Node& node) {
+  constexpr size_t kLongest = 64;
+  std::string joined;
+  for (const auto& [name, attribute] : node.attributes) {
+    std::string value = std::visit(
+        [](const auto& held) -> std::string {
+          if constexpr (std::is_same_v<std::decay_t<decltype(held)>, ir::TensorPtr>)
+            return "…";
+          else
+            return fmt::format("{}", held);
+        },
+        attribute);
+    if (value.size() > kLongest) value = "…";
+    joined += fmt::format("{}{}={}", joined.empty() ? "" : ", ", name, value);
+  }
+  return joined.empty() ? "" : fmt::format(" {{{}}}", joined);
 }
 
 }  // namespace tenon::kernels

@@ -24,6 +24,7 @@
 #include "kernels/llvm/scaled_dot.h"
 #include "kernels/llvm/scatter.h"
 #include "kernels/llvm/tensor_scatter.h"
+#include "kernels/node_text.h"
 #include "kernels/offers.h"
 #include "kernels/planning/roofline.h"
 #include "kernels/planning/symbol_binding.h"
@@ -159,7 +160,8 @@ Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {
     return Support::no("no kernel for this op on the CPU");
   }
   if (Support sizes = has_known_sizes(graph, node); !sizes) return sizes;
-  return Support::no("no kernel for these attributes, types or shapes");
+  return Support::no(fmt::format("no kernel for these attributes, types or shapes: {}{}",
+                                 problem_text(graph, node), attributes_text(node)));
 }
 
 // A forced candidate is alone, or has the rows that it was forced for to itself.

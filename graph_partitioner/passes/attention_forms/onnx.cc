@@ -8,7 +8,11 @@
 // Asked for its scores (qk_matmul_output) it is written out, since no fused kernel keeps them.
 #include <cmath>
 #include <limits>
+#include <string_view>
 
+#include <fmt/format.h>
+
+#include "base/support.h"
 #include "graph_partitioner/passes/attention_forms/forms.h"
 
 namespace tenon::attention_forms {
@@ -26,30 +30,35 @@ struct Form {
   Dim queries, new_keys, keys;
 };
 
-std::optional<Form> read_form(Rewrite& r) {
-  const auto q = r.shape(r.input(kQ)), k = r.shape(r.input(kK)), v = r.shape(r.input(kV));
-  if (!q || !k || !v || q->size() != k->size() || q->size() != v->size()) return std::nullopt;
-  Form form;
-  form.packed_heads = q->size() == 3;
-  if (form.packed_heads) {
-    form.q_heads = r.node().integer("q_num_heads", 0);
-    form.kv_heads = r.node().integer("kv_num_heads", 0);
-  } else if (q->size() == 4 && (*q)[1].is_constant() && (*k)[1].is_constant()) {
-    form.q_heads = (*q)[1].value();
-    form.kv_heads = (*k)[1].value();
+// A number of heads that only a Run could tell, or that nobody wrote down, is 0.
+int64_t heads_of(Rewrite& r, const Shape& shape, std::string_view attribute) {
+  if (shape.size() == 3) return r.node().integer(attribute, 0);
+  return shape[1].is_constant() ? shape[1].value() : 0;
+}
+
+Support read_form(Rewrite& r, const Shape& q, const Shape& k, Form& form) {
+  if (q.size() != k.size() || q.size() < 3 || q.size() > 4) {
+    return Support::no(fmt::format("q is {} and k is {}: both of rank 3 or both of rank 4 is known",
+                                   text(q), text(k)));
   }
-  if (form.q_heads <= 0 || form.kv_heads <= 0 || form.q_heads % form.kv_heads != 0) {
-    return std::nullopt;
+  form.packed_heads = q.size() == 3;
+  form.q_heads = heads_of(r, q, "q_num_heads");
+  form.kv_heads = heads_of(r, k, "kv_num_heads");
+  if (form.q_heads <= 0 || form.kv_heads <= 0) {
+    return Support::no(fmt::format(
+        "the number of heads is not known before Run: q is {} and k is {}", text(q), text(k)));
+  }
+  if (form.q_heads % form.kv_heads != 0) {
+    return Support::no(
+        fmt::format("{} query heads do not share {} KV heads", form.q_heads, form.kv_heads));
   }
   const size_t sequence = form.packed_heads ? 1 : 2;
-  form.queries = (*q)[sequence];
-  form.new_keys = form.keys = (*k)[sequence];
-  if (r.has_input(kPastK)) {
-    const auto past = r.shape(r.input(kPastK));
-    if (!past || past->size() != 4) return std::nullopt;
-    form.keys = form.keys + (*past)[2];
+  form.queries = q[sequence];
+  form.new_keys = form.keys = k[sequence];
+  if (r.has_input(kPastK) != r.has_input(kPastV)) {
+    return Support::no("past_key and past_value come together only");
   }
-  return form;
+  return Support::yes();
 }
 
 // From 24 on a mask may be shorter than the keys; the rest is hidden.
@@ -180,10 +189,18 @@ double scale_of(Rewrite& r, const Dim& head_size) {
 }
 
 // Only kernels of attention look whether lengths fit the keys, and know windows.
-bool can_be_written_out(Rewrite& r) {
+Support can_be_written_out(Rewrite& r, const Dim& width) {
   const ir::Node& node = r.node();
-  return !r.has_input(kLengths) && node.integer("left_window_size", -1) < 0 &&
-         node.integer("right_window_size", -1) < 0;
+  if (r.has_input(kLengths)) return Support::no("qk_matmul_output beside nonpad_kv_seqlen");
+  if (node.integer("left_window_size", -1) >= 0 || node.integer("right_window_size", -1) >= 0) {
+    return Support::no("qk_matmul_output of a window of keys");
+  }
+  const int64_t mode = node.integer("qk_matmul_output_mode", 0);
+  if (mode < 0 || mode > 3) return Support::no(fmt::format("qk_matmul_output_mode is {}", mode));
+  if (!width.is_constant()) {
+    return Support::no(fmt::format("the head size, {}, is not known before Run", width.text()));
+  }
+  return Support::yes();
 }
 
 bool written_out(Rewrite& r, const Form& form) {
@@ -192,7 +209,6 @@ bool written_out(Rewrite& r, const Form& form) {
   ValueId k = four_dims(r, r.input(kK), form, form.kv_heads);
   ValueId v = four_dims(r, r.input(kV), form, form.kv_heads);
   const Shape shape = *r.graph().value(q).shape;
-  if (!shape[3].is_constant() || mode < 0 || mode > 3) return false;
   if (r.has_input(kPastK)) {
     k = concat(r, {r.input(kPastK), k}, 2);
     v = concat(r, {r.input(kPastV), v}, 2);
@@ -219,17 +235,31 @@ bool written_out(Rewrite& r, const Form& form) {
   return r.replace(kY, y);
 }
 
+// Where a shape is not known, that is the reason, and whoever asks for kernels finds it.
 bool onnx_attention(Rewrite& r) {
-  const auto form = read_form(r);
-  if (!form || r.has_input(kPastK) != r.has_input(kPastV)) return false;
-  if (r.has_input(kMask) && !r.shape(r.input(kMask))) return false;
-  if (r.is_used(kScores)) return can_be_written_out(r) && written_out(r, *form);
-  ir::Attention attention = fused(r, *form);
+  const auto q = r.shape(r.input(kQ)), k = r.shape(r.input(kK)), v = r.shape(r.input(kV));
+  if (!q || !k || !v || (r.has_input(kMask) && !r.shape(r.input(kMask)))) return false;
+  Form form;
+  if (const Support answer = read_form(r, *q, *k, form); !answer) return r.refuse(answer.reason);
+  if (v->size() != k->size()) return r.refuse("k and v differ in rank");
+  if (r.has_input(kPastK)) {
+    const auto past = r.shape(r.input(kPastK));
+    if (!past) return false;
+    if (past->size() != 4) return r.refuse(fmt::format("past_key has rank {}", past->size()));
+    form.keys = form.keys + (*past)[2];
+  }
+  if (r.is_used(kScores)) {
+    if (const Support answer = can_be_written_out(r, q->back()); !answer) {
+      return r.refuse(answer.reason);
+    }
+    return written_out(r, form);
+  }
+  ir::Attention attention = fused(r, form);
   std::vector<ValueId> outputs = {r.output(kY)};
   if (r.has_input(kPastK)) {
     outputs.push_back(used_output(r, kPresentK));
     outputs.push_back(used_output(r, kPresentV));
-  } else if (!present_without_past(r, *form)) {
+  } else if (!present_without_past(r, form)) {
     return false;
   }
   take_output_transpose(r, attention);
