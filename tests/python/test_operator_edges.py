@@ -281,3 +281,54 @@ def test_small_results_keep_their_digits(op):
     expected = wide * np.tanh(expected) if op == "Mish" else expected
     (y,) = run_tenon(node_model(op, {"x": (FLOAT, ["n"])}, FLOAT), {"x": x})
     np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("to", "sign"), [(TensorProto.INT4, 1), (TensorProto.UINT4, 0)])
+def test_a_cast_to_four_bits_drops_the_fraction(to, sign):
+    """The CPU provider rounds."""
+    codes = [helper.make_node("Cast", ["x"], ["c"], to=to)]
+    codes.append(helper.make_node("Cast", ["c"], ["y"], to=FLOAT))
+    x = np.array([0.5, 1.5, 2.7, 6.99, 0.0, 3.0, -0.7, -1.5 * sign, -7.9 * sign], np.float32)
+    data = model(codes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)})
+    assert run_tenon(data, {"x": x})[0].tolist() == np.trunc(x).tolist()
+
+
+def multi_head(queries: int, keys: int):
+    """Of one head of size 4, and what the last query sees when it stands at the last key."""
+    random = np.random.default_rng(queries)
+    q, k, v = (random.standard_normal((2, n, 4)).astype(np.float32) for n in (queries, keys, keys))
+    scores = q @ k.transpose(0, 2, 1) / 2
+    last = np.arange(queries)[:, None] + max(keys - queries, 0)
+    scores = np.where(np.arange(keys) <= last, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return {"q": q, "k": k, "v": v}, weights / weights.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize("dims", [("s", "t"), (None, None)])
+def test_unidirectional_queries_end_at_the_last_key(dims):
+    """As both providers for one query, fewer keys and as many; else as the CUDA provider."""
+    names = [(FLOAT, [2, length, 4]) for length in (dims[0], dims[1], dims[1])]
+    node = helper.make_node(
+        "MultiHeadAttention", ["q", "k", "v"], ["y"], domain="com.microsoft", num_heads=1,
+        unidirectional=1,
+    )  # fmt: skip
+    for queries, keys in ((1, 5), (3, 3), (4, 2), (3, 5), (2, 9)):
+        shapes = names
+        if dims[0] is None:  # sizes that the model fixes
+            shapes = [(FLOAT, [2, n, 4]) for n in (queries, keys, keys)]
+        inputs = dict(zip("qkv", shapes, strict=True))
+        graph = onnx_model_of(node, inputs)
+        feeds, expected = multi_head(queries, keys)
+        np.testing.assert_allclose(run_tenon(graph, feeds)[0], expected, rtol=1e-4, atol=1e-6)
+        if queries == 1 or queries >= keys:
+            np.testing.assert_allclose(run_stock(graph, feeds)[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def onnx_model_of(node, inputs) -> bytes:
+    """One node of com.microsoft."""
+    infos = [helper.make_tensor_value_info(name, *what) for name, what in inputs.items()]
+    graph = helper.make_graph(
+        [node], "edges", infos, [helper.make_tensor_value_info("y", FLOAT, None)]
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()

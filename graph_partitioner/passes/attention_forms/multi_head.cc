@@ -6,6 +6,8 @@
 //
 // Padding masks of integers, by shape: [B] keys that count, [2B] ends then starts, [B,T], [B,S,T].
 // What they hide is lowered by mask_filter_value, not removed.
+#include <limits>
+
 #include "graph_partitioner/passes/attention_forms/forms.h"
 
 namespace tenon::attention_forms {
@@ -109,6 +111,23 @@ bool present_without_past(Rewrite& r, const Tensors& t, int64_t heads) {
   return true;
 }
 
+// The last query stands at the last key, as the CUDA provider has it, and sees all; where there are
+// fewer keys than queries the first one stands at the first key.
+void hide_later_keys(Rewrite& r, ir::Attention& attention, const Dim& queries, const Dim& new_keys,
+                     const Dim& keys) {
+  if (r.node().integer("unidirectional", 0) == 0 || queries.is(1)) return;
+  attention.causal_top_left = queries == new_keys;  // behind the past
+  if (attention.causal_top_left) return;
+  const ValueId key = r.emit.position({1, 1, 1, keys}, 3);
+  const ValueId query = r.emit.position({1, 1, queries, 1}, 2);
+  const ValueId first = r.emit.dim_value(max(keys - queries, 0), DType::kI64);
+  const ValueId own = r.emit.binary("Add", query, first);
+  const ValueId keep = r.emit.compare("LessOrEqual", key, own);
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  const ValueId hiding = additive_mask(r, keep, r.dtype(r.output()), kHidden);
+  attention.mask = add_masks(r, hiding, attention.mask);
+}
+
 bool multi_head_attention(Rewrite& r) {
   const int64_t heads = r.node().integer("num_heads", 0);
   // Buffer sharing by a length at run time and beams are not ours.
@@ -138,7 +157,7 @@ bool multi_head_attention(Rewrite& r) {
   attention.k_layout = attention.v_layout = tensors->kv_layout;
   attention.y_layout = "bs(hd)";
   attention.scale = r.node().number("scale", 0.0f);
-  attention.causal_top_left = r.node().integer("unidirectional", 0) != 0;
+  hide_later_keys(r, attention, (*r.shape(r.input(0)))[1], key_count(r, *tensors), keys);
   std::vector<ValueId> outputs = {r.output(0)};
   if (r.has_input(6)) {
     outputs.push_back(used_output(r, 1));
