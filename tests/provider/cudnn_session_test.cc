@@ -63,6 +63,22 @@ std::string detector() {
   return model(graph.output("y", kFloat, {"batch", 9, 12, 12}));
 }
 
+// What tells a text's direction: halved until a window is larger than what is left of an image.
+std::string direction() {
+  const NodeDetails by_two = {
+      {{"kernel_shape", std::vector<int64_t>{2, 2}}, {"strides", std::vector<int64_t>{2, 2}}}};
+  Graph graph;
+  graph.input("x", kFloat, {"batch", 3, "height", "width"});
+  graph.constant("w0", random_floats({8, 3, 3, 3}, 1))
+      .constant("w1", random_floats({8, 8, 3, 3}, 2));
+  NodeDetails halved = padded(1);
+  halved.attributes.emplace_back("strides", std::vector<int64_t>{2, 2});
+  graph.node("Conv", {"x", "w0"}, {"c"}, halved).node("HardSwish", {"c"}, {"h"});
+  graph.node("MaxPool", {"h"}, {"p"}, by_two).node("Conv", {"p", "w1"}, {"d"}, halved);
+  graph.node("AveragePool", {"d"}, {"q"}, by_two).node("GlobalAveragePool", {"q"}, {"y"});
+  return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
+}
+
 // The next call of it, once.
 void fail(const char* function) {
   void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
@@ -80,8 +96,9 @@ class Cudnn : public ::testing::Test {
   }
   void TearDown() override { EXPECT_EQ(stub_reports(), ""); }
 
-  static void expect_like_the_cpu(const Session& gpu, const Session& cpu, int64_t batch) {
-    const Tensor x = random_floats({batch, 3, 12, 12}, static_cast<unsigned>(batch));
+  static void expect_like_the_cpu(const Session& gpu, const Session& cpu, int64_t batch,
+                                  int64_t height = 12, int64_t width = 12) {
+    const Tensor x = random_floats({batch, 3, height, width}, static_cast<unsigned>(batch));
     const Tensor actual = gpu.run({{"x", x}}).at(0), expected = cpu.run({{"x", x}}).at(0);
     ASSERT_EQ(actual.dims, expected.dims);
     for (size_t i = 0; i < static_cast<size_t>(actual.elements()); ++i) {
@@ -112,6 +129,19 @@ TEST_F(Cudnn, ADetectorIsOnePartition) {
     const Session cpu(detector(), {{"exclude_ops", "Conv,Resize,ConvTranspose"}});
     for (const int64_t batch : {1, 3}) expect_like_the_cpu(gpu, cpu, batch);
   }
+}
+
+TEST_F(Cudnn, TheSmallestImagesRun) {
+  const Session gpu(direction(), {}, kOnGpu);
+  EXPECT_EQ(gpu.partitions().size(), 1U);
+  const Session cpu(direction(), {{"exclude_ops", "Conv,HardSwish,GlobalAveragePool"}});
+  for (const auto& [height, width] : {std::pair{8, 8}, {1, 1}, {3, 17}, {16, 5}, {2, 40}}) {
+    expect_like_the_cpu(gpu, cpu, 2, height, width);
+  }
+  EXPECT_THAT(error_of([&] {
+                gpu.run({{"x", random_floats({1, 3, 0, 8})}});
+              }),
+              HasSubstr("do not fit"));
 }
 
 TEST_F(Cudnn, ARunWhoseCallFailsIsAnErrorAndTheNextOneIsNot) {
