@@ -11,6 +11,7 @@
 #include "graph_partitioner/ir/verify.h"
 #include "graph_partitioner/passes/complete_shapes.h"
 #include "graph_partitioner/passes/decompose.h"
+#include "graph_partitioner/passes/dequantize_rows.h"
 #include "graph_partitioner/passes/fold_constants.h"
 #include "graph_partitioner/passes/fuse_convolutions.h"
 #include "graph_partitioner/passes/fuse_epilogues.h"
@@ -62,6 +63,7 @@ constexpr Pass kPasses[] = {
     {"normalize", normalize},
     {"match_scaled_dot", match_scaled_dot},
     {"match_attention", match_attention},
+    {"dequantize_rows", nullptr, dequantize_rows},
     {"fuse_convolutions", nullptr, fuse_convolutions},
     {"decompose", decompose},
     {"infer_shapes", infer_shapes},

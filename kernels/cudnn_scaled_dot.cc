@@ -169,7 +169,7 @@ class BlockScaledPlan {
   }
 
   const ir::Graph& graph_;
-  const ir::Node& node_;
+  const ir::Node node_;
   const Settings& settings_;
   const ScaledDotProblem problem_;
   cudnn::BlockScaledDot dot_;
@@ -195,15 +195,35 @@ Planned plan_block_scaled(const ir::Graph& graph, const ir::Node& node, const Se
   return plan;
 }
 
+Planned plan_one_block_scaled(const ir::Graph& graph, const ir::Node& node,
+                              const Settings& settings) {
+  const ir::MergedDots merged = ir::MergedDots::from(node);
+  if (merged.prologue || merged.dots.size() != 1) {
+    return Planned::no("cuDNN multiplies by one weight at a time");
+  }
+  return plan_block_scaled(graph, merged.dots.front(), settings);
+}
+
+constexpr std::string_view kName = "cudnn_block_scaled_dot";
+
+// Behind the first one.
+std::vector<Candidate> with(std::span<const Candidate> own, const Candidate& other) {
+  std::vector<Candidate> all(own.begin(), own.end());
+  all.insert(all.begin() + 1, other);
+  return all;
+}
+
 }  // namespace
 
 std::span<const Candidate> scaled_dot_candidates_with_cudnn() {
-  static const auto& table = *new std::vector<Candidate>([] {
-    const auto own = gpu_scaled_dot_candidates();
-    std::vector<Candidate> all(own.begin(), own.end());
-    all.push_back({"cudnn_block_scaled_dot", plan_block_scaled});
-    return all;
-  }());
+  static const auto& table =
+      *new std::vector<Candidate>(with(gpu_scaled_dot_candidates(), {kName, plan_block_scaled}));
+  return table;
+}
+
+std::span<const Candidate> merged_dots_candidates_with_cudnn() {
+  static const auto& table = *new std::vector<Candidate>(
+      with(gpu_merged_dots_candidates(), {kName, plan_one_block_scaled}));
   return table;
 }
 

@@ -54,7 +54,7 @@ std::array<Table, 8> gpu_tables() {
       {"MaxPool", cudnn_pooling_candidates()},
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kChannelsLastConv, cudnn_convolution_candidates()},
-      {ir::kMergedDots, gpu_merged_dots_candidates()},
+      {ir::kMergedDots, merged_dots_candidates_with_cudnn()},
       {ir::kAttention, attention_candidates_with_cudnn()},
       {ir::kScaledDot, scaled_dot_candidates_with_cudnn()},
   }};

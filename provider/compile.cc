@@ -120,7 +120,8 @@ ir::Graph fuse_for(const OrtGraph& whole, const kernels::Settings& settings, ir:
                    const Dump& dump, PartitionReport& report) {
   const SupportsFn supports = [&](const ir::Graph& part, const ir::Node& node) {
     Support answer = kernels::supports(part, node, settings);
-    if (!answer && settings.gpu && node.is(ir::kMergedDots)) {
+    // Of one product it is only a question: dequantize_rows asks it.
+    if (!answer && settings.gpu && node.is(ir::kMergedDots) && node.outputs.size() > 1) {
       report.apart.push_back(
           {fmt::format("{}", fmt::join(names(part, node.outputs), ", ")), answer.reason});
     }

@@ -108,6 +108,27 @@ TEST_F(LaunchOrderTest, RandomGraphsGiveTheSameBits) {
   EXPECT_GT(by_pdl, 0);
 }
 
+// A launch in front makes them, and the product's weights are fetched beside it.
+TEST_F(LaunchOrderTest, DequantisedRowsAreThereBeforeTheirProduct) {
+  Settings settings = conformance_settings();
+  settings.gpu->pipelines = true;
+  const auto form = std::ranges::find(dot_forms(), "fp8_tensor", &DotForm::name);
+  for (const LeftForm& left : left_forms()) {
+    DotProblem problem{*form, DType::kF16, {256, 512}, DotEnd::kBias};
+    problem.left = left;
+    std::mt19937 random(1);
+    const ir::Graph graph = build_dot(problem, random);
+    const ir::Graph fused = fuse(graph, {}, [&](const ir::Graph& part, const ir::Node& node) {
+      return supports(part, node, settings);
+    });
+    const Program program = make_program(fused, settings, {});
+    EXPECT_GE(program.dependencies.launches().size(), 2u) << left.name;
+    EXPECT_EQ(program.dependencies.verify(program.slots).reason, "") << left.name;
+    const auto executable = run_on_device(program, *settings.gpu, device_, {});
+    EXPECT_FALSE(depends_on_order(*executable, fused, dot_inputs(graph, 12, random))) << left.name;
+  }
+}
+
 TEST_F(LaunchOrderTest, AProductThatReadsItsRowsTooSoonIsFound) {
   std::mt19937 random(1);
   const ir::Graph graph = product_of_made_rows(random);

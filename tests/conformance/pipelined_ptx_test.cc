@@ -73,13 +73,19 @@ const DotForm& form_named(std::string_view name) {
   return *std::ranges::find(dot_forms(), name, &DotForm::name);
 }
 
-// Rows in f32: three products with the same operand in registers.
+struct RowsAndResult {
+  DType rows, result;
+};
+
 // Other costs put other configs first: all that are ranked must fit, not the first alone.
 TEST(PipelinedPtx, EveryRankFitsSharedMemory) {
   std::mt19937 random(1);
   for (const char* name : {"nvfp4", "fp8_block", "uint8_block_zero"}) {
-    for (const DType type : {DType::kF16, DType::kF32}) {
-      const DotProblem problem{form_named(name), type, {1024, 4096}, DotEnd::kBias};
+    for (const auto& [rows, result] :
+         {RowsAndResult{DType::kF16, DType::kF16}, RowsAndResult{DType::kF16, DType::kF32},
+          RowsAndResult{DType::kF32, DType::kF32}}) {
+      DotProblem problem{form_named(name), result, {1024, 4096}, DotEnd::kBias};
+      problem.rows = rows;
       const ir::Graph graph = build_dot(problem, random);
       for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) {
         Settings settings = only_pipelined(arch);
@@ -98,6 +104,22 @@ TEST(PipelinedPtx, EveryRankFitsSharedMemory) {
   }
 }
 
+// Rows that were codes, in a model of f32.
+TEST(PipelinedPtx, RowsOf16BitsUnderWideResults) {
+  if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
+  DotProblem problem{form_named("fp8_tensor"), DType::kF32, {1024, 4096}, DotEnd::kBias};
+  problem.rows = DType::kF16;
+  for (const char* arch : {"sm_90a", "sm_80", "sm_120a"}) expect_clean(problem, true, arch);
+  for (const char* name : {"int8_channel", "nvfp4", "uint8_block_zero"}) {
+    problem.form = form_named(name);
+    expect_clean(problem, /*all=*/false);
+  }
+  problem.form = form_named("mxfp8");
+  problem.rows = DType::kBF16;
+  expect_clean(problem, /*all=*/true);
+}
+
+// Rows in f32: three products with the same operand in registers.
 TEST(PipelinedPtx, RowsInF32) {
   if (codegen::assembler().empty()) GTEST_SKIP() << "no assembler";
   DotProblem problem{form_named("nvfp4"), DType::kF32, {1024, 4096}, DotEnd::kBias};

@@ -99,6 +99,21 @@ constexpr auto kForms = std::to_array<DotForm>({
     {.name = "nbits8", .element = DType::kU8, .scale = DType::kF32, .block = 64, .as_bytes = true},
 });
 
+constexpr auto kLeftForms = std::to_array<LeftForm>({
+    {.name = "fp8", .codes = DType::kF8E4M3FN},
+    {.name = "fp8_e5m2", .codes = DType::kF8E5M2, .scale = DType::kF16},
+    {.name = "fp8_fnuz", .codes = DType::kF8E4M3FNUZ},
+    {.name = "fp8_rows", .codes = DType::kF8E4M3FN, .per_row = true},
+    {.name = "fp8_block", .codes = DType::kF8E4M3FN, .block = 128},
+    {.name = "mxfp8", .codes = DType::kF8E4M3FN, .scale = DType::kF8E8M0, .block = 32},
+    {.name = "mxfp8_e5m2", .codes = DType::kF8E5M2, .scale = DType::kF8E8M0, .block = 32},
+    {.name = "mxfp4", .codes = DType::kF4E2M1, .scale = DType::kF8E8M0, .block = 32},
+    {.name = "nvfp4", .codes = DType::kF4E2M1, .scale = DType::kF8E4M3FN, .block = 16},
+    {.name = "int8", .codes = DType::kI8},
+    {.name = "int8_zero", .codes = DType::kI8, .zero = DType::kI8},
+    {.name = "uint8_zero", .codes = DType::kU8, .zero = DType::kU8},
+});
+
 // Uniform over [-1, 1) or, for scales, over a few powers of two below 1.
 double uniform(std::mt19937& random) { return std::ldexp(static_cast<double>(random()), -31) - 1; }
 
@@ -221,6 +236,27 @@ void add_weight(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
   dot.scale_b.zero_point = add_operand(graph, "zero", zero, problem.constant_weight);
 }
 
+// What the rows are scaled by; those that a Run brings are inputs behind the rows.
+void add_left_scales(ir::Graph& graph, const DotProblem& problem, ir::ScaledDot& dot,
+                     std::mt19937& random) {
+  const LeftForm& left = *problem.left;
+  const bool is_constant = left.block == 0 && !left.per_row;
+  dot.scale_a.block = left.block;
+  dot.scale_a.per_channel = !is_constant;
+  if (is_constant) {
+    dot.scale_a.scale = add_operand(graph, "a_scale", random_scale(left.scale, {}, random), true);
+  } else {
+    ir::Value scale;
+    scale.name = "a_scale";
+    scale.dtype = left.scale;
+    scale.shape = Shape{graph.value(dot.a).shape->front()};
+    if (left.block > 0) scale.shape->push_back((problem.size.k + left.block - 1) / left.block);
+    dot.scale_a.scale = graph.add_input(std::move(scale));
+  }
+  if (left.zero == DType::kUndefined) return;
+  dot.scale_a.zero_point = add_operand(graph, "a_zero", random_tensor(left.zero, {}, random), true);
+}
+
 // relu(dot) + residual, as an epilogue body.
 std::shared_ptr<const ir::Graph> relu_and_residual(DType dtype, const Shape& shape) {
   auto body = std::make_shared<ir::Graph>();
@@ -247,6 +283,7 @@ std::shared_ptr<const ir::Graph> relu_and_residual(DType dtype, const Shape& sha
 }  // namespace
 
 std::span<const DotForm> dot_forms() { return kForms; }
+std::span<const LeftForm> left_forms() { return kLeftForms; }
 
 ReferenceTensor random_tensor(DType dtype, std::vector<int64_t> dims, std::mt19937& random,
                               double spread) {
@@ -276,6 +313,7 @@ ir::ValueId add_dot(ir::Graph& graph, ir::ValueId a, const DotProblem& problem,
   ir::ScaledDot dot;
   dot.a = a;
   dot.result = problem.activation;
+  if (problem.left) add_left_scales(graph, problem, dot, random);
   add_weight(graph, problem, dot, random);
   const Shape shape{graph.value(a).shape->front(), problem.size.n};
   ir::Node node;
@@ -303,10 +341,10 @@ ir::ValueId add_dot(ir::Graph& graph, ir::ValueId a, const DotProblem& problem,
   return y;
 }
 
-ir::ValueId add_rows(ir::Graph& graph, DType activation, int64_t k, std::optional<int64_t> rows) {
+ir::ValueId add_rows(ir::Graph& graph, DType type, int64_t k, std::optional<int64_t> rows) {
   ir::Value a;
   a.name = "a";
-  a.dtype = activation;
+  a.dtype = type;
   a.shape = Shape{rows ? Dim(*rows) : Dim::symbol("m"), k};
   return graph.add_input(std::move(a));
 }
@@ -314,7 +352,9 @@ ir::ValueId add_rows(ir::Graph& graph, DType activation, int64_t k, std::optiona
 ir::Graph build_dot(const DotProblem& problem, std::mt19937& random, std::optional<int64_t> rows) {
   ir::Graph graph;
   graph.name = "dot";
-  const ir::ValueId a = add_rows(graph, problem.activation, problem.size.k, rows);
+  const DType numbers = problem.rows.value_or(problem.activation);
+  const DType type = problem.left ? problem.left->codes : numbers;
+  const ir::ValueId a = add_rows(graph, type, problem.size.k, rows);
   graph.add_output(add_dot(graph, a, problem, random));
   return graph;
 }
@@ -326,7 +366,7 @@ std::vector<ReferenceTensor> dot_inputs(const ir::Graph& graph, int64_t m, std::
     std::vector<int64_t> dims;
     for (const Dim& dim : *value.shape)
       dims.push_back(dim.evaluate([&](std::string_view) { return m; }));
-    const bool scale = value.name == "scale";
+    const bool scale = value.name.ends_with("scale");
     inputs.push_back(scale ? random_scale(value.dtype, dims, random)
                            : random_tensor(value.dtype, dims, random));
   }
@@ -367,7 +407,8 @@ Tolerance dot_tolerance(const DotProblem& problem, const ReferenceTensor& sums) 
 }
 
 std::string describe(const DotProblem& p) {
-  return std::string(p.form.name) + " " + std::string(name(p.activation)) +
+  const std::string left = p.left ? std::string(p.left->name) + " rows x " : "";
+  return left + std::string(p.form.name) + " " + std::string(name(p.activation)) +
          " n=" + std::to_string(p.size.n) + " k=" + std::to_string(p.size.k) +
          " end=" + std::to_string(static_cast<int>(p.end)) +
          (p.constant_weight ? "" : " runtime weight");

@@ -31,6 +31,18 @@ struct DotForm {
 
 std::span<const DotForm> dot_forms();
 
+// How the rows of a dot are stored and scaled, where they are codes.
+struct LeftForm {
+  std::string_view name;
+  DType codes;
+  DType scale = DType::kF32;
+  int64_t block = 0;     // 0: one scale, which is constant, for all of it
+  bool per_row = false;  // or one for each row, which a Run brings like those of blocks
+  DType zero = DType::kUndefined;
+};
+
+std::span<const LeftForm> left_forms();
+
 struct DotSize {
   int64_t n, k;
 };
@@ -39,17 +51,19 @@ enum class DotEnd { kPlain, kBias, kAlpha, kBody };
 
 struct DotProblem {
   DotForm form;
-  DType activation = DType::kF32;
+  DType activation = DType::kF32;  // of what the model multiplies, and of the result
   DotSize size{};
   DotEnd end = DotEnd::kPlain;
   bool constant_weight = true;
+  std::optional<LeftForm> left = std::nullopt;  // codes instead of numbers
+  std::optional<DType> rows = std::nullopt;     // of another type than what is multiplied
 };
 
 // The dot as a graph of one node; a is [m, k], with m open unless `rows` says how many.
 ir::Graph build_dot(const DotProblem& problem, std::mt19937& random,
                     std::optional<int64_t> rows = std::nullopt);
 // The parts of it, for graphs of several dots: rows a [m, k], and a dot of them; gives its result.
-ir::ValueId add_rows(ir::Graph& graph, DType activation, int64_t k,
+ir::ValueId add_rows(ir::Graph& graph, DType type, int64_t k,
                      std::optional<int64_t> rows = std::nullopt);
 ir::ValueId add_dot(ir::Graph& graph, ir::ValueId a, const DotProblem& problem,
                     std::mt19937& random);

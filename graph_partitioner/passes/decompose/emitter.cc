@@ -241,6 +241,10 @@ ValueId Emitter::pad(ValueId x, std::vector<Dim> begins, ValueId fill, Shape to)
 ValueId Emitter::bitcast(ValueId x, DType to) {
   if (dtype(x) == to) return x;
   if (value(x).is_constant()) return relabel(x, to, value(x).constant->dims);
+  const Node* before = graph_.producer(x);
+  if (before != nullptr && before->is("tenon::Bitcast") && dtype(before->input(0)) == to) {
+    return before->input(0);
+  }
   Node node;
   node.op = "tenon::Bitcast";
   node.inputs = {x};

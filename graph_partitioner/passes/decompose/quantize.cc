@@ -179,6 +179,11 @@ Results mxfp8_dynamic_quantize(Emitter& emit, const Node& node) {
   return {emit.reshape(codes, blocks.shape), emit.bitcast(stored, emit.dtype(node.output(1)))};
 }
 
+// Scales that were made as e8m0, and are only called uint8 on their way, are e8m0.
+Results bitcast(Emitter& emit, const Node& node) {
+  return {emit.bitcast(node.input(0), emit.dtype(node.output(0)))};
+}
+
 // A constant whose bytes hold several elements each, unpacked along its last axis.
 ValueId unpacked(Emitter& emit, ValueId packed, int64_t bits, DType* type) {
   *type = emit.dtype(packed);
@@ -234,6 +239,7 @@ constexpr auto kRules = std::to_array<NamedRule>({
     {"trt::TRT_FP4DynamicQuantize", fp4_dynamic_quantize},
     {"trt::TRT_MXFP8DynamicQuantize", mxfp8_dynamic_quantize},
     {"com.microsoft::GatherBlockQuantized", gather_block_quantized},
+    {"tenon::Bitcast", bitcast},
 });
 
 }  // namespace

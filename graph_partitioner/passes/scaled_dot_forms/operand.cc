@@ -103,12 +103,12 @@ void split_global_scale(const Graph& graph, Operand& operand, Side side) {
   operand.sources = ir::merge_sources(operand.sources, node->sources);
 }
 
-std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand operand,
-                                   Side side) {
+std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand operand, Side side,
+                                   Codes left) {
   const ir::Value& codes = graph.value(node.input(0));
   if (!is_code(codes.dtype) || !codes.shape || codes.shape->size() < 2) return std::nullopt;
-  // An integer activation is cheaper dequantised once than in every tile that reads it.
-  if (side == Side::kLeft && !is_small_float(codes.dtype)) return std::nullopt;
+  const bool finds_integers = side == Side::kRight || left == Codes::kSmallFloatsAndIntegers;
+  if (!finds_integers && !is_small_float(codes.dtype)) return std::nullopt;
   const size_t rank = codes.shape->size();
   const bool k_last = (side == Side::kLeft) != operand.swapped;
   if (!read_layout(graph, node, k_last ? rank - 1 : rank - 2, operand.scale)) return std::nullopt;
@@ -127,7 +127,7 @@ std::optional<Operand> dequantized(const Graph& graph, const Node& node, Operand
 
 }  // namespace
 
-Operand trace_operand(const Graph& graph, ValueId value, Side side, bool swapped) {
+Operand trace_operand(const Graph& graph, ValueId value, Side side, bool swapped, Codes left) {
   Operand plain;  // where to stop if no dequantisation is found
   plain.value = value;
   plain.swapped = swapped;
@@ -135,7 +135,7 @@ Operand trace_operand(const Graph& graph, ValueId value, Side side, bool swapped
   bool casted = false;
   while (const Node* node = graph.producer(here.value)) {
     if (node->is("DequantizeLinear")) {
-      return dequantized(graph, *node, here, side).value_or(plain);
+      return dequantized(graph, *node, here, side, left).value_or(plain);
     }
     if (node->is("Cast")) {
       if (!is_wide_float(graph.value(node->input(0)).dtype)) break;

@@ -28,7 +28,12 @@ struct Operand {
 
 enum class Side { kLeft, kRight };
 
+// Which codes of a left side are found: an integer activation is cheaper dequantised once than in
+// every tile that reads it.
+enum class Codes { kSmallFloats, kSmallFloatsAndIntegers };
+
 // `swapped`: the op itself already reads the operand transposed (Gemm's transB).
-Operand trace_operand(const ir::Graph& graph, ir::ValueId value, Side side, bool swapped);
+Operand trace_operand(const ir::Graph& graph, ir::ValueId value, Side side, bool swapped,
+                      Codes left = Codes::kSmallFloats);
 
 }  // namespace tenon::scaled_dot_forms

@@ -20,6 +20,12 @@ using Side = FragmentLayout::Side;
 
 bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
+// Where the model itself multiplies that type of 16 bits, its DequantizeLinear rounds to it. Rows
+// of 16 bits under a wider result are exact instead, and so must be their weights.
+bool may_round(const ScaledDotProblem& problem) {
+  return is_half(problem.a_type) && problem.a_type == problem.y_type;
+}
+
 // Integers are packed as unsigned codes.
 DType packed_codes(DType element) {
   switch (element) {
@@ -162,9 +168,8 @@ Support plan_exact_scales(const ir::Tensor& scales, FragmentLayout& layout) {
              : Support::yes();
 }
 
-// One scale for a row multiplies its accumulators. Integers times their scale are rounded to 16-bit
-// rows' type, as DequantizeLinear does; nothing else is: what is not exact multiplies the
-// accumulators of its block.
+// One scale for a row multiplies its accumulators. Integers times their scale are rounded where the
+// model does so; nothing else is: what is not exact multiplies the accumulators of its block.
 Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
                     FragmentLayout& layout) {
   const ir::Tensor& scales = *graph.value(problem.dot.scale_b.scale).constant;
@@ -175,7 +180,7 @@ Support plan_scales(const ir::Graph& graph, const ScaledDotProblem& problem,
   if (has_infinite_scale(graph, problem)) {
     return Support::no("a scale is infinite, and padding would become NaN");
   }
-  const bool rounds = is_integer(layout.element->codes) && layout.row_terms == 1;
+  const bool rounds = is_integer(layout.element->codes) && may_round(problem);
   const bool same = layout.scale_type == layout.operand;
   if (layout.blocks() == 1 && !(rounds && (same || layout.real_zeros))) {
     layout.scales_accumulators = true;
@@ -222,8 +227,10 @@ Support plan_zero_type(const ir::Graph& graph, const ScaledDotProblem& problem,
   const ir::Tensor& zeros = *graph.value(problem.dot.scale_b.zero_point).constant;
   layout.real_zeros = is_signed(problem.b_type) || !are_codes(zeros, *layout.element);
   if (!layout.real_zeros) return Support::yes();
-  if (layout.row_terms > 1)
-    return refuse(" that are not integers are not exact with f32 activations");
+  if (!may_round(problem)) {
+    return refuse(fmt::format(" that are not integers are not exact with {} results of {} rows",
+                              name(problem.y_type), name(problem.a_type)));
+  }
   if (layout.scale_type == DType::kUndefined) return refuse(" without scales");
   return contains_infinity(zeros, zero) ? refuse(" are infinite, and padding would become NaN")
                                         : Support::yes();
@@ -323,6 +330,7 @@ FragmentLayoutAnswer fragment_layout(const ir::Graph& graph, const ScaledDotProb
   const bool as_tf32 = precision == Precision::kTf32 && is_plain_f32;
   layout.operand = is_half(problem.a_type) || as_tf32 ? problem.a_type : DType::kBF16;
   layout.row_terms = problem.a_type == layout.operand ? 1 : bf16_parts(problem.a_type);
+  layout.widens = is_half(problem.a_type) && problem.y_type == DType::kF32;
   layout.k = problem.k.value();
   layout.n = problem.n.value();
   layout.block = problem.block();

@@ -56,6 +56,7 @@ struct FragmentLayout {
   const FormatRule* scale_rule = nullptr;  // of scales in bytes
   DType operand{};                         // f16, bf16 or, of plain weights, f32 as tf32
   int row_terms = 1;                       // of the operand type that an element of x has
+  bool widens = false;                     // rows of 16 bits, results of f32
   DType scale_type = DType::kUndefined;
   int64_t n = 0, k = 0, block = 0;
   Side scale, zero;

@@ -106,8 +106,9 @@ void add_skinny_configs(const FragmentLayout& layout, int64_t rows, int overlapp
 int64_t reserved_bytes(const FragmentLayout& layout, int tile_n, const codegen::GpuTarget& gpu) {
   const int64_t reserved = (codegen::arch_spec(gpu.arch).specialises_warps() ? 4 << 10 : 6 << 10) +
                            std::min(tile_n, 32) * 512;
-  // Products of f32 have results of f32: they change threads twice, in rows with one to spare.
-  if (layout.row_terms == 1 || tile_n > kMaxSkinnyTokens) return reserved;
+  // Results of f32 change threads twice, in rows with one to spare.
+  const bool has_wide_results = layout.row_terms > 1 || layout.widens;
+  if (!has_wide_results || tile_n > kMaxSkinnyTokens) return reserved;
   constexpr int64_t kBarriers = 512;
   return std::max(reserved, int64_t{2} * kFragmentRows * (tile_n + 1) * 4 + kBarriers);
 }
