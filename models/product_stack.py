@@ -19,8 +19,11 @@ from .builder import BFLOAT16, FLOAT, FLOAT16, GraphBuilder
 from .reference import dequantize, unpack_bits
 from .tolerances import dot_bound
 
-_MICROSOFT = "com.microsoft"
+_MICROSOFT, _TENSORRT = "com.microsoft", "trt"
 _SCALE = np.float16(0.05)  # of whole tensors; with it results are about as large as inputs
+_INT8_SCALE = np.float32(0.0006)
+# Of rows: powers of two, so that no provider's division rounds, and 6 does not saturate.
+_FP8_ROWS, _INT8_ROWS, _FP4_ROWS = np.float16(2**-6), np.float32(2**-4), np.float32(2**-9)
 _ALIGNMENT = 4096  # so that the file's tensors can be mapped
 _DRAWN_INPUTS = (1 << 20) - 3  # drawing more takes seconds; odd, so that rows differ
 
@@ -53,6 +56,7 @@ class StackFormat:
 
     emit, emit_peer  (weight: _Weight, x, y) add the nodes of one product
     rows             some rows of every part, as words, to those rows of the weight in float64
+    quantized        of formats that quantise x: the numbers that its codes stand for, in float64
     """
 
     parts: dict[str, Part]
@@ -62,6 +66,7 @@ class StackFormat:
     opset: int = 21
     activations: int = FLOAT16
     may_round: bool = False  # code times scale may be rounded to the activations' type
+    quantized: Callable | None = None
     options: dict[str, str] = field(default_factory=dict)  # that Tenon's session is given
 
     @property
@@ -71,6 +76,10 @@ class StackFormat:
     @property
     def dtype(self) -> np.dtype:
         return helper.tensor_dtype_to_np_dtype(self.activations)
+
+    def multiplied(self, x: np.ndarray) -> np.ndarray:
+        """What the weight is multiplied by, in float64."""
+        return self.quantized(x) if self.quantized else x.astype(np.float64)
 
     def weight_bytes(self, n: int, k: int) -> int:
         return sum(part.bytes(n, k) for part in self.parts.values())
@@ -147,6 +156,50 @@ def _emit_fp8_peer(w: _Weight, x: str, y: str) -> None:
     w.g.node(op, [x, codes, scales], outputs=[y], domain=_MICROSOFT, block_size=128)
 
 
+def _quantized_rows(w: _Weight, x: str, scale: np.floating, zero) -> str:
+    """Q and DQ with one scale, as quantisers put them in front of a product."""
+    g = w.g
+    step, zero = g.constant("x_scale", scale), g.constant("x_zero", zero)
+    return g.node("DequantizeLinear", [g.node("QuantizeLinear", [x, step, zero]), step, zero])
+
+
+def _emit_fp8_by_fp8(w: _Weight, x: str, y: str) -> None:
+    _emit_fp8(w, _quantized_rows(w, x, _FP8_ROWS, np.zeros((), ml_dtypes.float8_e4m3fn)), y)
+
+
+def _emit_int8_by_int8(w: _Weight, x: str, y: str) -> None:
+    codes = w.stored("codes", TensorProto.INT8, w.n, w.k)
+    weight = w.g.node("DequantizeLinear", [codes, w.g.constant("scale", _INT8_SCALE)])
+    rows = _quantized_rows(w, x, _INT8_ROWS, np.zeros((), np.int8))
+    w.g.node("Gemm", [rows, weight], outputs=[y], transB=1)
+
+
+def _emit_mxfp8_by_mxfp8(w: _Weight, x: str, y: str) -> None:
+    g, attributes = w.g, {"domain": _TENSORRT, "axis": -1, "block_size": 32}
+
+    def dequantized(codes: str, scales: str) -> str:
+        op = "TRT_MXFP8DequantizeLinear"
+        return g.node(op, [codes, scales], output_dtype=FLOAT16, **attributes)
+
+    quantize = {"outputs": 2, "output_dtype": TensorProto.FLOAT8E4M3FN, **attributes}
+    rows = dequantized(*g.node("TRT_MXFP8DynamicQuantize", [x], **quantize))
+    codes = w.stored("codes", TensorProto.FLOAT8E4M3FN, w.n, w.k)
+    scales = w.stored("scales", TensorProto.UINT8, w.n, w.k // 32)
+    _product(g, rows, y, dequantized(codes, scales))
+
+
+def _emit_nvfp4_by_nvfp4(w: _Weight, x: str, y: str) -> None:
+    g = w.g
+    step = g.constant("x_scale", _FP4_ROWS)
+    codes, scales = g.node(
+        "TRT_FP4DynamicQuantize", [x, step], outputs=2, domain=_TENSORRT, axis=-1, block_size=16,
+        scale_type=TensorProto.FLOAT8E4M3FN,
+    )  # fmt: skip
+    widened = g.node("DequantizeLinear", [scales, step])
+    rows = g.node("DequantizeLinear", [codes, widened], axis=-1, block_size=16)
+    _emit_nvfp4(w, g.node("Cast", [rows], to=FLOAT16), y)
+
+
 def _emit_plain(element: int) -> Callable:
     def emit(w: _Weight, x: str, y: str) -> None:
         w.g.node("MatMul", [x, w.stored("values", element, w.k, w.n)], outputs=[y])
@@ -180,6 +233,42 @@ def _int4_rows(codes, scales):
 
 def _fp8_rows(codes):
     return dequantize(codes.view(ml_dtypes.float8_e4m3fn), _SCALE)
+
+
+def _int8_rows(codes):
+    return dequantize(codes.view(np.int8), _INT8_SCALE)
+
+
+def _fp8_numbers(x: np.ndarray) -> np.ndarray:
+    codes = np.clip(x.astype(np.float32) / np.float32(_FP8_ROWS), -448, 448)
+    return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * float(_FP8_ROWS)
+
+
+def _int8_numbers(x: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(x / _INT8_ROWS), -128, 127).astype(np.float64) * float(_INT8_ROWS)
+
+
+def _blocks(x: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers by block, and the largest of each."""
+    split = x.astype(np.float32).reshape(len(x), -1, block)
+    return split, np.abs(split).max(-1, keepdims=True)
+
+
+def _mxfp8_numbers(x: np.ndarray) -> np.ndarray:
+    split, largest = _blocks(x, 32)
+    fraction, exponent = np.frexp(largest / np.float32(448))
+    # Rounded up to a power of two.
+    scale = np.ldexp(np.float32(1), np.where(fraction == 0.5, exponent - 1, exponent))
+    codes = np.clip(split / scale, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    return (codes.astype(np.float64) * scale).reshape(x.shape)
+
+
+def _nvfp4_numbers(x: np.ndarray) -> np.ndarray:
+    split, largest = _blocks(x, 16)
+    wanted = largest / np.float32(6) / _FP4_ROWS
+    scale = wanted.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * _FP4_ROWS
+    codes = np.clip(split / np.where(scale == 0, 1, scale), -6, 6)
+    return (codes.astype(ml_dtypes.float4_e2m1fn).astype(np.float64) * scale).reshape(x.shape)
 
 
 def _plain_rows(dtype: type) -> Callable:
@@ -220,6 +309,22 @@ STACK_FORMATS: dict[str, StackFormat] = {
         _emit_plain(FLOAT), _plain_rows(np.float32), _emit_plain(FLOAT),
         activations=FLOAT, options={"precision_mode": "tf32"},
     ),
+    "fp8_by_fp8": StackFormat(
+        {"codes": Part(8, 0xBF)}, _emit_fp8_by_fp8, _fp8_rows, _emit_fp8_by_fp8,
+        quantized=_fp8_numbers,
+    ),
+    "int8_by_int8": StackFormat(
+        {"codes": Part(8, 0xFF)}, _emit_int8_by_int8, _int8_rows, _emit_int8_by_int8,
+        activations=FLOAT, quantized=_int8_numbers,
+    ),
+    "mxfp8_by_mxfp8": StackFormat(
+        {"codes": Part(8, 0xBF), "scales": Part(8, 0x03, 0x78, block=32)},
+        _emit_mxfp8_by_mxfp8, _mxfp8_rows, quantized=_mxfp8_numbers,
+    ),
+    "nvfp4_by_nvfp4": StackFormat(
+        {"codes": Part(4, 0xFF), "scales": Part(8, 0x0F, 0x20, block=16)},
+        _emit_nvfp4_by_nvfp4, _nvfp4_rows, opset=23, quantized=_nvfp4_numbers,
+    ),
 }  # fmt: skip
 
 
@@ -253,7 +358,7 @@ class ProductStack:
         if emit is None:
             raise ValueError(f"no provider but Tenon runs {self.name}")
         opset = 21 if peer else self.format.opset
-        g = GraphBuilder(f"products_{self.name}", opset, (_MICROSOFT,))
+        g = GraphBuilder(f"products_{self.name}", opset, (_MICROSOFT, _TENSORRT))
         for number in range(copies or self.copies):
             x = g.input(f"x{number}", self.format.activations, [tokens, self.k])
             y = g.output(f"y{number}", self.format.activations, [tokens, self.n])
@@ -290,6 +395,7 @@ class ProductStack:
     ) -> float:
         """The largest error of y [M, rows] over what float32 sums and one rounding allow."""
         exact = self.weight_rows(number, rows)
+        x = self.format.multiplied(x)
         readings = [(x, exact)]
         if self.format.may_round:
             readings.append((x, exact.astype(self.format.dtype).astype(np.float64)))

@@ -249,6 +249,14 @@ def _fp8_with_activations(g, x, problem):
     return g.node("MatMul", [restored, weight])
 
 
+def _int8_with_activations(g, x, problem):
+    """Weights and activations in INT8, as ONNX Runtime's quantiser writes them."""
+    scale = g.parameter("x_scale", np.asarray(8 / 255, problem.dtype))
+    zero = g.parameter("x_zero", np.asarray(119, np.uint8))
+    codes = g.node("QuantizeLinear", [x, scale, zero])
+    return _int8_per_channel(g, g.node("DequantizeLinear", [codes, scale, zero]), problem)
+
+
 def _nvfp4_dynamic(g, x, problem):
     scale = g.parameter("x_scale", np.asarray(4 / (6 * 448), np.float32))
     codes, block_scale = g.node(
@@ -312,6 +320,7 @@ FORMS: dict[str, Form] = {
     "int4_pre_scaled": Form(_pre_scaled_int4, 21),
     "uint4_k_major": Form(_uint4_k_major, 21),
     "int8_per_channel": Form(_int8_per_channel, 21),
+    "int8_with_activations": Form(_int8_with_activations, 21),
     "int8_dynamic": Form(_int8_dynamic, 21, activations=(FLOAT,)),
     "matmul_2bits": Form(_matmul_nbits(2, False), 21, (MICROSOFT,)),
     "matmul_4bits": Form(_matmul_nbits(4, False), 21, (MICROSOFT,)),

@@ -13,7 +13,7 @@ from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.bench import product_suite
 from onnxruntime_ep_tenon.bench.machine import Limits
 from onnxruntime_ep_tenon.bench.product_cases import Bar, Case, random_cases, table_cases
-from onnxruntime_ep_tenon.bench.product_meter import Measured, configs_of
+from onnxruntime_ep_tenon.bench.product_meter import Measured, configs_of, products_of
 from onnxruntime_ep_tenon.models import reference
 from onnxruntime_ep_tenon.models.product_stack import (
     STACK_FORMATS,
@@ -40,7 +40,7 @@ def test_every_product_is_one_kernel_and_right(format, tokens, tmp_path):
     names = [output.name for output in session.get_outputs()]
     feed = {name: tensors.to_ort_value(x) for name, x in inputs.items()}
     results = session.run_with_ort_values(names, feed)
-    assert len(report.fusions) == len(results) == COPIES
+    assert len(products_of(report.fusions)) == len(results) == COPIES
     for number, result in enumerate(results):
         y = tensors.from_ort_value(result)
         assert stack.error_over_bound(number, inputs[f"x{number}"], range(N), y) <= 1
@@ -54,8 +54,21 @@ def test_the_peers_model_is_the_same_product(format, tmp_path):
     inputs = stack.inputs(2)
     results = reference.evaluate(onnx.load(stack.model(2, peer=True)), inputs)
     for number, y in enumerate(results):
-        x = inputs[f"x{number}"].astype(np.float64)
+        x = stack.format.multiplied(inputs[f"x{number}"])
         np.testing.assert_allclose(y, x @ stack.weight_rows(number, range(N)).T, rtol=1e-12)
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("format", [f for f, spec in STACK_FORMATS.items() if spec.quantized])
+def test_quantised_rows_are_made_by_one_launch_and_pipelined(format, arch, tmp_path):
+    stack = ProductStack(tmp_path, format, N, K, 1)
+    _, report = session_with_report(
+        stack.model(512), "gpu", claim="all", require_full_claim=True, target_arch=arch
+    )
+    (product,) = products_of(report.fusions)
+    assert product["chosen"] == "pipelined" and " 1 stages" not in product["configs"][0]["chosen"]
+    assert len(report.fusions) == 2
 
 
 def test_one_wrong_element_is_seen(tmp_path):
@@ -110,10 +123,12 @@ def test_weights_rotate_past_the_cache():
 
 def test_the_table_has_every_case_once():
     names = [case.name for case in table_cases()]
-    assert len(set(names)) == len(names) == 54
+    assert len(set(names)) == len(names) == 66
     quick = table_cases(quick=True)
     assert {case.format for case in quick} == {"nvfp4"} and len(quick) == 18
-    assert all(str(case.bar) for case in table_cases())
+    quantised = [case for case in table_cases() if "_by_" in case.format]
+    assert len(quantised) == 12 and {case.m for case in quantised} == {16, 512, 4096}
+    assert all(str(case.bar) for case in table_cases() if case not in quantised)
     assert random_cases(40, seed=1) == random_cases(40, seed=1) != random_cases(40, seed=2)
 
 
@@ -154,6 +169,15 @@ def test_rows_plots_and_verdicts(tmp_path, monkeypatch, capsys):
     assert "[1/6] nvfp4 M=1 4096x4096: 4.4 us, peer 6.3, cublas 13.7" in printed
     assert "FAILED  int4 M=16 4096x4096: WRONG: product 2 is off" in printed
     assert "random mxfp4 M=3 512x640" in printed and "pipelined 3 x u32[1152]" in printed
+
+
+def test_a_bar_may_be_the_cuda_providers_time():
+    case = Case("fp8_by_fp8", 4096, 4096, 512, Bar(of_peer=1.3))
+    limits = Limits.of(H200)
+    assert str(case.bar) == "<= 1.3 of the CUDA provider"
+    measured = [Measured(130e-6, 103e-6), Measured(140e-6, 103e-6), Measured(130e-6)]
+    rows = [product_suite.ProductRow(case, limits, one) for one in measured]
+    assert [row.met for row in rows] == [True, False, None]
 
 
 def test_time_that_is_over_begins_no_further_case(monkeypatch):

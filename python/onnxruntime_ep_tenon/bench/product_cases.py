@@ -23,6 +23,7 @@ class Bar:
     teraflops: float | None = None  # at least
     read_share: float | None = None  # at least, of the read limit
     of_cublas: float | None = None  # at most, of cuBLAS's time with plain weights
+    of_peer: float | None = None  # at most, of the CUDA provider's time
 
     def __str__(self) -> str:
         texts = {
@@ -30,6 +31,7 @@ class Bar:
             f">= {self.teraflops} TFLOP/s": self.teraflops,
             f">= {self.read_share or 0:.0%} of the read limit": self.read_share,
             f"<= {self.of_cublas} of cuBLAS": self.of_cublas,
+            f"<= {self.of_peer} of the CUDA provider": self.of_peer,
         }
         return ", ".join(text for text, given in texts.items() if given is not None)
 
@@ -82,6 +84,8 @@ _VOCABULARY, _GATE_UP, _DOWN, _QKV, _SQUARE = (
     (128256, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (4096, 4096),
 )  # fmt: skip
 _ALL_4_BIT, _MOST_USED_4_BIT = ("nvfp4", "int4", "mxfp4"), ("nvfp4", "int4")
+# Rows that the model quantises: the CUDA provider runs the first two as they are.
+_BY_ROWS, _BY_BLOCKS = ("fp8_by_fp8", "int8_by_int8"), ("mxfp8_by_mxfp8", "nvfp4_by_nvfp4")
 
 # Formats, tokens, and the bar of each shape.
 _TABLE = (
@@ -98,6 +102,12 @@ _TABLE = (
     (("fp8",), 1, {_VOCABULARY: Bar(read_share=0.85), _GATE_UP: Bar(read_share=0.75)}),
     (("f16", "bf16", "tf32"), 4096, {_GATE_UP: Bar(of_cublas=1.03),
                                      _SQUARE: Bar(of_cublas=1.03)}),
+    (_BY_ROWS, 16, {_SQUARE: Bar()}),
+    (_BY_ROWS, 512, {_SQUARE: Bar(of_peer=1.3)}),
+    (_BY_ROWS, 4096, {_SQUARE: Bar(of_peer=1.3)}),
+    (_BY_BLOCKS, 16, {_SQUARE: Bar()}),
+    (_BY_BLOCKS, 512, {_SQUARE: Bar()}),
+    (_BY_BLOCKS, 4096, {_SQUARE: Bar()}),
 )  # fmt: skip
 
 

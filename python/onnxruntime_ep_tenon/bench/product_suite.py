@@ -52,6 +52,7 @@ class ProductRow(SuiteRow):
             (-self.teraflops, bar.teraflops and -bar.teraflops),
             (-self.read_share, bar.read_share and -bar.read_share),
             (tenon / self.seconds("cublas"), bar.of_cublas),
+            (tenon / self.seconds("peer"), bar.of_peer),
         ]
         reached = [
             None if math.isnan(value) else value <= most
