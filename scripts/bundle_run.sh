@@ -6,7 +6,8 @@
 #                     then the Python tests
 #   ./run --bench     the table of cases on the GPU, into results/bench
 #   ./run --products  the table of block-scaled products on the GPU, into results/products; takes
-#                     the options of `tenon bench`: --quick, --only PATTERN, --random COUNT
+#                     the options of `tenon bench`: --quick, --random COUNT, --only PATTERN
+#                     ('*_by_*': rows that the model quantises)
 #   ./run --attention the table of attentions on the GPU, into results/attention; takes --quick and
 #                     --only PATTERN
 #   ./run --convolution  networks of convolutions on the GPU, into results/convolution; takes --only
