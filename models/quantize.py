@@ -24,6 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from . import rewrite
 from .number_formats import FORMATS, NumberFormat, Quantized, quantize, relative_error
+from .repair import mended_or_as_it_is
 
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # An embedding table below this many elements costs accuracy and saves nothing.
@@ -73,6 +74,7 @@ class QuantizeReport:
     layers: list[LayerReport] = field(default_factory=list)
     kept_tables: list[KeptTable] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)  # in the float model, by sentences
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -125,7 +127,7 @@ def quantize_file(
     """
     source, target = Path(source), Path(target)
     rewrite.check_target(target)
-    model = rewrite.load_without_data(source)
+    model, mended = mended_or_as_it_is(rewrite.load_without_data(source))
     model, report = quantize_model(
         model, format, activations, embeddings, exclude, progress, folder=source.parent
     )
@@ -133,6 +135,7 @@ def quantize_file(
         raise NothingQuantizedError(report, _why_nothing(report, model.graph))
     checked = (lambda written: check(written, report)) if check else None
     report.files = [str(p) for p in rewrite.save_model(model, target, source.parent, checked)]
+    report.mended = mended
     report.bytes_before = rewrite.bytes_on_disk(source)
     report.bytes_after = sum(Path(p).stat().st_size for p in report.files)
     return report

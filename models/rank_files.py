@@ -19,6 +19,7 @@ import onnx
 from onnx import numpy_helper
 
 from .genai_folder import files_beside
+from .repair import mended_or_as_it_is
 from .rewrite import RewriteError, external_files, graphs_of, load_without_data, move_data_out
 
 MICROSOFT = "com.microsoft"
@@ -54,6 +55,7 @@ class RankFile:
     linked: list[Path] = field(default_factory=list)
     cloned: list[Path] = field(default_factory=list)  # over the same blocks: they take no room
     copied: list[Path] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)  # what contradicted in the model, by sentences
 
     def as_dict(self) -> dict:
         return {
@@ -64,6 +66,7 @@ class RankFile:
             "linked": [str(path) for path in self.linked],
             "cloned": [str(path) for path in self.cloned],
             "written": [str(path) for path in self.copied],
+            "mended": self.mended,
         }
 
 
@@ -78,10 +81,10 @@ def write_rank_file(source: Path, folder: Path, link: bool = False) -> RankFile:
     They are cloned where the file system can, else copied. With `link` they get a second name
     (hard links): the package onnx then reads neither folder, since it takes no file of two names.
     """
-    model = load_without_data(source)
+    model, mended = mended_or_as_it_is(load_without_data(source))
     caches, outputs = free_heads(model)
     _check_folder(folder)
-    made = RankFile(folder / source.name, caches, outputs)
+    made = RankFile(folder / source.name, caches, outputs, mended=mended)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tenon-", dir=folder.parent) as work:
         written = Path(work) / folder.name

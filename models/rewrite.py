@@ -164,10 +164,13 @@ def _why_incompatible(node: onnx.NodeProto, current: int, opset: int) -> str | N
     if not onnx.defs.has(node.op_type, ""):
         return None  # ONNX Runtime's own, such as SimplifiedLayerNormalization: it has one version
     try:
-        old = onnx.defs.get_schema(node.op_type, current, "")
         new = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
         return f"it has no schema in opset {opset}"
+    try:
+        old = onnx.defs.get_schema(node.op_type, current, "")
+    except onnx.defs.SchemaError:
+        return None  # the file calls it before it was there: it can only mean this one
     if new.deprecated:
         return "it is deprecated"
     if old.since_version == new.since_version:
@@ -375,16 +378,24 @@ def save_model(
     path: Path,
     source_folder: Path,
     check: Callable[[Path], None] | None = None,
+    keep_data: bool = False,
 ) -> list[Path]:
     """Writes the model, with its weights beside it when one file cannot hold them.
 
     Both files are written in a folder of their own, seen by `check` and then moved: neither a
     half-written model is left, nor one that fails, and a model of that name stays until then.
+    `keep_data`: what lies in other files of the same folder is not copied.
     """
     check_target(path)
-    tensors = list(model.graph.initializer)
+    tensors = [t for graph in graphs_of(model.graph) for t in graph.initializer]
+    beside = path.parent.resolve() == source_folder.resolve()
     external = any(t.data_location == TensorProto.EXTERNAL for t in tensors)
+    external = external and not (keep_data and beside)
     external = external or sum(len(t.raw_data) for t in tensors) > _LARGEST_SINGLE_FILE
+    if external and beside and path.name + ".data" in external_files(model):
+        raise RewriteError(
+            f"{path}.data holds the model's own weights and would be replaced: give another name"
+        )
     names = [path.name + ".data", path.name] if external else [path.name]
     try:
         with tempfile.TemporaryDirectory(prefix=".tenon-", dir=path.parent) as folder:

@@ -9,6 +9,7 @@ import sys
 
 from .inputs import InputError
 from .library import version
+from .mending import told_on_stderr
 from .requirements import MissingPackageError
 
 _COMMANDS = (
@@ -17,6 +18,7 @@ _COMMANDS = (
     "explain",
     "run",
     "quantize",
+    "repair",
     "compile",
     "tune",
     "ranks",
@@ -58,7 +60,8 @@ def command_parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     chosen = command_parser().parse_args(arguments)
     try:
-        return chosen.run(chosen)
+        with told_on_stderr():
+            return chosen.run(chosen)
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .library import PROVIDER
+from .mending import add_to_report, open_mended
 from .report import Report
 from .requirements import require
 from .session import add_tenon, onnxruntime_module
@@ -235,14 +236,20 @@ def compile_model(
         report_file = Path(options.get("report_file") or Path(folder) / "report.json")
         options["report_file"] = report_file
         add_tenon(settings, "gpu" if archs else device, options)
-        compiler = ort.ModelCompiler(
-            settings,
-            model if isinstance(model, bytes) else str(model),
-            embed_compiled_data_into_model=embed,
-            flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
-            # What a session does by default: its results have the same bits.
-            graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-        )
-        _compile_to_file(compiler, model, out, report_file)
+
+        def compiled(loadable) -> None:
+            compiler = ort.ModelCompiler(
+                settings,
+                loadable,
+                embed_compiled_data_into_model=embed,
+                flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
+                # What a session does by default: its results have the same bits.
+                graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+            )
+            _compile_to_file(compiler, model, out, report_file)
+
+        loadable = model if isinstance(model, bytes) else str(model)
+        if mended := open_mended(compiled, loadable, settings)[1]:
+            add_to_report(report_file, mended)
         report = _load(report_file)
     return ContextModel.read(out), report

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .mending import open_mended
+
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
@@ -30,7 +32,11 @@ def cpu_session(model: Path, settings, exact: bool = False):
 
     if exact:
         settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+
+    def opened(loadable):
+        return onnxruntime.InferenceSession(loadable, settings, providers=["CPUExecutionProvider"])
+
+    return open_mended(opened, str(model), settings)[0]
 
 
 def has_cuda_provider() -> bool:
@@ -46,12 +52,16 @@ def open_cuda_session(model, settings, **options):
     if not has_cuda_provider():
         raise RuntimeError("this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
     settings.log_severity_level = 3  # why it does not start is in the log only
-    session = onnxruntime.InferenceSession(
-        model,
-        settings,
-        providers=[(_CUDA_PROVIDER, options), "CPUExecutionProvider"],
-        enable_fallback=0,
-    )
+
+    def opened(loadable):
+        return onnxruntime.InferenceSession(
+            loadable,
+            settings,
+            providers=[(_CUDA_PROVIDER, options), "CPUExecutionProvider"],
+            enable_fallback=0,
+        )
+
+    session, _ = open_mended(opened, model, settings)
     if _CUDA_PROVIDER not in session.get_providers():
         raise RuntimeError("the CUDA provider did not start: see its message above")
     return session

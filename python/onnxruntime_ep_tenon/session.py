@@ -10,6 +10,7 @@ from pathlib import Path
 from . import cuda, kernel_cache
 from .kv_heads import reported_heads
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
+from .mending import add_to_report, open_mended
 
 _registration = threading.Lock()
 
@@ -108,13 +109,20 @@ def create_session(model, device="auto", session_options=None, **options):
     Kernels compiled for a GPU are kept for later processes in $XDG_CACHE_HOME/tenon or
     ~/.cache/tenon; cache_dir names another folder, cache_dir='' or TENON_CACHE_DIR=off none.
     An error in Tenon is raised: ONNX Runtime's own habit of retrying on the CPU is switched off.
+    A model that ONNX Runtime refuses because it contradicts its own types is mended where that is
+    possible; a MendedModelWarning says what was done, and `session.tenon_mended` has the list.
     """
     ort = onnxruntime_module()
     settings = session_options if session_options is not None else ort.SessionOptions()
     with reported_heads(options) as (options, own_heads):
         chosen = add_tenon(settings, device, options)
-        session = _open(ort, _loadable(model), settings)
+        session, mended = open_mended(
+            lambda loadable: _open(ort, loadable, settings), _loadable(model), settings
+        )
         session.tenon_own_heads = own_heads()
+    session.tenon_mended = mended
+    if mended and options.get("report_file"):
+        add_to_report(Path(options["report_file"]), mended)
     session.tenon_gpu = _gpu_number(chosen)
     return session
 

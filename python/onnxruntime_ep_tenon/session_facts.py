@@ -52,6 +52,7 @@ def session_facts(model: Path, report: Report, threads: int, options: dict) -> l
     given = ", ".join(f"{key}={value}" for key, value in options.items())
     return [
         ("model", f"{model} ({console.size(_bytes_on_disk(model))})"),
+        *(("mended", note) for note in report.data.get("mended", [])),
         ("claimed", f"{report.coverage} by Tenon"),
         ("session", device_text(report).removeprefix("device: ")),
         *([("cost model", text)] if (text := cost_model_text(report)) else []),

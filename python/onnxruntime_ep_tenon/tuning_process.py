@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .mending import told_on_stderr
 from .provider_sessions import session_options
 from .session import create_session
 
@@ -17,7 +18,8 @@ def main() -> int:
     model, device, threads, *given = sys.argv[1:]
     options = dict(entry.split("=", 1) for entry in given)
     try:
-        session = create_session(model, device, session_options(int(threads)), **options)
+        with told_on_stderr():
+            session = create_session(model, device, session_options(int(threads)), **options)
     except Exception as error:
         print(str(error).strip() or type(error).__name__, flush=True)
         return 1

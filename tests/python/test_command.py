@@ -56,6 +56,7 @@ def test_help_lists_every_command():
         "explain",
         "run",
         "quantize",
+        "repair",
         "tune",
         "bench",
         "models",

@@ -225,3 +225,49 @@ def test_reductions_and_split_of_older_opsets_are_rewritten():
     inputs = {"x": np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)}
     exact, rounded = (reference.evaluate(m, inputs)[0] for m in (plain, model))
     np.testing.assert_allclose(rounded, exact, atol=0.05)
+
+
+def test_the_model_s_own_weights_are_never_replaced(tmp_path):
+    """The result's data would get the name of the file that the model keeps its weights in."""
+    path, target = tmp_path / "model.onnx", tmp_path / "small.onnx"
+    onnx.save(
+        linear(), path, save_as_external_data=True, location="small.onnx.data", size_threshold=0
+    )
+    before = (tmp_path / "small.onnx.data").read_bytes()
+    with pytest.raises(rewrite.RewriteError, match="give another name"):
+        rewrite.save_model(rewrite.load_without_data(path), target, tmp_path)
+    assert (tmp_path / "small.onnx.data").read_bytes() == before and not target.exists()
+
+
+def test_weights_of_bodies_move_with_the_model(tmp_path):
+    path, other = tmp_path / "model.onnx", tmp_path / "other"
+    other.mkdir()
+    body = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["t"])], "body", [],
+        [helper.make_tensor_value_info("t", FLOAT, [4])],
+        [numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")],
+    )  # fmt: skip
+    nodes = [helper.make_node("If", ["b"], ["y"], then_branch=body, else_branch=body)]
+    ends = [
+        [
+            helper.make_tensor_value_info("x", FLOAT, [4]),
+            helper.make_tensor_value_info("b", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", FLOAT, [4])],
+    ]
+    graph = helper.make_graph(nodes, "g", *ends)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    for inner in rewrite.graphs_of(model.graph):
+        for tensor in inner.initializer:
+            onnx.external_data_helper.set_external_data(tensor, "weights.bin", 0, 16)
+            tensor.ClearField("raw_data")
+    (tmp_path / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    onnx.save(model, path)
+    rewrite.save_model(rewrite.load_without_data(path), other / "model.onnx", tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    moved = [
+        rewrite.read_tensor(tensor, other)
+        for inner in rewrite.graphs_of(rewrite.load_without_data(other / "model.onnx").graph)
+        for tensor in inner.initializer
+    ]
+    assert len(moved) == 2 and all((array == np.arange(4)).all() for array in moved)

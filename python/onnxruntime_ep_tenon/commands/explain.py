@@ -9,6 +9,7 @@ from .. import console
 from ..bench.measure import read_bandwidth
 from ..context_models import ContextModel, is_context_model
 from ..library import PROVIDER
+from ..mending import opened_graph
 from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
@@ -339,10 +340,10 @@ def _print_kernels(report: Report) -> None:
 
 
 def _draw(model: Path, report: Report, problem: str, args) -> None:
-    onnx = require("onnx", "to draw a graph")
+    require("onnx", "to draw a graph")
     from ..drawing.graph_drawing import Drawing
 
-    drawing = Drawing(onnx.load(model, load_external_data=False), report)
+    drawing = Drawing(opened_graph(model, report), report)
     title = f"{model.name}: {report.coverage}"
     if args.svg:
         Path(args.svg).write_text(drawing.document(title), encoding="utf-8")

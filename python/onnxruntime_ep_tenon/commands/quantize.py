@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from .. import console
+from ..mending import tell
 from ..provider_sessions import session_options
 from ..requirements import require
 from ..trial import Trial, TrialError, try_model, why_not_here
@@ -80,6 +81,7 @@ def run(args) -> int:
             print_layers(error.report)
             console.say()
         raise
+    tell(source, report.mended)
     report.files = [str(target.with_name(Path(file).name)) for file in report.files]
     if args.json:
         console.print_json({**report.as_dict(), "check": check.trial.as_dict()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import console
+from ..mending import tell
 from ..requirements import require
 from . import arguments
 
@@ -29,7 +30,9 @@ def run(args) -> int:
     require("onnx", "to write a model")
     from ..models.rank_files import write_rank_file
 
-    made = write_rank_file(arguments.model_file(args.model), Path(args.out), args.link)
+    source = arguments.model_file(args.model)
+    made = write_rank_file(source, Path(args.out), args.link)
+    tell(source, made.mended)
     if args.json:
         console.print_json(made.as_dict())
         return 0
