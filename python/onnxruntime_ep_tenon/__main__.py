@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import re
 import sys
 
 from .inputs import InputError
 from .library import version
 from .mending import told_on_stderr
-from .requirements import MissingPackageError
+from .requirements import MissingPackageError, missing_package_text
 
 _COMMANDS = (
     "doctor",
@@ -69,14 +70,22 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not _is_users(error):
             raise
-        print(f"tenon: error: {_without_source(str(error))}", file=sys.stderr)
+        print(f"tenon: error: {_said(error)}", file=sys.stderr)
         return 1
 
 
-def _without_source(text: str) -> str:
-    """ONNX Runtime may put a file, a line and a C++ signature in front of what a provider said."""
-    said = text.rfind("[ONNXRuntimeError]")
-    return text[said:].strip() if text.startswith("/onnxruntime_src/") and said > 0 else text
+# What ONNX Runtime puts in front of every error, also of those that a provider hands to it.
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : (?=\S)")
+
+
+def _said(error: Exception) -> str:
+    """What is wrong, without where in the runtime's code it was noticed and of which kind it is."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return missing_package_text(error.name)
+    text = str(error)
+    if text.startswith("/onnxruntime_src/") and (said := text.rfind("[ONNXRuntimeError]")) > 0:
+        text = text[said:].strip()
+    return _STATUS.sub("", text)
 
 
 def _is_users(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from . import cuda, kernel_cache
 from .kv_heads import reported_heads
 from .library import PROVIDER, get_library_path, minimum_runtime_version, version_tuple
 from .mending import add_to_report, open_mended
+from .requirements import missing_package_text
 
 _registration = threading.Lock()
 
@@ -19,9 +20,7 @@ def onnxruntime_module():
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError(
-            f"onnxruntime is not installed: pip install 'onnxruntime>={minimum_runtime_version()}'"
-        ) from error
+        raise ImportError(missing_package_text("onnxruntime")) from error
     return onnxruntime
 
 
