@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 
 namespace tenon::provider {
 namespace {
@@ -192,8 +193,8 @@ const std::vector<Option>& table() {
 [[noreturn]] void refuse_key(const std::string& key) {
   std::vector<std::string_view> keys;
   for (const Option& option : table()) keys.push_back(option.key);
-  throw UserError(fmt::format("unknown provider option '{}'; valid options are: {}", key,
-                              fmt::join(keys, ", ")));
+  throw UserError(fmt::format("unknown provider option '{}'{}; valid options are: {}", key,
+                              did_you_mean(key, keys), fmt::join(keys, ", ")));
 }
 
 }  // namespace

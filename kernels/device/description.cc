@@ -1,13 +1,16 @@
 #include "kernels/device/description.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "codegen/arch_spec.h"
 #include "kernels/device/specs.h"
 
@@ -162,12 +165,13 @@ Description parse_description(std::string_view text) {
 }
 
 Description named_description(std::string_view arch) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const Spec& spec : specs()) {
     if (spec.arch == arch) return parse_description(spec.text);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", spec.arch);
+    known.push_back(spec.arch);
   }
-  throw UserError(fmt::format("no GPU architecture '{}' is known; choose one of {}", arch, known));
+  throw UserError(fmt::format("no GPU architecture '{}' is known{}; choose one of {}", arch,
+                              did_you_mean(arch, known), fmt::join(known, ", ")));
 }
 
 Support describe(const Driver& driver, int number, Description& description) {

@@ -68,6 +68,20 @@ TEST(Options, UnknownKeyListsTheValidOnes) {
                              HasSubstr("precision_mode"), HasSubstr("report_file")));
 }
 
+TEST(Options, UnknownKeyNamesTheOneThatWasMeant) {
+  const std::string message = error_of([] {
+    Session(product_model(), {{"precison_mode", "int8"}});
+  });
+  EXPECT_THAT(message, HasSubstr("'precison_mode' (did you mean 'precision_mode'?)"));
+}
+
+TEST(Options, UnknownArchitectureNamesTheOneThatWasMeant) {
+  const std::string message = error_of([] {
+    Session(product_model(), {{"target_arch", "sm_90"}});
+  });
+  EXPECT_THAT(message, HasSubstr("'sm_90' is known (did you mean 'sm_90a'?)"));
+}
+
 struct BadValue {
   const char *key, *value, *accepts;
 };

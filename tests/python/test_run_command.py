@@ -190,7 +190,7 @@ def test_text_comes_from_a_file(command, tmp_path, name):
 @pytest.mark.plugin
 def test_a_misspelt_option_is_told_without_the_runtime_s_source(command, original):
     told = command("run", original, "--option", "clam=all")
-    meant = "tenon: error: unknown provider option 'clam'"
+    meant = "tenon: error: unknown provider option 'clam' (did you mean 'claim'?); valid options"
     assert told.status == 1 and told.err.startswith(meant)
     assert "/onnxruntime_src" not in told.err and "CreateProvider" not in told.err
 
