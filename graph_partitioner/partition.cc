@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@
 #include "graph_partitioner/passes/form_partitions.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/partition_cost.h"
+#include "graph_partitioner/passes/stock_kernels.h"
 #include "graph_partitioner/pipeline.h"
 
 namespace tenon {
@@ -48,9 +50,11 @@ class Partitioner {
   Partitioning run() {
     refuse_excluded();
     infer_whole();
+    if (weighs_against_stock()) refuse_integer_groups();
     refuse_unsupported_whole();
-    group_until_stable();
-    drop_without_gain();
+    do {
+      group_until_stable();
+    } while (drop_without_gain() || leave_quantisers_of_others());
     return result();
   }
 
@@ -160,20 +164,38 @@ class Partitioner {
     std::vector<size_t> everything(reasons_.size());
     for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
     check_whole(everything);
-    if (!options_.on_host || options_.claim_all) return;
-    refuse_integer_products();
-    refuse_products_without_gain();
+    if (weighs_against_stock()) refuse_products_without_gain();
   }
 
-  // Ours would be products of floats: exact, and slower.
-  void refuse_integer_products() {
-    for (size_t i = 0; i < reasons_.size(); ++i) {
-      for (const ir::NodeId id : integer_product(graph_, graph_.order()[i])) {
-        refuse(position_.at(graph_.node(id).sources[0]),
-               "claiming it would gain nothing: stock kernels multiply 8-bit integers as such; "
-               "claim=all claims it all the same");
-      }
+  // Do stock kernels of the same processor stand behind us?
+  bool weighs_against_stock() const { return options_.on_host && !options_.claim_all; }
+
+  size_t position_of(ir::NodeId id) const { return position_.at(graph_.node(id).sources[0]); }
+
+  // Ours would be of floats: exact, and slower.
+  void refuse_integer_groups() {
+    for (const IntegerGroup& group : integer_groups(graph_)) {
+      for (const ir::NodeId id : group.nodes) refuse(position_of(id), group.reason);
     }
+  }
+
+  // A node that quantises goes with those that it serves. True when one was refused.
+  bool leave_quantisers_of_others() {
+    if (!weighs_against_stock()) return false;
+    const auto is_left = [&](ir::NodeId id) { return !claimable(position_of(id)); };
+    bool changed_any = false;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t i = 0; i < reasons_.size(); ++i) {
+        if (!claimable(i)) continue;
+        const ir::NodeId served = served_by_others(graph_, graph_.order()[i], is_left);
+        if (served == ir::kNoNode) continue;
+        changed |= refuse(i, fmt::format("it quantises for {}, which stays with others",
+                                         label(graph_.node(served))));
+      }
+      changed_any |= changed;
+    }
+    return changed_any;
   }
 
   // Only the products themselves: what was fused into them may gain in a loop of its own.
@@ -315,6 +337,7 @@ class Partitioner {
   void group_until_stable() {
     for (int round = 0;; ++round) {
       fused_groups_.clear();
+      leave_quantisers_of_others();
       group();
       if (refuse_illegal_cuts()) continue;
       const bool one_group_is_all =
@@ -356,14 +379,33 @@ class Partitioner {
     return changed;
   }
 
-  void drop_without_gain() {
-    if (options_.claim_all) return;
+  // True where parts of a group may gain what the whole does not: groups have to be formed again.
+  bool drop_without_gain() {
+    if (options_.claim_all) return false;
+    bool changed = false;
     for (size_t i = 0; i < grouping_.groups.size(); ++i) {
       const std::vector<size_t>& members = grouping_.groups[i];
       const ir::Graph cut = ir::extract(graph_, sources_of(members));
-      const Support gain = is_gainful(cut, fused_groups_.at(i), options_.on_host);
-      if (!gain) refuse_all(members, gain.reason);
+      const ir::Graph& fused = fused_groups_.at(i);
+      Support gain = is_gainful(cut, fused, options_.on_host);
+      if (gain && options_.on_host) gain = saves_time_on_host(graph_, cut, fused);
+      if (gain) continue;
+      const bool has_products = options_.on_host && refuse_plain_products(fused, gain.reason);
+      if (!has_products) refuse_all(members, gain.reason);
+      changed |= has_products;
     }
+    return changed;
+  }
+
+  bool refuse_plain_products(const ir::Graph& fused, const std::string& reason) {
+    bool changed = false;
+    for (const ir::NodeId id : fused.order()) {
+      if (!stock_multiplies_as_fast(fused, fused.node(id))) continue;
+      for (const size_t position : positions(fused.node(id).sources)) {
+        if (is_product(at(position))) changed |= refuse(position, reason);
+      }
+    }
+    return changed;
   }
 
   Partitioning result() const {
@@ -391,11 +433,30 @@ class Partitioner {
   std::vector<ir::Graph> fused_groups_;  // of the grouping, once it is stable
 };
 
+// Nodes left to others that have no kernel for them: such a graph does not run.
+size_t count_stranded(const ir::Graph& imported, const Partitioning& partitioning) {
+  std::set<int> left;
+  for (const LeftOut& one : partitioning.left_out) left.insert(one.source);
+  const std::vector<ir::NodeId>& order = imported.order();
+  return std::count_if(order.begin(), order.end(), [&](ir::NodeId id) {
+    const ir::Node& node = imported.node(id);
+    return left.contains(node.sources[0]) && lacks_stock_kernel(imported, node);
+  });
+}
+
 }  // namespace
 
+// Where weighing strands a node, since its neighbours told its sizes, all is claimed that can be.
 Partitioning partition(const ir::Graph& imported, const SupportsFn& supports,
                        const PartitionOptions& options) {
-  return Partitioner(imported, supports, options).run();
+  Partitioning weighed = Partitioner(imported, supports, options).run();
+  if (!options.on_host || options.claim_all) return weighed;
+  const size_t stranded = count_stranded(imported, weighed);
+  if (stranded == 0) return weighed;
+  PartitionOptions all = options;
+  all.claim_all = true;
+  Partitioning unweighed = Partitioner(imported, supports, all).run();
+  return count_stranded(imported, unweighed) < stranded ? unweighed : weighed;
 }
 
 }  // namespace tenon

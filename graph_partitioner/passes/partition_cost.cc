@@ -6,24 +6,14 @@
 #include <fmt/format.h>
 
 #include "graph_partitioner/ir/channels_last.h"
-#include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/paged_attention.h"
 #include "graph_partitioner/ir/primitives.h"
+#include "graph_partitioner/passes/host_time.h"
+#include "graph_partitioner/passes/stock_kernels.h"
 
 namespace tenon {
 namespace {
-
-constexpr std::string_view kWithoutStockKernel[] = {
-    "com.microsoft::MatMulBlockQuantizedFp4Weight",
-    "com.microsoft::MatMulBlockQuantizedFp8Weight",
-};
-
-bool lacks_stock_kernel(const ir::Node& node) {
-  return node.op.rfind("trt::", 0) == 0 || ir::is_imported_collective(node) ||
-         std::find(std::begin(kWithoutStockKernel), std::end(kWithoutStockKernel), node.op) !=
-             std::end(kWithoutStockKernel);
-}
 
 bool computes(const ir::Graph& body) {
   return std::any_of(body.order().begin(), body.order().end(), [&](ir::NodeId id) {
@@ -120,39 +110,6 @@ HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, boo
   return gain_with_f16_weights(rows, b.constant->elements(), decodes);
 }
 
-namespace {
-
-bool is_bytes(const ir::Graph& graph, ir::ValueId id) {
-  const DType dtype = graph.value(id).dtype;
-  return dtype == DType::kI8 || dtype == DType::kU8;
-}
-
-// Whole tensors or columns, as stock kernels take them.
-bool dequantises_bytes(const ir::Graph& graph, const ir::Node* node) {
-  return node && node->is("DequantizeLinear") && node->integer("block_size", 0) == 0 &&
-         is_bytes(graph, node->inputs[0]);
-}
-
-}  // namespace
-
-std::vector<ir::NodeId> integer_product(const ir::Graph& imported, ir::NodeId product) {
-  const ir::Node& node = imported.node(product);
-  if (!node.is("MatMul") || node.inputs.size() != 2) return {};
-  std::vector<ir::NodeId> group = {product};
-  for (const ir::ValueId operand : node.inputs) {
-    if (!dequantises_bytes(imported, imported.producer(operand))) return {};
-    group.push_back(imported.value(operand).producer);
-  }
-  const ir::Node& left = imported.node(group[1]);
-  if (imported.value(left.inputs[0]).is_constant()) return {};
-  const std::vector<ir::NodeId> readers = imported.consumers(node.outputs[0]);
-  if (readers.size() == 1 && imported.node(readers[0]).is("QuantizeLinear") &&
-      is_bytes(imported, imported.node(readers[0]).outputs[0])) {
-    group.push_back(readers[0]);
-  }
-  return group;
-}
-
 bool is_product(const ir::Node& imported) {
   constexpr std::string_view kProducts[] = {"MatMul", "Gemm", "com.microsoft::FusedMatMul"};
   return std::find(std::begin(kProducts), std::end(kProducts), imported.op) != std::end(kProducts);
@@ -166,7 +123,7 @@ bool only_we_can_run(const ir::Graph& cut) {
   };
   return std::any_of(cut.order().begin(), cut.order().end(), [&](ir::NodeId id) {
     const ir::Node& node = cut.node(id);
-    return lacks_stock_kernel(node) ||
+    return lacks_stock_kernel(cut, node) ||
            std::any_of(node.inputs.begin(), node.inputs.end(), is_rare) ||
            std::any_of(node.outputs.begin(), node.outputs.end(), is_rare);
   });
@@ -191,6 +148,8 @@ bool multiplies(const ir::Node& node) {
          node.is("Conv") || node.is("com.microsoft::FusedConv") || node.is(ir::kChannelsLastConv);
 }
 
+}  // namespace
+
 bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {
   if (node.is(ir::kScaledDot)) {
     const ir::ScaledDot dot = ir::ScaledDot::from(node);
@@ -201,8 +160,6 @@ bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node) {
   }
   return node.is(ir::kAttention) && is_plain(fused, ir::Attention::from(node));
 }
-
-}  // namespace
 
 Support is_gainful(const ir::Graph& cut, const ir::Graph& fused, bool on_host) {
   if (only_we_can_run(cut)) return Support::yes();
@@ -231,6 +188,19 @@ Support is_gainful(const ir::Graph& cut, const ir::Graph& fused, bool on_host) {
       "stock kernels multiply plain floats as fast, and with them are {} arithmetic ops in all "
       "({} pay off)",
       in_all, kFewestFusedOps));
+}
+
+Support saves_time_on_host(const ir::Graph& whole, const ir::Graph& cut, const ir::Graph& fused) {
+  if (only_we_can_run(cut)) return Support::yes();
+  for (const int64_t size : {kSmallSize, kLargeSize}) {
+    const HostTime time = host_time(whole, cut, fused, size);
+    if (time.ours <= kMostOfStockTime * time.stock) continue;
+    return no_gain(fmt::format(
+        "with {} for each size that only a Run knows, it would take about {:.2f} of stock kernels' "
+        "time",
+        size, time.ours / time.stock));
+  }
+  return Support::yes();
 }
 
 }  // namespace tenon

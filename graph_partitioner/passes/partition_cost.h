@@ -11,9 +11,10 @@
 //
 // Where stock kernels run on the processor that ours do, plain products of float32 or float16 are
 // theirs as well, and attentions that are made of them. They gain little themselves, and more by
-// what is around them: kFewestFusedOps arithmetic ops in all, each a hand-over saved. Products of
-// float16 with few weights, and of weights that arrive at Run, take longer than that saves and are
-// left one by one, whatever is around them.
+// what is around them: kFewestFusedOps arithmetic ops in all, and less time for the whole partition
+// by the estimate of host_time.h; without that, its plain products are left, and what remains is
+// weighed again. Products of float16 with few weights, and of weights that arrive at Run, take
+// longer than any of that saves and are left one by one, whatever is around them.
 #pragma once
 
 #include "base/support.h"
@@ -35,6 +36,11 @@ inline constexpr int64_t kMostCachedF16Weights = 3 << 18;
 // The same of scores: with fewer queries, keys and values are converted for little work.
 inline constexpr int64_t kFewestF16Queries = 32;
 
+// Sizes that only a Run knows are taken for these: calls are what counts with the one, with the
+// other what passes through memory, and arithmetic.
+inline constexpr int64_t kSmallSize = 1, kLargeSize = 32;
+inline constexpr double kMostOfStockTime = 0.98;
+
 // Does a fused node on the host gain anything by being ours? Only products of floats may not.
 struct HostGain {
   Support support;
@@ -43,16 +49,16 @@ struct HostGain {
 HostGain product_gains_on_host(const ir::Graph& fused, const ir::Node& node, bool decodes);
 // Has it a cache of keys? Rows that only a Run knows are then one in all Runs but the first.
 bool decodes(const ir::Graph& fused);
-// A product of two 8-bit integer tensors with one scale each or one per column, which stock kernels
-// multiply as integers: the product, what dequantises its operands and what quantises its result.
-// Empty for other nodes.
-std::vector<ir::NodeId> integer_product(const ir::Graph& imported, ir::NodeId product);
 // The imported ops that such a product is made of; what is fused into it is none.
 bool is_product(const ir::Node& imported);
 
 // `cut` is the partition as it was imported, `fused` what the passes made of it. `on_host`: stock
 // kernels run on the processor that ours do.
 Support is_gainful(const ir::Graph& cut, const ir::Graph& fused, bool on_host);
+// By the estimate of host_time.h, for small sizes and large ones. `whole` is the imported graph.
+Support saves_time_on_host(const ir::Graph& whole, const ir::Graph& cut, const ir::Graph& fused);
+// A fused product or attention of plain floats that gains nothing by itself on the host.
+bool stock_multiplies_as_fast(const ir::Graph& fused, const ir::Node& node);
 bool only_we_can_run(const ir::Graph& cut);
 
 }  // namespace tenon

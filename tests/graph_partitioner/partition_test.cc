@@ -156,9 +156,9 @@ ir::Graph product_and_chain(const std::string& rows, const std::string& weight) 
   const std::string shape = "f32[" + rows + ",1024]";
   return ir::parse("graph main {\n input %x: f32[" + rows + ",256]\n " + weight +
                    "\n %m: " + shape + " = MatMul@13(%x, %w) sources=[0]\n %a: " + shape +
-                   " = Sigmoid@13(%m) sources=[1]\n %b: " + shape +
-                   " = Mul@14(%a, %m) sources=[2]\n %c: " + shape +
-                   " = Tanh@13(%b) sources=[3]\n %y: " + shape +
+                   " = Mul@14(%m, %m) sources=[1]\n %b: " + shape +
+                   " = Add@14(%a, %m) sources=[2]\n %c: " + shape +
+                   " = Abs@13(%b) sources=[3]\n %y: " + shape +
                    " = Mul@14(%c, %a) sources=[4]\n output %y\n}");
 }
 
@@ -235,6 +235,24 @@ TEST(Partition, ManyWeightsAtRunAreLeftThoughNobodyDeclaresTheResult) {
   EXPECT_NE(left.at(0).find("its weights 'w' arrive at Run"), std::string::npos) << left.at(0);
 }
 
+// Stock kernels do not negate bfloat16, and nobody knows its sizes once the product is left.
+TEST(Partition, AProductIsNotLeftWhereThatStrandsWhatOnlyWeCanRun) {
+  const auto graph_with = [](const std::string& type, int64_t to) {
+    return ir::parse(R"(graph main {
+    input %x: f32[1,64]
+    input %w: f32[64,1024]
+    %m: f32[*] = MatMul@13(%x, %w) sources=[0]
+    %b: )" + type + R"([*] = Cast@13(%m) {to=)" +
+                     std::to_string(to) + R"(} sources=[1]
+    %y: )" + type + R"([*] = Neg@13(%b) sources=[2]
+    output %y
+  })");
+  };
+  constexpr int64_t kFloat16 = 10, kBfloat16 = 16;
+  EXPECT_TRUE(partition(graph_with("bf16", kBfloat16), run_fused_ops, on_host()).left_out.empty());
+  EXPECT_EQ(partition(graph_with("f16", kFloat16), run_fused_ops, on_host()).left_out.size(), 3u);
+}
+
 // What a static quantiser writes: MatMul between two DequantizeLinear and a QuantizeLinear.
 ir::Graph integer_product() {
   return ir::parse(R"(graph main {
@@ -255,11 +273,69 @@ ir::Graph integer_product() {
 TEST(Partition, ProductsOfIntegersAreLeftToStockKernelsOnTheHost) {
   const auto left = reasons(partition(integer_product(), run_fused_ops, on_host()));
   ASSERT_EQ(left.size(), 4u);
-  EXPECT_NE(left.at(2).find("multiply 8-bit integers"), std::string::npos) << left.at(2);
+  EXPECT_NE(left.at(2).find("DequantizeLinear, MatMul and QuantizeLinear as one"),
+            std::string::npos)
+      << left.at(2);
   PartitionOptions all = on_host();
   all.claim_all = true;
   EXPECT_TRUE(partition(integer_product(), run_fused_ops, all).left_out.empty());
   EXPECT_TRUE(partition(integer_product(), run_fused_ops, {}).left_out.empty()) << "on a GPU";
+}
+
+// The convolution is nobody's of ours, and with it goes what quantises for it: no part is claimed,
+// although the sum behind it has four ops of arithmetic around it.
+TEST(Partition, WhatQuantisesForANodeOfOthersIsLeftWithItOnTheHost) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+    input %x: u8[1,8,4,4]
+    const %w: i8[8,8,1,1] = hex:)" + std::string(2 * 64, '0') +
+                                    R"(
+    const %s: f32[] = hex:0000003f
+    const %z: u8[] = hex:80
+    const %wz: i8[] = hex:00
+    %a: f32[1,8,4,4] = DequantizeLinear@13(%x, %s, %z) sources=[0]
+    %f: f32[8,8,1,1] = DequantizeLinear@13(%w, %s, %wz) sources=[1]
+    %c: f32[1,8,4,4] = Mystery@1(%a, %f) sources=[2]
+    %q: u8[1,8,4,4] = QuantizeLinear@13(%c, %s, %z) sources=[3]
+    %d: f32[1,8,4,4] = DequantizeLinear@13(%q, %s, %z) sources=[4]
+    %e: f32[1,8,4,4] = DequantizeLinear@13(%x, %s, %z) sources=[5]
+    %t: f32[1,8,4,4] = Add@14(%d, %e) sources=[6]
+    %y: u8[1,8,4,4] = QuantizeLinear@13(%t, %s, %z) sources=[7]
+    output %y
+  })");
+  const Partitioning got = partition(graph, run_fused_ops, on_host());
+  EXPECT_TRUE(got.partitions.empty());
+  const auto left = reasons(got);
+  for (const int source : {0, 1, 3}) {
+    EXPECT_NE(left.at(source).find("it quantises for Mystery, which stays with others"),
+              std::string::npos)
+        << left.at(source);
+  }
+  EXPECT_NE(left.at(6).find("as one QLinearAdd"), std::string::npos) << left.at(6);
+  PartitionOptions all = on_host();
+  all.claim_all = true;
+  EXPECT_EQ(reasons(partition(graph, run_fused_ops, all)).size(), 1u) << "but for Mystery";
+}
+
+// So deep that the chain behind it saves less than the product costs; the chain gains by itself.
+TEST(Partition, ADeepPlainProductIsLeftOnTheHostAndWhatIsBehindItIsNot) {
+  ir::Graph graph = ir::parse(R"(graph main {
+    input %x: f32[batch,2048]
+    const %w: f32[2048,1024] = hex:)" +
+                              std::string(2 * 4 * 2048 * 1024, '0') +
+                              R"(
+    %m: f32[batch,1024] = MatMul@13(%x, %w) sources=[0]
+    %a: f32[batch,1024] = Mul@14(%m, %m) sources=[1]
+    %b: f32[batch,1024] = Add@14(%a, %m) sources=[2]
+    %c: f32[batch,1024] = Abs@13(%b) sources=[3]
+    %y: f32[batch,1024] = Mul@14(%c, %a) sources=[4]
+    output %y
+  })");
+  const Partitioning got = partition(graph, run_fused_ops, on_host());
+  ASSERT_EQ(got.partitions.size(), 1u);
+  EXPECT_EQ(got.partitions[0].sources, (std::vector<int>{1, 2, 3, 4}));
+  const auto left = reasons(got);
+  EXPECT_NE(left.at(0).find("of stock kernels' time"), std::string::npos) << left.at(0);
+  EXPECT_TRUE(partition(graph, run_fused_ops, {}).left_out.empty()) << "on a GPU";
 }
 
 TEST(Partition, PlainWeightsThatTheModelHoldsAreKeptOnTheHost) {

@@ -228,6 +228,13 @@ def test_queries_over_another_nodes_cache(name):
     np.testing.assert_array_equal(result["present_v"], case.inputs()["past_v"])
 
 
+def test_norms_are_claimed_with_default_options():
+    """The CPU provider has a kernel for the op, which refuses norms when it runs."""
+    case = SHARED["a token with norms and rotary"]
+    session = create_session(case.model().SerializeToString(), require_full_claim="1")
+    check(case, dict(zip(OUTPUTS, session.run(None, case.inputs()), strict=True)))
+
+
 KINDS = ("PER_TENSOR", "PER_CHANNEL")
 
 
