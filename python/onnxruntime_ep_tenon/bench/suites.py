@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attention_suite import run_attention_suite
 from .convolution_suite import run_convolution_suite
 from .decoder_suite import run_decoder_suite
+from .exported_suite import run_exported_suite
 from .gpu_rank_suite import run_gpu_rank_suite
 from .gpu_suite import run_gpu_suite
 from .host_rank_suite import run_host_rank_suite
@@ -18,6 +19,7 @@ _SUITES = {
     "attention": run_attention_suite,
     "convolution": run_convolution_suite,
     "decoder": run_decoder_suite,
+    "exported": run_exported_suite,
     "sessions": run_session_suite,
     "tuning": run_tuning_suite,
 }

@@ -21,7 +21,8 @@ from . import arguments
 SUMMARY = "time a model on Tenon and on ONNX Runtime's own providers"
 
 _SUITES = (
-    "general", "products", "attention", "convolution", "decoder", "sessions", "tuning", "ranks",
+    "general", "products", "attention", "convolution", "decoder", "exported", "sessions", "tuning",
+    "ranks",
 )  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def add_arguments(parser) -> None:
         type=arguments.seconds,
         default=float("inf"),
         metavar="SECONDS",
-        help="decoder, tuning: what is not done by then is left out",
+        help="decoder, exported, tuning: what is not done by then is left out",
     )
     parser.add_argument("--out", metavar="FOLDER", help="write results and plots there")
     arguments.add_session(parser)
@@ -63,8 +64,8 @@ def _add_suite(parser) -> None:
         const="general",
         choices=_SUITES,
         help="no model: the project's own table of cases, that of block-scaled products on a GPU, "
-        "of attentions, convolutions, whole decoders, how long sessions take to open, what tuning "
-        "gains, or ranks",
+        "of attentions, convolutions, whole decoders, models that exporters wrote, how long "
+        "sessions take to open, what tuning gains, or ranks",
     )
     parser.add_argument(
         "--quick", action="store_true", help="products: NVFP4 only; attention: cases with a bar"
@@ -79,12 +80,14 @@ def _add_suite(parser) -> None:
     parser.add_argument(
         "--only",
         metavar="PATTERN",
-        help="products, attention, convolution, tuning: cases of this name, e.g. 'int4 M=16 *'",
+        help="products, attention, convolution, exported, tuning: cases of this name, e.g. "
+        "'int4 M=16 *'",
     )
     parser.add_argument(
         "--models-dir",
         metavar="FOLDER",
-        help="convolution: holds the models of PP-OCR (default: those of rapidocr-onnxruntime)",
+        help="convolution: holds the models of PP-OCR (default: those of rapidocr-onnxruntime); "
+        "exported: NAME/model.onnx each, as scripts/export_models makes them",
     )
     parser.add_argument(
         "--constants-factor-seed",
@@ -101,7 +104,8 @@ def _add_suite(parser) -> None:
     parser.add_argument(
         "--resume",
         metavar="FILE",
-        help="tuning: what this bench.json has measured is not measured again; one table of all",
+        help="exported, tuning: what this bench.json has measured is not measured again; one table "
+        "of all",
     )
 
 

@@ -1,0 +1,39 @@
+"""Models that exporters wrote, in a folder: which there are, and the sizes to run them with."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ExportedCase:
+    """FOLDER/NAME/model.onnx; sizes.json beside it gives those that names do not tell."""
+
+    name: str
+    path: Path
+
+    def sizes(self) -> dict[str, int]:
+        told = self.path.with_name("sizes.json")
+        return json.loads(told.read_text()) if told.is_file() else {}
+
+    def stamp(self) -> list[int]:
+        """Tells whether an earlier table measured the same file."""
+        status = self.path.stat()
+        return [status.st_size, status.st_mtime_ns]
+
+
+def exported_cases(folder: str | None, pattern: str | None) -> list[ExportedCase]:
+    if not folder:
+        raise ValueError(
+            "name the folder of models with --models-dir; scripts/export_models makes one"
+        )
+    found = [ExportedCase(path.parent.name, path) for path in Path(folder).glob("[!.]*/model.onnx")]
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no NAME/model.onnx; scripts/export_models does")
+    chosen = [case for case in found if fnmatch.fnmatch(case.name, pattern or "*")]
+    if not chosen:
+        raise ValueError(f"no model in {folder} is named '{pattern}'")
+    return sorted(chosen, key=lambda case: case.name)

@@ -1,0 +1,69 @@
+"""Which models there are: each architecture by each exporter, and what quantisers make of some."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from . import genai_builder, quantizers, torch_exporters
+from .architecture import SIZES, Architecture
+from .image_architectures import GENERATORS, IMAGES
+from .sound_architectures import SOUND
+from .text_architectures import TEXT
+
+ARCHITECTURES = (*TEXT, *IMAGES, *GENERATORS, *SOUND)
+# Networks that people quantise: one of each kind.
+_QUANTIZED = (
+    "bert", "distilbert", "deberta", "t5-encoder", "gpt2", "llama", "vit", "swin", "convnext",
+    "resnet18", "mobilenet-v2", "mobilenet-v3", "efficientnet", "densenet", "segformer",
+    "clip-vision", "sd-unet", "whisper-encoder", "wav2vec2", "lstm",
+)  # fmt: skip
+# The sizes that names do not tell well enough: an image of a generator is a small one.
+_SIZES_TO_RUN = ("height", "width", "samples", "frames")
+
+
+@dataclass(frozen=True)
+class Job:
+    """`make` writes model.onnx into its first folder; the second holds what was made before."""
+
+    name: str
+    make: Callable[[Path, Path], None]
+
+
+def all_jobs() -> list[Job]:
+    jobs = []
+    for one in ARCHITECTURES:
+        for way in torch_exporters.WAYS:
+            if way not in one.without:
+                jobs.append(Job(f"{one.name}.{way}", partial(_export, one, way)))
+        for way in quantizers.WAYS if one.name in _QUANTIZED else ():
+            name = f"{one.name}.{quantizers.SOURCE}.{way}"
+            jobs.append(Job(name, partial(_quantize, one, way)))
+    for name in genai_builder.CONFIGS:
+        for way in genai_builder.WAYS:
+            jobs.append(Job(f"{name}.genai-{way}", partial(_build, name, way)))
+    return jobs
+
+
+def _export(architecture: Architecture, way: str, folder: Path, _: Path) -> None:
+    torch_exporters.export(architecture, way, folder / "model.onnx")
+    _write_sizes(architecture, folder)
+
+
+def _quantize(architecture: Architecture, way: str, folder: Path, out: Path) -> None:
+    source = out / f"{architecture.name}.{quantizers.SOURCE}" / "model.onnx"
+    quantizers.quantize(architecture, way, source, folder / "model.onnx")
+    _write_sizes(architecture, folder)
+
+
+def _build(name: str, way: str, folder: Path, _: Path) -> None:
+    genai_builder.build(name, way, folder)
+
+
+def _write_sizes(architecture: Architecture, folder: Path) -> None:
+    names = {size for one in architecture.inputs.values() for size in one.sizes}
+    sizes = {name: SIZES[name] for name in _SIZES_TO_RUN if name in names}
+    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")
