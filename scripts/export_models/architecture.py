@@ -11,7 +11,7 @@ import torch
 # What a named size is while a model is exported; a product of two of them is no other size.
 SIZES = {
     "batch": 2, "sequence": 10, "source_sequence": 14, "height": 64, "width": 96,
-    "samples": 1600, "frames": 40, "image_tokens": 24,
+    "latent_height": 16, "latent_width": 24, "image_tokens": 24, "samples": 1600, "frames": 40,
 }  # fmt: skip
 
 TokensBelow = int

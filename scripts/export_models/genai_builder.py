@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import shutil
 import sys
@@ -76,5 +77,10 @@ def build(name: str, way: str, folder: Path) -> None:
     runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     if not (folder / "model.onnx").is_file():
         raise RuntimeError("the builder wrote no model.onnx")
+    config = json.loads((folder / "genai_config.json").read_text())
+    sizes = {
+        "kv_cache_dim": config["model"]["decoder"]["head_size"]
+    }  # it has no number in the graph
+    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")
     shutil.rmtree(source)
     shutil.rmtree(folder / "cache", ignore_errors=True)

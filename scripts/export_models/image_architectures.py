@@ -113,7 +113,7 @@ IMAGES = (
     _timm("efficientformer", "efficientformer_l1", {"image": Input(("batch", 3, 224, 224))}),
 )  # fmt: skip
 
-_LATENT = Input(("batch", 4, "height", "width"))
+_LATENT = Input(("batch", 4, "latent_height", "latent_width"))
 _STEP = {"sample": _LATENT, "timestep": Input(("batch",)),
          "encoder_hidden_states": Input(("batch", 7, 32))}  # fmt: skip
 _TUPLE = {"return_dict": False}

@@ -21,8 +21,8 @@ _QUANTIZED = (
     "resnet18", "mobilenet-v2", "mobilenet-v3", "efficientnet", "densenet", "segformer",
     "clip-vision", "sd-unet", "whisper-encoder", "wav2vec2", "lstm",
 )  # fmt: skip
-# The sizes that names do not tell well enough: an image of a generator is a small one.
-_SIZES_TO_RUN = ("height", "width", "samples", "frames")
+# What models run with unless they are told otherwise, by these names.
+_WELL_TOLD = ("batch", "sequence", "source_sequence")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def all_jobs() -> list[Job]:
         for way in torch_exporters.WAYS:
             if way not in one.without:
                 jobs.append(Job(f"{one.name}.{way}", partial(_export, one, way)))
-        for way in quantizers.WAYS if one.name in _QUANTIZED else ():
-            name = f"{one.name}.{quantizers.SOURCE}.{way}"
+        for way, source in quantizers.WAYS.items() if one.name in _QUANTIZED else ():
+            name = f"{one.name}.{source}.{way}"
             jobs.append(Job(name, partial(_quantize, one, way)))
     for name in genai_builder.CONFIGS:
         for way in genai_builder.WAYS:
@@ -54,7 +54,9 @@ def _export(architecture: Architecture, way: str, folder: Path, _: Path) -> None
 
 
 def _quantize(architecture: Architecture, way: str, folder: Path, out: Path) -> None:
-    source = out / f"{architecture.name}.{quantizers.SOURCE}" / "model.onnx"
+    source = out / f"{architecture.name}.{quantizers.WAYS[way]}" / "model.onnx"
+    if not source.is_file():
+        raise FileNotFoundError(f"it is made of {source.parent.name}, which is not there")
     quantizers.quantize(architecture, way, source, folder / "model.onnx")
     _write_sizes(architecture, folder)
 
@@ -65,5 +67,5 @@ def _build(name: str, way: str, folder: Path, _: Path) -> None:
 
 def _write_sizes(architecture: Architecture, folder: Path) -> None:
     names = {size for one in architecture.inputs.values() for size in one.sizes}
-    sizes = {name: SIZES[name] for name in _SIZES_TO_RUN if name in names}
+    sizes = {name: SIZES[name] for name in names if name in SIZES and name not in _WELL_TOLD}
     (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")

@@ -18,9 +18,16 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from .architecture import Architecture
 
-WAYS = ("qdq", "qdq-per-channel", "dynamic", "dynamic-per-channel", "nbits", "nbits-qdq")
-# What each is made of: the exporter that the quantiser's own users come from.
-SOURCE = "legacy17"
+# Each way, and the exporter whose models it takes: 4-bit QDQ raises the opset to 21 and leaves
+# nodes as they were, which those of opset 17 do not survive.
+WAYS = {
+    "qdq": "legacy17",
+    "qdq-per-channel": "legacy17",
+    "dynamic": "legacy17",
+    "dynamic-per-channel": "legacy17",
+    "nbits": "legacy17",
+    "nbits-qdq": "dynamo18",
+}
 _CALIBRATIONS = 3
 
 

@@ -48,6 +48,7 @@ BLOCKS = {
     ("docs/options.md", "precision_mode"): "here",
     ("docs/options.md", "enable_fallback"): "test_docs.py",
     ("docs/perf_test.md", "onnxruntime_perf_test"): "needs: tried by hand",
+    ("docs/performance.md", "export_models"): "needs: It needs torch",
     ("docs/sharding.md", "tenon ranks"): "test_ranks_command.py",
     ("docs/sharding.md", "local_kv_heads"): "test_rank_caches.py",
     ("docs/sharding.md", "--ranks 4"): "test_explain_ranks.py",

@@ -179,7 +179,7 @@ class ExportedBench:
 def _time(sessions: dict, feed: dict, measured: MeasuredExport) -> None:
     calls = {name: caller(session, feed) for name, session in sessions.items()}
     for seconds in _SECONDS_OF_TRIES:
-        times = side_by_side(calls, seconds, clock=time.process_time)
+        times = side_by_side(calls, seconds, at_least=3, clock=time.process_time)
         medians = {timing.name: timing.median for timing in times}
         if not measured.ratio <= medians["tenon"] / medians["peer"]:  # the first: NaN
             measured.tenon, measured.peer = medians["tenon"], medians["peer"]

@@ -33,7 +33,9 @@ class ExportedRow:
             return "CRASHED"
         if found.wrong:
             return "WRONG"
-        if found.refused and not found.peer_refused:
+        if found.peer_refused:
+            return ""  # nothing to compare with
+        if found.refused:
             return "REFUSED"
         if found.ratio > MOST:
             return "SLOW"
@@ -154,13 +156,15 @@ def _closing(rows: list[ExportedRow]) -> str:
     def count(*verdicts: str) -> int:
         return sum(row.verdict in verdicts for row in rows)
 
-    cut = sum(not row.measured.planned.is_whole for row in rows)
+    compared = [row.measured for row in rows if not row.measured.peer_refused]
+    cut = sum(not found.planned.is_whole for found in compared)
+    refused = sum(bool(row.measured.peer_refused) for row in rows)
     ratios = sorted(row.measured.ratio for row in rows if not math.isnan(row.measured.ratio))
     spread = f"; ratios from {ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else ""
     return (
         f"{len(rows)} models: {count('CRASHED')} crashed, {count('WRONG')} wrong, "
         f"{count('REFUSED')} refused, {count('SLOW')} above {MOST}, {count('NOT PLANNED')} not "
-        f"planned, {cut} not whole for {PLANNED_FOR}{spread}"
+        f"planned, {cut} not whole for {PLANNED_FOR}, {refused} refused by the CPU provider{spread}"
     )
 
 
