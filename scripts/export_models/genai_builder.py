@@ -23,7 +23,6 @@ _PLAIN = {
     "max_position_embeddings": 512, "head_dim": 32, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0,
 }  # fmt: skip
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 _GEMMA3 = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
 
 # The prefix of transformers' classes, and the config's fields.
@@ -32,7 +31,6 @@ CONFIGS: Mapping[str, tuple[str, dict]] = {
     "mistral": ("Mistral", {**_PLAIN, "sliding_window": None}),
     "qwen2": ("Qwen2", _PLAIN),
     "qwen3": ("Qwen3", _PLAIN),
-    "qwen3-moe": ("Qwen3Moe", {**_PLAIN, **_EXPERTS}),
     "gemma": ("Gemma", _PLAIN),
     "gemma2": ("Gemma2", {**_PLAIN, "sliding_window": 64}),
     "gemma3": ("Gemma3", {**_PLAIN, **_GEMMA3}),
@@ -52,7 +50,8 @@ def save_config(name: str, folder: Path) -> None:
     """A folder as `save_pretrained` leaves it, which the builder reads."""
     kind, fields = CONFIGS[name]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**fields)
+    config_class = getattr(transformers, f"{kind}TextConfig", None)  # of those that see as well
+    config = (config_class or getattr(transformers, f"{kind}Config"))(**fields)
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
@@ -84,3 +83,14 @@ def build(name: str, way: str, folder: Path) -> None:
     (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")
     shutil.rmtree(source)
     shutil.rmtree(folder / "cache", ignore_errors=True)
+
+
+def _write_sizes(folder: Path) -> None:
+    """Those that have a name in the graph, and a number in the config only."""
+    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+    sizes = {"kv_cache_dim": decoder["head_size"]}
+    if "sliding_window" in decoder:
+        # Such a cache has room for the window from the first token on; the others are as long.
+        window = decoder["sliding_window"]["window_size"]
+        sizes |= {"past_sliding_length": window, "past_sequence_length": window}
+    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")

@@ -41,9 +41,9 @@ def _encoder(name, kind, config, inputs=_TOKENS, **more):
     )
 
 
-def _decoder(name, kind, config, head="ForCausalLM"):
+def _decoder(name, kind, config, head="ForCausalLM", config_class="Config"):
     return Architecture(
-        name, f"transformers:{kind}{head}", _TOKENS, config, f"transformers:{kind}Config",
+        name, f"transformers:{kind}{head}", _TOKENS, config, f"transformers:{kind}{config_class}",
         {"use_cache": False},
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ TEXT = (
     _decoder("qwen3", "Qwen3", _GROUPED),
     _decoder("gemma", "Gemma", _GROUPED),
     _decoder("gemma2", "Gemma2", {**_GROUPED, "sliding_window": 8}),
-    _decoder("gemma3", "Gemma3", {**_GROUPED, **_GEMMA3}),
+    _decoder("gemma3", "Gemma3", {**_GROUPED, **_GEMMA3}, config_class="TextConfig"),
     _decoder("phi", "Phi", _PLAIN),
     _decoder("phi3", "Phi3", {**_GROUPED, "pad_token_id": 0}),
     _decoder("olmo2", "Olmo2", _GROUPED),

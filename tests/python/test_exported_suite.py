@@ -71,6 +71,7 @@ def test_models_are_found_with_their_sizes(tmp_path):
         (MeasuredExport(wrong="'y': off", planned=WHOLE), "WRONG", "'y': off"),
         (MeasuredExport(refused="bad", planned=WHOLE), "REFUSED", "Tenon: bad"),
         (MeasuredExport(peer_refused="bad", planned=WHOLE), "", "the CPU provider: bad"),
+        (MeasuredExport(refused="bad", peer_refused="no", planned=WHOLE), "neither", "Tenon: bad"),
         (MeasuredExport(plan_refused="no"), "NOT PLANNED", "no"),
         (RuntimeError("ended with -11"), "CRASHED", "ended with -11"),
     ],
@@ -79,7 +80,7 @@ def test_verdicts(measured, verdict, note, tmp_path, capsys):
     write(tmp_path, "m")
     given = arguments(tmp_path, out=tmp_path / "out")
     told = exported_suite.run_exported_suite(given, FakeMeter({"m": measured}))
-    assert told == (verdict not in ("", "cut"))
+    assert told == (verdict not in ("", "cut", "neither"))
     (row,) = json.loads((tmp_path / "out" / "bench.json").read_text())["rows"]
     assert row["verdict"] == verdict
     assert note in capsys.readouterr().out

@@ -34,7 +34,7 @@ class ExportedRow:
         if found.wrong:
             return "WRONG"
         if found.peer_refused:
-            return ""  # nothing to compare with
+            return "neither" if found.refused else ""  # nothing to compare with
         if found.refused:
             return "REFUSED"
         if found.ratio > MOST:
