@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import genai_builder, quantizers, torch_exporters
+from . import genai_builder, model_optimizer, quantizers, torch_exporters
 from .architecture import SIZES, Architecture
 from .image_architectures import GENERATORS, IMAGES
 from .sound_architectures import SOUND
@@ -37,19 +37,21 @@ def all_jobs() -> list[Job]:
     jobs = []
     for one in ARCHITECTURES:
         for way in torch_exporters.WAYS:
-            if way not in one.without:
-                jobs.append(Job(f"{one.name}.{way}", partial(_export, one, way)))
-        for way, source in quantizers.WAYS.items() if one.name in _QUANTIZED else ():
-            name = f"{one.name}.{source}.{way}"
-            jobs.append(Job(name, partial(_quantize, one, way)))
+            jobs.append(Job(f"{one.name}.{way}", partial(_export, torch_exporters, one, way)))
+        if one.name not in _QUANTIZED:
+            continue
+        for way, source in quantizers.WAYS.items():
+            jobs.append(Job(f"{one.name}.{source}.{way}", partial(_quantize, one, way)))
+        for way in model_optimizer.WAYS:
+            jobs.append(Job(f"{one.name}.{way}", partial(_export, model_optimizer, one, way)))
     for name in genai_builder.CONFIGS:
         for way in genai_builder.WAYS:
             jobs.append(Job(f"{name}.genai-{way}", partial(_build, name, way)))
     return jobs
 
 
-def _export(architecture: Architecture, way: str, folder: Path, _: Path) -> None:
-    torch_exporters.export(architecture, way, folder / "model.onnx")
+def _export(exporter, architecture: Architecture, way: str, folder: Path, _: Path) -> None:
+    exporter.export(architecture, way, folder / "model.onnx")
     _write_sizes(architecture, folder)
 
 

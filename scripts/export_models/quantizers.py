@@ -17,6 +17,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from .architecture import Architecture
+from .network import examples
 
 # Each way, and the exporter whose models it takes: 4-bit QDQ raises the opset to 21 and leaves
 # nodes as they were, which those of opset 17 do not survive.
@@ -43,14 +44,11 @@ def quantize(architecture: Architecture, way: str, source: Path, path: Path) -> 
 
 class _RandomInputs(CalibrationDataReader):
     def __init__(self, architecture: Architecture):
-        draws = [
-            {
-                name: one.example(100 * draw + number).numpy()
-                for number, (name, one) in enumerate(architecture.inputs.items())
-            }
-            for draw in range(_CALIBRATIONS)
-        ]
-        self._feeds = iter(draws)
+        draws = [examples(architecture, draw) for draw in range(_CALIBRATIONS)]
+        self._feeds = iter(
+            dict(zip(architecture.inputs, (tensor.numpy() for tensor in drawn), strict=True))
+            for drawn in draws
+        )
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._feeds, None)

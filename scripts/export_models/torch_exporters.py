@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 from .architecture import Architecture
+from .network import build, examples
 
 WAYS = ("legacy17", "dynamo18", "dynamo23")
 
 
 def export(architecture: Architecture, way: str, path: Path) -> None:
-    model, opset = architecture.build(), int(way[-2:])
+    model, opset = build(architecture), int(way[-2:])
     settings = {"input_names": list(architecture.inputs), "opset_version": opset}
     with torch.no_grad():
         if way.startswith("legacy"):
@@ -24,7 +25,7 @@ def export(architecture: Architecture, way: str, path: Path) -> None:
 def _export_legacy(architecture, model, path, settings) -> None:
     open_axes = {name: one.open_axes() for name, one in architecture.inputs.items()}
     torch.onnx.export(
-        model, architecture.examples(), path, dynamo=False, dynamic_axes=open_axes, **settings
+        model, examples(architecture), path, dynamo=False, dynamic_axes=open_axes, **settings
     )
 
 
@@ -32,6 +33,6 @@ def _export_dynamo(architecture, model, path, settings) -> None:
     # One tuple for the one parameter of Called.forward.
     shapes = (tuple(one.open_axes() for one in architecture.inputs.values()),)
     torch.onnx.export(
-        model, architecture.examples(), path, dynamo=True, dynamic_shapes=shapes,
+        model, examples(architecture), path, dynamo=True, dynamic_shapes=shapes,
         external_data=False, verbose=False, **settings,
     )  # fmt: skip
