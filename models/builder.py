@@ -27,6 +27,7 @@ class GraphBuilder:
         self.domains = tuple(domains)
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._described: list[onnx.ValueInfoProto] = []
         self._constants: dict[str, onnx.TensorProto] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._scope = ""
@@ -42,6 +43,11 @@ class GraphBuilder:
 
     def output(self, name: str, dtype: int, shape: Sequence[int | str | None]) -> str:
         self._outputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        return name
+
+    def describe(self, name: str, dtype: int, shape: Sequence[int | str | None]) -> str:
+        """States the type of a value between nodes, as exporters do, rightly or not."""
+        self._described.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
     def constant(self, name: str, value, as_input: bool = False) -> str:
@@ -105,7 +111,12 @@ class GraphBuilder:
 
     def model(self, check: bool = True) -> onnx.ModelProto:
         graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, list(self._constants.values())
+            self._nodes,
+            self.name,
+            self._inputs,
+            self._outputs,
+            list(self._constants.values()),
+            value_info=self._described,
         )
         opsets = [helper.make_opsetid("", self.opset)]
         opsets += [helper.make_opsetid(domain, 1) for domain in self.domains]

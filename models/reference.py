@@ -41,7 +41,11 @@ def evaluate(
     operators = _OPERATORS
     if rounded_to is not None:
         wide.opset_import.add(domain=_Rounded.op_domain, version=1)
-        operators = [*operators, type("Rounded", (_Rounded,), {"to": np.dtype(rounded_to)})]
+        to = {"to": np.dtype(rounded_to)}
+        operators = [
+            type(op.__name__, (op,), to) if op is QuantizeLinear else op for op in operators
+        ]
+        operators.append(type("Rounded", (_Rounded,), to))
     evaluator = ReferenceEvaluator(wide, new_ops=operators)
     return evaluator.run(None, {name: _wide_array(value) for name, value in inputs.items()})
 
@@ -154,11 +158,88 @@ class _Rounded(_ByNode):
             return x.astype(self.to).astype(x.dtype) if x.dtype == np.float64 else x
 
 
+def quantize(x, scale, zero, element, axis: int = 1, block: int = 0, saturate=True, to=np.float64):
+    """QuantizeLinear: the nearest code of the quotient, which is of type `to`; ties to even."""
+    one = np.ones(np.shape(x))
+    zeros = dequantize(one, zero, None, axis, block) if zero is not None else 0.0
+    ratio = (_as_double(x) / dequantize(one, scale, None, axis, block)).astype(to)
+    ratio = ratio.astype(np.float64)
+    element = np.dtype(element)
+    if element in _INTEGER_LIMITS:
+        codes = np.clip(np.rint(ratio) + zeros, *_INTEGER_LIMITS[element])
+        return codes.astype(np.int16).astype(element)
+    if saturate:
+        largest = float(ml_dtypes.finfo(element).max)
+        ratio = np.clip(ratio, -largest, largest)
+    return ratio.astype(element)
+
+
+_INTEGER_LIMITS = {
+    np.dtype(np.uint8): (0, 255),
+    np.dtype(np.int8): (-128, 127),
+    np.dtype(ml_dtypes.uint4): (0, 15),
+    np.dtype(ml_dtypes.int4): (-8, 7),
+}
+
+
 class DequantizeLinear(_ByNode):
     op_domain = ""
 
     def compute(self, codes, scale, zero=None):
         return dequantize(codes, scale, zero, self.get("axis", 1), self.get("block_size", 0))
+
+
+class QuantizeLinear(_ByNode):
+    op_domain = ""
+    element = np.uint8  # where nothing else names it
+    to = np.float64  # of the quotient
+
+    def compute(self, x, scale, zero=None):
+        named = self.get("output_dtype", 0)
+        element = helper.tensor_dtype_to_np_dtype(named) if named else self.element
+        element = element if zero is None else zero.dtype
+        axis, block = self.blocks(x, scale)
+        return quantize(x, scale, zero, element, axis, block, self.get("saturate", 1), self.to)
+
+    def blocks(self, _x, _scale) -> tuple[int, int]:
+        return self.get("axis", 1), self.get("block_size", 0)
+
+
+class TensorRTDequantizeLinear(QuantizeLinear):
+    """Codes of FP8 may be declared uint8."""
+
+    def compute(self, codes, scale, zero=None):
+        hidden = zero.dtype if zero is not None else np.dtype(self.element)
+        if codes.dtype == np.uint8 and hidden == ml_dtypes.float8_e4m3fn:
+            codes = codes.view(ml_dtypes.float8_e4m3fn)
+        return dequantize(codes, scale, zero, *self.blocks(codes, scale))
+
+
+def _blocks_of_shapes(op: QuantizeLinear, x, scale) -> tuple[int, int]:
+    """TensorRT's 4-bit ops: blocks lie along the one axis with fewer scales than codes."""
+    axis, block = QuantizeLinear.blocks(op, x, scale)
+    if not block and np.ndim(x) == np.ndim(scale):
+        for i, (codes, scales) in enumerate(zip(x.shape, scale.shape, strict=True)):
+            axis, block = (i, codes // scales) if scales < codes else (axis, block)
+    return axis, block
+
+
+def _tensorrt_operators() -> list[type]:
+    """A class for each name: that is how the evaluator finds it."""
+    members = {
+        "": {},
+        "TRT_FP8": {"element": ml_dtypes.float8_e4m3fn},
+        "TRT_INT8": {"element": np.int8},
+        "TRT_INT4": {"element": ml_dtypes.int4, "blocks": _blocks_of_shapes},
+    }
+    return [
+        type(prefix + name, (base,), {"op_domain": "trt", **own})
+        for prefix, own in members.items()
+        for name, base in (
+            ("QuantizeLinear", QuantizeLinear),
+            ("DequantizeLinear", TensorRTDequantizeLinear),
+        )
+    ]
 
 
 class LayerNormalization(_ByNode):
@@ -434,6 +515,7 @@ _OPERATORS = [
     Erf,
     Gelu,
     OneHot,
+    QuantizeLinear,
     DequantizeLinear,
     LayerNormalization,
     RMSNormalization,
@@ -448,5 +530,6 @@ _OPERATORS = [
     TRT_MXFP8DequantizeLinear,
     TRT_FP4DynamicQuantize,
     TRT_MXFP8DynamicQuantize,
+    *_tensorrt_operators(),
     GroupQueryAttention,
 ]

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
-#include <string>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -17,17 +17,6 @@
 namespace tenon::provider {
 namespace {
 
-using Type = ONNXTensorElementDataType;
-constexpr Type kAny = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-constexpr Type kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-constexpr Type kHalf = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-constexpr Type kBFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-constexpr Type kByte = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
-constexpr Type kInt4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4;
-constexpr Type kFp4 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1;
-constexpr Type kFp8 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN;
-constexpr Type kE8M0 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0;
-
 // The smallest model: y = Identity(x), spelled as protobuf writes it.
 using namespace std::string_view_literals;
 constexpr std::string_view kIdentityModel =
@@ -36,60 +25,6 @@ constexpr std::string_view kIdentityModel =
     "Z\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\001"  // input x: float[1]
     "b\017\012\001y\022\012\012\010\010\001\022\004\012\002\010\001"  // output y: float[1]
     "B\002\020\015"sv;                                                // opset 13
-
-// How a dim of an output follows from the first input's.
-enum class OutputShape {
-  kSame,
-  kBlocks,    // last dim divided by block_size
-  kGathered,  // dim `axis` times group_size
-};
-
-struct Output {
-  Type type;  // kAny: the type that attribute `output_dtype` names, f32 without it
-  OutputShape shape;
-  bool as_input = false;  // instead: the type of the first input
-};
-
-}  // namespace
-
-struct Schema {
-  const char* name;
-  std::vector<Type> inputs;
-  std::vector<Output> outputs;
-};
-
-namespace {
-
-// Several rows of one name are alternatives by input type.
-std::vector<Schema> trt_schemas() {
-  std::vector<Schema> rows;
-  for (const Type x : {kFloat, kHalf, kBFloat}) {
-    rows.push_back({"TRT_FP4DynamicQuantize",
-                    {x, kFloat},
-                    {{kFp4, OutputShape::kSame}, {kFp8, OutputShape::kBlocks}}});
-    rows.push_back({"TRT_MXFP8DynamicQuantize",
-                    {x},
-                    {{kFp8, OutputShape::kSame}, {kByte, OutputShape::kBlocks}}});
-    rows.push_back({"TRT_FP8QuantizeLinear", {x, x}, {{kFp8, OutputShape::kSame}}});
-    rows.push_back({"TRT_FP8DequantizeLinear", {kFp8, x}, {{x, OutputShape::kSame}}});
-    rows.push_back({"TRT_INT4QuantizeLinear", {x, x}, {{kInt4, OutputShape::kSame}}});
-    rows.push_back({"TRT_INT4DequantizeLinear", {kInt4, x}, {{x, OutputShape::kSame}}});
-    rows.push_back({"DequantizeLinear", {kInt4, x}, {{x, OutputShape::kSame}}});
-  }
-  for (const Type scale : {kByte, kE8M0}) {
-    rows.push_back({"TRT_MXFP8DequantizeLinear", {kFp8, scale}, {{kAny, OutputShape::kSame}}});
-  }
-  return rows;
-}
-
-// ONNX Runtime's own, which it only knows where it was built with NCCL.
-std::vector<Schema> collective_schemas() {
-  return {
-      {"AllReduce", {kAny}, {{kAny, OutputShape::kSame, true}}},
-      {"AllGather", {kAny}, {{kAny, OutputShape::kGathered, true}}},
-      {"AllToAll", {kAny}, {{kAny, OutputShape::kSame, true}}},
-  };
-}
 
 // As a launcher's variables say, or the user.
 bool is_one_of_several() {
@@ -109,19 +44,25 @@ const OrtApi& api() { return *runtime().api; }
 }  // namespace
 
 struct CustomOp : OrtCustomOp {
-  explicit CustomOp(Schema row) : OrtCustomOp{}, schema(std::move(row)) { fill_callbacks(); }
+  CustomOp(const Schema& row, std::span<const Schema> rows)
+      : OrtCustomOp{}, schema(row), all(rows) {
+    fill_callbacks();
+  }
 
   void fill_callbacks();
+  // The runtime asks the first row of a name for all of them.
   void infer(OrtShapeInferContext& context) const;
+  const Schema& fitting(const OrtShapeInferContext& context) const;
 
-  Schema schema;
+  const Schema& schema;
+  const std::span<const Schema> all;  // of the domain
 };
 
 namespace {
 
 const Schema& schema_of(const OrtCustomOp* op) { return static_cast<const CustomOp*>(op)->schema; }
 
-int64_t attribute(const OrtShapeInferContext& context, const char* name, int64_t otherwise) {
+int64_t attribute(const OrtShapeInferContext& context, const char* name, int64_t otherwise = 0) {
   const OrtOpAttr* found = nullptr;
   if (OrtStatus* status = api().ShapeInferContext_GetAttribute(&context, name, &found)) {
     api().ReleaseStatus(status);
@@ -133,65 +74,102 @@ int64_t attribute(const OrtShapeInferContext& context, const char* name, int64_t
   return value;
 }
 
-// ONNX's TensorProto numbering, as the attribute has it.
-Type output_dtype(int64_t onnx_type) {
-  switch (onnx_type) {
-    case 10:
-      return kHalf;
-    case 16:
-      return kBFloat;
-    default:
-      return kFloat;
-  }
+// What the runtime knows of an input or is told of an output. A rank of 0 may also be an unknown
+// one.
+struct Known {
+  ElementType type = kAnyType;
+  std::vector<int64_t> dims;
+  std::vector<const char*> names;
+};
+
+// Of no type where the node does not have the input.
+Known known_of(const OrtShapeInferContext& context, size_t index) {
+  Known known;
+  size_t count = 0;
+  check(api().ShapeInferContext_GetInputCount(&context, &count));
+  if (index >= count) return known;
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api().ShapeInferContext_GetInputTypeShape(&context, index, &info));
+  check(api().GetTensorElementType(info, &known.type));
+  if (known.type == kAnyType) return known;
+  size_t rank = 0;
+  check(api().GetDimensionsCount(info, &rank));
+  known.dims.resize(rank);
+  known.names.resize(rank);
+  if (rank == 0) return known;
+  check(api().GetDimensions(info, known.dims.data(), rank));
+  check(api().GetSymbolicDimensions(info, known.names.data(), rank));
+  return known;
 }
 
-void gather(const OrtShapeInferContext& context, std::vector<int64_t>& dims,
-            std::vector<const char*>& names) {
-  const auto rank = static_cast<int64_t>(dims.size());
+void tell(OrtShapeInferContext& context, size_t index, Known output) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api().CreateTensorTypeAndShapeInfo(&info));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+      info, [](OrtTensorTypeAndShapeInfo* p) { api().ReleaseTensorTypeAndShapeInfo(p); });
+  check(api().SetTensorElementType(info, output.type));
+  if (!output.dims.empty()) {
+    check(api().SetDimensions(info, output.dims.data(), output.dims.size()));
+    check(api().SetSymbolicDimensions(info, output.names.data(), output.names.size()));
+  }
+  check(api().ShapeInferContext_SetOutputTypeShape(&context, index, info));
+}
+
+ElementType type_of(const OrtShapeInferContext& context, const Output& output, ElementType first) {
+  if (output.rule == OutputType::kAsFirstInput) return first;
+  if (output.rule == OutputType::kNamed) {
+    const int64_t named = attribute(context, "output_dtype");
+    if (may_be_named(named)) return static_cast<ElementType>(named);
+  }
+  return output.type == kAnyType ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT : output.type;
+}
+
+void divide_into_blocks(const OrtShapeInferContext& context, int64_t otherwise, Known& known) {
+  const int64_t block = attribute(context, "block_size", otherwise);
+  if (known.dims.empty() || block <= 0) return;
+  if (known.dims.back() >= 0) known.dims.back() = (known.dims.back() + block - 1) / block;
+  known.names.back() = "";
+}
+
+void gather(const OrtShapeInferContext& context, Known& known) {
+  const auto rank = static_cast<int64_t>(known.dims.size());
   const int64_t axis = attribute(context, "axis", 1), ranks = attribute(context, "group_size", 1);
   const int64_t at = axis < 0 ? axis + rank : axis;
   if (at < 0 || at >= rank) return;
-  if (dims[at] >= 0) dims[at] *= std::max<int64_t>(1, ranks);
-  if (ranks != 1) names[at] = "";
+  if (known.dims[at] >= 0) known.dims[at] *= std::max<int64_t>(1, ranks);
+  if (ranks != 1) known.names[at] = "";
 }
 
 }  // namespace
 
+const Schema& CustomOp::fitting(const OrtShapeInferContext& context) const {
+  std::vector<ElementType> given;
+  for (size_t i = 0; i < schema.inputs.size(); ++i) given.push_back(known_of(context, i).type);
+  const auto fits = [&](const Schema& row) {
+    if (std::string_view(row.name) != schema.name) return false;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const bool is_absent = given[i] == kAnyType && i >= row.required;
+      if (!is_absent && row.inputs[i] != kAnyType && row.inputs[i] != given[i]) return false;
+    }
+    return true;
+  };
+  const auto found = std::ranges::find_if(all, fits);
+  return found == all.end() ? schema : *found;
+}
+
 void CustomOp::infer(OrtShapeInferContext& context) const {
-  OrtTensorTypeAndShapeInfo* input = nullptr;
-  check(api().ShapeInferContext_GetInputTypeShape(&context, 0, &input));
-  size_t rank = 0;
-  check(api().GetDimensionsCount(input, &rank));
-  std::vector<int64_t> dims(rank);
-  std::vector<const char*> names(rank);
-  if (rank > 0) {
-    check(api().GetDimensions(input, dims.data(), rank));
-    check(api().GetSymbolicDimensions(input, names.data(), rank));
-  }
-  const int64_t block = attribute(context, "block_size", 0);
-  const Type wanted = output_dtype(attribute(context, "output_dtype", 1));
-  Type first = kFloat;
-  check(api().GetTensorElementType(input, &first));
-  for (size_t i = 0; i < schema.outputs.size(); ++i) {
-    std::vector<int64_t> out_dims = dims;
-    std::vector<const char*> out_names = names;
-    if (schema.outputs[i].shape == OutputShape::kBlocks && rank > 0 && block > 0) {
-      if (out_dims.back() >= 0) out_dims.back() = (out_dims.back() + block - 1) / block;
-      out_names.back() = "";
-    }
-    if (schema.outputs[i].shape == OutputShape::kGathered) gather(context, out_dims, out_names);
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    check(api().CreateTensorTypeAndShapeInfo(&info));
-    const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
-        info, [](OrtTensorTypeAndShapeInfo* p) { api().ReleaseTensorTypeAndShapeInfo(p); });
-    const Output& output = schema.outputs[i];
-    const Type type = output.as_input ? first : output.type == kAny ? wanted : output.type;
-    check(api().SetTensorElementType(info, type));
-    if (rank > 0) {
-      check(api().SetDimensions(info, out_dims.data(), rank));
-      check(api().SetSymbolicDimensions(info, out_names.data(), rank));
-    }
-    check(api().ShapeInferContext_SetOutputTypeShape(&context, i, info));
+  const Schema& row = fitting(context);
+  const Known first = known_of(context, 0);
+  for (size_t i = 0; i < row.outputs.size(); ++i) {
+    const Output& output = row.outputs[i];
+    Known known = first;
+    known.type = type_of(context, output, first.type);
+    if (output.shape == OutputShape::kBlocks) divide_into_blocks(context, output.block, known);
+    if (output.shape == OutputShape::kGathered) gather(context, known);
+    // The runtime took the type from the row already. To tell it again would make a scalar of what
+    // may have any rank.
+    if (known.dims.empty() && known.type == output.type) continue;
+    tell(context, i, known);
   }
 }
 
@@ -203,7 +181,9 @@ void CustomOp::fill_callbacks() {
   GetInputTypeCount = [](const OrtCustomOp* op) { return schema_of(op).inputs.size(); };
   GetOutputType = [](const OrtCustomOp* op, size_t i) { return schema_of(op).outputs[i].type; };
   GetOutputTypeCount = [](const OrtCustomOp* op) { return schema_of(op).outputs.size(); };
-  GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetInputCharacteristic = [](const OrtCustomOp* op, size_t i) {
+    return i < schema_of(op).required ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
+  };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
@@ -235,12 +215,13 @@ CustomOps::CustomOps() {
   if (is_one_of_several()) add_domain("com.microsoft", collective_schemas());
 }
 
-void CustomOps::add_domain(const char* name, const std::vector<Schema>& schemas) {
+void CustomOps::add_domain(const char* name, std::vector<Schema> schemas) {
   OrtCustomOpDomain* domain = nullptr;
   check(api().CreateCustomOpDomain(name, &domain));
   domains_.push_back(domain);
-  for (const Schema& row : schemas) {
-    ops_.push_back(std::make_unique<CustomOp>(row));
+  schemas_.push_back(std::move(schemas));
+  for (const Schema& row : schemas_.back()) {
+    ops_.push_back(std::make_unique<CustomOp>(row, schemas_.back()));
     check(api().CustomOpDomain_Add(domain, ops_.back().get()));
   }
 }

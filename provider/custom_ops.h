@@ -9,10 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "provider/custom_op_schemas.h"
+
 namespace tenon::provider {
 
 struct CustomOp;
-struct Schema;
 
 class CustomOps {
  public:
@@ -25,10 +26,11 @@ class CustomOps {
   void copy_domains(OrtCustomOpDomain** into, size_t count) const;
 
  private:
-  void add_domain(const char* name, const std::vector<Schema>& schemas);
+  void add_domain(const char* name, std::vector<Schema> schemas);
   void make_domains_known() const;
 
-  std::vector<std::unique_ptr<CustomOp>> ops_;  // the domains point at them
+  std::vector<std::vector<Schema>> schemas_;    // their elements never move: the ops point at them,
+  std::vector<std::unique_ptr<CustomOp>> ops_;  // and the domains at these
   std::vector<OrtCustomOpDomain*> domains_;
 };
 

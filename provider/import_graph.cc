@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "provider/api.h"
 #include "provider/context_node.h"
+#include "provider/custom_op_schemas.h"
 
 namespace tenon::provider {
 namespace {
@@ -289,10 +290,21 @@ class Importer {
     for (const auto* output : list(api().Node_GetNumOutputs, api().Node_GetOutputs, source)) {
       node.outputs.push_back(output_id(output));
     }
+    restore_fp8_codes(node);
     node.name = node_name(source, node);
     result_.nodes.push_back(&source);
     result_.node_names.push_back(node.name);
     result_.graph.add_node(std::move(node));
+  }
+
+  // From here on they are what they are, for every reader and wherever the graph is cut.
+  void restore_fp8_codes(const ir::Node& node) {
+    const ir::ValueId zero = node.input(2);
+    const DType zero_type =
+        zero == ir::kNoValue ? DType::kUndefined : result_.graph.value(zero).dtype;
+    if (node.output(0) == ir::kNoValue || !makes_fp8_codes(node.op, zero_type)) return;
+    ir::Value& codes = result_.graph.value(node.output(0));
+    if (codes.dtype == DType::kU8) codes.dtype = DType::kF8E4M3FN;
   }
 
   // A node without a name goes by its op and first output: the same in every import.

@@ -115,11 +115,33 @@ ReferenceTensor typed_scale(const Call& call, DType implied) {
   return type == DType::kUndefined || scale.dtype != DType::kU8 ? scale : reinterpret(scale, type);
 }
 
-ReferenceTensor dequantize(const Call& call, int64_t default_axis, DType scale_type) {
-  const ReferenceTensor& x = call.input(0);
-  const ReferenceTensor scale = typed_scale(call, scale_type);
-  const ScaleIndex index_of(x.dims, scale.dims, call.node.integer("axis", default_axis),
-                            call.node.integer("block_size", 0));
+// What an op means where its node does not say.
+struct Spelling {
+  int64_t axis = 1, block = 0;
+  DType scale = DType::kUndefined, codes = DType::kUndefined;  // of what is declared uint8
+  DType division = DType::kUndefined;                          // kUndefined: as ONNX has it
+  bool blocks_by_shape = false;  // TensorRT's 4-bit ops: fewer scales than weights along one axis
+};
+
+ScaleIndex scale_index(const Call& call, const ReferenceTensor& scale, const Spelling& spelling) {
+  const Dims& x = call.input(0).dims;
+  int64_t axis = call.node.integer("axis", spelling.axis);
+  int64_t block = call.node.integer("block_size", spelling.block);
+  if (spelling.blocks_by_shape && block == 0 && scale.dims.size() == x.size()) {
+    for (size_t at = 0; at < x.size(); ++at) {
+      if (x[at] == scale.dims[at]) continue;
+      axis = static_cast<int64_t>(at);
+      block = x[at] / scale.dims[at];
+    }
+  }
+  return ScaleIndex(x, scale.dims, axis, block);
+}
+
+ReferenceTensor dequantize(const Call& call, const Spelling& spelling = {}) {
+  const bool is_hidden = spelling.codes != DType::kUndefined && call.input(0).dtype == DType::kU8;
+  const ReferenceTensor x = is_hidden ? reinterpret(call.input(0), spelling.codes) : call.input(0);
+  const ReferenceTensor scale = typed_scale(call, spelling.scale);
+  const ScaleIndex index_of = scale_index(call, scale, spelling);
   const DType otherwise = scale.dtype == DType::kF8E8M0 ? DType::kF32 : scale.dtype;
   ReferenceTensor y = ReferenceTensor::zeros(target_type(call, "output_dtype", otherwise), x.dims);
   for_each_index(x.dims, [&](const Index& index, int64_t flat) {
@@ -146,14 +168,15 @@ void set_code(ReferenceTensor& y, int64_t index, uint64_t code) {
   }
 }
 
-ReferenceTensor quantize_linear(const Call& call, int64_t default_axis, DType implied_type) {
+ReferenceTensor quantize_linear(const Call& call, DType implied_type,
+                                const Spelling& spelling = {}) {
   const ReferenceTensor& x = call.input(0);
   const ReferenceTensor scale = typed_scale(call, DType::kUndefined);
-  const ScaleIndex index_of(x.dims, scale.dims, call.node.integer("axis", default_axis),
-                            call.node.integer("block_size", 0));
+  const ScaleIndex index_of = scale_index(call, scale, spelling);
   const DType zero_type = call.has(2) ? call.input(2).dtype : implied_type;
   ReferenceTensor y = ReferenceTensor::zeros(target_type(call, "output_dtype", zero_type), x.dims);
-  const DType precision = division_type(call, scale.dtype);
+  const bool as_onnx = spelling.division == DType::kUndefined || call.node.has("precision");
+  const DType precision = as_onnx ? division_type(call, scale.dtype) : spelling.division;
   const auto rounded = [&](double value) { return decode(precision, encode(precision, value)); };
   for_each_index(x.dims, [&](const Index& index, int64_t flat) {
     const int64_t at = index_of.at(index);
@@ -178,13 +201,20 @@ Outputs quantize_primitive(const Call& call) {
   return {std::move(y)};
 }
 
-Outputs dequantize_op(const Call& call) { return {dequantize(call, 1, DType::kUndefined)}; }
-Outputs dequantize_mx(const Call& call) { return {dequantize(call, -1, DType::kF8E8M0)}; }
-Outputs quantize_op(const Call& call) { return {quantize_linear(call, 1, DType::kU8)}; }
-template <DType implied>
-Outputs quantize_to(const Call& call) {
-  return {quantize_linear(call, 1, implied)};
-}
+constexpr Spelling kMx{.axis = -1, .block = 32, .scale = DType::kF8E8M0};
+constexpr Spelling kFp8{.codes = DType::kF8E4M3FN};
+constexpr Spelling kInt4{.division = DType::kF32, .blocks_by_shape = true};
+constexpr Spelling kWide{.division = DType::kF32};
+
+Outputs dequantize_op(const Call& call) { return {dequantize(call)}; }
+Outputs dequantize_mx(const Call& call) { return {dequantize(call, kMx)}; }
+Outputs dequantize_fp8(const Call& call) { return {dequantize(call, kFp8)}; }
+Outputs dequantize_int4(const Call& call) { return {dequantize(call, kInt4)}; }
+Outputs quantize_op(const Call& call) { return {quantize_linear(call, DType::kU8)}; }
+Outputs quantize_trt(const Call& call) { return {quantize_linear(call, DType::kU8, kWide)}; }
+Outputs quantize_fp8(const Call& call) { return {quantize_linear(call, DType::kF8E4M3FN, kWide)}; }
+Outputs quantize_int8(const Call& call) { return {quantize_linear(call, DType::kI8, kWide)}; }
+Outputs quantize_int4(const Call& call) { return {quantize_linear(call, DType::kI4, kInt4)}; }
 
 Outputs dynamic_quantize_linear(const Call& call) {
   const ReferenceTensor& x = call.input(0);
@@ -272,12 +302,12 @@ constexpr auto kOps = std::to_array<OpEntry>({
     {"com.microsoft::QuantizeLinear", quantize_op},
     {"DynamicQuantizeLinear", dynamic_quantize_linear},
     {"trt::DequantizeLinear", dequantize_op},
-    {"trt::QuantizeLinear", quantize_op},
-    {"trt::TRT_FP8QuantizeLinear", quantize_to<DType::kF8E4M3FN>},
-    {"trt::TRT_FP8DequantizeLinear", dequantize_op},
-    {"trt::TRT_INT4QuantizeLinear", quantize_to<DType::kI4>},
-    {"trt::TRT_INT4DequantizeLinear", dequantize_op},
-    {"trt::TRT_INT8QuantizeLinear", quantize_to<DType::kI8>},
+    {"trt::QuantizeLinear", quantize_trt},
+    {"trt::TRT_FP8QuantizeLinear", quantize_fp8},
+    {"trt::TRT_FP8DequantizeLinear", dequantize_fp8},
+    {"trt::TRT_INT4QuantizeLinear", quantize_int4},
+    {"trt::TRT_INT4DequantizeLinear", dequantize_int4},
+    {"trt::TRT_INT8QuantizeLinear", quantize_int8},
     {"trt::TRT_INT8DequantizeLinear", dequantize_op},
     {"trt::TRT_MXFP8DequantizeLinear", dequantize_mx},
     {"trt::TRT_FP4DynamicQuantize", fp4_dynamic_quantize},

@@ -118,6 +118,59 @@ TEST(CustomOps, Fp8QuantizeAndDequantizeRoundTrip) {
   EXPECT_EQ(y.at(7), 96);  // 200 lies between 192 and 208: the tie goes to the even mantissa
 }
 
+struct DequantizeCase {
+  const char* op;
+  Type codes, scale;
+};
+
+class Dequantize : public ::testing::TestWithParam<DequantizeCase> {};
+
+// The runtime asks the first alternative of a name to infer for all of them.
+TEST_P(Dequantize, OutputTypeFollowsTheScale) {
+  const auto [op, codes, scale] = GetParam();
+  const size_t code_bytes = codes == kInt4 ? 16 : 32, scale_bytes = scale == kFloat ? 4 : 2;
+  Graph graph;
+  graph.constant("codes", {codes, {2, 16}, std::string(code_bytes, '\0')});
+  graph.constant("scale", {scale, {}, std::string(scale_bytes, 1)});
+  graph.node(op, {"codes", "scale"}, {"w"}, kTrt);
+  graph.node("Cast", {"w"}, {"wide"}, {{{"to", 1}}});
+  graph.input("x", kFloat, {2, 16}).node("Add", {"x", "wide"}, {"y"});
+  graph.output("y", kFloat, {2, 16});
+  Graph typed = graph;
+  typed.output("w", scale, {2, 16});
+  EXPECT_EQ(Session(model(typed), {{"claim", "all"}}).output_types().at(1), scale);
+  const Session session(model(graph), {{"claim", "all"}}, {.cpu_fallback = false});
+  EXPECT_EQ(session.run({{"x", filled({2, 16}, 3)}}).at(0).at(31), 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Dequantize,
+                         ::testing::Values(DequantizeCase{"DequantizeLinear", kFp8, kFloat},
+                                           DequantizeCase{"DequantizeLinear", kFp8, kHalf},
+                                           DequantizeCase{"DequantizeLinear", kInt4, kHalf},
+                                           DequantizeCase{"DequantizeLinear", kInt8, kBFloat},
+                                           DequantizeCase{"TRT_FP8DequantizeLinear", kByte, kHalf},
+                                           DequantizeCase{"TRT_INT8DequantizeLinear", kInt8, kHalf},
+                                           DequantizeCase{"TRT_INT4DequantizeLinear", kInt4,
+                                                          kBFloat}));
+
+// torch's exporter declares FP8 codes as uint8, and a declaration that differs fails the load.
+TEST(CustomOps, Fp8QuantizersGiveTheirCodesAsBytes) {
+  Graph graph;
+  graph.input("x", kHalf, {2, 8}).constant("s", {kHalf, {}, std::string("\0\x3c", 2)});
+  graph.constant("zero", {kFp8, {1}, std::string(1, '\0')});
+  graph.node("QuantizeLinear", {"x", "s", "zero"}, {"codes"}, trt({{"saturate", 1}}));
+  graph.node("TRT_FP8QuantizeLinear", {"x", "s"}, {"codes2"}, kTrt);
+  graph.node("DequantizeLinear", {"codes", "s"}, {"y"}, kTrt);
+  graph.output("codes", kByte, {2, 8}).output("codes2", kByte, {2, 8}).output("y", kHalf, {2, 8});
+  const Session session(model(graph), {{"claim", "all"}}, {.cpu_fallback = false});
+  Tensor x{kHalf, {2, 8}, {}};
+  for (int i = 0; i < 16; ++i) x.bytes += std::string("\0\xc0", 2);  // -2
+  const std::vector<Tensor> results = session.run({{"x", x}});
+  EXPECT_EQ(results.at(0).bytes, std::string(16, '\xc0'));
+  EXPECT_EQ(results.at(1).bytes, results.at(0).bytes);
+  EXPECT_EQ(results.at(2).bytes, x.bytes);
+}
+
 TEST(CustomOps, DynamicQuantizersDeclareTheirOutputTypes) {
   Graph graph;
   graph.input("x", kHalf, {2, 32}).constant("s", floats({}, {1}));

@@ -75,6 +75,15 @@ class Block:
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
+class RenamedBlock(Block):
+    """ONNX's names in TensorRT's domain: what the exporter makes of torch's graph."""
+
+    def op(self, kind: str, inputs: list[str], output: str, **attributes) -> str:
+        if kind.lower().endswith("quantizelinear"):
+            attributes["domain"] = "trt"
+        return super().op(kind, inputs, output, **attributes)
+
+
 class TorchBlock(Block):
     """TensorRT's own quantisers, and products in f32 between Casts."""
 
@@ -111,22 +120,33 @@ def test_agrees_with_the_graph_node_by_node():
     assert apart.max() < 0.2
 
 
+def without_transposes() -> onnxruntime.SessionOptions:
+    """ONNX Runtime's optimiser of transposes fails at a Transpose in front of trt::QuantizeLinear.
+
+    It would put a pair of quantisers in front of both, and knows them in its own domains only.
+    """
+    options = quiet()
+    key = "optimization.disable_specified_optimizers"
+    options.add_session_config_entry(key, "TransposeOptimizer")
+    return options
+
+
 def test_both_spellings_give_the_same():
     x = {"x": drawn(TensorProto.FLOAT16)}
     results = []
-    for block in (Block, TorchBlock):
+    for block in (RenamedBlock, TorchBlock):
         model = block(TensorProto.FLOAT16).model().SerializeToString()
-        session, report = session_with_report(model, "cpu", quiet(), claim="all")
+        session, report = session_with_report(model, "cpu", without_transposes(), claim="all")
         assert report.left_out == []
         results.append(session.run(None, x)[0])
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("block", [Block, TorchBlock])
+@pytest.mark.parametrize("block", [Block, RenamedBlock, TorchBlock])
 def test_three_kernels_on_a_gpu(block):
     """q, k and v, rounded where they are made; attention; its projection."""
     model = block(TensorProto.FLOAT16).model().SerializeToString()
-    _, report = session_with_report(model, "gpu", quiet(), target_arch="sm_90a")
+    _, report = session_with_report(model, "gpu", without_transposes(), target_arch="sm_90a")
     kinds = [fusion_kind(fusion) for fusion in report.fusions]
     assert kinds == ["merged_dots", "attention", "scaled_dot"]
 

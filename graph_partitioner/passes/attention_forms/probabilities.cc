@@ -152,6 +152,16 @@ std::optional<DType> codes_from_zero(const Graph& graph, ValueId codes, ValueId 
   return std::nullopt;
 }
 
+// The type that the quotient has where a quantiser rounds it; nullopt: none that we divide in.
+std::optional<DType> divides_in(const Graph& graph, const Node& quantizer) {
+  constexpr int64_t kFloat = 1;  // ONNX's number of float32
+  const int64_t precision = quantizer.integer("precision", 0);
+  if (precision == kFloat) return DType::kF32;
+  const DType numbers = graph.value(quantizer.input(0)).dtype;
+  if (precision != 0 || graph.value(quantizer.input(1)).dtype != numbers) return std::nullopt;
+  return numbers;
+}
+
 // What makes codes as they are brought back: by the same number, with the same zero.
 const Node* quantizer_of(const Graph& graph, const Rounded& rounded) {
   const Node* node = graph.producer(rounded.codes);
@@ -162,8 +172,7 @@ const Node* quantizer_of(const Graph& graph, const Rounded& rounded) {
   const bool fits = number && *number > 0 && scalar_constant(graph, node->input(1)) == number &&
                     codes_from_zero(graph, rounded.codes, rounded.zero_point) ==
                         codes_from_zero(graph, rounded.codes, node->input(2)) &&
-                    node->integer("saturate", 1) != 0 && node->integer("precision", 0) == 0 &&
-                    graph.value(node->input(0)).dtype == graph.value(node->input(1)).dtype;
+                    node->integer("saturate", 1) != 0 && divides_in(graph, *node);
   return fits ? node : nullptr;
 }
 
@@ -180,7 +189,7 @@ std::optional<Probabilities> trace_probabilities(const Graph& graph, ValueId val
   if (!found) return std::nullopt;
   found->rounded_by = static_cast<float>(*scalar_constant(graph, rounded->scale));
   found->codes = *codes;
-  found->divided_in = graph.value(quantizer->input(0)).dtype;
+  found->divided_in = *divides_in(graph, *quantizer);
   found->sources = ir::merge_sources(found->sources, quantizer->sources);
   found->sources = ir::merge_sources(found->sources, rounded->sources);
   return found;

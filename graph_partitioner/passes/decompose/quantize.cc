@@ -2,19 +2,10 @@
 #include <array>
 
 #include "graph_partitioner/passes/decompose/rules.h"
+#include "graph_partitioner/passes/fold/quantize.h"
 
 namespace tenon::decomposition {
 namespace {
-
-// ONNX's numbers of element types that attributes name.
-DType element_type(int64_t onnx_number) {
-  constexpr auto kTypes = std::to_array<std::pair<int64_t, DType>>(
-      {{1, DType::kF32}, {10, DType::kF16}, {11, DType::kF64}, {16, DType::kBF16}});
-  for (const auto& [number, type] : kTypes) {
-    if (number == onnx_number) return type;
-  }
-  return DType::kUndefined;
-}
 
 // A scale or zero point spread so that it broadcasts with x: one element, one per index of `axis`,
 // or one per block of it. kNoValue where its shape is none of these.
@@ -67,14 +58,6 @@ Results dequantize_linear(Emitter& emit, const Node& node) {
   return {emit.binary("Mul", x, emit.cast(scale, DType::kF32))};
 }
 
-// The type whose rounding the division shows: `precision`, else the operands' own.
-DType division_type(Emitter& emit, const Node& node, ValueId scale) {
-  const DType asked = element_type(node.integer("precision", 0));
-  if (asked != DType::kUndefined) return asked;
-  const DType x = emit.dtype(node.input(0)), s = emit.dtype(scale);
-  return x == s || s == DType::kF8E8M0 ? x : DType::kF32;
-}
-
 ValueId divide(Emitter& emit, ValueId x, ValueId scale, DType type) {
   const DType wide = type == DType::kF64 ? DType::kF64 : DType::kF32;
   if (!is_floating(type)) type = wide;
@@ -95,7 +78,8 @@ Results quantize_linear(Emitter& emit, const Node& node) {
     zero = spread(emit, node, node.input(2));
     if (zero == kNoValue) return {};
   }
-  const ValueId ratio = divide(emit, node.input(0), scale, division_type(emit, node, typed));
+  const DType division = folding::division_type(node, emit.dtype(node.input(0)), emit.dtype(typed));
+  const ValueId ratio = divide(emit, node.input(0), scale, division);
   const bool saturate = node.integer("saturate", 1) != 0;
   return {emit.quantize(ratio, zero, emit.dtype(node.output(0)), saturate)};
 }

@@ -35,11 +35,12 @@ void dynamic_quantize_linear(NodeFacts& facts) {
 }
 
 // Codes, and one scale per block along `axis`.
+template <int64_t kDefaultBlock>
 void dynamic_block_quantize(NodeFacts& facts) {
   const Shape* shape = facts.shape(0);
   if (!shape) return;
   facts.set_shape(0, *shape);
-  const int64_t block = facts.node().integer("block_size", 0);
+  const int64_t block = facts.node().integer("block_size", kDefaultBlock);
   const auto axis = normal_axis(facts.node().integer("axis", -1), shape->size());
   if (!axis || block <= 0) return;
   Shape scales = *shape;
@@ -55,7 +56,7 @@ constexpr ShapeRule kRules[] = {
     {"com.microsoft::QuantizeLinear", same},
     {"trt::DequantizeLinear", same},
     {"trt::QuantizeLinear", same},
-    {"trt::TRT_FP4DynamicQuantize", dynamic_block_quantize},
+    {"trt::TRT_FP4DynamicQuantize", dynamic_block_quantize<16>},
     {"trt::TRT_FP8DequantizeLinear", same},
     {"trt::TRT_FP8QuantizeLinear", same},
     {"trt::TRT_INT4DequantizeLinear", same},
@@ -63,7 +64,7 @@ constexpr ShapeRule kRules[] = {
     {"trt::TRT_INT8DequantizeLinear", same},
     {"trt::TRT_INT8QuantizeLinear", same},
     {"trt::TRT_MXFP8DequantizeLinear", same},
-    {"trt::TRT_MXFP8DynamicQuantize", dynamic_block_quantize},
+    {"trt::TRT_MXFP8DynamicQuantize", dynamic_block_quantize<32>},
 };
 
 }  // namespace
