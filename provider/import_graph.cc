@@ -40,16 +40,15 @@ bool ask(OrtStatus* (*question)(const OrtValueInfo*, bool*) noexcept, const OrtV
 }
 
 // A model's name as a symbol, different names as different ones: "batch size" and "2*n" are legal
-// in ONNX. Characters that would disturb a text of the graph are written %XX.
+// in ONNX. Line ends and the like are written %XX, and what tells our own symbols from a model's.
 std::string symbol_name(std::string_view raw) {
-  constexpr std::string_view kPlain = "_.-+*/ ";
   std::string name;
   for (const char c : raw) {
     const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) || kPlain.find(c) != std::string_view::npos) {
-      name += c;
-    } else {
+    if (std::iscntrl(byte) || c == '%' || c == ':') {
       name += fmt::format("%{:02x}", byte);
+    } else {
+      name += c;
     }
   }
   return name;

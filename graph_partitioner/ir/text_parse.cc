@@ -99,7 +99,8 @@ class Scanner {
     return result;
   }
 
-  // Up to the ',' or closer at bracket depth 0: a dim like floordiv(s,16) has its own.
+  // Up to the ',' or closer at bracket depth 0: a dim like floordiv(s,16) has its own, and the name
+  // of a symbol, 'min(s, 16)', may have any.
   std::string_view until_separator(char closer) {
     skip_space();
     const size_t start = at_;
@@ -107,6 +108,7 @@ class Scanner {
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (depth == 0 && (c == ',' || c == closer)) return text_.substr(start, at_ - start);
+      if (c == '\'') skip_quoted();
       depth += (c == '(') - (c == ')');
     }
     fail(fmt::format("'{}'", closer));
@@ -149,6 +151,13 @@ class Scanner {
   }
 
  private:
+  // From the opening quote to the closing one, or to the last character.
+  void skip_quoted() {
+    while (at_ + 1 < text_.size() && text_[++at_] != '\'') {
+      if (text_[at_] == '\\' && at_ + 1 < text_.size()) ++at_;
+    }
+  }
+
   char quoted_char() {
     if (text_[at_] != '\\') return text_[at_++];
     ++at_;

@@ -50,8 +50,8 @@ def shortened(text: str, longest: int = _LONGEST_TEXT) -> str:
 
 
 def readable(text: str) -> str:
-    """Names of symbolic sizes as the model writes them: 'floor(n/2)', not 'floor%28n/2%29'."""
-    return unquote(text).replace("left_out::", "")
+    """Names of symbolic sizes as the model writes them: 'n:1', not 'n%3a1'."""
+    return unquote(text)
 
 
 def plain_reason(reason: str) -> str:

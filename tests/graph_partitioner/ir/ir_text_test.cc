@@ -55,6 +55,26 @@ TEST(IrText, BodiesElementsAndDefaultsParseBack) {
   EXPECT_EQ(graph.requirements()[0].node, "a \"b\"");
 }
 
+TEST(IrText, SizesMayHaveAnyName) {
+  const std::string text = R"(graph main {
+  input %x: f32['min(8, n)','it\'s','\\',']','(','a:1']
+  %y: i64[1] elements('f(x, (y'*2+'),') = Size(%x)
+  output %y
+}
+)";
+  const Graph graph = parse(text);
+  const Shape& shape = *graph.value(graph.inputs()[0]).shape;
+  ASSERT_EQ(shape.size(), 6u);
+  EXPECT_EQ(shape[0], Dim::symbol("min(8, n)"));
+  EXPECT_EQ(shape[1], Dim::symbol("it's"));
+  EXPECT_EQ(shape[2], Dim::symbol("\\"));
+  EXPECT_EQ(shape[4], Dim::symbol("("));
+  EXPECT_EQ(print(parse(print(graph))), print(graph));
+  for (const char* cut : {"graph main {\n input %x: f32['", "graph main {\n input %x: f32['a\\"}) {
+    EXPECT_THROW(parse(cut), UserError);
+  }
+}
+
 TEST(IrText, LongConstantsPrintAsDigests) {
   Graph graph;
   graph.name = "main";
