@@ -105,9 +105,7 @@ class ProgramBuilder {
   bool on_host() const { return !settings_.gpu && !settings_.emulate; }
 
   void require_known_sizes() {
-    for (ir::ValueId id : graph_.inputs()) {
-      program_.inputs.push_back({graph_.value(id).name, graph_.value(id).shape});
-    }
+    program_.inputs = inputs_of(graph_);
     for (ir::ValueId id : graph_.outputs()) {
       const ir::Value& value = graph_.value(id);
       if (!value.shape) {

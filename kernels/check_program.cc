@@ -25,6 +25,7 @@ class ProgramCheck {
       : program_(program), on_gpu_(on_gpu), weights_(weights) {}
 
   void run() const {
+    for (const ProgramInput& input : program_.inputs) check(input);
     for (const Shape& output : program_.outputs) require_known(output);
     for (const Slot& slot : program_.slots) check(slot);
     check_output_slots();
@@ -57,6 +58,18 @@ class ProgramCheck {
   }
   void require_slot(size_t slot) const {
     require(slot < program_.slots.size(), "a slot is out of range");
+  }
+
+  // Elements are read by the host, as many as the program says.
+  void check(const ProgramInput& input) const {
+    if (input.shape) require_known(*input.shape);
+    if (!input.elements) return;
+    require_known(*input.elements);
+    require(is_integer(input.dtype) || input.dtype == DType::kBool,
+            "elements of another type are read");
+    require(
+        input.shape && element_count(*input.shape).is(static_cast<int64_t>(input.elements->size())),
+        "more elements are read than there are");
   }
 
   void check(const Slot& slot) const {

@@ -23,11 +23,7 @@ class ProgramWriter {
 
   std::string run() {
     to_.flag(weights_);
-    to_.list(program_.inputs, [&](const InputShape& input) {
-      to_.text(input.name);
-      to_.flag(input.shape.has_value());
-      if (input.shape) to_.shape(*input.shape);
-    });
+    to_.list(program_.inputs, [&](const ProgramInput& input) { write(input); });
     to_.list(program_.outputs, [&](const Shape& shape) { to_.shape(shape); });
     to_.list(program_.slots, [&](const Slot& slot) { write(slot); });
     to_.numbers(program_.output_slots);
@@ -53,6 +49,15 @@ class ProgramWriter {
   }
 
  private:
+  void write(const ProgramInput& input) {
+    to_.text(input.name);
+    to_.kind(input.dtype);
+    for (const auto* dims : {&input.shape, &input.elements}) {
+      to_.flag(dims->has_value());
+      if (*dims) to_.shape(**dims);
+    }
+  }
+
   void write(const Slot& slot) {
     to_.kind(slot.kind);
     to_.number(slot.index);
@@ -147,10 +152,8 @@ class ProgramReader {
 
   ProgramFromBytes run() {
     const bool has_weights = from_.flag();
-    std::vector<InputShape> inputs = from_.list([&] { return read_input(); });
-    std::vector<std::optional<Shape>> shapes;
-    for (const InputShape& input : inputs) shapes.push_back(input.shape);
-    Program program{SymbolBinding(shapes)};
+    std::vector<ProgramInput> inputs = from_.list([&] { return read_input(); });
+    Program program{SymbolBinding(inputs)};
     program.inputs = std::move(inputs);
     program.outputs = from_.list([&] { return from_.shape(); });
     program.slots = from_.list([&] { return read_slot(); });
@@ -176,10 +179,13 @@ class ProgramReader {
   }
 
  private:
-  InputShape read_input() {
-    InputShape input;
+  ProgramInput read_input() {
+    ProgramInput input;
     input.name = from_.text();
-    if (from_.flag()) input.shape = from_.shape();
+    input.dtype = from_.dtype();
+    for (auto* dims : {&input.shape, &input.elements}) {
+      if (from_.flag()) *dims = from_.shape();
+    }
     return input;
   }
 

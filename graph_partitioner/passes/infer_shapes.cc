@@ -45,21 +45,7 @@ void apply(const RuleMap& rules, NodeFacts& facts) {
 
 }  // namespace
 
-ShapeInference::ShapeInference(ir::Graph& graph) : graph_(graph) {
-  for (ir::ValueId input : graph.inputs()) {
-    if (!graph.value(input).shape) continue;
-    for (const Dim& dim : *graph.value(input).shape) dim.collect_symbols(input_symbols_);
-  }
-  std::sort(input_symbols_.begin(), input_symbols_.end());
-}
-
-bool ShapeInference::is_bound(const Dim& dim) const {
-  std::vector<std::string> symbols;
-  dim.collect_symbols(symbols);
-  return std::all_of(symbols.begin(), symbols.end(), [&](const std::string& symbol) {
-    return std::binary_search(input_symbols_.begin(), input_symbols_.end(), symbol);
-  });
-}
+ShapeInference::ShapeInference(ir::Graph& graph) : graph_(graph), input_symbols_(graph) {}
 
 void ShapeInference::merge_shape(ir::ValueId id, const Shape& inferred) const {
   std::optional<Shape>& given = graph_.value(id).shape;
@@ -79,7 +65,8 @@ void ShapeInference::merge_shape(ir::ValueId id, const Shape& inferred) const {
       return;
     }
     if (known.is_constant()) continue;
-    if (inferred[i].is_constant() || is_bound(inferred[i]) || !is_bound(known)) known = inferred[i];
+    const bool says_more = inferred[i].is_constant() || input_symbols_.tell(inferred[i]);
+    if (says_more || !input_symbols_.tell(known)) known = inferred[i];
   }
 }
 
@@ -118,6 +105,8 @@ Support ShapeInference::infer(ir::NodeId id) {
   }
   return Support::yes();
 }
+
+bool has_shape_rule(std::string_view op) { return shape_rules().contains(op); }
 
 std::vector<std::string_view> ops_with_shape_rules() {
   std::vector<std::string_view> ops;

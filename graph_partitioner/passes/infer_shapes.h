@@ -20,6 +20,7 @@
 
 #include "base/support.h"
 #include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/ir/input_symbols.h"
 
 namespace tenon {
 
@@ -29,6 +30,7 @@ void infer_shapes(ir::Graph& graph);
 // inference gives them one. Those of other nodes are never computed here.
 void forget_declared_shapes(ir::Graph& graph);
 
+bool has_shape_rule(std::string_view op);
 std::vector<std::string_view> ops_with_shape_rules();  // sorted
 
 // Node by node, for passes that change values on the way (fold_constants).
@@ -41,10 +43,9 @@ class ShapeInference {
  private:
   void merge_shape(ir::ValueId value, const Shape& inferred) const;
   void forget(const ir::Node& node) const;
-  bool is_bound(const Dim& dim) const;
 
   ir::Graph& graph_;
-  std::vector<std::string> input_symbols_;  // sorted
+  const ir::InputSymbols input_symbols_;
 };
 
 }  // namespace tenon

@@ -7,30 +7,10 @@
 
 namespace tenon {
 
-std::set<std::string> input_symbols(const ir::Graph& graph) {
-  std::vector<std::string> names;
-  for (const ir::ValueId id : graph.inputs()) {
-    if (!graph.value(id).shape) continue;
-    for (const Dim& dim : *graph.value(id).shape) dim.collect_symbols(names);
-  }
-  return {names.begin(), names.end()};
-}
-
-bool Rewrite::is_bound(const Dim& dim) const {
-  std::vector<std::string> names;
-  dim.collect_symbols(names);
-  return std::all_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return symbols_.count(name) != 0; });
-}
-
 std::optional<Shape> Rewrite::shape(ir::ValueId id) const {
   if (id == ir::kNoValue) return std::nullopt;
   const std::optional<Shape>& known = graph_.value(id).shape;
-  if (!known) return std::nullopt;
-  for (const Dim& dim : *known) {
-    if (!is_bound(dim)) return std::nullopt;
-  }
-  return known;
+  return known && symbols_.tell(*known) ? known : std::nullopt;
 }
 
 std::optional<int64_t> Rewrite::axis(int64_t given, const Shape& shape) const {
@@ -89,7 +69,7 @@ bool apply_rules(ir::Graph& graph, std::span<const std::span<const NamedRewrite>
   for (const auto family : families) {
     for (const NamedRewrite& named : family) rules.emplace(named.op, named.rule);
   }
-  const std::set<std::string> symbols = input_symbols(graph);
+  const ir::InputSymbols symbols(graph);
   const std::vector<ir::NodeId> order = graph.order();
   bool changed = false;
   for (const ir::NodeId id : order) {

@@ -2,25 +2,22 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "graph_partitioner/ir/graph.h"
+#include "graph_partitioner/ir/input_symbols.h"
 #include "graph_partitioner/passes/decompose/emitter.h"
 
 namespace tenon {
 
 using Attributes = std::map<std::string, ir::Attribute>;
 
-// Symbols that the graph's inputs bind: only such dims can be evaluated at run time.
-std::set<std::string> input_symbols(const ir::Graph& graph);
-
 class Rewrite {
  public:
-  Rewrite(ir::Graph& graph, ir::NodeId id, const std::set<std::string>& symbols)
+  Rewrite(ir::Graph& graph, ir::NodeId id, const ir::InputSymbols& symbols)
       : emit(graph, id), graph_(graph), id_(id), node_(graph.node(id)), symbols_(symbols) {}
 
   decomposition::Emitter emit;  // writes nodes in front of this one
@@ -36,7 +33,7 @@ class Rewrite {
   DType dtype(ir::ValueId id) const { return graph_.value(id).dtype; }
   // The shape where every dim is known or bound by an input; nullopt otherwise.
   std::optional<Shape> shape(ir::ValueId id) const;
-  bool is_bound(const Dim& dim) const;
+  bool is_bound(const Dim& dim) const { return symbols_.tell(dim); }
   // axis with negative ones counted from the end; nullopt when out of range.
   std::optional<int64_t> axis(int64_t given, const Shape& shape) const;
 
@@ -56,7 +53,7 @@ class Rewrite {
   ir::Graph& graph_;
   ir::NodeId id_;
   ir::Node node_;
-  const std::set<std::string>& symbols_;
+  const ir::InputSymbols& symbols_;
 };
 
 // True when the graph changed.

@@ -1,10 +1,10 @@
 #include "graph_partitioner/passes/shape_arithmetic.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/input_symbols.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 namespace tenon {
@@ -14,14 +14,7 @@ using ir::kNoValue;
 
 class Rewriter {
  public:
-  explicit Rewriter(ir::Graph& graph) : graph_(graph) {
-    std::vector<std::string> symbols;
-    for (ir::ValueId input : graph.inputs()) {
-      if (!graph.value(input).shape) continue;
-      for (const Dim& dim : *graph.value(input).shape) dim.collect_symbols(symbols);
-    }
-    input_symbols_.insert(symbols.begin(), symbols.end());
-  }
+  explicit Rewriter(ir::Graph& graph) : graph_(graph), input_symbols_(graph) {}
 
   void visit(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
@@ -33,14 +26,6 @@ class Rewriter {
   }
 
  private:
-  bool is_bound(const Shape& shape) const {
-    std::vector<std::string> symbols;
-    for (const Dim& dim : shape) dim.collect_symbols(symbols);
-    return std::all_of(symbols.begin(), symbols.end(), [&](const std::string& symbol) {
-      return input_symbols_.count(symbol) != 0;
-    });
-  }
-
   bool is_shape_value(ir::ValueId id) const {
     return id != kNoValue && graph_.value(id).elements && graph_.producer(id);
   }
@@ -59,7 +44,7 @@ class Rewriter {
     ir::Node& node = graph_.node(id);
     if (to_shape_value(id)) return;
     const ir::Value& result = graph_.value(node.outputs[0]);
-    if (!result.shape || !is_bound(*result.shape)) return;
+    if (!result.shape || !input_symbols_.tell(*result.shape)) return;
     absorb_shape_operands(id);
     node.inputs.resize(1);
     node.attributes.erase("allowzero");
@@ -70,7 +55,8 @@ class Rewriter {
   void slice(ir::NodeId id) {
     if (to_shape_value(id)) return;
     const auto region = known_region(id);
-    if (!region || !is_bound(region->starts) || !is_bound(region->sizes)) return;
+    if (!region || !input_symbols_.tell(region->starts) || !input_symbols_.tell(region->sizes))
+      return;
     absorb_shape_operands(id);
     ir::Node& node = graph_.node(id);
     const ir::Value& data = graph_.value(node.inputs[0]);
@@ -112,7 +98,7 @@ class Rewriter {
     const ir::Value& result = graph_.value(node.outputs[0]);
     const bool integers = result.dtype == DType::kI64 || result.dtype == DType::kI32;
     if (!integers || !result.elements || !result.shape || result.shape->size() > 1) return false;
-    if (!is_bound(*result.elements)) return false;
+    if (!input_symbols_.tell(*result.elements)) return false;
     absorb_shape_operands(id);
     std::vector<std::string> dims;
     for (const Dim& dim : *result.elements) dims.push_back(dim.text());
@@ -124,7 +110,7 @@ class Rewriter {
   }
 
   ir::Graph& graph_;
-  std::set<std::string> input_symbols_;
+  const ir::InputSymbols input_symbols_;
 };
 
 }  // namespace

@@ -6,61 +6,35 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/linear_dim.h"
 
 namespace tenon::kernels {
-namespace {
 
-std::vector<std::string> symbols_of(const Dim& dim) {
-  std::vector<std::string> names;
-  dim.collect_symbols(names);
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
+std::vector<ProgramInput> inputs_of(const ir::Graph& graph) {
+  std::vector<ProgramInput> inputs;
+  for (const ir::ValueId id : graph.inputs()) {
+    const ir::Value& value = graph.value(id);
+    inputs.push_back({value.name, value.shape, value.dtype, value.elements});
+  }
+  return inputs;
 }
 
-// dim == factor * symbol + summand with numbers on both sides, or nothing.
-std::optional<SymbolBinding::Source> solve(const Dim& dim, const std::string& symbol) {
-  if (dim == Dim::symbol(symbol)) return SymbolBinding::Source{};
-  const auto at = [&](int64_t value) {
-    return dim.substitute([&](std::string_view name) -> std::optional<Dim> {
-      if (name != symbol) return std::nullopt;
-      return Dim(value);
-    });
-  };
-  const Dim at_zero = at(0);
-  if (!at_zero.is_constant()) return std::nullopt;
-  const Dim slope = at(1) - at_zero;
-  if (!slope.is_constant() || slope.is(0)) return std::nullopt;
-  if (!(dim == slope * Dim::symbol(symbol) + at_zero)) return std::nullopt;
-  return SymbolBinding::Source{0, 0, slope.value(), at_zero.value()};
-}
-
-}  // namespace
-
-SymbolBinding::SymbolBinding(const ir::Graph& graph) {
-  for (size_t input = 0; input < graph.inputs().size(); ++input) {
-    const auto& shape = graph.value(graph.inputs()[input]).shape;
-    if (shape) bind(input, *shape);
+// Extents first: a Run has them at hand, while elements may have to come from a GPU.
+SymbolBinding::SymbolBinding(std::span<const ProgramInput> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].shape) bind(Source::Kind::kExtent, i, *inputs[i].shape);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].elements) bind(Source::Kind::kElement, i, *inputs[i].elements);
   }
 }
 
-SymbolBinding::SymbolBinding(std::span<const std::optional<Shape>> inputs) {
-  for (size_t input = 0; input < inputs.size(); ++input) {
-    if (inputs[input]) bind(input, *inputs[input]);
-  }
-}
-
-void SymbolBinding::bind(size_t input, const Shape& shape) {
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis].is_constant()) continue;
-    const std::vector<std::string> names = symbols_of(shape[axis]);
-    if (names.size() != 1 || bound(names.front())) continue;
-    auto source = solve(shape[axis], names.front());
-    if (!source) continue;
-    source->input = input;
-    source->axis = axis;
-    symbols_.push_back(names.front());
-    sources_.push_back(*source);
+void SymbolBinding::bind(Source::Kind kind, size_t input, const std::vector<Dim>& dims) {
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const std::optional<LinearDim> form = linear_form(dims[i]);
+    if (!form || bound(form->symbol)) continue;
+    symbols_.push_back(form->symbol);
+    sources_.push_back({kind, input, i, form->factor, form->summand});
   }
 }
 

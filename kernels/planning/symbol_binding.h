@@ -1,4 +1,4 @@
-// How the symbols of a graph get their numbers from the shapes of one Run's inputs.
+// How the symbols of a graph get their numbers from what one Run brings.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,32 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/support.h"
 #include "graph_partitioner/ir/graph.h"
 
 namespace tenon::kernels {
 
+// What is known of an input before any Run, and every Run is held to.
+struct ProgramInput {
+  std::string name;
+  std::optional<Shape> shape;  // nullopt: any
+  DType dtype = DType::kUndefined;
+  std::optional<std::vector<Dim>> elements = {};  // of a small integer tensor; nullopt: any
+};
+
+std::vector<ProgramInput> inputs_of(const ir::Graph& graph);
+
 class SymbolBinding {
  public:
-  explicit SymbolBinding(const ir::Graph& graph);
-  // Of inputs with these shapes, where those are known.
-  explicit SymbolBinding(std::span<const std::optional<Shape>> inputs);
+  explicit SymbolBinding(const ir::Graph& graph) : SymbolBinding(inputs_of(graph)) {}
+  explicit SymbolBinding(std::span<const ProgramInput> inputs);
 
-  // The extent of input `input` along `axis` is `factor * symbol + summand`.
+  // The extent of input `input` along axis `index`, or its element `index`, is
+  // `factor * symbol + summand`.
   struct Source {
-    size_t input = 0, axis = 0;
+    enum class Kind : uint8_t { kExtent, kElement } kind{};
+    size_t input = 0, index = 0;
     int64_t factor = 1, summand = 0;
   };
 
@@ -37,7 +49,7 @@ class SymbolBinding {
   int64_t evaluate(const Dim& dim, std::span<const int64_t> values) const;
 
  private:
-  void bind(size_t input, const Shape& shape);
+  void bind(Source::Kind kind, size_t input, const std::vector<Dim>& dims);
   bool bound(std::string_view symbol) const;
   std::vector<std::string> symbols_;
   std::vector<Source> sources_;

@@ -26,6 +26,7 @@
 #include "kernels/running/shape_values.h"
 #include "kernels/running/state_pool.h"
 #include "kernels/running/tma_descriptors.h"
+#include "kernels/running/written_sizes.h"
 
 namespace tenon::kernels {
 namespace {
@@ -127,8 +128,15 @@ class DeviceExecutable final : public Executable {
     DeviceRunState& state = *lease;
     state.flags.check(program_);  // of the Run before
     Stream stream = open_stream(context, state);
-    if (instances_.read(context, state.shapes)) adopt(state);
+    const auto read_elements = [&](size_t input, const void* from, std::span<int64_t> to) {
+      read_sizes(options_.written_sizes.get(), program_.inputs[input], address_in(from), stream,
+                 options_.deadline, to);
+    };
+    if (instances_.read(context, state.shapes, std::cref(read_elements))) adopt(state);
     if (take_addresses(context, state)) bind(state);
+    if (options_.written_sizes != nullptr) {
+      note_sizes(*options_.written_sizes, program_, *state.shapes.instance, state.slots);
+    }
     const device::CurrentHere current(*device_);  // from here on nobody else is called
     take_over(state, stream);
     state.shape_values.send(stream);

@@ -17,6 +17,7 @@ namespace tenon::kernels {
 class CollectiveMemory;
 class CollectiveOrder;
 class WeightPool;
+class WrittenSizes;
 
 struct DeviceRunOptions {
   bool graphs = false;                    // capture the launches of a shape that came before
@@ -33,6 +34,7 @@ struct DeviceRunOptions {
   std::shared_ptr<WeightPool> weight_pool = {};  // that weights are shared in; null: they are not
   std::shared_ptr<CollectiveMemory> collective_memory = {};  // null: all memory is plain
   std::shared_ptr<CollectiveOrder> collective_order = {};    // null: graphs may mix with launches
+  std::shared_ptr<WrittenSizes> written_sizes = {};  // by partitions of one graph; null: one alone
   // Where arenas and counters are; empty: in plain memory.
   std::function<std::shared_ptr<void>(size_t bytes, std::string_view what)> scratch = {};
 };

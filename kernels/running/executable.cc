@@ -67,7 +67,10 @@ class CompiledExecutable final : public Executable {
   void run(RunContext& context) override {
     auto lease = states_.lease([&] { return new_state(); });
     RunState& state = *lease;
-    if (instances_.read(context, state.shapes)) adopt(state);
+    const auto read_elements = [this](size_t input, const void* from, std::span<int64_t> to) {
+      load_elements(program_.inputs[input].dtype, from, to);
+    };
+    if (instances_.read(context, state.shapes, read_elements)) adopt(state);
     bind(context, state);
     write_shape_values(state);
     if (state.shapes.instance->is_parallel) {

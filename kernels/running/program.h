@@ -90,11 +90,6 @@ struct ShapeWrite {
   std::vector<Dim> elements;
 };
 
-struct InputShape {
-  std::string name;
-  std::optional<Shape> shape;
-};
-
 // What a program was made of, for who saves it.
 struct ProgramTexts {
   std::string graph;  // fused, without its weights
@@ -111,7 +106,7 @@ struct ProgramTexts {
 
 struct Program {
   SymbolBinding binding;
-  std::vector<InputShape> inputs;
+  std::vector<ProgramInput> inputs;
   std::vector<Shape> outputs;
   std::vector<Slot> slots;
   std::vector<size_t> output_slots;  // one per graph output

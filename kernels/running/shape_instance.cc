@@ -32,8 +32,10 @@ class Instantiation {
   }
 
   std::shared_ptr<const ShapeInstance> build(int threads) {
-    for (const InputShape& input : program_.inputs) {
+    for (const ProgramInput& input : program_.inputs) {
       instance_->inputs.push_back(input.shape ? dims(*input.shape) : std::vector<int64_t>{});
+      instance_->input_elements.push_back(input.elements ? dims(*input.elements)
+                                                         : std::vector<int64_t>{});
     }
     for (const ir::Requirement& required : program_.size_checks) check_sizes(required);
     for (const Shape& output : program_.outputs) instance_->outputs.push_back(dims(output));

@@ -31,6 +31,7 @@ struct ShapeInstance {
   };
   std::vector<int64_t> symbols;
   std::vector<std::vector<int64_t>> inputs, outputs;  // dims
+  std::vector<std::vector<int64_t>> input_elements;   // empty where any will do
   std::vector<LaunchSize> launches;
   std::vector<int64_t> indices;                    // of all launches, one after the other
   std::vector<std::vector<int64_t>> shape_writes;  // elements

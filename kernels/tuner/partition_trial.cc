@@ -67,6 +67,11 @@ class ValueDescriber {
   TrialInput input(const ir::Value& value) const {
     using Holds = TrialInput::Holds;
     TrialInput input{Holds::kNumbers, value.dtype, dims(value)};
+    if (value.elements) {
+      input.holds = Holds::kSizes;
+      for (const Dim& element : *value.elements) input.sizes.push_back(sizes_.of(element));
+      return input;
+    }
     if (!is_integer(value.dtype)) return input;
     const Shape& shape = *value.shape;
     const bool counts_keys =

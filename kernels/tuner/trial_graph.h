@@ -14,12 +14,13 @@
 namespace tenon::kernels {
 
 // What an input of a trial holds: numbers of its type around 0, bytes of any value, or integers
-// that are valid wherever they index.
+// that are valid wherever they index, or sizes.
 struct TrialInput {
-  enum class Holds : uint8_t { kNumbers, kCodes, kKeyCounts, kPositions, kZeros } holds{};
+  enum class Holds : uint8_t { kNumbers, kCodes, kKeyCounts, kPositions, kZeros, kSizes } holds{};
   DType dtype{};
   std::vector<int64_t> dims;
-  int64_t limit = 0;  // kKeyCounts: that number; kPositions: exclusive
+  int64_t limit = 0;                // kKeyCounts: that number; kPositions: exclusive
+  std::vector<int64_t> sizes = {};  // kSizes: its elements
 };
 
 struct TrialOutput {

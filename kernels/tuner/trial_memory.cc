@@ -42,6 +42,8 @@ double element(const TrialInput& input, int64_t index, std::mt19937& random) {
       return static_cast<double>(input.limit);
     case Holds::kPositions:
       return static_cast<double>(std::min(index % 7, input.limit - 1));
+    case Holds::kSizes:
+      return static_cast<double>(input.sizes.at(static_cast<size_t>(index)));
     case Holds::kCodes:
     case Holds::kZeros:
       break;

@@ -359,9 +359,12 @@ std::vector<cudnn::Problem> problems() {
 std::vector<std::string> program_seeds(const std::string&) {
   using kernels::Slot;
   const Dim n = Dim::symbol("n");
-  const std::vector<std::optional<Shape>> shapes = {Shape{n, 64}, Shape{n}};
-  kernels::Program program{kernels::SymbolBinding(shapes)};
-  program.inputs = {{"x", shapes[0]}, {"i", shapes[1]}};
+  const std::vector<kernels::ProgramInput> inputs = {
+      {"x", Shape{n, 64}, DType::kF32},
+      {"i", Shape{n}, DType::kI64},
+      {"s", Shape{2}, DType::kI64, std::vector<Dim>{n, Dim::symbol("total")}}};
+  kernels::Program program{kernels::SymbolBinding(inputs)};
+  program.inputs = inputs;
   program.outputs = {{n, 64}};
   program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0, "x"},
                    {Slot::Kind::kInput, 1, {}, 0, 0, 0, "i"},

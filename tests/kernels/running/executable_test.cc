@@ -57,6 +57,65 @@ TEST(Executable, RunsLaunchesInOrderThroughAView) {
   expect_near(outputs[0].numbers(), tripled_ramp(111));
 }
 
+// A partition behind another one, which made `sizes` and `total`.
+constexpr std::string_view kSizesFromElements = R"(
+graph main {
+  input %x: f32[n*m]
+  input %sizes: i64[3] elements(n,m,7)
+  input %total: i32[] elements(t)
+  %v: f32[n,m] = Reshape(%x)
+  %d: f32[n,m] = tenon::Loop(%v) body {
+    input %a: f32[n,m]
+    %c: f32[n,m] = Add(%a, %a)
+    output %c
+  }
+  %w: i64[1] = tenon::ShapeValue() {dims=["t+m"]}
+  output %d
+  output %w
+}
+)";
+
+std::vector<HostTensor> with_sizes(std::vector<double> sizes, double total, int64_t elements) {
+  return {
+      HostTensor::from(DType::kF32, {elements}, [](int64_t i) { return static_cast<double>(i); }),
+      HostTensor::of(DType::kI64, {3}, sizes), HostTensor::of(DType::kI32, {}, {total})};
+}
+
+TEST(Executable, TakesSizesFromTheElementsOfAnInput) {
+  const TestGraph graph(kSizesFromElements);
+  for (const auto& [n, m, total] : {std::array{3, 5, 4}, std::array{5, 3, 4}, std::array{5, 3, 9},
+                                    std::array{1, 15, 0}, std::array{0, 4, 1}}) {
+    const auto outputs = graph.run(with_sizes({double(n), double(m), 7}, total, int64_t{n} * m));
+    EXPECT_EQ(outputs[0].dims, (std::vector<int64_t>{n, m}));
+    for (int64_t i = 0; i < int64_t{n} * m; ++i) EXPECT_EQ(outputs[0].numbers()[i], 2.0 * i);
+    EXPECT_EQ(outputs[1].numbers(), std::vector<double>{double(total + m)});
+  }
+}
+
+TEST(Executable, RefusesElementsThatContradictTheSizes) {
+  const TestGraph graph(kSizesFromElements);
+  graph.run(with_sizes({3, 5, 7}, 4, 15));
+  const auto error_of = [&](std::vector<HostTensor> inputs) -> std::string {
+    try {
+      graph.run(std::move(inputs));
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of(with_sizes({3, 5, 8}, 4, 15)),
+            "input 'sizes' holds [3,5,8], but the model expects [n,m,7], which by the sizes of the "
+            "inputs is [3,5,7]");
+  EXPECT_EQ(error_of(with_sizes({3, 5, 7}, -4, 15)),
+            "input 'total' holds [-4], but the model expects [t]");
+  EXPECT_NE(error_of(with_sizes({4, 5, 7}, 4, 15)).find("input 'x' has shape [15]"),
+            std::string::npos);
+  std::vector<HostTensor> longer = with_sizes({3, 5, 7}, 4, 15);
+  longer[1] = HostTensor::of(DType::kI64, {4}, {3, 5, 7, 7});
+  EXPECT_NE(error_of(std::move(longer)).find("input 'sizes' has shape [4]"), std::string::npos);
+  EXPECT_EQ(graph.run(with_sizes({3, 5, 7}, 4, 15))[0].dims, (std::vector<int64_t>{3, 5}));
+}
+
 // Three products of one computed value, two of which have the same rows of it in int8: it is
 // rounded once. The third reads another value.
 TEST(Executable, ProductsOfOneValueShareItsRowsInInt8) {
