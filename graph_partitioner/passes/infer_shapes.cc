@@ -27,7 +27,7 @@ const RuleMap& shape_rules() {
   static const RuleMap rules =
       join({pointwise_shape_rules(), movement_shape_rules(), slicing_shape_rules(),
             dot_shape_rules(), attention_shape_rules(), collective_shape_rules(),
-            window_shape_rules(), quantize_shape_rules()});
+            window_shape_rules(), quantize_shape_rules(), other_shape_rules()});
   return rules;
 }
 

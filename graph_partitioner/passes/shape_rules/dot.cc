@@ -174,6 +174,7 @@ constexpr ShapeRule kRules[] = {
     {"MatMul", matmul},
     {"MatMulInteger", matmul_integer},
     {"QLinearMatMul", qlinear_matmul},
+    {"com.microsoft::DynamicQuantizeMatMul", matmul},
     {"com.microsoft::FusedGemm", gemm},
     {"com.microsoft::FusedMatMul", fused_matmul},
     {"com.microsoft::MatMulBlockQuantizedFp4Weight", fp4_weight},

@@ -88,6 +88,7 @@ std::span<const ShapeRule> attention_shape_rules();
 std::span<const ShapeRule> collective_shape_rules();
 std::span<const ShapeRule> window_shape_rules();  // convolution, pooling, recurrent
 std::span<const ShapeRule> quantize_shape_rules();
+std::span<const ShapeRule> other_shape_rules();  // of what nobody here runs
 // Rules that set elements, run after the op's shape rule.
 std::span<const ShapeRule> element_rules();
 

@@ -185,6 +185,7 @@ constexpr ShapeRule kRules[] = {
     {"Conv", conv},
     {"ConvInteger", conv},
     {"ConvTranspose", conv_transpose},
+    {"DeformConv", conv},
     {"GRU", recurrent},
     {"GlobalAveragePool", global_pool},
     {"GlobalLpPool", global_pool},
