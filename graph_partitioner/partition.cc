@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "graph_partitioner/ir/extract.h"
+#include "graph_partitioner/ir/input_symbols.h"
 #include "graph_partitioner/ir/known_ops.h"
 #include "graph_partitioner/passes/fold_constants.h"
 #include "graph_partitioner/passes/form_partitions.h"
@@ -70,15 +71,16 @@ class Partitioner {
     return true;
   }
 
-  // Declared shapes are believed of nodes only that nothing of ours can run: those which have no
-  // rule, and those whose results no rule can tell, which are refused here. A partition behind them
-  // is held to what it was told of its inputs when it runs.
+  // What is known of every value, whoever runs the nodes. Declared shapes are believed of nodes
+  // only that nothing of ours can run: those which have no rule, and those whose results no rule
+  // can tell, which are refused here. A partition behind them is held to what it was told of its
+  // inputs when it runs.
   void infer_whole() {
     ir::Graph inferred;
     std::map<size_t, std::string> untold;
     for (const bool with_folding : {false, true}) {
       untold.clear();
-      inferred = named_apart(graph_);
+      inferred = without_unknown_ops();
       forget_declared_shapes(inferred);
       if (with_folding) fold_constants(inferred);
       ShapeInference inference(inferred);
@@ -91,8 +93,40 @@ class Partitioner {
       if (untold.empty()) break;
     }
     for (const auto& [position, reason] : untold) refuse(position, reason);
-    find_host_evaluated(inferred);
-    find_fully_declared(inferred);
+    told_ = graph_;
+    for (ir::ValueId id = 0; id < static_cast<ir::ValueId>(graph_.value_count()); ++id) {
+      told_.value(id).shape = inferred.value(id).shape;
+      told_.value(id).elements = inferred.value(id).elements;
+    }
+    refuse_sources_of_sizes();
+    find_host_evaluated();
+    find_fully_declared();
+  }
+
+  // An op without a rule whose result has a size that nothing before it has is none of ours: no
+  // Run could tell that size before the op has run. Who reads it gets the size from it.
+  void refuse_sources_of_sizes() {
+    ir::InputSymbols known(graph_);
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      for (const ir::ValueId output : at(i).outputs) {
+        if (output == kNoValue || !told_.value(output).shape) continue;
+        const Shape& shape = *told_.value(output).shape;
+        if (!known.tell(shape) && !has_shape_rule(at(i).op)) {
+          const Support answer = ask(graph_, at(i));
+          refuse(i, answer ? "its output shape cannot be inferred before Run" : answer.reason);
+        }
+        known.add(shape);
+      }
+    }
+  }
+
+  // No rule knows what an op means that has attributes, inputs or outputs of a newer one.
+  ir::Graph without_unknown_ops() const {
+    ir::Graph whole = graph_;
+    for (const ir::NodeId id : graph_.order()) {
+      if (!ir::is_known(graph_.node(id))) whole.node(id).op = "unknown::" + graph_.node(id).op;
+    }
+    return whole;
   }
 
   // True where a result has only the shape that was declared.
@@ -109,23 +143,23 @@ class Partitioner {
 
   // Nodes whose results are dims: the executable writes them itself wherever somebody reads them,
   // so a consumer that is left out is no reason to leave them out.
-  void find_host_evaluated(const ir::Graph& inferred) {
+  void find_host_evaluated() {
     host_evaluated_.assign(reasons_.size(), 0);
     for (size_t i = 0; i < reasons_.size(); ++i) {
       const auto& outputs = at(i).outputs;
       host_evaluated_[i] = std::all_of(outputs.begin(), outputs.end(), [&](ir::ValueId id) {
-        return id == kNoValue || inferred.value(id).elements.has_value();
+        return id == kNoValue || told_.value(id).elements.has_value();
       });
     }
   }
 
   // Nodes that can be left out and their readers still know as much of their operands' sizes.
-  void find_fully_declared(const ir::Graph& inferred) {
+  void find_fully_declared() {
     fully_declared_.assign(reasons_.size(), 0);
     for (size_t i = 0; i < reasons_.size(); ++i) {
       const auto& outputs = at(i).outputs;
       fully_declared_[i] = std::all_of(outputs.begin(), outputs.end(), [&](ir::ValueId id) {
-        return id == kNoValue || graph_.value(id).shape == inferred.value(id).shape;
+        return id == kNoValue || graph_.value(id).shape == told_.value(id).shape;
       });
     }
   }
@@ -159,7 +193,8 @@ class Partitioner {
     return nullptr;
   }
 
-  // A refused node must not be matched into its neighbours, so it goes in under a name of no op.
+  // All that is left as if it were one partition: a refused node is not matched into its
+  // neighbours.
   void refuse_unsupported_whole() {
     std::vector<size_t> everything(reasons_.size());
     for (size_t i = 0; i < everything.size(); ++i) everything[i] = i;
@@ -225,15 +260,25 @@ class Partitioner {
   void fuse_whole() {
     if (whole_without_ == count_refused()) return;
     whole_without_.reset();
-    whole_ = fuse(named_apart(graph_));
+    std::vector<size_t> members;
+    for (size_t i = 0; i < reasons_.size(); ++i) {
+      if (claimable(i)) members.push_back(i);
+    }
+    whole_ = fuse(cut(members).graph);
     whole_without_ = count_refused();
   }
 
-  ir::Graph named_apart(ir::Graph whole) const {
-    for (size_t i = 0; i < reasons_.size(); ++i) {
-      if (!claimable(i)) whole.node(graph_.order()[i]).op = "left_out::" + at(i).op;
-    }
-    return whole;
+  // Those nodes as a graph of their own, as the runtime hands it to who compiles them, and what the
+  // whole graph knows of its inputs.
+  struct Cut {
+    ir::Graph graph;
+    std::vector<ir::InputFacts> inputs;
+  };
+  Cut cut(const std::vector<size_t>& members) const {
+    Cut result{ir::extract(graph_, sources_of(members)), {}};
+    result.inputs = ir::facts_of_inputs(result.graph, told_);
+    ir::tell_inputs(result.graph, result.inputs);
+    return result;
   }
 
   void check_whole(const std::vector<size_t>& everything) {
@@ -253,7 +298,7 @@ class Partitioner {
   // Fuses the group and refuses what nothing can run; true when that changed something.
   bool check_group(const std::vector<size_t>& members) {
     try {
-      fused_groups_.push_back(fuse(ir::extract(graph_, sources_of(members))));
+      fused_groups_.push_back(fuse(cut(members).graph));
     } catch (const std::exception& error) {
       return refuse_all(members, fmt::format("could not be compiled: {}", error.what()));
     }
@@ -287,8 +332,36 @@ class Partitioner {
     }
   }
 
+  // What cannot run because a node before it took the rank of an operand away names that node, not
+  // the one that it reads.
+  bool refuse_behind_lost_rank(const std::vector<size_t>& stands_for) {
+    bool changed = false;
+    for (const size_t position : stands_for) {
+      size_t root = position;
+      for (auto next = source_of_lost_rank(root); next; next = source_of_lost_rank(root)) {
+        root = *next;
+      }
+      if (root == position || claimable(root)) continue;
+      changed |= refuse(position, fmt::format("because {} before it is left to others: {}",
+                                              label(at(root)), reasons_[root]));
+    }
+    return changed;
+  }
+
+  // Who makes an operand of unknown rank.
+  std::optional<size_t> source_of_lost_rank(size_t position) const {
+    for (const ir::ValueId input : at(position).inputs) {
+      if (input == kNoValue || told_.value(input).shape) continue;
+      if (const ir::Node* producer = graph_.producer(input)) {
+        return position_.at(producer->sources[0]);
+      }
+    }
+    return std::nullopt;
+  }
+
   bool refuse_fused(const ir::Node& node, const std::vector<size_t>& stands_for,
                     const std::vector<size_t>& members, const std::string& why) {
+    if (refuse_behind_lost_rank(stands_for)) return true;
     // Under its own name: what dissolved into it, such as a view that changes nothing, is not at
     // fault and may fit without it.
     bool changed = false;
@@ -385,10 +458,10 @@ class Partitioner {
     bool changed = false;
     for (size_t i = 0; i < grouping_.groups.size(); ++i) {
       const std::vector<size_t>& members = grouping_.groups[i];
-      const ir::Graph cut = ir::extract(graph_, sources_of(members));
+      const ir::Graph imported = cut(members).graph;
       const ir::Graph& fused = fused_groups_.at(i);
-      Support gain = is_gainful(cut, fused, options_.on_host);
-      if (gain && options_.on_host) gain = saves_time_on_host(graph_, cut, fused);
+      Support gain = is_gainful(imported, fused, options_.on_host);
+      if (gain && options_.on_host) gain = saves_time_on_host(graph_, imported, fused);
       if (gain) continue;
       const bool has_products = options_.on_host && refuse_plain_products(fused, gain.reason);
       if (!has_products) refuse_all(members, gain.reason);
@@ -411,7 +484,8 @@ class Partitioner {
   Partitioning result() const {
     Partitioning partitioning;
     for (const auto& members : grouping_.groups) {
-      if (claimable(members.front())) partitioning.partitions.push_back({sources_of(members)});
+      if (!claimable(members.front())) continue;
+      partitioning.partitions.push_back({sources_of(members), cut(members).inputs});
     }
     for (size_t i = 0; i < reasons_.size(); ++i) {
       if (!claimable(i)) partitioning.left_out.push_back({source(i), reasons_[i]});
@@ -424,6 +498,7 @@ class Partitioner {
   const PartitionOptions& options_;
   std::map<int, size_t> position_;             // by source
   std::vector<std::string> reasons_;           // by position; empty: claimable
+  ir::Graph told_;                             // graph_ with what was inferred of its values
   std::vector<char> host_evaluated_;           // by position
   std::vector<char> fully_declared_;           // by position
   std::vector<std::vector<size_t>> together_;  // positions fused into one node

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph_partitioner/ir/input_facts.h"
 #include "graph_partitioner/supports.h"
 
 namespace tenon {
@@ -23,6 +24,8 @@ struct LeftOut {
 
 struct Partition {
   std::vector<int> sources;  // imported node ids, sorted: convex, and disjoint from the others'
+  // What it was claimed with; who compiles it tells them to its graph again (ir::tell_inputs).
+  std::vector<ir::InputFacts> inputs;
 };
 
 struct Partitioning {

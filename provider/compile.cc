@@ -54,7 +54,7 @@ void claim_contexts(const ir::Graph& graph, Partitioning& partitioning) {
     const ir::Node& node = graph.node(graph.order()[left.source]);
     const std::string source = node.op == kContextOp ? source_of(node) : "";
     if (source == kProviderName) {
-      partitioning.partitions.push_back({{left.source}});
+      partitioning.partitions.push_back({{left.source}, {}});
       continue;
     }
     if (node.op == kContextOp) {
@@ -143,15 +143,22 @@ ir::Graph fuse_for(const OrtGraph& whole, const kernels::Settings& settings, ir:
   return fused;
 }
 
-void add_further_targets(const OrtGraph& graph, std::string_view name, const Options& options,
-                         const std::shared_ptr<DiskCache>& cache, const ContextWork& context) {
+ImportedGraph import_claimed(const OrtGraph& graph, const ClaimedInputs& claimed, bool with_files) {
+  ImportedGraph imported = import_graph(graph, with_files);
+  ir::tell_inputs(imported.graph, claimed.of(imported.graph));
+  return imported;
+}
+
+void add_further_targets(const OrtGraph& graph, std::string_view name, const ClaimedInputs& claimed,
+                         const Options& options, const std::shared_ptr<DiskCache>& cache,
+                         const ContextWork& context) {
   for (const Target& target : context.further) {
     const Dump dump(options.dump_dir, fmt::format("{}.{}", name, target.description->arch));
     kernels::Settings settings = target.settings(options);
     settings.kernel_cache = cache;
     settings.keep_texts = true;
     PartitionReport of_target;  // the session's own is what people read
-    ImportedGraph imported = import_graph(graph, context.output.has_weights_outside());
+    ImportedGraph imported = import_claimed(graph, claimed, context.output.has_weights_outside());
     const ir::Graph fused = fuse_for(graph, settings, std::move(imported.graph), dump, of_target);
     context.output.add(name, kernels::make_program(fused, settings, dump.kernel_sink()), settings,
                        std::move(imported.files));
@@ -199,6 +206,7 @@ std::unique_ptr<kernels::Executable> make_executable(
   run.kernel_cache = settings.kernel_cache;
   run.weight_pool = target.weight_pool;
   run.collective_order = target.collective_order;
+  run.written_sizes = target.written_sizes;
   run.collective_memory = std::move(collective_memory);
   return kernels::run_on_device(std::move(program), *settings.gpu, target.device, run);
 }
@@ -217,13 +225,14 @@ void describe(std::string_view name, double milliseconds, CompiledPartition& par
   report.compile_ms = milliseconds;
 }
 
-CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
+CompiledPartition compile(const OrtGraph& graph, std::string_view name,
+                          const ClaimedInputs& claimed, const Options& options,
                           const Target& target, std::shared_ptr<DiskCache> cache,
                           const ContextWork* context) {
   const Stopwatch watch;
   const Dump dump(options.dump_dir, name);
   ImportedGraph imported =
-      import_graph(graph, context != nullptr && context->output.has_weights_outside());
+      import_claimed(graph, claimed, context != nullptr && context->output.has_weights_outside());
   dump.graph("imported", imported.graph);
   if (target.job) {
     target.job->require_equal(
@@ -248,7 +257,7 @@ CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Op
   if (context != nullptr) {
     context->output.add(name, program, settings, std::move(imported.files));
     program.texts.reset();
-    add_further_targets(graph, name, options, cache, *context);
+    add_further_targets(graph, name, claimed, options, cache, *context);
   }
   if (const std::string_view why_not = why_not_run(options, context); !why_not.empty()) {
     result.executable = compiled_only(std::move(program), why_not);

@@ -5,8 +5,9 @@
 //   ep.context_enable: the built program also goes into a context (context_output.h) an EPContext
 //   node of ours: its program is opened, not built                   (context_input.h)
 //
-// Compile gets each claimed subgraph back from the runtime and runs the same pure functions again,
-// so no map is kept between the two calls.
+// Compile gets each claimed subgraph back from the runtime and runs the same pure functions again.
+// Nothing is kept between the two calls but what the whole graph knows of a subgraph's inputs
+// (claimed_inputs.h).
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -18,6 +19,7 @@
 #include "kernels/running/collective_memory.h"
 #include "kernels/running/executable.h"
 #include "kernels/running/program.h"
+#include "provider/claimed_inputs.h"
 #include "provider/import_graph.h"
 #include "provider/report.h"
 #include "provider/target.h"
@@ -56,7 +58,8 @@ struct ContextWork {
 };
 // `cache`: of compiled kernels; null: none. With a context the partition is added to it, as
 // compiled for each target.
-CompiledPartition compile(const OrtGraph& graph, std::string_view name, const Options& options,
+CompiledPartition compile(const OrtGraph& graph, std::string_view name,
+                          const ClaimedInputs& claimed, const Options& options,
                           const Target& target, std::shared_ptr<DiskCache> cache,
                           const ContextWork* context = nullptr);
 

@@ -314,6 +314,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
     if (!exclusions_wait_) warn_of_idle_exclusions();
   }
   keep(std::move(report));
+  claimed_inputs_.note(claims.imported.graph, claims.partitioning);
   for (const Partition& partition : claims.partitioning.partitions) {
     std::vector<const OrtNode*> nodes;
     for (const int source : partition.sources) nodes.push_back(claims.imported.nodes[source]);
@@ -413,14 +414,18 @@ std::optional<std::string> Ep::find_refusal() {
 }
 
 CompiledPartition Ep::compile_one(const OrtGraph& graph, const OrtNode& fused_node,
-                                  ContextInput& input, ContextOutput* output) {
+                                  const Target& target, ContextInput& input,
+                                  ContextOutput* output) {
   const std::string name = fmt::format("tenon_{}", partitions_++);
   if (const OrtNode* context = context_node_of(graph)) {
-    return input.open(graph, *context, options_, target_, cache_);
+    return input.open(graph, *context, options_, target, cache_);
   }
-  if (output == nullptr) return provider::compile(graph, name, options_, target_, cache_);
+  if (output == nullptr) {
+    return provider::compile(graph, name, claimed_inputs_, options_, target, cache_);
+  }
   const ContextWork work{*output, further_targets_, !context_.compile_only};
-  CompiledPartition compiled = provider::compile(graph, name, options_, target_, cache_, &work);
+  CompiledPartition compiled =
+      provider::compile(graph, name, claimed_inputs_, options_, target, cache_, &work);
   output->add_node(name, compiled, fused_node);
   return compiled;
 }
@@ -435,9 +440,11 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
     if (report_.context) throw UserError(kSecondRound);
     output.emplace(context_, model_path_of(*graphs[0]), kept_values_);
   }
+  Target target = target_;
+  target.written_sizes = std::make_shared<kernels::WrittenSizes>();  // the partitions of one graph
   for (size_t i = 0; i < count; ++i) {
     CompiledPartition compiled =
-        compile_one(*graphs[i], *fused_nodes[i], input, output ? &*output : nullptr);
+        compile_one(*graphs[i], *fused_nodes[i], target, input, output ? &*output : nullptr);
     report_.partition_of(compiled.report.nodes.front()) = compiled.report;
     tell_of(compiled.report);
     computes_.reserve(computes_.size() + 1);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/disk_cache.h"
+#include "provider/claimed_inputs.h"
 #include "provider/compile.h"
 #include "provider/context_settings.h"
 #include "provider/exclusions.h"
@@ -53,7 +54,7 @@ class Ep : public OrtEp {
   void compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t count,
                OrtNodeComputeInfo** computes, OrtNode** context_nodes);
   CompiledPartition compile_one(const OrtGraph& graph, const OrtNode& fused_node,
-                                ContextInput& input, ContextOutput* output);
+                                const Target& target, ContextInput& input, ContextOutput* output);
   void run_starts(const OrtRunOptions& run_options);
   void wait_for_callers() const;
   void run_ends(const OrtRunOptions& run_options, bool wait);
@@ -85,6 +86,7 @@ class Ep : public OrtEp {
   std::vector<NodeCompute*> computes_;    // the runtime's, as long as it keeps them
   std::vector<std::string> kept_values_;  // that a context model must not lose
   std::string contexts_text_;             // the runtime copies it
+  ClaimedInputs claimed_inputs_;
 };
 
 }  // namespace tenon::provider

@@ -9,6 +9,7 @@
 #include "kernels/planning/candidate.h"
 #include "kernels/running/collective_order.h"
 #include "kernels/running/weight_pool.h"
+#include "kernels/running/written_sizes.h"
 #include "provider/gpus.h"
 #include "provider/options.h"
 
@@ -26,6 +27,7 @@ struct Target {
   std::shared_ptr<kernels::WeightPool> weight_pool;  // null: weights are the session's alone
   std::shared_ptr<distributed::Job> job;             // null: one rank
   std::shared_ptr<kernels::CollectiveOrder> collective_order;  // null: the engine orders them
+  std::shared_ptr<kernels::WrittenSizes> written_sizes;        // of the graph that is compiled
   std::shared_ptr<const kernels::TuningRecords> records;       // null: candidates go by estimates
 
   bool on_gpu() const { return description.has_value(); }

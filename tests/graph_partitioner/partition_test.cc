@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "graph_partitioner/ir/extract.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
@@ -102,6 +104,91 @@ TEST(Partition, DeclaredShapesAreBelievedOfWhatOthersRunOnly) {
   EXPECT_EQ(shapes["a"], "[n]");
   EXPECT_EQ(shapes["y"], "[2,4]");
   EXPECT_NE(reasons(got)[1].find("cannot be inferred"), std::string::npos) << reasons(got)[1];
+}
+
+// Sizes are made in front of a node that nobody runs and used on both sides of it.
+ir::Graph sizes_before_a_cut(std::string_view declared) {
+  return ir::parse(fmt::format(R"(graph main {{
+  input %x: f32[batch,seq,64]
+  const %heads: i64[2] = hex:02000000000000002000000000000000
+  const %flat: i64[2] = hex:ffffffffffffffff4000000000000000
+  %sizes: i64[2] = Shape@15(%x) {{start=0, end=2}} sources=[0]
+  %target: i64[4] = Concat@13(%sizes, %heads) {{axis=0}} sources=[1]
+  %a: f32[*] = Reshape@14(%x, %target) sources=[2]
+  %b: f32[*] = Softmax@13(%a) sources=[3]
+  %c: f32[*] = Reshape@14(%b, %flat) sources=[4]
+  %d: {} = Mystery@1(%c) name="who" sources=[5]
+  %e: f32[*] = Reshape@14(%d, %target) sources=[6]
+  %y: f32[*] = Neg@13(%e) sources=[7]
+  output %y
+}})",
+                               declared));
+}
+
+TEST(Partition, SizesAreKnownBehindANodeOfOthers) {
+  PartitionOptions options;
+  options.claim_all = true;
+  const Partitioning got = partition(sizes_before_a_cut("f32[rows,64]"), run_fused_ops, options);
+  ASSERT_EQ(got.left_out.size(), 1u) << got.left_out.back().reason;
+  EXPECT_EQ(got.left_out[0].source, 5);
+  ASSERT_EQ(got.partitions.size(), 2u);
+  const Partition& behind = got.partitions[1];
+  EXPECT_EQ(behind.sources, (std::vector<int>{6, 7}));
+  ASSERT_EQ(behind.inputs.size(), 2u);
+  EXPECT_EQ(behind.inputs[0].name, "d");
+  EXPECT_EQ(text(*behind.inputs[0].shape), "[rows,64]");
+  EXPECT_EQ(behind.inputs[1].name, "target");
+  EXPECT_EQ(text(*behind.inputs[1].elements), "[batch,seq,2,32]");
+}
+
+// The same of a node that has a rule, as the model declares nothing.
+TEST(Partition, AnOpWithoutAKernelHasASizeAllTheSame) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n,c,h,w]
+  input %grid: f32[n,p,q,2]
+  %g: f32[*] = GridSample@20(%x, %grid) sources=[0]
+  %r: f32[*] = RandomNormalLike@1(%g) sources=[1]
+  %y: f32[*] = Neg@13(%r) sources=[2]
+  output %y
+})");
+  PartitionOptions options;
+  options.claim_all = true;
+  const Partitioning got = partition(graph, run_fused_ops, options);
+  ASSERT_EQ(got.partitions.size(), 1u);
+  EXPECT_EQ(got.partitions[0].sources, std::vector<int>{2});
+  EXPECT_EQ(text(*got.partitions[0].inputs[0].shape), "[n,c,p,q]");
+}
+
+// An attribute that the table of known ops lacks may change what the rule says.
+TEST(Partition, ARuleIsNotAskedOfAnOpThatIsNotKnown) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n,4]
+  %t: f32[*] = Transpose@99(%x) {perm=[1,0], brand_new=1} sources=[0]
+  %y: f32[*] = Neg@13(%t) sources=[1]
+  output %y
+})");
+  PartitionOptions options;
+  options.claim_all = true;
+  EXPECT_TRUE(partition(graph, run_fused_ops, options).partitions.empty());
+}
+
+TEST(Partition, WhatFollowsFromAnUnknownRankNamesTheNodeThatStartedIt) {
+  PartitionOptions options;
+  options.claim_all = true;
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n]
+  %m: f32[*] = Mystery@1(%x) name="who" sources=[0]
+  %a: f32[*] = Relu@14(%m) sources=[1]
+  %b: f32[*] = Tanh@13(%a) sources=[2]
+  %c: f32[*] = Exp@13(%b) sources=[3]
+  output %c
+})");
+  const auto left = reasons(partition(graph, run_fused_ops, options));
+  EXPECT_EQ(left.at(0), "no candidate runs Mystery");
+  for (const int behind : {1, 2, 3}) {
+    EXPECT_EQ(left.at(behind),
+              "because 'who' (Mystery) before it is left to others: no candidate runs Mystery");
+  }
 }
 
 TEST(Partition, SizesThatContradictEachOtherSaySo) {
@@ -500,7 +587,9 @@ TEST(Partition, RandomGraphsAreCoveredOnceAndEveryPartRuns) {
     }
     for (const Partition& part : got.partitions) {
       covered.insert(part.sources.begin(), part.sources.end());
-      const ir::Graph fused = fuse(ir::extract(graph, part.sources));
+      ir::Graph cut = ir::extract(graph, part.sources);
+      ir::tell_inputs(cut, part.inputs);
+      const ir::Graph fused = fuse(std::move(cut));
       for (ir::NodeId id : fused.order()) {
         EXPECT_TRUE(run_fused_ops(fused, fused.node(id)).ok) << ir::print(fused);
       }

@@ -59,6 +59,18 @@ std::string partly_claimable_model() {
   return model(graph.output("y", kFloat, {"M", 64}));
 }
 
+// The same two ops, and sizes that are made in front of them and used on both sides.
+std::string sizes_across_the_cpu_model() {
+  Graph graph("across");
+  graph.input("x", kFloat, {"M", 64}).constant("flat", int64s({1}, {-1}));
+  graph.node("Shape", {"x"}, {"sizes"}).node("Softmax", {"x"}, {"h"});
+  graph.node("Reshape", {"h", "sizes"}, {"g"}).node("Reshape", {"g", "flat"}, {"f"});
+  graph.node("Cast", {"f"}, {"text"}, {{{"to", int64_t{kString}}}});
+  graph.node("Cast", {"text"}, {"z"}, {{{"to", int64_t{kFloat}}}});
+  graph.node("Reshape", {"z", "sizes"}, {"r"}).node("Add", {"r", "x"}, {"y"});
+  return model(graph.output("y", kFloat, {"M", 64}));
+}
+
 const Options kClaimAll = {{"claim", "all"}};
 
 void expect_close(const Tensor& actual, const Tensor& expected, float tolerance = 1e-4f) {
@@ -137,6 +149,20 @@ TEST_F(Gpu, TheSecondOneRunsToo) {
 TEST_F(Gpu, NodesOfTheCpuStandBetweenItsPartitions) {
   expect_like_the_cpu(partly_claimable_model(), kClaimAll, {.gpu = 0});
   EXPECT_EQ(Session(partly_claimable_model(), kClaimAll, {.gpu = 0}).partitions().size(), 2U);
+}
+
+TEST_F(Gpu, SizesThatAPartitionMadeServeTheOneBehindIt) {
+  const std::string bytes = sizes_across_the_cpu_model();
+  expect_like_the_cpu(bytes, kClaimAll, {.gpu = 0});
+  const Session session(bytes, kClaimAll, {.gpu = 0});
+  EXPECT_EQ(session.partitions().size(), 2U);
+  EXPECT_EQ(session.claimed_nodes(), 6U);
+}
+
+TEST_F(Gpu, SizesThatAnotherProviderMadeAreReadFromTheDevice) {
+  const Options options = {{"claim", "all"}, {"exclude_ops", "Shape"}};
+  expect_like_the_cpu(sizes_across_the_cpu_model(), options, {.gpu = 0});
+  EXPECT_EQ(Session(sizes_across_the_cpu_model(), options, {.gpu = 0}).claimed_nodes(), 5U);
 }
 
 TEST_F(Gpu, GraphsOfPartitionsGiveTheSame) {
