@@ -27,3 +27,12 @@ def staged(folder: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno and error.filename is None:
             raise OSError(error.errno, error.strerror, str(folder)) from error
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file of text, or none; what is no file, such as a pipe, gets it as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    with staged(path.parent) as work:
+        (work / path.name).write_text(text, encoding="utf-8")

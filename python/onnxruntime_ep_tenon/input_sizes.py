@@ -13,6 +13,7 @@ _NAMES = (
     (r"past", 0, "no tokens before"),
     (r"batch|^(b|bs)$", 1, "one in a batch"),
     (r"seq|token|len|time|frame", _SEQUENCE, "a short sequence"),
+    (r"latent", 32, "a side of latents"),
     (r"height|width|^(h|w)$", _IMAGE_SIDE, "an image's side"),
     (r"channel|^c$", 3, "colours"),
 )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .models.staged_folder import write_whole
+
 
 class Recording:
     """One profile, from the session's settings to the file."""
@@ -21,7 +23,7 @@ class Recording:
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text())
         document = {"displayTimeUnit": "ms", "traceEvents": [_readable(e) for e in events if e]}
-        self._target.write_text(json.dumps(document, indent=1) + "\n")
+        write_whole(self._target, json.dumps(document, indent=1) + "\n")
 
 
 @contextmanager

@@ -44,6 +44,41 @@ def test_arrays_that_do_not_fit_leave_nothing(command, tmp_path, monkeypatch):
     assert os.listdir(out) == ["output_y.npy"]
 
 
+@pytest.mark.plugin
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("quantize", "--format", "int4", "--out", "new/out.onnx"),
+        ("explain", "--html", "page.html"),
+        ("explain", "--svg", "graph.svg"),
+        ("run", "--trace", "trace.json"),
+    ],
+)
+def test_other_files_that_do_not_fit_leave_nothing(command, tmp_path, monkeypatch, arguments):
+    source = saved(linear(), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    written = Path.write_text
+
+    def no_room(path, *given, **more):
+        written(path, "the beginning")
+        no_space()
+
+    monkeypatch.setattr(Path, "write_text", no_room)
+    monkeypatch.setattr(Path, "write_bytes", no_space)
+    name, *options = arguments
+    told = command(name, source, *options)
+    assert "No space left on device" in one_line(told)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+def test_a_pipe_gets_what_a_file_would(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    staged_folder.write_whole(tmp_path / "pipe", "text")
+    assert os.read(reader, 10) == b"text" and os.listdir(tmp_path) == ["pipe"]
+    os.close(reader)
+
+
 def limited():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

@@ -35,6 +35,7 @@ def shapes(made) -> dict[str, list[int]]:
         ("int64", ["batch_size", "sequence_length"], [1, 32]),
         ("int64", [None, None], [1, 32]),
         ("float", ["s0", 80, "frames"], [1, 80, 32]),
+        ("float", ["batch", 4, "latent_height", "latent_width"], [1, 4, 32, 32]),
         ("float", ["N", 3, "?", "?"], [1, 3, 224, 224]),
         ("float", [2, None, 128], [2, 1, 128]),
         ("float", [None, None], [1, 512]),

@@ -12,6 +12,7 @@ from ..bench.measure import Timing, side_by_side, speed_text
 from ..bindings import caller
 from ..drawing import plots
 from ..host_memory import PeakMemory
+from ..models.staged_folder import write_whole
 from ..provider_sessions import cpu_session, open_cuda_session, session_options
 from ..report import Report, session_with_report
 from ..requirements import has, require
@@ -340,7 +341,7 @@ def _coverage(sides) -> dict | None:
 
 def _write(folder: Path, result: dict, timings: list[Timing]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_whole(folder / "bench.json", json.dumps(result, indent=2) + "\n")
     if has("matplotlib"):
         series = {t.name: [t.median * 1e3] for t in timings}
         plots.bars(

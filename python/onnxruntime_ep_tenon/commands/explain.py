@@ -10,6 +10,7 @@ from ..bench.measure import read_bandwidth
 from ..context_models import ContextModel, is_context_model
 from ..library import PROVIDER
 from ..mending import opened_graph
+from ..models.staged_folder import write_whole
 from ..provider_sessions import session_options
 from ..report import Report, SessionError, fusion_kind, readable, session_with_report, shortened
 from ..requirements import require
@@ -346,7 +347,7 @@ def _draw(model: Path, report: Report, problem: str, args) -> None:
     drawing = Drawing(opened_graph(model, report), report)
     title = f"{model.name}: {report.coverage}"
     if args.svg:
-        Path(args.svg).write_text(drawing.document(title), encoding="utf-8")
+        write_whole(Path(args.svg), drawing.document(title))
     if args.html:
         _write_page(Path(args.html), title, model, report, problem, drawing, args)
 

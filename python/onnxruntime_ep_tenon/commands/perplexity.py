@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import console
 from ..genai_folder import GenaiFolder
 from ..inputs import InputError
+from ..models.staged_folder import write_whole
 from ..perplexity import Perplexity, bytes_of, measure, tokens_of
 from ..provider_sessions import session_options
 from ..session import create_session
@@ -33,7 +34,7 @@ def run(args) -> int:
     rows = [_measured(folder, text, args) for folder in args.folders]
     result = {"text": args.text, "length": args.length, "rows": [row.as_dict() for row in rows]}
     if args.out:
-        Path(args.out).write_text(json.dumps(result, indent=2) + "\n")
+        write_whole(Path(args.out), json.dumps(result, indent=2) + "\n")
     if args.json:
         console.print_json(result)
     else:

@@ -63,6 +63,7 @@ def run(args) -> int:
     require("onnx", "to quantise a model")
     from ..models.genai_folder import files_beside
     from ..models.quantize import NothingQuantizedError, quantize_file
+    from ..models.rewrite import RewriteError
     from ..models.staged_folder import staged
 
     source, target = arguments.model_file(args.model), _target(args)
@@ -80,6 +81,10 @@ def run(args) -> int:
         if error.report.layers and not args.json:
             print_layers(error.report)
             console.say()
+        raise
+    except RewriteError as error:
+        if isinstance(error.__cause__, OSError):  # it names a folder that is gone
+            raise OSError(*error.__cause__.args[:2], str(target)) from error
         raise
     tell(source, report.mended)
     report.files = [str(target.with_name(Path(file).name)) for file in report.files]

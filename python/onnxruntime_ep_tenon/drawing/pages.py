@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..models.staged_folder import write_whole
 from .graph_drawing import Drawing, escaped
 
 _FOLDER = Path(__file__).parent
@@ -90,4 +91,4 @@ class Page:
             f"<title>{escaped(self.title)}</title><style>{style}</style>\n"
         )
         script = f"<script>{self._script}</script>" if self._script else ""
-        path.write_text(f"{head}{chr(10).join(self._parts)}{script}</html>\n", encoding="utf-8")
+        write_whole(path, f"{head}{chr(10).join(self._parts)}{script}</html>\n")
