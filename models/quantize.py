@@ -14,7 +14,10 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -39,6 +42,7 @@ _QUANTIZED_OPS = (
 )
 _ODD_DEPTH = "is not divisible by the block of"
 _MOST_NEAR_NAMES = 3
+_MOST_THREADS = 4  # each holds a weight in floats, and what rounding makes of it
 Progress = Callable[[int, int, str], None]
 
 
@@ -109,6 +113,11 @@ class _Site:
     tensor: onnx.TensorProto
     stored_transposed: bool = False  # the tensor holds [N,K]
 
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Sites of one key read one quantised weight."""
+        return self.tensor.name, self.stored_transposed
+
 
 def quantize_file(
     source: Path,
@@ -164,7 +173,7 @@ def quantize_model(
     work = _Quantizer(model, fmt, wanted, folder)
     sites = work.find_sites(embeddings, exclude, report)
     report.activations = activations or _names_of_types(sites)
-    for index, site in enumerate(sites):
+    for index, site in enumerate(work.rounded_ahead(sites)):
         if progress:
             progress(index, len(sites), site.node.name)
         report.layers.append(work.rewrite(site))
@@ -234,6 +243,7 @@ class _Quantizer:
         self.kept: set[str] = set()
         self.tables: set[str] = set()  # weights that a Gather of the sites reads
         self.done: dict[tuple[str, bool], tuple[str, LayerReport]] = {}
+        self.rounding: dict[tuple[str, bool], Future] = {}
 
     def find_sites(self, embeddings: bool, exclude, report: QuantizeReport) -> list[_Site]:
         constants = {t.name: t for t in self.graph.initializer}
@@ -290,8 +300,31 @@ class _Quantizer:
             )
         return self.wanted
 
+    def rounded_ahead(self, sites: list[_Site]) -> Iterator[_Site]:
+        """The same sites, while the weights of the next few are rounded on other threads."""
+        firsts: dict[tuple[str, bool], _Site] = {}
+        for site in sites:
+            firsts.setdefault(site.key, site)
+        waiting = deque(firsts.values())
+        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(threads) as pool:
+            for site in sites:
+                while waiting and len(self.rounding) < threads:
+                    first = waiting.popleft()
+                    self.rounding[first.key] = pool.submit(self._round, first)
+                yield site
+
+    def _round(self, site: _Site) -> tuple[Quantized, float, int]:
+        """Codes and scales of a weight, their error, and the bytes that it had."""
+        array = rewrite.read_tensor(site.tensor, self.folder)
+        rows = array if site.stored_transposed else array.T  # [N,K]: blocks along K
+        scale_type = helper.tensor_dtype_to_np_dtype(self._activation_of(site))
+        quantized = quantize(np.ascontiguousarray(rows), self.format, scale_type)
+        error = relative_error(rows, quantized.dequantize(np.float32))
+        return quantized, error, array.nbytes
+
     def rewrite(self, site: _Site) -> LayerReport:
-        key = (site.tensor.name, site.stored_transposed)
+        key = site.key
         if key not in self.done:
             try:
                 self.done[key] = self._quantize_tensor(site)
@@ -305,22 +338,18 @@ class _Quantizer:
 
     def _quantize_tensor(self, site: _Site) -> tuple[str, LayerReport]:
         """Codes and scales as constants, the DequantizeLinear nodes; returns their last value."""
-        activation = self._activation_of(site)
-        array = rewrite.read_tensor(site.tensor, self.folder)
-        rows = array if site.stored_transposed else array.T  # [N,K]: blocks along K
-        scale_type = helper.tensor_dtype_to_np_dtype(activation)
-        quantized = quantize(np.ascontiguousarray(rows), self.format, scale_type)
-        error = relative_error(rows, quantized.dequantize(np.float32))
+        ahead = self.rounding.pop(site.key, None)  # None: it failed for a site before this one
+        quantized, error, size = ahead.result() if ahead else self._round(site)
         emit = self._emit_n_major if self._n_major(site) else self._emit_k_major
-        value = emit(site, activation, quantized)
+        value = emit(site, self._activation_of(site), quantized)
         layer = LayerReport(
             node=site.node.name,
             op=site.node.op_type,
             weight=site.tensor.name,
-            shape=tuple(array.shape),
+            shape=tuple(site.tensor.dims),
             quantized=True,
             error=error,
-            bytes_before=array.nbytes,
+            bytes_before=size,
             bytes_after=quantized.bytes,
         )
         return value, layer

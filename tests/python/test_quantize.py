@@ -271,3 +271,23 @@ def test_weights_of_bodies_move_with_the_model(tmp_path):
         for tensor in inner.initializer
     ]
     assert len(moved) == 2 and all((array == np.arange(4)).all() for array in moved)
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Weights that several nodes read, and one that cannot be rounded, are not asked for twice."""
+    g = GraphBuilder("many", 21)
+    x, random = g.input("x", FLOAT, ["rows", 64]), np.random.default_rng(0)
+    weights = [g.parameter(f"w{i}", random.standard_normal((64, 64), np.float32)) for i in range(9)]
+    bad = g.parameter("bad", np.full((64, 64), np.nan, np.float32))
+    for name in [*weights, bad, *weights[::2], bad]:
+        x = g.node("MatMul", [x, name])
+    g.node("Identity", [x], outputs=["y"])
+    g.output("y", FLOAT, ["rows", 64])
+    made = []
+    for threads in (1, 4):
+        monkeypatch.setattr(quantize, "_MOST_THREADS", threads)
+        model, report = quantize.quantize_model(g.model(), "int4")
+        left = [layer.weight for layer in report.layers if not layer.quantized]
+        assert left == ["bad", "bad"] and len(report.layers) == 16
+        made.append(model.SerializeToString(deterministic=True))
+    assert made[0] == made[1]
