@@ -1,6 +1,7 @@
 """`tenon explain --ranks`: what ranks would hold and exchange, with no other process."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -136,3 +137,19 @@ def test_what_cannot_be_planned_has_a_reason(command, files, arguments, reason):
 def test_a_model_that_nothing_is_claimed_of(command, tmp_path):
     told = command("explain", saved(linear(), tmp_path), "--device", "cpu", "--ranks", "2")
     assert told.status == 1 and "nothing to deal to ranks" in told.err
+
+
+def test_a_head_s_size_that_nobody_says_is_asked_for(command, files, tmp_path):
+    """A model alone, without the genai_config.json that has the number."""
+    for name in ("model.onnx", "model.onnx.data"):
+        shutil.copyfile(files[0].parent / name, tmp_path / name)
+    path = tmp_path / "model.onnx"
+    told = command("explain", path, "--ranks", 2)
+    assert told.status == 1 and "give --dim kv_cache_dim=NUMBER" in told.err
+    (given,) = {
+        plans(command, model, "--ranks", 2, *more)["by_rank"][0]["caches"]["bytes_per_token"]
+        for model, more in ((path, ("--dim", "kv_cache_dim=32")), (files[0], ()))
+    }
+    assert given == 2 * 2 * 8 * 32 * 2
+    told = command("explain", path, "--dim", "kv_cache_dim=32")
+    assert told.status == 1 and "--dim is of --ranks" in told.err

@@ -67,6 +67,8 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     if args.ranks:
         return explain_ranks(arguments.model_file(args.model), args)
+    if args.dim:
+        raise ValueError("--dim is of --ranks N: what one process claims goes for all sizes")
     if args.svg or args.html or args.json:
         return _explain(arguments.model_file(args.model), args)
     return max([_explain(model, args) for model in arguments.model_files(args.model)])
