@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "graph_partitioner/ir/fusions.h"
 #include "graph_partitioner/ir/primitives.h"
 
@@ -253,8 +254,14 @@ class Estimate {
     return std::max(1.0, number((*shape)[axis]));
   }
 
+  // One size for every symbol may be none that the graph takes: nothing broadcasts 32 to 64.
   double number(const Dim& dim) const {
-    return static_cast<double>(dim.evaluate([&](std::string_view) { return size_; }));
+    try {
+      const int64_t value = dim.evaluate([&](std::string_view) { return size_; });
+      return static_cast<double>(std::max<int64_t>(value, 0));
+    } catch (const UserError&) {
+      return static_cast<double>(size_);
+    }
   }
 
   double depth(const ir::ScaledDot& dot) const {

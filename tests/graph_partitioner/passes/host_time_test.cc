@@ -61,6 +61,20 @@ TEST(HostTime, AFewColumnsCostAsManyAsOneVector) {
   EXPECT_GT(ratio(graph, {0}, kLarge), 4.0);
 }
 
+// With 32 for both, rows of 64 and of 32 would be added.
+TEST(HostTime, ASizeThatDoesNotFitTheGraphIsNoError) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %v: f32[a,b]
+  input %x: f32[a,c]
+  %d: f32[a,2*b] = Concat@13(%v, %v) {axis=1} sources=[0]
+  %s: f32[a,c] = Add@14(%d, %x) sources=[1]
+  %t: f32[a,c] = Mul@14(%s, %x) sources=[2]
+  %y: f32[a,c] = Sub@14(%t, %s) sources=[3]
+  output %y
+})");
+  EXPECT_LT(ratio(graph, {0, 1, 2, 3}, 32), 1.0);
+}
+
 // Stock convolutions keep another layout, and fuse what stands behind them.
 TEST(HostTime, WhatStandsBetweenConvolutionsIsReadAndWrittenOnceMore) {
   const std::string chain = R"(
