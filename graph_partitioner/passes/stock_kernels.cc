@@ -60,7 +60,7 @@ constexpr IntegerForm kForms[] = {
     {"Where", Operands::kSecondAndThird, Results::kQuantised, "QLinearWhere"},
 };
 
-constexpr std::string_view kIntegerProducts[] = {"MatMulInteger", "QLinearMatMul",
+constexpr std::string_view kIntegerProducts[] = {"ConvInteger", "MatMulInteger", "QLinearMatMul",
                                                  "com.microsoft::MatMulIntegerToFloat"};
 
 bool is_listed(const auto& list, std::string_view op) {
@@ -165,8 +165,8 @@ bool append_reader(const ir::Graph& graph, std::string_view op, std::vector<ir::
   return true;
 }
 
-// MatMulInteger → Cast → Mul by both scales → Add of a bias, as dynamic quantisers write it, and
-// what makes the integers and the product of the scales.
+// ConvInteger or MatMulInteger → Cast → Mul by both scales → Add of a bias, as dynamic quantisers
+// write it, and what makes the integers and the product of the scales.
 IntegerGroup integer_product(const ir::Graph& graph, ir::NodeId id) {
   IntegerGroup group{{id}, no_gain("stock kernels multiply 8-bit integers as such")};
   const auto append_producer = [&](ir::ValueId value, std::string_view op) {

@@ -126,6 +126,23 @@ TEST(StockKernels, ADynamicProductGoesWithItsScalesAndBias) {
   EXPECT_EQ(sources_of(graph), (Groups{{0, 1, 2, 3, 4, 5}}));
 }
 
+TEST(StockKernels, ADynamicConvolutionGoesWithItsScalesToo) {
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[1,8,h,h]
+  const %w: i8[8,8,1,1] = hex:)" + std::string(2 * 64, '0') +
+                                    R"(
+  const %s: f32[] = hex:0000003f
+  const %z: i8[] = hex:00
+  %q: u8[1,8,h,h], %qs: f32[], %qz: u8[] = DynamicQuantizeLinear@11(%x) sources=[0]
+  %i: i32[1,8,h,h] = ConvInteger@10(%q, %w, %qz, %z) sources=[1]
+  %f: f32[1,8,h,h] = Cast@13(%i) {to=1} sources=[2]
+  %m: f32[] = Mul@14(%qs, %s) sources=[3]
+  %y: f32[1,8,h,h] = Mul@14(%f, %m) sources=[4]
+  output %y
+})");
+  EXPECT_EQ(sources_of(graph), (Groups{{0, 1, 2, 3, 4}}));
+}
+
 TEST(StockKernels, AQuantiserServesOthersOnceAllItServesAreLeft) {
   const ir::Graph graph = parse(kTwoOperands + R"(
   %y: f32[2,8,4,4] = Mystery@1(%a, %c) sources=[2]
