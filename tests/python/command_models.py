@@ -37,7 +37,7 @@ def mixed_types() -> onnx.ModelProto:
 
 
 def behind_nonzero() -> onnx.ModelProto:
-    """A product of as many rows as NonZero finds: no kernel of Tenon's takes it."""
+    """A product of as many rows as NonZero finds, which only a Run tells."""
     g = GraphBuilder("behind_nonzero", 21)
     x = g.input("x", FLOAT, ["rows", 64])
     found = g.node("Transpose", [g.node("NonZero", [x])], perm=[1, 0])

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from command_models import (
 )
 from conftest import runtime_at_least
 from onnx import TensorProto
-from onnxruntime_ep_tenon import trial
+from onnxruntime_ep_tenon import report, trial
 from onnxruntime_ep_tenon.commands.quantize import size_change
 from onnxruntime_ep_tenon.models import decoder, quantize, reference, rewrite, validate
 from onnxruntime_ep_tenon.models.builder import FLOAT, GraphBuilder
@@ -68,7 +69,21 @@ def test_other_activations_are_refused_where_they_cannot_be_given(command, tmp_p
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
+@pytest.fixture
+def nobody_dequantizes_w(monkeypatch):
+    """As if no kernel took the weight that the quantised model reads as W."""
+    excluded = partial(tenon.create_session, exclude_nodes="W/dequantized")
+    monkeypatch.setattr(report, "create_session", excluded)
+
+
 @pytest.mark.plugin
+def test_a_product_of_as_many_rows_as_a_run_finds_is_quantized(command, tmp_path):
+    told = command("quantize", saved(behind_nonzero(), tmp_path), "--format", "nvfp4")
+    assert told.status == 0, told.err
+
+
+@pytest.mark.plugin
+@pytest.mark.usefixtures("nobody_dequantizes_w")
 def test_a_file_that_nobody_can_run_is_not_written(command, tmp_path):
     target = saved(linear(), tmp_path, "out.onnx")
     before = target.read_bytes()
@@ -76,9 +91,7 @@ def test_a_file_that_nobody_can_run_is_not_written(command, tmp_path):
     told = command("quantize", source, "--format", "nvfp4", "--out", target)
     assert told.status == 1
     assert "out.onnx was not written" in told.err and "--exclude 'MatMul_" in told.err
-    assert re.search(
-        r"cannot be told from the shapes of the inputs.*\n    DequantizeLinear", told.err
-    )
+    assert re.search(r"excluded by the option exclude_nodes.*\n    DequantizeLinear", told.err)
     assert target.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "out.onnx"]
 
@@ -234,6 +247,7 @@ def test_a_decoder_is_run_once_before_it_is_called_written(command, tmp_path, mo
 
 
 @pytest.mark.plugin
+@pytest.mark.usefixtures("nobody_dequantizes_w")
 def test_only_layers_that_nobody_runs_are_advised_to_be_left(command, tmp_path):
     """Not just any product that was left out: there are float ones in bodies of loops."""
     model = behind_nonzero()
