@@ -92,7 +92,9 @@ class Partitioner {
       }
       if (untold.empty()) break;
     }
-    for (const auto& [position, reason] : untold) refuse(position, reason);
+    for (const auto& [position, reason] : untold) {
+      if (refuse(position, reason)) untold_.insert(position);
+    }
     told_ = graph_;
     for (ir::ValueId id = 0; id < static_cast<ir::ValueId>(graph_.value_count()); ++id) {
       told_.value(id).shape = inferred.value(id).shape;
@@ -332,20 +334,26 @@ class Partitioner {
     }
   }
 
-  // What cannot run because a node before it took the rank of an operand away names that node, not
-  // the one that it reads.
   bool refuse_behind_lost_rank(const std::vector<size_t>& stands_for) {
     bool changed = false;
     for (const size_t position : stands_for) {
-      size_t root = position;
-      for (auto next = source_of_lost_rank(root); next; next = source_of_lost_rank(root)) {
-        root = *next;
+      if (const auto because = because_of_lost_rank(position)) {
+        changed |= refuse(position, *because);
       }
-      if (root == position || claimable(root)) continue;
-      changed |= refuse(position, fmt::format("because {} before it is left to others: {}",
-                                              label(at(root)), reasons_[root]));
     }
     return changed;
+  }
+
+  // What cannot run because a node before it took the rank of an operand away names that node, not
+  // the one that it reads.
+  std::optional<std::string> because_of_lost_rank(size_t position) const {
+    size_t root = position;
+    for (auto next = source_of_lost_rank(root); next; next = source_of_lost_rank(root)) {
+      root = *next;
+    }
+    if (root == position || claimable(root)) return std::nullopt;
+    return fmt::format("because {} before it is left to others: {}", label(at(root)),
+                       reasons_[root]);
   }
 
   // Who makes an operand of unknown rank.
@@ -488,9 +496,14 @@ class Partitioner {
       partitioning.partitions.push_back({sources_of(members), cut(members).inputs});
     }
     for (size_t i = 0; i < reasons_.size(); ++i) {
-      if (!claimable(i)) partitioning.left_out.push_back({source(i), reasons_[i]});
+      if (!claimable(i)) partitioning.left_out.push_back({source(i), told_reason(i)});
     }
     return partitioning;
+  }
+
+  std::string told_reason(size_t position) const {
+    const auto because = untold_.contains(position) ? because_of_lost_rank(position) : std::nullopt;
+    return because.value_or(reasons_[position]);
   }
 
   const ir::Graph& graph_;
@@ -499,6 +512,7 @@ class Partitioner {
   std::map<int, size_t> position_;             // by source
   std::vector<std::string> reasons_;           // by position; empty: claimable
   ir::Graph told_;                             // graph_ with what was inferred of its values
+  std::set<size_t> untold_;                    // positions whose results no rule could tell
   std::vector<char> host_evaluated_;           // by position
   std::vector<char> fully_declared_;           // by position
   std::vector<std::vector<size_t>> together_;  // positions fused into one node

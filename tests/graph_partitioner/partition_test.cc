@@ -181,11 +181,12 @@ TEST(Partition, WhatFollowsFromAnUnknownRankNamesTheNodeThatStartedIt) {
   %a: f32[*] = Relu@14(%m) sources=[1]
   %b: f32[*] = Tanh@13(%a) sources=[2]
   %c: f32[*] = Exp@13(%b) sources=[3]
-  output %c
+  %d: f32[n] = Neg@13(%c) sources=[4]
+  output %d
 })");
   const auto left = reasons(partition(graph, run_fused_ops, options));
   EXPECT_EQ(left.at(0), "no candidate runs Mystery");
-  for (const int behind : {1, 2, 3}) {
+  for (const int behind : {1, 2, 3, 4}) {
     EXPECT_EQ(left.at(behind),
               "because 'who' (Mystery) before it is left to others: no candidate runs Mystery");
   }
