@@ -270,6 +270,29 @@ void range(NodeFacts& facts) {
   set_if(facts, std::move(result));
 }
 
+// A new axis of `depth` in front of what is behind it; a negative index counts from the depth.
+void one_hot(NodeFacts& facts) {
+  const auto indices = facts.integers(0), depth = facts.integers(1);
+  const auto values = facts.elements(2);
+  const auto& shape = facts.shapes()[0];
+  if (!indices || !depth || depth->size() != 1 || !values || values->size() != 2) return;
+  if (!shape || !is_static(*shape)) return;
+  const auto axis = normal_axis(facts.node().integer("axis", -1), shape->size());
+  const int64_t count = element_count(*shape).value();
+  if (!axis || count > static_cast<int64_t>(kMaxElements)) return;
+  const int64_t inner =
+      element_count(Shape(shape->begin() + static_cast<std::ptrdiff_t>(*axis) + 1, shape->end()))
+          .value();
+  Elements result;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t outer = i / (inner * depth->front()), place = i / inner % depth->front();
+    const int64_t index = indices->at(static_cast<size_t>(outer * inner + i % inner));
+    const bool is_on = index == place || index + depth->front() == place;
+    result.push_back(values->at(is_on ? 1 : 0));
+  }
+  set_if(facts, std::move(result));
+}
+
 template <Maybe (*Combine)(const Dim&, const Dim&)>
 void reduce(NodeFacts& facts) {
   const auto data = facts.elements(0);
@@ -339,6 +362,7 @@ constexpr ShapeRule kRules[] = {
     {"Mul", binary<multiply>},
     {"Neg", negate},
     {"Not", logical_not},
+    {"OneHot", one_hot},
     {"Or", binary<larger>},
     {"Range", range},
     {"ReduceMax", reduce<larger>},
