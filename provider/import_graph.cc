@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <memory>
+#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -296,14 +298,21 @@ class Importer {
     result_.graph.add_node(std::move(node));
   }
 
-  // From here on they are what they are, for every reader and wherever the graph is cut.
+  // FP8 codes that are declared uint8 are FP8 to every reader and wherever the graph is cut, and so
+  // is what moves them.
   void restore_fp8_codes(const ir::Node& node) {
-    const ir::ValueId zero = node.input(2);
-    const DType zero_type =
-        zero == ir::kNoValue ? DType::kUndefined : result_.graph.value(zero).dtype;
-    if (node.output(0) == ir::kNoValue || !makes_fp8_codes(node.op, zero_type)) return;
-    ir::Value& codes = result_.graph.value(node.output(0));
-    if (codes.dtype == DType::kU8) codes.dtype = DType::kF8E4M3FN;
+    const auto dtype = [&](ir::ValueId id) {
+      return id == ir::kNoValue ? DType::kUndefined : result_.graph.value(id).dtype;
+    };
+    const bool moves = node.op != "Cast" && std::ranges::any_of(node.inputs, [&](ir::ValueId id) {
+                         return fp8_codes_.contains(id);
+                       });
+    if (!moves && !makes_fp8_codes(node.op, dtype(node.input(2)))) return;
+    for (const ir::ValueId output : node.outputs) {
+      if (dtype(output) != DType::kU8) continue;
+      result_.graph.value(output).dtype = DType::kF8E4M3FN;
+      fp8_codes_.insert(output);
+    }
   }
 
   // A node without a name goes by its op and first output: the same in every import.
@@ -352,6 +361,7 @@ class Importer {
   const bool with_files_;
   ImportedGraph result_;
   std::unordered_map<std::string, ir::ValueId> ids_;
+  std::set<ir::ValueId> fp8_codes_;  // declared uint8
 };
 
 }  // namespace

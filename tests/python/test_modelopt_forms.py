@@ -255,6 +255,19 @@ def test_fp8_codes_leave_as_bytes_and_are_fp8_to_every_reader(quantizer, declare
     np.testing.assert_array_equal(y, expected.astype(np.float32) * np.float32(0.01))
 
 
+def test_fp8_codes_stay_fp8_where_they_are_moved():
+    net = Forms(dims=(4, 6))
+    scale = net.constant("scale", np.float32(0.01))
+    codes = net.op("TRT_FP8QuantizeLinear", ["x", scale], "codes")
+    turned = net.op("Transpose", [codes], "turned", domain="", perm=[1, 0])
+    sizes = net.constant("sizes", np.array([4, 6]))
+    apart = net.op("Reshape", [turned, sizes], "apart", domain="")
+    model = net.model(net.op("DequantizeLinear", [apart, scale], "y"), FLOAT)
+    codes = (drawn(model)["x"] / np.float32(0.01)).astype(ml_dtypes.float8_e4m3fn)
+    expected = codes.T.reshape(4, 6).astype(np.float32) * np.float32(0.01)
+    np.testing.assert_array_equal(ran(model), expected)
+
+
 def test_fp8_weights_may_be_stored_as_bytes():
     net = Forms()
     codes = np.random.default_rng(5).normal(size=net.dims).astype(ml_dtypes.float8_e4m3fn)

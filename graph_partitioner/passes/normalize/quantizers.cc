@@ -19,7 +19,7 @@ bool has_one_element(Rewrite& r, ValueId id) {
 
 // What a spelling means where it does not say.
 struct Spelling {
-  std::string op;
+  std::string_view op;
   int64_t axis = 1, block = 0;
   DType hidden_scale = DType::kUndefined;  // of scales that are declared uint8
   bool divides_wide = false;               // x / scale in float32, whatever their types
@@ -79,7 +79,7 @@ bool rewrite_as(Rewrite& r, const Spelling& spelling, DType codes = DType::kUnde
   std::vector<ValueId> inputs = {r.input(0), r.input(1)};
   if (codes != DType::kUndefined) inputs[0] = r.emit.bitcast(inputs[0], codes);
   if (r.has_input(2)) inputs.push_back(r.input(2));
-  r.become(spelling.op, std::move(inputs), *attributes);
+  r.become(std::string(spelling.op), std::move(inputs), *attributes);
   return true;
 }
 
@@ -118,7 +118,7 @@ bool int4_as(Rewrite& r, Spelling spelling) {
 }
 
 // TensorRT's quantisers, as torch simulates them while Model Optimizer calibrates.
-const Spelling kWideQuantizer{.op = "QuantizeLinear", .divides_wide = true};
+constexpr Spelling kWideQuantizer{.op = "QuantizeLinear", .divides_wide = true};
 
 bool int4_quantize(Rewrite& r) { return int4_as(r, kWideQuantizer); }
 bool int4_dequantize(Rewrite& r) { return int4_as(r, {"DequantizeLinear"}); }
