@@ -209,6 +209,10 @@ constexpr Spelling kWide{.division = DType::kF32};
 Outputs dequantize_op(const Call& call) { return {dequantize(call)}; }
 Outputs dequantize_mx(const Call& call) { return {dequantize(call, kMx)}; }
 Outputs dequantize_fp8(const Call& call) { return {dequantize(call, kFp8)}; }
+Outputs dequantize_trt(const Call& call) {
+  const bool is_fp8 = call.has(2) && call.input(2).dtype == DType::kF8E4M3FN;
+  return {dequantize(call, is_fp8 ? kFp8 : Spelling{})};
+}
 Outputs dequantize_int4(const Call& call) { return {dequantize(call, kInt4)}; }
 Outputs quantize_op(const Call& call) { return {quantize_linear(call, DType::kU8)}; }
 Outputs quantize_trt(const Call& call) { return {quantize_linear(call, DType::kU8, kWide)}; }
@@ -301,7 +305,7 @@ constexpr auto kOps = std::to_array<OpEntry>({
     {"QuantizeLinear", quantize_op},
     {"com.microsoft::QuantizeLinear", quantize_op},
     {"DynamicQuantizeLinear", dynamic_quantize_linear},
-    {"trt::DequantizeLinear", dequantize_op},
+    {"trt::DequantizeLinear", dequantize_trt},
     {"trt::QuantizeLinear", quantize_trt},
     {"trt::TRT_FP8QuantizeLinear", quantize_fp8},
     {"trt::TRT_FP8DequantizeLinear", dequantize_fp8},
