@@ -56,6 +56,14 @@ std::string symbol_name(std::string_view raw) {
   return name;
 }
 
+// Paddle's exporter calls each size that it does not know "?": no letter, no digit, no name.
+bool is_a_name(std::string_view raw) {
+  return std::ranges::any_of(raw, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return std::isalnum(byte) || byte >= 0x80;
+  });
+}
+
 // An unknown dim without a name is like no other; no name has a colon.
 std::string unnamed_symbol(std::string_view value, size_t axis) {
   return fmt::format("{}:{}", symbol_name(value), axis);
@@ -95,7 +103,7 @@ TensorInfo tensor_info(const OrtValueInfo& info) {
     const std::string_view name = names[axis] == nullptr ? "" : names[axis];
     if (dims[axis] >= 0) {
       shape.emplace_back(dims[axis]);
-    } else if (!name.empty()) {
+    } else if (is_a_name(name)) {
       shape.push_back(Dim::symbol(symbol_name(name)));
     } else {
       shape.push_back(Dim::symbol(unnamed_symbol(value_name(info), axis)));

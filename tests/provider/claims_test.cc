@@ -218,6 +218,7 @@ TEST(DimNames, DifferentNamesAreDifferentSizes) {
                               {"", "", "input.1", "input_1"},
                               {"n\n", "n\t"},
                               {"product", "max"},
+                              {"?", "?"},  // what Paddle's exporter writes for any size
                               {"\xc3\xa4", "\xc3\xb6"}}) {
     const std::vector<Tensor> results = run_two(dims);
     EXPECT_THAT(results.at(0).dims, ElementsAre(2));
