@@ -251,7 +251,8 @@ def _fp8_with_activations(g, x, problem):
 
 def _int8_with_activations(g, x, problem):
     """Weights and activations in INT8, as ONNX Runtime's quantiser writes them."""
-    scale = g.parameter("x_scale", np.asarray(8 / 255, problem.dtype))
+    # A power of two: no division rounds, so that every provider finds the same codes.
+    scale = g.parameter("x_scale", np.asarray(2**-5, problem.dtype))
     zero = g.parameter("x_zero", np.asarray(119, np.uint8))
     codes = g.node("QuantizeLinear", [x, scale, zero])
     return _int8_per_channel(g, g.node("DequantizeLinear", [codes, scale, zero]), problem)
