@@ -68,19 +68,53 @@ class RowDequantizer {
   }
 
  private:
-  // Codes as the left side of `dot_`: they are already, or stand behind a DequantizeLinear.
+  // Codes as the left side of `dot_`: they are already, or stand behind a DequantizeLinear, and
+  // perhaps behind the view that a Gemm made of more dimensions.
   bool find_codes() {
     if (dot_.result != DType::kF32 && !is_half(dot_.result)) return false;
     if (dot_.scale_a.scale != kNoValue) return true;
-    if (dot_.result != DType::kF32) return false;
+    const ValueId whole = before_flattened();
     const Operand found =
-        trace_operand(graph_, dot_.a, Side::kLeft, dot_.a_k_first, Codes::kSmallFloatsAndIntegers);
-    if (found.scale.scale == kNoValue || !factor_of_result(graph_, found.scale)) return false;
+        trace_operand(graph_, whole, Side::kLeft, dot_.a_k_first, Codes::kSmallFloatsAndIntegers);
+    if (found.scale.scale == kNoValue) return false;
+    // In 16 bits integers are one term as they are.
+    const bool gains = dot_.result == DType::kF32 && factor_of_result(graph_, found.scale);
+    if (is_integer(graph_.value(found.value).dtype) && !gains) return false;
+    if (!take_global_scale(found.global)) return false;
+    if (whole != dot_.a) {
+      if (found.swapped) return false;
+      flat_ = graph_.value(dot_.a).shape;
+    }
     dot_.a = found.value;
     dot_.scale_a = found.scale;
     dot_.a_k_first = found.swapped;
     sources_ = found.sources;
     return true;
+  }
+
+  // One f32 that multiplies every scale of a block multiplies the result.
+  bool take_global_scale(ValueId global) {
+    if (global == kNoValue) return true;
+    if (const auto number = scalar_constant(graph_, global)) {
+      dot_.alpha_constant *= static_cast<float>(*number);
+      return true;
+    }
+    if (dot_.alpha != kNoValue) return false;
+    dot_.alpha = global;
+    return true;
+  }
+
+  // Rows of as many elements, in more dimensions.
+  ValueId before_flattened() const {
+    ValueId rows = dot_.a;
+    while (const Node* view = graph_.producer(rows)) {
+      const auto &to = graph_.value(rows).shape, &from = graph_.value(view->input(0)).shape;
+      const bool keeps_rows = view->is("Reshape") && !dot_.a_k_first && to && from &&
+                              from->size() >= 2 && to->back() == from->back();
+      if (!keeps_rows) break;
+      rows = view->input(0);
+    }
+    return rows;
   }
 
   // A kernel multiplies codes; such kernels run no epilogue, and none is going to be fused.
@@ -89,7 +123,7 @@ class RowDequantizer {
     const bool ends = std::ranges::all_of(readers, [&](NodeId reader) {
       return graph_.node(reader).is(ir::kScaledDot) || graph_.node(reader).is(ir::kAttention);
     });
-    return ends && takes(dot_);
+    return ends && !flat_ && takes(dot_);
   }
 
   struct Rows {
@@ -120,6 +154,7 @@ class RowDequantizer {
     if (rows.factor) wanted.alpha_constant *= static_cast<float>(*rows.factor);
     wanted.scale_a = {};
     if (dot_.a_k_first) wanted.a = turned(emit, wanted.a);
+    if (flat_) wanted.a = emit.reshape(wanted.a, *flat_);
     wanted.a_k_first = false;
   }
 
@@ -192,8 +227,9 @@ class RowDequantizer {
   Graph& graph_;
   const NodeId id_;
   const SupportsFn& supports_;
-  ScaledDot dot_;             // with codes
-  std::vector<int> sources_;  // of what dissolves
+  ScaledDot dot_;              // with codes
+  std::optional<Shape> flat_;  // of its rows, where the codes have more dimensions
+  std::vector<int> sources_;   // of what dissolves
 };
 
 }  // namespace

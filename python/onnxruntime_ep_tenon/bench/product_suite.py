@@ -18,7 +18,7 @@ from .product_cases import Case, random_cases, table_cases
 from .product_meter import Measured, Meter
 from .rows import VERDICT, SuiteRow, microseconds, none_for_nan
 
-_MOST_SECONDS, _MORE_PER_RANDOM_CASE = 330.0, 5.0  # no further case is begun after this
+_MOST_SECONDS, _MORE_PER_RANDOM_CASE = 400.0, 5.0  # no further case is begun after this
 _FEW_TOKENS = 16  # up to here a plot of its own
 _MEMORY_BOUND_UP_TO, _COMPUTE_BOUND_FROM = 64, 64  # tokens: which figure a row shows
 

@@ -159,6 +159,36 @@ TEST(DequantizeRows, IntegersLessTheirZeroPointInModelsOfF32) {
             "result=\"f32\"}\n");
 }
 
+// ONNX Runtime makes a Gemm of a product and a bias.
+TEST(DequantizeRows, RowsThatAreFlattenedForTheirProduct) {
+  const std::string text =
+      product("  input %x: f8e4m3fn[b,s,64]\n  const %s: f32[] = hex:0000803e\n",
+              "  %x.1: f32[b,s,64] = DequantizeLinear@21(%x, %s)\n"
+              "  %x.2: f32[b*s,64] = Reshape@19(%x.1)\n"
+              "  %y: f32[b*s,32] = tenon::ScaledDot(%x.2, %w, _, _, %sw) {per_channel_b=0, "
+              "result=\"f32\"}\n");
+  EXPECT_EQ(dequantized(text),
+            "%y.7: f16[b,s,64] = Cast(%x)\n"
+            "%y.8: f16[b*s,64] = Reshape(%y.7)\n"
+            "%y: f32[b*s,32] = tenon::ScaledDot(%y.8, %w, _, _, %sw) {alpha=0.25, "
+            "per_channel_b=0, result=\"f32\"}\n");
+}
+
+TEST(DequantizeRows, AGlobalScaleBehindAViewMultipliesTheResult) {
+  const auto text = [](const std::string& global) {
+    return product("  input %x: f4e2m1[b,s,64]\n  input %e: f8e4m3fn[b,s,4]\n" + global,
+                   "  %s: f32[b,s,4] = DequantizeLinear@21(%e, %g)\n"
+                   "  %x.1: f32[b,s,64] = DequantizeLinear@21(%x, %s) {axis=2, block_size=16}\n"
+                   "  %x.2: f32[b*s,64] = Reshape@19(%x.1)\n"
+                   "  %y: f32[b*s,32] = tenon::ScaledDot(%x.2, %w, _, _, %sw) {per_channel_b=0, "
+                   "result=\"f32\"}\n");
+  };
+  const std::string constant = dequantized(text("  const %g: f32[] = hex:0000803e\n"));
+  EXPECT_NE(constant.find("alpha=0.25"), std::string::npos) << constant;
+  const std::string at_run = dequantized(text("  input %g: f32[]\n"));
+  EXPECT_NE(at_run.find("%w, _, _, %sw, _, %g)"), std::string::npos) << at_run;
+}
+
 TEST(DequantizeRows, WhatDissolvesIsHandedOn) {
   ir::Graph graph = ir::parse(kBytes);
   dequantize_rows(graph, kHalves);
