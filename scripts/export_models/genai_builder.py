@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import shutil
 import sys
@@ -36,7 +35,6 @@ CONFIGS: Mapping[str, tuple[str, dict]] = {
     "gemma3": ("Gemma3", {**_PLAIN, **_GEMMA3}),
     "phi": ("Phi", {**_PLAIN, "num_key_value_heads": 4}),
     "phi3": ("Phi3", {**_PLAIN, "original_max_position_embeddings": 512}),
-    "phimoe": ("Phimoe", {**_PLAIN, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "gpt-oss": ("GptOss", {**_PLAIN, "num_local_experts": 4, "num_experts_per_tok": 2,
                 "sliding_window": 64}),
     "granite": ("Granite", _PLAIN),
@@ -76,21 +74,5 @@ def build(name: str, way: str, folder: Path) -> None:
     runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     if not (folder / "model.onnx").is_file():
         raise RuntimeError("the builder wrote no model.onnx")
-    config = json.loads((folder / "genai_config.json").read_text())
-    sizes = {
-        "kv_cache_dim": config["model"]["decoder"]["head_size"]
-    }  # it has no number in the graph
-    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")
     shutil.rmtree(source)
     shutil.rmtree(folder / "cache", ignore_errors=True)
-
-
-def _write_sizes(folder: Path) -> None:
-    """Those that have a name in the graph, and a number in the config only."""
-    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    sizes = {"kv_cache_dim": decoder["head_size"]}
-    if "sliding_window" in decoder:
-        # Such a cache has room for the window from the first token on; the others are as long.
-        window = decoder["sliding_window"]["window_size"]
-        sizes |= {"past_sliding_length": window, "past_sequence_length": window}
-    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")

@@ -12,6 +12,7 @@ from .architecture import SIZES, Architecture, Input
 
 def build(architecture: Architecture) -> torch.nn.Module:
     torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)  # one op that no exporter knows
     maker = _named(architecture.model)
     config = {key: _built(value) for key, value in architecture.config.items()}
     if architecture.config_class:

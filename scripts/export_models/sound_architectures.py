@@ -65,7 +65,7 @@ SOUND = (
     _listener("encodec-decoder", "Encodec", {"num_filters": 8, "hidden_size": 32,
               "upsampling_ratios": [4, 2], "codebook_dim": 32, "codebook_size": 16},
               {"hidden_states": Input(("batch", 32, "frames"))}, part="decoder"),
-    Architecture("conformer-torchaudio-like", "torch.nn:TransformerEncoder",
+    Architecture("transformer-encoder", "torch.nn:TransformerEncoder",
                  {"features": Input(("batch", "frames", 64))}, {
                  "encoder_layer": {"": "torch.nn:TransformerEncoderLayer", "d_model": 64,
                  "nhead": 4, "dim_feedforward": 128, "batch_first": True}, "num_layers": 2},

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from fake_meter import FakeMeter
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_ep_tenon.bench import exported_suite
+from onnxruntime_ep_tenon.bench import exported_meter, exported_suite
 from onnxruntime_ep_tenon.bench.exported_cases import exported_cases
 from onnxruntime_ep_tenon.bench.exported_meter import Claim, ExportedBench, MeasuredExport
 
@@ -123,3 +123,9 @@ def test_what_stands_in_the_way_is_told(tmp_path):
     refused = ExportedBench(tmp_path, 0, "cpu", {"claim": "everything"}).measure(case)
     assert "everything" in refused.refused and "everything" in refused.plan_refused
     assert not refused.peer_refused
+
+
+def test_what_the_other_leaves_unwritten_is_not_judged():
+    ours, one, other = np.array([1, 2, 3.0]), np.array([1, 0, np.nan]), np.array([1, 1, np.nan])
+    np.testing.assert_array_equal(exported_meter._where_alike(ours, one, other), [1, 0, 3])
+    assert exported_meter._where_alike(ours, one[:2], other[:2]) is ours

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from .. import tensors
-from ..bindings import caller
+import numpy as np
+
+from .. import genai_folder, tensors
+from ..bindings import bind, caller
 from ..inputs import make_inputs
 from ..provider_sessions import cpu_session, session_options
 from ..report import Report, SessionError, session_with_report, shortened
@@ -153,9 +155,11 @@ class ExportedBench:
             measured.plan_refused = _problem_of(error)
 
     def _inputs(self, case: ExportedCase, session) -> dict:
-        named = {size for value in session.get_inputs() for size in value.shape or []}
+        inputs = session.get_inputs()
+        named = {size for value in inputs for size in value.shape or []}
         sizes = {name: size for name, size in case.sizes().items() if name in named}
-        return make_inputs(session, sizes, seed=self._seed).arrays
+        told = genai_folder.sizes_beside(case.path, inputs)
+        return make_inputs(session, sizes, seed=self._seed, told=told).arrays
 
     def _compare(self, case: ExportedCase, sessions, outputs, feed, measured) -> None:
         import onnx
@@ -166,14 +170,32 @@ class ExportedBench:
         bound = tolerances.against_a_provider(onnx.load(case.path, load_external_data=False))
         verdicts = validate.compare_rounded(names, outputs["tenon"], outputs["peer"], bound)
         if any(not verdict.ok for verdict in verdicts):
-            # Its own fusions may round activations that the model does not.
+            # Its own fusions may round activations that the model does not, and caches that are
+            # larger than what they hold it leaves as memory was.
             exact = cpu_session(case.path, session_options(_THREADS), exact=True)
-            again = validate.compare_rounded(
-                names, outputs["tenon"], tensors.run(exact, feed), bound
-            )
-            verdicts = min(verdicts, again, key=lambda those: sum(not v.ok for v in those))
+            again = [_filled_run(exact, feed, outputs["peer"], filling) for filling in (0, 1)]
+            ours = map(_where_alike, outputs["tenon"], *again)
+            verdicts = validate.compare_rounded(names, list(ours), again[0], bound)
         measured.difference = max((verdict.rms_error for verdict in verdicts), default=0.0)
         measured.wrong = "; ".join(f"'{v.name}': {v.problem}" for v in verdicts if not v.ok)
+
+
+def _filled_run(session, feed: dict, results: list[np.ndarray], filling: int) -> list[np.ndarray]:
+    """Outputs in memory that is filled before: what a Run does not write still is."""
+    names = [output.name for output in session.get_outputs()]
+    filled = [np.full_like(result, filling) for result in results]
+    values = {name: tensors.to_value(array, None) for name, array in feed.items()}
+    room = dict(zip(names, (tensors.to_value(array, None) for array in filled), strict=True))
+    session.run_with_iobinding(bind(session, values, room))
+    return [tensors.on_host(room[name]).copy() for name in names]
+
+
+def _where_alike(ours: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Ours, but where both Runs of the CPU provider differ: nobody says what stands there."""
+    if ours.shape != one.shape:
+        return ours
+    undefined = ~((one == other) | ((one != one) & (other != other)))
+    return np.where(undefined, one, ours)
 
 
 def _time(sessions: dict, feed: dict, measured: MeasuredExport) -> None:
