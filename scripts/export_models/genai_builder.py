@@ -22,7 +22,6 @@ _PLAIN = {
     "max_position_embeddings": 512, "head_dim": 32, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0,
 }  # fmt: skip
-_GEMMA3 = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
 
 # The prefix of transformers' classes, and the config's fields.
 CONFIGS: Mapping[str, tuple[str, dict]] = {
@@ -32,7 +31,6 @@ CONFIGS: Mapping[str, tuple[str, dict]] = {
     "qwen3": ("Qwen3", _PLAIN),
     "gemma": ("Gemma", _PLAIN),
     "gemma2": ("Gemma2", {**_PLAIN, "sliding_window": 64}),
-    "gemma3": ("Gemma3", {**_PLAIN, **_GEMMA3}),
     "phi": ("Phi", {**_PLAIN, "num_key_value_heads": 4}),
     "phi3": ("Phi3", {**_PLAIN, "original_max_position_embeddings": 512}),
     "gpt-oss": ("GptOss", {**_PLAIN, "num_local_experts": 4, "num_experts_per_tok": 2,
@@ -48,8 +46,7 @@ def save_config(name: str, folder: Path) -> None:
     """A folder as `save_pretrained` leaves it, which the builder reads."""
     kind, fields = CONFIGS[name]
     torch.manual_seed(0)
-    config_class = getattr(transformers, f"{kind}TextConfig", None)  # of those that see as well
-    config = (config_class or getattr(transformers, f"{kind}Config"))(**fields)
+    config = getattr(transformers, f"{kind}Config")(**fields)
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
