@@ -22,6 +22,7 @@
 #include "provider/context_input.h"
 #include "provider/context_node.h"
 #include "provider/context_output.h"
+#include "provider/cut_cost.h"
 #include "provider/describe_claims.h"
 #include "provider/guard.h"
 #include "provider/names.h"
@@ -294,6 +295,7 @@ void Ep::get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support) {
   try {
     claims = claim(graph, options_, target_, context_.enable);
     report = describe(claims);
+    if (target_.description) report.cuts = cut_cost(claims);
     if (context_.enable) report.refusal = why_no_context(claims);
   } catch (const std::exception& error) {
     // A fault of ours must not cost the session: others run the graph, and the report tells.
@@ -329,6 +331,7 @@ void Ep::keep(GraphReport graph) {
   const GraphReport& kept = report_.replace(std::move(graph));
   log(ORT_LOGGING_LEVEL_INFO, report_.summary(kept));
   warn_of_stranded(kept);
+  warn_of_cuts(kept);
   refusal_ = find_refusal();
 }
 
@@ -347,6 +350,13 @@ void Ep::warn_of_stranded(const GraphReport& graph) {
                           fmt::join(nodes, ", "), more > 0 ? fmt::format(" and {} more", more) : "",
                           count == 1 ? "is" : "are", count == 1 ? "it" : "them", reason));
   }
+}
+
+// Where a GPU provider of the runtime's own stands behind, it runs what is left, on the GPU.
+void Ep::warn_of_cuts(const GraphReport& graph) {
+  if (!graph.cuts || !target_.device || shares_streams_with_stock_provider()) return;
+  warn_once(fmt::format("{}; `tenon explain` says why {} left", graph.cuts->text(),
+                        graph.cuts->nodes.size() == 1 ? "it is" : "they are"));
 }
 
 void Ep::warn_of_idle_exclusions() {

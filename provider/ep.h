@@ -41,6 +41,7 @@ class Ep : public OrtEp {
   void get_capability(const OrtGraph& graph, OrtEpGraphSupportInfo& support);
   void keep(GraphReport graph);
   void warn_of_stranded(const GraphReport& graph);
+  void warn_of_cuts(const GraphReport& graph);
   void warn_of_idle_exclusions();
   void warn_of_exclusions_that_waited();
   void warn_once(const std::string& message);

@@ -202,6 +202,13 @@ Json to_json(const PartitionReport& partition, const std::optional<device::Descr
           {"sharding", to_json(partition.sharding)}};
 }
 
+Json to_json(const std::optional<CutCost>& cuts) {
+  if (!cuts) return nullptr;
+  return {{"nodes", cuts->nodes}, {"to_cpu", cuts->to_cpu},         {"to_gpu", cuts->to_gpu},
+          {"bytes", cuts->bytes}, {"open_sizes", cuts->open_sizes}, {"microseconds", cuts->microseconds},
+          {"text", cuts->text()}};
+}
+
 Json to_json(const GraphReport& graph, const std::optional<device::Description>& gpu) {
   Json partitions = Json::array();
   for (const auto& partition : graph.partitions) partitions.push_back(to_json(partition, gpu));
@@ -211,7 +218,7 @@ Json to_json(const GraphReport& graph, const std::optional<device::Description>&
   }
   return {{"name", graph.name},         {"nodes", graph.nodes},     {"claimed", graph.claimed},
           {"claim_ms", graph.claim_ms}, {"partitions", partitions}, {"left_out", left_out},
-          {"tensors", graph.tensors}};
+          {"cuts", to_json(graph.cuts)}, {"tensors", graph.tensors}};
 }
 
 // Between GPUs of one machine, for predictions.

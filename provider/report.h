@@ -59,6 +59,18 @@ struct PartitionReport {
   std::optional<OpenedContext> context;  // empty: it was compiled in this session
 };
 
+// Nodes in the middle of a graph that are left to the CPU by a session for a GPU: tensors that every
+// Run copies there and back. The nodes' own time there comes on top.
+struct CutCost {
+  std::vector<std::string> nodes;       // that are read or written across: "TopK 'route'"
+  size_t to_cpu = 0, to_gpu = 0;        // tensors
+  uint64_t bytes = 0;                   // of those whose sizes are known before Run
+  std::vector<std::string> open_sizes;  // the others: "f32[batch,64]", each once
+  double microseconds = 0;              // of one Run, for the bytes that are known
+
+  std::string text() const;  // a sentence
+};
+
 struct GraphReport {
   std::string key;  // tells graphs of one name apart; not written
   std::string name;
@@ -70,6 +82,7 @@ struct GraphReport {
     bool stranded = false;  // no stock provider has a kernel for it either
   };
   std::vector<LeftOut> left_out;
+  std::optional<CutCost> cuts;  // of a session for a GPU; empty: nothing is copied
   std::string refusal;  // why its claims cannot become a context; empty: they can. Not written
   std::map<std::string, std::string> tensors;  // no constants: "h" is "f16[batch,64]"
 };

@@ -129,6 +129,11 @@ class Report:
         return [node for graph in self.graphs for node in graph.get("left_out", [])]
 
     @property
+    def cut_costs(self) -> list[str]:
+        """What each Run pays on a GPU for nodes that the CPU runs in the middle, a sentence each."""
+        return [graph["cuts"]["text"] for graph in self.graphs if graph.get("cuts")]
+
+    @property
     def coverage(self) -> Coverage:
         return Coverage(
             nodes=sum(graph["nodes"] for graph in self.graphs),

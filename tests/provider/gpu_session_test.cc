@@ -17,6 +17,7 @@ namespace tenon::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -270,6 +271,29 @@ TEST_F(Gpu, TheReportTellsWhatCreatingTheSessionTook) {
     EXPECT_LE(partition["phases_ms"][phase], partition["compile_ms"]) << phase;
   }
   EXPECT_GT(report["graphs"][0]["claim_ms"], 0.0);
+}
+
+// h goes to the CPU, z comes back: two casts by way of strings.
+TEST_F(Gpu, WhatNodesInTheMiddleCostIsTold) {
+  const TemporaryFolder folder;
+  take_log();
+  const auto cuts_of = [&](const std::string& bytes, Settings settings) {
+    settings.log_level = ORT_LOGGING_LEVEL_WARNING;
+    Session(bytes, {{"claim", "all"}, {"report_file", folder.path("report.json")}}, settings);
+    return nlohmann::json::parse(read_file(folder.path("report.json")))["graphs"][0]["cuts"];
+  };
+  const nlohmann::json cuts = cuts_of(partly_claimable_model(), {.gpu = 0});
+  EXPECT_EQ(cuts["to_cpu"], 1);
+  EXPECT_EQ(cuts["to_gpu"], 1);
+  EXPECT_EQ(cuts["bytes"], 0);
+  EXPECT_EQ(cuts["open_sizes"], nlohmann::json::array({"f32[M,64]"}));
+  EXPECT_EQ(cuts["nodes"].size(), 2U);
+  EXPECT_GT(cuts["microseconds"], 0.0);
+  const std::vector<std::string> log = take_log();
+  EXPECT_THAT(log, Contains(HasSubstr("run on the CPU in the middle of the graph")));
+
+  EXPECT_TRUE(cuts_of(pointwise_model(), {.gpu = 0}).is_null());
+  EXPECT_TRUE(cuts_of(partly_claimable_model(), {}).is_null());  // the CPU copies nothing
 }
 
 TEST_F(Gpu, ASessionAfterTheFirstCompilesNothing) {

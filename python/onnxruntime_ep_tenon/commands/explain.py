@@ -21,6 +21,9 @@ from .compile import print_context_model
 from .explain_candidates import print_candidates, report_with_ways
 from .explain_ranks import explain_ranks
 
+# In front of what nodes cost that are left in the middle of a graph for a GPU.
+_UNLESS_CUDA = "Without another GPU provider behind Tenon, "
+
 SUMMARY = "show what is claimed, which kernels were chosen, and why the rest was left"
 
 
@@ -304,6 +307,8 @@ def _print(model: Path, report: Report, args) -> None:
         for group in report.reason_groups():
             console.say(f"{len(group.nodes):5}  {group.reason}")
             console.say(f"       {group.names()}")
+        for text in report.cut_costs:
+            console.say(f"{_UNLESS_CUDA}{text}.")
     if report.partitions:
         console.heading("Fusions")
         console.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
@@ -381,6 +386,8 @@ def add_tables(page, report: Report) -> None:
     if report.left_out:
         page.heading("Left to other providers")
         page.table(REASON_COLUMNS, reason_rows(report), right=(0,))
+        for text in report.cut_costs:
+            page.text(f"{_UNLESS_CUDA}{text}.")
     if report.partitions:
         page.heading("Fusions")
         page.table(FUSION_COLUMNS, fusion_rows(report), right=(0,))
