@@ -17,6 +17,7 @@
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/partition_cost.h"
 #include "graph_partitioner/passes/stock_kernels.h"
+#include "graph_partitioner/passes/spared_copies.h"
 #include "graph_partitioner/pipeline.h"
 
 namespace tenon {
@@ -463,16 +464,20 @@ class Partitioner {
   // True where parts of a group may gain what the whole does not: groups have to be formed again.
   bool drop_without_gain() {
     if (options_.claim_all) return false;
-    bool changed = false;
+    std::vector<Support> gains;
     for (size_t i = 0; i < grouping_.groups.size(); ++i) {
-      const std::vector<size_t>& members = grouping_.groups[i];
-      const ir::Graph imported = cut(members).graph;
+      const ir::Graph imported = cut(grouping_.groups[i]).graph;
       const ir::Graph& fused = fused_groups_.at(i);
-      Support gain = is_gainful(imported, fused, options_.on_host);
-      if (gain && options_.on_host) gain = saves_time_on_host(graph_, imported, fused);
-      if (gain) continue;
-      const bool has_products = options_.on_host && refuse_plain_products(fused, gain.reason);
-      if (!has_products) refuse_all(members, gain.reason);
+      gains.push_back(is_gainful(imported, fused, options_.on_host));
+      if (gains[i] && options_.on_host) gains[i] = saves_time_on_host(graph_, imported, fused);
+    }
+    if (!options_.on_host) count_spared_copies(graph_, grouping_.groups, gains);
+    bool changed = false;
+    for (size_t i = 0; i < gains.size(); ++i) {
+      if (gains[i]) continue;
+      const bool has_products =
+          options_.on_host && refuse_plain_products(fused_groups_.at(i), gains[i].reason);
+      if (!has_products) refuse_all(grouping_.groups[i], gains[i].reason);
       changed |= has_products;
     }
     return changed;

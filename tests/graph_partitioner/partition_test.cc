@@ -239,6 +239,35 @@ TEST(Partition, WhatGainsNothingIsLeftUnlessAllIsClaimed) {
   EXPECT_EQ(claimed.partitions[0].sources, (std::vector<int>{0, 1}));
 }
 
+// The Concat has its own place between two ops that are left: it reads one tensor of the CPU and
+// three of the GPU.
+TEST(Partition, OnAGpuWhatSparesCopiesIsClaimedWithoutGainOfItsOwn) {
+  const auto left_of = [](const std::string& parts, const std::string& rows) {
+    const ir::Graph graph = ir::parse("graph main {\n" R"(
+      input %x: f32[64,64]
+      input %a: f32[64,64]
+      %p: f32[64,64] = MatMul@13(%x, %a) sources=[0]
+      %q: f32[64,64] = MatMul@13(%p, %a) sources=[1]
+      %r: f32[64,64] = MatMul@13(%q, %a) sources=[2]
+      %s: f32[64,64] = Sin@7(%p) sources=[3]
+      %k: f32[)" + rows + ",64] = Concat@13(" + parts + ") {axis=0} sources=[4]\n %z: f32[" + rows +
+                                      R"(,64] = Sin@7(%k) sources=[5]
+      %y: f32[)" + rows + R"(,64] = MatMul@13(%z, %a) sources=[6]
+      output %y
+      output %r
+    })");
+    PartitionOptions without_sin;
+    without_sin.exclude_ops = {"Sin"};
+    std::set<int> left;
+    for (const LeftOut& each : partition(graph, run_fused_ops, without_sin).left_out) {
+      left.insert(each.source);
+    }
+    return left;
+  };
+  EXPECT_EQ(left_of("%s, %p, %q, %r", "256"), (std::set<int>{3, 5}));
+  EXPECT_EQ(left_of("%s, %p", "128"), (std::set<int>{3, 4, 5})) << "two copies either way";
+}
+
 // A product and four pointwise ops behind it. `weight` declares %w: f32[256,1024].
 ir::Graph product_and_chain(const std::string& rows, const std::string& weight) {
   const std::string shape = "f32[" + rows + ",1024]";
