@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from .op_signatures import (
     BYTE,
     ONNX_DOMAINS,
+    TRT,
     Signature,
     element_of,
     first_opset,
@@ -77,6 +78,7 @@ def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     given, functions = model, len(model.functions)
     if functions:  # types inside of one are those of its caller: they are looked at where they are
         model = onnx.inliner.inline_local_functions(model)
+    _move_to_tensorrt(model, notes)
     _import_domains(model, notes)
     sort_nodes(model.graph)
     for _ in range(_MOST_ROUNDS):
@@ -125,6 +127,15 @@ def repair_file(source: Path, target: Path) -> Repair:
     files = save_model(model, target, source.parent, keep_data=True)
     shared = [target.parent / name for name in external_files(model)]
     return Repair(notes, files, [file for file in shared if file not in files])
+
+
+def _move_to_tensorrt(model: onnx.ModelProto, notes: _Notes) -> None:
+    """Some of Model Optimizer's calibrations write TensorRT's operators into ONNX's own domain."""
+    for graph in graphs_of(model.graph):
+        for node in graph.node:
+            if node.domain in ONNX_DOMAINS and node.op_type.startswith("TRT_"):
+                node.domain = TRT
+                notes.add("operators were moved into TensorRT's domain", f"{node.op_type}")
 
 
 def _import_domains(model: onnx.ModelProto, notes: _Notes) -> None:

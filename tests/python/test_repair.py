@@ -180,6 +180,17 @@ def test_trt_is_imported_where_a_file_forgot():
 
 
 @pytest.mark.plugin
+def test_tensorrts_ops_in_the_wrong_domain_are_moved():
+    model = modelopt_mxfp8()
+    for node in model.graph.node:
+        node.domain = ""
+    session, report = open_quietly(model, require_full_claim=True)
+    assert any("TRT_MXFP8DequantizeLinear" in note for note in session.tenon_mended)
+    inputs = {"x": np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)}
+    assert_close(session.run(None, inputs), modelopt_mxfp8(), inputs)
+
+
+@pytest.mark.plugin
 @pytest.mark.parametrize("name", MENDED)
 def test_a_session_mends_on_the_way_in(name):
     model = MENDED[name]()
@@ -408,6 +419,8 @@ def test_types_of_tensorrts_domain_follow_scales_and_attributes():
         ("QuantizeLinear", {}, (half, zero), ["uint8"]),
         ("QuantizeLinear", {"output_dtype": onnx.TensorProto.INT8}, (half,), ["int8"]),
         ("TRT_FP8QuantizeLinear", {}, (half,), ["uint8"]),
+        ("TRT_INT4QuantizeLinear", {}, (half,), ["int4"]),
+        ("TRT_INT4QuantizeLinear", {}, (half, np.zeros((), ml_dtypes.uint4)), ["uint4"]),
         ("TRT_FP8DequantizeLinear", {}, (half,), ["float16"]),
         ("DequantizeLinear", {"block_size": 16}, (wide,), ["float"]),
         ("TRT_INT4DequantizeLinear", {"output_dtype": 16}, (wide,), ["bfloat16"]),
