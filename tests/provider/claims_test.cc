@@ -369,9 +369,11 @@ size_t claimed_of_plain_mlp(int64_t width, const std::string& claim) {
   return session.claimed_nodes();
 }
 
-TEST(Claims, PlainProductsAreOursOnTheHostWithWhatIsAroundThem) {
+// What is around them saves more than small products cost, and less than large ones do.
+TEST(Claims, PlainProductsAreOursOnTheHostWhereWhatIsAroundThemPays) {
   EXPECT_EQ(claimed_of_plain_mlp(64, "gainful"), 6U);
-  EXPECT_EQ(claimed_of_plain_mlp(512, "gainful"), 6U);
+  EXPECT_EQ(claimed_of_plain_mlp(512, "gainful"), 0U);
+  EXPECT_EQ(claimed_of_plain_mlp(512, "all"), 6U);
 }
 
 TEST(Claims, StringsAreLeftToOthersWithAReason) {
