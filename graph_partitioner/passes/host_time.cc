@@ -21,7 +21,7 @@ using ir::kNoValue;
 // Nanoseconds of one thread on an x86_64 with AVX-512, rounded. Only their ratios count.
 constexpr double kStockNode = 600;       // to run one more node
 constexpr double kOurLaunch = 300;       // to run one more kernel of a partition
-constexpr double kPartition = 1000;      // to call a partition
+constexpr double kPartition = 300;       // to call a partition
 constexpr double kMultiplyAdd = 0.0139;  // of floats, in the runtime's library
 constexpr double kPlainProduct = 1.06;   // how much longer ours take, weights of a cache's size
 constexpr double kLargeProduct = 1.15;   // and others: up to 1.3, where a tile of rows is not full
@@ -31,6 +31,7 @@ constexpr double kPackedProduct = 0.9;  // of weights in blocks: 0.3 to 1.06 of 
 constexpr double kElementThroughMemory = 0.1;  // read or written, by one of our kernels
 constexpr double kArithmetic = 0.03;           // of an element in registers
 constexpr double kTranscendental = 0.35;
+constexpr double kErf = 0.5;
 constexpr double kReduction = 0.08;
 // Stock convolutions keep channels in blocks, and fuse what stands behind them: to read or write a
 // tensor of theirs elsewhere costs another pass.
@@ -43,7 +44,8 @@ struct StockOp {
 };
 constexpr double kStockArithmetic = 0.2;
 constexpr double kStockSkipNorm = 4.5;
-constexpr double kStockGroupedScore = 2;  // of GroupQueryAttention, beside product and softmax
+constexpr double kStockSpelledGelu = 0.5;  // which it makes one node of
+constexpr double kStockGroupedScore = 2;   // of GroupQueryAttention, beside product and softmax
 constexpr StockOp kStockOps[] = {
     {"Cast", 0.2},
     {"Concat", 0.2},
@@ -186,24 +188,29 @@ class Estimate {
 
   // What stock kernels take for the imported nodes that `node` stands for, each counted once.
   void add_sources(const ir::Node& node, double most) {
+    double passes = 0;
+    std::set<std::string_view> ops;
     for (const int source : node.sources) {
       const auto found = by_source_.find(source);
       if (found == by_source_.end() || !counted_.insert(source).second) continue;
       const ir::Node& imported = cut_.node(found->second);
       time_.stock += kStockNode;
+      ops.insert(imported.op);
       if (is_listed(kCountedAsWhatTheyAre, imported.op)) continue;
       const double count =
           is_told(imported) ? std::min(largest_result(cut_, imported), most) : most;
-      time_.stock +=
+      passes +=
           (is_norm_of_sum(imported) ? kStockSkipNorm : stock_nanoseconds(imported.op)) * count;
     }
+    const bool is_gelu = ops.contains("Erf") || (ops.contains("Tanh") && ops.contains("Pow"));
+    time_.stock += is_gelu ? std::min(passes, kStockSpelledGelu * most) : passes;
   }
 
-  // The runtime makes one SkipLayerNormalization of both.
+  // The runtime makes one SkipLayerNormalization of both, if nobody else reads the sum.
   bool is_norm_of_sum(const ir::Node& imported) const {
     if (!imported.is("LayerNormalization")) return false;
     const ir::Node* sum = cut_.producer(imported.inputs[0]);
-    return sum && sum->is("Add") &&
+    return sum && sum->is("Add") && cut_.has_one_use(imported.inputs[0]) &&
            std::none_of(sum->inputs.begin(), sum->inputs.end(),
                         [&](ir::ValueId id) { return cut_.value(id).is_constant(); });
   }
@@ -226,7 +233,10 @@ class Estimate {
       if (!primitive || primitive->kind == ir::PrimitiveClass::kMovement) continue;
       const bool reduces = primitive->kind == ir::PrimitiveClass::kReduction;
       const double count = reduces ? elements(body, node.inputs[0]) : largest_result(body, node);
-      sum += count * (reduces ? kReduction : primitive->expensive ? kTranscendental : kArithmetic);
+      sum += count * (reduces                ? kReduction
+                      : node.is("Erf")       ? kErf
+                      : primitive->expensive ? kTranscendental
+                                             : kArithmetic);
     }
     return sum;
   }

@@ -194,7 +194,8 @@ Support saves_time_on_host(const ir::Graph& whole, const ir::Graph& cut, const i
   if (only_we_can_run(cut)) return Support::yes();
   for (const int64_t size : {kSmallSize, kLargeSize}) {
     const HostTime time = host_time(whole, cut, fused, size);
-    if (time.ours <= kMostOfStockTime * time.stock) continue;
+    const double most = size == kSmallSize ? 1.0 : kMostOfStockTime;
+    if (time.ours <= most * time.stock) continue;
     return no_gain(fmt::format(
         "with {} for each size that only a Run knows, it would take about {:.2f} of stock kernels' "
         "time",

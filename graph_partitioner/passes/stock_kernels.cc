@@ -80,10 +80,12 @@ bool quantises(const ir::Node& node) {
   return node.is("QuantizeLinear") || node.is("com.microsoft::QuantizeLinear");
 }
 
-// Whole tensors or channels, as stock kernels of integers take them. Biases are of 32 bits.
+// Whole tensors or channels with scales of float32, as stock kernels of integers take them. Biases
+// are of 32 bits.
 bool has_integers_for(const ir::Graph& graph, ir::ValueId operand, bool is_first) {
   const ir::Node* node = graph.producer(operand);
   if (!node || !dequantises(*node) || node->integer("block_size", 0) != 0) return false;
+  if (graph.value(node->inputs[1]).dtype != DType::kF32) return false;
   return is_quantised(graph, node->inputs[0]) ||
          (!is_first && graph.value(node->inputs[0]).dtype == DType::kI32);
 }

@@ -85,6 +85,16 @@ TEST(StockKernels, AProductMayLeaveFloats) {
             (Groups{{0, 1, 2}}));
 }
 
+TEST(StockKernels, ScalesOfFloat16MakeNoGroup) {
+  EXPECT_TRUE(sources_of(parse(R"(
+  const %h: f16[] = hex:0038
+  %a: f16[2,8,4,4] = DequantizeLinear@19(%p, %h, %z) sources=[0]
+  %c: f16[2,8,4,4] = DequantizeLinear@19(%q, %h, %z) sources=[1]
+  %y: f16[2,8,4,4] = MatMul@13(%a, %c) sources=[2]
+  output %y)"))
+                  .empty());
+}
+
 // Weights alone are no integers to multiply by: that product is of floats in stock kernels, too.
 TEST(StockKernels, AWeightAloneMakesNoGroup) {
   EXPECT_TRUE(sources_of(parse(R"(
