@@ -17,7 +17,7 @@ case(
     outputs={"y": [4, 3]},
 )
 case(
-    "an embedding exported at 128 tokens, gainful",
+    "an embedding exported at 128 tokens",
     [
         node("Gather", "w i", "r"),
         node("MatMul", "r v", "q"),
@@ -31,7 +31,6 @@ case(
     outputs={"y": [1, 128, 64]},
     constants={"w": numbers(1000, 512), "v": numbers(512, 64)},
     told=[("r", [1, 128, 512])],
-    options={"claim": "gainful"},
 )
 case(
     "Add, its result declared enormous",

@@ -169,7 +169,7 @@ case(
     {"x": numbers(1, 4, 2, 5)},
 )
 case(
-    "Reshape before a norm and a product, gainful",
+    "Reshape before a norm and a product",
     [
         node("Reshape", "x s", "r"),
         node("LayerNormalization", "r w", "l"),
@@ -179,7 +179,6 @@ case(
     {"x": ["n", "m"]},
     {"x": numbers(1, 8)},
     constants={"s": integers(4, 256, 1024), "w": numbers(1024), "v": numbers(1024, 64)},
-    options={"claim": "gainful"},
 )
 
 # --- joining and cutting ---
@@ -203,7 +202,7 @@ case(
     bound=[(4, 6)],
 )
 case(
-    "Concat before a product, gainful",
+    "Concat before a product",
     [
         node("Concat", "a b", "c", axis=1),
         node("MatMul", "c w", "r"),
@@ -214,7 +213,6 @@ case(
     {"a": numbers(4, 512), "b": numbers(4, 512)},
     {"a": numbers(4, 512), "b": numbers(1000, 512)},
     constants={"w": numbers(1024, 32)},
-    options={"claim": "gainful"},
 )
 case(
     "Split by sizes",
