@@ -16,6 +16,7 @@ from .measuring_process import measure_in_turn
 from .rows import none_for_nan
 
 _LEFT_SHOWN = 3
+_MOST_SESSION_SECONDS = 0.2  # of CPU time, which small networks should open in
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,13 @@ def _closing(rows: list[ExportedRow]) -> str:
     cut = sum(not found.planned.is_whole for found in compared)
     refused = sum(bool(row.measured.peer_refused) for row in rows)
     ratios = sorted(row.measured.ratio for row in rows if not math.isnan(row.measured.ratio))
+    long = sum(row.measured.session > _MOST_SESSION_SECONDS for row in rows)
     spread = f"; ratios from {ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else ""
     return (
         f"{len(rows)} models: {count('CRASHED')} crashed, {count('WRONG')} wrong, "
         f"{count('REFUSED')} refused, {count('SLOW')} above {MOST}, {count('NOT PLANNED')} not "
-        f"planned, {cut} not whole for {PLANNED_FOR}, {refused} refused by the CPU provider{spread}"
+        f"planned, {cut} not whole for {PLANNED_FOR}, {refused} refused by the CPU provider, "
+        f"{long} sessions above {_MOST_SESSION_SECONDS} s{spread}"
     )
 
 
