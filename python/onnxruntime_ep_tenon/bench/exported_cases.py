@@ -14,15 +14,11 @@ class ExportedCase:
 
     name: str
     path: Path
+    stamp: list[int]  # tells whether an earlier table measured the same file
 
     def sizes(self) -> dict[str, int]:
         told = self.path.with_name("sizes.json")
         return json.loads(told.read_text()) if told.is_file() else {}
-
-    def stamp(self) -> list[int]:
-        """Tells whether an earlier table measured the same file."""
-        status = self.path.stat()
-        return [status.st_size, status.st_mtime_ns]
 
 
 def exported_cases(folder: str | None, pattern: str | None) -> list[ExportedCase]:
@@ -30,10 +26,16 @@ def exported_cases(folder: str | None, pattern: str | None) -> list[ExportedCase
         raise ValueError(
             "name the folder of models with --models-dir; scripts/export_models makes one"
         )
-    found = [ExportedCase(path.parent.name, path) for path in Path(folder).glob("[!.]*/model.onnx")]
+    files = Path(folder).glob("[!.]*/model.onnx")
+    found = [ExportedCase(path.parent.name, path, _stamp_of(path)) for path in files]
     if not found:
         raise FileNotFoundError(f"{folder} holds no NAME/model.onnx; scripts/export_models does")
     chosen = [case for case in found if fnmatch.fnmatch(case.name, pattern or "*")]
     if not chosen:
         raise ValueError(f"no model in {folder} is named '{pattern}'")
     return sorted(chosen, key=lambda case: case.name)
+
+
+def _stamp_of(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

@@ -80,7 +80,7 @@ def run_exported_suite(args, meter=None) -> int:
     meter = meter or ExportedMeter(device, args.seed, dict(args.option))
     try:
         for case, measured, problem, spent in measure_in_turn(left, meter, args.limit):
-            row = ExportedRow(case.name, case.stamp(), measured or MeasuredExport(), problem)
+            row = ExportedRow(case.name, case.stamp, measured or MeasuredExport(), problem)
             rows[case.name] = row
             say(f"{len(rows)}/{len(cases)} {case.name}: {_summary(row)} ({spent:.1f} s)")
             _write(args, meter, rows)
@@ -99,7 +99,7 @@ def _kept(path: str | None, cases: list[ExportedCase]) -> dict[str, ExportedRow]
     """What an earlier run measured of files that are the same still; what crashed runs again."""
     if not path or not Path(path).is_file():
         return {}
-    stamps = {case.name: case.stamp() for case in cases}
+    stamps = {case.name: case.stamp for case in cases}
     rows = [ExportedRow.from_json(row) for row in json.loads(Path(path).read_text())["rows"]]
     return {r.case: r for r in rows if stamps.get(r.case) == r.stamp and not r.crash}
 
