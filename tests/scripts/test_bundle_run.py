@@ -14,7 +14,8 @@ PROGRAM = """#!/bin/bash
 for word; do case $word in --gtest_output=xml:*) file=${word#--gtest_output=xml:} ;; esac; done
 part="$TENON_TEST_TARGET$TENON_TEST_ARCH $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS"
 [ "$(basename "$0")" != broken_test ] || exit 1
-echo "<testsuite><testcase name='$part' classname='$(basename "$0")' status='run'/></testsuite>" >"$file"
+case="name='$part' classname='$(basename "$0")' status='run'"
+echo "<testsuite><testcase $case/></testsuite>" >"$file"
 """
 
 CONFTEST = (ROOT / "tests/python/conftest.py").read_text()
