@@ -130,7 +130,7 @@ class Report:
 
     @property
     def cut_costs(self) -> list[str]:
-        """What each Run pays on a GPU for nodes that the CPU runs in the middle, a sentence each."""
+        """What each Run on a GPU pays for nodes that the CPU runs in between, a sentence each."""
         return [graph["cuts"]["text"] for graph in self.graphs if graph.get("cuts")]
 
     @property
