@@ -33,7 +33,7 @@ find "$bundle/bin" -type f -exec $strip {} +
 mkdir "$bundle/tests" "$bundle/examples"
 cp -rL tests/python "$bundle/tests/python"
 cp -r examples/python "$bundle/examples/python"
-cp scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
+cp scripts/measure_cuts.py scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 
