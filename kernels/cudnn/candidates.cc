@@ -112,8 +112,9 @@ BufferArgument filter_of(const ir::Graph& graph, const ir::Node& node, Lowered& 
 }
 
 Lowered lower(const ir::Graph& graph, const ir::Node& node,
-              const std::shared_ptr<const LibraryCall>& call) {
+              const std::shared_ptr<const LibraryCall>& call, std::vector<SizeCheck> sizes) {
   Lowered lowered;
+  lowered.sizes = std::move(sizes);
   const Shape& x = *graph.value(node.input(0)).shape;
   const Shape& y = *graph.value(node.output(0)).shape;
   Dim workspace = kSpareWorkspace;
@@ -136,9 +137,9 @@ Lowered lower(const ir::Graph& graph, const ir::Node& node,
   return lowered;
 }
 
-// x and y: their dims are the sizes of the problem.
+// x and y: their dims are the sizes of the problem. `wanted`: what they must be beyond.
 Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& settings,
-                  cudnn::Problem problem, cudnn::Rules rules) {
+                  cudnn::Problem problem, cudnn::Rules rules, std::vector<SizeCheck> wanted = {}) {
   std::vector<int64_t> sizes = sample_of(*graph.value(node.input(0)).shape);
   std::ranges::copy(sample_of(*graph.value(node.output(0)).shape), std::back_inserter(sizes));
   if (std::ranges::any_of(sizes, [](int64_t dim) { return dim <= 0; })) {
@@ -152,7 +153,7 @@ Planned plan_call(const ir::Graph& graph, const ir::Node& node, const Settings& 
   const auto call = std::make_shared<const cudnn::GraphCall>(
       &cudnn::library().functions, settings.device_ordinal, std::move(problem), rules);
   return Plan{.ranges = {{{}, std::move(kernels)}},
-              .lower = [&graph, &node, call] { return lower(graph, node, call); }};
+              .lower = [&graph, &node, call, wanted] { return lower(graph, node, call, wanted); }};
 }
 
 Planned plan_convolution(const ir::Graph& graph, const ir::Node& node, const Settings& settings) {
@@ -174,7 +175,7 @@ Planned plan_pooling(const ir::Graph& graph, const ir::Node& node, const Setting
   if (Support answer = may_use_cudnn(settings); !answer) return answer;
   cudnn::PoolingAnswer answer = cudnn::pooling_of(graph, node);
   if (!answer.support) return answer.support;
-  return plan_call(graph, node, settings, std::move(answer.pooling), {});
+  return plan_call(graph, node, settings, std::move(answer.pooling), {}, std::move(answer.sizes));
 }
 
 }  // namespace

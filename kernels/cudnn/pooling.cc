@@ -13,18 +13,22 @@ bool has_pads(const WindowForm& window) {
          std::ranges::any_of(window.pads_after, is_some);
 }
 
-// Whether a window may take what lies behind x and its pads: rounded up, or the only one on an
-// image that is smaller than it.
-bool may_reach_over(const WindowForm& window, const Shape& x, const Shape& y) {
+// A window may take what lies behind x and its pads where it is the only one on an image that is
+// smaller than it. These sizes keep each window inside; nothing where it always is.
+std::vector<kernels::SizeCheck> windows_inside(const WindowForm& window, const Shape& x,
+                                               const Shape& y) {
+  std::vector<kernels::SizeCheck> sizes;
   const size_t rank = window.kernel.size();
   for (size_t i = 0; i + 2 < y.size(); ++i) {
     const size_t from_last = i + 1, of_window = rank - from_last;
     const Dim padded =
         x[x.size() - from_last] + (window.pads_before[of_window] + window.pads_after[of_window]);
-    const Dim way = padded - window.kernel[of_window];
-    if (!(y[y.size() - from_last] == floor_div(way, window.strides[of_window]) + 1)) return true;
+    const Dim inside =
+        floor_div(padded - window.kernel[of_window], window.strides[of_window]) + 1;
+    if (y[y.size() - from_last] == inside) continue;
+    sizes.push_back({window.kernel[of_window], ir::Relation::kAtMost, padded});
   }
-  return false;
+  return sizes;
 }
 
 }  // namespace
@@ -57,12 +61,19 @@ PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node) {
   if (counts_pads && has_pads(made.window)) {
     return no("cuDNN does not count all pads as count_include_pad asks for");
   }
-  const Shape& x = *graph.value(node.input(0)).shape;
-  if (counts_pads && may_reach_over(made.window, x, *graph.value(node.output(0)).shape)) {
+  std::vector<kernels::SizeCheck> sizes;
+  if (counts_pads) {
+    sizes = windows_inside(made.window, *graph.value(node.input(0)).shape,
+                           *graph.value(node.output(0)).shape);
+  }
+  const auto never_holds = [](const kernels::SizeCheck& size) {
+    return ir::decide(size.left, size.relation, size.right) == false;
+  };
+  if (std::ranges::any_of(sizes, never_holds)) {
     return no("cuDNN does not count what a window reaches over the end, as count_include_pad asks");
   }
   made.mode = node.is("MaxPool") ? kMaximum : counts_pads ? kAverageWithPads : kAverageWithoutPads;
-  return {Support::yes(), std::move(made)};
+  return {Support::yes(), std::move(made), std::move(sizes)};
 }
 
 Graph Pooling::graph(std::span<const int64_t> x_dims, std::span<const int64_t> y_dims) const {

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/support.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/cudnn/graph.h"
 #include "kernels/cudnn/window.h"
+#include "kernels/planning/lowered.h"
 
 namespace tenon::cudnn {
 
@@ -23,6 +25,7 @@ struct Pooling {
 struct PoolingAnswer {
   Support support;
   Pooling pooling;
+  std::vector<kernels::SizeCheck> sizes = {};  // that a Run must have
 };
 PoolingAnswer pooling_of(const ir::Graph& graph, const ir::Node& node);
 

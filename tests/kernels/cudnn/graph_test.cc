@@ -98,6 +98,19 @@ TEST(CudnnGraphTest, PoolingNamesItsPadsAndWhatTheyCount) {
               HasSubstr("average_with_pads(t0)"));
 }
 
+// Smaller images have one window, which reaches over the end and counts what is not there.
+TEST(CudnnGraphTest, CountedPadsAskForImagesThatHoldAWindow) {
+  const ir::Graph graph =
+      parsed("AveragePool(%x) {count_include_pad=1, kernel_shape=[2, 2], strides=[2, 2]}",
+             "  input %x: f32[1, 3, h, 8]\n", "f32[1, 3, max(floordiv(h,2),1), 4]");
+  const PoolingAnswer answer = pooling_of(graph, node_of(graph));
+  ASSERT_TRUE(answer.support) << answer.support.reason;
+  ASSERT_EQ(answer.sizes.size(), 1U);
+  EXPECT_EQ(answer.sizes[0].left.text(), "2");
+  EXPECT_EQ(answer.sizes[0].relation, ir::Relation::kAtMost);
+  EXPECT_EQ(answer.sizes[0].right.text(), "h");
+}
+
 TEST(CudnnGraphTest, WhatItIsNotAskedHasAReason) {
   const std::string two = "  input %x: f32[1, 3, 8, 8]\n  input %w: f32[2, 3, 3, 3]\n";
   EXPECT_THAT(convolution_text(parsed("Conv(%x, %w) {pads=[-1, 0, 0, 0]}", two, "f32[1, 2, 5, 6]")),
