@@ -35,6 +35,7 @@
 #include "graph_partitioner/passes/sink_views.h"
 #include "graph_partitioner/passes/split_dots.h"
 #include "graph_partitioner/passes/store_channels_last.h"
+#include "graph_partitioner/passes/widen_bias_scales.h"
 
 namespace tenon {
 namespace {
@@ -56,6 +57,7 @@ constexpr Pass kPasses[] = {
     {"forget_declared_shapes", forget_declared_shapes},
     {"infer_shapes", infer_shapes},
     {"complete_shapes", complete_shapes},
+    {"widen_bias_scales", widen_bias_scales},
     {"fold_constants", fold_constants},
     {"normalize", normalize},
     {"infer_shapes", infer_shapes},

@@ -298,12 +298,13 @@ def convolution_block(form: str = "fp8", element: int = FLOAT, size: int = 12) -
     x = value = g.input("x", element, shape)
     for label in ("first", "second"):
         read = spelling.activation(g, value, label, shape)
-        q = quantize(g.random(label, 8, 8, 3, 3), FORMATS["fp8"])
+        q = quantize(g.random(label, 8, 8, 3, 3) / 8, FORMATS["fp8"])
         weight = g.node(
             "DequantizeLinear",
             [g.parameter(f"{label}/fp8_weights", q.codes), g.floats(f"{label}/scale", q.scales)],
         )
-        made = g.node("Conv", [read, weight], pads=[1, 1, 1, 1], kernel_shape=[3, 3])
+        bias = g.floats(f"{label}.bias", g.random(f"{label}.bias", 8))
+        made = g.node("Conv", [read, weight, bias], pads=[1, 1, 1, 1], kernel_shape=[3, 3])
         value = g.node("Relu", [made])
     g.node("Add", [x, value], outputs=["y"])
     g.output("y", element, shape)
