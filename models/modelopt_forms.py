@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -180,6 +181,13 @@ def _nvfp4_weight(g: Writer, weight: np.ndarray, label: str) -> str:
     return g.node("Transpose", [restored], perm=[1, 0])
 
 
+def _unfolded_nvfp4_weight(g: Writer, weight: np.ndarray, label: str, block: int = 16) -> str:
+    """As the exporter leaves it where activations are not FP4: a float behind a fake quantiser."""
+    value = g.floats(f"{label}.weight", weight)
+    restored = g.node("TRT_FP4QDQ", [value], domain=TENSORRT, block_size=block)
+    return g.node("Transpose", [restored], perm=[1, 0])
+
+
 def _int8_activation(g: Writer, x: str, label: str, _shape: list) -> str:
     scale = g.floats(f"{label}/x_scale", _LARGEST / 127)
     zero = g.parameter(f"{label}/x_zero", np.int8(0))
@@ -219,6 +227,8 @@ FORMS: dict[str, Form] = {
     "int4_unfolded": Form(_unquantised_activation, _unfolded_int4_weight),
     "mxfp8": Form(_mxfp8_activation, _mxfp8_weight),
     "nvfp4": Form(_nvfp4_activation, _nvfp4_weight, 23, FLOAT, FLOAT16),
+    "nvfp4_unfolded": Form(_unquantised_activation, _unfolded_nvfp4_weight),
+    "nvfp4_fp8": Form(_torch_fp8_activation, partial(_unfolded_nvfp4_weight, block=32)),
     "int8": Form(_int8_activation, _int8_weight),
 }
 

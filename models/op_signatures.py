@@ -219,6 +219,8 @@ def _of_trt(node: onnx.NodeProto, inputs: dict) -> list[str]:
     asked = next((type_of(a.i) for a in node.attribute if a.name == "output_dtype"), "")
     if node.op_type == "TRT_INT4QuantizeLinear" and given[2]:  # of int4 or uint4
         return [given[2]]
+    if node.op_type == "TRT_FP4QDQ":
+        return [given[0]]
     if node.op_type in _TRT_CODES:
         return list(_TRT_CODES[node.op_type][: len(node.output)])
     if node.op_type.endswith("DequantizeLinear"):

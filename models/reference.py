@@ -377,6 +377,25 @@ class TRT_FP4DynamicQuantize(_ByNode):  # noqa: N801
         return codes.reshape(x.shape), scale
 
 
+class TRT_FP4QDQ(_ByNode):  # noqa: N801
+    op_domain = "trt"
+
+    def compute(self, x):
+        """As Model Optimizer compresses the weight in front: its quotients are of float32."""
+        blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, self.get("block_size", 16))
+        peaks = np.abs(blocks).max(-1, keepdims=True)
+        overall = _one_for_zero(peaks.max() / np.float32(6 * 448))
+        wanted = _one_for_zero(peaks / (np.float32(6) * overall))
+        scale = np.clip(wanted, 2**-9, 448).astype(ml_dtypes.float8_e4m3fn)
+        step = scale.astype(np.float32) * overall
+        codes = np.clip(blocks / step, -6, 6).astype(ml_dtypes.float4_e2m1fn)
+        return (_as_double(codes) * _as_double(scale) * float(overall)).reshape(x.shape)
+
+
+def _one_for_zero(scale: np.ndarray) -> np.ndarray:
+    return np.where(scale == 0, np.float32(1), scale)
+
+
 class TRT_MXFP8DynamicQuantize(_ByNode):  # noqa: N801
     op_domain = "trt"
 
@@ -529,6 +548,7 @@ _OPERATORS = [
     MatMulBlockQuantizedFp8Weight,
     TRT_MXFP8DequantizeLinear,
     TRT_FP4DynamicQuantize,
+    TRT_FP4QDQ,
     TRT_MXFP8DynamicQuantize,
     *_tensorrt_operators(),
     GroupQueryAttention,

@@ -47,6 +47,7 @@ void add_dequantizer(Rows& rows, const char* name, const std::vector<Codes>& rea
   }
 }
 
+// Those that find their scales themselves.
 void add_dynamic_quantizers(Rows& rows) {
   const Output fp4_scales{kFp8, OutputShape::kBlocks, OutputType::kListed, 16};
   const Output fp8_scales{kByte, OutputShape::kBlocks, OutputType::kListed, 32};
@@ -55,6 +56,7 @@ void add_dynamic_quantizers(Rows& rows) {
       rows.push_back({"TRT_FP4DynamicQuantize", {x, scale}, {{kFp4}, fp4_scales}, 2});
     }
     rows.push_back({"TRT_MXFP8DynamicQuantize", {x}, {{kFp8}, fp8_scales}, 1});
+    rows.push_back({"TRT_FP4QDQ", {x}, {{x, OutputShape::kSame}}, 1});
   }
 }
 

@@ -275,6 +275,7 @@ constexpr auto kOps = std::to_array<KnownOp>({
     {"trt::TRT_INT8QuantizeLinear", 3, 1, "axis block_size precision saturate"},
     {"trt::TRT_MXFP8DequantizeLinear", 2, 1, "axis block_size output_dtype=1|10|16"},
     {"trt::TRT_FP4DynamicQuantize", 2, 2, "axis block_size scale_type=17"},
+    {"trt::TRT_FP4QDQ", 1, 1, "block_size"},
     {"trt::TRT_MXFP8DynamicQuantize", 1, 2, "axis block_size output_dtype=17 scale_type=24"},
 });
 

@@ -25,6 +25,7 @@ struct WantsConstants {
 };
 constexpr WantsConstants kWantsConstants[] = {
     {"DequantizeLinear", {0, 1, 2}},
+    {"trt::TRT_FP4QDQ", {0}},
     {"com.microsoft::MatMulNBits", {1, 2, 3}},
     {"com.microsoft::MatMulBlockQuantizedFp4Weight", {1, 2}},
     {"com.microsoft::MatMulBlockQuantizedFp8Weight", {1, 2}},

@@ -287,6 +287,32 @@ Outputs fp4_dynamic_quantize(const Call& call) {
   });
 }
 
+// NVFP4 and back: the global scale follows from the largest element of all.
+Outputs fp4_fake_quantize(const Call& call) {
+  const ReferenceTensor& x = call.input(0);
+  const int64_t block = call.node.integer("block_size", 16);
+  const auto peak_of = [&](int64_t begin, int64_t end) {
+    float peak = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      peak = std::max(peak, static_cast<float>(std::fabs(x.number(i))));
+    }
+    return peak;
+  };
+  const auto or_one = [](float scale) { return scale == 0 ? 1.0F : scale; };
+  const float overall = or_one(peak_of(0, x.elements()) / 2688);
+  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(0), x.dims);
+  for (int64_t begin = 0; begin < x.elements(); begin += block) {
+    const float wanted = or_one(peak_of(begin, begin + block) / (6 * overall));
+    const uint64_t scale = encode(DType::kF8E4M3FN, std::clamp(wanted, 0x1p-9F, 448.0F));
+    const float step = static_cast<float>(decode(DType::kF8E4M3FN, scale)) * overall;
+    for (int64_t i = begin; i < begin + block; ++i) {
+      const uint64_t code = encode(DType::kF4E2M1, static_cast<float>(x.number(i)) / step);
+      y.set(i, static_cast<float>(decode(DType::kF4E2M1, code)) * step);
+    }
+  }
+  return {std::move(y)};
+}
+
 // MXFP8: a power of two, rounded up so that 448, the largest e4m3, is never passed.
 Outputs mxfp8_dynamic_quantize(const Call& call) {
   return quantize_blocks(call, 32, DType::kF8E4M3FN, 1, [&](float largest) {
@@ -315,6 +341,7 @@ constexpr auto kOps = std::to_array<OpEntry>({
     {"trt::TRT_INT8DequantizeLinear", dequantize_op},
     {"trt::TRT_MXFP8DequantizeLinear", dequantize_mx},
     {"trt::TRT_FP4DynamicQuantize", fp4_dynamic_quantize},
+    {"trt::TRT_FP4QDQ", fp4_fake_quantize},
     {"trt::TRT_MXFP8DynamicQuantize", mxfp8_dynamic_quantize},
 });
 

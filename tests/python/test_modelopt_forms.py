@@ -22,6 +22,7 @@ NUMPY = {FLOAT: np.float32, HALF: np.float16, BFLOAT: ml_dtypes.bfloat16}
 FORMS = sorted(modelopt_forms.FORMS)
 # The runtime folds no quantiser of bfloat16 weights.
 NETS = [*itertools.product(FORMS, (FLOAT, HALF)), ("fp8", BFLOAT), ("int8", BFLOAT)]
+CODES = {"int8": "i8", "int4": "i4", "nvfp4": "f4e2m1"}  # of weights; the others have FP8
 FP8_BLOCKS = list(itertools.product(["fp8", "fp8_torch"], (FLOAT, HALF)))
 
 
@@ -79,12 +80,10 @@ def test_a_net_is_planned_whole_for_a_gpu(form, element):
     _, report = claimed_whole(model, "gpu", target_arch="sm_90a", cache_dir="", claim="gainful")
     kinds = [fusion_kind(fusion) for fusion in report.fusions]
     assert kinds.count("scaled_dot") == 3
-    codes = {"int8": "i8", "nvfp4": "f4e2m1"} | dict.fromkeys(
-        ("int4", "int4_awq", "int4_unfolded"), "i4"
-    )
+    codes = next((code for name, code in CODES.items() if form.startswith(name)), "f8e4m3fn")
     for fusion in report.fusions:
         if fusion_kind(fusion) == "scaled_dot":
-            assert codes.get(form, "f8e4m3fn") in fusion["problem"]
+            assert codes in fusion["problem"]
 
 
 def as_onnx_has_it(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -118,8 +117,8 @@ def test_an_attention_block_is_one_attention(form, element):
     error = np.abs(session.run(None, x)[0] - exact).mean()
     assert error < 2 * np.abs(rounded - exact).mean() + 1e-4
 
-@pytest.mark.parametrize("claim", ["gainful", "all"])
 
+@pytest.mark.parametrize("claim", ["gainful", "all"])
 @pytest.mark.parametrize(("form", "element"), FP8_BLOCKS)
 def test_quantisers_beside_a_convolution_of_others_run_here(form, element, claim):
     """No other provider has kernels for TensorRT's ops, and here is none for Conv on the CPU.
@@ -296,6 +295,43 @@ def test_blocks_of_4_bit_weights_follow_from_the_shapes():
     np.testing.assert_array_equal(ran(model), np.clip(np.rint(x / steps), -8, 7) * steps)
 
 
+def same_codes(y: np.ndarray, expected: np.ndarray):
+    """Two roundings of a code times its scale; another code would be a sixth apart or more."""
+    limits = np.finfo(y.dtype)
+    atol = float(limits.smallest_subnormal)
+    np.testing.assert_allclose(y.astype(np.float64), expected, 2 * float(limits.eps), atol)
+
+
+@pytest.mark.parametrize("element", [FLOAT, HALF])
+@pytest.mark.parametrize("block", [16, 32])
+@pytest.mark.parametrize("holds", ["numbers", "zeros", "tiny_blocks"])
+def test_a_weight_behind_a_fake_quantiser_of_fp4_is_packed(holds, block, element):
+    net = Forms(element, dims=(6, 64))
+    values = np.random.default_rng(block).normal(size=net.dims)
+    # Scales below the smallest e4m3 are kept at it, those of blocks of zeros at 1.
+    factor = {"numbers": 1, "zeros": 0, "tiny_blocks": np.geomspace(1, 1e-7, 6)[:, None]}[holds]
+    weight = net.constant("weight", (values * factor).astype(NUMPY[element]))
+    restored = net.op("TRT_FP4QDQ", [weight], "restored", block_size=block)
+    model = net.model(net.op("Add", ["x", restored], "y", domain=""), element)
+    session, _ = claimed_whole(model)
+    x = {"x": np.zeros(net.dims, NUMPY[element])}
+    (expected,) = reference.evaluate(model, x)
+    same_codes(session.run(None, x)[0], expected)
+
+
+@pytest.mark.parametrize("element", [FLOAT, HALF])
+def test_a_fake_quantiser_of_fp4_takes_what_is_made_at_run(element):
+    net = Forms(element, dims=(6, 64))
+    model = net.model(net.op("TRT_FP4QDQ", ["x"], "y", block_size=16), element)
+    (expected,) = reference.evaluate(model, drawn(model))
+    same_codes(ran(model), expected)
+
+
+def fake_quantised(block: int) -> onnx.ModelProto:
+    net = Forms(dims=(4, 24))
+    return net.model(net.op("TRT_FP4QDQ", ["x"], "y", block_size=block), FLOAT)
+
+
 def dynamic_pair(**attributes) -> onnx.ModelProto:
     net = Forms(dims=(4, 32))
     overall = net.constant("overall", np.float32(0.001))
@@ -339,6 +375,7 @@ def test_blocks_of_a_dynamic_quantiser_are_16_where_nothing_tells():
     [
         (dynamic_pair(axis=-1, block_size=16, scale_type=24), "attribute 'scale_type'"),
         (dynamic_pair(axis=-1, block_size=16, rounding=1), "attribute 'rounding'"),
+        (fake_quantised(16), "its last axis of 24 is no multiple of block_size 16"),
         (ambiguous_bytes(), "integers or FP8 codes"),
         (pair_with({"output_dtype": TensorProto.INT8}), "its zero point is of u8"),
         (pair_with({"output_dtype": TensorProto.FLOAT8E5M2}), "attribute 'output_dtype'"),

@@ -427,6 +427,7 @@ def test_types_of_tensorrts_domain_follow_scales_and_attributes():
         ("TRT_MXFP8DequantizeLinear", {}, (np.uint8(127),), ["float"]),
         ("TRT_MXFP8DequantizeLinear", {"output_dtype": 10}, (np.uint8(127),), ["float16"]),
         ("TRT_FP4DynamicQuantize", {}, (wide,), ["float4e2m1", "float8e4m3fn"]),
+        ("TRT_FP4QDQ", {"block_size": 16}, (), ["float"]),
         ("TRT_MXFP8DynamicQuantize", {}, (), ["float8e4m3fn", "uint8"]),
         ("AnotherOfTensorRTs", {}, (), [""]),
     ]

@@ -150,6 +150,29 @@ Results fp4_dynamic_quantize(Emitter& emit, const Node& node) {
   return {emit.reshape(codes, blocks.shape), emit.reshape(scale, blocks.scale_shape)};
 }
 
+ValueId one_for_zero(Emitter& emit, ValueId scale) {
+  const ValueId one = emit.scalar_like(scale, 1.0);
+  return emit.where(emit.compare("Equal", scale, 0.0), one, scale);
+}
+
+// NVFP4 and back, under a global scale that the whole tensor's largest element tells.
+Results fp4_fake_quantize(Emitter& emit, const Node& node) {
+  const Blocks blocks = split_blocks(emit, node, 16);
+  if (blocks.x == kNoValue) return {};
+  const auto axes = axes_between(0, static_cast<int64_t>(blocks.shape.size()) + 1);
+  const ValueId peak = emit.reshape(emit.reduce("ReduceMax", blocks.largest, axes), {});
+  const ValueId overall = one_for_zero(emit, emit.binary("Div", peak, folding::kNvfp4Largest));
+  const ValueId unit = emit.binary("Mul", overall, folding::kE2m1Largest);
+  const ValueId wanted = one_for_zero(emit, emit.binary("Div", blocks.largest, unit));
+  const ValueId held = emit.binary("Max", wanted, folding::kE4m3Smallest);
+  const ValueId scale = emit.cast(held, DType::kF8E4M3FN, {{"saturate", int64_t{1}}});
+  const ValueId step = emit.binary("Mul", emit.cast(scale, DType::kF32), overall);
+  const ValueId ratio = emit.binary("Div", blocks.x, step);
+  const ValueId codes = emit.quantize(ratio, kNoValue, DType::kF4E2M1, true);
+  const ValueId y = emit.binary("Mul", emit.cast(codes, DType::kF32), step);
+  return {emit.reshape(y, blocks.shape)};
+}
+
 // MXFP8: power-of-two block scales, rounded up so that nothing saturates; 448 is the largest e4m3.
 Results mxfp8_dynamic_quantize(Emitter& emit, const Node& node) {
   const Blocks blocks = split_blocks(emit, node, 32);
@@ -221,6 +244,7 @@ constexpr auto kRules = std::to_array<NamedRule>({
     {"QuantizeLinear", quantize_linear},
     {"DynamicQuantizeLinear", dynamic_quantize_linear},
     {"trt::TRT_FP4DynamicQuantize", fp4_dynamic_quantize},
+    {"trt::TRT_FP4QDQ", fp4_fake_quantize},
     {"trt::TRT_MXFP8DynamicQuantize", mxfp8_dynamic_quantize},
     {"com.microsoft::GatherBlockQuantized", gather_block_quantized},
     {"tenon::Bitcast", bitcast},

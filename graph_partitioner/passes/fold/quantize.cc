@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numeric>
 
 #include "base/convert.h"
 #include "base/thread_pool.h"
@@ -52,6 +54,32 @@ class ScaleIndex {
   int64_t size_ = 1, block_ = 1, blocks_ = 1, inner_ = 1;
 };
 
+// In chunks of whole bytes, also of 4-bit codes in blocks of an odd number.
+template <typename Visit>
+void for_each_block(int64_t blocks, const Visit& visit) {
+  constexpr int64_t kChunk = 1 << 12;
+  parallel_for_each((blocks + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    const int64_t end = std::min(blocks, (chunk + 1) * kChunk);
+    for (int64_t at = chunk * kChunk; at < end; ++at) visit(at);
+  });
+}
+
+// NaN is larger than any number.
+float larger(float a, float b) { return a >= b || std::isnan(a) ? a : b; }
+
+std::vector<float> largest_of_blocks(const ir::Tensor& x, int64_t block) {
+  std::vector<float> largest(static_cast<size_t>(x.elements() / block));
+  for_each_block(x.elements() / block, [&](int64_t at) {
+    float& found = largest[static_cast<size_t>(at)];
+    for (int64_t i = at * block; i < (at + 1) * block; ++i) {
+      found = larger(found, static_cast<float>(std::fabs(load_element(x.dtype, x.data, i))));
+    }
+  });
+  return largest;
+}
+
+float or_one(float scale) { return scale == 0 ? 1 : scale; }
+
 }  // namespace
 
 DType division_type(const ir::Node& node, DType x, DType scale) {
@@ -85,6 +113,33 @@ ir::TensorPtr quantize(const ir::Node& node, const ir::Tensor& x, const ir::Tens
     for (int64_t i = chunk * kChunk; i < end; ++i) quantize_one(i);
   });
   return ir::Tensor::copy(to, x.dims, codes);
+}
+
+// Quotients are of float32, as Model Optimizer computes them.
+std::optional<Nvfp4> quantize_nvfp4(const ir::Tensor& x, int64_t block) {
+  if (block < 1 || x.dims.empty() || x.dims.back() % block != 0) return std::nullopt;
+  const std::vector<float> peaks = largest_of_blocks(x, block);
+  const float largest = std::accumulate(peaks.begin(), peaks.end(), 0.0F, larger);
+  if (!std::isfinite(largest)) return std::nullopt;
+  const float overall = or_one(largest / kNvfp4Largest);
+  std::vector<int64_t> scale_dims = x.dims;
+  scale_dims.back() /= block;
+  const auto blocks = static_cast<int64_t>(peaks.size());
+  std::vector<std::byte> codes(storage_bytes(DType::kF4E2M1, x.elements()));
+  std::vector<std::byte> scales(storage_bytes(DType::kF8E4M3FN, blocks));
+  for_each_block(blocks, [&](int64_t at) {
+    const float wanted = or_one(peaks[static_cast<size_t>(at)] / (kE2m1Largest * overall));
+    const uint64_t scale = encode(DType::kF8E4M3FN, std::max(wanted, kE4m3Smallest));
+    store_code(DType::kF8E4M3FN, scales.data(), at, scale);
+    const float step = static_cast<float>(decode(DType::kF8E4M3FN, scale)) * overall;
+    for (int64_t i = at * block; i < (at + 1) * block; ++i) {
+      const float ratio = static_cast<float>(load_element(x.dtype, x.data, i)) / step;
+      store_code(DType::kF4E2M1, codes.data(), i, encode(DType::kF4E2M1, ratio));
+    }
+  });
+  return Nvfp4{ir::Tensor::copy(DType::kF4E2M1, x.dims, codes),
+               ir::Tensor::copy(DType::kF8E4M3FN, scale_dims, scales),
+               ir::Tensor::of(DType::kF32, {}, {overall})};
 }
 
 }  // namespace tenon::folding

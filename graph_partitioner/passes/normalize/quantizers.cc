@@ -12,6 +12,8 @@ namespace {
 using ir::kNoValue;
 using ir::ValueId;
 
+constexpr int64_t kNvfp4Block = 16;  // where nothing else is said
+
 bool has_one_element(Rewrite& r, ValueId id) {
   const auto shape = r.shape(id);
   return shape && element_count(*shape).is(1);
@@ -152,6 +154,34 @@ bool trt_dequantize(Rewrite& r) {
   return dequantize(r);
 }
 
+// NVFP4 and back. A weight becomes what Model Optimizer writes where it compresses it itself: codes
+// under two DequantizeLinear. What is made at Run is decomposed.
+bool fp4_fake_quantize(Rewrite& r) {
+  const auto shape = r.shape(r.input(0));
+  const int64_t block = r.node().integer("block_size", kNvfp4Block);
+  if (!shape || shape->empty() || block < 1) return false;
+  const Dim& size = shape->back();
+  if (size.is_constant() && size.value() % block != 0) {
+    return r.refuse(
+        fmt::format("its last axis of {} is no multiple of block_size {}", size.value(), block));
+  }
+  const ir::Value& x = r.graph().value(r.input(0));
+  if (!x.is_constant() || !x.constant->stands_for.empty()) return false;
+  const auto weight = folding::quantize_nvfp4(*x.constant, block);
+  if (!weight) return false;
+  const std::string name = x.name;
+  const ValueId codes = r.graph().add_constant(name + "_f4", weight->codes);
+  const ValueId scales = r.graph().add_constant(name + "_f8_scale", weight->scales);
+  const ValueId overall = r.graph().add_constant(name + "_f8_scale_f32_scale", weight->overall);
+  ir::Node dequantize;
+  dequantize.op = "DequantizeLinear";
+  dequantize.inputs = {scales, overall};
+  const ValueId steps = r.emit.emit(std::move(dequantize), DType::kF32, r.shape(scales));
+  const auto axis = static_cast<int64_t>(shape->size()) - 1;
+  r.become("DequantizeLinear", {codes, steps}, {{"axis", axis}, {"block_size", block}});
+  return true;
+}
+
 constexpr NamedRewrite kRules[] = {
     {"QuantizeLinear", quantize},
     {"DequantizeLinear", dequantize},
@@ -159,6 +189,7 @@ constexpr NamedRewrite kRules[] = {
     {"com.microsoft::DequantizeLinear", dequantize},
     {"trt::QuantizeLinear", trt_quantize},
     {"trt::DequantizeLinear", trt_dequantize},
+    {"trt::TRT_FP4QDQ", fp4_fake_quantize},
     {"trt::TRT_FP8QuantizeLinear", wide_quantize},
     {"trt::TRT_FP8DequantizeLinear", fp8_dequantize},
     {"trt::TRT_INT4QuantizeLinear", int4_quantize},

@@ -57,6 +57,7 @@ constexpr ShapeRule kRules[] = {
     {"trt::DequantizeLinear", same},
     {"trt::QuantizeLinear", same},
     {"trt::TRT_FP4DynamicQuantize", dynamic_block_quantize<16>},
+    {"trt::TRT_FP4QDQ", same},
     {"trt::TRT_FP8DequantizeLinear", same},
     {"trt::TRT_FP8QuantizeLinear", same},
     {"trt::TRT_INT4DequantizeLinear", same},

@@ -232,6 +232,12 @@ INSTANTIATE_TEST_SUITE_P(Quantisation, Decompose,
           output %y
           output %k
         })"},
+                                           Case{"Fp4AndBack", R"(graph g {
+          input %x: f16[b,64]
+          %y: f16[b,64] = trt::TRT_FP4QDQ(%x) {block_size=32}
+          output %y
+        })",
+                                                4},
                                            Case{"Mxfp8Dynamic", R"(graph g {
           input %x: f16[b,64]
           %y: f8e4m3fn[b,64], %k: u8[b,2] = trt::TRT_MXFP8DynamicQuantize(%x) {axis=-1, block_size=32}

@@ -224,6 +224,7 @@ const std::map<std::string_view, std::string_view>& asks_for_nothing() {
       {"trt::DequantizeLinear", kRewritten},
       {"trt::QuantizeLinear", kRewritten},
       {"trt::TRT_FP4DynamicQuantize", kOneOperand},
+      {"trt::TRT_FP4QDQ", kOneOperand},
       {"trt::TRT_FP8DequantizeLinear", kRewritten},
       {"trt::TRT_FP8QuantizeLinear", kRewritten},
       {"trt::TRT_INT4DequantizeLinear", kRewritten},
