@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_ep_tenon.bench import exported_meter, exported_suite
 from onnxruntime_ep_tenon.bench.exported_cases import exported_cases
 from onnxruntime_ep_tenon.bench.exported_meter import Claim, ExportedBench, MeasuredExport
+from onnxruntime_ep_tenon.models import reference
 
 WHOLE = Claim(8, 8, 1)
 CUT = Claim(8, 6, 2, {"TopK": [2, "TopK: no kernel for this op"]})
@@ -73,6 +74,11 @@ def test_models_are_found_with_their_sizes(tmp_path):
         (MeasuredExport(peer_refused="bad", planned=WHOLE), "", "the CPU provider: bad"),
         (MeasuredExport(refused="bad", peer_refused="no", planned=WHOLE), "neither", "Tenon: bad"),
         (MeasuredExport(plan_refused="no"), "NOT PLANNED", "no"),
+        (
+            MeasuredExport(1.0, 1.0, stored=0.02, file=0.01, claim=WHOLE, planned=WHOLE),
+            "",
+            "0.0200 from the stored outputs, its file 0.0100",
+        ),
         (RuntimeError("ended with -11"), "CRASHED", "ended with -11"),
     ],
 )
@@ -123,6 +129,25 @@ def test_what_stands_in_the_way_is_told(tmp_path):
     refused = ExportedBench(tmp_path, 0, "cpu", {"claim": "everything"}).measure(case)
     assert "everything" in refused.refused and "everything" in refused.plan_refused
     assert not refused.peer_refused
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize(
+    ("ours", "file", "is_wrong"),
+    [(0.02, 0.0, False), (0.05, 0.0, True), (0.05, 0.05, False), (np.nan, 0.0, True)],
+)
+def test_stored_outputs_judge_unless_the_file_computes_something_else(
+    tmp_path, monkeypatch, ours, file, is_wrong
+):
+    """How far from the stored outputs Tenon is, and the file in float64."""
+    write(tmp_path, "m", rows=9)
+    x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
+    stored = np.maximum(x, 0) + ours
+    np.savez(tmp_path / "m" / "model.npz", x=x, y=stored)
+    monkeypatch.setattr(reference, "evaluate", lambda *_: [stored + file])
+    (case,) = exported_cases(str(tmp_path), None)
+    measured = ExportedBench(tmp_path, 0, "cpu", {"claim": "all"}).measure(case)
+    assert ("from the stored outputs" in measured.wrong) == is_wrong
 
 
 def test_what_the_other_leaves_unwritten_is_not_judged():

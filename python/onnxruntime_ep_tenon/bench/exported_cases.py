@@ -7,10 +7,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class ExportedCase:
-    """FOLDER/NAME/model.onnx; sizes.json beside it gives those that names do not tell."""
+    """FOLDER/NAME/model.onnx; sizes.json beside it gives those that names do not tell.
+
+    model.npz beside it holds inputs, and what the framework made of them, by their names.
+    """
 
     name: str
     path: Path
@@ -19,6 +24,13 @@ class ExportedCase:
     def sizes(self) -> dict[str, int]:
         told = self.path.with_name("sizes.json")
         return json.loads(told.read_text()) if told.is_file() else {}
+
+    def stored(self) -> dict[str, np.ndarray]:
+        told = self.path.with_suffix(".npz")
+        if not told.is_file():
+            return {}
+        with np.load(told) as arrays:
+            return dict(arrays)
 
 
 def exported_cases(folder: str | None, pattern: str | None) -> list[ExportedCase]:

@@ -52,6 +52,8 @@ class ExportedRow:
         told = [f"{op} {count}: {_brief(op, reason)}" for op, (count, reason) in left[:_LEFT_SHOWN]]
         if found.peer_refused:
             told.insert(0, f"the CPU provider: {shortened(found.peer_refused, 80)}")
+        if not math.isnan(found.stored):
+            told.insert(0, f"{found.stored:.4f} from the stored outputs, its file {found.file:.4f}")
         if found.plan_refused and not left:
             told.append(found.plan_refused)
         return "; ".join(told) + (" …" if len(left) > _LEFT_SHOWN else "")
