@@ -11,6 +11,7 @@ from pathlib import Path
 from . import genai_builder, model_optimizer, quantizers, torch_exporters
 from .architecture import SIZES, Architecture
 from .image_architectures import GENERATORS, IMAGES
+from .optimizer_forms import FORMS, Form
 from .sound_architectures import SOUND
 from .text_architectures import TEXT
 
@@ -47,6 +48,7 @@ def all_jobs() -> list[Job]:
     for name in genai_builder.CONFIGS:
         for way in genai_builder.WAYS:
             jobs.append(Job(f"{name}.genai-{way}", partial(_build, name, way)))
+    jobs.extend(Job(form.name, partial(_export_form, form)) for form in FORMS)
     return jobs
 
 
@@ -65,6 +67,10 @@ def _quantize(architecture: Architecture, way: str, folder: Path, out: Path) -> 
 
 def _build(name: str, way: str, folder: Path, _: Path) -> None:
     genai_builder.build(name, way, folder)
+
+
+def _export_form(form: Form, folder: Path, _: Path) -> None:
+    model_optimizer.export_form(form, folder)
 
 
 def _write_sizes(architecture: Architecture, folder: Path) -> None:

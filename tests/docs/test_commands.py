@@ -39,6 +39,7 @@ BLOCKS = {
     ("docs/distributed.md", "create_session"): "needs: launcher",
     ("docs/distributed.md", "--ranks auto"): "test_rank_examples.py",
     ("docs/distributed.md", "is outside"): "test_rank_faults.py",
+    ("docs/formats.md", "export_models"): "needs: To make the files needs Model Optimizer",
     ("docs/install.md", "make wheel"): "test_wheel.py",
     ("docs/install.md", "--cross"): "needs: The other one is cross-built",
     ("docs/install.md", "register_execution_provider_library"): "test_docs.py",

@@ -12,6 +12,7 @@ if str(SCRIPTS) not in sys.path:
 
 from export_models.architecture import SIZES, Input  # noqa: E402
 from export_models.image_architectures import GENERATORS, IMAGES  # noqa: E402
+from export_models.optimizer_forms import FORMS  # noqa: E402
 from export_models.sound_architectures import SOUND  # noqa: E402
 from export_models.text_architectures import TEXT  # noqa: E402
 
@@ -36,3 +37,10 @@ def test_a_row_says_what_it_is_and_takes(one):
 
 def test_open_axes_are_those_with_names():
     assert Input(("batch", 3, "height")).open_axes() == {0: "batch", 2: "height"}
+
+
+def test_forms_of_model_optimizer_have_names_of_their_own():
+    names = {form.name for form in FORMS}
+    assert len(names) == len(FORMS) == 70
+    assert all(re.fullmatch(r"optimizer-[a-z]+\.[a-z0-9-]+\.(half-)?fp(16|32)", n) for n in names)
+    assert not any(form.needs_gpu for form in FORMS if form.config.startswith(("INT", "FP8")))

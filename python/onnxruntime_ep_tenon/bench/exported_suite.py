@@ -66,7 +66,8 @@ class ExportedRow:
 
     @staticmethod
     def from_json(row: dict) -> ExportedRow:
-        told = {one.name: row["measured"][one.name] for one in fields(MeasuredExport)}
+        measured = row["measured"]
+        told = {f.name: measured[f.name] for f in fields(MeasuredExport) if f.name in measured}
         for name in ("claim", "planned"):
             told[name] = Claim(**told[name])
         told = {name: math.nan if value is None else value for name, value in told.items()}
