@@ -109,7 +109,7 @@ class Partitioner {
   // An op without a rule whose result has a size that nothing before it has is none of ours: no
   // Run could tell that size before the op has run. Who reads it gets the size from it.
   void refuse_sources_of_sizes() {
-    ir::InputSymbols known(graph_);
+    ir::InputSymbols known = input_symbols_;
     for (size_t i = 0; i < reasons_.size(); ++i) {
       for (const ir::ValueId output : at(i).outputs) {
         if (output == kNoValue || !told_.value(output).shape) continue;
@@ -138,10 +138,22 @@ class Partitioner {
     for (const ir::ValueId output : node.outputs) {
       if (output == kNoValue || inferred.value(output).shape || !graph_.value(output).shape)
         continue;
-      inferred.value(output).shape = graph_.value(output).shape;
+      inferred.value(output).shape = sizes_of_its_own(graph_.value(output));
       is_kept = true;
     }
     return is_kept;
+  }
+
+  // A name that no input has says nothing of two tensors: exporters give it to the results of equal
+  // code, whose sizes differ.
+  Shape sizes_of_its_own(const ir::Value& declared) const {
+    Shape sizes = *declared.shape;
+    for (size_t axis = 0; axis < sizes.size(); ++axis) {
+      if (!input_symbols_.tell(sizes[axis])) {
+        sizes[axis] = Dim::symbol(fmt::format("{}:{}", declared.name, axis));
+      }
+    }
+    return sizes;
   }
 
   // Nodes whose results are dims: the executable writes them itself wherever somebody reads them,
@@ -512,6 +524,7 @@ class Partitioner {
   }
 
   const ir::Graph& graph_;
+  const ir::InputSymbols input_symbols_{graph_};
   const SupportsFn& supports_;
   const PartitionOptions& options_;
   std::map<int, size_t> position_;             // by source

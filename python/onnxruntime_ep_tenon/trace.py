@@ -21,7 +21,8 @@ class Recording:
         if self._target is None:
             return
         profile = Path(session.end_profiling())
-        events = json.loads(profile.read_text())
+        # Not strict: seen on a GPU machine, a control character in the runtime's own text.
+        events = json.loads(profile.read_text(), strict=False)
         document = {"displayTimeUnit": "ms", "traceEvents": [_readable(e) for e in events if e]}
         write_whole(self._target, json.dumps(document, indent=1) + "\n")
 

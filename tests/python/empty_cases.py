@@ -40,7 +40,6 @@ case(
     {"x": ["n"]},
     {"x": numbers(2)},
     {"x": numbers(9)},
-    left_to_stock=True,
 )
 for op in ("Hardmax", "GlobalMaxPool"):
     case(

@@ -142,7 +142,6 @@ case(
     {"x": ["n"], "s": [2]},
     {"x": numbers(6), "s": integers(2, 3)},
     outputs={"y": [3, 2]},
-    left_to_stock=True,
 )
 case(
     "Squeeze",

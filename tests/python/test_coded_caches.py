@@ -168,7 +168,9 @@ def nodes():
     "node", list(nodes()), ids=lambda n: f"{n.codes}-{n.type}-{n.queries}-{n.size}"
 )
 def test_one_node(node):
-    session, report = session_with_report(node.model(), "cpu", quiet(), require_full_claim=True)
+    session, report = session_with_report(
+        node.model(), "cpu", quiet(), claim="all", require_full_claim=True
+    )
     assert report.kinds() >= {"attention"}
     node.check(tensors.run(session, node.inputs), BOUNDS[node.type])
 
