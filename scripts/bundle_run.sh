@@ -178,20 +178,24 @@ queue_programs() {
   done
 }
 
-# Files of Python tests that take minutes on a GPU machine, and into how many parts they are dealt.
-declare -A python_parts=(
-  [test_sizes_at_run]=3 [test_session]=3 [test_random_graphs]=3 [test_gpu_models]=3
-  [test_bad_input]=2 [test_decoder_layers]=2
+# Files of Python tests that take minutes on a GPU machine come first, in that many parts. One whose
+# cases all wait for one run of everything gains nothing by parts.
+longest_python=(
+  test_sizes_at_run:1 test_session:1 test_random_graphs:1 test_bad_input:1
+  test_gpu_models:2 test_decoder_layers:2
 )
 
 queue_python() {
-  local name file
-  for name in "${!python_parts[@]}"; do
-    deal_python "${python_parts[$name]}" "tests/python/$name.py"
+  local entry name file
+  local -A first=()
+  for entry in "${longest_python[@]}"; do
+    name=${entry%:*}
+    first[$name]=1
+    deal_python "${entry#*:}" "tests/python/$name.py"
   done
   for file in tests/python/test_*.py tests/python/conformance/test_*.py; do
     name=$(basename "$file" .py)
-    [ -n "${python_parts[$name]:-}" ] || deal_python 1 "$file"
+    [ -n "${first[$name]:-}" ] || deal_python 1 "$file"
   done
 }
 
