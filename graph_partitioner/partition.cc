@@ -16,8 +16,8 @@
 #include "graph_partitioner/passes/form_partitions.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 #include "graph_partitioner/passes/partition_cost.h"
-#include "graph_partitioner/passes/stock_kernels.h"
 #include "graph_partitioner/passes/spared_copies.h"
+#include "graph_partitioner/passes/stock_kernels.h"
 #include "graph_partitioner/pipeline.h"
 
 namespace tenon {
@@ -481,7 +481,9 @@ class Partitioner {
       const ir::Graph imported = cut(grouping_.groups[i]).graph;
       const ir::Graph& fused = fused_groups_.at(i);
       gains.push_back(is_gainful(imported, fused, options_.on_host));
-      if (gains[i] && options_.on_host) gains[i] = saves_time_on_host(graph_, imported, fused);
+      if (gains[i] && options_.on_host && !options_.of_several_ranks) {
+        gains[i] = saves_time_on_host(graph_, imported, fused);
+      }
     }
     if (!options_.on_host) count_spared_copies(graph_, grouping_.groups, gains);
     bool changed = false;

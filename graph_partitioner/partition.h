@@ -15,6 +15,9 @@ struct PartitionOptions {
   std::vector<std::string> exclude_ops;    // "Softmax", "com.microsoft::MatMulNBits"
   std::vector<std::string> exclude_nodes;  // node names
   bool on_host = false;  // what is left out runs on the processor that claims would run on
+  // The session is one of several ranks: what is left out runs whole on each of them, whatever time
+  // one rank would save.
+  bool of_several_ranks = false;
 };
 
 struct LeftOut {

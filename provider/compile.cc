@@ -90,7 +90,7 @@ Claims claim(const OrtGraph& graph, const Options& options, const Target& target
     return kernels::supports(fused, node, settings);
   };
   const PartitionOptions rules{options.claim == "all", options.exclude_ops, options.exclude_nodes,
-                               !target.on_gpu()};
+                               !target.on_gpu(), target.job != nullptr};
   claims.partitioning = partition(claims.imported.graph, supports, rules);
   claim_contexts(claims.imported.graph, claims.partitioning);
   return claims;

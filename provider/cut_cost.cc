@@ -61,8 +61,10 @@ class Crossings {
       cost_.microseconds += static_cast<double>(bytes) / kBytesPerMicrosecond;
       return;
     }
-    std::string form = std::string(tenon::name(value.dtype)) + (value.shape ? text(*value.shape) : "");
-    if (std::ranges::count(cost_.open_sizes, form) == 0) cost_.open_sizes.push_back(std::move(form));
+    std::string form =
+        std::string(tenon::name(value.dtype)) + (value.shape ? text(*value.shape) : "");
+    if (std::ranges::count(cost_.open_sizes, form) == 0)
+      cost_.open_sizes.push_back(std::move(form));
   }
 
   void name(const ir::Node& left) {
@@ -90,11 +92,12 @@ std::string CutCost::text() const {
   std::string open;
   if (!open_sizes.empty()) open = fmt::format(" and what {} take", first_of(open_sizes, 3));
   return fmt::format(
-      "{} run{} on the CPU in the middle of the graph: each Run copies {} tensor{} to the CPU and {} "
+      "{} run{} on the CPU in the middle of the graph: each Run copies {} tensor{} to the CPU and "
+      "{} "
       "back ({:.1f} KiB{}) and waits for {}, about {:.0f} us beside the time that {} there",
       first_of(nodes, 3), nodes.size() == 1 ? "s" : "", to_cpu, to_cpu == 1 ? "" : "s", to_gpu,
-      static_cast<double>(bytes) / 1024, open, to_cpu + to_gpu == 1 ? "it" : "each",
-      microseconds, nodes.size() == 1 ? "it takes" : "they take");
+      static_cast<double>(bytes) / 1024, open, to_cpu + to_gpu == 1 ? "it" : "each", microseconds,
+      nodes.size() == 1 ? "it takes" : "they take");
 }
 
 std::optional<CutCost> cut_cost(const Claims& claims) {

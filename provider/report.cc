@@ -204,8 +204,12 @@ Json to_json(const PartitionReport& partition, const std::optional<device::Descr
 
 Json to_json(const std::optional<CutCost>& cuts) {
   if (!cuts) return nullptr;
-  return {{"nodes", cuts->nodes}, {"to_cpu", cuts->to_cpu},         {"to_gpu", cuts->to_gpu},
-          {"bytes", cuts->bytes}, {"open_sizes", cuts->open_sizes}, {"microseconds", cuts->microseconds},
+  return {{"nodes", cuts->nodes},
+          {"to_cpu", cuts->to_cpu},
+          {"to_gpu", cuts->to_gpu},
+          {"bytes", cuts->bytes},
+          {"open_sizes", cuts->open_sizes},
+          {"microseconds", cuts->microseconds},
           {"text", cuts->text()}};
 }
 
@@ -216,8 +220,8 @@ Json to_json(const GraphReport& graph, const std::optional<device::Description>&
   for (const auto& node : graph.left_out) {
     left_out.push_back({{"node", node.node}, {"op", node.op}, {"reason", node.reason}});
   }
-  return {{"name", graph.name},         {"nodes", graph.nodes},     {"claimed", graph.claimed},
-          {"claim_ms", graph.claim_ms}, {"partitions", partitions}, {"left_out", left_out},
+  return {{"name", graph.name},          {"nodes", graph.nodes},     {"claimed", graph.claimed},
+          {"claim_ms", graph.claim_ms},  {"partitions", partitions}, {"left_out", left_out},
           {"cuts", to_json(graph.cuts)}, {"tensors", graph.tensors}};
 }
 

@@ -59,8 +59,8 @@ struct PartitionReport {
   std::optional<OpenedContext> context;  // empty: it was compiled in this session
 };
 
-// Nodes in the middle of a graph that are left to the CPU by a session for a GPU: tensors that every
-// Run copies there and back. The nodes' own time there comes on top.
+// Nodes in the middle of a graph that are left to the CPU by a session for a GPU: tensors that
+// every Run copies there and back. The nodes' own time there comes on top.
 struct CutCost {
   std::vector<std::string> nodes;       // that are read or written across: "TopK 'route'"
   size_t to_cpu = 0, to_gpu = 0;        // tensors

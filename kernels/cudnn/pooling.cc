@@ -23,8 +23,7 @@ std::vector<kernels::SizeCheck> windows_inside(const WindowForm& window, const S
     const size_t from_last = i + 1, of_window = rank - from_last;
     const Dim padded =
         x[x.size() - from_last] + (window.pads_before[of_window] + window.pads_after[of_window]);
-    const Dim inside =
-        floor_div(padded - window.kernel[of_window], window.strides[of_window]) + 1;
+    const Dim inside = floor_div(padded - window.kernel[of_window], window.strides[of_window]) + 1;
     if (y[y.size() - from_last] == inside) continue;
     sizes.push_back({window.kernel[of_window], ir::Relation::kAtMost, padded});
   }

@@ -243,16 +243,20 @@ TEST(Partition, WhatGainsNothingIsLeftUnlessAllIsClaimed) {
 // three of the GPU.
 TEST(Partition, OnAGpuWhatSparesCopiesIsClaimedWithoutGainOfItsOwn) {
   const auto left_of = [](const std::string& parts, const std::string& rows) {
-    const ir::Graph graph = ir::parse("graph main {\n" R"(
+    const ir::Graph graph = ir::parse(
+        "graph main {\n"
+        R"(
       input %x: f32[64,64]
       input %a: f32[64,64]
       %p: f32[64,64] = MatMul@13(%x, %a) sources=[0]
       %q: f32[64,64] = MatMul@13(%p, %a) sources=[1]
       %r: f32[64,64] = MatMul@13(%q, %a) sources=[2]
       %s: f32[64,64] = Sin@7(%p) sources=[3]
-      %k: f32[)" + rows + ",64] = Concat@13(" + parts + ") {axis=0} sources=[4]\n %z: f32[" + rows +
-                                      R"(,64] = Sin@7(%k) sources=[5]
-      %y: f32[)" + rows + R"(,64] = MatMul@13(%z, %a) sources=[6]
+      %k: f32[)" +
+        rows + ",64] = Concat@13(" + parts + ") {axis=0} sources=[4]\n %z: f32[" + rows +
+        R"(,64] = Sin@7(%k) sources=[5]
+      %y: f32[)" +
+        rows + R"(,64] = MatMul@13(%z, %a) sources=[6]
       output %y
       output %r
     })");

@@ -157,9 +157,13 @@ def test_the_driver_is_described_without_a_session():
 
 def test_bench_keeps_inputs_on_the_gpu_and_says_who_is_absent(chain):
     arguments = ("--providers", "tenon,cuda,cpu", "--device", "gpu", "--option", "claim=all")
-    result = json.loads(command("bench", chain, *arguments, "--seconds", 0.1, "--json"))
+    options = ("--seconds", 0.1, "--json")
+    done = python("-m", "onnxruntime_ep_tenon", "bench", chain, *arguments, *options)
+    result = json.loads(done.stdout)
     names = {timing["name"] for timing in result["timings"]}
     assert {"tenon", "cpu"} <= names and result["tenon_over_cpu"] > 0
+    # One that was asked for by name and is absent is a failure.
+    assert done.returncode == (0 if "cuda" in names else 1), done.stderr
     assert "cuda" in names or "onnxruntime-gpu" in result["failures"]["cuda"]
 
 
