@@ -20,7 +20,7 @@
 #   ./run --sessions  how long sessions of whole decoders take to open, into results/sessions; takes
 #                     --preset and --weights
 #   ./run --races     random problems whose launches overlap, bit for bit against launches one by
-#                     one; takes --seconds, --seed and --only of tests/races.py
+#                     one; takes --seconds, --seed and --only of tests/python/races.py
 #   ./run --nccl FOLDER     two ranks on this machine's GPU through the NCCL of FOLDER, as
 #                     scripts/fetch_nccl.sh put it there: with MPS, which it starts and stops, all
 #                     collectives and their times; without it, replays of a graph and lost ranks
