@@ -194,7 +194,7 @@ void HostEmitter::dot_i8_matrices(const Operation& op) {
 void HostEmitter::dot_i8(const Operation& op) {
   if (multiplies_byte_matrices(kernel_, op, target_)) return dot_i8_matrices(op);
   const Type &acc = type(op.operands[0]), &a = type(op.operands[1]);
-  bool a_signed = a.dtype == DType::kI8;
+  const bool a_signed = a.dtype == DType::kI8, b_signed = type(op.operands[2]).dtype == DType::kI8;
   std::vector<Value*> a_rows;
   if (!folded_loads_.contains(op.operands[1])) a_rows = rows(tile(op.operands[1]), a);
   std::vector<Tile> out = row_pieces(tile(op.operands[0]), acc);
@@ -206,7 +206,10 @@ void HostEmitter::dot_i8(const Operation& op) {
       for (size_t p = 0; p < sums.size(); ++p) {
         auto* piece = llvm::cast<llvm::FixedVectorType>(sums[p]->getType());
         Value* repeated = ir_.CreateVectorSplat(piece->getNumElements(), four);
-        sums[p] = four_bytes(sums[p], repeated, a_signed, groups[group][p]);
+        Value* bytes = groups[group][p];
+        // Instructions take the unsigned side first.
+        sums[p] = b_signed ? four_bytes(sums[p], repeated, a_signed, bytes)
+                           : four_bytes(sums[p], bytes, false, repeated);
       }
     }
   }

@@ -333,9 +333,10 @@ void TypeChecker::check_dot_i8() {
               a.shape[0] == acc.shape[0] && b.shape[0] == acc.shape[1] &&
               a.shape[1] == b.shape[1] && a.shape[1] % 4 == 0,
           "shapes {} + {} * {} do not fit [m,n] + [m,k] * [n,k] with k a multiple of 4", acc, a, b);
-  require(acc.dtype == DType::kI32 && (a.dtype == DType::kU8 || a.dtype == DType::kI8) &&
-              b.dtype == DType::kI8,
-          "element types must be i32 + (u8 or i8) * i8");
+  const auto is_byte = [](const Type& t) { return t.dtype == DType::kU8 || t.dtype == DType::kI8; };
+  const bool a_signed = a.dtype == DType::kI8, b_signed = b.dtype == DType::kI8;
+  require(acc.dtype == DType::kI32 && is_byte(a) && is_byte(b) && (a_signed || b_signed),
+          "element types must be i32 + i8 * i8, where one i8 may be u8");
   same(acc, result(), "the result");
 }
 

@@ -117,7 +117,7 @@ enum class Op : uint8_t {
   // element of each of its columns. With `tf32`, of f32: both operands are rounded to 10 bits of
   // mantissa first, to nearest, ties to even as TMA does it (GPUs without it: away from zero); NaN
   // stays
-  kDotI8,    // acc i32[m,n] + a[m,k] * b[n,k], a u8 or i8, b i8, k a multiple of 4: exact, no
+  kDotI8,    // acc i32[m,n] + a[m,k] * b[n,k], one u8 or both i8, k a multiple of 4: exact, no
              // saturation. Fast with k = 4 and b in memory order [n][4], that is a contiguous load
              // as i8[n,4] or a reshape of i8[4*n]: one dword per lane. So weights are packed as
              // [k/4][n][4] and a loop over k/4 takes one such group at a time.

@@ -285,6 +285,7 @@ Planned plan_packed(const ir::Graph& graph, const ir::Node& node, const Settings
 struct Int8Launch {
   const char* name;
   std::function<void(LaunchWriter&, const WeightReader&, const Int8Buffers&, Epilogue&)> emit;
+  DType code_type;  // of the rows
   Dim tasks, cost;
   int tile_rows;
 };
@@ -307,7 +308,8 @@ void add_int8_launches(const ir::Graph& graph, const ir::Node& node, const Setti
   const auto add = [&](const Int8Launch& launch) {
     LaunchWriter writer(launch.name);
     Int8Buffers buffers;
-    buffers.codes = writer.buffer("codes", code_type, rows.codes);
+    buffers.codes = writer.buffer("codes", launch.code_type, rows.codes);
+    buffers.unsigned_weight = launch.code_type != code_type;
     buffers.scales = writer.buffer("row_scales", DType::kF32, rows.scales);
     buffers.sums = writer.buffer("row_sums", DType::kF32, rows.sums);
     buffers.weight_bytes = writer.buffer("weight", DType::kU8, weights.elements);
@@ -320,11 +322,9 @@ void add_int8_launches(const ir::Graph& graph, const ir::Node& node, const Setti
 
   const double codes = static_cast<double>(layout.k * columns);
   const auto dequantizing = static_cast<int64_t>(kNsPerCode / 2 * codes);
-  // Codes with 128 added need sums of the weight's bytes, which the kernel for several rows makes.
-  const Dim one = code_type == DType::kI8 ? is_one(problem.rows) : Dim(0);
-  const Dim several = (1 - one) * wanted;
+  const Dim one = is_one(problem.rows), several = wanted - one;
   if (!one.is(0)) {
-    add({"dot_row_int8", emit_gemv_int8, layout.panels * one, dequantizing + 1, 1});
+    add({"dot_row_int8", emit_gemv_int8, DType::kI8, layout.panels * one, dequantizing + 1, 1});
   }
   if (!several.is(0)) {
     const auto emit = [&](LaunchWriter& writer, const WeightReader& weight,
@@ -334,7 +334,7 @@ void add_int8_launches(const ir::Graph& graph, const ir::Node& node, const Setti
       emit_rows(writer, plan, weight, buffers, epilogue);
     };
     const auto per_row = static_cast<int64_t>(kNsPerInt8Mac * codes + 1);
-    add({"dot_int8", emit, plan.tasks() * several,
+    add({"dot_int8", emit, code_type, plan.tasks() * several,
          min(plan.rows, plan.row_block) * per_row + dequantizing, plan.tile.heights.front()});
   }
 }

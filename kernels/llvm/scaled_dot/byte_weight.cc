@@ -25,6 +25,32 @@ std::vector<double> int8_table(const WeightLayout& layout) {
   return bytes;
 }
 
+UnsignedBytes unsigned_bytes(DType element) {
+  switch (element) {
+    case DType::kF4E2M1:
+      return {0.5, 12};
+    case DType::kI4:
+      return {1, 8};
+    case DType::kI8:
+      return {1, 128};
+    default:  // u4
+      return {1, 0};
+  }
+}
+
+ByteWeight ByteWeight::of_unsigned(Builder& b, const WeightLayout& layout, ValueId bytes) {
+  ByteWeight weight(layout, bytes);
+  weight.is_unsigned = true;
+  if (layout.element != DType::kF4E2M1) return weight;
+  const auto [worth, excess] = unsigned_bytes(layout.element);
+  std::vector<double> values(16);
+  for (uint64_t code = 0; code < 16; ++code) {
+    values[code] = decode(layout.element, code) / worth + static_cast<double>(excess);
+  }
+  weight.table = b.table(DType::kI8, values);
+  return weight;
+}
+
 ByteWeight::ByteWeight(Builder& b, const WeightLayout& layout, ValueId bytes, bool zero_offset,
                        double factor)
     : layout(layout), bytes(bytes) {
@@ -43,9 +69,14 @@ std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k) cons
   const ValueId line = b.div({b.add(b.mul(panel, b.index(layout.k)), k), b.index(k_per_load())});
   const ValueId first = b.mul(line, b.index(count)), ahead = b.add(first, b.index(kBytesAhead));
   for (int at = 0; at < count; at += 64) b.prefetch(bytes, b.add(ahead, b.index(at)));
-  const ValueId raw = b.load({bytes, first}, {count});
+  ValueId raw = b.load({bytes, first}, {count});
   std::vector<ValueId> groups;
-  if (layout.element == DType::kI4 && table == kNone) {
+  const bool in_high_half = layout.element == DType::kI4 && table == kNone && !is_unsigned;
+  if (is_unsigned && (layout.element == DType::kI4 || layout.element == DType::kI8)) {
+    // The sign's bit turned over adds half of the range.
+    raw = b.binary(Fn::kXor, raw, number(layout.bits == 4 ? 0x88 : 0x80));
+  }
+  if (in_high_half) {
     groups = {b.binary(Fn::kShiftLeft, raw, number(4)), b.binary(Fn::kAnd, raw, number(0xf0))};
   } else if (layout.bits == 4) {
     groups = {b.binary(Fn::kAnd, raw, number(15)), b.binary(Fn::kShiftRight, raw, number(4))};
@@ -53,7 +84,8 @@ std::vector<ValueId> ByteWeight::load(Builder& b, ValueId panel, ValueId k) cons
     groups = {raw};
   }
   for (ValueId& group : groups) {
-    group = table != kNone ? b.lookup(table, group) : b.bitcast(group, DType::kI8);
+    if (table != kNone) group = b.lookup(table, group);
+    group = b.bitcast(group, is_unsigned ? DType::kU8 : DType::kI8);
     group = b.reshape(group, {layout.columns, 4});
   }
   return groups;

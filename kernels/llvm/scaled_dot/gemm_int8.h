@@ -34,6 +34,7 @@ struct Int8Buffers {
   codegen::ValueId codes = codegen::kNone, scales = codegen::kNone, sums = codegen::kNone;  // rows
   // The words of the weight as bytes.
   codegen::ValueId weight_bytes = codegen::kNone;
+  bool unsigned_weight = false;  // one row: the weight's bytes are unsigned and the row's signed
 };
 
 void emit_gemm_int8(LaunchWriter& writer, const GemmPlan& plan, const WeightReader& weight,

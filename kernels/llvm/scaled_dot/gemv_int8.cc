@@ -17,7 +17,9 @@ class Int8Gemv {
         weight_(weight),
         layout_(weight.layout),
         buffers_(buffers),
-        bytes_(b_, layout_, buffers.weight_bytes, /*zero_offset=*/false),
+        bytes_(buffers.unsigned_weight
+                   ? ByteWeight::of_unsigned(b_, layout_, buffers.weight_bytes)
+                   : ByteWeight(b_, layout_, buffers.weight_bytes, /*zero_offset=*/false)),
         columns_(layout_.columns),
         unit_(int8_unit(layout_)),
         chain_(int8_units_per_scale(layout_)),
@@ -37,11 +39,18 @@ class Int8Gemv {
   }
 
  private:
-  // Codes from 0 to 15 are bytes already; what they are too large by comes off by the row's sum.
-  bool has_plain_codes() const { return layout_.element == DType::kU4; }
+  // sdot takes four bytes from any lane of a register; vpdpbusd reads them from memory.
+  int bytes_at_once() const { return !bytes_.is_unsigned && unit_ % 16 == 0 ? 16 : 4; }
 
-  // Unpacking e2m1 takes as long as multiplying, so converting sums shows; see int8_bias.h.
-  bool is_biased() const { return layout_.element == DType::kF4E2M1; }
+  // What each byte is too large by; it comes off by the row's sum.
+  double excess() const {
+    const auto offset = static_cast<double>(layout_.zero_offset);
+    if (!bytes_.is_unsigned) return layout_.element == DType::kU4 ? offset : 0;
+    return static_cast<double>(unsigned_bytes(layout_.element).excess) + offset;
+  }
+
+  // Where unpacking e2m1 takes as long as multiplying, converting sums shows; see int8_bias.h.
+  bool is_biased() const { return layout_.element == DType::kF4E2M1 && !bytes_.is_unsigned; }
 
   // sdot overwrites what it adds to. Loads bring that for nothing, as long as neighbours do not
   // share one: each unit of two chains has its own copy.
@@ -68,7 +77,8 @@ class Int8Gemv {
   Tile add_chain(ValueId unit, Tile sum) {
     Tile t = kNone;
     for (int64_t i = 0; i < chain_; ++i) t = add_unit(b_.add(unit, b_.index(i)), t);
-    const double worth = int8_byte_scale(layout_.element);
+    const double worth = bytes_.is_unsigned ? unsigned_bytes(layout_.element).worth
+                                            : int8_byte_scale(layout_.element);
     const Tile scale =
         b_.mul({b_.load({buffers_.scales, unit, {}, {}}, {}), b_.constant(DType::kF32, worth)});
     return b_.fma(t, b_.splat(scale, {columns_}), sum);
@@ -78,7 +88,7 @@ class Int8Gemv {
   Tile add_unit(ValueId unit, Tile sum) {
     const ValueId first = b_.mul(unit, b_.index(unit_));
     acc_ = first_sums(unit);
-    const int wide = unit_ % 16 == 0 ? 16 : 4;  // sdot takes four bytes from any lane of a register
+    const int wide = bytes_at_once();
     Tile row = kNone;
     for (int64_t k = 0; k < unit_; k += 4) {
       const ValueId at = b_.add(first, b_.index(k));
@@ -96,12 +106,12 @@ class Int8Gemv {
   }
 
   Tile less_zero(Tile t, ValueId unit, ValueId first) {
-    const double offset = has_plain_codes() ? static_cast<double>(layout_.zero_offset) : 0.0;
+    const double offset = excess();
     const bool has_zeros = layout_.zero_type != DType::kUndefined;
     if (!has_zeros && offset == 0) return t;
-    Tile zero = b_.constant(DType::kF32, offset, {columns_});
-    if (has_zeros) zero = b_.add(weight_.load_zero(b_, panel_, block_of(first)), zero);
-    return b_.sub(t, b_.mul(row_number(buffers_.sums, unit), zero));
+    Tile less = b_.constant(DType::kF32, -offset, {columns_});
+    if (has_zeros) less = b_.sub(less, weight_.load_zero(b_, panel_, block_of(first)));
+    return b_.fma(row_number(buffers_.sums, unit), less, t);
   }
 
   ValueId block_of(ValueId k) { return b_.div(k, b_.index(layout_.block)); }

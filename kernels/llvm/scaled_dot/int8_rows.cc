@@ -11,6 +11,7 @@ namespace {
 
 using codegen::Builder;
 using codegen::Fn;
+using codegen::kNone;
 using codegen::ValueId;
 
 constexpr int64_t kPerTask = 1024;  // elements of a row that one task takes
@@ -59,6 +60,7 @@ struct RoundedRow {
   ValueId from, codes, scales, sums;  // buffers
   ValueId row;
   int64_t k, units;
+  Tile excess = kNone;              // i32[], what codes are stored too large by
   std::optional<PairedRow> paired;  // none: rows follow each other
 
   // Units under one scale, from `u` on.
@@ -98,12 +100,9 @@ struct RoundedRow {
 
   // The low bits of what kRounder was added to.
   Tile codes_of(Tile rounded) const {
-    const DType code_type = b.type(codes).dtype;
     Tile stored = b.bitcast(rounded, DType::kI32);
-    if (code_type == DType::kU8) {
-      stored = b.add(stored, b.integer_constant(DType::kI32, 128, b.type(rounded).shape));
-    }
-    stored = b.cast(stored, code_type);
+    if (excess != kNone) stored = b.add(stored, b.splat(excess, b.type(rounded).shape));
+    stored = b.cast(stored, b.type(codes).dtype);
     return split_eights ? evens_first(b, stored) : stored;
   }
 };
@@ -130,7 +129,7 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const ValueId codes = writer.buffer("codes", code_type, rows.codes);
   const ValueId scales = writer.buffer("scales", DType::kF32, rows.scales);
   const ValueId sums = writer.buffer("sums", DType::kF32, rows.sums);
-  if (order.pairs) writer.declare(problem.rows);
+  if (order.pairs || code_type == DType::kU8) writer.declare(problem.rows);
 
   const int64_t units_per_task =
       std::max<int64_t>(1, kPerTask / unit / cut.per_scale) * cut.per_scale;
@@ -138,7 +137,12 @@ Int8Rows int8_rows(const ScaledDotProblem& problem, BufferArgument a, const Int8
   const ValueId row = b.div({b.task(), b.index(tasks_per_row)});
   const ValueId first = b.mul({b.rem({b.task(), b.index(tasks_per_row)}), b.index(units_per_task)});
   const ValueId last = b.min({b.add(first, b.index(units_per_task)), b.index(units)});
-  RoundedRow rounded{b, cut, order.split_eights, from, codes, scales, sums, row, k, units, {}};
+  RoundedRow rounded{b,     cut, order.split_eights, from, codes, scales, sums, row, k, units,
+                     kNone, {}};
+  if (code_type == DType::kU8) {
+    const ValueId several = b.min({b.sub(writer.index(problem.rows), b.index(1)), b.index(1)});
+    rounded.excess = b.from_index(b.mul(several, b.index(128)), DType::kI32);
+  }
   if (order.pairs) {
     const ValueId together = b.min({writer.index(problem.rows), b.index(2)});
     rounded.paired.emplace(

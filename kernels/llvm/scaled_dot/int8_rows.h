@@ -1,6 +1,7 @@
-// Activations in bytes: each unit of K, or a few at once, is scaled to ±127 and stored as its code,
-// or as code + 128 where the CPU multiplies unsigned by signed bytes, beside its scale and the sum
-// of its codes.
+// Activations in bytes: each unit of K, or a few at once, is scaled to ±127 and stored as its code
+// beside its scale and the sum of its codes. Where the CPU multiplies unsigned by signed bytes,
+// several rows are stored as code + 128; a single one stays signed and takes an unsigned weight,
+// since to sum the weight's bytes for the 128 would take as long as the product.
 //
 // A word of 4-bit weights splits into its even and its odd codes by one mask and one shift, so the
 // rows are stored in that order: k = 0 2 4 6 1 3 5 7 of each eight.
@@ -21,7 +22,7 @@ struct Int8Rows {
   BufferArgument sums;    // f32 [rows][k / unit], of the codes without the 128
 };
 
-// vpdpbusd of x86 takes unsigned activations, sdot of Arm signed ones.
+// Of several rows: vpdpbusd of x86 takes unsigned activations, sdot of Arm signed ones.
 DType int8_code_type(const codegen::HostTarget& host);
 
 // K in units, and how many of them have the same scale; K is whole runs of these.

@@ -57,10 +57,10 @@ Kernel byte_matrices(DType a_type) {
   return b.finish();
 }
 
-Kernel bytes() {
+Kernel bytes(DType x_type, DType w_type) {
   Builder b("bytes");
-  ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", DType::kU8);
-  ValueId w = b.buffer("w", DType::kI8);
+  ValueId acc = b.buffer("acc", DType::kI32), x = b.buffer("x", x_type);
+  ValueId w = b.buffer("w", w_type);
   ValueId sum = b.load({acc, b.index(0)}, {2, 16});
   b.store({acc, b.index(0)},
           b.dot_i8(sum, b.load({x, b.index(0)}, {2, 4}), b.load({w, b.index(0)}, {16, 4})));
@@ -123,15 +123,20 @@ TEST(AssemblyTest, TablesStayInRegisters) {
 
 TEST(AssemblyTest, BytesUseTheDotInstructions) {
   if (is_x86()) {
-    EXPECT_THAT(assembly(bytes(), "x86_64-avx512vnni"), HasSubstr("vpdpbusd"));
-    EXPECT_THAT(assembly(bytes(), "x86_64-avxvnni"), HasSubstr("vpdpbusd"));
-    std::string plain = assembly(bytes(), "x86_64-avx2");
+    EXPECT_THAT(assembly(bytes(DType::kU8, DType::kI8), "x86_64-avx512vnni"),
+                HasSubstr("vpdpbusd"));
+    EXPECT_THAT(assembly(bytes(DType::kU8, DType::kI8), "x86_64-avxvnni"), HasSubstr("vpdpbusd"));
+    std::string plain = assembly(bytes(DType::kU8, DType::kI8), "x86_64-avx2");
     EXPECT_THAT(plain, HasSubstr("vpmaddwd"));
     EXPECT_THAT(plain, Not(HasSubstr("vpmaddubsw")));  // it saturates
+    // A signed row is broadcast from memory, with nothing beside the product.
+    const std::string row = assembly(bytes(DType::kI8, DType::kU8), "x86_64-avx512vnni");
+    EXPECT_THAT(row, ContainsRegex("vpdpbusd\t.*\\{1to16\\}"));
+    EXPECT_THAT(row, Not(HasSubstr("vpxor")));
     return;
   }
-  EXPECT_THAT(assembly(bytes(), "aarch64-i8mm"), HasSubstr("usdot"));
-  EXPECT_THAT(assembly(bytes(), "aarch64-dotprod"), HasSubstr("sdot"));
+  EXPECT_THAT(assembly(bytes(DType::kU8, DType::kI8), "aarch64-i8mm"), HasSubstr("usdot"));
+  EXPECT_THAT(assembly(bytes(DType::kU8, DType::kI8), "aarch64-dotprod"), HasSubstr("sdot"));
   const std::string matrices = assembly(byte_matrices(DType::kI8), "aarch64-i8mm");
   EXPECT_THAT(matrices, HasSubstr("\tsmmla\t"));
   EXPECT_THAT(matrices, Not(ContainsRegex("\t(zip|uzp|ext|mov\tv|dup)")));  // registers as loaded

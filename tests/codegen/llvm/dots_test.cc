@@ -180,14 +180,19 @@ TEST(DotsTest, StridedColumnsOfA) {
 
 TEST(DotsTest, BytesAreExact) {
   const Size sizes[] = {{1, 4, 16}, {3, 4, 48}, {2, 8, 5}, {4, 4, 3}, {1, 12, 16}, {6, 4, 64}};
+  const auto value_of = [](DType type, uint8_t code) {
+    return type == DType::kU8 ? int{code} : int{static_cast<int8_t>(code)};
+  };
   std::mt19937 random(5);
   for (const HostTarget& target : runnable_targets()) {
     for (const Size& s : sizes) {
-      for (DType a_type : {DType::kU8, DType::kI8}) {
+      for (auto [a_type, b_type] : {std::pair{DType::kU8, DType::kI8},
+                                    {DType::kI8, DType::kI8},
+                                    {DType::kI8, DType::kU8}}) {
         for (bool folded : {true, false}) {
           Builder b("bytes");
           ValueId acc = b.buffer("acc", DType::kI32), left = b.buffer("a", a_type);
-          ValueId right = b.buffer("b", DType::kI8);
+          ValueId right = b.buffer("b", b_type);
           ValueId a = b.load({left, b.index(0)}, {s.m, s.k});
           ValueId c = b.load({right, b.index(0)}, {s.n, s.k});
           if (!folded) {
@@ -198,22 +203,21 @@ TEST(DotsTest, BytesAreExact) {
           ValueId sum = b.load({acc, b.index(0)}, {s.m, s.n});
           b.store({acc, b.index(0)}, b.dot_i8(sum, a, c));
           HostKernel kernel(b.finish(), target);
-          std::vector<uint8_t> x(s.m * s.k);
-          std::vector<int8_t> y(s.n * s.k);
+          std::vector<uint8_t> x(s.m * s.k), y(s.n * s.k);
           // Extremes first: pairs that saturate 16-bit sums.
-          for (auto& v : x) v = random() % 2 ? 255 : static_cast<uint8_t>(random());
-          for (auto& v : y) v = random() % 2 ? -128 : static_cast<int8_t>(random());
+          const auto extreme = [](DType type) { return type == DType::kU8 ? 255 : 128; };
+          for (auto& v : x) v = static_cast<uint8_t>(random() % 2 ? extreme(a_type) : random());
+          for (auto& v : y) v = static_cast<uint8_t>(random() % 2 ? extreme(b_type) : random());
           std::vector<int32_t> z(s.m * s.n, 7);
           kernel({z.data(), x.data(), y.data()});
           for (int i = 0; i < s.m; ++i) {
             for (int j = 0; j < s.n; ++j) {
               int32_t expected = 7;
               for (int k = 0; k < s.k; ++k) {
-                uint8_t code = x[i * s.k + k];
-                int32_t value = a_type == DType::kU8 ? code : static_cast<int8_t>(code);
-                expected += value * y[j * s.k + k];
+                expected += value_of(a_type, x[i * s.k + k]) * value_of(b_type, y[j * s.k + k]);
               }
-              ASSERT_EQ(z[i * s.n + j], expected) << target.text() << " " << name(a_type);
+              ASSERT_EQ(z[i * s.n + j], expected)
+                  << target.text() << " " << name(a_type) << " " << name(b_type);
             }
           }
         }
