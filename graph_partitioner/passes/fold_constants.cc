@@ -18,7 +18,8 @@ using ir::kNoValue;
 // Dots absorb a transposed weight: rewriting a large one would only cost time and memory.
 constexpr size_t kMaxMovedBytes = size_t{64} << 10;
 
-// Operands that kernels take as constants only, or in a packed type only as constants.
+// Operands that kernels take as constants only, or in a packed type only as constants; and indices,
+// which a kernel reads from memory, so that another would have to write them before.
 struct WantsConstants {
   std::string_view op;
   std::initializer_list<size_t> inputs;
@@ -30,6 +31,7 @@ constexpr WantsConstants kWantsConstants[] = {
     {"com.microsoft::MatMulBlockQuantizedFp4Weight", {1, 2}},
     {"com.microsoft::MatMulBlockQuantizedFp8Weight", {1, 2}},
     {"com.microsoft::GatherBlockQuantized", {0, 2, 3}},
+    {"Gather", {1}},
     {ir::kScaledDot, {1, 4, 5}},
 };
 
@@ -93,10 +95,14 @@ ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const 
                             bool any_size) {
   constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
   folding::Evaluate evaluate = folding::find_arithmetic(node.op);
-  const size_t limit = any_size ? kNoLimit : evaluate ? kMaxFoldedBytes : kMaxMovedBytes;
+  // What is made of nothing costs a kernel nothing, but for indices, and has no size to speak of.
+  const bool is_made_here = node.inputs.empty();
+  if (is_made_here && !any_size) return nullptr;
+  const size_t limit = any_size && !is_made_here ? kNoLimit
+                       : evaluate                ? kMaxFoldedBytes
+                                                 : kMaxMovedBytes;
   if (!evaluate) evaluate = folding::find_movement(node.op);
-  if (!evaluate || node.inputs.empty() || !result.shape || !is_static(*result.shape))
-    return nullptr;
+  if (!evaluate || !result.shape || !is_static(*result.shape)) return nullptr;
   if (!is_small(result.dtype, *result.shape, limit)) return nullptr;
   folding::Operands operands{node, {}, result.dtype, static_dims(*result.shape)};
   for (ir::ValueId input : node.inputs) {
@@ -108,7 +114,7 @@ ir::TensorPtr from_operands(const ir::Graph& graph, const ir::Node& node, const 
     if (!value.is_constant() || !value.constant->stands_for.empty()) return nullptr;
     operands.inputs.push_back(value.constant);
   }
-  return operands.inputs[0] ? evaluate(operands) : nullptr;
+  return is_made_here || operands.inputs[0] ? evaluate(operands) : nullptr;
 }
 
 ir::TensorPtr value_of(const ir::Graph& graph, const ir::Node& node, ir::ValueId output,

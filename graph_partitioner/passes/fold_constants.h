@@ -6,7 +6,8 @@
 //
 // Small results only (kMaxFoldedBytes): a folded weight would exist twice. What stands behind
 // codes, scales and zero points folds whatever its size, because kernels take those as constants: a
-// limit must not decide what is claimed. Dequantisation is never folded: weights stay in their
+// limit must not decide what is claimed. So do positions of fixed sizes behind indices: a Resize
+// computes its own. Dequantisation is never folded: weights stay in their
 // blocks. A graph output keeps its producer.
 #pragma once
 

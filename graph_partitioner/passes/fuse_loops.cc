@@ -94,6 +94,7 @@ class Clusters {
       position_[id] = position++;
       cluster_[id] = static_cast<int>(members_.size());
       members_.push_back({id});
+      refused_.emplace_back();
       legal_.push_back(is_candidate(graph, graph.node(id)) && is_loop({id}));
     }
   }
@@ -103,8 +104,9 @@ class Clusters {
       if (!legal_[cluster_[id]]) continue;
       for (const ValueId operand : nearest_first(graph_.node(id).inputs)) {
         const NodeId producer = graph_.value(operand).producer;
-        try_merge(cluster_[producer], cluster_[id]);
+        if (!try_merge(cluster_[producer], cluster_[id])) keep_for_later(producer, cluster_[id]);
       }
+      take_what_only_it_reads(cluster_[id]);
     }
   }
 
@@ -129,18 +131,53 @@ class Clusters {
     return produced;
   }
 
-  void try_merge(int from, int into) {
-    if (from == into || !legal_[from]) return;
-    if (members_[from].size() + members_[into].size() > kMostNodes) return;
-    if (has_path_around(from, into)) return;
+  // A producer whose result leaves the joint loop in a form of its own is refused while others read
+  // it. These may all have joined later: four corners of a pixel share two rows.
+  void keep_for_later(NodeId producer, int into) {
+    if (legal_[cluster_[producer]]) refused_[into].push_back(producer);
+  }
+
+  void take_what_only_it_reads(int into) {
+    for (bool joined = true; joined;) {
+      joined = false;
+      for (const NodeId producer : std::exchange(refused_[into], {})) {
+        const int from = cluster_[producer];
+        if (from == into) continue;
+        const bool joins = is_read_only_by(from, into) && try_merge(from, into);
+        if (!joins) refused_[into].push_back(producer);
+        joined = joined || joins;
+      }
+    }
+  }
+
+  bool is_read_only_by(int from, int into) const {
+    return std::ranges::all_of(members_[from], [&](NodeId id) {
+      return std::ranges::all_of(graph_.node(id).outputs, [&](ValueId output) {
+        if (output == kNoValue) return true;
+        return !uses_.is_output(output) && std::ranges::all_of(uses_.of(output), [&](NodeId user) {
+          return cluster_[user] == from || cluster_[user] == into;
+        });
+      });
+    });
+  }
+
+  // Whether the two are one now.
+  bool try_merge(int from, int into) {
+    if (from == into) return true;
+    if (!legal_[from]) return false;
+    if (members_[from].size() + members_[into].size() > kMostNodes) return false;
+    if (has_path_around(from, into)) return false;
     std::vector<NodeId> joint;
     std::merge(members_[from].begin(), members_[from].end(), members_[into].begin(),
                members_[into].end(), std::back_inserter(joint),
                [&](NodeId a, NodeId b) { return position_[a] < position_[b]; });
-    if (!is_loop(joint)) return;
+    if (!is_loop(joint)) return false;
     for (const NodeId id : members_[from]) cluster_[id] = into;
     members_[from].clear();
     members_[into] = std::move(joint);
+    std::ranges::move(refused_[from], std::back_inserter(refused_[into]));
+    refused_[from].clear();
+    return true;
   }
 
   // A node outside of both on a path between them would both need and feed the joint loop.
@@ -200,6 +237,7 @@ class Clusters {
   std::vector<int> cluster_;                  // by node
   std::vector<size_t> position_;              // by node
   std::vector<std::vector<NodeId>> members_;  // by cluster, in topological order
+  std::vector<std::vector<NodeId>> refused_;  // by cluster: producers of what it reads
   std::vector<char> legal_;                   // by cluster
 };
 

@@ -193,12 +193,25 @@ ir::TensorPtr evaluate_range(const Operands& operands) {
   });
 }
 
+// The place along an axis of each element.
+ir::TensorPtr evaluate_position(const Operands& operands) {
+  const auto axis = static_cast<size_t>(operands.node.integer("axis", 0));
+  if (axis >= operands.dims.size()) return nullptr;
+  int64_t stride = 1;
+  for (size_t i = axis + 1; i < operands.dims.size(); ++i) stride *= operands.dims[i];
+  return tensor_of_codes(operands.dtype, operands.dims, [&](int64_t i) {
+    return integer_code(operands.dtype, i / stride % operands.dims[axis]);
+  });
+}
+
 struct Special {
   std::string_view op;
   Evaluate evaluate;
 };
-constexpr auto kSpecial = std::to_array<Special>(
-    {{"Cast", evaluate_cast}, {"Where", evaluate_where}, {"Range", evaluate_range}});
+constexpr auto kSpecial = std::to_array<Special>({{"Cast", evaluate_cast},
+                                                  {"Where", evaluate_where},
+                                                  {"Range", evaluate_range},
+                                                  {"tenon::Position", evaluate_position}});
 
 }  // namespace
 
