@@ -33,6 +33,8 @@ struct BlockTerm {
   Dim offset;
   int64_t divisor = 1;
   Dim stride;
+
+  bool operator==(const BlockTerm&) const = default;
 };
 
 // stride * floor((step * index + offset) / divisor), where `index` is an element of the body input

@@ -164,6 +164,7 @@ class ProblemMaker {
     }
     lowered_.sizes.push_back(
         {Dim(std::max(last + 1, from_end)), ir::Relation::kAtMost, term.bound});
+    if (from_end == 0) problem_.known_indices.insert(term.indices);
   }
 
   const ir::Graph& graph_;

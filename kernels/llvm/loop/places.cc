@@ -1,6 +1,8 @@
 #include "kernels/llvm/loop/places.h"
 
+#include <algorithm>
 #include <bit>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -9,6 +11,13 @@ namespace {
 
 using codegen::Fn;
 using codegen::kNone;
+
+// Whatever they do with it afterwards.
+bool reads_same_index(const tiling::GatherTerm& a, const tiling::GatherTerm& b) {
+  return a.indices == b.indices && a.indices_offset == b.indices_offset &&
+         a.indices_strides == b.indices_strides && a.indices_blocks == b.indices_blocks &&
+         a.bound == b.bound && a.from_end == b.from_end;
+}
 
 }  // namespace
 
@@ -175,12 +184,17 @@ Tile Places::offsets_of(const Place& place) {
 Place Places::read_index(const tiling::GatherTerm& term) {
   const Place place = sum(term.indices_offset, term.indices_strides, term.indices_blocks);
   const Tile buffer = buffers_.at(term.indices);
+  const bool known = problem_.known_indices.contains(term.indices);
+  const bool may_be_negative = term.from_end && !known;
+  const bool clamps = schedule_.clamps_indices && !known;
   Place index;
   if (place.is_scalar()) {
-    const Tile read = b_.index_from(b_.load({buffer, place.scalar, {}, {}}, {}));
-    const Tile negative = b_.less(read, b_.index(0));
-    index.scalar = b_.select(negative, b_.add(read, number(term.bound)), read);
-    if (schedule_.clamps_indices) {
+    index.scalar = b_.index_from(b_.load({buffer, place.scalar, {}, {}}, {}));
+    if (may_be_negative) {
+      const Tile negative = b_.less(index.scalar, b_.index(0));
+      index.scalar = b_.select(negative, b_.add(index.scalar, number(term.bound)), index.scalar);
+    }
+    if (clamps) {
       const Tile last = b_.sub({number(term.bound), b_.index(1)});
       index.scalar = b_.max({b_.index(0), b_.min(index.scalar, last)});
     }
@@ -194,23 +208,30 @@ Place Places::read_index(const tiling::GatherTerm& term) {
       place.lanes == kNone
           ? b_.load({buffer, place.scalar, {number(place.stride)}, {extent_}}, {schedule_.lanes})
           : gather();
-  read = b_.cast(read, DType::kI64);
   const Tile zero = b_.integer_constant(DType::kI64, 0, {schedule_.lanes});
-  const Tile negative = b_.compare(Fn::kLess, read, zero);
   index.scalar = b_.index(0);
-  index.lanes = b_.select(negative, b_.add(read, splat_index(number(term.bound))), read);
-  if (schedule_.clamps_indices) {
+  index.lanes = b_.cast(read, DType::kI64);
+  if (may_be_negative) {
+    const Tile negative = b_.compare(Fn::kLess, index.lanes, zero);
+    const Tile from_end = b_.add(index.lanes, splat_index(number(term.bound)));
+    index.lanes = b_.select(negative, from_end, index.lanes);
+  }
+  if (clamps) {
     const Tile last = splat_index(b_.sub({number(term.bound), b_.index(1)}));
     index.lanes = b_.max(zero, b_.min(index.lanes, last));
   }
   return index;
 }
 
-const Place& Places::gathered(const tiling::GatherTerm& term) {
-  for (auto scope = gathered_.rbegin(); scope != gathered_.rend(); ++scope) {
-    if (const auto found = scope->find(&term); found != scope->end()) return found->second;
+Place Places::gathered(const tiling::GatherTerm& term) {
+  for (const std::vector<ReadIndex>& scope : gathered_ | std::views::reverse) {
+    const auto found = std::ranges::find_if(
+        scope, [&](const ReadIndex& read) { return reads_same_index(*read.term, term); });
+    if (found != scope.end()) return found->index;
   }
-  return gathered_.back().emplace(&term, read_index(term)).first->second;
+  const Place index = read_index(term);
+  gathered_.back().push_back({&term, index});
+  return index;
 }
 
 void Places::add_gather(Place& place, const tiling::GatherTerm& term) {

@@ -72,7 +72,7 @@ class Places {
   Place sum(const Dim& offset, const std::vector<Dim>& strides,
             const std::vector<tiling::BlockTerm>& blocks,
             const tiling::BlockTerm* without = nullptr);
-  const Place& gathered(const tiling::GatherTerm& term);
+  Place gathered(const tiling::GatherTerm& term);
   Place read_index(const tiling::GatherTerm& term);
   Tile scaled_coordinates(int axis, const Dim& step, const Dim& offset);
   Tile divide_lanes(Tile lanes, int64_t divisor);
@@ -87,7 +87,12 @@ class Places {
   Tile flat_first_ = codegen::kNone;
   Tile extent_ = codegen::kNone, row_extent_ = codegen::kNone;
   std::map<ir::ValueId, Tile> buffers_;
-  std::vector<std::map<const tiling::GatherTerm*, Place>> gathered_;
+  // Once for all accesses by it: the four corners of a pixel have two indices an axis.
+  struct ReadIndex {
+    const tiling::GatherTerm* term;
+    Place index;
+  };
+  std::vector<std::vector<ReadIndex>> gathered_;
 };
 
 }  // namespace tenon::kernels

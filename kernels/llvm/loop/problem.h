@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct LoopProblem {
   int ordered_axis = -1;
   std::map<ir::NodeId, int> positions;  // domain axis of each tenon::Position in the region
   std::vector<IndexCheck> checks;
+  // Constants to gather by: inside of their bounds before the launch, and none from the end.
+  std::set<ir::ValueId> known_indices;
 
   bool is_reduced(int axis) const;
   const tiling::Access* find_load(ir::ValueId value) const;
