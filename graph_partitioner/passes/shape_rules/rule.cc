@@ -205,8 +205,13 @@ std::optional<Shape> broadcast_all(const std::vector<Shape>& shapes) {
 
 namespace {
 
-// Exporters write "to the end" as a number near the largest integer.
-constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
+// Exporters write "to the end" as a number near the largest integer: no axis is as long as this.
+constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 2;
+
+bool is_past_every_end(const Dim& index) { return index.is_constant() && index.value() > kFar; }
+bool is_before_every_start(const Dim& index) {
+  return index.is_constant() && index.value() < -kFar;
+}
 
 // The axis that a slice walks.
 struct Axis {
@@ -223,8 +228,8 @@ std::optional<Dim> slice_bound(const Axis& axis, const Dim& index, const Dim& lo
     const Dim bound = min(from_front, high);
     return low.is(0) ? axis.not_negative(bound) : max(low, bound);
   };
-  if (index.is_constant() && index.value() >= kHuge) return high;
-  if (index.is_constant() && index.value() <= -kHuge) return low;
+  if (is_past_every_end(index)) return high;
+  if (is_before_every_start(index)) return low;
   if (index.is_constant()) return clamped(index.value() < 0 ? axis.dim + index : index);
   if (axis.is_size(index)) return clamped(index);
   // -s counts from the end unless s is 0 at run time, which no model means.
@@ -241,10 +246,10 @@ bool is_endless(const Dim& end) {
 // k), which leaves min(dim, k) as their number.
 std::optional<Dim> forward_start(const Axis& axis, const Dim& start) {
   if (start.is_constant() && start.value() < 0) {
-    if (start.value() < -kHuge) return Dim(0);
+    if (is_before_every_start(start)) return Dim(0);
     return axis.dim - min(axis.dim, -start.value());
   }
-  if (start.is_constant() && start.value() >= kHuge) return axis.dim;
+  if (is_past_every_end(start)) return axis.dim;
   if (axis.is_size(start)) return start;
   return slice_bound(axis, start, 0, axis.dim);
 }
@@ -253,11 +258,12 @@ std::optional<Dim> forward_start(const Axis& axis, const Dim& start) {
 
 std::optional<SliceExtent> slice_extent(const Dim& start, const Dim& end, int64_t step,
                                         const Dim& dim, const IsSize& is_size) {
-  if (step == 0 || step > kHuge || step < -kHuge) return std::nullopt;
+  constexpr int64_t kMostStep = std::numeric_limits<int32_t>::max();
+  if (step == 0 || step > kMostStep || step < -kMostStep) return std::nullopt;
   const Axis axis{dim, is_size};
   if (step > 0) {
     const auto from = forward_start(axis, start);
-    const auto to = slice_bound(axis, end, 0, dim);
+    const auto to = is_endless(end) ? dim : slice_bound(axis, end, 0, dim);
     if (!from || !to) return std::nullopt;
     return SliceExtent{*from, axis.not_negative(ceil_div(*to - *from, step))};
   }
