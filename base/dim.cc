@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/checked.h"
+#include "base/dim_division.h"
 #include "base/dim_expression.h"
 #include "base/error.h"
 
@@ -35,19 +36,6 @@ Term multiply(const Term& a, const Term& b) {
   std::merge(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
              std::back_inserter(product.factors), key_before);
   return product;
-}
-
-// a / b where it is a term again.
-std::optional<Term> divide(const Term& a, const Term& b) {
-  if (a.coefficient % b.coefficient != 0) return std::nullopt;
-  if (!std::includes(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
-                     key_before)) {
-    return std::nullopt;
-  }
-  Term quotient{a.coefficient / b.coefficient, {}};
-  std::set_difference(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
-                      std::back_inserter(quotient.factors), key_before);
-  return quotient;
 }
 
 int64_t floor_divide(int64_t a, int64_t b) {
@@ -108,29 +96,6 @@ bool known_at_most(const Dim& a, const Dim& b) {
   };
   if (is_huge(a) || is_huge(b)) return a.is_constant() && b.is_constant() && a.value() <= b.value();
   return never_negative(b - a);
-}
-
-// a = quotient * b + rest, with as much in the quotient as divides term by term.
-struct Division {
-  Dim quotient, rest;
-};
-
-Division divide_terms(const Dim& a, const Dim& b) {
-  const std::vector<Term> divisor = DimAlgebra::terms(b);
-  std::vector<Term> quotient, rest;
-  Dim left = a;
-  // Only a leading term that divides is cancelled; with a monomial divisor that is every term.
-  while (!left.is(0)) {
-    const std::vector<Term> terms = DimAlgebra::terms(left);
-    if (const std::optional<Term> step = divide(terms.front(), divisor.front())) {
-      quotient.push_back(*step);
-      left = left - DimAlgebra::from_terms({*step}) * b;
-    } else {
-      rest.push_back(terms.front());
-      left = left - DimAlgebra::from_terms({terms.front()});
-    }
-  }
-  return {DimAlgebra::from_terms(std::move(quotient)), DimAlgebra::from_terms(std::move(rest))};
 }
 
 bool is_product(const AtomPtr& atom) { return atom->kind == AtomKind::kProduct; }
@@ -451,23 +416,37 @@ void Dim::collect_symbols(std::vector<std::string>& into) const {
   }
 }
 
-Dim Dim::substitute(const std::function<std::optional<Dim>(std::string_view)>& replacement) const {
+Dim DimAlgebra::replace(const Dim& dim,
+                        const std::function<std::optional<Dim>(const Atom&)>& atom) {
   Dim sum = 0;
-  for (const Term& term : DimAlgebra::terms(*this)) {
+  for (const Term& term : terms(dim)) {
     Dim product = term.coefficient;
-    for (const AtomPtr& atom : term.factors) {
-      if (atom->kind == AtomKind::kSymbol) {
-        product = product * replacement(atom->symbol).value_or(symbol(atom->symbol));
-        continue;
+    for (const AtomPtr& factor : term.factors) {
+      if (const std::optional<Dim> other = atom(*factor)) {
+        product = product * *other;
+      } else if (factor->kind == AtomKind::kSymbol) {
+        product = product * Dim::symbol(factor->symbol);
+      } else {
+        std::vector<Dim> arguments;
+        for (const Dim& argument : factor->arguments) arguments.push_back(replace(argument, atom));
+        product = product * apply(factor->kind, arguments);
       }
-      std::vector<Dim> arguments;
-      for (const Dim& argument : atom->arguments)
-        arguments.push_back(argument.substitute(replacement));
-      product = product * DimAlgebra::apply(atom->kind, arguments);
     }
     sum = sum + product;
   }
   return sum;
+}
+
+Dim Dim::substitute(const Replacement& of_symbol) const {
+  return DimAlgebra::replace(*this, [&](const Atom& atom) {
+    return atom.kind == AtomKind::kSymbol ? of_symbol(atom.symbol) : std::nullopt;
+  });
+}
+
+Dim Dim::substitute_functions(const Replacement& of_function) const {
+  return DimAlgebra::replace(*this, [&](const Atom& atom) {
+    return atom.kind == AtomKind::kSymbol ? std::nullopt : of_function(atom.key);
+  });
 }
 
 Dim operator+(const Dim& a, const Dim& b) {

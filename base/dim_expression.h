@@ -1,6 +1,7 @@
 // The normal form behind Dim; only the .cc files of Dim include this.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,8 @@ struct DimAlgebra {
   static Dim from_atom(AtomKind kind, std::vector<Dim> arguments, std::string symbol = {});
   // The same function applied again, with whatever folds now folding.
   static Dim apply(AtomKind kind, const std::vector<Dim>& arguments);
+  // With other dims for some atoms, outer ones first, and whatever folds then folding.
+  static Dim replace(const Dim& dim, const std::function<std::optional<Dim>(const Atom&)>& atom);
 };
 
 // "floordiv", …; empty for a symbol.

@@ -30,7 +30,10 @@ class Dim {
   using Lookup = std::function<int64_t(std::string_view symbol)>;
   int64_t evaluate(const Lookup& lookup) const;
   void collect_symbols(std::vector<std::string>& into) const;
-  Dim substitute(const std::function<std::optional<Dim>(std::string_view)>& replacement) const;
+  using Replacement = std::function<std::optional<Dim>(std::string_view)>;
+  Dim substitute(const Replacement& of_symbol) const;
+  // The same of functions by their text, `floordiv(seq,16)`; outer ones are asked for first.
+  Dim substitute_functions(const Replacement& of_function) const;
 
   // `384`, `batch`, `2*batch*seq+1`, `floordiv(seq,16)`; a symbol that is no plain word is quoted:
   // `'past + 1'`. parse(text()) == *this.

@@ -4,9 +4,10 @@
 // size is the batch times the tokens, or that four integers are a shape, was learnt in front of it.
 // Whoever claimed the part passes these facts on, and each Run holds its inputs to them.
 //
-// A size stays an expression where the part's inputs tell all symbols of it. Elsewhere it becomes a
-// symbol of its own, one for equal sizes: a part that reads only [batch*seq,64] does not ask which
-// of it is the batch.
+// A size stays an expression where the part's inputs tell all symbols of it. Where they tell a
+// function of a symbol alone, that one becomes a symbol: behind an image of floordiv(height,14)
+// rows, rows times columns are still that. Elsewhere the whole size becomes a symbol of its own,
+// one for equal sizes: a part that reads only [batch*seq,64] does not ask which of it is the batch.
 #pragma once
 
 #include <optional>

@@ -53,6 +53,21 @@ TEST(InputFacts, EqualSizesThatNobodyTellsAreOneSymbol) {
             "%n: i64[] elements(':batch*seq')\n");
 }
 
+TEST(InputFacts, SizesOverFunctionsThatOneSizeTellsStayExpressions) {
+  EXPECT_EQ(told(R"(graph main {
+    input %x: f32[batch,3,height,width]
+    %v: f32[1,64,floordiv(height,14),2*floordiv(width,14)] = Other(%x) sources=[0]
+    %w: f32[batch,floordiv(height,14)*floordiv(width,14)+1,height] = Other(%x) sources=[1]
+    %u: f32[batch*width,floordiv(width,14)+batch] = Other(%x) sources=[2]
+    %y: f32[*] = Mixed(%v, %w, %u) sources=[3]
+    output %y
+  })",
+                 {3}),
+            "%v: f32[1,64,floordiv(height,14),2*':floordiv(width,14)']\n"
+            "%w: f32[batch,':floordiv(width,14)'*floordiv(height,14)+1,height]\n"
+            "%u: f32[':batch*width',':floordiv(width,14)'+batch]\n");
+}
+
 TEST(InputFacts, WhatTheWholeGraphDoesNotKnowStaysUnknown) {
   EXPECT_EQ(told(R"(graph main {
     input %x: f32[n]
