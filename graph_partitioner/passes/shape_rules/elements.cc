@@ -175,25 +175,50 @@ void concat(NodeFacts& facts) {
   set_if(facts, std::move(all));
 }
 
+// `count` elements along each axis, `steps` apart, from `origin` on.
+Elements walk(const Elements& data, const std::vector<int64_t>& counts,
+              const std::vector<int64_t>& steps, int64_t origin) {
+  std::vector<int64_t> places{origin};
+  for (size_t axis = 0; axis < counts.size(); ++axis) {
+    std::vector<int64_t> next;
+    for (const int64_t place : places) {
+      for (int64_t i = 0; i < counts[axis]; ++i) next.push_back(place + i * steps[axis]);
+    }
+    places = std::move(next);
+  }
+  Elements result;
+  for (const int64_t place : places) result.push_back(data.at(static_cast<size_t>(place)));
+  return result;
+}
+
+// Pads of the legacy exporter come as pairs, last axis first: [-1,2], reversed and transposed.
 void slice(NodeFacts& facts) {
   const auto data = facts.elements(0);
-  if (!data || !facts.shape(0) || facts.shape(0)->size() != 1) return;
-  const auto starts = facts.integers_from("starts", 1), ends = facts.integers_from("ends", 2);
-  if (!starts || !ends || starts->size() != 1 || ends->size() != 1) return;
-  int64_t step = 1;
-  if (facts.has_input(4)) {
-    const auto steps = facts.integers(4);
-    if (!steps || steps->size() != 1) return;
-    step = steps->front();
+  if (!data || !facts.shape(0) || !is_static(*facts.shape(0))) return;
+  const auto region = slice_region(facts);
+  if (!region || !is_static(region->starts) || !is_static(region->sizes)) return;
+  const std::vector<int64_t> starts = static_dims(region->starts);
+  std::vector<int64_t> strides = static_dims(contiguous_strides(*facts.shape(0)));
+  int64_t origin = 0;
+  for (size_t axis = 0; axis < strides.size(); ++axis) {
+    origin += starts[axis] * strides[axis];
+    strides[axis] *= region->steps[axis];
   }
-  const auto extent =
-      slice_extent(starts->front(), ends->front(), step, static_cast<int64_t>(data->size()));
-  if (!extent) return;
-  Elements picked;
-  for (int64_t i = 0; i < extent->size.value(); ++i) {
-    picked.push_back(data->at(static_cast<size_t>(extent->start.value() + i * step)));
+  set_if(facts, walk(*data, static_dims(region->sizes), strides, origin));
+}
+
+void transpose(NodeFacts& facts) {
+  const auto data = facts.elements(0);
+  const auto& shape = facts.shapes()[0];
+  if (!data || !facts.shape(0) || !shape || !is_static(*shape)) return;
+  const std::vector<int64_t> strides = static_dims(contiguous_strides(*facts.shape(0)));
+  std::vector<int64_t> steps(strides.rbegin(), strides.rend());
+  if (const std::vector<int64_t> perm = facts.node().integers("perm"); !perm.empty()) {
+    for (size_t axis = 0; axis < perm.size(); ++axis) {
+      steps[axis] = strides[*normal_axis(perm[axis], strides.size())];
+    }
   }
-  set_if(facts, std::move(picked));
+  set_if(facts, walk(*data, static_dims(*shape), steps, 0));
 }
 
 void split(NodeFacts& facts) {
@@ -377,6 +402,7 @@ constexpr ShapeRule kRules[] = {
     {"Squeeze", keep},
     {"Sub", binary<subtract>},
     {"Tile", tile},
+    {"Transpose", transpose},
     {"Unsqueeze", keep},
     {"Where", where},
     {"tenon::ShapeValue", shape_value},

@@ -163,6 +163,13 @@ void tile(NodeFacts& facts) {
   facts.set_shape(0, std::move(result));
 }
 
+// Of two sizes that are equal at Run: a number, or what takes fewer steps to compute. Behind
+// max(0,s-1)+1 nobody would know s again.
+bool is_plainer(const Dim& size, const Dim& than) {
+  if (size.is_constant() || than.is_constant()) return size.is_constant();
+  return size.text().size() < than.text().size();
+}
+
 void concat(NodeFacts& facts) {
   const Shape* first = facts.shape(0);
   if (!first) return;
@@ -178,7 +185,7 @@ void concat(NodeFacts& facts) {
         continue;
       }
       facts.require_equal(result[d], (*next)[d]);
-      if ((*next)[d].is_constant()) result[d] = (*next)[d];
+      if (is_plainer((*next)[d], result[d])) result[d] = (*next)[d];
     }
   }
   facts.set_shape(0, std::move(result));

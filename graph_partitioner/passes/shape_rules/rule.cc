@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/convert.h"
+#include "base/dim_division.h"
 
 namespace tenon {
 
@@ -81,6 +82,14 @@ bool are_short(const std::vector<Dim>& dims) {
   return std::ranges::all_of(dims, [](const Dim& d) { return d.text().size() < kLongest; });
 }
 
+// A number of times a size, and more: batch*n-3*batch where n-4 is one.
+bool holds_size(const Dim& dim, const Dim& size) {
+  if (size.is_constant()) return false;
+  if (never_negative(dim - size)) return true;
+  const auto [times, more] = divide_terms(dim, size);
+  return !times.is(0) && never_negative(times) && never_negative(more);
+}
+
 }  // namespace
 
 void NodeFacts::require(const Dim& left, ir::Relation relation, const Dim& right) {
@@ -95,7 +104,7 @@ bool NodeFacts::is_size(const Dim& dim) const {
   if (never_negative(dim)) return true;
   const auto is_asked = [&](const ir::Requirement& required) {
     return required.relation == ir::Relation::kAtMost &&
-           never_negative(dim - (required.right - required.left));
+           holds_size(dim, required.right - required.left);
   };
   const auto has_it = [&](ir::ValueId input) {
     const auto& shape = graph_.value(input).shape;
