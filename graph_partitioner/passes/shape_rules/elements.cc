@@ -152,6 +152,13 @@ void keep(NodeFacts& facts) {
   }
 }
 
+void cast(NodeFacts& facts) {
+  if (is_floating(facts.dtype(0)) && is_integer(facts.output_dtype(0))) {
+    return set_if(facts, truncated_elements(facts));
+  }
+  keep(facts);
+}
+
 void gather(NodeFacts& facts) {
   const auto data = facts.elements(0);
   const auto indices = facts.integers(1);
@@ -367,7 +374,7 @@ constexpr ShapeRule kRules[] = {
     {"Abs", absolute},
     {"Add", binary<add>},
     {"And", binary<multiply>},
-    {"Cast", keep},
+    {"Cast", cast},
     {"Concat", concat},
     {"Constant", constant},
     {"ConstantOfShape", constant_of_shape},

@@ -18,6 +18,7 @@ class NodeFacts {
   NodeFacts(const ir::Graph& graph, const ir::Node& node)
       : graph_(graph), node_(node), shapes_(node.outputs.size()), elements_(node.outputs.size()) {}
 
+  const ir::Graph& graph() const { return graph_; }
   const ir::Node& node() const { return node_; }
   size_t input_count() const { return node_.inputs.size(); }
   bool has_input(size_t index) const { return node_.input(index) != ir::kNoValue; }
@@ -96,6 +97,9 @@ std::span<const ShapeRule> element_rules();
 inline constexpr size_t kMaxElements = 256;
 
 std::optional<std::vector<Dim>> integer_elements(const ir::Tensor& tensor);
+// Of a Cast of floats to integers, where these are numbers that were computed from sizes. Asks that
+// no step is one that floats round.
+std::optional<std::vector<Dim>> truncated_elements(NodeFacts& facts);
 
 // 0 <= axis < rank, counted from the end where negative; nullopt when out of range.
 std::optional<size_t> normal_axis(int64_t axis, size_t rank);
