@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 
 namespace tenon::device {
@@ -48,7 +49,9 @@ int swizzle(const MappedMatrix& matrix) {
 
 // What the caller or the shapes brought and TMA does not take; empty: nothing.
 std::string objection(const MappedMatrix& matrix) {
-  constexpr int64_t kAlignment = 16, kMostSize = int64_t{1} << 32, kMostStride = int64_t{1} << 40;
+  // A descriptor takes sizes up to 2^32, but a copy's coordinates have a sign.
+  constexpr int64_t kMostSize = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kAlignment = 16, kMostStride = int64_t{1} << 40;
   const int64_t stride = matrix.stride * matrix.element_bytes;
   if (matrix.base % kAlignment != 0) {
     return fmt::format(
@@ -61,7 +64,7 @@ std::string objection(const MappedMatrix& matrix) {
   }
   if (matrix.rows <= 0 || matrix.columns <= 0 || matrix.rows > kMostSize ||
       matrix.columns > kMostSize) {
-    return fmt::format("has {} x {} elements; each size must be from 1 to 2^32", matrix.rows,
+    return fmt::format("has {} x {} elements; each size must be from 1 to 2^31-1", matrix.rows,
                        matrix.columns);
   }
   if ((matrix.groups > 0 || has_pieces(matrix)) && matrix.columns % matrix.box_columns != 0) {

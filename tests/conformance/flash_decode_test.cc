@@ -270,5 +270,28 @@ TEST(FlashDecode, RefusalsSayWhy) {
   EXPECT_EQ(reason({.depth = 40}), "head_size 40 is not a multiple of 16 up to 256");
 }
 
+// A CTA counts in 32 bits from the first place of the mask that it reads.
+TEST(FlashDecode, AMaskTooLongFor32BitsIsRefusedWhereItDecodes) {
+  const DecodeCase one{.mask = "f16[b,8,q,k]"};
+  const ir::Graph graph = ir::parse(one.text());
+  const Settings settings = only_flash_decode();
+  const Choice choice = select(graph, graph.node(graph.order().front()), settings);
+  ASSERT_TRUE(choice.ok()) << choice.reason();
+  const Lowered lowered = choice.lower();
+  const auto fits = [&](int64_t queries, int64_t keys) {
+    const auto number = [&](std::string_view symbol) {
+      return symbol == "q" ? queries : symbol == "k" ? keys : 1;
+    };
+    return std::ranges::all_of(lowered.sizes, [&](const SizeCheck& check) {
+      return ir::holds(check.left.evaluate(number), check.relation, check.right.evaluate(number));
+    });
+  };
+  // Four heads share keys: the last one's row begins three heads behind the first one's.
+  EXPECT_TRUE(fits(1, (int64_t{1} << 31) / 3 - 1000));
+  EXPECT_FALSE(fits(1, (int64_t{1} << 31) / 3 + 1));
+  EXPECT_FALSE(fits(2, int64_t{1} << 29));
+  EXPECT_TRUE(fits(64, int64_t{1} << 30)) << "other kernels run so many queries";
+}
+
 }  // namespace
 }  // namespace tenon::kernels

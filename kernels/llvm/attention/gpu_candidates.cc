@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
@@ -146,9 +147,22 @@ class AttentionPlan {
       if (i != rank) choice.others.push_back({kernels[i], ""});
     }
     lowered.configs.push_back(std::move(choice));
+    check_mask(wanted * mask_span(problem_for(queries), queries, configs[rank]), lowered);
     lowered.launches.push_back(flash_decode_launch(graph_, node_, problem_for(queries), operands,
                                                    configs[rank], settings_.gpu->sm_count,
                                                    adds_token, wanted, lowered));
+  }
+
+  // Places in the mask are counted in 32 bits from the first one that a CTA's stage reads.
+  static void check_mask(const Dim& span, Lowered& lowered) {
+    const SizeCheck fits{span, ir::Relation::kAtMost, std::numeric_limits<int32_t>::max()};
+    if (ir::decide(fits.left, fits.relation, fits.right) != true) lowered.sizes.push_back(fits);
+  }
+
+  static Dim mask_span(const AttentionProblem& problem, int64_t queries,
+                       const FlashDecodeConfig& config) {
+    return (problem.group() - 1) * problem.mask_head + (queries - 1) * problem.mask_query +
+           config.keys() * problem.mask_key;
   }
 
   void add_flash(const AttentionOperands& operands, Lowered& lowered) const {

@@ -141,6 +141,11 @@ TEST_F(TensorMapTest, RefusalsNameTheOperandAndSayWhatToDo) {
   wrong = matrix();
   wrong.rows = 0;
   EXPECT_THAT(refusal(wrong), HasSubstr("0 x 32 elements"));
+  wrong.rows = int64_t{1} << 31;  // coordinates would be below 0 from here on
+  EXPECT_THAT(refusal(wrong), HasSubstr("2147483648 x 32 elements; each size must be from 1 to"));
+  wrong = matrix();
+  wrong.columns = wrong.stride = int64_t{1} << 31;
+  EXPECT_THAT(refusal(wrong), HasSubstr("10 x 2147483648 elements"));
   EXPECT_EQ(stub_.calls("cuTensorMapEncodeTiled"), 0);
 }
 
