@@ -8,6 +8,7 @@
 #include "base/dim_division.h"
 #include "base/dim_expression.h"
 #include "base/error.h"
+#include "base/nesting.h"
 
 namespace tenon {
 namespace {
@@ -16,6 +17,13 @@ namespace {
 constexpr size_t kMostTerms = 64;
 // Nests of functions grow as fast; no model's size needs a text as long as this.
 constexpr size_t kMostText = size_t{1} << 16;
+
+[[noreturn]] void fail_too_many_steps() {
+  throw UserError(
+      fmt::format("a size is computed from others in more steps than can be followed: {} and {} "
+                  "characters are the most",
+                  Nesting::limit("functions"), kMostText));
+}
 
 bool factors_before(const std::vector<AtomPtr>& a, const std::vector<AtomPtr>& b) {
   if (a.size() != b.size()) return a.size() > b.size();
@@ -304,6 +312,15 @@ std::vector<Term> DimAlgebra::terms(const Dim& dim) {
   return {Term{dim.constant_, {}}};
 }
 
+int DimAlgebra::depth(const Dim& dim) {
+  int deepest = 0;
+  if (!dim.expression_) return deepest;
+  for (const Term& term : dim.expression_->terms) {
+    for (const AtomPtr& atom : term.factors) deepest = std::max(deepest, atom->depth);
+  }
+  return deepest;
+}
+
 Dim DimAlgebra::from_terms(std::vector<Term> terms) {
   std::sort(terms.begin(), terms.end(),
             [](const Term& a, const Term& b) { return factors_before(a.factors, b.factors); });
@@ -320,9 +337,7 @@ Dim DimAlgebra::from_terms(std::vector<Term> terms) {
   if (merged.size() == 1 && merged[0].factors.empty()) return merged[0].coefficient;
   auto expression = std::make_shared<Dim::Expression>();
   expression->text = text_of(merged);
-  if (expression->text.size() > kMostText) {
-    throw UserError("a size is computed from others in more steps than can be followed");
-  }
+  if (expression->text.size() > kMostText) fail_too_many_steps();
   expression->terms = std::move(merged);
   return Dim(std::move(expression));
 }
@@ -336,6 +351,8 @@ Dim DimAlgebra::from_atom(AtomKind kind, std::vector<Dim> arguments, std::string
     std::string list;
     for (const Dim& argument : arguments) list += (list.empty() ? "" : ",") + argument.text();
     atom->key = fmt::format("{}({})", function_name(kind), list);
+    for (const Dim& argument : arguments) atom->depth = std::max(atom->depth, depth(argument));
+    if (++atom->depth > Nesting::kDeepest) fail_too_many_steps();
   }
   atom->symbol = std::move(symbol);
   atom->arguments = std::move(arguments);

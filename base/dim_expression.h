@@ -30,6 +30,7 @@ struct Atom {
   std::string key;             // its text, by which atoms are ordered and compared
   std::string symbol;          // kSymbol only
   std::vector<Dim> arguments;  // the others
+  int depth = 0;               // functions in each other; 0 for a symbol
 };
 using AtomPtr = std::shared_ptr<const Atom>;
 
@@ -46,6 +47,8 @@ struct Dim::Expression {
 
 struct DimAlgebra {
   static std::vector<Term> terms(const Dim& dim);
+  // Of its deepest atom.
+  static int depth(const Dim& dim);
   // Sorts, merges and drops what cancels.
   static Dim from_terms(std::vector<Term> terms);
   static Dim from_atom(AtomKind kind, std::vector<Dim> arguments, std::string symbol = {});

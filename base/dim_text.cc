@@ -7,6 +7,7 @@
 
 #include "base/dim_expression.h"
 #include "base/error.h"
+#include "base/nesting.h"
 
 namespace tenon {
 namespace {
@@ -42,8 +43,17 @@ class DimParser {
  private:
   [[noreturn]] void fail(std::string_view expected) const {
     const std::string found = at_ < text_.size() ? fmt::format("'{}'", text_[at_]) : "the end";
-    throw UserError(fmt::format("dimension \"{}\": expected {} at column {}, got {}", text_,
+    throw UserError(fmt::format("dimension \"{}\": expected {} at column {}, got {}", beginning(),
                                 expected, at_ + 1, found));
+  }
+
+  // As much of the text as a message holds.
+  std::string beginning() const {
+    constexpr size_t kShown = 200;
+    if (text_.size() <= kShown) return std::string(text_);
+    size_t end = kShown;
+    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;
+    return std::string(text_.substr(0, end)) + "…";
   }
 
   void skip_spaces() {
@@ -93,6 +103,7 @@ class DimParser {
   Dim factor() {
     skip_spaces();
     if (accept('(')) {
+      const Nesting::Level level = enter();
       const Dim inner = sum();
       expect(')');
       return inner;
@@ -137,6 +148,7 @@ class DimParser {
     if (!function) return Dim::symbol(std::string(name));
     std::vector<Dim> arguments;
     expect('(');
+    const Nesting::Level level = enter();
     do arguments.push_back(sum());
     while (accept(','));
     expect(')');
@@ -145,8 +157,15 @@ class DimParser {
     return DimAlgebra::apply(*function, arguments);
   }
 
+  // Behind an opening bracket.
+  Nesting::Level enter() {
+    if (!nesting_.has_room()) fail(Nesting::limit("brackets"));
+    return nesting_.enter();
+  }
+
   std::string_view text_;
   size_t at_ = 0;
+  Nesting nesting_;
 };
 
 }  // namespace

@@ -34,6 +34,10 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   // sm_90.
   std::pair least{most + 1, false};
   for (const std::string_view name : names) {
+    // At least so many letters differ: of what is much too long nothing is compared.
+    const size_t least_distance =
+        std::max(given.size(), name.size()) - std::min(given.size(), name.size());
+    if (least_distance > least.first) continue;
     const std::pair distance{edit_distance(given, name), !name.starts_with(given)};
     if (distance < least) {
       least = distance;

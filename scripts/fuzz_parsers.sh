@@ -21,7 +21,7 @@ for program in build/libfuzzer/bin/fuzz_*; do
   mkdir -p "$folder/corpus"
   "$program" --seeds "$folder/corpus"
   scripts/timed.sh "Fuzz: $name" "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
-    -max_len=4096 -print_final_stats=1 -artifact_prefix="$folder/" "$folder/corpus" \
+    -max_len=1048576 -print_final_stats=1 -artifact_prefix="$folder/" "$folder/corpus" \
     2>"$folder/log.txt" || { status=1; tail -60 "$folder/log.txt"; }
   grep -h 'stat::number_of_executed_units' "$folder/log.txt" || true
 done

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/nesting.h"
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
@@ -88,6 +89,12 @@ class Parser {
     if (end != digits.c_str() + digits.size()) fail("'" + digits + "' is no number");
     return value;
   }
+  // Of `axis` and the like.
+  int small_integer() {
+    const int64_t value = integer();
+    if (value != static_cast<int>(value)) fail(fmt::format("{} is too large", value));
+    return static_cast<int>(value);
+  }
   int64_t integer() {
     std::string digits(span_of("-"));
     char* end = nullptr;
@@ -149,6 +156,7 @@ class Parser {
   std::string_view text_;
   size_t at_ = 0;
   int line_ = 1;
+  Nesting nesting_;
   Kernel kernel_;
   std::unordered_map<std::string_view, ValueId> values_;
   std::map<int64_t, ValueId> constants_;
@@ -230,6 +238,8 @@ void Parser::parameters() {
 Region Parser::region(std::vector<ValueId> arguments) {
   Region region{std::move(arguments), {}};
   expect("{");
+  if (!nesting_.has_room()) fail("expected " + Nesting::limit("regions"));
+  const Nesting::Level level = nesting_.enter();
   while (!accept("}")) region.operations.push_back(operation());
   return region;
 }
@@ -326,7 +336,7 @@ void Parser::head(Operation& op, std::string_view word) {
     op.fn = fn->second;
     op.operands.push_back(use());
     expect("axis");
-    op.axis = static_cast<int>(integer());
+    op.axis = small_integer();
     return;
   }
   if (auto fn = fns_.find(word); fn != fns_.end()) {
@@ -352,7 +362,7 @@ void Parser::head(Operation& op, std::string_view word) {
       break;
     case Op::kIota:
       expect("axis");
-      op.axis = static_cast<int>(integer());
+      op.axis = small_integer();
       break;
     case Op::kAlloc:
     case Op::kRing:
@@ -367,7 +377,7 @@ void Parser::head(Operation& op, std::string_view word) {
     case Op::kConcat:
       uses(op.operands);
       expect("axis");
-      op.axis = static_cast<int>(integer());
+      op.axis = small_integer();
       break;
     case Op::kLoad:
       place(op);
@@ -514,7 +524,7 @@ Kernel Parser::run() {
   kernel_.name = word();
   parameters();
   kernel_.pdl = accept_word("pdl");
-  if (accept_word("ctas_per_sm")) kernel_.ctas_per_sm = static_cast<int>(integer());
+  if (accept_word("ctas_per_sm")) kernel_.ctas_per_sm = small_integer();
   kernel_.body = region({});
   skip();
   if (at_ != text_.size()) fail("text after the kernel");

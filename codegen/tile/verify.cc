@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/nesting.h"
+
 namespace tenon::codegen {
 
 namespace {
@@ -46,11 +48,14 @@ class KernelVerifier {
   const Kernel& kernel_;
   std::vector<bool> visible_, defined_;
   std::vector<ValueId> scope_;
+  Nesting nesting_;
   int64_t scratch_bytes_ = 0;
 };
 
 Support KernelVerifier::visit(const Region& region, const std::vector<ValueId>* yields,
                               std::span<const Type> arguments) {
+  if (!nesting_.has_room()) return Support::no("expected " + Nesting::limit("regions"));
+  const Nesting::Level level = nesting_.enter();
   size_t scope = scope_.size();
   if (region.arguments.size() != arguments.size()) {
     return Support::no(fmt::format("a region takes {} arguments, expected {}",

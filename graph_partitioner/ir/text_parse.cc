@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/nesting.h"
 #include "graph_partitioner/ir/text.h"
 
 namespace tenon::ir {
@@ -191,6 +192,8 @@ class Parser {
  private:
   // Lines up to and including the closing brace.
   Graph contents() {
+    if (!nesting_.has_room()) scan_.fail(Nesting::limit("bodies"));
+    const Nesting::Level level = nesting_.enter();
     Graph graph;
     while (!scan_.accept("}")) {
       if (scan_.accept_word("input")) {
@@ -424,6 +427,7 @@ class Parser {
   }
 
   Scanner scan_;
+  Nesting nesting_;
   const FindConstant& find_;
 };
 

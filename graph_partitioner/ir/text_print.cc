@@ -175,7 +175,7 @@ class Printer {
   }
 
   std::string attribute(const Attribute& attribute) const {
-    return std::visit([this](const auto& held) { return form(held); }, attribute);
+    return std::visit([this](const auto& held) { return this->form(held); }, attribute);
   }
   static std::string form(int64_t held) { return fmt::format("{}", held); }
   static std::string form(float held) { return number(held); }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/nesting.h"
 #include "graph_partitioner/ir/collectives.h"
 #include "graph_partitioner/ir/fusions.h"
 
@@ -80,7 +81,9 @@ Support verify_merged(const Node& node) {
   return Support::yes();
 }
 
-Support verify_body(const Node& node) {
+Support verify_levels(const Graph& graph, Nesting& nesting);
+
+Support verify_body(const Node& node, Nesting& nesting) {
   if (node.body->inputs().size() != body_inputs(node)) {
     return Support::no(fmt::format("{}: its body takes {} inputs, expected {}", describe(node),
                                    node.body->inputs().size(), body_inputs(node)));
@@ -92,14 +95,15 @@ Support verify_body(const Node& node) {
   if (node.is(kMergedDots)) {
     if (Support dots = verify_merged(node); !dots) return dots;
   }
-  Support body = verify(*node.body);
+  Support body = verify_levels(*node.body, nesting);
   if (!body) body.reason = fmt::format("{}, body: {}", describe(node), body.reason);
   return body;
 }
 
 class Order {
  public:
-  explicit Order(const Graph& graph) : graph_(graph), written_(graph.value_count(), 0) {}
+  Order(const Graph& graph, Nesting& nesting)
+      : graph_(graph), nesting_(nesting), written_(graph.value_count(), 0) {}
 
   Support verify() {
     for (ValueId id : graph_.inputs()) {
@@ -157,7 +161,7 @@ class Order {
     if (node.is(kMergedDots) && node.body) {
       if (Support inside = verify_taken(node); !inside) return inside;
     }
-    return node.body ? verify_body(node) : Support::yes();
+    return node.body ? verify_body(node, nesting_) : Support::yes();
   }
 
   // No kernel stores what one merged dot takes from another.
@@ -175,14 +179,23 @@ class Order {
   }
 
   const Graph& graph_;
+  Nesting& nesting_;
   std::vector<char> written_;
 };
+
+// The graph and the bodies in it.
+Support verify_levels(const Graph& graph, Nesting& nesting) {
+  if (!nesting.has_room()) return Support::no("expected " + Nesting::limit("bodies"));
+  const Nesting::Level level = nesting.enter();
+  if (Support values = verify_values(graph); !values) return values;
+  return Order(graph, nesting).verify();
+}
 
 }  // namespace
 
 Support verify(const Graph& graph) {
-  if (Support values = verify_values(graph); !values) return values;
-  return Order(graph).verify();
+  Nesting nesting;
+  return verify_levels(graph, nesting);
 }
 
 }  // namespace tenon::ir

@@ -43,6 +43,19 @@ void apply(const RuleMap& rules, NodeFacts& facts) {
   }
 }
 
+// Bytes, strides and the room that kernels add to them are counted in 64 bits, whatever the sizes.
+void refuse_what_overflows(NodeFacts& facts) {
+  constexpr int64_t kRoom = 4096;
+  for (const std::optional<Shape>& shape : facts.shapes()) {
+    if (!shape) continue;
+    try {
+      (void)(element_count(*shape) * kRoom);
+    } catch (const UserError& error) {
+      return facts.contradict(error.what());
+    }
+  }
+}
+
 }  // namespace
 
 ShapeInference::ShapeInference(ir::Graph& graph) : graph_(graph), input_symbols_(graph) {}
@@ -84,6 +97,7 @@ Support ShapeInference::infer(ir::NodeId id) {
   const ir::Node& node = graph_.node(id);
   NodeFacts facts(graph_, node);
   apply(shape_rules(), facts);
+  refuse_what_overflows(facts);
   if (facts.contradiction()) {
     forget(node);
     return Support::no(*facts.contradiction());

@@ -7,13 +7,12 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/nesting.h"
 
 namespace tenon::kernels {
 namespace {
 
 using Kind = TextField::Kind;
-
-constexpr int kDeepest = 16;  // messages in messages; ours have three
 
 bool is_word_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_word(char c) {
@@ -24,10 +23,7 @@ class TextParser {
  public:
   TextParser(std::string_view text, int line) : text_(text), line_(line) {}
 
-  TextMessage parse() {
-    TextMessage all = fields('\0', 0);
-    return all;
-  }
+  TextMessage parse() { return fields('\0'); }
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
@@ -65,8 +61,9 @@ class TextParser {
   }
 
   // Up to `close`, which is taken.
-  TextMessage fields(char close, int depth) {
-    if (depth > kDeepest) fail("messages are nested too deeply");
+  TextMessage fields(char close) {
+    if (!nesting_.has_room()) fail("expected " + Nesting::limit("messages"));
+    const Nesting::Level level = nesting_.enter();
     TextMessage message;
     while (true) {
       const char next = peek();
@@ -75,38 +72,38 @@ class TextParser {
         if (close != '\0') ++at_;
         return message;
       }
-      field(message, depth);
+      field(message);
       if (!take(',')) take(';');
     }
   }
 
-  void field(TextMessage& into, int depth) {
+  void field(TextMessage& into) {
     TextField field;
     field.line = line_;
     field.name = word();
     const bool has_colon = take(':');
-    if (has_colon && take('[')) return list(field, into, depth);
-    value(field, has_colon, depth);
+    if (has_colon && take('[')) return list(field, into);
+    value(field, has_colon);
     into.fields.push_back(std::move(field));
   }
 
   // A repeated field in one place.
-  void list(const TextField& named, TextMessage& into, int depth) {
+  void list(const TextField& named, TextMessage& into) {
     if (take(']')) return;
     do {
       TextField item = named;
-      value(item, /*may_be_scalar=*/true, depth);
+      value(item, /*may_be_scalar=*/true);
       into.fields.push_back(std::move(item));
     } while (take(','));
     if (!take(']')) fail("']' was expected");
   }
 
-  void value(TextField& field, bool may_be_scalar, int depth) {
+  void value(TextField& field, bool may_be_scalar) {
     const char next = peek();
     if (next == '{' || next == '<') {
       ++at_;
       field.kind = Kind::kMessage;
-      field.message = fields(next == '{' ? '}' : '>', depth + 1);
+      field.message = fields(next == '{' ? '}' : '>');
       return;
     }
     if (!may_be_scalar) fail(fmt::format("'{}' needs ':' or '{{'", field.name));
@@ -159,6 +156,7 @@ class TextParser {
   const std::string_view text_;
   size_t at_ = 0;
   int line_;
+  Nesting nesting_;
 };
 
 std::string quote(std::string_view text) {

@@ -1,3 +1,4 @@
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -252,6 +253,29 @@ TEST(Dim, RandomExpressionsKeepTheirValueAndTheirText) {
     ASSERT_EQ(Dim::parse(sample.dim.text()), sample.dim) << sample.dim.text();
     const auto all = [&](std::string_view symbol) { return std::optional<Dim>(lookup(symbol)); };
     ASSERT_EQ(sample.dim.substitute(all), Dim(sample.value)) << sample.dim.text();
+  }
+}
+
+// Built in more steps than anything that follows them has stack for.
+TEST(Dim, NestsAreBuiltUpToALimit) {
+  const std::function<Dim(const Dim&)> steps[] = {
+      [](const Dim& dim) { return mod(dim, t); },
+      [](const Dim& dim) { return floor_div(7, dim + 1); },
+      [](const Dim& dim) { return ceil_div(dim, t); },
+      [](const Dim& dim) { return max(dim, t) - 1; },
+      [](const Dim& dim) { return min(dim, t) + 1; },
+      [](const Dim& dim) { return broadcast(dim, t) + 1; },
+      [](const Dim& dim) { return stride_unless_one(dim + 2, 1); }};
+  for (const auto& step : steps) {
+    Dim dim = s;
+    int built = 0;
+    try {
+      for (; built < 100000; ++built) dim = step(dim);
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("at most 64 functions"), std::string::npos);
+    }
+    EXPECT_GE(built, 10) << dim.text().substr(0, 100);
+    EXPECT_EQ(Dim::parse(dim.text()), dim);
   }
 }
 
