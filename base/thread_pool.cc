@@ -29,12 +29,10 @@ void parallel_for_each(int64_t count, const std::function<void(int64_t)>& fn, in
   };
 
   std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) {
-    try {
-      helpers.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // no thread to be had: the caller does the rest
-    }
+  try {
+    for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+  } catch (...) {
+    // No thread to be had, or no memory for one: the caller and those that run do the rest.
   }
   work();
   for (std::thread& helper : helpers) helper.join();
