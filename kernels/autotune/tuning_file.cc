@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -84,16 +85,24 @@ std::string read_all(const std::string& path) {
   return text;
 }
 
-Descriptor lock(const std::string& path) {
+// Whoever may open the file may lock it, for ever: nobody is waited for longer than `patience`.
+Descriptor lock(const std::string& path, std::chrono::milliseconds patience) {
   const std::string name = path + ".lock";
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   Descriptor file(::open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
-  int locked = -1;
-  if (file.is_open()) {
-    do {
-      locked = ::flock(file.number(), LOCK_EX);
-    } while (locked != 0 && errno == EINTR);
+  while (file.is_open() && ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EINTR && errno != EWOULDBLOCK) {
+      throw UserError(fmt::format("lock '{}' of the tuning file: {}", name, because_of_errno()));
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw UserError(fmt::format(
+          "lock '{}' of the tuning file: another process has held it for {} ms, and "
+          "writing the file takes a moment: end that process, or give another tune_file",
+          name, patience.count()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  if (locked != 0) {
+  if (!file.is_open()) {
     throw UserError(fmt::format("lock '{}' of the tuning file: {}", name, because_of_errno()));
   }
   return file;
@@ -103,8 +112,8 @@ Descriptor lock(const std::string& path) {
 
 TuningFile TuningFile::parse(std::string_view text) {
   TuningFile file;
+  std::vector<TuningRecord> records;
   for (const Piece& piece : cut(text)) {
-    std::vector<TuningRecord> records;
     try {
       const TextMessage message = parse_text_message(piece.text, piece.line);
       if (const int64_t form = message.integer("form", kForm); form != kForm) {
@@ -113,12 +122,12 @@ TuningFile TuningFile::parse(std::string_view text) {
             {fmt::format("it has form {}, and this version of Tenon reads form {}", form, kForm)}};
       }
       read_piece(message, records);
-      file.merge(records);
     } catch (const UserError& error) {
       file.problems.push_back(
           fmt::format("the record at line {} was dropped: {}", piece.line, error.what()));
     }
   }
+  file.merge(records);
   return file;
 }
 
@@ -151,8 +160,9 @@ std::string TuningFile::print() const {
   return text;
 }
 
-TuningFile update_tuning_file(const std::string& path, const std::vector<TuningRecord>& records) {
-  const Descriptor locked = lock(path);
+TuningFile update_tuning_file(const std::string& path, const std::vector<TuningRecord>& records,
+                              std::chrono::milliseconds patience) {
+  const Descriptor locked = lock(path, patience);
   TuningFile file;
   if (std::filesystem::exists(path)) file = TuningFile::read(path);
   file.merge(records);

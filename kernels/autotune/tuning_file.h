@@ -1,6 +1,7 @@
 // Files of tuning records: read with whatever is wrong in them told, merged, and written whole.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,8 @@ struct TuningFile {
 // Merges records into the file at `path`, which may be absent. One process at a time does so, under
 // a lock on the file `path`.lock, and readers see the old file or the new one. Records in it that
 // cannot be read are left out of the new file: the answer holds what was told of them. Throws
-// UserError where it cannot be written.
-TuningFile update_tuning_file(const std::string& path, const std::vector<TuningRecord>& records);
+// UserError where it cannot be written, or another process keeps the lock for so long.
+TuningFile update_tuning_file(const std::string& path, const std::vector<TuningRecord>& records,
+                              std::chrono::milliseconds patience = std::chrono::seconds(30));
 
 }  // namespace tenon::kernels

@@ -1,12 +1,15 @@
 #include "kernels/tuner/tune_log.h"
 
 #include <array>
+#include <cerrno>
 #include <ctime>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/replace_file.h"
 
 namespace tenon::kernels {
 namespace {
@@ -62,6 +65,11 @@ std::string key_of(const Json& line) {
                      line.at("skeleton").get<std::string>(), line.at("knobs").dump());
 }
 
+// Names of nodes are bytes of a model: what is no UTF-8 is shown as U+FFFD.
+std::string text_of(const Json& line) {
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 bool ends_processes(std::string_view status) {
   return status == name(TrialStatus::kDeadline) || status == name(TrialStatus::kRunFailed);
 }
@@ -78,7 +86,7 @@ std::string utc_now() {
 
 std::string LoggedPlan::key() const { return key_of(line_of("plan", *this)); }
 
-TuneLog::TuneLog(const std::string& path) {
+TuneLog::TuneLog(const std::string& path) : path_(path) {
   if (path.empty()) return;
   read(path);
   file_.open(path, std::ios::app);
@@ -90,15 +98,18 @@ TuneLog::TuneLog(const std::string& path) {
   }
 }
 
-// A line that was cut off is the end of a process that died in it.
+// A line that was cut off is the end of a process that died in it. What is no file (/dev/stderr)
+// has nothing to be read.
 void TuneLog::read(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
   std::ifstream file(path);
   std::string text;
   while (std::getline(file, text)) {
     const Json line = Json::parse(text, nullptr, false);
     if (line.is_discarded() || !line.is_object()) continue;
-    const std::string event = line.value("event", "");
     try {
+      const std::string event = line.value("event", "");
       if (event == "trying") {
         given_up_[key_of(line)] = "an earlier process ended while it ran";
       } else if (event == "plan") {
@@ -116,27 +127,31 @@ std::string TuneLog::why_not(const LoggedPlan& plan) const {
   return found == given_up_.end() ? "" : found->second;
 }
 
-namespace {
-
-void write(std::ofstream& file, const Json& line) {
-  if (!file.is_open()) return;
-  file << line.dump() << '\n' << std::flush;
+// A plan that is not in the log would be tried again by the process after one that it killed: no
+// plan runs unlogged.
+void TuneLog::write(const std::string& line) {
+  if (!file_.is_open()) return;
+  errno = 0;
+  file_ << line << '\n' << std::flush;
+  if (!file_) {
+    throw UserError(
+        fmt::format("tune_log: '{}' cannot be written: {}. Give a file with room for it, or none",
+                    path_, because_of_errno()));
+  }
 }
-
-}  // namespace
 
 void TuneLog::begin(const std::string& partition, const TuningMachine& machine, size_t fusions,
                     size_t ranges, size_t plans) {
-  write(file_, {{"event", "begin"},
-                {"partition", partition},
-                {"date", utc_now()},
-                {"machine", to_json(machine)},
-                {"fusions", fusions},
-                {"ranges", ranges},
-                {"plans", plans}});
+  write(text_of({{"event", "begin"},
+                 {"partition", partition},
+                 {"date", utc_now()},
+                 {"machine", to_json(machine)},
+                 {"fusions", fusions},
+                 {"ranges", ranges},
+                 {"plans", plans}}));
 }
 
-void TuneLog::trying(const LoggedPlan& plan) { write(file_, line_of("trying", plan)); }
+void TuneLog::trying(const LoggedPlan& plan) { write(text_of(line_of("trying", plan))); }
 
 void TuneLog::tried(const LoggedPlan& plan, const TrialFailure& failure, double microseconds) {
   Json line = line_of("plan", plan);
@@ -144,7 +159,7 @@ void TuneLog::tried(const LoggedPlan& plan, const TrialFailure& failure, double 
   line["status"] = name(failure.status);
   line["reason"] = failure.reason;
   line["untuned"] = plan.is_untuned;
-  write(file_, line);
+  write(text_of(line));
 }
 
 void TuneLog::range(const FusionKey& fusion, RowRange rows, int64_t at_rows,
@@ -156,14 +171,14 @@ void TuneLog::range(const FusionKey& fusion, RowRange rows, int64_t at_rows,
   line["seconds"] = summary.seconds;
   line["done"] = summary.done;
   line["of"] = summary.of;
-  write(file_, line);
+  write(text_of(line));
 }
 
-void TuneLog::note(const std::string& text) { write(file_, {{"event", "note"}, {"text", text}}); }
+void TuneLog::note(const std::string& text) { write(text_of({{"event", "note"}, {"text", text}})); }
 
 void TuneLog::end(const std::string& partition, double seconds, size_t records) {
-  write(file_,
-        {{"event", "end"}, {"partition", partition}, {"seconds", seconds}, {"records", records}});
+  write(text_of(
+      {{"event", "end"}, {"partition", partition}, {"seconds", seconds}, {"records", records}}));
 }
 
 }  // namespace tenon::kernels

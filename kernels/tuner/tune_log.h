@@ -52,7 +52,9 @@ class TuneLog {
 
  private:
   void read(const std::string& path);
+  void write(const std::string& line);  // throws UserError where it cannot
 
+  std::string path_;
   std::ofstream file_;
   std::map<std::string, std::string> given_up_;  // plans, with the reason
 };

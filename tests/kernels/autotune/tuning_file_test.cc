@@ -1,6 +1,8 @@
 #include "kernels/autotune/tuning_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "tests/kernels/running/allocation_count.h"
 
 namespace tenon::kernels {
 namespace {
@@ -71,6 +74,21 @@ TEST(TuningFile, PrintsWhatParsesBack) {
   EXPECT_EQ(read.records[0].untuned, sample().untuned);
   EXPECT_EQ(read.records[0].text(),
             "pipelined: tile 16, split-K 2; 10.2 us measured, untuned 12.0 us");
+}
+
+// Four times the records, four times the work.
+TEST(TuningFile, IsReadAndWrittenInTimeThatGrowsWithItsSize) {
+  const auto work_of = [](int records) {
+    std::vector<TuningRecord> all;
+    for (int i = 0; i < records; ++i) all.push_back(sample(8 * i + 1, 8 * i + 8));
+    const std::string text = file_of(all).print();
+    return test::count_allocations([&] {
+      const TuningFile file = TuningFile::parse(text);
+      EXPECT_EQ(file.records.size(), static_cast<size_t>(records));
+      EXPECT_EQ(file.print(), text);
+    });
+  };
+  EXPECT_LT(work_of(2000), 5 * work_of(500));
 }
 
 // tests/python/test_tuning_files.py gives the same file to the library of Protocol Buffers.
@@ -208,6 +226,23 @@ TEST_F(TuningFiles, ProcessesThatUpdateAtOnceLoseNothing) {
   const TuningFile file = TuningFile::read(path());
   EXPECT_TRUE(file.problems.empty());
   EXPECT_EQ(file.records.size(), static_cast<size_t>(kProcesses * kRecords));
+}
+
+// Whoever may read the file may keep its lock.
+TEST_F(TuningFiles, ALockThatIsNeverGivenBackIsAnError) {
+  update_tuning_file(path(), {sample()});
+  const int held = ::open((path() + ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  try {
+    update_tuning_file(path(), {sample(9, 16)}, std::chrono::milliseconds(20));
+    ADD_FAILURE() << "it was written under another's lock";
+  } catch (const UserError& error) {
+    const std::string why = error.what();
+    EXPECT_NE(why.find(path() + ".lock"), why.npos) << why;
+    EXPECT_NE(why.find("another process has held it"), why.npos) << why;
+  }
+  ::close(held);
+  EXPECT_EQ(update_tuning_file(path(), {sample(9, 16)}).records.size(), 2u);
 }
 
 }  // namespace

@@ -527,5 +527,54 @@ TEST(TuneLog, APlanThatWasBegunAndNotFinishedIsLeftOut) {
   EXPECT_THROW(TuneLog("/nowhere/at/all.jsonl"), UserError);
 }
 
+// Anything may stand in a file that was given: other programs' lines cost nothing.
+TEST(TuneLog, LinesOfOthersAreSkipped) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tenon_others_{}.jsonl", ::getpid()))
+          .string();
+  std::ofstream(path) << "{\"event\": 5}\n{\"event\": null}\n[1]\n5\n\"trying\"\n\n\xff\xfe\n"
+                      << "{\"event\": \"trying\"}\n{\"event\": \"plan\", \"rows\": 3}\n"
+                      << "{\"event\": \"trying\", \"fingerprint\": {}, \"rows\": []}\n"
+                      << std::string(300000, '[') << "\n"
+                      << std::string(300000, '[') << std::string(300000, ']') << "\n";
+  const FusionKey fusion{"text", "0123"};
+  TunablePlan plan;
+  plan.kernel = {"pipelined", {1, 8}, {Skeleton::kGemm, {{Knob::kTileM, 128}}}};
+  const LoggedPlan logged{fusion, {1, 8}, 8, plan, true};
+  TuneLog(path).trying(logged);
+  EXPECT_NE(TuneLog(path).why_not(logged), "");
+  std::filesystem::remove(path);
+}
+
+TEST(TuneLog, NamesMayBeAnyBytes) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tenon_names_{}.jsonl", ::getpid()))
+          .string();
+  const FusionKey fusion{"node \xff\xc3", "0123"};
+  TunablePlan plan;
+  plan.kernel = {"pipelined", {1, 8}, {Skeleton::kGemm, {{Knob::kTileM, 128}}}};
+  const LoggedPlan logged{fusion, {1, 8}, 8, plan, true};
+  {
+    TuneLog log(path);
+    log.begin("partition \x80", {}, 1, 1, 1);
+    log.trying(logged);
+    log.note("\xed\xa0\x80");
+  }
+  EXPECT_NE(TuneLog(path).why_not(logged), "");
+  std::filesystem::remove(path);
+}
+
+// A plan that kills the process must be in the log before it runs.
+TEST(TuneLog, APlanThatCannotBeLoggedDoesNotRun) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  TuneLog log("/dev/full");
+  try {
+    log.note("text");
+    ADD_FAILURE() << "a full disk was not noticed";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tenon::kernels
