@@ -20,6 +20,7 @@ struct Option {
   std::string_view accepts;                               // as an error message puts it
   std::function<bool(Options&, const std::string&)> set;  // false: not a valid value
   std::function<std::string(const Options&)> get;
+  bool secret = false;  // nothing that is written anywhere repeats its value
 };
 
 Option choice(std::string_view key, std::string Options::*field, std::string_view accepts) {
@@ -40,6 +41,15 @@ Option text(std::string_view key, std::string Options::*field, std::string_view 
     return !value.empty();
   };
   return {key, accepts, set, [=](const Options& options) { return options.*field; }};
+}
+
+// Whoever reads reports and messages sees whether it was given.
+Option secret(Option option) {
+  option.secret = true;
+  option.get = [get = std::move(option.get)](const Options& options) -> std::string {
+    return get(options).empty() ? "" : "given";
+  };
+  return option;
 }
 
 Option cache_dir() {
@@ -158,7 +168,7 @@ const std::vector<Option>& table() {
       number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
       flag("collective_overlap", &Options::collective_overlap),
       flag("collective_peer_memory", &Options::collective_peer_memory),
-      text("collective_token", &Options::collective_token, "64 hexadecimal digits"),
+      secret(text("collective_token", &Options::collective_token, "64 hexadecimal digits")),
       flag("collective_windows", &Options::collective_windows),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       flag("deterministic", &Options::deterministic),
@@ -205,7 +215,8 @@ Options parse_options(const std::map<std::string, std::string>& entries) {
     const auto option = std::ranges::find(table(), key, &Option::key);
     if (option == table().end()) refuse_key(key);
     if (!option->set(options, value)) {
-      throw UserError(fmt::format("provider option {}='{}' is not valid; it takes: {}", key, value,
+      const std::string_view shown = option->secret ? "…" : std::string_view(value);
+      throw UserError(fmt::format("provider option {}='{}' is not valid; it takes: {}", key, shown,
                                   option->accepts));
     }
   }
@@ -228,6 +239,14 @@ std::vector<std::string> gpu_only(const Options& options) {
 std::vector<std::string> cpu_only(const Options& options) {
   if (options.precision_mode == "int8") return {"precision_mode=int8"};
   return {};
+}
+
+std::vector<std::string> secret_options() {
+  std::vector<std::string> keys;
+  for (const Option& option : table()) {
+    if (option.secret) keys.emplace_back(option.key);
+  }
+  return keys;
 }
 
 std::map<std::string, std::string> effective(const Options& options) {

@@ -57,7 +57,9 @@ Options parse_options(const std::map<std::string, std::string>& entries);
 // Keys that differ from their defaults and do something on a GPU only, or on the CPU only.
 std::vector<std::string> gpu_only(const Options& options);
 std::vector<std::string> cpu_only(const Options& options);
-// Every key with its effective value, for the report.
+// Keys whose values are written nowhere.
+std::vector<std::string> secret_options();
+// Every key with its effective value, for the report; of a secret "given", or nothing.
 std::map<std::string, std::string> effective(const Options& options);
 
 }  // namespace tenon::provider

@@ -114,6 +114,23 @@ TEST(ProviderOptions, PartsOfAValidValueAreNotValid) {
   }
 }
 
+// tests/python/test_secrets.py takes the secrets from the document.
+TEST(ProviderOptions, SecretsAreShownNowhere) {
+  std::ifstream document("docs/options.md");
+  std::vector<std::string> documented;
+  for (std::string line; std::getline(document, line);) {
+    if (line.find("**Secret**") != line.npos)
+      documented.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  EXPECT_EQ(documented, secret_options());
+  const std::string marker(64, 'e');
+  for (const std::string& key : secret_options()) {
+    const Options options = parse_options({{key, marker}});
+    EXPECT_EQ(effective(options).at(key), "given");
+    EXPECT_EQ(effective(Options{}).at(key), "");
+  }
+}
+
 // Rows such as: | `claim` | `gainful` | ...
 TEST(ProviderOptions, TheDocumentListsExactlyTheKeysAndDefaults) {
   std::ifstream document("docs/options.md");
