@@ -204,10 +204,8 @@ class ProgramBuilder {
     copy.slots = {from, to};
     copy.tasks = 1;
     copy.node = name;
-    if (on_gpu()) {
-      program_.dependencies.add_call("copy", name, copy.slots, {false, true},
-                                     /*reads_written=*/false);
-    }
+    program_.dependencies.add_call("copy", name, copy.slots, {false, true},
+                                   /*reads_written=*/false);
     program_.launches.push_back(std::move(copy));
   }
 
@@ -322,9 +320,24 @@ class ProgramBuilder {
       // The norms of a pipelined product make rows for it alone.
       launch.kernel.pdl = makes_rows || (is_pipelined && is_product(node) && !fetches(launch));
       if (was_done(launch, places)) continue;
+      if (launch.elidable_copy && !may_be_elided(node, *launch.elidable_copy)) {
+        launch.elidable_copy.reset();
+      }
       add_launch(launch, shown, places);
       if (on_host()) fusion.launches.push_back(std::move(reports[i]));
     }
+  }
+
+  // The caller brings both buffers, and the node reads the first as one operand alone: what it does
+  // with others it may do when the second is written.
+  bool may_be_elided(const ir::Node& node, const ElidableCopy& copy) {
+    for (const ir::ValueId id : {copy.from, copy.to}) {
+      if (!program_.slots[slots_.of(id)].is_callers()) return false;
+    }
+    const auto is_read = [&](ir::ValueId id) {
+      return id != ir::kNoValue && slots_.root(id) == slots_.root(copy.from);
+    };
+    return std::ranges::count_if(node.inputs, is_read) == 1;
   }
 
   // On the host, a launch that only turns values into scratch is not done again for the next node:
@@ -391,7 +404,7 @@ class ProgramBuilder {
       compiled.slots.push_back(slot);
     }
     describe_memory(launch, compiled);
-    if (on_gpu()) add_dependencies(launch, compiled);
+    add_dependencies(launch, compiled);
     add_checks(launch, compiled);
     if (launch.elidable_copy) {
       const auto [from, to] = *launch.elidable_copy;
@@ -431,13 +444,13 @@ class ProgramBuilder {
 
   void add_dependencies(const Launch& launch, const CompiledLaunch& compiled) {
     LaunchDependencies& dependencies = program_.dependencies;
+    const bool has_pdl = on_gpu() && codegen::has_pdl(*settings_.gpu);
     if (compiled.kind == LaunchKind::kKernel) {
-      return dependencies.add(launch.kernel, compiled.node, compiled.slots, *settings_.gpu);
+      return dependencies.add(launch.kernel, compiled.node, compiled.slots, has_pdl);
     }
     std::string called = launch.call ? launch.call->name() : std::string(name(compiled.kind));
-    const bool launches_dependents = launch.call != nullptr &&
-                                     launch.call->may_launch_dependents() &&
-                                     codegen::has_pdl(*settings_.gpu);
+    const bool launches_dependents =
+        has_pdl && launch.call != nullptr && launch.call->may_launch_dependents();
     dependencies.add_call(std::move(called), compiled.node, compiled.slots, launch.writes,
                           launch.reads_written, launches_dependents);
     if (compiled.kind == LaunchKind::kCollective) {
@@ -451,7 +464,7 @@ class ProgramBuilder {
       const ir::Value& value = graph_.value(check.value);
       const size_t slot = slots_.of(check.value);
       slots_.touch(slot);
-      if (on_gpu()) program_.dependencies.add_watched(slot);
+      program_.dependencies.add_watched(slot);
       compiled.checks.push_back({slot, value.dtype, element_count(*value.shape), check});
       std::string& reader = compiled.checks.back().check.node;
       if (reader.empty()) reader = compiled.node;

@@ -78,12 +78,19 @@ class ProgramCheck {
     require(slot.first >= 0 && slot.first <= slot.last, "a slot ends before it begins");
     if (slot.kind == Kind::kInput) {
       require(slot.index < program_.inputs.size(), "an input is out of range");
+      require(slot.bytes == bytes_of(program_.inputs[slot.index]), "an input has another size");
     } else if (slot.kind == Kind::kOutput) {
       require(slot.index < program_.outputs.size(), "an output is out of range");
     } else if (slot.kind == Kind::kConstant) {
       require(slot.bytes.is_constant(), "a constant's size is not known");
       require(!weights_ || slot.data != nullptr || slot.pack != nullptr, "a constant is absent");
     }
+  }
+
+  // Which a Run may copy.
+  static Dim bytes_of(const ProgramInput& input) {
+    if (!input.shape) return 0;
+    return ceil_div(element_count(*input.shape) * Dim(bit_width(input.dtype)), Dim(8));
   }
 
   void check_output_slots() const {
@@ -205,7 +212,7 @@ class ProgramCheck {
   }
 
   void check_order() const {
-    require(program_.dependencies.launches().size() == (on_gpu_ ? program_.launches.size() : 0),
+    require(program_.dependencies.launches().size() == program_.launches.size(),
             "launches have no place in their order");
   }
 

@@ -29,12 +29,15 @@ ProgramSlots::ProgramSlots(const ir::Graph& graph, bool on_gpu, Program& program
 // A computed value that leaves the graph is computed right into the caller's buffer.
 void ProgramSlots::place_callers() {
   for (size_t index = 0; index < graph_.inputs().size(); ++index) {
-    const ir::ValueId input = graph_.inputs()[index];
-    slot_of_[input] = add({Slot::Kind::kInput, index, {}, 0, 0, 0, graph_.value(input).name});
+    const ir::Value& input = graph_.value(graph_.inputs()[index]);
+    const Dim bytes = input.shape ? storage_bytes_of(input) : Dim(0);
+    slot_of_[graph_.inputs()[index]] =
+        add({Slot::Kind::kInput, index, {}, bytes, 0, 0, input.name});
   }
   for (size_t index = 0; index < graph_.outputs().size(); ++index) {
+    const ir::Value& output = graph_.value(graph_.outputs()[index]);
     const size_t slot =
-        add({Slot::Kind::kOutput, index, {}, 0, 0, 0, graph_.value(graph_.outputs()[index]).name});
+        add({Slot::Kind::kOutput, index, {}, storage_bytes_of(output), 0, 0, output.name});
     program_.output_slots.push_back(slot);
     const ir::ValueId root = root_[graph_.outputs()[index]];
     if (graph_.producer(root) != nullptr && slot_of_[root] == kUnplaced) slot_of_[root] = slot;

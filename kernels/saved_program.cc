@@ -13,6 +13,7 @@
 #include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "codegen/gpu_code_bytes.h"
+#include "codegen/pdl.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
 #include "kernels/autotune/tuning_file.h"
@@ -373,11 +374,12 @@ class ProgramOpener {
 
   // Another GPU may or may not begin launches before others have ended.
   void order_anew(const std::vector<codegen::Kernel>& kernels, Program& program) const {
+    const bool has_pdl = codegen::has_pdl(*settings_.gpu);
     LaunchDependencies order({}, program.dependencies.caches());
     for (const CompiledLaunch& launch : program.launches) {
       order.begin_node();
       if (launch.kind == LaunchKind::kKernel) {
-        order.add(kernels[launch.kernel], launch.node, launch.slots, *settings_.gpu);
+        order.add(kernels[launch.kernel], launch.node, launch.slots, has_pdl);
       } else if (launch.kind == LaunchKind::kLibraryCall) {
         order.add_call(launch.call->name(), launch.node, launch.slots, launch.call->form().writes(),
                        /*reads_written=*/false);

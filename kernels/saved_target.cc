@@ -19,7 +19,7 @@ namespace {
 
 using Kind = SavedFit::Kind;
 
-constexpr int64_t kForm = 5;  // of everything that saved_program.cc writes
+constexpr int64_t kForm = 6;  // of everything that saved_program.cc writes
 constexpr std::string_view kHead = "head";
 
 std::string_view name(codegen::HostArch arch) {

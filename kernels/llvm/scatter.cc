@@ -92,9 +92,11 @@ Planned plan_scatter(const ir::Graph& graph, const ir::Node& node, const Setting
     LoopProblem problem = make(graph, node);
     if (Support answer = supports_problem(problem, settings); !answer) return answer;
     const LoopProblem copy = copy_problem(graph, node.input(0), node.output(0));
-    return Plan::of({Skeleton::kLoop}, [copy, problem = std::move(problem), &settings] {
+    const ElidableCopy copied{node.input(0), node.output(0)};
+    return Plan::of({Skeleton::kLoop}, [copy, copied, problem = std::move(problem), &settings] {
       Lowered lowered;
       lowered.launches.push_back(emit_loop(copy, settings));
+      lowered.launches.back().elidable_copy = copied;
       lowered.launches.push_back(emit_loop(problem, settings));
       return lowered;
     });

@@ -116,8 +116,9 @@ Planned plan_tensor_scatter(const ir::Graph& graph, const ir::Node& node,
     const Problem problem = Problem::from(graph, node);
     return Plan::of({Skeleton::kLoop}, [&graph, &node, &settings, problem] {
       Lowered lowered;
-      lowered.launches.push_back(
-          emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings));
+      Launch copy = emit_loop(copy_problem(graph, node.input(0), node.output(0)), settings);
+      copy.elidable_copy = ElidableCopy{node.input(0), node.output(0)};
+      lowered.launches.push_back(std::move(copy));
       lowered.launches.push_back(write_rows(graph, node, settings, problem));
       return lowered;
     });

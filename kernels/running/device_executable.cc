@@ -14,6 +14,8 @@
 #include "base/thread_pool.h"
 #include "kernels/device/stream.h"
 #include "kernels/running/argument_layout.h"
+#include "kernels/running/caller_buffers.h"
+#include "kernels/running/caller_overlaps.h"
 #include "kernels/running/captured_runs.h"
 #include "kernels/running/collective_memory.h"
 #include "kernels/running/collective_order.h"
@@ -38,24 +40,23 @@ using device::Event;
 using device::LoadedKernel;
 using device::Stream;
 
-Address address_in(const void* data) { return reinterpret_cast<Address>(data); }
-
 // What one Run needs for itself. Its arena belongs to the stream of its last Run until that Run has
 // ended.
 struct DeviceRunState {
+  DeviceRunState(const ArgumentLayout& layout, const CallerOverlaps& overlaps)
+      : callers(layout, overlaps) {}
+
   RunShapes shapes;
   Buffer arena;
   Buffer counters;  // zero between Runs
   ShapeValues shape_values;
-  std::vector<Address> slots;       // per slot
-  std::vector<Address> callers;     // inputs and outputs, in the order of ArgumentLayout::callers
-  bool is_bound = false;            // slots, arguments and copies are for these callers
-  std::vector<uint64_t> arguments;  // of all launches, one launch after the other
+  std::vector<Address> slots;                   // per slot
+  CallerBuffers callers;                        // what slots and arguments have of them
+  std::vector<uint64_t> arguments;              // of all launches, one launch after the other
   std::vector<TmaDescriptors> tma_descriptors;  // per launch
-  std::vector<Buffer> aligned;              // copies of what fetches are of, where they are needed
-  device::StreamHandle stream = nullptr;    // of the last Run
-  std::shared_ptr<const void> stream_kept;  // where it would go before this state
-  std::unique_ptr<Event> finished;          // its end, recorded when someone wants to know it
+  device::StreamHandle stream = nullptr;        // of the last Run
+  std::shared_ptr<const void> stream_kept;      // where it would go before this state
+  std::unique_ptr<Event> finished;              // its end, recorded when someone wants to know it
   bool in_flight = false, end_recorded = false;
   std::unique_ptr<Stream> own_stream;  // where the caller brings none
   std::unique_ptr<CollectiveStream> collectives;
@@ -72,7 +73,8 @@ class DeviceExecutable final : public Executable {
         device_(std::move(device)),
         options_(options),
         instances_(program_, 1),
-        layout_(program_) {
+        layout_(program_),
+        overlaps_(program_) {
     for (const CompiledLaunch& launch : program_.launches) {
       if (launch.call != nullptr && !launch.call->can_be_captured()) uncapturable_ = &launch;
     }
@@ -129,11 +131,11 @@ class DeviceExecutable final : public Executable {
     state.flags.check(program_);  // of the Run before
     Stream stream = open_stream(context, state);
     const auto read_elements = [&](size_t input, const void* from, std::span<int64_t> to) {
-      read_sizes(options_.written_sizes.get(), program_.inputs[input], address_in(from), stream,
-                 options_.deadline, to);
+      read_sizes(options_.written_sizes.get(), program_.inputs[input],
+                 reinterpret_cast<Address>(from), stream, options_.deadline, to);
     };
     if (instances_.read(context, state.shapes, std::cref(read_elements))) adopt(state);
-    if (take_addresses(context, state)) bind(state);
+    if (state.callers.take(context, state.shapes)) bind(state);
     if (options_.written_sizes != nullptr) {
       note_sizes(*options_.written_sizes, program_, *state.shapes.instance, state.slots);
     }
@@ -183,8 +185,8 @@ class DeviceExecutable final : public Executable {
       enqueue(target, state);
     };
     // By reference: what a function copies it may allocate for.
-    const bool by_graph =
-        state.captured.run(device_, stream, state.shapes.instance, state.callers, std::ref(put));
+    const bool by_graph = state.captured.run(device_, stream, state.shapes.instance,
+                                             state.callers.addresses(), std::ref(put));
     if (!state.captured.refusal().empty() && !told_of_refusal_.exchange(true)) {
       context.warn("a partition runs without CUDA graphs, since it cannot be captured: " +
                    state.captured.refusal());
@@ -247,13 +249,10 @@ class DeviceExecutable final : public Executable {
     const size_t bytes = largest_caller(*state.shapes.instance);
     if (bytes > kMostBytes || std::ranges::any_of(program_.launches, is_elidable)) return;
     const Buffer stand_in(device_, std::max<size_t>(bytes, 16), "inputs that are not there yet");
-    std::ranges::fill(state.callers, stand_in.address());
-    bind(state);
+    state.callers.bind_all(stand_in.address(), state.slots, state.arguments);
     const device::CurrentHere current(*device_);
     state.captured.prepare(device_, state.shapes.instance,
                            [&](Stream& target) { enqueue(target, state); });
-    std::ranges::fill(state.callers, Address{0});
-    state.is_bound = false;
   }
 
   // No element has more than 8 bytes.
@@ -270,17 +269,15 @@ class DeviceExecutable final : public Executable {
   }
 
   std::unique_ptr<DeviceRunState> new_state() {
-    auto state = std::make_unique<DeviceRunState>();
+    auto state = std::make_unique<DeviceRunState>(layout_, overlaps_);
     state->shapes = instances_.make_shapes();
     state->slots.resize(program_.slots.size());
-    state->callers.resize(layout_.callers.size());
     state->arguments.resize(layout_.arguments.size());
     for (const CompiledLaunch& launch : program_.launches) {
       const bool is_kernel = launch.kind == LaunchKind::kKernel;
       state->tma_descriptors.push_back(
           is_kernel ? TmaDescriptors(kernels_[launch.kernel]->tma_descriptors) : TmaDescriptors());
     }
-    state->aligned.resize(layout_.fetches.size());
     state->finished = std::make_unique<Event>(device_);
     state->collectives = std::make_unique<CollectiveStream>(device_, program_.dependencies);
     if (!watch_->empty()) state->flags = IndexFlags(device_, program_.launches.size());
@@ -332,7 +329,7 @@ class DeviceExecutable final : public Executable {
   // Makes `state` fit its shapes: arena, shape values and every argument that stays from Run to
   // Run.
   void adopt(DeviceRunState& state) {
-    state.is_bound = false;
+    state.callers.unbind();
     auto instance = std::move(state.shapes.instance);
     prepare_calls(*instance);
     const auto arena_bytes = static_cast<size_t>(instance->arena_bytes);
@@ -414,34 +411,11 @@ class DeviceExecutable final : public Executable {
     }
   }
 
-  // Whether something of the caller's is elsewhere than what `state` is bound to. A Run has
-  // hundreds of buffers, and a warm one finds all of them where they were.
-  bool take_addresses(RunContext& context, DeviceRunState& state) const {
-    const ShapeInstance& instance = *state.shapes.instance;
-    for (size_t i = 0; i < layout_.callers.size(); ++i) {
-      const ArgumentLayout::Caller& caller = layout_.callers[i];
-      const void* data = caller.is_input
-                             ? state.shapes.inputs[caller.index].data
-                             : context.output(caller.index, instance.outputs[caller.index]);
-      if (state.callers[i] == address_in(data)) continue;
-      state.callers[i] = address_in(data);
-      state.is_bound = false;
-    }
-    return !state.is_bound;
-  }
-
-  // Throws UserError where buffers may not be where they are.
   void bind(DeviceRunState& state) {
-    for (size_t i = 0; i < layout_.callers.size(); ++i)
-      state.slots[layout_.callers[i].slot] = state.callers[i];
-    for (const ArgumentLayout::Patch& patch : layout_.patches) {
-      state.arguments[patch.position] = state.callers[patch.caller];
-    }
-    for (size_t i = 0; i < program_.launches.size(); ++i) is_left_out(state, i);  // or refused
-    for (size_t i = 0; i < layout_.fetches.size(); ++i) {
-      if (!is_aligned(state, layout_.fetches[i])) make_aligned(state, i);
-    }
-    state.is_bound = true;
+    state.callers.bind(device_, *state.shapes.instance, state.slots, state.arguments, [&] {
+      drain(state);
+      state.captured.forget();
+    });
   }
 
   bool is_left_out(const DeviceRunState& state, size_t number) const {
@@ -450,27 +424,6 @@ class DeviceExecutable final : public Executable {
     return is_brought(launch, state.shapes.instance->launches[number],
                       state.slots[launch.elidable_copy->from],
                       state.slots[launch.elidable_copy->to]);
-  }
-
-  static bool is_aligned(const DeviceRunState& state, const ArgumentLayout::Fetch& fetch) {
-    constexpr Address kFetchAlignment = 16;
-    return state.callers[fetch.patch.caller] % kFetchAlignment == 0;
-  }
-  static size_t bytes_of(const DeviceRunState& state, const ArgumentLayout::Fetch& fetch) {
-    const ShapeInstance::LaunchSize& size = state.shapes.instance->launches[fetch.launch];
-    return static_cast<size_t>(size.fetched_bytes[fetch.number]);
-  }
-
-  // The launch reads a copy; enqueue() fills it.
-  void make_aligned(DeviceRunState& state, size_t number) {
-    Buffer& copy = state.aligned[number];
-    if (const size_t bytes = bytes_of(state, layout_.fetches[number]); bytes > copy.bytes()) {
-      drain(state);
-      state.captured.forget();
-      copy = Buffer();
-      copy = Buffer(device_, bytes, "an input that begins at no multiple of 16 bytes");
-    }
-    state.arguments[layout_.fetches[number].patch.position] = copy.address();
   }
 
   // Events between the launches tell when each ran; the clocks meet at the first.
@@ -513,17 +466,12 @@ class DeviceExecutable final : public Executable {
     // Launches read inputs before they wait (PDL), so the first waits for all that may still be
     // making these. So does one behind a launch that launches no dependents, or behind a copy:
     // programs count on what those wrote.
-    bool after_all = copy_shape_values(stream, state) || !options_.inputs_ready;
-    for (size_t i = 0, fetch = 0; i < program_.launches.size(); ++i) {
+    bool after_all = state.callers.enqueue_overlapped(stream, instance);
+    after_all = copy_shape_values(stream, state) || after_all || !options_.inputs_ready;
+    for (size_t i = 0; i < program_.launches.size(); ++i) {
       const CompiledLaunch& launch = program_.launches[i];
       if (state.collectives->join(stream, i) || launch.after_all) after_all = true;
-      for (; fetch < layout_.fetches.size() && layout_.fetches[fetch].launch == i; ++fetch) {
-        if (is_aligned(state, layout_.fetches[fetch])) continue;
-        stream.copy(state.aligned[fetch].address(),
-                    state.callers[layout_.fetches[fetch].patch.caller],
-                    bytes_of(state, layout_.fetches[fetch]));
-        after_all = true;
-      }
+      if (state.callers.enqueue_fetched(stream, instance, i)) after_all = true;
       const std::span of_launch(arguments, launch.is_buffer.size());
       const ShapeInstance::LaunchSize& size = instance.launches[i];
       for (const ShapeInstance::Check& check : size.checks) {
@@ -581,6 +529,7 @@ class DeviceExecutable final : public Executable {
   Instances instances_;
   StatePool<DeviceRunState> states_;
   const ArgumentLayout layout_;
+  const CallerOverlaps overlaps_;
   bool registers_arenas_ = false;
   CollectiveOrder* order_ = nullptr;              // null: there is nothing to order
   const CompiledLaunch* uncapturable_ = nullptr;  // a launch that no CUDA graph can hold

@@ -6,12 +6,19 @@
 #include "base/guard_pages.h"
 #include "base/parallel_region.h"
 #include "codegen/interpret.h"
+#include "kernels/running/caller_overlaps.h"
 #include "kernels/running/instances.h"
 #include "kernels/running/program.h"
 #include "kernels/running/state_pool.h"
 
 namespace tenon::kernels {
 namespace {
+
+// Of an input that the launches may overwrite while they read it.
+struct InputCopy {
+  std::shared_ptr<std::byte[]> memory;
+  size_t bytes = 0;
+};
 
 struct RunState {
   RunShapes shapes;
@@ -20,8 +27,12 @@ struct RunState {
   std::vector<std::shared_ptr<std::byte[]>> guarded;  // instead, per slot, where pages are guarded
   std::shared_ptr<std::byte[]> counters;              // zero between Runs
   int64_t counter_bytes = 0;
-  std::vector<void*> slots;     // per slot
-  std::vector<void*> pointers;  // buffers of all launches, one launch after the other
+  std::vector<uintptr_t> callers;  // inputs and outputs, in the order of slots
+  bool is_bound = false;           // slots and pointers are for these callers
+  CallerOverlaps::Found overlaps;
+  std::vector<InputCopy> copies;  // per caller, where a Run needed one
+  std::vector<void*> slots;       // per slot
+  std::vector<void*> pointers;    // buffers of all launches, one launch after the other
 };
 
 // The arguments of one launch. A lambda that captures one pointer fits into std::function.
@@ -51,10 +62,10 @@ struct Call {
 class CompiledExecutable final : public Executable {
  public:
   CompiledExecutable(Program program, int threads)
-      : program_(std::move(program)), instances_(program_, threads), threads_(threads) {
-    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
-      if (is_callers(slot)) caller_slots_.push_back(slot);
-    }
+      : program_(std::move(program)),
+        instances_(program_, threads),
+        threads_(threads),
+        overlaps_(program_) {
     for (const CompiledLaunch& launch : program_.launches) {
       for (size_t slot : launch.slots) {
         if (is_callers(slot)) patches_.push_back({pointer_count_, slot});
@@ -71,7 +82,8 @@ class CompiledExecutable final : public Executable {
       load_elements(program_.inputs[input].dtype, from, to);
     };
     if (instances_.read(context, state.shapes, read_elements)) adopt(state);
-    bind(context, state);
+    if (take_addresses(context, state)) bind(state);
+    copy_overlapped(state);
     write_shape_values(state);
     if (state.shapes.instance->is_parallel) {
       launch_in_region(context, state);
@@ -103,6 +115,9 @@ class CompiledExecutable final : public Executable {
     state->shapes = instances_.make_shapes();
     state->slots.resize(program_.slots.size());
     state->pointers.resize(pointer_count_);
+    state->callers.resize(overlaps_.size());
+    state->copies.resize(overlaps_.size());
+    state->overlaps = overlaps_.make_found();
     return state;
   }
 
@@ -111,6 +126,7 @@ class CompiledExecutable final : public Executable {
   void adopt(RunState& state) {
     // Put back at the end: a state without one is made to fit again.
     auto instance = std::move(state.shapes.instance);
+    state.is_bound = false;
     if (guards_pages()) {
       state.guarded.assign(program_.slots.size(), nullptr);
     } else if (instance->arena_bytes > state.arena_bytes) {
@@ -145,15 +161,49 @@ class CompiledExecutable final : public Executable {
     state.shapes.instance = std::move(instance);
   }
 
-  void bind(RunContext& context, RunState& state) const {
-    for (size_t slot : caller_slots_) {
-      const Slot& described = program_.slots[slot];
-      state.slots[slot] =
-          described.kind == Slot::Kind::kInput
-              ? const_cast<void*>(state.shapes.inputs[described.index].data)
-              : context.output(described.index, state.shapes.instance->outputs[described.index]);
+  // Whether something of the caller's is elsewhere than what `state` is bound to.
+  bool take_addresses(RunContext& context, RunState& state) const {
+    const ShapeInstance& instance = *state.shapes.instance;
+    for (size_t i = 0; i < state.callers.size(); ++i) {
+      const Slot& slot = program_.slots[overlaps_.slot(i)];
+      const void* data = slot.kind == Slot::Kind::kInput
+                             ? state.shapes.inputs[slot.index].data
+                             : context.output(slot.index, instance.outputs[slot.index]);
+      const auto address = reinterpret_cast<uintptr_t>(data);
+      if (state.callers[i] == address) continue;
+      state.callers[i] = address;
+      state.is_bound = false;
+    }
+    return !state.is_bound;
+  }
+
+  // Throws UserError where buffers may not be where they are.
+  void bind(RunState& state) const {
+    overlaps_.find(*state.shapes.instance, state.callers, state.overlaps);
+    for (size_t i = 0; i < state.callers.size(); ++i) {
+      state.slots[overlaps_.slot(i)] = reinterpret_cast<void*>(state.callers[i]);
+    }
+    for (const size_t caller : state.overlaps.copied) {
+      const size_t slot = overlaps_.slot(caller);
+      InputCopy& copy = state.copies[caller];
+      const auto bytes = static_cast<size_t>(state.shapes.instance->sizes[slot]);
+      if (bytes > copy.bytes) {
+        copy = {};
+        copy.memory = guards_pages() ? guarded_bytes(bytes, 1) : aligned_bytes(bytes);
+        copy.bytes = bytes;
+      }
+      state.slots[slot] = copy.memory.get();
     }
     for (const Patch& patch : patches_) state.pointers[patch.position] = state.slots[patch.slot];
+    state.is_bound = true;
+  }
+
+  void copy_overlapped(RunState& state) const {
+    for (const size_t caller : state.overlaps.copied) {
+      const size_t slot = overlaps_.slot(caller);
+      std::memcpy(state.slots[slot], reinterpret_cast<const void*>(state.callers[caller]),
+                  static_cast<size_t>(state.shapes.instance->sizes[slot]));
+    }
   }
 
   void write_shape_values(RunState& state) const {
@@ -219,9 +269,9 @@ class CompiledExecutable final : public Executable {
   Instances instances_;
   const int threads_;
   StatePool<RunState> states_;
+  const CallerOverlaps overlaps_;
   size_t pointer_count_ = 0;
-  std::vector<size_t> caller_slots_;  // inputs and outputs
-  std::vector<Patch> patches_;        // where their pointers go
+  std::vector<Patch> patches_;  // where pointers of inputs and outputs go
 };
 
 }  // namespace

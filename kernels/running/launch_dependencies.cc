@@ -51,9 +51,8 @@ bool LaunchDependencies::is_readable_before_wait(size_t slot) const {
 }
 
 void LaunchDependencies::add(const codegen::Kernel& kernel, std::string node,
-                             std::span<const size_t> slots, const codegen::GpuTarget& target) {
+                             std::span<const size_t> slots, bool has_pdl) {
   const codegen::Pdl pdl = codegen::pdl_of(kernel);
-  const bool has_pdl = codegen::has_pdl(target);
   Launch launch{
       kernel.name, std::move(node), has_pdl ? pdl.wait : Wait::kNone, pdl.always_waits, {}};
   auto slot = slots.begin();
@@ -142,6 +141,15 @@ size_t LaunchDependencies::first_beside(size_t launch) const {
   size_t first = launch;
   while (first > 0 && launches_dependents(first - 1)) --first;
   return first;
+}
+
+// It writes behind its wait. Whoever ended behind `before` had waited for it, or has not at all.
+bool LaunchDependencies::has_ended(size_t before, size_t launch) const {
+  if (launches_[before].joined > launch) return false;  // a collective aside
+  if (!launches_dependents(launch)) return true;
+  return std::all_of(launches_.begin() + static_cast<std::ptrdiff_t>(before) + 1,
+                     launches_.begin() + static_cast<std::ptrdiff_t>(launch),
+                     [](const Launch& between) { return between.always_waits; });
 }
 
 // Slots of the arena that are not alive together may have the same place in it.

@@ -69,9 +69,9 @@ class LaunchDependencies {
   bool is_readable_before_wait(size_t slot) const;
   // `slots`: one per buffer of the kernel, in order. Whether a node launches dependents, and what
   // others may then read before they wait, is the same for every GPU; launches overlap on those
-  // with PDL.
+  // with PDL. On the host one ends before the next begins.
   void add(const codegen::Kernel& kernel, std::string node, std::span<const size_t> slots,
-           const codegen::GpuTarget& target);
+           bool has_pdl);
   // A launch of another kind: touches nothing before all before it has ended. With dependents it
   // waits for that itself, else it is launched then.
   void add_call(std::string name, std::string node, std::span<const size_t> slots,
@@ -95,6 +95,9 @@ class LaunchDependencies {
   // The first launch that may still run when this one begins; its own number where it begins after
   // all before it. Of a Run that leaves none out.
   size_t first_beside(size_t launch) const;
+  // Whether a launch before this one has ended when this one writes what others may read, whichever
+  // are left out.
+  bool has_ended(size_t before, size_t launch) const;
 
   // No launch touches, before its wait, what one that may still run writes, nor writes what that
   // one touches; and none ends without having waited while another counts on that. Nor does a

@@ -29,7 +29,7 @@ struct Slot {
   enum class Kind : uint8_t { kInput, kOutput, kConstant, kArena, kCounters } kind{};
   size_t index = 0;                  // of the graph's input or output
   std::shared_ptr<const void> data;  // kConstant; null: `pack` makes the bytes for a GPU
-  Dim bytes;                         // kArena, kConstant, kCounters
+  Dim bytes;                         // of an input whose rank is not known: 0
   int first = 0, last = 0;           // kArena: launches during which the bytes matter
   std::string name = {};             // for messages
   PackPiece pack = {};               // kConstant, as of PackedConstant
@@ -111,7 +111,7 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<size_t> output_slots;  // one per graph output
   std::vector<CompiledLaunch> launches;
-  LaunchDependencies dependencies;           // of launches on a GPU
+  LaunchDependencies dependencies;           // one entry per launch
   std::vector<ir::Requirement> size_checks;  // each once
   std::vector<ShapeWrite> shape_writes;
   std::vector<std::shared_ptr<codegen::HostCode>> code;

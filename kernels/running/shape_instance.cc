@@ -119,6 +119,10 @@ class Instantiation {
       instance_->sizes[planned[i]] = lifetimes[i].bytes;
     }
     instance_->arena_bytes = plan.bytes;
+    for (size_t slot = 0; slot < program_.slots.size(); ++slot) {
+      const Slot& described = program_.slots[slot];
+      if (described.is_callers()) instance_->sizes[slot] = number(described.bytes);
+    }
     place_counters();
   }
 
@@ -172,10 +176,10 @@ bool is_brought(const CompiledLaunch& launch, const ShapeInstance::LaunchSize& s
   const auto from_bytes = static_cast<uintptr_t>(size.from_bytes);
   const auto to_bytes = static_cast<uintptr_t>(size.to_bytes);
   if (from + from_bytes <= to || to + to_bytes <= from) return false;
-  throw UserError(
-      fmt::format("node '{}': a cache of {} bytes and the grown one of {} bytes share part of "
-                  "their memory; bind one buffer of equal size to both, or two that are apart",
-                  launch.node, size.from_bytes, size.to_bytes));
+  throw UserError(fmt::format(
+      "node '{}': what it updates ({} bytes) and what that becomes ({} bytes) share part "
+      "of their memory; bind one buffer of equal size to both, or two that are apart",
+      launch.node, size.from_bytes, size.to_bytes));
 }
 
 void store_extents(DType dtype, std::span<const int64_t> extents, void* to) {

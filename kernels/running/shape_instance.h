@@ -36,7 +36,7 @@ struct ShapeInstance {
   std::vector<int64_t> indices;                    // of all launches, one after the other
   std::vector<std::vector<int64_t>> shape_writes;  // elements
   std::vector<int64_t> offsets;  // per slot: into the arena, or the counters; -1 elsewhere
-  std::vector<int64_t> sizes;    // per slot: bytes of the arena; 0 elsewhere
+  std::vector<int64_t> sizes;    // per slot: bytes of the arena or the caller's; 0 elsewhere
   int64_t arena_bytes = 0, counter_bytes = 0;
   bool is_parallel = false;  // some launch is worth waking threads; else the caller runs all pieces
 };

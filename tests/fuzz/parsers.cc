@@ -366,9 +366,9 @@ std::vector<std::string> program_seeds(const std::string&) {
   kernels::Program program{kernels::SymbolBinding(inputs)};
   program.inputs = inputs;
   program.outputs = {{n, 64}};
-  program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0, "x"},
-                   {Slot::Kind::kInput, 1, {}, 0, 0, 0, "i"},
-                   {Slot::Kind::kOutput, 0, {}, 0, 0, 0, "y"},
+  program.slots = {{Slot::Kind::kInput, 0, {}, n * Dim(256), 0, 0, "x"},
+                   {Slot::Kind::kInput, 1, {}, n * Dim(8), 0, 0, "i"},
+                   {Slot::Kind::kOutput, 0, {}, n * Dim(256), 0, 0, "y"},
                    {Slot::Kind::kConstant, 0, {}, 256, 0, 0, "c"},
                    {Slot::Kind::kArena, 0, {}, n * Dim(256), 0, 1, "a"},
                    {Slot::Kind::kCounters, 0, {}, 4, 0, 0, "counters"},

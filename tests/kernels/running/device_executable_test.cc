@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "codegen/tile/text.h"
@@ -182,6 +183,61 @@ TEST_F(DeviceExecutableTest, WhatIsThereAlreadyIsNotBroughtOver) {
   }
 }
 
+TEST_F(DeviceExecutableTest, AnInputWhoseMemoryIsWrittenIsReadFromACopy) {
+  add_tma_copy();
+  const Program program = program_;
+  for (const bool graphs : {false, true}) {
+    const auto executable =
+        run_on_device(program, device_->description().target(), device_, {.graphs = graphs});
+    const Buffer x = rows_of(0.0f), y = rows_of(0.0f);
+    device::Stream stream(device_);
+    const auto number_rows = [&] {
+      for (int64_t i = 0; i < kMostRows * kColumns; ++i) {
+        reinterpret_cast<float*>(x.address())[i] = static_cast<float>(i);
+      }
+    };
+    const auto run = [&](int64_t output) {  // first rows of input and output
+      OneInput shared(x.address(), x.address() + output * kColumns * sizeof(float), 12);
+      number_rows();
+      executable->run(shared.on(stream));
+      stream.synchronize();
+      for (int64_t i = 0; i < 12 * kColumns; ++i) {
+        ASSERT_EQ(read(x, kMostRows)[output * kColumns + i], static_cast<float>(i)) << output;
+      }
+    };
+    for (int i = 0; i < 3; ++i) run(1);
+    run(3);
+    number_rows();
+    OneInput apart(x.address(), y.address(), 12);
+    executable->run(apart.on(stream));
+    stream.synchronize();
+    EXPECT_TRUE(std::ranges::equal(read(y, 12), read(x, 12)));
+    run(1);
+    OneInput warm(x.address(), x.address() + kColumns * sizeof(float), 12);
+    warm.on(stream);
+    if (graphs) {
+      EXPECT_EQ(allocations_of(*executable, warm), 0);
+    }
+  }
+}
+
+TEST_F(DeviceExecutableTest, OutputsThatOverlapAreRefusedEachTime) {
+  make_many_copies(2);
+  const auto executable = finish({.graphs = true});
+  device::Stream stream(device_);
+  const Buffer x = rows_of(1.0f), y = rows_of(0.0f), z = rows_of(0.0f);
+  ManyBuffers context(2, 10, stream);
+  context.inputs = {x.address(), x.address()};
+  for (int i = 0; i < 2; ++i) {
+    context.outputs = {y.address(), y.address() + 9 * kColumns * sizeof(float)};
+    for (int j = 0; j < 2; ++j) EXPECT_THROW(executable->run(context), UserError);
+    context.outputs = {y.address(), z.address()};
+    executable->run(context);
+  }
+  stream.synchronize();
+  EXPECT_THAT(read(z, 10), Each(1.0f));
+}
+
 // ---- warm Runs and streams
 
 TEST_F(DeviceExecutableTest, AWarmCapturedRunIsOneLaunchAndAllocatesNothing) {
@@ -246,10 +302,11 @@ TEST_F(DeviceExecutableTest, AWarmRunComparesTheSizesOfEveryInput) {
   make_many_copies(kCount);
   const auto executable = finish({.graphs = true});
   device::Stream stream(device_);
-  const Buffer x = rows_of(1.0f), y = rows_of(0.0f);
+  const Buffer x = rows_of(1.0f);
+  const std::array<Buffer, kCount> y = {rows_of(0.0f), rows_of(0.0f), rows_of(0.0f)};
   ManyBuffers context(kCount, 10, stream);
   std::ranges::fill(context.inputs, x.address());
-  std::ranges::fill(context.outputs, y.address());
+  std::ranges::transform(y, context.outputs.begin(), &Buffer::address);
   const auto right = context.dims;
   for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{
            {9, kColumns}, {10, kColumns - 1}, {10}, {10, kColumns, 1}}) {
@@ -263,7 +320,7 @@ TEST_F(DeviceExecutableTest, AWarmRunComparesTheSizesOfEveryInput) {
   for (std::vector<int64_t>& dims : context.dims) dims[0] = 15;
   executable->run(context);
   stream.synchronize();
-  EXPECT_THAT(read(y, 15), Each(1.0f));
+  for (const Buffer& output : y) EXPECT_THAT(read(output, 15), Each(1.0f));
 }
 
 TEST_F(DeviceExecutableTest, ARunOnAnotherStreamWaitsForTheOneBeforeWhoseStreamIsGone) {

@@ -65,7 +65,8 @@ class DeviceExecutableTest : public ::testing::Test {
   DeviceExecutableTest() {
     program_.inputs = {{"x", graph_.value(graph_.inputs()[0]).shape}};
     program_.outputs = {*graph_.value(graph_.outputs()[0]).shape};
-    program_.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0}, {Slot::Kind::kOutput, 0, {}, 0, 0, 0}};
+    program_.slots = {{Slot::Kind::kInput, 0, {}, bytes_, 0, 0, "x"},
+                      {Slot::Kind::kOutput, 0, {}, bytes_, 0, 0, "y"}};
     program_.output_slots = {1};
   }
 
@@ -81,7 +82,8 @@ class DeviceExecutableTest : public ::testing::Test {
     launch.node = "node";
     const codegen::Kernel kernel = codegen::parse(codegen::tile_program(code.ptx));
     program_.dependencies.begin_node();
-    program_.dependencies.add(kernel, launch.node, launch.slots, device_->description().target());
+    program_.dependencies.add(kernel, launch.node, launch.slots,
+                              codegen::has_pdl(device_->description().target()));
     program_.gpu_code.push_back(std::make_shared<codegen::GpuCode>(std::move(code)));
     program_.launches.push_back(std::move(launch));
   }
@@ -98,8 +100,8 @@ class DeviceExecutableTest : public ::testing::Test {
     program_.slots.clear();
     program_.output_slots.clear();
     for (size_t i = 0; i < count; ++i) {
-      program_.slots.push_back({Slot::Kind::kInput, i, {}, 0, 0, 0});
-      program_.slots.push_back({Slot::Kind::kOutput, i, {}, 0, 0, 0});
+      program_.slots.push_back({Slot::Kind::kInput, i, {}, bytes_, 0, 0});
+      program_.slots.push_back({Slot::Kind::kOutput, i, {}, bytes_, 0, 0});
       program_.output_slots.push_back(2 * i + 1);
       add_launch(test::tma_copy_code(), {true, true, false}, {2 * i, 2 * i + 1}, {n_},
                  ceil_div(n_, Dim(test::kBoxRows)));
@@ -163,6 +165,7 @@ class DeviceExecutableTest : public ::testing::Test {
 })");
   Program program_{graph_};
   Dim n_ = Dim::symbol("n");
+  Dim bytes_ = n_ * Dim(kColumns * int64_t{sizeof(float)});  // of the input and of the output
 };
 
 }  // namespace tenon::kernels

@@ -31,7 +31,7 @@ class LaunchDependenciesTest : public ::testing::Test {
   // A node of one launch.
   void add(const codegen::Kernel& kernel, std::vector<size_t> slots) {
     dependencies_.begin_node();
-    dependencies_.add(kernel, "node", slots, target_);
+    dependencies_.add(kernel, "node", slots, codegen::has_pdl(target_));
   }
   std::string refusal() const { return dependencies_.verify(slots_).reason; }
 

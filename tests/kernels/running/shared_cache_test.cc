@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -61,7 +63,7 @@ struct Shared {
 class SharingContext final : public RunContext {
  public:
   SharingContext(std::vector<HostTensor> inputs, std::vector<Shared> shared)
-      : inputs_(std::move(inputs)), shared_(std::move(shared)), rooms_(3) {
+      : inputs_(std::move(inputs)), shared_(std::move(shared)), rooms_(4) {
     for (const HostTensor& input : inputs_) places_.push_back(TestMemory::holding(input.bytes));
   }
 
@@ -155,6 +157,44 @@ TEST(SharedCache, MayBeOneOfTheTwo) {
   EXPECT_EQ(values.y, apart.y);
   EXPECT_EQ(values.keys, apart.keys);
   expect_appended(values.values, apart.values, inputs[kPastV]);
+}
+
+// Another node asks for the past when the attention has written its new rows.
+TEST(SharedCache, ThatOthersReadLaterIsCopied) {
+  std::string text(kDecoder);
+  text.replace(text.find("  output %y"), 0, R"(  %s: f32[2,2,r,8] = tenon::Loop(%pk) body {
+    input %a: f32[2,2,r,8]
+    %c: f32[2,2,r,8] = Add(%a, %a)
+    output %c
+  }
+)");
+  text.replace(text.rfind("}"), 0, "  output %s\n");
+  const TestGraph graph(text);
+  const std::vector<HostTensor> inputs = decoder_inputs();
+  const auto run = [&](std::vector<Shared> shared) {
+    SharingContext context(inputs, std::move(shared));
+    graph.executable->run(context);
+    return std::array{context.result(0), context.result(kPresentK), context.result(kPresentV),
+                      context.result(3)};
+  };
+  const auto apart = run({}), shared = run({{kPresentK, kPastK}, {kPresentV, kPastV}});
+  EXPECT_EQ(shared[0], apart[0]);
+  EXPECT_EQ(shared[kPresentK], apart[kPresentK]);
+  expect_appended(shared[kPresentV], apart[kPresentV], inputs[kPastV]);
+  EXPECT_EQ(shared[3], apart[3]);
+}
+
+// What is a key before the new rows are written may be none afterwards.
+TEST(SharedCache, ThatIsBothKeysAndValuesIsCopied) {
+  std::string text(kDecoder);
+  text.replace(text.find("%pk, %pv, %lengths"), 8, "%pk, %pk");
+  const TestGraph graph(text);
+  const std::vector<HostTensor> inputs = decoder_inputs();
+  const Results apart = run_sharing(graph, inputs, {});
+  const Results shared = run_sharing(graph, inputs, {{kPresentK, kPastK}});
+  EXPECT_EQ(shared.y, apart.y);
+  EXPECT_EQ(shared.keys, apart.keys);
+  EXPECT_EQ(shared.values, apart.values);
 }
 
 std::string refusal(const TestGraph& graph, const std::vector<HostTensor>& inputs,
