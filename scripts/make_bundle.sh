@@ -32,6 +32,7 @@ find "$bundle/bin" -type f -exec $strip {} +
 # As in the tree, since tests start the examples from where they lie.
 mkdir "$bundle/tests" "$bundle/examples"
 cp -rL tests/python "$bundle/tests/python"
+find tests/fuzz -name '*.py' ! -name 'test_*' -exec cp --parents -t "$bundle" {} +
 cp -r examples/python "$bundle/examples/python"
 cp scripts/measure_cuts.py scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"

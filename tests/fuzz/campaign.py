@@ -20,7 +20,7 @@ import onnxruntime_ep_tenon as tenon
 from onnx import numpy_helper
 from onnxruntime_ep_tenon.session import devices
 
-from . import outcome
+from . import in_place, outcome
 from .case import Case, TooLarge, make_case
 from .known import known_difference
 from .pool import BROKEN, Answer, in_child, judge_all
@@ -35,16 +35,18 @@ FINDINGS = (
 )
 
 
-def device():
+def device(kind: str = "cpu"):
     onnxruntime.set_default_logger_severity(4)
-    return next(d for d in devices() if d.device.type.name.lower() == "cpu")
+    return next(d for d in devices() if d.device.type.name.lower() == kind)
 
 
 class Judge:
     """Called in a worker: makes the case from its number and judges it."""
 
     def __init__(self, arguments):
-        self.arguments, self.device = arguments, device()
+        self.arguments = arguments
+        # No driver of a GPU lives through a fork: a worker finds its own.
+        self.device = device() if arguments.device == "cpu" else None
         self.alone = ""
 
     def of_one(self, alone: str) -> Judge:
@@ -54,6 +56,7 @@ class Judge:
         return other
 
     def __call__(self, number: int, entering_tenon) -> dict:
+        self.device = self.device or device(self.arguments.device)
         try:
             case = case_of(self.arguments, number, probing=self.alone != "Tenon")
         except TooLarge:
@@ -63,7 +66,8 @@ class Judge:
         if self.alone == "Tenon":
             outcome.run_tenon(case, self.device, entering_tenon)
             return {"state": outcome.UNJUDGED, "family": case.family}
-        found = outcome.judge_case(case, self.device, entering_tenon)
+        judge_case = in_place.judge_case if self.arguments.in_place else outcome.judge_case
+        found = judge_case(case, self.device, entering_tenon)
         return {**found.as_dict(), "family": case.family, "notes": case.notes}
 
 
@@ -218,7 +222,10 @@ def case_of(arguments, number: int, probing: bool = True) -> Case:
 def repeat_command(arguments, number: int) -> str:
     narrowed = f" --only {arguments.only}" if arguments.only else ""
     honest = " --honest" if arguments.honest else ""
-    return f"python -m tests.fuzz --seed {arguments.seed} --case {number}{narrowed}{honest}"
+    shared = " --in-place" if arguments.in_place else ""
+    on = "" if arguments.device == "cpu" else f" --device {arguments.device}"
+    asked = f"{narrowed}{honest}{shared}{on}"
+    return f"python -m tests.fuzz --seed {arguments.seed} --case {number}{asked}"
 
 
 def write_case(case: Case, arguments) -> Path:

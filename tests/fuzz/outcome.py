@@ -12,8 +12,7 @@ import onnx
 import onnxruntime
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.library import PROVIDER
-
-from models import reference
+from onnxruntime_ep_tenon.models import reference
 
 from .case import Case, session_options
 from .fresh_memory import BY_STOCK, BY_TENON, fill_fresh_memory
@@ -37,7 +36,7 @@ _NO_KERNEL = re.compile(
 _STEPS = {"Ceil", "Floor", "Round", "Sign", "Equal", "Less", "Greater", "LessOrEqual"}
 _STEPS |= {"GreaterOrEqual", "ThresholdedRelu", "Shrink", "ArgMax", "ArgMin", "Hardmax"}
 _NAN_IS_OPEN = {"ArgMax", "ArgMin", "Hardmax"}  # stock's answer depends on the tensor's rank
-_PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")  # several to a byte
+PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")  # several to a byte
 # The runtime itself holds inputs to their declared sizes.
 _BY_RUNTIME = re.compile(r"Got invalid dimensions for input|Invalid rank for input")
 
@@ -115,7 +114,7 @@ def _value(array: np.ndarray):
     array = np.asarray(array, order="C")
     if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    if array.dtype.name in _PACKED:
+    if array.dtype.name in PACKED:
         return tensors.to_ort_value(array)
     width = {1: np.uint8, 2: np.uint16}[array.dtype.itemsize]
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
@@ -289,7 +288,7 @@ def _difference(case, names, feed, results, wanted, coarsest) -> str:
 
 def _compare_bound(session, number, feed, results, guarded) -> Outcome:
     """The same Run into the caller's own arrays, which end at a guard page: the same bits."""
-    packed = any(r.dtype.name in _PACKED for r in results)
+    packed = any(r.dtype.name in PACKED for r in results)
     if packed or session.providers() != {PROVIDER}:
         return Outcome(SAME, "", number)
     bound = [guarded.copy(np.full(r.shape, 77).astype(r.dtype)) for r in results]
