@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 namespace tenon::distributed {
 
 Support no_library(const LibraryNames& names, const std::string& why) {
@@ -12,8 +10,8 @@ Support no_library(const LibraryNames& names, const std::string& why) {
 }
 
 std::vector<std::string> library_paths(const LibraryNames& names) {
-  const char* named = std::getenv(names.variable);
-  if (named != nullptr && named[0] != '\0') return {named};
+  const std::string named(device::named_in_environment(names.variable));
+  if (!named.empty()) return {named};
   return device::vendor_library_paths(std::vector<std::string>{names.file});
 }
 

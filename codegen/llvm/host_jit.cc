@@ -4,12 +4,13 @@
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -67,12 +68,21 @@ std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
 }
 
 // With TENON_PERF_MAP=1, perf finds kernels by name in the file that it expects of compilers like
-// this one. An object is its kernel and little more, so its size stands for the kernel's.
+// this one. An object is its kernel and little more, so its size stands for the kernel's. Anybody
+// may put a file or a link of that name into /tmp: those are left alone.
 void name_for_perf(const std::string& kernel, orc::ExecutorAddr address, size_t bytes) {
-  const char* wanted = std::getenv("TENON_PERF_MAP");
+  const char* wanted = ::secure_getenv("TENON_PERF_MAP");
   if (wanted == nullptr || *wanted == 0) return;
-  std::ofstream map(fmt::format("/tmp/perf-{}.map", getpid()), std::ios::app);
-  map << fmt::format("{:x} {:x} tenon:{}\n", address.getValue(), bytes, kernel);
+  constexpr int kAppend = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const std::string path = fmt::format("/tmp/perf-{}.map", ::getpid());
+  const int map = ::open(path.c_str(), kAppend, 0644);
+  if (map < 0) return;
+  struct stat known {};
+  if (::fstat(map, &known) == 0 && S_ISREG(known.st_mode) && known.st_uid == ::geteuid()) {
+    const std::string line = fmt::format("{:x} {:x} tenon:{}\n", address.getValue(), bytes, kernel);
+    (void)!::write(map, line.data(), line.size());  // perf does without
+  }
+  ::close(map);
 }
 
 class LinkedCode final : public HostCode {

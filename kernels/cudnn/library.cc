@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -77,8 +76,8 @@ LibraryAnswer load_library(std::span<const std::string> paths) {
 
 const LibraryAnswer& library() {
   static const LibraryAnswer& answer = *new LibraryAnswer([] {
-    const char* named = std::getenv("TENON_CUDNN_LIBRARY");
-    if (named != nullptr && named[0] != '\0') return load_library(std::vector<std::string>{named});
+    const std::string named(device::named_in_environment("TENON_CUDNN_LIBRARY"));
+    if (!named.empty()) return load_library(std::vector<std::string>{named});
     return load_library(device::vendor_library_paths(std::vector<std::string>{"libcudnn.so.9"}));
   }());
   return answer;

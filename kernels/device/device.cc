@@ -12,6 +12,7 @@
 #include "kernels/device/assembler.h"
 #include "kernels/device/bytes_text.h"
 #include "kernels/device/tensor_map.h"
+#include "kernels/device/vendor_library.h"
 
 namespace tenon::device {
 namespace {
@@ -343,8 +344,8 @@ ModuleHandle OpenDevice::load_module(const codegen::GpuCode& code, const Digest&
                                      DiskCache* cache) {
   // A driver that stands in for CUDA's takes text only; for a GPU that we do not know the driver
   // alone knows the machine code.
-  const char* stand_in = std::getenv("TENON_DRIVER_LIBRARY");
-  if ((stand_in != nullptr && *stand_in != 0) || description_.forward) return load_text(code, {});
+  const bool has_stand_in = !named_in_environment("TENON_DRIVER_LIBRARY").empty();
+  if (has_stand_in || description_.forward) return load_text(code, {});
   if (ModuleHandle module = load_saved(code)) return module;
   const auto [machine_code, why] =
       assemble(code, content, description_.arch, driver_version_ / 1000, cache);

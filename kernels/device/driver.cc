@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -51,7 +50,7 @@ DriverAnswer refused(std::string reason) {
 }
 
 std::vector<std::string> driver_paths() {
-  if (const char* chosen = std::getenv("TENON_DRIVER_LIBRARY"); chosen != nullptr && *chosen != 0) {
+  if (const std::string chosen(named_in_environment("TENON_DRIVER_LIBRARY")); !chosen.empty()) {
     return {chosen};
   }
   return {"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};

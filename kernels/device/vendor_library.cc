@@ -12,21 +12,16 @@
 namespace tenon::device {
 namespace {
 
-std::string_view environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // Each ends in '/'; the first is empty: by name alone.
 std::vector<std::string> folders() {
   std::vector<std::string> folders = {""};
-  std::string_view rest = environment("TENON_LIBRARY_DIRS");
+  std::string_view rest = named_in_environment("TENON_LIBRARY_DIRS");
   while (!rest.empty()) {
     const size_t end = std::min(rest.find(':'), rest.size());
     if (end > 0) folders.emplace_back(std::string(rest.substr(0, end)) + "/");
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  if (const std::string_view home = environment("CUDA_HOME"); !home.empty()) {
+  if (const std::string_view home = named_in_environment("CUDA_HOME"); !home.empty()) {
     folders.emplace_back(std::string(home) + "/lib64/");
   }
   folders.emplace_back("/usr/local/cuda/lib64/");
@@ -39,6 +34,11 @@ bool is_absent(const std::string& path) {
 }
 
 }  // namespace
+
+std::string_view named_in_environment(const char* variable) {
+  const char* value = ::secure_getenv(variable);
+  return value == nullptr ? "" : value;
+}
 
 void* VendorLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tenon::device {
@@ -48,6 +49,10 @@ using Objection = std::function<std::string(const VendorLibrary&)>;
 // as the system does; of those with one, which are not there is not worth a word.
 VendorAnswer open_vendor_library(std::span<const std::string> paths,
                                  const Objection& objection = {});
+
+// What the environment names there; empty: nothing. Also of a process with more rights than whoever
+// started it (set-user-ID, file capabilities), where that one must not say what code is loaded.
+std::string_view named_in_environment(const char* variable);
 
 // Where a library may lie, for each name in turn: as the system finds it, in the folders of
 // TENON_LIBRARY_DIRS (separated by ':'; the Python package names site-packages/nvidia/*/lib there),

@@ -53,7 +53,9 @@ def find_driver() -> Driver:
 
 def library_folders() -> list[str]:
     """Folders of CUDA libraries that came as wheels: site-packages/nvidia/*/lib."""
-    roots = {*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib")}
+    roots = {*site.getsitepackages(), sysconfig.get_path("purelib")}
+    if site.ENABLE_USER_SITE:  # else Python takes no code from there: -I, -s, virtual environments
+        roots.add(site.getusersitepackages())
     folders = [folder for root in sorted(roots) for folder in Path(root).glob("nvidia/*/lib")]
     return [str(folder) for folder in sorted(folders) if folder.is_dir()]
 

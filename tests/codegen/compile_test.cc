@@ -4,7 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -20,6 +26,7 @@
 namespace tenon::codegen {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -49,6 +56,37 @@ void expect_row_sums(HostFunction function) {
     EXPECT_EQ(y[row],
               std::accumulate(x.begin() + row * kColumns, x.begin() + (row + 1) * kColumns, 0.0f));
   }
+}
+
+// Where perf looks for the names of this process's kernels, and anybody may put something.
+class PerfMap : public testing::Test {
+ protected:
+  PerfMap() { setenv("TENON_PERF_MAP", "1", 1); }
+  ~PerfMap() override {
+    unsetenv("TENON_PERF_MAP");
+    fs::remove(map_);
+    fs::remove(target_);
+  }
+  static std::string contents(const fs::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void compile() const { (void)compile_host(std::vector<Kernel>{row_sum("named")}, detect_host()); }
+
+  const fs::path map_ = "/tmp/perf-" + std::to_string(::getpid()) + ".map";
+  const fs::path target_ = map_.string() + ".target";
+};
+
+TEST_F(PerfMap, NamesKernels) {
+  compile();
+  EXPECT_THAT(contents(map_), HasSubstr(" tenon:named\n"));
+}
+
+TEST_F(PerfMap, IsNoLinkThatLeadsElsewhere) {
+  std::ofstream(target_) << "precious";
+  fs::create_symlink(target_, map_);
+  compile();
+  EXPECT_EQ(contents(target_), "precious");
 }
 
 TEST(CompileTest, RunsSeveralKernelsOfOneCall) {

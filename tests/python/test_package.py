@@ -1,5 +1,6 @@
 """The parts of the package that need no plugin."""
 
+import site
 from pathlib import Path
 
 import ml_dtypes
@@ -7,7 +8,7 @@ import numpy as np
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
-from onnxruntime_ep_tenon import console, inputs, library, requirements, tensors
+from onnxruntime_ep_tenon import console, cuda, inputs, library, requirements, tensors
 from onnxruntime_ep_tenon.models import encoder
 from onnxruntime_ep_tenon.report import Report
 from onnxruntime_ep_tenon.session import _as_strings
@@ -16,6 +17,18 @@ from onnxruntime_ep_tenon.session import _as_strings
 def test_names():
     assert tenon.get_ep_name() == "TenonExecutionProvider"
     assert tenon.get_ep_names() == [tenon.get_ep_name()]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False, None])
+def test_the_users_own_packages_bring_libraries_only_where_python_reads_them(
+    monkeypatch, tmp_path, is_enabled
+):
+    """Not with -I or -s, in a virtual environment, or for another user."""
+    theirs = tmp_path / "nvidia" / "theirs" / "lib"
+    theirs.mkdir(parents=True)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path))
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", is_enabled)
+    assert (str(theirs) in cuda.library_folders()) is bool(is_enabled)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/auxv.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -29,6 +32,27 @@ class Environment {
   const char* name_;
   std::optional<std::string> old_;
 };
+
+// The kernel says so of a process whose user is not the one that started it.
+TEST(NamedInEnvironment, IsEmptyWithMoreRightsThanTheCallers) {
+  const Environment set("TENON_NAMED_LIBRARY", "theirs.so");
+  const bool has_more_rights = ::getauxval(AT_SECURE) != 0;
+  EXPECT_EQ(named_in_environment("TENON_NAMED_LIBRARY"), has_more_rights ? "" : "theirs.so");
+  EXPECT_EQ(named_in_environment("TENON_NO_SUCH_VARIABLE"), "");
+  if (has_more_rights) return;
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can start a process with more rights";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (::setresuid(kNobody, 0, 0) != 0) ::_exit(2);
+    ::execl("/proc/self/exe", "test", "--gtest_filter=NamedInEnvironment.*", nullptr);
+    ::_exit(3);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
 
 TEST(VendorLibraryTest, FindsFunctionsAndVersions) {
   const VendorAnswer answer = open_vendor_library(std::vector{kFake});
